@@ -415,7 +415,7 @@ pub struct Running {
 /// # Errors
 ///
 /// When the build fails.
-pub fn build() -> Result<()> {
+pub fn build_programs() -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
     command

@@ -73,7 +73,7 @@ impl Epoll {
     }
 
     /// Waits for events, at most `timeout` (`None`: for ever), and returns how many came.
-    pub fn wait(&mut self, timeout: Option<Duration>) -> io::Result<usize> {
+    pub fn wait_for_events(&mut self, timeout: Option<Duration>) -> io::Result<usize> {
         let limit = timeout.map(|timeout| libc::timespec {
             tv_sec: timeout.as_secs() as libc::time_t,
             tv_nsec: libc::c_long::from(timeout.subsec_nanos()),

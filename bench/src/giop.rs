@@ -67,7 +67,7 @@ impl Outcome {
 
 /// The request: GIOP 1.2, least significant byte first, for an operation with one
 /// `unsigned long` as its argument.
-pub fn request(key: &[u8]) -> Vec<u8> {
+pub fn encode_request(key: &[u8]) -> Vec<u8> {
     let mut bytes = b"GIOP\x01\x02\x01\x00\0\0\0\0".to_vec();
     let long = |bytes: &mut Vec<u8>, value: u32| bytes.extend(value.to_le_bytes());
     let align = |bytes: &mut Vec<u8>, to: usize| bytes.resize(bytes.len().next_multiple_of(to), 0);
@@ -101,7 +101,7 @@ pub fn run(
     cpu_meter: &mut dyn FnMut() -> io::Result<Duration>,
 ) -> io::Result<Outcome> {
     let mut epoll = Epoll::new()?;
-    let request = request(&plan.key);
+    let request = encode_request(&plan.key);
     let mut connections = Vec::with_capacity(plan.connections);
     for index in 0..plan.connections {
         let stream = TcpStream::connect(plan.target)?;
@@ -129,7 +129,7 @@ pub fn run(
     let mut counting: Option<(Instant, Duration)> = None;
     let mut last_answer = Instant::now();
     loop {
-        let events = epoll.wait(Some(Duration::from_millis(20)))?;
+        let events = epoll.wait_for_events(Some(Duration::from_millis(20)))?;
         for event in 0..events {
             let (index, _) = epoll.event(event);
             if let Some(waited) = connections[index as usize].receive()? {
@@ -242,7 +242,7 @@ mod tests {
 
     #[test]
     fn the_request_is_as_the_standard_has_it() {
-        let bytes = request(b"key");
+        let bytes = encode_request(b"key");
         assert_eq!(bytes.len() % 8, 4, "the argument stands at a multiple of 8");
         let size = long(&bytes, 8).map(|size| size as usize + HEADER);
         assert_eq!(size, Some(bytes.len()));

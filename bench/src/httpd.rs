@@ -52,7 +52,7 @@ impl Built {
     }
 
     /// The lines that load them.
-    pub fn load(&self) -> String {
+    pub fn load_lines(&self) -> String {
         format!(
             "LoadFile {}\nLoadModule evenkeel_module {}",
             self.library.display(),

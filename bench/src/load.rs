@@ -211,7 +211,7 @@ pub fn run(
             wake.saturating_duration_since(Instant::now())
                 .min(Duration::from_millis(20))
         });
-        for event in 0..run.epoll.wait(Some(limit))? {
+        for event in 0..run.epoll.wait_for_events(Some(limit))? {
             let (token, events) = run.epoll.event(event);
             run.advance(token as usize, events)?;
         }

@@ -155,7 +155,7 @@ pub fn compare(samples: &[Sample], versions: &BTreeMap<&'static str, String>) ->
 
 /// The table: for each row and metric every arm's median and, in brackets, Evenkeel's
 /// ratio to it.
-pub fn table(samples: &[Sample]) -> String {
+pub fn median_table(samples: &[Sample]) -> String {
     let mut text = format!("{:<12} {:<20}", "row", "metric");
     let was_there = |arm: &Arm| samples.iter().any(|sample| sample.arm == arm.name());
     let arms = || Arm::ALL.into_iter().filter(&was_there);
@@ -185,7 +185,7 @@ pub fn table(samples: &[Sample]) -> String {
 
 /// Ratios to `other`, which is `called` so: the median over all turns, and the quartiles, which say
 /// how far it is to be trusted.
-pub fn beside(samples: &[Sample], other: &str, called: &str) -> String {
+pub fn ratio_table(samples: &[Sample], other: &str, called: &str) -> String {
     let mut text = format!("Beside {called}: median (quartiles)\n");
     for (row, metric) in rows_and_metrics(samples) {
         let ratios = ratios(samples, row, metric, Arm::Evenkeel.name(), other);
@@ -339,7 +339,7 @@ fn verdict(reached: bool) -> &'static str {
 }
 
 /// A line per limit: the limit, the measurement, and the verdict.
-pub fn verdicts(samples: &[Sample]) -> String {
+pub fn limit_verdicts(samples: &[Sample]) -> String {
     let mut text = String::new();
     for limit in LIMITS {
         let more_is_better = matches!(limit.metric, REQUESTS | MEBIBYTES | HANDSHAKES);
@@ -516,7 +516,7 @@ mod tests {
             sample(0, Arm::Haproxy, 10.0),
             sample(0, Arm::Nginx, 7.0),
         ];
-        let verdicts = verdicts(&samples);
+        let verdicts = limit_verdicts(&samples);
         let lines: Vec<&str> = verdicts.lines().collect();
         assert!(lines[0].starts_with("pass"), "{}", lines[0]);
         assert!(lines[1].starts_with("MISS"), "{}", lines[1]);
@@ -538,10 +538,10 @@ mod tests {
                 [featured, sample(round, PLAIN, plain)]
             })
             .collect();
-        let verdicts = verdicts(&samples);
+        let verdicts = limit_verdicts(&samples);
         let line = { verdicts.lines() }.find(|line| line.contains("http-routes"));
         assert!(line.unwrap().starts_with("pass"), "{line:?}");
-        let beside = beside(&samples, PLAIN, "a plain rule");
+        let beside = ratio_table(&samples, PLAIN, "a plain rule");
         assert!(beside.contains("1.020 (1.010 to 1.500)"), "{beside}");
         assert_eq!(compare(&samples, &BTreeMap::new())[0].peer, PLAIN);
     }

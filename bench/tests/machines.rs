@@ -15,13 +15,15 @@ use evenkeel_e2e::{balancer, process};
 #[ignore = "takes minutes, and a machine with nothing else to do: make test-vm"]
 fn machines_are_measured_and_all_that_is_judged_is_written() {
     if let Err(lacking) = Image::build(&[]) {
-        return process::skipped(&lacking);
+        return process::report_skipped(&lacking);
     }
-    let evenkeel = balancer::binary();
+    let evenkeel = balancer::evenkeel_binary();
     let mut status = Command::new(evenkeel);
     let status = status.args(["kernel", "status", "lo"]).output().unwrap();
     if String::from_utf8_lossy(&status.stderr).contains("built without") {
-        return process::skipped("this evenkeel was built without BPF: scripts/setup kernel");
+        return process::report_skipped(
+            "this evenkeel was built without BPF: scripts/setup kernel",
+        );
     }
     let folder = Folder::new();
     let output = Command::new(env!("CARGO_BIN_EXE_kernel"))

@@ -107,13 +107,13 @@ impl<'g> Load<'g> {
         Request {
             client: Some([192, 0, 2, self.client].into()),
             key: Some(self.keys[usize::from(self.client)]),
-            ..Request::at(self.now)
+            ..Request::at_time(self.now)
         }
     }
 
     fn choose(&mut self) {
         let request = self.next();
-        black_box(self.group.choose(&request, &mut self.rng)).unwrap();
+        black_box(self.group.choose_member(&request, &mut self.rng)).unwrap();
     }
 
     fn pick(&mut self) {
@@ -267,7 +267,7 @@ fn chunks(counter: &mut Counter) {
         }
         body.extend(b"0\r\n\r\n");
         counter.count(&format!("http chunks {name}, {count} scanned"), 8, || {
-            let scanned = Decoder::new().scan(&body).unwrap();
+            let scanned = Decoder::new().scan_input(&body).unwrap();
             assert!(scanned.end);
         });
     }
@@ -281,7 +281,7 @@ fn giop(counter: &mut Counter) {
     asked
         .encode(Giop::V1_2, Endian::Little, &mut request)
         .unwrap();
-    let reference = Ior::iiop(
+    let reference = Ior::new_iiop(
         "IDL:Bench/Quoter:1.0",
         "host-17.example.org",
         2809,
@@ -291,13 +291,13 @@ fn giop(counter: &mut Counter) {
     let mut out = Vec::with_capacity(4096);
     counter.count("giop request read and forwarded", 32, || {
         let header = Header::peek(&request, 1 << 20).unwrap().unwrap();
-        let content = Message::new(header, &request).content();
+        let content = Message::new(header, &request).read_content();
         let Ok(Content::Request(request)) = content else {
             panic!("{content:?}");
         };
         let reply_to = ReplyTo::of_request(&request, header.version, header.endian).unwrap();
         out.clear();
-        reply_to.forward(reference.bytes(header.endian), &mut out);
+        reply_to.write_forward(reference.bytes(header.endian), &mut out);
         black_box(&out);
     });
     counter.count(
@@ -305,7 +305,7 @@ fn giop(counter: &mut Counter) {
         32,
         || {
             let header = Header::peek(&request, 1 << 20).unwrap().unwrap();
-            let content = Message::new(header, &request).content();
+            let content = Message::new(header, &request).read_content();
             let Ok(Content::Request(request)) = content else {
                 panic!("{content:?}");
             };
@@ -344,9 +344,9 @@ fn report(counter: &mut Counter) {
         servers: vec![ServerState::Up; 2],
         loads: { loads.into_iter() }.map(|id| (id, 0.5)).collect(),
     };
-    let datagram = report::seal(5, 6, 7, &Body::Update(update), &key);
+    let datagram = report::seal_message(5, 6, 7, &Body::Update(update), &key);
     counter.count("report of 8 loads decoded", 32, || {
-        black_box(report::open(&datagram, &keys, true).unwrap());
+        black_box(report::open_message(&datagram, &keys, true).unwrap());
     });
 }
 
@@ -358,14 +358,14 @@ fn kernel(counter: &mut Counter) {
         first_cpu: 0,
         reader: 1,
         number,
-        host: Host::named("web-1"),
+        host: Host::from_name("web-1"),
     };
     let answer = |number: u64| {
         let mut base = Base::new(Source::Responder, Scope::Machine);
         base.available = Available::BUSY
-            .with(Available::RUNNING)
-            .with(Available::BACKLOG)
-            .with(Available::MEMORY);
+            .with_parts(Available::RUNNING)
+            .with_parts(Available::BACKLOG)
+            .with_parts(Available::MEMORY);
         (base.cpus, base.capacity) = (2, 2000);
         base.time_ns = number * 1_000_000_000;
         base.totals.busy_ns = number * 700_000_000;
@@ -379,7 +379,7 @@ fn kernel(counter: &mut Counter) {
     let before = Before::new(&Answer::parse(&first, &key).unwrap().record.base);
     counter.count("kernel answer checked and read", 32, || {
         let answer = Answer::parse(&second, &key).unwrap();
-        black_box(Loads::since(Some(&before), &answer.record));
+        black_box(Loads::since_last(Some(&before), &answer.record));
     });
     let mut out = Vec::with_capacity(WITH_PORTS);
     counter.count("kernel query written", 32, || {

@@ -80,9 +80,9 @@ fn report(counter: &mut Counter) {
         let servers = (0..count).map(server).collect();
         let registration = Registration::new("rack", "agent", servers).unwrap();
         let body = Body::Registration(Cookie::NONE, registration);
-        let datagram = message::seal(5, 6, 7, &body, &key);
+        let datagram = message::seal_message(5, 6, 7, &body, &key);
         at(counter, datagram.len(), || {
-            black_box(message::open(&datagram, &keys, true).unwrap());
+            black_box(message::open_message(&datagram, &keys, true).unwrap());
         });
     }
 }
@@ -90,12 +90,12 @@ fn report(counter: &mut Counter) {
 /// A sender without a key makes no more work with a long datagram than by its length.
 fn report_of_nobody(counter: &mut Counter) {
     let (key, keys) = keys();
-    let good = message::seal(5, 6, 7, &Body::Stop, &key);
+    let good = message::seal_message(5, 6, 7, &Body::Stop, &key);
     for length in [150, 600, 1350] {
         let mut datagram = good.clone();
         datagram.resize(length, 0x41);
         at(counter, length, || {
-            assert!(message::open(&datagram, &keys, true).is_err());
+            assert!(message::open_message(&datagram, &keys, true).is_err());
         });
     }
 }
@@ -127,15 +127,15 @@ fn report_agents(counter: &mut Counter) {
                     Registration::new(format!("rack-{made}"), "agent", Vec::new()).unwrap();
                 let rng = fastrand::Rng::with_seed(made.into());
                 let mut session = Session::new(registration, keys.clone(), now, rng);
-                session.update(&[], &[], now);
+                session.update_loads(&[], &[], now);
                 while let client::Poll::Send(datagram) = session.poll(now) {
-                    if let (_, Some(answer)) = broker.receive(peer, &datagram, now) {
-                        let _ = session.receive(&answer, now);
+                    if let (_, Some(answer)) = broker.receive_datagram(peer, &datagram, now) {
+                        let _ = session.receive_datagram(&answer, now);
                     }
                 }
             }
         });
-        assert_eq!(broker.agents().count(), 2 * count);
+        assert_eq!(broker.list_agents().count(), 2 * count);
     }
 }
 
@@ -151,10 +151,10 @@ fn exposition(counter: &mut Counter, length: usize, page: &str, is_good: bool) {
     );
     let loads = config.groups.remove(0).sources.prometheus.unwrap();
     at(counter, length, || {
-        let readings = Readings::of(page, Format::Text, &loads, 0);
+        let readings = Readings::from_page(page, Format::Text, &loads, 0);
         assert_eq!(readings.is_ok(), is_good);
         if let Ok(readings) = readings {
-            black_box(readings.loads(&loads, None));
+            black_box(readings.loads_since(&loads, None));
         }
     });
 }
@@ -194,7 +194,7 @@ fn exposition_nonsense(counter: &mut Counter) {
 fn orca(counter: &mut Counter, report: &[u8], is_binary: bool) {
     let text = "[group.g]\nmembers = [\"127.0.0.1:1\"]\norca = true\n";
     let loads = config(text).groups.remove(0).sources.orca.unwrap().loads;
-    let wanted = |table: &str, field: &str| loads.load(table, field);
+    let wanted = |table: &str, field: &str| loads.find_load(table, field);
     assert!(report.len() <= orca::MAX_REPORT);
     at(counter, report.len(), || {
         let loads = if is_binary {
@@ -404,7 +404,9 @@ fn kernel_queries(counter: &mut Counter) {
                 let [_, a, b, c] = reader.to_be_bytes();
                 for datagram in [&mut datagram, &mut again] {
                     let from = [10, a, b, c].into();
-                    black_box(responder.answer(from, datagram, Duration::ZERO, |_| Ok(&record)));
+                    black_box(
+                        responder.answer_query(from, datagram, Duration::ZERO, |_| Ok(&record)),
+                    );
                 }
             }
         });

@@ -40,7 +40,7 @@ fn build(kind: &'static Kind, members: usize, zones: Option<[&str; 2]>) -> Group
         .map(|i| {
             let location = Location::new(format!("l{i}"));
             let load = LoadValue::new(rng.f64()).unwrap();
-            location.report(LoadId::CPU, load, now).unwrap();
+            location.report_load(LoadId::CPU, load, now).unwrap();
             Member {
                 id: MemberId(i as u64),
                 name: format!("m{i}").into(),

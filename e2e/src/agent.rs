@@ -8,10 +8,10 @@ use std::process::{Child, ChildStdout, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use crate::balancer::{binary, keep_log};
-use crate::eventually;
+use crate::balancer::{evenkeel_binary, keep_log};
 use crate::folder::Folder;
-use crate::process::{Signal, clean, signal};
+use crate::process::{Signal, clean_environment, signal};
+use crate::wait_until;
 
 /// A key file that nobody else may read, as agents and brokers want it.
 pub fn key_file(folder: &Folder) -> PathBuf {
@@ -39,7 +39,7 @@ impl Agent {
     /// before any table.
     pub fn start(config: &str) -> Self {
         let folder = Folder::new();
-        folder.make("pages");
+        folder.make_folder("pages");
         let mut agent = Self {
             process: None,
             log: Arc::default(),
@@ -62,9 +62,9 @@ impl Agent {
     /// Starts it, again after [`Self::kill`].
     pub fn restart(&mut self) {
         self.kill();
-        let mut process = clean(&mut Command::new("setpriv"))
+        let mut process = clean_environment(&mut Command::new("setpriv"))
             .args(["--pdeathsig", "KILL", "--"])
-            .arg(binary())
+            .arg(evenkeel_binary())
             .arg("agent")
             .arg(self.folder.join("agent.toml"))
             .stdin(Stdio::null())
@@ -114,7 +114,7 @@ impl Agent {
         let taken = || self.log().matches("the configuration is in effect").count();
         let before = taken();
         self.write_config(config);
-        eventually("the new configuration is in effect", || taken() > before);
+        wait_until("the new configuration is in effect", || taken() > before);
     }
 
     /// Returns the agent's folder.
@@ -123,7 +123,7 @@ impl Agent {
     }
 
     /// Returns the folder in which the agent's servers have their pages.
-    pub fn pages(&self) -> PathBuf {
+    pub fn pages_folder(&self) -> PathBuf {
         self.folder.join("pages")
     }
 
@@ -148,7 +148,7 @@ impl Agent {
         let mut running = self.process.take().expect("it runs");
         signal(running.process.id(), Signal::TERM);
         let mut ended = None;
-        eventually("the agent ends", || {
+        wait_until("the agent ends", || {
             ended = running.process.try_wait().expect("its state");
             ended.is_some()
         });

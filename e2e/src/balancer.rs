@@ -10,10 +10,10 @@ use std::thread;
 
 use serde_json::Value;
 
-use crate::built::workspace;
-use crate::eventually;
+use crate::built::build_workspace;
 use crate::folder::Folder;
-use crate::process::{Signal, clean, signal};
+use crate::process::{Signal, clean_environment, signal};
+use crate::wait_until;
 use crate::wire::Wire;
 
 /// A running `evenkeel run`, killed when dropped.
@@ -51,7 +51,7 @@ impl Balancer {
 
     /// Starts a balancer in a folder where there may be something already.
     fn start_in(folder: Arc<Folder>, config: &str) -> Self {
-        let command = Command::new(binary());
+        let command = Command::new(evenkeel_binary());
         let mut balancer = Self::spawn(folder, config, command, Stdio::null());
         balancer.keep_log();
         balancer.read_addresses();
@@ -91,7 +91,7 @@ impl Balancer {
 
     fn spawn(folder: Arc<Folder>, config: &str, mut command: Command, input: Stdio) -> Self {
         let file = folder.write("evenkeel.toml", config);
-        let mut process = clean(&mut command)
+        let mut process = clean_environment(&mut command)
             .args(["run".as_ref(), file.as_os_str()])
             .stdin(input)
             .stdout(Stdio::piped())
@@ -116,12 +116,12 @@ impl Balancer {
 
     /// Starts a balancer with one HTTP rule called `web`, whose group has the given members; `more`
     /// are further lines of the rule, tables at the end.
-    pub fn http(members: &[SocketAddr], more: &str) -> Self {
+    pub fn start_http(members: &[SocketAddr], more: &str) -> Self {
         Self::rule("http", members, more)
     }
 
     /// Starts a balancer with one TCP rule called `web`, like [`Balancer::http`].
-    pub fn tcp(members: &[SocketAddr], more: &str) -> Self {
+    pub fn start_tcp(members: &[SocketAddr], more: &str) -> Self {
         Self::rule("tcp", members, more)
     }
 
@@ -154,32 +154,32 @@ impl Balancer {
     }
 
     /// Returns the address at which clients negotiate; with several addresses, the last one.
-    pub fn negotiator(&self) -> SocketAddr {
+    pub fn negotiator_address(&self) -> SocketAddr {
         self.negotiator.expect("a negotiator")
     }
 
     /// Returns the address at which agents report.
-    pub fn broker(&self) -> SocketAddr {
+    pub fn broker_address(&self) -> SocketAddr {
         self.broker.expect("a broker")
     }
 
     /// Returns the address at which gauges arrive.
-    pub fn statsd(&self) -> SocketAddr {
+    pub fn statsd_address(&self) -> SocketAddr {
         self.statsd.expect("a group with statsd")
     }
 
     /// Returns the address at which CORBA clients find the load manager.
-    pub fn corba(&self) -> SocketAddr {
+    pub fn corba_address(&self) -> SocketAddr {
         self.corba.expect("a CORBA service")
     }
 
     /// Returns the address at which clients of xDS connect.
-    pub fn xds(&self) -> SocketAddr {
+    pub fn xds_address(&self) -> SocketAddr {
         self.xds.expect("a server of xDS")
     }
 
     /// Returns the address of the admin API.
-    pub fn admin(&self) -> SocketAddr {
+    pub fn admin_address(&self) -> SocketAddr {
         self.admin.expect("an admin API")
     }
 
@@ -197,27 +197,29 @@ impl Balancer {
     pub fn reconfigure(&self, config: &str) {
         let before = self.status()["generation"].as_u64();
         self.write_config(config);
-        eventually("the new configuration is in effect", || {
+        wait_until("the new configuration is in effect", || {
             self.status()["generation"].as_u64() > before
         });
     }
 
     /// `evenkeel ctl` with these words: what it prints, or its complaint.
-    pub fn ctl(&self, words: &str) -> Result<String, String> {
-        let admin = self.admin().to_string();
+    pub fn run_ctl(&self, words: &str) -> Result<String, String> {
+        let admin = self.admin_address().to_string();
         let mut command = vec!["ctl", "--admin", &admin];
         command.extend(words.split(' '));
-        evenkeel(&command)
+        run_evenkeel(&command)
     }
 
     /// Returns the output of `evenkeel ctl status`, as JSON.
     pub fn status(&self) -> Value {
-        let status = self.ctl("status --json").expect("the admin API answers");
+        let status = self
+            .run_ctl("status --json")
+            .expect("the admin API answers");
         serde_json::from_str(&status).expect("JSON")
     }
 
     /// A member's status.
-    pub fn member(&self, group: &str, member: SocketAddr) -> Value {
+    pub fn member_status(&self, group: &str, member: SocketAddr) -> Value {
         let status = self.status();
         let groups = status["groups"].as_array().expect("groups");
         let group = groups.iter().find(|known| known["name"] == group);
@@ -230,14 +232,14 @@ impl Balancer {
 
     /// Waits until a member is in one of these states.
     pub fn wait_for_state(&self, group: &str, member: SocketAddr, states: &[&str]) {
-        eventually(&format!("{member} becomes {states:?}"), || {
-            let state = &self.member(group, member)["state"];
+        wait_until(&format!("{member} becomes {states:?}"), || {
+            let state = &self.member_status(group, member)["state"];
             states.iter().any(|wanted| state == wanted)
         });
     }
 
     /// The value of a metric, named with its labels as `/metrics` writes it; `None` if there is no such one.
-    pub fn metric(&self, series: &str) -> Option<f64> {
+    pub fn read_metric(&self, series: &str) -> Option<f64> {
         let page = self.admin_get("/metrics");
         let value = page
             .text()
@@ -250,13 +252,13 @@ impl Balancer {
     #[track_caller]
     pub fn rule_count(&self, family: &str, label: &str) -> u64 {
         let series = format!("evenkeel_rule_{family}{{rule=\"web\",{label}}}");
-        let count = self.metric(&series);
+        let count = self.read_metric(&series);
         count.unwrap_or_else(|| panic!("there is no {series}")) as u64
     }
 
     /// The answer of the admin API to a GET.
     pub fn admin_get(&self, path: &str) -> crate::wire::Message {
-        let mut wire = Wire::connect(self.admin());
+        let mut wire = Wire::connect(self.admin_address());
         let request =
             format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
         wire.send(request);
@@ -269,8 +271,8 @@ impl Balancer {
     }
 
     /// Reports a load of a location, which the balancer sees from now on.
-    pub fn report(&self, location: &str, cpu: f64) {
-        report(self.admin(), location, cpu);
+    pub fn report_load(&self, location: &str, cpu: f64) {
+        report_load(self.admin_address(), location, cpu);
     }
 
     /// All that it has logged until now and that has come here: a thread of its own writes the log, and
@@ -282,7 +284,7 @@ impl Balancer {
 
     /// Waits until its log says this.
     pub fn wait_for_log(&self, text: &str) {
-        eventually(&format!("the log says {text:?}"), || {
+        wait_until(&format!("the log says {text:?}"), || {
             self.log().contains(text)
         });
     }
@@ -300,8 +302,8 @@ impl Balancer {
     /// `evenkeel upgrade`: another process takes its place, or not, and why. The one before ends when
     /// its clients let it.
     pub fn upgrade(&mut self) -> Result<(), String> {
-        let admin = self.admin().to_string();
-        let answer = evenkeel(&["upgrade", "--json", "--admin", &admin])?;
+        let admin = self.admin_address().to_string();
+        let answer = run_evenkeel(&["upgrade", "--json", "--admin", &admin])?;
         let answer: Value = serde_json::from_str(&answer).expect("JSON");
         let pid = answer["pid"].as_u64().and_then(|pid| pid.try_into().ok());
         self.succeeded_by(pid.expect("a process"));
@@ -320,9 +322,9 @@ impl Balancer {
     }
 
     /// Waits until it ends by itself.
-    pub fn wait(&mut self) -> ExitStatus {
+    pub fn wait_for_end(&mut self) -> ExitStatus {
         let mut ended = None;
-        eventually("the balancer ends", || {
+        wait_until("the balancer ends", || {
             ended = self.process.try_wait().expect("its state");
             ended.is_some()
         });
@@ -400,7 +402,7 @@ pub fn among_others(host: &str, name: &str, join: Option<SocketAddr>, keys: &Pat
 }
 
 /// Tells a balancer by its admin API what load a location has.
-pub fn report(admin: SocketAddr, location: &str, cpu: f64) {
+pub fn report_load(admin: SocketAddr, location: &str, cpu: f64) {
     let body = format!("{{\"loads\":{{\"cpu\":{cpu}}}}}");
     let mut wire = Wire::connect(admin);
     wire.send(format!(
@@ -414,8 +416,8 @@ pub fn report(admin: SocketAddr, location: &str, cpu: f64) {
 
 /// Adds a user to a file with users of the admin API, who may do everything.
 pub fn add_user(file: &Path, name: &str, password: &str) {
-    let mut command = Command::new(binary());
-    let mut add = clean(&mut command)
+    let mut command = Command::new(evenkeel_binary());
+    let mut add = clean_environment(&mut command)
         .arg("users")
         .arg(file)
         .args(["add", name, "--role", "administer"])
@@ -430,17 +432,19 @@ pub fn add_user(file: &Path, name: &str, password: &str) {
 }
 
 /// Runs `evenkeel` to its end: its output, or its complaint if it fails.
-pub fn evenkeel(arguments: &[&str]) -> Result<String, String> {
-    outcome(binary(), arguments)
+pub fn run_evenkeel(arguments: &[&str]) -> Result<String, String> {
+    outcome(evenkeel_binary(), arguments)
 }
 
 /// Runs `evenkeel-lab` to its end, likewise.
-pub fn lab(arguments: &[&str]) -> Result<String, String> {
+pub fn run_lab(arguments: &[&str]) -> Result<String, String> {
     outcome(lab_binary(), arguments)
 }
 
 fn outcome(program: &Path, arguments: &[&str]) -> Result<String, String> {
-    let output = clean(&mut Command::new(program)).args(arguments).output();
+    let output = clean_environment(&mut Command::new(program))
+        .args(arguments)
+        .output();
     let output = output.expect("the program runs");
     let text = |bytes| String::from_utf8(bytes).expect("text");
     if output.status.success() {
@@ -452,7 +456,7 @@ fn outcome(program: &Path, arguments: &[&str]) -> Result<String, String> {
 
 /// Binary of the balancer in the workspace, built in the profile of these tests. `$EVENKEEL_BIN` is
 /// used instead where it is set.
-pub fn binary() -> &'static Path {
+pub fn evenkeel_binary() -> &'static Path {
     static BINARY: OnceLock<PathBuf> = OnceLock::new();
     BINARY.get_or_init(|| given_or_built("EVENKEEL_BIN", "evenkeel"))
 }
@@ -467,6 +471,6 @@ pub fn lab_binary() -> &'static Path {
 fn given_or_built(variable: &str, name: &str) -> PathBuf {
     match std::env::var_os(variable) {
         Some(given) => given.into(),
-        None => workspace().join(name),
+        None => build_workspace().join(name),
     }
 }

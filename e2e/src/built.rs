@@ -10,7 +10,7 @@ use rustix::fs::{FlockOperation, flock};
 /// Builds something in a folder of that name beside the test programs, and returns that folder.
 /// Tests that run side by side wait for each other. nextest gives each test a process of its own:
 /// in a run of nextest the first of them builds for all.
-pub fn built(name: &str, build: impl FnOnce(&Path)) -> PathBuf {
+pub fn build_once(name: &str, build: impl FnOnce(&Path)) -> PathBuf {
     let folder = profile().join(name);
     fs::create_dir_all(&folder).expect("a folder");
     let lock = File::create(folder.join("lock")).expect("a file");
@@ -34,16 +34,16 @@ fn profile() -> PathBuf {
 
 /// Builds the balancer, the workbench and the ARM library, with everything that this machine can build, and returns
 /// the folder in which they are.
-pub fn workspace() -> &'static Path {
+pub fn build_workspace() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     FOLDER.get_or_init(|| cargo("e2e-workspace", &["command", "library"]))
 }
 
 /// Builds the ARM library, and returns its folder. Where the balancer is given, nothing else is built.
-pub fn library() -> &'static Path {
+pub fn build_library() -> &'static Path {
     static FOLDER: OnceLock<PathBuf> = OnceLock::new();
     if std::env::var_os("EVENKEEL_BIN").is_none() {
-        return workspace();
+        return build_workspace();
     }
     FOLDER.get_or_init(|| cargo("e2e-library", &["library"]))
 }
@@ -51,7 +51,7 @@ pub fn library() -> &'static Path {
 /// Builds small test programs, beside which Cargo builds the binaries and libraries of their packages. All get the
 /// features of `cargo test --workspace`, so nothing is built a second time.
 fn cargo(name: &str, tests: &[&str]) -> PathBuf {
-    built(name, |_| {
+    build_once(name, |_| {
         let mut build = Command::new(env!("CARGO"));
         build.args(["test", "--quiet", "--workspace", "--no-run"]);
         for test in tests {

@@ -68,7 +68,7 @@ impl CpuQuota {
     }
 
     /// Moves a process into it.
-    pub fn hold(&self, process: u32) {
+    pub fn add_process(&self, process: u32) {
         for folder in [Some(&self.path), self.counted.as_ref()]
             .into_iter()
             .flatten()
@@ -103,9 +103,9 @@ impl Busy {
     }
 
     /// Starts one in a cgroup.
-    pub fn within(quota: &CpuQuota) -> Self {
+    pub fn start_within(quota: &CpuQuota) -> Self {
         let busy = Busy::new();
-        quota.hold(busy.0.id());
+        quota.add_process(busy.0.id());
         busy
     }
 }
@@ -143,7 +143,7 @@ impl ThreadLimit {
     }
 
     /// Moves a process into it.
-    pub fn hold(&self, process: u32) {
+    pub fn add_process(&self, process: u32) {
         let moved = fs::write(self.0.join("cgroup.procs"), process.to_string());
         moved.expect("the process is moved into its cgroup");
     }
@@ -156,7 +156,7 @@ impl ThreadLimit {
     }
 
     /// Takes the limit away.
-    pub fn open(&self) {
+    pub fn remove_limit(&self) {
         fs::write(self.0.join("pids.max"), "max").expect("no limit");
     }
 }

@@ -37,18 +37,18 @@ impl Default for Orb {
 
 impl Orb {
     /// Calls an operation with the arguments that `write` writes.
-    pub fn call(
+    pub fn call_operation(
         &self,
         target: &Ior,
         operation: &str,
         write: impl FnOnce(&mut Writer),
     ) -> Result<Body, CallError> {
-        let call = Call::new(target, operation, Instant::now() + HANG).arguments(write);
+        let call = Call::new(target, operation, Instant::now() + HANG).with_arguments(write);
         self.runtime.block_on(self.client.call(&call))
     }
 
     /// Returns the reference to which a request to `target` is forwarded.
-    pub fn forward(&self, target: &Ior) -> Result<Ior, CallError> {
+    pub fn resolve_forward(&self, target: &Ior) -> Result<Ior, CallError> {
         let call = Call::new(target, "_non_existent", Instant::now() + HANG).do_not_follow();
         match self.runtime.block_on(self.client.call(&call)) {
             Err(CallError::Forward(to)) => Ok(*to),
@@ -82,22 +82,22 @@ fn result<T: Idl>(body: Body) -> T {
 
 impl LoadManager {
     /// The one at this address.
-    pub fn at(address: SocketAddr) -> Self {
+    pub fn at_address(address: SocketAddr) -> Self {
         let type_id = Interface::LoadManager.id("tao.lb");
         let host = address.ip().to_string();
         LoadManager {
             orb: Orb::default(),
-            reference: Ior::iiop(&type_id, &host, address.port(), MANAGER),
+            reference: Ior::new_iiop(&type_id, &host, address.port(), MANAGER),
         }
     }
 
     /// Calls one of its operations.
-    pub fn call(
+    pub fn call_operation(
         &self,
         operation: &str,
         write: impl FnOnce(&mut Writer),
     ) -> Result<Body, UserException> {
-        let called = self.orb.call(&self.reference, operation, write);
+        let called = self.orb.call_operation(&self.reference, operation, write);
         called.map_err(raised)
     }
 
@@ -120,7 +120,7 @@ impl LoadManager {
         type_id: &str,
         criteria: &Properties,
     ) -> Result<(Ior, Any), UserException> {
-        let body = self.call("create_object", |w| {
+        let body = self.call_operation("create_object", |w| {
             type_id.to_owned().write(w);
             criteria.write(w);
         })?;
@@ -131,9 +131,9 @@ impl LoadManager {
 
     /// Adds a member at the location whose only component is `at`.
     pub fn add_member(&self, group: &Ior, at: &str, member: &Ior) -> Result<Ior, UserException> {
-        let body = self.call("add_member", |w| {
+        let body = self.call_operation("add_member", |w| {
             group.write(w);
-            Name::simple(at).write(w);
+            Name::from_id(at).write(w);
             member.write(w);
         })?;
         Ok(result(body))
@@ -141,23 +141,24 @@ impl LoadManager {
 
     /// Removes the member there.
     pub fn remove_member(&self, group: &Ior, at: &str) -> Result<Ior, UserException> {
-        let body = self.call("remove_member", |w| {
+        let body = self.call_operation("remove_member", |w| {
             group.write(w);
-            Name::simple(at).write(w);
+            Name::from_id(at).write(w);
         })?;
         Ok(result(body))
     }
 
     /// The locations of the members, as text.
     pub fn locations(&self, group: &Ior) -> Result<Vec<String>, UserException> {
-        let names: Vec<Name> = result(self.call("locations_of_members", |w| group.write(w))?);
+        let names: Vec<Name> =
+            result(self.call_operation("locations_of_members", |w| group.write(w))?);
         Ok(names.iter().map(ToString::to_string).collect())
     }
 
     /// Says what the load of a location is.
     pub fn push_loads(&self, at: &str, loads: &[Load]) -> Result<(), UserException> {
-        let pushed = self.call("push_loads", |w| {
-            Name::simple(at).write(w);
+        let pushed = self.call_operation("push_loads", |w| {
+            Name::from_id(at).write(w);
             loads.to_vec().write(w);
         });
         pushed.map(|_| ())
@@ -169,7 +170,7 @@ impl LoadManager {
         group: &Ior,
         properties: &Properties,
     ) -> Result<(), UserException> {
-        let set = self.call("set_properties_dynamically", |w| {
+        let set = self.call_operation("set_properties_dynamically", |w| {
             group.write(w);
             properties.write(w);
         });

@@ -6,9 +6,9 @@ use std::process::{Child, ChildStdout, Command, Stdio};
 use std::sync::{Arc, Mutex};
 use std::thread;
 
-use crate::balancer::{binary, keep_log};
+use crate::balancer::{evenkeel_binary, keep_log};
 use crate::folder::Folder;
-use crate::process::clean;
+use crate::process::clean_environment;
 
 /// A running `evenkeel engine` with one cluster, killed when dropped.
 pub struct Engine {
@@ -33,7 +33,7 @@ impl Engine {
         let folder = Folder::new();
         let config = format!("{brokers}\n[cluster.shop]\nlisten = \"127.0.0.1:0\"\n{more}\n");
         let file = folder.write("engine.toml", config);
-        let mut process = clean(&mut Command::new(binary()))
+        let mut process = clean_environment(&mut Command::new(evenkeel_binary()))
             .args(["engine".as_ref(), file.as_os_str()])
             .stdin(Stdio::null())
             .stdout(Stdio::piped())

@@ -9,10 +9,10 @@ use std::thread;
 use serde_json::Value;
 
 use crate::balancer::keep_log;
-use crate::eventually;
 use crate::folder::Folder;
 use crate::process::program;
 use crate::python::package_file;
+use crate::wait_until;
 use crate::wire::Wire;
 
 /// Settings of an Envoy that is to be a client.
@@ -40,14 +40,14 @@ pub struct Envoy {
 }
 
 /// Returns the path of the program; `None`, which is said, if it is not installed.
-pub fn binary() -> Option<std::path::PathBuf> {
+pub fn find_binary() -> Option<std::path::PathBuf> {
     package_file("envoy", "_bin/envoy")
 }
 
 impl Envoy {
     /// Starts one; `None`, which is said, if it is not installed.
     pub fn start(wanted: &Wanted<'_>) -> Option<Self> {
-        let binary = binary()?;
+        let binary = find_binary()?;
         let folder = Folder::new();
         let file = folder.write("envoy.yaml", configuration(wanted));
         let admin = folder.join("admin");
@@ -66,7 +66,7 @@ impl Envoy {
         let stderr = process.stderr.take().expect("it is piped");
         keep_log(stderr, Arc::clone(&log));
         let mut address = None;
-        eventually("Envoy says where its administration is", || {
+        wait_until("Envoy says where its administration is", || {
             if let Ok(Some(status)) = process.try_wait() {
                 panic!(
                     "Envoy has ended with {status}: {}",
@@ -86,7 +86,7 @@ impl Envoy {
     }
 
     /// Returns the answer of Envoy's administration.
-    pub fn admin(&self, path: &str) -> String {
+    pub fn read_admin(&self, path: &str) -> String {
         let mut wire = Wire::connect(self.admin);
         wire.send(format!(
             "GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n"
@@ -97,9 +97,9 @@ impl Envoy {
     /// Returns the address of Envoy's listener, once the listener is there.
     pub fn address(&self) -> SocketAddr {
         let mut address = None;
-        eventually("the listener of Envoy is there", || {
-            let all: Value =
-                serde_json::from_str(&self.admin("/listeners?format=json")).unwrap_or_default();
+        wait_until("the listener of Envoy is there", || {
+            let all: Value = serde_json::from_str(&self.read_admin("/listeners?format=json"))
+                .unwrap_or_default();
             let socket = &all["listener_statuses"][0]["local_address"]["socket_address"];
             let port = socket["port_value"]
                 .as_u64()
@@ -111,17 +111,22 @@ impl Envoy {
     }
 
     /// Returns what Envoy says of an endpoint of a cluster, such as the endpoint's `weight`.
-    pub fn endpoint(&self, cluster: &str, endpoint: SocketAddr, what: &str) -> Option<String> {
+    pub fn endpoint_field(
+        &self,
+        cluster: &str,
+        endpoint: SocketAddr,
+        what: &str,
+    ) -> Option<String> {
         let start = format!("{cluster}::{endpoint}::{what}::");
-        let all = self.admin("/clusters");
+        let all = self.read_admin("/clusters");
         let line = all.lines().find_map(|line| line.strip_prefix(&*start));
         line.map(str::to_owned)
     }
 
     /// Returns the value of a counter.
-    pub fn counter(&self, name: &str) -> u64 {
+    pub fn read_counter(&self, name: &str) -> u64 {
         let start = format!("{name}: ");
-        let all = self.admin(&format!("/stats?filter={name}"));
+        let all = self.read_admin(&format!("/stats?filter={name}"));
         let line = all.lines().find_map(|line| line.strip_prefix(&*start));
         line.and_then(|value| value.parse().ok()).unwrap_or(0)
     }

@@ -9,11 +9,11 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
-use crate::eventually;
 use crate::folder::Folder;
-use crate::process::{Signal, clean, program, signal};
+use crate::process::{Signal, clean_environment, program, signal};
 use crate::server::address;
-use crate::tls::{Key, certificate};
+use crate::tls::{Key, make_certificate};
+use crate::wait_until;
 
 /// A server, killed when dropped.
 pub struct Etcd {
@@ -58,7 +58,7 @@ impl Etcd {
             etcd.spawn();
         }
         // One alone does not answer.
-        three.iter().for_each(Self::wait);
+        three.iter().for_each(Self::wait_until_ready);
         three
     }
 
@@ -66,8 +66,8 @@ impl Etcd {
     pub fn start_secured() -> Self {
         let mut etcd = Self::new(&[]);
         let (folder, ip) = (&etcd.folder, etcd.clients.ip());
-        certificate(folder, "ca", Key::Ecdsa, "DNS:ca.test", None);
-        certificate(folder, "etcd", Key::Ecdsa, &format!("IP:{ip}"), Some("ca"));
+        make_certificate(folder, "ca", Key::Ecdsa, "DNS:ca.test", None);
+        make_certificate(folder, "etcd", Key::Ecdsa, &format!("IP:{ip}"), Some("ca"));
         let file = |name: &str| folder.join(name).display().to_string();
         etcd.more = vec![
             format!("--cert-file={}", file("etcd.crt")),
@@ -82,9 +82,9 @@ impl Etcd {
     /// Turns authentication on: from now on `etcdctl` is root, and the user `evenkeel` has this
     /// password and the keys behind the prefix.
     pub fn ask_for_users(&mut self, password: &str, prefix: &str) {
-        self.ctl(&["user", "add", "root:secret"]);
-        self.ctl(&["user", "grant-role", "root", "root"]);
-        self.ctl(&["role", "add", "evenkeel"]);
+        self.run_etcdctl(&["user", "add", "root:secret"]);
+        self.run_etcdctl(&["user", "grant-role", "root", "root"]);
+        self.run_etcdctl(&["role", "add", "evenkeel"]);
         let all = [
             "role",
             "grant-permission",
@@ -93,10 +93,10 @@ impl Etcd {
             "readwrite",
             prefix,
         ];
-        self.ctl(&all);
-        self.ctl(&["user", "add", &format!("evenkeel:{password}")]);
-        self.ctl(&["user", "grant-role", "evenkeel", "evenkeel"]);
-        self.ctl(&["auth", "enable"]);
+        self.run_etcdctl(&all);
+        self.run_etcdctl(&["user", "add", &format!("evenkeel:{password}")]);
+        self.run_etcdctl(&["user", "grant-role", "evenkeel", "evenkeel"]);
+        self.run_etcdctl(&["auth", "enable"]);
         self.ctl.push("--user=root:secret".into());
     }
 
@@ -138,7 +138,7 @@ impl Etcd {
     /// Starts it again after [`Etcd::kill`].
     pub fn run(&mut self) {
         self.spawn();
-        self.wait();
+        self.wait_until_ready();
     }
 
     /// Starts etcd again, like [`Etcd::run`], and does not wait until it answers.
@@ -157,8 +157,8 @@ impl Etcd {
     }
 
     /// Waits until it answers.
-    pub fn wait(&self) {
-        eventually("etcd answers", || self.try_ctl(&["get", "x"], "").is_ok());
+    pub fn wait_until_ready(&self) {
+        wait_until("etcd answers", || self.try_ctl(&["get", "x"], "").is_ok());
     }
 
     /// Ends it at once.
@@ -192,7 +192,7 @@ impl Etcd {
     /// `etcdctl` with this on its standard input: what it prints, or its complaint.
     pub fn try_ctl(&self, arguments: &[&str], input: &str) -> Result<String, String> {
         let mut command = Command::new("etcdctl");
-        clean(&mut command)
+        clean_environment(&mut command)
             .env("ETCDCTL_API", "3")
             .arg(format!("--endpoints={}", self.url()))
             .args(&self.ctl)
@@ -214,7 +214,7 @@ impl Etcd {
     }
 
     /// Runs etcdctl, which succeeds.
-    pub fn ctl(&self, arguments: &[&str]) -> String {
+    pub fn run_etcdctl(&self, arguments: &[&str]) -> String {
         let done = self.try_ctl(arguments, "");
         done.unwrap_or_else(|complaint| panic!("etcdctl {arguments:?}: {complaint}"))
     }
@@ -222,7 +222,7 @@ impl Etcd {
     /// Keeps all that it has in a file.
     pub fn backup(&self, name: &str) -> PathBuf {
         let file = self.folder.join(name);
-        self.ctl(&["snapshot", "save", &file.display().to_string()]);
+        self.run_etcdctl(&["snapshot", "save", &file.display().to_string()]);
         file
     }
 
@@ -231,7 +231,7 @@ impl Etcd {
         self.kill();
         self.data = format!("{}-restored", self.data);
         let mut command = Command::new("etcdctl");
-        clean(&mut command)
+        clean_environment(&mut command)
             .env("ETCDCTL_API", "3")
             .args(["snapshot", "restore"]);
         command.arg(backup).args(self.cluster());
@@ -243,7 +243,7 @@ impl Etcd {
 
     /// The revision that it has.
     pub fn revision(&self) -> i64 {
-        let status = self.ctl(&["endpoint", "status", "--write-out=json"]);
+        let status = self.run_etcdctl(&["endpoint", "status", "--write-out=json"]);
         let status: serde_json::Value = serde_json::from_str(&status).expect("JSON");
         let revision = &status[0]["Status"]["header"]["revision"];
         revision.as_i64().expect("a number")
@@ -310,7 +310,7 @@ impl Between {
     }
 
     /// Cuts all connections, and takes no new ones until [`Between::open`].
-    pub fn cut(&self) {
+    pub fn cut_connections(&self) {
         self.is_open.store(false, Ordering::Relaxed);
         for connection in self.connections.lock().unwrap().drain(..) {
             let _ = connection.shutdown(std::net::Shutdown::Both);
@@ -318,12 +318,12 @@ impl Between {
     }
 
     /// Returns the number of connections that the relay has not taken.
-    pub fn refused(&self) -> u64 {
+    pub fn refused_count(&self) -> u64 {
         self.refused.load(Ordering::Relaxed)
     }
 
     /// Takes connections again.
-    pub fn open(&self) {
+    pub fn accept_connections(&self) {
         self.is_open.store(true, Ordering::Relaxed);
     }
 }

@@ -51,7 +51,7 @@ impl Folder {
     }
 
     /// Makes a folder in it that everybody may write to.
-    pub fn make(&self, name: &str) -> PathBuf {
+    pub fn make_folder(&self, name: &str) -> PathBuf {
         let path = self.join(name);
         fs::create_dir_all(&path).expect("a folder");
         fs::set_permissions(&path, Permissions::from_mode(0o777)).expect("its rights");
@@ -160,7 +160,7 @@ mod tests {
         let line = "a line of a log\n";
         let lines = 2 * PRINTED_BYTES as usize / line.len();
         folder.write("error.log", line.repeat(lines) + "the last one\n");
-        folder.make("docs");
+        folder.make_folder("docs");
         let text = folder.explain();
         assert!(text.contains("evenkeel.toml\nworkers = 1\n"), "{text}");
         assert!(!text.contains("a secret"), "{text}");

@@ -7,11 +7,11 @@ use std::os::unix::fs::{PermissionsExt, chown};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-use crate::eventually;
 use crate::folder::Folder;
-use crate::process::{Signal, installed, parent_program, program, signal, skipped};
+use crate::process::{Signal, are_installed, parent_program, program, report_skipped, signal};
 use crate::server;
 use crate::tls::{self, Key};
+use crate::wait_until;
 
 /// User who logs in.
 pub const USER: &str = "alice";
@@ -49,11 +49,11 @@ impl Kind {
 /// Returns true if servers can be started here: they are installed, and this is root, as they
 /// change their user.
 pub fn can_run() -> bool {
-    if !installed(&["vsftpd", "proftpd", "pure-ftpd", "pure-pw", "openssl"]) {
+    if !are_installed(&["vsftpd", "proftpd", "pure-ftpd", "pure-pw", "openssl"]) {
         return false;
     }
     if !rustix::process::geteuid().is_root() {
-        skipped("FTP servers have to be started by root");
+        report_skipped("FTP servers have to be started by root");
         return false;
     }
     true
@@ -77,7 +77,7 @@ impl FtpServer {
     /// Starts vsftpd with explicit TLS, and a certificate that it has from itself: `tls.crt`.
     pub fn start_with_tls() -> Self {
         Self::start_prepared(Kind::Vsftpd, server::address(), |folder| {
-            tls::certificate(folder, "tls", Key::Ecdsa, "IP:127.0.0.1", None);
+            tls::make_certificate(folder, "tls", Key::Ecdsa, "IP:127.0.0.1", None);
             let file = folder.join("tls.pem").display().to_string();
             // Clients of ftplib end a session of TLS 1.3 in another way than vsftpd expects.
             format!(
@@ -112,9 +112,9 @@ impl FtpServer {
     ) -> Self {
         let folder = Folder::new();
         let more = prepare(&folder);
-        let up = folder.make("docs/up");
+        let up = folder.make_folder("docs/up");
         chown(up, Some(DAEMON), Some(DAEMON)).expect("it may be given away");
-        folder.make("empty");
+        folder.make_folder("empty");
         // vsftpd refuses to show what others may write to.
         for name in ["docs", "docs/up", "empty"] {
             let rights = Permissions::from_mode(0o755);
@@ -150,7 +150,7 @@ impl FtpServer {
             .stderr(output)
             .spawn()
             .expect("the server starts");
-        eventually(&format!("{kind:?} serves on {address}"), || {
+        wait_until(&format!("{kind:?} serves on {address}"), || {
             if let Some(status) = process.try_wait().expect("its state") {
                 panic!("{kind:?}: {status}: {}", folder.text("output.log"));
             }
@@ -170,7 +170,7 @@ impl FtpServer {
     }
 
     /// Puts a file there.
-    pub fn serve(&self, name: &str, content: impl AsRef<[u8]>) {
+    pub fn put_file(&self, name: &str, content: impl AsRef<[u8]>) {
         self.folder.write(&format!("docs/{name}"), content);
     }
 
@@ -180,7 +180,7 @@ impl FtpServer {
     }
 
     /// Returns true if there is such a file.
-    pub fn has(&self, name: &str) -> bool {
+    pub fn has_file(&self, name: &str) -> bool {
         self.folder.join(&format!("docs/{name}")).exists()
     }
 }

@@ -6,9 +6,9 @@ use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
 
-use crate::eventually;
 use crate::folder::Folder;
 use crate::process::program;
+use crate::wait_until;
 
 /// A running HAProxy, killed when dropped.
 pub struct Haproxy {
@@ -53,7 +53,7 @@ impl Haproxy {
     }
 
     fn wait(&mut self) {
-        eventually("HAProxy is there", || {
+        wait_until("HAProxy is there", || {
             if let Some(status) = self.process.try_wait().expect("its state") {
                 panic!("{status}: {}", self.folder.text("output.log"));
             }
@@ -81,7 +81,7 @@ impl Haproxy {
     }
 
     /// Returns HAProxy's answer to a command.
-    pub fn say(&self, command: &str) -> String {
+    pub fn run_command(&self, command: &str) -> String {
         let mut socket = UnixStream::connect(self.socket()).expect("it listens");
         let line = format!("{command}\n");
         socket.write_all(line.as_bytes()).expect("it reads");
@@ -92,8 +92,8 @@ impl Haproxy {
 
     /// Columns of `show servers state` for a server of the backend `web`: operational state (2 is up), weight,
     /// and administrative state (flags: 1 maintenance, 8 drain).
-    pub fn state(&self, server: &str) -> (u32, u32, u32) {
-        let answer = self.say("show servers state web");
+    pub fn server_state(&self, server: &str) -> (u32, u32, u32) {
+        let answer = self.run_command("show servers state web");
         let lines = answer
             .lines()
             .map(|line| line.split(' ').collect::<Vec<_>>());
@@ -106,8 +106,8 @@ impl Haproxy {
     /// Waits until a server has this state.
     pub fn wait_for(&self, server: &str, wanted: (u32, u32, u32)) {
         let mut last = None;
-        eventually(&format!("{server} becomes {wanted:?}"), || {
-            let state = self.state(server);
+        wait_until(&format!("{server} becomes {wanted:?}"), || {
+            let state = self.server_state(server);
             if last.replace(state) != Some(state) {
                 eprintln!("{server}: {state:?}");
             }

@@ -9,11 +9,11 @@ use std::sync::OnceLock;
 use arm::page::{self, Reader, Sample};
 
 use crate::built;
-use crate::eventually;
 use crate::folder::Folder;
 use crate::libarm;
-use crate::process::{Signal, installed, parent_program, signal};
+use crate::process::{Signal, are_installed, parent_program, signal};
 use crate::server;
+use crate::wait_until;
 
 /// Ways in which httpd spreads its work over processes and threads.
 pub const MPMS: [&str; 3] = ["event", "worker", "prefork"];
@@ -23,7 +23,7 @@ const BEGUN: &str = "configured -- resuming";
 
 /// Returns true if httpd, and the tools that build a module for it, are installed.
 pub fn can_run() -> bool {
-    installed(&["apache2", "apxs", "cc", "make"])
+    are_installed(&["apache2", "apxs", "cc", "make"])
 }
 
 /// A server, ended when dropped.
@@ -40,7 +40,7 @@ impl Httpd {
     /// Starts it with more lines of configuration.
     pub fn start(mpm: &str, lines: &str) -> Self {
         let folder = Folder::new();
-        let pages = folder.make("pages");
+        let pages = folder.make_folder("pages");
         Self::start_in(folder, &pages, mpm, lines)
     }
 
@@ -74,7 +74,7 @@ impl Httpd {
             process,
         };
         // It listens before it has read all of its configuration.
-        eventually(&format!("httpd serves on {address}"), || {
+        wait_until(&format!("httpd serves on {address}"), || {
             if let Some(status) = httpd.process.try_wait().expect("its state") {
                 let output = httpd.folder.text("output.log");
                 panic!("httpd ended with {status}: {output}{}", httpd.log());
@@ -85,9 +85,9 @@ impl Httpd {
     }
 
     /// Returns httpd's complaint about a configuration that it does not accept.
-    pub fn refusal(lines: &str) -> String {
+    pub fn complaint_about(lines: &str) -> String {
         let folder = Folder::new();
-        let pages = folder.make("pages");
+        let pages = folder.make_folder("pages");
         configure(&folder, server::address(), "event", lines);
         let output = httpd(&folder)
             .arg("-DFOREGROUND")
@@ -105,7 +105,7 @@ impl Httpd {
     }
 
     /// Puts a document at `/files/NAME`.
-    pub fn serve(&self, name: &str, content: impl AsRef<[u8]>) {
+    pub fn put_document(&self, name: &str, content: impl AsRef<[u8]>) {
         self.folder.write(&format!("docs/files/{name}"), content);
     }
 
@@ -118,7 +118,7 @@ impl Httpd {
 
     /// The pages of its applications.
     pub fn pages(&self) -> Vec<Reader> {
-        let pages = page::scan(&self.folder.join("pages")).expect("a folder");
+        let pages = page::find_pages(&self.folder.join("pages")).expect("a folder");
         let pages = pages.iter().map(|page| Reader::open(page));
         pages.map(|page| page.expect("a page")).collect()
     }
@@ -146,13 +146,13 @@ impl Httpd {
     pub fn restart_gracefully(&self) {
         let before = self.log().matches(BEGUN).count();
         signal(self.process.id(), Signal::USR1);
-        eventually("httpd has restarted", || {
+        wait_until("httpd has restarted", || {
             self.log().matches(BEGUN).count() > before
         });
     }
 
     /// Ends it, as an administrator does.
-    pub fn end(&mut self) {
+    pub fn stop_process(&mut self) {
         signal(self.process.id(), Signal::TERM);
         self.process.wait().expect("it ends");
     }
@@ -161,7 +161,7 @@ impl Httpd {
 impl Drop for Httpd {
     fn drop(&mut self) {
         if matches!(self.process.try_wait(), Ok(None)) {
-            self.end();
+            self.stop_process();
         }
     }
 }
@@ -172,9 +172,9 @@ pub fn eventually_sampled(
     page: &mut Reader,
     mut is_so: impl FnMut(&Sample) -> bool,
 ) -> Sample {
-    let mut sample = page.sample(page::now()).expect("a sample");
-    eventually(what, || {
-        sample = page.sample(page::now()).expect("a sample");
+    let mut sample = page.sample(page::monotonic_nanos()).expect("a sample");
+    wait_until(what, || {
+        sample = page.sample(page::monotonic_nanos()).expect("a sample");
         is_so(&sample)
     });
     sample
@@ -189,7 +189,7 @@ fn httpd(folder: &Folder) -> Command {
 
 fn configure(folder: &Folder, address: SocketAddr, mpm: &str, lines: &str) {
     for name in ["docs", "docs/files"] {
-        folder.make(name);
+        folder.make_folder(name);
     }
     let root = folder.path().display();
     let Built { library, module } = module_and_library();
@@ -259,7 +259,7 @@ struct Built {
 }
 
 /// Our module, which is built; it needs [`libarm::folder`]'s library.
-pub fn module() -> &'static Path {
+pub fn build_module() -> &'static Path {
     &module_and_library().module
 }
 
@@ -267,7 +267,7 @@ fn module_and_library() -> &'static Built {
     static BUILT: OnceLock<Built> = OnceLock::new();
     BUILT.get_or_init(|| {
         let libraries = libarm::folder();
-        let folder = built::built("mod_evenkeel", |folder| {
+        let folder = built::build_once("mod_evenkeel", |folder| {
             let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../modules/apache");
             let made = Command::new("make")
                 .arg("-C")

@@ -6,9 +6,9 @@ use std::process::Command;
 use std::sync::OnceLock;
 use std::time::SystemTime;
 
-use crate::built::built;
+use crate::built::build_once;
 use crate::orb::{self, Location, Orb};
-use crate::process::{installed, program};
+use crate::process::{are_installed, program};
 use crate::script::Script;
 
 /// The adapter of JacORB.
@@ -32,7 +32,7 @@ impl Orb for JacOrb {
     const TIMEOUT: &'static str = "error TIMEOUT ";
 
     fn can_run() -> bool {
-        installed(&["java", "javac", "mvn"])
+        are_installed(&["java", "javac", "mvn"])
     }
 
     /// Options may be properties (`-Djacorb.giop_minor_version=1`), too.
@@ -63,7 +63,7 @@ impl Orb for JacOrb {
 
     fn manager(options: &[&str]) -> Script {
         let manager = Script::start(&mut Self::program(&["manager"], options));
-        assert_eq!(manager.line(), "ready");
+        assert_eq!(manager.read_line(), "ready");
         manager
     }
 
@@ -73,14 +73,14 @@ impl Orb for JacOrb {
             push => format!("push {push}"),
         };
         let Location { loads, check, .. } = how;
-        server.obey(&format!("location {at} rejoin {check} {push} {loads}"));
+        server.run_command(&format!("location {at} rejoin {check} {push} {loads}"));
     }
 
     /// Does nothing: the library of the server waits by itself.
     fn registered(_: &mut Server, _: &str) {}
 
     fn is_refused(server: &mut Server, at: &str, _: &str) {
-        let refused = server.ask(&format!("location {at}"));
+        let refused = server.ask_line(&format!("location {at}"));
         let why = format!("another process has the alert of {at}");
         assert!(refused.contains(&why), "{refused}");
     }
@@ -97,7 +97,9 @@ impl Orb for JacOrb {
 /// The folder of the library, its example, the test program and what they need, built once.
 pub fn classes() -> PathBuf {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    BUILT.get_or_init(|| built("jacorb", build)).join("lib")
+    BUILT
+        .get_or_init(|| build_once("jacorb", build))
+        .join("lib")
 }
 
 /// Builds it, the library that it uses, and that library's example.

@@ -53,7 +53,7 @@ pub fn runs_whole_papers() -> bool {
 }
 
 /// Asks until the answer is yes.
-pub fn eventually(what: &str, mut happened: impl FnMut() -> bool) {
+pub fn wait_until(what: &str, mut happened: impl FnMut() -> bool) {
     let limit = Instant::now() + HANG;
     while !happened() {
         assert!(Instant::now() < limit, "it never happens that {what}");

@@ -5,12 +5,12 @@ use std::path::{Path, PathBuf};
 use std::process::{Child, ChildStdin, ChildStdout, Command, Stdio};
 use std::sync::OnceLock;
 
-use crate::built::{built, library};
-use crate::process::{clean, program};
+use crate::built::{build_library, build_once};
+use crate::process::{clean_environment, program};
 
 /// Folder of `libarm.so`, which is built.
 pub fn folder() -> &'static Path {
-    library()
+    build_library()
 }
 
 /// The program of the library's own tests.
@@ -19,7 +19,7 @@ fn client() -> &'static Path {
     CLIENT.get_or_init(|| {
         let arm = Path::new(env!("CARGO_MANIFEST_DIR")).join("../crates/arm");
         let libraries = folder();
-        let built = built("e2e-arm-client", |place| {
+        let built = build_once("e2e-arm-client", |place| {
             let status = program("cc")
                 .args(["-std=c99", "-D_GNU_SOURCE", "-pthread"])
                 .arg(arm.join("tests/client.c"))
@@ -51,7 +51,7 @@ pub struct Instrumented {
 impl Instrumented {
     /// Starts one whose page is in `pages`.
     pub fn start(pages: &Path, application: &str) -> Self {
-        let mut process = clean(&mut Command::new("setpriv"))
+        let mut process = clean_environment(&mut Command::new("setpriv"))
             .args(["--pdeathsig", "KILL", "--"])
             .arg(client())
             .env("EVENKEEL_ARM_DIR", pages)
@@ -73,7 +73,7 @@ impl Instrumented {
     }
 
     /// Begins a request of a client; answers its number.
-    pub fn begin(&mut self, client: u32) -> i64 {
+    pub fn begin_request(&mut self, client: u32) -> i64 {
         let class = self.class;
         let request = self.call(&format!("start {class} {client} -1"));
         assert!(request > 0);
@@ -81,12 +81,12 @@ impl Instrumented {
     }
 
     /// Ends a request.
-    pub fn end(&mut self, request: i64) {
+    pub fn end_request(&mut self, request: i64) {
         assert_eq!(self.call(&format!("stop {request} 0")), 0);
     }
 
     /// Returns true if the server has to send clients away.
-    pub fn sheds(&mut self) -> bool {
+    pub fn is_shedding(&mut self) -> bool {
         let application = self.application;
         self.call(&format!("shed {application}")) == 1
     }

@@ -7,9 +7,9 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::thread::{self, JoinHandle};
 
-use crate::eventually;
 use crate::folder::Folder;
 use crate::process::{Signal, program, signal};
+use crate::wait_until;
 use crate::wire::Wire;
 
 /// `wrk` on one document; it compares each body.
@@ -83,7 +83,7 @@ impl Wrk {
     }
 
     /// Ends it; answers what it saw.
-    pub fn end(mut self) -> Tally {
+    pub fn stop_and_tally(mut self) -> Tally {
         // It ends with its summary.
         signal(self.process.id(), Signal::INT);
         let mut output = String::new();
@@ -144,28 +144,28 @@ impl Clients {
     }
 
     /// Returns the number of answers so far, all of them right.
-    pub fn answered(&self) -> u64 {
+    pub fn answer_count(&self) -> u64 {
         self.answered.load(Ordering::Relaxed)
     }
 
     /// Waits for so many more right answers.
     pub fn wait_for(&self, more: u64) {
-        let wanted = self.answered() + more;
-        eventually("clients are answered", || {
+        let wanted = self.answer_count() + more;
+        wait_until("clients are answered", || {
             let failed = self.threads.iter().any(JoinHandle::is_finished);
             assert!(!failed, "a client failed; see above");
-            self.answered() >= wanted
+            self.answer_count() >= wanted
         });
     }
 
     /// Ends them between two requests; panics if one had a wrong answer. Answers how many
     /// they had.
-    pub fn end(mut self) -> u64 {
+    pub fn stop_and_count(mut self) -> u64 {
         self.stop.store(true, Ordering::Relaxed);
         for thread in self.threads.drain(..) {
             thread.join().expect("a client was answered wrongly");
         }
-        self.answered()
+        self.answer_count()
     }
 }
 

@@ -15,9 +15,9 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use crate::HANG;
-use crate::balancer::{binary, lab_binary};
+use crate::balancer::{evenkeel_binary, lab_binary};
 use crate::folder::Folder;
-use crate::process::{skipped, succeeds};
+use crate::process::{report_skipped, succeeds};
 use crate::theirs::Other;
 
 /// Time limit that only a command that hangs reaches: some of the manual's commands run for half a
@@ -97,7 +97,7 @@ impl Mark {
             ("not compared", reason) if !reason.is_empty() => Self::NotCompared,
             ("file", name) if !name.is_empty() => Self::File(name.to_owned()),
             ("exit status", number) => Self::Status(number.parse().ok()?),
-            ("of", name) => Self::Of(Other::named(name)?),
+            ("of", name) => Self::Of(Other::from_name(name)?),
             ("in", table) if !table.is_empty() => Self::In(table.to_owned()),
             ("output", "") => Self::Output,
             ("ends all", "") => Self::EndsAll,
@@ -124,7 +124,7 @@ impl Mark {
 ///
 /// A line for each block without a language, each comment that is no mark or not of this kind
 /// of block, and all commands that stand where no test would find them.
-pub fn blocks(page: &str, text: &str) -> Result<Vec<Block>, String> {
+pub fn parse_blocks(page: &str, text: &str) -> Result<Vec<Block>, String> {
     let mut wrong = String::new();
     let mut blocks: Vec<Block> = Vec::new();
     let mut marks: Vec<(usize, &str)> = Vec::new();
@@ -216,10 +216,10 @@ fn is_command(line: &str) -> bool {
 /// Follows a page from its first block to its last.
 ///
 /// `set_up` are commands for what the page takes as given: servers, names, a balancer.
-pub fn follow(page: &str, set_up: &str) {
+pub fn follow_page(page: &str, set_up: &str) {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
     let text = fs::read_to_string(path).expect("the page");
-    let blocks = blocks(page, &text).unwrap_or_else(|wrong| panic!("{wrong}"));
+    let blocks = parse_blocks(page, &text).unwrap_or_else(|wrong| panic!("{wrong}"));
     let Some(mut session) = Session::start(page) else {
         return;
     };
@@ -261,14 +261,17 @@ impl Session {
         let mut spaces = vec!["--net", "--mount", "--pid", "--fork", "--kill-child"];
         spaces.push("--mount-proc");
         if !succeeds(Command::new("unshare").args(&spaces).arg("true")) {
-            skipped("no right to make name spaces; run it as root");
+            report_skipped("no right to make name spaces; run it as root");
             return None;
         }
         let (notes, project) = (Folder::new(), Folder::new());
         // Nobody else may write there: root reads no configuration below a folder that others may write.
         let dist = project.path().join("target/dist");
         fs::create_dir_all(&dist).expect("a folder");
-        for (program, name) in [(binary(), "evenkeel"), (lab_binary(), "evenkeel-lab")] {
+        for (program, name) in [
+            (evenkeel_binary(), "evenkeel"),
+            (lab_binary(), "evenkeel-lab"),
+        ] {
             std::os::unix::fs::symlink(program, dist.join(name)).expect("a link");
         }
         // As at a terminal.
@@ -410,7 +413,11 @@ impl Session {
     /// name are made by the commands after them.
     fn check_pieces(&mut self) {
         for (line, path) in std::mem::take(&mut self.pieces) {
-            let checked = self.run(&format!("{} check {}", binary().display(), path.display()));
+            let checked = self.run(&format!(
+                "{} check {}",
+                evenkeel_binary().display(),
+                path.display()
+            ));
             let (page, said) = (&self.page, &checked.output);
             assert_eq!(checked.status, 0, "{page}:{line}: evenkeel check: {said}");
             assert!(said.contains(": good: "), "{page}:{line}: {said}");
@@ -802,7 +809,7 @@ mod tests {
     fn u10_what_a_page_leaves_out_is_found() {
         let page = "a\n```\nx\n```\n\n<!-- not run -->\n```sh\ny\n```\n\n    cargo x\n\n\
                     <!-- file: x -->\ntext\n\n```text\n$ evenkeel top\n```\n";
-        let wrong = blocks("p", page).unwrap_err();
+        let wrong = parse_blocks("p", page).unwrap_err();
         let lines: Vec<_> = wrong.lines().collect();
         assert_eq!(lines.len(), 5, "{wrong}");
         for (line, start) in lines
@@ -816,7 +823,7 @@ mod tests {
     #[test]
     fn u10_blocks_have_languages_marks_and_commands() {
         let page = "1. x\n\n   <!-- exit status: 3 -->\n   ```console\n   $ a \\\n     b\n   c\n   # evenkeel d\n   ```\n";
-        let blocks = blocks("p", page).unwrap();
+        let blocks = parse_blocks("p", page).unwrap();
         let [block] = &blocks[..] else {
             panic!("{blocks:?}");
         };

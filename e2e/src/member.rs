@@ -34,21 +34,21 @@ pub struct Script {
 
 impl Script {
     /// Reads the next request and notes it; `None` when the connection ends.
-    pub fn request(&self, wire: &mut Wire) -> Option<Message> {
+    pub fn read_request(&self, wire: &mut Wire) -> Option<Message> {
         match wire.read_request() {
             Ok(request) => {
-                self.note(Seen::Request(self.connection, request.clone()));
+                self.record_event(Seen::Request(self.connection, request.clone()));
                 Some(request)
             }
             Err(ended) => {
-                self.note(Seen::End(self.connection, ended));
+                self.record_event(Seen::End(self.connection, ended));
                 None
             }
         }
     }
 
     /// Notes something.
-    pub fn note(&self, seen: Seen) {
+    pub fn record_event(&self, seen: Seen) {
         // The test may have ended.
         let _ = self.seen.send(seen);
     }
@@ -83,9 +83,9 @@ impl Member {
     }
 
     /// A member that answers each request by `answer`, and keeps its connections.
-    pub fn answering(answer: impl Fn(&Message) -> String + Send + Sync + 'static) -> Self {
+    pub fn answering_with(answer: impl Fn(&Message) -> String + Send + Sync + 'static) -> Self {
         Self::start(move |script, mut wire| {
-            while let Some(request) = script.request(&mut wire) {
+            while let Some(request) = script.read_request(&mut wire) {
                 if !wire.try_send(answer(&request)) {
                     break;
                 }
@@ -95,14 +95,14 @@ impl Member {
 
     /// A member that answers each request with its target.
     pub fn echoing_targets() -> Self {
-        Self::answering(|request| ok(request.second_word()))
+        Self::answering_with(|request| ok_response(request.second_word()))
     }
 
     /// A member that sends `answer` after each request head and then closes.
     pub fn closing_after(answer: impl Into<Vec<u8>>) -> Self {
         let answer = answer.into();
         Self::start(move |script, mut wire| {
-            if script.request(&mut wire).is_some() {
+            if script.read_request(&mut wire).is_some() {
                 wire.try_send(&answer);
             }
         })
@@ -130,13 +130,13 @@ impl Member {
     }
 
     /// All that it has seen since it was last asked.
-    pub fn seen(&self) -> Vec<Seen> {
+    pub fn seen_events(&self) -> Vec<Seen> {
         self.seen.try_iter().collect()
     }
 }
 
 /// A response with a text.
-pub fn ok(text: &str) -> String {
+pub fn ok_response(text: &str) -> String {
     format!(
         "HTTP/1.1 200 OK\r\nContent-Length: {}\r\n\r\n{text}",
         text.len()
@@ -161,13 +161,13 @@ impl Default for Signal {
 
 impl Signal {
     /// Lets one wait end.
-    pub fn give(&self) {
+    pub fn release_one(&self) {
         // Both ends live as long as this.
         let _ = self.sender.lock().expect("no panic").send(());
     }
 
     /// Waits for one `give`.
-    pub fn wait(&self) {
+    pub fn wait_for_release(&self) {
         let receiver = self.receiver.lock().expect("no panic");
         receiver.recv_timeout(HANG).expect("a signal");
     }

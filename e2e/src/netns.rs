@@ -35,28 +35,28 @@ pub struct Namespace(String);
 impl Pair {
     /// None if this machine does not let us, which is said.
     pub fn new() -> Option<Self> {
-        if !crate::process::installed(&["ip", "nsenter", "ethtool"]) {
+        if !crate::process::are_installed(&["ip", "nsenter", "ethtool"]) {
             return None;
         }
         let (Some(front), Some(back)) = (Namespace::new("front"), Namespace::new("back")) else {
-            crate::process::skipped("no right to make network namespaces; run it as root");
+            crate::process::report_skipped("no right to make network namespaces; run it as root");
             return None;
         };
         let (a, b) = (&front.0, &back.0);
-        ip(&format!(
+        run_ip(&format!(
             "link add {FRONT} netns {a} type veth peer name {BACK} netns {b}"
         ));
         for (namespace, interface, last) in [(a, FRONT, 1), (b, BACK, 2)] {
             let address = "addr add";
-            ip(&format!(
+            run_ip(&format!(
                 "-n {namespace} {address} 10.77.0.{last}/24 dev {interface}"
             ));
             // Nobody else has it, which duplicate address detection takes a second to find.
-            ip(&format!(
+            run_ip(&format!(
                 "-n {namespace} {address} fd77::{last}/64 dev {interface} nodad"
             ));
-            ip(&format!("-n {namespace} link set lo up"));
-            ip(&format!("-n {namespace} link set {interface} up"));
+            run_ip(&format!("-n {namespace} link set lo up"));
+            run_ip(&format!("-n {namespace} link set {interface} up"));
         }
         // Without it, what an XDP program at the other end sends back is dropped.
         let gro = front
@@ -71,14 +71,16 @@ impl Pair {
 impl Namespace {
     /// Makes a namespace with nothing but a loopback interface; none if this machine does not let
     /// us, which is said.
-    pub fn alone() -> Option<Self> {
-        if !crate::process::installed(&["ip", "nsenter"]) {
+    pub fn with_loopback() -> Option<Self> {
+        if !crate::process::are_installed(&["ip", "nsenter"]) {
             return None;
         }
         let namespace = Namespace::new("alone");
         match &namespace {
-            Some(namespace) => ip(&format!("-n {} link set lo up", namespace.0)),
-            None => crate::process::skipped("no right to make network namespaces; run it as root"),
+            Some(namespace) => run_ip(&format!("-n {} link set lo up", namespace.0)),
+            None => crate::process::report_skipped(
+                "no right to make network namespaces; run it as root",
+            ),
         }
         namespace
     }
@@ -89,7 +91,7 @@ impl Namespace {
         let name = format!("evk-{}-{number}-{role}", process::id());
         if Path::new("/run/netns").join(&name).exists() {
             // A process that was killed has left it, and had the number of this one.
-            ip(&format!("netns del {name}"));
+            run_ip(&format!("netns del {name}"));
         }
         let mut made = Command::new("ip");
         made.args(["netns", "add", &name]).stderr(Stdio::null());
@@ -104,7 +106,7 @@ impl Namespace {
     /// Switches off the detection of duplicate addresses: for a second after an interface is up its link-local
     /// address cannot be used, and who is to be asked for a neighbour's address from there waits as long.
     fn use_addresses_at_once(&self) {
-        self.inside(|| {
+        self.run_inside(|| {
             for which in ["all", "default"] {
                 // Without IPv6 there is no such file, and nothing to detect.
                 let _ = fs::write(format!("/proc/sys/net/ipv6/conf/{which}/accept_dad"), "0");
@@ -121,7 +123,7 @@ impl Namespace {
     /// `/sys/fs/bpf`.
     pub fn command(&self, program: impl AsRef<std::ffi::OsStr>) -> Command {
         let mut command = Command::new("nsenter");
-        crate::process::clean(&mut command)
+        crate::process::clean_environment(&mut command)
             .arg(format!("--net={}", self.path().display()))
             .arg("--")
             .arg(program);
@@ -129,7 +131,7 @@ impl Namespace {
     }
 
     /// Does something in it. Sockets that are made there stay in it.
-    pub fn inside<T: Send>(&self, something: impl FnOnce() -> T + Send) -> T {
+    pub fn run_inside<T: Send>(&self, something: impl FnOnce() -> T + Send) -> T {
         let namespace = File::open(self.path()).expect("the namespace is there");
         thread::scope(|scope| {
             let inside = scope.spawn(move || {
@@ -166,7 +168,7 @@ impl Drop for Namespace {
 }
 
 /// Runs `ip` with these words.
-pub fn ip(words: &str) {
+pub fn run_ip(words: &str) {
     let status = Command::new("ip").args(words.split(' ')).status();
     assert!(status.expect("ip runs").success(), "ip {words}");
 }

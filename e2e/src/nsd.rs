@@ -4,10 +4,10 @@ use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
 
-use crate::eventually;
 use crate::folder::Folder;
 use crate::process::{Signal, parent_program, signal};
 use crate::server::address;
+use crate::wait_until;
 
 /// A server for the zone `example.test`, killed when dropped.
 pub struct Nsd {
@@ -61,7 +61,7 @@ impl Nsd {
         nsd.stdout(log.try_clone().expect("a log")).stderr(log);
         self.process = Some(nsd.spawn().expect("it starts"));
         let at = self.address;
-        eventually("it listens", || TcpStream::connect(at).is_ok());
+        wait_until("it listens", || TcpStream::connect(at).is_ok());
     }
 
     /// Gives the zone other records.

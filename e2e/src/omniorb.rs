@@ -7,11 +7,11 @@ use std::sync::OnceLock;
 use std::thread;
 use std::time::{Duration, Instant};
 
-use crate::built::built;
+use crate::built::build_once;
 use crate::orb::{self, Location, Orb};
-use crate::process::{installed, program};
+use crate::process::{are_installed, program};
 use crate::script::Script;
-use crate::{HANG, eventually};
+use crate::{HANG, wait_until};
 
 /// The adapter of omniORB.
 pub struct OmniOrb;
@@ -33,7 +33,7 @@ impl Orb for OmniOrb {
     const TIMEOUT: &'static str = "error TIMEOUT 0x41540008 COMPLETED_NO";
 
     fn can_run() -> bool {
-        installed(&["omniidl", "c++", "make", "pkg-config"])
+        are_installed(&["omniidl", "c++", "make", "pkg-config"])
     }
 
     fn program(words: &[&str], options: &[&str]) -> Command {
@@ -51,28 +51,28 @@ impl Orb for OmniOrb {
 
     fn manager(options: &[&str]) -> Script {
         let mut script = Server::start("manager", options).into_script();
-        script.obey("manager LoadManager");
+        script.run_command("manager LoadManager");
         script
     }
 
     fn open(server: &mut Server, at: &str, how: &Location) {
-        server.obey(&format!("location {at} retry=100 check={}", how.check));
+        server.run_command(&format!("location {at} retry=100 check={}", how.check));
         if !how.loads.is_empty() {
-            server.obey(&format!("at {at} monitor {} {}", how.push, how.loads));
+            server.run_command(&format!("at {at} monitor {} {}", how.push, how.loads));
         }
         Self::registered(server, at);
     }
 
     fn registered(server: &mut Server, at: &str) {
-        assert_eq!(server.ask(&format!("at {at} wait 60000")), "yes");
+        assert_eq!(server.ask_line(&format!("at {at} wait 60000")), "yes");
     }
 
     fn is_refused(server: &mut Server, at: &str, group: &str) {
-        server.obey(&format!("location {at} retry=50 check=200"));
-        server.obey(&format!("at {at} member {group}"));
+        server.run_command(&format!("location {at} retry=50 check=200"));
+        server.run_command(&format!("at {at} member {group}"));
         let is_told = || server.log().contains("a location of its own");
-        eventually("it is said", is_told);
-        assert_eq!(server.ask(&format!("at {at} wait 0")), "no");
+        wait_until("it is said", is_told);
+        assert_eq!(server.ask_line(&format!("at {at} wait 0")), "no");
     }
 
     fn take_over(server: &mut Server, at: &str, _: &str) {
@@ -96,17 +96,17 @@ impl Crowd {
         let (mut servers, mut clients) = (Vec::new(), Vec::new());
         for name in ["a", "b", "c", "d"] {
             let mut server = Server::start(name, &["-ORBInitRef", &initial]);
-            server.obey(&format!("location {name} retry=100 check=500"));
-            server.obey(&format!("at {name} monitor 250 requests"));
-            server.obey(&format!("at {name} member {group}"));
-            server.joined(name);
+            server.run_command(&format!("location {name} retry=100 check=500"));
+            server.run_command(&format!("at {name} monitor 250 requests"));
+            server.run_command(&format!("at {name} member {group}"));
+            server.wait_until_joined(name);
             servers.push(server);
             if name == "a" {
                 let start =
                     |rate: usize| Client::repeat(group, "who", &["--rate", &rate.to_string()]);
                 clients = rates.map(start).into();
                 for client in &clients {
-                    assert_eq!(client.line(), "bound a");
+                    assert_eq!(client.read_line(), "bound a");
                 }
             }
         }
@@ -118,9 +118,9 @@ impl Crowd {
     /// client.
     pub fn dispersion(&mut self) -> f64 {
         let servers = &mut self.servers;
-        let before: Vec<u64> = servers.iter_mut().map(Server::served).collect();
+        let before: Vec<u64> = servers.iter_mut().map(Server::served_count).collect();
         thread::sleep(Duration::from_secs(4));
-        let after = servers.iter_mut().map(Server::served);
+        let after = servers.iter_mut().map(Server::served_count);
         let served: Vec<f64> = after
             .zip(before)
             .map(|(after, before)| (after - before) as f64)
@@ -131,7 +131,7 @@ impl Crowd {
     }
 
     /// Waits until the servers are no farther from their mean than this.
-    pub fn settle(&mut self, most: f64) {
+    pub fn wait_until_even(&mut self, most: f64) {
         let began = Instant::now();
         loop {
             let dispersion = self.dispersion();
@@ -146,9 +146,9 @@ impl Crowd {
     }
 
     /// Ends the clients: no call of theirs has failed.
-    pub fn end(self) {
+    pub fn end_clients(self) {
         for mut client in self.clients {
-            let lines = client.finish();
+            let lines = client.end_input();
             let done = lines.iter().find(|line| line.starts_with("done "));
             let done = done.expect("an end");
             let failed = done.split(' ').nth(2);
@@ -158,14 +158,14 @@ impl Crowd {
 }
 
 /// A program of the module's stock trading example: `group`, `server` or `client`.
-pub fn example(name: &str) -> Command {
+pub fn example_command(name: &str) -> Command {
     made(&format!("module/example/{name}"))
 }
 
 /// A program that is built, once.
 fn made(path: &str) -> Command {
     static BUILT: OnceLock<PathBuf> = OnceLock::new();
-    let folder = BUILT.get_or_init(|| built("omniorb", build));
+    let folder = BUILT.get_or_init(|| build_once("omniorb", build));
     let mut command = program("env");
     // Settings of the user's own.
     command

@@ -85,9 +85,9 @@ impl<O: Orb> Server<O> {
     /// of its own unless `options` say where.
     pub fn start(name: &str, options: &[&str]) -> Self {
         let script = Script::start(&mut O::program(&["server", name], options));
-        let [peer, sessions] = [script.line(), script.line()];
+        let [peer, sessions] = [script.read_line(), script.read_line()];
         assert!(peer.starts_with("IOR:"), "no reference: {peer}");
-        assert_eq!(script.line(), "ready");
+        assert_eq!(script.read_line(), "ready");
         Self {
             script,
             peer,
@@ -107,14 +107,14 @@ impl<O: Orb> Server<O> {
     }
 
     /// Returns the number of requests that the server's objects have answered.
-    pub fn served(&mut self) -> u64 {
-        let served = self.script.ask("served");
+    pub fn served_count(&mut self) -> u64 {
+        let served = self.script.ask_line("served");
         served.parse().expect("a number")
     }
 
     /// Makes a location of its own, and its `Peer` a member of the group there; waits until the
     /// manager knows. It was started with `-ORBInitRef LoadManager=…`.
-    pub fn join(&mut self, at: &str, group: &str) {
+    pub fn join_group(&mut self, at: &str, group: &str) {
         self.join_with(at, group, &Location::default());
     }
 
@@ -126,18 +126,18 @@ impl<O: Orb> Server<O> {
 
     /// Makes its `Peer` a member of the group at a location that is open.
     pub fn add_member(&mut self, at: &str, group: &str) {
-        self.obey(&format!("at {at} member {group}"));
+        self.run_command(&format!("at {at} member {group}"));
         O::registered(self, at);
     }
 
     /// Waits until all that it has at a location is registered.
-    pub fn joined(&mut self, at: &str) {
+    pub fn wait_until_joined(&mut self, at: &str) {
         O::registered(self, at);
     }
 
     /// Returns true if the server sends clients of the members at a location back to their groups.
     pub fn is_alerted(&mut self, at: &str) -> bool {
-        self.ask(&format!("at {at} alerted")) == "yes"
+        self.ask_line(&format!("at {at} alerted")) == "yes"
     }
 
     pub(crate) fn into_script(self) -> Script {
@@ -158,7 +158,7 @@ impl<O: Orb> Client<O> {
     /// `reference` may also be `corbaloc:…`, or a name given with `-ORBInitRef`.
     pub fn start(reference: &str, options: &[&str]) -> Self {
         let client = Self::repeat(reference, "", options);
-        assert_eq!(client.line(), "ready");
+        assert_eq!(client.read_line(), "ready");
         client
     }
 

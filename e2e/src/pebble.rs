@@ -5,11 +5,11 @@ use std::fs::File;
 use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
 
-use crate::eventually;
 use crate::folder::Folder;
-use crate::process::{curl, program};
+use crate::process::{program, run_curl};
 use crate::server::address;
-use crate::tls::{Key, certificate};
+use crate::tls::{Key, make_certificate};
+use crate::wait_until;
 
 /// An authority, killed when dropped.
 pub struct Pebble {
@@ -25,9 +25,9 @@ impl Pebble {
     /// Makes a Pebble that does not run yet.
     pub fn new() -> Self {
         let (folder, directory) = (Folder::new(), address());
-        certificate(&folder, "authority", Key::Ecdsa, "DNS:authority", None);
+        make_certificate(&folder, "authority", Key::Ecdsa, "DNS:authority", None);
         let own = format!("IP:{}", directory.ip());
-        certificate(&folder, "pebble", Key::Ecdsa, &own, Some("authority"));
+        make_certificate(&folder, "pebble", Key::Ecdsa, &own, Some("authority"));
         Pebble {
             folder,
             directory,
@@ -87,7 +87,7 @@ impl Pebble {
             program.stdin(Stdio::null());
             program.stdout(log.try_clone().expect("a log")).stderr(log);
             self.processes.push(program.spawn().expect("it starts"));
-            eventually("it listens", || TcpStream::connect(at).is_ok());
+            wait_until("it listens", || TcpStream::connect(at).is_ok());
         }
     }
 
@@ -103,7 +103,7 @@ impl Pebble {
     /// Returns Pebble's root certificate, in a file: another one after each start.
     pub fn root(&self) -> String {
         let url = format!("https://{}/roots/0", self.management);
-        let root = curl(&["--insecure", &url]);
+        let root = run_curl(&["--insecure", &url]);
         self.folder.write("root.pem", root).display().to_string()
     }
 }

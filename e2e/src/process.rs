@@ -14,7 +14,7 @@ use rustix::process::{Pid, kill_process};
 ///
 /// Missing programs are said on standard error, where no test's capture hides them; where `CI=true`
 /// they are a failure, because there everything is installed.
-pub fn installed(programs: &[&str]) -> bool {
+pub fn are_installed(programs: &[&str]) -> bool {
     let missing: Vec<_> = programs
         .iter()
         .filter(|program| find(program).is_none())
@@ -22,14 +22,14 @@ pub fn installed(programs: &[&str]) -> bool {
     if missing.is_empty() {
         return true;
     }
-    skipped(&format!(
+    report_skipped(&format!(
         "{missing:?} not installed; scripts/setup test does that"
     ));
     false
 }
 
 /// Says that this test cannot run here, and why; a failure where `CI=true`.
-pub fn skipped(why: &str) {
+pub fn report_skipped(why: &str) {
     let test = std::thread::current().name().unwrap_or("?").to_owned();
     let line = format!("SKIPPED: {test}: {why}");
     assert!(!std::env::var("CI").is_ok_and(|ci| ci == "true"), "{line}");
@@ -106,7 +106,7 @@ fn is_foreign(name: &str) -> bool {
 }
 
 /// Takes from a command what this environment says and the test does not: the command does the same on each machine.
-pub fn clean(command: &mut Command) -> &mut Command {
+pub fn clean_environment(command: &mut Command) -> &mut Command {
     for (name, _) in std::env::vars_os() {
         let foreign = name.to_str().is_some_and(is_foreign);
         if foreign && !command.get_envs().any(|(set, _)| set == name) {
@@ -134,7 +134,7 @@ fn ended_by(signal: &str, program: &str) -> Command {
     let path = find(program).expect("it was asked before whether it is installed");
     let mut command = Command::new("setpriv");
     command.args(["--pdeathsig", signal, "--"]).arg(path);
-    clean(&mut command);
+    clean_environment(&mut command);
     command
 }
 
@@ -161,7 +161,7 @@ pub fn signal(process: u32, signal: Signal) {
 
 /// Runs `curl` silently: what it prints. It must succeed, and gives up as late as
 /// everything else here.
-pub fn curl(arguments: &[&str]) -> String {
+pub fn run_curl(arguments: &[&str]) -> String {
     let output = try_curl(arguments);
     let complaint = String::from_utf8_lossy(&output.stderr);
     assert!(

@@ -3,7 +3,7 @@
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use crate::process::{installed, program, skipped};
+use crate::process::{are_installed, program, report_skipped};
 
 /// Folder in which `scripts/setup test` puts the packages.
 const PACKAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/.cache/python");
@@ -12,7 +12,7 @@ const PACKAGES: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/.cache/python");
 pub fn package_file(package: &str, file: &str) -> Option<PathBuf> {
     let path = Path::new(PACKAGES).join(package).join(file);
     if !path.exists() {
-        skipped(&format!(
+        report_skipped(&format!(
             "the Python package {package} is not installed: scripts/setup test"
         ));
         return None;
@@ -22,11 +22,11 @@ pub fn package_file(package: &str, file: &str) -> Option<PathBuf> {
 
 /// A program of this folder that needs a package; `None`, which is said, if it cannot run.
 pub fn python(file: &str, package: &str) -> Option<Command> {
-    if !installed(&["python3"]) {
+    if !are_installed(&["python3"]) {
         return None;
     }
     if !Path::new(PACKAGES).join(package).exists() {
-        skipped(&format!(
+        report_skipped(&format!(
             "the Python package {package} is not installed: scripts/setup test"
         ));
         return None;

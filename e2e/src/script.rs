@@ -8,8 +8,8 @@ use std::sync::{Arc, Mutex};
 use std::thread;
 
 use crate::balancer::keep_log;
-use crate::process::{Signal, clean, signal};
-use crate::{HANG, eventually};
+use crate::process::{Signal, clean_environment, signal};
+use crate::{HANG, wait_until};
 
 /// A program that runs, killed when dropped.
 pub struct Script {
@@ -22,7 +22,7 @@ pub struct Script {
 impl Script {
     /// Starts it.
     pub fn start(command: &mut Command) -> Self {
-        let mut process = clean(command)
+        let mut process = clean_environment(command)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
@@ -58,7 +58,7 @@ impl Script {
     }
 
     /// The next line that it says.
-    pub fn line(&self) -> String {
+    pub fn read_line(&self) -> String {
         let log = || panic!("the program has ended; it said: {}", self.log());
         self.next_line().unwrap_or_else(log)
     }
@@ -72,7 +72,7 @@ impl Script {
     pub fn read_until(&self, last: &str) -> Vec<String> {
         let mut before = Vec::new();
         loop {
-            match self.line() {
+            match self.read_line() {
                 line if line == last => return before,
                 line => before.push(line),
             }
@@ -80,20 +80,20 @@ impl Script {
     }
 
     /// Says a line to it, and does not wait.
-    pub fn tell(&mut self, line: &str) {
+    pub fn send_line(&mut self, line: &str) {
         let stdin = self.stdin.as_mut().expect("it has not been closed");
         writeln!(stdin, "{line}").expect("the program listens");
     }
 
     /// Says a line to it, and waits for its answer.
-    pub fn ask(&mut self, line: &str) -> String {
-        self.tell(line);
-        self.line()
+    pub fn ask_line(&mut self, line: &str) -> String {
+        self.send_line(line);
+        self.read_line()
     }
 
     /// Says a line to it that it answers with the name of the command alone.
-    pub fn obey(&mut self, line: &str) {
-        let answer = self.ask(line);
+    pub fn run_command(&mut self, line: &str) {
+        let answer = self.ask_line(line);
         let mut words = line.split(' ');
         let command = match words.next() {
             Some("at") => words.nth(1),
@@ -103,7 +103,7 @@ impl Script {
     }
 
     /// Ends its standard input, and so the program; answers what it still had to say.
-    pub fn finish(&mut self) -> Vec<String> {
+    pub fn end_input(&mut self) -> Vec<String> {
         self.stdin = None;
         self.finish_by_itself()
     }
@@ -124,9 +124,9 @@ impl Script {
     }
 
     /// Stops it, as when it hangs, and waits until no thread of it runs.
-    pub fn hang(&self) {
+    pub fn pause_process(&self) {
         self.signal(Signal::STOP);
-        eventually("the program is stopped", || {
+        wait_until("the program is stopped", || {
             let threads = fs::read_dir(format!("/proc/{}/task", self.id()));
             threads.expect("the process lives").all(|thread| {
                 let stat = thread.expect("a thread").path().join("stat");

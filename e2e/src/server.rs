@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::{Child, Stdio, id};
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::eventually;
 use crate::folder::Folder;
 use crate::process::{Signal, program, signal};
+use crate::wait_until;
 
 /// A server, killed when dropped.
 ///
@@ -44,15 +44,15 @@ pub fn address() -> SocketAddr {
 impl Server {
     /// Starts nginx. It answers any `/echo/…` with its target, and passes `/ws` on to
     /// `behind`, upgrades included.
-    pub fn nginx(behind: Option<SocketAddr>) -> Self {
+    pub fn start_nginx(behind: Option<SocketAddr>) -> Self {
         Self::nginx_with(behind, "", "")
     }
 
     /// Starts several that have the same document at `/files/NAME`.
     pub fn nginx_alike<const N: usize>(name: &str, content: &str) -> [Self; N] {
         std::array::from_fn(|_| {
-            let server = Self::nginx(None);
-            server.serve(name, content);
+            let server = Self::start_nginx(None);
+            server.put_document(name, content);
             server
         })
     }
@@ -199,7 +199,7 @@ http {{
     }
 
     /// Starts Apache httpd. `/cgi/echo` answers a request with its body.
-    pub fn apache() -> Self {
+    pub fn start_apache() -> Self {
         Self::apache_with(&[], "")
     }
 
@@ -213,7 +213,7 @@ http {{
         let folder = Folder::new();
         let address = address();
         let root = folder.path().display();
-        folder.make("cgi");
+        folder.make_folder("cgi");
         let script = folder.write(
             "cgi/echo",
             // The server may write the whole body before it reads any answer.
@@ -276,13 +276,13 @@ RewriteRule ^/name$ /files/name [PT]
 "#
             ),
         );
-        folder.make("lock");
+        folder.make_folder("lock");
         Self::started(Kind::Apache, address, folder)
     }
 
     fn started(kind: Kind, address: SocketAddr, folder: Folder) -> Self {
         for name in ["docs", "docs/files", "docs/dav"] {
-            folder.make(name);
+            folder.make_folder(name);
         }
         folder.write("docs/files/name", address.to_string());
         let mut server = Self {
@@ -301,7 +301,7 @@ RewriteRule ^/name$ /files/name [PT]
     }
 
     /// Puts a document at `/files/NAME`.
-    pub fn serve(&self, name: &str, content: impl AsRef<[u8]>) {
+    pub fn put_document(&self, name: &str, content: impl AsRef<[u8]>) {
         self.folder.write(&format!("docs/files/{name}"), content);
     }
 
@@ -362,7 +362,7 @@ RewriteRule ^/name$ /files/name [PT]
             .spawn()
             .expect("the server starts");
         let process = self.process.insert(process);
-        eventually(&format!("a server listens on {}", self.address), || {
+        wait_until(&format!("a server listens on {}", self.address), || {
             if let Some(status) = process.try_wait().expect("its state") {
                 let output = self.folder.text("output.log");
                 let log = self.folder.text("error.log");

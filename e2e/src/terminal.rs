@@ -12,9 +12,9 @@ use rustix::fs::OFlags;
 use rustix::pty::{OpenptFlags, grantpt, openpt, ptsname, unlockpt};
 use rustix::termios::{Winsize, tcsetwinsize};
 
-use crate::balancer::binary;
-use crate::eventually;
+use crate::balancer::evenkeel_binary;
 use crate::process::program;
+use crate::wait_until;
 
 /// A running `evenkeel` command, killed when dropped.
 pub struct Terminal {
@@ -46,7 +46,7 @@ impl Terminal {
         tcsetwinsize(&theirs, size).expect("its size");
         let end = || theirs.try_clone().expect("another descriptor");
         let mut command = program("setsid");
-        command.arg("--ctty").arg(binary()).args(arguments);
+        command.arg("--ctty").arg(evenkeel_binary()).args(arguments);
         command.stdin(end()).stdout(end()).stderr(end());
         let process = command.spawn().expect("it starts");
         let keyboard = File::from(ours);
@@ -81,15 +81,15 @@ impl Terminal {
 
     /// Waits until the screen shows a text.
     pub fn wait_for(&self, text: &str) {
-        eventually(&format!("the screen shows {text:?}"), || {
+        wait_until(&format!("the screen shows {text:?}"), || {
             self.lines().iter().any(|line| line.contains(text))
         });
     }
 
     /// Waits until it ends by itself.
-    pub fn wait(&mut self) -> ExitStatus {
+    pub fn wait_for_end(&mut self) -> ExitStatus {
         let mut ended = None;
-        eventually("it ends", || {
+        wait_until("it ends", || {
             ended = self.process.try_wait().expect("its state");
             ended.is_some()
         });

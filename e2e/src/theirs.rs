@@ -6,7 +6,7 @@
 use std::fs;
 use std::path::{Path, PathBuf};
 
-use crate::process::{find, installed};
+use crate::process::{are_installed, find};
 
 /// Another balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,7 +23,7 @@ pub enum Other {
 
 impl Other {
     /// The balancer of that name.
-    pub fn named(name: &str) -> Option<Self> {
+    pub fn from_name(name: &str) -> Option<Self> {
         Some(match name {
             "haproxy" => Other::Haproxy,
             "nginx" => Other::Nginx,
@@ -46,7 +46,7 @@ impl Other {
     fn program(self) -> Option<PathBuf> {
         let name = self.name();
         if matches!(self, Other::Haproxy | Other::Nginx) {
-            return installed(&[name]).then(|| find(name))?;
+            return are_installed(&[name]).then(|| find(name))?;
         }
         let cache = concat!(env!("CARGO_MANIFEST_DIR"), "/../bench/.cache");
         let environments = fs::read_dir(cache).into_iter().flatten().flatten();

@@ -19,7 +19,7 @@ pub enum Key {
 }
 
 /// Writes a secret at once and as a whole.
-pub fn secret(folder: &Folder, name: &str, content: impl AsRef<[u8]>) {
+pub fn write_secret(folder: &Folder, name: &str, content: impl AsRef<[u8]>) {
     let fresh = folder.join(&format!("{name}.fresh"));
     fs::write(&fresh, content).expect("the file is written");
     fs::set_permissions(&fresh, Permissions::from_mode(0o600)).expect("its rights");
@@ -39,7 +39,7 @@ fn openssl(folder: &Folder, arguments: &[&str]) {
 
 /// A certificate for `names` with its key, signed by itself or by the one in `by.pem`: `NAME.pem`,
 /// from `days` on for a year.
-pub fn certificate(folder: &Folder, name: &str, key: Key, names: &str, by: Option<&str>) {
+pub fn make_certificate(folder: &Folder, name: &str, key: Key, names: &str, by: Option<&str>) {
     let (key_file, cert_file) = (format!("{name}.key.tmp"), format!("{name}.crt.tmp"));
     let (subject, names) = (
         format!("/O=Evenkeel tests/CN={name}"),
@@ -65,12 +65,12 @@ pub fn certificate(folder: &Folder, name: &str, key: Key, names: &str, by: Optio
     }
     openssl(folder, &arguments);
     let both = [folder.read(&cert_file), folder.read(&key_file)].concat();
-    secret(folder, &format!("{name}.pem"), both);
+    write_secret(folder, &format!("{name}.pem"), both);
     folder.write(&format!("{name}.crt"), folder.read(&cert_file));
 }
 
 /// A certificate as [`certificate`] makes one, whose time was over in 2021.
-pub fn expired(folder: &Folder, name: &str, names: &str, by: &str) {
+pub fn make_expired_certificate(folder: &Folder, name: &str, names: &str, by: &str) {
     folder.write(
         "ca.cnf",
         "[ca]\ndefault_ca = own\n[own]\ndatabase = index.txt\nnew_certs_dir = .\nserial = serial\n\
@@ -103,11 +103,11 @@ pub fn expired(folder: &Folder, name: &str, names: &str, by: &str) {
     arguments.extend(["-in", &request, "-out", &made]);
     openssl(folder, &arguments);
     let both = [folder.read(&made), folder.read(&key)].concat();
-    secret(folder, &format!("{name}.pem"), both);
+    write_secret(folder, &format!("{name}.pem"), both);
 }
 
 /// A list of the authority in `BY.pem` that revokes these certificates (`NAME.crt`): its text.
-pub fn revocations(folder: &Folder, by: &str, revoked: &[&str]) -> Vec<u8> {
+pub fn make_revocation_list(folder: &Folder, by: &str, revoked: &[&str]) -> Vec<u8> {
     folder.write(
         "crl.cnf",
         "[ca]\ndefault_ca = own\n[own]\ndatabase = revoked.txt\ncrlnumber = number\n\

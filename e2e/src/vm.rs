@@ -37,7 +37,7 @@ pub struct Outcome {
 pub fn run(programs: &[&Path], command: &[&str]) -> Result<Outcome, String> {
     let image = Image::build(programs)?;
     let mut machine = image.boot(command, 2, &[])?;
-    machine.wait(Instant::now() + LIMIT);
+    machine.wait_for_end(Instant::now() + LIMIT);
     Ok(machine.outcome())
 }
 
@@ -160,7 +160,7 @@ pub struct Machine {
 
 impl Machine {
     /// The next line of its console; none if it is off, or was not said until then.
-    pub fn line(&mut self, until: Instant) -> Option<String> {
+    pub fn next_line(&mut self, until: Instant) -> Option<String> {
         let left = until.saturating_duration_since(Instant::now());
         match self.said.recv_timeout(left) {
             Ok(line) => {
@@ -181,8 +181,8 @@ impl Machine {
     }
 
     /// Waits for its end, but not beyond that moment.
-    pub fn wait(&mut self, until: Instant) {
-        while self.line(until).is_some() {}
+    pub fn wait_for_end(&mut self, until: Instant) {
+        while self.next_line(until).is_some() {}
     }
 
     /// Returns the console's text so far, and the exit code if the program has ended. The machine
@@ -205,6 +205,6 @@ impl Drop for Machine {
 }
 
 /// Returns true if this program runs in such a machine.
-pub fn inside() -> bool {
+pub fn runs_in_vm() -> bool {
     fs::read_to_string("/proc/cmdline").is_ok_and(|line| line.contains("run=tests,"))
 }

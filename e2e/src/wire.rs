@@ -109,7 +109,7 @@ impl Wire {
     }
 
     /// Ends the sending side.
-    pub fn finish(&mut self) {
+    pub fn end_sending(&mut self) {
         // The other side may have reset the connection.
         let _ = self.stream.shutdown(Shutdown::Write);
     }

@@ -38,7 +38,7 @@ fn page() -> &'static Page {
         // SAFETY: a string of C.
         let id = unsafe { arm_init(c"fuzz".as_ptr(), std::ptr::null(), 0, std::ptr::null(), 0) };
         assert!(id > 0);
-        let whole = std::fs::read(&page::scan(&dir).unwrap()[0]).unwrap();
+        let whole = std::fs::read(&page::find_pages(&dir).unwrap()[0]).unwrap();
         std::fs::remove_dir_all(&dir).unwrap();
         let path = dir.with_extension("arm");
         std::fs::write(&path, &whole).unwrap();
@@ -53,13 +53,13 @@ fn page() -> &'static Page {
 
 /// Reads the page as an agent would.
 fn read(path: &Path) -> Option<()> {
-    let now = page::now();
+    let now = page::monotonic_nanos();
     let mut reader = Reader::open(path).ok()?;
     assert!(!reader.application().is_empty() && reader.application().len() <= 127);
     let earlier = reader.sample(now).ok()?;
     let later = reader.sample(now + 1_000_000_000).ok()?;
     for (from, to) in [(&earlier, &later), (&later, &earlier)] {
-        let interval = to.since(from);
+        let interval = to.interval_since(from);
         assert!(interval.busy <= interval.length);
         for q in [0.0, 0.5, 0.99, 1.0, f64::NAN] {
             let _ = interval.histogram.quantile(q);

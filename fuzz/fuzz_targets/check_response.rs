@@ -13,14 +13,14 @@ fuzz_target!(|bytes: &[u8]| {
         let pieces = read(bytes, piece);
         match (&whole, &pieces) {
             (Ok(whole), Ok(pieces)) => {
-                assert_eq!(whole.code(), pieces.code());
+                assert_eq!(whole.status_code(), pieces.status_code());
                 assert_eq!(whole.body(), pieces.body());
-                assert_eq!(whole.seen(), pieces.seen());
+                assert_eq!(whole.body_seen(), pieces.body_seen());
                 assert_eq!(whole.is_until_close(), pieces.is_until_close());
             }
             // What is no head may be found out earlier or later, but is never one.
             (Ok(reader), Err(NotHttp)) | (Err(NotHttp), Ok(reader)) => {
-                assert_eq!(reader.code(), None);
+                assert_eq!(reader.status_code(), None);
             }
             (Err(NotHttp), Err(NotHttp)) => {}
         }
@@ -31,17 +31,24 @@ fuzz_target!(|bytes: &[u8]| {
 fn read(bytes: &[u8], piece: usize) -> Result<Reader, NotHttp> {
     let mut reader = Reader::new();
     for piece in bytes.chunks(piece) {
-        let (code, seen) = (reader.code(), reader.seen());
+        let (code, seen) = (reader.status_code(), reader.body_seen());
         let body = reader.body().len();
         reader.push(piece)?;
-        assert!(code.is_none() || reader.code() == code, "a code stays");
+        assert!(
+            code.is_none() || reader.status_code() == code,
+            "a code stays"
+        );
         assert!(reader.body().len() >= body, "a body only grows");
         assert!(
-            seen == Seen::Part || reader.seen() == seen,
+            seen == Seen::Part || reader.body_seen() == seen,
             "an end is an end"
         );
     }
-    assert!(reader.code().is_none_or(|code| (101..=599).contains(&code)));
+    assert!(
+        reader
+            .status_code()
+            .is_none_or(|code| (101..=599).contains(&code))
+    );
     assert_eq!(reader.len(), bytes.len());
     assert!(reader.body().len() <= bytes.len());
     Ok(reader)

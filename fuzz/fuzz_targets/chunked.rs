@@ -11,9 +11,9 @@ fn read(input: &[u8], size: usize) -> Outcome {
     let (mut scanner, mut stripper) = (Decoder::new(), Decoder::new());
     let (mut content, mut len) = (Vec::new(), 0);
     for piece in input.chunks(size) {
-        let scanned = scanner.scan(piece)?;
+        let scanned = scanner.scan_input(piece)?;
         let mut piece = piece.to_vec();
-        let (kept, stripped) = stripper.strip(&mut piece)?;
+        let (kept, stripped) = stripper.strip_framing(&mut piece)?;
         assert_eq!(scanned, stripped);
         content.extend_from_slice(&piece[..kept]);
         len += scanned.len;

@@ -43,19 +43,19 @@ fuzz_target!(|data: &[u8]| {
         },
     ];
     for count in 0..=edits.len() {
-        let Ok(edited) = edit::apply(text, edits.get(..count).unwrap_or_default()) else {
+        let Ok(edited) = edit::apply_edits(text, edits.get(..count).unwrap_or_default()) else {
             break;
         };
         let before = edit::values(text).expect("it could be edited");
         let after = edit::values(&edited).expect("what comes out is a document");
-        let _ = edit::changes(&before, &after);
+        let _ = edit::list_changes(&before, &after);
         if count == 0 {
             assert_eq!(edited, text);
         }
         // Masks hide nothing but secrets, and are known again.
         assert_eq!(
-            edit::masked(&edit::mask(&edited)),
-            edit::mask(&edited) != edited || edit::masked(&edited)
+            edit::has_masked_secret(&edit::mask_secrets(&edited)),
+            edit::mask_secrets(&edited) != edited || edit::has_masked_secret(&edited)
         );
     }
 });

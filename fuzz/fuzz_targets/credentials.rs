@@ -38,7 +38,7 @@ fn look_at_users(text: &str) {
                 }
             }
             // Longer than any password, so that nothing is computed.
-            assert!(!users.are("nobody", &"x".repeat(MAX_PASSWORD + 1)));
+            assert!(!users.check_password("nobody", &"x".repeat(MAX_PASSWORD + 1)));
         }
         Err(errors) => {
             assert!(!errors.is_empty());

@@ -29,12 +29,12 @@ fuzz_target!(|input: &str| {
         }],
         ..settings().clone()
     };
-    let Ok(readings) = Readings::of(page, Format::Text, &loads, i64::MIN) else {
+    let Ok(readings) = Readings::from_page(page, Format::Text, &loads, i64::MIN) else {
         return;
     };
-    let first = readings.loads(&loads, None);
+    let first = readings.loads_since(&loads, None);
     assert_eq!(first.len(), 1);
-    let again = readings.loads(&loads, Some((&readings, Duration::from_secs(1))));
+    let again = readings.loads_since(&loads, Some((&readings, Duration::from_secs(1))));
     assert_eq!(again.len(), 1);
     // What is known at once does not depend on the time that has passed.
     if let Ok(value) = &first[0].1 {

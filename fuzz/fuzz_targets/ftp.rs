@@ -36,12 +36,12 @@ fuzz_target!(|input: (u8, u8, &[u8], &[u8])| {
             };
             client = &client[taken.used..];
             waiting = taken.ended;
-            assert!(commands.line().len() <= MAX_LINE);
+            assert!(commands.current_line().len() <= MAX_LINE);
         }
-        if waiting && conversation.takes(commands.line()) {
+        if waiting && conversation.may_take(commands.current_line()) {
             waiting = false;
             let interrupted = commands.is_interrupted();
-            match conversation.command(commands.line(), interrupted, &mut out) {
+            match conversation.take_command(commands.current_line(), interrupted, &mut out) {
                 Ok(next) => step = next,
                 Err(_) => break,
             }
@@ -51,7 +51,7 @@ fuzz_target!(|input: (u8, u8, &[u8], &[u8])| {
             };
             server = &server[taken.used..];
             if taken.ended {
-                match conversation.reply(replies.line(), &mut out) {
+                match conversation.take_reply(replies.current_line(), &mut out) {
                     Ok(next) => step = next,
                     Err(_) => break,
                 }
@@ -66,9 +66,13 @@ fuzz_target!(|input: (u8, u8, &[u8], &[u8])| {
         }
         match step {
             Step::Open(_) => {
-                conversation.listening("198.51.100.1:30000".parse().unwrap(), None, &mut out);
+                conversation.announce_listener(
+                    "198.51.100.1:30000".parse().unwrap(),
+                    None,
+                    &mut out,
+                );
             }
-            Step::Secure => conversation.secured(),
+            Step::Secure => conversation.mark_secured(),
             Step::Tunnel => break,
             Step::Nothing | Step::Close | Step::Transfer(_) | Step::Refused(_) => {}
         }
@@ -96,7 +100,7 @@ fn lines(mut lines: Lines, mut bytes: &[u8], size: usize) -> (Vec<Vec<u8>>, bool
         };
         bytes = &bytes[taken.used..];
         if taken.ended {
-            all.push(lines.line().to_vec());
+            all.push(lines.current_line().to_vec());
         }
     }
     (all, false)

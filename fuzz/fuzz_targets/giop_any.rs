@@ -20,19 +20,19 @@ fuzz_target!(|data: &[u8]| {
         (endian, usize::from(form >> 1 & 7), 1 + (form >> 4 & 1))
     };
     let (endian, before, minor) = of(form);
-    let mut reader = Reader::after(before, bytes, endian).of_minor(minor);
+    let mut reader = Reader::at_offset(before, bytes, endian).of_minor(minor);
     let Ok(any) = Any::read(&mut reader) else {
         return;
     };
-    let plain = any.type_code().unaliased();
-    assert!(plain.equivalent(any.type_code()));
+    let plain = any.type_code().without_aliases();
+    assert!(plain.is_equivalent(any.type_code()));
     for other in [form ^ 1, form.wrapping_add(2), form ^ 0x10] {
         let (endian, before, minor) = of(other);
-        let mut writer = Writer::after(before, endian).of_minor(minor);
+        let mut writer = Writer::at_offset(before, endian).of_minor(minor);
         any.write(&mut writer);
         let bytes = writer.into_bytes();
-        let mut reader = Reader::after(before, &bytes, endian).of_minor(minor);
+        let mut reader = Reader::at_offset(before, &bytes, endian).of_minor(minor);
         assert_eq!(Any::read(&mut reader).as_ref(), Ok(&any));
-        assert_eq!(reader.remaining(), 0);
+        assert_eq!(reader.remaining_bytes(), 0);
     }
 });

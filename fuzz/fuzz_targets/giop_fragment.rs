@@ -16,14 +16,14 @@ fuzz_target!(|bytes: &[u8]| {
             break;
         };
         rest = after;
-        let message = match assembler.add(Message::new(header, bytes)) {
+        let message = match assembler.add_message(Message::new(header, bytes)) {
             Ok(Some(message)) => message,
             Ok(None) => continue,
             Err(_) => break,
         };
         assert!(message.header.kind != Kind::Fragment && !message.header.more);
         assert!(message.bytes.len() <= MOST + Header::LEN);
-        let whole = Message::whole(message.bytes).unwrap();
+        let whole = Message::from_whole(message.bytes).unwrap();
         assert_eq!(whole.header, message.header);
         if message.joints.is_empty() {
             continue;
@@ -43,7 +43,7 @@ fuzz_target!(|bytes: &[u8]| {
         while let Some(header) = Header::peek(cut, MOST).unwrap() {
             let (bytes, after) = cut.split_at(header.total());
             cut = after;
-            match second.add(Message::new(header, bytes)).unwrap() {
+            match second.add_message(Message::new(header, bytes)).unwrap() {
                 None => assert!(!cut.is_empty()),
                 Some(again) => {
                     assert!(cut.is_empty());

@@ -22,7 +22,7 @@ fn check(ior: &Ior) {
                 assert_eq!(CodeSetInfo::decode(&info.encode(endian)), Ok(info));
             }
             let _ = profile.orb_type();
-            assert!(profile.addresses().count() <= 1 + profile.components.len());
+            assert!(profile.list_addresses().count() <= 1 + profile.components.len());
         }
     }
 }

@@ -53,7 +53,7 @@ fn plain<'a>(content: Content<'a>, like: &Content<'a>) -> Content<'a> {
 /// Before 1.2 the key is all that there is.
 fn same_key<'a>(got: Target<'a>, like: &Target<'a>) -> Target<'a> {
     match &got {
-        Target::Key(key) if Some(*key) == like.key() => like.clone(),
+        Target::Key(key) if Some(*key) == like.object_key() => like.clone(),
         _ => got,
     }
 }
@@ -65,12 +65,12 @@ fuzz_target!(|bytes: &[u8]| {
     assert_eq!(header.total(), header.size as usize + Header::LEN);
     // A message that is cut off is one that a careless caller hands in.
     let bytes = &bytes[..header.total().min(bytes.len())];
-    let Ok(content) = Message::new(header, bytes).content() else {
+    let Ok(content) = Message::new(header, bytes).read_content() else {
         return;
     };
     let id_at = match &content {
         Content::Request(request) => {
-            let key = request.target.key().map(<[u8]>::to_vec);
+            let key = request.target.object_key().map(<[u8]>::to_vec);
             for version in [Version::V1_0, Version::V1_1] {
                 let mut out = Vec::new();
                 let written = request.encode(version, header.endian, &mut out);
@@ -84,7 +84,7 @@ fuzz_target!(|bytes: &[u8]| {
             Some((request.request_id_at, request.request_id))
         }
         Content::Reply(reply) => {
-            let mut reader = Reader::after(reply.body_at, reply.body, header.endian);
+            let mut reader = Reader::at_offset(reply.body_at, reply.body, header.endian);
             if let Ok(exception) = SystemException::read(&mut reader) {
                 let _ = exception.to_string();
             }
@@ -103,8 +103,8 @@ fuzz_target!(|bytes: &[u8]| {
             match content.encode(version, endian, &mut out) {
                 Ok(()) => {
                     assert_eq!(out[..3], [7; 3]);
-                    let again = Message::whole(&out[3..]).unwrap();
-                    let again = again.content().unwrap();
+                    let again = Message::from_whole(&out[3..]).unwrap();
+                    let again = again.read_content().unwrap();
                     // A fragment has no request id in 1.1.
                     if !matches!(content, Content::Fragment(_)) {
                         assert_eq!(plain(again, &content), content);

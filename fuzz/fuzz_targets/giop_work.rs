@@ -87,15 +87,18 @@ impl AsyncWrite for Drip<'_> {
 
 /// Reads Anys and references until no more can be read.
 fn values(mut reader: Reader<'_>) {
-    let all = reader.remaining();
+    let all = reader.remaining_bytes();
     loop {
-        let before = reader.remaining();
+        let before = reader.remaining_bytes();
         let at = reader.clone();
         match Any::read(&mut reader) {
             Ok(any) => {
                 let mut writer = Writer::new(Endian::NATIVE);
                 any.write(&mut writer);
-                assert!(any.type_code().equivalent(&any.type_code().unaliased()));
+                assert!(
+                    any.type_code()
+                        .is_equivalent(&any.type_code().without_aliases())
+                );
             }
             Err(_) => {
                 reader = at;
@@ -105,7 +108,7 @@ fn values(mut reader: Reader<'_>) {
                 ior.iiop_profiles().for_each(drop);
             }
         }
-        if reader.remaining() == before {
+        if reader.remaining_bytes() == before {
             break;
         }
     }
@@ -129,17 +132,17 @@ fuzz_target!(|bytes: &[u8]| {
     let mut cx = Context::from_waker(Waker::noop());
     let handle = |message: Message<'_>| -> Result<(), Infallible> {
         let (endian, minor) = (message.header.endian, message.header.version.minor());
-        let (body, at) = match message.content() {
+        let (body, at) = match message.read_content() {
             Ok(Content::Request(request)) => (request.body, request.body_at),
             Ok(Content::Reply(reply)) => (reply.body, reply.body_at),
             _ => return Ok(()),
         };
-        let reader = Reader::after(at, body, endian).of_minor(minor);
+        let reader = Reader::at_offset(at, body, endian).of_minor(minor);
         values(reader.of_fragments(message.joints));
         Ok(())
     };
     loop {
-        match wire.receive(&mut cx, &mut 32, handle) {
+        match wire.receive_messages(&mut cx, &mut 32, handle) {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(Stop::Gone(_) | Stop::NotValid(_))) | Poll::Pending => break,
             Poll::Ready(Err(Stop::Handler(never))) => match never {},
@@ -152,7 +155,9 @@ fuzz_target!(|bytes: &[u8]| {
     } else {
         Endian::Little
     };
-    values(Reader::after(usize::from(form >> 1 & 7), bytes, endian).of_minor(1 + (form >> 4 & 1)));
+    values(
+        Reader::at_offset(usize::from(form >> 1 & 7), bytes, endian).of_minor(1 + (form >> 4 & 1)),
+    );
     let allocated = ALLOCATED.load(Ordering::Relaxed) - before;
     assert!(
         allocated <= FREE + PER_BYTE * bytes.len(),

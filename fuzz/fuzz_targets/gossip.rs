@@ -71,28 +71,28 @@ fuzz_target!(|data: &[u8]| {
             fleet.poll(now);
             let own = |_| Reading::new(|_| LoadValue::new(f64::from(what)).ok());
             fleet.share_loads("b", &[1, u64::from(what)], own, now);
-            fleet.decide("a", &[u64::from(what), 1], 1, now);
+            fleet.decide_alerts("a", &[u64::from(what), 1], 1, now);
         }
         for from in [0, 1] {
             for (to, datagram) in both[from].take_out() {
                 if to == address(2 - from as u8)
-                    && let Ok((header, body)) = seal::open(&datagram, &keys)
+                    && let Ok((header, body)) = seal::open_datagram(&datagram, &keys)
                 {
                     if header.kind == Kind::Welcome && from == 0 {
                         token = Welcome::decode(body).unwrap().token;
                     }
-                    both[1 - from].receive(&datagram, now);
+                    both[1 - from].receive_datagram(&datagram, now);
                 }
             }
         }
-        let _ = both[0].receive(body, now);
+        let _ = both[0].receive_datagram(body, now);
         let Some(kind) = Kind::from_repr(what % 8) else {
             continue;
         };
         for token in [0, token] {
             let count = 1000 + u64::from(what);
             let header = Header { kind, token, count };
-            let _ = both[0].receive(&seal::seal(header, body, &key), now);
+            let _ = both[0].receive_datagram(&seal::seal_datagram(header, body, &key), now);
         }
     }
 });

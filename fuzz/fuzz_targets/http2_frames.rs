@@ -43,7 +43,7 @@ fn run(role: Role, input: &[u8], size: usize) -> Outcome {
         Role::Server => [PREFACE, &settings].concat(),
         Role::Client => settings.to_vec(),
     };
-    assert_eq!(end.receive(&hello, Duration::ZERO), Ok(()));
+    assert_eq!(end.receive_bytes(&hello, Duration::ZERO), Ok(()));
     let mut keys: Vec<Key> = Vec::new();
     if role == Role::Client {
         for ends in [true, false] {
@@ -54,11 +54,11 @@ fn run(role: Role, input: &[u8], size: usize) -> Outcome {
                 path: b"/",
                 protocol: None,
             };
-            keys.extend(end.open(opening, &Fields::new(), ends));
+            keys.extend(end.open_request(opening, &Fields::new(), ends));
         }
     }
     for part in input.chunks(size.max(1)) {
-        if let Err(failure) = end.receive(part, Duration::ZERO) {
+        if let Err(failure) = end.receive_bytes(part, Duration::ZERO) {
             outcome.failure = Some(failure);
         }
         let mut broken = Vec::new();
@@ -69,8 +69,8 @@ fn run(role: Role, input: &[u8], size: usize) -> Outcome {
                 _ => {}
             }
         }
-        assert!(end.streams() <= 2 * MAX_STREAMS as usize);
-        assert!(end.unread() <= WINDOW as usize);
+        assert!(end.stream_count() <= 2 * MAX_STREAMS as usize);
+        assert!(end.unread_bytes() <= WINDOW as usize);
         assert!(end.is_balanced());
         for key in &keys {
             while let Some(head) = end.take_head(*key) {
@@ -88,24 +88,24 @@ fn run(role: Role, input: &[u8], size: usize) -> Outcome {
                     .content
                     .extend(data.iter().map(|byte| (key.id(), *byte)));
                 let n = data.len();
-                end.consume(*key, n);
+                end.consume_body(*key, n);
             }
         }
         // Whoever serves a stream lets go of it when it breaks. Others may begin then.
         keys.retain(|key| !broken.contains(key));
         for key in broken {
-            end.release(key, None);
+            end.release_stream(key, None);
         }
     }
     for key in keys {
         let _ = end.send_head(key, 200, &Fields::new(), false);
         let _ = end.send_data(key, b"content", true);
-        end.release(key, None);
+        end.release_stream(key, None);
     }
     // A frame of which some is still to come counts as a whole.
-    assert!(outcome.failure.is_some() || end.unread() <= 16_384);
+    assert!(outcome.failure.is_some() || end.unread_bytes() <= 16_384);
     // Nothing of it is larger than what came, but for answers that a credit bounds.
-    assert!(end.output().len() <= 64 * 1024 + 16 * input.len());
+    assert!(end.pending_output().len() <= 64 * 1024 + 16 * input.len());
     outcome.content.sort();
     outcome.heads.sort();
     outcome

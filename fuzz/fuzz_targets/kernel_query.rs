@@ -19,7 +19,7 @@ fuzz_target!(|bytes: &[u8]| {
     // As they are: nobody has the key.
     assert!(Query::parse(bytes, &keys).is_err());
     assert!(Answer::parse(bytes, &key).is_err());
-    let _ = (Answer::claims(bytes), Answer::reader(bytes));
+    let _ = (Answer::claimed_ids(bytes), Answer::claimed_reader(bytes));
 
     // As the record in an authentic answer to a question of the balancer.
     let mut poller = Poller::new(7 << 32, 1, fastrand::Rng::with_seed(1));
@@ -40,7 +40,7 @@ fuzz_target!(|bytes: &[u8]| {
     let mut question = Vec::new();
     let asked = poller.next(now, &mut question);
     assert!(matches!(asked, Some(Ask::Datagram { .. })));
-    assert_ne!(poller.receive(bytes, address, now), Verdict::Taken);
+    assert_ne!(poller.receive_datagram(bytes, address, now), Verdict::Taken);
     let (query, found) = Query::parse(&question, &keys).expect("our own question");
     assert_eq!(found.number, key.number);
     let mut answer = question.clone();
@@ -50,7 +50,7 @@ fuzz_target!(|bytes: &[u8]| {
     query.answer(&key, &mut answer);
     assert!(answer.len() == question.len() && (SHORT..=LONGEST).contains(&answer.len()));
     let parsed = Answer::parse(&answer, &key);
-    let verdict = poller.receive(&answer, address, now);
+    let verdict = poller.receive_datagram(&answer, address, now);
     match &parsed {
         Ok(parsed) => {
             assert_eq!(parsed.query, query);

@@ -26,7 +26,7 @@ fuzz_target!(|bytes: &[u8]| {
         }
         let earlier = before.as_ref().map(|record| Before::new(&record.base));
         for compared in [None, earlier.as_ref(), Some(&Before::new(base))] {
-            for (id, value) in Loads::since(compared, &record).iter() {
+            for (id, value) in Loads::since_last(compared, &record).iter() {
                 assert!(value >= 0.0 && value.is_finite(), "{id}: {value}");
                 if id.is_utilization() {
                     assert!(value <= 1.0, "{id}: {value}");

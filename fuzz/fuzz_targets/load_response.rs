@@ -15,7 +15,7 @@ fuzz_target!(|bytes: &[u8]| {
     }
     // What was learnt of another answer changes nothing.
     let mut used = Response::new();
-    used.begin(false);
+    used.start_next(false);
     let before = b"HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nok";
     assert_eq!(used.push(before), Ok(Progress::Whole(0)));
     assert_eq!(read(used, bytes, usize::MAX, is_head), whole);
@@ -29,7 +29,7 @@ fn read(
     piece: usize,
     is_head: bool,
 ) -> Option<(Option<u16>, u64, usize)> {
-    response.begin(is_head);
+    response.start_next(is_head);
     let mut left = bytes.len();
     for piece in bytes.chunks(piece) {
         left -= piece.len();
@@ -37,7 +37,7 @@ fn read(
             Ok(Progress::Part) => {}
             Ok(Progress::Whole(more)) => {
                 assert!(more <= piece.len());
-                assert!(response.end().is_ok());
+                assert!(response.handle_close().is_ok());
                 return Some((response.status(), response.body(), more + left));
             }
             Err(_) => return None,

@@ -132,7 +132,7 @@ fn system() -> (&'static Runtime, SocketAddr, &'static TcpListener) {
         let manager = Manager::new(clock, Arc::new(proxy.clone()));
         let config = evenkeel_config::parse("fuzz", &config).expect("it is valid");
         let listen = config.rules[0].listen[0].socket().expect("an address");
-        let applied = runtime.block_on(manager.apply(config));
+        let applied = runtime.block_on(manager.apply_config(config));
         applied.expect("it is applied");
         let address = proxy.local_address("web", listen).expect("it listens");
         // They serve as long as the process lives.

@@ -93,7 +93,7 @@ fn negotiator() -> SocketAddr {
             .enable_all()
             .build()
             .expect("a runtime")
-            .block_on(manager.apply(config))
+            .block_on(manager.apply_config(config))
             .expect("it is applied");
         let address = negotiator.local_addresses()[0];
         // They serve as long as the process lives.

@@ -52,19 +52,19 @@ fuzz_target!(|data: &[u8]| {
             }
             // The agent does what it has to.
             1 => {
-                session.update(&[], &[], now);
+                session.update_loads(&[], &[], now);
                 while let Poll::Send(datagram) = session.poll(now) {
-                    let (_, answer) = broker.receive(peer(1), &datagram, now);
+                    let (_, answer) = broker.receive_datagram(peer(1), &datagram, now);
                     if let Some(answer) = answer {
                         assert!(answer.len() <= datagram.len());
-                        let _ = session.receive(&answer, now);
+                        let _ = session.receive_datagram(&answer, now);
                     }
                 }
             }
             // Somebody sends anything, to either.
             2 => {
-                assert!(broker.receive(peer(2), bytes, now).1.is_none());
-                assert!(session.receive(bytes, now).is_err());
+                assert!(broker.receive_datagram(peer(2), bytes, now).1.is_none());
+                assert!(session.receive_datagram(bytes, now).is_err());
             }
             // Or a message with a right code: of a registration of their own, or the
             // agent's, with the last cookie or token.
@@ -82,12 +82,12 @@ fuzz_target!(|data: &[u8]| {
                     message.extend(&last);
                 }
                 message.extend(bytes);
-                key.sign(&mut message);
-                let _ = session.receive(&message, now);
-                let (_, answer) = broker.receive(peer(what & 3), &message, now);
+                key.sign_message(&mut message);
+                let _ = session.receive_datagram(&message, now);
+                let (_, answer) = broker.receive_datagram(peer(what & 3), &message, now);
                 if let Some(answer) = answer {
                     assert!(answer.len() <= message.len());
-                    let _ = session.receive(&answer, now);
+                    let _ = session.receive_datagram(&answer, now);
                     let body = &answer[message::HEADER_LEN..];
                     last = body[..body.len().min(24)].to_vec();
                 }
@@ -95,8 +95,8 @@ fuzz_target!(|data: &[u8]| {
         }
         for (_, query) in queries {
             assert!(query.len() <= message::MAX_DATAGRAM);
-            let _ = session.receive(&query, now);
+            let _ = session.receive_datagram(&query, now);
         }
-        assert!(broker.agents().count() <= MAX_AGENTS);
+        assert!(broker.list_agents().count() <= MAX_AGENTS);
     }
 });

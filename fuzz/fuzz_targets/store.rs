@@ -3,7 +3,7 @@
 #![no_main]
 
 use evenkeel_config::Rollout;
-use evenkeel_store::judge::judge;
+use evenkeel_store::judge::judge_change;
 use evenkeel_store::model::{Head, MAX_PAST, Report, Revision};
 use evenkeel_store::{copy, etcd};
 use libfuzzer_sys::fuzz_target;
@@ -14,7 +14,7 @@ fuzz_target!(|bytes: &[u8]| {
         assert!(head.past.len() <= MAX_PAST);
         assert_eq!(Head::read(&head.write()).as_ref(), Ok(&head));
         assert!(head.follows(&head.mark()));
-        let _ = head.target("a");
+        let _ = head.target_of("a");
     }
     if let Ok(revision) = Revision::read_any(bytes) {
         assert_eq!(
@@ -23,7 +23,7 @@ fuzz_target!(|bytes: &[u8]| {
         );
     }
     if let Ok(report) = Report::read(bytes) {
-        let _ = judge(&report.counts, &report.before, &Rollout::default());
+        let _ = judge_change(&report.counts, &report.before, &Rollout::default());
         let _ = report.counts.since(&report.before);
     }
     if let Ok(text) = std::str::from_utf8(bytes) {

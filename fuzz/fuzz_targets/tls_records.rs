@@ -59,7 +59,8 @@ fn system() -> &'static System {
             }],
             ..Tls::default()
         };
-        let server = Server::load(&tls, "fuzz", &["http/1.1"], &Arc::new(Keys::rotating()));
+        let server =
+            Server::from_config(&tls, "fuzz", &["http/1.1"], &Arc::new(Keys::new_rotating()));
         let server = server.expect("it is loaded");
         let _ = std::fs::remove_file(path);
         let mut roots = RootCertStore::empty();
@@ -131,9 +132,9 @@ fuzz_target!(|input: &[u8]| {
         while let Ok(n @ 1..) = stream.read(&mut piece).await {
             got.extend_from_slice(&piece[..n]);
             assert!(
-                stream.held() <= MOST_HELD,
+                stream.held_bytes() <= MOST_HELD,
                 "{} bytes are held",
-                stream.held()
+                stream.held_bytes()
             );
         }
         got
@@ -166,7 +167,7 @@ fn write_script(mut sealer: Sealer, script: &[u8], socket: &mut impl Write) -> (
         };
         let parts = [content];
         let mut parts = Parts::new(&parts);
-        if sealer.seal(record, &mut parts, &mut bytes).is_err() {
+        if sealer.seal_record(record, &mut parts, &mut bytes).is_err() {
             break;
         }
         is_plain &= *kind == b'>';

@@ -70,7 +70,7 @@ fuzz_target!(|bytes: &[u8]| {
         loop {
             let at = rest.windows(END.len()).position(|window| window == END);
             let (request, after) = rest.split_at(at.unwrap_or(rest.len()));
-            if stream.request(request).is_err() {
+            if stream.take_request(request).is_err() {
                 break;
             }
             let mut kinds = BTreeSet::new();
@@ -86,7 +86,7 @@ fuzz_target!(|bytes: &[u8]| {
                 }
             }
             for (_, of) in stream.subscriptions() {
-                assert!(of.names() <= 16);
+                assert!(of.name_count() <= 16);
             }
             match after.strip_prefix(END) {
                 Some(next) => rest = next,
@@ -107,6 +107,6 @@ fuzz_target!(|bytes: &[u8]| {
             let most = report.cluster_stats.len() + entries.sum::<usize>();
             assert!(taken.members + taken.unknown <= most);
         }
-        ledger.forget(1, Instant::ZERO.after(Duration::from_secs(3)));
+        ledger.forget_client(1, Instant::ZERO.after(Duration::from_secs(3)));
     }
 });

@@ -275,8 +275,8 @@ impl Agents {
             for id in LOADS {
                 loads.push((id, LoadValue::new(self.rng.f64())?));
             }
-            agent.session.update(&loads, &[], now);
-            agent.measure_at = agent.measure_at.after(agent.session.interval());
+            agent.session.update_loads(&loads, &[], now);
+            agent.measure_at = agent.measure_at.after(agent.session.measuring_interval());
         }
         let wait = self.send(n, now)?;
         let agent = &self.agents[n];
@@ -293,7 +293,7 @@ impl Agents {
         loop {
             match agent.session.poll(now) {
                 Poll::Send(datagram) => {
-                    let kind = message::peek(&datagram)?.kind;
+                    let kind = message::peek_header(&datagram)?.kind;
                     self.updates += u64::from(kind == message::Kind::Update);
                     socket.send(&datagram)?;
                 }
@@ -307,14 +307,14 @@ impl Agents {
         let mut buffer = [0; message::MAX_DATAGRAM];
         while let Ok(len) = self.sockets[socket].recv(&mut buffer) {
             let datagram = &buffer[..len];
-            let nonce = message::peek(datagram)?.nonce;
+            let nonce = message::peek_header(datagram)?.nonce;
             let mut mine = (socket..self.agents.len()).step_by(self.sockets.len());
             let Some(n) = mine.find(|&n| self.agents[n].session.nonce() == nonce) else {
                 continue;
             };
             let now = self.clock.now();
             let agent = &mut self.agents[n];
-            let _ = agent.session.receive(datagram, now);
+            let _ = agent.session.receive_datagram(datagram, now);
             let is_registered = agent.session.state() == State::Registered;
             if is_registered != agent.is_registered {
                 agent.is_registered = is_registered;

@@ -73,7 +73,7 @@ fn measure(options: &Options) -> Result<()> {
     // The shed valve is on, and not under alert, as in operation.
     let load = format!(
         "{}\nEvenkeelBalancer http://balancer.example/",
-        built.load()
+        built.load_lines()
     );
     let mut arms = Vec::new();
     for (name, lines) in [("plain", ""), ("module", load.as_str())] {

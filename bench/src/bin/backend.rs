@@ -70,7 +70,7 @@ fn main() -> io::Result<()> {
     let mut ended = Vec::new();
     let mut buffer = vec![0; 256 * 1024];
     loop {
-        let count = epoll.wait(None)?;
+        let count = epoll.wait_for_events(None)?;
         for index in 0..count {
             let (token, events) = epoll.event(index);
             if token < FIRST_CONNECTION {

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use clap::Parser;
 use evenkeel_bench::arms::{
-    Arm, Features, Ground, PROFILE, Places, Result, Running, build, start_member,
+    Arm, Features, Ground, PROFILE, Places, Result, Running, build_programs, start_member,
 };
 use evenkeel_bench::h2load::{self, Call};
 use evenkeel_bench::load::{self, ECHO, HOST, Plan, Traffic};
@@ -258,7 +258,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
         own_folder.to_owned()
     } else {
         println!("Building what is measured.");
-        build()?;
+        build_programs()?;
         own_folder.with_file_name(PROFILE)
     };
     let places = Places {
@@ -447,19 +447,22 @@ fn measure(arguments: &Arguments) -> Result<()> {
     fs::write(results.join("raw-latest.json"), raw)?;
     let mut comparisons = report::compare(&samples, &versions);
     comparisons.extend(report::compare_picks(&picks));
-    println!("\n{}", report::table(&samples));
+    println!("\n{}", report::median_table(&samples));
     println!("In brackets: Evenkeel's ratio to it, the median over all turns.\n");
     if arguments.before.is_some() {
         let before = Arm::Before.name();
-        println!("{}", report::beside(&samples, before, "the build before"));
+        println!(
+            "{}",
+            report::ratio_table(&samples, before, "the build before")
+        );
     }
     println!(
         "{}",
-        report::beside(&samples, report::PLAIN, "a plain rule")
+        report::ratio_table(&samples, report::PLAIN, "a plain rule")
     );
     println!("{}", report::pick_table(&picks));
     println!("Must reach:");
-    print!("{}", report::verdicts(&samples));
+    print!("{}", report::limit_verdicts(&samples));
     println!("{}", report::pick_verdicts(&picks));
     let is_part = arguments.rounds.is_some()
         || !arguments.rows.is_empty()

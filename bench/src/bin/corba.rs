@@ -132,9 +132,9 @@ impl Service {
              [corba]\nlisten = \"127.0.0.1:0\"\n\
              [corba.groups]\nload = \"requests_per_second\"\n",
         );
-        let at = balancer.corba();
+        let at = balancer.corba_address();
         Service {
-            manager: LoadManager::at(at),
+            manager: LoadManager::at_address(at),
             uri: format!("corbaloc:iiop:{at}/LoadManager"),
             _balancer: balancer,
         }
@@ -167,12 +167,12 @@ impl Service {
             format!("at {at} member {group} {object}"),
             format!("at {at} monitor {} requests", every.as_millis()),
         ] {
-            let answer = server.ask(&line);
+            let answer = server.ask_line(&line);
             if answer.starts_with("error") {
                 return Err(format!("{line}: {answer}").into());
             }
         }
-        match server.ask(&format!("at {at} wait 10000")).as_str() {
+        match server.ask_line(&format!("at {at} wait 10000")).as_str() {
             "yes" => Ok(()),
             _ => Err(format!("{at} cannot join: {}", server.log()).into()),
         }
@@ -277,7 +277,7 @@ fn overhead(options: &Options) -> Result<()> {
     ] {
         let group = service.group(strategy, arm)?;
         // An object and a location of its own for each, all in the same server.
-        let object = server.ask(&format!("peer {arm}"));
+        let object = server.ask_line(&format!("peer {arm}"));
         let every = Duration::from_millis(500);
         service.join(&mut server, arm, &group, Some(&object), every)?;
         targets.push(group.to_string());
@@ -392,7 +392,7 @@ fn effectiveness(options: &Options) -> Result<()> {
         for rate in rates {
             let rate = rate.to_string();
             let client = Client::repeat(&group.to_string(), "is_prime 10007", &["--rate", &rate]);
-            client.line();
+            client.read_line();
             clients.push(client);
         }
         let start = Instant::now();
@@ -411,7 +411,7 @@ fn effectiveness(options: &Options) -> Result<()> {
             sleep(STEP);
             let now = start.elapsed().as_secs_f64();
             for (member, server) in servers.iter_mut().enumerate() {
-                let served = server.served() as f64;
+                let served = server.served_count() as f64;
                 let rate = (served - before[member]) / (now - at);
                 before[member] = served;
                 writeln!(csv, "{now:.2},{},{rate:.1}", member + 1)?;
@@ -474,7 +474,7 @@ fn ends(options: &Options) -> Result<()> {
     for rate in RATES.map(|rate| rate.to_string()) {
         let arguments = ["--rate", &rate, "--count", &count];
         let client = Client::repeat(&group.to_string(), "is_prime 10007", &arguments);
-        client.line();
+        client.read_line();
         clients.push(client);
     }
     let start = Instant::now();
@@ -487,7 +487,7 @@ fn ends(options: &Options) -> Result<()> {
         sleep(STEP);
         let now = start.elapsed().as_secs_f64();
         for (member, (server, before)) in servers.iter_mut().zip(&mut before).enumerate() {
-            let served = server.served() as f64;
+            let served = server.served_count() as f64;
             writeln!(
                 csv,
                 "{now:.2},{},{:.2}",
@@ -536,7 +536,7 @@ fn scalability(options: &Options) -> Result<()> {
                 sleep(Duration::from_secs_f64(options.point));
                 let turns: Result<Vec<Turn>> = running
                     .iter_mut()
-                    .map(|client| Turn::read(client.finish()))
+                    .map(|client| Turn::read(client.end_input()))
                     .collect();
                 let turns = turns?;
                 let rate: f64 = turns.iter().map(Turn::throughput).sum();
@@ -556,7 +556,7 @@ fn scalability(options: &Options) -> Result<()> {
                 rates.push((clients as f64, rate));
                 means.push((clients as f64, mean));
                 for (member, server) in servers.iter_mut().enumerate() {
-                    server.ask(&format!("at member{member}-{clients} leave 0"));
+                    server.ask_line(&format!("at member{member}-{clients} leave 0"));
                 }
             }
             let last = rates.last().map_or(0.0, |(_, rate)| *rate);

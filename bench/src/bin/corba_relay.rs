@@ -102,11 +102,11 @@ fn serve<S: Service>(service: impl FnOnce() -> Rc<S>, key: &[u8]) -> Result<()> 
         let port = listener.local_addr()?.port();
         println!(
             "{}",
-            Ior::iiop("IDL:evenkeel.org/Bench/Member:1.0", "127.0.0.1", port, key)
+            Ior::new_iiop("IDL:evenkeel.org/Bench/Member:1.0", "127.0.0.1", port, key)
         );
         let server = Giop::new(Settings::default());
         server
-            .serve(listener, service(), std::future::pending())
+            .serve_clients(listener, service(), std::future::pending())
             .await;
         Ok(())
     })
@@ -127,7 +127,7 @@ impl Service for Smallest {
         out: &Out<'_>,
     ) -> std::result::Result<(), GiopError> {
         let (version, endian) = (message.header.version, message.header.endian);
-        match message.content()? {
+        match message.read_content()? {
             Content::Request(request) => {
                 let reply = Reply::new(request.request_id, ReplyStatus::NoException, &[1]);
                 out.write(|out| reply.encode(version, endian, out))?;
@@ -196,10 +196,10 @@ fn relay(members: &[String]) -> Result<()> {
     );
     let handle = Arc::new(GroupHandle::new(Arc::new(group), 0));
     let key = Key::Group(1).to_bytes();
-    let own = Ior::iiop("IDL:evenkeel.org/Bench/Member:1.0", "127.0.0.1", 1, &key);
+    let own = Ior::new_iiop("IDL:evenkeel.org/Bench/Member:1.0", "127.0.0.1", 1, &key);
     let known = |name: &str| references.get(name.parse::<usize>().ok()?).cloned();
     let directory = Arc::new(Directory::default());
-    directory.publish([Arc::new(Entry::new(1, own, handle, known, None, None))]);
+    directory.publish_groups([Arc::new(Entry::new(1, own, handle, known, None, None))]);
     let service = || {
         let clock = Clock::start();
         let rng = fastrand::Rng::new();

@@ -121,7 +121,7 @@ fn median(mut values: Vec<f64>) -> f64 {
 /// whose manager runs on a thread of its own.
 async fn open(state_file: Option<PathBuf>) -> Result<Arc<LoadManager>> {
     let manager = Manager::new(Clock::start(), Arc::new(()));
-    manager.apply(Config::default()).await?;
+    manager.apply_config(Config::default()).await?;
     let running = Arc::clone(&manager);
     thread::spawn(move || {
         if let Ok(runtime) = runtime() {
@@ -148,7 +148,7 @@ async fn open(state_file: Option<PathBuf>) -> Result<Arc<LoadManager>> {
         parts,
         Arc::new(settings),
         address,
-        store::fresh(),
+        store::fresh_state(),
     )?)
 }
 
@@ -157,7 +157,7 @@ async fn call(
     operation: &str,
     arguments: impl FnOnce(&mut Writer),
 ) -> Result<Vec<u8>> {
-    match manager.invoke(Call::local(operation, arguments)).await {
+    match manager.invoke(Call::new_local(operation, arguments)).await {
         Outcome::Reply(body) => Ok(body),
         other => Err(format!("{operation}: {other:?}").into()),
     }
@@ -178,8 +178,8 @@ async fn create(manager: &Arc<LoadManager>) -> Result<(Ior, Any)> {
 async fn add(manager: &Arc<LoadManager>, group: &Ior, at: &str) -> Result<()> {
     let added = call(manager, "add_member", |w| {
         group.write(w);
-        Name::simple(at).write(w);
-        Ior::iiop(TYPE, "127.0.0.1", 4711, b"key").write(w);
+        Name::from_id(at).write(w);
+        Ior::new_iiop(TYPE, "127.0.0.1", 4711, b"key").write(w);
     });
     added.await.map(drop)
 }
@@ -190,7 +190,7 @@ async fn four(manager: &Arc<LoadManager>) -> Result<()> {
     add(manager, &group, "host1").await?;
     let removed = call(manager, "remove_member", |w| {
         group.write(w);
-        Name::simple("host1").write(w);
+        Name::from_id("host1").write(w);
     });
     removed.await?;
     let deleted = call(manager, "delete_object", |w| creation.write(w));
@@ -369,7 +369,9 @@ fn serve(directory: &Arc<Directory>, clock: Clock) -> Result<SocketAddr> {
                 ..server::Settings::default()
             };
             let server = Server::new(settings);
-            server.serve(listener, Rc::new(door), pending()).await;
+            server
+                .serve_clients(listener, Rc::new(door), pending())
+                .await;
         });
     });
     Ok(address)
@@ -409,7 +411,7 @@ fn waiting(options: &Options) -> Result<()> {
         let Some(Key::Group(id)) = Key::parse(&id) else {
             return Err("no key of a group".into());
         };
-        let entry = manager.directory().load().group(id).cloned();
+        let entry = manager.directory().load_snapshot().group(id).cloned();
         let entry = entry.ok_or("no group")?;
         for member in entry.handle.current.load().members() {
             member.location.set_shut(true);
@@ -463,7 +465,7 @@ impl server::Service for Yes {
         message: Message<'_>,
         out: &server::Out<'_>,
     ) -> std::result::Result<(), GiopError> {
-        if let Content::Request(request) = message.content()? {
+        if let Content::Request(request) = message.read_content()? {
             let reply = Reply::new(request.request_id, ReplyStatus::NoException, &[]);
             out.write(|out| reply.encode(message.header.version, Endian::NATIVE, out))?;
         }
@@ -481,7 +483,9 @@ fn acknowledge() -> Result<SocketAddr> {
         LocalSet::new().block_on(&runtime, async move {
             if let Ok(listener) = tokio::net::TcpListener::from_std(listener) {
                 let server = Server::new(server::Settings::default());
-                server.serve(listener, Rc::new(Yes), pending()).await;
+                server
+                    .serve_clients(listener, Rc::new(Yes), pending())
+                    .await;
             }
         });
     });
@@ -495,8 +499,8 @@ fn alerts(options: &Options) -> Result<()> {
         let begun = Instant::now();
         for number in 0..options.alerts {
             let registered = call(&manager, "register_load_alert", |w| {
-                Name::simple(&format!("place{number}")).write(w);
-                Ior::iiop("IDL:A:1.0", "127.0.0.1", objects.port(), b"alert").write(w);
+                Name::from_id(&format!("place{number}")).write(w);
+                Ior::new_iiop("IDL:A:1.0", "127.0.0.1", objects.port(), b"alert").write(w);
             });
             registered.await?;
         }
@@ -510,14 +514,15 @@ fn alerts(options: &Options) -> Result<()> {
         tokio::spawn(async move { telling.run(service).await });
         // Each is told that it is off, as after a start.
         let told = Instant::now();
-        while alerts.counters().totals()[2].1 < options.alerts as u64 {
+        while alerts.counters().call_totals()[2].1 < options.alerts as u64 {
             tokio::time::sleep(Duration::from_millis(10)).await;
         }
         println!("all told in {:.1} s", told.elapsed().as_secs_f64());
-        let (before, looks) = (cpu(), alerts.counters().looks());
+        let (before, looks) = (cpu(), alerts.counters().count_object_looks());
         tokio::time::sleep(Duration::from_secs(options.seconds)).await;
         let cost = (cpu() - before).as_secs_f64() / options.seconds as f64;
-        let looks = (alerts.counters().looks() - looks) as f64 / options.seconds as f64;
+        let looks =
+            (alerts.counters().count_object_looks() - looks) as f64 / options.seconds as f64;
         println!(
             "{} alerts: {:.2} % of a core, {looks:.0} looked at each second",
             options.alerts,

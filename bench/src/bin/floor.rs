@@ -67,7 +67,7 @@ impl Floor {
         // same batch must not meet its successor.
         let mut ended = Vec::new();
         loop {
-            let count = self.epoll.wait(None)?;
+            let count = self.epoll.wait_for_events(None)?;
             for index in 0..count {
                 let (token, events) = self.epoll.event(index);
                 let token = token as usize;

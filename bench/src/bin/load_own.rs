@@ -76,7 +76,7 @@ fn serve(address: SocketAddr) -> io::Result<()> {
     let mut streams: Vec<Option<TcpStream>> = Vec::new();
     let mut buffer = vec![0; 64 * 1024];
     loop {
-        for index in 0..epoll.wait(None)? {
+        for index in 0..epoll.wait_for_events(None)? {
             let (token, _) = epoll.event(index);
             let Some(at) = (token as usize).checked_sub(1) else {
                 while let Ok((stream, _)) = listener.accept() {

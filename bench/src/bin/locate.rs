@@ -92,7 +92,7 @@ fn measure(options: &Options) -> Result<()> {
     let folder = Folder::new("locate")?;
     // Nobody goes there.
     let members: Vec<Ior> = (1..=4)
-        .map(|port| Ior::iiop(TYPE, "127.0.0.1", port, b"member"))
+        .map(|port| Ior::new_iiop(TYPE, "127.0.0.1", port, b"member"))
         .collect();
     let mut arms = vec![evenkeel(options, folder.path(), serving, &members)?];
     match omniorb(folder.path(), serving, &members) {
@@ -206,16 +206,16 @@ async fn make_group(manager: &Ior, members: &[Ior]) -> Result<Ior> {
     let client = Client::new(Settings::default());
     let deadline = || tokio::time::Instant::now() + HANG;
     let by_hand = Property::new("org.omg.PortableGroup.MembershipStyle", &0i32);
-    let call = Call::new(manager, "create_object", deadline()).arguments(|writer| {
+    let call = Call::new(manager, "create_object", deadline()).with_arguments(|writer| {
         TYPE.to_owned().write(writer);
         vec![by_hand].write(writer);
     });
     let reference = |body: Body| Ior::read(&mut body.reader());
     let group = reference(client.call(&call).await?)?;
     for (number, member) in members.iter().enumerate() {
-        let call = Call::new(manager, "add_member", deadline()).arguments(|writer| {
+        let call = Call::new(manager, "add_member", deadline()).with_arguments(|writer| {
             group.write(writer);
-            Name::simple(&format!("host{number}")).write(writer);
+            Name::from_id(&format!("host{number}")).write(writer);
             member.write(writer);
         });
         client.call(&call).await?;

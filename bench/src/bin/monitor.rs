@@ -129,7 +129,7 @@ fn measure(options: &Options) -> Result<bool> {
     pin(0)?;
     let clock = Clock::start();
     let monitor = Monitor::new(clock)?;
-    monitor.serve()?;
+    monitor.start_thread()?;
     let config = Config {
         interval: Duration::from_millis(options.interval_ms),
         listen_backlogs: options.listen_backlogs,
@@ -171,8 +171,11 @@ fn measure(options: &Options) -> Result<bool> {
     let planned = f64::from(options.locations - dead) * 1e3 / options.interval_ms as f64;
     let now = clock.now();
     let max_age = Duration::from_secs(1);
-    let known =
-        |location: &&Arc<Location>| location.fresh(LoadId::COMPOSITE, now, max_age).is_some();
+    let known = |location: &&Arc<Location>| {
+        location
+            .fresh_load(LoadId::COMPOSITE, now, max_age)
+            .is_some()
+    };
     let known = locations.iter().filter(known).count();
     let late = |share: f64| late(&before.0, &after.0, share);
     let row = [
@@ -327,10 +330,10 @@ fn back_ends() -> Result<()> {
     let keys = [key()];
     let mut base = Base::new(Source::Responder, Scope::Machine);
     base.available = Available::BUSY
-        .with(Available::RUNNING)
-        .with(Available::BACKLOG)
-        .with(Available::PRESSURE)
-        .with(Available::MEMORY);
+        .with_parts(Available::RUNNING)
+        .with_parts(Available::BACKLOG)
+        .with_parts(Available::PRESSURE)
+        .with_parts(Available::MEMORY);
     (base.cpus, base.capacity) = (2, 2000);
     (base.memory.total, base.memory.available) = (8 << 30, 4 << 30);
     let began = Instant::now();

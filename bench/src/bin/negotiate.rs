@@ -59,7 +59,7 @@ fn measure(arguments: &Arguments) -> Result<()> {
     let evenkeel = match &arguments.evenkeel {
         Some(path) => path.clone(),
         None => {
-            arms::build()?;
+            arms::build_programs()?;
             let own = std::env::current_exe()?;
             let target = own.parent().and_then(|profile| profile.parent());
             target

@@ -75,7 +75,7 @@ fn measure(options: &Options) -> Result<()> {
     let _plain = httpd("plain", plain_at, SAME_LENGTH).start(&folder, serving)?;
     let lines = format!(
         "{SAME_LENGTH}\n{}\nEvenkeelBalancer http://{SITE}/.well-known/evenkeel/rebind",
-        built.load()
+        built.load_lines()
     );
     let _direct = httpd("direct", direct_at, &lines).start(&folder, serving)?;
     let (_broker, negotiator) = start_broker(options, folder.path(), other, direct_at)?;

@@ -84,7 +84,7 @@ fn measure(kind: &'static Kind, members: usize) -> Row {
         let request = Request {
             client: Some([192, 0, 2, place as u8].into()),
             tried: &[],
-            ..Request::at(now)
+            ..Request::at_time(now)
         };
         let ticket = group.pick(&request, rng).unwrap();
         place = (place + 1) % flying.len();
@@ -107,9 +107,9 @@ fn measure(kind: &'static Kind, members: usize) -> Row {
         let request = Request {
             client: Some([192, 0, 2, client].into()),
             tried: &[],
-            ..Request::at(time)
+            ..Request::at_time(time)
         };
-        black_box(group.choose(&request, &mut rng)).unwrap();
+        black_box(group.choose_member(&request, &mut rng)).unwrap();
     });
     Row {
         strategy: kind.name,

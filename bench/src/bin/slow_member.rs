@@ -13,7 +13,7 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use clap::Parser;
-use evenkeel_bench::arms::{Places, build};
+use evenkeel_bench::arms::{Places, build_programs};
 use evenkeel_bench::balancers::{Balancer, Program};
 use evenkeel_bench::report::median;
 use evenkeel_bench::server::Server;
@@ -78,7 +78,7 @@ struct Proxy {
 fn main() -> Result<(), Box<dyn Error>> {
     let arguments = Arguments::parse();
     if !arguments.as_built {
-        build()?;
+        build_programs()?;
     }
     let bench = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let programs = std::env::current_exe()?;
@@ -161,7 +161,7 @@ fn rows(proxies: &[Proxy], phases: &[(&'static str, Instant, Instant)]) -> Vec<R
     for phase in ["as usual", "one slow"] {
         let spans = || phases.iter().filter(move |(name, ..)| *name == phase);
         let figures = |proxy: &Proxy, share: fn(load::Quantiles) -> Duration| -> Vec<f64> {
-            let seen = load::lock(&proxy.seen);
+            let seen = load::lock_seen(&proxy.seen);
             spans()
                 .map(|(_, from, to)| seen.quantiles(*from + SETTLE, *to, now))
                 .map(|quantiles| share(quantiles).as_secs_f64() * 1e3)
@@ -198,7 +198,7 @@ fn picture(
     let turn = u32::try_from(2 * arguments.seconds)?;
     let now = Instant::now();
     let lines = proxies.iter().map(|proxy| {
-        let seen = load::lock(&proxy.seen);
+        let seen = load::lock_seen(&proxy.seen);
         let points = (0..turn).map(|second| {
             let all = (0..arguments.turns).map(|number| begin + SECOND * (number * turn + second));
             let p99 = all.map(|from| seen.quantiles(from, from + SECOND, now).p99.as_secs_f64());

@@ -113,7 +113,7 @@ impl Client {
             Variant::StateOfTheWorld => DiscoveryRequest {
                 node,
                 resource_names: names,
-                type_url: kind.url().into(),
+                type_url: kind.type_url().into(),
                 response_nonce: nonce,
                 ..DiscoveryRequest::default()
             }
@@ -121,13 +121,13 @@ impl Client {
             Variant::Incremental => DeltaDiscoveryRequest {
                 node,
                 resource_names_subscribe: names,
-                type_url: kind.url().into(),
+                type_url: kind.type_url().into(),
                 response_nonce: nonce,
                 ..DeltaDiscoveryRequest::default()
             }
             .encode_to_vec(),
         };
-        self.stream.request(&bytes)?;
+        self.stream.take_request(&bytes)?;
         Ok(())
     }
 
@@ -187,12 +187,12 @@ fn main() -> Result<(), Box<dyn Error>> {
     };
     let (mut groups, mut world) = (Groups::default(), World::default());
     groups.set_section(&section, &mut world);
-    groups.follow(handles.clone(), &mut world);
+    groups.set_handles(handles.clone(), &mut world);
     let clients = (0..args.clients).map(|index| Client::new(index, &names));
     let mut clients = clients.collect::<Result<Vec<_>, _>>()?;
     let step = 1_000_000_000 / LOOKS;
     let mut now = step;
-    groups.look(Instant::from_nanos(now), &mut world);
+    groups.look_for_changes(Instant::from_nanos(now), &mut world);
     for client in &mut clients {
         client.receive(&world, &names)?;
     }
@@ -214,10 +214,10 @@ fn main() -> Result<(), Box<dyn Error>> {
             let group = handles.get(which).ok_or("no cluster")?.current.load_full();
             for member in group.members() {
                 let load = LoadValue::new(rng.f64())?;
-                member.location.report(LoadId::CPU, load, at)?;
+                member.location.report_load(LoadId::CPU, load, at)?;
             }
         }
-        groups.look(at, &mut world);
+        groups.look_for_changes(at, &mut world);
         for client in &mut clients {
             client.receive(&world, &names)?;
         }

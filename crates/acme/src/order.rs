@@ -79,7 +79,7 @@ fn causes(error: &instant_acme::Error) -> String {
 /// # Errors
 ///
 /// The order has failed. The certificate that was there before is still there.
-pub async fn obtain(settings: &Acme, store: &Store, name: &str) -> Result<(), Failure> {
+pub async fn obtain_certificate(settings: &Acme, store: &Store, name: &str) -> Result<(), Failure> {
     let asked = Arc::default();
     let result = tokio::time::timeout(LIMIT, attempt(settings, store, name, &asked)).await;
     let result = result.unwrap_or(Err(Error::Timeout));
@@ -132,7 +132,7 @@ async fn attempt(
     let key = order.finalize().await?;
     let chain = order.poll_certificate(&patience).await?;
     drop(shown);
-    Ok(store.keep(name, &chain, &key)?)
+    Ok(store.keep_certificate(name, &chain, &key)?)
 }
 
 /// Returns the account, which is made when there is none yet.
@@ -167,7 +167,7 @@ pub(crate) fn binding(settings: &Acme) -> Result<Option<ExternalAccountKey>, Key
     let (Some(id), Some(file)) = (&settings.eab_key_id, &settings.eab_key_file) else {
         return Ok(None);
     };
-    let key = key_file::load(&file.path, |text| decode(text.trim()).ok_or(NoKey))?;
+    let key = key_file::load_parsed(&file.path, |text| decode(text.trim()).ok_or(NoKey))?;
     Ok(Some(ExternalAccountKey::new(id.clone(), &key)))
 }
 

@@ -20,7 +20,7 @@ pub struct Validity {
 impl Validity {
     /// Returns when the certificate is to be renewed: with a third of its life left, or up to a tenth of that
     /// third earlier, so that many certificates that began together are not renewed together for ever.
-    pub fn renewal(self, random: f64) -> i64 {
+    pub fn renewal_time(self, random: f64) -> i64 {
         let left = self.until.saturating_sub(self.from).max(0) / 3;
         self.until - left - (left as f64 * random / 10.0) as i64
     }
@@ -41,14 +41,14 @@ pub struct Plan {
 impl Plan {
     /// Makes a plan for a certificate as it is; the next try is at once if there is none.
     pub fn new(validity: Option<Validity>, now: i64, random: f64) -> Self {
-        let next = validity.map_or(now, |validity| validity.renewal(random));
+        let next = validity.map_or(now, |validity| validity.renewal_time(random));
         Plan { next, failures: 0 }
     }
 
     /// Plans the next try after a try that has failed: after `first`, then after twice as long each time, up
     /// to six hours; a quarter more or less. The next try is not before `asked`, the time that the authority
     /// has named, within a week.
-    pub fn failed(&mut self, now: i64, first: Duration, asked: Option<i64>, random: f64) {
+    pub fn plan_retry(&mut self, now: i64, first: Duration, asked: Option<i64>, random: f64) {
         let times = 2f64.powi(self.failures.min(30) as i32);
         let pause = (first.as_secs_f64() * times).min(LONGEST.as_secs_f64());
         let pause = pause * (0.75 + random / 2.0);
@@ -61,7 +61,7 @@ impl Plan {
 
     /// Returns the plan that another process had, as far as it can be one: the clock may have been wrong
     /// there.
-    pub fn kept(self, now: i64) -> Self {
+    pub fn limit_kept(self, now: i64) -> Self {
         let latest = now.saturating_add(LONGEST_ASKED);
         Plan {
             next: self.next.min(latest),
@@ -82,12 +82,12 @@ mod tests {
             from: 1000,
             until: 1000 + 90 * DAY,
         };
-        assert_eq!(of_90_days.renewal(0.0), 1000 + 60 * DAY);
-        assert_eq!(of_90_days.renewal(1.0), 1000 + 57 * DAY);
+        assert_eq!(of_90_days.renewal_time(0.0), 1000 + 60 * DAY);
+        assert_eq!(of_90_days.renewal_time(1.0), 1000 + 57 * DAY);
         assert_eq!(Plan::new(Some(of_90_days), 5, 0.0).next, 1000 + 60 * DAY);
         assert_eq!(Plan::new(None, 5, 0.7).next, 5);
         let none = Validity { from: 9, until: 3 };
-        assert_eq!(none.renewal(1.0), 3);
+        assert_eq!(none.renewal_time(1.0), 3);
     }
 
     #[test]
@@ -95,7 +95,7 @@ mod tests {
         let minute = Duration::from_secs(60);
         let mut plan = Plan::new(None, 0, 0.0);
         let pauses = (0..12).map(|_| {
-            plan.failed(100, minute, None, 0.5);
+            plan.plan_retry(100, minute, None, 0.5);
             plan.next - 100
         });
         let pauses: Vec<_> = pauses.collect();
@@ -104,12 +104,12 @@ mod tests {
         assert_eq!(plan.failures, 12);
         for (random, pause) in [(0.0, 45), (1.0, 75)] {
             let mut plan = Plan::new(None, 0, 0.0);
-            plan.failed(0, minute, None, random);
+            plan.plan_retry(0, minute, None, random);
             assert_eq!(plan.next, pause);
         }
         // However often, and however short.
         plan.failures = u32::MAX;
-        plan.failed(0, Duration::from_millis(1), None, 0.0);
+        plan.plan_retry(0, Duration::from_millis(1), None, 0.0);
         assert!((1..=6 * 3600).contains(&plan.next));
     }
 
@@ -123,13 +123,13 @@ mod tests {
             (Some(i64::MAX), 7 * DAY),
         ] {
             let mut plan = Plan::new(None, 0, 0.0);
-            plan.failed(0, second, asked, 0.5);
+            plan.plan_retry(0, second, asked, 0.5);
             assert_eq!((plan.next, plan.failures), (next, 1), "{asked:?}");
         }
         let far = Plan {
             next: i64::MAX,
             failures: 3,
         };
-        assert_eq!(far.kept(10).next, 10 + 7 * DAY);
+        assert_eq!(far.limit_kept(10).next, 10 + 7 * DAY);
     }
 }

@@ -101,7 +101,7 @@ impl Store {
             certificate: FileName::from(self.folder.join(format!("{name}.pem"))),
             ..CertificateFiles::default()
         };
-        let details = Certificate::load(&files, None, false).ok()?.details;
+        let details = Certificate::from_files(&files, None, false).ok()?.details;
         Some(Validity {
             from: details.not_before,
             until: details.not_after,
@@ -113,7 +113,7 @@ impl Store {
     /// # Errors
     ///
     /// The file cannot be written.
-    pub fn keep(&self, name: &str, chain: &str, key: &str) -> io::Result<()> {
+    pub fn keep_certificate(&self, name: &str, chain: &str, key: &str) -> io::Result<()> {
         let text = format!("{}\n{key}", chain.trim_end());
         self.write(&format!("{name}.pem"), text.as_bytes())
     }
@@ -159,14 +159,14 @@ mod tests {
         let link = |name: String| std::os::unix::fs::symlink(&other, folder.join(name)).unwrap();
         link(".a.example.pem.fresh".into());
         link(format!(".probe.{}", std::process::id()));
-        store.keep("a.example", "chain", "key").unwrap();
+        store.keep_certificate("a.example", "chain", "key").unwrap();
         Store::open(&folder).unwrap();
         assert_eq!(fs::read_to_string(&other).unwrap(), "of somebody");
         // One that a killed process has left with other rights is not used.
         let left = folder.join(".a.example.pem.fresh");
         fs::write(&left, "half").unwrap();
         fs::set_permissions(&left, Permissions::from_mode(0o644)).unwrap();
-        store.keep("a.example", "chain", "key").unwrap();
+        store.keep_certificate("a.example", "chain", "key").unwrap();
         let kept = fs::metadata(folder.join("a.example.pem")).unwrap();
         assert_eq!(kept.permissions().mode() & 0o777, 0o600);
         fs::remove_dir_all(folder).unwrap();
@@ -179,7 +179,9 @@ mod tests {
         let path = folder.join("a/b");
         let mode = |path: &Path| fs::metadata(path).unwrap().permissions().mode() & 0o777;
         assert_eq!(mode(&path), 0o700);
-        store.keep("a.example", "chain\n\n", "key").unwrap();
+        store
+            .keep_certificate("a.example", "chain\n\n", "key")
+            .unwrap();
         let file = path.join("a.example.pem");
         assert_eq!(fs::read_to_string(&file).unwrap(), "chain\nkey");
         assert_eq!(mode(&file), 0o600);

@@ -71,7 +71,7 @@ pub struct NameStatus {
 
 /// Returns a text about names that wait for a certificate, or for another one in vain; empty if there are
 /// none.
-pub fn waiting(names: &[NameStatus]) -> String {
+pub fn describe_waiting(names: &[NameStatus]) -> String {
     waiting_at(names, unix_now())
 }
 
@@ -151,7 +151,7 @@ impl Acme {
                 let fresh = || {
                     let validity = store.validity(name);
                     let failed = failures.get(name).filter(|plan| plan.failures > 0);
-                    let failed = failed.map(|plan| plan.kept(now));
+                    let failed = failed.map(|plan| plan.limit_kept(now));
                     let fresh = || Plan::new(validity, now, fastrand::f64());
                     Name {
                         plan: failed.unwrap_or_else(fresh),
@@ -192,7 +192,7 @@ impl Acme {
                     continue;
                 }
             };
-            let result = order::obtain(&settings, &store, &name).await;
+            let result = order::obtain_certificate(&settings, &store, &name).await;
             self.note(&name, &settings, &store, result);
         }
     }
@@ -220,7 +220,7 @@ impl Acme {
             Err(order::Failure { error, not_before }) => {
                 state.failed += 1;
                 let first = settings.retry_interval;
-                one.plan.failed(now, first, not_before, random);
+                one.plan.plan_retry(now, first, not_before, random);
                 let (failures, seconds) = (one.plan.failures, one.plan.next - now);
                 tracing::warn!(
                     name,
@@ -282,18 +282,18 @@ impl Subsystem for Acme {
             let state = self.inner.state.lock();
             (state.issued, state.failed)
         };
-        out.family(
+        out.begin_family(
             "evenkeel_acme_orders_total",
             Type::Counter,
             "Certificates ordered by ACME: issued, or not.",
         );
-        out.sample(&[("result", "issued")], issued as f64);
-        out.sample(&[("result", "failed")], failed as f64);
+        out.add_sample(&[("result", "issued")], issued as f64);
+        out.add_sample(&[("result", "failed")], failed as f64);
         let names = self.names();
         let mut gauge = |name, help, read: fn(&NameStatus) -> f64| {
-            out.family(name, Type::Gauge, help);
+            out.begin_family(name, Type::Gauge, help);
             for one in &names {
-                out.sample(&[("name", &one.name)], read(one));
+                out.add_sample(&[("name", &one.name)], read(one));
             }
         };
         gauge(
@@ -310,7 +310,7 @@ impl Subsystem for Acme {
 
     fn endpoints(&self) -> Vec<Endpoint> {
         let this = self.clone();
-        vec![Endpoint::show(
+        vec![Endpoint::with_value(
             "/v1/acme",
             "Names whose certificates come from an authority by ACME",
             move || this.names(),

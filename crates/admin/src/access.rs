@@ -116,7 +116,7 @@ impl Access {
     }
 
     /// Lets a user in whose password is right.
-    pub(crate) async fn login(
+    pub(crate) async fn check_login(
         &self,
         name: &str,
         password: &str,
@@ -131,7 +131,7 @@ impl Access {
         };
         let permit = Arc::clone(&self.checks).acquire_owned().await;
         // After those that were before it, whose failures count.
-        if let Some(wait) = self.failures.lock().wait(name, from, now) {
+        if let Some(wait) = self.failures.lock().wait_time(name, from, now) {
             return Err(NoLogin::Wait(wait));
         }
         let users = self.users.load_full();
@@ -140,7 +140,7 @@ impl Access {
                 let (users, name, password) =
                     (Arc::clone(users), name.to_owned(), password.to_owned());
                 let check = move || {
-                    let right = users.are(&name, &password);
+                    let right = users.check_password(&name, &password);
                     drop(permit);
                     right
                 };
@@ -156,15 +156,15 @@ impl Access {
             self.failures.lock().count(name, from, now);
             return Err(NoLogin::Wrong);
         };
-        self.failures.lock().succeeded(name, from, now);
-        self.begin(name, user, now)
+        self.failures.lock().forget_failures(name, from, now);
+        self.begin_session(name, user, now)
     }
 
     /// Counts a login whose name or password is longer than any can be. Nothing is compared.
     fn refuse_long(&self, name: &str, from: IpAddr, now: Instant) -> NoLogin {
         let name = if name.len() > MAX_USER { "" } else { name };
         let mut failures = self.failures.lock();
-        if let Some(wait) = failures.wait(name, from, now) {
+        if let Some(wait) = failures.wait_time(name, from, now) {
             return NoLogin::Wait(wait);
         }
         failures.count(name, from, now);
@@ -179,8 +179,8 @@ impl Access {
             .is_some_and(|users| users.get(name).is_some())
     }
 
-    fn begin(&self, name: &str, user: &User, now: Instant) -> Result<Login, NoLogin> {
-        let random = || evenkeel_net::random::<32>().map_err(|_| NoLogin::NoRandom);
+    fn begin_session(&self, name: &str, user: &User, now: Instant) -> Result<Login, NoLogin> {
+        let random = || evenkeel_net::random_bytes::<32>().map_err(|_| NoLogin::NoRandom);
         let cookie = URL_SAFE_NO_PAD.encode(random()?);
         let csrf = URL_SAFE_NO_PAD.encode(random()?);
         let session = Session {
@@ -209,7 +209,7 @@ impl Access {
     }
 
     /// Returns the session of a cookie and what its user may do. The question counts as a use of the session.
-    pub(crate) fn session(&self, cookie: &str, now: Instant) -> Option<(Session, Role)> {
+    pub(crate) fn use_session(&self, cookie: &str, now: Instant) -> Option<(Session, Role)> {
         let key = sha256(cookie.as_bytes());
         let mut sessions = self.sessions.lock();
         let session = sessions.by_cookie.get_mut(&key)?;
@@ -231,12 +231,12 @@ impl Access {
     }
 
     /// Returns the longest time that a login lasts.
-    pub(crate) fn lifetime(&self) -> Duration {
+    pub(crate) fn session_lifetime(&self) -> Duration {
         self.lifetime
     }
 
     /// Ends the session of a cookie.
-    pub(crate) fn logout(&self, cookie: &str) {
+    pub(crate) fn end_session(&self, cookie: &str) {
         self.sessions
             .lock()
             .by_cookie
@@ -305,7 +305,7 @@ struct Failures {
 }
 
 impl Failures {
-    fn both(name: &str, from: IpAddr) -> [(Whose, u32); 2] {
+    fn failure_keys(name: &str, from: IpAddr) -> [(Whose, u32); 2] {
         [
             (Whose::Address(network_of(from)), FREE_FAILURES),
             (Whose::User(name.to_owned()), FREE_FAILURES_OF_USER),
@@ -313,11 +313,11 @@ impl Failures {
     }
 
     /// Returns how long somebody who logs in as `name` from that address must wait.
-    fn wait(&self, name: &str, from: IpAddr, now: Instant) -> Option<Duration> {
+    fn wait_time(&self, name: &str, from: IpAddr, now: Instant) -> Option<Duration> {
         let is_welcome = self
             .welcome
             .contains_key(&(network_of(from), name.to_owned()));
-        let waits = Self::both(name, from)
+        let waits = Self::failure_keys(name, from)
             .into_iter()
             .filter(|(whose, _)| !is_welcome || matches!(whose, Whose::Address(_)))
             .filter_map(|(whose, free)| {
@@ -337,7 +337,7 @@ impl Failures {
             self.counts
                 .retain(|_, count| now.duration_since(count.last) < FORGET);
         }
-        for (whose, _) in Self::both(name, from) {
+        for (whose, _) in Self::failure_keys(name, from) {
             if self.counts.len() >= MAX_COUNTED && !self.counts.contains_key(&whose) {
                 // Somebody fills the table: the one that has failed longest ago makes room.
                 let oldest = self.counts.iter().min_by_key(|(_, count)| count.last);
@@ -358,8 +358,8 @@ impl Failures {
     }
 
     /// Notes that a user has logged in: failures before that are forgotten.
-    fn succeeded(&mut self, name: &str, from: IpAddr, now: Instant) {
-        for (whose, _) in Self::both(name, from) {
+    fn forget_failures(&mut self, name: &str, from: IpAddr, now: Instant) {
+        for (whose, _) in Self::failure_keys(name, from) {
             self.counts.remove(&whose);
         }
         let whose = (network_of(from), name.to_owned());
@@ -392,9 +392,12 @@ pub(crate) mod tests {
     #[tokio::test]
     async fn a_login_lasts_while_it_is_used_and_not_for_ever() {
         let (access, begun) = (access(), Instant::now());
-        let login = access.login("anna", "secret", FROM, begun).await.unwrap();
+        let login = access
+            .check_login("anna", "secret", FROM, begun)
+            .await
+            .unwrap();
         assert_eq!(login.role, Role::Administer);
-        let ask = |now: Duration| access.session(&login.cookie, begun + now);
+        let ask = |now: Duration| access.use_session(&login.cookie, begun + now);
         let (session, role) = ask(seconds(1)).unwrap();
         assert_eq!((session.user.as_str(), role), ("anna", Role::Administer));
         assert!(session.is_csrf(&login.csrf));
@@ -405,29 +408,38 @@ pub(crate) mod tests {
         }
         assert!(ask(seconds(12 * 3600)).is_none(), "used, but too old");
 
-        let login = access.login("anna", "secret", FROM, begun).await.unwrap();
+        let login = access
+            .check_login("anna", "secret", FROM, begun)
+            .await
+            .unwrap();
         let looked_at = |now: Duration| access.look_at(&login.cookie, begun + now).is_some();
         assert!(looked_at(seconds(3599)) && !looked_at(seconds(3601)));
         assert!(
             access
-                .session(&login.cookie, begun + seconds(3601))
+                .use_session(&login.cookie, begun + seconds(3601))
                 .is_none()
         );
-        assert!(access.session("", begun).is_none());
+        assert!(access.use_session("", begun).is_none());
 
-        let login = access.login("anna", "secret", FROM, begun).await.unwrap();
-        access.logout(&login.cookie);
-        assert!(access.session(&login.cookie, begun).is_none());
+        let login = access
+            .check_login("anna", "secret", FROM, begun)
+            .await
+            .unwrap();
+        access.end_session(&login.cookie);
+        assert!(access.use_session(&login.cookie, begun).is_none());
     }
 
     #[tokio::test]
     async fn a_session_ends_with_the_line_of_its_user() {
         let (access, now) = (access(), Instant::now());
-        let login = access.login("anna", "secret", FROM, now).await.unwrap();
+        let login = access
+            .check_login("anna", "secret", FROM, now)
+            .await
+            .unwrap();
         access.users.store(Some(Arc::new(users())));
-        assert!(access.session(&login.cookie, now).is_some());
+        assert!(access.use_session(&login.cookie, now).is_some());
         access.users.store(None);
-        assert!(access.session(&login.cookie, now).is_none());
+        assert!(access.use_session(&login.cookie, now).is_none());
     }
 
     #[tokio::test]
@@ -435,29 +447,44 @@ pub(crate) mod tests {
         let (access, now) = (access(), Instant::now());
         let at = |after: u64| now + seconds(after);
         for _ in 0..FREE_FAILURES {
-            let wrong = access.login("anna", "wrong", FROM, now).await;
+            let wrong = access.check_login("anna", "wrong", FROM, now).await;
             assert_eq!(wrong, Err(NoLogin::Wrong));
         }
-        let wait = access.login("anna", "secret", FROM, now).await;
+        let wait = access.check_login("anna", "secret", FROM, now).await;
         assert_eq!(wait, Err(NoLogin::Wait(FIRST_WAIT)), "even if it is right");
         let elsewhere = "192.0.2.2".parse().unwrap();
-        assert!(access.login("anna", "secret", elsewhere, now).await.is_ok());
+        assert!(
+            access
+                .check_login("anna", "secret", elsewhere, now)
+                .await
+                .is_ok()
+        );
         // Waiting is no failure.
-        let wait = access.login("anna", "secret", FROM, at(9)).await;
+        let wait = access.check_login("anna", "secret", FROM, at(9)).await;
         assert_eq!(wait, Err(NoLogin::Wait(seconds(1))));
         assert_eq!(
-            access.login("bert", "x", FROM, at(10)).await,
+            access.check_login("bert", "x", FROM, at(10)).await,
             Err(NoLogin::Wrong)
         );
-        let wait = access.login("anna", "secret", FROM, at(10)).await;
+        let wait = access.check_login("anna", "secret", FROM, at(10)).await;
         assert_eq!(wait, Err(NoLogin::Wait(FIRST_WAIT * 2)));
-        assert!(access.login("anna", "secret", FROM, at(30)).await.is_ok());
+        assert!(
+            access
+                .check_login("anna", "secret", FROM, at(30))
+                .await
+                .is_ok()
+        );
         // All is forgotten.
         assert_eq!(
-            access.login("anna", "x", FROM, at(31)).await,
+            access.check_login("anna", "x", FROM, at(31)).await,
             Err(NoLogin::Wrong)
         );
-        assert!(access.login("anna", "secret", FROM, at(31)).await.is_ok());
+        assert!(
+            access
+                .check_login("anna", "secret", FROM, at(31))
+                .await
+                .is_ok()
+        );
     }
 
     #[test]
@@ -472,11 +499,11 @@ pub(crate) mod tests {
         // Whoever comes from everywhere is slowed down by the user's name.
         assert_eq!(
             failures
-                .wait("anna", FROM, later)
+                .wait_time("anna", FROM, later)
                 .map(|wait| wait > seconds(800)),
             Some(true)
         );
-        assert_eq!(failures.wait("bert", FROM, later), None);
+        assert_eq!(failures.wait_time("bert", FROM, later), None);
     }
 
     #[tokio::test]
@@ -487,14 +514,14 @@ pub(crate) mod tests {
         let _full = access.queue.acquire_many((CHECKS + MAX_WAITING) as u32);
         let (long, longer) = ("x".repeat(MAX_PASSWORD + 1), "x".repeat(60_000));
         for (name, password) in [("anna", &long), ("anna", &longer), (&*longer, &longer)] {
-            let login = access.login(name, password, FROM, now).await;
+            let login = access.check_login(name, password, FROM, now).await;
             assert_eq!(login, Err(NoLogin::Wrong));
         }
         for _ in 3..FREE_FAILURES {
-            let login = access.login("anna", &long, FROM, now).await;
+            let login = access.check_login("anna", &long, FROM, now).await;
             assert_eq!(login, Err(NoLogin::Wrong));
         }
-        let login = access.login("anna", &long, FROM, now).await;
+        let login = access.check_login("anna", &long, FROM, now).await;
         assert_eq!(login, Err(NoLogin::Wait(FIRST_WAIT)));
         let longest = |whose: &Whose| match whose {
             Whose::User(name) => name.len(),
@@ -512,22 +539,25 @@ pub(crate) mod tests {
     #[test]
     fn n17_a_user_is_not_kept_out_by_others_where_the_user_has_been_before() {
         let (mut failures, now) = (Failures::default(), Instant::now());
-        failures.succeeded("anna", FROM, now);
+        failures.forget_failures("anna", FROM, now);
         for number in 0..2 * FREE_FAILURES_OF_USER {
             let from = std::net::Ipv4Addr::from_bits(number).into();
             failures.count("anna", from, now);
         }
         let elsewhere = "192.0.2.2".parse().unwrap();
-        assert_eq!(failures.wait("anna", elsewhere, now), Some(LONGEST_WAIT));
-        assert_eq!(failures.wait("anna", FROM, now), None);
+        assert_eq!(
+            failures.wait_time("anna", elsewhere, now),
+            Some(LONGEST_WAIT)
+        );
+        assert_eq!(failures.wait_time("anna", FROM, now), None);
         // Its own failures count there, too.
         for _ in 0..FREE_FAILURES {
             failures.count("anna", FROM, now);
         }
-        assert_eq!(failures.wait("anna", FROM, now), Some(FIRST_WAIT));
+        assert_eq!(failures.wait_time("anna", FROM, now), Some(FIRST_WAIT));
         for number in 0..2 * MAX_WELCOME as u32 {
             let from = std::net::Ipv4Addr::from_bits(number).into();
-            failures.succeeded("bert", from, now + Duration::from_millis(number.into()));
+            failures.forget_failures("bert", from, now + Duration::from_millis(number.into()));
         }
         assert_eq!(failures.welcome.len(), MAX_WELCOME);
         assert!(!failures.welcome.contains_key(&(FROM, "anna".into())));
@@ -538,12 +568,12 @@ pub(crate) mod tests {
         let (access, now) = (access(), Instant::now());
         let users = access.users.load_full().unwrap();
         let anna = users.get("anna").unwrap();
-        let first = access.begin("anna", anna, now).unwrap();
+        let first = access.begin_session("anna", anna, now).unwrap();
         for number in 0..MAX_SESSIONS {
             let at = now + Duration::from_millis(1 + number as u64);
-            access.begin("anna", anna, at).unwrap();
+            access.begin_session("anna", anna, at).unwrap();
         }
         assert_eq!(access.sessions.lock().by_cookie.len(), MAX_SESSIONS);
-        assert!(access.session(&first.cookie, now).is_none());
+        assert!(access.use_session(&first.cookie, now).is_none());
     }
 }

@@ -46,13 +46,13 @@ pub struct Counts {
 
 impl Counts {
     /// Records written.
-    pub fn written(&self) -> u64 {
+    pub fn written_records(&self) -> u64 {
         self.written.load(Ordering::Relaxed)
     }
 
     /// Records lost because they could not be written. Records that the data plane dropped because the queue
     /// was full are counted there.
-    pub fn lost(&self) -> u64 {
+    pub fn lost_records(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 }
@@ -64,7 +64,7 @@ impl Writer {
     ///
     /// The file cannot be opened, or no thread be started.
     pub fn start(target: &Target, lines: Queue, counts: Counts) -> io::Result<Writer> {
-        let mut sink = Sink::open(target)?;
+        let mut sink = Sink::open_target(target)?;
         let next = Arc::default();
         let of_thread = Arc::clone(&next);
         let thread = std::thread::Builder::new()
@@ -74,13 +74,13 @@ impl Writer {
     }
 
     /// Opens `target` anew, after the file was moved away. If that fails, the log stays where it is.
-    pub fn reopen(&self, target: &Target) {
+    pub fn reopen_target(&self, target: &Target) {
         self.next().open = Some(target.clone());
     }
 
     /// Writes nothing before `other` has written everything, as the configuration names another file or
     /// format from now on. Say it before workers get the log that this one writes.
-    pub fn follow(&self, other: Writer) {
+    pub fn write_after(&self, other: Writer) {
         self.next().before = Some(other);
     }
 
@@ -89,7 +89,7 @@ impl Writer {
     }
 
     /// Waits until everything is written. All workers must have let go of the log.
-    pub fn finish(self) {
+    pub fn finish_writing(self) {
         if self.thread.join().is_err() {
             tracing::error!("the access log's thread has panicked; its last records are lost");
         }
@@ -104,7 +104,7 @@ enum Sink {
 }
 
 impl Sink {
-    fn open(target: &Target) -> io::Result<Sink> {
+    fn open_target(target: &Target) -> io::Result<Sink> {
         match target {
             Target::Stdout => Ok(Sink::Stdout),
             Target::File(path) => {
@@ -144,7 +144,7 @@ struct Batch {
 }
 
 impl Batch {
-    fn add(&mut self, mut lines: Vec<u8>) {
+    fn add_lines(&mut self, mut lines: Vec<u8>) {
         match self.bytes.is_empty() {
             true => self.bytes = lines,
             false => self.bytes.append(&mut lines),
@@ -154,7 +154,8 @@ impl Batch {
     /// Writes everything, or what can be written: how many lines are in the sink now, and
     /// how many were given up.
     fn write(&mut self, sink: &mut Sink) -> (u64, u64, io::Result<()>) {
-        let lines = |bytes: &[u8]| -> u64 { bytes.chunks(255).map(ends).map(u64::from).sum() };
+        let lines =
+            |bytes: &[u8]| -> u64 { bytes.chunks(255).map(count_line_ends).map(u64::from).sum() };
         let before = self.written;
         let mut result = Ok(());
         while result.is_ok() && self.written < self.bytes.len() {
@@ -186,7 +187,7 @@ impl Batch {
 
     /// Forgets the line that was begun in the old sink, as the sink is another one now; returns the number of
     /// lost lines.
-    fn forget(&mut self) -> u64 {
+    fn forget_begun_line(&mut self) -> u64 {
         let lost = u64::from(!self.bytes.is_empty());
         *self = Batch::default();
         lost
@@ -200,20 +201,22 @@ fn write_all(lines: &Queue, sink: &mut Sink, next: &Mutex<Next>, counts: &Counts
         let first = lines.take(LOOK);
         let next = std::mem::take(&mut *next.lock().unwrap_or_else(PoisonError::into_inner));
         if let Some(before) = next.before {
-            before.finish();
+            before.finish_writing();
         }
         if let Some(target) = next.open {
-            match Sink::open(&target) {
+            match Sink::open_target(&target) {
                 Ok(opened) => {
                     *sink = opened;
-                    counts.lost.fetch_add(batch.forget(), Ordering::Relaxed);
+                    counts
+                        .lost
+                        .fetch_add(batch.forget_begun_line(), Ordering::Relaxed);
                 }
                 Err(error) => tracing::error!("{error}; the access log stays where it is"),
             }
         }
         let mut ended = match first {
             Ok(more) => {
-                batch.add(more);
+                batch.add_lines(more);
                 false
             }
             Err(RecvTimeoutError::Timeout) if batch.bytes.is_empty() => continue,
@@ -222,7 +225,7 @@ fn write_all(lines: &Queue, sink: &mut Sink, next: &Mutex<Next>, counts: &Counts
         };
         while !ended && batch.bytes.len() < BATCH {
             match lines.try_take() {
-                Ok(more) => batch.add(more),
+                Ok(more) => batch.add_lines(more),
                 Err(TryRecvError::Empty) => break,
                 Err(TryRecvError::Disconnected) => ended = true,
             }
@@ -230,9 +233,11 @@ fn write_all(lines: &Queue, sink: &mut Sink, next: &Mutex<Next>, counts: &Counts
         let (written, lost, result) = batch.write(sink);
         counts.written.fetch_add(written, Ordering::Relaxed);
         counts.lost.fetch_add(lost, Ordering::Relaxed);
-        complaints.note(result, lost);
+        complaints.report_result(result, lost);
         if ended {
-            counts.lost.fetch_add(batch.forget(), Ordering::Relaxed);
+            counts
+                .lost
+                .fetch_add(batch.forget_begun_line(), Ordering::Relaxed);
             return;
         }
     }
@@ -240,7 +245,7 @@ fn write_all(lines: &Queue, sink: &mut Sink, next: &Mutex<Next>, counts: &Counts
 
 /// Counts the lines that end in at most 255 bytes, so that a byte holds the number: many bytes are compared
 /// at once.
-fn ends(bytes: &[u8]) -> u8 {
+fn count_line_ends(bytes: &[u8]) -> u8 {
     bytes.iter().map(|&byte| u8::from(byte == b'\n')).sum()
 }
 
@@ -255,7 +260,7 @@ struct Complaints {
 }
 
 impl Complaints {
-    fn note(&mut self, result: io::Result<()>, lost: u64) {
+    fn report_result(&mut self, result: io::Result<()>, lost: u64) {
         let Err(error) = result else {
             if std::mem::take(&mut self.failing) {
                 let lost = std::mem::take(&mut self.lost);
@@ -265,10 +270,10 @@ impl Complaints {
         };
         self.failing = true;
         self.lost += lost;
-        if let Some(shortage) = Shortage::of(&error) {
-            shortage.met("write the access log");
+        if let Some(shortage) = Shortage::of_error(&error) {
+            shortage.report_failure("write the access log");
         }
-        if let Some(left_out) = self.throttle.turn() {
+        if let Some(left_out) = self.throttle.allow_line() {
             let lost = self.lost;
             tracing::error!(%error, lost, left_out, "cannot write the access log; records are lost");
         }
@@ -287,7 +292,7 @@ pub(crate) mod tests {
 
     use super::*;
 
-    pub(crate) fn record(target: &str) -> Record<'static> {
+    pub(crate) fn sample_record(target: &str) -> Record<'static> {
         Record {
             at: UNIX_EPOCH + Duration::from_millis(1_709_210_096_789),
             client: Peer(Some("[::1]:4711".parse().unwrap())),
@@ -328,15 +333,15 @@ pub(crate) mod tests {
     }
 
     fn push(record: &Record<'_>, lines: &mut Vec<u8>) {
-        Formatted::of(LogFormat::Json).push(record, lines);
+        Formatted::with_format(LogFormat::Json).push(record, lines);
     }
 
     fn channel() -> (AccessLog, Queue) {
-        AccessLog::channel(Box::new(Formatted::of(LogFormat::Json)))
+        AccessLog::new_channel(Box::new(Formatted::with_format(LogFormat::Json)))
     }
 
     fn send(log: &mut AccessLog, target: &str) {
-        assert!(log.record(&record(target)));
+        assert!(log.push_record(&sample_record(target)));
         log.hand_over();
     }
 
@@ -375,17 +380,17 @@ pub(crate) mod tests {
         let counts = Counts::default();
         let writer = Writer::start(&target, lines, counts.clone()).unwrap();
         send(&mut log, "/first");
-        while counts.written() == 0 {
+        while counts.written_records() == 0 {
             std::thread::yield_now();
         }
         std::fs::rename(directory.0.join("log"), directory.0.join("log.1")).unwrap();
-        writer.reopen(&target);
+        writer.reopen_target(&target);
         send(&mut log, "/second");
         drop(log);
-        writer.finish();
+        writer.finish_writing();
         assert_eq!(directory.targets("log.1"), ["/old", "/first"]);
         assert_eq!(directory.targets("log"), ["/second"]);
-        assert_eq!((counts.written(), counts.lost()), (2, 0));
+        assert_eq!((counts.written_records(), counts.lost_records()), (2, 0));
     }
 
     #[test]
@@ -397,27 +402,27 @@ pub(crate) mod tests {
         let before = Writer::start(&target, lines, counts.clone()).unwrap();
         let (mut new, lines) = channel();
         let writer = Writer::start(&target, lines, counts.clone()).unwrap();
-        writer.follow(before);
+        writer.write_after(before);
         send(&mut new, "/new");
         // A worker that has not heard of it yet.
         send(&mut old, "/old");
-        assert!(old.record(&record("/last")));
+        assert!(old.push_record(&sample_record("/last")));
         drop(old);
         drop(new);
-        writer.finish();
+        writer.finish_writing();
         assert_eq!(directory.targets("log"), ["/old", "/last", "/new"]);
-        assert_eq!((counts.written(), counts.lost()), (3, 0));
+        assert_eq!((counts.written_records(), counts.lost_records()), (3, 0));
     }
 
     #[test]
     fn s5_a_line_that_a_full_disk_has_cut_is_whole_in_the_end() {
         let directory = Directory::new("full");
         let path = directory.0.join("log");
-        let mut sink = Sink::open(&Target::File(path.clone())).unwrap();
-        let mut full = Sink::open(&Target::File("/dev/full".into())).unwrap();
+        let mut sink = Sink::open_target(&Target::File(path.clone())).unwrap();
+        let mut full = Sink::open_target(&Target::File("/dev/full".into())).unwrap();
         let mut batch = Batch::default();
         for target in ["/1", "/2", "/3"] {
-            push(&record(target), &mut batch.bytes);
+            push(&sample_record(target), &mut batch.bytes);
         }
         let all = batch.bytes.clone();
         // The disk took one line and a half, as a partial write tells it.
@@ -430,19 +435,19 @@ pub(crate) mod tests {
         let (written, lost, result) = batch.write(&mut full);
         assert_eq!((written, lost, result.is_err()), (0, 1, true));
         // The disk is still full: what is new is lost, what was begun is kept.
-        push(&record("/4"), &mut batch.bytes);
+        push(&sample_record("/4"), &mut batch.bytes);
         let (written, lost, result) = batch.write(&mut full);
         assert_eq!((written, lost, result.is_err()), (0, 1, true));
-        push(&record("/5"), &mut batch.bytes);
+        push(&sample_record("/5"), &mut batch.bytes);
         let (written, lost, result) = batch.write(&mut sink);
         assert_eq!((written, lost, result.is_ok()), (2, 0, true));
         assert_eq!(directory.targets("log"), ["/1", "/2", "/5"]);
         assert!(batch.bytes.is_empty() && batch.written == 0);
         // Another file does not get the end of a line of this one.
-        push(&record("/6"), &mut batch.bytes);
+        push(&sample_record("/6"), &mut batch.bytes);
         batch.written = 5;
-        assert_eq!(batch.forget(), 1);
-        assert_eq!(batch.forget(), 0);
+        assert_eq!(batch.forget_begun_line(), 1);
+        assert_eq!(batch.forget_begun_line(), 0);
     }
 
     #[test]
@@ -456,8 +461,8 @@ pub(crate) mod tests {
             send(&mut log, "/");
         }
         drop(log);
-        writer.finish();
-        assert_eq!((counts.written(), counts.lost()), (0, 3));
+        writer.finish_writing();
+        assert_eq!((counts.written_records(), counts.lost_records()), (0, 3));
     }
 
     #[test]

@@ -13,7 +13,7 @@ use evenkeel_manager::service::Service;
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::inherited::{self, Handed};
-use evenkeel_net::listen::{self, Options, why};
+use evenkeel_net::listen::{self, Options, explain_error};
 use evenkeel_net::writable;
 use evenkeel_tls::certificate::Details;
 use evenkeel_tls::listener::Listener;
@@ -48,7 +48,7 @@ const TICKETS: &str = "admin_tickets";
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot listen on {address} for the admin API: {}; choose another address with listen in [admin]",
-    why(source)
+    explain_error(source)
 )]
 pub struct CannotListen {
     address: SocketAddr,
@@ -61,14 +61,14 @@ impl Address {
     /// # Errors
     ///
     /// The address cannot be listened on.
-    pub async fn bind(&self, settings: &Admin) -> Result<TcpListener, CannotListen> {
+    pub async fn bind_listener(&self, settings: &Admin) -> Result<TcpListener, CannotListen> {
         let address = settings.listen;
         let cannot_listen = |source| CannotListen { address, source };
         let options = Options {
             whose: WHOSE,
             ..Options::default()
         };
-        let listener = listen::bind(address, 1, options);
+        let listener = listen::bind_sockets(address, 1, options);
         let listener = listener.and_then(|mut all| all.pop().ok_or(io::ErrorKind::NotFound.into()));
         let listener = listener.map_err(cannot_listen)?;
         let real = listener.local_addr().map_err(cannot_listen)?;
@@ -79,21 +79,21 @@ impl Address {
     }
 
     /// Returns a receiver that says whether clients are left to another process.
-    pub(crate) fn rests(&self) -> watch::Receiver<bool> {
+    pub(crate) fn watch_handover(&self) -> watch::Receiver<bool> {
         self.rests.subscribe()
     }
 }
 
 /// Returns the users of the configuration, if it names some.
-fn users(admin: Option<&Admin>) -> Result<Option<Users>, Vec<Problem>> {
+fn load_users(admin: Option<&Admin>) -> Result<Option<Users>, Vec<Problem>> {
     let file = admin.and_then(|admin| admin.users_file.as_ref());
-    file.map(Users::load).transpose()
+    file.map(Users::from_file).transpose()
 }
 
 /// Returns the reason why the audit log could not be written.
 fn unwritable_log(admin: &Admin) -> Option<PrepareError> {
     let path = admin.audit_log.as_ref()?;
-    let error = writable::check(path, "admin.audit_log").err()?;
+    let error = writable::check_path(path, "admin.audit_log").err()?;
     Some(PrepareError::other(error))
 }
 
@@ -111,7 +111,7 @@ impl Subsystem for Address {
         if let Some(error) = admin.filter(|_| is_start).and_then(unwritable_log) {
             return Err(vec![error]);
         }
-        let found = users(admin).map_err(PrepareError::files)?;
+        let found = load_users(admin).map_err(PrepareError::files)?;
         let known = Arc::clone(&self.users);
         // Where there is none any more, a restart lets everybody in, and not before.
         let set_users = move || {
@@ -122,7 +122,7 @@ impl Subsystem for Address {
         if tls.is_some() != *self.has_tls.get_or_init(|| tls.is_some()) {
             return Ok(Box::new(set_users));
         }
-        let server = self.tls.load(tls, "admin");
+        let server = self.tls.load_server(tls, "admin");
         let server = server.map_err(PrepareError::files)?;
         let tls = Arc::clone(&self.tls);
         Ok(Box::new(move || {
@@ -138,7 +138,7 @@ impl Subsystem for Address {
     fn sockets(&self) -> io::Result<Vec<Handed>> {
         let handle = self.handle.lock();
         let handed = handle.iter().map(|(address, listener)| {
-            let name = inherited::tcp(*address, WHOSE).into();
+            let name = inherited::tcp_name(*address, WHOSE).into();
             let socket = listener.try_clone()?.into();
             Ok(Handed { name, socket })
         });
@@ -172,8 +172,8 @@ impl Subsystem for Address {
 
     fn check(&self, config: &Config) -> PrepareErrors {
         let own = config.admin.as_ref();
-        let mut problems = Listener::check(own.and_then(|own| own.tls.as_ref()));
-        problems.extend(users(own).err().into_iter().flatten());
+        let mut problems = Listener::check_files(own.and_then(|own| own.tls.as_ref()));
+        problems.extend(load_users(own).err().into_iter().flatten());
         let mut errors = PrepareError::files(problems);
         errors.extend(own.and_then(unwritable_log));
         errors

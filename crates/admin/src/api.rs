@@ -36,7 +36,7 @@ use crate::actor::{Actor, Role};
 use crate::audit::{self, Audit, Entry};
 use crate::conn::Peer;
 use crate::error::ApiError;
-use crate::guard::{Guard, guard};
+use crate::guard::{Guard, check_request};
 use crate::login::{self, Cookies, SessionStatus};
 use crate::operation::{self, Operation, Operations};
 use crate::schema::Schema;
@@ -65,14 +65,16 @@ pub(crate) struct Doors {
     pub(crate) console: bool,
 }
 
-pub(crate) fn router(sources: Arc<Sources>, doors: Doors) -> Router {
+pub(crate) fn build_router(sources: Arc<Sources>, doors: Doors) -> Router {
     let operations = operations(&sources);
     let open = operations
         .all
         .iter()
         .filter(|operation| operation.role.is_none());
-    let guarded_by = doors.guard.opening(open.map(|operation| operation.path));
-    let description = openapi::document(&operations.all).to_string();
+    let guarded_by = doors
+        .guard
+        .with_open_paths(open.map(|operation| operation.path));
+    let description = openapi::build_document(&operations.all).to_string();
     let router = match doors.console {
         true => with_console(operations.into_router()),
         false => operations.into_router(),
@@ -95,7 +97,7 @@ pub(crate) fn router(sources: Arc<Sources>, doors: Doors) -> Router {
         // Bodies are limited there.
         .layer(DefaultBodyLimit::disable())
         .layer(middleware::from_fn(whole_requests))
-        .layer(middleware::from_fn_with_state(guarded_by, guard))
+        .layer(middleware::from_fn_with_state(guarded_by, check_request))
         .layer(middleware::map_response(errors_are_json))
 }
 
@@ -104,8 +106,8 @@ fn with_console(router: Router<Arc<Sources>>) -> Router<Arc<Sources>> {
     router
         .route("/", get(console::start))
         .route("/console", get(console::start))
-        .route("/console/", get(console::index))
-        .route("/console/{*path}", get(console::file))
+        .route("/console/", get(console::show_index))
+        .route("/console/{*path}", get(console::show_file))
         .route("/login/", get(console::login_page))
         .route("/login/{*path}", get(console::login_file))
 }
@@ -114,88 +116,88 @@ fn with_console(router: Router<Arc<Sources>>) -> Router<Arc<Sources>> {
 fn operations(sources: &Sources) -> Operations {
     let put = || Method::PUT;
     let own = Operations::new()
-        .add(
-            Operation::show::<Status>("/v1/status", "Everything, as it is now"),
+        .add_operation(
+            Operation::show_json::<Status>("/v1/status", "Everything, as it is now"),
             status,
         )
-        .add(
-            Operation::show::<Vec<RuleStatus>>("/v1/rules", "The rules"),
-            rules,
+        .add_operation(
+            Operation::show_json::<Vec<RuleStatus>>("/v1/rules", "The rules"),
+            show_rules,
         )
-        .add(
-            Operation::show::<Vec<GroupStatus>>("/v1/groups", "The groups with their members"),
-            groups,
+        .add_operation(
+            Operation::show_json::<Vec<GroupStatus>>("/v1/groups", "The groups with their members"),
+            show_groups,
         )
-        .add(
-            Operation::show::<GroupStatus>("/v1/groups/{group}", "One group"),
-            group,
+        .add_operation(
+            Operation::show_json::<GroupStatus>("/v1/groups/{group}", "One group"),
+            show_group,
         )
-        .add(
-            Operation::show::<MemberStatus>(
+        .add_operation(
+            Operation::show_json::<MemberStatus>(
                 "/v1/groups/{group}/members/{member}",
                 "One member of a group",
             ),
-            member,
+            show_member,
         )
-        .add(
-            Operation::show::<Explain>(
+        .add_operation(
+            Operation::show_json::<Explain>(
                 "/v1/groups/{group}/explain",
                 "Why requests go where they go, and where the next one of a client would",
             )
             .with_query::<ExplainQuery>(),
-            explain,
+            explain_group,
         )
-        .add(
-            Operation::show::<Vec<LocationStatus>>(
+        .add_operation(
+            Operation::show_json::<Vec<LocationStatus>>(
                 "/v1/locations",
                 "The locations with their loads",
             ),
-            locations,
+            show_locations,
         )
-        .add(
-            Operation::show::<Vec<ClusterStatus>>(
+        .add_operation(
+            Operation::show_json::<Vec<ClusterStatus>>(
                 "/v1/clusters",
                 "The clusters that clients negotiate for",
             ),
-            clusters,
+            show_clusters,
         )
-        .add(
-            Operation::show::<Vec<CertificateStatus>>(
+        .add_operation(
+            Operation::show_json::<Vec<CertificateStatus>>(
                 "/v1/certificates",
                 "The certificates that clients and members are shown",
             ),
-            certificates,
+            show_certificates,
         )
-        .add(
-            Operation::show::<Schema>("/v1/config/schema", "What may stand in the configuration"),
+        .add_operation(
+            Operation::show_json::<Schema>("/v1/config/schema", "What may stand in the configuration"),
             config_schema,
         )
-        .add(
-            Operation::show::<serde_json::Value>(
+        .add_operation(
+            Operation::show_json::<serde_json::Value>(
                 "/v1/openapi.json",
                 "This description, as OpenAPI 3.1 has it",
             ),
             describe,
         )
-        .add(
+        .add_operation(
             Operation::show_text(
                 "/metrics",
                 exposition::CONTENT_TYPE,
                 "Metrics, as Prometheus reads them",
             ),
-            metrics,
+            show_metrics,
         )
-        .add(
+        .add_operation(
             Operation::show_to_all::<Done>("/healthz", "Whether the process is alive"),
             healthz,
         )
-        .add(
+        .add_operation(
             Operation::show_to_all::<Done>("/readyz", "Whether clients should be sent here")
                 .with_query::<ReadyQuery>(),
             readyz,
         )
-        .add(
-            Operation::act::<SetStrategy, Done>(
+        .add_operation(
+            Operation::act_on_body::<SetStrategy, Done>(
                 put(),
                 "/v1/groups/{group}/strategy",
                 Role::Operate,
@@ -203,8 +205,8 @@ fn operations(sources: &Sources) -> Operations {
             ),
             set_strategy,
         )
-        .add(
-            Operation::act::<SetState, Done>(
+        .add_operation(
+            Operation::act_on_body::<SetState, Done>(
                 put(),
                 "/v1/groups/{group}/members/{member}/state",
                 Role::Operate,
@@ -212,8 +214,8 @@ fn operations(sources: &Sources) -> Operations {
             ),
             set_state,
         )
-        .add(
-            Operation::act::<SetWeight, Done>(
+        .add_operation(
+            Operation::act_on_body::<SetWeight, Done>(
                 put(),
                 "/v1/groups/{group}/members/{member}/weight",
                 Role::Operate,
@@ -221,8 +223,8 @@ fn operations(sources: &Sources) -> Operations {
             ),
             set_weight,
         )
-        .add(
-            Operation::act::<SetBackup, Done>(
+        .add_operation(
+            Operation::act_on_body::<SetBackup, Done>(
                 put(),
                 "/v1/groups/{group}/members/{member}/backup",
                 Role::Operate,
@@ -230,8 +232,8 @@ fn operations(sources: &Sources) -> Operations {
             ),
             set_backup,
         )
-        .add(
-            Operation::act::<SetEnabled, Done>(
+        .add_operation(
+            Operation::act_on_body::<SetEnabled, Done>(
                 put(),
                 "/v1/rules/{rule}/enabled",
                 Role::Operate,
@@ -239,8 +241,8 @@ fn operations(sources: &Sources) -> Operations {
             ),
             set_enabled,
         )
-        .add(
-            Operation::act::<SetMaintenance, Done>(
+        .add_operation(
+            Operation::act_on_body::<SetMaintenance, Done>(
                 put(),
                 "/v1/rules/{rule}/maintenance",
                 Role::Operate,
@@ -248,8 +250,8 @@ fn operations(sources: &Sources) -> Operations {
             ),
             set_maintenance,
         )
-        .add(
-            Operation::act::<SetMaintenance, Done>(
+        .add_operation(
+            Operation::act_on_body::<SetMaintenance, Done>(
                 put(),
                 "/v1/groups/{group}/maintenance",
                 Role::Operate,
@@ -258,16 +260,16 @@ fn operations(sources: &Sources) -> Operations {
             set_group_maintenance,
         )
         // A report changes nothing that an administrator has said: it is not in the audit log.
-        .add(
-            Operation::ask::<Report, Done>(
+        .add_operation(
+            Operation::post_question::<Report, Done>(
                 "/v1/locations/{location}/loads",
                 Role::Operate,
                 "Reports loads of a location",
             ),
-            report,
+            report_loads,
         )
-        .add(
-            Operation::act::<SetAlert, Done>(
+        .add_operation(
+            Operation::act_on_body::<SetAlert, Done>(
                 put(),
                 "/v1/locations/{location}/alert",
                 Role::Operate,
@@ -275,49 +277,49 @@ fn operations(sources: &Sources) -> Operations {
             ),
             set_alert,
         )
-        .add(
+        .add_operation(
             Operation::show_to_all::<SessionStatus>(
                 "/v1/session",
                 "Who asks, and what the user may do",
             ),
-            login::session,
+            login::show_session,
         )
-        .add(
-            Operation::act::<Credentials, LoggedIn>(
+        .add_operation(
+            Operation::act_on_body::<Credentials, LoggedIn>(
                 Method::POST,
                 "/v1/login",
                 None,
                 "Begins a session of a browser",
             ),
-            login::login,
+            login::handle_login,
         )
-        .add(
+        .add_operation(
             Operation::act_alone::<Done>("/v1/logout", None, "Ends a session"),
-            login::logout,
+            login::handle_logout,
         )
-        .add(
-            Operation::show::<Vec<Entry>>("/v1/audit", "The last changes, newest first"),
-            audit::show,
+        .add_operation(
+            Operation::show_json::<Vec<Entry>>("/v1/audit", "The last changes, newest first"),
+            audit::show_entries,
         )
-        .add(
+        .add_operation(
             Operation::act_alone::<Reloaded>(
                 "/v1/reload",
                 Role::Administer,
                 "Reads the configuration file and applies it",
             )
             .with_query::<ReloadQuery>(),
-            reload,
+            reload_config,
         )
-        .add(
+        .add_operation(
             Operation::act_alone::<Upgraded>(
                 "/v1/upgrade",
                 Role::Administer,
                 "Has the program that is now in the file of this one take over, and answers when it has",
             ),
-            upgrade,
+            upgrade_process,
         );
-    let own = live::api::operations(own);
-    let own = config_api::operations(own);
+    let own = live::api::add_operations(own);
+    let own = config_api::add_operations(own);
     let endpoints = sources.manager.subsystems().endpoints();
     endpoints.into_iter().fold(own, with_endpoint)
 }
@@ -332,15 +334,15 @@ fn with_endpoint(operations: Operations, endpoint: Endpoint) -> Operations {
                 Err(_) => StatusCode::INTERNAL_SERVER_ERROR.into_response(),
             };
             let operation = Operation::get(path, summary, operation::Answer::Json(form));
-            operations.add(operation, answer)
+            operations.add_operation(operation, answer)
         }
         Action::Do(act) => {
             let answer = async move |names: RawPathParams| -> Answer<Done> {
                 let names = names.iter().map(|(_, name)| name.to_owned()).collect();
-                act(names).await.map_err(failed)?;
+                act(names).await.map_err(command_error)?;
                 Ok(DONE)
             };
-            operations.add(
+            operations.add_operation(
                 Operation::act_alone::<Done>(path, Role::Operate, summary),
                 answer,
             )
@@ -357,13 +359,13 @@ async fn describe(Extension(description): Extension<Description>) -> impl IntoRe
     ([(CONTENT_TYPE, "application/json")], text)
 }
 
-fn failed(error: CommandError) -> ApiError {
+fn command_error(error: CommandError) -> ApiError {
     match error {
         CommandError::Unknown {
             kind,
             detail,
             allowed,
-        } => ApiError::unknown(kind, detail).allowed(allowed),
+        } => ApiError::not_found(kind, detail).with_allowed(allowed),
         CommandError::Failed { kind, detail } => {
             ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, kind, detail)
         }
@@ -381,7 +383,7 @@ async fn whole_requests(
     let limit = max_body(head.uri.path());
     match axum::body::to_bytes(body, limit).await {
         Ok(body) => {
-            peer.activity.begin();
+            peer.activity.mark_complete();
             next.run(Request::from_parts(head, body.into())).await
         }
         Err(error) => {
@@ -440,7 +442,7 @@ async fn errors_are_json(response: Response) -> Response {
     };
     let methods = allow.as_ref().and_then(|value| value.to_str().ok());
     let error = ApiError::new(status, error, detail)
-        .allowed(methods.into_iter().flat_map(|methods| methods.split(',')));
+        .with_allowed(methods.into_iter().flat_map(|methods| methods.split(',')));
     let mut response = error.into_response();
     if let Some(allow) = allow {
         response.headers_mut().insert(ALLOW, allow);
@@ -473,14 +475,14 @@ const MAX_ALLOWED: usize = 32;
 
 impl Sources {
     /// Returns the manager's refusal, with what it would have accepted.
-    pub(crate) fn refused(&self, error: ManageError) -> ApiError {
+    pub(crate) fn explain_refusal(&self, error: ManageError) -> ApiError {
         let detail = error.to_string();
         let allowed = self.alternatives(&error);
         let error = match error {
-            ManageError::NoRule(_) => ApiError::unknown("unknown_rule", detail),
-            ManageError::NoGroup(_) => ApiError::unknown("unknown_group", detail),
-            ManageError::NoMember { .. } => ApiError::unknown("unknown_member", detail),
-            ManageError::NoLocation(_) => ApiError::unknown("unknown_location", detail),
+            ManageError::NoRule(_) => ApiError::not_found("unknown_rule", detail),
+            ManageError::NoGroup(_) => ApiError::not_found("unknown_group", detail),
+            ManageError::NoMember { .. } => ApiError::not_found("unknown_member", detail),
+            ManageError::NoLocation(_) => ApiError::not_found("unknown_location", detail),
             ManageError::NoStrategy { .. } => ApiError::invalid("unknown_strategy", detail),
             ManageError::Param(_) => ApiError::invalid("bad_parameter", detail),
             ManageError::Weight(_) => ApiError::invalid("bad_weight", detail),
@@ -488,11 +490,13 @@ impl Sources {
             ManageError::TooManyLoads(_) => ApiError::invalid("too_many_loads", detail),
             ManageError::Apply(_) => ApiError::new(StatusCode::CONFLICT, "not_applied", detail),
         };
-        error.allowed(allowed)
+        error.with_allowed(allowed)
     }
 
-    fn done(&self, result: Result<(), ManageError>) -> Answer<Done> {
-        result.map(|()| DONE).map_err(|error| self.refused(error))
+    fn answer_done(&self, result: Result<(), ManageError>) -> Answer<Done> {
+        result
+            .map(|()| DONE)
+            .map_err(|error| self.explain_refusal(error))
     }
 
     fn alternatives(&self, error: &ManageError) -> Vec<String> {
@@ -508,14 +512,14 @@ impl Sources {
                 rules.map(|rule| rule.name).collect()
             }
             ManageError::NoGroup(_) => {
-                let groups = self.manager.groups();
+                let groups = self.manager.list_groups();
                 groups
                     .iter()
                     .map(|group| group.name().to_string())
                     .collect()
             }
             ManageError::NoMember { group, .. } => {
-                let groups = self.manager.groups();
+                let groups = self.manager.list_groups();
                 let group = groups.iter().find(|known| **known.name() == **group);
                 let members = group.iter().flat_map(|group| group.members());
                 members
@@ -543,7 +547,7 @@ async fn set_state(
     Body(body): Body<SetState>,
 ) -> Answer<Done> {
     let done = sources.manager.set_admin_state(&group, &member, body.state);
-    sources.done(done)
+    sources.answer_done(done)
 }
 
 async fn set_weight(
@@ -552,7 +556,7 @@ async fn set_weight(
     Body(body): Body<SetWeight>,
 ) -> Answer<Done> {
     let done = sources.manager.set_weight(&group, &member, body.weight);
-    sources.done(done)
+    sources.answer_done(done)
 }
 
 async fn set_backup(
@@ -561,7 +565,7 @@ async fn set_backup(
     Body(body): Body<SetBackup>,
 ) -> Answer<Done> {
     let done = sources.manager.set_backup(&group, &member, body.backup);
-    sources.done(done)
+    sources.answer_done(done)
 }
 
 async fn set_enabled(
@@ -570,7 +574,7 @@ async fn set_enabled(
     Body(body): Body<SetEnabled>,
 ) -> Answer<Done> {
     let done = sources.manager.set_rule_enabled(&rule, body.enabled);
-    sources.done(done)
+    sources.answer_done(done)
 }
 
 async fn set_maintenance(
@@ -579,7 +583,7 @@ async fn set_maintenance(
     Body(body): Body<SetMaintenance>,
 ) -> Answer<Done> {
     let done = sources.manager.set_maintenance(&rule, body.on);
-    sources.done(done)
+    sources.answer_done(done)
 }
 
 async fn set_group_maintenance(
@@ -588,7 +592,7 @@ async fn set_group_maintenance(
     Body(body): Body<SetMaintenance>,
 ) -> Answer<Done> {
     let done = sources.manager.set_group_maintenance(&group, body.on);
-    sources.done(done)
+    sources.answer_done(done)
 }
 
 async fn set_strategy(
@@ -598,10 +602,10 @@ async fn set_strategy(
 ) -> Answer<Done> {
     let params: Vec<(String, f64)> = body.params.into_iter().collect();
     let done = sources.manager.set_strategy(&group, &body.name, &params);
-    sources.done(done)
+    sources.answer_done(done)
 }
 
-async fn report(
+async fn report_loads(
     State(sources): State<Arc<Sources>>,
     Path(location): Path<String>,
     Body(body): Body<Report>,
@@ -617,8 +621,8 @@ async fn report(
         }
         loads.push((id, value));
     }
-    let done = sources.manager.report(&location, &loads);
-    sources.done(done)
+    let done = sources.manager.report_loads(&location, &loads);
+    sources.answer_done(done)
 }
 
 async fn set_alert(
@@ -627,12 +631,12 @@ async fn set_alert(
     Body(body): Body<SetAlert>,
 ) -> Answer<Done> {
     let done = sources.manager.set_alert(&location, body.alert);
-    sources.done(done)
+    sources.answer_done(done)
 }
 
 /// Has another process take over. A process that is told twice to be replaced has more to do already than it
 /// can.
-async fn upgrade(State(sources): State<Arc<Sources>>) -> Answer<Upgraded> {
+async fn upgrade_process(State(sources): State<Arc<Sources>>) -> Answer<Upgraded> {
     let busy = || {
         let detail = "an upgrade is under way, or the process ends";
         ApiError::new(StatusCode::CONFLICT, "busy", detail)
@@ -654,7 +658,7 @@ struct ReloadQuery {
     force: bool,
 }
 
-async fn reload(
+async fn reload_config(
     State(sources): State<Arc<Sources>>,
     Extension(actor): Extension<Actor>,
     query: Result<Query<ReloadQuery>, QueryRejection>,
@@ -677,11 +681,11 @@ async fn reload(
             notes: applied.notes,
         })),
         Err(ReloadError::Config(errors)) => {
-            let problems = config_api::told(&errors);
+            let problems = config_api::list_problems(&errors);
             let refused = ApiError::invalid("bad_configuration", errors.to_string());
-            Err(refused.with(serde_json::json!({ "problems": problems })))
+            Err(refused.with_fields(serde_json::json!({ "problems": problems })))
         }
-        Err(ReloadError::Apply(error)) => Err(sources.refused(error.into())),
+        Err(ReloadError::Apply(error)) => Err(sources.explain_refusal(error.into())),
         Err(error @ ReloadError::NoRules(_)) => {
             let status = StatusCode::CONFLICT;
             Err(ApiError::new(status, "no_rules", error.to_string()))
@@ -696,7 +700,7 @@ struct ExplainQuery {
     client: Option<IpAddr>,
 }
 
-async fn explain(
+async fn explain_group(
     State(sources): State<Arc<Sources>>,
     Path(group): Path<String>,
     query: Result<Query<ExplainQuery>, QueryRejection>,
@@ -706,7 +710,7 @@ async fn explain(
         ApiError::invalid("bad_query", detail)
     })?;
     let manager = &sources.manager;
-    let refused = |error| sources.refused(error);
+    let refused = |error| sources.explain_refusal(error);
     Ok(Json(Explain {
         last: manager.explain_last(&group).map_err(refused)?,
         next: manager
@@ -719,19 +723,19 @@ async fn status(State(sources): State<Arc<Sources>>) -> Json<Status> {
     Json(sources.manager.status())
 }
 
-async fn rules(State(sources): State<Arc<Sources>>) -> Json<Vec<RuleStatus>> {
+async fn show_rules(State(sources): State<Arc<Sources>>) -> Json<Vec<RuleStatus>> {
     Json(sources.manager.status().rules)
 }
 
-async fn groups(State(sources): State<Arc<Sources>>) -> Json<Vec<GroupStatus>> {
+async fn show_groups(State(sources): State<Arc<Sources>>) -> Json<Vec<GroupStatus>> {
     Json(sources.manager.status().groups)
 }
 
-async fn clusters(State(sources): State<Arc<Sources>>) -> Json<Vec<ClusterStatus>> {
+async fn show_clusters(State(sources): State<Arc<Sources>>) -> Json<Vec<ClusterStatus>> {
     Json(sources.manager.status().clusters)
 }
 
-async fn certificates(State(sources): State<Arc<Sources>>) -> Json<Vec<CertificateStatus>> {
+async fn show_certificates(State(sources): State<Arc<Sources>>) -> Json<Vec<CertificateStatus>> {
     Json(sources.manager.certificates())
 }
 
@@ -740,18 +744,18 @@ async fn config_schema() -> Json<Schema> {
     Json(Schema::new())
 }
 
-async fn locations(State(sources): State<Arc<Sources>>) -> Json<Vec<LocationStatus>> {
+async fn show_locations(State(sources): State<Arc<Sources>>) -> Json<Vec<LocationStatus>> {
     Json(sources.manager.status().locations)
 }
 
-async fn group(
+async fn show_group(
     State(sources): State<Arc<Sources>>,
     Path(group): Path<String>,
 ) -> Answer<GroupStatus> {
     Ok(Json(find_group(&sources, &group)?))
 }
 
-async fn member(
+async fn show_member(
     State(sources): State<Arc<Sources>>,
     Path((group, member)): Path<(String, String)>,
 ) -> Answer<MemberStatus> {
@@ -759,7 +763,7 @@ async fn member(
     let is_meant = |known: &MemberStatus| known.member == member || known.name == member;
     match members.iter().position(is_meant) {
         Some(index) => Ok(Json(members.swap_remove(index))),
-        None => Err(sources.refused(ManageError::NoMember { group, member })),
+        None => Err(sources.explain_refusal(ManageError::NoMember { group, member })),
     }
 }
 
@@ -767,16 +771,16 @@ fn find_group(sources: &Sources, name: &str) -> Result<GroupStatus, ApiError> {
     let mut groups = sources.manager.status().groups;
     match groups.iter().position(|group| group.name == name) {
         Some(index) => Ok(groups.swap_remove(index)),
-        None => Err(sources.refused(ManageError::NoGroup(name.into()))),
+        None => Err(sources.explain_refusal(ManageError::NoGroup(name.into()))),
     }
 }
 
-async fn metrics(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
+async fn show_metrics(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
     let content_type = (
         CONTENT_TYPE,
         HeaderValue::from_static(exposition::CONTENT_TYPE),
     );
-    ([content_type], metrics::render(&sources))
+    ([content_type], metrics::render_metrics(&sources))
 }
 
 /// Answers that the process is alive.
@@ -809,7 +813,7 @@ async fn readyz(
             Readiness::NoMember => "no enabled rule has a member that may be used; see /v1/status",
             Readiness::NoRule => {
                 let detail = "there is no such rule";
-                return Err(ApiError::unknown("unknown_rule", detail));
+                return Err(ApiError::not_found("unknown_rule", detail));
             }
         }
     };

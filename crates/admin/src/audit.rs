@@ -107,7 +107,7 @@ impl Sample {
 
 impl Last {
     /// Keeps an entry, unless it is one of too many without a user; answers the entry as it is to be written.
-    fn keep(&mut self, mut entry: Entry, now: Instant) -> Option<Entry> {
+    fn keep_entry(&mut self, mut entry: Entry, now: Instant) -> Option<Entry> {
         if entry.user.is_empty() {
             let left_out = self.sample.take(entry.from, now)?;
             if left_out > 0 {
@@ -147,13 +147,13 @@ impl Audit {
     }
 
     /// Returns the last entries, newest first.
-    pub(crate) fn last(&self) -> Vec<Entry> {
+    pub(crate) fn last_entries(&self) -> Vec<Entry> {
         self.last.lock().entries.iter().rev().cloned().collect()
     }
 
     /// Writes an entry down. The client that has asked is answered after that.
-    async fn add(&self, entry: Entry) {
-        let kept = self.last.lock().keep(entry, Instant::now());
+    async fn add_entry(&self, entry: Entry) {
+        let kept = self.last.lock().keep_entry(entry, Instant::now());
         let Some(entry) = kept else {
             return;
         };
@@ -166,7 +166,7 @@ impl Audit {
         };
         let _one_at_a_time = self.writing.lock().await;
         let (shown, path) = (file.display(), file.clone());
-        let written = tokio::task::spawn_blocking(move || append(&path, &line, most)).await;
+        let written = tokio::task::spawn_blocking(move || append_line(&path, &line, most)).await;
         if let Ok(Err(error)) = written {
             tracing::error!(
                 "the audit log {shown} cannot be written: {error}; the change has been made"
@@ -177,7 +177,7 @@ impl Audit {
 
 /// Appends a line to the file, which is opened each time: the file may have been moved away by a program that
 /// rotates logs. A file that has `most` bytes stays as it is.
-fn append(path: &Path, line: &str, most: u64) -> std::io::Result<()> {
+fn append_line(path: &Path, line: &str, most: u64) -> std::io::Result<()> {
     let mut file = std::fs::OpenOptions::new()
         .append(true)
         .create(true)
@@ -190,7 +190,7 @@ fn append(path: &Path, line: &str, most: u64) -> std::io::Result<()> {
 }
 
 /// Middleware that logs requests that change anything.
-pub(crate) async fn audited(
+pub(crate) async fn audit_request(
     Extension(audit): Extension<Arc<Audit>>,
     axum::extract::ConnectInfo(peer): axum::extract::ConnectInfo<Peer>,
     request: Request,
@@ -215,16 +215,16 @@ pub(crate) async fn audited(
     }
     let (user, role) = actor.unzip();
     let entry = Entry {
-        at: now(),
+        at: current_time(),
         user: user.unwrap_or_default(),
         role,
         from: Some(peer.address.ip()),
         method: method_name(&method),
-        path: shortened(&path, MAX_PATH),
+        path: shorten_text(&path, MAX_PATH),
         status: response.status().as_u16(),
-        what: told.map_or(given, |told| shortened(&told.0, MAX_WHAT)),
+        what: told.map_or(given, |told| shorten_text(&told.0, MAX_WHAT)),
     };
-    audit.add(entry).await;
+    audit.add_entry(entry).await;
     response
 }
 
@@ -237,11 +237,11 @@ fn what_of(path: &str, body: &Bytes) -> String {
     let secret = path == "/v1/login" || path == LOGOUT || path.starts_with("/v1/config");
     match secret {
         true => String::new(),
-        false => shortened(&String::from_utf8_lossy(body), MAX_WHAT),
+        false => shorten_text(&String::from_utf8_lossy(body), MAX_WHAT),
     }
 }
 
-fn shortened(text: &str, most: usize) -> String {
+fn shorten_text(text: &str, most: usize) -> String {
     if text.len() <= most {
         return text.to_owned();
     }
@@ -250,14 +250,14 @@ fn shortened(text: &str, most: usize) -> String {
     format!("{}…", text.get(..end).unwrap_or_default())
 }
 
-fn now() -> String {
+fn current_time() -> String {
     let now = jiff::Timestamp::now();
     now.round(jiff::Unit::Second).unwrap_or(now).to_string()
 }
 
 /// Returns the last changes.
-pub(crate) async fn show(Extension(audit): Extension<Arc<Audit>>) -> Json<Vec<Entry>> {
-    Json(audit.last())
+pub(crate) async fn show_entries(Extension(audit): Extension<Arc<Audit>>) -> Json<Vec<Entry>> {
+    Json(audit.last_entries())
 }
 
 #[cfg(test)]
@@ -266,7 +266,7 @@ mod tests {
 
     fn entry(user: &str, from: [u8; 4]) -> Entry {
         Entry {
-            at: now(),
+            at: current_time(),
             user: user.into(),
             role: None,
             from: Some(from.into()),
@@ -281,14 +281,17 @@ mod tests {
     fn n8_entries_without_a_user_are_sampled_and_push_nobody_out() {
         let (mut last, begun) = (Last::default(), Instant::now());
         for _ in 0..KEPT - KEPT_OF_NOBODY {
-            assert!(last.keep(entry("anna", [192, 0, 2, 1]), begun).is_some());
+            assert!(
+                last.keep_entry(entry("anna", [192, 0, 2, 1]), begun)
+                    .is_some()
+            );
         }
         // One address: the first one of a minute, with what was left out.
         let bad = || entry("", [192, 0, 2, 66]);
         let mut written = Vec::new();
         for number in 0..6000u64 {
             let now = begun + Duration::from_millis(20 * number);
-            written.extend(last.keep(bad(), now));
+            written.extend(last.keep_entry(bad(), now));
         }
         let texts: Vec<&str> = written.iter().map(|entry| &*entry.what).collect();
         let later = "login (2999 others without a user were not written down)";
@@ -297,13 +300,13 @@ mod tests {
         let now = begun + Duration::from_secs(300);
         let all = (0..=255).filter(|last_byte| {
             let entry = entry("", [198, 51, 100, *last_byte]);
-            last.keep(entry, now).is_some()
+            last.keep_entry(entry, now).is_some()
         });
         assert_eq!(all.count(), NOBODYS_ENTRIES);
         // For days.
         for minute in 0..10_000 {
             let now = begun + Duration::from_secs(600 + 60 * minute);
-            assert!(last.keep(bad(), now).is_some());
+            assert!(last.keep_entry(bad(), now).is_some());
         }
         let of = |user: &str| {
             let entries = last.entries.iter();
@@ -312,7 +315,7 @@ mod tests {
         assert_eq!(of("anna"), KEPT - KEPT_OF_NOBODY);
         assert_eq!(of(""), KEPT_OF_NOBODY);
         for _ in 0..KEPT {
-            last.keep(entry("bert", [192, 0, 2, 1]), begun);
+            last.keep_entry(entry("bert", [192, 0, 2, 1]), begun);
         }
         assert_eq!(last.entries.len(), KEPT);
     }
@@ -322,7 +325,7 @@ mod tests {
         let name = format!("evenkeel-audit-{}", std::process::id());
         let path = std::env::temp_dir().join(name);
         for (most, lines) in [(u64::MAX, 1), (2, 1), (3, 2)] {
-            append(&path, "x", most).unwrap();
+            append_line(&path, "x", most).unwrap();
             let text = std::fs::read_to_string(&path).unwrap();
             assert_eq!(text.lines().count(), lines);
         }

@@ -68,7 +68,7 @@ pub enum ClientError {
         detail: String,
     },
     /// The API refuses.
-    #[error("{}{}{}", .body.detail, allowed(.body), hint(.body))]
+    #[error("{}{}{}", .body.detail, format_allowed(.body), login_hint(.body))]
     Refused {
         /// HTTP status.
         status: u16,
@@ -77,7 +77,7 @@ pub enum ClientError {
     },
 }
 
-fn allowed(body: &ErrorBody) -> String {
+fn format_allowed(body: &ErrorBody) -> String {
     if body.allowed.is_empty() {
         return String::new();
     }
@@ -85,7 +85,7 @@ fn allowed(body: &ErrorBody) -> String {
 }
 
 /// Returns advice for a user whom the API does not know.
-fn hint(body: &ErrorBody) -> &'static str {
+fn login_hint(body: &ErrorBody) -> &'static str {
     match &*body.error {
         "unauthorized" => {
             "\nLog in with --user NAME, which asks for the password; --password-file FILE and $EVENKEEL_PASSWORD spare the question. \
@@ -143,7 +143,7 @@ impl Client {
             (false, Some((option, _))) => return Err(ClientError::NoTls(option)),
             (false, None) => None,
             (true, _) => {
-                let loaded = evenkeel_tls::client::Client::load(tls);
+                let loaded = evenkeel_tls::client::Client::from_config(tls);
                 let files = |problems: Vec<_>| ClientError::Files(one_line(&problems));
                 Some(Arc::new(loaded.map_err(files)?))
             }
@@ -182,37 +182,37 @@ impl Client {
         path: &[&str],
         query: &[(&str, &str)],
     ) -> Result<T, ClientError> {
-        let target = target(path) + &query_of(query);
-        self.ask("GET", &target, None, None)
+        let target = join_path(path) + &query_of(query);
+        self.ask_json("GET", &target, None, None)
     }
 
     /// Changes the configuration, whose revision in force must be `revision`.
-    pub fn change<T: DeserializeOwned>(
+    pub fn change_config<T: DeserializeOwned>(
         &self,
         method: &str,
         path: &[&str],
         revision: &str,
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.send(method, path, Some(revision), body)
+        self.send_json(method, path, Some(revision), body)
     }
 
     /// Replaces the resource at `path`.
-    pub fn put<T: DeserializeOwned>(
+    pub fn put_resource<T: DeserializeOwned>(
         &self,
         path: &[&str],
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.send("PUT", path, None, body)
+        self.send_json("PUT", path, None, body)
     }
 
     /// Has the resource at `path` do something.
-    pub fn post<T: DeserializeOwned>(
+    pub fn post_resource<T: DeserializeOwned>(
         &self,
         path: &[&str],
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
-        self.send("POST", path, None, body)
+        self.send_json("POST", path, None, body)
     }
 
     /// Sends a body with `POST` and with a query.
@@ -223,11 +223,11 @@ impl Client {
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
         let body = serde_json::to_vec(body).map_err(|error| self.not_the_api(error.to_string()))?;
-        let target = target(path) + &query_of(query);
-        self.ask("POST", &target, None, Some(&body))
+        let target = join_path(path) + &query_of(query);
+        self.ask_json("POST", &target, None, Some(&body))
     }
 
-    fn send<T: DeserializeOwned>(
+    fn send_json<T: DeserializeOwned>(
         &self,
         method: &str,
         path: &[&str],
@@ -235,10 +235,10 @@ impl Client {
         body: &impl Serialize,
     ) -> Result<T, ClientError> {
         let body = serde_json::to_vec(body).map_err(|error| self.not_the_api(error.to_string()))?;
-        self.ask(method, &target(path), revision, Some(&body))
+        self.ask_json(method, &join_path(path), revision, Some(&body))
     }
 
-    fn ask<T: DeserializeOwned>(
+    fn ask_json<T: DeserializeOwned>(
         &self,
         method: &str,
         target: &str,
@@ -248,37 +248,37 @@ impl Client {
         let tag = revision.map(|revision| format!("\"{revision}\""));
         let fields: Vec<_> = tag.iter().map(|tag| ("If-Match", tag.as_str())).collect();
         let ask_as = |session: Option<&Session>| {
-            self.answer(method, target, &self.proof(session, &fields), body)
+            self.send_request(method, target, &self.proof_fields(session, &fields), body)
         };
-        let (session, is_new) = self.session()?;
+        let (session, is_new) = self.ensure_session()?;
         let mut answer = ask_as(session.as_ref())?;
         // Sessions end with the time, and with the process; nothing was done for one that is over.
         if answer.code == 401 && !is_new && session.is_some() {
             self.forget_session();
-            answer = ask_as(self.session()?.0.as_ref())?;
+            answer = ask_as(self.ensure_session()?.0.as_ref())?;
         }
         if (200..300).contains(&answer.code) {
             let read = serde_json::from_slice(&answer.body);
             return read.map_err(|error| self.not_the_api(error.to_string()));
         }
-        Err(self.refusal(&answer))
+        Err(self.refusal_error(&answer))
     }
 
     /// Fields of a request: those that say who asks, and these.
-    fn proof<'a>(
+    fn proof_fields<'a>(
         &'a self,
         session: Option<&'a Session>,
         fields: &[(&'a str, &'a str)],
     ) -> Vec<(&'a str, &'a str)> {
         let authorization = self.authorization.iter();
         let authorization = authorization.map(|value| ("Authorization", value.as_str()));
-        let session = session.into_iter().flat_map(Session::fields);
+        let session = session.into_iter().flat_map(Session::header_fields);
         let fields = fields.iter().copied();
         authorization.chain(session).chain(fields).collect()
     }
 
     /// Sends a request, and reads the answer, whatever that says.
-    fn answer(
+    fn send_request(
         &self,
         method: &str,
         target: &str,
@@ -294,7 +294,7 @@ impl Client {
             fields: &fields,
             body,
         };
-        self.exchange(question).map_err(|source| match source {
+        self.ask_api(question).map_err(|source| match source {
             AskError::Garbage | AskError::TooLong(_) => self.not_the_api(source.to_string()),
             source => ClientError::Unreachable {
                 address: self.address.clone(),
@@ -303,7 +303,7 @@ impl Client {
         })
     }
 
-    fn refusal(&self, answer: &Answer) -> ClientError {
+    fn refusal_error(&self, answer: &Answer) -> ClientError {
         match serde_json::from_slice::<ErrorBody>(&answer.body) {
             Ok(body) => ClientError::Refused {
                 status: answer.code,
@@ -318,15 +318,15 @@ impl Client {
     /// # Errors
     ///
     /// There is no answer, or it ends, or breaks, before `take` has enough.
-    pub fn follow(
+    pub fn follow_events(
         &self,
         path: &[&str],
         query: &[(&str, &str)],
         mut take: impl FnMut(Event) -> bool,
     ) -> Result<(), ClientError> {
-        let target = target(path) + &query_of(query);
-        let (session, _) = self.session()?;
-        let fields = self.proof(session.as_ref(), &[("Accept", "text/event-stream")]);
+        let target = join_path(path) + &query_of(query);
+        let (session, _) = self.ensure_session()?;
+        let fields = self.proof_fields(session.as_ref(), &[("Accept", "text/event-stream")]);
         let question = Question {
             method: "GET",
             target: &target,
@@ -341,18 +341,19 @@ impl Client {
         let runtime = runtime().map_err(|error| unreachable(error.into()))?;
         let mut events = Events::default();
         let mut is_enough = false;
-        let followed = client::follow(self.whom(), question, MAX_ANSWER, SILENCE, |bytes| {
-            is_enough = !events.push(bytes, &mut take);
-            !is_enough && events.text.len() <= MAX_ANSWER.body
-        });
+        let followed =
+            client::follow_answer(self.api_address(), question, MAX_ANSWER, SILENCE, |bytes| {
+                is_enough = !events.push(bytes, &mut take);
+                !is_enough && events.text.len() <= MAX_ANSWER.body
+            });
         match runtime.block_on(followed).map_err(unreachable)? {
-            Some(answer) => Err(self.refusal(&answer)),
+            Some(answer) => Err(self.refusal_error(&answer)),
             None if is_enough => Ok(()),
             None => Err(unreachable(AskError::Closed)),
         }
     }
 
-    fn whom(&self) -> Whom<'_> {
+    fn api_address(&self) -> Whom<'_> {
         Whom {
             host: &self.host,
             port: self.port,
@@ -360,8 +361,8 @@ impl Client {
         }
     }
 
-    fn exchange(&self, question: Question<'_>) -> Result<Answer, AskError> {
-        let answer = client::ask(self.whom(), question, MAX_ANSWER, |_| true);
+    fn ask_api(&self, question: Question<'_>) -> Result<Answer, AskError> {
+        let answer = client::ask_server(self.api_address(), question, MAX_ANSWER, |_| true);
         let answer =
             runtime()?.block_on(async { tokio::time::timeout(self.patience, answer).await });
         answer.unwrap_or_else(|_| Err(io::Error::from(io::ErrorKind::TimedOut).into()))
@@ -443,20 +444,22 @@ const RESERVED: &AsciiSet = &NON_ALPHANUMERIC
     .remove(b'_')
     .remove(b'~');
 
-fn escaped(text: &str) -> PercentEncode<'_> {
+fn escape_segment(text: &str) -> PercentEncode<'_> {
     utf8_percent_encode(text, RESERVED)
 }
 
 fn query_of(query: &[(&str, &str)]) -> String {
     let pairs = query.iter().enumerate().map(|(index, (name, value))| {
         let before = if index == 0 { '?' } else { '&' };
-        format!("{before}{}={}", escaped(name), escaped(value))
+        format!("{before}{}={}", escape_segment(name), escape_segment(value))
     });
     pairs.collect()
 }
 
-fn target(path: &[&str]) -> String {
-    let segments = path.iter().map(|segment| format!("/{}", escaped(segment)));
+fn join_path(path: &[&str]) -> String {
+    let segments = path
+        .iter()
+        .map(|segment| format!("/{}", escape_segment(segment)));
     segments.collect()
 }
 
@@ -545,7 +548,7 @@ mod tests {
 
     #[test]
     fn segments_of_a_path_are_escaped() {
-        let target = target(&["v1", "groups", "a/b ?é", "members", "10.0.0.1:80"]);
+        let target = join_path(&["v1", "groups", "a/b ?é", "members", "10.0.0.1:80"]);
         assert_eq!(target, "/v1/groups/a%2Fb%20%3F%C3%A9/members/10.0.0.1%3A80");
     }
 }

@@ -24,20 +24,20 @@ pub(crate) struct Column {
 
 impl Column {
     /// Makes a column of words.
-    pub(crate) const fn words(name: &'static str, rank: u8) -> Self {
+    pub(crate) const fn of_words(name: &'static str, rank: u8) -> Self {
         let (head, cut) = (Head::words(name), None);
         Column { head, rank, cut }
     }
 
     /// Makes a column of numbers. Numbers are never cut.
-    pub(crate) const fn numbers(name: &'static str, rank: u8) -> Self {
+    pub(crate) const fn of_numbers(name: &'static str, rank: u8) -> Self {
         let (head, cut) = (Head::numbers(name), None);
         Column { head, rank, cut }
     }
 
     /// Words that may be cut, to `least` characters where it must be, and to `usual` ones
     /// while other columns need the room.
-    pub(crate) const fn cut(mut self, least: usize, usual: usize) -> Self {
+    pub(crate) const fn cut_to(mut self, least: usize, usual: usize) -> Self {
         self.cut = Some((least, usual));
         self
     }
@@ -55,7 +55,7 @@ pub(crate) struct Cell {
 
 impl Cell {
     /// Makes a cell of a number with its text.
-    pub(crate) fn number(number: f64, text: String) -> Self {
+    pub(crate) fn of_number(number: f64, text: String) -> Self {
         Cell {
             text,
             short: None,
@@ -64,7 +64,7 @@ impl Cell {
     }
 
     /// Returns the cell with a shorter text, which is shown where the whole text is too long.
-    pub(crate) fn or(mut self, short: String) -> Self {
+    pub(crate) fn or_short(mut self, short: String) -> Self {
         self.short = Some(short);
         self
     }
@@ -114,7 +114,7 @@ struct Shown {
 
 impl Listing {
     /// Returns the columns in which any row says something.
-    pub(crate) fn told(&self) -> Vec<usize> {
+    pub(crate) fn filled_columns(&self) -> Vec<usize> {
         let is_told = |&column: &usize| {
             let mut cells = self.rows.iter().filter_map(|row| row.cells.get(column));
             cells.any(|cell| !cell.text.is_empty())
@@ -123,14 +123,14 @@ impl Listing {
     }
 
     /// Keeps the rows that hold `text` anywhere, in capitals or not.
-    pub(crate) fn filter(&mut self, text: &str) {
+    pub(crate) fn filter_rows(&mut self, text: &str) {
         let text = text.to_lowercase();
         let holds = |cell: &Cell| cell.text.to_lowercase().contains(&text);
         self.rows.retain(|row| row.cells.iter().any(holds));
     }
 
     /// Sorts the rows. Rows whose number is not known come last; equal rows stay in the order that they have.
-    pub(crate) fn sort(&mut self, sort: Sort) {
+    pub(crate) fn sort_rows(&mut self, sort: Sort) {
         let is_number = self.columns[sort.column].head.is_number();
         let directed = |ordering: Ordering| {
             if sort.descending {
@@ -154,7 +154,7 @@ impl Listing {
     /// Returns the next column, or the one before, by which the rows can be sorted, in the direction that is
     /// usual for it: the largest numbers first, and words by the alphabet. `None` is the order of the file.
     pub(crate) fn next_sort(&self, now: Option<Sort>, step: isize) -> Option<Sort> {
-        let told = self.told();
+        let told = self.filled_columns();
         let places = told.len() + 1;
         let place = now.and_then(|sort| told.iter().position(|&column| column == sort.column));
         let place = place.map_or(0, |place| place + 1);
@@ -167,8 +167,8 @@ impl Listing {
     }
 
     /// Returns the table as plain text, without the columns of wide terminals.
-    pub(crate) fn plain(&self) -> String {
-        let mut told = self.told();
+    pub(crate) fn plain_text(&self) -> String {
+        let mut told = self.filled_columns();
         told.retain(|&column| self.columns[column].rank < WIDE);
         let heads: Vec<Head> = told.iter().map(|&c| self.columns[c].head).collect();
         let text = |row: &Row| told.iter().map(|&c| row.cells[c].text.clone()).collect();
@@ -180,7 +180,7 @@ impl Listing {
     ///
     /// Where that is too narrow, first the columns of wide terminals go, then the gaps shrink,
     /// then cells take their short forms, then words are cut, with a mark, and then columns go.
-    pub(crate) fn table(&self, room: u16, sort: Option<Sort>) -> Table<'static> {
+    pub(crate) fn draw_table(&self, room: u16, sort: Option<Sort>) -> Table<'static> {
         let (gap, shown) = self.layout(usize::from(room), sort);
         let line = |texts: Vec<String>| {
             let cells = texts.iter().zip(&shown).map(|(text, shown)| {
@@ -224,7 +224,7 @@ impl Listing {
     /// Returns the gap between columns, and the columns that are shown.
     fn layout(&self, room: usize, sort: Option<Sort>) -> (usize, Vec<Shown>) {
         let mut shown: Vec<Shown> = self
-            .told()
+            .filled_columns()
             .into_iter()
             .map(|column| {
                 let head = width(&self.head(column, sort));
@@ -299,11 +299,11 @@ mod tests {
     use super::*;
 
     const COLUMNS: [Column; 5] = [
-        Column::words("NAME", 0).cut(6, 10),
-        Column::numbers("N", 2),
-        Column::words("BAR", 1),
-        Column::words("WHY", 1).cut(8, 12),
-        Column::words("ALSO", WIDE),
+        Column::of_words("NAME", 0).cut_to(6, 10),
+        Column::of_numbers("N", 2),
+        Column::of_words("BAR", 1),
+        Column::of_words("WHY", 1).cut_to(8, 12),
+        Column::of_words("ALSO", WIDE),
     ];
 
     fn listing() -> Listing {
@@ -312,10 +312,10 @@ mod tests {
             cells: vec![
                 name.to_owned().into(),
                 match number {
-                    Some(number) => Cell::number(number, number.to_string()),
+                    Some(number) => Cell::of_number(number, number.to_string()),
                     None => "-".to_owned().into(),
                 },
-                Cell::from("#######".to_owned()).or("##".into()),
+                Cell::from("#######".to_owned()).or_short("##".into()),
                 why.to_owned().into(),
                 "there is more".to_owned().into(),
             ],
@@ -386,25 +386,25 @@ mod tests {
         };
         let sorted: [fn(&mut Listing); 4] = [
             |all| {
-                all.sort(Sort {
+                all.sort_rows(Sort {
                     column: 0,
                     descending: false,
                 })
             },
             |all| {
-                all.sort(Sort {
+                all.sort_rows(Sort {
                     column: 0,
                     descending: true,
                 })
             },
             |all| {
-                all.sort(Sort {
+                all.sort_rows(Sort {
                     column: 1,
                     descending: false,
                 })
             },
             |all| {
-                all.sort(Sort {
+                all.sort_rows(Sort {
                     column: 1,
                     descending: true,
                 })
@@ -415,10 +415,10 @@ mod tests {
         // What is not known is at the end in both directions.
         assert_eq!(names(sorted[2]), "a-long-member C b");
         assert_eq!(names(sorted[3]), "C a-long-member b");
-        assert_eq!(names(|all| all.filter("REFUSED")), "b");
-        assert_eq!(names(|all| all.filter("c")), "b C");
-        assert_eq!(names(|all| all.filter("")), "a-long-member b C");
-        assert_eq!(names(|all| all.filter("nothing")), "");
+        assert_eq!(names(|all| all.filter_rows("REFUSED")), "b");
+        assert_eq!(names(|all| all.filter_rows("c")), "b C");
+        assert_eq!(names(|all| all.filter_rows("")), "a-long-member b C");
+        assert_eq!(names(|all| all.filter_rows("nothing")), "");
     }
 
     #[test]

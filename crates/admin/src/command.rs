@@ -47,20 +47,20 @@ pub enum Command {
 
 impl Command {
     /// Asks for the change.
-    pub fn send(&self, client: &Client) -> Result<Done, ClientError> {
+    pub fn send_to(&self, client: &Client) -> Result<Done, ClientError> {
         match self {
             Command::State(member, state) => {
-                client.put(&member.path("state"), &SetState { state: *state })
+                client.put_resource(&member.path("state"), &SetState { state: *state })
             }
             Command::Weight(member, weight) => {
-                client.put(&member.path("weight"), &SetWeight { weight: *weight })
+                client.put_resource(&member.path("weight"), &SetWeight { weight: *weight })
             }
             Command::Backup(member, backup) => {
-                client.put(&member.path("backup"), &SetBackup { backup: *backup })
+                client.put_resource(&member.path("backup"), &SetBackup { backup: *backup })
             }
             Command::Alert(location, alert) => {
                 let path = ["v1", "locations", location, "alert"];
-                client.put(&path, &SetAlert { alert: *alert })
+                client.put_resource(&path, &SetAlert { alert: *alert })
             }
         }
     }

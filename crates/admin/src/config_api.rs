@@ -29,16 +29,16 @@ use crate::wire::{
 };
 
 /// Adds the operations on the configuration.
-pub(crate) fn operations(all: Operations) -> Operations {
+pub(crate) fn add_operations(all: Operations) -> Operations {
     let administer = Role::Administer;
-    all.add(
-        Operation::show::<Configuration>(
+    all.add_operation(
+        Operation::show_json::<Configuration>(
             "/v1/config",
             "The configuration in force: its text, its values and its revision",
         ),
-        show,
+        show_config,
     )
-    .add(
+    .add_operation(
         Operation::show_text(
             "/v1/config/file",
             TEXT,
@@ -46,80 +46,80 @@ pub(crate) fn operations(all: Operations) -> Operations {
         ),
         download,
     )
-    .add(
-        Operation::ask::<Proposed, Examined>(
+    .add_operation(
+        Operation::post_question::<Proposed, Examined>(
             "/v1/config/validate",
             administer,
             "Says what is wrong with a configuration, without applying it",
         ),
-        validate,
+        validate_config,
     )
-    .add(
-        Operation::ask::<Proposed, Compared>(
+    .add_operation(
+        Operation::post_question::<Proposed, Compared>(
             "/v1/config/diff",
             administer,
             "Says what a configuration would change, without applying it",
         ),
-        diff,
+        diff_config,
     )
-    .add(
-        Operation::act::<PutConfig, Changed>(
+    .add_operation(
+        Operation::act_on_body::<PutConfig, Changed>(
             Method::PUT,
             "/v1/config",
             administer,
             "Replaces configuration and file, if If-Match is the revision in force",
         ),
-        put,
+        put_config,
     )
-    .add(
-        Operation::act::<PatchConfig, Changed>(
+    .add_operation(
+        Operation::act_on_body::<PatchConfig, Changed>(
             Method::PATCH,
             "/v1/config",
             administer,
             "Edits configuration and file, if If-Match is the revision in force",
         ),
-        patch,
+        patch_config,
     )
-    .add(
-        Operation::show::<Vec<Revision>>(
+    .add_operation(
+        Operation::show_json::<Vec<Revision>>(
             "/v1/config/history",
             "The configurations that are and were in force, the last one first",
         ),
-        history,
+        show_history,
     )
-    .add(
-        Operation::show::<RevisionText>(
+    .add_operation(
+        Operation::show_json::<RevisionText>(
             "/v1/config/history/{revision}",
             "The text of one of them, and what differs from that in force",
         ),
-        revision,
+        show_revision,
     )
-    .add(
-        Operation::act::<Undo, Changed>(
+    .add_operation(
+        Operation::act_on_body::<Undo, Changed>(
             Method::POST,
             "/v1/config/undo",
             administer,
             "Takes the last change back, if If-Match is the revision in force",
         ),
-        undo,
+        undo_change,
     )
-    .add(
-        Operation::act::<Restore, Changed>(
+    .add_operation(
+        Operation::act_on_body::<Restore, Changed>(
             Method::POST,
             "/v1/config/restore",
             administer,
             "Goes back to an earlier one, if If-Match is the revision in force",
         ),
-        restore,
+        restore_revision,
     )
-    .add(
-        Operation::show::<RuleImage>(
+    .add_operation(
+        Operation::show_json::<RuleImage>(
             "/v1/config/export/{rule}",
             "The image of a rule: the rule with all that it refers to",
         ),
         export,
     )
-    .add(
+    .add_operation(
         Operation::show_text(
             "/v1/config/export/{rule}/file",
             TEXT,
@@ -127,8 +127,8 @@ pub(crate) fn operations(all: Operations) -> Operations {
         ),
         export_file,
     )
-    .add(
-        Operation::act::<ImportRule, Changed>(
+    .add_operation(
+        Operation::act_on_body::<ImportRule, Changed>(
             Method::POST,
             "/v1/config/import",
             administer,
@@ -146,37 +146,37 @@ const MAX_COMMENT: usize = 1000;
 fn in_force(manager: &Manager) -> Result<Arc<Entry>, ApiError> {
     manager
         .in_force()
-        .ok_or_else(|| refused(ChangeError::NoFile))
+        .ok_or_else(|| change_error(ChangeError::NoFile))
 }
 
 /// Returns a text as `actor` may see it.
 pub(crate) fn seen_by(actor: &Actor, text: &str) -> String {
     match actor.role {
         Role::Administer => text.to_owned(),
-        Role::View | Role::Operate => edit::mask(text),
+        Role::View | Role::Operate => edit::mask_secrets(text),
     }
 }
 
 /// Does something that takes a while where it keeps nobody waiting.
-async fn blocking<T: Send + 'static>(
+async fn run_blocking<T: Send + 'static>(
     work: impl FnOnce() -> T + Send + 'static,
 ) -> Result<T, ApiError> {
     let done = tokio::task::spawn_blocking(work).await;
-    done.map_err(|error| internal(&error.to_string()))
+    done.map_err(|error| internal_error(&error.to_string()))
 }
 
-fn internal(why: &str) -> ApiError {
+fn internal_error(why: &str) -> ApiError {
     let detail = format!("this is a bug, please report it: {why}");
     ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
 }
 
-async fn show(
+async fn show_config(
     State(sources): State<Arc<Sources>>,
     Extension(actor): Extension<Actor>,
 ) -> Result<Response, ApiError> {
     let entry = in_force(&sources.manager)?;
     let generation = sources.manager.snapshots().borrow().generation;
-    let answer = blocking(move || {
+    let answer = run_blocking(move || {
         let text = seen_by(&actor, &entry.text);
         let revision = &entry.revision.revision;
         let store = sources.manager.store();
@@ -194,7 +194,7 @@ async fn show(
         let on_disk = match kept {
             Ok(text) => OnDisk {
                 differs: *text != *entry.text,
-                revision: Some(edit::revision(&text)),
+                revision: Some(edit::text_revision(&text)),
                 error: None,
                 unwritable,
             },
@@ -206,7 +206,7 @@ async fn show(
             },
         };
         let included = match store {
-            None => config::included(&sources.config_file, &entry.text),
+            None => config::list_included(&sources.config_file, &entry.text),
             Some(_) => Vec::new(),
         };
         let included = included.into_iter().map(|(file, text)| Included {
@@ -233,7 +233,7 @@ async fn show(
 
 fn etag(revision: &str) -> Result<HeaderValue, ApiError> {
     let tag = HeaderValue::try_from(format!("\"{revision}\""));
-    tag.map_err(|error| internal(&error.to_string()))
+    tag.map_err(|error| internal_error(&error.to_string()))
 }
 
 async fn download(
@@ -272,7 +272,7 @@ fn texts_of(sources: &Sources, in_force: &str) -> Vec<(String, String)> {
             (texts, text)
         }
     };
-    let included = config::included(file, &of).into_iter();
+    let included = config::list_included(file, &of).into_iter();
     texts.extend(included.map(|(file, text)| (file.display().to_string(), text)));
     texts
 }
@@ -286,10 +286,10 @@ fn image_of(
 ) -> Result<RuleImage, ApiError> {
     let file = &sources.config_file;
     let config = sources.manager.parse(file, &entry.text);
-    let config = config.map_err(|errors| refused(ChangeError::Config(errors)))?;
+    let config = config.map_err(|errors| change_error(ChangeError::Config(errors)))?;
     let texts = texts_of(sources, &entry.text);
     let Some(image) = image::export(file, &texts, &config, &rule) else {
-        return Err(sources.refused(ManageError::NoRule(rule)));
+        return Err(sources.explain_refusal(ManageError::NoRule(rule)));
     };
     Ok(RuleImage {
         rule,
@@ -308,7 +308,7 @@ async fn export(
     InPath(rule): InPath<String>,
 ) -> Answer<RuleImage> {
     let entry = in_force(&sources.manager)?;
-    let image = blocking(move || image_of(&sources, &actor, &entry, rule)).await?;
+    let image = run_blocking(move || image_of(&sources, &actor, &entry, rule)).await?;
     image.map(Json)
 }
 
@@ -318,7 +318,7 @@ async fn export_file(
     InPath(rule): InPath<String>,
 ) -> Result<Response, ApiError> {
     let entry = in_force(&sources.manager)?;
-    let file = blocking(move || {
+    let file = run_blocking(move || {
         let image = image_of(&sources, &actor, &entry, rule)?;
         Ok(attachment(
             &format!("{}.toml", image.rule),
@@ -337,11 +337,11 @@ fn look_at_import(sources: &Sources, old: &str, import: &Import) -> Looked {
         problems: told(plan.problems.clone()).collect(),
         warnings: told(plan.warnings.clone()).collect(),
         notes: plan.warnings.iter().map(Problem::to_string).collect(),
-        ..Looked::of(&plan.text)
+        ..Looked::of_text(&plan.text)
     };
     if plan.has_text() {
-        let mut whole = Looked::of(&plan.text);
-        examine(sources, &mut whole);
+        let mut whole = Looked::of_text(&plan.text);
+        find_problems(sources, &mut whole);
         let placed = |all: Vec<Told>| {
             let problems = all.into_iter().map(Problem::from).collect();
             told(plan.place(problems))
@@ -362,11 +362,11 @@ async fn import(
     headers: HeaderMap,
     Body(body): Body<ImportRule>,
 ) -> Done {
-    let revision = base(&sources.manager, &headers)?;
+    let revision = base_revision(&sources.manager, &headers)?;
     let entry = in_force(&sources.manager)?;
     if entry.revision.revision != revision {
         let now = Box::new(entry.revision.clone());
-        return Err(refused(ChangeError::ChangedMeanwhile(now)));
+        return Err(change_error(ChangeError::ChangedMeanwhile(now)));
     }
     let ImportRule {
         text,
@@ -380,15 +380,18 @@ async fn import(
         replace,
     };
     let looking = Arc::clone(&sources);
-    let looked = blocking(move || look_at_import(&looking, &entry.text, &import)).await?;
+    let looked = run_blocking(move || look_at_import(&looking, &entry.text, &import)).await?;
     if !looked.problems.is_empty() {
         let problems = looked.problems.iter().cloned().map(Problem::from);
         let problems: Vec<String> = problems.map(|problem| problem.to_string()).collect();
         let refused = ApiError::invalid("bad_configuration", problems.join("\n"));
-        return Err(refused.with(json!({ "problems": looked.problems, "import": looked.import })));
+        return Err(
+            refused.with_fields(json!({ "problems": looked.problems, "import": looked.import }))
+        );
     }
     let wanted = Wanted::Text(looked.text);
-    let (what, Json(mut changed)) = change(sources, actor, &headers, wanted, comment).await?;
+    let (what, Json(mut changed)) =
+        change_config(sources, actor, &headers, wanted, comment).await?;
     changed.notes.extend(looked.notes);
     changed.import = looked.import;
     Ok((what, Json(changed)))
@@ -407,7 +410,7 @@ struct Looked {
 
 impl Looked {
     /// Returns the findings about a text of which nothing is known yet.
-    fn of(text: &str) -> Self {
+    fn of_text(text: &str) -> Self {
         Looked {
             text: text.to_owned(),
             problems: Vec::new(),
@@ -420,12 +423,12 @@ impl Looked {
 }
 
 /// Looks at a configuration as `evenkeel check` does.
-fn look(sources: &Sources, old: &str, proposed: Proposed) -> Result<Looked, ApiError> {
-    let mut looked = Looked::of(old);
+fn examine_proposed(sources: &Sources, old: &str, proposed: Proposed) -> Result<Looked, ApiError> {
+    let mut looked = Looked::of_text(old);
     match (proposed.text, proposed.edits, proposed.import) {
         (Some(text), None, None) => looked.text = text,
         (None, None, Some(import)) => return Ok(look_at_import(sources, old, &import)),
-        (None, Some(edits), None) => match edited(sources, old, &edits) {
+        (None, Some(edits), None) => match apply_edits(sources, old, &edits) {
             Ok(text) => looked.text = text,
             Err(error) => {
                 looked.problems = problems_of(&ChangeError::Edit(error));
@@ -437,16 +440,16 @@ fn look(sources: &Sources, old: &str, proposed: Proposed) -> Result<Looked, ApiE
             return Err(ApiError::invalid("bad_body", detail));
         }
     }
-    if edit::masked(&looked.text) {
+    if edit::has_masked_secret(&looked.text) {
         looked.problems = problems_of(&ChangeError::Masked);
         return Ok(looked);
     }
-    examine(sources, &mut looked);
+    find_problems(sources, &mut looked);
     Ok(looked)
 }
 
 /// Finds what is wrong with a text.
-fn examine(sources: &Sources, looked: &mut Looked) {
+fn find_problems(sources: &Sources, looked: &mut Looked) {
     let name = sources.config_file.display().to_string();
     match sources.manager.parse(&sources.config_file, &looked.text) {
         Ok(config) => {
@@ -464,20 +467,24 @@ fn examine(sources: &Sources, looked: &mut Looked) {
 }
 
 /// Applies the edits to a text; a text that is shared includes nothing.
-fn edited(sources: &Sources, old: &str, edits: &[edit::Edit]) -> Result<String, edit::EditError> {
+fn apply_edits(
+    sources: &Sources,
+    old: &str,
+    edits: &[edit::Edit],
+) -> Result<String, edit::EditError> {
     match sources.manager.store() {
         None => edit::apply_in(&sources.config_file, old, edits),
-        Some(_) => edit::apply(old, edits),
+        Some(_) => edit::apply_edits(old, edits),
     }
 }
 
 /// Returns the problems of files that a configuration names.
 fn in_files(sources: &Sources, name: &str, config: &Config) -> Vec<Told> {
-    let lists = evenkeel_manager::lists::check(config);
+    let lists = evenkeel_manager::lists::check_files(config);
     let of_lists = lists
         .into_iter()
         .map(|problem| Told::of_file(name, problem));
-    let proxy = evenkeel_proxy::check(config);
+    let proxy = evenkeel_proxy::check_files(config);
     let others = sources.manager.subsystems().check(config);
     let all = proxy.into_iter().chain(others).map(|error| match error {
         PrepareError::File(problem) => Told::from(*problem),
@@ -486,12 +493,12 @@ fn in_files(sources: &Sources, name: &str, config: &Config) -> Vec<Told> {
     of_lists.chain(all).collect()
 }
 
-async fn validate(
+async fn validate_config(
     State(sources): State<Arc<Sources>>,
     Body(proposed): Body<Proposed>,
 ) -> Answer<Examined> {
     let entry = in_force(&sources.manager)?;
-    let looked = blocking(move || look(&sources, &entry.text, proposed)).await??;
+    let looked = run_blocking(move || examine_proposed(&sources, &entry.text, proposed)).await??;
     Ok(Json(Examined {
         ok: looked.problems.is_empty(),
         problems: looked.problems,
@@ -500,17 +507,17 @@ async fn validate(
     }))
 }
 
-async fn diff(
+async fn diff_config(
     State(sources): State<Arc<Sources>>,
     Body(proposed): Body<Proposed>,
 ) -> Answer<Compared> {
     let entry = in_force(&sources.manager)?;
     let compare = move || {
-        let looked = look(&sources, &entry.text, proposed)?;
+        let looked = examine_proposed(&sources, &entry.text, proposed)?;
         let before = edit::values(&entry.text).unwrap_or_default();
         // A text that is none has no values, but differs.
         let after = edit::values(&looked.text);
-        let changes = after.map(|after| edit::changes(&before, &after));
+        let changes = after.map(|after| edit::list_changes(&before, &after));
         Ok(Compared {
             ok: looked.problems.is_empty(),
             problems: looked.problems,
@@ -522,13 +529,13 @@ async fn diff(
             import: looked.import,
         })
     };
-    blocking(compare).await?.map(Json)
+    run_blocking(compare).await?.map(Json)
 }
 
 /// Result of a change, with a description for the audit log: texts of configurations hold secrets.
 type Done = Result<(Extension<What>, Json<Changed>), ApiError>;
 
-async fn put(
+async fn put_config(
     State(sources): State<Arc<Sources>>,
     Extension(actor): Extension<Actor>,
     headers: HeaderMap,
@@ -538,46 +545,46 @@ async fn put(
         true => Wanted::AnyText(body.text),
         false => Wanted::Text(body.text),
     };
-    change(sources, actor, &headers, wanted, body.comment).await
+    change_config(sources, actor, &headers, wanted, body.comment).await
 }
 
-async fn patch(
+async fn patch_config(
     State(sources): State<Arc<Sources>>,
     Extension(actor): Extension<Actor>,
     headers: HeaderMap,
     Body(body): Body<PatchConfig>,
 ) -> Done {
     let wanted = Wanted::Edits(body.edits);
-    change(sources, actor, &headers, wanted, body.comment).await
+    change_config(sources, actor, &headers, wanted, body.comment).await
 }
 
-async fn undo(
+async fn undo_change(
     State(sources): State<Arc<Sources>>,
     Extension(actor): Extension<Actor>,
     headers: HeaderMap,
     Body(body): Body<Undo>,
 ) -> Done {
-    change(sources, actor, &headers, Wanted::Undo, body.comment).await
+    change_config(sources, actor, &headers, Wanted::Undo, body.comment).await
 }
 
-async fn restore(
+async fn restore_revision(
     State(sources): State<Arc<Sources>>,
     Extension(actor): Extension<Actor>,
     headers: HeaderMap,
     Body(body): Body<Restore>,
 ) -> Done {
     let wanted = Wanted::Restore(body.revision);
-    change(sources, actor, &headers, wanted, body.comment).await
+    change_config(sources, actor, &headers, wanted, body.comment).await
 }
 
-async fn change(
+async fn change_config(
     sources: Arc<Sources>,
     actor: Actor,
     headers: &HeaderMap,
     wanted: Wanted,
     comment: String,
 ) -> Done {
-    let base = base(&sources.manager, headers)?;
+    let base = base_revision(&sources.manager, headers)?;
     let printable = |c: char| !c.is_control() || c == '\n';
     if comment.len() > MAX_COMMENT || !comment.chars().all(printable) {
         let detail =
@@ -596,8 +603,8 @@ async fn change(
         sources.manager.change_file(file, &of, wanted, author).await
     };
     let done = tokio::spawn(task).await;
-    let done = done.map_err(|error| internal(&error.to_string()))?;
-    let changed = done.map_err(refused)?;
+    let done = done.map_err(|error| internal_error(&error.to_string()))?;
+    let changed = done.map_err(change_error)?;
     let what = What(format!("{base} -> {}: {comment}", changed.revision));
     let answer = Changed {
         revision: changed.revision,
@@ -610,7 +617,7 @@ async fn change(
 }
 
 /// Returns the revision that a change is based on.
-fn base(manager: &Manager, headers: &HeaderMap) -> Result<String, ApiError> {
+fn base_revision(manager: &Manager, headers: &HeaderMap) -> Result<String, ApiError> {
     let mut given = headers.get_all(IF_MATCH).iter();
     let tag = given.next().filter(|_| given.next().is_none());
     let tag = tag.and_then(|tag| tag.to_str().ok()).map(str::trim);
@@ -630,19 +637,19 @@ fn base(manager: &Manager, headers: &HeaderMap) -> Result<String, ApiError> {
     Err(ApiError::new(status, "no_revision", detail))
 }
 
-async fn history(State(sources): State<Arc<Sources>>) -> Json<Vec<Revision>> {
+async fn show_history(State(sources): State<Arc<Sources>>) -> Json<Vec<Revision>> {
     Json(sources.manager.revisions())
 }
 
-async fn revision(
+async fn show_revision(
     State(sources): State<Arc<Sources>>,
     Extension(actor): Extension<Actor>,
     InPath(revision): InPath<String>,
 ) -> Answer<RevisionText> {
     let now = in_force(&sources.manager)?;
     let found = sources.manager.revision(&revision);
-    let entry = found.ok_or_else(|| refused(ChangeError::NoRevision(revision)))?;
-    let answer = blocking(move || {
+    let entry = found.ok_or_else(|| change_error(ChangeError::NoRevision(revision)))?;
+    let answer = run_blocking(move || {
         let text = seen_by(&actor, &entry.text);
         let now = seen_by(&actor, &now.text);
         RevisionText {
@@ -657,7 +664,7 @@ async fn revision(
 /// Returns all problems, each with its place.
 pub(crate) fn problems_of(error: &ChangeError) -> Vec<Told> {
     match error {
-        ChangeError::Config(errors) => told(errors),
+        ChangeError::Config(errors) => list_problems(errors),
         ChangeError::Edit(error) => vec![Told {
             key: error.path.clone(),
             message: match error.edit {
@@ -674,7 +681,7 @@ pub(crate) fn problems_of(error: &ChangeError) -> Vec<Told> {
 }
 
 /// Returns the problems of a file.
-pub(crate) fn told(errors: &Errors) -> Vec<Told> {
+pub(crate) fn list_problems(errors: &Errors) -> Vec<Told> {
     let mut all: Vec<Told> = errors.problems.iter().cloned().map(Told::from).collect();
     if errors.omitted > 0 {
         all.push(Told {
@@ -695,7 +702,7 @@ impl Told {
     }
 }
 
-fn refused(error: ChangeError) -> ApiError {
+fn change_error(error: ChangeError) -> ApiError {
     let detail = error.to_string();
     let new = |status, word| ApiError::new(status, word, detail.clone());
     match &error {
@@ -703,14 +710,14 @@ fn refused(error: ChangeError) -> ApiError {
         ChangeError::ChangedMeanwhile(now) => {
             let refused = new(StatusCode::PRECONDITION_FAILED, "changed_meanwhile");
             let now = serde_json::to_value(now).unwrap_or_default();
-            refused.with(now)
+            refused.with_fields(now)
         }
         ChangeError::FileChanged { diff, .. } => {
-            new(StatusCode::CONFLICT, "file_changed").with(json!({ "diff": diff }))
+            new(StatusCode::CONFLICT, "file_changed").with_fields(json!({ "diff": diff }))
         }
         ChangeError::Edit(_) | ChangeError::Masked | ChangeError::Config(_) => {
             let refused = ApiError::invalid("bad_configuration", detail);
-            refused.with(json!({ "problems": problems_of(&error) }))
+            refused.with_fields(json!({ "problems": problems_of(&error) }))
         }
         ChangeError::Apply(_) => new(StatusCode::CONFLICT, "not_applied"),
         ChangeError::Write { .. } | ChangeError::Stuck { .. } => {
@@ -723,7 +730,7 @@ fn refused(error: ChangeError) -> ApiError {
         ChangeError::Store(StoreError::Unreachable(_)) => {
             new(StatusCode::SERVICE_UNAVAILABLE, "store_unreachable")
         }
-        ChangeError::NoRevision(_) => ApiError::unknown("unknown_revision", detail),
+        ChangeError::NoRevision(_) => ApiError::not_found("unknown_revision", detail),
         ChangeError::Process => new(StatusCode::FORBIDDEN, "own_file_only"),
         ChangeError::NoRules => new(StatusCode::CONFLICT, "no_rules"),
         ChangeError::NothingToUndo => new(StatusCode::CONFLICT, "nothing_to_undo"),

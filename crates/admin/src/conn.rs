@@ -59,7 +59,7 @@ impl Listener for ApiListener {
             let rests = *self.rests.borrow_and_update();
             let accepted = match &mut self.close {
                 Some(close) => tokio::select! {
-                    accepted = self.listener.accept(), if !rests => accepted,
+                    accepted = self.listener.accept_connection(), if !rests => accepted,
                     Ok(()) = self.rests.changed() => continue,
                     _ = close => {
                         self.close = None;
@@ -67,7 +67,7 @@ impl Listener for ApiListener {
                         continue;
                     }
                 },
-                None => self.listener.accept().await,
+                None => self.listener.accept_connection().await,
             };
             match accepted {
                 Some(accepted) => return accepted,

@@ -29,55 +29,55 @@ const CONSOLE: &str = "/console/";
 
 /// Sends clients from the start page to the console.
 pub(crate) async fn start() -> Response {
-    elsewhere(CONSOLE)
+    redirect_to(CONSOLE)
 }
 
 /// Returns the console's own page.
-pub(crate) async fn index(actor: Option<Extension<Actor>>, headers: HeaderMap) -> Response {
+pub(crate) async fn show_index(actor: Option<Extension<Actor>>, headers: HeaderMap) -> Response {
     match actor {
-        Some(_) => page("index.html", &headers),
-        None => elsewhere(LOGIN),
+        Some(_) => find_page("index.html", &headers),
+        None => redirect_to(LOGIN),
     }
 }
 
 /// Returns a file of the console. A path of no file is a page that the console's program shows.
-pub(crate) async fn file(
+pub(crate) async fn show_file(
     Path(path): Path<String>,
     actor: Option<Extension<Actor>>,
     headers: HeaderMap,
 ) -> Response {
-    let is_page = !path.starts_with("assets/") && evenkeel_console::file(&path).is_none();
+    let is_page = !path.starts_with("assets/") && evenkeel_console::find_file(&path).is_none();
     match actor {
-        None if is_page => elsewhere(LOGIN),
+        None if is_page => redirect_to(LOGIN),
         None => ApiError::unauthorized().into_response(),
-        Some(_) if is_page => page("index.html", &headers),
-        Some(_) => page(&path, &headers),
+        Some(_) if is_page => find_page("index.html", &headers),
+        Some(_) => find_page(&path, &headers),
     }
 }
 
 /// Returns the login page.
 pub(crate) async fn login_page(headers: HeaderMap) -> Response {
-    page("login/index.html", &headers)
+    find_page("login/index.html", &headers)
 }
 
 /// Returns a file of the login page: these files are in a folder of their own.
 pub(crate) async fn login_file(Path(path): Path<String>, headers: HeaderMap) -> Response {
-    page(&format!("login/{path}"), &headers)
+    find_page(&format!("login/{path}"), &headers)
 }
 
-fn elsewhere(path: &'static str) -> Response {
+fn redirect_to(path: &'static str) -> Response {
     with_fields((StatusCode::SEE_OTHER, [(LOCATION, path)]).into_response())
 }
 
-fn page(path: &str, headers: &HeaderMap) -> Response {
-    match evenkeel_console::file(path) {
-        Some(file) => with_fields(send(file, headers)),
-        None if !evenkeel_console::is_there() => with_fields(missing()),
+fn find_page(path: &str, headers: &HeaderMap) -> Response {
+    match evenkeel_console::find_file(path) {
+        Some(file) => with_fields(send_file(file, headers)),
+        None if !evenkeel_console::is_there() => with_fields(missing_page()),
         None => StatusCode::NOT_FOUND.into_response(),
     }
 }
 
-fn send(file: &'static File, headers: &HeaderMap) -> Response {
+fn send_file(file: &'static File, headers: &HeaderMap) -> Response {
     let accepted = headers
         .get(ACCEPT_ENCODING)
         .and_then(|value| value.to_str().ok());
@@ -114,7 +114,7 @@ const MISSING: &str = "<!doctype html>\n<html lang=\"en\">\n<title>Evenkeel</tit
 <code>evenkeel top</code>, <code>evenkeel ctl</code> and the API do all that the console does.</p>\n\
 <p>To have it, run <code>make console build</code> in the sources, and start that program.</p>\n</html>\n";
 
-fn missing() -> Response {
+fn missing_page() -> Response {
     let html = [
         (CONTENT_TYPE, "text/html; charset=utf-8"),
         (CACHE_CONTROL, "no-store"),

@@ -26,16 +26,16 @@ pub struct Ctl {
 
 impl Ctl {
     /// Asks for what is at `path`, and shows it.
-    pub fn show<T: Serialize + DeserializeOwned>(
+    pub fn show_path<T: Serialize + DeserializeOwned>(
         &self,
         path: &[&str],
         as_text: impl FnOnce(&T) -> String,
     ) -> Result<String, ClientError> {
-        self.print(&self.client.get(path, &[])?, as_text)
+        self.print_answer(&self.client.get(path, &[])?, as_text)
     }
 
     /// Returns an answer in words, or as it came.
-    pub fn print<T: Serialize>(
+    pub fn print_answer<T: Serialize>(
         &self,
         answer: &T,
         as_text: impl FnOnce(&T) -> String,
@@ -49,80 +49,87 @@ impl Ctl {
     }
 
     /// Shows that something is done.
-    pub fn done(
+    pub fn print_done(
         &self,
         done: Result<Done, ClientError>,
         effect: impl FnOnce() -> String,
     ) -> Result<String, ClientError> {
-        self.print(&done?, |_| effect() + "\n")
+        self.print_answer(&done?, |_| effect() + "\n")
     }
 
     /// Has the API do what the path says.
-    pub fn act(
+    pub fn post_path(
         &self,
         path: &[&str],
         effect: impl FnOnce() -> String,
     ) -> Result<String, ClientError> {
-        self.done(self.client.post(path, &serde_json::json!({})), effect)
+        self.print_done(
+            self.client.post_resource(path, &serde_json::json!({})),
+            effect,
+        )
     }
 
     /// Changes what runs.
-    pub fn change(&self, command: &Command) -> Result<String, ClientError> {
-        self.done(command.send(&self.client), || command.effect())
+    pub fn send_command(&self, command: &Command) -> Result<String, ClientError> {
+        self.print_done(command.send_to(&self.client), || command.effect())
     }
 
     /// Rules, clusters, groups and members.
     pub fn status(&self) -> Result<String, ClientError> {
-        self.show(&["v1", "status"], status)
+        self.show_path(&["v1", "status"], status)
     }
 
     /// Returns the groups.
-    pub fn groups(&self) -> Result<String, ClientError> {
-        self.show(&["v1", "groups"], |groups: &Vec<_>| group_table(groups))
+    pub fn list_groups(&self) -> Result<String, ClientError> {
+        self.show_path(&["v1", "groups"], |groups: &Vec<_>| group_table(groups))
     }
 
     /// Returns the members of a group, or of all.
-    pub fn members(&self, group: Option<&str>) -> Result<String, ClientError> {
+    pub fn list_members(&self, group: Option<&str>) -> Result<String, ClientError> {
         let Some(group) = group else {
-            return self.show(&["v1", "status"], member_tables);
+            return self.show_path(&["v1", "status"], member_tables);
         };
         // The loads come from the status; a group alone does not have them.
         let whole: Status = self.client.get(&["v1", "status"], &[])?;
-        self.show(&["v1", "groups", group], |group: &GroupStatus| {
-            GroupView::of(group, &whole.locations).plain()
+        self.show_path(&["v1", "groups", group], |group: &GroupStatus| {
+            GroupView::of_group(group, &whole.locations).plain_text()
         })
     }
 
     /// Returns the locations with their loads.
-    pub fn locations(&self) -> Result<String, ClientError> {
-        self.show(&["v1", "locations"], |all: &Vec<_>| location_table(all))
+    pub fn list_locations(&self) -> Result<String, ClientError> {
+        self.show_path(&["v1", "locations"], |all: &Vec<_>| location_table(all))
     }
 
     /// Returns the next and the last decision of a group, for a client of this address.
-    pub fn explain(&self, group: &str, client: Option<&str>) -> Result<String, ClientError> {
+    pub fn explain_decision(
+        &self,
+        group: &str,
+        client: Option<&str>,
+    ) -> Result<String, ClientError> {
         let query: Vec<_> = client.iter().map(|client| ("client", *client)).collect();
         let path = ["v1", "groups", group, "explain"];
         let answer: Explain = self.client.get(&path, &query)?;
-        self.print(&answer, view::explain)
+        self.print_answer(&answer, view::format_explanation)
     }
 
     /// Has the program that is now in the balancer's file take over.
-    pub fn upgrade(&self) -> Result<String, ClientError> {
+    pub fn upgrade_process(&self) -> Result<String, ClientError> {
         let answer = self
             .client
-            .post(&["v1", "upgrade"], &serde_json::json!({}))?;
-        self.print(&answer, |Upgraded { pid, version }: &Upgraded| {
+            .post_resource(&["v1", "upgrade"], &serde_json::json!({}))?;
+        self.print_answer(&answer, |Upgraded { pid, version }: &Upgraded| {
             format!("process {pid}, version {version}, has taken over\n")
         })
     }
 
     /// Has the configuration read again; with `force` even if that takes all rules away.
-    pub fn reload(&self, force: bool) -> Result<String, ClientError> {
+    pub fn reload_config(&self, force: bool) -> Result<String, ClientError> {
         let query: &[_] = if force { &[("force", "true")] } else { &[] };
         let answer = self
             .client
             .post_with(&["v1", "reload"], query, &serde_json::json!({}))?;
-        self.print(&answer, |reloaded: &Reloaded| {
+        self.print_answer(&answer, |reloaded: &Reloaded| {
             let notes = reloaded.notes.iter();
             let notes: String = notes.map(|note| format!("note: {note}\n")).collect();
             let generation = reloaded.generation;
@@ -151,12 +158,12 @@ fn status(status: &Status) -> String {
         limit_table(&status.rules),
         zone_table(&status.groups),
         member_tables(status),
-        refused(&status.groups)
+        format_refused(&status.groups)
     )
 }
 
 /// Addresses that are no members though somebody named them, a line each.
-fn refused(groups: &[GroupStatus]) -> String {
+fn format_refused(groups: &[GroupStatus]) -> String {
     let lines = groups.iter().flat_map(|group| {
         let lines = group.refused.iter();
         lines.map(|refused| {
@@ -195,13 +202,13 @@ fn cluster_table(clusters: &[ClusterStatus]) -> String {
         classes.map(move |class| row(cluster, class))
     });
     let names = ["CLUSTER", "CLASS", "GROUP", "HOSTS", ">BOUND", ">REFUSED"];
-    text::table(&names, rows)
+    text::format_table(&names, rows)
 }
 
 /// Returns the members of all groups, a table each.
 pub(crate) fn member_tables(status: &Status) -> String {
-    let groups = GroupView::all(status);
-    let tables: Vec<_> = groups.iter().map(GroupView::plain).collect();
+    let groups = GroupView::all_groups(status);
+    let tables: Vec<_> = groups.iter().map(GroupView::plain_text).collect();
     tables.join("\n")
 }
 
@@ -216,11 +223,11 @@ fn rule_table(rules: &[RuleStatus]) -> String {
             },
             rule.protocol.to_string(),
             rule.listen.join(" "),
-            rule.groups().join(" "),
+            rule.group_names().join(" "),
         ]
     };
     let names = ["RULE", "STATE", "PROTOCOL", "LISTEN", "GROUP"];
-    text::table(&names, rules.iter().map(row))
+    text::format_table(&names, rules.iter().map(row))
 }
 
 /// Returns the limits of rules, if any has one.
@@ -246,7 +253,7 @@ fn limit_table(rules: &[RuleStatus]) -> String {
     let names = [
         "RULE", "LIMIT", "RATE", "KEY", ">CLIENTS", ">REFUSED", ">LIFTED",
     ];
-    text::table(&names, rows) + "\n"
+    text::format_table(&names, rows) + "\n"
 }
 
 /// Returns the zones of groups, if any goes by them.
@@ -257,9 +264,9 @@ fn zone_table(groups: &[GroupStatus]) -> String {
             vec![
                 group.name.clone(),
                 format!("{name}{}", if zone.own { " (own)" } else { "" }),
-                text::percent(zone.share),
+                text::format_percent(zone.share),
                 zone.load.map_or(String::new(), |load| format!("{load:.2}")),
-                text::percent(zone.usable.into()),
+                text::format_percent(zone.usable.into()),
                 zone.members.to_string(),
                 zone.requests.to_string(),
             ]
@@ -279,12 +286,12 @@ fn zone_table(groups: &[GroupStatus]) -> String {
         ">MEMBERS",
         ">REQUESTS",
     ];
-    text::table(&names, rows) + "\n"
+    text::format_table(&names, rows) + "\n"
 }
 
 fn group_table(groups: &[GroupStatus]) -> String {
     let row = |group: &GroupStatus| {
-        let view = GroupView::of(group, &[]);
+        let view = GroupView::of_group(group, &[]);
         vec![
             group.name.clone(),
             view.strategy,
@@ -296,7 +303,7 @@ fn group_table(groups: &[GroupStatus]) -> String {
                 (false, false) => String::new(),
             },
             format!("{} of {}", view.usable, group.members.len()),
-            text::digits(view.rate),
+            text::format_number(view.rate),
             view.owner,
         ]
     };
@@ -310,7 +317,7 @@ fn group_table(groups: &[GroupStatus]) -> String {
         ">REQ/S",
         "OWNER",
     ];
-    text::table(&names, groups.iter().map(row))
+    text::format_table(&names, groups.iter().map(row))
 }
 
 fn location_table(locations: &[LocationStatus]) -> String {
@@ -321,5 +328,5 @@ fn location_table(locations: &[LocationStatus]) -> String {
             view::loads_line(location),
         ]
     };
-    text::table(&["LOCATION", "ALERT", "LOADS"], locations.iter().map(row))
+    text::format_table(&["LOCATION", "ALERT", "LOADS"], locations.iter().map(row))
 }

@@ -29,7 +29,7 @@ impl ApiError {
     }
 
     /// Says more, in the fields of an object.
-    pub(crate) fn with(mut self, more: Value) -> Self {
+    pub(crate) fn with_fields(mut self, more: Value) -> Self {
         if let Value::Object(more) = more {
             self.body.more = Box::new(more);
         }
@@ -37,7 +37,7 @@ impl ApiError {
     }
 
     /// Returns a 404: the path names something that does not exist.
-    pub(crate) fn unknown(error: &str, detail: impl Into<String>) -> Self {
+    pub(crate) fn not_found(error: &str, detail: impl Into<String>) -> Self {
         ApiError::new(StatusCode::NOT_FOUND, error, detail)
     }
 
@@ -63,7 +63,10 @@ impl ApiError {
     }
 
     /// Says what would have been accepted.
-    pub(crate) fn allowed<S: Into<String>>(mut self, allowed: impl IntoIterator<Item = S>) -> Self {
+    pub(crate) fn with_allowed<S: Into<String>>(
+        mut self,
+        allowed: impl IntoIterator<Item = S>,
+    ) -> Self {
         self.body.allowed = allowed.into_iter().map(Into::into).collect();
         self
     }

@@ -94,13 +94,13 @@ impl Guard {
     }
 
     /// Opens these paths: nobody needs to say there who asks.
-    pub(crate) fn opening(mut self, paths: impl Iterator<Item = &'static str>) -> Self {
+    pub(crate) fn with_open_paths(mut self, paths: impl Iterator<Item = &'static str>) -> Self {
         self.open = Arc::new(paths.collect());
         self
     }
 
     /// Returns the user who asks; `None` where the user does not matter.
-    fn check(
+    fn find_actor(
         &self,
         method: &Method,
         uri: &Uri,
@@ -113,10 +113,10 @@ impl Guard {
         }
         let changes = !matches!(*method, Method::GET | Method::HEAD);
         let is_open = self.open.contains(uri.path()) || is_page(uri.path());
-        let use_session = |cookie: &str| self.access.session(cookie, now);
-        let actor = match self.who(headers, changes, from, use_session) {
+        let use_session = |cookie: &str| self.access.use_session(cookie, now);
+        let actor = match self.identify_client(headers, changes, from, use_session) {
             // Who is not known may still log in, or be told that the process is alive.
-            Err(_) if is_open && self.asks() => None,
+            Err(_) if is_open && self.asks_for_proof() => None,
             actor => actor?,
         };
         if actor.is_none() && !is_open {
@@ -130,11 +130,11 @@ impl Guard {
     }
 
     /// True if clients must prove who they are.
-    fn asks(&self) -> bool {
+    fn asks_for_proof(&self) -> bool {
         self.token.is_some() || self.has_users
     }
 
-    fn who(
+    fn identify_client(
         &self,
         headers: &HeaderMap,
         changes: bool,
@@ -147,13 +147,13 @@ impl Guard {
             from: Some(from),
             csrf: None,
         };
-        if !self.asks() {
+        if !self.asks_for_proof() {
             if !self.has_tls {
                 self.check_host(headers)?;
             }
             return Ok(Some(actor("local")));
         }
-        if let Some(given) = single(headers, &AUTHORIZATION)? {
+        if let Some(given) = single_value(headers, &AUTHORIZATION)? {
             let (scheme, given) = given.split_once(' ').unwrap_or((given, ""));
             let is_bearer = scheme.eq_ignore_ascii_case("bearer");
             let given = Some(given.trim()).filter(|given| is_bearer && !given.is_empty());
@@ -171,7 +171,7 @@ impl Guard {
         let mut sent = cookies.filter_map(|sent| session_of(sent, name));
         let session = sent.find_map(session_of_cookie);
         if let Some((session, role)) = session {
-            let given = single(headers, &CSRF)?;
+            let given = single_value(headers, &CSRF)?;
             if changes && !given.is_some_and(|given| session.is_csrf(given)) {
                 return Err(ApiError::new(
                     StatusCode::FORBIDDEN,
@@ -200,9 +200,9 @@ impl Guard {
 
     /// True if a client with these fields would still be let through, long after its request. The check is no
     /// use of the client's session.
-    pub(crate) fn still(&self, headers: &HeaderMap, from: IpAddr, now: Instant) -> bool {
+    pub(crate) fn still_allows(&self, headers: &HeaderMap, from: IpAddr, now: Instant) -> bool {
         let session = |cookie: &str| self.access.look_at(cookie, now);
-        let actor = self.who(headers, false, from, session);
+        let actor = self.identify_client(headers, false, from, session);
         actor.is_ok_and(|actor| actor.is_some())
     }
 
@@ -216,7 +216,7 @@ impl Guard {
     }
 
     fn check_host(&self, headers: &HeaderMap) -> Result<(), ApiError> {
-        let host = single(headers, &HOST)?.unwrap_or_default();
+        let host = single_value(headers, &HOST)?.unwrap_or_default();
         let name = host_of(host);
         let by_address = name
             .parse::<IpAddr>()
@@ -231,19 +231,19 @@ impl Guard {
                 "the Host field says {host:?}; without a token the API answers to loopback only"
             ),
         )
-        .allowed(["localhost", "127.0.0.1", "[::1]"]))
+        .with_allowed(["localhost", "127.0.0.1", "[::1]"]))
     }
 }
 
 /// Middleware that checks each request.
-pub(crate) async fn guard(
+pub(crate) async fn check_request(
     State(guard): State<Guard>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     mut request: Request,
     next: Next,
 ) -> Response {
     let (method, uri, headers) = (request.method(), request.uri(), request.headers());
-    match guard.check(method, uri, headers, peer.address.ip(), Instant::now()) {
+    match guard.find_actor(method, uri, headers, peer.address.ip(), Instant::now()) {
         Ok(actor) => {
             if let Some(actor) = actor {
                 request.extensions_mut().insert(actor);
@@ -319,10 +319,10 @@ fn unauthorized(detail: &str) -> ApiError {
 }
 
 fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
-    let Some(origin) = single(headers, &ORIGIN)? else {
+    let Some(origin) = single_value(headers, &ORIGIN)? else {
         return Ok(());
     };
-    let host = single(headers, &HOST)?.unwrap_or_default();
+    let host = single_value(headers, &HOST)?.unwrap_or_default();
     let of_origin = origin.split_once("://").map(|(_, authority)| authority);
     if of_origin.is_some_and(|authority| authority.eq_ignore_ascii_case(host)) {
         return Ok(());
@@ -335,7 +335,7 @@ fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
 }
 
 fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
-    let value = single(headers, &CONTENT_TYPE)?.unwrap_or_default();
+    let value = single_value(headers, &CONTENT_TYPE)?.unwrap_or_default();
     let media_type = value.split(';').next().unwrap_or_default().trim();
     if media_type.eq_ignore_ascii_case("application/json") {
         return Ok(());
@@ -347,11 +347,14 @@ fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
             "requests that change anything must be JSON, even without a body; Content-Type says {value:?}"
         ),
     )
-    .allowed(["application/json"]))
+    .with_allowed(["application/json"]))
 }
 
 /// Returns the value of a field that may come at most once.
-fn single<'a>(headers: &'a HeaderMap, name: &HeaderName) -> Result<Option<&'a str>, ApiError> {
+fn single_value<'a>(
+    headers: &'a HeaderMap,
+    name: &HeaderName,
+) -> Result<Option<&'a str>, ApiError> {
     let mut values = headers.get_all(name).iter();
     let value = values.next().map(HeaderValue::to_str).transpose();
     match value {
@@ -385,7 +388,7 @@ mod tests {
             ..Admin::default()
         };
         let access = Access::new(&settings, Arc::default());
-        Guard::new(&settings, Arc::new(access)).opening(["/healthz", "/readyz"].into_iter())
+        Guard::new(&settings, Arc::new(access)).with_open_paths(["/healthz", "/readyz"].into_iter())
     }
 
     fn ask(
@@ -395,7 +398,7 @@ mod tests {
         headers: &HeaderMap,
     ) -> Result<Option<Actor>, ApiError> {
         let from = "192.0.2.9".parse().unwrap();
-        guard.check(
+        guard.find_actor(
             method,
             &path.parse().unwrap(),
             headers,
@@ -429,7 +432,7 @@ mod tests {
         let still = |token: &str| {
             let fields = headers(&[("authorization", &format!("Bearer {token}"))]);
             let from = "192.0.2.9".parse().unwrap();
-            guard.still(&fields, from, Instant::now())
+            guard.still_allows(&fields, from, Instant::now())
         };
         assert!(still("first") && !still("second"));
         guard.set_token(Some("second"));

@@ -91,7 +91,7 @@ impl Sources {
 /// # Errors
 ///
 /// The listener is no longer usable.
-pub async fn serve(
+pub async fn serve_api(
     listener: TcpListener,
     settings: &Admin,
     sources: Arc<Sources>,
@@ -114,8 +114,8 @@ pub async fn serve(
     let manager = Arc::clone(&sources.manager);
     let live = Arc::clone(&sources.live);
     let tls = Arc::clone(&sources.address.tls);
-    let rests = sources.address.rests();
-    let router = api::router(sources, doors);
+    let rests = sources.address.watch_handover();
+    let router = api::build_router(sources, doors);
     let (give_up, given_up) = oneshot::channel();
     let serving = axum::serve(
         conn::ApiListener::new(listener, tls, given_up, rests),
@@ -138,7 +138,7 @@ async fn end_streams(
 ) -> std::convert::Infallible {
     // Its loss says the same.
     let _ = close.await;
-    live.end();
+    live.end_streams();
     drop(give_up);
     std::future::pending().await
 }
@@ -148,7 +148,7 @@ async fn follow_token(manager: &Manager, guard: &guard::Guard) -> std::convert::
     let mut snapshots = manager.snapshots();
     loop {
         snapshots.borrow_and_update();
-        let admin = manager.config().admin;
+        let admin = manager.file_config().admin;
         guard.set_token(admin.as_ref().and_then(|admin| admin.token.as_deref()));
         if snapshots.changed().await.is_err() {
             std::future::pending::<()>().await;

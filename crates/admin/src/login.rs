@@ -62,7 +62,7 @@ impl Cookies {
     }
 }
 
-pub(crate) async fn login(
+pub(crate) async fn handle_login(
     Extension(access): Extension<Arc<Access>>,
     Extension(cookies): Extension<Cookies>,
     ConnectInfo(peer): ConnectInfo<Peer>,
@@ -72,12 +72,16 @@ pub(crate) async fn login(
     let from = peer.address.ip();
     let now = Instant::now();
     let login = match cookies.has_users {
-        true => access.login(&given.user, &given.password, from, now).await,
+        true => {
+            access
+                .check_login(&given.user, &given.password, from, now)
+                .await
+        }
         false => Err(NoLogin::NoUsers),
     };
     let mut response = match login {
         Ok(login) => {
-            let set = cookies.set(&login.cookie, access.lifetime().as_secs(), &headers);
+            let set = cookies.set(&login.cookie, access.session_lifetime().as_secs(), &headers);
             let body = LoggedIn {
                 user: given.user.clone(),
                 role: login.role,
@@ -91,7 +95,7 @@ pub(crate) async fn login(
             response.extensions_mut().insert(who);
             response
         }
-        Err(refused) => refuse(refused),
+        Err(refused) => refuse_login(refused),
     };
     // What is no name may be a password in the wrong field.
     let told = match access.is_user(&given.user) {
@@ -102,7 +106,7 @@ pub(crate) async fn login(
     response
 }
 
-fn refuse(refused: NoLogin) -> Response {
+fn refuse_login(refused: NoLogin) -> Response {
     let (status, word, detail, wait) = match refused {
         NoLogin::Wrong => {
             let detail = "the name or the password is wrong";
@@ -154,7 +158,7 @@ fn refuse(refused: NoLogin) -> Response {
     response
 }
 
-pub(crate) async fn logout(
+pub(crate) async fn handle_logout(
     Extension(access): Extension<Arc<Access>>,
     Extension(cookies): Extension<Cookies>,
     headers: HeaderMap,
@@ -162,7 +166,7 @@ pub(crate) async fn logout(
     let name = session_cookie(cookies.are_secure(&headers));
     let sent = headers.get_all(COOKIES).iter();
     for cookie in sent.filter_map(|sent| session_of(sent, name)) {
-        access.logout(cookie);
+        access.end_session(cookie);
     }
     let mut response = Json(Done { ok: true }).into_response();
     let gone = cookies.set("", 0, &headers);
@@ -172,7 +176,7 @@ pub(crate) async fn logout(
     response
 }
 
-pub(crate) async fn session(
+pub(crate) async fn show_session(
     Extension(cookies): Extension<Cookies>,
     actor: Option<Extension<Actor>>,
 ) -> Json<SessionStatus> {

@@ -10,7 +10,7 @@ use crate::operation::{Answer, Operation};
 const COMPONENTS: &str = "/components/schemas";
 
 /// Returns the OpenAPI document of the operations.
-pub(crate) fn document(operations: &[Operation]) -> Value {
+pub(crate) fn build_document(operations: &[Operation]) -> Value {
     // Bodies are read, answers are written: fields with defaults may be left out of the former only.
     let settings = || {
         SchemaSettings::draft2020_12().with(|settings| {
@@ -22,7 +22,7 @@ pub(crate) fn document(operations: &[Operation]) -> Value {
     let mut written = settings().for_serialize().into_generator();
     let mut paths: Map<String, Value> = Map::new();
     for operation in operations {
-        let described = describe(operation, &mut read, &mut written);
+        let described = describe_operation(operation, &mut read, &mut written);
         let path = paths
             .entry(operation.path)
             .or_insert_with(|| Value::Object(Map::new()));
@@ -34,7 +34,7 @@ pub(crate) fn document(operations: &[Operation]) -> Value {
     for (name, schema) in read.take_definitions(true) {
         schemas.entry(name).or_insert(schema);
     }
-    schemas.insert("Error".into(), error());
+    schemas.insert("Error".into(), error_schema());
     json!({
         "openapi": "3.1.0",
         "info": {
@@ -55,12 +55,12 @@ pub(crate) fn document(operations: &[Operation]) -> Value {
     })
 }
 
-fn describe(
+fn describe_operation(
     operation: &Operation,
     read: &mut SchemaGenerator,
     written: &mut SchemaGenerator,
 ) -> Value {
-    let mut parameters: Vec<Value> = names(operation.path).map(in_path).collect();
+    let mut parameters: Vec<Value> = path_parameters(operation.path).map(in_path).collect();
     if let Some(query) = &operation.query {
         parameters.extend(in_query(&query.schema(read), read));
     }
@@ -109,7 +109,7 @@ fn id(operation: &Operation) -> String {
 }
 
 /// Returns the names that stand in braces.
-fn names(path: &str) -> impl Iterator<Item = &str> {
+fn path_parameters(path: &str) -> impl Iterator<Item = &str> {
     let parts = path.split('/');
     parts.filter_map(|part| part.strip_prefix('{')?.strip_suffix('}'))
 }
@@ -130,7 +130,7 @@ fn in_query(query: &Schema, generator: &SchemaGenerator) -> Vec<Value> {
         .collect()
 }
 
-fn error() -> Value {
+fn error_schema() -> Value {
     json!({
         "type": "object",
         "required": ["error", "detail"],

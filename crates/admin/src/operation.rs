@@ -16,7 +16,7 @@ use schemars::JsonSchema;
 
 use crate::Sources;
 use crate::actor::{Actor, Role};
-use crate::audit::audited;
+use crate::audit::audit_request;
 use crate::error::ApiError;
 
 /// Form of the answer.
@@ -58,7 +58,7 @@ impl Operations {
     }
 
     /// Adds an operation, and the handler that answers it.
-    pub(crate) fn add<H, A>(mut self, operation: Operation, handler: H) -> Self
+    pub(crate) fn add_operation<H, A>(mut self, operation: Operation, handler: H) -> Self
     where
         H: Handler<A, Arc<Sources>>,
         A: 'static,
@@ -68,12 +68,12 @@ impl Operations {
         };
         let mut method: MethodRouter<Arc<Sources>> = on(filter, handler);
         if let Some(role) = operation.role {
-            let only = move |actor, request, next| only(role, actor, request, next);
+            let only = move |actor, request, next| require_role(role, actor, request, next);
             method = method.route_layer(middleware::from_fn(only));
         }
         if operation.changes {
             // Outside of the former: that somebody has tried is written down, too.
-            method = method.route_layer(middleware::from_fn(audited));
+            method = method.route_layer(middleware::from_fn(audit_request));
         }
         self.router = self.router.route(operation.path, method);
         self.all.push(operation);
@@ -101,15 +101,15 @@ impl Operation {
     }
 
     /// Describes a `GET` whose answer is JSON of the form `T`.
-    pub(crate) fn show<T: JsonSchema>(path: &'static str, summary: &'static str) -> Self {
-        Operation::get(path, summary, Answer::Json(Described::of::<T>()))
+    pub(crate) fn show_json<T: JsonSchema>(path: &'static str, summary: &'static str) -> Self {
+        Operation::get(path, summary, Answer::Json(Described::of_type::<T>()))
     }
 
     /// Shows something to everybody, even without a session: it must tell nothing that matters.
     pub(crate) fn show_to_all<T: JsonSchema>(path: &'static str, summary: &'static str) -> Self {
         Operation {
             role: None,
-            ..Operation::show::<T>(path, summary)
+            ..Operation::show_json::<T>(path, summary)
         }
     }
 
@@ -123,7 +123,7 @@ impl Operation {
     }
 
     /// Answers a question with a body of the form `B`, which changes nothing: `POST`, and `T` comes back.
-    pub(crate) fn ask<B: JsonSchema, T: JsonSchema>(
+    pub(crate) fn post_question<B: JsonSchema, T: JsonSchema>(
         path: &'static str,
         role: Role,
         summary: &'static str,
@@ -131,13 +131,13 @@ impl Operation {
         Operation {
             method: Method::POST,
             role: Some(role),
-            body: Some(Described::of::<B>()),
-            ..Operation::show::<T>(path, summary)
+            body: Some(Described::of_type::<B>()),
+            ..Operation::show_json::<T>(path, summary)
         }
     }
 
     /// Does something with a body of the form `B`, and answers `T`.
-    pub(crate) fn act<B: JsonSchema, T: JsonSchema>(
+    pub(crate) fn act_on_body<B: JsonSchema, T: JsonSchema>(
         method: Method,
         path: &'static str,
         role: impl Into<Option<Role>>,
@@ -145,7 +145,7 @@ impl Operation {
     ) -> Self {
         Operation {
             method,
-            body: Some(Described::of::<B>()),
+            body: Some(Described::of_type::<B>()),
             ..Operation::act_alone::<T>(path, role, summary)
         }
     }
@@ -160,19 +160,19 @@ impl Operation {
             method: Method::POST,
             role: role.into(),
             changes: true,
-            ..Operation::show::<T>(path, summary)
+            ..Operation::show_json::<T>(path, summary)
         }
     }
 
     /// Adds a query of the form `Q`.
     pub(crate) fn with_query<Q: JsonSchema>(mut self) -> Self {
-        self.query = Some(Described::of::<Q>());
+        self.query = Some(Described::of_type::<Q>());
         self
     }
 }
 
 /// Lets through whoever has at least that role.
-async fn only(
+async fn require_role(
     role: Role,
     actor: Option<Extension<Actor>>,
     request: Request,

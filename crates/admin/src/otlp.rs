@@ -53,17 +53,17 @@ pub struct Counts {
 
 impl Counts {
     /// Returns the number of spans that the collector has taken.
-    pub fn exported(&self) -> u64 {
+    pub fn exported_spans(&self) -> u64 {
         self.exported.load(Ordering::Relaxed)
     }
 
     /// Returns the number of spans that the collector has refused, or that could not be sent.
-    pub fn lost(&self) -> u64 {
+    pub fn lost_spans(&self) -> u64 {
         self.lost.load(Ordering::Relaxed)
     }
 
     /// Returns the number of traced requests for which there was no room in the queue.
-    pub fn dropped(&self) -> u64 {
+    pub fn dropped_requests(&self) -> u64 {
         self.dropped.load(Ordering::Relaxed)
     }
 
@@ -74,8 +74,8 @@ impl Counts {
 }
 
 /// Returns the problems of the files that `[tracing]` names.
-pub fn check(settings: &Tracing) -> Vec<Problem> {
-    let tls = settings.client_tls().map(|tls| Client::load(&tls));
+pub fn check_files(settings: &Tracing) -> Vec<Problem> {
+    let tls = settings.client_tls().map(|tls| Client::from_config(&tls));
     tls.and_then(Result::err).unwrap_or_default()
 }
 
@@ -106,7 +106,7 @@ impl Exporter {
         let (wake, woken) = sync_channel(1);
         let (next, ending) = (Arc::default(), Arc::default());
         let mut task = Task {
-            to: Destination::of(settings),
+            to: Destination::from_settings(settings),
             next: Arc::clone(&next),
             ending: Arc::clone(&ending),
             woken,
@@ -126,13 +126,13 @@ impl Exporter {
     }
 
     /// Goes on with other settings.
-    pub fn change(&self, settings: Tracing) {
+    pub fn change_settings(&self, settings: Tracing) {
         let mut next = self.next.lock().unwrap_or_else(PoisonError::into_inner);
         *next = Some(settings);
     }
 
     /// Sends what is left, or gives it up after two seconds. All senders must be gone.
-    pub fn finish(self) {
+    pub fn finish_sending(self) {
         self.ending.store(true, Ordering::Relaxed);
         let _ = self.wake.try_send(());
         if self.thread.join().is_err() {
@@ -149,7 +149,7 @@ struct Destination {
 }
 
 impl Destination {
-    fn of(settings: Tracing) -> Self {
+    fn from_settings(settings: Tracing) -> Self {
         let mut attributes = Attributes::default();
         attributes.text("service.name", settings.service_name.clone());
         attributes.text("service.version", env!("CARGO_PKG_VERSION"));
@@ -169,7 +169,7 @@ impl Destination {
     }
 
     /// Encodes a batch of spans as the message that is sent.
-    fn message(&self, spans: Vec<Span>) -> Vec<u8> {
+    fn encode_message(&self, spans: Vec<Span>) -> Vec<u8> {
         let scope = Scope {
             name: "evenkeel".into(),
             version: env!("CARGO_PKG_VERSION").into(),
@@ -189,11 +189,11 @@ impl Destination {
     }
 
     /// Sends a batch: how many spans were refused.
-    async fn send(&mut self, message: &[u8], limit: Duration) -> Result<u64, Refusal> {
+    async fn send_batch(&mut self, message: &[u8], limit: Duration) -> Result<u64, Refusal> {
         let Some(endpoint) = &self.settings.endpoint else {
             return Err(Refusal::for_good("there is no endpoint".into()));
         };
-        let tls = self.tls.as_mut().map(Current::client).transpose();
+        let tls = self.tls.as_mut().map(Current::reload_client).transpose();
         let tls = tls.map_err(|problems| Refusal::for_good(one_line(&problems)))?;
         let own = [
             ("Content-Type", "application/x-protobuf"),
@@ -217,7 +217,7 @@ impl Destination {
             port: endpoint.port(),
             tls: tls.as_ref(),
         };
-        let asked = client::ask(whom, question, LIMITS, |_| true);
+        let asked = client::ask_server(whom, question, LIMITS, |_| true);
         let answer = match tokio::time::timeout(limit, asked).await {
             Ok(Ok(answer)) => answer,
             Ok(Err(error)) => return Err(Refusal::for_now(error.to_string())),
@@ -264,7 +264,7 @@ impl Refusal {
 }
 
 /// Comes to an end when the process has been ending for a while.
-async fn over(ending: &AtomicBool) {
+async fn wait_for_end(ending: &AtomicBool) {
     while !ending.load(Ordering::Relaxed) {
         tokio::time::sleep(LOOK).await;
     }
@@ -292,7 +292,7 @@ impl Task {
                     if batch.is_empty() {
                         since = Instant::now();
                     }
-                    batch.extend(spans::of(&record));
+                    batch.extend(spans::spans_of_record(&record));
                     false
                 }
                 Err(RecvTimeoutError::Timeout) => false,
@@ -300,7 +300,7 @@ impl Task {
             };
             let is_due = batch.len() >= BATCH || since.elapsed() >= self.to.settings.interval;
             if !batch.is_empty() && (is_due || ended || self.is_ending()) {
-                self.export(std::mem::take(&mut batch));
+                self.export_batch(std::mem::take(&mut batch));
             }
             let next = self
                 .next
@@ -308,7 +308,7 @@ impl Task {
                 .unwrap_or_else(PoisonError::into_inner)
                 .take();
             if let Some(settings) = next {
-                self.to = Destination::of(settings);
+                self.to = Destination::from_settings(settings);
             }
             if ended {
                 return;
@@ -321,17 +321,17 @@ impl Task {
     }
 
     /// Sends a batch, again if that may help.
-    fn export(&mut self, batch: Vec<Span>) {
+    fn export_batch(&mut self, batch: Vec<Span>) {
         let count = batch.len() as u64;
-        let message = self.to.message(batch);
+        let message = self.to.encode_message(batch);
         let mut pause = Duration::from_secs(1);
         for attempt in 1..=TRIES {
             let limit = self.to.settings.timeout;
-            let sent = self.to.send(&message, limit);
+            let sent = self.to.send_batch(&message, limit);
             let sent = async {
                 tokio::select! {
                     sent = sent => sent,
-                    () = over(&self.ending) => Err(Refusal::for_good("the process ends".into())),
+                    () = wait_for_end(&self.ending) => Err(Refusal::for_good("the process ends".into())),
                 }
             };
             let refusal = match self.runtime.block_on(sent) {
@@ -347,7 +347,7 @@ impl Task {
             let again = refusal.again && attempt < TRIES && !self.is_ending();
             if !again {
                 self.counts.lost.fetch_add(count, Ordering::Relaxed);
-                if let Some(left_out) = self.throttle.turn() {
+                if let Some(left_out) = self.throttle.allow_line() {
                     let endpoint = self.to.settings.endpoint.as_ref().map(ToString::to_string);
                     tracing::warn!(
                         endpoint = endpoint.unwrap_or_default(),

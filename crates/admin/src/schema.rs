@@ -57,29 +57,32 @@ impl Schema {
     pub(crate) fn new() -> Self {
         let strategies = REGISTRY.iter().enumerate();
         Schema {
-            tables: reference::tables().into_iter().map(Table::of).collect(),
+            tables: reference::list_tables()
+                .into_iter()
+                .map(Table::from_doc)
+                .collect(),
             strategies: strategies
-                .map(|(index, kind)| Strategy::of(kind, index == 0))
+                .map(|(index, kind)| Strategy::from_kind(kind, index == 0))
                 .collect(),
         }
     }
 }
 
 impl Table {
-    fn of(table: TableDoc) -> Self {
+    fn from_doc(table: TableDoc) -> Self {
         let marks = |key: &KeyDoc| (table.is_secret(key.name), table.needs_restart(key.name));
         let marks: Vec<_> = table.keys.iter().map(marks).collect();
         let keys = table.keys.into_iter().zip(marks);
         Table {
             header: table.header,
             meaning: table.doc,
-            keys: keys.map(|(key, marks)| Key::of(key, marks)).collect(),
+            keys: keys.map(|(key, marks)| Key::from_doc(key, marks)).collect(),
         }
     }
 }
 
 impl Key {
-    fn of(key: KeyDoc, (secret, restart): (bool, bool)) -> Self {
+    fn from_doc(key: KeyDoc, (secret, restart): (bool, bool)) -> Self {
         Key {
             name: key.name,
             alias: key.alias,
@@ -94,18 +97,18 @@ impl Key {
 }
 
 impl Strategy {
-    fn of(kind: &Kind, default: bool) -> Self {
+    fn from_kind(kind: &Kind, default: bool) -> Self {
         Strategy {
             name: kind.name,
             meaning: kind.doc,
             default,
-            params: kind.params.iter().map(Parameter::of).collect(),
+            params: kind.params.iter().map(Parameter::from_param).collect(),
         }
     }
 }
 
 impl Parameter {
-    fn of(param: &Param) -> Self {
+    fn from_param(param: &Param) -> Self {
         Parameter {
             name: param.name,
             meaning: param.doc,

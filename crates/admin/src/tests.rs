@@ -41,7 +41,7 @@ use crate::address::Address;
 use crate::client::{Client, ClientError};
 use crate::users::UsersFile;
 use crate::wire::{Done, Explain, Reloaded};
-use crate::{Sources, access_log, otlp, serve};
+use crate::{Sources, access_log, otlp, serve_api};
 
 /// A balancer with its API. The members of its only group are the addresses given.
 struct Balancer {
@@ -132,7 +132,7 @@ impl Balancer {
                 let _ = stopped.await;
             };
             runtime
-                .block_on(serve(listener, &settings, of_thread, closed, stopped))
+                .block_on(serve_api(listener, &settings, of_thread, closed, stopped))
                 .unwrap();
         });
         Balancer {
@@ -183,7 +183,7 @@ impl Drop for Balancer {
         let _ = self.stop.take().map(|stop| stop.send(()));
         let _ = self.thread.take().map(JoinHandle::join);
         self.proxy.drain(Duration::ZERO);
-        self.proxy.join();
+        self.proxy.join_workers();
         let _ = std::fs::remove_file(&self.sources.config_file);
     }
 }
@@ -309,7 +309,9 @@ fn members_are_drained_and_brought_back() {
     let set = |state: AdminState| -> MemberStatus {
         let mut path = path.to_vec();
         path.push("state");
-        let _: Done = client.put(&path, &json!({ "state": state })).unwrap();
+        let _: Done = client
+            .put_resource(&path, &json!({ "state": state }))
+            .unwrap();
         client.get(&path[..5], &[]).unwrap()
     };
     let drained = set(AdminState::Drain);
@@ -328,7 +330,7 @@ fn members_are_drained_and_brought_back() {
     assert_eq!(told(balancer.metrics()), (1.0, None));
 
     let bad = json!({ "state": "off" });
-    let refused = client.put::<Done>(
+    let refused = client.put_resource::<Done>(
         &["v1", "groups", "web", "members", "127.0.0.1:1", "state"],
         &bad,
     );
@@ -340,7 +342,9 @@ fn weights_are_numbers_in_their_range() {
     let balancer = Balancer::start(&two_members(), None);
     let client = balancer.client();
     let path = ["v1", "groups", "web", "members", "127.0.0.1:1", "weight"];
-    let _: Done = client.put(&path, &json!({ "weight": 2.5 })).unwrap();
+    let _: Done = client
+        .put_resource(&path, &json!({ "weight": 2.5 }))
+        .unwrap();
     for (body, kind) in [
         (json!({ "weight": -1 }), "bad_weight"),
         (json!({ "weight": 1e9 }), "bad_weight"),
@@ -350,7 +354,7 @@ fn weights_are_numbers_in_their_range() {
         (json!([]), "bad_body"),
     ] {
         assert_eq!(
-            refusal(client.put::<Done>(&path, &body)),
+            refusal(client.put_resource::<Done>(&path, &body)),
             (422, kind.into()),
             "{body}"
         );
@@ -371,7 +375,7 @@ fn strategies_change_live() {
             .map(|param| (param.name.into(), param.max.into()))
             .collect();
         let _: Done = client
-            .put(&path, &json!({ "name": kind.name, "params": params }))
+            .put_resource(&path, &json!({ "name": kind.name, "params": params }))
             .unwrap();
         let group: GroupStatus = client.get(&path[..3], &[]).unwrap();
         assert_eq!(group.strategy, kind.name);
@@ -379,9 +383,10 @@ fn strategies_change_live() {
             assert_eq!(Value::from(param.value), params[param.name.as_ref()]);
         }
     }
-    let unknown = client.put::<Done>(&path, &json!({ "name": "best" }));
+    let unknown = client.put_resource::<Done>(&path, &json!({ "name": "best" }));
     assert_eq!(refusal(unknown), (422, "unknown_strategy".into()));
-    let unknown = client.put::<Done>(&path, &json!({ "name": "random", "params": { "x": 1 } }));
+    let unknown =
+        client.put_resource::<Done>(&path, &json!({ "name": "random", "params": { "x": 1 } }));
     assert_eq!(refusal(unknown), (422, "bad_parameter".into()));
 }
 
@@ -390,7 +395,7 @@ fn loads_are_taken_whole_or_not_at_all() {
     let balancer = Balancer::start(&two_members(), None);
     let client = balancer.client();
     let path = ["v1", "locations", "127.0.0.1", "loads"];
-    let report = |body: Value| client.post::<Done>(&path, &body);
+    let report = |body: Value| client.post_resource::<Done>(&path, &body);
     report(json!({ "loads": { "cpu": 0.5, "77": 3 } })).unwrap();
     let many = (100..100 + LOADS_PER_LOCATION - 1).map(|id| (id.to_string(), json!(1)));
     for (loads, kind) in [
@@ -415,7 +420,7 @@ fn loads_are_taken_whole_or_not_at_all() {
         assert_eq!(status, 422, "{number}: {text}");
     }
     let elsewhere =
-        client.post::<Done>(&["v1", "locations", "x", "loads"], &json!({ "loads": {} }));
+        client.post_resource::<Done>(&["v1", "locations", "x", "loads"], &json!({ "loads": {} }));
     assert_eq!(refusal(elsewhere), (404, "unknown_location".into()));
 
     let locations: Vec<LocationStatus> = client.get(&["v1", "locations"], &[]).unwrap();
@@ -442,7 +447,9 @@ fn decisions_are_explained() {
     assert_eq!(explain().next.chosen.as_ref(), Some(&member));
 
     // In the product the manager's control loop wants a trace every second.
-    balancer.sources.manager.groups()[0].state().want_trace();
+    balancer.sources.manager.list_groups()[0]
+        .state()
+        .want_trace();
     visit(&balancer);
     let last = explain().last.unwrap();
     assert_eq!(last.chosen.as_ref(), Some(&member));
@@ -451,14 +458,16 @@ fn decisions_are_explained() {
     // A decision belongs to the strategy that took it.
     let path = ["v1", "groups", "web", "strategy"];
     let _: Done = client
-        .put(&path, &json!({ "name": "round_robin" }))
+        .put_resource(&path, &json!({ "name": "round_robin" }))
         .unwrap();
     let explained = explain();
     assert_eq!(explained.last.unwrap().strategy, "random");
     assert_eq!(explained.next.strategy, "round_robin");
 
     let path = ["v1", "groups", "web", "members", &member, "state"];
-    let _: Done = client.put(&path, &json!({ "state": "drain" })).unwrap();
+    let _: Done = client
+        .put_resource(&path, &json!({ "state": "drain" }))
+        .unwrap();
     let next = explain().next;
     assert_eq!(next.chosen, None);
     assert!(next.error.is_some());
@@ -475,7 +484,7 @@ fn decisions_are_explained() {
 fn a_broken_file_changes_nothing_and_says_so() {
     let balancer = Balancer::start(&two_members(), None);
     let client = balancer.client();
-    let reload = || client.post::<Reloaded>(&["v1", "reload"], &json!({}));
+    let reload = || client.post_resource::<Reloaded>(&["v1", "reload"], &json!({}));
     std::fs::write(
         &balancer.sources.config_file,
         "[rule.web]\nlisten = 1\nbogus = 2\n",
@@ -620,13 +629,15 @@ fn readiness_needs_a_member_and_ends_with_the_process() {
     assert_eq!(balancer.get("/readyz?rules=web").0, 422);
     for member in ["127.0.0.1:1", "127.0.0.1:2"] {
         let path = ["v1", "groups", "web", "members", member, "state"];
-        let _: Done = client.put(&path, &json!({ "state": "drain" })).unwrap();
+        let _: Done = client
+            .put_resource(&path, &json!({ "state": "drain" }))
+            .unwrap();
     }
     assert_eq!(balancer.get("/readyz").0, 503);
     assert_eq!(balancer.get("/readyz?rule=web").0, 503);
     // A rule that accepts nobody needs no member.
     let _: Done = client
-        .put(
+        .put_resource(
             &["v1", "rules", "web", "enabled"],
             &json!({ "enabled": false }),
         )
@@ -640,13 +651,13 @@ fn readiness_needs_a_member_and_ends_with_the_process() {
     assert_eq!(balancer.get("/readyz").0, 503);
     assert_eq!(balancer.get("/healthz").0, 200);
     assert_eq!(balancer.get("/v1/status").0, 200);
-    let late = client.put::<Done>(
+    let late = client.put_resource::<Done>(
         &["v1", "rules", "web", "enabled"],
         &json!({ "enabled": true }),
     );
     assert_eq!(refusal(late), (503, "not_ready".into()));
     balancer.sources.draining.store(false, Ordering::Relaxed);
-    let unknown = client.put::<Done>(
+    let unknown = client.put_resource::<Done>(
         &["v1", "rules", "x", "enabled"],
         &json!({ "enabled": true }),
     );
@@ -786,7 +797,7 @@ impl Backend {
 /// Makes a connection through the balancer, and waits until its end is counted.
 fn visit(balancer: &Balancer) {
     let closed = || {
-        let totals = balancer.proxy.metrics().totals();
+        let totals = balancer.proxy.metrics().rule_totals();
         totals
             .get("web")
             .map_or(0, |totals| totals.connections_closed)
@@ -1005,7 +1016,7 @@ fn m10_a_client_logs_in_with_a_password_and_out_again() {
     let as_anna = |password| balancer.client().with_login("anna", password);
     let weight = |client: &Client| {
         let path = ["v1", "groups", "web", "members", "127.0.0.1:1", "weight"];
-        client.put::<Done>(&path, &json!({ "weight": 2 }))
+        client.put_resource::<Done>(&path, &json!({ "weight": 2 }))
     };
     let client = as_anna("secret");
     assert!(weight(&client).is_ok(), "changes carry the second secret");
@@ -1014,10 +1025,10 @@ fn m10_a_client_logs_in_with_a_password_and_out_again() {
     let users = std::fs::read_to_string(&path).unwrap();
     let other = users.replace("anna:administer:", "anna:operate:");
     std::fs::write(&path, other).unwrap();
-    let reloaded = client.post::<Reloaded>(&["v1", "reload"], &json!({}));
+    let reloaded = client.post_resource::<Reloaded>(&["v1", "reload"], &json!({}));
     assert!(reloaded.is_ok(), "{reloaded:?}");
     assert!(weight(&client).is_ok());
-    let reload = client.post::<Reloaded>(&["v1", "reload"], &json!({}));
+    let reload = client.post_resource::<Reloaded>(&["v1", "reload"], &json!({}));
     assert_eq!(refusal(reload).0, 403, "with her new role");
     drop(client);
 
@@ -1318,7 +1329,7 @@ fn g6_paths_take_the_name_of_a_member_or_its_address() {
         let put = |what: &str, body: Value| {
             let mut path = path.to_vec();
             path.push(what);
-            let _: Done = client.put(&path, &body).unwrap();
+            let _: Done = client.put_resource(&path, &body).unwrap();
         };
         let weight = place as f64 + 2.0;
         put("weight", json!({ "weight": weight }));
@@ -1335,7 +1346,7 @@ fn g6_paths_take_the_name_of_a_member_or_its_address() {
         put("state", json!({ "state": "ready" }));
         // Nobody listens there, which is an answer.
         let checked: Value = client
-            .post(
+            .post_resource(
                 &["v1", "groups", "shop", "members", name, "check"],
                 &json!({}),
             )
@@ -1364,13 +1375,15 @@ fn g6_paths_take_the_name_of_a_member_or_its_address() {
         ],
     });
     let simulated: Value = client
-        .post(&["v1", "groups", "shop", "simulate"], &body)
+        .post_resource(&["v1", "groups", "shop", "simulate"], &body)
         .unwrap();
     assert_eq!(simulated["results"][0]["shares"][0]["member"], "s1");
 
     // A member that is out is named in each decision.
     let path = ["v1", "groups", "shop", "members", "s1", "state"];
-    let _: Done = client.put(&path, &json!({ "state": "drain" })).unwrap();
+    let _: Done = client
+        .put_resource(&path, &json!({ "state": "drain" }))
+        .unwrap();
     let explained: Explain = client
         .get(&["v1", "groups", "shop", "explain"], &[])
         .unwrap();
@@ -1391,7 +1404,7 @@ fn g6_commands_take_and_show_the_name_of_a_member() {
     };
     let drain = |name: &str| {
         let member = crate::command::Member::new("shop", name);
-        ctl.change(&crate::command::Command::State(member, AdminState::Drain))
+        ctl.send_command(&crate::command::Command::State(member, AdminState::Drain))
     };
     assert_eq!(drain("s1").unwrap(), "s1 in shop drains\n");
     assert_eq!(
@@ -1400,14 +1413,14 @@ fn g6_commands_take_and_show_the_name_of_a_member() {
     );
     let message = drain("s2").unwrap_err().to_string();
     assert!(message.contains("allowed: s1, 127.0.0.1:2"), "{message}");
-    let table = ctl.members(Some("shop")).unwrap();
+    let table = ctl.list_members(Some("shop")).unwrap();
     let line = table.lines().find(|line| line.starts_with("s1 ")).unwrap();
     assert!(
         line.contains("draining") && line.contains("127.0.0.1:1"),
         "{table}"
     );
-    let explained = ctl.explain("shop", None).unwrap();
+    let explained = ctl.explain_decision("shop", None).unwrap();
     assert!(explained.contains(" s1 "), "{explained}");
-    let checked = ctl.check("shop", "s1").unwrap();
+    let checked = ctl.check_member("shop", "s1").unwrap();
     assert!(checked.starts_with("s1 in shop is not well"), "{checked}");
 }

@@ -36,36 +36,36 @@ const SECOND: Duration = Duration::from_secs(1);
 /// Standard output is no terminal, or is gone.
 pub fn run(client: Client, interval: Duration) -> io::Result<()> {
     let client = Arc::new(client);
-    let result = show(&client, interval);
+    let result = run_screen(&client, interval);
     // The thread that asks may still have it.
     client.log_out();
     result
 }
 
-fn show(client: &Arc<Client>, interval: Duration) -> io::Result<()> {
+fn run_screen(client: &Arc<Client>, interval: Duration) -> io::Result<()> {
     let mut app = App::new(client.address(), interval);
     let (to_app, news) = channel();
     let (asks, to_sampler) = channel();
-    let mut wish = app.wish();
+    let mut wish = app.next_wish();
     let first = wish.clone();
     // It ends when one of the channels does, that is with this function; nobody waits
     // for it, because it may wait for an answer.
     let asking = Arc::clone(client);
-    std::thread::spawn(move || sample(&asking, first, &to_app, &to_sampler));
+    std::thread::spawn(move || sample_forever(&asking, first, &to_app, &to_sampler));
     let mut terminal = ratatui::try_init()?;
     let result = (|| {
         let mut drawn: Option<Instant> = None;
         while !app.done {
             let now = Instant::now();
             if drawn.is_none_or(|drawn| now.saturating_duration_since(drawn) >= SECOND) {
-                terminal.draw(|frame| app.draw(frame, now))?;
+                terminal.draw(|frame| app.draw_screen(frame, now))?;
                 drawn = Some(now);
             }
             let mut wait = FRAME;
             while event::poll(wait)? {
                 if let Event::Key(key) = event::read()?
                     && key.kind == KeyEventKind::Press
-                    && let Some(command) = app.key(key)
+                    && let Some(command) = app.handle_key(key)
                 {
                     // The sampler has ended only if it panicked; the view then stands
                     // still, and its keys still work.
@@ -77,8 +77,8 @@ fn show(client: &Arc<Client>, interval: Duration) -> io::Result<()> {
                 app.take(news, Instant::now());
                 drawn = None;
             }
-            if app.wish() != wish {
-                wish = app.wish();
+            if app.next_wish() != wish {
+                wish = app.next_wish();
                 let _ = asks.send(Ask::Watch(wish.clone()));
             }
         }
@@ -93,7 +93,7 @@ fn show(client: &Arc<Client>, interval: Duration) -> io::Result<()> {
 /// # Errors
 ///
 /// Those of the client.
-pub fn once(client: &Client) -> Result<String, ClientError> {
+pub fn show_once(client: &Client) -> Result<String, ClientError> {
     Ok(member_tables(&client.get(&["v1", "status"], &[])?))
 }
 
@@ -105,9 +105,9 @@ enum Ask {
     Change(Command),
 }
 
-fn sample(client: &Client, mut wish: Wish, news: &Sender<News>, asks: &Receiver<Ask>) {
+fn sample_forever(client: &Client, mut wish: Wish, news: &Sender<News>, asks: &Receiver<Ask>) {
     loop {
-        if news.send(News::Look(look(client, &wish))).is_err() {
+        if news.send(News::Look(take_look(client, &wish))).is_err() {
             return;
         }
         let first = match wish.interval {
@@ -122,7 +122,7 @@ fn sample(client: &Client, mut wish: Wish, news: &Sender<News>, asks: &Receiver<
             match ask {
                 Ask::Watch(other) => wish = other,
                 Ask::Change(command) => {
-                    let answer = command.send(client);
+                    let answer = command.send_to(client);
                     // If nobody listens any more, the next look ends this.
                     let _ = news.send(News::Changed(command, answer));
                 }
@@ -131,7 +131,7 @@ fn sample(client: &Client, mut wish: Wish, news: &Sender<News>, asks: &Receiver<
     }
 }
 
-fn look(client: &Client, wish: &Wish) -> Result<Box<Look>, ClientError> {
+fn take_look(client: &Client, wish: &Wish) -> Result<Box<Look>, ClientError> {
     let status = client.get(&["v1", "status"], &[])?;
     let explained = wish.explained.as_ref().map(|group| {
         let path = ["v1", "groups", group, "explain"];

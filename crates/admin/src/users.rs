@@ -59,7 +59,7 @@ enum BadLine {
 
 impl Users {
     /// Reads the users of a file.
-    pub(crate) fn load(file: &FileName) -> Result<Self, Vec<Problem>> {
+    pub(crate) fn from_file(file: &FileName) -> Result<Self, Vec<Problem>> {
         let path = file.path.display();
         let problem = |what: String| file.place.problem(format!("{path}{what}"));
         let read = |path: &Path| read_secret(path, MAX_FILE).map(String::into_bytes);
@@ -73,7 +73,7 @@ impl Users {
                     .collect::<Vec<_>>()
             })
         };
-        kept::load(make, |problems| one_line(problems))
+        kept::load_or_keep(make, |problems| one_line(problems))
     }
 
     fn parse(text: &str) -> Result<Self, Vec<(usize, BadLine)>> {
@@ -112,7 +112,7 @@ impl Users {
 
     /// True if that is the user's password. The check takes a tenth of a second of a CPU, and as long for a
     /// user who is not there or has a token.
-    pub(crate) fn are(&self, name: &str, password: &str) -> bool {
+    pub(crate) fn check_password(&self, name: &str, password: &str) -> bool {
         let known = self.by_name.get(name).map(|user| &user.proof);
         if let Some(Proof::Password(hash)) = known {
             return hash.is_of(password);
@@ -220,7 +220,7 @@ impl UsersFile<'_> {
     ///
     /// The name cannot be one, or the file cannot be changed.
     pub fn set_token(&self, name: &str, role: Role) -> Result<String, EditError> {
-        let bytes = evenkeel_net::random::<32>().map_err(|error| self.failed(error))?;
+        let bytes = evenkeel_net::random_bytes::<32>().map_err(|error| self.edit_error(error))?;
         let token = URL_SAFE_NO_PAD.encode(bytes);
         let hash = hex(&sha256(token.as_bytes()));
         self.set(name, Some(format!("{name}:{}:token:{hash}", role.name())))?;
@@ -246,9 +246,9 @@ impl UsersFile<'_> {
     /// # Errors
     ///
     /// The file cannot be read, or something in it is wrong.
-    pub fn list(&self) -> Result<Vec<(String, Role, bool)>, EditError> {
+    pub fn list_users(&self) -> Result<Vec<(String, Role, bool)>, EditError> {
         let text = self.read()?;
-        self.check(&text)?;
+        self.check_text(&text)?;
         let users = lines(&text).filter_map(|(_, line)| parse_line(line).ok());
         let listed = users.map(|(name, user)| {
             let is_token = matches!(user.proof, Proof::Token(_));
@@ -258,10 +258,10 @@ impl UsersFile<'_> {
     }
 
     fn salt(&self) -> Result<[u8; 16], EditError> {
-        evenkeel_net::random::<16>().map_err(|error| self.failed(error))
+        evenkeel_net::random_bytes::<16>().map_err(|error| self.edit_error(error))
     }
 
-    fn failed(&self, error: std::io::Error) -> EditError {
+    fn edit_error(&self, error: std::io::Error) -> EditError {
         EditError::Io(self.0.display().to_string(), error)
     }
 
@@ -270,11 +270,11 @@ impl UsersFile<'_> {
         match std::fs::read_to_string(self.0) {
             Ok(text) => Ok(text),
             Err(error) if error.kind() == std::io::ErrorKind::NotFound => Ok(String::new()),
-            Err(error) => Err(self.failed(error)),
+            Err(error) => Err(self.edit_error(error)),
         }
     }
 
-    fn check(&self, text: &str) -> Result<(), EditError> {
+    fn check_text(&self, text: &str) -> Result<(), EditError> {
         let path = self.0.display();
         let wrong = match Users::parse(text) {
             Ok(_) => return Ok(()),
@@ -298,7 +298,7 @@ impl UsersFile<'_> {
     fn set(&self, name: &str, line: Option<String>) -> Result<(), EditError> {
         check_name(name).map_err(|error| EditError::Refused(error.to_string()))?;
         let text = self.read()?;
-        self.check(&text)?;
+        self.check_text(&text)?;
         let mut line = line;
         let mut lines: Vec<String> = Vec::new();
         for old in text.lines() {
@@ -313,7 +313,7 @@ impl UsersFile<'_> {
             .flat_map(|line| [line.as_str(), "\n"])
             .collect();
         let replaced = Replacement::write_or_create(self.0, &text).and_then(Replacement::commit);
-        replaced.map_err(|error| self.failed(error))
+        replaced.map_err(|error| self.edit_error(error))
     }
 }
 
@@ -341,14 +341,14 @@ pub(crate) mod tests {
         let text = format!("# all\n\n{ANNA}\ngrafana:view:token:{token}\n");
         let users = Users::parse(&text).unwrap();
         assert_eq!(users.get("anna").unwrap().role, Role::Administer);
-        assert!(users.are("anna", "secret"));
-        assert!(!users.are("anna", "Secret"));
-        assert!(!users.are("bert", "secret"));
+        assert!(users.check_password("anna", "secret"));
+        assert!(!users.check_password("anna", "Secret"));
+        assert!(!users.check_password("bert", "secret"));
         let (name, user) = users.of_token("t0ken").unwrap();
         assert_eq!((name, user.role), ("grafana", Role::View));
         assert!(users.of_token("token").is_none());
         // A token is no password, and its hash no token.
-        assert!(!users.are("grafana", "t0ken"));
+        assert!(!users.check_password("grafana", "t0ken"));
         assert!(users.of_token(&token).is_none());
     }
 
@@ -391,10 +391,10 @@ pub(crate) mod tests {
             "{text}"
         );
         let users = Users::parse(&text).unwrap();
-        assert!(users.are("anna", "battery staple"));
-        assert!(!users.are("anna", "correct horse"));
+        assert!(users.check_password("anna", "battery staple"));
+        assert!(!users.check_password("anna", "correct horse"));
         assert_eq!(users.of_token(&token).unwrap().0, "grafana");
-        let listed = file.list().unwrap();
+        let listed = file.list_users().unwrap();
         let wanted = [
             ("anna", Role::Administer, false),
             ("grafana", Role::View, true),

@@ -15,7 +15,7 @@ use ratatui::widgets::Table;
 
 use crate::columns::{Cell, Column, Listing, Row, WIDE};
 use crate::wire::Explain;
-use evenkeel_manager::text::{self, Head, digits, percent};
+use evenkeel_manager::text::{self, Head, format_number, format_percent};
 
 /// A load that is older than this is shown with its age.
 const OLD: f64 = 5.0;
@@ -106,28 +106,28 @@ pub enum Mood {
 }
 
 const COLUMNS: [Column; 22] = [
-    Column::words("MEMBER", 0).cut(16, 32),
-    Column::words("AT", 4).cut(16, 32),
-    Column::words("STATE", 1).cut(10, 24),
-    Column::numbers("WEIGHT", 6),
-    Column::words("SHARE", 4),
-    Column::numbers("REQ/S", 1),
-    Column::numbers("IN FLIGHT", 7),
-    Column::numbers("P50", 6),
-    Column::numbers("P99", 2),
-    Column::numbers("FIRST BYTE", 6),
-    Column::numbers("BYTES/S", 7),
-    Column::numbers("FAILED", 2),
-    Column::words("LOAD", 4).cut(10, 24),
-    Column::words("ALERT", 3),
-    Column::words("CHECK", 3).cut(20, 40),
-    Column::words("REPORTS", 5).cut(20, 40),
-    Column::words("LOCATION", WIDE).cut(12, 24),
-    Column::words("ADDRESS", WIDE),
-    Column::numbers("EFFECTIVE", WIDE),
-    Column::numbers("SMOOTHED", WIDE),
-    Column::numbers("LIMIT", WIDE),
-    Column::numbers("REQUESTS", WIDE),
+    Column::of_words("MEMBER", 0).cut_to(16, 32),
+    Column::of_words("AT", 4).cut_to(16, 32),
+    Column::of_words("STATE", 1).cut_to(10, 24),
+    Column::of_numbers("WEIGHT", 6),
+    Column::of_words("SHARE", 4),
+    Column::of_numbers("REQ/S", 1),
+    Column::of_numbers("IN FLIGHT", 7),
+    Column::of_numbers("P50", 6),
+    Column::of_numbers("P99", 2),
+    Column::of_numbers("FIRST BYTE", 6),
+    Column::of_numbers("BYTES/S", 7),
+    Column::of_numbers("FAILED", 2),
+    Column::of_words("LOAD", 4).cut_to(10, 24),
+    Column::of_words("ALERT", 3),
+    Column::of_words("CHECK", 3).cut_to(20, 40),
+    Column::of_words("REPORTS", 5).cut_to(20, 40),
+    Column::of_words("LOCATION", WIDE).cut_to(12, 24),
+    Column::of_words("ADDRESS", WIDE),
+    Column::of_numbers("EFFECTIVE", WIDE),
+    Column::of_numbers("SMOOTHED", WIDE),
+    Column::of_numbers("LIMIT", WIDE),
+    Column::of_numbers("REQUESTS", WIDE),
 ];
 
 /// Width of the bar that shows a share.
@@ -135,21 +135,21 @@ const BAR: usize = 10;
 
 impl GroupView {
     /// Returns all groups of a status.
-    pub fn all(status: &Status) -> Vec<GroupView> {
-        let view = |group| GroupView::of(group, &status.locations);
+    pub fn all_groups(status: &Status) -> Vec<GroupView> {
+        let view = |group| GroupView::of_group(group, &status.locations);
         status.groups.iter().map(view).collect()
     }
 
     /// Returns a group whose members are at some of `locations`.
-    pub fn of(group: &GroupStatus, locations: &[LocationStatus]) -> GroupView {
-        let view = |member| MemberView::of(member, &group.load, locations);
+    pub fn of_group(group: &GroupStatus, locations: &[LocationStatus]) -> GroupView {
+        let view = |member| MemberView::from_status(member, &group.load, locations);
         GroupView {
             name: group.name.clone(),
             owner: group.owner.clone().unwrap_or_default().into_owned(),
             strategy: strategy_line(group),
             panic: group.panic,
             maintenance: group.maintenance,
-            rate: rate(&group.recent),
+            rate: request_rate(&group.recent),
             usable: {
                 let members = group.members.iter();
                 members
@@ -161,18 +161,18 @@ impl GroupView {
     }
 
     /// Returns the line above the table.
-    pub fn title(&self) -> Line<'static> {
+    pub fn title_line(&self) -> Line<'static> {
         let mut spans = vec![Span::styled(
-            clean(&self.name),
+            clean_text(&self.name),
             Style::new().add_modifier(Modifier::BOLD),
         )];
         if !self.owner.is_empty() {
-            spans.push(Span::raw(format!(" ({})", clean(&self.owner))));
+            spans.push(Span::raw(format!(" ({})", clean_text(&self.owner))));
         }
         spans.push(Span::raw(format!(
             "  {}  {} req/s",
-            clean(&self.strategy),
-            digits(self.rate)
+            clean_text(&self.strategy),
+            format_number(self.rate)
         )));
         if self.panic {
             let loud = Style::new().fg(Color::White).bg(Color::Red);
@@ -186,19 +186,23 @@ impl GroupView {
     }
 
     /// Returns the members, a row each, in `room` columns of the terminal.
-    pub fn table(&self, room: u16) -> Table<'static> {
-        self.listing().table(room, None)
+    pub fn draw_table(&self, room: u16) -> Table<'static> {
+        self.member_listing().draw_table(room, None)
     }
 
     /// Returns the group as plain text.
-    pub fn plain(&self) -> String {
-        format!("{}\n{}", self.title(), self.listing().plain())
+    pub fn plain_text(&self) -> String {
+        format!(
+            "{}\n{}",
+            self.title_line(),
+            self.member_listing().plain_text()
+        )
     }
 
     /// Returns the members, a row each.
-    pub(crate) fn listing(&self) -> Listing {
+    pub(crate) fn member_listing(&self) -> Listing {
         let columns = &COLUMNS;
-        let rows = self.members.iter().map(MemberView::row).collect();
+        let rows = self.members.iter().map(MemberView::member_row).collect();
         Listing { columns, rows }
     }
 }
@@ -223,7 +227,7 @@ fn reason_word(member: &MemberStatus, reason: &str) -> String {
 impl MemberView {
     /// Returns the view of a member. `load` is the load that the group's strategy looks at: agents report a
     /// dozen.
-    fn of(member: &MemberStatus, load: &str, locations: &[LocationStatus]) -> MemberView {
+    fn from_status(member: &MemberStatus, load: &str, locations: &[LocationStatus]) -> MemberView {
         let recent = &member.recent;
         let location = locations
             .iter()
@@ -255,13 +259,13 @@ impl MemberView {
             },
             weight: f64::from(member.weight),
             share: member.share,
-            rate: rate(recent),
+            rate: request_rate(recent),
             in_flight: u64::from(member.in_flight),
-            p50: millis(recent.p50_ms),
-            p99: millis(recent.p99_ms),
-            first_byte: millis(recent.first_byte_ms),
+            p50: duration_of_millis(recent.p50_ms),
+            p99: duration_of_millis(recent.p99_ms),
+            first_byte: duration_of_millis(recent.first_byte_ms),
             pace: recent.stream_bytes_per_second,
-            failures: failures(recent),
+            failures: failure_share(recent),
             load: location
                 .and_then(|location| location.loads.iter().find(|known| is_meant(known, load)))
                 .map(load_word)
@@ -289,45 +293,50 @@ impl MemberView {
                 _ => String::new(),
             },
             effective_weight: f64::from(member.effective_weight),
-            latency: millis(member.latency_ms),
+            latency: duration_of_millis(member.latency_ms),
             limit: member.max_connections,
             requests: member.totals.requests,
         }
     }
 
-    fn row(&self) -> Row {
+    fn member_row(&self) -> Row {
         let told_apart = |text: &str, known: &str| {
             let text = if text == known { "" } else { text };
             text.to_owned().into()
         };
-        let share = format!("{:>5}", percent(self.share));
+        let share = format!("{:>5}", format_percent(self.share));
         let cells: [Cell; COLUMNS.len()] = [
             self.name.clone().into(),
             self.member.clone().into(),
             self.state.clone().into(),
-            Cell::number(self.weight, digits(self.weight)),
-            Cell::number(self.share, format!("{} {share}", bar(self.share, BAR))).or(share),
-            Cell::number(self.rate, digits(self.rate)),
+            Cell::of_number(self.weight, format_number(self.weight)),
+            Cell::of_number(
+                self.share,
+                format!("{} {share}", format_bar(self.share, BAR)),
+            )
+            .or_short(share),
+            Cell::of_number(self.rate, format_number(self.rate)),
             count(self.in_flight),
-            latency(self.p50),
-            latency(self.p99),
+            latency_cell(self.p50),
+            latency_cell(self.p99),
             // Empty rather than a dash: without streams there is no such column.
             self.first_byte
-                .map_or_else(Cell::default, |time| latency(Some(time))),
-            self.pace
-                .map_or_else(Cell::default, |pace| Cell::number(pace, digits(pace))),
-            Cell::number(self.failures, percent(self.failures)),
+                .map_or_else(Cell::default, |time| latency_cell(Some(time))),
+            self.pace.map_or_else(Cell::default, |pace| {
+                Cell::of_number(pace, format_number(pace))
+            }),
+            Cell::of_number(self.failures, format_percent(self.failures)),
             self.load.clone().into(),
             self.alert.clone().into(),
             self.check.clone().into(),
             self.reports.clone().into(),
             told_apart(&self.location, &self.name),
             self.address.clone().into(),
-            match digits(self.effective_weight) {
-                same if same == digits(self.weight) => String::new().into(),
-                other => Cell::number(self.effective_weight, other),
+            match format_number(self.effective_weight) {
+                same if same == format_number(self.weight) => String::new().into(),
+                other => Cell::of_number(self.effective_weight, other),
             },
-            latency(self.latency),
+            latency_cell(self.latency),
             self.limit
                 .map_or_else(Cell::default, |limit| count(limit.into())),
             count(self.requests),
@@ -335,11 +344,11 @@ impl MemberView {
         Row {
             name: self.name.clone(),
             cells: cells.into(),
-            style: self.style(),
+            style: self.row_style(),
         }
     }
 
-    fn style(&self) -> Style {
+    fn row_style(&self) -> Style {
         match self.mood {
             Mood::Bad => Style::new().fg(Color::Red),
             _ if !self.alert.is_empty() => Style::new().fg(Color::Magenta),
@@ -372,8 +381,10 @@ pub fn loads_line(location: &LocationStatus) -> String {
 fn load_word(load: &LoadStatus) -> String {
     let value = format!("{}={}", load.id, digits_of(f64::from(load.value)));
     match Duration::try_from_secs_f64(load.age_seconds) {
-        Ok(age) if load.expired => format!("{value} (unknown for {})", text::duration(age)),
-        Ok(age) if load.age_seconds > OLD => format!("{value} ({} old)", text::duration(age)),
+        Ok(age) if load.expired => format!("{value} (unknown for {})", text::format_duration(age)),
+        Ok(age) if load.age_seconds > OLD => {
+            format!("{value} ({} old)", text::format_duration(age))
+        }
         _ => value,
     }
 }
@@ -385,7 +396,7 @@ fn alert_word(location: &LocationStatus) -> String {
     match (location.alert, location.alert_setting) {
         (false, _) => String::new(),
         (true, AlertSetting::On) => "ALERT set".into(),
-        (true, _) => format!("ALERT {}", text::duration(age)),
+        (true, _) => format!("ALERT {}", text::format_duration(age)),
     }
 }
 
@@ -402,46 +413,49 @@ pub fn alert_line(location: &LocationStatus) -> String {
             "{}{} for {}: load {} above {}",
             if location.alert { "ALERT by " } else { "" },
             alert.group,
-            text::duration(age),
-            digits(f64::from(alert.load)),
-            digits(f64::from(alert.threshold)),
+            text::format_duration(age),
+            format_number(f64::from(alert.load)),
+            format_number(f64::from(alert.threshold)),
         ));
     }
     words.join("; ")
 }
 
 /// Returns the next and the last decision of a group with their reasons, as plain text.
-pub fn explain(explain: &Explain) -> String {
+pub fn format_explanation(explain: &Explain) -> String {
     explain_within(explain, usize::MAX)
 }
 
 /// Returns the explanation in lines of `room` characters.
 pub(crate) fn explain_within(explain: &Explain, room: usize) -> String {
-    let mut text = decision("The next request would go to", &explain.next, room);
+    let mut text = format_decision("The next request would go to", &explain.next, room);
     match &explain.last {
         Some(last) => {
             let age = Duration::try_from_secs_f64(last.age_seconds).unwrap_or_default();
-            let intro = format!("\n{} ago a request went to", text::duration(age));
-            text.push_str(&decision(&intro, last, room));
+            let intro = format!("\n{} ago a request went to", text::format_duration(age));
+            text.push_str(&format_decision(&intro, last, room));
         }
         None => text.push_str("\nThere was no request yet.\n"),
     }
     text
 }
 
-fn decision(intro: &str, explained: &Explained, room: usize) -> String {
+fn format_decision(intro: &str, explained: &Explained, room: usize) -> String {
     let heads = [
         Head::words("  MEMBER"),
         Head::numbers("SCORE"),
         Head::words("VERDICT"),
     ];
     let chosen = match (&explained.chosen, &explained.error) {
-        (Some(member), _) => clean(member),
-        (None, error) => format!("nobody: {}", clean(error.as_deref().unwrap_or("unknown"))),
+        (Some(member), _) => clean_text(member),
+        (None, error) => format!(
+            "nobody: {}",
+            clean_text(error.as_deref().unwrap_or("unknown"))
+        ),
     };
-    let mut text = format!("{intro} {chosen} ({})\n", clean(&explained.strategy));
+    let mut text = format!("{intro} {chosen} ({})\n", clean_text(&explained.strategy));
     for note in &explained.notes {
-        for line in text::wrap(&clean(note), room.saturating_sub(2)) {
+        for line in text::wrap(&clean_text(note), room.saturating_sub(2)) {
             text.push_str(&format!("  {line}\n"));
         }
     }
@@ -452,7 +466,7 @@ fn decision(intro: &str, explained: &Explained, room: usize) -> String {
             let chosen = explained.chosen.as_ref() == Some(&candidate.member);
             vec![
                 format!("{} {}", if chosen { ">" } else { " " }, candidate.member),
-                candidate.score.map_or("-".into(), score),
+                candidate.score.map_or("-".into(), format_score),
                 candidate.verdict.clone(),
             ]
         })
@@ -464,7 +478,7 @@ fn decision(intro: &str, explained: &Explained, room: usize) -> String {
 }
 
 /// Writes a score as it is, if it can be read; scores differ by orders of magnitude.
-fn score(score: f64) -> String {
+fn format_score(score: f64) -> String {
     match score.abs() {
         0.0 => "0".into(),
         magnitude if (1e-3..1e6).contains(&magnitude) => digits_of(score),
@@ -487,7 +501,7 @@ fn digits_of(number: f64) -> String {
 }
 
 /// Returns the requests per second.
-pub(crate) fn rate(recent: &Recent) -> f64 {
+pub(crate) fn request_rate(recent: &Recent) -> f64 {
     if recent.seconds > 0.0 {
         recent.picks as f64 / recent.seconds
     } else {
@@ -496,29 +510,29 @@ pub(crate) fn rate(recent: &Recent) -> f64 {
 }
 
 /// Returns the share of requests that failed.
-pub(crate) fn failures(recent: &Recent) -> f64 {
+pub(crate) fn failure_share(recent: &Recent) -> f64 {
     match recent.picks.max(recent.failures) {
         0 => 0.0,
         all => recent.failures as f64 / all as f64,
     }
 }
 
-pub(crate) fn millis(ms: Option<f64>) -> Option<Duration> {
+pub(crate) fn duration_of_millis(ms: Option<f64>) -> Option<Duration> {
     Duration::try_from_secs_f64(ms? / 1e3).ok()
 }
 
-pub(crate) fn latency(latency: Option<Duration>) -> Cell {
+pub(crate) fn latency_cell(latency: Option<Duration>) -> Cell {
     match latency {
-        Some(latency) => Cell::number(latency.as_secs_f64(), text::duration(latency)),
+        Some(latency) => Cell::of_number(latency.as_secs_f64(), text::format_duration(latency)),
         None => "-".to_owned().into(),
     }
 }
 
 pub(crate) fn count(count: u64) -> Cell {
-    Cell::number(count as f64, count.to_string())
+    Cell::of_number(count as f64, count.to_string())
 }
 
-fn bar(share: f64, width: usize) -> String {
+fn format_bar(share: f64, width: usize) -> String {
     let eighths = (share.clamp(0.0, 1.0) * (width * 8) as f64).round() as usize;
     let mut bar = "█".repeat(eighths / 8);
     if let Some(part) = ["▏", "▎", "▍", "▌", "▋", "▊", "▉"].get((eighths % 8).wrapping_sub(1))
@@ -528,7 +542,7 @@ fn bar(share: f64, width: usize) -> String {
     format!("{bar:·<width$}")
 }
 
-fn clean(text: &str) -> String {
+fn clean_text(text: &str) -> String {
     text.chars().filter(|char| !char.is_control()).collect()
 }
 
@@ -588,7 +602,7 @@ mod tests {
         let mut view = view();
         view.members[0].name = "s1".into();
         view.members[0].member = "a:80".into();
-        let plain = view.plain();
+        let plain = view.plain_text();
         let cells = |line: &str| -> Vec<String> {
             line.split_whitespace().take(3).map(str::to_owned).collect()
         };
@@ -605,19 +619,19 @@ web  adaptive  100 req/s   PANIC: health is ignored \n\
 MEMBER  STATE  WEIGHT  SHARE             REQ/S  IN FLIGHT    P50   P99  FAILED  LOAD     ALERT\n\
 a:80    ready       1  ███████▌··   75%     75          3  900us  12ms      0%  cpu 0.4  ALERT\n\
 b:80    down        1  ██▌·······   25%     25          3      -     -    100%\n";
-        assert_eq!(view().plain(), wanted);
+        assert_eq!(view().plain_text(), wanted);
         let in_maintenance = GroupView {
             panic: false,
             maintenance: true,
             ..view()
         };
         let title = "web  adaptive  100 req/s  in maintenance\n";
-        assert!(in_maintenance.plain().starts_with(title));
+        assert!(in_maintenance.plain_text().starts_with(title));
         let mut owned = view();
         owned.owner = "corba".into();
         assert!(
             owned
-                .plain()
+                .plain_text()
                 .starts_with("web (corba)  adaptive  100 req/s")
         );
     }
@@ -626,7 +640,7 @@ b:80    down        1  ██▌·······   25%     25          3      -   
     fn a_terminal_shows_the_same_table_with_colours() {
         let mut terminal = Terminal::new(TestBackend::new(100, 3)).unwrap();
         terminal
-            .draw(|frame| frame.render_widget(view().table(100), frame.area()))
+            .draw(|frame| frame.render_widget(view().draw_table(100), frame.area()))
             .unwrap();
         let buffer = terminal.backend().buffer();
         let line = |y: u16| -> String {
@@ -636,7 +650,7 @@ b:80    down        1  ██▌·······   25%     25          3      -   
                 .trim_end()
                 .into()
         };
-        let plain = view().plain();
+        let plain = view().plain_text();
         let wanted: Vec<&str> = plain.lines().skip(1).collect();
         assert_eq!([line(0), line(1), line(2)], wanted[..]);
         assert_eq!(buffer[(0, 1)].fg, Color::Magenta);
@@ -648,7 +662,7 @@ b:80    down        1  ██▌·······   25%     25          3      -   
         let line = |room: u16| {
             let mut terminal = Terminal::new(TestBackend::new(room, 2)).unwrap();
             terminal
-                .draw(|frame| frame.render_widget(view().table(room), frame.area()))
+                .draw(|frame| frame.render_widget(view().draw_table(room), frame.area()))
                 .unwrap();
             let buffer = terminal.backend().buffer();
             let line = (0..room).map(|x| buffer[(x, 1)].symbol());
@@ -673,11 +687,11 @@ b:80    down        1  ██▌·······   25%     25          3      -   
     #[test]
     fn columns_without_news_are_left_out() {
         let mut view = view();
-        assert!(!view.plain().contains("CHECK"));
+        assert!(!view.plain_text().contains("CHECK"));
         view.members[1].check = "connection refused".into();
         view.members[0].alert.clear();
         view.members[0].load = String::new();
-        let plain = view.plain();
+        let plain = view.plain_text();
         assert!(plain.contains("FAILED  CHECK\n"), "{plain}");
         assert!(plain.contains("100%  connection refused\n"), "{plain}");
     }
@@ -685,7 +699,7 @@ b:80    down        1  ██▌·······   25%     25          3      -   
     #[test]
     fn bars_are_always_as_wide() {
         for share in [-1.0, 0.0, 0.01, 0.5, 0.99, 1.0, 7.0, f64::NAN] {
-            assert_eq!(bar(share, BAR).chars().count(), BAR, "{share}");
+            assert_eq!(format_bar(share, BAR).chars().count(), BAR, "{share}");
         }
     }
 }

@@ -15,7 +15,7 @@ use evenkeel_net::Clock;
 use evenkeel_wire::reporting::message::ServerState;
 use tokio::sync::{mpsc, watch};
 
-use crate::agent_check::{Lines, Responder, Subject, Weight, answer};
+use crate::agent_check::{Lines, Responder, Subject, Weight, make_answer};
 use crate::figures::Figures;
 use crate::hook::Hook;
 use crate::host::{HostLoad, Monitor};
@@ -149,7 +149,7 @@ impl Agent {
             responder: Responder::new(read_lines),
             lines,
             measured_at: now,
-            looked_at: page::now(),
+            looked_at: page::monotonic_nanos(),
             kept_at: now,
         };
         let prepared = agent.prepare(config).await?;
@@ -169,22 +169,22 @@ impl Agent {
     /// Looks at everything; answers how long ago it did so before.
     fn look(&mut self) -> Duration {
         self.measured_at = self.clock.now();
-        let now = page::now();
+        let now = page::monotonic_nanos();
         let length = Duration::from_nanos(now.saturating_sub(self.looked_at));
         self.looked_at = now;
-        self.pages.sample(now);
+        self.pages.sample_pages(now);
         for place in &mut self.places {
             // The kernel's counters stand still when this clock does.
             let load = place
                 .monitor
-                .measure(Duration::from_nanos(now), &place.name);
+                .measure_loads(Duration::from_nanos(now), &place.name);
             place.load = load;
         }
         length
     }
 
     /// Ends a measurement interval.
-    pub fn measure(&mut self) {
+    pub fn end_interval(&mut self) {
         let length = self.look();
         let now = self.measured_at;
         for beside in &mut self.servers {
@@ -192,7 +192,7 @@ impl Agent {
             let location = server.config.location.clone();
             let location = location.unwrap_or_else(|| default_location(&self.config));
             let place = self.places.iter().find(|place| place.name == location);
-            server.measure(&self.pages, length, place.and_then(|place| place.load.cpus));
+            server.measure_interval(&self.pages, length, place.and_then(|place| place.load.cpus));
             server.check_port();
             let load = place.and_then(|place| {
                 let host = &place.load.loads;
@@ -200,7 +200,9 @@ impl Agent {
                 let known = wanted.filter_map(|id| load_of(*id, server.figures.as_ref(), host));
                 known.reduce(f64::max)
             });
-            beside.weight.follow(load, length, &self.config.agent_check);
+            beside
+                .weight
+                .follow_load(load, length, &self.config.agent_check);
         }
         self.publish_lines();
         if now.since(self.kept_at) >= KEEP {
@@ -213,14 +215,14 @@ impl Agent {
         self.kept_at = now;
         let servers = self.servers.iter().map(|beside| &beside.server);
         let learned = servers.map(|server| (server.config.name.as_str(), &server.learner));
-        self.state.keep(learned);
+        self.state.keep_learned(learned);
     }
 
     fn publish_lines(&self) {
         let settings = &self.config.agent_check;
         let line = |beside: &Beside| {
             let server = &beside.server;
-            let line = answer(server.condition, beside.weight, settings);
+            let line = make_answer(server.condition, beside.weight, settings);
             (server.config.name.clone(), line.to_string())
         };
         let lines: HashMap<_, _> = self.servers.iter().map(line).collect();
@@ -233,7 +235,7 @@ impl Agent {
         let states: Vec<ServerState> = self
             .servers
             .iter()
-            .map(|beside| beside.server.condition.reported())
+            .map(|beside| beside.server.condition.server_state())
             .collect();
         let reports: HashMap<&str, _> = self
             .places
@@ -242,7 +244,7 @@ impl Agent {
             .collect();
         for link in &mut self.links {
             let loads = |location: &str| reports.get(location).cloned().unwrap_or_default();
-            link.update(loads, &states, now);
+            link.take_measurement(loads, &states, now);
         }
     }
 
@@ -251,7 +253,7 @@ impl Agent {
         let parts = self.servers.iter().map(|beside| &beside.server);
         let parts = parts.filter(|server| self.location_of(server) == place.name);
         // One that does not serve is not idle.
-        let parts = parts.filter(|server| server.condition.reported() != ServerState::Down);
+        let parts = parts.filter(|server| server.condition.server_state() != ServerState::Down);
         let parts: Vec<_> = parts
             .filter_map(|server| {
                 let figures = server.figures.as_ref()?;
@@ -272,7 +274,7 @@ impl Agent {
     }
 
     /// Returns the locations of the agent.
-    pub fn places(&self) -> &[Watched] {
+    pub fn watched_locations(&self) -> &[Watched] {
         &self.places
     }
 
@@ -300,7 +302,7 @@ impl Agent {
     fn pass_alerts_on(&mut self) -> Option<Instant> {
         let now = self.clock.now();
         let mut alerts: Vec<Option<Instant>> = vec![None; self.servers.len()];
-        for (server, until) in self.links.iter().flat_map(|link| link.alerts(now)) {
+        for (server, until) in self.links.iter().flat_map(|link| link.active_alerts(now)) {
             if let Some(alert) = alerts.get_mut(server) {
                 *alert = (*alert).max(Some(until));
             }
@@ -313,7 +315,7 @@ impl Agent {
                 Some((same, lease)) if same == until => (same, lease),
                 _ => {
                     let length = until.since(now).min(page::LEASE_MAX);
-                    (until, Lease::new(page::now(), length))
+                    (until, Lease::new(page::monotonic_nanos(), length))
                 }
             });
             let lease = beside.alert.map(|(_, lease)| lease);
@@ -329,7 +331,9 @@ impl Agent {
                 (true, false) => tracing::info!(server = name, "the load alert has ended"),
                 _ => {}
             }
-            beside.hook.tell(&config.on_alert, name, lease.is_some());
+            beside
+                .hook
+                .tell_alert(&config.on_alert, name, lease.is_some());
         }
         tell_all_is_over(&mut self.gone);
         alerts.into_iter().flatten().min()
@@ -357,7 +361,7 @@ impl Agent {
     }
 
     async fn reload(&mut self, file: &Path, cause: Cause) {
-        let loaded = config::load(file).map_err(Error::from);
+        let loaded = config::load_agent_config(file).map_err(Error::from);
         let prepared = match loaded {
             Ok(config) => self.prepare(config).await,
             Err(error) => Err(error),
@@ -433,7 +437,7 @@ impl Agent {
         let now = self.clock.now();
         // One of a link that is gone by now is nobody's.
         if let Some(link) = self.links.iter_mut().find(|link| link.number() == number) {
-            link.receive(incoming, now);
+            link.take_incoming(incoming, now);
         }
     }
 }
@@ -454,7 +458,7 @@ pub async fn run(
     stop: impl Future<Output = ()>,
     ready: impl FnOnce(String),
 ) -> Result<(), Error> {
-    let config = config::load(file)?;
+    let config = config::load_agent_config(file)?;
     warn(&config);
     let (mut agent, mut receiver) = Agent::start(config).await?;
     ready(agent.announce());
@@ -481,7 +485,7 @@ pub async fn run(
         }
         let now = agent.clock.now();
         if now >= tick {
-            agent.measure();
+            agent.end_interval();
             agent.report();
             // On a grid, unless the machine was too busy for it or has slept.
             let interval = agent.interval();
@@ -508,8 +512,10 @@ fn warn(config: &AgentConfig) {
 fn tell_all_is_over(servers: &mut Vec<Beside>) {
     servers.retain_mut(|beside| {
         let config = &beside.server.config;
-        beside.hook.tell(&config.on_alert, &config.name, false);
-        beside.hook.is_behind() || beside.hook.runs()
+        beside
+            .hook
+            .tell_alert(&config.on_alert, &config.name, false);
+        beside.hook.is_behind() || beside.hook.is_running()
     });
 }
 
@@ -543,9 +549,12 @@ mod tests {
         let (mut agent, _) = Agent::start(config).await.unwrap();
         let until = agent.clock.now().after(Duration::from_secs(60));
         let beside = &mut agent.servers[0];
-        beside.alert = Some((until, Lease::new(page::now(), Duration::from_secs(60))));
+        beside.alert = Some((
+            until,
+            Lease::new(page::monotonic_nanos(), Duration::from_secs(60)),
+        ));
         let command = beside.server.config.on_alert.clone();
-        beside.hook.tell(&command, "web", true);
+        beside.hook.tell_alert(&command, "web", true);
         (agent, file)
     }
 

@@ -44,7 +44,7 @@ pub struct Weight {
 
 impl Weight {
     /// Follows a utilisation for an interval. One that is not known changes nothing.
-    pub fn follow(&mut self, load: Option<f64>, length: Duration, settings: &AgentCheck) {
+    pub fn follow_load(&mut self, load: Option<f64>, length: Duration, settings: &AgentCheck) {
         let Some(load) = load else {
             return;
         };
@@ -66,7 +66,7 @@ impl Weight {
 }
 
 /// The answer for a server.
-pub fn answer(condition: Condition, weight: Weight, settings: &AgentCheck) -> Answer {
+pub fn make_answer(condition: Condition, weight: Weight, settings: &AgentCheck) -> Answer {
     let state = match condition {
         Condition::Drain => State::Drain,
         Condition::Maint => State::Maintenance,
@@ -164,7 +164,7 @@ impl Responder {
     }
 
     /// Answers at these addresses from now on, and at no others.
-    pub fn serve(&mut self, bound: Bound) {
+    pub fn serve_bound(&mut self, bound: Bound) {
         let mut before = std::mem::take(&mut self.listening);
         for (wanted, subject, listener) in bound.0 {
             let listening = match listener {
@@ -306,24 +306,25 @@ mod tests {
 
     fn weight(load: f64) -> Weight {
         let mut weight = Weight::default();
-        weight.follow(Some(load), Duration::from_secs(1), &settings(30));
+        weight.follow_load(Some(load), Duration::from_secs(1), &settings(30));
         weight
     }
 
     #[test]
     fn each_line_says_everything_that_is_known() {
         let mut settings = settings(30);
-        let text = |condition, load: f64| answer(condition, weight(load), &settings).to_string();
+        let text =
+            |condition, load: f64| make_answer(condition, weight(load), &settings).to_string();
         assert_eq!(text(Condition::Up, 0.25), "up ready 75%");
         assert_eq!(text(Condition::Up, 1.0), "up ready 10%");
         assert_eq!(text(Condition::Drain, 0.0), "up drain 100%");
         assert_eq!(text(Condition::Maint, 0.5), "up maint 50%");
         assert!(text(Condition::NoProcess, 0.0).starts_with("down ready 100% #"));
         assert!(text(Condition::PortClosed, 0.0).starts_with("down ready 100% #"));
-        let unknown = answer(Condition::Up, Weight::default(), &settings);
+        let unknown = make_answer(Condition::Up, Weight::default(), &settings);
         assert_eq!(unknown.to_string(), "up ready");
         settings.admin_state = false;
-        let text = answer(Condition::Drain, weight(0.5), &settings).to_string();
+        let text = make_answer(Condition::Drain, weight(0.5), &settings).to_string();
         assert_eq!(text, "up 50%");
     }
 
@@ -332,11 +333,11 @@ mod tests {
         let mut weight = weight(0.2);
         let second = Duration::from_secs(1);
         for _ in 0..30 {
-            weight.follow(Some(0.8), second, &settings(30));
+            weight.follow_load(Some(0.8), second, &settings(30));
         }
         // 80 % before, 20 % wanted, one time constant: 20 + 60 / e.
         assert_eq!(weight.percent(), Some(42));
-        weight.follow(None, second, &settings(30));
+        weight.follow_load(None, second, &settings(30));
         assert_eq!(weight.percent(), Some(42));
     }
 
@@ -352,7 +353,7 @@ mod tests {
             let sum: f64 = percents.iter().sum();
             shares = percents.map(|percent| (2.0 * load * percent / sum).min(1.0));
             for (weight, share) in weights.iter_mut().zip(shares) {
-                weight.follow(Some(share), Duration::from_secs(1), &settings);
+                weight.follow_load(Some(share), Duration::from_secs(1), &settings);
             }
             known = vec![known[1], weights];
         }

@@ -52,7 +52,7 @@ pub struct Activity {
 
 impl Activity {
     /// Nothing, for an interval of a length.
-    pub fn none(length: Duration) -> Self {
+    pub fn empty_interval(length: Duration) -> Self {
         Activity {
             length,
             ..Activity::default()
@@ -60,7 +60,7 @@ impl Activity {
     }
 
     /// Adds what happened on one more page of the server.
-    pub fn add(&mut self, page: &Interval) {
+    pub fn add_interval(&mut self, page: &Interval) {
         let sum = |a: &mut u64, b: u64| *a = a.saturating_add(b);
         let time = |a: &mut Duration, b: Duration| *a = a.saturating_add(b);
         self.processes = self.processes.saturating_add(page.processes);
@@ -320,7 +320,7 @@ mod tests {
     fn an_idle_server_is_idle_and_answers_as_fast_as_it_serves() {
         let mut meter = Meter::new(ServiceTime::Auto);
         meter.figures(&queued(), &Learner::default(), 1.0);
-        let idle = Activity::none(SECOND);
+        let idle = Activity::empty_interval(SECOND);
         let figures = meter.figures(&idle, &Learner::default(), 1.0);
         assert_eq!(figures.arrival_rate, 0.0);
         assert_eq!(figures.utilization, Some(0.0));
@@ -349,7 +349,7 @@ mod tests {
             in_flight: 3,
             starts: 2,
             busy: SECOND,
-            ..Activity::none(SECOND)
+            ..Activity::empty_interval(SECOND)
         };
         let mut last = 0.02;
         for second in 1..5 {
@@ -369,7 +369,7 @@ mod tests {
         let mut meter = Meter::new(ServiceTime::Auto);
         let lost = Activity {
             starts: 3,
-            ..Activity::none(SECOND)
+            ..Activity::empty_interval(SECOND)
         };
         let figures = meter.figures(&lost, &Learner::default(), 4.0);
         assert_eq!(figures.response_time, None);
@@ -394,10 +394,10 @@ mod tests {
     #[test]
     fn what_was_measured_is_better_than_what_was_learned() {
         let mut learner = Learner::default();
-        learner.learn(&Activity {
+        learner.learn_from(&Activity {
             alone: 100,
             alone_time: 400 * MS,
-            ..Activity::none(SECOND)
+            ..Activity::empty_interval(SECOND)
         });
         let mut meter = Meter::new(ServiceTime::Auto);
         let unknown = Activity {
@@ -445,7 +445,7 @@ mod tests {
             };
             let (mut meter, mut learner) = (Meter::new(source), Learner::default());
             for activity in activities {
-                learner.learn(&activity);
+                learner.learn_from(&activity);
                 let figures = meter.figures(&activity, &learner, capacity);
                 let service = figures.service_time.map(|(time, _)| time);
                 let rates = [Some(figures.arrival_rate), Some(figures.completion_rate)];

@@ -24,7 +24,7 @@ pub(crate) struct Hook {
 impl Hook {
     /// Tells the command, if there is one, whether `server` is under an alert; a change while the
     /// command runs is told when it has ended. To be called again and again.
-    pub(crate) fn tell(&mut self, command: &[String], server: &str, alert: bool) {
+    pub(crate) fn tell_alert(&mut self, command: &[String], server: &str, alert: bool) {
         self.wanted = alert;
         if let Some(child) = &mut self.running {
             match child.try_wait() {
@@ -73,7 +73,7 @@ impl Hook {
     }
 
     /// Returns true if the command was running when it was last to be told something.
-    pub(crate) fn runs(&self) -> bool {
+    pub(crate) fn is_running(&self) -> bool {
         self.running.is_some()
     }
 
@@ -84,7 +84,7 @@ impl Hook {
         use io::ErrorKind::{NotFound, PermissionDenied};
         let failed = self.failed.as_ref();
         let soon = failed.is_some_and(|(_, kind)| !matches!(kind, NotFound | PermissionDenied));
-        (self.runs() || soon) && self.told != Some(self.wanted)
+        (self.is_running() || soon) && self.told != Some(self.wanted)
     }
 }
 
@@ -101,10 +101,10 @@ mod tests {
         let command = ["sh", "-c", script, "me", &file_name].map(str::to_owned);
         let mut hook = Hook::default();
         let mut tell = |alert| {
-            hook.tell(&command, "shop", alert);
+            hook.tell_alert(&command, "shop", alert);
             while let Some(child) = &mut hook.running {
                 child.wait().unwrap();
-                hook.tell(&command, "shop", alert);
+                hook.tell_alert(&command, "shop", alert);
             }
         };
         for alert in [false, false, true, true, false] {
@@ -114,8 +114,8 @@ mod tests {
         // The first one ends what an agent before this one may have left behind.
         assert_eq!(told, "shop off me\nshop on me\nshop off me\n");
         std::fs::remove_file(file).unwrap();
-        Hook::default().tell(&["/nowhere".into()], "shop", true);
-        Hook::default().tell(&[], "shop", true);
+        Hook::default().tell_alert(&["/nowhere".into()], "shop", true);
+        Hook::default().tell_alert(&[], "shop", true);
     }
 
     /// Case in which there is no process left for a moment: the server is not left in an alert.
@@ -131,21 +131,21 @@ mod tests {
         // The system runs no program that somebody is writing.
         std::fs::copy("/bin/sh", &program).unwrap();
         let writing = std::fs::File::options().write(true).open(&program);
-        hook.tell(&command, "shop", false);
-        assert!(hook.is_behind() && !hook.runs());
+        hook.tell_alert(&command, "shop", false);
+        assert!(hook.is_behind() && !hook.is_running());
         drop(writing);
-        while hook.is_behind() || hook.runs() {
-            hook.tell(&command, "shop", false);
+        while hook.is_behind() || hook.is_running() {
+            hook.tell_alert(&command, "shop", false);
             std::thread::yield_now();
         }
         assert_eq!(std::fs::read_to_string(&told).unwrap(), "off\n");
         // What is not there is tried again as well, but nobody waits for it at the end.
         std::fs::remove_file(&program).unwrap();
-        hook.tell(&command, "shop", true);
+        hook.tell_alert(&command, "shop", true);
         assert!(!hook.is_behind());
         std::fs::copy("/bin/sh", &program).unwrap();
-        while hook.told == Some(false) || hook.runs() {
-            hook.tell(&command, "shop", true);
+        while hook.told == Some(false) || hook.is_running() {
+            hook.tell_alert(&command, "shop", true);
             std::thread::yield_now();
         }
         assert_eq!(std::fs::read_to_string(&told).unwrap(), "off\non\n");

@@ -33,14 +33,14 @@ pub struct Learner {
 impl Learner {
     /// Restores a learned service time: a mean in seconds, and the evidence for it. Numbers
     /// that cannot be are `None`.
-    pub fn restored(mean: f64, evidence: f64) -> Option<Self> {
+    pub fn from_parts(mean: f64, evidence: f64) -> Option<Self> {
         let possible = mean.is_finite() && evidence.is_finite() && mean >= 0.0 && evidence > 0.0;
         let evidence = evidence.min(MEMORY);
         possible.then_some(Learner { mean, evidence })
     }
 
     /// Takes in what a server did in an interval.
-    pub fn learn(&mut self, activity: &Activity) {
+    pub fn learn_from(&mut self, activity: &Activity) {
         if activity.alone == 0 || activity.length.is_zero() {
             return;
         }
@@ -60,7 +60,7 @@ impl Learner {
         (self.evidence >= ENOUGH).then_some(self.mean)
     }
 
-    /// Mean and evidence, to be [restored](Self::restored) later.
+    /// Mean and evidence, to be [restored](Self::from_parts) later.
     pub fn parts(&self) -> (f64, f64) {
         (self.mean, self.evidence)
     }
@@ -76,7 +76,7 @@ mod tests {
     /// times: what its page would say.
     fn second(rate: f64, mean: f64, rng: &mut fastrand::Rng) -> Activity {
         let mut draw = |mean: f64| -mean * (1.0 - rng.f64()).ln();
-        let mut activity = Activity::none(Duration::from_secs(1));
+        let mut activity = Activity::empty_interval(Duration::from_secs(1));
         let (mut now, mut free_at, mut found_idle) = (0.0, 0.0f64, None::<(f64, f64)>);
         let mut busy = 0.0;
         loop {
@@ -107,13 +107,13 @@ mod tests {
         let mut rng = fastrand::Rng::with_seed(7);
         let mut learner = Learner::default();
         for _ in 0..600 {
-            learner.learn(&second(5.0, 0.01, &mut rng));
+            learner.learn_from(&second(5.0, 0.01, &mut rng));
         }
         let quiet = learner.service_time().unwrap();
         assert!((quiet / 0.01 - 1.0).abs() < 0.1, "{quiet}");
         // 80 % busy: those that are alone take 10 / 1.8 ms in the mean.
         for _ in 0..60 {
-            learner.learn(&second(80.0, 0.01, &mut rng));
+            learner.learn_from(&second(80.0, 0.01, &mut rng));
         }
         let busy = learner.service_time().unwrap();
         assert!((busy / 0.01 - 1.0).abs() < 0.2, "{busy}");
@@ -125,7 +125,7 @@ mod tests {
         let mut learner = Learner::default();
         for mean in [0.003, 0.015] {
             for _ in 0..2000 {
-                learner.learn(&second(5.0, mean, &mut rng));
+                learner.learn_from(&second(5.0, mean, &mut rng));
             }
             let learned = learner.service_time().unwrap();
             assert!((learned / mean - 1.0).abs() < 0.15, "{learned} for {mean}");
@@ -135,21 +135,21 @@ mod tests {
     #[test]
     fn a_few_requests_are_not_enough_and_nonsense_is_not_restored() {
         let mut learner = Learner::default();
-        learner.learn(&Activity {
+        learner.learn_from(&Activity {
             alone: 4,
             alone_time: Duration::from_millis(4),
-            ..Activity::none(Duration::from_secs(1))
+            ..Activity::empty_interval(Duration::from_secs(1))
         });
         assert_eq!(learner.service_time(), None);
         let (mean, evidence) = learner.parts();
-        assert_eq!(Learner::restored(mean, evidence), Some(learner));
+        assert_eq!(Learner::from_parts(mean, evidence), Some(learner));
         for (mean, evidence) in [
             (f64::NAN, 1.0),
             (-1.0, 1.0),
             (1.0, f64::INFINITY),
             (1.0, 0.0),
         ] {
-            assert_eq!(Learner::restored(mean, evidence), None);
+            assert_eq!(Learner::from_parts(mean, evidence), None);
         }
     }
 }

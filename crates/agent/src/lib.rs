@@ -25,4 +25,4 @@ pub mod server;
 pub mod state;
 
 pub use agent::{Error, run};
-pub use once::once;
+pub use once::measure_once;

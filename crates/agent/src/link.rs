@@ -150,7 +150,7 @@ impl Link {
     }
 
     /// Signs off with a session that is not part of the plan any more.
-    pub fn adopt(&mut self, mut session: Session, now: Instant) {
+    pub fn sign_off_session(&mut self, mut session: Session, now: Instant) {
         session.stop(now);
         let place = Place {
             registration: session.registration().clone(),
@@ -163,20 +163,20 @@ impl Link {
     pub fn interval(&self) -> Option<Duration> {
         let sessions = self.sessions.iter().map(|(session, _)| session);
         let registered = sessions.filter(|session| session.state() == State::Registered);
-        registered.map(Session::interval).min()
+        registered.map(Session::measuring_interval).min()
     }
 
     /// Returns the alerts of servers: the server's index among the agent's, and the end of the
     /// alert.
-    pub fn alerts(&self, now: Instant) -> impl Iterator<Item = (usize, Instant)> + '_ {
+    pub fn active_alerts(&self, now: Instant) -> impl Iterator<Item = (usize, Instant)> + '_ {
         self.sessions.iter().flat_map(move |(session, place)| {
-            let alerts = session.alerts(now).zip(&place.servers);
+            let alerts = session.server_alerts(now).zip(&place.servers);
             alerts.filter_map(|(until, server)| Some((*server, until?)))
         })
     }
 
     /// Takes in a measurement: for each location its loads, and the state of each server.
-    pub fn update(
+    pub fn take_measurement(
         &mut self,
         loads: impl Fn(&str) -> Vec<(LoadId, LoadValue)>,
         states: &[ServerState],
@@ -186,7 +186,7 @@ impl Link {
             let loads = loads(place.registration.location());
             let state = |server: &usize| states.get(*server).copied().unwrap_or_default();
             let states: Vec<_> = place.servers.iter().map(state).collect();
-            session.update(&loads, &states, now);
+            session.update_loads(&loads, &states, now);
         }
     }
 
@@ -206,12 +206,12 @@ impl Link {
     }
 
     /// Takes in a datagram or an address.
-    pub fn receive(&mut self, incoming: Incoming, now: Instant) {
+    pub fn take_incoming(&mut self, incoming: Incoming, now: Instant) {
         match incoming {
             Incoming::Connected(socket) => self.connect(socket),
             Incoming::Datagram(datagram) => {
                 for (session, place) in &mut self.sessions {
-                    match session.receive(&datagram, now) {
+                    match session.receive_datagram(&datagram, now) {
                         Err(Refused::Other) => {}
                         Ok(event) => {
                             self.said_unanswered = false;
@@ -422,11 +422,11 @@ fn say(broker: &str, session: &Session, event: Event) {
     let location = session.registration().location();
     match event {
         Event::Registered => {
-            let interval = session.interval();
+            let interval = session.measuring_interval();
             tracing::info!(broker, location, ?interval, "registered");
         }
         Event::Controlled => {
-            let interval = session.interval();
+            let interval = session.measuring_interval();
             tracing::debug!(broker, location, ?interval, "control");
         }
         Event::Forgotten => {
@@ -492,8 +492,8 @@ mod tests {
             let Poll::Send(datagram) = link.sessions[0].0.poll(NOW) else {
                 panic!("it has to register");
             };
-            let (_, answer) = broker.receive(peer, &datagram, NOW);
-            link.receive(Incoming::Datagram(answer.unwrap()), NOW);
+            let (_, answer) = broker.receive_datagram(peer, &datagram, NOW);
+            link.take_incoming(Incoming::Datagram(answer.unwrap()), NOW);
         }
     }
 

@@ -20,8 +20,8 @@ use crate::server::{Server, no_page};
 /// # Panics
 ///
 /// Outside a tokio runtime with I/O and time enabled.
-pub async fn once(file: &Path) -> Result<String, Error> {
-    let mut config = config::load(file)?;
+pub async fn measure_once(file: &Path) -> Result<String, Error> {
+    let mut config = config::load_agent_config(file)?;
     let listens = std::mem::take(&mut config.agent_check.listen);
     let mut own = Vec::new();
     for server in &mut config.servers {
@@ -37,7 +37,7 @@ pub async fn once(file: &Path) -> Result<String, Error> {
     // it is gone.
     for length in [interval / 10, interval] {
         tokio::time::sleep(length).await;
-        agent.measure();
+        agent.end_interval();
     }
     Ok(describe(&agent, has_agent_check))
 }
@@ -53,7 +53,7 @@ fn write(text: &mut String, agent: &Agent, has_agent_check: bool) -> std::fmt::R
     for warning in &agent.config().warnings {
         writeln!(text, "warning: {warning}")?;
     }
-    for place in agent.places() {
+    for place in agent.watched_locations() {
         writeln!(text, "location {}", place.name)?;
         for (id, value) in agent.loads_at(place) {
             writeln!(

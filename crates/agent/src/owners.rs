@@ -31,7 +31,7 @@ impl Owners {
     /// # Errors
     ///
     /// Name that this machine does not know.
-    pub fn named(names: &[String]) -> Result<Option<Self>, String> {
+    pub fn from_names(names: &[String]) -> Result<Option<Self>, String> {
         let mut owners = Owners {
             users: Vec::new(),
             groups: Vec::new(),
@@ -49,7 +49,7 @@ impl Owners {
 
     /// Returns the owners of an agent, for a server that names none of its own.
     pub fn of_agent(config: &AgentConfig) -> Result<Self, String> {
-        let named = Self::named(&config.page_owners);
+        let named = Self::from_names(&config.page_owners);
         Ok(named
             .map_err(|reason| format!("page_owners: {reason}"))?
             .unwrap_or_default())
@@ -57,13 +57,13 @@ impl Owners {
 
     /// Returns the owners of a server, where other servers have `default`.
     pub fn of_server(server: &ServerConfig, default: &Self) -> Result<Self, String> {
-        let named = Self::named(&server.page_owners);
+        let named = Self::from_names(&server.page_owners);
         let named = named.map_err(|reason| format!("server.{}.page_owners: {reason}", server.name));
         Ok(named?.unwrap_or_else(|| default.clone()))
     }
 
     /// Returns these owners together with `others`.
-    pub fn and(mut self, others: &Self) -> Self {
+    pub fn merged_with(mut self, others: &Self) -> Self {
         self.users.extend(&others.users);
         self.groups.extend(&others.groups);
         self.folder |= others.folder;
@@ -72,7 +72,7 @@ impl Owners {
 
     /// Returns true if a file of this user and group counts. `folder` is the group of its
     /// folder, if that was made for pages.
-    pub fn have(&self, user: u32, group: u32, folder: Option<u32>) -> bool {
+    pub fn owns_file(&self, user: u32, group: u32, folder: Option<u32>) -> bool {
         self.users.contains(&user)
             || self.groups.contains(&group)
             || self.folder && folder == Some(group)
@@ -104,7 +104,7 @@ mod tests {
 
     fn named(names: &[&str]) -> Result<Option<Owners>, String> {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        Owners::named(&names)
+        Owners::from_names(&names)
     }
 
     #[test]
@@ -131,12 +131,15 @@ mod tests {
     fn whoever_is_not_listed_does_not_count() {
         let default = Owners::default();
         let own = rustix::process::geteuid().as_raw();
-        assert!(default.have(0, 9, None) && default.have(own, 9, None));
-        assert!(!default.have(4711, 9, None) && !default.have(4711, 9, Some(8)));
-        assert!(default.have(4711, 9, Some(9)), "a folder made for pages");
+        assert!(default.owns_file(0, 9, None) && default.owns_file(own, 9, None));
+        assert!(!default.owns_file(4711, 9, None) && !default.owns_file(4711, 9, Some(8)));
+        assert!(
+            default.owns_file(4711, 9, Some(9)),
+            "a folder made for pages"
+        );
         let listed = named(&["4711", "@17"]).unwrap().unwrap();
-        assert!(listed.have(4711, 9, None) && listed.have(5, 17, None));
-        assert!(!listed.have(0, 9, Some(9)));
-        assert!(listed.clone().and(&default).have(0, 9, None));
+        assert!(listed.owns_file(4711, 9, None) && listed.owns_file(5, 17, None));
+        assert!(!listed.owns_file(0, 9, Some(9)));
+        assert!(listed.clone().merged_with(&default).owns_file(0, 9, None));
     }
 }

@@ -75,9 +75,9 @@ impl Pages {
     }
 
     /// Looks at all pages at the time `now` of their clock: what happened since the last call is then to be had from
-    /// [`Self::of`]. What a page counted before it was first looked at is not known to
+    /// [`Self::intervals_of`]. What a page counted before it was first looked at is not known to
     /// belong to the interval, and left out.
-    pub fn sample(&mut self, now: u64) {
+    pub fn sample_pages(&mut self, now: u64) {
         let mut said = Vec::new();
         for path in self.find(&mut said) {
             if let Err(error) = self.look_at(path, now) {
@@ -111,7 +111,7 @@ impl Pages {
             let Ok(about) = std::fs::symlink_metadata(path) else {
                 return false;
             };
-            if !self.owners.have(about.uid(), about.gid(), self.group) {
+            if !self.owners.owns_file(about.uid(), about.gid(), self.group) {
                 if self.strangers.len() < MAX_STRANGERS {
                     self.strangers.insert(about.uid());
                 }
@@ -176,13 +176,13 @@ impl Pages {
         }
         let mut reader = Reader::open(&path)?;
         let (user, group) = reader.owner();
-        if !self.owners.have(user, group, self.group) {
+        if !self.owners.owns_file(user, group, self.group) {
             return Ok(());
         }
         let last = reader.sample(now)?;
         let page = Page {
             reader,
-            interval: last.since(&last),
+            interval: last.interval_since(&last),
             last,
             alert: None,
         };
@@ -192,7 +192,7 @@ impl Pages {
 
     /// Returns the intervals of the pages that these owners have of these applications; an
     /// application may have several, a page for each user who runs it.
-    pub fn of<'p>(
+    pub fn intervals_of<'p>(
         &'p self,
         applications: &'p [String],
         owners: &'p Owners,
@@ -253,7 +253,7 @@ impl Page {
 
     fn is_of_one(&self, owners: &Owners, folder: Option<u32>) -> bool {
         let (user, group) = self.reader.owner();
-        owners.have(user, group, folder)
+        owners.owns_file(user, group, folder)
     }
 
     fn look(&mut self, now: u64) -> Result<(), page::Error> {
@@ -262,7 +262,7 @@ impl Page {
             // A page that has taken the place of the last one knows of no alert.
             self.alert = None;
         }
-        self.interval = sample.since(&self.last);
+        self.interval = sample.interval_since(&self.last);
         self.last = sample;
         Ok(())
     }
@@ -320,7 +320,7 @@ mod tests {
 
     fn owners(names: &[&str]) -> Owners {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
-        Owners::named(&names).unwrap().unwrap()
+        Owners::from_names(&names).unwrap().unwrap()
     }
 
     #[test]
@@ -330,7 +330,7 @@ mod tests {
         let own = rustix::process::geteuid().as_raw();
         let other = owners(&["4000000001"]);
         let mut pages = Pages::new(Some(folder.0.clone()), other.clone());
-        pages.sample(1);
+        pages.sample_pages(1);
         assert!(pages.open.is_empty());
         let strangers: Vec<String> = pages.strangers().collect();
         assert_eq!(strangers, [user_name(own)]);
@@ -342,12 +342,12 @@ mod tests {
         );
 
         pages.set_owners(Owners::default());
-        pages.sample(2);
+        pages.sample_pages(2);
         let shop = ["shop".to_owned()];
-        assert_eq!(pages.of(&shop, &Owners::default()).count(), 1);
+        assert_eq!(pages.intervals_of(&shop, &Owners::default()).count(), 1);
         assert_eq!(pages.strangers().count(), 0);
         // A server may have owners of its own, and then only theirs.
-        assert_eq!(pages.of(&shop, &other).count(), 0);
+        assert_eq!(pages.intervals_of(&shop, &other).count(), 0);
         assert!(!pages.set_alert(&shop, &other, None));
         pages.set_owners(other);
         assert!(pages.open.is_empty());
@@ -370,29 +370,29 @@ mod tests {
         folder.page("z", "shop", None);
         // Nobody listed them: there is one page, and the agent needs the memory of one.
         let mut pages = Pages::new(Some(folder.0.clone()), Owners::default());
-        pages.sample(1);
+        pages.sample_pages(1);
         assert_eq!(pages.open.len(), 1);
         assert_eq!(pages.complained.len(), 1, "{:?}", pages.complained);
         // Whoever is listed has no more than a share.
         let mut pages = Pages::new(Some(folder.0.clone()), owners(&["4711", "root"]));
-        pages.sample(1);
+        pages.sample_pages(1);
         assert_eq!(pages.open.len(), MAX_PAGES);
         assert!(pages.open.contains_key(&folder.0.join("z.arm")));
         assert!(pages.complained.iter().any(|said| said.contains("4711")));
         // What is read stays so, whatever comes before it in the alphabet.
         folder.page("0", "shop", Some(4711));
-        pages.sample(2);
+        pages.sample_pages(2);
         assert!(!pages.open.contains_key(&folder.0.join("0.arm")));
 
         // A page that somebody else puts in the place of one that was read.
         let own = Folder::new("replaced");
         let path = own.page("z", "shop", None);
         let mut pages = Pages::new(Some(own.0.clone()), Owners::default());
-        pages.sample(1);
+        pages.sample_pages(1);
         assert_eq!(pages.open.len(), 1);
         std::fs::remove_file(&path).unwrap();
         own.page("z", "shop", Some(4711));
-        pages.sample(2);
+        pages.sample_pages(2);
         assert!(pages.open.is_empty());
     }
 
@@ -426,8 +426,8 @@ mod tests {
             std::fs::write(dir.join(format!("{number}.arm")), "nonsense").unwrap();
         }
         let mut pages = Pages::new(Some(dir.clone()), Owners::default());
-        pages.sample(1);
-        pages.sample(2);
+        pages.sample_pages(1);
+        pages.sample_pages(2);
         assert_eq!(pages.complained.len(), MAX_COMPLAINTS);
         assert!(pages.open.is_empty());
         std::fs::remove_dir_all(dir).unwrap();

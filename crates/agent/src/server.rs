@@ -56,7 +56,7 @@ pub enum Condition {
 
 impl Condition {
     /// Returns the condition as the reporting protocol has it.
-    pub fn reported(self) -> ServerState {
+    pub fn server_state(self) -> ServerState {
         match self {
             Condition::Up => ServerState::Up,
             Condition::Drain => ServerState::Drain,
@@ -108,16 +108,16 @@ impl Server {
 
     /// Takes in what happened in an interval of `length`. `cpus` is what the server can
     /// use where its capacity is not given.
-    pub fn measure(&mut self, pages: &Pages, length: Duration, cpus: Option<f64>) {
-        let mut activity = Activity::none(length);
+    pub fn measure_interval(&mut self, pages: &Pages, length: Duration, cpus: Option<f64>) {
+        let mut activity = Activity::empty_interval(length);
         let (mut instrumented, mut ended) = (false, false);
-        for page in pages.of(&self.config.applications, &self.owners) {
-            activity.add(page);
+        for page in pages.intervals_of(&self.config.applications, &self.owners) {
+            activity.add_interval(page);
             instrumented = true;
             ended |= page.ended;
         }
         if instrumented {
-            self.learner.learn(&activity);
+            self.learner.learn_from(&activity);
             let capacity = self.config.capacity.map(f64::from);
             let capacity = capacity.or(cpus).unwrap_or(1.0).max(0.01);
             let figures = self.meter.figures(&activity, &self.learner, capacity);

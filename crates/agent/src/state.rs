@@ -58,7 +58,7 @@ impl State {
 
     /// Keeps what was learned about `servers`. State of other servers stays: they may come
     /// back.
-    pub fn keep<'s>(&mut self, servers: impl Iterator<Item = (&'s str, &'s Learner)>) {
+    pub fn keep_learned<'s>(&mut self, servers: impl Iterator<Item = (&'s str, &'s Learner)>) {
         let mut changed = false;
         for (name, learner) in servers {
             let (_, evidence) = learner.parts();
@@ -126,7 +126,7 @@ fn parse(text: &str) -> BTreeMap<String, Learner> {
     let servers = servers.into_iter().flatten();
     let learned = servers.filter_map(|(name, value)| {
         let number = |key| value.get(key)?.as_f64();
-        let learner = Learner::restored(number("service_time_seconds")?, number("evidence")?)?;
+        let learner = Learner::from_parts(number("service_time_seconds")?, number("evidence")?)?;
         Some((name.clone(), learner))
     });
     learned.collect()
@@ -141,15 +141,15 @@ mod tests {
         let name = format!("evenkeel-agent-state-{}.json", std::process::id());
         let path = std::env::temp_dir().join(name);
         let (a, b) = (
-            Learner::restored(0.003, 17.0).unwrap(),
-            Learner::restored(0.25, 1000.0).unwrap(),
+            Learner::from_parts(0.003, 17.0).unwrap(),
+            Learner::from_parts(0.25, 1000.0).unwrap(),
         );
         let mut state = State::open(Some(path.clone()));
         assert_eq!(state.learned("a"), None);
-        state.keep([("a", &a), ("b", &b), ("c", &Learner::default())].into_iter());
+        state.keep_learned([("a", &a), ("b", &b), ("c", &Learner::default())].into_iter());
         let mut state = State::open(Some(path.clone()));
         assert_eq!((state.learned("a"), state.learned("b")), (Some(a), Some(b)));
-        state.keep([("b", &a)].into_iter());
+        state.keep_learned([("b", &a)].into_iter());
         let state = State::open(Some(path.clone()));
         assert_eq!((state.learned("a"), state.learned("b")), (Some(a), Some(a)));
         assert_eq!(state.learned("c"), None);
@@ -177,7 +177,7 @@ mod tests {
         }
         // A folder that is not there is no reason not to run.
         let mut state = State::open(Some("/nowhere/agent.json".into()));
-        state.keep([("a", &Learner::restored(1.0, 1.0).unwrap())].into_iter());
+        state.keep_learned([("a", &Learner::from_parts(1.0, 1.0).unwrap())].into_iter());
         assert!(state.learned("a").is_some());
     }
 }

@@ -14,8 +14,8 @@ use crate::counting::Status;
 use crate::layout::{NAME_MAX, Page, digest};
 use crate::memory;
 use crate::metrics::{Places, Values};
-use crate::page::{LEASE_MAX, now};
-use crate::process::{ProcessId, namespace};
+use crate::page::{LEASE_MAX, monotonic_nanos};
+use crate::process::{ProcessId, pid_namespace};
 use crate::transactions::{STRIPES, Table, Transaction};
 
 /// The answer to what makes no sense.
@@ -128,7 +128,7 @@ pub(crate) unsafe extern "C" fn arm_start(
     data: *const c_char,
     data_size: i32,
 ) -> i32 {
-    let now = now();
+    let now = monotonic_nanos();
     // SAFETY: the caller's promise.
     let data = unsafe { buffer(data, data_size) };
     PROCESS.start(tran_id, data, now).unwrap_or(ERROR)
@@ -146,7 +146,7 @@ pub(crate) unsafe extern "C" fn arm_update(
     data: *const c_char,
     data_size: i32,
 ) -> i32 {
-    let Some(class) = TABLE.class(start_handle) else {
+    let Some(class) = TABLE.class_of(start_handle) else {
         return ERROR;
     };
     // SAFETY: the caller's promise.
@@ -175,7 +175,7 @@ pub(crate) unsafe extern "C" fn arm_stop(
     data: *const c_char,
     data_size: i32,
 ) -> i32 {
-    let now = now();
+    let now = monotonic_nanos();
     // SAFETY: the caller's promise.
     let data = unsafe { buffer(data, data_size) };
     let Some(transaction) = TABLE.stop(start_handle) else {
@@ -217,7 +217,7 @@ pub(crate) extern "C" fn evenkeel_shed(appl_id: i32) -> c_int {
         return 0;
     }
     // A lease that is too long is none: no agent wrote it.
-    let left = until.saturating_sub(now());
+    let left = until.saturating_sub(monotonic_nanos());
     c_int::from(left > 0 && u128::from(left) <= LEASE_MAX.as_nanos())
 }
 
@@ -268,7 +268,7 @@ impl Process {
         }
         let page = application.page()?;
         if first {
-            page.bury(ProcessId::current(), namespace(), true);
+            page.release_dead_lanes(ProcessId::current(), pid_namespace(), true);
         }
         application.instances.fetch_add(1, Relaxed);
         page.header.rare.inits.fetch_add(1, Relaxed);
@@ -286,7 +286,7 @@ impl Process {
             return Some(());
         }
         let is_its = |class| self.meaning(class).is_some_and(|(of, _)| of == id);
-        TABLE.forget(is_its, |transaction| page.lose(transaction.lane));
+        TABLE.forget_classes(is_its, |transaction| page.count_lost(transaction.lane));
         application.leave(page);
         Some(())
     }
@@ -335,13 +335,13 @@ impl Process {
             wait,
         };
         let Some((handle, ousted)) = TABLE.start(stripe, &transaction) else {
-            page.lose(lane);
+            page.count_lost(lane);
             return None;
         };
         if let Some(ousted) = ousted {
             let of = self.meaning(ousted.class);
             if let Some((_, page)) = of.and_then(|(id, _)| self.application(id)) {
-                page.lose(ousted.lane);
+                page.count_lost(ousted.lane);
             }
         }
         Some(handle)
@@ -376,7 +376,7 @@ impl Process {
 /// In a copy of a process, before anything else: it has one thread, takes no lock here
 /// and allocates nothing.
 extern "C" fn forked() {
-    TABLE.reset();
+    TABLE.forget_all();
     for application in &PROCESS.applications {
         application.home.store(0, Relaxed);
         for lane in &application.lanes {
@@ -414,11 +414,11 @@ impl Application {
         if old.is_some_and(|old| memory::is_current(old, name)) {
             return Some(());
         }
-        let (page, file) = match memory::shared(name) {
+        let (page, file) = match memory::map_shared_page(name) {
             Ok(shared) => shared,
             // Not measured, and no worse for it.
             Err(_) if old.is_some() => return Some(()),
-            Err(_) => (memory::private(name)?, (0, 0)),
+            Err(_) => (memory::private_page(name)?, (0, 0)),
         };
         device.store(file.0, Relaxed);
         inode.store(file.1, Relaxed);
@@ -443,12 +443,12 @@ impl Application {
     /// system for anything, once in the life of a thread.
     #[cold]
     fn claim(&self, stripe: usize, page: &Page) -> u16 {
-        let (me, namespace) = (ProcessId::current(), namespace());
+        let (me, namespace) = (ProcessId::current(), pid_namespace());
         if self.home.load(Acquire) == 0 {
             // A process comes, perhaps in place of one that died.
-            page.bury(me, namespace, false);
+            page.release_dead_lanes(me, namespace, false);
         }
-        let lane = page.claim(me, namespace);
+        let lane = page.claim_lane(me, namespace);
         let Some(cell) = self.lanes.get(stripe) else {
             return 0;
         };

@@ -9,9 +9,9 @@ use std::sync::atomic::AtomicU64;
 use std::sync::atomic::Ordering::{AcqRel, Acquire, Relaxed, Release};
 
 use crate::layout::{
-    CLIENTS, COUNT_BIAS, COUNT_BITS, IN_FLIGHT_MAX, LANES, Lane, Page, Pulse, bucket, mix,
+    CLIENTS, COUNT_BIAS, COUNT_BITS, IN_FLIGHT_MAX, LANES, Lane, Page, Pulse, bucket_index, mix,
 };
-use crate::page::now;
+use crate::page::monotonic_nanos;
 use crate::process::ProcessId;
 use crate::transactions::Transaction;
 
@@ -64,7 +64,7 @@ impl Page {
         };
         count.fetch_add(1, Relaxed);
         lane.response_time.fetch_add(time, Relaxed);
-        lane.histogram[bucket(time)].fetch_add(1, Relaxed);
+        lane.histogram[bucket_index(time)].fetch_add(1, Relaxed);
         if alone && status == Status::Good {
             lane.alone.fetch_add(1, Relaxed);
             lane.alone_time.fetch_add(time, Relaxed);
@@ -76,16 +76,16 @@ impl Page {
     }
 
     /// Counts a transaction that will never stop.
-    pub(crate) fn lose(&self, lane: u16) {
+    pub(crate) fn count_lost(&self, lane: u16) {
         self.lane(lane).lost.fetch_add(1, Relaxed);
-        self.header.pulse.lose(1, now());
+        self.header.pulse.lose(1, monotonic_nanos());
     }
 
     /// A lane for a thread of a process: a free one, or one whose owner died, or 0, which
     /// is everybody's.
-    pub(crate) fn claim(&self, me: ProcessId, namespace: u64) -> u16 {
+    pub(crate) fn claim_lane(&self, me: ProcessId, namespace: u64) -> u16 {
         let free = self.claim_if(me, namespace, |_| false);
-        let claimed = free.or_else(|| self.claim_if(me, namespace, |owner| !owner.runs()));
+        let claimed = free.or_else(|| self.claim_if(me, namespace, |owner| !owner.is_running()));
         claimed.unwrap_or(0)
     }
 
@@ -119,7 +119,7 @@ impl Page {
         lane.instances.store(0, Relaxed);
         let left = lane.in_flight();
         lane.lost.fetch_add(left, Relaxed);
-        self.header.pulse.lose(left, now());
+        self.header.pulse.lose(left, monotonic_nanos());
         true
     }
 
@@ -137,7 +137,7 @@ impl Page {
     ///
     /// `reborn` says that this process has no lane yet: one of its own is from before it
     /// became another program.
-    pub(crate) fn bury(&self, me: ProcessId, namespace: u64, reborn: bool) {
+    pub(crate) fn release_dead_lanes(&self, me: ProcessId, namespace: u64, reborn: bool) {
         for (index, lane) in self.lanes.iter().enumerate().skip(1) {
             let owner = ProcessId(lane.owner.load(Acquire));
             if owner.0 == 0 || lane.namespace.load(Relaxed) != namespace {
@@ -146,7 +146,7 @@ impl Page {
             let dead = if owner == me {
                 reborn
             } else if lane.in_flight() > 0 {
-                !owner.runs()
+                !owner.is_running()
             } else {
                 // Leaves nothing behind, so it is not worth the longer question.
                 owner.is_gone()
@@ -155,7 +155,7 @@ impl Page {
                 self.give_back(index as u16, me);
             }
         }
-        self.header.pulse.audit(now(), || {
+        self.header.pulse.audit(monotonic_nanos(), || {
             let lanes = self.lanes.iter().map(Lane::in_flight);
             lanes.fold(0, u64::wrapping_add)
         });

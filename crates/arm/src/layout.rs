@@ -133,7 +133,7 @@ const PER_DOUBLING: u32 = 4;
 const FLOOR_BITS: u32 = 10;
 
 /// The bucket of a time: the first holds all below 1.024 us, the last all from 4 minutes.
-pub(crate) fn bucket(nanos: u64) -> usize {
+pub(crate) fn bucket_index(nanos: u64) -> usize {
     let bits = nanos.checked_ilog2().unwrap_or(0);
     if bits < FLOOR_BITS {
         return 0;
@@ -178,14 +178,14 @@ mod tests {
     fn buckets_are_where_their_starts_say() {
         for index in 0..BUCKETS {
             let start = bucket_start(index);
-            assert_eq!(bucket(start), index);
+            assert_eq!(bucket_index(start), index);
             if index > 0 {
-                assert_eq!(bucket(start - 1), index - 1);
+                assert_eq!(bucket_index(start - 1), index - 1);
             }
             if index > 1 {
                 assert!(start <= bucket_start(index - 1) / 4 * 5);
             }
         }
-        assert_eq!(bucket(u64::MAX), BUCKETS - 1);
+        assert_eq!(bucket_index(u64::MAX), BUCKETS - 1);
     }
 }

@@ -26,14 +26,14 @@ pub(crate) fn is_current(file: (u64, u64), application: &str) -> bool {
 
 /// Memory that nobody else sees: an application that has it is not measured, and runs as
 /// if it was. `None` if the machine has none left.
-pub(crate) fn private(application: &str) -> Option<&'static Page> {
+pub(crate) fn private_page(application: &str) -> Option<&'static Page> {
     let page = anonymous()?;
     write_header(page, application);
     Some(page)
 }
 
 /// Maps the page of an application; makes it if there is none.
-pub(crate) fn shared(application: &str) -> io::Result<Mapping> {
+pub(crate) fn map_shared_page(application: &str) -> io::Result<Mapping> {
     let dir = page::default_dir();
     let path = path(&dir, application);
     // Three turns: one for a page of before, one for a process as far as this one.
@@ -92,7 +92,7 @@ fn open(path: &Path, application: &str) -> io::Result<File> {
     let ours = about.len() == SIZE as u64
         && has(offset_of!(Header, magic), MAGIC)
         && has(offset_of!(Header, version), VERSION)
-        && has(offset_of!(Header, boot), page::boot())
+        && has(offset_of!(Header, boot), page::boot_digest())
         && has(offset_of!(Header, name_len), application.len() as u64);
     if !ours {
         return Err(ErrorKind::InvalidData.into());
@@ -103,7 +103,7 @@ fn open(path: &Path, application: &str) -> io::Result<File> {
 /// Makes a page, whole before anybody sees it. That another process was faster is fine.
 fn create(dir: &Path, path: &Path, application: &str) -> io::Result<()> {
     let process = std::process::id();
-    let draft = dir.join(format!(".evenkeel-{process}-{:x}", page::now()));
+    let draft = dir.join(format!(".evenkeel-{process}-{:x}", page::monotonic_nanos()));
     let options = OFlags::RDWR | OFlags::CREATE | OFlags::EXCL | OFlags::NOFOLLOW | OFlags::CLOEXEC;
     let own = Mode::RUSR | Mode::WUSR;
     let file = File::from(rustix::fs::open(&draft, options, own)?);
@@ -172,10 +172,10 @@ unsafe fn unmap(page: &Page) {
 
 fn write_header(page: &Page, application: &str) {
     let header = &page.header;
-    let epoch = page::now() ^ u64::from(std::process::id()) << 32 | 1;
+    let epoch = page::monotonic_nanos() ^ u64::from(std::process::id()) << 32 | 1;
     header.epoch.store(epoch, Relaxed);
     header.pulse.key.store(epoch, Relaxed);
-    header.boot.store(page::boot(), Relaxed);
+    header.boot.store(page::boot_digest(), Relaxed);
     debug_assert!(application.len() <= NAME_MAX);
     header.name_len.store(application.len() as u64, Relaxed);
     for (word, bytes) in header.name.iter().zip(application.as_bytes().chunks(8)) {

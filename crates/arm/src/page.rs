@@ -32,7 +32,7 @@ use rustix::time::{ClockId, clock_gettime};
 use crate::layout::{
     self, HEADER_LEN, Header, LANE_SIZE, LANES, LANES_AT, MAGIC, NAME_MAX, SIZE, VERSION,
 };
-use crate::process::namespace;
+use crate::process::pid_namespace;
 
 mod file;
 mod sample;
@@ -93,7 +93,7 @@ pub enum Error {
 
 /// Nanoseconds of `CLOCK_MONOTONIC`: the clock of a page, the same for all processes of a
 /// machine.
-pub fn now() -> u64 {
+pub fn monotonic_nanos() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let nanos = now
         .tv_sec
@@ -125,7 +125,7 @@ pub fn default_dir() -> PathBuf {
 /// # Errors
 ///
 /// If the directory cannot be read.
-pub fn scan(dir: &Path) -> Result<Vec<PathBuf>, Error> {
+pub fn find_pages(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     scan_if(dir, |_| true)
 }
 
@@ -170,8 +170,8 @@ pub fn write_empty(path: &Path, application: &str) -> Result<(), Error> {
     for (at, word) in [
         (offset_of!(Header, magic), MAGIC),
         (offset_of!(Header, version), VERSION),
-        (offset_of!(Header, epoch), now() | 1),
-        (offset_of!(Header, boot), boot()),
+        (offset_of!(Header, epoch), monotonic_nanos() | 1),
+        (offset_of!(Header, boot), boot_digest()),
         (offset_of!(Header, name_len), application.len() as u64),
     ] {
         if let Some(place) = header.get_mut(at..at + 8) {
@@ -210,7 +210,7 @@ impl Reader {
         Ok(Self {
             path: path.to_owned(),
             page: Open::new(path)?,
-            namespace: namespace(),
+            namespace: pid_namespace(),
             processes: Vec::new(),
         })
     }
@@ -243,13 +243,13 @@ impl Reader {
         let header = self.page.check(&self.path, &header)?;
         let mut sample = Sample {
             at: now,
-            epoch: header.word(offset_of!(Header, epoch)),
-            inits: header.word(offset_of!(Header, rare.inits)),
-            ends: header.word(offset_of!(Header, rare.ends)),
-            alert: Lease::parse(header.word(offset_of!(Header, pulse.alert_until)), now),
+            epoch: header.word_at(offset_of!(Header, epoch)),
+            inits: header.word_at(offset_of!(Header, rare.inits)),
+            ends: header.word_at(offset_of!(Header, rare.ends)),
+            alert: Lease::parse(header.word_at(offset_of!(Header, pulse.alert_until)), now),
             ..Sample::default()
         };
-        let lanes = header.word(offset_of!(Header, rare.lanes_used));
+        let lanes = header.word_at(offset_of!(Header, rare.lanes_used));
         let pulse = self.pulse()?;
 
         let lanes = usize::try_from(lanes).unwrap_or(LANES).clamp(1, LANES);
@@ -264,10 +264,10 @@ impl Reader {
                 self.processes.push(sample.count(Words(lane)));
             }
         }
-        sample.settle(&mut self.processes, self.namespace);
+        sample.count_in_flight(&mut self.processes, self.namespace);
         // Who died with something in flight leaves the pulse busy.
         let busy = if sample.in_flight > 0 {
-            pulse.until(now)
+            pulse.busy_time(now)
         } else {
             pulse.busy
         };
@@ -282,8 +282,8 @@ impl Reader {
             let at = offset_of!(Header, pulse) as u64;
             self.page.read(&self.path, &mut bytes, at)?;
             Ok(Pulse {
-                since: Words(&bytes).word(offset_of!(layout::Pulse, busy_since)),
-                busy: Words(&bytes).word(offset_of!(layout::Pulse, busy)),
+                since: Words(&bytes).word_at(offset_of!(layout::Pulse, busy_since)),
+                busy: Words(&bytes).word_at(offset_of!(layout::Pulse, busy)),
             })
         };
         let mut pulse = read()?;
@@ -307,7 +307,7 @@ impl Reader {
     /// page.
     pub fn set_alert(&self, alert: Option<Lease>) -> Result<(), Error> {
         let until = alert.map_or(0, |lease| lease.until);
-        if until > now().saturating_add(nanos(LEASE_MAX)) {
+        if until > monotonic_nanos().saturating_add(nanos(LEASE_MAX)) {
             return Err(Error::LeaseTooLong);
         }
         let at = offset_of!(Header, pulse.alert_until) as u64;
@@ -344,7 +344,7 @@ impl Lease {
 }
 
 /// A digest of the machine's boot id, the same until it boots again. Never 0.
-pub(crate) fn boot() -> u64 {
+pub(crate) fn boot_digest() -> u64 {
     let id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     layout::digest(&id) | 1
 }
@@ -404,7 +404,7 @@ mod tests {
         put(&mut bytes, offset_of!(Header, magic), MAGIC);
         put(&mut bytes, offset_of!(Header, version), VERSION);
         put(&mut bytes, offset_of!(Header, epoch), 7);
-        put(&mut bytes, offset_of!(Header, boot), boot());
+        put(&mut bytes, offset_of!(Header, boot), boot_digest());
         put(&mut bytes, offset_of!(Header, name_len), 4);
         let name = offset_of!(Header, name);
         bytes[name..name + 4].copy_from_slice(b"shop");
@@ -423,7 +423,7 @@ mod tests {
         let path = dir.0.join("x.arm");
         fs::write(&path, empty()).unwrap();
         fs::write(dir.0.join("y.txt"), "").unwrap();
-        assert_eq!(scan(&dir.0).unwrap(), [path.as_path()]);
+        assert_eq!(find_pages(&dir.0).unwrap(), [path.as_path()]);
         let mut reader = Reader::open(&path).unwrap();
         assert_eq!(reader.application(), "shop");
         let sample = reader.sample(5).unwrap();
@@ -433,7 +433,7 @@ mod tests {
             ..Sample::default()
         };
         assert_eq!(sample, expected);
-        assert!(scan(&dir.0.join("nowhere")).unwrap().is_empty());
+        assert!(find_pages(&dir.0.join("nowhere")).unwrap().is_empty());
     }
 
     #[test]
@@ -536,8 +536,8 @@ mod tests {
         }
         fs::write(&path, bytes).unwrap();
         let mut reader = Reader::open(&path).unwrap();
-        let sample = reader.sample(now()).unwrap();
-        let interval = sample.since(&Sample::default());
+        let sample = reader.sample(monotonic_nanos()).unwrap();
+        let interval = sample.interval_since(&Sample::default());
         assert!(interval.restarted && interval.busy <= interval.length);
         assert!(interval.histogram.quantile(0.5).is_some());
         assert!(sample.in_flight <= (LANES * IN_FLIGHT_MAX) as u64);
@@ -550,14 +550,14 @@ mod tests {
         let path = dir.0.join("x.arm");
         fs::write(&path, empty()).unwrap();
         let mut reader = Reader::open(&path).unwrap();
-        let start = now();
+        let start = monotonic_nanos();
         let lease = Lease::new(start, Duration::from_secs(2));
         reader.set_alert(Some(lease)).unwrap();
         assert_eq!(reader.sample(start).unwrap().alert, Some(lease));
         assert_eq!(reader.sample(lease.until).unwrap().alert, None);
         reader.set_alert(None).unwrap();
         assert_eq!(reader.sample(start).unwrap().alert, None);
-        let long = Lease::new(now(), LEASE_MAX + Duration::from_secs(60));
+        let long = Lease::new(monotonic_nanos(), LEASE_MAX + Duration::from_secs(60));
         assert!(matches!(
             reader.set_alert(Some(long)),
             Err(Error::LeaseTooLong)
@@ -569,7 +569,7 @@ mod tests {
         let mut histogram = Histogram::default();
         assert_eq!(histogram.quantile(0.5), None);
         for nanos in [2_000_000; 90].into_iter().chain([80_000_000; 10]) {
-            histogram.0[layout::bucket(nanos)] += 1;
+            histogram.0[layout::bucket_index(nanos)] += 1;
         }
         let near = |q, nanos: f64| {
             let found = histogram.quantile(q).unwrap().as_nanos() as f64;

@@ -37,7 +37,7 @@ impl ProcessId {
 
     /// Returns true if the process runs. A process that is gone or waits to be reaped does not
     /// run; a process that this process may not look at is taken for a running one.
-    pub(crate) fn runs(self) -> bool {
+    pub(crate) fn is_running(self) -> bool {
         if self.is_gone() {
             return false;
         }
@@ -52,7 +52,7 @@ impl ProcessId {
 }
 
 /// Inode of this process' PID namespace; 0 where `/proc` does not say.
-pub(crate) fn namespace() -> u64 {
+pub(crate) fn pid_namespace() -> u64 {
     use std::os::unix::fs::MetadataExt;
     fs::metadata("/proc/self/ns/pid").map_or(0, |namespace| namespace.ino())
 }
@@ -93,15 +93,15 @@ mod tests {
             .unwrap();
         let (pid, _, start) = look(&child.id().to_string()).unwrap();
         let process = ProcessId::new(pid, start);
-        assert!(process.runs());
+        assert!(process.is_running());
         // One that had its number before.
-        assert!(!ProcessId::new(pid, start.wrapping_sub(1)).runs());
+        assert!(!ProcessId::new(pid, start.wrapping_sub(1)).is_running());
         child.kill().unwrap();
-        while process.runs() {
+        while process.is_running() {
             std::thread::yield_now();
         }
         child.wait().unwrap();
-        assert!(!process.runs());
-        assert!(!ProcessId(0).runs());
+        assert!(!process.is_running());
+        assert!(!ProcessId(0).is_running());
     }
 }

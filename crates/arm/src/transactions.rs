@@ -110,7 +110,7 @@ impl Table {
     }
 
     /// The class of a running transaction.
-    pub(crate) fn class(&self, handle: i32) -> Option<u16> {
+    pub(crate) fn class_of(&self, handle: i32) -> Option<u16> {
         self.find(handle).map(|(_, entry, _)| entry.read().class)
     }
 
@@ -127,7 +127,11 @@ impl Table {
     }
 
     /// Forgets the transactions of some classes; `forgotten` is told each.
-    pub(crate) fn forget(&self, of: impl Fn(u16) -> bool, mut forgotten: impl FnMut(Transaction)) {
+    pub(crate) fn forget_classes(
+        &self,
+        of: impl Fn(u16) -> bool,
+        mut forgotten: impl FnMut(Transaction),
+    ) {
         for (word, used) in self.used.0.iter().enumerate() {
             let mut bits = used.load(Acquire);
             while bits != 0 {
@@ -154,8 +158,8 @@ impl Table {
 
     /// Forgets everything: for a process that has one thread, and that these transactions
     /// are not of.
-    pub(crate) fn reset(&self) {
-        self.forget(|_| true, |_| ());
+    pub(crate) fn forget_all(&self) {
+        self.forget_classes(|_| true, |_| ());
         // What another thread was about to take in the process this one was copied from.
         for used in &self.used.0 {
             used.store(0, Relaxed);
@@ -366,7 +370,7 @@ mod tests {
         };
         let (kept, _) = table.start(0, &other).unwrap();
         let mut forgotten = Vec::new();
-        table.forget(
+        table.forget_classes(
             |class| class == 3,
             |transaction| forgotten.push(transaction),
         );

@@ -23,7 +23,7 @@ impl Dir {
     }
 
     fn pages(&self) -> Vec<PathBuf> {
-        page::scan(&self.0).unwrap()
+        page::find_pages(&self.0).unwrap()
     }
 
     /// The only page in it.
@@ -154,7 +154,7 @@ fn kill(process: i64) {
 }
 
 fn sample(reader: &mut Reader) -> Sample {
-    reader.sample(page::now()).unwrap()
+    reader.sample(page::monotonic_nanos()).unwrap()
 }
 
 #[test]
@@ -173,7 +173,7 @@ fn transactions_are_counted_by_how_they_end() {
         assert_eq!(server.call(&format!("stop {handle} {status}")), -1);
         assert_eq!(server.call(&format!("update {handle} -1 -1")), -1);
     }
-    let interval = sample(&mut reader).since(&before);
+    let interval = sample(&mut reader).interval_since(&before);
     assert_eq!(
         (interval.starts, interval.completions, interval.in_flight),
         (4, 4, 0)
@@ -213,7 +213,7 @@ fn clients_think_between_a_stop_and_their_next_start() {
     let dir = Dir::new("think");
     let (mut server, class) = Server::shop(&dir);
     let mut reader = dir.reader();
-    let start = page::now();
+    let start = page::monotonic_nanos();
     let mut serve = |client: i64| {
         let handle = server.call(&format!("start {class} {client} 250"));
         server.stop(handle);
@@ -223,10 +223,10 @@ fn clients_think_between_a_stop_and_their_next_start() {
     assert_eq!(sample(&mut reader).thinks, 0);
     let before = sample(&mut reader);
     serve(1);
-    let interval = sample(&mut reader).since(&before);
+    let interval = sample(&mut reader).interval_since(&before);
     assert_eq!((interval.thinks, interval.waits), (1, 1));
     assert_eq!(interval.waiting_time_sum, Duration::from_micros(250));
-    let all = Duration::from_nanos(page::now() - start);
+    let all = Duration::from_nanos(page::monotonic_nanos() - start);
     assert!(interval.think_time_sum > Duration::ZERO && interval.think_time_sum < all);
     // Two requests at once are one thought.
     let requests = [3, 3].map(|client| server.call(&format!("start {class} {client} -1")));
@@ -374,7 +374,7 @@ fn the_end_of_the_last_process_is_seen_and_its_next_start_goes_on_counting() {
     let (mut other, class) = Server::shop(&dir);
     let handle = other.start(class);
     other.stop(handle);
-    let interval = sample(&mut reader).since(&ended);
+    let interval = sample(&mut reader).interval_since(&ended);
     assert_eq!(
         (interval.completions, interval.alone, interval.processes),
         (2, 2, 2)
@@ -391,7 +391,7 @@ fn bogus_calls_are_answered_and_change_nothing() {
     let first = server.call("bogus");
     let answers: Vec<_> = (0..12).map(|_| server.answer()).collect();
     assert_eq!((first, answers), (-1, vec![-1; 12]));
-    let interval = sample(&mut reader).since(&before);
+    let interval = sample(&mut reader).interval_since(&before);
     assert_eq!(
         (interval.starts, interval.lost, interval.ended),
         (0, 0, false)
@@ -429,12 +429,14 @@ fn an_alert_is_seen_while_it_holds() {
     let (mut server, _) = Server::shop(&dir);
     let reader = dir.reader();
     assert_eq!(server.call("shed 1"), 0);
-    let long = Lease::new(page::now(), Duration::from_secs(500));
+    let long = Lease::new(page::monotonic_nanos(), Duration::from_secs(500));
     reader.set_alert(Some(long)).unwrap();
     assert_eq!(server.call("shed 1"), 1);
     // Over.
     reader
-        .set_alert(Some(Lease { until: page::now() }))
+        .set_alert(Some(Lease {
+            until: page::monotonic_nanos(),
+        }))
         .unwrap();
     assert_eq!(server.call("shed 1"), 0);
     reader.set_alert(Some(long)).unwrap();
@@ -477,11 +479,11 @@ fn a_page_that_is_damaged_or_removed_is_made_anew() {
     for damage in [&b""[..], b"garbage", &[0xff; 8192]] {
         std::fs::remove_file(path).unwrap();
         std::fs::write(path, damage).unwrap();
-        assert!(reader.sample(page::now()).is_err());
+        assert!(reader.sample(page::monotonic_nanos()).is_err());
         let (mut next, class) = Server::shop(&dir);
         let handle = next.start(class);
         next.stop(handle);
-        let interval = sample(&mut reader).since(&before);
+        let interval = sample(&mut reader).interval_since(&before);
         assert!(interval.restarted);
         assert_eq!((interval.completions, interval.processes), (1, 1));
     }

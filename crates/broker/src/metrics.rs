@@ -5,28 +5,28 @@ use evenkeel_manager::exposition::{Exposition, Type};
 use crate::status::BrokerStatus;
 
 /// Writes the metrics of the broker; `None` is one that does not listen.
-pub(crate) fn families(out: &mut Exposition, broker: Option<&BrokerStatus>) {
-    out.family(
+pub(crate) fn write_families(out: &mut Exposition, broker: Option<&BrokerStatus>) {
+    out.begin_family(
         "evenkeel_broker_agents",
         Type::Gauge,
         "Agents that report, and agents that have signed off but are not removed yet.",
     );
     if let Some(broker) = broker {
-        out.sample(&[("state", "registered")], broker.agents as f64);
-        out.sample(&[("state", "stopped")], broker.stopped as f64);
+        out.add_sample(&[("state", "registered")], broker.agents as f64);
+        out.add_sample(&[("state", "stopped")], broker.stopped as f64);
     }
-    out.family(
+    out.begin_family(
         "evenkeel_broker_datagrams_total",
         Type::Counter,
         "Datagrams from agents, by result.",
     );
     for datagrams in broker.iter().flat_map(|broker| &broker.datagrams) {
-        out.sample(&[("result", &datagrams.result)], datagrams.count as f64);
+        out.add_sample(&[("result", &datagrams.result)], datagrams.count as f64);
     }
     let mut counter = |name, help, read: fn(&BrokerStatus) -> u64| {
-        out.family(name, Type::Counter, help);
+        out.begin_family(name, Type::Counter, help);
         if let Some(broker) = broker {
-            out.sample(&[], read(broker) as f64);
+            out.add_sample(&[], read(broker) as f64);
         }
     };
     counter(

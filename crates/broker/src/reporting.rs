@@ -129,7 +129,7 @@ impl Reporting {
 
     /// Returns the addresses where the broker listens.
     pub fn local_addresses(&self) -> Vec<SocketAddr> {
-        let sockets = Arc::clone(&self.task.lock().sockets);
+        let sockets = Arc::clone(&self.task.lock_state().sockets);
         let addresses = sockets.iter().map(|bound| bound.socket.local_addr());
         addresses.flatten().collect()
     }
@@ -137,7 +137,7 @@ impl Reporting {
     /// Returns the status of the broker; `None` if no agent can report.
     pub fn status(&self) -> Option<BrokerStatus> {
         let listen = self.local_addresses();
-        let state = self.task.lock();
+        let state = self.task.lock_state();
         let broker = state.broker.as_ref()?;
         let buffers = state.sockets.iter().map(|bound| bound.receive_buffer);
         let receive_buffer = buffers.min().unwrap_or(0);
@@ -152,8 +152,8 @@ impl Reporting {
     /// Returns all agents, by location and name.
     pub fn agents(&self) -> Vec<AgentStatus> {
         let now = self.clock.now();
-        let state = self.task.lock();
-        let agents = state.broker.iter().flat_map(Broker::agents);
+        let state = self.task.lock_state();
+        let agents = state.broker.iter().flat_map(Broker::list_agents);
         let mut agents: Vec<_> = agents.map(|agent| AgentStatus::new(&agent, now)).collect();
         drop(state);
         agents.sort_by(|a, b| (&a.location, &a.name).cmp(&(&b.location, &b.name)));
@@ -162,17 +162,17 @@ impl Reporting {
 
     /// Asks an agent for a report at once. Answers whether there is such an agent.
     pub fn query(&self, location: &str, agent: &str) -> bool {
-        let mut state = self.task.lock();
+        let mut state = self.task.lock_state();
         let broker = state.broker.as_mut();
-        broker.is_some_and(|broker| broker.query(location, agent))
+        broker.is_some_and(|broker| broker.query_agent(location, agent))
     }
 
     /// Forgets an agent, and what it has said about its servers. An agent that lives registers again at its
     /// next report. Returns true if there was such an agent.
-    pub fn forget(&self, location: &str, agent: &str) -> bool {
-        let mut state = self.task.lock();
+    pub fn forget_agent(&self, location: &str, agent: &str) -> bool {
+        let mut state = self.task.lock_state();
         let broker = state.broker.as_mut();
-        let was_there = broker.is_some_and(|broker| broker.forget(location, agent));
+        let was_there = broker.is_some_and(|broker| broker.forget_agent(location, agent));
         drop(state);
         self.news.notify_one();
         was_there
@@ -186,7 +186,7 @@ impl Reporting {
     /// Keeps the manager told of what agents say, and the broker of which members there
     /// are, for ever.
     pub async fn run(self, manager: Arc<Manager>) {
-        let mut changes = manager.changes();
+        let mut changes = manager.subscribe_changes();
         let mut passed_on = PassedOn::default();
         loop {
             changes.borrow_and_update();
@@ -205,7 +205,7 @@ impl Reporting {
 /// Reloads: everything that can fail happens before anything counts.
 impl Subsystem for Reporting {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
-        let mut state = self.task.lock();
+        let mut state = self.task.lock_state();
         if state.stopped || !next.reload {
             return Ok(Box::new(|| ()));
         }
@@ -216,7 +216,7 @@ impl Subsystem for Reporting {
             let reporting = self.clone();
             return Ok(Box::new(move || reporting.close(false)));
         };
-        let keys = key_file::load(&wanted.key_file, Keys::parse)
+        let keys = key_file::load_parsed(&wanted.key_file, Keys::parse)
             .map_err(|error| vec![PrepareError::other(error)])?;
         if !state.is_served {
             self.task
@@ -239,13 +239,13 @@ impl Subsystem for Reporting {
         drop(state);
         let reporting = self.clone();
         Ok(Box::new(move || {
-            let mut state = reporting.task.lock();
+            let mut state = reporting.task.lock_state();
             if let Some(mut fresh) = fresh {
                 fresh.set_directory(Arc::clone(&state.directory));
                 state.broker = Some(fresh);
             }
             if let Some(broker) = &mut state.broker {
-                broker.configure(settings, keys);
+                broker.set_settings(settings, keys);
             }
             let known = state.known.take();
             if let (Some(broker), Some(known)) = (&mut state.broker, known) {
@@ -255,37 +255,37 @@ impl Subsystem for Reporting {
             }
             state.sockets = Arc::new(sockets);
             drop(state);
-            reporting.task.wake();
+            reporting.task.wake_thread();
         }))
     }
 
     fn sockets(&self) -> io::Result<Vec<Handed>> {
-        let sockets = Arc::clone(&self.task.lock().sockets);
-        let handed = |bound: &Bound| datagram::handed(&bound.socket, bound.wanted, WHOSE);
+        let sockets = Arc::clone(&self.task.lock_state().sockets);
+        let handed = |bound: &Bound| datagram::share_socket(&bound.socket, bound.wanted, WHOSE);
         sockets.iter().map(handed).collect()
     }
 
     fn hand_over(&self, to: &mut Handover) {
         // With the lock the thread is between two turns.
-        let mut state = self.task.lock();
+        let mut state = self.task.lock_state();
         state.rests = true;
         if let Some(broker) = &state.broker {
             let place = |id| state.sockets.iter().position(|bound| bound.id == id);
             let (name, version) = AGENTS;
-            to.give(name, version, &broker.remembered(place));
+            to.give(name, version, &broker.export_state(place));
         }
         drop(state);
-        self.task.wake();
+        self.task.wake_thread();
     }
 
     fn take_over(&self, from: &Handover) {
         let (name, version) = AGENTS;
-        self.task.lock().known = from.take(name, version);
+        self.task.lock_state().known = from.take(name, version);
     }
 
     fn resume(&self) {
-        self.task.lock().rests = false;
-        self.task.wake();
+        self.task.lock_state().rests = false;
+        self.task.wake_thread();
     }
 
     fn exclusive(&self, config: &Whole) -> Vec<Exclusive> {
@@ -295,7 +295,7 @@ impl Subsystem for Reporting {
 
     fn check(&self, config: &Whole) -> PrepareErrors {
         let files = config.broker.iter().map(|broker| &broker.key_file);
-        let unread = files.filter_map(|file| key_file::load(file, Keys::parse).err());
+        let unread = files.filter_map(|file| key_file::load_parsed(file, Keys::parse).err());
         unread.map(PrepareError::other).collect()
     }
 
@@ -309,32 +309,32 @@ impl Subsystem for Reporting {
     }
 
     fn metrics(&self, out: &mut Exposition) {
-        crate::metrics::families(out, self.status().as_ref());
+        crate::metrics::write_families(out, self.status().as_ref());
     }
 
     fn endpoints(&self) -> Vec<Endpoint> {
         let reporting = || self.clone();
         let (status, agents, query, forget) = (reporting(), reporting(), reporting(), reporting());
         vec![
-            Endpoint::show(
+            Endpoint::with_value(
                 "/v1/broker",
                 "Where agents report, and what came of their datagrams",
                 move || status.status(),
             ),
-            Endpoint::show(
+            Endpoint::with_value(
                 "/v1/agents",
                 "The agents that report, with their servers",
                 move || agents.agents(),
             ),
-            Endpoint::act(
+            Endpoint::with_action(
                 "/v1/locations/{location}/agents/{agent}/query",
                 "Asks an agent for a report now",
                 move |names| std::future::ready(query.for_agent(&names, Reporting::query)),
             ),
-            Endpoint::act(
+            Endpoint::with_action(
                 "/v1/locations/{location}/agents/{agent}/forget",
                 "Forgets an agent, with its servers, until it reports again",
-                move |names| std::future::ready(forget.for_agent(&names, Reporting::forget)),
+                move |names| std::future::ready(forget.for_agent(&names, Reporting::forget_agent)),
             ),
         ]
     }
@@ -369,12 +369,12 @@ impl Reporting {
     }
 
     fn close(&self, for_good: bool) {
-        let mut state = self.task.lock();
+        let mut state = self.task.lock_state();
         state.stopped |= for_good;
         state.broker = None;
         state.sockets = Arc::default();
         drop(state);
-        self.task.wake();
+        self.task.wake_thread();
         self.news.notify_one();
     }
 }
@@ -423,7 +423,7 @@ impl Bound {
 }
 
 fn open(id: usize, wanted: SocketAddr) -> io::Result<Bound> {
-    let socket = datagram::open(wanted, RECEIVE_BUFFER, WHOSE)?;
+    let socket = datagram::open_socket(wanted, RECEIVE_BUFFER, WHOSE)?;
     let receive_buffer = sockopt::socket_recv_buffer_size(&socket)?;
     if receive_buffer < SMALL_BUFFER {
         warn!(
@@ -455,8 +455,8 @@ fn broker(settings: Settings, keys: Keys) -> Result<Broker, PrepareError> {
     let failed = |error: &dyn fmt::Display| {
         PrepareError::Other(format!("no random numbers for the broker: {error}").into())
     };
-    let seed = evenkeel_net::random().map_err(|error| failed(&error))?;
-    let secret = evenkeel_net::random().map_err(|error| failed(&error))?;
+    let seed = evenkeel_net::random_bytes().map_err(|error| failed(&error))?;
+    let secret = evenkeel_net::random_bytes().map_err(|error| failed(&error))?;
     let rng = fastrand::Rng::with_seed(u64::from_ne_bytes(seed));
     Broker::new(settings, keys, &secret, rng).map_err(|error| failed(&error))
 }
@@ -534,7 +534,7 @@ fn receive(bound: &Bound, broker: &mut Broker, buffer: &mut [u8], clock: Clock) 
             address,
         };
         let datagram = buffer.get(..len).unwrap_or_default();
-        let (_, answer) = broker.receive(peer, datagram, clock.now());
+        let (_, answer) = broker.receive_datagram(peer, datagram, clock.now());
         if let Some(answer) = answer {
             unsent += u64::from(bound.socket.send_to(&answer, address).is_err());
         }
@@ -554,7 +554,7 @@ impl Refused {
         if self.next.is_some_and(|next| now < next) {
             return;
         }
-        let counts: HashMap<_, _> = broker.counters().received().collect();
+        let counts: HashMap<_, _> = broker.counters().received_by_outcome().collect();
         let is_told = |outcome: &Outcome| {
             matches!(
                 outcome,
@@ -601,7 +601,7 @@ struct PassedOn {
 impl PassedOn {
     /// Answers whether there is more to come.
     fn compare(&mut self, reporting: &Reporting, manager: &Manager) -> bool {
-        let groups = manager.groups();
+        let groups = manager.list_groups();
         let same = groups.len() == self.groups.len()
             && groups
                 .iter()
@@ -609,7 +609,7 @@ impl PassedOn {
                 .all(|(a, b)| Arc::ptr_eq(a, b));
         let directory = (!same).then(|| Arc::new(Directory::new(groups.iter().map(|g| &**g))));
 
-        let mut state = reporting.task.lock();
+        let mut state = reporting.task.lock_state();
         if state.stopped {
             // That nobody reports any more says nothing about servers.
             return false;
@@ -621,7 +621,7 @@ impl PassedOn {
             broker.set_directory(directory);
         }
         if std::mem::take(&mut state.waits) {
-            reporting.task.wake();
+            reporting.task.wake_thread();
         }
         let desired = state.broker.as_ref().map(Desired::of).unwrap_or_default();
         drop(state);
@@ -663,8 +663,8 @@ impl Desired {
     fn of(broker: &Broker) -> Self {
         let mut desired = Desired::default();
         let mut live: HashSet<MemberId> = HashSet::new();
-        for agent in broker.agents().filter(|agent| !agent.stopped) {
-            for server in agent.servers() {
+        for agent in broker.list_agents().filter(|agent| !agent.stopped) {
+            for server in agent.list_servers() {
                 live.extend(server.members.iter().map(|member| member.id));
                 let opinion = Opinion {
                     down: server.state == ServerState::Down,
@@ -680,7 +680,7 @@ impl Desired {
                 }
                 // Names are for the file: whoever has a key must not make us look up any.
                 let registered = server.server;
-                if let Some(ip) = registered.ip(agent.address.ip()) {
+                if let Some(ip) = registered.ip_for_source(agent.address.ip()) {
                     let member = MemberConfig {
                         weight: registered.weight.unwrap_or(Weight::ONE),
                         location: Some(agent.registration.location().to_owned()),
@@ -692,8 +692,8 @@ impl Desired {
             }
         }
         // Who has signed off gets no clients until somebody answers for it again.
-        for agent in broker.agents().filter(|agent| agent.stopped) {
-            let members = agent.servers().flat_map(|server| server.members);
+        for agent in broker.list_agents().filter(|agent| agent.stopped) {
+            let members = agent.list_servers().flat_map(|server| server.members);
             for member in members.filter(|member| !live.contains(&member.id)) {
                 let opinion = Opinion {
                     drain: true,

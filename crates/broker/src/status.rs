@@ -52,14 +52,16 @@ impl BrokerStatus {
         unsent: u64,
     ) -> Self {
         let counters = broker.counters();
-        let stopped = broker.agents().filter(|agent| agent.stopped).count();
-        let datagrams = counters.received().map(|(outcome, count)| DatagramCount {
-            result: outcome.name().into(),
-            count,
-        });
+        let stopped = broker.list_agents().filter(|agent| agent.stopped).count();
+        let datagrams = counters
+            .received_by_outcome()
+            .map(|(outcome, count)| DatagramCount {
+                result: outcome.name().into(),
+                count,
+            });
         BrokerStatus {
             listen,
-            agents: broker.agents().count() - stopped,
+            agents: broker.list_agents().count() - stopped,
             stopped,
             datagrams: datagrams.collect(),
             sent: counters.sent,
@@ -124,7 +126,7 @@ pub struct ServerStatus {
 impl AgentStatus {
     pub(crate) fn new(agent: &AgentView<'_>, now: Instant) -> Self {
         let age = |at| now.since(at).as_secs_f64();
-        let servers = agent.servers().map(|view| ServerStatus {
+        let servers = agent.list_servers().map(|view| ServerStatus {
             group: view.server.group.clone(),
             address: if view.server.host.contains(':') {
                 format!("[{}]:{}", view.server.host, view.server.port)
@@ -168,7 +170,7 @@ impl AgentStatus {
 }
 
 /// The agents as a table for people.
-pub fn table(agents: &[AgentStatus]) -> String {
+pub fn format_table(agents: &[AgentStatus]) -> String {
     let row = |agent: &AgentStatus| {
         let unless = |is: bool, word| if is { "" } else { word };
         let known = unless(agent.location_known, " (no member)");
@@ -195,7 +197,7 @@ pub fn table(agents: &[AgentStatus]) -> String {
         ">LOST",
         "SERVERS",
     ];
-    text::table(&names, agents.iter().map(row))
+    text::format_table(&names, agents.iter().map(row))
 }
 
 /// `group address`, and what is special about it.

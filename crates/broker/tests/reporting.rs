@@ -102,7 +102,7 @@ impl Site {
              members = [{{ address = \"127.0.0.1:81\", location = \"rack-1\" }}]\n"
         );
         let config = parse("test.toml", &text).unwrap();
-        let applied = self.runtime.block_on(self.manager.apply(config));
+        let applied = self.runtime.block_on(self.manager.apply_config(config));
         applied.map(|_| ()).map_err(|error| error.to_string())
     }
 
@@ -144,7 +144,7 @@ impl Agent {
         let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
         let timeout = Some(Duration::from_millis(5));
         socket.set_read_timeout(timeout).unwrap();
-        let keys = key_file::load(keys, Keys::parse).unwrap();
+        let keys = key_file::load_parsed(keys, Keys::parse).unwrap();
         let rng = fastrand::Rng::new();
         let session = Session::new(registration.unwrap(), keys, clock.now(), rng);
         let mut agent = Agent {
@@ -160,7 +160,7 @@ impl Agent {
     fn report(&mut self, servers: &[ServerState]) {
         let load = LoadValue::new(0.5).unwrap();
         self.session
-            .update(&[(LoadId::CPU, load)], servers, self.clock.now());
+            .update_loads(&[(LoadId::CPU, load)], servers, self.clock.now());
     }
 
     /// Sends and receives until `done`.
@@ -173,7 +173,9 @@ impl Agent {
                 self.socket.send_to(&datagram, self.broker).unwrap();
             }
             if let Ok((len, _)) = self.socket.recv_from(&mut buffer) {
-                let _ = self.session.receive(&buffer[..len], self.clock.now());
+                let _ = self
+                    .session
+                    .receive_datagram(&buffer[..len], self.clock.now());
             }
         }
     }
@@ -189,7 +191,10 @@ fn agents_report_join_drain_and_sign_off() {
     assert_eq!((joined.joined, joined.weight), (true, 3.0));
     assert_eq!(joined.location, "rack-1");
     agent.work_until(|session| session.unknown_servers().all(|unknown| !unknown));
-    assert_eq!(agent.session.interval(), Duration::from_millis(100));
+    assert_eq!(
+        agent.session.measuring_interval(),
+        Duration::from_millis(100)
+    );
     agent.work_until(|_| {
         let locations = site.manager.status().locations;
         locations.iter().any(|location| location.loads.len() == 1)
@@ -219,7 +224,7 @@ fn agents_report_join_drain_and_sign_off() {
         members.len() == 1 && members[0].reasons == ["reported_drain"]
     });
     assert_eq!(site.reporting.agents()[0].state, "stopped");
-    assert!(site.reporting.forget("rack-1", "a"));
+    assert!(site.reporting.forget_agent("rack-1", "a"));
     agent.work_until(|_| site.members()[0].reasons.is_empty());
 }
 
@@ -264,7 +269,7 @@ fn a_reload_changes_keys_and_addresses_or_nothing() {
     agent.work_until(|_| site.count("key") > refused);
     agent
         .session
-        .set_keys(key_file::load(&site.folder.keys(), Keys::parse).unwrap());
+        .set_keys(key_file::load_parsed(&site.folder.keys(), Keys::parse).unwrap());
     let updates = site.count("updated");
     agent.report(&[]);
     agent.work_until(|_| site.count("updated") > updates);

@@ -21,7 +21,7 @@ impl Bar {
     }
 
     /// Draws the share that is done, from 0 to 1.
-    pub fn show(&self, done: f64) {
+    pub fn draw_share(&self, done: f64) {
         // Another thread that draws at this moment is enough.
         let Some(mut last) = self.shown.as_ref().and_then(|last| last.try_lock().ok()) else {
             return;

@@ -13,7 +13,7 @@ pub use access_format::AccessFormat;
 pub use bar::Bar;
 
 /// Prints a result. A reader that closes the pipe before the end is no failure.
-pub fn print(text: String) -> Result<(), String> {
+pub fn print_result(text: String) -> Result<(), String> {
     match io::stdout().lock().write_all(text.as_bytes()) {
         Err(error) if error.kind() != io::ErrorKind::BrokenPipe => {
             Err(format!("cannot write to standard output: {error}"))

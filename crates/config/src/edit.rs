@@ -12,9 +12,11 @@ mod secrets;
 mod tests;
 mod write;
 
-pub use apply::{apply, apply_in};
-pub use compare::{Change, changes, unified, value_of, values};
-pub(crate) use compare::{equal, json_of};
-pub use parts::{Edit, EditError, MAX_DEPTH, MAX_EDITS, MAX_PART, Part, path_of, revision, shown};
+pub use apply::{apply_edits, apply_in};
+pub use compare::{Change, list_changes, unified, value_of, values};
+pub(crate) use compare::{is_equal, json_of};
+pub use parts::{
+    Edit, EditError, MAX_DEPTH, MAX_EDITS, MAX_PART, Part, path_of, shown, text_revision,
+};
 pub(crate) use secrets::masked_places;
-pub use secrets::{MASK, holds_login, mask, masked};
+pub use secrets::{MASK, has_masked_secret, holds_login, mask_secrets};

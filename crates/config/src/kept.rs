@@ -2,7 +2,7 @@
 //!
 //! A followed file may be broken for a while: a renewal that got stuck, a wrong line, a full disk. What it
 //! said when it was last good stays in use then, and everything else goes on: other files, changes of the
-//! configuration, an upgrade. Each reader of such a file reads it through [`load`]. Where nothing good is known,
+//! configuration, an upgrade. Each reader of such a file reads it through [`load_or_keep`]. Where nothing good is known,
 //! as at a start or for a file that was not named before, a file that cannot be used is an error.
 
 use std::cell::{Cell, RefCell};
@@ -76,7 +76,7 @@ impl Source {
 /// # Errors
 ///
 /// What is wrong with the files on disk, if nothing good is known of them.
-pub fn load<T, E>(
+pub fn load_or_keep<T, E>(
     make: impl Fn(&Source) -> Result<T, E>,
     why: impl FnOnce(&E) -> String,
 ) -> Result<T, E> {
@@ -166,7 +166,7 @@ pub fn forget<'a>(
 
 /// Returns the good contents of those of `files` that say something else now, or are refused for their rights, for a
 /// process that takes the place of this one.
-pub fn differing<'a>(files: impl IntoIterator<Item = &'a Path>) -> Vec<(PathBuf, Arc<[u8]>)> {
+pub fn list_differing<'a>(files: impl IntoIterator<Item = &'a Path>) -> Vec<(PathBuf, Arc<[u8]>)> {
     let store = store();
     let files: HashSet<&Path> = files.into_iter().collect();
     let known = files.into_iter().filter_map(|path| {
@@ -198,7 +198,7 @@ mod tests {
     use std::os::unix::fs::PermissionsExt;
 
     use super::*;
-    use crate::tests::scratch;
+    use crate::tests::scratch_folder;
 
     /// Two numbers, in a file each, the second of which is twice the first.
     fn pair(one: &Path, two: &Path) -> Result<(u32, u32), String> {
@@ -216,12 +216,12 @@ mod tests {
                 _ => Err("do not fit".to_owned()),
             }
         };
-        load(make, |error| format!("numbers: {error}"))
+        load_or_keep(make, |error| format!("numbers: {error}"))
     }
 
     #[test]
     fn a_secret_that_everybody_may_read_is_handed_over() {
-        let folder = scratch("kept-rights");
+        let folder = scratch_folder("kept-rights");
         let path = folder.join("token");
         fs::write(&path, "secret").unwrap();
         let load = |mode: u32| {
@@ -229,7 +229,7 @@ mod tests {
             let parse = |text: &str| Ok(text.to_owned());
             let loaded = crate::schema::source::load_secret(&path, 100, parse);
             assert_eq!(loaded.as_deref(), Ok("secret"));
-            differing([path.as_path()])
+            list_differing([path.as_path()])
         };
         assert!(load(0o600).is_empty());
         assert_eq!(load(0o644), [(path.clone(), Arc::from(*b"secret"))]);
@@ -240,7 +240,7 @@ mod tests {
 
     #[test]
     fn f1_files_are_kept_until_all_of_them_fit_again() {
-        let folder = scratch("kept-pair");
+        let folder = scratch_folder("kept-pair");
         let (one, two) = (folder.join("one"), folder.join("two"));
         let files = [one.as_path(), two.as_path()];
         assert!(pair(&one, &two).is_err(), "nothing good is known");
@@ -248,13 +248,13 @@ mod tests {
         fs::write(&two, "2").unwrap();
         assert_eq!(pair(&one, &two), Ok((1, 2)));
         assert!(complaints(files).is_empty());
-        assert!(differing(files).is_empty());
+        assert!(list_differing(files).is_empty());
         for broken in ["3", "x"] {
             fs::write(&one, broken).unwrap();
             assert_eq!(pair(&one, &two), Ok((1, 2)), "{broken}");
             assert_eq!(complaints(files).len(), 1, "{broken}");
         }
-        let handed = differing(files);
+        let handed = list_differing(files);
         assert_eq!(handed, [(one.clone(), Arc::from(*b"1"))]);
         fs::write(&two, "6").unwrap();
         fs::write(&one, "3").unwrap();

@@ -5,8 +5,8 @@ use crate::model::{agent, config, engine, scenario, strategy};
 pub use crate::schema::reference::{KeyDoc, TableDoc};
 
 /// All tables of the configuration with their keys.
-pub fn tables() -> Vec<TableDoc> {
-    config::tables()
+pub fn list_tables() -> Vec<TableDoc> {
+    config::describe_tables()
 }
 
 /// Keys whose values are secret: those who may look at the configuration, but not change it, do not
@@ -95,29 +95,29 @@ fn is_among(keys: &[(&str, &str)], path: &[String]) -> bool {
 
 /// All tables, a line each, and all keys, in Markdown: the end of `docs/configuration.md`.
 pub fn keys() -> String {
-    let tables = tables();
+    let tables = list_tables();
     let lines: String = tables.iter().map(TableDoc::line).collect();
     format!("All tables:\n\n{lines}\n{}", markdown(&tables))
 }
 
 /// All keys of the agent's file, in Markdown: the end of `docs/agent.md`.
 pub fn agent_keys() -> String {
-    markdown(&agent::tables())
+    markdown(&agent::describe_tables())
 }
 
 /// All keys of the client engine's file, in Markdown: the end of `docs/engine.md`.
 pub fn engine_keys() -> String {
-    markdown(&engine::tables())
+    markdown(&engine::describe_tables())
 }
 
 /// All keys of a simulator's scenario, in Markdown: the end of `docs/simulator.md`.
 pub fn scenario_keys() -> String {
-    markdown(&scenario::tables())
+    markdown(&scenario::describe_tables())
 }
 
 /// All strategies, in Markdown: the end of `docs/strategies.md`.
-pub fn strategies() -> String {
-    strategy::reference()
+pub fn describe_strategies() -> String {
+    strategy::describe_strategies()
 }
 
 fn markdown(tables: &[TableDoc]) -> String {
@@ -130,7 +130,7 @@ mod tests {
 
     #[test]
     fn the_marks_are_of_keys_that_there_are() {
-        let tables = tables();
+        let tables = list_tables();
         for (header, key) in SECRET.iter().chain(RESTART) {
             let mut homes = tables.iter().filter(|table| table.header == *header);
             let is_there = homes.any(|table| table.keys.iter().any(|known| known.name == *key));
@@ -166,7 +166,7 @@ mod tests {
             "eab_key_id",
             "strict_sni",
         ];
-        for table in tables() {
+        for table in list_tables() {
             for key in &table.keys {
                 let words = ["token", "password", "secret", "key"];
                 let sounds = key.name.split('_').any(|part| words.contains(&part));

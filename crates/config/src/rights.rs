@@ -8,7 +8,7 @@ use crate::schema::source::{MAX_FILE_SIZE, read_bounded};
 
 /// Complaints about the rights of a configuration file, and of those that it includes: what everybody may write, and
 /// what everybody may read although it holds a login.
-pub fn rights(file: &Path, included: &[PathBuf]) -> Vec<String> {
+pub fn check_rights(file: &Path, included: &[PathBuf]) -> Vec<String> {
     let files = std::iter::once(file).chain(included.iter().map(PathBuf::as_path));
     files.filter_map(complaint).collect()
 }

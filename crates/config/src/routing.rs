@@ -8,7 +8,7 @@ use std::collections::{BTreeMap, HashMap};
 use std::io::Write;
 use std::net::{IpAddr, Ipv6Addr};
 
-use path::{MAX_SEGMENT, normal};
+use path::{MAX_SEGMENT, normalize_segment};
 
 use crate::schema::networks::Networks;
 
@@ -25,7 +25,7 @@ pub enum Pattern {
 
 impl Pattern {
     /// A pattern as it stands in the file.
-    pub fn of(text: &str) -> Self {
+    pub fn from_text(text: &str) -> Self {
         match text.strip_suffix('*') {
             Some(prefix) => Pattern::Prefix(prefix.into()),
             None => Pattern::Exact(text.into()),
@@ -33,7 +33,7 @@ impl Pattern {
     }
 
     /// True if `value` matches the pattern.
-    pub fn is(&self, mut value: impl Iterator<Item = u8>) -> bool {
+    pub fn matches_value(&self, mut value: impl Iterator<Item = u8>) -> bool {
         match self {
             Pattern::Absent => false,
             Pattern::Exact(text) => value.eq(text.bytes()),
@@ -114,7 +114,7 @@ impl Conditions {
             let mut values = asks.fields(name);
             match pattern {
                 Pattern::Absent => values.next().is_none(),
-                pattern => values.any(|value| pattern.is(value.iter().copied())),
+                pattern => values.any(|value| pattern.matches_value(value.iter().copied())),
             }
         });
         headers
@@ -122,14 +122,16 @@ impl Conditions {
                 let mut values = parameters(asks.query(), name);
                 match pattern {
                     Pattern::Absent => values.next().is_none(),
-                    pattern => values.any(|value| pattern.is(decoded(value))),
+                    pattern => values.any(|value| pattern.matches_value(decoded(value))),
                 }
             })
             && self.cookies.iter().all(|(name, pattern)| {
                 let value = asks.cookie(name);
                 match pattern {
                     Pattern::Absent => value.is_none(),
-                    pattern => value.is_some_and(|value| pattern.is(value.iter().copied())),
+                    pattern => {
+                        value.is_some_and(|value| pattern.matches_value(value.iter().copied()))
+                    }
                 }
             })
     }
@@ -353,7 +355,8 @@ impl Index {
                 return;
             }
             let mut space = [0; MAX_SEGMENT];
-            let child = normal(segment, &mut space).and_then(|name| node.children.get(name));
+            let child =
+                normalize_segment(segment, &mut space).and_then(|name| node.children.get(name));
             match child.and_then(|&child| self.nodes.get(child)) {
                 Some(child) => node = child,
                 None => return,
@@ -426,7 +429,7 @@ impl Index {
             look(node.map_or(&[], |node| &node.below));
             for segment in segments {
                 let mut space = [0; MAX_SEGMENT];
-                let name = normal(segment, &mut space);
+                let name = normalize_segment(segment, &mut space);
                 node = node.and_then(|node| self.nodes.get(*node.children.get(name?)?));
                 look(node.map_or(&[], |node| &node.below));
             }
@@ -460,7 +463,7 @@ impl Tree {
             let mut at = self.root;
             for segment in segments {
                 let mut space = [0; MAX_SEGMENT];
-                let Some(name) = normal(segment, &mut space) else {
+                let Some(name) = normalize_segment(segment, &mut space) else {
                     return;
                 };
                 let next = nodes.len();

@@ -13,9 +13,9 @@ use evenkeel_core::group::Granularity;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::Values;
 
-use super::model::config::tables;
+use super::model::config::describe_tables;
 use super::model::sources::{SOURCES, Sources};
-use super::schema::key::docs;
+use super::schema::key::describe_keys;
 use super::*;
 
 mod parts;
@@ -751,7 +751,7 @@ fn groups_may_be_chosen_by_name() {
         ("members = [\"c:1\"]", &["x", "a", "b"]),
     ] {
         let config = parse("test.toml", &named(lines, names)).unwrap();
-        assert_eq!(config.rules[0].groups(), groups);
+        assert_eq!(config.rules[0].group_names(), groups);
         assert_eq!(config.warnings, []);
     }
 }
@@ -844,21 +844,21 @@ fn private(path: &Path, text: &str) {
 
 #[test]
 fn s24_a_token_that_everybody_may_read_is_refused() {
-    let folder = scratch("token-mode");
+    let folder = scratch_folder("token-mode");
     let file = folder.join("evenkeel.toml");
     std::fs::write(&file, "[admin]\ntoken_file = \"token\"").unwrap();
     private(&folder.join("token"), "secret-secret\n");
-    assert!(load(&file).is_ok());
+    assert!(load_config(&file).is_ok());
     for mode in [0o644, 0o602, 0o641] {
         let token = folder.join("token");
         private(&token, "secret-secret\n");
-        assert!(load(&file).is_ok());
+        assert!(load_config(&file).is_ok());
         let permissions = std::fs::Permissions::from_mode(mode);
         std::fs::set_permissions(&token, permissions).unwrap();
         // The one that was good is kept; whoever starts has none.
-        assert!(load(&file).is_ok());
+        assert!(load_config(&file).is_ok());
         crate::kept::forget([token.as_path()], []);
-        let errors = load(&file).unwrap_err();
+        let errors = load_config(&file).unwrap_err();
         assert_eq!(errors.problems[0].line, 2, "{errors}");
         assert!(errors.to_string().contains("chmod 640"), "{errors}");
     }
@@ -867,7 +867,7 @@ fn s24_a_token_that_everybody_may_read_is_refused() {
 
 #[test]
 fn a_token_can_come_from_a_file_beside_the_configuration() {
-    let folder = scratch("token");
+    let folder = scratch_folder("token");
     private(&folder.join("token"), "  secret-secret\n");
     let file = folder.join("evenkeel.toml");
     std::fs::write(
@@ -875,7 +875,7 @@ fn a_token_can_come_from_a_file_beside_the_configuration() {
         "[admin]\nlisten = \"0.0.0.0:1\"\ntoken_file = \"token\"",
     )
     .unwrap();
-    let config = load(&file).unwrap();
+    let config = load_config(&file).unwrap();
     assert_eq!(
         config.admin.unwrap().token.as_deref(),
         Some("secret-secret")
@@ -883,17 +883,17 @@ fn a_token_can_come_from_a_file_beside_the_configuration() {
 
     let token = folder.join("token");
     std::fs::write(&token, "no good\n").unwrap();
-    let kept = load(&file).unwrap().admin.unwrap().token;
+    let kept = load_config(&file).unwrap().admin.unwrap().token;
     assert_eq!(kept.as_deref(), Some("secret-secret"));
     crate::kept::forget([token.as_path()], []);
-    let errors = load(&file).unwrap_err();
+    let errors = load_config(&file).unwrap_err();
     assert_eq!(
         (errors.problems[0].line, errors.problems.len()),
         (3, 1),
         "{errors}"
     );
     std::fs::remove_file(folder.join("token")).unwrap();
-    let errors = load(&file).unwrap_err();
+    let errors = load_config(&file).unwrap_err();
     assert!(
         errors
             .to_string()
@@ -904,7 +904,7 @@ fn a_token_can_come_from_a_file_beside_the_configuration() {
 }
 
 /// A new folder of this test.
-pub(super) fn scratch(name: &str) -> PathBuf {
+pub(super) fn scratch_folder(name: &str) -> PathBuf {
     let folder = std::env::temp_dir().join(format!("evenkeel-{}-{name}", std::process::id()));
     std::fs::create_dir_all(&folder).unwrap();
     folder
@@ -912,17 +912,19 @@ pub(super) fn scratch(name: &str) -> PathBuf {
 
 #[test]
 fn a_file_that_cannot_be_read_is_an_error() {
-    let folder = scratch("unreadable");
-    let missing = load(&folder.join("none.toml")).unwrap_err().to_string();
+    let folder = scratch_folder("unreadable");
+    let missing = load_config(&folder.join("none.toml"))
+        .unwrap_err()
+        .to_string();
     assert!(
         missing.contains("none.toml: cannot be read: No such file"),
         "{missing}"
     );
-    let a_folder = load(&folder).unwrap_err().to_string();
+    let a_folder = load_config(&folder).unwrap_err().to_string();
     assert!(a_folder.contains("not a regular file"), "{a_folder}");
     let file = folder.join("binary.toml");
     std::fs::write(&file, b"a = \xff").unwrap();
-    let binary = load(&file).unwrap_err().to_string();
+    let binary = load_config(&file).unwrap_err().to_string();
     assert!(
         binary.contains("is not UTF-8 text: the byte at offset 4"),
         "{binary}"
@@ -1117,16 +1119,16 @@ fn sources_of_reports_are_read() {
     let orca = all.sources.orca.unwrap();
     assert!(orca.headers && orca.strip && orca.out_of_band.is_none());
     assert_eq!(
-        orca.loads.load("named_metrics.", "queue"),
+        orca.loads.find_load("named_metrics.", "queue"),
         Some(LoadId(100))
     );
     assert_eq!(
-        orca.loads.load("", "cpu_utilization"),
+        orca.loads.find_load("", "cpu_utilization"),
         Some(LoadId::UTILIZATION)
     );
-    assert_eq!(orca.loads.load("utilization.", "queue"), None);
+    assert_eq!(orca.loads.find_load("utilization.", "queue"), None);
     assert_eq!(
-        orca.loads.load("", "mem_utilization"),
+        orca.loads.find_load("", "mem_utilization"),
         None,
         "only what is named"
     );
@@ -1222,7 +1224,7 @@ fn deep_nesting_is_refused_and_not_followed() {
 
 /// The rows of a load source's example, with which it is valid.
 fn rows_of_source(name: &str) -> Vec<String> {
-    let docs = docs(SOURCES, Sources::default());
+    let docs = describe_keys(SOURCES, Sources::default());
     let Some(source) = docs.iter().find(|source| source.name == name) else {
         return Vec::new();
     };
@@ -1660,7 +1662,7 @@ fn users_are_those_of_the_route_or_else_of_the_rule() {
     let routes = [("/a", ""), ("/b", "auth = false"), ("/c", other)];
     let routes: String = routes.map(|(path, more)| route(path, more)).concat();
     let own = rule(&format!("{auth}\n{routes}")).unwrap();
-    let of = |at: usize| own.routes.list()[at].auth.or(own.auth.as_ref());
+    let of = |at: usize| own.routes.list()[at].auth.or_rule(own.auth.as_ref());
     let file = |auth: Option<&Auth>| {
         let file = auth.and_then(|auth| auth.users_file.as_ref());
         file.map(|file| file.path.display().to_string())
@@ -1707,12 +1709,12 @@ fn a_group_may_be_asked_in_place_of_a_file() {
     let auth = |more: &str| rule(&format!("auth = {{ group = \"login\", {more} }}"));
     let plain = rule("auth = { group = \"login\" }").unwrap();
     let own = plain.auth.unwrap();
-    assert_eq!(own.asked(), Some("login"));
+    assert_eq!(own.asked_group(), Some("login"));
     assert_eq!((&*own.path, own.timeout.as_secs()), ("/", 5));
     let all =
         "path = \"/a?b=c\", user_field = \"X-User\", copy_fields = [\"X-Mail\", \"authorization\"]";
     let mut rule_of_all = auth(all).unwrap();
-    assert_eq!(rule_of_all.groups(), ["w", "login"]);
+    assert_eq!(rule_of_all.group_names(), ["w", "login"]);
     // Authorization is the client's to send; it is replaced in requests that pass.
     assert_eq!(rule_of_all.http.reserved, ["X-Mail", "X-User"]);
     let own = rule_of_all.auth.take().unwrap();
@@ -1723,9 +1725,9 @@ fn a_group_may_be_asked_in_place_of_a_file() {
     let routes = "auth = { group = \"w\" }\n[[rule.w.routes]]\npath = \"/a\"\n\
                   auth = { group = \"sso\", copy_fields = [\"X-A\"] }";
     let of_routes = rule(routes).unwrap();
-    assert_eq!(of_routes.groups(), ["w", "sso"]);
+    assert_eq!(of_routes.group_names(), ["w", "sso"]);
     assert!(!of_routes.is_served_by("sso"));
-    assert_eq!(of_routes.asked().collect::<Vec<_>>(), ["w", "sso"]);
+    assert_eq!(of_routes.asked_groups().collect::<Vec<_>>(), ["w", "sso"]);
     assert_eq!(of_routes.http.reserved, ["X-A"]);
 
     let refused = |text: &str| text.replace('\'', "\"");
@@ -1885,7 +1887,7 @@ fn every_example_and_default_in_the_reference_is_valid_and_every_example_does_so
         Err(errors) => panic!("{text}\n{errors}"),
     };
     let mut compared = 0;
-    for table in tables() {
+    for table in describe_tables() {
         for key in &table.keys {
             let header = table.header;
             let with = |value: &str| document_with(header, &format!("{} = {value}", key.name));
@@ -2265,14 +2267,14 @@ fn a_source_is_of_one_client() {
 #[test]
 fn n14_files_with_logins_that_everybody_may_read_are_complained_about() {
     use std::os::unix::fs::PermissionsExt;
-    let folder = scratch("rights");
+    let folder = scratch_folder("rights");
     let (file, part) = (folder.join("evenkeel.toml"), folder.join("part.toml"));
     std::fs::write(&file, "workers = 1\n").unwrap();
     std::fs::write(&part, "[admin]\ntoken = \"a-long-token\"\n").unwrap();
     let mode = |path: &std::path::Path, mode| {
         std::fs::set_permissions(path, std::fs::Permissions::from_mode(mode)).unwrap();
     };
-    let found = || crate::rights(&file, std::slice::from_ref(&part));
+    let found = || crate::check_rights(&file, std::slice::from_ref(&part));
     mode(&file, 0o644);
     mode(&part, 0o640);
     assert_eq!(found(), [""; 0]);
@@ -2428,7 +2430,7 @@ fn members_that_report_themselves_have_a_location_each_unless_it_is_shared_on_pu
         let config = parse("t", text).unwrap();
         let members = config.groups.iter().flat_map(|group| &group.members);
         members
-            .map(|member| member.location().into_owned())
+            .map(|member| member.location_name().into_owned())
             .collect()
     };
     let group = |name: &str, members: &str, source: &str| {

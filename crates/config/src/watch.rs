@@ -47,7 +47,7 @@ const POLL: Duration = Duration::from_secs(5);
 /// Tells when to read the configuration again.
 ///
 /// What counts is the text of the file, and text and rights of those that are read with it
-/// ([`Self::follow`]) or that it includes, new ones among them, not how it got there: written in place, renamed over (editors), or through
+/// ([`Self::follow_files,follow_files_files,follow_files`]) or that it includes, new ones among them, not how it got there: written in place, renamed over (editors), or through
 /// a symbolic link that now points elsewhere (Kubernetes). What else happens in their folders
 /// does not.
 pub struct Reloads {
@@ -325,7 +325,7 @@ impl Reloads {
 
     /// Takes in which other files the configuration that is in effect was read with: their
     /// changes count from now on as its own do.
-    pub fn follow(&mut self, others: impl IntoIterator<Item = PathBuf>) {
+    pub fn follow_files(&mut self, others: impl IntoIterator<Item = PathBuf>) {
         let others = others.into_iter().map(|path| absolute(&path));
         self.files.truncate(1);
         for path in others {
@@ -348,7 +348,7 @@ impl Reloads {
 
     /// Takes in which text of the file is in effect, if it came there some other way than through
     /// an event of this: only another one is a change.
-    pub fn know(&mut self, text: &str) {
+    pub fn know_text(&mut self, text: &str) {
         if let Some(file) = self.files.first() {
             self.known.insert(file.clone(), hash_of(text).finish());
             // What the file says now may be another one already.
@@ -358,7 +358,7 @@ impl Reloads {
 
     /// Has the file looked at once more, and reported whatever it says: somebody has read it in between, and the text of
     /// that moment was perhaps never seen here.
-    pub fn doubt(&mut self) {
+    pub fn recheck_file(&mut self) {
         if let Some(file) = self.files.first() {
             // Not that of any text that is known.
             let known = self.known.get(file).copied().unwrap_or_default();
@@ -485,7 +485,11 @@ impl Reloads {
     fn watch_folders(&mut self) {
         let files = self.files.iter().chain(&self.included.files);
         let found: HashSet<PathBuf> = files.flat_map(|path| names_of(path)).collect();
-        let patterns = self.included.patterns.iter().map(|text| Pattern::of(text));
+        let patterns = self
+            .included
+            .patterns
+            .iter()
+            .map(|text| Pattern::from_text(text));
         let open = patterns.filter(Pattern::is_open);
         let open: HashSet<PathBuf> = open.map(|pattern| absolute(pattern.folder())).collect();
         let folders = found.iter().filter_map(|name| name.parent());
@@ -549,7 +553,7 @@ impl Folders {
     /// # Panics
     ///
     /// Outside a tokio runtime with I/O enabled.
-    pub fn follow(&mut self, files: impl IntoIterator<Item = PathBuf>) {
+    pub fn follow_files(&mut self, files: impl IntoIterator<Item = PathBuf>) {
         let names = files
             .into_iter()
             .flat_map(|path| names_of(&absolute(&path)));
@@ -572,7 +576,7 @@ impl Folders {
     }
 
     /// Waits until something has happened since this was last waited for.
-    pub async fn touched(&mut self) {
+    pub async fn wait_for_change(&mut self) {
         happens(&mut self.watch, |_| true).await;
     }
 }
@@ -624,7 +628,7 @@ mod tests {
     use std::os::unix::fs::symlink;
     use std::sync::Arc;
 
-    use super::super::tests::scratch;
+    use super::super::tests::scratch_folder;
     use super::*;
 
     /// Long enough to be no part of the outcome.
@@ -645,7 +649,7 @@ mod tests {
     #[test]
     fn a_file_written_in_place_or_renamed_over_is_noticed() {
         on_a_runtime(async {
-            let folder = scratch("watch-file");
+            let folder = scratch_folder("watch-file");
             let path = folder.join("evenkeel.toml");
             fs::write(&path, "1").unwrap();
             let mut reloads = Reloads::with_poll(&path, NEVER).unwrap();
@@ -663,13 +667,13 @@ mod tests {
     #[test]
     fn a_file_that_somebody_else_has_read_is_reported_though_it_is_the_same_again() {
         on_a_runtime(async {
-            let folder = scratch("watch-doubt");
+            let folder = scratch_folder("watch-doubt");
             let path = folder.join("evenkeel.toml");
             fs::write(&path, "good").unwrap();
             let mut reloads = Reloads::with_poll(&path, NEVER).unwrap();
-            reloads.doubt();
+            reloads.recheck_file();
             // As it is called before each wait.
-            reloads.follow([]);
+            reloads.follow_files([]);
             assert_eq!(next(&mut reloads).await, Cause::File);
             assert_eq!(reloads.has_changed(), None, "once");
             fs::remove_dir_all(folder).unwrap();
@@ -681,7 +685,7 @@ mod tests {
     fn f2_a_file_that_is_being_written_is_not_looked_at() {
         use std::io::Write;
         on_a_runtime(async {
-            let folder = scratch("watch-half");
+            let folder = scratch_folder("watch-half");
             let path = folder.join("evenkeel.toml");
             fs::write(&path, "first").unwrap();
             // A look each few milliseconds.
@@ -711,7 +715,7 @@ mod tests {
     #[test]
     fn f2_without_events_a_file_must_have_stayed_the_same() {
         on_a_runtime(async {
-            let folder = scratch("watch-stamps");
+            let folder = scratch_folder("watch-stamps");
             let path = folder.join("evenkeel.toml");
             fs::write(&path, "1").unwrap();
             let mut reloads = Reloads::with_poll(&path, NEVER).unwrap();
@@ -730,12 +734,12 @@ mod tests {
     #[test]
     fn s24_another_text_of_the_token_is_noticed() {
         on_a_runtime(async {
-            let folder = scratch("watch-token");
+            let folder = scratch_folder("watch-token");
             let (path, token) = (folder.join("evenkeel.toml"), folder.join("token"));
             fs::write(&path, "1").unwrap();
             fs::write(&token, "first-token").unwrap();
             let mut reloads = Reloads::with_poll(&path, Duration::from_millis(10)).unwrap();
-            reloads.follow([token.clone()]);
+            reloads.follow_files([token.clone()]);
             fs::write(&token, "second-token").unwrap();
             assert_eq!(next(&mut reloads).await, Cause::Beside);
             // What it was refused for is mended.
@@ -744,7 +748,7 @@ mod tests {
             assert_eq!(next(&mut reloads).await, Cause::Beside);
             // What has changed before the other file counted is not forgotten.
             fs::write(&path, "2").unwrap();
-            reloads.follow([]);
+            reloads.follow_files([]);
             assert_eq!(next(&mut reloads).await, Cause::File);
             fs::remove_dir_all(folder).unwrap();
         });
@@ -753,7 +757,7 @@ mod tests {
     #[test]
     fn a_link_that_points_elsewhere_is_noticed_and_what_is_behind_it_is_watched() {
         on_a_runtime(async {
-            let folder = scratch("watch-link");
+            let folder = scratch_folder("watch-link");
             for (version, text) in [("v1", "1"), ("v2", "2")] {
                 fs::create_dir_all(folder.join(version)).unwrap();
                 fs::write(folder.join(version).join("evenkeel.toml"), text).unwrap();
@@ -777,7 +781,7 @@ mod tests {
     #[test]
     fn where_the_system_cannot_watch_the_file_is_looked_at() {
         on_a_runtime(async {
-            let folder = scratch("watch-poll");
+            let folder = scratch_folder("watch-poll");
             let path = folder.join("evenkeel.toml");
             fs::write(&path, "1").unwrap();
             let mut reloads = Reloads::with_poll(&path, Duration::from_millis(5)).unwrap();
@@ -792,7 +796,7 @@ mod tests {
     #[test]
     fn u4_only_what_happens_to_the_file_counts() {
         on_a_runtime(async {
-            let folder = scratch("watch-beside");
+            let folder = scratch_folder("watch-beside");
             let path = folder.join("evenkeel.toml");
             fs::write(&path, "0").unwrap();
             let mut reloads = Reloads::with_poll(&path, NEVER).unwrap();
@@ -821,7 +825,7 @@ mod tests {
     fn a_log_that_grows_beside_the_file_is_no_event() {
         use std::io::Write;
         on_a_runtime(async {
-            let folder = scratch("watch-log");
+            let folder = scratch_folder("watch-log");
             let mut log = fs::File::create(folder.join("access.log")).unwrap();
             let mut watch = Watch::new().unwrap();
             watch.add(&folder).unwrap();
@@ -839,20 +843,20 @@ mod tests {
     #[test]
     fn u4_files_that_are_read_with_it_count_too() {
         on_a_runtime(async {
-            let folder = scratch("watch-others");
+            let folder = scratch_folder("watch-others");
             let (path, elsewhere) = (folder.join("evenkeel.toml"), folder.join("keys"));
             fs::create_dir(&elsewhere).unwrap();
             let key = elsewhere.join("broker.key");
             fs::write(&path, "1").unwrap();
             fs::write(&key, "1").unwrap();
             let mut reloads = Reloads::with_poll(&path, NEVER).unwrap();
-            reloads.follow([key.clone()]);
+            reloads.follow_files([key.clone()]);
             assert!(reloads.has_changed().is_none());
             fs::write(&key, "2").unwrap();
             assert_eq!(next(&mut reloads).await, Cause::Beside);
             fs::write(&path, "2").unwrap();
             assert_eq!(next(&mut reloads).await, Cause::File);
-            reloads.follow([]);
+            reloads.follow_files([]);
             fs::write(&key, "3").unwrap();
             assert!(reloads.has_changed().is_none());
             fs::remove_dir_all(folder).unwrap();
@@ -862,14 +866,14 @@ mod tests {
     #[test]
     fn files_that_it_includes_count_and_so_do_new_and_removed_ones() {
         on_a_runtime(async {
-            let folder = scratch("watch-included");
+            let folder = scratch_folder("watch-included");
             let (path, parts) = (folder.join("evenkeel.toml"), folder.join("conf.d"));
             fs::create_dir_all(&parts).unwrap();
             let text = "include = [\"conf.d/*.toml\"]\n";
             fs::write(&path, text).unwrap();
             fs::write(parts.join("a.toml"), "1").unwrap();
             let mut reloads = Reloads::with_poll(&path, NEVER).unwrap();
-            reloads.follow([]);
+            reloads.follow_files([]);
             assert!(reloads.has_changed().is_none());
             fs::write(parts.join("a.toml"), "2").unwrap();
             assert_eq!(next(&mut reloads).await, Cause::Beside);
@@ -882,7 +886,7 @@ mod tests {
             // Whoever wrote the text into the file says so: its parts are followed all the same.
             let other = "# another\ninclude = \"conf.d/b.toml\"\n";
             fs::write(&path, other).unwrap();
-            reloads.know(other);
+            reloads.know_text(other);
             assert!(reloads.has_changed().is_none());
             fs::write(parts.join("b.toml"), "2").unwrap();
             assert_eq!(next(&mut reloads).await, Cause::Beside);
@@ -896,7 +900,7 @@ mod tests {
 
     #[test]
     fn the_names_of_a_file_are_its_links_and_itself() {
-        let folder = scratch("watch-names").canonicalize().unwrap();
+        let folder = scratch_folder("watch-names").canonicalize().unwrap();
         let name = |name: &str| folder.join(name);
         fs::create_dir_all(name("v1")).unwrap();
         fs::write(name("v1/file"), "").unwrap();
@@ -914,17 +918,17 @@ mod tests {
     #[test]
     fn a_text_that_is_known_is_no_change_and_that_before_it_is_one() {
         on_a_runtime(async {
-            let folder = scratch("watch-known");
+            let folder = scratch_folder("watch-known");
             let path = folder.join("evenkeel.toml");
             fs::write(&path, "1").unwrap();
             let mut reloads = Reloads::with_poll(&path, NEVER).unwrap();
             fs::write(&path, "2").unwrap();
-            reloads.know("2");
+            reloads.know_text("2");
             assert!(reloads.has_changed().is_none());
             fs::write(&path, "1").unwrap();
             assert_eq!(next(&mut reloads).await, Cause::File);
             // It was another one already when it became known.
-            reloads.know("2");
+            reloads.know_text("2");
             assert_eq!(next(&mut reloads).await, Cause::File);
             fs::remove_dir_all(folder).unwrap();
         });
@@ -933,7 +937,7 @@ mod tests {
     #[test]
     fn only_another_text_is_a_change() {
         on_a_runtime(async {
-            let folder = scratch("watch-same");
+            let folder = scratch_folder("watch-same");
             let path = folder.join("evenkeel.toml");
             fs::write(&path, "1").unwrap();
             let mut reloads = Reloads::with_poll(&path, NEVER).unwrap();

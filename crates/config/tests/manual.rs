@@ -49,7 +49,7 @@ fn the_reference_of_scenarios_is_up_to_date() {
 
 #[test]
 fn the_reference_of_strategies_is_up_to_date() {
-    ends_with_reference("docs/strategies.md", &reference::strategies());
+    ends_with_reference("docs/strategies.md", &reference::describe_strategies());
 }
 
 /// A strategy that nobody can find by what it is for might as well not be there.
@@ -88,7 +88,7 @@ fn examples() -> Vec<PathBuf> {
 #[test]
 fn every_example_is_good() {
     for path in examples() {
-        let config = config::load(&path).unwrap_or_else(|errors| panic!("{errors}"));
+        let config = config::load_config(&path).unwrap_or_else(|errors| panic!("{errors}"));
         assert!(!config.rules.is_empty(), "{}", path.display());
         assert_eq!(config.warnings, [], "{}", path.display());
         let mut addresses = config.rules.iter().flat_map(|rule| &rule.listen);
@@ -110,7 +110,8 @@ fn the_full_example_has_every_key() {
 #[test]
 fn the_example_of_the_agent_is_good_and_has_every_key() {
     let path = root().join("examples").join(AGENT);
-    let config = config::agent::load(&path).unwrap_or_else(|errors| panic!("{errors}"));
+    let config =
+        config::agent::load_agent_config(&path).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(config.warnings, []);
     assert!(keys_in(AGENT, &reference::agent_keys()) > 20);
 }
@@ -118,7 +119,8 @@ fn the_example_of_the_agent_is_good_and_has_every_key() {
 #[test]
 fn the_example_of_the_engine_is_good_and_has_every_key() {
     let path = root().join("examples").join(ENGINE);
-    let config = config::engine::load(&path).unwrap_or_else(|errors| panic!("{errors}"));
+    let config =
+        config::engine::load_engine_config(&path).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(config.warnings, []);
     assert!(keys_in(ENGINE, &reference::engine_keys()) > 8);
 }

@@ -22,7 +22,7 @@ pub fn is_there() -> bool {
 }
 
 /// Returns the file at a path of the bundle.
-pub fn file(path: &str) -> Option<&'static File> {
+pub fn find_file(path: &str) -> Option<&'static File> {
     let found = FILES.binary_search_by(|file| file.path.cmp(path));
     FILES.get(found.ok()?)
 }
@@ -52,13 +52,13 @@ mod tests {
     fn files_are_found_by_path() {
         for file in FILES {
             assert_eq!(
-                super::file(file.path).map(|found| found.path),
+                super::find_file(file.path).map(|found| found.path),
                 Some(file.path)
             );
             assert!(file.gzip.starts_with(&[0x1f, 0x8b]), "{}", file.path);
         }
-        assert!(super::file("../Cargo.toml").is_none());
-        assert_eq!(is_there(), super::file("index.html").is_some());
+        assert!(super::find_file("../Cargo.toml").is_none());
+        assert_eq!(is_there(), super::find_file("index.html").is_some());
     }
 
     /// The issue of the console's bundle: what a browser loads is small.

@@ -118,7 +118,7 @@ impl Alerts {
     }
 
     /// Brings the alerts that the group raises up to date.
-    pub(crate) fn raise(
+    pub(crate) fn update_raised(
         &mut self,
         group: &Group,
         shaping: &Shaping,
@@ -134,26 +134,26 @@ impl Alerts {
         let threshold = settings.alert.threshold.or(own);
         let Some(threshold) = threshold.filter(|_| settings.adaptive) else {
             self.raise_none(group, council, now);
-            self.pulses.end(group);
+            self.pulses.end_pulses(group);
             return;
         };
         if settings.alert.pulses && moves(settings) {
             return self.pulse(group, shaping, Some(threshold), now, act);
         }
-        self.pulses.end(group);
+        self.pulses.end_pulses(group);
         if settings.alert.pulses {
             self.raise_none(group, council, now);
             return;
         }
-        let places = Places::of(group, shaping, now);
+        let places = Places::of_group(group, shaping, now);
         let sites = places.sites(|place| self.raised.contains_key(place.location.name()));
         let wanted = if analyzer::is_negligible(threshold, settings.load_id, &sites) {
             vec![false; sites.len()]
         } else {
-            analyzer::analyze(threshold, &settings.alert, &sites)
+            analyzer::choose_alerted(threshold, &settings.alert, &sites)
         };
         let wanted = settle(group, council, &places, &sites, wanted, now);
-        let level = analyzer::level(threshold, &sites);
+        let level = analyzer::alert_level(threshold, &sites);
         let mut before = std::mem::take(&mut self.raised);
         for ((place, site), wanted) in places.all.iter().zip(&sites).zip(wanted) {
             let location = Arc::clone(place.location.name());
@@ -213,7 +213,7 @@ impl Alerts {
         let rounds = self.pulses.rounds();
         let raised = match threshold {
             Some(threshold) => self.pulses.step(group, shaping, threshold, now),
-            None => self.pulses.turn(group, shaping, now),
+            None => self.pulses.take_turn(group, shaping, now),
         };
         let new = self.pulses.rounds() != rounds;
         let before = std::mem::take(&mut self.raised);
@@ -244,7 +244,7 @@ impl Alerts {
     /// Nobody is bound to a member of a group with granularity per request: its strategy
     /// sees the load with every request, and half of the members all at once without any
     /// would be worse than the load. Where load does not count, alerts of others do not either.
-    pub(crate) fn shed(
+    pub(crate) fn mark_shedding(
         &mut self,
         group: &Group,
         shaping: &Shaping,
@@ -259,7 +259,9 @@ impl Alerts {
         self.sheds.clear();
         if !(concerned && members.iter().any(at_one)) {
             for member in members {
-                if member.slot.has(Reason::Shedding) && !(follows && member.location.is_shut()) {
+                if member.slot.has_reason(Reason::Shedding)
+                    && !(follows && member.location.is_shut())
+                {
                     member.slot.set(Reason::Shedding, false);
                     self.opened = Some(now);
                 }
@@ -267,15 +269,15 @@ impl Alerts {
             return;
         }
         let pulses = settings.alert.pulses;
-        let places = Places::of(group, shaping, now);
+        let places = Places::of_group(group, shaping, now);
         let sheds: Vec<bool> = if settings.rebinds() {
             let names = places.all.iter().map(|place| place.location.name());
             names.map(|name| self.raised.contains_key(name)).collect()
         } else {
-            let sites = places.sites(|place| place.first.slot.has(Reason::Shedding));
+            let sites = places.sites(|place| place.first.slot.has_reason(Reason::Shedding));
             let names = places.all.iter().map(|place| place.location.name());
             let callers: Vec<_> = names.map(|name| alerted.get(name).copied()).collect();
-            analyzer::shed(&settings.alert, &sites, &callers)
+            analyzer::choose_shedding(&settings.alert, &sites, &callers)
         };
         self.sheds
             .extend(places.of_member.iter().map(|&place| sheds[place]));
@@ -324,7 +326,7 @@ fn settle(
         locations: &locations,
         wanted: &places,
         raised: &raised,
-        allowed: analyzer::allowed(&group.settings().alert, sites),
+        allowed: analyzer::count_allowed(&group.settings().alert, sites),
         now,
     };
     council.settle(&proposal).unwrap_or(wanted)
@@ -339,7 +341,7 @@ fn moves(settings: &GroupSettings) -> bool {
 
 /// The locations that are under alert, with who says so, given those that groups have
 /// `raised`.
-pub fn alerted(
+pub fn collect_alerted(
     raised: impl Iterator<Item = Arc<str>>,
     locations: &Locations,
     forced: &Forced,
@@ -385,7 +387,7 @@ impl AllThere {
             let there = self.0.entry(Arc::clone(name)).or_default();
             // Not what its slot says: that waits for the server to be told.
             let is_to = alerts.sheds.get(index) == Some(&true);
-            let sheds = is_to && member.slot.has(Reason::Shedding);
+            let sheds = is_to && member.slot.has_reason(Reason::Shedding);
             let pulses = settings.alert.pulses && alerts.raised.contains_key(name);
             there.sheds |= sheds && moves && !pulses;
             there.pulses |= pulses;
@@ -399,7 +401,7 @@ impl AllThere {
 /// A server that sends clients away does so for all its groups. It is told to if members of
 /// a group shed there whose clients may be moved, but not while another group has nobody
 /// else: its clients would come and go between that server and us.
-pub(crate) fn tell(
+pub(crate) fn tell_locations(
     there: &AllThere,
     alerted: &Alerted,
     locations: &Locations,

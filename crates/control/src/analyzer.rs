@@ -10,7 +10,7 @@
 //! the same time, and those are the most loaded ones.
 //!
 //! Groups share locations, and one that must shed for any of them sheds for all. Each
-//! group then decides by itself from which of them its clients leave ([`shed`]): where all of its
+//! group then decides by itself from which of them its clients leave ([`choose_shedding`]): where all of its
 //! locations are under alerts of others, it has nowhere to send them.
 
 use evenkeel_core::alert::{AlertSettings, Threshold};
@@ -29,7 +29,7 @@ pub struct Site {
 
 /// The load above which a location of `sites` gets an alert: for a relative threshold it
 /// depends on the loads.
-pub fn level(threshold: Threshold, sites: &[Site]) -> f32 {
+pub fn alert_level(threshold: Threshold, sites: &[Site]) -> f32 {
     levels(threshold, 1.0, known(sites)).0
 }
 
@@ -78,14 +78,14 @@ const NEGLIGIBLE: f32 = 0.05;
 /// Decides which of `sites` are to be under alert, one answer for each.
 ///
 /// A location whose load is unknown is not, nor is one that takes no traffic anyway.
-pub fn analyze(threshold: Threshold, settings: &AlertSettings, sites: &[Site]) -> Vec<bool> {
+pub fn choose_alerted(threshold: Threshold, settings: &AlertSettings, sites: &[Site]) -> Vec<bool> {
     let (raise, keep) = levels(threshold, settings.release, known(sites));
     let critical = taking(sites).filter_map(|(index, site)| {
         let load = site.load?;
         let level = if site.alerted { keep } else { raise };
         (load > level).then(|| (rank(settings, site, load), index))
     });
-    let allowed = allowed(settings, sites);
+    let allowed = count_allowed(settings, sites);
     most_loaded(critical.collect(), allowed, sites.len())
 }
 
@@ -103,7 +103,11 @@ pub enum Caller {
 ///
 /// A group never sends clients away from all sites that take traffic: with every location under
 /// alert the least loaded one serves. An unknown load counts as average.
-pub fn shed(settings: &AlertSettings, sites: &[Site], alerts: &[Option<Caller>]) -> Vec<bool> {
+pub fn choose_shedding(
+    settings: &AlertSettings,
+    sites: &[Site],
+    alerts: &[Option<Caller>],
+) -> Vec<bool> {
     let average = known(sites).sum::<f32>() / known(sites).count().max(1) as f32;
     let under = |caller| {
         taking(sites)
@@ -113,7 +117,7 @@ pub fn shed(settings: &AlertSettings, sites: &[Site], alerts: &[Option<Caller>])
     };
     let forced = under(Caller::Administrator);
     let others = taking(sites).count().saturating_sub(1);
-    let allowed = allowed(settings, sites).max(forced.len()).min(others);
+    let allowed = count_allowed(settings, sites).max(forced.len()).min(others);
     let left = allowed.saturating_sub(forced.len());
     let mut shed = most_loaded(forced, allowed, sites.len());
     let by_load = most_loaded(under(Caller::Group), left, sites.len());
@@ -134,7 +138,7 @@ fn taking(sites: &[Site]) -> impl Iterator<Item = (usize, &Site)> + Clone {
 }
 
 /// Returns the number of locations that may be under alert.
-pub fn allowed(settings: &AlertSettings, sites: &[Site]) -> usize {
+pub fn count_allowed(settings: &AlertSettings, sites: &[Site]) -> usize {
     (settings.max_share * taking(sites).count() as f32) as usize
 }
 
@@ -174,7 +178,7 @@ mod tests {
     }
 
     fn step(threshold: Threshold, settings: &AlertSettings, sites: &mut [Site]) -> Vec<bool> {
-        let alerts = analyze(threshold, settings, sites);
+        let alerts = choose_alerted(threshold, settings, sites);
         for (site, &alerted) in sites.iter_mut().zip(&alerts) {
             site.alerted = alerted;
         }
@@ -200,10 +204,10 @@ mod tests {
         let settings = AlertSettings::default();
         let threshold = Threshold::AboveMinimum(0.4);
         for load in [1.41, 2.0, 5.0, 1e6] {
-            let alerts = analyze(threshold, &settings, &sites(&[1.0, load, 1.0]));
+            let alerts = choose_alerted(threshold, &settings, &sites(&[1.0, load, 1.0]));
             assert_eq!(alerts, [false, true, false], "{load}");
         }
-        let alerts = analyze(threshold, &settings, &sites(&[1.0, 1.39, 1.1]));
+        let alerts = choose_alerted(threshold, &settings, &sites(&[1.0, 1.39, 1.1]));
         assert_eq!(alerts, [false; 3]);
     }
 
@@ -217,7 +221,7 @@ mod tests {
             ([0.0, 1.0, 0.0], [false; 3]),
             ([0.0; 3], [false; 3]),
         ] {
-            let alerts = analyze(threshold, &settings, &sites(&loads));
+            let alerts = choose_alerted(threshold, &settings, &sites(&loads));
             assert_eq!(alerts, expected, "{loads:?}");
         }
     }
@@ -243,10 +247,10 @@ mod tests {
         let settings = AlertSettings::default();
         let threshold = Threshold::AboveAverage(0.8);
         for load in [8.0, 100.0] {
-            let alerts = analyze(threshold, &settings, &sites(&[1.0, 1.0, load, 1.0]));
+            let alerts = choose_alerted(threshold, &settings, &sites(&[1.0, 1.0, load, 1.0]));
             assert_eq!(alerts, [false, false, true, false], "{load}");
         }
-        let alerts = analyze(threshold, &settings, &sites(&[1.0, 1.0, 2.0, 1.0]));
+        let alerts = choose_alerted(threshold, &settings, &sites(&[1.0, 1.0, 2.0, 1.0]));
         assert_eq!(alerts, [false; 4]);
     }
 
@@ -254,14 +258,14 @@ mod tests {
     fn never_everyone() {
         let (threshold, mut settings) = (Threshold::Critical(0.8), AlertSettings::default());
         let all = sites(&[0.9, 0.95, 0.99, 0.85]);
-        let alerts = analyze(threshold, &settings, &all);
+        let alerts = choose_alerted(threshold, &settings, &all);
         assert_eq!(alerts, [false, true, true, false], "the most loaded half");
         let alone = sites(&[0.9]);
-        assert_eq!(analyze(threshold, &settings, &alone), [false]);
+        assert_eq!(choose_alerted(threshold, &settings, &alone), [false]);
 
         settings.max_share = 1.0;
-        assert_eq!(analyze(threshold, &settings, &alone), [true]);
-        assert_eq!(analyze(threshold, &settings, &all), [true; 4]);
+        assert_eq!(choose_alerted(threshold, &settings, &alone), [true]);
+        assert_eq!(choose_alerted(threshold, &settings, &all), [true; 4]);
     }
 
     #[test]
@@ -269,12 +273,12 @@ mod tests {
         let settings = AlertSettings::default();
         let mut two = sites(&[0.9, 0.1]);
         assert_eq!(
-            analyze(Threshold::Critical(0.8), &settings, &two),
+            choose_alerted(Threshold::Critical(0.8), &settings, &two),
             [true, false]
         );
         two[1].takes_traffic = false;
         assert_eq!(
-            analyze(Threshold::Critical(0.8), &settings, &two),
+            choose_alerted(Threshold::Critical(0.8), &settings, &two),
             [false, false]
         );
     }
@@ -285,7 +289,7 @@ mod tests {
         let mut three = sites(&[0.0, 0.9, 0.1]);
         three[0].load = None;
         three[0].alerted = true;
-        let alerts = analyze(Threshold::Critical(0.8), &settings, &three);
+        let alerts = choose_alerted(Threshold::Critical(0.8), &settings, &three);
         assert_eq!(alerts, [false, true, false]);
         three.iter_mut().for_each(|site| site.load = None);
         for threshold in [
@@ -293,7 +297,7 @@ mod tests {
             Threshold::AboveMinimum(0.4),
             Threshold::AboveAverage(0.8),
         ] {
-            assert_eq!(analyze(threshold, &settings, &three), [false; 3]);
+            assert_eq!(choose_alerted(threshold, &settings, &three), [false; 3]);
         }
     }
 
@@ -309,7 +313,7 @@ mod tests {
             for (site, load) in three.iter_mut().zip(loads) {
                 site.load = Some(load);
             }
-            let sheds = shed(settings, &three, &alerts);
+            let sheds = choose_shedding(settings, &three, &alerts);
             for (site, &sheds) in three.iter_mut().zip(&sheds) {
                 site.alerted = sheds;
             }
@@ -339,7 +343,7 @@ mod tests {
         );
         let alone = sites(&[0.9]);
         for caller in [group, admin] {
-            assert_eq!(shed(&settings, &alone, &[caller]), [false]);
+            assert_eq!(choose_shedding(&settings, &alone, &[caller]), [false]);
         }
     }
 
@@ -395,7 +399,7 @@ mod tests {
                 }
             }
             // The same loads again change nothing.
-            let again = analyze(threshold, &settings, &sites);
+            let again = choose_alerted(threshold, &settings, &sites);
             prop_assert_eq!(again, alerts);
         }
 
@@ -408,7 +412,7 @@ mod tests {
         ) {
             let settings = AlertSettings { release, max_share, ..AlertSettings::default() };
             let alerts = &alerts[..sites.len()];
-            let sheds = shed(&settings, &sites, alerts);
+            let sheds = choose_shedding(&settings, &sites, alerts);
             for (index, &sheds) in sheds.iter().enumerate() {
                 prop_assert!(!sheds || sites[index].takes_traffic && alerts[index].is_some());
             }
@@ -425,14 +429,14 @@ mod tests {
             for (site, &sheds) in sites.iter_mut().zip(&sheds) {
                 site.alerted = sheds;
             }
-            prop_assert_eq!(shed(&settings, &sites, alerts), sheds);
+            prop_assert_eq!(choose_shedding(&settings, &sites, alerts), sheds);
         }
 
         /// Above a critical threshold the alerts go to the most loaded.
         #[test]
         fn the_worst_come_first(loads in proptest::collection::vec(0.0f32..2.0, 1..12)) {
             let settings = AlertSettings::default();
-            let alerts = analyze(Threshold::Critical(1.0), &settings, &sites(&loads));
+            let alerts = choose_alerted(Threshold::Critical(1.0), &settings, &sites(&loads));
             for (a, &load) in loads.iter().enumerate() {
                 for (b, &other) in loads.iter().enumerate() {
                     if alerts[a] && !alerts[b] {

@@ -54,7 +54,7 @@ pub fn count_others(group: &Group, others: impl Fn(usize) -> u32, now: Instant) 
         let all = own + share * others(place) as f32;
         // Only more loads than a location may have are refused; it then has what others report.
         if let Ok(value) = LoadValue::new(f64::from(all)) {
-            let _ = member.location.report(LoadId::IN_FLIGHT, value, now);
+            let _ = member.location.report_load(LoadId::IN_FLIGHT, value, now);
         }
     }
 }

@@ -68,7 +68,7 @@ impl Trail {
     /// There is advice in a group that [pulses](evenkeel_core::alert::AlertSettings::pulses), while a
     /// pulse is on. Otherwise the call costs next to nothing.
     #[inline]
-    pub fn advise(&mut self, group: &Group, now: Instant) -> Advice {
+    pub fn advise_client(&mut self, group: &Group, now: Instant) -> Advice {
         if self.waits.is_some() || group.state().is_relocating() {
             self.advise_in_pulse(group, now)
         } else {
@@ -78,7 +78,7 @@ impl Trail {
 
     #[cold]
     fn advise_in_pulse(&mut self, group: &Group, now: Instant) -> Advice {
-        let client = group.state().client(&mut self.client);
+        let client = group.state().ensure_client(&mut self.client);
         let relocation = group.state().relocation();
         let waits = self.waits.take().or_else(|| {
             let relocation = relocation.as_ref()?;
@@ -107,8 +107,8 @@ impl Trail {
             self.waits = Some(waits);
             return Advice::Wait;
         }
-        let request = Request::at(now);
-        let view = group.view(&request).despite_alerts();
+        let request = Request::at_time(now);
+        let view = group.view_for(&request).despite_alerts();
         if !view.is_eligible_unless_full(index) {
             Advice::Free
         } else if client.member() == Some(to) {
@@ -123,7 +123,7 @@ impl Trail {
     /// for [`Advice::LONGEST`], and for longer if it comes back from there: if nobody else could
     /// take it, it would otherwise go to and fro as fast as it can.
     #[inline]
-    pub fn knocks(&mut self, location: &Location, now: Instant) -> bool {
+    pub fn must_ask_later(&mut self, location: &Location, now: Instant) -> bool {
         if !location.is_shut() {
             (self.knocks_since, self.in_vain) = (None, None);
             return false;
@@ -185,7 +185,7 @@ mod tests {
     /// Returns the time at which a client that comes at `from` goes to a member that sends it back.
     fn goes(trail: &mut Trail, location: &Location, from: u64) -> u64 {
         let mut now = from;
-        while trail.knocks(location, at(now)) {
+        while trail.must_ask_later(location, at(now)) {
             let wait = trail.longest_wait(at(now));
             assert!(wait > Duration::ZERO);
             now += wait.as_millis() as u64;
@@ -196,7 +196,7 @@ mod tests {
     #[test]
     fn c8_a_client_that_comes_back_in_vain_waits_longer_each_time() {
         let (mut trail, location) = (Trail::default(), Location::new("host"));
-        assert!(!trail.knocks(&location, at(1)));
+        assert!(!trail.must_ask_later(&location, at(1)));
         location.set_shut(true);
         let mut now = 1;
         for wait in [250, 500, 1000, 2000, 4000, 4000] {
@@ -208,7 +208,7 @@ mod tests {
         assert_eq!(goes(&mut trail, &location, now) - now, 250);
         // Nobody waits for what is open, and what was in vain before is forgotten.
         location.set_shut(false);
-        assert!(!trail.knocks(&location, at(now + 300)));
+        assert!(!trail.must_ask_later(&location, at(now + 300)));
         location.set_shut(true);
         assert_eq!(goes(&mut trail, &location, now + 400) - now - 400, 250);
     }

@@ -56,7 +56,7 @@ impl GroupControl {
 
     /// Does the part of a round that concerns the group by itself: ejections, alerts, panic, zones,
     /// slow start.
-    pub(crate) fn round(
+    pub(crate) fn run_round(
         &mut self,
         group: &Group,
         council: Option<&dyn Council>,
@@ -67,7 +67,7 @@ impl GroupControl {
             council.share_loads(group, now);
             council.learn(group, now);
         }
-        let mut changes = self.outliers.tick(group, now);
+        let mut changes = self.outliers.update_ejections(group, now);
         let words = council.map_or(Vec::new(), |council| {
             let ejected = group.members().iter().enumerate();
             let ejected: Vec<(usize, Ejection)> = ejected
@@ -80,7 +80,7 @@ impl GroupControl {
                 now,
             })
         });
-        changes.extend(self.outliers.heed(group, &words, now));
+        changes.extend(self.outliers.heed_peers(group, &words, now));
         for change in changes {
             let member = change.index;
             act(match change.event {
@@ -93,12 +93,12 @@ impl GroupControl {
             });
         }
         let shaping = &self.rules.shaping;
-        self.alerts.raise(group, shaping, council, now, act);
+        self.alerts.update_raised(group, shaping, council, now, act);
         let settings = group.settings();
         // A member without weight serves nobody new, whatever it is like: as one that is drained.
         let members = group.members().iter();
         let members = members.filter(|member| member.slot.weight() > 0.0);
-        let reasons = members.map(|member| member.slot.bits());
+        let reasons = members.map(|member| member.slot.decision_bits());
         let panics = health::panics(reasons, settings.panic_threshold);
         if group.state().set_panicking(panics) {
             act(if panics {
@@ -107,7 +107,7 @@ impl GroupControl {
                 Event::PanicOver
             });
         }
-        self.zones.round(group, now, act);
+        self.zones.run_round(group, now, act);
         for (index, member) in group.members().iter().enumerate() {
             if health::end_slow_start(&member.slot, settings.slow_start, now) {
                 act(Event::SlowStartOver(index));

@@ -94,7 +94,7 @@ pub struct Checked {
 impl Health {
     /// Takes in the result of a check of a member with this weight, with what others think of
     /// it.
-    pub fn apply(
+    pub fn apply_check(
         &mut self,
         check: Check,
         limits: Limits,
@@ -105,7 +105,7 @@ impl Health {
         let change = self.observe(check == Check::Passed, limits, slot, now);
         let dead = check == Check::Certain && self.is_down();
         let mut makes_room = change == Some(Change::Up);
-        if dead != opinions.of(Source::HealthCheck).is_some() {
+        if dead != opinions.find_opinion(Source::HealthCheck).is_some() {
             let opinion = dead.then(|| Opinion {
                 dead,
                 ..Opinion::default()
@@ -160,7 +160,7 @@ impl Health {
 
     /// Returns whether checks have found the member up, and how many results in a row contradict
     /// that; `None` before the first check.
-    pub fn found(&self) -> Option<(bool, u32)> {
+    pub fn known_state(&self) -> Option<(bool, u32)> {
         match self.state {
             State::Unknown => None,
             State::Up => Some((true, self.against)),
@@ -168,7 +168,7 @@ impl Health {
         }
     }
 
-    /// Goes on with what another process [has found](Health::found) of the member.
+    /// Goes on with what another process [has found](Health::known_state) of the member.
     pub fn go_on(&mut self, (is_up, against): (bool, u32), slot: &Slot) {
         self.state = if is_up { State::Up } else { State::Down };
         self.against = against;
@@ -208,7 +208,7 @@ pub fn end_slow_start(slot: &Slot, slow_start: Duration, now: Instant) -> bool {
 /// members look dead, it is more likely that the checks, or a shared dependency, are at fault than
 /// that the few others can take all the load.
 ///
-/// `reasons` are the [bits](Slot::bits) of each member. A load alert speaks of no one's health
+/// `reasons` are the [bits](Slot::decision_bits) of each member. A load alert speaks of no one's health
 /// ([`Reason::SOFT`]). Members that are out for a fact
 /// (drained, in maintenance, unresolved, dead) do not count at all: panic cannot bring
 /// them back. With a threshold of 1 a group never panics.
@@ -271,12 +271,12 @@ mod tests {
         );
         assert_eq!(changes[6], Some(Change::Down));
         assert!(changes[..6].iter().all(Option::is_none), "{changes:?}");
-        assert!(slot.has(Reason::Down));
+        assert!(slot.has_reason(Reason::Down));
         assert_eq!(slot.ramp_from(), None);
 
         let changes = run(&mut health, &slot, &[true, false, true, true]);
         assert_eq!(changes, [None, None, None, Some(Change::Up)]);
-        assert!(!slot.has(Reason::Down));
+        assert!(!slot.has_reason(Reason::Down));
         assert_eq!(slot.ramp_from(), Some(at(1)), "a returning member ramps up");
     }
 
@@ -295,8 +295,8 @@ mod tests {
         let mut opinions = Opinions::default();
         let mut checks = |check| {
             let of = (&slot, &mut opinions);
-            let checked = health.apply(check, LIMITS, of, Weight::ONE, at(1));
-            (checked.change, checked.dead, slot.has(Reason::Dead))
+            let checked = health.apply_check(check, LIMITS, of, Weight::ONE, at(1));
+            (checked.change, checked.dead, slot.has_reason(Reason::Dead))
         };
         assert_eq!(checks(Check::Passed), (None, false, false));
         assert_eq!(checks(Check::Certain), (None, false, false));
@@ -315,7 +315,7 @@ mod tests {
         let (mut health, slot) = (Health::default(), Slot::new(Weight::ONE));
         run(&mut health, &slot, &[false]);
         assert_eq!(health.reset(&slot, at(2)), Some(Change::Up));
-        assert!(!slot.has(Reason::Down));
+        assert!(!slot.has_reason(Reason::Down));
         assert_eq!(health.reset(&slot, at(2)), None);
     }
 
@@ -396,9 +396,9 @@ mod tests {
             let (mut health, slot) = (Health::default(), Slot::new(Weight::ONE));
             let limits = Limits { fall, rise };
             for (second, &passed) in results.iter().enumerate() {
-                let before = slot.has(Reason::Down);
+                let before = slot.has_reason(Reason::Down);
                 let change = health.observe(passed, limits, &slot, at(second as u64 + 1));
-                let after = slot.has(Reason::Down);
+                let after = slot.has_reason(Reason::Down);
                 prop_assert_eq!(health.is_down(), after);
                 prop_assert_eq!(change.is_some(), before != after);
                 // A change agrees with the result that caused it.

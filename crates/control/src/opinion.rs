@@ -146,7 +146,7 @@ impl Opinions {
     }
 
     /// Returns the opinion of `source`.
-    pub fn of(&self, source: Source) -> Option<&Opinion> {
+    pub fn find_opinion(&self, source: Source) -> Option<&Opinion> {
         let held = self.0.iter().find(|held| held.source == source);
         held.map(|held| &held.opinion)
     }
@@ -225,7 +225,10 @@ mod tests {
         slot.set(Reason::Down, true);
         opinions.set(Source::AgentCheck, Some(Opinion::default()), at(1));
         opinions.publish(&slot, Weight::ONE, at(1));
-        assert!(slot.has(Reason::Down), "up is no reason to believe in");
+        assert!(
+            slot.has_reason(Reason::Down),
+            "up is no reason to believe in"
+        );
 
         slot.set(Reason::Down, false);
         opinions.set(Source::Agent, Some(down()), at(2));
@@ -235,13 +238,13 @@ mod tests {
             opinions.publish(&slot, Weight::ONE, at(3)),
             Published::default()
         );
-        assert_eq!(slot.reasons(), DOWN);
+        assert_eq!(slot.reason_bits(), DOWN);
         assert_eq!(slot.ramp_from(), None);
 
         opinions.set(Source::Agent, None, at(4));
         let published = opinions.publish(&slot, Weight::ONE, at(4));
         assert!(published.reasons && published.room);
-        assert_eq!(slot.reasons(), 0);
+        assert_eq!(slot.reason_bits(), 0);
         assert_eq!(slot.ramp_from(), Some(at(4)), "it starts slowly");
     }
 
@@ -254,10 +257,10 @@ mod tests {
         };
         opinions.set(Source::AgentCheck, Some(nothing), at(1));
         opinions.publish(&slot, Weight::ONE, at(1));
-        assert_eq!((slot.reasons(), slot.weight()), (DRAIN, 0.0));
+        assert_eq!((slot.reason_bits(), slot.weight()), (DRAIN, 0.0));
         opinions.set(Source::AgentCheck, Some(Opinion::default()), at(2));
         assert!(opinions.publish(&slot, Weight::ONE, at(2)).room);
-        assert_eq!((slot.reasons(), slot.weight()), (0, 1.0));
+        assert_eq!((slot.reason_bits(), slot.weight()), (0, 1.0));
         assert_eq!(slot.ramp_from(), None, "it has worked all the time");
     }
 
@@ -306,20 +309,20 @@ mod tests {
             let mut said: [Option<Opinion>; 2] = [None, None];
             for (second, (agent, opinion)) in steps.into_iter().enumerate() {
                 let source = if agent { Source::Agent } else { Source::AgentCheck };
-                let before = slot.reasons();
+                let before = slot.reason_bits();
                 said[usize::from(agent)] = opinion.clone();
                 opinions.set(source, opinion, at(second as u64 + 1));
                 let published = opinions.publish(&slot, weight, at(second as u64 + 1));
-                prop_assert_eq!(published.reasons, before != slot.reasons());
+                prop_assert_eq!(published.reasons, before != slot.reason_bits());
 
                 let says = |what: fn(&Opinion) -> bool| said.iter().flatten().any(what);
-                prop_assert_eq!(slot.has(Reason::ReportedDown), says(|o| o.down));
-                prop_assert_eq!(slot.has(Reason::Dead), says(|o| o.dead));
-                prop_assert_eq!(slot.has(Reason::ReportedMaintenance), says(|o| o.maintenance));
-                prop_assert_eq!(slot.has(Reason::ReportedDrain), says(|o| {
+                prop_assert_eq!(slot.has_reason(Reason::ReportedDown), says(|o| o.down));
+                prop_assert_eq!(slot.has_reason(Reason::Dead), says(|o| o.dead));
+                prop_assert_eq!(slot.has_reason(Reason::ReportedMaintenance), says(|o| o.maintenance));
+                prop_assert_eq!(slot.has_reason(Reason::ReportedDrain), says(|o| {
                     o.drain || o.weight == Weight::new(0.0).ok()
                 }));
-                prop_assert!(others.iter().all(|&reason| slot.has(reason)));
+                prop_assert!(others.iter().all(|&reason| slot.has_reason(reason)));
                 let limits = said.iter().flatten().filter_map(|o| o.max_connections);
                 let limit = limits.min().map_or(u32::MAX, NonZeroU32::get);
                 prop_assert_eq!(slot.reported_limit(), limit);

@@ -104,7 +104,7 @@ pub struct Told<'a> {
     pub now: Instant,
 }
 
-/// A change that [`Outliers::tick`] or [`Outliers::heed`] has made.
+/// A change that [`Outliers::update_ejections`] or [`Outliers::heed_peers_peers`] has made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     /// Index of the member in the group's snapshot.
@@ -167,11 +167,11 @@ impl Outliers {
     /// The ejection of a member for what this balancer's own requests say, if it is out for that.
     pub fn ejection(&self, member: &Member, now: Instant) -> Option<Ejection> {
         let last = self.histories.get(&member.id)?;
-        (last.until > now && member.slot.has(Reason::Ejected)).then_some(*last)
+        (last.until > now && member.slot.has_reason(Reason::Ejected)).then_some(*last)
     }
 
     /// Returns the word of another balancer by which a member is out, if it is out for that.
-    pub fn word(&self, id: MemberId) -> Option<&Word> {
+    pub fn peer_ejection(&self, id: MemberId) -> Option<&Word> {
         self.words.get(&id)
     }
 
@@ -185,7 +185,7 @@ impl Outliers {
 
     /// Ends ejections whose time is over, and ejects members that fail too much. Call it some ten
     /// times a second.
-    pub fn tick(&mut self, group: &Group, now: Instant) -> Vec<Change> {
+    pub fn update_ejections(&mut self, group: &Group, now: Instant) -> Vec<Change> {
         let members = group.members();
         let settings = &group.settings().ejection;
         let mut changes = self.end(members, settings.window, now);
@@ -208,8 +208,13 @@ impl Outliers {
 
     /// Ejects the members of which others say that they have, and ends such ejections that nobody speaks
     /// for any more: `words` are what others say now, each with the member's index. Call it after each
-    /// [`Outliers::tick`].
-    pub fn heed(&mut self, group: &Group, words: &[(usize, Word)], now: Instant) -> Vec<Change> {
+    /// [`Outliers::update_ejections`].
+    pub fn heed_peers(
+        &mut self,
+        group: &Group,
+        words: &[(usize, Word)],
+        now: Instant,
+    ) -> Vec<Change> {
         if words.is_empty() && self.words.is_empty() {
             return Vec::new();
         }
@@ -220,7 +225,7 @@ impl Outliers {
                 continue;
             };
             let is_out = self.words.contains_key(&member.id);
-            let is_free = member.slot.reasons() & !Reason::SOFT == 0;
+            let is_free = member.slot.reason_bits() & !Reason::SOFT == 0;
             if (is_out || is_free) && !succeeds(member, group, now) {
                 heeded.push((index, member, word));
             }
@@ -265,7 +270,7 @@ impl Outliers {
     fn end(&mut self, members: &[Member], window: Duration, now: Instant) -> Vec<Change> {
         let mut changes = Vec::new();
         for (index, member) in members.iter().enumerate() {
-            if !member.slot.has(Reason::Ejected) || self.words.contains_key(&member.id) {
+            if !member.slot.has_reason(Reason::Ejected) || self.words.contains_key(&member.id) {
                 continue;
             }
             // A member that left while it was ejected may come back when its history is
@@ -298,7 +303,7 @@ impl Outliers {
         };
         let mut candidates: Vec<(usize, Cause, Seen)> = Vec::new();
         for (index, (member, recent)) in members.iter().zip(&recents).enumerate() {
-            if member.slot.reasons() & !Reason::SOFT != 0 {
+            if member.slot.reason_bits() & !Reason::SOFT != 0 {
                 continue;
             }
             let in_a_row = member.slot.consecutive_failures();
@@ -361,7 +366,7 @@ impl Outliers {
     fn ejectable(&self, group: &Group) -> usize {
         let (mut all, mut out) = (0usize, 0usize);
         for member in group.members() {
-            let mut bits = member.slot.reasons() & !Reason::SOFT;
+            let mut bits = member.slot.reason_bits() & !Reason::SOFT;
             if self.words.contains_key(&member.id) {
                 bits &= !(Reason::Ejected as u32);
             }
@@ -463,7 +468,7 @@ fn exceeds(own: &Counts, all: &Counts, settings: &EjectionSettings) -> Option<Ca
 /// that sees failures wherever it goes. `others` are the requests at the other members.
 fn clients_agree(group: &Group, index: usize, others: &Counts, now: Instant) -> bool {
     let (members, settings) = (group.members(), &group.settings().ejection);
-    let bits = |member: &Member| member.slot.record().clients(now);
+    let bits = |member: &Member| member.slot.record().recent_clients(now);
     let share = |(all, failing): (u64, u64)| {
         f64::from((failing & all).count_ones()) / f64::from(all.count_ones().max(1))
     };
@@ -542,7 +547,7 @@ mod tests {
     }
 
     fn ejected(group: &Group) -> Vec<bool> {
-        let is_ejected = |member: &Member| member.slot.has(Reason::Ejected);
+        let is_ejected = |member: &Member| member.slot.has_reason(Reason::Ejected);
         group.members().iter().map(is_ejected).collect()
     }
 
@@ -550,11 +555,15 @@ mod tests {
     fn failures_in_a_row_eject_for_a_while() {
         let (group, mut outliers) = (group(2, 0.5), Outliers::default());
         run(&group, 0, "xxxx", at(1000));
-        assert_eq!(outliers.tick(&group, at(1000)), []);
+        assert_eq!(outliers.update_ejections(&group, at(1000)), []);
         run(&group, 0, ".xxxx", at(1100));
-        assert_eq!(outliers.tick(&group, at(1100)), [], "not in a row");
+        assert_eq!(
+            outliers.update_ejections(&group, at(1100)),
+            [],
+            "not in a row"
+        );
         run(&group, 0, "x", at(1200));
-        let changes = outliers.tick(&group, at(1200));
+        let changes = outliers.update_ejections(&group, at(1200));
         let event = Event::Ejected {
             cause: Cause::InARow(5),
             time: FIRST_TIME,
@@ -564,14 +573,14 @@ mod tests {
 
         // Its failures since do not count against it when it returns.
         run(&group, 0, "xxxxxxxxxx", at(2000));
-        assert_eq!(outliers.tick(&group, at(11_100)), []);
-        let changes = outliers.tick(&group, at(11_200));
+        assert_eq!(outliers.update_ejections(&group, at(11_100)), []);
+        let changes = outliers.update_ejections(&group, at(11_200));
         let event = Event::Returned;
         assert_eq!(changes, [Change { index: 0, event }]);
         assert_eq!(ejected(&group), [false, false]);
         let slot = &group.members()[0].slot;
         assert_eq!(slot.ramp_from(), Some(at(11_200)), "it starts slowly");
-        assert_eq!(outliers.tick(&group, at(11_300)), []);
+        assert_eq!(outliers.update_ejections(&group, at(11_300)), []);
     }
 
     /// A group whose clients have members of their own: each of `clients` is at one, and the
@@ -581,7 +590,7 @@ mod tests {
         for client in 0..clients {
             // Like a ring: the next one that is there.
             let first = usize::from(client) % count;
-            let up = |index: &usize| !group.members()[*index].slot.has(Reason::Ejected);
+            let up = |index: &usize| !group.members()[*index].slot.has_reason(Reason::Ejected);
             let mut turn = (0..count).map(|step| (first + step) % count);
             let index = turn.find(up).unwrap();
             let fails = bad.contains(&client) || broken == Some(index);
@@ -623,7 +632,7 @@ mod tests {
                     (bound_group(granularity, strategy), Outliers::default());
                 for second in 1..60 {
                     serve(&group, clients, &[0], None, at(second * 1000));
-                    outliers.tick(&group, at(second * 1000));
+                    outliers.update_ejections(&group, at(second * 1000));
                     assert_eq!(ejected(&group), [false; 6], "{strategy} {clients} {second}");
                 }
             }
@@ -631,7 +640,7 @@ mod tests {
             let (group, mut outliers) = (bound_group(granularity, strategy), Outliers::default());
             for second in 1..8 {
                 serve(&group, 60, &[0], Some(3), at(second * 1000));
-                outliers.tick(&group, at(second * 1000));
+                outliers.update_ejections(&group, at(second * 1000));
             }
             let expected = [false, false, false, true, false, false];
             assert_eq!(ejected(&group), expected, "{strategy}");
@@ -655,7 +664,7 @@ mod tests {
                 ticket.finish(outcome, at(1000));
             }
         }
-        outliers.tick(&group, at(1000));
+        outliers.update_ejections(&group, at(1000));
         assert_eq!(ejected(&group), [false, false, true, false, false, false]);
     }
 
@@ -663,14 +672,14 @@ mod tests {
     fn a_member_that_was_away_does_not_stay_ejected() {
         let (group, mut outliers) = (group(3, 0.5), Outliers::default());
         run(&group, 0, "xxxxx", at(1_000));
-        outliers.tick(&group, at(1_000));
+        outliers.update_ejections(&group, at(1_000));
         assert_eq!(ejected(&group), [true, false, false]);
         // It leaves, and is forgotten meanwhile.
         let without = group_of(group.members()[1..].to_vec(), 0.5);
-        assert_eq!(outliers.tick(&without, at(100_000)), []);
+        assert_eq!(outliers.update_ejections(&without, at(100_000)), []);
         assert!(outliers.histories.is_empty());
         let event = Event::Returned;
-        let changes = outliers.tick(&group, at(100_100));
+        let changes = outliers.update_ejections(&group, at(100_100));
         assert_eq!(changes, [Change { index: 0, event }]);
         assert_eq!(ejected(&group), [false; 3]);
     }
@@ -681,20 +690,20 @@ mod tests {
         let (mut now, mut times) = (1_000, Vec::new());
         for _ in 0..8 {
             run(&group, 0, "xxxxx", at(now));
-            let changes = outliers.tick(&group, at(now));
+            let changes = outliers.update_ejections(&group, at(now));
             let Event::Ejected { time, .. } = changes[0].event else {
                 panic!("{changes:?}")
             };
             times.push(time.as_secs());
             now += time.as_millis() as u64;
-            outliers.tick(&group, at(now));
+            outliers.update_ejections(&group, at(now));
         }
         assert_eq!(times, [10, 20, 40, 80, 160, 300, 300, 300]);
         // Good for as long as it was out: the next one is a first one.
         now += 300_000;
-        outliers.tick(&group, at(now));
+        outliers.update_ejections(&group, at(now));
         run(&group, 0, "xxxxx", at(now));
-        let changes = outliers.tick(&group, at(now));
+        let changes = outliers.update_ejections(&group, at(now));
         assert!(matches!(
             changes[0].event,
             Event::Ejected {
@@ -729,14 +738,14 @@ mod tests {
         let mut times = Vec::new();
         for (now, back) in [(1_000, 4_000), (4_100, 8_100), (8_200, 12_200)] {
             run(&group, 0, "xx", at(now));
-            let changes = outliers.tick(&group, at(now));
+            let changes = outliers.update_ejections(&group, at(now));
             let out = changes.iter().find_map(|change| match change.event {
                 Event::Ejected { time, .. } => Some(time.as_secs()),
                 Event::Returned => None,
             });
             times.push(out);
-            assert_eq!(outliers.tick(&group, at(back - 1)), []);
-            assert_eq!(outliers.tick(&group, at(back)).len(), 1);
+            assert_eq!(outliers.update_ejections(&group, at(back - 1)), []);
+            assert_eq!(outliers.update_ejections(&group, at(back)).len(), 1);
         }
         assert_eq!(times, [Some(3), Some(4), Some(4)]);
 
@@ -750,7 +759,7 @@ mod tests {
             let (group, mut outliers) = (of(&settings), Outliers::default());
             run(&group, 0, bad, at(1_000));
             run(&group, 1, "....", at(1_000));
-            let changes = outliers.tick(&group, at(1_000 + later * 1_000));
+            let changes = outliers.update_ejections(&group, at(1_000 + later * 1_000));
             assert_eq!(changes.len(), ejected, "{bad} {later}");
         }
     }
@@ -762,7 +771,7 @@ mod tests {
             run(&first, index, &"x.".repeat(50), at(1000));
         }
         assert_eq!(
-            outliers.tick(&first, at(1000)),
+            outliers.update_ejections(&first, at(1000)),
             [],
             "all fail: nobody's fault"
         );
@@ -771,21 +780,21 @@ mod tests {
         run(&second, 0, &"x.".repeat(9), at(1000));
         run(&second, 1, &".".repeat(100), at(1000));
         assert_eq!(
-            outliers.tick(&second, at(1000)),
+            outliers.update_ejections(&second, at(1000)),
             [],
             "18 requests say nothing"
         );
         run(&second, 0, "x.", at(1100));
-        let changes = outliers.tick(&second, at(1100));
+        let changes = outliers.update_ejections(&second, at(1100));
         let event = Event::Ejected {
             cause: Cause::Share(0.5, 0.0),
             time: FIRST_TIME,
         };
         assert_eq!(changes, [Change { index: 0, event }]);
         // What failed before the ejection does not eject again after it.
-        outliers.tick(&second, at(11_100));
+        outliers.update_ejections(&second, at(11_100));
         run(&second, 0, &".".repeat(30), at(11_150));
-        assert_eq!(outliers.tick(&second, at(11_200)), []);
+        assert_eq!(outliers.update_ejections(&second, at(11_200)), []);
         assert_eq!(ejected(&second), [false; 3]);
     }
 
@@ -802,7 +811,7 @@ mod tests {
                 let outcomes = ".".repeat(good) + &"x".repeat(20 - good);
                 run(&group, index, &outcomes, at(1000));
             }
-            outliers.tick(&group, at(1000));
+            outliers.update_ejections(&group, at(1000));
             assert_eq!(ejected(&group), expected, "{threshold}");
         }
     }
@@ -818,12 +827,12 @@ mod tests {
         weigh(2, 0.0);
         run(&group, 0, "xxxxx", at(1000));
         assert_eq!(
-            outliers.tick(&group, at(1000)),
+            outliers.update_ejections(&group, at(1000)),
             [],
             "the last one that serves"
         );
         weigh(1, 1.0);
-        assert_eq!(outliers.tick(&group, at(1100)).len(), 1);
+        assert_eq!(outliers.update_ejections(&group, at(1100)).len(), 1);
         assert_eq!(ejected(&group), [true, false, false]);
     }
 
@@ -833,9 +842,9 @@ mod tests {
         group.members()[3].slot.set(Reason::Down, true);
         group.members()[2].slot.set(Reason::Down, true);
         run(&group, 0, "xxxxx", at(1000));
-        assert_eq!(outliers.tick(&group, at(1000)), []);
+        assert_eq!(outliers.update_ejections(&group, at(1000)), []);
         group.members()[2].slot.set(Reason::Down, false);
-        assert_eq!(outliers.tick(&group, at(1100)).len(), 1);
+        assert_eq!(outliers.update_ejections(&group, at(1100)).len(), 1);
     }
 
     fn word(of: &str, until: u64, requests: u32, failures: u32) -> Word {
@@ -853,9 +862,13 @@ mod tests {
         words: &[(usize, Word)],
         now: u64,
     ) -> Vec<Option<String>> {
-        outliers.tick(group, at(now));
-        outliers.heed(group, words, at(now));
-        let of = |member: &Member| outliers.word(member.id).map(|word| word.of.to_string());
+        outliers.update_ejections(group, at(now));
+        outliers.heed_peers(group, words, at(now));
+        let of = |member: &Member| {
+            outliers
+                .peer_ejection(member.id)
+                .map(|word| word.of.to_string())
+        };
         group.members().iter().map(of).collect()
     }
 
@@ -868,7 +881,7 @@ mod tests {
     fn the_word_of_another_counts_as_long_as_it_says_so() {
         let (group, mut outliers) = (group(4, 0.5), Outliers::default());
         let words = [(1, word("lb-2", 9_000, 20, 20))];
-        let changes = outliers.heed(&group, &words, at(1_000));
+        let changes = outliers.heed_peers(&group, &words, at(1_000));
         let seen = Seen {
             requests: 20,
             failures: 20,
@@ -890,13 +903,13 @@ mod tests {
         );
         assert_eq!(outliers.ejections().count(), 0);
         // Its time is over, whatever is still said.
-        assert_eq!(outliers.tick(&group, at(9_000)), []);
+        assert_eq!(outliers.update_ejections(&group, at(9_000)), []);
         let returned = Change {
             index: 1,
             event: Event::Returned,
         };
         assert_eq!(
-            outliers.heed(&group, &words, at(9_000)),
+            outliers.heed_peers(&group, &words, at(9_000)),
             std::slice::from_ref(&returned)
         );
         assert_eq!(group.members()[1].slot.ramp_from(), Some(at(9_000)));
@@ -907,12 +920,12 @@ mod tests {
             round(&group, &mut outliers, &words, 20_000),
             by(&["", "lb-2", "", ""])
         );
-        assert_eq!(outliers.heed(&group, &[], at(20_100)), [returned]);
+        assert_eq!(outliers.heed_peers(&group, &[], at(20_100)), [returned]);
         assert_eq!(ejected(&group), [false; 4]);
-        assert_eq!(outliers.heed(&group, &[], at(20_200)), []);
+        assert_eq!(outliers.heed_peers(&group, &[], at(20_200)), []);
         // What others have said makes no ejection of its own longer.
         run(&group, 1, "xxxxx", at(20_300));
-        let changes = outliers.tick(&group, at(20_300));
+        let changes = outliers.update_ejections(&group, at(20_300));
         assert!(matches!(
             changes[0].event,
             Event::Ejected {
@@ -974,7 +987,7 @@ mod tests {
         ] {
             let (group, mut outliers) = (group(2, 0.5), Outliers::default());
             let words = [(0, of.clone()), (7, of.clone())];
-            outliers.heed(&group, &words, at(1_000));
+            outliers.heed_peers(&group, &words, at(1_000));
             assert_eq!(ejected(&group), [enough, false], "{of:?}");
         }
         let strict = EjectionSettings {
@@ -1065,7 +1078,7 @@ mod tests {
         for second in 0..5 {
             run(&group, 0, "x", at(1_000 + second * 8_000));
         }
-        outliers.tick(&group, at(33_000));
+        outliers.update_ejections(&group, at(33_000));
         let own = outliers.ejection(&group.members()[0], at(33_000)).unwrap();
         let seen = Seen {
             requests: 5,
@@ -1076,7 +1089,7 @@ mod tests {
             (at(43_000), FIRST_TIME, seen)
         );
         assert!(seen.is_enough(&group.settings().ejection));
-        outliers.tick(&group, at(43_000));
+        outliers.update_ejections(&group, at(43_000));
         assert_eq!(outliers.ejection(&group.members()[0], at(43_000)), None);
     }
 
@@ -1108,8 +1121,8 @@ mod tests {
                     (index, word(&format!("lb-{of}"), now.saturating_add(left), requests, failures))
                 });
                 let words: Vec<(usize, Word)> = words.collect();
-                let mut changes = outliers.tick(&group, at(now));
-                changes.extend(outliers.heed(&group, &words, at(now)));
+                let mut changes = outliers.update_ejections(&group, at(now));
+                changes.extend(outliers.heed_peers(&group, &words, at(now)));
                 for change in changes {
                     let before = out[change.index];
                     out[change.index] = change.event != Event::Returned;
@@ -1117,11 +1130,11 @@ mod tests {
                 }
                 prop_assert_eq!(ejected(&group), out.clone());
                 prop_assert!(out.contains(&false));
-                let reasons = group.members().iter().map(|m| m.slot.reasons());
+                let reasons = group.members().iter().map(|m| m.slot.reason_bits());
                 prop_assert!(!panics(reasons, threshold));
                 for (index, member) in group.members().iter().enumerate() {
                     let own = outliers.ejection(member, at(now));
-                    let word = outliers.word(member.id);
+                    let word = outliers.peer_ejection(member.id);
                     prop_assert_eq!(own.is_some() || word.is_some(), out[index]);
                     prop_assert!(own.is_none() || word.is_none());
                     if let Some(word) = word {
@@ -1132,8 +1145,8 @@ mod tests {
             }
             for _ in 0..=count {
                 now += MAX_TIME.as_millis() as u64;
-                outliers.tick(&group, at(now));
-                outliers.heed(&group, &[], at(now));
+                outliers.update_ejections(&group, at(now));
+                outliers.heed_peers(&group, &[], at(now));
             }
             prop_assert_eq!(ejected(&group), vec![false; count as usize]);
         }
@@ -1155,20 +1168,20 @@ mod tests {
                 let index = index % count as usize;
                 let outcomes = ".".repeat(good as usize) + &"x".repeat(bad as usize);
                 run(&group, index, &outcomes, at(now));
-                for change in outliers.tick(&group, at(now)) {
+                for change in outliers.update_ejections(&group, at(now)) {
                     let before = out[change.index];
                     out[change.index] = change.event != Event::Returned;
                     prop_assert!(before != out[change.index]);
                 }
                 prop_assert_eq!(ejected(&group), out.clone());
                 prop_assert!(out.contains(&false));
-                let reasons = group.members().iter().map(|m| m.slot.reasons());
+                let reasons = group.members().iter().map(|m| m.slot.reason_bits());
                 prop_assert!(!panics(reasons, threshold));
             }
             // Whoever was spared because others were out has its turn, too.
             for _ in 0..=count {
                 now += MAX_TIME.as_millis() as u64;
-                outliers.tick(&group, at(now));
+                outliers.update_ejections(&group, at(now));
             }
             prop_assert_eq!(ejected(&group), vec![false; count as usize]);
         }

@@ -22,7 +22,7 @@ impl Pace {
 
     /// Notes that so many bytes have passed, where `rate` a second may.
     #[inline]
-    pub fn passed(&self, bytes: u64, rate: u64, now: Instant) {
+    pub fn count_bytes(&self, bytes: u64, rate: u64, now: Instant) {
         let nanos = u128::from(bytes) * 1_000_000_000 / u128::from(rate.max(1));
         let nanos = u64::try_from(nanos).unwrap_or(u64::MAX);
         let next = |due: u64| Some(due.max(now.as_nanos()).saturating_add(nanos));
@@ -57,7 +57,7 @@ mod tests {
                     if !pace.is_open(now, TICK) {
                         break;
                     }
-                    pace.passed(portion, rate, now);
+                    pace.count_bytes(portion, rate, now);
                     passed.push(now);
                 }
             }
@@ -79,7 +79,7 @@ mod tests {
         for _ in 0..1000 {
             now = now.after(TICK);
             while pace.is_open(now, TICK) {
-                pace.passed(7_777, rate, now);
+                pace.count_bytes(7_777, rate, now);
                 all += 7_777;
             }
         }

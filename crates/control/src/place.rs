@@ -30,9 +30,9 @@ pub(crate) struct Places<'a> {
 }
 
 impl<'a> Places<'a> {
-    pub(crate) fn of(group: &'a Group, shaping: &Shaping, now: Instant) -> Self {
-        let request = Request::at(now);
-        let view = group.view(&request).despite_alerts();
+    pub(crate) fn of_group(group: &'a Group, shaping: &Shaping, now: Instant) -> Self {
+        let request = Request::at_time(now);
+        let view = group.view_for(&request).despite_alerts();
         let mut known: HashMap<&Arc<str>, usize> = HashMap::new();
         let mut places = Places {
             all: Vec::new(),
@@ -68,8 +68,8 @@ impl<'a> Places<'a> {
 
     /// A member of the group at the location of number `place` that may be used.
     pub(crate) fn member_at(&self, group: &Group, place: usize) -> Option<MemberId> {
-        let request = Request::at(Instant::ZERO);
-        let view = group.view(&request).despite_alerts();
+        let request = Request::at_time(Instant::ZERO);
+        let view = group.view_for(&request).despite_alerts();
         let mut members = self.of_member.iter().enumerate();
         let usable =
             |&(index, &at): &(usize, &usize)| at == place && view.is_eligible_unless_full(index);

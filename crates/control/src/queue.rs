@@ -56,7 +56,7 @@ pub struct Policy {
 
 impl Policy {
     /// Returns a policy by which `limit` requests may wait, and nothing is an overload.
-    pub fn of(limit: usize) -> Self {
+    pub fn with_limit(limit: usize) -> Self {
         Policy {
             limit,
             target: None,
@@ -246,7 +246,7 @@ impl Queue {
 
     /// The number ([`Place::number`]) of the first one that is called, if there is one: for those
     /// who have no wakers.
-    pub fn called(&self) -> Option<u64> {
+    pub fn first_called(&self) -> Option<u64> {
         let line = self.lock();
         let first = line.called.first()?;
         let newest = line.called.range(..=(first.0, u64::MAX)).next_back()?;
@@ -258,7 +258,7 @@ impl Queue {
     }
 
     /// The numbers of those that are refused and still have their places.
-    pub fn refused(&self) -> Vec<u64> {
+    pub fn list_refused(&self) -> Vec<u64> {
         self.lock().refused.iter().copied().collect()
     }
 }
@@ -512,7 +512,7 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
     }
 
     /// Returns what the request is to do now; `None` means to wait until `waker` is woken.
-    pub fn turn(&mut self, now: Instant, waker: &Waker) -> Option<Turn> {
+    pub fn next_turn(&mut self, now: Instant, waker: &Waker) -> Option<Turn> {
         let key = self.key;
         let mut looks_anyway = false;
         let (turn, vacancies) = self.queue.change(|line| {
@@ -544,7 +544,7 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
     ///
     /// One that was told of no vacancy looks with the line locked: no place becomes free while it does so,
     /// which would be of those that are told of it.
-    pub fn look<T>(&mut self, look: impl FnOnce() -> T) -> Option<T> {
+    pub fn look_for_room<T>(&mut self, look: impl FnOnce() -> T) -> Option<T> {
         if self.vacancies > 0 {
             return Some(look());
         }
@@ -577,7 +577,7 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
     }
 
     /// Notes that the request has found nothing: the next one may look.
-    pub fn pass(&mut self) {
+    pub fn pass_turn(&mut self) {
         self.leave_to_the_next(false);
     }
 
@@ -600,7 +600,7 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
     }
 
     /// Notes that the request has found a member, and leaves.
-    pub fn served(mut self, now: Instant) {
+    pub fn leave_served(mut self, now: Instant) {
         let vacancies = std::mem::take(&mut self.vacancies);
         let (key, waited) = match self.is_held {
             true => (self.key, Duration::ZERO),
@@ -656,7 +656,7 @@ mod tests {
     }
 
     fn turn(place: &mut Place<&Queue>, now: Instant) -> Option<Turn> {
-        place.turn(now, Waker::noop())
+        place.next_turn(now, Waker::noop())
     }
 
     fn look(ahead: u32) -> Option<Turn> {
@@ -665,24 +665,24 @@ mod tests {
 
     #[test]
     fn so_many_may_wait_and_the_first_is_called_first() {
-        let queue = Queue::new(Policy::of(2));
+        let queue = Queue::new(Policy::with_limit(2));
         queue.vacate(|| ());
         let mut first = enter(&queue, USUAL, NOW);
         assert_eq!(turn(&mut first, NOW), look(0), "it looks when it comes");
-        first.pass();
+        first.pass_turn();
         assert_eq!(turn(&mut first, NOW), None);
         let mut second = enter(&queue, USUAL, NOW);
         assert_eq!(turn(&mut second, NOW), look(1));
         assert_eq!(Place::enter(&queue, USUAL, NOW).unwrap_err(), Refused::Full);
         assert_eq!(queue.waiting(), 2);
         queue.vacate(|| ());
-        assert_eq!(queue.called(), Some(first.number()));
+        assert_eq!(queue.first_called(), Some(first.number()));
         assert_eq!(turn(&mut second, NOW), None);
         assert_eq!(turn(&mut first, NOW), look(0));
-        first.pass();
+        first.pass_turn();
         assert_eq!(turn(&mut second, NOW), look(1), "what the first cannot use");
-        second.served(NOW);
-        queue.set_policy(Policy::of(1));
+        second.leave_served(NOW);
+        queue.set_policy(Policy::with_limit(1));
         assert_eq!(Place::enter(&queue, USUAL, NOW).unwrap_err(), Refused::Full);
         drop(first);
         assert_eq!(queue.waiting(), 0);
@@ -691,14 +691,14 @@ mod tests {
 
     #[test]
     fn one_that_comes_looks_after_those_that_were_called() {
-        let queue = Queue::new(Policy::of(10));
+        let queue = Queue::new(Policy::with_limit(10));
         let mut first = enter(&queue, USUAL, NOW);
         turn(&mut first, NOW);
         queue.vacate(|| ());
         let mut second = enter(&queue, USUAL, NOW);
         assert_eq!(turn(&mut second, NOW), None, "the vacancy is the first's");
         turn(&mut first, NOW);
-        first.served(NOW);
+        first.leave_served(NOW);
         assert_eq!(
             turn(&mut second, NOW),
             look(0),
@@ -708,10 +708,10 @@ mod tests {
 
     #[test]
     fn one_that_comes_while_a_place_becomes_free_does_not_take_it() {
-        let queue = Queue::new(Policy::of(10));
+        let queue = Queue::new(Policy::with_limit(10));
         let mut first = enter(&queue, USUAL, NOW);
         turn(&mut first, NOW);
-        first.pass();
+        first.pass_turn();
         let mut second = queue.vacate(|| {
             let mut second = enter(&queue, USUAL, NOW);
             assert_eq!(turn(&mut second, NOW), None);
@@ -719,31 +719,31 @@ mod tests {
         });
         assert_eq!(turn(&mut second, NOW), None);
         assert_eq!(turn(&mut first, NOW), look(0));
-        first.served(NOW);
+        first.leave_served(NOW);
         assert_eq!(turn(&mut second, NOW), look(0), "there may be more");
     }
 
     #[test]
     fn one_that_looks_while_a_place_becomes_free_does_not_take_it() {
-        let queue = Queue::new(Policy::of(10));
+        let queue = Queue::new(Policy::with_limit(10));
         let mut first = enter(&queue, USUAL, NOW);
         turn(&mut first, NOW);
-        first.pass();
+        first.pass_turn();
         let mut second = enter(&queue, USUAL, NOW);
         assert_eq!(turn(&mut second, NOW), look(1));
         queue.vacate(|| ());
-        assert_eq!(second.look(|| ()), None);
+        assert_eq!(second.look_for_room(|| ()), None);
         assert_eq!(turn(&mut second, NOW), None);
         assert_eq!(turn(&mut first, NOW), look(0));
-        assert_eq!(first.look(|| ()), Some(()));
-        first.served(NOW);
+        assert_eq!(first.look_for_room(|| ()), Some(()));
+        first.leave_served(NOW);
         assert_eq!(turn(&mut second, NOW), look(0));
-        assert_eq!(second.look(|| ()), Some(()));
+        assert_eq!(second.look_for_room(|| ()), Some(()));
     }
 
     #[test]
     fn a_vacancy_outlives_the_one_that_was_told_of_it() {
-        let queue = Queue::new(Policy::of(10));
+        let queue = Queue::new(Policy::with_limit(10));
         let mut places: Vec<_> = (0..3).map(|_| enter(&queue, USUAL, NOW)).collect();
         for place in &mut places {
             turn(place, NOW);
@@ -757,25 +757,25 @@ mod tests {
 
     #[test]
     fn higher_classes_are_first_and_take_the_places_of_lower_ones() {
-        let queue = Queue::new(Policy::of(2));
+        let queue = Queue::new(Policy::with_limit(2));
         let mut low = enter(&queue, 1, NOW);
         let mut usual = enter(&queue, USUAL, NOW);
         turn(&mut low, NOW);
         turn(&mut usual, NOW);
         queue.vacate(|| ());
-        assert_eq!(queue.called(), Some(usual.number()));
+        assert_eq!(queue.first_called(), Some(usual.number()));
         let mut high = enter(&queue, HIGHEST, NOW);
         assert_eq!(turn(&mut low, NOW), Some(Turn::Refused));
-        assert_eq!(queue.refused(), [low.number()]);
+        assert_eq!(queue.list_refused(), [low.number()]);
         drop(low);
-        assert!(queue.refused().is_empty());
+        assert!(queue.list_refused().is_empty());
         assert_eq!(
             turn(&mut high, NOW),
             None,
             "somebody was called before it came"
         );
         turn(&mut usual, NOW);
-        usual.pass();
+        usual.pass_turn();
         assert_eq!(turn(&mut high, NOW), look(0));
         assert_eq!(Place::enter(&queue, 1, NOW).unwrap_err(), Refused::Full);
     }
@@ -786,7 +786,7 @@ mod tests {
             target: Some(Duration::from_millis(10)),
             interval: Duration::from_millis(100),
             keep: 1,
-            ..Policy::of(100)
+            ..Policy::with_limit(100)
         });
         // Each one served has waited for 20 ms, for longer than the interval.
         let mut line = std::collections::VecDeque::new();
@@ -798,7 +798,7 @@ mod tests {
                 let mut first = line.pop_front().unwrap();
                 queue.vacate(|| ());
                 assert_eq!(turn(&mut first, at(step * 5)), look(0));
-                first.served(at(step * 5));
+                first.leave_served(at(step * 5));
             }
         }
         assert!(queue.is_overloaded());
@@ -812,7 +812,7 @@ mod tests {
         assert_eq!(turn(&mut last, now), look(0), "the newest");
         let mut low = Place::enter(&queue, USUAL - 1, now);
         assert_eq!(low.as_ref().unwrap_err(), &Refused::Overload);
-        last.served(now);
+        last.leave_served(now);
         line.clear();
         // It is over when nobody has waited for too long for a while.
         low = Place::enter(&queue, USUAL - 1, at(300));
@@ -825,10 +825,10 @@ mod tests {
             target: Some(Duration::from_millis(10)),
             interval: Duration::ZERO,
             keep: 3,
-            ..Policy::of(100)
+            ..Policy::with_limit(100)
         });
         let mut places: Vec<_> = (0..10).map(|_| enter(&queue, USUAL, NOW)).collect();
-        places.pop().unwrap().served(at(20));
+        places.pop().unwrap().leave_served(at(20));
         assert!(queue.is_overloaded());
         let stay = |place: &mut Place<_>| turn(place, at(20)) != Some(Turn::Refused);
         assert_eq!(
@@ -880,21 +880,21 @@ mod tests {
             let (place, wants, _) = &mut self.waiting[index];
             let wants = *wants;
             let free = (0..4).find(|member| wants & 1 << member != 0 && !self.busy[*member]);
-            match place.turn(NOW, Waker::noop()) {
+            match place.next_turn(NOW, Waker::noop()) {
                 None => false,
                 Some(Turn::Refused) => {
                     self.waiting.remove(index);
                     true
                 }
                 Some(Turn::Look { .. }) => {
-                    match place.look(|| free) {
+                    match place.look_for_room(|| free) {
                         // Others were called meanwhile.
                         None => {}
                         Some(Some(member)) => {
                             self.busy[member] = true;
-                            self.waiting.remove(index).0.served(NOW);
+                            self.waiting.remove(index).0.leave_served(NOW);
                         }
-                        Some(None) => self.waiting[index].0.pass(),
+                        Some(None) => self.waiting[index].0.pass_turn(),
                     }
                     true
                 }
@@ -909,7 +909,7 @@ mod tests {
         /// for a member that is free.
         #[test]
         fn no_vacancy_is_lost(steps in prop::collection::vec(step(), 1..200)) {
-            let queue = Queue::new(Policy::of(8));
+            let queue = Queue::new(Policy::with_limit(8));
             let mut model = Model { queue: &queue, busy: [false; 4], waiting: Vec::new() };
             for step in steps {
                 match step {
@@ -949,20 +949,20 @@ mod tests {
         /// which they came.
         #[test]
         fn first_come_first_served(classes in prop::collection::vec(0..=HIGHEST, 1..50)) {
-            let queue = Queue::new(Policy::of(100));
+            let queue = Queue::new(Policy::with_limit(100));
             let mut waiting = HashMap::new();
             for class in &classes {
                 let mut place = Place::enter(&queue, *class, NOW).unwrap();
-                place.turn(NOW, Waker::noop());
+                place.next_turn(NOW, Waker::noop());
                 waiting.insert(place.number(), (place, *class));
             }
             let mut served = Vec::new();
             while !waiting.is_empty() {
                 queue.vacate(|| ());
-                let number = queue.called().unwrap();
+                let number = queue.first_called().unwrap();
                 let (mut place, class) = waiting.remove(&number).unwrap();
-                prop_assert_eq!(place.turn(NOW, Waker::noop()), Some(Turn::Look { ahead: 0 }));
-                place.served(NOW);
+                prop_assert_eq!(place.next_turn(NOW, Waker::noop()), Some(Turn::Look { ahead: 0 }));
+                place.leave_served(NOW);
                 served.push((Reverse(class), number));
             }
             prop_assert!(served.is_sorted());

@@ -111,7 +111,7 @@ impl RateTable {
     ///
     /// The key has none left. After the time in the error it has one.
     #[inline]
-    pub fn check(&self, key: u64, now: Instant, rate: &Rate) -> Result<(), Duration> {
+    pub fn check_key(&self, key: u64, now: Instant, rate: &Rate) -> Result<(), Duration> {
         let Some(place) = self.find(owner_of(key)) else {
             return Ok(());
         };
@@ -219,7 +219,7 @@ impl RateTable {
     }
 
     /// Keys that are not idle. Looks at all places.
-    pub fn used(&self, now: Instant) -> usize {
+    pub fn count_used(&self, now: Instant) -> usize {
         let now = now.as_nanos();
         let all = self.lines.iter().flat_map(|line| &line.0);
         all.filter(|place| place.due.load(Ordering::Relaxed) > now)
@@ -381,7 +381,7 @@ impl CountTable {
     }
 
     /// Keys that have any. Looks at all places.
-    pub fn used(&self) -> usize {
+    pub fn count_used(&self) -> usize {
         let all = self.lines.iter().flat_map(|line| &line.0);
         all.filter(|place| !is_free(place)).count()
     }

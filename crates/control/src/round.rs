@@ -111,14 +111,14 @@ impl Round {
     }
 
     /// Returns true if figures for the history are to be kept at this moment.
-    pub fn keeps(&self) -> bool {
+    pub fn keeps_history(&self) -> bool {
         self.keep
     }
 
     /// A part of the round, with at most `most` of the groups, so that a lock on them need not
     /// be held for long. `act` is told what has happened, and to which group. The groups must
     /// be the same ones in all steps, or some miss a round.
-    pub fn step<G: Controlled>(
+    pub fn run_step<G: Controlled>(
         &mut self,
         groups: &mut [G],
         around: Surroundings<'_>,
@@ -135,7 +135,7 @@ impl Round {
             for entry in &mut groups[some.clone()] {
                 let (group, control) = entry.controlled();
                 group.heed_weights();
-                control.round(group, around.council, now, &mut |event| events.push(event));
+                control.run_round(group, around.council, now, &mut |event| events.push(event));
                 self.raised.extend(control.alerts.raised().keys().cloned());
                 if self.trace {
                     group.state().want_trace();
@@ -149,7 +149,11 @@ impl Round {
             if all {
                 self.next = 0;
                 let raised = self.raised.drain();
-                self.alerted = Some(alerts::alerted(raised, around.locations, around.forced));
+                self.alerted = Some(alerts::collect_alerted(
+                    raised,
+                    around.locations,
+                    around.forced,
+                ));
                 if self.keep {
                     let locations = around.locations.values();
                     locations.for_each(|location| location.keep_age(now));
@@ -163,7 +167,7 @@ impl Round {
         for entry in &mut groups[some] {
             let (group, control) = entry.controlled();
             let (rules, alerts) = (&control.rules, &mut control.alerts);
-            alerts.shed(group, &rules.shaping, alerted, now);
+            alerts.mark_shedding(group, &rules.shaping, alerted, now);
             self.there.look(group, alerts, rules.is_owned, alerted);
         }
         if all {
@@ -173,7 +177,7 @@ impl Round {
                 told,
                 council: _,
             } = around;
-            alerts::tell(&self.there, alerted, locations, forced, told);
+            alerts::tell_locations(&self.there, alerted, locations, forced, told);
         }
         Step {
             looked: 0..0,

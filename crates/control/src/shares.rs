@@ -1,8 +1,8 @@
 //! The weights of a group's members as another balancer is told them, and when it is told.
 //!
 //! Somebody else who forwards requests (HAProxy, nginx, Envoy, a gRPC client) knows a weight for each
-//! server and no more. [`look`] says what each member of a group should get at a moment: by the
-//! strategy and its loads ([`Group::weights`]), and by all that decides whether it may serve at all:
+//! server and no more. [`observe_members`] says what each member of a group should get at a moment: by the
+//! strategy and its loads ([`Group::fill_weights`]), and by all that decides whether it may serve at all:
 //! health, ejection, drain, maintenance, alerts, backups, panic. [`Shares`] makes whole numbers
 //! of that, and says when they have changed so much that they are worth a message: changes are
 //! damped, small ones are left out, and there is a least time between two messages.
@@ -97,7 +97,7 @@ pub struct Seen {
 ///
 /// Where members are of [zones](evenkeel_core::zone) with different ranks, those of a rank get together
 /// what decisions send there, and are [on standby](Standing::Standby) if that is nothing.
-pub fn look(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
+pub fn observe_members(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
     look_without_zones(group, now, seen);
     spread_over_zones(group, seen);
 }
@@ -105,17 +105,17 @@ pub fn look(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
 /// Does the same for somebody who chooses among zones without us, and may be in another zone: all
 /// zones are alike.
 pub fn look_without_zones(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
-    let request = Request::at(now);
-    let view = group.view(&request);
+    let request = Request::at_time(now);
+    let view = group.view_for(&request);
     let fits = |view: &View<'_>| (0..view.len()).any(|index| view.is_eligible_unless_full(index));
     let views = [view, view.or_backups(), view.despite_alerts()];
     let chosen = views.into_iter().find(fits);
     let mut weights = Vec::new();
-    group.weights(&chosen.unwrap_or(view), &mut weights);
+    group.fill_weights(&chosen.unwrap_or(view), &mut weights);
     seen.clear();
     let members = group.members().iter().zip(weights).enumerate();
     seen.extend(members.map(|(index, (member, weight))| {
-        let reasons = member.slot.reasons();
+        let reasons = member.slot.reason_bits();
         let serves = match &chosen {
             Some(view) => view.is_eligible_unless_full(index),
             None => reasons & FACTS == 0 && member.slot.weight() > 0.0,
@@ -140,7 +140,7 @@ fn spread_over_zones(group: &Group, seen: &mut [Seen]) {
     let count = ranks.count();
     let mut weights = vec![0.0; count];
     for (index, member) in seen.iter().enumerate() {
-        if let Some(weight) = weights.get_mut(ranks.of(index))
+        if let Some(weight) = weights.get_mut(ranks.rank_at(index))
             && member.standing == Standing::Serving
         {
             *weight += f64::from(member.weight);
@@ -153,14 +153,20 @@ fn spread_over_zones(group: &Group, seen: &mut [Seen]) {
         return;
     };
     let mut shares = vec![0.0; count];
-    for (rank, share) in group.state().zones().shares(count).into_iter().enumerate() {
+    for (rank, share) in group
+        .state()
+        .zones()
+        .rank_shares(count)
+        .into_iter()
+        .enumerate()
+    {
         let rank = Some(rank).filter(serves).unwrap_or(first);
         if let Some(sum) = shares.get_mut(rank) {
             *sum += share;
         }
     }
     for (index, member) in seen.iter_mut().enumerate() {
-        let rank = ranks.of(index);
+        let rank = ranks.rank_at(index);
         if member.standing != Standing::Serving {
             continue;
         }
@@ -175,10 +181,10 @@ fn spread_over_zones(group: &Group, seen: &mut [Seen]) {
 
 /// Finds what each member of `group` should get if nobody looks after the group any more: its
 /// configured weight, or the weight that was set live, unless the member was taken out on purpose.
-pub fn configured(group: &Group, seen: &mut Vec<Seen>) {
+pub fn use_configured(group: &Group, seen: &mut Vec<Seen>) {
     seen.clear();
     seen.extend(group.members().iter().map(|member| {
-        let facts = member.slot.reasons() & FACTS;
+        let facts = member.slot.reason_bits() & FACTS;
         let weight = member.slot.weight();
         Seen {
             id: member.id,
@@ -278,7 +284,7 @@ impl Shares {
     }
 
     /// Returns the shares that were said last, in the order of the members at that time.
-    pub fn said(&self) -> &[Share] {
+    pub fn last_shares(&self) -> &[Share] {
         &self.said
     }
 
@@ -547,7 +553,7 @@ mod tests {
         for second in 2..20 {
             shares.update(at(second * 1000), &seen(&[1.0, 0.2]));
         }
-        assert_eq!(weights(shares.said()), [100, 20]);
+        assert_eq!(weights(shares.last_shares()), [100, 20]);
     }
 
     /// Remains of weights that were known once do not decide who gets how much.
@@ -635,13 +641,13 @@ mod tests {
     fn report(group: &Group, loads: &[f64], now: Instant) {
         for (member, &load) in group.members().iter().zip(loads) {
             let load = LoadValue::new(load).unwrap();
-            member.location.report(LoadId::CPU, load, now).unwrap();
+            member.location.report_load(LoadId::CPU, load, now).unwrap();
         }
     }
 
     fn standings(group: &Group, now: Instant) -> Vec<Standing> {
         let mut seen = Vec::new();
-        look(group, now, &mut seen);
+        observe_members(group, now, &mut seen);
         seen.iter().map(|seen| seen.standing).collect()
     }
 
@@ -667,15 +673,17 @@ mod tests {
                     report(&ours, &[0.9, 0.1], now);
                     report(&theirs, &[0.9, 0.1], now);
                 }
-                look(&theirs, now, &mut seen);
+                observe_members(&theirs, now, &mut seen);
                 shares.update(now, &seen);
                 for _ in 0..100 {
-                    let index = ours.choose(&Request::at(now), &mut rng).unwrap();
+                    let index = ours
+                        .choose_member(&Request::at_time(now), &mut rng)
+                        .unwrap();
                     counts[index] += u32::from(tick > 200);
                 }
             }
             let share = |parts: &[u32]| f64::from(parts[0]) / f64::from(parts[0] + parts[1]);
-            let (own, other) = (share(&counts), share(&weights(shares.said())));
+            let (own, other) = (share(&counts), share(&weights(shares.last_shares())));
             assert!((own - other).abs() < 0.02, "{name}: {own} {other}");
             assert!(own < 0.1, "{own}");
         }
@@ -692,10 +700,10 @@ mod tests {
                 if reports && tick % 10 == 0 {
                     report(&group, &[0.1, 0.9], now);
                 }
-                look(&group, now, &mut seen);
+                observe_members(&group, now, &mut seen);
                 shares.update(now, &seen);
             }
-            weights(shares.said())
+            weights(shares.last_shares())
         };
         assert_eq!(run(1, 10, false), [128, 256]);
         let followed = run(10, 22, true);
@@ -714,7 +722,7 @@ mod tests {
         let mut seen = Vec::new();
         for second in 1..10 {
             report(&group, &[0.1, 0.9], at(second * 1000));
-            look(&group, at(second * 1000), &mut seen);
+            observe_members(&group, at(second * 1000), &mut seen);
         }
         let weights: Vec<_> = seen.iter().map(|seen| seen.weight).collect();
         assert_eq!(weights, [1.0, 2.0]);
@@ -743,7 +751,7 @@ mod tests {
         group.take_ranks();
         let weights = || {
             let mut seen = Vec::new();
-            look(&group, at(1), &mut seen);
+            observe_members(&group, at(1), &mut seen);
             let serving = seen.iter().filter(|seen| seen.standing == Serving);
             let sum: f32 = serving.map(|seen| seen.weight).sum();
             let parts = seen.iter().map(|seen| (seen.standing, seen.weight / sum));
@@ -839,12 +847,12 @@ mod tests {
         let mut seen = Vec::new();
         for second in 1..9 {
             report(&group, &[0.9, 0.1, 0.5, 0.5], at(second * 1000));
-            look(&group, at(second * 1000), &mut seen);
+            observe_members(&group, at(second * 1000), &mut seen);
         }
         assert!(seen[0].weight < 0.5 && seen[1].weight > 2.5, "{seen:?}");
         group.members()[0].slot.set(Reason::Ejected, true);
         group.members()[2].slot.set(Reason::Draining, true);
-        configured(&group, &mut seen);
+        use_configured(&group, &mut seen);
         let all: Vec<_> = seen
             .iter()
             .map(|seen| (seen.weight, seen.standing))
@@ -959,8 +967,8 @@ mod tests {
             let serving = then.iter().filter(|member| member.standing == Standing::Serving);
             let finite = serving.filter(|member| member.weight.is_finite());
             let highest = finite.map(|member| f64::from(member.weight)).fold(0.0, f64::max);
-            prop_assert_eq!(shares.said().len(), then.len());
-            for (share, member) in shares.said().iter().zip(&then) {
+            prop_assert_eq!(shares.last_shares().len(), then.len());
+            for (share, member) in shares.last_shares().iter().zip(&then) {
                 if share.weight == 0 || highest == 0.0 || !member.weight.is_finite() {
                     continue;
                 }

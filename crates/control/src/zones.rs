@@ -88,7 +88,7 @@ impl Default for Zones {
 
 impl Zones {
     /// A round: says in the group's state which part of the requests passes on from each rank.
-    pub(crate) fn round(&mut self, group: &Group, now: Instant, act: &mut impl FnMut(Event)) {
+    pub(crate) fn run_round(&mut self, group: &Group, now: Instant, act: &mut impl FnMut(Event)) {
         let readings = group.state().zones();
         let (Some(ranks), Some(settings)) = (group.ranks(), &group.settings().zones) else {
             if self.at.is_some() {
@@ -114,7 +114,7 @@ impl Zones {
             .replace(now)
             .map_or(Duration::ZERO, |at| now.since(at));
         let elapsed = elapsed.min(LONGEST).as_secs_f32();
-        let measured = group.measure(now);
+        let measured = group.measure_ranks(now);
         for (rank, measured) in self.ranks.iter_mut().zip(&measured) {
             let part = (elapsed / SMOOTHING.as_secs_f32()).min(1.0);
             rank.load = match (rank.load, measured.load) {
@@ -306,7 +306,7 @@ mod tests {
         fn report(&self, member: usize, load: f32) {
             let load = LoadValue::new(f64::from(load).max(0.0)).unwrap();
             let location = &self.group.members()[member].location;
-            location.report(LoadId::CPU, load, self.now).unwrap();
+            location.report_load(LoadId::CPU, load, self.now).unwrap();
         }
 
         fn set(&self, member: usize, reason: Reason, holds: bool) {
@@ -316,14 +316,14 @@ mod tests {
         fn round(&mut self) {
             let events = &mut self.events;
             self.zones
-                .round(&self.group, self.now, &mut |event| events.push(event));
+                .run_round(&self.group, self.now, &mut |event| events.push(event));
             self.now = Instant::from_nanos(self.now.as_nanos() + ROUND);
         }
 
         /// The shares of the first three ranks.
         fn shares(&self) -> Vec<f64> {
             let ranks = self.group.ranks().map_or(1, |ranks| ranks.count());
-            self.group.state().zones().shares(ranks)
+            self.group.state().zones().rank_shares(ranks)
         }
 
         /// Goes on for so many rounds with this load of the second zone and, in the first one, so much by

@@ -92,7 +92,7 @@ pub fn convert(text: &str) -> Result<Converted, ConvertError> {
     if text.len() > MAX_BYTES {
         return Err(ConvertError::TooLong);
     }
-    let (model, name) = match Dialect::of(text) {
+    let (model, name) = match Dialect::from_text(text) {
         Some(Dialect::Haproxy) => (haproxy::read(text)?, "HAProxy"),
         Some(Dialect::Nginx) => (nginx::read(text)?, "nginx"),
         _ => return Err(ConvertError::Unknown),
@@ -155,7 +155,7 @@ fn leave_out_wrong(model: &mut Model) {
             match part.restricts {
                 _ if is_idle => {}
                 true => model.notes.add_restriction(1, why),
-                false => model.notes.add(1, why),
+                false => model.notes.add_note(1, why),
             }
             removed.push(part);
         }

@@ -4,7 +4,7 @@ use std::collections::HashSet;
 
 use evenkeel_config::{FieldChanges, is_name};
 
-use crate::toml::{Table, Value, behind, write_key};
+use crate::toml::{Table, Value, path_behind, write_key};
 use crate::{MAX_NOTES, Note};
 
 /// Notes while they are collected.
@@ -16,7 +16,7 @@ pub(crate) struct Notes {
 
 impl Notes {
     /// Notes why a line is not translated.
-    pub(crate) fn add(&mut self, line: usize, why: impl Into<String>) {
+    pub(crate) fn add_note(&mut self, line: usize, why: impl Into<String>) {
         self.push(line, why.into(), false);
     }
 
@@ -136,7 +136,7 @@ impl Changes {
         let mut table = Table::default();
         for (key, list) in [("set", &self.set), ("add", &self.add)] {
             for (name, value) in list {
-                table.table(key).set(name, value.as_str());
+                table.ensure_table(key).set(name, value.as_str());
             }
         }
         if !self.remove.is_empty() {
@@ -201,7 +201,7 @@ impl Model {
         if let Some(rest) = path.strip_prefix("rule.") {
             let mut found = self.rules.iter().enumerate();
             let (place, rest) =
-                found.find_map(|(place, rule)| Some((place, behind(rest, &rule.name)?)))?;
+                found.find_map(|(place, rule)| Some((place, path_behind(rest, &rule.name)?)))?;
             let whole = path.strip_suffix(rest).unwrap_or(path).to_owned();
             let rule = self.rules.get_mut(place)?;
             let removed = |path: String, whole: String| Removed {
@@ -219,7 +219,7 @@ impl Model {
                 return Some(removed(route.clone(), route));
             }
             let key = rest.strip_prefix('.').unwrap_or_default();
-            if behind(key, "tls").is_none() && rule.keys.remove_at(key) {
+            if path_behind(key, "tls").is_none() && rule.keys.remove_at(key) {
                 return Some(removed(path.to_owned(), whole));
             }
             self.rules.remove(place);
@@ -233,7 +233,7 @@ impl Model {
         if let Some(rest) = path.strip_prefix("group.") {
             let mut found = self.groups.iter().enumerate();
             let (place, rest) =
-                found.find_map(|(place, group)| Some((place, behind(rest, &group.name)?)))?;
+                found.find_map(|(place, group)| Some((place, path_behind(rest, &group.name)?)))?;
             let whole = path.strip_suffix(rest).unwrap_or(path);
             let key = rest.strip_prefix('.').unwrap_or_default();
             if self.groups.get_mut(place)?.keys.remove_at(key) {
@@ -278,10 +278,10 @@ impl Model {
 
     /// Adds a group, unless there is one of its name.
     pub(crate) fn add_group(&mut self, line: usize, group: Group) {
-        match self.group(&group.name) {
+        match self.find_group(&group.name) {
             Some(_) => self
                 .notes
-                .add(line, "there is another one of this name: it is left out"),
+                .add_note(line, "there is another one of this name: it is left out"),
             None => self.groups.push(group),
         }
     }
@@ -290,7 +290,7 @@ impl Model {
         self.rules.iter().any(|rule| rule.name == name)
     }
 
-    pub(crate) fn group(&self, name: &str) -> Option<&Group> {
+    pub(crate) fn find_group(&self, name: &str) -> Option<&Group> {
         self.groups.iter().find(|group| group.name == name)
     }
 
@@ -363,7 +363,7 @@ pub(crate) struct Conditions {
 
 impl Conditions {
     /// Conditions that hold where these and `other` do; `None` if one route cannot say that.
-    pub(crate) fn and(&self, other: &Self) -> Option<Self> {
+    pub(crate) fn merge_with(&self, other: &Self) -> Option<Self> {
         let both = |one: &[String], other: &[String]| match (one, other) {
             ([], all) | (all, []) => Some(all.to_vec()),
             (one, other) => {
@@ -419,7 +419,7 @@ impl Conditions {
     }
 
     /// The keys of a route with these conditions.
-    pub(crate) fn route(&self) -> Table {
+    pub(crate) fn to_route(&self) -> Table {
         let mut route = Table::default();
         let lists = [
             ("host", &self.hosts),
@@ -441,7 +441,7 @@ impl Conditions {
                     Wanted::Absent => Value::Flag(false),
                     Wanted::Like(text) => text.as_str().into(),
                 };
-                route.table(key).set(name, value);
+                route.ensure_table(key).set(name, value);
             }
         }
         route

@@ -161,7 +161,7 @@ impl Table {
     pub(crate) fn remove_at(&mut self, path: &str) -> bool {
         let mut found = self.0.iter_mut().enumerate();
         let found = found.find_map(|(place, (key, value))| {
-            let rest = behind(path, key)?;
+            let rest = path_behind(path, key)?;
             Some((place, value.remove_at(rest)))
         });
         let Some((place, is_left)) = found else {
@@ -174,7 +174,7 @@ impl Table {
     }
 
     /// The table at a key, which is made if it is not there.
-    pub(crate) fn table(&mut self, key: &str) -> &mut Table {
+    pub(crate) fn ensure_table(&mut self, key: &str) -> &mut Table {
         if !matches!(self.get(key), Some(Value::Table(_))) {
             self.set(key, Table::default());
         }
@@ -234,7 +234,7 @@ pub(crate) fn write_key(key: &str, out: &mut String) {
 }
 
 /// Rest of the path of a problem behind the key that it begins with; `None` if it begins with another one.
-pub(crate) fn behind<'p>(path: &'p str, key: &str) -> Option<&'p str> {
+pub(crate) fn path_behind<'p>(path: &'p str, key: &str) -> Option<&'p str> {
     let rest = path.strip_prefix(&shown(&[Part::from(key)]))?;
     (rest.is_empty() || rest.starts_with(['.', '['])).then_some(rest)
 }

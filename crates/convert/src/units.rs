@@ -7,7 +7,7 @@ pub(crate) const DAY: u64 = 86_400_000;
 pub(crate) const TEN_MINUTES: u64 = 600_000;
 
 /// Milliseconds of a time such as `10s`, `1m30s` or a plain number of `unit` milliseconds.
-pub(crate) fn millis(text: &str, unit: u64) -> Option<u64> {
+pub(crate) fn parse_millis(text: &str, unit: u64) -> Option<u64> {
     if let Ok(number) = text.parse::<u64>() {
         return number.checked_mul(unit);
     }

@@ -46,7 +46,7 @@ pub struct Counters {
 
 impl Counters {
     /// Calls of `enable_alert` and `disable_alert`, and how many were acknowledged or failed.
-    pub fn totals(&self) -> [(&'static str, u64); 4] {
+    pub fn call_totals(&self) -> [(&'static str, u64); 4] {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
             ("enabled", get(&self.enabled)),
@@ -58,7 +58,7 @@ impl Counters {
 
     /// Number of looks at objects. An object is looked at only if there is news of it, or if its
     /// time has come.
-    pub fn looks(&self) -> u64 {
+    pub fn count_object_looks(&self) -> u64 {
         self.looks.load(Ordering::Relaxed)
     }
 }
@@ -105,7 +105,7 @@ struct Object {
 
 impl Drop for Object {
     fn drop(&mut self) {
-        self.location.changed().forget(self.subscription);
+        self.location.change_signal().forget(self.subscription);
         // Nobody is told any more.
         self.location.set_shut(false);
     }
@@ -160,7 +160,7 @@ impl Alerts {
     }
 
     /// All objects, by location.
-    pub fn states(&self) -> Vec<AlertState> {
+    pub fn list_states(&self) -> Vec<AlertState> {
         let view = |(location, object): (&String, &Object)| AlertState {
             location: location.clone(),
             desired: object.desired,
@@ -172,7 +172,7 @@ impl Alerts {
 
     /// Tells the registered objects of `service` what it takes, as long as it is polled.
     pub async fn run(&self, service: Arc<LoadManager>) {
-        let mut states = service.states();
+        let mut states = service.watch_states();
         let (results, mut called) = mpsc::unbounded_channel();
         let mut calls = JoinSet::new();
         // What was known when the service was switched off is not known any more, and calls
@@ -241,7 +241,7 @@ impl Alerts {
             };
             objects.remove(name);
             let Some(reference) = reference else { continue };
-            let Some(location) = service.manager().location(name) else {
+            let Some(location) = service.manager().find_location(name) else {
                 continue;
             };
             let wakeup = Arc::new(Wakeup {
@@ -252,7 +252,9 @@ impl Alerts {
             let object = Object {
                 name: Arc::clone(&wakeup.name),
                 reference: Arc::clone(reference),
-                subscription: location.changed().listen(Waker::from(Arc::clone(&wakeup))),
+                subscription: location
+                    .change_signal()
+                    .listen(Waker::from(Arc::clone(&wakeup))),
                 location,
                 wakeup,
                 due: None,

@@ -36,7 +36,7 @@ impl Call {
     }
 
     /// A call from within this process, with the arguments that `write` writes.
-    pub fn local(operation: &str, write: impl FnOnce(&mut Writer)) -> Self {
+    pub fn new_local(operation: &str, write: impl FnOnce(&mut Writer)) -> Self {
         let mut arguments = Writer::new(Endian::NATIVE);
         write(&mut arguments);
         Call {
@@ -51,13 +51,13 @@ impl Call {
 
     /// Reads the arguments.
     pub fn arguments(&self) -> Reader<'_> {
-        Reader::after(self.before, &self.body, self.endian)
+        Reader::at_offset(self.before, &self.body, self.endian)
             .of_minor(self.version.minor())
             .of_fragments(&self.joints)
     }
 
     /// Writes what [`Outcome::Reply`] and [`Outcome::User`] hold.
-    pub fn results(&self) -> Writer {
+    pub fn results_writer(&self) -> Writer {
         Writer::new(self.endian).of_minor(self.version.minor())
     }
 }

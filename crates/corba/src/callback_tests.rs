@@ -19,7 +19,7 @@ use tokio::task::LocalSet;
 
 use crate::alerts::Alerts;
 use crate::call::Outcome;
-use crate::monitors::{self, Refused, checked};
+use crate::monitors::{self, Refused, check_loads};
 use crate::name::Name;
 use crate::reply_to::ReplyTo;
 use crate::service::LoadManager;
@@ -55,10 +55,10 @@ impl Service for Objects {
 
     fn message(&self, (): &mut (), message: Message<'_>, out: &Out<'_>) -> Result<(), GiopError> {
         let (version, endian) = (message.header.version, message.header.endian);
-        let Content::Request(request) = message.content()? else {
+        let Content::Request(request) = message.read_content()? else {
             return Ok(());
         };
-        let object = request.target.key().unwrap()[0];
+        let object = request.target.object_key().unwrap()[0];
         let call = (object, request.operation.to_string());
         self.0.called.borrow_mut().push(call);
         let reply_to = ReplyTo::of_request(&request, version, endian).unwrap();
@@ -66,7 +66,7 @@ impl Service for Objects {
             Does::Hang => return Ok(()),
             Does::Fail => Outcome::System(SystemException::new(Kind::Transient)),
             Does::Answer(loads) => {
-                let mut writer = Writer::after(24, endian);
+                let mut writer = Writer::at_offset(24, endian);
                 loads.write(&mut writer);
                 let void = request.operation != "_get_loads";
                 Outcome::Reply(if void {
@@ -77,7 +77,7 @@ impl Service for Objects {
             }
         };
         assert!(version == Version::V1_2 && endian == Endian::NATIVE);
-        out.write(|out| reply_to.answer(&outcome, out));
+        out.write(|out| reply_to.write_outcome(&outcome, out));
         Ok(())
     }
 }
@@ -93,7 +93,7 @@ impl Application {
         let objects = Rc::new(Objects(Rc::clone(&application)));
         tokio::task::spawn_local(async move {
             server
-                .serve(listener, objects, std::future::pending())
+                .serve_clients(listener, objects, std::future::pending())
                 .await;
         });
         application
@@ -101,7 +101,7 @@ impl Application {
 
     fn reference(&self, object: u8) -> Ior {
         let address = self.address.get().unwrap();
-        Ior::iiop("", &address.ip().to_string(), address.port(), &[object])
+        Ior::new_iiop("", &address.ip().to_string(), address.port(), &[object])
     }
 
     fn does(&self, object: u8, does: Does) {
@@ -138,21 +138,21 @@ fn cpu(value: f32) -> Vec<Load> {
 }
 
 fn place(lm: &LoadManager, name: &str) -> Arc<Location> {
-    lm.manager().location(name).unwrap()
+    lm.manager().find_location(name).unwrap()
 }
 
 #[test]
 fn loads_are_taken_as_a_whole_or_not_at_all() {
-    assert_eq!(checked(&[]), Err(Refused::Empty));
+    assert_eq!(check_loads(&[]), Err(Refused::Empty));
     for value in [f32::NAN, -0.1, f32::INFINITY, f32::NEG_INFINITY, 2e12] {
         let loads = [Load { id: 0, value: 0.5 }, Load { id: 4, value }];
-        let refused = checked(&loads);
+        let refused = check_loads(&loads);
         assert!(
             matches!(refused, Err(Refused::Value { id: LoadId(4), .. })),
             "{value}: {refused:?}"
         );
     }
-    assert_eq!(checked(&cpu(0.5)).unwrap().len(), 1);
+    assert_eq!(check_loads(&cpu(0.5)).unwrap().len(), 1);
 }
 
 /// Fault: one failing monitor stopped the whole round, and monitors were asked one after
@@ -178,13 +178,13 @@ async fn a_monitor_that_hangs_or_lies_stops_nobody() {
             .await;
             let lm = start(quick()).await;
             for (object, name) in (0..4).zip(["a", "b", "c", "d"]) {
-                let (at, reference) = (Name::simple(name), application.reference(object));
+                let (at, reference) = (Name::from_id(name), application.reference(object));
                 assert!(lm.register_load_monitor(&at, reference).await.is_ok());
             }
             let counters = Arc::new(monitors::Counters::default());
-            let asking = tokio::spawn(monitors::pull(Arc::clone(&lm), Arc::clone(&counters)));
+            let asking = tokio::spawn(monitors::pull_loads(Arc::clone(&lm), Arc::clone(&counters)));
             let count = |what: &str| {
-                let totals = counters.totals();
+                let totals = counters.question_totals();
                 totals.iter().find(|(name, _)| *name == what).unwrap().1
             };
             // It is asked again and again while the first one hangs.
@@ -195,7 +195,7 @@ async fn a_monitor_that_hangs_or_lies_stops_nobody() {
             let load = |name: &str| {
                 let now = lm.manager().clock().now();
                 place(&lm, name)
-                    .load(LoadId::CPU, now)
+                    .last_load(LoadId::CPU, now)
                     .map(|load| load.value.get())
             };
             assert_eq!(
@@ -206,7 +206,7 @@ async fn a_monitor_that_hangs_or_lies_stops_nobody() {
             application.does(1, Does::Answer(cpu(0.75)));
             until(|| load("b") == Some(0.75)).await;
             // One that is gone is not asked any more.
-            assert!(lm.remove_load_monitor(&Name::simple("d")).await.is_ok());
+            assert!(lm.remove_load_monitor(&Name::from_id("d")).await.is_ok());
             let asked = application.calls(1).len();
             until(|| application.calls(1).len() > asked + 1).await;
             let before = application.calls(3).len();
@@ -226,14 +226,14 @@ async fn alerts_are_told_until_they_acknowledge_and_one_that_hangs_stops_nobody(
                 Application::start(vec![Does::Answer(Vec::new()), Does::Fail, Does::Hang]).await;
             let lm = start(quick()).await;
             for (object, name) in (0..3).zip(["a", "b", "c"]) {
-                let (at, reference) = (Name::simple(name), application.reference(object));
+                let (at, reference) = (Name::from_id(name), application.reference(object));
                 assert!(lm.register_load_alert(&at, reference).await.is_ok());
             }
             let alerts = Arc::new(Alerts::default());
             let (telling, service) = (Arc::clone(&alerts), Arc::clone(&lm));
             let telling = tokio::spawn(async move { telling.run(service).await });
             let acknowledged = |name: &str| {
-                let states = alerts.states();
+                let states = alerts.list_states();
                 states
                     .into_iter()
                     .find(|view| view.location == name)
@@ -274,8 +274,8 @@ async fn alerts_are_told_until_they_acknowledge_and_one_that_hangs_stops_nobody(
             until(|| !place(&lm, "c").is_shut()).await;
 
             // Another object at the same place knows nothing.
-            assert!(lm.remove_load_alert(&Name::simple("a")).await.is_ok());
-            let (at, reference) = (Name::simple("a"), application.reference(0));
+            assert!(lm.remove_load_alert(&Name::from_id("a")).await.is_ok());
+            let (at, reference) = (Name::from_id("a"), application.reference(0));
             assert!(lm.register_load_alert(&at, reference).await.is_ok());
             until(|| application.calls(0).len() == 4).await;
             assert_eq!(application.calls(0)[3], "disable_alert");
@@ -294,23 +294,23 @@ async fn c8_only_alerts_of_which_there_is_news_are_looked_at() {
             let lm = start(quick()).await;
             let name = |number: usize| format!("place{number}");
             for number in 0..MANY {
-                let (at, reference) = (Name::simple(&name(number)), application.reference(0));
+                let (at, reference) = (Name::from_id(&name(number)), application.reference(0));
                 assert!(lm.register_load_alert(&at, reference).await.is_ok());
             }
             let alerts = Arc::new(Alerts::default());
             let (telling, service) = (Arc::clone(&alerts), Arc::clone(&lm));
             let telling = tokio::spawn(async move { telling.run(service).await });
             until(|| {
-                let states = alerts.states();
+                let states = alerts.list_states();
                 states.len() == MANY && states.iter().all(|v| v.acknowledged == Some(false))
             })
             .await;
-            let before = alerts.counters().looks();
+            let before = alerts.counters().count_object_looks();
             // Time in which all of them would be looked at again and again if that were how.
             tokio::time::sleep(Duration::from_millis(100)).await;
             place(&lm, &name(7)).set_tell(Tell::On);
             until(|| acknowledged_by(&alerts, &name(7)) == Some(true)).await;
-            let looks = alerts.counters().looks() - before;
+            let looks = alerts.counters().count_object_looks() - before;
             assert!(looks < 20, "{looks} looks at {MANY} alerts for one of them");
             telling.abort();
         })
@@ -325,7 +325,7 @@ async fn alerts_are_told_again_after_off_and_on_c1() {
         .run_until(async {
             let application = Application::start(vec![Does::Hang]).await;
             let lm = start(quick()).await;
-            let (at, reference) = (Name::simple("a"), application.reference(0));
+            let (at, reference) = (Name::from_id("a"), application.reference(0));
             assert!(lm.register_load_alert(&at, reference).await.is_ok());
             let alerts = Arc::new(Alerts::default());
             let run = || {
@@ -350,6 +350,6 @@ async fn alerts_are_told_again_after_off_and_on_c1() {
 }
 
 fn acknowledged_by(alerts: &Alerts, name: &str) -> Option<bool> {
-    let mut states = alerts.states().into_iter();
+    let mut states = alerts.list_states().into_iter();
     states.find(|view| view.location == name)?.acknowledged
 }

@@ -188,7 +188,7 @@ impl Decision {
         };
         let request = Request {
             client: Some(client.address),
-            ..Request::at(now)
+            ..Request::at_time(now)
         };
         let advice = Advice::Member(member.id);
         // The decision has been taken.
@@ -208,7 +208,7 @@ impl Decision {
 /// # Errors
 ///
 /// Nobody may be used.
-pub async fn decide(
+pub async fn decide_by_custom(
     entry: &Entry,
     custom: &Arc<Custom>,
     client: &mut Client,
@@ -226,7 +226,7 @@ pub async fn decide(
             custom.complain(entry, &failure);
             let group = entry.handle.current.load_full();
             let advice = Some(Advice::Nobody(failure.name()));
-            let chosen = locator::choose(entry, &group, client, advice, custom.now())?;
+            let chosen = locator::choose_member(entry, &group, client, advice, custom.now())?;
             let (index, reference) = (chosen.index, Arc::clone(chosen.reference));
             let by = Answer::Fallback;
             Ok(Decision {
@@ -246,7 +246,7 @@ impl Custom {
     }
 
     /// Returns true unless the strategy did not answer the last time.
-    pub fn answers(&self) -> bool {
+    pub fn is_answering(&self) -> bool {
         lock(&self.health).silent.is_none()
     }
 
@@ -268,7 +268,7 @@ impl Custom {
     fn call(&self, operation: &'static str, write: impl FnOnce(&mut Writer)) -> Call<'_> {
         let timeout = self.common.settings().timeout;
         let deadline = tokio::time::Instant::now() + timeout;
-        Call::new(&self.ior, operation, deadline).arguments(write)
+        Call::new(&self.ior, operation, deadline).with_arguments(write)
     }
 
     /// Returns a call of an operation with a group and the load manager as arguments.
@@ -361,9 +361,9 @@ impl Custom {
             true => unusable("it has answered nil"),
             false => unusable("it has named an object that is not a member of the group"),
         })?;
-        let request = Request::at(self.now());
-        let view = group.view(&request);
-        match view.obstacle(index) {
+        let request = Request::at_time(self.now());
+        let view = group.view_for(&request);
+        match view.explain_obstacle(index) {
             Some(obstacle) => Err(Failure::Unusable(format!(
                 "it has named a member that gets no new clients ({obstacle})"
             ))),
@@ -417,7 +417,11 @@ impl Custom {
     /// Tells it to look at the loads of a group.
     async fn analyze(&self, group: &Ior) -> Result<(), Failure> {
         let call = self.call_about("analyze_loads", group);
-        self.common.orb.oneway(&call).await.map_err(Failure::Silent)
+        self.common
+            .orb
+            .call_oneway(&call)
+            .await
+            .map_err(Failure::Silent)
     }
 
     fn health(&self) -> MutexGuard<'_, Health> {
@@ -442,7 +446,7 @@ pub async fn follow_loads(directory: Arc<Directory>, clock: Clock) {
     let mut reported: HashMap<Ior, Arc<tokio::sync::Mutex<Reported>>> = HashMap::new();
     loop {
         rounds.tick().await;
-        let work = by_strategy(&directory.load());
+        let work = by_strategy(&directory.load_snapshot());
         reported.retain(|ior, _| work.contains_key(ior));
         for (ior, (custom, groups)) in work {
             let reported = Arc::clone(reported.entry(ior).or_default());
@@ -494,7 +498,7 @@ impl Reported {
             for Member { location, .. } in group.members() {
                 let name = location.name();
                 let before = self.loads.get(name).map_or(&[][..], Vec::as_slice);
-                let loads: Vec<_> = location.loads(now).collect();
+                let loads: Vec<_> = location.list_loads(now).collect();
                 let is_new = |load: &&load::Load| {
                     !load.expired
                         && now.since(load.at) <= max_age

@@ -120,11 +120,11 @@ impl Counters {
     /// Counts one.
     #[inline]
     pub fn count(&self, answer: Answer) {
-        self.0.add(answer as usize);
+        self.0.count_at(answer as usize);
     }
 
     /// Returns the number of requests by result.
-    pub fn totals(&self) -> [(Answer, u64); Answer::ALL.len()] {
+    pub fn answer_totals(&self) -> [(Answer, u64); Answer::ALL.len()] {
         let mut totals = self.0.totals().into_iter();
         Answer::ALL.map(|answer| (answer, totals.next().unwrap_or(0)))
     }
@@ -268,12 +268,12 @@ pub struct Directory {
 impl Directory {
     /// The groups as they are.
     #[inline]
-    pub fn load(&self) -> Guard<Arc<Snapshot>> {
+    pub fn load_snapshot(&self) -> Guard<Arc<Snapshot>> {
         self.current.load()
     }
 
     /// Goes on with these groups.
-    pub fn publish(&self, entries: impl IntoIterator<Item = Arc<Entry>>) {
+    pub fn publish_groups(&self, entries: impl IntoIterator<Item = Arc<Entry>>) {
         let mut snapshot = Snapshot::default();
         entries.into_iter().for_each(|entry| snapshot.insert(entry));
         self.current.store(Arc::new(snapshot));
@@ -281,7 +281,7 @@ impl Directory {
 
     /// Goes on without those groups of these ids, and with these in place of those with their
     /// ids. The others stay, and are not looked at. For one writer at a time.
-    pub fn change(&self, gone: &[u64], entries: impl IntoIterator<Item = Arc<Entry>>) {
+    pub fn change_groups(&self, gone: &[u64], entries: impl IntoIterator<Item = Arc<Entry>>) {
         let mut snapshot = Snapshot::clone(&self.current.load());
         gone.iter().for_each(|&id| snapshot.remove(id));
         entries.into_iter().for_each(|entry| snapshot.insert(entry));
@@ -319,7 +319,7 @@ pub(crate) mod tests {
 
     /// The reference of the member with that name.
     pub(crate) fn reference(name: &str) -> Arc<Reference> {
-        Arc::new(Reference::new(Ior::iiop(
+        Arc::new(Reference::new(Ior::new_iiop(
             "IDL:Test:1.0",
             name,
             4711,
@@ -329,7 +329,7 @@ pub(crate) mod tests {
 
     /// The reference of the group with that id.
     pub(crate) fn group_ior(id: u64) -> Ior {
-        Ior::iiop(
+        Ior::new_iiop(
             "IDL:Test:1.0",
             "127.0.0.1",
             2809,
@@ -347,17 +347,22 @@ pub(crate) mod tests {
     #[test]
     fn groups_are_found_by_id_and_by_name() {
         let directory = Directory::default();
-        assert!(directory.load().find(Key::Group(1)).is_none());
+        assert!(directory.load_snapshot().find(Key::Group(1)).is_none());
         let make = |id, name| entry(id, group(name, "random", &[], GroupSettings::default()));
-        directory.publish([make(1, "a"), make(7, "b")]);
-        let snapshot = directory.load();
+        directory.publish_groups([make(1, "a"), make(7, "b")]);
+        let snapshot = directory.load_snapshot();
         assert_eq!(snapshot.find(Key::Group(7)).unwrap().id, 7);
         assert_eq!(snapshot.find(Key::GroupName("a")).unwrap().id, 1);
         assert!(snapshot.find(Key::Group(2)).is_none());
         assert!(snapshot.find(Key::GroupName("c")).is_none());
         assert!(snapshot.find(Key::Manager).is_none());
-        directory.publish([make(7, "b")]);
-        assert!(directory.load().find(Key::GroupName("a")).is_none());
+        directory.publish_groups([make(7, "b")]);
+        assert!(
+            directory
+                .load_snapshot()
+                .find(Key::GroupName("a"))
+                .is_none()
+        );
     }
 
     #[test]
@@ -382,6 +387,6 @@ pub(crate) mod tests {
         let next = Entry::new(1, group_ior(1), handle, known, None, Some(&before));
         let group = next.handle.current.load();
         assert_eq!(host(&next, &group, 2).unwrap(), "host4");
-        assert_eq!(next.counters.totals()[3], (Answer::Transient, 1));
+        assert_eq!(next.counters.answer_totals()[3], (Answer::Transient, 1));
     }
 }

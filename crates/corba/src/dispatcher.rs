@@ -105,7 +105,7 @@ impl<O> Dispatcher<O> {
     }
 
     /// Answers by that right only: clients get TRANSIENT when it has ended.
-    pub fn under(mut self, tenure: Option<Arc<Tenure>>) -> Self {
+    pub fn with_tenure(mut self, tenure: Option<Arc<Tenure>>) -> Self {
         self.tenure = tenure;
         self
     }
@@ -124,7 +124,7 @@ impl<O: Objects> Service for Dispatcher<O> {
         let address = peer.ip().to_canonical();
         Session {
             locator: Client::new(address, fastrand::Rng::new()),
-            relay: self.relay.client(address),
+            relay: self.relay.add_client(address),
         }
     }
 
@@ -135,16 +135,16 @@ impl<O: Objects> Service for Dispatcher<O> {
         out: &Out<'_>,
     ) -> Result<(), GiopError> {
         let (version, endian) = (message.header.version, message.header.endian);
-        match message.content()? {
+        match message.read_content()? {
             Content::Request(request) => {
                 let reply_to = ReplyTo::of_request(&request, version, endian);
                 if !may_serve(&self.tenure, self.clock) {
                     if let Some(reply_to) = reply_to {
-                        out.write(|out| reply_to.refuse(not_owner(), out));
+                        out.write(|out| reply_to.write_exception(not_owner(), out));
                     }
                     return Ok(());
                 }
-                let Some(key) = request.target.key() else {
+                let Some(key) = request.target.object_key() else {
                     ask_for_key(reply_to, out);
                     return Ok(());
                 };
@@ -167,15 +167,17 @@ impl<O: Objects> Service for Dispatcher<O> {
             Content::LocateRequest(request) => {
                 let reply_to = ReplyTo::of_locate(&request, version, endian);
                 if !may_serve(&self.tenure, self.clock) {
-                    out.write(|out| reply_to.refuse(not_owner(), out));
+                    out.write(|out| reply_to.write_exception(not_owner(), out));
                     return Ok(());
                 }
-                let Some(key) = request.target.key() else {
+                let Some(key) = request.target.object_key() else {
                     ask_for_key(Some(reply_to), out);
                     return Ok(());
                 };
                 match Key::parse(key) {
-                    Some(Key::Manager | Key::Strategy(_)) => out.write(|out| reply_to.here(out)),
+                    Some(Key::Manager | Key::Strategy(_)) => {
+                        out.write(|out| reply_to.write_object_here(out))
+                    }
                     key => self.ask_group(key, None, Some(reply_to), session, out),
                 }
             }
@@ -197,7 +199,7 @@ impl<O: Objects> Dispatcher<O> {
         client: IpAddr,
         out: &Out<'_>,
     ) {
-        let later = out.later();
+        let later = out.defer_answer();
         let (clock, said) = (self.clock, Rc::clone(&self.said));
         let counters = Arc::clone(&self.counters);
         tokio::task::spawn_local(async move {
@@ -214,7 +216,7 @@ impl<O: Objects> Dispatcher<O> {
                 }
             }
             if let Some(reply_to) = reply_to {
-                later.write(|out| reply_to.answer(&outcome, out));
+                later.write(|out| reply_to.write_outcome(&outcome, out));
             }
         });
     }
@@ -222,26 +224,26 @@ impl<O: Objects> Dispatcher<O> {
     /// Answers a client that has to wait until the load alerts that are on let it go.
     #[cold]
     fn lead_later(&self, entry: &Arc<Entry>, reply_to: ReplyTo, mut client: Client, out: &Out<'_>) {
-        let (entry, later) = (Arc::clone(entry), out.later());
+        let (entry, later) = (Arc::clone(entry), out.defer_answer());
         let (clock, queues) = (self.clock, Rc::clone(&self.queues));
         let tenure = self.tenure.clone();
         tokio::task::spawn_local(async move {
-            let queue = queues.of(&entry);
+            let queue = queues.queue_for(&entry);
             // Waiting has an end: see `Advice::LONGEST`.
             while !later.is_gone() {
                 if !may_serve(&tenure, clock) {
-                    later.write(|out| reply_to.refuse(not_owner(), out));
+                    later.write(|out| reply_to.write_exception(not_owner(), out));
                     return;
                 }
-                let (seen, now) = (queue.news(), clock.now());
-                queues.look();
-                let answered =
-                    later.write(|out| locator::answer(&entry, &mut client, now, reply_to, out));
+                let (seen, now) = (queue.news_count(), clock.now());
+                queues.count_look();
+                let answered = later
+                    .write(|out| locator::answer_request(&entry, &mut client, now, reply_to, out));
                 if answered != Some(false) {
                     return;
                 }
                 let most = client.trails.longest_wait(entry.id, now);
-                queue.wait(seen, most.max(LEAST_WAIT)).await;
+                queue.wait_for_news(seen, most.max(LEAST_WAIT)).await;
             }
         });
     }
@@ -255,7 +257,7 @@ impl<O: Objects> Dispatcher<O> {
         client: &mut Client,
         out: &Out<'_>,
     ) {
-        let (entry, custom, later) = (Arc::clone(entry), Arc::clone(custom), out.later());
+        let (entry, custom, later) = (Arc::clone(entry), Arc::clone(custom), out.defer_answer());
         let (clock, queues) = (self.clock, Rc::clone(&self.queues));
         let mut client = client.fork();
         let tenure = self.tenure.clone();
@@ -264,17 +266,19 @@ impl<O: Objects> Dispatcher<O> {
             let mut queue: Option<Rc<WaitQueue>> = None;
             while !later.is_gone() {
                 if !may_serve(&tenure, clock) {
-                    later.write(|out| reply_to.refuse(not_owner(), out));
+                    later.write(|out| reply_to.write_exception(not_owner(), out));
                     return;
                 }
-                let seen = queue.as_ref().map(|queue| queue.news());
+                let seen = queue.as_ref().map(|queue| queue.news_count());
                 let group = entry.handle.current.load_full();
-                let waits = match locator::advised(&entry, &group, &client, clock.now()) {
+                let waits = match locator::decide_by_alerts(&entry, &group, &client, clock.now()) {
                     Some(Decision::Wait) => true,
                     Some(Decision::Go(chosen)) => {
                         let by = Answer::Forwarded;
                         later.write(|out| {
-                            locator::send(&entry, &group, chosen, by, &client, reply_to, out);
+                            locator::forward_client(
+                                &entry, &group, chosen, by, &client, reply_to, out,
+                            );
                         });
                         return;
                     }
@@ -285,7 +289,7 @@ impl<O: Objects> Dispatcher<O> {
                     None => false,
                 };
                 if !waits {
-                    let decided = custom::decide(&entry, &custom, &mut client).await;
+                    let decided = custom::decide_by_custom(&entry, &custom, &mut client).await;
                     let must_wait = decided.as_ref().is_ok_and(|decision| {
                         let (group, chosen) = (&decision.group, decision.chosen());
                         locator::must_wait(&entry, group, chosen, &client, clock.now())
@@ -295,21 +299,23 @@ impl<O: Objects> Dispatcher<O> {
                             Ok(decision) => {
                                 let (group, chosen) = (&decision.group, decision.chosen());
                                 let by = decision.by;
-                                locator::send(&entry, group, chosen, by, &client, reply_to, out);
+                                locator::forward_client(
+                                    &entry, group, chosen, by, &client, reply_to, out,
+                                );
                             }
-                            Err(_) => locator::refuse(&entry, reply_to, out),
+                            Err(_) => locator::refuse_client(&entry, reply_to, out),
                         });
                         return;
                     }
                 }
-                queues.look();
+                queues.count_look();
                 match (&queue, seen) {
                     (Some(queue), Some(seen)) => {
                         let most = client.trails.longest_wait(entry.id, clock.now());
-                        queue.wait(seen, most.max(LEAST_WAIT)).await;
+                        queue.wait_for_news(seen, most.max(LEAST_WAIT)).await;
                     }
                     // Something may have changed before one could hear of it.
-                    _ => queue = Some(queues.of(&entry)),
+                    _ => queue = Some(queues.queue_for(&entry)),
                 }
             }
         });
@@ -325,11 +331,11 @@ impl<O: Objects> Dispatcher<O> {
         session: &mut Session,
         out: &Out<'_>,
     ) {
-        let snapshot = self.directory.load();
+        let snapshot = self.directory.load_snapshot();
         let Some(entry) = key.and_then(|key| snapshot.find(key)) else {
             count(&self.counters.unknown);
             if let Some(reply_to) = reply_to {
-                out.write(|out| reply_to.refuse(not_here(), out));
+                out.write(|out| reply_to.write_exception(not_here(), out));
             }
             return;
         };
@@ -342,9 +348,9 @@ impl<O: Objects> Dispatcher<O> {
             }
             return match (request, reply_to) {
                 (Some((message, request)), _) => {
-                    session.relay.request(entry, message, request, out);
+                    session.relay.relay_request(entry, message, request, out);
                 }
-                (None, Some(reply_to)) => out.write(|out| reply_to.here(out)),
+                (None, Some(reply_to)) => out.write(|out| reply_to.write_object_here(out)),
                 (None, None) => {}
             };
         };
@@ -352,7 +358,7 @@ impl<O: Objects> Dispatcher<O> {
             None => {
                 let now = self.clock.now();
                 let client = &mut session.locator;
-                if !out.write(|out| locator::answer(entry, client, now, reply_to, out)) {
+                if !out.write(|out| locator::answer_request(entry, client, now, reply_to, out)) {
                     self.lead_later(entry, reply_to, client.fork(), out);
                 }
             }
@@ -368,7 +374,7 @@ impl<O: Objects> Dispatcher<O> {
 fn may_serve(tenure: &Option<Arc<Tenure>>, clock: Clock) -> bool {
     tenure
         .as_ref()
-        .is_none_or(|tenure| tenure.holds(clock.now()))
+        .is_none_or(|tenure| tenure.holds_at(clock.now()))
 }
 
 /// The exception of a balancer that is not the load manager any more: another one is, or will be.
@@ -385,7 +391,7 @@ fn ask_for_key(reply_to: Option<ReplyTo>, out: &Out<'_>) {
 /// Returns the exception for keys that name nothing: the client may forget the reference. The minor
 /// code is the OMG's for an object adapter that is not there.
 fn not_here() -> SystemException {
-    SystemException::new(Kind::ObjectNotExist).minor(OMG_MINOR | 2)
+    SystemException::new(Kind::ObjectNotExist).with_minor(OMG_MINOR | 2)
 }
 
 #[cfg(test)]

@@ -133,7 +133,7 @@ impl UserException {
     pub fn read(reader: &mut Reader<'_>) -> Result<Option<Self>, CdrError> {
         use UserException::*;
         let id = reader.read_string("repository id of an exception")?;
-        let name = match interfaces::local(&id) {
+        let name = match interfaces::strip_id_prefix(&id) {
             Some(name) => name,
             None => id
                 .strip_prefix("IDL:omg.org/PortableGroup/")
@@ -187,7 +187,7 @@ mod tests {
             UnsupportedProperty(property.clone()),
             InvalidProperty(property.clone()),
             NoFactory {
-                the_location: Name::simple("host1"),
+                the_location: Name::from_id("host1"),
                 type_id: "IDL:Stock:1.0".into(),
             },
             InvalidCriteria(vec![property.clone()]),
@@ -213,7 +213,7 @@ mod tests {
                 let mut reader = Reader::new(&bytes, Endian::Big);
                 let read = UserException::read(&mut reader).unwrap();
                 assert_eq!(read.as_ref(), Some(&exception));
-                assert_eq!(reader.remaining(), 0);
+                assert_eq!(reader.remaining_bytes(), 0);
             }
         }
         let mut writer = Writer::new(Endian::Big);

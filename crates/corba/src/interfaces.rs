@@ -83,11 +83,12 @@ pub fn load_balancing_id(prefix: &str, name: &str) -> String {
 /// Returns true if both repository ids name the same interface: `CosLoadBalancing` goes by more
 /// than one prefix.
 pub fn same_id(one: &str, other: &str) -> bool {
-    one == other || matches!((local(one), local(other)), (Some(one), Some(other)) if one == other)
+    one == other
+        || matches!((strip_id_prefix(one), strip_id_prefix(other)), (Some(one), Some(other)) if one == other)
 }
 
 /// Returns the part after the prefix in a repository id of `CosLoadBalancing`.
-pub(crate) fn local(id: &str) -> Option<&str> {
+pub(crate) fn strip_id_prefix(id: &str) -> Option<&str> {
     let id = id.strip_prefix("IDL:")?;
     let mut ids = PREFIXES
         .iter()

@@ -107,7 +107,7 @@ pub struct Chosen<'a> {
 ///
 /// Nobody may be used: [`nobody`] is what the client is told.
 #[inline]
-pub fn choose<'a>(
+pub fn choose_member<'a>(
     entry: &'a Entry,
     group: &Group,
     client: &mut Client,
@@ -120,10 +120,10 @@ pub fn choose<'a>(
         let request = Request {
             client: Some(client.address),
             tried,
-            ..Request::at(now)
+            ..Request::at_time(now)
         };
         let index = match advice {
-            None => group.choose(&request, &mut client.rng)?,
+            None => group.choose_member(&request, &mut client.rng)?,
             Some(advice) => group.choose_advised(&request, advice, &mut client.rng)?,
         };
         if let Some(reference) = entry.member(group, index) {
@@ -147,16 +147,16 @@ pub fn choose<'a>(
 ///
 /// As with [`choose`].
 #[inline]
-pub fn decide<'a>(
+pub fn decide_for_client<'a>(
     entry: &'a Entry,
     group: &Group,
     client: &mut Client,
     now: Instant,
 ) -> Result<Decision<'a>, PickError> {
-    if let Some(decision) = advised(entry, group, client, now) {
+    if let Some(decision) = decide_by_alerts(entry, group, client, now) {
         return Ok(decision);
     }
-    let chosen = choose(entry, group, client, None, now)?;
+    let chosen = choose_member(entry, group, client, None, now)?;
     match must_wait(entry, group, chosen, client, now) {
         true => Ok(Decision::Wait),
         false => Ok(Decision::Go(chosen)),
@@ -166,7 +166,7 @@ pub fn decide<'a>(
 /// Returns the decision that load alerts make about a client; `None` if they leave it to the
 /// strategy.
 #[inline]
-pub fn advised<'a>(
+pub fn decide_by_alerts<'a>(
     entry: &'a Entry,
     group: &Group,
     client: &Client,
@@ -177,7 +177,7 @@ pub fn advised<'a>(
     }
     let advice = client
         .trails
-        .with(entry.id, |trail| trail.advise(group, now));
+        .with(entry.id, |trail| trail.advise_client(group, now));
     let chosen = |index| {
         let reference = entry.member(group, index)?;
         Some(Chosen { index, reference })
@@ -203,9 +203,9 @@ pub fn must_wait(
     member.is_some_and(|member| {
         // The trail is looked up only where it is needed.
         member.location.is_shut()
-            && client
-                .trails
-                .with(entry.id, |trail| trail.knocks(&member.location, now))
+            && client.trails.with(entry.id, |trail| {
+                trail.must_ask_later(&member.location, now)
+            })
     })
 }
 
@@ -213,7 +213,7 @@ pub fn must_wait(
 /// the client has to wait, and is to be asked about again.
 #[inline]
 #[must_use]
-pub fn answer(
+pub fn answer_request(
     entry: &Entry,
     client: &mut Client,
     now: Instant,
@@ -221,10 +221,10 @@ pub fn answer(
     out: &mut Vec<u8>,
 ) -> bool {
     let group = entry.handle.current.load();
-    match decide(entry, &group, client, now) {
+    match decide_for_client(entry, &group, client, now) {
         Ok(Decision::Wait) => return false,
         Ok(Decision::Go(chosen)) => {
-            send(
+            forward_client(
                 entry,
                 &group,
                 chosen,
@@ -237,14 +237,14 @@ pub fn answer(
         Ok(Decision::Back(chosen)) => {
             send_back(entry, chosen, reply_to, out);
         }
-        Err(_) => refuse(entry, reply_to, out),
+        Err(_) => refuse_client(entry, reply_to, out),
     }
     true
 }
 
 /// Sends a client to the member that was chosen, and counts it there.
 #[inline]
-pub fn send(
+pub fn forward_client(
     entry: &Entry,
     group: &Group,
     chosen: Chosen<'_>,
@@ -253,8 +253,8 @@ pub fn send(
     reply_to: ReplyTo,
     out: &mut Vec<u8>,
 ) {
-    reply_to.forward(chosen.reference.bytes(reply_to.endian), out);
-    group.assign(chosen.index, stay(group.settings()));
+    reply_to.write_forward(chosen.reference.bytes(reply_to.endian), out);
+    group.assign_client(chosen.index, expected_stay(group.settings()));
     if group.settings().alert.pulses {
         let leads = |trail: &mut Trail| trail.leads_to(group, chosen.index);
         client.trails.with(entry.id, leads);
@@ -264,13 +264,13 @@ pub fn send(
 
 /// Sends a client back to the member where it was.
 pub fn send_back(entry: &Entry, chosen: Chosen<'_>, reply_to: ReplyTo, out: &mut Vec<u8>) {
-    reply_to.forward(chosen.reference.bytes(reply_to.endian), out);
+    reply_to.write_forward(chosen.reference.bytes(reply_to.endian), out);
     entry.counters.count(Answer::Forwarded);
 }
 
 /// Tells a client that nobody can take it now.
-pub fn refuse(entry: &Entry, reply_to: ReplyTo, out: &mut Vec<u8>) {
-    reply_to.refuse(nobody(entry), out);
+pub fn refuse_client(entry: &Entry, reply_to: ReplyTo, out: &mut Vec<u8>) {
+    reply_to.write_exception(no_member_exception(entry), out);
     entry.counters.count(Answer::Transient);
 }
 
@@ -281,10 +281,10 @@ pub fn refuse(entry: &Entry, reply_to: ReplyTo, out: &mut Vec<u8>) {
 ///
 /// [`WhenEmpty`]: evenkeel_config::WhenEmpty
 #[cold]
-pub fn nobody(entry: &Entry) -> SystemException {
+pub fn no_member_exception(entry: &Entry) -> SystemException {
     let group = entry.handle.current.load();
     let mut members = group.members().iter();
-    let is_empty = members.all(|member| member.slot.has(Reason::Dead));
+    let is_empty = members.all(|member| member.slot.has_reason(Reason::Dead));
     match is_empty && entry.ends_when_empty.load(Ordering::Relaxed) {
         true => SystemException::new(Kind::ObjectNotExist),
         false => SystemException::new(Kind::Transient),
@@ -292,14 +292,14 @@ pub fn nobody(entry: &Entry) -> SystemException {
 }
 
 /// Time that a forwarded client will probably stay at its member. The cost of one client is
-/// estimated from it until the next report ([`Group::assign`]).
+/// estimated from it until the next report ([`Group::assign_client_client`]).
 ///
 /// Per session, and on demand with feedback, a binding has no end that anybody could know
 /// of: until the client's program ends, or the member sheds it. The interval after which a
 /// binding without feedback ends is then taken as well: a client is there for about a
 /// minute, unless the group says otherwise.
 #[inline]
-pub fn stay(settings: &GroupSettings) -> Duration {
+pub fn expected_stay(settings: &GroupSettings) -> Duration {
     match settings.granularity {
         // The next request comes here again.
         Granularity::PerRequest => Duration::ZERO,
@@ -337,14 +337,14 @@ mod tests {
 
     fn ask(entry: &Entry, client: &mut Client, reply_to: ReplyTo) -> Vec<u8> {
         let mut out = Vec::new();
-        assert!(answer(entry, client, NOW, reply_to, &mut out));
+        assert!(answer_request(entry, client, NOW, reply_to, &mut out));
         out
     }
 
     /// The host of the member that an answer sends to.
     fn host(answer: &[u8]) -> Option<String> {
-        let message = Message::whole(answer).unwrap();
-        let body = match message.content().unwrap() {
+        let message = Message::from_whole(answer).unwrap();
+        let body = match message.read_content().unwrap() {
             Content::Reply(reply) if reply.status == ReplyStatus::LocationForward => reply.body,
             Content::LocateReply(reply) if reply.status == LocateStatus::ObjectForward => {
                 reply.body
@@ -371,7 +371,7 @@ mod tests {
                     Endian::Little => value.to_le_bytes(),
                 };
                 let mut expected = vec![b'G', b'I', b'O', b'P', 1, version.minor()];
-                expected.extend([endian.flag(), 1]);
+                expected.extend([endian.byte_order_flag(), 1]);
                 expected.extend(long(12 + bytes.len() as u32));
                 match version {
                     Version::V1_2 => [0x0a0b_0c0d, 3, 0].map(|v| expected.extend(long(v))),
@@ -385,7 +385,7 @@ mod tests {
                 assert_eq!(reply[20..], *bytes);
             }
         }
-        assert_eq!(entry.counters.totals()[0], (Answer::Forwarded, 12));
+        assert_eq!(entry.counters.answer_totals()[0], (Answer::Forwarded, 12));
         assert_eq!(group.members()[0].slot.record().assigned(), 12);
     }
 
@@ -408,8 +408,8 @@ mod tests {
         assert_eq!(host(&ask(&entry, &mut client, reply_to)).unwrap(), "host2");
         group.members()[1].slot.set(Reason::Maintenance, true);
         let refused = ask(&entry, &mut client, reply_to);
-        let message = Message::whole(&refused).unwrap();
-        let Content::Reply(reply) = message.content().unwrap() else {
+        let message = Message::from_whole(&refused).unwrap();
+        let Content::Reply(reply) = message.read_content().unwrap() else {
             panic!("{message:?}");
         };
         assert_eq!(reply.status, ReplyStatus::SystemException);
@@ -419,14 +419,14 @@ mod tests {
             exception.to_string(),
             "CORBA::TRANSIENT (minor 0, completed NO)"
         );
-        assert_eq!(entry.counters.totals()[3], (Answer::Transient, 1));
+        assert_eq!(entry.counters.answer_totals()[3], (Answer::Transient, 1));
     }
 
     #[test]
     fn a_group_in_which_nobody_is_left_says_what_is_configured_t6() {
         let entry = entry(1, group("g", "random", &[1, 2], GroupSettings::default()));
         let group = entry.handle.current.load_full();
-        let kind = || nobody(&entry).kind;
+        let kind = || no_member_exception(&entry).kind;
         entry.ends_when_empty.store(true, Ordering::Relaxed);
         // They may be back soon.
         for member in group.members() {

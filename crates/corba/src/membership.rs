@@ -128,7 +128,7 @@ struct Record {
 impl Membership {
     /// Returns the steps that are due. Call it at least every second or so, and after
     /// [`Membership::made`] and [`Membership::not_made`].
-    pub fn step(
+    pub fn next_actions(
         &mut self,
         now: Instant,
         desired: &Desired<'_>,
@@ -149,7 +149,7 @@ impl Membership {
             // If it is back, the group may need it.
             actions.push(Action::Resume(location));
         }
-        let drained = self.going().map(str::to_owned);
+        let drained = self.departing_location().map(str::to_owned);
         let serving: Vec<_> = members
             .iter()
             .filter(|m| m.health == Health::Alive && Some(m.location) != drained.as_deref())
@@ -204,7 +204,7 @@ impl Membership {
     }
 
     /// The factory there has made a member.
-    pub fn made(&mut self, location: &str) {
+    pub fn member_made(&mut self, location: &str) {
         if let Some(of) = self.factories.get_mut(location) {
             of.making = false;
         }
@@ -228,7 +228,7 @@ impl Membership {
     }
 
     /// The location of the member that gets no new clients because it is to go.
-    pub fn going(&self) -> Option<&str> {
+    pub fn departing_location(&self) -> Option<&str> {
         self.draining.as_ref().map(|(location, _)| &**location)
     }
 

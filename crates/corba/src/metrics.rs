@@ -7,53 +7,53 @@ use evenkeel_manager::exposition::{Exposition, Type};
 use crate::subsystem::Corba;
 
 /// Writes the metrics of the CORBA service about clients and strategies.
-pub(crate) fn families(out: &mut Exposition, corba: &Corba) {
+pub(crate) fn write_families(out: &mut Exposition, corba: &Corba) {
     let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
     let groups = corba.load_manager().map(|service| {
-        let snapshot = service.directory().load();
+        let snapshot = service.directory().load_snapshot();
         let mut groups: Vec<_> = snapshot.groups().cloned().collect();
         groups.sort_by_key(|entry| entry.id);
         groups
     });
     let groups = groups.unwrap_or_default();
-    if let Some(standby) = corba.standby() {
-        out.family(
+    if let Some(standby) = corba.standby_status() {
+        out.begin_family(
             "evenkeel_corba_owner",
             Type::Gauge,
             "1 while this balancer is the load manager, 0 while it stands by.",
         );
-        out.sample(&[], f64::from(u8::from(standby.is_owner)));
-        out.family(
+        out.add_sample(&[], f64::from(u8::from(standby.is_owner)));
+        out.begin_family(
             "evenkeel_corba_takeovers_total",
             Type::Counter,
             "How often this balancer has become the load manager.",
         );
-        out.sample(&[], standby.takeovers as f64);
+        out.add_sample(&[], standby.takeovers as f64);
     }
-    out.family(
+    out.begin_family(
         "evenkeel_corba_bindings_total",
         Type::Counter,
         "Requests to object groups whose clients are forwarded, by result.",
     );
     for entry in &groups {
         let name = entry.name();
-        for (answer, count) in entry.counters.totals() {
+        for (answer, count) in entry.counters.answer_totals() {
             let labels = [("group", &*name), ("result", answer.name())];
-            out.sample(&labels, count as f64);
+            out.add_sample(&labels, count as f64);
         }
     }
-    out.family(
+    out.begin_family(
         "evenkeel_corba_custom_strategy_up",
         Type::Gauge,
         "1 if a group's custom strategy answers, 0 if the group's own strategy decides instead.",
     );
     for entry in &groups {
         if let Some(custom) = &entry.custom {
-            let up = f64::from(u8::from(custom.answers()));
-            out.sample(&[("group", &*entry.name())], up);
+            let up = f64::from(u8::from(custom.is_answering()));
+            out.add_sample(&[("group", &*entry.name())], up);
         }
     }
-    out.family(
+    out.begin_family(
         "evenkeel_corba_custom_strategy_failures_total",
         Type::Counter,
         "How often a group's custom strategy stopped answering, and its unusable answers.",
@@ -62,11 +62,11 @@ pub(crate) fn families(out: &mut Exposition, corba: &Corba) {
         if let Some(custom) = &entry.custom {
             let (name, (silent, unusable)) = (entry.name(), custom.failures());
             for (reason, count) in [("silent", silent), ("unusable", unusable)] {
-                out.sample(&[("group", &*name), ("reason", reason)], count as f64);
+                out.add_sample(&[("group", &*name), ("reason", reason)], count as f64);
             }
         }
     }
-    out.family(
+    out.begin_family(
         "evenkeel_corba_calls_total",
         Type::Counter,
         "Requests that were not for a group, by target.",
@@ -77,29 +77,29 @@ pub(crate) fn families(out: &mut Exposition, corba: &Corba) {
         ("strategy", &counters.strategies),
         ("unknown", &counters.unknown),
     ] {
-        out.sample(&[("target", target)], read(counter));
+        out.add_sample(&[("target", target)], read(counter));
     }
-    out.family(
+    out.begin_family(
         "evenkeel_corba_refused_total",
         Type::Counter,
         "Requests to the load manager and to strategies that were refused unread, by reason.",
     );
-    out.sample(&[("reason", "costly")], read(&counters.costly));
-    out.family(
+    out.add_sample(&[("reason", "costly")], read(&counters.costly));
+    out.begin_family(
         "evenkeel_corba_relayed_total",
         Type::Counter,
         "Requests of the relay: passed on, sent again, refused, not answered in time.",
     );
-    let relayed = corba.relayed();
+    let relayed = corba.relay_counters();
     for (event, counter) in [
         ("request", &relayed.requests),
         ("again", &relayed.again),
         ("failed", &relayed.failed),
         ("timeout", &relayed.timeouts),
     ] {
-        out.sample(&[("event", event)], read(counter));
+        out.add_sample(&[("event", event)], read(counter));
     }
-    out.family(
+    out.begin_family(
         "evenkeel_corba_connections",
         Type::Gauge,
         "Open connections: of clients, and of the relay to members.",
@@ -109,6 +109,6 @@ pub(crate) fn families(out: &mut Exposition, corba: &Corba) {
         .map_or(0, |server| server.counters().open.load(Ordering::Relaxed));
     let members = relayed.open.load(Ordering::Relaxed);
     for (side, open) in [("clients", clients), ("members", members)] {
-        out.sample(&[("side", side)], open as f64);
+        out.add_sample(&[("side", side)], open as f64);
     }
 }

@@ -59,7 +59,7 @@ pub enum Refused {
 /// See [`Refused`].
 ///
 /// [`Location::report_all`]: evenkeel_core::load::Location::report_all
-pub fn checked(loads: &[Load]) -> Result<Vec<(LoadId, LoadValue)>, Refused> {
+pub fn check_loads(loads: &[Load]) -> Result<Vec<(LoadId, LoadValue)>, Refused> {
     if loads.is_empty() {
         return Err(Refused::Empty);
     }
@@ -90,7 +90,7 @@ pub struct Counters {
 
 impl Counters {
     /// By what came of a question.
-    pub fn totals(&self) -> [(&'static str, u64); 6] {
+    pub fn question_totals(&self) -> [(&'static str, u64); 6] {
         let get = |counter: &AtomicU64| counter.load(Ordering::Relaxed);
         [
             ("answered", get(&self.answered)),
@@ -125,8 +125,8 @@ enum Failure {
 }
 
 /// Asks the registered monitors of `service` as long as it is polled.
-pub async fn pull(service: Arc<LoadManager>, counters: Arc<Counters>) {
-    let mut states = service.states();
+pub async fn pull_loads(service: Arc<LoadManager>, counters: Arc<Counters>) {
+    let mut states = service.watch_states();
     let mut asking: HashMap<String, AbortHandle> = HashMap::new();
     let mut tasks = JoinSet::new();
     let mut known = OrdMap::new();
@@ -205,10 +205,10 @@ impl Asker {
         let call = Call::new(&self.monitor, GET_LOADS, deadline);
         let body = self.service.client().call(&call).await?;
         let loads = Vec::<Load>::read(&mut body.reader()).map_err(CallError::from)?;
-        let loads = checked(&loads)?;
+        let loads = check_loads(&loads)?;
         let manager = self.service.manager();
         // It is held as long as the monitor is registered.
-        if let Some(location) = manager.location(&self.location) {
+        if let Some(location) = manager.find_location(&self.location) {
             let now = manager.clock().now();
             if let Some((first, _)) = loads.first() {
                 location.lead_with(*first);

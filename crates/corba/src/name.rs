@@ -34,7 +34,7 @@ pub struct NameError(pub String);
 
 impl Name {
     /// A name of one component without a kind.
-    pub fn simple(id: &str) -> Name {
+    pub fn from_id(id: &str) -> Name {
         Name(vec![NameComponent {
             id: id.into(),
             kind: String::new(),

@@ -159,7 +159,7 @@ impl PropertySet {
     /// About how many bytes were given for it.
     pub fn size(&self) -> usize {
         let others = self.others.iter();
-        let others = others.map(|(name, any)| name.to_string().len() + any.size());
+        let others = others.map(|(name, any)| name.to_string().len() + any.encoded_size());
         let known = self.entries.values().map(|entry| entry.size);
         known.chain(others).sum()
     }
@@ -197,7 +197,7 @@ impl PropertySet {
             let entry = Entry {
                 any: property.val.clone(),
                 value: understand(id, property)?,
-                size: property.val.size(),
+                size: property.val.encoded_size(),
             };
             if set.entries.insert(id, entry).is_some() {
                 return Err(UserException::InvalidProperty(property.clone()));
@@ -265,7 +265,11 @@ impl PropertySet {
 ///
 /// The property [`STRATEGY`] is not among them: which object that is only the service
 /// knows.
-pub fn merged(group: &PropertySet, of_type: &PropertySet, default: &PropertySet) -> Properties {
+pub fn merge_properties(
+    group: &PropertySet,
+    of_type: &PropertySet,
+    default: &PropertySet,
+) -> Properties {
     let (mut entries, mut others) = (BTreeMap::new(), BTreeMap::new());
     for set in [default, of_type, group] {
         if overrides_custom(set) {
@@ -313,7 +317,7 @@ pub struct EffectiveSettings {
 
 impl EffectiveSettings {
     /// Writes into `config` what the properties say.
-    pub fn apply(&self, config: &mut GroupConfig) {
+    pub fn apply_to(&self, config: &mut GroupConfig) {
         fn put<T: Clone>(value: &Option<T>, into: &mut T) {
             if let Some(value) = value {
                 into.clone_from(value);
@@ -340,7 +344,7 @@ impl EffectiveSettings {
 /// built-in one, which is then used while the custom one does not answer (unless
 /// `org.evenkeel.Fallback` names another). So a group that names a built-in strategy does
 /// not get the custom one of its type.
-pub fn effective(
+pub fn effective_settings(
     group: &PropertySet,
     of_type: &PropertySet,
     default: &PropertySet,
@@ -408,7 +412,7 @@ fn listed<'a>(
     others: impl Iterator<Item = (&'a Name, &'a Any)>,
 ) -> Properties {
     let entries = entries.map(|(&id, entry)| Property {
-        nam: Name::simple(name_of(id)),
+        nam: Name::from_id(name_of(id)),
         val: entry.any.clone(),
     });
     let others = others.map(|(name, any)| Property {
@@ -461,7 +465,7 @@ fn understand(id: PropertyId, property: &Property) -> Result<Value, UserExceptio
         // The load manager's own.
         PropertyId::Strategy => None,
         PropertyId::CustomStrategy => any
-            .reference()
+            .as_reference()
             .filter(|ior| !ior.is_nil())
             .map(Value::Custom),
         PropertyId::Fallback => value_of::<String>(any)
@@ -558,7 +562,7 @@ impl<'de> Deserialize<'de> for PropertySet {
             })?;
             let nam = match other {
                 true => name.parse().map_err(D::Error::custom)?,
-                false => Name::simple(&name),
+                false => Name::from_id(&name),
             };
             if !other && id_of(&nam).is_none() {
                 return Err(D::Error::custom(format!("property {name} is not known")));

@@ -189,7 +189,7 @@ impl Relay {
     }
 
     /// A client has connected from `address`.
-    pub fn client(self: &Rc<Self>, address: IpAddr) -> Client {
+    pub fn add_client(self: &Rc<Self>, address: IpAddr) -> Client {
         let id = self.next_client.get();
         self.next_client.set(id.wrapping_add(1));
         Client {
@@ -217,14 +217,14 @@ impl Relay {
             let request = group::Request {
                 client: Some(job.address),
                 tried: job.tried.ids(),
-                ..group::Request::at(now)
+                ..group::Request::at_time(now)
             };
             let ticket = group.pick(&request, &mut self.rng.borrow_mut()).ok()?;
-            let index = ticket.index();
+            let index = ticket.member_index();
             let member = group.members().get(index)?;
             if let Some(reference) = entry.member(&group, index) {
                 job.bound = Some((member.id, ticket));
-                return Some(self.member(member.id, reference));
+                return Some(self.member_for(member.id, reference));
             }
             // It has just joined or left, and is passed over.
             if !job.tried.add(member.id) {
@@ -243,7 +243,7 @@ impl Relay {
         let member = match bound {
             Some((member, ticket)) => {
                 job.bound = Some((member.id, ticket));
-                Some(self.member(member.id, &decision.reference))
+                Some(self.member_for(member.id, &decision.reference))
             }
             // It is at its limit.
             None => self.pick(&mut job, now),
@@ -295,11 +295,11 @@ impl Relay {
         // The job moves on while its message is read.
         let bytes = std::mem::take(&mut job.message);
         let joints = std::mem::take(&mut job.joints);
-        let message = Message::whole(&bytes).map(|message| Message {
+        let message = Message::from_whole(&bytes).map(|message| Message {
             joints: &joints,
             ..message
         });
-        match message.and_then(|message| Ok((message, message.content()?))) {
+        match message.and_then(|message| Ok((message, message.read_content()?))) {
             Ok((message, Content::Request(request))) => {
                 job.message = self.copy(&bytes);
                 job.joints = joints.clone();
@@ -312,7 +312,7 @@ impl Relay {
 
     /// Answers a request that no member can take.
     fn refuse_for_nobody(&self, job: Job) {
-        let exception = locator::nobody(&job.entry);
+        let exception = locator::no_member_exception(&job.entry);
         self.refuse(job, exception);
     }
 
@@ -320,7 +320,7 @@ impl Relay {
     fn refuse(&self, mut job: Job, exception: SystemException) {
         count(&self.counters.failed);
         if let Some(later) = job.later.take() {
-            later.write(|out| job.reply_to.refuse(exception, out));
+            later.write(|out| job.reply_to.write_exception(exception, out));
         }
         self.done(job);
     }
@@ -340,7 +340,7 @@ impl Relay {
         let now = self.clock.now();
         let pools: Vec<_> = self.pools.borrow().values().cloned().collect();
         for pool in pools {
-            pool.tick(self, now);
+            pool.check_time_limits(self, now);
         }
         // Whom only the relay knows has left.
         let mut members = self.members.borrow_mut();
@@ -366,7 +366,7 @@ fn are_offered(sets: &CodeSets) -> bool {
 impl Client {
     /// Passes a request on to a member of `entry` that its strategy picks. The answer comes
     /// over `out`, later.
-    pub fn request(
+    pub fn relay_request(
         &mut self,
         entry: &Arc<Entry>,
         message: Message<'_>,
@@ -397,7 +397,7 @@ impl Client {
         let rng = relay.rng.borrow_mut().fork();
         let mut client = locator::Client::new(self.address, rng);
         tokio::task::spawn_local(async move {
-            match custom::decide(&entry, &custom, &mut client).await {
+            match custom::decide_by_custom(&entry, &custom, &mut client).await {
                 Ok(decision) => relay.dispatch_to(job, &decision),
                 Err(_) => relay.refuse_for_nobody(job),
             }

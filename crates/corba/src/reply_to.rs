@@ -45,7 +45,7 @@ impl ReplyTo {
     /// Sends the client to another object. `reference` is it in the byte order of the
     /// request.
     #[inline]
-    pub fn forward(&self, reference: &[u8], out: &mut Vec<u8>) {
+    pub fn write_forward(&self, reference: &[u8], out: &mut Vec<u8>) {
         self.put(
             ReplyStatus::LocationForward,
             Some(LocateStatus::ObjectForward),
@@ -58,7 +58,7 @@ impl ReplyTo {
     /// UNKNOWN of one in 1.2. So OBJECT_NOT_EXIST is said as a LocateReply can, and for any
     /// other the client is told to ask the object, so that it gets the exception for its
     /// request.
-    pub fn refuse(&self, exception: SystemException, out: &mut Vec<u8>) {
+    pub fn write_exception(&self, exception: SystemException, out: &mut Vec<u8>) {
         let mut body = Writer::new(self.endian);
         exception.write(&mut body);
         let located = match exception.kind {
@@ -83,21 +83,21 @@ impl ReplyTo {
     }
 
     /// Says that the object is here. For a LocateRequest only.
-    pub fn here(&self, out: &mut Vec<u8>) {
+    pub fn write_object_here(&self, out: &mut Vec<u8>) {
         let (reply, located) = (ReplyStatus::NoException, LocateStatus::ObjectHere);
         self.put(reply, Some(located), &[], out);
     }
 
     /// Says how a call has ended.
-    pub fn answer(&self, outcome: &Outcome, out: &mut Vec<u8>) {
+    pub fn write_outcome(&self, outcome: &Outcome, out: &mut Vec<u8>) {
         match outcome {
             Outcome::Reply(body) => self.put(ReplyStatus::NoException, None, body, out),
             Outcome::User(body) => self.put(ReplyStatus::UserException, None, body, out),
-            Outcome::System(exception) => self.refuse(*exception, out),
+            Outcome::System(exception) => self.write_exception(*exception, out),
             Outcome::Forward(ior) => {
                 let mut reference = Writer::new(self.endian);
                 ior.write(&mut reference);
-                self.forward(reference.bytes(), out);
+                self.write_forward(reference.bytes(), out);
             }
         }
     }
@@ -156,10 +156,10 @@ mod tests {
         let mut out = vec![7; 5];
         put(&mut out);
         assert_eq!(out[..5], [7; 5], "what is there already is left alone");
-        let message = Message::whole(&out[5..]).unwrap();
+        let message = Message::from_whole(&out[5..]).unwrap();
         assert_eq!(message.header.version, reply_to.version);
         assert_eq!(message.header.endian, reply_to.endian);
-        match message.content().unwrap() {
+        match message.read_content().unwrap() {
             Content::Reply(reply) => {
                 assert_eq!(reply.request_id, reply_to.request_id);
                 (format!("{:?}", reply.status), reply.body.to_vec())
@@ -178,7 +178,7 @@ mod tests {
         let transient = SystemException::new(Kind::Transient);
         let gone = SystemException::new(Kind::ObjectNotExist);
         for reply_to in every_question() {
-            let of = |exception| status(&reply_to, |out| reply_to.refuse(exception, out));
+            let of = |exception| status(&reply_to, |out| reply_to.write_exception(exception, out));
             let ((again, body), (never, _)) = (of(transient), of(gone));
             match (reply_to.locates, reply_to.version) {
                 (false, _) => {
@@ -194,7 +194,7 @@ mod tests {
 
     #[test]
     fn outcomes_are_replies() {
-        let ior = Ior::iiop("IDL:Test:1.0", "h", 1, b"k");
+        let ior = Ior::new_iiop("IDL:Test:1.0", "h", 1, b"k");
         let reply_to = ReplyTo {
             request_id: 1,
             version: Version::V1_1,
@@ -210,7 +210,7 @@ mod tests {
             ),
             (Outcome::Forward(ior), "LocationForward"),
         ] {
-            let (status, body) = status(&reply_to, |out| reply_to.answer(&outcome, out));
+            let (status, body) = status(&reply_to, |out| reply_to.write_outcome(&outcome, out));
             assert_eq!(status, expected);
             if let Outcome::Reply(bytes) = outcome {
                 assert_eq!(bytes, body);

@@ -130,19 +130,19 @@ pub struct AlertObjectStatus {
 impl Corba {
     /// Returns the status of the service; `None` if it has never been switched on.
     pub fn status(&self) -> Option<CorbaStatus> {
-        let standby = self.standby();
+        let standby = self.standby_status();
         let Some(service) = self.load_manager() else {
             return standby.map(CorbaStatus::standing_by);
         };
         let state = service.state();
         let count = |counter: &std::sync::atomic::AtomicU64| counter.load(Ordering::Relaxed);
-        let (requests, relayed) = (self.counters(), self.relayed());
-        let snapshot = service.directory().load();
+        let (requests, relayed) = (self.counters(), self.relay_counters());
+        let snapshot = service.directory().load_snapshot();
         let groups = state.groups.iter().filter_map(|(id, group)| {
             let entry = snapshot.group(*id)?;
             Some(group_status(&service, &state, group, entry))
         });
-        let views = self.alerts().states();
+        let views = self.alerts().list_states();
         let views: HashMap<&str, _> = views.iter().map(|view| (&*view.location, view)).collect();
         let monitors = state.monitors.iter();
         Some(CorbaStatus {
@@ -230,7 +230,7 @@ fn group_status(
         name: entry.name().to_string(),
         type_id: group.type_id.clone(),
         reference: service.group_reference(entry.id, group).to_string(),
-        membership: match state.effective(group).membership {
+        membership: match state.effective_settings(group).membership {
             Membership::Application => "application".into(),
             Membership::Infrastructure => "infrastructure".into(),
         },
@@ -239,14 +239,14 @@ fn group_status(
             let (silences, unusable) = custom.failures();
             CustomStatus {
                 reference: custom.ior().to_string(),
-                answers: custom.answers(),
+                answers: custom.is_answering(),
                 silences,
                 unusable,
             }
         }),
         requests: entry
             .counters
-            .totals()
+            .answer_totals()
             .into_iter()
             .map(|(answer, count)| (answer.name().into(), count))
             .collect(),
@@ -263,11 +263,11 @@ fn group_status(
 }
 
 /// The CORBA service, table by table, for people.
-pub fn tables(corba: &CorbaStatus) -> String {
+pub fn format_tables(corba: &CorbaStatus) -> String {
     let mut all = Vec::new();
     let mut add = |names: &[&'static str], rows: Vec<Vec<String>>| {
         if !rows.is_empty() {
-            all.push(text::table(names, rows));
+            all.push(text::format_table(names, rows));
         }
     };
     let requests = |requests: &BTreeMap<Word, u64>| {

@@ -73,7 +73,7 @@ pub fn values_of(info: &StrategyInfo) -> Result<Values, Refusal> {
             .set(param.name, as_given(param, value))
             .map_err(|_| refusal())?;
     }
-    match (values.check(), info.props.last()) {
+    match (values.check_params(), info.props.last()) {
         (Err(_), Some(last)) => Err(Refusal::Property(Box::new(last.clone()))),
         _ => Ok(values),
     }

@@ -209,7 +209,7 @@ impl Corba {
             if let Some(standby) = &prepared.standby
                 && prepared.is_wanted()
             {
-                standby.follow();
+                standby.serve_if_free();
             }
         }
         self.begin(manager).await
@@ -233,7 +233,7 @@ impl Corba {
     }
 
     /// Returns the standby status; `None` if no other balancer shares the state.
-    pub fn standby(&self) -> Option<StandbyStatus> {
+    pub fn standby_status(&self) -> Option<StandbyStatus> {
         self.inner.prepared().standby.as_ref().map(Standby::status)
     }
 
@@ -248,12 +248,12 @@ impl Corba {
     }
 
     /// Returns the counters of the relays.
-    pub fn relayed(&self) -> &relay::Counters {
+    pub fn relay_counters(&self) -> &relay::Counters {
         &self.inner.relayed
     }
 
     /// Returns the counters of load monitors' answers.
-    pub fn monitors(&self) -> &monitors::Counters {
+    pub fn monitor_counters(&self) -> &monitors::Counters {
         &self.inner.monitors
     }
 
@@ -289,7 +289,7 @@ impl Corba {
         };
         self.end(thread);
         if let Some(standby) = standby {
-            standby.end();
+            standby.end_and_join();
         }
     }
 
@@ -320,7 +320,7 @@ impl Inner {
                 workers: Vec::new(),
                 lock: None,
             };
-            let lock = runtime.block_on(supervisor.follow(commands));
+            let lock = runtime.block_on(supervisor.follow_commands(commands));
             // Whoever comes next has the state file when nothing writes it any more.
             drop(runtime);
             drop(lock);
@@ -361,8 +361,8 @@ impl Prepared {
             && self.manager.strong_count() > 0
         {
             match self.is_wanted() {
-                true => standby.follow(),
-                false => standby.rest(),
+                true => standby.serve_if_free(),
+                false => standby.stop_serving(),
             }
         }
     }
@@ -434,7 +434,9 @@ impl Subsystem for Corba {
             }
         };
         let cannot_listen = PrepareError::listen("corba");
-        let listeners = prepared.listeners.prepare(&settings.listen, fixed.0, WHOSE);
+        let listeners = prepared
+            .listeners
+            .prepare_addresses(&settings.listen, fixed.0, WHOSE);
         let listeners = listeners.map_err(&cannot_listen)?;
         drop(prepared);
         let (workers, state_file, repository_prefix) = fixed.clone();
@@ -452,7 +454,9 @@ impl Subsystem for Corba {
         };
         // The workers get handles of their own.
         for worker in 0..workers {
-            let own = listeners.handles(worker, workers).map_err(&cannot_listen)?;
+            let own = listeners
+                .clone_for_thread(worker, workers)
+                .map_err(&cannot_listen)?;
             let own = own.into_iter().map(|(_, listener)| listener);
             desired.listeners.push(own.collect());
         }
@@ -505,7 +509,7 @@ impl Subsystem for Corba {
     }
 
     fn sockets(&self) -> io::Result<Vec<Handed>> {
-        self.inner.prepared().listeners.handed(WHOSE)
+        self.inner.prepared().listeners.clone_for_handover(WHOSE)
     }
 
     fn hand_over(&self, to: &mut Handover) {
@@ -530,7 +534,7 @@ impl Subsystem for Corba {
         if let Some(service) = self.load_manager() {
             let state = service.state();
             let (name, version) = STATE;
-            to.give(name, version, &store::document(&state));
+            to.give(name, version, &store::state_document(&state));
             prepared.known = Some((*state).clone());
         }
     }
@@ -600,11 +604,11 @@ impl Subsystem for Corba {
         };
         let mut errors = PrepareErrors::new();
         let writable = |path: &Option<PathBuf>, key| {
-            let checked = path.as_ref().map(|path| writable::check(path, key));
+            let checked = path.as_ref().map(|path| writable::check_path(path, key));
             checked.and_then(|checked| checked.map_err(PrepareError::other).err())
         };
         if let Some(path) = &settings.state_file {
-            errors.extend(store::load(path).map_err(PrepareError::other).err());
+            errors.extend(store::load_state(path).map_err(PrepareError::other).err());
         }
         errors.extend(writable(&settings.state_file, "corba.state_file"));
         errors.extend(writable(&settings.ior_file, "corba.ior_file"));
@@ -621,14 +625,14 @@ impl Subsystem for Corba {
     }
 
     fn metrics(&self, out: &mut Exposition) {
-        crate::metrics::families(out, self);
+        crate::metrics::write_families(out, self);
     }
 
     fn endpoints(&self) -> Vec<Endpoint> {
         let status = self.clone();
         let remove = |path, summary, what: fn(&mut Vec<String>) -> Option<Registered>| {
             let corba = self.clone();
-            Endpoint::act(path, summary, move |mut names: Vec<String>| {
+            Endpoint::with_action(path, summary, move |mut names: Vec<String>| {
                 let (corba, what) = (corba.clone(), what(&mut names));
                 async move {
                     match what {
@@ -639,7 +643,7 @@ impl Subsystem for Corba {
             })
         };
         vec![
-            Endpoint::show(
+            Endpoint::with_value(
                 "/v1/corba",
                 "The CORBA service with its object groups",
                 move || status.status(),
@@ -717,7 +721,7 @@ impl Corba {
         ticket.has_state = service.is_shared();
         if ticket.has_state {
             let (name, version) = STATE;
-            to.give(name, version, &store::document(&service.state()));
+            to.give(name, version, &store::state_document(&service.state()));
         }
         let (name, version) = TICKET;
         to.give(name, version, &ticket);
@@ -782,7 +786,7 @@ impl StoredState {
         Ok(match path {
             Some(path) => {
                 let lock = Some(store::Lock::take(path)?);
-                let state = Arc::new(store::load(path)?);
+                let state = Arc::new(store::load_state(path)?);
                 let replica = None;
                 StoredState {
                     state,
@@ -791,7 +795,7 @@ impl StoredState {
                 }
             }
             None => StoredState {
-                state: Arc::new(known.unwrap_or_else(store::fresh)),
+                state: Arc::new(known.unwrap_or_else(store::fresh_state)),
                 lock: None,
                 replica: None,
             },

@@ -47,12 +47,12 @@ impl Tenure {
     }
 
     /// Returns true while the right holds.
-    pub fn holds(&self, now: Instant) -> bool {
-        now < self.until()
+    pub fn holds_at(&self, now: Instant) -> bool {
+        now < self.valid_until()
     }
 
     /// End of the right.
-    pub fn until(&self) -> Instant {
+    pub fn valid_until(&self) -> Instant {
         Instant::from_nanos(self.until.load(Ordering::Acquire))
     }
 
@@ -65,7 +65,7 @@ impl Tenure {
     }
 
     /// Ends the right at once.
-    pub fn end(&self, why: &str) {
+    pub fn end_now(&self, why: &str) {
         self.until.store(0, Ordering::Release);
         self.ended.send_if_modified(|said| {
             let is_first = said.is_none();
@@ -77,7 +77,7 @@ impl Tenure {
     }
 
     /// Waits until the right was [ended](Tenure::end); answers why.
-    pub async fn ended(&self) -> Arc<str> {
+    pub async fn wait_for_end(&self) -> Arc<str> {
         let mut ended = self.ended.subscribe();
         match ended.wait_for(Option::is_some).await {
             Ok(why) => why.clone().unwrap_or_default(),
@@ -98,8 +98,11 @@ mod tests {
     fn a_right_ends_before_the_store_gives_it_to_others() {
         let sent = at(1000);
         let tenure = Tenure::new(end_after(sent));
-        assert!(tenure.holds(at(1000)) && tenure.holds(at(6999)));
-        assert!(!tenure.holds(at(7000)), "the store gives it away at 9000");
+        assert!(tenure.holds_at(at(1000)) && tenure.holds_at(at(6999)));
+        assert!(
+            !tenure.holds_at(at(7000)),
+            "the store gives it away at 9000"
+        );
         // Four renewals may fail, and the fifth one is in time.
         let mut last = sent;
         let mut tries = 0;
@@ -114,10 +117,10 @@ mod tests {
     fn a_renewal_counts_from_when_it_was_sent() {
         let tenure = Tenure::new(end_after(at(0)));
         tenure.renew(end_after(at(1000)), at(1200));
-        assert_eq!(tenure.until(), at(7000));
+        assert_eq!(tenure.valid_until(), at(7000));
         // An answer that comes late takes nothing back.
         tenure.renew(end_after(at(500)), at(1300));
-        assert_eq!(tenure.until(), at(7000));
+        assert_eq!(tenure.valid_until(), at(7000));
     }
 
     #[test]
@@ -125,18 +128,18 @@ mod tests {
         let tenure = Tenure::new(end_after(at(0)));
         // The process stood still, and the answer was there when it went on.
         tenure.renew(end_after(at(3000)), at(6000));
-        assert!(!tenure.holds(at(6000)) && !tenure.holds(at(6001)));
+        assert!(!tenure.holds_at(at(6000)) && !tenure.holds_at(at(6001)));
         let tenure = Tenure::new(end_after(at(0)));
-        tenure.end("another balancer has it");
+        tenure.end_now("another balancer has it");
         tenure.renew(end_after(at(1000)), at(1000));
-        assert!(!tenure.holds(at(1)));
+        assert!(!tenure.holds_at(at(1)));
     }
 
     #[tokio::test]
     async fn its_end_is_told_once_with_the_first_reason() {
         let tenure = Tenure::new(at(1000));
-        tenure.end("first");
-        tenure.end("second");
-        assert_eq!(&*tenure.ended().await, "first");
+        tenure.end_now("first");
+        tenure.end_now("second");
+        assert_eq!(&*tenure.wait_for_end().await, "first");
     }
 }

@@ -21,7 +21,7 @@ impl Property {
     /// The property with that id, and no kind.
     pub fn new<T: Idl>(id: &str, value: &T) -> Property {
         Property {
-            nam: Name::simple(id),
+            nam: Name::from_id(id),
             val: Any::new(value),
         }
     }
@@ -220,18 +220,18 @@ mod tests {
     #[test]
     fn values_in_an_any_go_to_another_byte_order_and_come_back() {
         let factories = vec![FactoryInfo {
-            the_factory: Ior::iiop("IDL:x/F:1.0", "host", 1, b"key"),
-            the_location: Name::simple("host1"),
+            the_factory: Ior::new_iiop("IDL:x/F:1.0", "host", 1, b"key"),
+            the_location: Name::from_id("host1"),
             the_criteria: vec![Property::new("info", &info())],
         }];
         let loads = vec![Load { id: 7, value: 0.25 }];
         for endian in [Endian::Big, Endian::Little] {
-            let mut writer = Writer::after(3, endian);
+            let mut writer = Writer::at_offset(3, endian);
             Any::new(&info()).write(&mut writer);
             Any::new(&factories).write(&mut writer);
             Any::new(&loads).write(&mut writer);
             let bytes = writer.into_bytes();
-            let mut reader = Reader::after(3, &bytes, endian);
+            let mut reader = Reader::at_offset(3, &bytes, endian);
             let mut next = || Any::read(&mut reader).unwrap();
             assert_eq!(value_of(&next()), Some(info()));
             assert_eq!(value_of(&next()), Some(factories.clone()));

@@ -26,7 +26,7 @@ pub struct WaitQueues {
 
 impl WaitQueues {
     /// The queue of a group, where one waits as long as the answer is kept.
-    pub fn of(&self, entry: &Entry) -> Rc<WaitQueue> {
+    pub fn queue_for(&self, entry: &Entry) -> Rc<WaitQueue> {
         let mut queues = self.queues.borrow_mut();
         let known = queues.get(&entry.id).and_then(Weak::upgrade);
         // A group that was made anew has another handle.
@@ -40,12 +40,12 @@ impl WaitQueues {
     }
 
     /// A client that waits is looked at again.
-    pub fn look(&self) {
+    pub fn count_look(&self) {
         self.looks.set(self.looks.get() + 1);
     }
 
     /// Returns the number of further looks at clients that wait.
-    pub fn looks(&self) -> u64 {
+    pub fn look_count(&self) -> u64 {
         self.looks.get()
     }
 }
@@ -92,13 +92,13 @@ impl WaitQueue {
     }
 
     /// Returns the number of changes so far. Call it before deciding to wait.
-    pub fn news(&self) -> u64 {
+    pub fn news_count(&self) -> u64 {
         self.follow();
         self.wakeup.count.load(Ordering::Acquire)
     }
 
     /// Waits until more has happened than `seen`, or for as long as `most`.
-    pub async fn wait(&self, seen: u64, most: Duration) {
+    pub async fn wait_for_news(&self, seen: u64, most: Duration) {
         let count = self.wakeup.notify.notified();
         tokio::pin!(count);
         count.as_mut().enable();
@@ -123,7 +123,7 @@ impl WaitQueue {
         let members = group.members().iter();
         let listen = |location: &Arc<Location>| {
             let waker = Waker::from(Arc::clone(&self.wakeup));
-            (Arc::clone(location), location.changed().listen(waker))
+            (Arc::clone(location), location.change_signal().listen(waker))
         };
         let locations = members.map(|member| listen(&member.location)).collect();
         *subscriptions = Some(Subscriptions { group, locations });
@@ -133,7 +133,7 @@ impl WaitQueue {
 impl Drop for Subscriptions {
     fn drop(&mut self) {
         for (location, id) in &self.locations {
-            location.changed().forget(*id);
+            location.change_signal().forget(*id);
         }
     }
 }

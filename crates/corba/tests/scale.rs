@@ -51,7 +51,7 @@ const TYPE: &str = "IDL:Stock/Factory:1.0";
 
 async fn start() -> Arc<LoadManager> {
     let manager = Manager::new(Clock::start(), Arc::new(()));
-    manager.apply(Config::default()).await.unwrap();
+    manager.apply_config(Config::default()).await.unwrap();
     let parts = Parts {
         manager,
         directory: Arc::new(Directory::default()),
@@ -68,7 +68,7 @@ async fn start() -> Arc<LoadManager> {
         port: 2809,
         alternates: Vec::new(),
     };
-    LoadManager::open(parts, Arc::new(settings), address, store::fresh()).unwrap()
+    LoadManager::open(parts, Arc::new(settings), address, store::fresh_state()).unwrap()
 }
 
 /// The body of the answer to a call.
@@ -77,7 +77,7 @@ async fn call(
     operation: &str,
     arguments: impl FnOnce(&mut Writer),
 ) -> Vec<u8> {
-    match manager.invoke(Call::local(operation, arguments)).await {
+    match manager.invoke(Call::new_local(operation, arguments)).await {
         Outcome::Reply(body) => body,
         other => panic!("{operation}: {other:?}"),
     }
@@ -104,8 +104,8 @@ async fn create(manager: &Arc<LoadManager>) -> (Ior, Any) {
 async fn add(manager: &Arc<LoadManager>, group: &Ior, at: &str) {
     call(manager, "add_member", |w| {
         group.write(w);
-        Name::simple(at).write(w);
-        Ior::iiop(TYPE, at, 4711, b"key").write(w);
+        Name::from_id(at).write(w);
+        Ior::new_iiop(TYPE, at, 4711, b"key").write(w);
     })
     .await;
 }
@@ -133,7 +133,7 @@ async fn cost(manager: &Arc<LoadManager>) -> [(u64, u64); 5] {
     let removed = counted(async {
         call(manager, "remove_member", |w| {
             group.write(w);
-            Name::simple("first").write(w);
+            Name::from_id("first").write(w);
         })
         .await;
     });
@@ -141,8 +141,8 @@ async fn cost(manager: &Arc<LoadManager>) -> [(u64, u64); 5] {
     let place = format!("place{}", fastrand::u64(..));
     let registered = counted(async {
         call(manager, "register_load_alert", |w| {
-            Name::simple(&place).write(w);
-            Ior::iiop("IDL:A:1.0", "127.0.0.1", 1, b"alert").write(w);
+            Name::from_id(&place).write(w);
+            Ior::new_iiop("IDL:A:1.0", "127.0.0.1", 1, b"alert").write(w);
         })
         .await;
     });

@@ -73,7 +73,7 @@ impl Why {
 pub fn find_pinned(group: &Group, member: MemberId) -> Option<usize> {
     let index = group.find(member, 0)?;
     let member = group.members().get(index)?;
-    keeps_bound(group, member.slot.reasons()).then_some(index)
+    keeps_bound(group, member.slot.reason_bits()).then_some(index)
 }
 
 /// True if a member keeps the clients that are bound to it, with these reasons against it.
@@ -158,7 +158,7 @@ impl Binding {
     /// [`AlertSettings::move_sessions`]: crate::alert::AlertSettings::move_sessions
     /// [`AlertSettings::patience`]: crate::alert::AlertSettings::patience
     /// [`GroupSettings::rebind_interval`]: crate::group::GroupSettings::rebind_interval
-    pub fn check(&mut self, group: &Group, now: Instant) -> Verdict {
+    pub fn check_request(&mut self, group: &Group, now: Instant) -> Verdict {
         let settings = group.settings();
         let index = match self.find_place(group, now) {
             Ok(index) => index,
@@ -174,7 +174,7 @@ impl Binding {
                 None => Verdict::Keep(index),
             };
         }
-        if !group.members()[index].slot.has(Reason::Shedding) {
+        if !group.members()[index].slot.has_reason(Reason::Shedding) {
             self.alerted_since = None;
             return Verdict::Keep(index);
         }
@@ -196,7 +196,7 @@ impl Binding {
         let alerted = now.since(self.alerted_since.unwrap_or(now));
         !heeds_alerts(settings)
             || settings.alert.pulses
-            || !group.members()[index].slot.has(Reason::Shedding)
+            || !group.members()[index].slot.has_reason(Reason::Shedding)
             || alerted < settings.alert.patience(self.jitter)
     }
 
@@ -208,7 +208,7 @@ impl Binding {
             return Err(Why::PerRequest);
         }
         let index = group.find(self.member, self.index).ok_or(Why::Gone)?;
-        let reasons = group.members()[index].slot.reasons();
+        let reasons = group.members()[index].slot.reason_bits();
         if !keeps_bound(group, reasons) {
             return Err(Why::Unusable);
         }
@@ -237,15 +237,15 @@ impl Binding {
 
     #[cold]
     fn ask(&mut self, group: &Group, now: Instant) -> Option<usize> {
-        let client = group.state().client(&mut self.client);
+        let client = group.state().ensure_client(&mut self.client);
         let relocation = group.state().relocation()?;
         let Move { to, undecided } =
             relocation.ask(group.members(), client, &mut self.index, now)?;
         let index = group.find(to, self.index)?;
         let location = &group.members()[index].location;
         let takes_nobody = location.is_shut() || undecided && location.has_pulse();
-        let request = Request::at(now);
-        let view = group.view(&request).despite_alerts();
+        let request = Request::at_time(now);
+        let view = group.view_for(&request).despite_alerts();
         let goes = !takes_nobody && view.is_eligible_unless_full(index);
         (goes && client.member() != Some(to)).then_some(index)
     }
@@ -260,8 +260,8 @@ fn heeds_alerts(settings: &GroupSettings) -> bool {
 /// True if backups may serve at present: because no other member may, or, in panic, because all members may.
 #[cold]
 fn backups_serve(group: &Group, now: Instant) -> bool {
-    let request = Request::at(now);
-    let view = group.view(&request).or_backups();
+    let request = Request::at_time(now);
+    let view = group.view_for(&request).or_backups();
     view.lets_backups_serve()
 }
 
@@ -347,7 +347,7 @@ mod tests {
                     slot.set(Reason::Maintenance, ms == 100_000_001);
                     let foreseen = binding.goes_on(&group, at(ms));
                     assert_eq!(foreseen, binding.goes_on(&group, at(ms)));
-                    let verdict = binding.check(&group, at(ms));
+                    let verdict = binding.check_request(&group, at(ms));
                     let asks = matches!(verdict, Verdict::Rebind(_));
                     assert_eq!(
                         foreseen, !asks,
@@ -361,7 +361,7 @@ mod tests {
     #[test]
     fn per_request_never_keeps() {
         let group = group(settings(Granularity::PerRequest, true), members(0..3));
-        let verdict = bind(&group, 1).check(&group, at(1));
+        let verdict = bind(&group, 1).check_request(&group, at(1));
         assert_eq!(verdict, Verdict::Rebind(Why::PerRequest));
     }
 
@@ -372,7 +372,7 @@ mod tests {
             let mut binding = bind(&group, 1);
             group.members()[1].slot.set(Reason::Shedding, true);
             for ms in [2, 10_000, 100_000_000] {
-                assert_eq!(binding.check(&group, at(ms)), Verdict::Keep(1));
+                assert_eq!(binding.check_request(&group, at(ms)), Verdict::Keep(1));
             }
         }
     }
@@ -384,10 +384,10 @@ mod tests {
             settings.alert.move_sessions = true;
             let group = group(settings, members(0..3));
             let mut binding = bind(&group, 1);
-            assert_eq!(binding.check(&group, at(2)), Verdict::Keep(1));
+            assert_eq!(binding.check_request(&group, at(2)), Verdict::Keep(1));
             group.members()[1].slot.set(Reason::Shedding, true);
-            binding.check(&group, at(3));
-            let verdict = binding.check(&group, at(6_000));
+            binding.check_request(&group, at(3));
+            let verdict = binding.check_request(&group, at(6_000));
             match adaptive {
                 true => assert_eq!(verdict, Verdict::Rebind(Why::Alert)),
                 false => assert_eq!(verdict, Verdict::Keep(1)),
@@ -401,7 +401,7 @@ mod tests {
         let slot = &group.members()[1].slot;
         for reason in Reason::ALL {
             slot.set(reason, true);
-            let verdict = bind(&group, 1).check(&group, at(2));
+            let verdict = bind(&group, 1).check_request(&group, at(2));
             match reason {
                 Reason::Draining | Reason::ReportedDrain | Reason::Shedding => {
                     assert_eq!(verdict, Verdict::Keep(1));
@@ -414,9 +414,12 @@ mod tests {
         // In panic the opinions about health do not count.
         group.state().set_panicking(true);
         slot.set(Reason::Down, true);
-        assert_eq!(bind(&group, 1).check(&group, at(2)), Verdict::Keep(1));
+        assert_eq!(
+            bind(&group, 1).check_request(&group, at(2)),
+            Verdict::Keep(1)
+        );
         slot.set(Reason::Maintenance, true);
-        let verdict = bind(&group, 1).check(&group, at(2));
+        let verdict = bind(&group, 1).check_request(&group, at(2));
         assert_eq!(verdict, Verdict::Rebind(Why::Unusable));
     }
 
@@ -429,10 +432,10 @@ mod tests {
             slot(2).set(Reason::Standby, true);
             slot(0).set(Reason::Down, true);
             let mut binding = bind(&group, 1);
-            assert_eq!(binding.check(&group, at(2)), Verdict::Keep(1));
+            assert_eq!(binding.check_request(&group, at(2)), Verdict::Keep(1));
             // Another backup is no reason to leave this one.
             slot(0).set(Reason::Down, false);
-            let verdict = binding.check(&group, at(3));
+            let verdict = binding.check_request(&group, at(3));
             assert_eq!(verdict, Verdict::Rebind(Why::Backup));
         }
     }
@@ -442,9 +445,12 @@ mod tests {
         let before = group(settings(Granularity::PerSession, true), members(0..3));
         let mut binding = bind(&before, 1);
         let after = group(settings(Granularity::PerSession, true), members(1..3));
-        assert_eq!(binding.check(&after, at(2)), Verdict::Keep(0));
+        assert_eq!(binding.check_request(&after, at(2)), Verdict::Keep(0));
         let gone = group(settings(Granularity::PerSession, true), members(2..4));
-        assert_eq!(binding.check(&gone, at(3)), Verdict::Rebind(Why::Gone));
+        assert_eq!(
+            binding.check_request(&gone, at(3)),
+            Verdict::Rebind(Why::Gone)
+        );
     }
 
     #[test]
@@ -456,7 +462,7 @@ mod tests {
             let left = |turn: &u16| {
                 let turn = f32::from(*turn) / 100.0;
                 let mut binding = Binding::resume(&group, MemberId(1), 0, turn, at(ms)).unwrap();
-                binding.check(&group, at(ms)) == Verdict::Rebind(Why::Alert)
+                binding.check_request(&group, at(ms)) == Verdict::Rebind(Why::Alert)
             };
             (0..100).filter(left).count()
         };
@@ -479,8 +485,9 @@ mod tests {
         let mut ends = Vec::new();
         for seed in 0..50 {
             let mut binding = bind(&group, seed);
-            let end = (1..100u64)
-                .find(|&s| binding.check(&group, at(s * 1000)) == Verdict::Rebind(Why::Interval));
+            let end = (1..100u64).find(|&s| {
+                binding.check_request(&group, at(s * 1000)) == Verdict::Rebind(Why::Interval)
+            });
             ends.push(end.unwrap());
         }
         assert!(ends.iter().all(|end| (48..=73).contains(end)), "{ends:?}");
@@ -495,7 +502,8 @@ mod tests {
         let slot = &group.members()[1].slot;
         let mut bindings: Vec<_> = (0..100).map(|seed| bind(&group, seed)).collect();
         let mut leaving = |ms| {
-            let left = |b: &mut Binding| b.check(&group, at(ms)) == Verdict::Rebind(Why::Alert);
+            let left =
+                |b: &mut Binding| b.check_request(&group, at(ms)) == Verdict::Rebind(Why::Alert);
             bindings.iter_mut().map(left).filter(|&left| left).count()
         };
         assert_eq!(leaving(1_000), 0);
@@ -533,10 +541,10 @@ mod tests {
             let (mut binding, mut ms, mut moves) = (bind(&group, seed), 1, 0);
             for step in steps {
                 ms += step;
-                if let Verdict::Rebind(why) = binding.check(&group, at(ms)) {
+                if let Verdict::Rebind(why) = binding.check_request(&group, at(ms)) {
                     prop_assert_eq!(why, Why::Alert);
                     moves += 1;
-                    let index = group.choose(&Request::at(at(ms)), &mut rng).unwrap();
+                    let index = group.choose_member(&Request::at_time(at(ms)), &mut rng).unwrap();
                     binding = Binding::new(&group, index, at(ms), &mut rng).unwrap();
                 }
             }
@@ -567,18 +575,18 @@ mod tests {
                     member.slot.set(reason, bits & reason as u32 != 0);
                 }
             }
-            if let Verdict::Keep(index) = binding.check(&after, at(ms)) {
+            if let Verdict::Keep(index) = binding.check_request(&after, at(ms)) {
                 let member = &after.members()[index];
                 prop_assert_eq!(member.id, binding.member());
                 prop_assert!(granularity != Granularity::PerRequest);
-                prop_assert!(!member.slot.has(Reason::Maintenance));
-                prop_assert!(!member.slot.has(Reason::ReportedMaintenance));
-                prop_assert!(panicking || !member.slot.has(Reason::Down));
-                prop_assert!(panicking || !member.slot.has(Reason::ReportedDown));
-                let is_backup = |member: &&Member| member.slot.has(Reason::Standby);
+                prop_assert!(!member.slot.has_reason(Reason::Maintenance));
+                prop_assert!(!member.slot.has_reason(Reason::ReportedMaintenance));
+                prop_assert!(panicking || !member.slot.has_reason(Reason::Down));
+                prop_assert!(panicking || !member.slot.has_reason(Reason::ReportedDown));
+                let is_backup = |member: &&Member| member.slot.has_reason(Reason::Standby);
                 if is_backup(&member) && !panicking {
                     let others = after.members().iter().filter(|member| !is_backup(member));
-                    let mut reasons = others.map(|member| member.slot.reasons());
+                    let mut reasons = others.map(|member| member.slot.reason_bits());
                     prop_assert!(reasons.all(|bits| bits != 0));
                 }
             }

@@ -62,7 +62,7 @@ pub(crate) struct Caps {
 
 impl Caps {
     /// Visits the [learnt](crate::learnt) words.
-    pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+    pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
         for level in &self.levels {
             visit("caps.levels", Word::Long(level));
         }
@@ -75,7 +75,7 @@ impl Caps {
     /// Learns from the answer of a request that had found `found` others at the member. If workers do so at the same
     /// time, one answer may be lost: no matter.
     #[inline]
-    pub(crate) fn answered(&self, found: f32, latency: f32) {
+    pub(crate) fn record_answer(&self, found: f32, latency: f32) {
         let Some(level) = self.levels.get((found + 0.5) as usize) else {
             return;
         };
@@ -127,7 +127,7 @@ impl Caps {
 
     /// Learns it anew; answers what it is. `variation` is the squared coefficient of variation of the
     /// latencies: where a few requests are most of the work, means say little.
-    pub(crate) fn learn(&self, variation: f32) -> Option<u32> {
+    pub(crate) fn learn_cap(&self, variation: f32) -> Option<u32> {
         let levels = self.levels.each_ref().map(|level| {
             let (latencies, answers) = unpack(level.load(Ordering::Relaxed));
             (answers / latencies.max(1e-9), answers)
@@ -223,13 +223,13 @@ mod tests {
                 continue;
             }
             let job = jobs.remove(served[rng.usize(..served.len())]);
-            caps.answered(job.found as f32, (now - job.since) as f32);
+            caps.record_answer(job.found as f32, (now - job.since) as f32);
             let others = jobs.len();
             let since = jobs.iter().map(|job| job.since).sum::<f64>() / others as f64;
             caps.note_order(others as u32, since < job.since);
             wanted = rng.usize(1..=6);
         }
-        caps.learn(1.0)
+        caps.learn_cap(1.0)
     }
 
     #[test]
@@ -268,19 +268,19 @@ mod tests {
     fn where_latencies_vary_much_a_cap_takes_more_answers() {
         let caps = Caps::default();
         for _ in 0..200 {
-            caps.answered(0.0, 0.010);
-            caps.answered(1.0, 0.021);
+            caps.record_answer(0.0, 0.010);
+            caps.record_answer(1.0, 0.021);
         }
-        assert_eq!(caps.learn(1.0), Some(1));
-        assert_eq!(caps.learn(30.0), None);
+        assert_eq!(caps.learn_cap(1.0), Some(1));
+        assert_eq!(caps.learn_cap(30.0), None);
     }
 
     #[test]
     fn nothing_is_said_of_what_was_hardly_seen() {
         let caps = Caps::default();
-        assert_eq!(caps.learn(1.0), None);
-        (0..1000).for_each(|_| caps.answered(0.0, 0.002));
-        assert_eq!(caps.learn(1.0), None, "never more than one at once");
+        assert_eq!(caps.learn_cap(1.0), None);
+        (0..1000).for_each(|_| caps.record_answer(0.0, 0.002));
+        assert_eq!(caps.learn_cap(1.0), None, "never more than one at once");
     }
 
     /// Many workers, and requests that come four at a time.
@@ -288,8 +288,8 @@ mod tests {
     fn bursts_do_not_look_like_few_workers() {
         let caps = Caps::default();
         for _ in 0..1000 {
-            (0..4).for_each(|found| caps.answered(found as f32, 0.01));
+            (0..4).for_each(|found| caps.record_answer(found as f32, 0.01));
         }
-        assert_eq!(caps.learn(1.0), None);
+        assert_eq!(caps.learn_cap(1.0), None);
     }
 }

@@ -111,7 +111,7 @@ impl Flying {
 
     /// Sum of their costs.
     #[inline]
-    pub(crate) fn cost(self) -> f32 {
+    pub(crate) fn total_cost(self) -> f32 {
         of_units(self.0 >> COUNT_BITS)
     }
 }
@@ -127,12 +127,12 @@ impl InFlight {
     }
 
     /// Counts a request that begins; answers what there was before.
-    pub(crate) fn begin(&self, cost: Cost) -> Flying {
+    pub(crate) fn begin_request(&self, cost: Cost) -> Flying {
         Flying(self.0.fetch_add(Self::entry(cost), Ordering::Relaxed))
     }
 
     /// Subtracts the cost of a request that has ended.
-    pub(crate) fn end(&self, cost: Cost) {
+    pub(crate) fn end_request(&self, cost: Cost) {
         self.0.fetch_sub(Self::entry(cost), Ordering::Relaxed);
     }
 }
@@ -193,12 +193,12 @@ mod tests {
             let costs: Vec<_> = costs.into_iter().map(|cost| Cost::new(cost).unwrap()).collect();
             let flying = InFlight::default();
             for (before, &cost) in costs.iter().enumerate() {
-                prop_assert_eq!(flying.begin(cost).count() as usize, before);
+                prop_assert_eq!(flying.begin_request(cost).count() as usize, before);
             }
             let sum: f64 = costs.iter().map(|cost| f64::from(cost.get())).sum();
-            prop_assert!((f64::from(flying.get().cost()) - sum).abs() <= sum * 1e-6);
-            costs.iter().rev().for_each(|&cost| flying.end(cost));
-            prop_assert_eq!((flying.get().count(), flying.get().cost()), (0, 0.0));
+            prop_assert!((f64::from(flying.get().total_cost()) - sum).abs() <= sum * 1e-6);
+            costs.iter().rev().for_each(|&cost| flying.end_request(cost));
+            prop_assert_eq!((flying.get().count(), flying.get().total_cost()), (0, 0.0));
         }
     }
 }

@@ -23,7 +23,7 @@ pub struct Shaping {
     /// Divides the load; at least 1. Above 1 a member bears more before thresholds apply.
     pub tolerance: f32,
     /// Load that a client adds to the member it is bound to, in the load's unit, from the moment of the binding. At 0
-    /// strategies estimate it ([`Location::projected`](crate::load::Location::projected)).
+    /// strategies estimate it ([`Location::projected_load_load`](crate::load::Location::projected_load_load)).
     pub per_balance_load: f32,
 }
 
@@ -41,7 +41,7 @@ impl Shaping {
     }
 
     #[inline(never)]
-    pub(crate) fn effective(self, report: Report, history: &Damped) -> Effective {
+    pub(crate) fn shape_report(self, report: Report, history: &Damped) -> Effective {
         let damped = match self.dampening {
             0.0 => report.value,
             _ => history.step(&report, &self),
@@ -84,7 +84,7 @@ pub struct Damped {
 
 impl Damped {
     /// Visits the [learnt](crate::learnt) words.
-    pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+    pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
         visit("damped.word", Word::Long(&self.word));
         visit("damped.bound_at", Word::Long(&self.bound_at));
     }
@@ -130,11 +130,11 @@ pub(crate) struct LoadFactor(AtomicU64);
 
 impl LoadFactor {
     /// Visits the [learnt](crate::learnt) words.
-    pub(crate) fn words<'a>(&'a self, name: &'static str, visit: Visit<'_, 'a>) {
+    pub(crate) fn visit_words<'a>(&'a self, name: &'static str, visit: Visit<'_, 'a>) {
         visit(name, Word::Long(&self.0));
     }
 
-    pub(crate) fn value(&self) -> f32 {
+    pub(crate) fn last_factor(&self) -> f32 {
         match self.0.load(Ordering::Relaxed) {
             0 => 1.0,
             word => f32::from_bits((word >> 32) as u32),
@@ -143,7 +143,7 @@ impl LoadFactor {
 
     /// The factor, if the report behind it still counts.
     #[inline]
-    pub(crate) fn fresh(&self, horizon: &Horizon) -> Option<f32> {
+    pub(crate) fn fresh_factor(&self, horizon: &Horizon) -> Option<f32> {
         let word = self.0.load(Ordering::Relaxed);
         let fresh = word != 0 && !horizon.is_past(word as u32);
         fresh.then(|| f32::from_bits((word >> 32) as u32))
@@ -177,13 +177,13 @@ pub(crate) struct ReportedWeight {
 
 impl ReportedWeight {
     /// Visits the [learnt](crate::learnt) words.
-    pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
-        self.weight.words("reported_weight.weight", visit);
+    pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
+        self.weight.visit_words("reported_weight.weight", visit);
         visit("reported_weight.since", Word::Long(&self.since));
     }
 
     /// Takes over the weight by the report of time `at`, unless it is in already.
-    pub(crate) fn report(&self, weight: f32, at: u32, now: Instant) {
+    pub(crate) fn take_weight(&self, weight: f32, at: u32, now: Instant) {
         if self.weight.is_for(at) {
             return;
         }
@@ -203,13 +203,13 @@ impl ReportedWeight {
     /// For how long there have been reports without a gap, if the last one is not too old.
     pub(crate) fn reported_for(&self, now: Instant, horizon: &Horizon) -> Option<Duration> {
         let since = self.since.load(Ordering::Relaxed);
-        (since != 0 && self.weight.fresh(horizon).is_some())
+        (since != 0 && self.weight.fresh_factor(horizon).is_some())
             .then(|| now.since(Instant::from_nanos(since)))
     }
 
     /// The weight by the last report, however old.
     pub(crate) fn value(&self) -> f32 {
-        self.weight.value()
+        self.weight.last_factor()
     }
 
     /// Keeps an old time old ([`keep_old`](crate::time::keep_old)).
@@ -248,7 +248,10 @@ mod tests {
 
     fn report(member: &Member, value: f64, ms: u64) {
         let value = LoadValue::new(value).unwrap();
-        member.location.report(LoadId::CPU, value, at(ms)).unwrap();
+        member
+            .location
+            .report_load(LoadId::CPU, value, at(ms))
+            .unwrap();
     }
 
     fn load(member: &Member, shaping: &Shaping, ms: u64) -> Option<f32> {
@@ -298,8 +301,8 @@ mod tests {
         };
         let member = member();
         report(&member, 1.0, 1000);
-        member.location.begin(Cost::ONE);
-        member.location.begin(Cost::ONE);
+        member.location.begin_request(Cost::ONE);
+        member.location.begin_request(Cost::ONE);
         assert_eq!(load(&member, &shaping, 1500), Some(1.5));
         report(&member, 1.0, 2000);
         assert_eq!(load(&member, &shaping, 2000), Some(1.0));
@@ -315,7 +318,7 @@ mod tests {
         let member = member();
         report(&member, 2.0, 1000);
         assert_eq!(load(&member, &shaping, 1000), Some(2.0));
-        (0..4).for_each(|_| member.location.begin(Cost::ONE));
+        (0..4).for_each(|_| member.location.begin_request(Cost::ONE));
         report(&member, 2.0, 2000);
         // (0.5 * (2 + 4 * 1) + 0.5 * 2)
         assert_eq!(load(&member, &shaping, 2000), Some(4.0));
@@ -325,7 +328,7 @@ mod tests {
     fn the_expected_load_estimates_what_is_not_configured() {
         let member = member();
         report(&member, 0.5, 1000);
-        member.location.begin(Cost::ONE);
+        member.location.begin_request(Cost::ONE);
         let settings = GroupSettings::default();
         let got = member.effective_load(&Shaping::NONE, &settings, at(1001));
         let got = got.unwrap();

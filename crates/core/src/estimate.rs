@@ -123,7 +123,7 @@ pub(crate) struct Regression {
     means: AtomicU64,
     /// Variance of the others, and covariance.
     spreads: AtomicU64,
-    /// Means of the logarithms of the latencies ([`Regression::typical`]).
+    /// Means of the logarithms of the latencies ([`Regression::typical_latency_latency`]).
     logs: AtomicU64,
     /// Mean of the latencies in units of the expected one (f32 bits, high half), and of the squares.
     spread: AtomicU64,
@@ -133,7 +133,7 @@ pub(crate) struct Regression {
 
 impl Regression {
     /// Visits the [learnt](crate::learnt) words.
-    pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+    pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
         visit("regression.means", Word::Long(&self.means));
         visit("regression.spreads", Word::Long(&self.spreads));
         visit("regression.logs", Word::Long(&self.logs));
@@ -153,7 +153,7 @@ impl Regression {
         // Nothing at the first answer, which is the mean.
         variance += share * (dx * (others - mean) - variance);
         covariance += share * (dx * (latency - mean_latency) - covariance);
-        let (mut log_latency, mut log_time) = self.typical();
+        let (mut log_latency, mut log_time) = self.typical_latency();
         log_latency += share * (log2(latency + NOISE) - log_latency);
         log_time += share * (log2(latency / (1.0 + others) + NOISE) - log_time);
         self.logs
@@ -179,7 +179,10 @@ impl Regression {
             spread = higher(spread, higher(variation, LEAST_VARIATION));
             // A mean that forgets has half the variance of one of as many.
             let answers = regression.answers.load(Ordering::Relaxed) as f32;
-            let counting = lower(lower(places, answers), regression.reach(false).answers);
+            let counting = lower(
+                lower(places, answers),
+                regression.average_reach(false).answers,
+            );
             lately += lower(0.5 / counting, 1.0);
             longer += match answers < GROWTH_ANSWERS as f32 {
                 true => 1.0 / answers,
@@ -189,7 +192,7 @@ impl Regression {
         const LOG2_E: f32 = std::f32::consts::LOG2_E;
         let lately = LATELY * LATELY * LOG2_E * LOG2_E * spread * lately;
         let longer = LONGER * LONGER * EXPONENTIAL * EXPONENTIAL * lower(spread, 1.0) * longer;
-        let apart = self.typical().1 - other.typical().1;
+        let apart = self.typical_latency().1 - other.typical_latency().1;
         slower * slower <= lately && apart * apart <= longer
     }
 
@@ -204,7 +207,7 @@ impl Regression {
     }
 
     /// Reach of the average of service times, by how much latencies differ.
-    pub(crate) fn reach(&self, is_weighted: bool) -> Reach {
+    pub(crate) fn average_reach(&self, is_weighted: bool) -> Reach {
         if is_weighted {
             return Reach {
                 answers: WEIGHTED_ANSWERS,
@@ -241,7 +244,7 @@ impl Regression {
     /// there, each with an allowance for noise; 0 before the first answer. A few answers that took very long move these
     /// means little.
     #[inline]
-    pub(crate) fn typical(&self) -> (f32, f32) {
+    pub(crate) fn typical_latency(&self) -> (f32, f32) {
         unpack(self.logs.load(Ordering::Relaxed))
     }
 }
@@ -267,7 +270,7 @@ impl Growth {
     /// The latency is `a (1 + growth * n)` with the member's own `a`, so that the slope is the
     /// same for all members in units of `a`, which the mean latency and the mean of *n* give
     /// once the growth is known: that of the member itself is good enough.
-    pub(crate) fn add(&mut self, regression: &Regression) {
+    pub(crate) fn add_member(&mut self, regression: &Regression) {
         let (mean, mean_latency) = regression.means();
         let (variance, covariance) = unpack(regression.spreads.load(Ordering::Relaxed));
         if variance <= 0.0 {
@@ -404,19 +407,19 @@ pub(crate) struct Service {
 
 impl Estimate {
     /// Visits the [learnt](crate::learnt) words. Unanswered requests belong to another process, and are left out.
-    pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+    pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
         visit("estimate.sums", Word::Long(&self.sums));
         visit("estimate.answered_at", Word::Short(&self.answered_at));
     }
 
     /// A request is bound.
-    pub(crate) fn begin(&self, now: Instant) {
+    pub(crate) fn begin_request(&self, now: Instant) {
         self.unanswered.fetch_add(entry(now), Ordering::Relaxed);
         self.bound_at.store(millis(now).max(1), Ordering::Relaxed);
     }
 
     /// A request that was bound at `started` is answered, or will not be.
-    pub(crate) fn end(&self, started: Instant) {
+    pub(crate) fn end_request(&self, started: Instant) {
         self.unanswered.fetch_sub(entry(started), Ordering::Relaxed);
     }
 
@@ -437,8 +440,8 @@ impl Estimate {
 
     /// Takes the latency of a success that with those that it found at the member counts for
     /// `places` requests of cost 1, of which what costs `in_flight` is there now. The average reaches over
-    /// so many answers as `reach` says ([`Regression::reach`]).
-    pub(crate) fn sample(
+    /// so many answers as `reach` says ([`Regression::average_reach`]).
+    pub(crate) fn sample_latency(
         &self,
         latency: Duration,
         places: f32,
@@ -482,7 +485,7 @@ impl Estimate {
 
     /// Begins with what another process has seen, if there was no answer yet: `seconds` for a request
     /// of cost 1. It weighs no more than a stale estimate does, so own answers soon say more.
-    pub(crate) fn guess(&self, seconds: f32, now: Instant) {
+    pub(crate) fn adopt_guess(&self, seconds: f32, now: Instant) {
         let guess = pack(seconds * STALE_ANSWERS, STALE_ANSWERS);
         let (success, failure) = (Ordering::Relaxed, Ordering::Relaxed);
         let taken = self.sums.compare_exchange(0, guess, success, failure);
@@ -494,7 +497,7 @@ impl Estimate {
     /// Learns from the latency of a success of that cost, which was there with `others`, how
     /// latencies grow: of a request of cost 1, which waits for what is there in proportion.
     /// With those that it found it counts for `places` requests of cost 1.
-    pub(crate) fn learn(
+    pub(crate) fn learn_growth(
         &self,
         latency: Duration,
         cost: f32,
@@ -517,7 +520,7 @@ impl Estimate {
 
     /// Estimated service time; `None` before the first answer.
     #[inline]
-    pub(crate) fn service(&self, in_flight: f32, moment: &Moment) -> Option<Service> {
+    pub(crate) fn estimate_service(&self, in_flight: f32, moment: &Moment) -> Option<Service> {
         let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
         if places <= 0.0 {
             return None;
@@ -540,7 +543,7 @@ impl Estimate {
     }
 
     /// Places of the answers that count; 0 before the first one.
-    pub(crate) fn places(&self) -> f32 {
+    pub(crate) fn answered_places(&self) -> f32 {
         unpack(self.sums.load(Ordering::Relaxed)).1
     }
 
@@ -550,7 +553,7 @@ impl Estimate {
     }
 
     /// Service time by answers alone, in seconds; `None` before the first answer.
-    pub(crate) fn mean(&self) -> Option<f32> {
+    pub(crate) fn mean_time(&self) -> Option<f32> {
         let (latencies, places) = unpack(self.sums.load(Ordering::Relaxed));
         (places > 0.0).then(|| latencies / places)
     }
@@ -560,12 +563,12 @@ impl Estimate {
     #[inline]
     fn is_silent(&self, queued: f32, decay: &Horizon) -> bool {
         let at = self.answered_at.load(Ordering::Relaxed);
-        decay.age(at) as f32 > 1e3 * STALE * queued || decay.is_past(at)
+        decay.millis_since(at) as f32 > 1e3 * STALE * queued || decay.is_past(at)
     }
 
     /// The service time in seconds; `None` before the first answer.
     pub(crate) fn service_time(&self, in_flight: f32, now: Instant) -> Option<f32> {
-        let service = self.service(in_flight, &Moment::new(now, Duration::ZERO));
+        let service = self.estimate_service(in_flight, &Moment::new(now, Duration::ZERO));
         service.map(|service| service.time)
     }
 
@@ -590,16 +593,16 @@ impl Estimate {
     }
 
     /// Seconds since the last answer.
-    pub(crate) fn silent(&self, moment: &Moment) -> f32 {
+    pub(crate) fn seconds_since_answer(&self, moment: &Moment) -> f32 {
         let at = self.answered_at.load(Ordering::Relaxed);
-        moment.decay.age(at) as f32 / 1e3
+        moment.decay.millis_since(at) as f32 / 1e3
     }
 
     /// Seconds since a request was bound; infinite before the first one.
-    pub(crate) fn unbound(&self, moment: &Moment) -> f32 {
+    pub(crate) fn seconds_since_bound(&self, moment: &Moment) -> f32 {
         match self.bound_at.load(Ordering::Relaxed) {
             0 => f32::INFINITY,
-            at => moment.decay.age(at) as f32 / 1e3,
+            at => moment.decay.millis_since(at) as f32 / 1e3,
         }
     }
 
@@ -630,22 +633,22 @@ mod tests {
     fn a_guess_counts_until_own_answers_say_more() {
         let estimate = Estimate::default();
         assert!(estimate.is_empty());
-        assert_eq!(estimate.mean(), None);
-        estimate.guess(0.1, at(1000));
-        close(estimate.mean(), 0.1);
+        assert_eq!(estimate.mean_time(), None);
+        estimate.adopt_guess(0.1, at(1000));
+        close(estimate.mean_time(), 0.1);
         close(estimate.service_time(0.0, at(1000)), 0.1);
-        estimate.guess(0.5, at(1001));
-        close(estimate.mean(), 0.1);
+        estimate.adopt_guess(0.5, at(1001));
+        close(estimate.mean_time(), 0.1);
         for n in 0..80 {
-            estimate.sample(10 * MS, 1.0, 0.0, at(1000 + 10 * n), DECAY, FEW);
+            estimate.sample_latency(10 * MS, 1.0, 0.0, at(1000 + 10 * n), DECAY, FEW);
         }
-        let seconds = estimate.mean().unwrap();
+        let seconds = estimate.mean_time().unwrap();
         assert!((0.01..0.013).contains(&seconds), "{seconds}");
         // Nor does one come after an answer.
         let estimate = Estimate::default();
-        estimate.sample(10 * MS, 1.0, 0.0, at(0), DECAY, FEW);
-        estimate.guess(0.5, at(1));
-        close(estimate.mean(), 0.01);
+        estimate.sample_latency(10 * MS, 1.0, 0.0, at(0), DECAY, FEW);
+        estimate.adopt_guess(0.5, at(1));
+        close(estimate.mean_time(), 0.01);
     }
 
     fn at(ms: u64) -> Instant {
@@ -664,7 +667,7 @@ mod tests {
         for step in 1..200 {
             let places = step % 7 + 1;
             let latency = MS * 10 * places;
-            estimate.sample(
+            estimate.sample_latency(
                 latency,
                 places as f32,
                 (places - 1) as f32,
@@ -680,27 +683,27 @@ mod tests {
     fn what_is_unanswered_raises_it_before_the_answer() {
         let estimate = Estimate::default();
         for step in 1..200 {
-            estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY, ANSWERS);
+            estimate.sample_latency(10 * MS, 1.0, 0.0, at(step), DECAY, ANSWERS);
         }
-        estimate.begin(at(200));
-        estimate.begin(at(210));
+        estimate.begin_request(at(200));
+        estimate.begin_request(at(210));
         close(
             estimate.service_time(1.0, at(230)),
             (0.320 + 0.030 + 0.020) / 32.0,
         );
-        estimate.end(at(200));
+        estimate.end_request(at(200));
         close(estimate.service_time(1.0, at(230)), (0.320 + 0.020) / 32.0);
         // However old it gets, one request adds a bounded amount.
         assert!(estimate.service_time(1.0, at(1_000_000)).unwrap() < 0.026);
-        estimate.end(at(210));
+        estimate.end_request(at(210));
         close(estimate.service_time(1.0, at(1_000_000)), 0.010);
     }
 
     #[test]
     fn clocks_that_differ_a_little_do_no_harm() {
         let estimate = Estimate::default();
-        estimate.sample(10 * MS, 1.0, 0.0, at(1), DECAY, ANSWERS);
-        estimate.begin(at(105));
+        estimate.sample_latency(10 * MS, 1.0, 0.0, at(1), DECAY, ANSWERS);
+        estimate.begin_request(at(105));
         close(estimate.service_time(1.0, at(100)), 0.010);
     }
 
@@ -710,10 +713,10 @@ mod tests {
         for hung in [1u32, 100, 10_000] {
             let estimate = Estimate::default();
             for step in 1..200 {
-                estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY, ANSWERS);
+                estimate.sample_latency(10 * MS, 1.0, 0.0, at(step), DECAY, ANSWERS);
             }
             for request in 0..hung {
-                estimate.begin(at(200 + u64::from(request % 10)));
+                estimate.begin_request(at(200 + u64::from(request % 10)));
             }
             let mut before = 0.0;
             for minute in 1..7 * 60 {
@@ -730,12 +733,12 @@ mod tests {
     fn one_outlier_is_bounded_and_a_change_is_followed() {
         let estimate = Estimate::default();
         for step in 1..200 {
-            estimate.sample(10 * MS, 1.0, 0.0, at(step), DECAY, ANSWERS);
+            estimate.sample_latency(10 * MS, 1.0, 0.0, at(step), DECAY, ANSWERS);
         }
-        estimate.sample(Duration::from_secs(3600), 1.0, 0.0, at(200), DECAY, ANSWERS);
+        estimate.sample_latency(Duration::from_secs(3600), 1.0, 0.0, at(200), DECAY, ANSWERS);
         assert!(estimate.service_time(1.0, at(200)).unwrap() < 0.016);
         for step in 200..1400 {
-            estimate.sample(Duration::from_secs(1), 1.0, 0.0, at(step), DECAY, ANSWERS);
+            estimate.sample_latency(Duration::from_secs(1), 1.0, 0.0, at(step), DECAY, ANSWERS);
         }
         close(estimate.service_time(1.0, at(1400)), 1.0);
     }
@@ -746,11 +749,11 @@ mod tests {
         let after = |waiting: u64| {
             let estimate = Estimate::default();
             for step in 1..200 {
-                estimate.sample(10 * MS, 1.0, 0.0, at(10 * step), DECAY, ANSWERS);
+                estimate.sample_latency(10 * MS, 1.0, 0.0, at(10 * step), DECAY, ANSWERS);
             }
             for n in 0..waiting {
                 let answered = at(2300 + n / 10);
-                estimate.sample(310 * MS, 1.0, 0.0, answered, DECAY, ANSWERS);
+                estimate.sample_latency(310 * MS, 1.0, 0.0, answered, DECAY, ANSWERS);
             }
             estimate.service_time(0.0, at(2303)).unwrap()
         };
@@ -763,11 +766,11 @@ mod tests {
     fn a_stale_estimate_yields_to_new_answers() {
         let estimate = Estimate::default();
         for step in 1..200 {
-            estimate.sample(50 * MS, 1.0, 0.0, at(step), DECAY, ANSWERS);
+            estimate.sample_latency(50 * MS, 1.0, 0.0, at(step), DECAY, ANSWERS);
         }
         assert!(!estimate.is_stale(0.0, at(5_000), DECAY));
         assert!(estimate.is_stale(0.0, at(5_300), DECAY));
-        estimate.sample(10 * MS, 1.0, 0.0, at(6000), DECAY, ANSWERS);
+        estimate.sample_latency(10 * MS, 1.0, 0.0, at(6000), DECAY, ANSWERS);
         // Eight old answers, faded a little, and the new one.
         let faded = 0.050 * fade(Duration::from_millis(5800), DECAY);
         close(
@@ -783,11 +786,11 @@ mod tests {
             let (estimate, regression) = (Estimate::default(), Regression::default());
             for step in 0..2000 {
                 let latency = Duration::from_secs_f64(draw());
-                estimate.learn(latency, 1.0, 0.0, 1.0, &regression);
-                let window = regression.reach(false);
-                estimate.sample(latency, 1.0, 0.0, at(step), DECAY, window);
+                estimate.learn_growth(latency, 1.0, 0.0, 1.0, &regression);
+                let window = regression.average_reach(false);
+                estimate.sample_latency(latency, 1.0, 0.0, at(step), DECAY, window);
             }
-            regression.reach(false).answers
+            regression.average_reach(false).answers
         };
         let mut rng = fastrand::Rng::with_seed(1);
         assert_eq!(window(&mut || 0.010), FEWEST_ANSWERS);
@@ -811,14 +814,14 @@ mod tests {
             for step in 0..many + last {
                 let mean = if step < many { mean[0] } else { mean[1] };
                 let latency = MS.mul_f64(mean * -libm::log(1.0 - rng.f64()));
-                estimate.learn(latency, 1.0, 0.0, 1.0, regression);
-                let reach = regression.reach(false);
-                estimate.sample(latency, 1.0, 0.0, at(100 * step), DECAY, reach);
+                estimate.learn_growth(latency, 1.0, 0.0, 1.0, regression);
+                let reach = regression.average_reach(false);
+                estimate.sample_latency(latency, 1.0, 0.0, at(100 * step), DECAY, reach);
             }
         }
         let [one, other] = &known;
-        let [time, other_time] = [one, other].map(|known| known.0.mean().unwrap());
-        let places = [one, other].map(|known| known.0.places());
+        let [time, other_time] = [one, other].map(|known| known.0.mean_time().unwrap());
+        let places = [one, other].map(|known| known.0.answered_places());
         one.1
             .is_like(&other.1, places, log2(other_time) - log2(time))
     }
@@ -848,15 +851,16 @@ mod tests {
     #[test]
     fn a_member_that_was_not_asked_for_weeks_is_the_one_that_waits_longest() {
         const DAY: u64 = 24 * 3_600_000;
-        let unbound =
-            |estimate: &Estimate, now: Instant| estimate.unbound(&Moment::new(now, DECAY));
+        let unbound = |estimate: &Estimate, now: Instant| {
+            estimate.seconds_since_bound(&Moment::new(now, DECAY))
+        };
         let (asked, away, new) = <(Estimate, Estimate, Estimate)>::default();
-        away.begin(at(DAY));
-        away.end(at(DAY));
+        away.begin_request(at(DAY));
+        away.end_request(at(DAY));
         for day in 1..70 {
             let now = at(day * DAY);
-            asked.begin(now);
-            asked.end(now);
+            asked.begin_request(now);
+            asked.end_request(now);
             asked.keep_age(now);
             away.keep_age(now);
             let later = at(day * DAY + 1000);

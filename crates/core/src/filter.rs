@@ -100,7 +100,7 @@ const OFF: u64 = u64::MAX;
 
 impl Filter {
     /// Visits the [learnt](crate::learnt) words.
-    pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+    pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
         visit("filter.weights", Word::Long(&self.weights));
     }
 
@@ -129,7 +129,7 @@ impl Filter {
     }
 
     /// An answer that took `seconds` for one request, `silence` seconds after the one before.
-    pub(crate) fn answered(&self, seconds: f32, silence: f32, usual: Usual) {
+    pub(crate) fn record_answer(&self, seconds: f32, silence: f32, usual: Usual) {
         let ratio = seconds / usual.time;
         let mut logs = self.weights(silence);
         for (index, (log, time)) in logs.iter_mut().zip(RATIOS).enumerate() {
@@ -144,7 +144,7 @@ impl Filter {
 
     /// Service time of the member in seconds, if requests there have been unanswered for `age` seconds, `silence`
     /// seconds after the last answer.
-    pub(crate) fn time(&self, age: f32, silence: f32, usual: Usual) -> f32 {
+    pub(crate) fn estimate_time(&self, age: f32, silence: f32, usual: Usual) -> f32 {
         let ratio = age / usual.time * usual.certainty * LOG2_E;
         let (mut sum, mut logs) = (0.0, 0.0);
         let slowest = ratio / RATIOS[TIMES - 1];
@@ -172,7 +172,7 @@ mod tests {
     fn after(filter: &Filter, answers: usize, time: f32, rng: &mut fastrand::Rng) {
         for _ in 0..answers {
             let seconds = -time * libm::logf(1.0 - rng.f32());
-            filter.answered(seconds, seconds, USUALLY);
+            filter.record_answer(seconds, seconds, USUALLY);
         }
     }
 
@@ -183,13 +183,13 @@ mod tests {
             let rng = &mut fastrand::Rng::with_seed(seed);
             let filter = Filter::default();
             after(&filter, 100, 10.0 * MS, rng);
-            let time = filter.time(0.0, 0.0, USUALLY);
+            let time = filter.estimate_time(0.0, 0.0, USUALLY);
             assert!(time > 5.0 * MS && time < 20.0 * MS, "{seed}: {time}");
             after(&filter, 4, 50.0 * MS, rng);
-            slower += filter.time(0.0, 0.0, USUALLY) / 100.0;
+            slower += filter.estimate_time(0.0, 0.0, USUALLY) / 100.0;
             after(&filter, 50, 50.0 * MS, rng);
             after(&filter, 16, 10.0 * MS, rng);
-            faster += filter.time(0.0, 0.0, USUALLY) / 100.0;
+            faster += filter.estimate_time(0.0, 0.0, USUALLY) / 100.0;
         }
         assert!(slower > 25.0 * MS, "{slower}");
         assert!(faster < 20.0 * MS, "{faster}");
@@ -199,7 +199,7 @@ mod tests {
     fn what_is_unanswered_for_long_looks_slow_before_it_is_answered() {
         let filter = Filter::default();
         after(&filter, 100, 10.0 * MS, &mut fastrand::Rng::with_seed(1));
-        let time = |age: f32| filter.time(age * MS, age * MS, USUALLY);
+        let time = |age: f32| filter.estimate_time(age * MS, age * MS, USUALLY);
         assert!(time(100.0) > 3.0 * time(0.0), "{}", time(100.0));
         // However long that is, it is a number.
         let longest = time(1e9);
@@ -211,7 +211,7 @@ mod tests {
     fn one_that_was_slow_is_thought_to_have_changed_after_a_while() {
         let filter = Filter::default();
         after(&filter, 20, 100.0 * MS, &mut fastrand::Rng::with_seed(1));
-        let time = |silence: f32| filter.time(0.0, silence, USUALLY);
+        let time = |silence: f32| filter.estimate_time(0.0, silence, USUALLY);
         assert!(time(0.0) > 70.0 * MS);
         assert!(time(30.0) < 30.0 * MS);
     }
@@ -221,9 +221,9 @@ mod tests {
         let time = |variation: f32| {
             let filter = Filter::default();
             let usual = Usual::new(10.0 * MS, variation);
-            (0..20).for_each(|_| filter.answered(10.0 * MS, 0.01, usual));
-            filter.answered(200.0 * MS, 0.2, usual);
-            filter.time(0.0, 0.0, usual)
+            (0..20).for_each(|_| filter.record_answer(10.0 * MS, 0.01, usual));
+            filter.record_answer(200.0 * MS, 0.2, usual);
+            filter.estimate_time(0.0, 0.0, usual)
         };
         assert!(time(4.0) < 0.7 * time(1.0), "{} {}", time(4.0), time(1.0));
     }

@@ -26,7 +26,7 @@ pub(crate) enum Word<'a> {
 pub(crate) type Visit<'v, 'a> = &'v mut dyn FnMut(&'static str, Word<'a>);
 
 /// Collects the words that `words` names; words that are 0 are left out.
-pub(crate) fn collect<'a>(words: impl FnOnce(Visit<'_, 'a>)) -> Learnt {
+pub(crate) fn collect_words<'a>(words: impl FnOnce(Visit<'_, 'a>)) -> Learnt {
     let mut learnt = Learnt::new();
     words(&mut |name, word| {
         let value = match word {
@@ -80,15 +80,15 @@ mod tests {
     #[test]
     fn words_come_back_by_name_and_place() {
         let some = Some::default();
-        assert_eq!(collect(|visit| some.words(visit)), Learnt::new());
+        assert_eq!(collect_words(|visit| some.words(visit)), Learnt::new());
         some.0.store(u64::MAX, Ordering::Relaxed);
         some.1[1].store(7, Ordering::Relaxed);
         some.2.store(true, Ordering::Relaxed);
-        let mut learnt = collect(|visit| some.words(visit));
+        let mut learnt = collect_words(|visit| some.words(visit));
         assert_eq!(learnt["short"], [0, 7, 0]);
         let other = Some::default();
         restore(&learnt, |visit| other.words(visit));
-        assert_eq!(collect(|visit| other.words(visit)), learnt);
+        assert_eq!(collect_words(|visit| other.words(visit)), learnt);
         // Words that are unknown, too short or too long stay as they are.
         learnt.insert("new".into(), vec![1]);
         learnt.insert("short".into(), vec![1, 2, u64::MAX, 4]);

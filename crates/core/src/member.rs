@@ -140,13 +140,13 @@ pub(crate) const fn rank_bit(rank: usize) -> u32 {
     1 << (FIRST_RANK + rank as u32)
 }
 
-/// The bits of the [`Reason`]s among the [bits](Slot::bits) of a member.
+/// The bits of the [`Reason`]s among the [bits](Slot::decision_bits) of a member.
 #[inline]
 pub const fn reasons_of(bits: u32) -> u32 {
     bits & !RANK_BITS
 }
 
-/// The rank of the zone of a member with these [bits](Slot::bits), below [`RANKS`]; `None` if its
+/// The rank of the zone of a member with these [bits](Slot::decision_bits), below [`RANKS`]; `None` if its
 /// group goes by no zones.
 pub fn rank_of(bits: u32) -> Option<usize> {
     let bits = bits & RANK_BITS;
@@ -258,12 +258,12 @@ impl Slot {
 
     /// Words that were learnt about the member from its answers. Reports of others, and requests under way, are not
     /// included.
-    pub fn learnt(&self) -> Learnt {
-        learnt::collect(|visit| self.words(visit))
+    pub fn export_learnt(&self) -> Learnt {
+        learnt::collect_words(|visit| self.words(visit))
     }
 
-    /// Takes over what another process [has learnt](Slot::learnt).
-    pub fn relearn(&self, learnt: &Learnt) {
+    /// Takes over what another process [has learnt](Slot::export_learnt).
+    pub fn import_learnt(&self, learnt: &Learnt) {
         learnt::restore(learnt, |visit| self.words(visit));
     }
 
@@ -271,17 +271,17 @@ impl Slot {
         visit("ramp_from", Word::Long(&self.ramp_from));
         visit("failures_in_a_row", Word::Short(&self.consecutive_failures));
         visit("shedding_since", Word::Long(&self.shedding_since));
-        self.failure_share.words(visit);
-        self.estimate.words(visit);
-        self.latency.words("latency", visit);
-        self.penalty.words("penalty", visit);
-        self.damped.words(visit);
-        self.load_factor.words("load_factor", visit);
-        self.reported_weight.words(visit);
-        self.regression.words(visit);
-        self.caps.words(visit);
-        self.filter.words(visit);
-        self.record().words(visit);
+        self.failure_share.visit_words(visit);
+        self.estimate.visit_words(visit);
+        self.latency.visit_words("latency", visit);
+        self.penalty.visit_words("penalty", visit);
+        self.damped.visit_words(visit);
+        self.load_factor.visit_words("load_factor", visit);
+        self.reported_weight.visit_words(visit);
+        self.regression.visit_words(visit);
+        self.caps.visit_words(visit);
+        self.filter.visit_words(visit);
+        self.record().visit_words(visit);
     }
 
     /// Requests or connections of this process at the member: what limits count.
@@ -293,18 +293,18 @@ impl Slot {
     /// Sum of the [costs](Cost) of these requests: strategies count it.
     #[inline]
     pub fn cost_in_flight(&self) -> f32 {
-        self.in_flight.get().cost()
+        self.in_flight.get().total_cost()
     }
 
     /// The bits of all [`Reason`]s against the member; 0 is eligible.
     #[inline]
-    pub fn reasons(&self) -> u32 {
-        reasons_of(self.bits())
+    pub fn reason_bits(&self) -> u32 {
+        reasons_of(self.decision_bits())
     }
 
     /// Bits of the reasons, with a bit of the [rank](rank_of) of the member's zone among them: used by decisions.
     #[inline]
-    pub fn bits(&self) -> u32 {
+    pub fn decision_bits(&self) -> u32 {
         self.reasons.load(Ordering::Relaxed)
     }
 
@@ -321,8 +321,8 @@ impl Slot {
     }
 
     /// True if `reason` holds.
-    pub fn has(&self, reason: Reason) -> bool {
-        self.reasons() & reason as u32 != 0
+    pub fn has_reason(&self, reason: Reason) -> bool {
+        self.reason_bits() & reason as u32 != 0
     }
 
     /// Sets or clears a reason; answers whether that changed anything.
@@ -342,7 +342,7 @@ impl Slot {
     /// Instant at which it was first noticed that the member sheds: the first call notes `now`. `None` if the member
     /// does not shed.
     pub(crate) fn shedding_since(&self, now: Instant) -> Option<Instant> {
-        if !self.has(Reason::Shedding) {
+        if !self.has_reason(Reason::Shedding) {
             return None;
         }
         // An instant of 0 would be none.
@@ -413,10 +413,10 @@ impl Slot {
 
     /// Begins with what another balancer has seen, if nothing is known here: `seconds` for a request.
     /// Own answers soon say more, and without any it is forgotten as they are.
-    pub fn guess(&self, seconds: f32, now: Instant, decay: Duration) {
+    pub fn adopt_guess(&self, seconds: f32, now: Instant, decay: Duration) {
         if self.is_strange() {
             self.latency.sample(seconds, now, decay);
-            self.estimate.guess(seconds, now);
+            self.estimate.adopt_guess(seconds, now);
         }
     }
 
@@ -425,7 +425,11 @@ impl Slot {
     pub fn seen_service(&self, now: Instant, window: Duration, decay: Duration) -> Option<f32> {
         let recent = self.record().recent(now, window);
         let answered = recent.total > recent.failures;
-        let mean = || self.estimate.mean().or_else(|| self.latency(now, decay));
+        let mean = || {
+            self.estimate
+                .mean_time()
+                .or_else(|| self.latency(now, decay))
+        };
         answered.then(mean).flatten()
     }
 
@@ -483,8 +487,8 @@ impl Slot {
 
     /// Service time of the member with requests of cost `in_flight` there, and whether it is stale.
     #[inline]
-    pub(crate) fn service(&self, in_flight: f32, moment: &Moment) -> Option<Service> {
-        let service = self.estimate.service(in_flight, moment)?;
+    pub(crate) fn estimate_service(&self, in_flight: f32, moment: &Moment) -> Option<Service> {
+        let service = self.estimate.estimate_service(in_flight, moment)?;
         if moment.typical > 0.0 {
             return Some(self.filtered(service, moment));
         }
@@ -496,7 +500,7 @@ impl Slot {
     #[cold]
     fn filtered(&self, service: Service, moment: &Moment) -> Service {
         let usual = self.usual(moment.typical);
-        let Some(cap) = self.cap() else {
+        let Some(cap) = self.learnt_cap() else {
             return service;
         };
         if self.filter.is_off() || !usual.covers(service.time) {
@@ -504,9 +508,9 @@ impl Slot {
         }
         let busy = self.unanswered().min(cap);
         let age = self.estimate.mean_age(moment) * busy as f32;
-        let silence = self.estimate.silent(moment);
+        let silence = self.estimate.seconds_since_answer(moment);
         Service {
-            time: self.filter.time(age, silence, usual),
+            time: self.filter.estimate_time(age, silence, usual),
             ..service
         }
     }
@@ -521,7 +525,7 @@ impl Slot {
 
     /// True if answers do not tell this member from the other one, which lately was slower by `slower` powers of two.
     pub(crate) fn is_like(&self, other: &Slot, slower: f32) -> bool {
-        let places = [self, other].map(|slot| slot.estimate.places());
+        let places = [self, other].map(|slot| slot.estimate.answered_places());
         self.regression.is_like(&other.regression, places, slower)
     }
 
@@ -541,8 +545,8 @@ impl Slot {
 
     /// Seconds since a request was bound; infinite before the first one.
     #[inline]
-    pub(crate) fn unbound(&self, moment: &Moment) -> f32 {
-        self.estimate.unbound(moment)
+    pub(crate) fn seconds_since_bound(&self, moment: &Moment) -> f32 {
+        self.estimate.seconds_since_bound(moment)
     }
 
     /// Time since the last answer.
@@ -552,12 +556,12 @@ impl Slot {
 
     /// A request is bound at `now`, and not answered yet.
     pub(crate) fn unanswered_begins(&self, now: Instant) {
-        self.estimate.begin(now);
+        self.estimate.begin_request(now);
     }
 
     /// A request that was bound at `started` is answered, or will not be.
     pub(crate) fn unanswered_ends(&self, started: Instant) {
-        self.estimate.end(started);
+        self.estimate.end_request(started);
     }
 
     /// Their mean age in seconds; 0 without any.
@@ -572,11 +576,11 @@ impl Slot {
     }
 
     /// Number of requests that the member works on at once, as learnt; `None` means unknown, or many.
-    pub fn cap(&self) -> Option<u32> {
+    pub fn learnt_cap(&self) -> Option<u32> {
         self.caps.get()
     }
 
-    /// Has learnt [caps](Slot::cap) be wrong by this factor from now on: to see in tests what that costs.
+    /// Has learnt [caps](Slot::learnt_cap) be wrong by this factor from now on: to see in tests what that costs.
     #[doc(hidden)]
     pub fn distort_cap(&self, factor: f32) {
         self.caps.distort(factor);
@@ -584,7 +588,8 @@ impl Slot {
 
     /// Learns anew how many requests it works on at once.
     pub(crate) fn learn_cap(&self) -> Option<u32> {
-        self.caps.learn(self.regression.variation().unwrap_or(1.0))
+        self.caps
+            .learn_cap(self.regression.variation().unwrap_or(1.0))
     }
 
     /// Measurements of the member's cap.
@@ -605,7 +610,7 @@ impl Slot {
     ) {
         if digest.learns_cap {
             self.caps
-                .answered(others / cost, latency.as_secs_f32() / cost);
+                .record_answer(others / cost, latency.as_secs_f32() / cost);
             let age = self.mean_age(&Moment::new(now, digest.decay));
             self.caps
                 .note_order(self.unanswered(), age > latency.as_secs_f32());
@@ -615,18 +620,18 @@ impl Slot {
         // at the end is right for both kinds of servers.
         let meanwhile = (others + higher(self.cost_in_flight() - cost, 0.0)) / 2.0;
         self.estimate
-            .learn(latency, cost, meanwhile, places, &self.regression);
+            .learn_growth(latency, cost, meanwhile, places, &self.regression);
         if cost != 1.0 {
             self.filter.switch_off();
         } else if digest.typical > 0.0 && !self.filter.is_off() {
             let seconds = latency.as_secs_f32() / places;
             let silence = self.silence(now).as_secs_f32();
             let usual = self.usual(digest.typical);
-            self.filter.answered(seconds, silence, usual);
+            self.filter.record_answer(seconds, silence, usual);
         }
-        let reach = self.regression.reach(digest.is_weighted);
+        let reach = self.regression.average_reach(digest.is_weighted);
         self.estimate
-            .sample(latency, places, others, now, digest.decay, reach);
+            .sample_latency(latency, places, others, now, digest.decay, reach);
     }
 
     /// Keeps times of observations (latency, penalty, share of failures) from seeming to be new:
@@ -653,12 +658,12 @@ impl Slot {
     }
 
     /// Counts a request that begins; answers what there was before.
-    pub(crate) fn begin(&self, cost: Cost) -> Flying {
-        self.in_flight.begin(cost)
+    pub(crate) fn begin_request(&self, cost: Cost) -> Flying {
+        self.in_flight.begin_request(cost)
     }
 
-    pub(crate) fn end(&self, cost: Cost) {
-        self.in_flight.end(cost);
+    pub(crate) fn end_request(&self, cost: Cost) {
+        self.in_flight.end_request(cost);
     }
 
     /// Digests the latency of a success with the cost `cost`.
@@ -673,7 +678,7 @@ impl Slot {
         // A costly request may take longer; a cheap one may have waited as long.
         let seconds = latency.as_secs_f32() / higher(cost, 1.0);
         self.latency.sample(seconds, now, digest.decay);
-        self.record().histogram.add(latency);
+        self.record().histogram.add_latency(latency);
     }
 
     /// Digests a success, or a failure `latency` after a request was bound.
@@ -689,7 +694,7 @@ impl Slot {
             Outcome::Cancelled => return 0,
             Outcome::Success => {
                 self.record().window.count(now, true);
-                self.failure_share.add(false, now, digest.decay);
+                self.failure_share.add_outcome(false, now, digest.decay);
                 // Mostly it is 0 already: reading keeps the cache line shared.
                 return match self.consecutive_failures() {
                     0 => 0,
@@ -703,9 +708,9 @@ impl Slot {
         };
         let penalty = higher(penalty.as_secs_f32(), digest.penalty);
         self.penalty.sample(penalty, now, digest.decay);
-        self.record().histogram.add(latency);
+        self.record().histogram.add_latency(latency);
         self.record().window.count(now, false);
-        self.failure_share.add(true, now, digest.decay);
+        self.failure_share.add_outcome(true, now, digest.decay);
         if outcome == Outcome::Failure {
             self.consecutive_failures.fetch_add(1, Ordering::Relaxed);
         } else {
@@ -721,7 +726,7 @@ impl Slot {
     pub(crate) fn observe_broken(&self, before: u32, now: Instant, digest: Digest) {
         self.penalty.sample(digest.penalty, now, digest.decay);
         self.record().window.turn_into_failure(now);
-        self.failure_share.add(true, now, digest.decay);
+        self.failure_share.add_outcome(true, now, digest.decay);
         // The success counts as if it had never been: a member that breaks off every answer must reach any limit of
         // failures in a row.
         self.consecutive_failures
@@ -797,7 +802,7 @@ impl Member {
         let horizon = Horizon::new(now, settings.load_max_age);
         let query = Query::new(settings.load_id, horizon);
         let report = self.location.last_report(&query)?;
-        Some(shaping.effective(report, &self.slot.damped))
+        Some(shaping.shape_report(report, &self.slot.damped))
     }
 }
 
@@ -837,7 +842,7 @@ mod tests {
             let seen = |now| {
                 let silence = slot.stale_since(now, decay).unwrap_or_default();
                 let horizon = Horizon::new(now, Duration::from_secs(15));
-                let fresh = slot.load_factor().fresh(&horizon).is_some();
+                let fresh = slot.load_factor().fresh_factor(&horizon).is_some();
                 (
                     slot.latency(now, decay).unwrap(),
                     slot.penalty(now, decay),

@@ -47,7 +47,7 @@ pub(crate) struct Decaying(AtomicU64);
 
 impl Decaying {
     /// Visits the [learnt](crate::learnt) words.
-    pub(crate) fn words<'a>(&'a self, name: &'static str, visit: Visit<'_, 'a>) {
+    pub(crate) fn visit_words<'a>(&'a self, name: &'static str, visit: Visit<'_, 'a>) {
         visit(name, Word::Long(&self.0));
     }
 
@@ -105,7 +105,7 @@ pub(crate) struct FailureShare(AtomicU64);
 
 impl FailureShare {
     /// Visits the [learnt](crate::learnt) words.
-    pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+    pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
         visit("failure_share", Word::Long(&self.0));
     }
 
@@ -135,7 +135,7 @@ impl FailureShare {
         keep_word_old(&self.0, now);
     }
 
-    pub(crate) fn add(&self, failed: bool, now: Instant, decay: Duration) {
+    pub(crate) fn add_outcome(&self, failed: bool, now: Instant, decay: Duration) {
         let update = |word: u64| {
             if word == 0 && !failed {
                 return None;
@@ -264,7 +264,7 @@ impl Totals {
 
 impl Record {
     /// Visits the [learnt](crate::learnt) words. Counters that only grow, and are shown, begin anew.
-    pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+    pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
         self.clients.words("record.clients", visit);
         self.failing.words("record.failing", visit);
         for bucket in &self.window.buckets {
@@ -273,7 +273,7 @@ impl Record {
     }
 
     /// Requests that are over, by how they ended.
-    pub fn totals(&self) -> Totals {
+    pub fn request_totals(&self) -> Totals {
         Totals {
             successes: self.successes.load(Ordering::Relaxed),
             failures: self.failures.load(Ordering::Relaxed),
@@ -326,7 +326,7 @@ impl Record {
 
     /// Which clients it has answered or failed of late, and which it has failed: each client
     /// has one of 64 bits.
-    pub fn clients(&self, now: Instant) -> (u64, u64) {
+    pub fn recent_clients(&self, now: Instant) -> (u64, u64) {
         (self.clients.bits(now), self.failing.bits(now))
     }
 
@@ -376,7 +376,7 @@ pub struct StreamTotals {
 }
 
 impl Streams {
-    pub(crate) fn add(&self, first_byte: Duration, rest: Duration) {
+    pub(crate) fn add_stream(&self, first_byte: Duration, rest: Duration) {
         let micros = |time: Duration| u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
         self.ended.fetch_add(1, Ordering::Relaxed);
         self.first_byte_micros
@@ -402,7 +402,7 @@ impl StreamTotals {
     }
 
     /// Adds the latencies of another time, or of another member.
-    pub fn add(&mut self, other: &StreamTotals) {
+    pub fn add_totals(&mut self, other: &StreamTotals) {
         self.ended += other.ended;
         self.first_byte = self.first_byte.saturating_add(other.first_byte);
         self.rest = self.rest.saturating_add(other.rest);
@@ -528,7 +528,7 @@ impl Default for Histogram {
 }
 
 impl Histogram {
-    pub(crate) fn add(&self, latency: Duration) {
+    pub(crate) fn add_latency(&self, latency: Duration) {
         let micros = u64::try_from(latency.as_micros()).unwrap_or(u64::MAX);
         self.buckets[bucket(micros)].fetch_add(1, Ordering::Relaxed);
         self.micros.fetch_add(micros, Ordering::Relaxed);
@@ -687,16 +687,16 @@ mod tests {
     #[test]
     fn the_failure_share_follows_failures_and_is_forgotten() {
         let share = FailureShare::default();
-        share.add(true, at(0), DECAY);
+        share.add_outcome(true, at(0), DECAY);
         assert!((share.get(at(0), DECAY) - 0.0625).abs() < 1e-6);
         for i in 0..1000 {
-            share.add(i % 2 == 0, at(i), DECAY);
+            share.add_outcome(i % 2 == 0, at(i), DECAY);
         }
         let half = share.get(at(1000), DECAY);
         assert!((half - 0.5).abs() < 0.06, "{half}");
         assert!(share.get(at(31_000), DECAY) < 0.03);
         for i in 0..1000 {
-            share.add(false, at(1000 + i), DECAY);
+            share.add_outcome(false, at(1000 + i), DECAY);
         }
         assert_eq!(share.get(at(2000), DECAY), 0.0);
     }
@@ -752,11 +752,11 @@ mod tests {
     fn the_difference_of_two_snapshots_has_the_quantiles_between_them() {
         let histogram = Histogram::default();
         for _ in 0..1000 {
-            histogram.add(Duration::from_secs(1));
+            histogram.add_latency(Duration::from_secs(1));
         }
         let before = histogram.snapshot();
         for ms in 1..=100 {
-            histogram.add(Duration::from_millis(ms));
+            histogram.add_latency(Duration::from_millis(ms));
         }
         let between = histogram.snapshot().since(&before);
         assert_eq!(between.count(), 100);

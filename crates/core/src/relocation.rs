@@ -32,7 +32,7 @@ impl Client {
     }
 
     /// The load that it seems to bring; `None` is not known yet.
-    pub fn load(&self) -> Option<f32> {
+    pub fn estimated_load(&self) -> Option<f32> {
         match self.load.load(Ordering::Relaxed) {
             0 => None,
             bits => Some(f32::from_bits(bits)),

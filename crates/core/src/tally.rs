@@ -18,7 +18,7 @@ impl<const N: usize> Default for Tally<N> {
 impl<const N: usize> Tally<N> {
     /// Counts one of the kind at `place`. Where there is none, nothing is counted.
     #[inline]
-    pub fn add(&self, place: usize) {
+    pub fn count_at(&self, place: usize) {
         if let Some(count) = self.0.get(place) {
             count.fetch_add(1, Ordering::Relaxed);
         }
@@ -30,7 +30,10 @@ impl<const N: usize> Tally<N> {
     }
 
     /// Number of occurrences of each kind, beside the kind: `all` are the variants in their order.
-    pub fn of<K: Copy>(&self, all: &'static [K]) -> impl Iterator<Item = (K, u64)> + use<K, N> {
+    pub fn totals_by_kind<K: Copy>(
+        &self,
+        all: &'static [K],
+    ) -> impl Iterator<Item = (K, u64)> + use<K, N> {
         all.iter().copied().zip(self.totals())
     }
 }
@@ -43,10 +46,10 @@ mod tests {
     fn each_kind_is_counted_by_itself() {
         let tally = Tally::<3>::default();
         for place in [0, 2, 2, 3, usize::MAX] {
-            tally.add(place);
+            tally.count_at(place);
         }
         assert_eq!(tally.totals(), [1, 0, 2]);
-        let of: Vec<_> = tally.of(&['a', 'b', 'c']).collect();
+        let of: Vec<_> = tally.totals_by_kind(&['a', 'b', 'c']).collect();
         assert_eq!(of, [('a', 1), ('b', 0), ('c', 2)]);
     }
 }

@@ -112,12 +112,12 @@ impl Horizon {
             past: 0,
             reach: PAST - (max_age + 1),
         };
-        horizon.at(now)
+        horizon.moved_to(now)
     }
 
     /// Limit of freshness at another moment.
     #[inline]
-    pub(crate) const fn at(self, now: Instant) -> Self {
+    pub(crate) const fn moved_to(self, now: Instant) -> Self {
         let now = millis(now);
         Horizon {
             now,
@@ -128,7 +128,7 @@ impl Horizon {
 
     /// Milliseconds since a time made by [`millis`].
     #[inline]
-    pub(crate) const fn age(&self, earlier: u32) -> u32 {
+    pub(crate) const fn millis_since(&self, earlier: u32) -> u32 {
         let age = self.now.wrapping_sub(earlier);
         if age > PAST { 0 } else { age }
     }

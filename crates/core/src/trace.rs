@@ -73,7 +73,7 @@ impl Trace {
     /// Notes a candidate; one that was looked at before keeps its place. `verdict` runs only if the
     /// trace is on.
     #[inline]
-    pub fn candidate(
+    pub fn note_candidate(
         &mut self,
         index: usize,
         score: Option<f64>,
@@ -86,7 +86,7 @@ impl Trace {
 
     /// Notes a sentence about the decision as a whole.
     #[inline]
-    pub fn note(&mut self, text: impl FnOnce() -> String) {
+    pub fn note_sentence(&mut self, text: impl FnOnce() -> String) {
         if let Some(explanation) = &mut self.0 {
             explanation.note(text);
         }

@@ -119,7 +119,7 @@ impl Readings {
     }
 
     /// The share of all requests that each of the first `ranks` ranks gets. They sum up to one.
-    pub fn shares(&self, ranks: usize) -> Vec<f64> {
+    pub fn rank_shares(&self, ranks: usize) -> Vec<f64> {
         let mut left = 1.0;
         let share = |rank: usize| {
             let passed = match rank + 1 == ranks {
@@ -146,7 +146,7 @@ impl Readings {
     }
 
     /// Visits the words that another process takes over.
-    pub(crate) fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
+    pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
         for words in &self.0 {
             visit("zone_passed", Word::Short(&words.passed));
         }
@@ -171,7 +171,7 @@ mod tests {
             for (rank, &passed) in passed.iter().enumerate() {
                 readings.set(rank, Reading { passed, load: None, usable: 1.0 });
             }
-            let shares = readings.shares(ranks);
+            let shares = readings.rank_shares(ranks);
             prop_assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{shares:?}");
             let mut rng = fastrand::Rng::with_seed(seed);
             let mut counts = vec![0; ranks];

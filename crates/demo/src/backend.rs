@@ -155,12 +155,12 @@ impl Backend {
     }
 
     /// Returns the worker time of all requests so far, waiting requests included.
-    pub fn assigned(&self) -> Duration {
+    pub fn assigned_time(&self) -> Duration {
         self.shared.lock().assigned
     }
 
     /// Returns the worker time used so far; its growth per wall time and worker is the utilisation.
-    pub fn busy(&self) -> Duration {
+    pub fn busy_time(&self) -> Duration {
         self.shared.lock().busy(Instant::now())
     }
 }
@@ -424,7 +424,9 @@ mod tests {
                 let backend = Backend::start(settings).await.unwrap();
                 let other = backend.clone();
                 drop(backend);
-                let kept = crate::load::ask(other.address(), None, "/").await.unwrap();
+                let kept = crate::load::send_request(other.address(), None, "/")
+                    .await
+                    .unwrap();
                 drop(other);
                 // Its connections end, too.
                 let read = kept.unwrap().read(&mut [0]).await;

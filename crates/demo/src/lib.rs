@@ -104,7 +104,7 @@ pub fn run(evenkeel: &Path, seconds: u64) -> Result<(), DemoError> {
     } else {
         show.in_lines(&interrupted)?;
     }
-    print!("{}", summary::summary(&show));
+    print!("{}", summary::format_summary(&show));
     match show.stage.silent_arm() {
         Some(arm) => Err(DemoError::NoAnswer(arm)),
         None => Ok(()),
@@ -182,7 +182,7 @@ impl Show {
     ) -> Result<(), DemoError> {
         while !interrupted.load(Ordering::Relaxed) && self.step()? {
             terminal
-                .draw(|frame| view::draw(self, frame))
+                .draw(|frame| view::draw_view(self, frame))
                 .map_err(DemoError::Terminal)?;
             if event::poll(REFRESH).map_err(DemoError::Terminal)? {
                 let Event::Key(key) = event::read().map_err(DemoError::Terminal)? else {
@@ -202,7 +202,7 @@ impl Show {
         let mut next = self.started + PLAIN;
         while !interrupted.load(Ordering::Relaxed) && self.step()? {
             if Instant::now() >= next {
-                println!("{}", view::plain(self));
+                println!("{}", view::plain_text(self));
                 next += PLAIN;
             }
             std::thread::sleep(REFRESH);
@@ -215,7 +215,7 @@ impl Show {
         if let Some(error) = self.stage.balancer_ended() {
             return Err(error);
         }
-        let Some(phase) = self.script.phase(self.started.elapsed()) else {
+        let Some(phase) = self.script.phase_at(self.started.elapsed()) else {
             return Ok(false);
         };
         if self.phases.last() != Some(&phase) {
@@ -230,10 +230,10 @@ impl Show {
             self.status = Some(self.client.get(&["v1", "status"], &[])?);
             self.asked = Some(Instant::now());
         }
-        self.history.follow(&self.stage, self.started);
+        self.history.add_finished_seconds(&self.stage, self.started);
         if let Some(forget) = Instant::now().checked_sub(REMEMBER) {
             for arm in &self.stage.arms {
-                load::lock(&arm.seen).forget_before(forget);
+                load::lock_seen(&arm.seen).forget_before(forget);
             }
         }
         Ok(true)
@@ -247,19 +247,19 @@ impl Show {
         for arm in self.stage.own_arms() {
             for (index, backend) in arm.backends.iter().enumerate() {
                 let before = self.busy.get(busy.len()).copied();
-                let now = backend.busy();
+                let now = backend.busy_time();
                 busy.push(now);
                 let (Some(before), Some(elapsed)) = (before, elapsed) else {
                     continue;
                 };
                 let possible = elapsed.as_secs_f64() * backend.workers() as f64;
                 let used = now.saturating_sub(before).as_secs_f64() / possible.max(1e-3);
-                let location = stage::location(arm.name, index);
+                let location = stage::location_name(arm.name, index);
                 let report = Report {
                     loads: [("cpu".to_owned(), used)].into(),
                 };
                 let path = ["v1", "locations", &location, "loads"];
-                let _: Done = self.client.post(&path, &report)?;
+                let _: Done = self.client.post_resource(&path, &report)?;
             }
         }
         self.busy = busy;

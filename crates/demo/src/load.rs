@@ -103,7 +103,7 @@ impl Seen {
 }
 
 /// Locks what the clients of an arm have seen, to read or to add to.
-pub fn lock(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
+pub fn lock_seen(seen: &Mutex<Seen>) -> MutexGuard<'_, Seen> {
     // Counters cannot be left half written.
     seen.lock().unwrap_or_else(PoisonError::into_inner)
 }
@@ -139,7 +139,7 @@ pub async fn run(target: SocketAddr, rate: f64, seed: u64, seen: Arc<Mutex<Seen>
             return;
         }
         let this = {
-            let mut seen = lock(&seen);
+            let mut seen = lock_seen(&seen);
             if seen.under_way() >= MAX_UNDER_WAY {
                 seen.failed += 1;
                 continue;
@@ -149,8 +149,8 @@ pub async fn run(target: SocketAddr, rate: f64, seed: u64, seen: Arc<Mutex<Seen>
         let (idle, seen) = (Rc::clone(&idle), Arc::clone(&seen));
         tokio::task::spawn_local(async move {
             let reused = idle.borrow_mut().pop();
-            let result = ask(target, reused, "/hello").await;
-            lock(&seen).end(this, result.is_ok());
+            let result = send_request(target, reused, "/hello").await;
+            lock_seen(&seen).end(this, result.is_ok());
             idle.borrow_mut().extend(result.ok().flatten());
         });
     }
@@ -162,7 +162,7 @@ pub async fn run(target: SocketAddr, rate: f64, seed: u64, seen: Arc<Mutex<Seen>
 /// # Errors
 ///
 /// When there is no complete answer of 200.
-pub async fn ask(
+pub async fn send_request(
     target: SocketAddr,
     reused: Option<TcpStream>,
     path: &str,

@@ -41,7 +41,7 @@ impl Script {
     }
 
     /// Returns the phase at `time`; `None` when the run is over.
-    pub(crate) fn phase(&self, time: Duration) -> Option<Phase> {
+    pub(crate) fn phase_at(&self, time: Duration) -> Option<Phase> {
         let phase = |from, to, slow| Some(Phase { from, to, slow });
         match *self {
             Script::Timed { length } if time >= length => None,
@@ -80,7 +80,7 @@ mod tests {
             let mut time = Duration::ZERO;
             let mut slow = Vec::new();
             while time < end {
-                let phase = script.phase(time).unwrap();
+                let phase = script.phase_at(time).unwrap();
                 assert!(phase.from <= time && time < phase.to, "{phase:?}");
                 slow.push(phase.slow);
                 time = phase.to;
@@ -88,6 +88,6 @@ mod tests {
             assert!(slow.chunks(2).all(|pair| !pair[0]));
             assert!(slow.contains(&true));
         }
-        assert_eq!(Script::new(30).phase(Duration::from_secs(30)), None);
+        assert_eq!(Script::new(30).phase_at(Duration::from_secs(30)), None);
     }
 }

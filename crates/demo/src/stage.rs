@@ -184,7 +184,7 @@ impl Stage {
 
     /// Returns an arm of Evenkeel through which no request was answered.
     pub fn silent_arm(&self) -> Option<&'static str> {
-        let silent = |arm: &&Arm| load::lock(&arm.seen).answered == 0;
+        let silent = |arm: &&Arm| load::lock_seen(&arm.seen).answered == 0;
         self.own_arms().find(silent).map(|arm| arm.name)
     }
 
@@ -347,7 +347,7 @@ fn addresses(listeners: &[TcpListener]) -> io::Result<Vec<SocketAddr>> {
 }
 
 /// Returns the name of a location: what a back-end's load is reported for.
-pub fn location(arm: &str, index: usize) -> String {
+pub fn location_name(arm: &str, index: usize) -> String {
     format!("{arm}-{}", index + 1)
 }
 
@@ -374,7 +374,7 @@ fn configuration(arms: &[Arm], admin: SocketAddr) -> String {
             text.push_str(&format!(
                 "  {{ address = \"{}\", location = \"{}\" }},\n",
                 backend.address(),
-                location(name, index)
+                location_name(name, index)
             ));
         }
         text.push_str("]\n");

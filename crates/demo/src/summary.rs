@@ -3,7 +3,7 @@
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
-use evenkeel_manager::text::duration;
+use evenkeel_manager::text::format_duration;
 
 use crate::Show;
 use crate::load::{self, Quantiles};
@@ -14,7 +14,7 @@ use crate::view;
 const PHASES: usize = 8;
 
 /// Returns what each arm's clients have seen, phase by phase.
-pub(crate) fn summary(show: &Show) -> String {
+pub(crate) fn format_summary(show: &Show) -> String {
     let mut text = String::new();
     let ran = show.started.elapsed().as_secs();
     let _ = writeln!(
@@ -45,8 +45,8 @@ pub(crate) fn summary(show: &Show) -> String {
             let _ = write!(
                 text,
                 "  {:>10} {:>11}",
-                duration(seen.p50),
-                duration(seen.p99)
+                format_duration(seen.p50),
+                format_duration(seen.p99)
             );
         }
         text.push('\n');
@@ -65,7 +65,7 @@ pub(crate) fn summary(show: &Show) -> String {
         );
     }
     for arm in &show.stage.arms {
-        let seen = load::lock(&arm.seen);
+        let seen = load::lock_seen(&arm.seen);
         let _ = writeln!(
             text,
             "{:<20} answered {}, failed {}, still waiting {}",
@@ -79,5 +79,5 @@ pub(crate) fn summary(show: &Show) -> String {
 }
 
 fn between(arm: &Arm, started: Instant, from: Duration, to: Duration) -> Quantiles {
-    load::lock(&arm.seen).quantiles(started + from, started + to, Instant::now())
+    load::lock_seen(&arm.seen).quantiles(started + from, started + to, Instant::now())
 }

@@ -3,7 +3,7 @@
 use std::time::{Duration, Instant};
 
 use evenkeel_admin::view::GroupView;
-use evenkeel_manager::text::duration;
+use evenkeel_manager::text::format_duration;
 use ratatui::Frame;
 use ratatui::layout::{Constraint, Layout, Rect};
 use ratatui::style::{Color, Modifier, Style};
@@ -27,7 +27,7 @@ pub(crate) struct History(Vec<Vec<Duration>>);
 impl History {
     /// Adds the seconds that are over, and judges the latest ones again: some of their
     /// requests may have been waiting.
-    pub(crate) fn follow(&mut self, stage: &Stage, started: Instant) {
+    pub(crate) fn add_finished_seconds(&mut self, stage: &Stage, started: Instant) {
         const SECOND: Duration = Duration::from_secs(1);
         let now = Instant::now();
         let seconds = usize::try_from(now.duration_since(started).as_secs()).unwrap_or(0);
@@ -37,7 +37,7 @@ impl History {
                 continue;
             }
             past.truncate(past.len().saturating_sub(REJUDGED));
-            let seen = load::lock(&arm.seen);
+            let seen = load::lock_seen(&arm.seen);
             for second in past.len()..seconds {
                 let from = started + SECOND * u32::try_from(second).unwrap_or(u32::MAX);
                 past.push(seen.quantiles(from, from + SECOND, now).p99);
@@ -63,7 +63,7 @@ pub(crate) fn where_to_look(stage: &Stage) -> String {
 }
 
 /// Draws everything.
-pub(crate) fn draw(show: &Show, frame: &mut Frame<'_>) {
+pub(crate) fn draw_view(show: &Show, frame: &mut Frame<'_>) {
     let arms = show.stage.arms.len();
     // Where there is no room for all of it, the members of each arm are left out last to first.
     let rest = usize::from(frame.area().height.saturating_sub(3 + 2));
@@ -144,7 +144,7 @@ fn draw_arm(
     .areas(area);
     let bold = Style::new().add_modifier(Modifier::BOLD);
     match group {
-        Some(group) => frame.render_widget(Paragraph::new(group.title()), title),
+        Some(group) => frame.render_widget(Paragraph::new(group.title_line()), title),
         None => frame.render_widget(Paragraph::new(Line::styled(title_of(arm), bold)), title),
     }
     frame.render_widget(
@@ -165,7 +165,7 @@ fn draw_arm(
         chart,
     );
     if let Some(group) = group {
-        frame.render_widget(group.table(table.width), table);
+        frame.render_widget(group.draw_table(table.width), table);
     }
 }
 
@@ -180,7 +180,7 @@ pub(crate) fn title_of(arm: &Arm) -> &'static str {
 
 /// Returns what the clients of an arm see, in a line.
 fn clients_line(arm: &Arm) -> String {
-    let seen = load::lock(&arm.seen);
+    let seen = load::lock_seen(&arm.seen);
     let now = Instant::now();
     let Quantiles { p50, p99, .. } = now
         .checked_sub(WINDOW)
@@ -188,8 +188,8 @@ fn clients_line(arm: &Arm) -> String {
         .unwrap_or_default();
     format!(
         "clients: p50 {:>6}  p99 {:>6}  waiting {:>4}  failed {}  p99 by second:",
-        duration(p50),
-        duration(p99),
+        format_duration(p50),
+        format_duration(p99),
         seen.under_way(),
         seen.failed
     )
@@ -197,7 +197,11 @@ fn clients_line(arm: &Arm) -> String {
 
 /// Returns the groups of the last status, with the back-ends' speed in the members' names.
 fn groups(show: &Show) -> Vec<GroupView> {
-    let mut groups = show.status.as_ref().map(GroupView::all).unwrap_or_default();
+    let mut groups = show
+        .status
+        .as_ref()
+        .map(GroupView::all_groups)
+        .unwrap_or_default();
     for (group, arm) in groups.iter_mut().zip(&show.stage.arms) {
         let members = group.members.iter_mut().zip(&arm.backends);
         for (index, (member, backend)) in members.enumerate() {
@@ -207,14 +211,14 @@ fn groups(show: &Show) -> Vec<GroupView> {
             } else {
                 ""
             };
-            member.name = format!("{} ({}{slow})", index + 1, duration(now));
+            member.name = format!("{} ({}{slow})", index + 1, format_duration(now));
         }
     }
     groups
 }
 
 /// Returns the view for an output that is no terminal.
-pub(crate) fn plain(show: &Show) -> String {
+pub(crate) fn plain_text(show: &Show) -> String {
     let mut text = format!(
         "{:>4} s  {}\n",
         show.started.elapsed().as_secs(),
@@ -224,7 +228,7 @@ pub(crate) fn plain(show: &Show) -> String {
     for arm in &show.stage.arms {
         text.push_str(&format!("{:<20} {}\n", title_of(arm), clients_line(arm)));
         if let Some(group) = groups.iter().find(|group| group.name == arm.name) {
-            text.push_str(&group.plain());
+            text.push_str(&group.plain_text());
         }
     }
     text

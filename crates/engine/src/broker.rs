@@ -140,7 +140,7 @@ impl Brokers {
     }
 
     /// Asks one after the other. An error is that of each broker that was asked.
-    pub async fn ask(
+    pub async fn ask_brokers(
         &self,
         question: &Question,
         now: impl Fn() -> Instant,
@@ -175,14 +175,17 @@ impl Brokers {
             body: None,
         };
         let tls = self.tls.iter().filter(|_| broker.is_secure());
-        let tls = tls.map(|tls| tls.borrow_mut().client()).next().transpose();
+        let tls = tls
+            .map(|tls| tls.borrow_mut().reload_client())
+            .next()
+            .transpose();
         let tls = tls.map_err(|problems| Unanswered::Files(one_line(&problems)))?;
         let whom = Whom {
             host: broker.host(),
             port: broker.port(),
             tls: tls.as_ref(),
         };
-        let answer = client::ask(whom, question, MAX_ANSWER, |_| true).await?;
+        let answer = client::ask_server(whom, question, MAX_ANSWER, |_| true).await?;
         let status = StatusCode::from_u16(answer.code);
         let status = status.map_err(|error| Unanswered::Nonsense(error.to_string()))?;
         understand(status, &answer.body)
@@ -293,7 +296,7 @@ mod tests {
             "/.well-known/evenkeel/negotiate?cluster=shop&class=gold&response_time=200000us\
              &session=s-1&avoid=%5B%3A%3A1%5D%3A80%2Ca%3A80%2F192.0.2.1&current=b%3A80&alternatives=3"
         );
-        assert_eq!(negotiation::time("200000us"), question.response_time);
+        assert_eq!(negotiation::parse_time("200000us"), question.response_time);
     }
 
     proptest! {

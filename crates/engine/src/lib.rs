@@ -53,8 +53,8 @@ pub struct ListenError {
 }
 
 /// Returns the problems of the files that a configuration names.
-pub fn check(config: &EngineConfig) -> Vec<Problem> {
-    let loaded = config.broker_tls.iter().map(Client::load);
+pub fn check_files(config: &EngineConfig) -> Vec<Problem> {
+    let loaded = config.broker_tls.iter().map(Client::from_config);
     loaded.filter_map(Result::err).flatten().collect()
 }
 
@@ -111,7 +111,7 @@ impl Engine {
                     max_header_bytes: MAX_HEADER_BYTES,
                 };
                 let handler = Rc::clone(&supervisor);
-                servers.spawn_local(evenkeel_net::http::serve(
+                servers.spawn_local(evenkeel_net::http::serve_listener(
                     listener,
                     settings,
                     handler,

@@ -131,7 +131,7 @@ impl ClusterState {
     }
 
     /// Returns what a client gets that asks now.
-    pub fn ask(&mut self, now: Instant) -> Now {
+    pub fn answer_client(&mut self, now: Instant) -> Now {
         self.used = Some(now);
         // To a server that is dead nobody is sent for the rest of the quantum.
         if let Some(held) = &self.held
@@ -157,7 +157,7 @@ impl ClusterState {
 
     /// Returns what a client gets that has waited for a negotiation which is now over.
     pub fn after_waiting(&mut self, now: Instant) -> Now {
-        match self.ask(now) {
+        match self.answer_client(now) {
             // A quantum of 0 is over at once; it was for this client.
             Now::Wait => match &self.held {
                 Some(held) => Now::Use(held.place.clone(), Duration::ZERO),
@@ -173,7 +173,7 @@ impl ClusterState {
     }
 
     /// Returns the server in use.
-    pub fn place(&self) -> Option<&Place> {
+    pub fn server_in_use(&self) -> Option<&Place> {
         self.held.as_ref().map(|held| &held.place)
     }
 
@@ -223,7 +223,7 @@ impl ClusterState {
     /// # Errors
     ///
     /// The answer cannot be believed. Nothing has changed.
-    pub fn bound(&mut self, binding: &Binding, now: Instant) -> Result<(), BadBinding> {
+    pub fn apply_binding(&mut self, binding: &Binding, now: Instant) -> Result<(), BadBinding> {
         if binding.cluster != self.cluster {
             let other = binding.cluster.chars().take(100).collect();
             return Err(BadBinding::OtherCluster(other));
@@ -255,14 +255,14 @@ impl ClusterState {
     }
 
     /// Notes that a broker has said no, and when to ask again.
-    pub fn refused(&mut self, after: Duration, now: Instant) {
+    pub fn note_refusal(&mut self, after: Duration, now: Instant) {
         self.answered();
         let after = after.clamp(FIRST_PAUSE, Duration::from_secs(3600));
         self.refused_until = Some(now.after(after));
     }
 
     /// Notes that no broker has given an answer.
-    pub fn unanswered(&mut self, now: Instant, rng: &mut fastrand::Rng) {
+    pub fn note_silence(&mut self, now: Instant, rng: &mut fastrand::Rng) {
         self.outage = true;
         // Engines that lost their broker together shall not come back together.
         let jitter = 0.5 + rng.f32();
@@ -311,7 +311,7 @@ impl ClusterState {
 
     /// True if the server in use has failed.
     pub fn needs_another(&self, now: Instant) -> bool {
-        self.place()
+        self.server_in_use()
             .is_some_and(|place| self.is_dead(&place.name, now))
     }
 
@@ -385,11 +385,13 @@ mod tests {
     fn a_quantum_is_used_to_its_end_and_renewed_before() {
         let mut state = state();
         assert_eq!(state.next_negotiation(at(1.0)), None, "nobody has asked");
-        assert_eq!(state.ask(at(1.0)), Now::Wait);
+        assert_eq!(state.answer_client(at(1.0)), Now::Wait);
         assert_eq!(state.next_negotiation(at(1.0)), Some(at(1.0)));
-        state.bound(&binding("a", 30, &[]), at(1.0)).unwrap();
+        state
+            .apply_binding(&binding("a", 30, &[]), at(1.0))
+            .unwrap();
         let rest = Duration::from_secs(29);
-        assert_eq!(state.ask(at(2.0)), Now::Use(place("a"), rest));
+        assert_eq!(state.answer_client(at(2.0)), Now::Use(place("a"), rest));
         let renewal = state.next_negotiation(at(2.0)).unwrap();
         assert!((24.9..25.1).contains(&renewal.as_secs_f64()), "{renewal:?}");
         assert_eq!(
@@ -397,18 +399,18 @@ mod tests {
             None,
             "nobody has asked lately"
         );
-        assert_eq!(state.ask(at(31.0)), Now::Wait);
+        assert_eq!(state.answer_client(at(31.0)), Now::Wait);
         assert_eq!(state.session(), Some("s-1"));
     }
 
     #[test]
     fn a_quantum_of_nothing_is_for_one_client() {
         let mut state = state();
-        assert_eq!(state.ask(at(1.0)), Now::Wait);
-        state.bound(&binding("a", 0, &[]), at(1.0)).unwrap();
+        assert_eq!(state.answer_client(at(1.0)), Now::Wait);
+        state.apply_binding(&binding("a", 0, &[]), at(1.0)).unwrap();
         let once = Now::Use(place("a"), Duration::ZERO);
         assert_eq!(state.after_waiting(at(1.0)), once);
-        assert_eq!(state.ask(at(1.1)), Now::Wait);
+        assert_eq!(state.answer_client(at(1.1)), Now::Wait);
         assert_eq!(
             state.next_negotiation(at(1.1)),
             None,
@@ -420,91 +422,119 @@ mod tests {
     fn nobody_is_sent_to_a_dead_server_for_the_rest_of_its_quantum() {
         let mut rng = fastrand::Rng::with_seed(1);
         let mut state = state();
-        state.bound(&binding("a", 30, &[]), at(1.0)).unwrap();
+        state
+            .apply_binding(&binding("a", 30, &[]), at(1.0))
+            .unwrap();
         state.server_failed("a:80", at(2.0));
-        assert_eq!(state.ask(at(2.0)), Now::Wait, "a broker knows another one");
+        assert_eq!(
+            state.answer_client(at(2.0)),
+            Now::Wait,
+            "a broker knows another one"
+        );
         // It knows none, and says when to ask again.
-        state.refused(Duration::from_secs(5), at(2.0));
+        state.note_refusal(Duration::from_secs(5), at(2.0));
         let later = Now::Refused(Duration::from_secs(4));
-        assert_eq!(state.ask(at(3.0)), later);
+        assert_eq!(state.answer_client(at(3.0)), later);
         assert_eq!(state.after_waiting(at(3.0)), later);
         // Without a broker it is all that there is: perhaps it is back, perhaps soon not.
-        assert_eq!(state.ask(at(7.5)), Now::Wait);
-        state.unanswered(at(7.5), &mut rng);
+        assert_eq!(state.answer_client(at(7.5)), Now::Wait);
+        state.note_silence(at(7.5), &mut rng);
         let once = Now::Use(place("a"), Duration::ZERO);
-        assert_eq!(state.ask(at(7.6)), once);
-        state.bound(&binding("b", 30, &[]), at(8.0)).unwrap();
+        assert_eq!(state.answer_client(at(7.6)), once);
+        state
+            .apply_binding(&binding("b", 30, &[]), at(8.0))
+            .unwrap();
         let rest = Duration::from_secs(29);
-        assert_eq!(state.ask(at(9.0)), Now::Use(place("b"), rest));
+        assert_eq!(state.answer_client(at(9.0)), Now::Use(place("b"), rest));
     }
 
     #[test]
     fn an_outage_is_bridged_and_has_an_end() {
         let mut rng = fastrand::Rng::with_seed(1);
         let mut state = state();
-        state.ask(at(1.0));
-        state.bound(&binding("a", 10, &[]), at(1.0)).unwrap();
-        state.unanswered(at(9.0), &mut rng);
+        state.answer_client(at(1.0));
+        state
+            .apply_binding(&binding("a", 10, &[]), at(1.0))
+            .unwrap();
+        state.note_silence(at(9.0), &mut rng);
         let fresh = Now::Use(place("a"), Duration::from_secs(1));
-        assert_eq!(state.ask(at(10.0)), fresh, "the quantum counts");
-        assert_eq!(state.ask(at(12.0)), Now::Use(place("a"), Duration::ZERO));
-        assert_eq!(state.ask(at(3610.0)), Now::Use(place("a"), Duration::ZERO));
-        state.unanswered(at(3612.0), &mut rng);
-        assert!(matches!(state.ask(at(3612.0)), Now::Refused(_)));
+        assert_eq!(state.answer_client(at(10.0)), fresh, "the quantum counts");
+        assert_eq!(
+            state.answer_client(at(12.0)),
+            Now::Use(place("a"), Duration::ZERO)
+        );
+        assert_eq!(
+            state.answer_client(at(3610.0)),
+            Now::Use(place("a"), Duration::ZERO)
+        );
+        state.note_silence(at(3612.0), &mut rng);
+        assert!(matches!(state.answer_client(at(3612.0)), Now::Refused(_)));
 
         let mut longest = Duration::ZERO;
         for attempt in 0..20 {
             let now = at(4000.0 + 100.0 * f64::from(attempt));
-            state.ask(now);
-            state.unanswered(now, &mut rng);
+            state.answer_client(now);
+            state.note_silence(now, &mut rng);
             assert!(!state.may_negotiate(now));
             let pause = state.next_negotiation(now).unwrap().since(now);
             assert!(pause <= LONGEST_PAUSE.mul_f32(1.5), "{pause:?}");
             longest = longest.max(pause);
         }
         assert!(longest > LONGEST_PAUSE / 2);
-        state.bound(&binding("a", 10, &[]), at(9000.0)).unwrap();
+        state
+            .apply_binding(&binding("a", 10, &[]), at(9000.0))
+            .unwrap();
         assert!(state.may_negotiate(at(9000.0)));
     }
 
     #[test]
     fn a_refusal_is_no_outage() {
         let mut state = state();
-        state.ask(at(1.0));
-        state.bound(&binding("a", 10, &[]), at(1.0)).unwrap();
-        state.refused(Duration::from_secs(5), at(9.0));
+        state.answer_client(at(1.0));
+        state
+            .apply_binding(&binding("a", 10, &[]), at(1.0))
+            .unwrap();
+        state.note_refusal(Duration::from_secs(5), at(9.0));
         assert!(
-            matches!(state.ask(at(10.0)), Now::Use(..)),
+            matches!(state.answer_client(at(10.0)), Now::Use(..)),
             "the quantum counts"
         );
-        assert_eq!(state.ask(at(12.0)), Now::Refused(Duration::from_secs(2)));
+        assert_eq!(
+            state.answer_client(at(12.0)),
+            Now::Refused(Duration::from_secs(2))
+        );
         assert_eq!(state.next_negotiation(at(12.0)), Some(at(14.0)));
-        assert_eq!(state.ask(at(14.0)), Now::Wait);
+        assert_eq!(state.answer_client(at(14.0)), Now::Wait);
     }
 
     #[test]
     fn another_server_is_used_when_one_dies() {
         let mut rng = fastrand::Rng::with_seed(1);
         let mut state = state();
-        state.ask(at(1.0));
+        state.answer_client(at(1.0));
         state
-            .bound(&binding("a", 100, &["b", "c"]), at(1.0))
+            .apply_binding(&binding("a", 100, &["b", "c"]), at(1.0))
             .unwrap();
         state.server_failed("a:80", at(2.0));
         assert!(state.needs_another(at(2.0)));
         assert_eq!(state.next_negotiation(at(2.0)), Some(at(2.0)), "at once");
         assert_eq!(state.avoid(at(2.0)), ["a:80"]);
         // The broker is away, too.
-        state.unanswered(at(2.0), &mut rng);
+        state.note_silence(at(2.0), &mut rng);
         assert_eq!(state.candidates(at(2.0)), [place("c"), place("b")]);
         state.server_failed("c:80", at(2.1));
         state.fall_back(place("b"), at(2.2));
         assert!(state.next_negotiation(at(2.2)).is_some());
-        assert_eq!(state.ask(at(3.0)), Now::Use(place("b"), Duration::ZERO));
+        assert_eq!(
+            state.answer_client(at(3.0)),
+            Now::Use(place("b"), Duration::ZERO)
+        );
         let dead = [place("a"), place("c")];
         assert_eq!(state.candidates(at(3.0)), dead, "they may be back");
         // It is back, and gives the first one again.
-        state.bound(&binding("a", 100, &[]), at(4.0)).unwrap();
+        state
+            .apply_binding(&binding("a", 100, &[]), at(4.0))
+            .unwrap();
         assert!(!state.needs_another(at(4.0)));
         assert_eq!(state.candidates(at(4.0)), [place("b"), place("c")]);
     }
@@ -512,8 +542,10 @@ mod tests {
     #[test]
     fn answers_that_make_no_sense_change_nothing() {
         let mut state = state();
-        state.ask(at(1.0));
-        state.bound(&binding("a", 10, &[]), at(1.0)).unwrap();
+        state.answer_client(at(1.0));
+        state
+            .apply_binding(&binding("a", 10, &[]), at(1.0))
+            .unwrap();
         let good = binding("b", 10, &["c"]);
         let with = |change: &dyn Fn(&mut Binding)| {
             let mut bad = good.clone();
@@ -528,11 +560,16 @@ mod tests {
             with(&|b| b.server.name = "a,b".into()),
             with(&|b| b.alternatives[0].url = String::new()),
         ] {
-            assert!(state.bound(&bad, at(2.0)).is_err());
+            assert!(state.apply_binding(&bad, at(2.0)).is_err());
         }
-        assert!(matches!(state.ask(at(2.0)), Now::Use(found, _) if found == place("a")));
-        state.bound(&binding("b", u64::MAX, &[]), at(2.0)).unwrap();
-        assert_eq!(state.ask(at(2.0)), Now::Use(place("b"), LONGEST_QUANTUM));
+        assert!(matches!(state.answer_client(at(2.0)), Now::Use(found, _) if found == place("a")));
+        state
+            .apply_binding(&binding("b", u64::MAX, &[]), at(2.0))
+            .unwrap();
+        assert_eq!(
+            state.answer_client(at(2.0)),
+            Now::Use(place("b"), LONGEST_QUANTUM)
+        );
     }
 
     #[derive(Clone, Debug)]
@@ -576,10 +613,10 @@ mod tests {
                     Step::Bound(n, quantum, others) => {
                         let others: Vec<_> = others.into_iter().map(name).collect();
                         let others: Vec<_> = others.iter().map(String::as_str).collect();
-                        state.bound(&binding(&name(n), quantum, &others), now).unwrap();
+                        state.apply_binding(&binding(&name(n), quantum, &others), now).unwrap();
                     }
-                    Step::Refused(seconds) => state.refused(Duration::from_secs(seconds), now),
-                    Step::Unanswered => state.unanswered(now, &mut rng),
+                    Step::Refused(seconds) => state.note_refusal(Duration::from_secs(seconds), now),
+                    Step::Unanswered => state.note_silence(now, &mut rng),
                     Step::Failed(n) => state.server_failed(&format!("{}:80", name(n)), now),
                     Step::FallBack => {
                         if let Some(place) = state.candidates(now).pop() {
@@ -587,7 +624,7 @@ mod tests {
                         }
                     }
                 }
-                match state.ask(now) {
+                match state.answer_client(now) {
                     Now::Wait => prop_assert!(state.may_negotiate(now)),
                     Now::Refused(rest) => prop_assert!(!rest.is_zero()),
                     Now::Use(_, rest) => {

@@ -76,7 +76,7 @@ impl Supervisor {
             let now = self.clock.now();
             let (negotiation, probe) = {
                 let state = self.state.borrow();
-                let in_use = state.is_in_use(now) && state.place().is_some();
+                let in_use = state.is_in_use(now) && state.server_in_use().is_some();
                 let probe = last_probe.after(self.cluster.probe_interval);
                 (state.next_negotiation(now), in_use.then_some(probe))
             };
@@ -120,17 +120,20 @@ impl Supervisor {
                 response_time: self.cluster.response_time,
                 session: state.session().map(str::to_owned),
                 avoid: avoid.into_iter().map(str::to_owned).collect(),
-                current: state.place().map(|place| place.name.clone()),
+                current: state.server_in_use().map(|place| place.name.clone()),
             }
         };
         let name = &self.cluster.name;
-        let asked = self.brokers.ask(&question, || self.clock.now()).await;
+        let asked = self
+            .brokers
+            .ask_brokers(&question, || self.clock.now())
+            .await;
         let now = self.clock.now();
         let mut why_not = None;
         let answered = match asked {
             Ok(Reply::Bound(binding)) => {
-                let before = self.state.borrow().place().cloned();
-                match self.state.borrow_mut().bound(&binding, now) {
+                let before = self.state.borrow().server_in_use().cloned();
+                match self.state.borrow_mut().apply_binding(&binding, now) {
                     Ok(()) => {
                         let (server, seconds) = (&binding.server.url, binding.quantum_seconds);
                         if before.is_some_and(|before| before.name == binding.server.name) {
@@ -149,7 +152,7 @@ impl Supervisor {
             Ok(Reply::Refused(after, refusal)) => {
                 info!(cluster = name, ?after, why = refusal.detail, "refused");
                 why_not = Some(refusal);
-                self.state.borrow_mut().refused(after, now);
+                self.state.borrow_mut().note_refusal(after, now);
                 true
             }
             Err(failures) => {
@@ -162,7 +165,7 @@ impl Supervisor {
         *self.refusal.borrow_mut() = why_not;
         if !answered {
             let rng = &mut self.rng.borrow_mut();
-            self.state.borrow_mut().unanswered(now, rng);
+            self.state.borrow_mut().note_silence(now, rng);
         }
         let left = self.state.borrow().needs_another(now);
         if left {
@@ -193,7 +196,7 @@ impl Supervisor {
 
     /// Looks whether the server in use accepts connections. A single refusal may be bad luck.
     async fn probe(&self) {
-        let Some(place) = self.state.borrow().place().cloned() else {
+        let Some(place) = self.state.borrow().server_in_use().cloned() else {
             return;
         };
         for _ in 0..2 {
@@ -223,7 +226,7 @@ impl Supervisor {
         let was_in_use = self.state.borrow().is_in_use(now);
         // Before the question, so that no turn is missed.
         let mut turns = self.turns.subscribe();
-        let decided = self.state.borrow_mut().ask(now);
+        let decided = self.state.borrow_mut().answer_client(now);
         if decided != Now::Wait {
             drop(turns);
             if !was_in_use {
@@ -248,7 +251,7 @@ impl Supervisor {
 
 impl Handler for Supervisor {
     async fn answer(&self, head: Head, client: SocketAddr) -> Answer {
-        let target = match Target::of(&head) {
+        let target = match Target::from_head(&head) {
             Ok(target) => target,
             Err(error) => {
                 debug!(%client, %error, "not understood");
@@ -277,7 +280,7 @@ impl Handler for Supervisor {
                         answer::error(status, "no_server", &detail, Vec::new())
                     }
                 };
-                answer::with(answer, RETRY_AFTER, &answer::retry_after(after).to_string())
+                answer::with_field(answer, RETRY_AFTER, &answer::retry_after(after).to_string())
             }
             // It was waited for.
             Now::Wait => answer::empty(StatusCode::SERVICE_UNAVAILABLE),

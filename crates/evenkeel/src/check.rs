@@ -15,14 +15,14 @@ use evenkeel_wire::reporting::keys::Keys;
 
 use crate::Failure;
 use crate::privileges;
-use crate::run::subsystems;
+use crate::run::list_subsystems;
 use crate::shared;
 
 /// Checks the configuration in `file`, whomever it is for: a summary, or all errors.
-pub(crate) fn check(file: &Path) -> Result<String, Failure> {
+pub(crate) fn check_file(file: &Path) -> Result<String, Failure> {
     match Kind::of_file(file) {
         Kind::Balancer => {
-            let (config, note) = shared::load(file, refused)?;
+            let (config, note) = shared::load(file, refuse_config)?;
             let files: Vec<&Path> = config.included.iter().map(|path| &**path).collect();
             if config::text_of(file).is_ok_and(|text| has_nothing(&text)) {
                 return Err(Failure::new(format!("{}: {NOTHING}", file.display())));
@@ -30,7 +30,7 @@ pub(crate) fn check(file: &Path) -> Result<String, Failure> {
             let mut problems = problems(&config)?;
             let of_files = kept::complaints(config.files()).into_iter();
             let of_files = of_files
-                .chain(config::rights(file, &config.included))
+                .chain(config::check_rights(file, &config.included))
                 .chain(privileges::warnings_of_writers(&config, file));
             let warnings = config.warnings.iter().map(ToString::to_string);
             let mut warnings: Vec<String> = warnings.chain(of_files).collect();
@@ -47,7 +47,7 @@ pub(crate) fn check(file: &Path) -> Result<String, Failure> {
             )
         }
         Kind::Agent => {
-            let config = agent::load(file).map_err(refused)?;
+            let config = agent::load_agent_config(file).map_err(refuse_config)?;
             let summary = summary_of_agent(&config);
             passed(
                 &[file],
@@ -57,7 +57,8 @@ pub(crate) fn check(file: &Path) -> Result<String, Failure> {
             )
         }
         Kind::Scenario => {
-            let plan = evenkeel_sim::experiment::plan::load(file, None, None).map_err(refused)?;
+            let plan = evenkeel_sim::experiment::plan::load_plan(file, None, None)
+                .map_err(refuse_config)?;
             let summary = format!(
                 "{}, {}",
                 counted(plan.points.len(), "world"),
@@ -66,11 +67,11 @@ pub(crate) fn check(file: &Path) -> Result<String, Failure> {
             passed(&[file], &texts(&plan.warnings), Vec::new(), &summary)
         }
         Kind::Engine => {
-            let config = engine::load(file).map_err(refused)?;
+            let config = engine::load_engine_config(file).map_err(refuse_config)?;
             passed(
                 &[file],
                 &texts(&config.warnings),
-                evenkeel_engine::check(&config)
+                evenkeel_engine::check_files(&config)
                     .iter()
                     .map(ToString::to_string)
                     .collect(),
@@ -101,7 +102,7 @@ fn counted(count: usize, noun: &str) -> String {
     }
 }
 
-pub(crate) fn refused(errors: Errors) -> Failure {
+pub(crate) fn refuse_config(errors: Errors) -> Failure {
     let count = errors.problems.len() + errors.omitted;
     Failure::new(format!(
         "{} in the configuration\n{errors}",
@@ -150,16 +151,16 @@ fn problems(config: &Config) -> Result<Vec<String>, Failure> {
         problems.extend(unwritable(path, "access_log.output"));
     }
     if let Some(tracing) = &config.tracing {
-        let wrong = evenkeel_admin::otlp::check(tracing);
+        let wrong = evenkeel_admin::otlp::check_files(tracing);
         problems.extend(wrong.iter().map(ToString::to_string));
     }
-    problems.extend(evenkeel_manager::lists::check(config));
+    problems.extend(evenkeel_manager::lists::check_files(config));
     problems.extend(
-        evenkeel_proxy::check(config)
+        evenkeel_proxy::check_files(config)
             .iter()
             .map(ToString::to_string),
     );
-    let mut subsystems = subsystems(Clock::start())?;
+    let mut subsystems = list_subsystems(Clock::start())?;
     subsystems.push(Arc::new(Address::default()));
     for subsystem in subsystems {
         problems.extend(subsystem.check(config).iter().map(ToString::to_string));
@@ -170,7 +171,7 @@ fn problems(config: &Config) -> Result<Vec<String>, Failure> {
 /// Returns the reasons why an agent with this configuration would not start.
 fn problems_of_agent(config: &AgentConfig) -> Vec<String> {
     let keys = config.brokers.iter().filter_map(|broker| {
-        let error = key_file::load(&broker.key_file, Keys::parse).err()?;
+        let error = key_file::load_parsed(&broker.key_file, Keys::parse).err()?;
         Some(format!("broker.{}.key_file: {error}", broker.name))
     });
     let state = config.state_file.iter();
@@ -180,7 +181,7 @@ fn problems_of_agent(config: &AgentConfig) -> Vec<String> {
 
 /// Returns the reason why the file that `key` names could not be written.
 fn unwritable(path: &Path, key: &'static str) -> Option<String> {
-    let error = writable::check(path, key).err()?;
+    let error = writable::check_path(path, key).err()?;
     Some(error.to_string())
 }
 

@@ -305,8 +305,8 @@ pub(crate) struct Sim {
 
 /// A time that a request may take.
 fn service_time(text: &str) -> Result<std::time::Duration, String> {
-    let time =
-        evenkeel_config::duration(text).filter(|time| !time.is_zero() && time.as_secs() <= 3600);
+    let time = evenkeel_config::parse_duration(text)
+        .filter(|time| !time.is_zero() && time.as_secs() <= 3600);
     time.ok_or_else(|| r#"a time with a unit is needed, from 1us to 1h, as in "20ms""#.into())
 }
 

@@ -20,7 +20,7 @@ use crate::cli::{AgentArgs, AgentsCommand, Api, Ctl, CtlCommand, LoadsCommand, M
 use crate::{Failure, password};
 
 /// A client for the API that the command line and the environment name.
-pub(crate) fn client(api: &Api) -> Result<Client, Failure> {
+pub(crate) fn make_client(api: &Api) -> Result<Client, Failure> {
     let from_environment = |name| std::env::var(name).ok().filter(|value| !value.is_empty());
     let address = api
         .admin
@@ -99,19 +99,19 @@ fn read_first_line(file: &Path, noun: &str) -> Result<String, Failure> {
 /// Runs a command; answers what to print.
 pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
     let ctl = ctl::Ctl {
-        client: client(&args.api)?,
+        client: make_client(&args.api)?,
         json: args.json,
     };
     let set_enabled = |rule: &str, enabled| {
         let path = ["v1", "rules", rule, "enabled"];
-        let done = ctl.client.put(&path, &SetEnabled { enabled });
+        let done = ctl.client.put_resource(&path, &SetEnabled { enabled });
         let now = if enabled { "enabled" } else { "disabled" };
-        ctl.done(done, || format!("{rule} is {now}"))
+        ctl.print_done(done, || format!("{rule} is {now}"))
     };
     let set_maintenance = |name: &str, is_group: bool, on| {
         let put = |kind| {
             let path = ["v1", kind, name, "maintenance"];
-            ctl.client.put(&path, &SetMaintenance { on })
+            ctl.client.put_resource(&path, &SetMaintenance { on })
         };
         let is_unknown =
             |error: &ClientError| matches!(error, ClientError::Refused { status: 404, .. });
@@ -127,23 +127,23 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
             },
         };
         let now = if on { "is" } else { "is not" };
-        ctl.done(done, || format!("{kind}{name} {now} in maintenance"))
+        ctl.print_done(done, || format!("{kind}{name} {now} in maintenance"))
     };
     let set_state = |MemberArgs { group, member }: &MemberArgs, state| {
-        ctl.change(&Command::State(Member::new(group, member), state))
+        ctl.send_command(&Command::State(Member::new(group, member), state))
     };
     let printed = match &args.command {
         CtlCommand::Status => ctl.status(),
-        CtlCommand::Groups => ctl.groups(),
-        CtlCommand::Members { group } => ctl.members(group.as_deref()),
+        CtlCommand::Groups => ctl.list_groups(),
+        CtlCommand::Members { group } => ctl.list_members(group.as_deref()),
         CtlCommand::Explain { group, client } => {
             let client = client.map(|client| client.to_string());
-            ctl.explain(group, client.as_deref())
+            ctl.explain_decision(group, client.as_deref())
         }
-        CtlCommand::Check(MemberArgs { group, member }) => ctl.check(group, member),
-        CtlCommand::Counters => ctl.counters(),
-        CtlCommand::Process => ctl.process(),
-        CtlCommand::History { group } => ctl.history(group.as_deref()),
+        CtlCommand::Check(MemberArgs { group, member }) => ctl.check_member(group, member),
+        CtlCommand::Counters => ctl.list_counters(),
+        CtlCommand::Process => ctl.show_process(),
+        CtlCommand::History { group } => ctl.show_history(group.as_deref()),
         CtlCommand::Watch { group, count } => {
             let print = |text: &str| {
                 let mut out = std::io::stdout().lock();
@@ -152,7 +152,7 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
                     .and_then(|()| out.flush())
                     .is_ok()
             };
-            ctl.watch(group.as_deref(), *count, print)
+            ctl.watch_events(group.as_deref(), *count, print)
                 .map(|()| String::new())
         }
         CtlCommand::Drain(member) => set_state(member, AdminState::Drain),
@@ -160,11 +160,11 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
         CtlCommand::Maintenance(member) => set_state(member, AdminState::Maintenance),
         CtlCommand::Weight { member, weight } => {
             let member = Member::new(&member.group, &member.member);
-            ctl.change(&Command::Weight(member, *weight))
+            ctl.send_command(&Command::Weight(member, *weight))
         }
         CtlCommand::Backup { member, backup } => {
             let member = Member::new(&member.group, &member.member);
-            ctl.change(&Command::Backup(member, backup == "on"))
+            ctl.send_command(&Command::Backup(member, backup == "on"))
         }
         CtlCommand::Maintain {
             name,
@@ -180,8 +180,10 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
         } => {
             let (name, params) = (strategy.clone(), unique(params)?);
             let path = ["v1", "groups", group, "strategy"];
-            let done = ctl.client.put(&path, &SetStrategy { name, params });
-            ctl.done(done, || format!("{group} uses {strategy}"))
+            let done = ctl
+                .client
+                .put_resource(&path, &SetStrategy { name, params });
+            ctl.print_done(done, || format!("{group} uses {strategy}"))
         }
         CtlCommand::Simulate {
             group,
@@ -203,58 +205,61 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
                 members: None,
                 more_members: *more_members,
             };
-            ctl.simulate(group, &body)
+            ctl.simulate_strategies(group, &body)
         }
         CtlCommand::Certs => {
-            let mut printed = ctl.show(&["v1", "certificates"], |certificates: &Vec<_>| {
-                evenkeel_manager::certificates::table(certificates)
+            let mut printed = ctl.show_path(&["v1", "certificates"], |certificates: &Vec<_>| {
+                evenkeel_manager::certificates::format_table(certificates)
             })?;
             if !ctl.json {
                 let names: Vec<_> = ctl.client.get(&["v1", "acme"], &[])?;
-                printed += &evenkeel_acme::subsystem::waiting(&names);
+                printed += &evenkeel_acme::subsystem::describe_waiting(&names);
             }
             Ok(printed)
         }
-        CtlCommand::Monitor => ctl.show(&["v1", "monitor", "locations"], |locations: &Vec<_>| {
-            evenkeel_monitor::table(locations)
-        }),
+        CtlCommand::Monitor => ctl
+            .show_path(&["v1", "monitor", "locations"], |locations: &Vec<_>| {
+                evenkeel_monitor::format_table(locations)
+            }),
         #[cfg(feature = "fleet")]
-        CtlCommand::Fleet => ctl.show(&["v1", "fleet"], evenkeel_fleet::status::show),
+        CtlCommand::Fleet => ctl.show_path(&["v1", "fleet"], evenkeel_fleet::status::format_table),
         #[cfg(feature = "fleet")]
-        CtlCommand::Xds => ctl.show(&["v1", "xds"], |xds: &Option<evenkeel_xds::XdsStatus>| {
-            xds.as_ref().map_or_else(
-                || "there is no [xds] in the configuration\n".into(),
-                evenkeel_xds::tables,
-            )
-        }),
+        CtlCommand::Xds => {
+            ctl.show_path(&["v1", "xds"], |xds: &Option<evenkeel_xds::XdsStatus>| {
+                xds.as_ref().map_or_else(
+                    || "there is no [xds] in the configuration\n".into(),
+                    evenkeel_xds::format_tables,
+                )
+            })
+        }
         CtlCommand::Loads { command } => match command {
-            None | Some(LoadsCommand::List) => ctl.locations(),
+            None | Some(LoadsCommand::List) => ctl.list_locations(),
             Some(LoadsCommand::Push { location, loads }) => {
                 let path = ["v1", "locations", location, "loads"];
                 let loads = unique(loads)?;
                 let count = loads.len();
-                let done = ctl.client.post(&path, &Report { loads });
-                ctl.done(done, || format!("{location} reported {count} loads"))
+                let done = ctl.client.post_resource(&path, &Report { loads });
+                ctl.print_done(done, || format!("{location} reported {count} loads"))
             }
         },
         CtlCommand::Agents { command } => {
             let (AgentArgs { location, agent }, act, effect) = match command {
                 None | Some(AgentsCommand::List) => {
-                    let table = |agents: &Vec<_>| evenkeel_broker::status::table(agents);
-                    return Ok(ctl.show(&["v1", "agents"], table)?);
+                    let table = |agents: &Vec<_>| evenkeel_broker::status::format_table(agents);
+                    return Ok(ctl.show_path(&["v1", "agents"], table)?);
                 }
                 Some(AgentsCommand::Query(args)) => (args, "query", "asked"),
                 Some(AgentsCommand::Forget(args)) => (args, "forget", "removed"),
             };
             let path = ["v1", "locations", location, "agents", agent, act];
-            ctl.act(&path, || format!("{agent} at {location} is {effect}"))
+            ctl.post_path(&path, || format!("{agent} at {location} is {effect}"))
         }
         #[cfg(feature = "corba")]
         CtlCommand::Corba { command } => corba::run(&ctl, command.as_ref()),
         CtlCommand::Alert { location, setting } => {
-            ctl.change(&Command::Alert(location.clone(), setting.setting()))
+            ctl.send_command(&Command::Alert(location.clone(), setting.setting()))
         }
-        CtlCommand::Reload { force } => ctl.reload(*force),
+        CtlCommand::Reload { force } => ctl.reload_config(*force),
         CtlCommand::Config { command } => return config::run(&ctl, command),
     };
     Ok(printed?)

@@ -14,7 +14,7 @@ use crate::{Failure, cli, process};
 pub(crate) fn run(args: &cli::Run) -> Result<(), Failure> {
     process::start_log_of(&args.log)?;
     process::raise_file_limit();
-    let runtime = process::runtime()?;
+    let runtime = process::build_runtime()?;
     let result = LocalSet::new().block_on(&runtime, live(args));
     // A lookup of a name that still runs in its thread must not delay the end.
     runtime.shutdown_background();
@@ -22,13 +22,13 @@ pub(crate) fn run(args: &cli::Run) -> Result<(), Failure> {
 }
 
 async fn live(args: &cli::Run) -> Result<(), Failure> {
-    let stop = process::ended("shutting down")?;
-    let config = engine::load(&args.file)
+    let stop = process::end_signal("shutting down")?;
+    let config = engine::load_engine_config(&args.file)
         .map_err(|errors| Failure::new(format!("the configuration has errors\n{errors}")))?;
     for warning in &config.warnings {
         warn!("{warning}");
     }
-    let problems = evenkeel_engine::check(&config);
+    let problems = evenkeel_engine::check_files(&config);
     if !problems.is_empty() {
         let problems = one_line(&problems);
         return Err(Failure::new(format!("cannot start: {problems}")));
@@ -42,7 +42,7 @@ async fn live(args: &cli::Run) -> Result<(), Failure> {
     text.push_str("ready\n");
     let (phase, phases) = watch::channel(Phase::Serve);
     let serving = tokio::task::spawn_local(engine.run(Clock::start(), phases));
-    process::ready(&text);
+    process::announce_ready(&text);
     stop.await;
     phase.send_replace(Phase::Stop);
     // A panic there has been told already.

@@ -46,8 +46,8 @@ fn run_command() -> Result<(), Failure> {
     match Cli::parse().command {
         Command::Run(args) => run::run(&args),
         Command::Engine(args) => engine::run(&args),
-        Command::Agent(args) => agent::agent(&args),
-        Command::Check { file } => check::check(&file).and_then(print),
+        Command::Agent(args) => agent::run_agent(&args),
+        Command::Check { file } => check::check_file(&file).and_then(print),
         Command::Convert(args) => convert::run(&args),
         Command::Ctl(args) => ctl::run(&args).and_then(print),
         Command::Steer(args) => steer::run(&args).and_then(print),
@@ -58,9 +58,11 @@ fn run_command() -> Result<(), Failure> {
         #[cfg(feature = "fleet")]
         Command::Store(args) => store::run(&args).and_then(print),
         Command::Users(args) => users::run(&args).and_then(print),
-        Command::Completions { shell } => print(pages::completions(shell)),
+        Command::Completions { shell } => print(pages::shell_completions(shell)),
         Command::Man { folder } => pages::write_manual(&folder),
-        Command::Strategies => print(strategies::list(evenkeel_core::strategy::REGISTRY)),
+        Command::Strategies => print(strategies::list_strategies(
+            evenkeel_core::strategy::REGISTRY,
+        )),
     }
 }
 
@@ -85,9 +87,9 @@ impl Failure {
 }
 
 fn top(args: &cli::Top) -> Result<(), Failure> {
-    let client = ctl::client(&args.api)?;
+    let client = ctl::make_client(&args.api)?;
     if args.once {
-        return print(evenkeel_admin::top::once(&client)?);
+        return print(evenkeel_admin::top::show_once(&client)?);
     }
     // A wrong password is told here, and not on the screen.
     client.log_in()?;
@@ -100,5 +102,5 @@ fn top(args: &cli::Top) -> Result<(), Failure> {
 
 /// Prints a result. A reader that closes the pipe before the end is no failure.
 fn print(text: String) -> Result<(), Failure> {
-    evenkeel_command::print(text).map_err(Failure::new)
+    evenkeel_command::print_result(text).map_err(Failure::new)
 }

@@ -9,7 +9,7 @@ use crate::Failure;
 use crate::cli::Cli;
 
 /// `evenkeel completions`: a script for `shell`.
-pub(crate) fn completions(shell: Shell) -> String {
+pub(crate) fn shell_completions(shell: Shell) -> String {
     pages::completions(Cli::command(), shell)
 }
 
@@ -31,7 +31,7 @@ mod tests {
             .collect();
         assert!(names.len() > 10, "{names:?}");
         for shell in [Shell::Bash, Shell::Zsh, Shell::Fish] {
-            let script = completions(shell);
+            let script = shell_completions(shell);
             for name in &names {
                 assert!(script.contains(name.as_str()), "{shell} has no {name}");
             }

@@ -66,7 +66,7 @@ pub(crate) struct Kept {
 
 impl Kept {
     /// Says in the log as whom the process runs and what it may do.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn log_privileges(&self) {
         for line in &self.told {
             info!("{line}");
         }
@@ -424,7 +424,10 @@ fn names(capabilities: CapabilitySet) -> String {
 
 /// Files that root may have written before, and that the user is to have: logs, state, certificates.
 fn owned_files(config: &Config) -> Vec<PathBuf> {
-    let mut files: Vec<PathBuf> = config.written().map(|(_, path)| path.to_owned()).collect();
+    let mut files: Vec<PathBuf> = config
+        .written_files()
+        .map(|(_, path)| path.to_owned())
+        .collect();
     if let Some(state) = config
         .corba
         .iter()
@@ -567,8 +570,8 @@ fn refused_files(
             ));
         }
     }
-    for (key, path) in config.written() {
-        if let Err(error) = writable::check(path, key)
+    for (key, path) in config.written_files() {
+        if let Err(error) = writable::check_path(path, key)
             && error.to_string().contains(&denied())
             && !given.contains(path)
         {
@@ -679,7 +682,10 @@ fn read_folders(config: &Config, file: &Path) -> BTreeSet<PathBuf> {
 }
 
 fn write_folders(config: &Config, file: &Path) -> BTreeSet<PathBuf> {
-    let mut files: Vec<PathBuf> = config.written().map(|(_, path)| path.to_owned()).collect();
+    let mut files: Vec<PathBuf> = config
+        .written_files()
+        .map(|(_, path)| path.to_owned())
+        .collect();
     // Changes by the admin API.
     files.extend(config.admin.is_some().then(|| file.to_owned()));
     let mut folders = folders_of(files);
@@ -708,7 +714,7 @@ fn folders_of(files: Vec<PathBuf>) -> BTreeSet<PathBuf> {
 }
 
 /// Explains why a reload may have failed that says `error`: a file elsewhere than at the start.
-pub(crate) fn explain(error: &impl std::fmt::Display) {
+pub(crate) fn explain_failure(error: &impl std::fmt::Display) {
     if let Some(limits) = LIMITS.get()
         && error.to_string().contains(&denied())
     {

@@ -75,7 +75,7 @@ pub(crate) fn start_log(filter: Targets, args: &cli::Log) -> Result<(), Failure>
 /// Lets the process open as many files as it may, and warns if these are few: the rest is
 /// the administrator's.
 pub(crate) fn raise_file_limit() {
-    let files = files::raise();
+    let files = files::raise_limit();
     if files < FEW_DESCRIPTORS {
         tracing::warn!(
             files,
@@ -114,14 +114,14 @@ pub(crate) fn take_sockets_of_service_manager() -> Result<(), Failure> {
 }
 
 /// Tells the service manager that the configuration is being read again, before that begins;
-/// [`notify`] `READY=1` says that it was.
+/// [`notify_service_manager`] `READY=1` says that it was.
 pub(crate) fn notify_reloading() {
-    let micros = evenkeel_net::clock::monotonic() / 1_000;
-    notify(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
+    let micros = evenkeel_net::clock::monotonic_nanos() / 1_000;
+    notify_service_manager(&format!("RELOADING=1\nMONOTONIC_USEC={micros}"));
 }
 
 /// Tells the service manager, if there is one that listens (sd_notify(3)).
-pub(crate) fn notify(state: &str) {
+pub(crate) fn notify_service_manager(state: &str) {
     let Some(name) = std::env::var_os("NOTIFY_SOCKET") else {
         return;
     };
@@ -158,7 +158,7 @@ impl Signals {
     }
 
     /// Waits for a signal to end; returns the signal's name.
-    pub(crate) async fn end(&mut self) -> &'static str {
+    pub(crate) async fn wait_for_end(&mut self) -> &'static str {
         tokio::select! {
             _ = self.terminate.recv() => "SIGTERM",
             _ = self.interrupt.recv() => "SIGINT",
@@ -167,26 +167,26 @@ impl Signals {
 }
 
 /// An event loop of this thread.
-pub(crate) fn runtime() -> Result<Runtime, Failure> {
-    evenkeel_net::runtime().map_err(|error| Failure::new(format!("cannot start: {error}")))
+pub(crate) fn build_runtime() -> Result<Runtime, Failure> {
+    evenkeel_net::new_runtime().map_err(|error| Failure::new(format!("cannot start: {error}")))
 }
 
 /// Is over when a signal to end has come, which is logged as `what` begins.
-pub(crate) fn ended(what: &'static str) -> Result<impl Future<Output = ()>, Failure> {
+pub(crate) fn end_signal(what: &'static str) -> Result<impl Future<Output = ()>, Failure> {
     let mut signals = Signals::listen()?;
     Ok(async move {
-        let name = signals.end().await;
+        let name = signals.wait_for_end().await;
         tracing::info!("{name}: {what}");
-        notify("STOPPING=1");
+        notify_service_manager("STOPPING=1");
     })
 }
 
 /// Says on standard output where something listens, and that it is ready.
-pub(crate) fn ready(listening: &str) {
+pub(crate) fn announce_ready(listening: &str) {
     // Nobody has to read it.
     let _ = io::stdout().lock().write_all(listening.as_bytes());
     let _ = io::stdout().lock().flush();
-    notify("READY=1");
+    notify_service_manager("READY=1");
 }
 
 #[cfg(test)]

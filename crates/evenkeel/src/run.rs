@@ -12,7 +12,7 @@ use evenkeel_admin::access_log::{Counts, Writer};
 use evenkeel_admin::address::Address;
 use evenkeel_admin::live::Live;
 use evenkeel_admin::wire::Upgraded;
-use evenkeel_admin::{Sources, UpgradeWanted, serve};
+use evenkeel_admin::{Sources, UpgradeWanted, serve_api};
 use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_broker::reporting::Reporting;
 use evenkeel_manager::Manager;
@@ -48,7 +48,7 @@ pub(crate) fn run(args: &cli::RunBalancer) -> Result<(), Failure> {
     let before = Before::find()?;
     let result = begin(args, log, before.clone());
     if let (Err(failure), Some(before)) = (&result, &before) {
-        before.failed(&failure.message);
+        before.tell_failed(&failure.message);
     }
     result
 }
@@ -65,7 +65,7 @@ fn begin(
     let start = match (shared::begin(file, own.clone(), refused), &before) {
         // A file with a secret may be broken, and the process before knows what it said.
         (Err(_), Some(before)) => {
-            let told = before.state();
+            let told = before.take_state();
             Manager::take_over_files(&told);
             state = Some(told);
             shared::begin(file, own.clone(), refused)?
@@ -76,21 +76,21 @@ fn begin(
     // Before any other thread starts.
     let kept = privileges::give_up(&start.config, file)?;
     process::start_log(log, &args.run.log)?;
-    kept.tell();
-    for complaint in config::rights(file, &start.config.included) {
+    kept.log_privileges();
+    for complaint in config::check_rights(file, &start.config.included) {
         warn!("{complaint}");
     }
     if let Some(shared) = &start.shared {
         shared.tell();
     }
     if let Some(before) = &before {
-        before.tell();
+        before.log_upgrade();
     }
     process::raise_file_limit();
     if let Err(error) = evenkeel_limits::memory::start_giving_back() {
         warn!("memory that is free stays with the process: no thread can be started: {error}");
     }
-    let runtime = process::runtime()?;
+    let runtime = process::build_runtime()?;
     let result = runtime.block_on(live(args, (start, own), (before, state)));
     // A lookup of a name that still runs in its thread must not delay the end.
     runtime.shutdown_background();
@@ -107,21 +107,21 @@ async fn live(
     let wants_upgrade = signal(SignalKind::user_defined2()).map_err(Signals::failed)?;
     let file = &args.run.file;
     let mut reloads = Reloads::new(file).map_err(Signals::failed)?;
-    reloads.know(&own);
+    reloads.know_text(&own);
     let Start {
         config,
         text,
         shared,
     } = start;
     // Changes from now on count, though it takes a while until they are waited for.
-    reloads.follow(config.files().map(Path::to_owned));
+    reloads.follow_files(config.files().map(Path::to_owned));
     let clock = before
         .as_ref()
         .map_or_else(Clock::start, |before| before.clock());
     let cores = available_parallelism().map_or(1, usize::from);
     let workers = config.workers.unwrap_or(cores);
     let proxy = Proxy::start(clock, workers).map_err(Failure::of)?;
-    let mut subsystems = subsystems(clock)?;
+    let mut subsystems = list_subsystems(clock)?;
     subsystems.insert(0, Arc::new(proxy.clone()));
     let address = Arc::new(Address::default());
     subsystems.push(Arc::clone(&address) as _);
@@ -131,14 +131,14 @@ async fn live(
         shared.keep(&manager);
     }
     if let Some(before) = &before {
-        let state = state.unwrap_or_else(|| before.state());
+        let state = state.unwrap_or_else(|| before.take_state());
         manager.take_over(&state, file);
         subsystems.iter().for_each(|one| one.take_over(&state));
     }
     wait_for_predecessor(&subsystems, &config).await;
     let admin = match &config.admin {
         Some(settings) => {
-            let listener = address.bind(settings).await.map_err(Failure::of)?;
+            let listener = address.bind_listener(settings).await.map_err(Failure::of)?;
             Some((settings.clone(), listener))
         }
         None => None,
@@ -161,7 +161,7 @@ async fn live(
 
 /// Returns all subsystems but the proxy, whose threads run from the start. The threads of the
 /// others start with the first configuration that wants them.
-pub(crate) fn subsystems(clock: Clock) -> Result<Vec<Arc<dyn Service>>, Failure> {
+pub(crate) fn list_subsystems(clock: Clock) -> Result<Vec<Arc<dyn Service>>, Failure> {
     let cannot =
         |what| move |error: io::Error| Failure::new(format!("cannot start the {what}: {error}"));
     let mut all: Vec<Arc<dyn Service>> = vec![
@@ -213,7 +213,7 @@ impl Process {
             .map_err(Failure::of)?;
         let mut traces = Traces::new(self.proxy.clone());
         traces
-            .follow(config.tracing.as_ref())
+            .follow_settings(config.tracing.as_ref())
             .map_err(Failure::of)?;
         self.start(file, config, text).await?;
         for subsystem in &self.subsystems {
@@ -256,26 +256,27 @@ impl Process {
                 let stopped = async move {
                     let _ = admin_stopped.await;
                 };
-                if let Err(error) = serve(listener, &settings, sources, admin_closed, stopped).await
+                if let Err(error) =
+                    serve_api(listener, &settings, sources, admin_closed, stopped).await
                 {
                     error!(%error, "the admin API has ended");
                 }
             })
         });
         match &self.before {
-            Some(before) => before.ready(),
-            None => process::notify("READY=1"),
+            Some(before) => before.tell_ready(),
+            None => process::notify_service_manager("READY=1"),
         }
 
         loop {
             let asked: Option<UpgradeWanted> = tokio::select! {
-                name = signals.end() => {
+                name = signals.wait_for_end() => {
                     info!("{name}: shutting down");
-                    process::notify("STOPPING=1");
+                    process::notify_service_manager("STOPPING=1");
                     break;
                 }
                 () = self.follow(file, &mut reloads, &mut access_log, &mut traces) => continue,
-                worker = self.proxy.failed() => {
+                worker = self.proxy.wait_for_failure() => {
                     access_log.finish();
                     return Err(Failure::new(format!(
                         "worker {worker} has failed: the process ends, to be started again; please report what was logged before"
@@ -298,7 +299,7 @@ impl Process {
                 }
                 Err(NotUpgraded::Ended(name)) => {
                     info!("{name}: shutting down");
-                    process::notify("STOPPING=1");
+                    process::notify_service_manager("STOPPING=1");
                     (Err(format!("{name}: the balancer was told to end")), true)
                 }
             };
@@ -322,7 +323,7 @@ impl Process {
             let _ = tokio::time::timeout(Duration::from_secs(1), admin).await;
         }
         access_log.finish();
-        traces.finish();
+        traces.send_rest();
         Ok(())
     }
 
@@ -378,7 +379,7 @@ impl Process {
         snapshots.mark_changed();
         revisions.mark_changed();
         loop {
-            reloads.follow(self.manager.config().files().map(Path::to_owned));
+            reloads.follow_files(self.manager.file_config().files().map(Path::to_owned));
             tokio::select! {
                 // The manager tells how it went.
                 cause = reloads.next() => {
@@ -387,7 +388,7 @@ impl Process {
                         process::notify_reloading();
                         explained(self.manager.reload(file, How::Signal, nobody()).await);
                         access_log.reopen();
-                        process::notify("READY=1");
+                        process::notify_service_manager("READY=1");
                     }
                     Cause::File => {
                         if let Some(result) = self.manager.reload_changed(file).await {
@@ -406,19 +407,19 @@ impl Process {
                 Ok(()) = revisions.changed() => {
                     let entry = revisions.borrow_and_update();
                     if let Some(entry) = entry.as_ref().filter(|_| self.shared.is_none()) {
-                        reloads.know(&entry.text);
+                        reloads.know_text(&entry.text);
                     }
                 }
                 // The file may be as it was again, and what is told of the failure would stay.
-                Ok(()) = failed_reloads.changed() => reloads.doubt(),
+                Ok(()) = failed_reloads.changed() => reloads.recheck_file(),
                 // The manager outlives this loop, so the channel does not end.
                 _ = snapshots.changed() => {
-                    let config = self.manager.config();
+                    let config = self.manager.file_config();
                     let target = config.access_log.as_ref();
                     if let Err(error) = access_log.follow(target, &config.access_log_format) {
                         error!("{error}; the access log stays as it is");
                     }
-                    if let Err(error) = traces.follow(config.tracing.as_ref()) {
+                    if let Err(error) = traces.follow_settings(config.tracing.as_ref()) {
                         error!("{error}; traces stay as they are");
                     }
                 }
@@ -449,14 +450,14 @@ impl Process {
             let subsystem = Arc::clone(subsystem);
             stopping.spawn_blocking(move || subsystem.stop());
         }
-        self.proxy.drain(self.manager.config().shutdown_grace);
+        self.proxy.drain(self.manager.file_config().shutdown_grace);
         let proxy = self.proxy.clone();
-        let mut drained = tokio::task::spawn_blocking(move || proxy.join());
+        let mut drained = tokio::task::spawn_blocking(move || proxy.join_workers());
         // A panic there is told by whose it is.
         while stopping.join_next().await.is_some() {}
         tokio::select! {
             _ = &mut drained => return,
-            name = signals.end() => {
+            name = signals.wait_for_end() => {
                 warn!("{name} again: open connections are closed");
                 self.proxy.drain(Duration::ZERO);
             }
@@ -469,7 +470,7 @@ impl Process {
 /// The manager has told how a reload went; what it cannot know is which files the process may use.
 fn explained<T, E: std::fmt::Display>(result: Result<T, E>) {
     if let Err(error) = result {
-        privileges::explain(&error);
+        privileges::explain_failure(&error);
     }
 }
 
@@ -549,13 +550,13 @@ impl Logging {
 
     /// Begins a log, after the existing log, if there is one. If that fails, the old log continues.
     fn begin(&mut self, target: &Target, format: &LogFormat) -> io::Result<()> {
-        let (log, lines) = AccessLog::channel(Box::new(Formatted::of(format.clone())));
+        let (log, lines) = AccessLog::new_channel(Box::new(Formatted::with_format(format.clone())));
         let begun = Writer::start(target, lines, self.counts.clone());
         self.failed = begun.is_err();
         match (begun, self.writer.take()) {
             (Ok(writer), before) => {
                 if let Some(before) = before {
-                    writer.follow(before);
+                    writer.write_after(before);
                 }
                 self.writer = Some(writer);
                 self.proxy.set_access_log(Some(&log));
@@ -575,7 +576,7 @@ impl Logging {
             return;
         };
         match &self.writer {
-            Some(writer) if !self.failed => writer.reopen(&target),
+            Some(writer) if !self.failed => writer.reopen_target(&target),
             Some(_) => {
                 let format = self.format.clone();
                 // That it fails again is logged.
@@ -588,7 +589,7 @@ impl Logging {
     /// Writes the remaining lines. The workers must have ended.
     fn finish(self) {
         if let Some(writer) = self.writer {
-            writer.finish();
+            writer.finish_writing();
         }
     }
 }

@@ -80,7 +80,7 @@ mod with {
     use evenkeel_manager::config::{self, Errors, Own, Store, one_line};
     use evenkeel_manager::service::Service;
     use evenkeel_manager::{Manager, SHARED};
-    use evenkeel_store::subsystem::{begin, name_of};
+    use evenkeel_store::subsystem::{find_start, name_of};
     use evenkeel_store::{Fleet, copy};
     use tracing::warn;
 
@@ -110,7 +110,7 @@ mod with {
                 runtime.map_err(|error| Failure::new(format!("cannot start: {error}")))?;
             // There is no log yet.
             let tell = |what: &str| eprintln!("evenkeel: {what}");
-            let begun = runtime.block_on(begin(settings, &name, tell));
+            let begun = runtime.block_on(find_start(settings, &name, tell));
             // Its threads, for names, would keep rights that are given up next.
             runtime.shutdown_timeout(Duration::from_secs(5));
             let mut begun = begun.map_err(Failure::new)?;
@@ -137,7 +137,7 @@ mod with {
         /// Returns the last good copy: the number of its revision, and the text.
         pub(super) fn known(settings: &Store) -> Result<(u64, String), String> {
             let path = settings.copy_file.display();
-            match copy::load(&settings.copy_file, &settings.prefix) {
+            match copy::load_copy(&settings.copy_file, &settings.prefix) {
                 Ok(Some(copy)) => Ok((copy.revision.number, copy.revision.text)),
                 Ok(None) => Err(format!("there is no last good copy in {path} yet")),
                 Err(why) => Err(format!("the last good copy in {path} is of no use: {why}")),

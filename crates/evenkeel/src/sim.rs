@@ -14,7 +14,8 @@ use crate::{Failure, check, print};
 pub(crate) fn run(args: &Sim) -> Result<(), Failure> {
     let (mut plan, study) = match &args.from_log {
         None => {
-            let plan = plan::load(&args.file, args.seed, args.seeds).map_err(check::refused)?;
+            let plan =
+                plan::load_plan(&args.file, args.seed, args.seeds).map_err(check::refuse_config)?;
             (plan, None)
         }
         Some(path) => {
@@ -23,7 +24,7 @@ pub(crate) fn run(args: &Sim) -> Result<(), Failure> {
         }
     };
     if args.ideal {
-        plan = plan.with_ideal().map_err(check::refused)?;
+        plan = plan.with_ideal().map_err(check::refuse_config)?;
     }
     // A run may take long: better told now than after it.
     for path in [&args.html, &args.csv, &args.json].into_iter().flatten() {
@@ -32,31 +33,31 @@ pub(crate) fn run(args: &Sim) -> Result<(), Failure> {
         opened.map_err(|error| cannot_write(path, &error))?;
     }
     let bar = Bar::new(stderr().is_terminal() && !args.quiet);
-    let results = experiment::run(&plan, &|done| bar.show(done));
+    let results = experiment::run(&plan, &|done| bar.draw_share(done));
     bar.clear();
     let advice = study
         .as_ref()
-        .map(|study| (study, advice::advise(&plan, &results, study)));
+        .map(|study| (study, advice::make_advice(&plan, &results, study)));
     if let Some(path) = &args.html {
-        let page = html::page(&plan, &results);
+        let page = html::html_page(&plan, &results);
         let page = match &advice {
-            Some((study, advice)) => advice::html(&page, study, advice),
+            Some((study, advice)) => advice::to_html(&page, study, advice),
             None => page,
         };
         write(path, &page)?;
     }
     if let Some(path) = &args.csv {
-        write(path, &export::csv(&plan, &results))?;
+        write(path, &export::to_csv(&plan, &results))?;
     }
     if let Some(path) = &args.json {
-        let all = export::json(&plan, &results);
+        let all = export::to_json(&plan, &results);
         let all = match &advice {
-            Some((study, advice)) => advice::json(&all, &plan, study, advice),
+            Some((study, advice)) => advice::to_json(&all, &plan, study, advice),
             None => all,
         };
         write(path, &all)?;
     }
-    let mut shown = text::tables(&plan, &results);
+    let mut shown = text::format_tables(&plan, &results);
     if let Some((study, advice)) = &advice {
         shown += &advice::text(study, advice);
     }
@@ -77,12 +78,12 @@ fn from_log(args: &Sim, path: &Path) -> Result<(plan::Plan, advice::Study), Fail
         seed: args.seed,
         seeds: args.seeds,
     };
-    advice::plan(&args.file, &log, &question).map_err(|errors| {
+    advice::make_plan(&args.file, &log, &question).map_err(|errors| {
         // A log that says nothing says why.
         log.shown.iter().for_each(|line| {
             let _ = writeln!(stderr(), "{}: {line}", path.display());
         });
-        check::refused(errors)
+        check::refuse_config(errors)
     })
 }
 

@@ -3,7 +3,7 @@
 use std::path::Path;
 
 use evenkeel_admin::ctl::Ctl;
-use evenkeel_steer::{SteerStatus, rehearsal, table};
+use evenkeel_steer::{SteerStatus, format_tables, rehearsal};
 
 use crate::cli::Steer;
 use crate::{Failure, ctl, print};
@@ -14,19 +14,21 @@ pub(crate) fn run(args: &Steer) -> Result<String, Failure> {
         return rehearse(file);
     }
     let ctl = Ctl {
-        client: ctl::client(&args.api)?,
+        client: ctl::make_client(&args.api)?,
         json: args.json,
     };
-    let shown = ctl.show(&["v1", "steer"], |all: &Vec<SteerStatus>| table(all))?;
+    let shown = ctl.show_path(&["v1", "steer"], |all: &Vec<SteerStatus>| {
+        format_tables(all)
+    })?;
     Ok(shown)
 }
 
 fn rehearse(file: &Path) -> Result<String, Failure> {
-    let config = evenkeel_config::load(file)
+    let config = evenkeel_config::load_config(file)
         .map_err(|errors| Failure::new(format!("the configuration has errors\n{errors}")))?;
-    let runtime = evenkeel_net::runtime().map_err(Failure::of)?;
-    let all = runtime.block_on(rehearsal::rehearse(&config));
-    let shown = table(&all);
+    let runtime = evenkeel_net::new_runtime().map_err(Failure::of)?;
+    let all = runtime.block_on(rehearsal::rehearse_orders(&config));
+    let shown = format_tables(&all);
     if all.iter().all(|one| one.error.is_none()) {
         return Ok(shown);
     }

@@ -5,19 +5,19 @@ use std::path::Path;
 use evenkeel_config::{self as config, Store as Settings, edit};
 use evenkeel_manager::SHARED;
 use evenkeel_store::change::Push;
-use evenkeel_store::desk::{Base, Desk, DeskError, Other, Written, now};
+use evenkeel_store::desk::{Base, Desk, DeskError, Other, Written, unix_seconds};
 use evenkeel_store::etcd::{Etcd, EtcdError};
 
-use crate::check::{has_nothing, refused};
+use crate::check::{has_nothing, refuse_config};
 use crate::cli::{Store, StoreBase, StoreCommand};
 use crate::{Failure, process};
 
 pub(crate) fn run(args: &Store) -> Result<String, Failure> {
-    let own = config::text_of(&args.config).map_err(refused)?;
+    let own = config::text_of(&args.config).map_err(refuse_config)?;
     let name = args.config.display().to_string();
-    let Some(balancer) = config::parse_own(&name, &own).map_err(refused)? else {
+    let Some(balancer) = config::parse_own(&name, &own).map_err(refuse_config)? else {
         // Or all that is wrong with it.
-        config::parse(&name, &own).map_err(refused)?;
+        config::parse(&name, &own).map_err(refuse_config)?;
         return Err(Failure::new(format!(
             "{name} has no [store]: name the file of a balancer that has one with --config"
         )));
@@ -28,7 +28,7 @@ pub(crate) fn run(args: &Store) -> Result<String, Failure> {
         StoreCommand::Push { file, .. } => Some(checked((&name, &own), file)?),
         _ => None,
     };
-    let runtime = process::runtime()?;
+    let runtime = process::build_runtime()?;
     let result = runtime.block_on(async {
         let mut etcd = Etcd::new(settings);
         let mut desk = Desk::new(&mut etcd, &settings.prefix);
@@ -53,7 +53,7 @@ async fn act(
             file,
         } => {
             if let Some(text) = pushed.as_ref().filter(|_| !force) {
-                let before = desk.pull(None).await.ok();
+                let before = desk.pull_text(None).await.ok();
                 let before = before.map(|revision| revision.text).unwrap_or_default();
                 if takes_all_away(&before, text) {
                     return Err(Failure::new(format!(
@@ -68,7 +68,7 @@ async fn act(
                 who: who(),
                 message: message.clone(),
                 staged: settings.rollout.is_some() && !at_once,
-                at: now(),
+                at: unix_seconds(),
             };
             let base = match of {
                 None => Base::Empty,
@@ -79,7 +79,7 @@ async fn act(
             Ok(told(&written))
         }
         StoreCommand::Pull { revision, output } => {
-            let revision = desk.pull(*revision).await.map_err(failed)?;
+            let revision = desk.pull_text(*revision).await.map_err(failed)?;
             let number = revision.number;
             match output {
                 // Its number is not part of the text, and the text goes into a file, perhaps.
@@ -101,7 +101,7 @@ async fn act(
             let to = match other.parse() {
                 Ok(number) => Other::Revision(number),
                 Err(_) => {
-                    text = config::text_of(Path::new(other)).map_err(refused)?;
+                    text = config::text_of(Path::new(other)).map_err(refuse_config)?;
                     Other::Text(other, &text)
                 }
             };
@@ -118,8 +118,8 @@ async fn act(
 
 /// The text of a file, if it is good beside what the balancer has of its own.
 fn checked((name, own): (&str, &str), file: &Path) -> Result<String, Failure> {
-    let text = config::text_of(file).map_err(refused)?;
-    if edit::masked(&text) {
+    let text = config::text_of(file).map_err(refuse_config)?;
+    if edit::has_masked_secret(&text) {
         return Err(Failure::new(format!(
             "{}: a secret is {}, as those see it who may not know it: write it out",
             file.display(),
@@ -128,7 +128,7 @@ fn checked((name, own): (&str, &str), file: &Path) -> Result<String, Failure> {
     }
     let shared = file.display().to_string();
     let shared = if shared == name { SHARED } else { &shared };
-    let parsed = config::parse_shared(name, own, (shared, &text)).map_err(refused)?;
+    let parsed = config::parse_shared(name, own, (shared, &text)).map_err(refuse_config)?;
     for warning in &parsed.warnings {
         eprintln!("warning: {warning}");
     }

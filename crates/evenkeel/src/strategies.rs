@@ -5,7 +5,7 @@ use std::fmt::Write;
 use evenkeel_core::strategy::{Kind, Param};
 
 /// Returns all strategies with their parameters, as text.
-pub(crate) fn list(registry: &[Kind]) -> String {
+pub(crate) fn list_strategies(registry: &[Kind]) -> String {
     let mut text = String::new();
     for (index, kind) in registry.iter().enumerate() {
         let default = if index == 0 { " (the default)" } else { "" };
@@ -42,7 +42,7 @@ mod tests {
 
     #[test]
     fn every_strategy_and_parameter_is_listed() {
-        let text = list(REGISTRY);
+        let text = list_strategies(REGISTRY);
         for kind in REGISTRY {
             assert!(
                 text.contains(kind.name) && text.contains(kind.doc),

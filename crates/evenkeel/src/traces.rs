@@ -31,18 +31,18 @@ impl Traces {
     }
 
     /// Starts, changes or ends the traces.
-    pub(crate) fn follow(&mut self, settings: Option<&Tracing>) -> io::Result<()> {
+    pub(crate) fn follow_settings(&mut self, settings: Option<&Tracing>) -> io::Result<()> {
         if self.settings.as_ref() == settings {
             return Ok(());
         }
         self.running = match (settings, self.running.take()) {
             (Some(settings), Some((tracer, exporter))) => {
-                exporter.change(settings.clone());
+                exporter.change_settings(settings.clone());
                 Some((tracer.with_share(settings.sample), exporter))
             }
             (Some(settings), None) => {
                 let lost = self.counts.of_queue();
-                let (tracer, records) = Tracer::channel(settings.sample, lost);
+                let (tracer, records) = Tracer::new_channel(settings.sample, lost);
                 let exporter = Exporter::start(settings.clone(), records, self.counts.clone())?;
                 Some((tracer, exporter))
             }
@@ -56,10 +56,10 @@ impl Traces {
     }
 
     /// Sends the remaining spans. The workers must have ended.
-    pub(crate) fn finish(self) {
+    pub(crate) fn send_rest(self) {
         if let Some((tracer, exporter)) = self.running {
             drop(tracer);
-            exporter.finish();
+            exporter.finish_sending();
         }
     }
 }

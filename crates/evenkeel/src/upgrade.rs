@@ -32,10 +32,10 @@ const VERSION: &str = env!("CARGO_PKG_VERSION");
 /// `evenkeel upgrade`.
 pub(crate) fn run(args: &cli::Upgrade) -> Result<String, Failure> {
     let ctl = Ctl {
-        client: ctl::client(&args.api)?.with_patience(cli::LONGEST_UPGRADE),
+        client: ctl::make_client(&args.api)?.with_patience(cli::LONGEST_UPGRADE),
         json: args.json,
     };
-    Ok(ctl.upgrade()?)
+    Ok(ctl.upgrade_process()?)
 }
 
 /// The process before, as this one sees it while it starts.
@@ -58,7 +58,7 @@ impl Before {
         let Some((predecessor, sockets)) = Predecessor::find().map_err(cannot)? else {
             return Ok(None);
         };
-        sockets.into_iter().for_each(inherited::put);
+        sockets.into_iter().for_each(inherited::put_socket);
         let is_over = Arc::default();
         Ok(Some(Arc::new(Before {
             predecessor,
@@ -67,7 +67,7 @@ impl Before {
     }
 
     /// Says in the log whose place this process takes.
-    pub(crate) fn tell(&self) {
+    pub(crate) fn log_upgrade(&self) {
         let Offer {
             program, sockets, ..
         } = &self.predecessor.offer;
@@ -81,13 +81,13 @@ impl Before {
 
     /// Returns the clock of the process before.
     pub(crate) fn clock(&self) -> Clock {
-        Clock::of(self.predecessor.offer.clock)
+        Clock::with_origin(self.predecessor.offer.clock)
     }
 
     /// Returns what the process before knows. The process before stops what only one of the two may
     /// do.
-    pub(crate) fn state(&self) -> Handover {
-        match self.predecessor.state() {
+    pub(crate) fn take_state(&self) -> Handover {
+        match self.predecessor.request_state() {
             Ok(document) => Handover::read(document),
             Err(error) => {
                 warn!(%error, "the process before does not say what it has learnt: started fresh");
@@ -97,9 +97,9 @@ impl Before {
     }
 
     /// Clients are served: it need not any more.
-    pub(crate) fn ready(self: &Arc<Self>) {
+    pub(crate) fn tell_ready(self: &Arc<Self>) {
         let program = VERSION.to_owned();
-        if let Err(error) = self.predecessor.say(&Word::Ready { program }) {
+        if let Err(error) = self.predecessor.send_word(&Word::Ready { program }) {
             warn!(%error, "the process before has ended already");
         }
         let before = Arc::clone(self);
@@ -107,14 +107,14 @@ impl Before {
             before.predecessor.wait_until_over();
             before.is_over.store(true, Ordering::Relaxed);
             // The service manager has been told who is who.
-            process::notify("READY=1");
+            process::notify_service_manager("READY=1");
         });
     }
 
     /// Tells the process before to go on, because this process cannot.
-    pub(crate) fn failed(&self, why: &str) {
+    pub(crate) fn tell_failed(&self, why: &str) {
         // Without it nobody is there to be told.
-        let _ = self.predecessor.say(&Word::Failed(why.to_owned()));
+        let _ = self.predecessor.send_word(&Word::Failed(why.to_owned()));
     }
 
     /// True if the process before may still come back.
@@ -156,7 +156,7 @@ impl Place {
         let mut attempt = tokio::task::spawn_blocking(move || self.attempt(&started));
         let (result, ended) = tokio::select! {
             result = &mut attempt => (result, None),
-            name = signals.end() => {
+            name = signals.wait_for_end() => {
                 if let Some(pid) = child.get() {
                     let _ = kill_process(*pid, Signal::TERM);
                 }
@@ -173,7 +173,7 @@ impl Place {
 
     fn attempt(&self, started: &OnceLock<Pid>) -> Result<Upgraded, String> {
         let no_sockets = |error| format!("no sockets for the new process: {error}");
-        let (link, end) = Successor::pair().map_err(no_sockets)?;
+        let (link, end) = Successor::new_pair().map_err(no_sockets)?;
         let mut child = start(end)?;
         if let Some(pid) = Pid::from_raw(child.id() as i32) {
             let _ = started.set(pid);
@@ -182,9 +182,9 @@ impl Place {
         match self.follow(&link) {
             Ok(version) => {
                 let pid = child.id();
-                process::notify(&format!("MAINPID={pid}"));
+                process::notify_service_manager(&format!("MAINPID={pid}"));
                 // If it has just ended, the service manager starts another one.
-                let _ = link.over();
+                let _ = link.announce_end();
                 Ok(Upgraded { pid, version })
             }
             Err(why) => {
@@ -216,14 +216,15 @@ impl Place {
             .map_err(|error| format!("cannot pass all sockets to the new process: {error}"))?;
         let sockets: Vec<_> = sockets.into_iter().flatten().collect();
         let clock = self.manager.clock().origin();
-        link.offer(VERSION, clock, &sockets).map_err(broken)?;
+        link.offer_sockets(VERSION, clock, &sockets)
+            .map_err(broken)?;
         drop(sockets);
         let mut has_state = false;
         let version = loop {
             match link.next(left()).map_err(broken)? {
                 Word::WantsState if !has_state => {
                     has_state = true;
-                    link.tell(self.hand_over().into_document())
+                    link.send_state(self.hand_over().into_document())
                         .map_err(broken)?;
                 }
                 Word::WantsState => {}

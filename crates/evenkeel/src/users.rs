@@ -10,7 +10,7 @@ pub(crate) fn run(args: &Users) -> Result<String, Failure> {
     let file = UsersFile(&args.file);
     match &args.command {
         UsersCommand::List => {
-            let users = file.list().map_err(Failure::of)?;
+            let users = file.list_users().map_err(Failure::of)?;
             let lines = users.into_iter().map(|(name, role, is_token)| {
                 let how = if is_token { "token" } else { "password" };
                 format!("{name}  {}  {how}\n", role.name())

@@ -5,22 +5,22 @@ use evenkeel_manager::exposition::{Exposition, Type};
 use crate::status::FleetStatus;
 
 /// Writes the metrics of a fleet; `None` is a balancer without others.
-pub(crate) fn families(out: &mut Exposition, fleet: Option<&FleetStatus>) {
+pub(crate) fn write_families(out: &mut Exposition, fleet: Option<&FleetStatus>) {
     let count = |fleet: &FleetStatus, state: &str| {
         let all = fleet.balancers.iter();
         all.filter(|balancer| balancer.state == state).count() as f64
     };
-    out.family(
+    out.begin_family(
         "evenkeel_fleet_balancers",
         Type::Gauge,
         "Other balancers, by whether they are up or gone.",
     );
     if let Some(fleet) = fleet {
         for state in ["up", "gone"] {
-            out.sample(&[("state", state)], count(fleet, state));
+            out.add_sample(&[("state", state)], count(fleet, state));
         }
     }
-    out.family(
+    out.begin_family(
         "evenkeel_fleet_groups",
         Type::Gauge,
         "Groups upon whose load alerts this balancer decides.",
@@ -28,18 +28,18 @@ pub(crate) fn families(out: &mut Exposition, fleet: Option<&FleetStatus>) {
     if let Some(fleet) = fleet {
         let own = fleet.groups.iter();
         let own = own.filter(|group| group.decides.as_ref() == Some(&fleet.name));
-        out.sample(&[], own.count() as f64);
+        out.add_sample(&[], own.count() as f64);
     }
-    out.family(
+    out.begin_family(
         "evenkeel_fleet_ejections",
         Type::Gauge,
         "Members that other balancers have ejected, each counted for each of them.",
     );
     if let Some(fleet) = fleet {
         let ejections = fleet.balancers.iter().map(|balancer| balancer.ejections);
-        out.sample(&[], ejections.sum::<usize>() as f64);
+        out.add_sample(&[], ejections.sum::<usize>() as f64);
     }
-    out.family(
+    out.begin_family(
         "evenkeel_fleet_locations_read",
         Type::Gauge,
         "Locations whose loads are read for all balancers, by who reads them.",
@@ -47,21 +47,21 @@ pub(crate) fn families(out: &mut Exposition, fleet: Option<&FleetStatus>) {
     if let Some(fleet) = fleet {
         let others = fleet.balancers.iter().map(|one| one.locations_read);
         let others = others.sum::<usize>() as f64;
-        out.sample(&[("by", "this")], fleet.locations_read as f64);
-        out.sample(&[("by", "others")], others);
+        out.add_sample(&[("by", "this")], fleet.locations_read as f64);
+        out.add_sample(&[("by", "others")], others);
     }
-    out.family(
+    out.begin_family(
         "evenkeel_fleet_datagrams_total",
         Type::Counter,
         "Datagrams from other balancers, by result.",
     );
     for datagrams in fleet.iter().flat_map(|fleet| &fleet.datagrams) {
-        out.sample(&[("result", &datagrams.result)], datagrams.count as f64);
+        out.add_sample(&[("result", &datagrams.result)], datagrams.count as f64);
     }
     let mut counter = |name, help, read: fn(&FleetStatus) -> u64| {
-        out.family(name, Type::Counter, help);
+        out.begin_family(name, Type::Counter, help);
         if let Some(fleet) = fleet {
-            out.sample(&[], read(fleet) as f64);
+            out.add_sample(&[], read(fleet) as f64);
         }
     };
     counter(

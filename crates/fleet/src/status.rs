@@ -113,10 +113,12 @@ impl FleetStatus {
         });
         let mut groups: Vec<GroupAlerts> = groups.collect();
         groups.sort_by(|a, b| a.group.cmp(&b.group));
-        let datagrams = counters.received().map(|(outcome, count)| DatagramCount {
-            result: outcome.name().into(),
-            count,
-        });
+        let datagrams = counters
+            .received_datagrams()
+            .map(|(outcome, count)| DatagramCount {
+                result: outcome.name().into(),
+                count,
+            });
         FleetStatus {
             name: fleet.id().name.to_string(),
             address: fleet.id().address,
@@ -136,7 +138,7 @@ impl FleetStatus {
 }
 
 /// Returns the balancers as a table for people; `None` if there is no fleet.
-pub fn show(fleet: &Option<FleetStatus>) -> String {
+pub fn format_table(fleet: &Option<FleetStatus>) -> String {
     match fleet {
         Some(fleet) => table(fleet),
         None => "this balancer is in no fleet: the configuration has no [fleet]\n".into(),
@@ -168,7 +170,7 @@ fn table(fleet: &FleetStatus) -> String {
     };
     let names = ["BALANCER", "ADDRESS", "STATE", ">HEARD", ">GROUPS"];
     let rows = std::iter::once(own).chain(fleet.balancers.iter().map(row));
-    text::table(&names, rows)
+    text::format_table(&names, rows)
 }
 
 /// Returns the number of groups that a balancer decides upon.

@@ -18,7 +18,7 @@ use evenkeel_core::time::Instant;
 use evenkeel_gossip::ejections::Ejection;
 use evenkeel_gossip::readings::{Reader, Reading};
 use evenkeel_gossip::seal::MAX_DATAGRAM;
-use evenkeel_gossip::{Fleet, Id, Role, Settings, key};
+use evenkeel_gossip::{Fleet, Id, Role, Settings, name_key};
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::{Config as Whole, Fleet as Config, Monitor};
 use evenkeel_manager::endpoint::Endpoint;
@@ -149,38 +149,38 @@ impl Gossip {
 
     /// Returns the status; `None` if there are no other balancers.
     pub fn status(&self) -> Option<FleetStatus> {
-        let (state, now) = (self.task.lock(), self.clock.now());
+        let (state, now) = (self.task.lock_state(), self.clock.now());
         let fleet = state.fleet.as_ref()?;
         Some(FleetStatus::new(fleet, state.unsent, now))
     }
 
     fn local_address(&self) -> Option<SocketAddr> {
-        let socket = self.task.lock().socket.clone()?;
+        let socket = self.task.lock_state().socket.clone()?;
         socket.local_addr().ok()
     }
 
     fn close(&self, for_good: bool) {
         let now = self.clock.now();
-        let mut state = self.task.lock();
+        let mut state = self.task.lock_state();
         state.stopped |= for_good;
         if let Some(mut fleet) = state.fleet.take()
             && !state.rests
         {
-            fleet.leave(now);
+            fleet.leave_fleet(now);
             state.send(fleet.take_out());
             state.left = for_good;
         }
         (state.socket, state.config) = (None, None);
         drop(state);
-        self.task.wake();
+        self.task.wake_thread();
     }
 
     /// Keeps the fleet told of which groups there are, and of where others may be found.
     async fn follow(self, manager: Arc<Manager>) {
-        let mut changes = manager.changes();
+        let mut changes = manager.subscribe_changes();
         loop {
             changes.borrow_and_update();
-            let config = manager.config();
+            let config = manager.file_config();
             let groups: HashSet<String> = config
                 .groups
                 .iter()
@@ -205,7 +205,7 @@ impl Gossip {
 
     fn tell(&self, groups: HashSet<String>, shared: Shared) {
         let now = self.clock.now();
-        let mut state = self.task.lock();
+        let mut state = self.task.lock_state();
         let state = &mut *state;
         if shared != state.shared {
             state.share_at.clear();
@@ -218,15 +218,15 @@ impl Gossip {
             state.learn_at.retain(|group, _| groups.contains(group));
             state.share_at.retain(|group, _| groups.contains(group));
             state.groups = groups;
-            self.task.wake();
+            self.task.wake_thread();
         }
     }
 
     fn seek(&self, seeds: Vec<SocketAddr>) {
-        let mut state = self.task.lock();
+        let mut state = self.task.lock_state();
         if let Some(fleet) = &mut state.fleet {
             fleet.set_seeds(seeds);
-            self.task.wake();
+            self.task.wake_thread();
         }
     }
 }
@@ -246,7 +246,7 @@ async fn look_up(fleet: &Config) -> Vec<SocketAddr> {
 /// The one that decides upon a group's alerts is asked nothing else than what it says itself.
 impl Council for Gossip {
     fn settle(&self, proposal: &Proposal<'_>) -> Option<Vec<bool>> {
-        let mut state = self.task.lock();
+        let mut state = self.task.lock_state();
         let state = &mut *state;
         // Others decide by now, and count what was under alert.
         if state.rests || state.left {
@@ -257,25 +257,32 @@ impl Council for Gossip {
             return None;
         }
         // Who knows nothing yet leaves it as it is.
-        if fleet.role(proposal.group, proposal.now) == Role::Nobody {
+        if fleet.role_in(proposal.group, proposal.now) == Role::Nobody {
             return Some(proposal.raised.to_vec());
         }
-        let keys: Vec<u64> = proposal.locations.iter().map(|name| key(name)).collect();
+        let keys: Vec<u64> = proposal
+            .locations
+            .iter()
+            .map(|name| name_key(name))
+            .collect();
         let wanted = proposal.wanted.iter();
         let wanted: Vec<u64> = wanted
             .filter_map(|&place| keys.get(place))
             .copied()
             .collect();
-        fleet.decide(proposal.group, &wanted, proposal.allowed, proposal.now);
-        let raised: HashSet<u64> = fleet.raised(proposal.group).map(|(key, _)| key).collect();
+        fleet.decide_alerts(proposal.group, &wanted, proposal.allowed, proposal.now);
+        let raised: HashSet<u64> = fleet
+            .raised_alerts(proposal.group)
+            .map(|(key, _)| key)
+            .collect();
         if fleet.has_out() {
-            self.task.wake();
+            self.task.wake_thread();
         }
         Some(keys.iter().map(|key| raised.contains(key)).collect())
     }
 
     fn tell(&self, told: &Told<'_>) -> Vec<(usize, Word)> {
-        let mut state = self.task.lock();
+        let mut state = self.task.lock_state();
         let state = &mut *state;
         let Some(fleet) = &mut state.fleet else {
             return Vec::new();
@@ -294,9 +301,9 @@ impl Council for Gossip {
                     failures: ejection.seen.failures,
                 })
             });
-            fleet.eject(told.group, &own.collect::<Vec<_>>(), told.now);
+            fleet.announce_ejections(told.group, &own.collect::<Vec<_>>(), told.now);
             if fleet.has_out() {
-                self.task.wake();
+                self.task.wake_thread();
             }
         }
         let mut words: HashMap<u64, Vec<Word>> = HashMap::new();
@@ -318,15 +325,15 @@ impl Council for Gossip {
     }
 
     fn share_loads(&self, group: &Group, now: Instant) {
-        let mut state = self.task.lock();
+        let mut state = self.task.lock_state();
         state.share_loads(group, now);
         if state.fleet.as_ref().is_some_and(Fleet::has_out) {
-            self.task.wake();
+            self.task.wake_thread();
         }
     }
 
     fn learn(&self, group: &Group, now: Instant) {
-        let mut state = self.task.lock();
+        let mut state = self.task.lock_state();
         let state = &mut *state;
         let name: &str = group.name();
         let (Some(fleet), true) = (&mut state.fleet, state.groups.contains(name)) else {
@@ -345,9 +352,9 @@ impl Council for Gossip {
             let time = seconds.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok());
             (number(member), time)
         });
-        fleet.teach(name, known, now);
+        fleet.announce_services(name, known, now);
         if fleet.has_out() {
-            self.task.wake();
+            self.task.wake_thread();
         }
         let strange = group.members().iter();
         let strange: HashMap<u64, &Member> = strange
@@ -357,9 +364,9 @@ impl Council for Gossip {
         if strange.is_empty() {
             return;
         }
-        for (number, time) in fleet.taught(name) {
+        for (number, time) in fleet.announced_services(name) {
             if let Some(member) = strange.get(&number) {
-                member.slot.guess(time.as_secs_f32(), now, decay);
+                member.slot.adopt_guess(time.as_secs_f32(), now, decay);
             }
         }
     }
@@ -379,10 +386,10 @@ impl State {
         }
         // One that has no address is not asked by anybody here.
         let known = group.members().iter();
-        let known = known.filter(|member| !member.slot.has(Reason::Unresolved));
+        let known = known.filter(|member| !member.slot.has_reason(Reason::Unresolved));
         let shared = known.filter(|member| self.shared.has(name, member.location.name()));
         let locations: BTreeMap<u64, &Arc<Location>> = shared
-            .map(|member| (key(member.location.name()), &member.location))
+            .map(|member| (name_key(member.location.name()), &member.location))
             .collect();
         if locations.is_empty() {
             return;
@@ -431,18 +438,18 @@ impl State {
 
 /// Returns the number that stands for a member.
 fn number(member: &Member) -> u64 {
-    key(&member.address.to_string())
+    name_key(&member.address.to_string())
 }
 
 /// Has all balancers know how many requests are in flight at the locations of a group, if they are to.
 fn in_flight(fleet: &mut Fleet, group: &Group, shares: bool, now: Instant) {
-    let at = |member: &Member| key(member.location.name());
+    let at = |member: &Member| name_key(member.location.name());
     let members = group.members().iter().filter(|_| shares);
     let own: BTreeMap<u64, u32> = members
         .map(|member| (at(member), member.location.in_flight()))
         .collect();
     let own: Vec<(u64, u32)> = own.into_iter().collect();
-    fleet.fly(group.name(), &own, now);
+    fleet.announce_flights(group.name(), &own, now);
     if shares {
         let others = |place: usize| {
             let member = group.members().get(place);
@@ -465,7 +472,7 @@ impl State {
 
 impl Subsystem for Gossip {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
-        let mut state = self.task.lock();
+        let mut state = self.task.lock_state();
         if state.stopped || !next.reload {
             return Ok(Box::new(|| ()));
         }
@@ -473,7 +480,7 @@ impl Subsystem for Gossip {
             let gossip = self.clone();
             return Ok(Box::new(move || gossip.close(false)));
         };
-        let keys = key_file::load(&wanted.key_file, Keys::parse)
+        let keys = key_file::load_parsed(&wanted.key_file, Keys::parse)
             .map_err(|error| vec![PrepareError::other(error)])?;
         let is_same = state.config.as_ref().is_some_and(|old| {
             (old.listen, old.reached_at(), &old.name)
@@ -501,11 +508,11 @@ impl Subsystem for Gossip {
         drop(state);
         let (gossip, config) = (self.clone(), wanted.clone());
         Ok(Box::new(move || {
-            let mut state = gossip.task.lock();
+            let mut state = gossip.task.lock_state();
             if let Some((fleet, socket)) = fresh {
                 if let Some(mut old) = state.fleet.take() {
                     // By the old socket, which others know.
-                    old.leave(gossip.clock.now());
+                    old.leave_fleet(gossip.clock.now());
                     state.send(old.take_out());
                 }
                 (state.fleet, state.socket) = (Some(fleet), Some(socket));
@@ -516,28 +523,28 @@ impl Subsystem for Gossip {
             }
             state.config = Some(config);
             drop(state);
-            gossip.task.wake();
+            gossip.task.wake_thread();
         }))
     }
 
     fn sockets(&self) -> io::Result<Vec<Handed>> {
-        let state = self.task.lock();
+        let state = self.task.lock_state();
         let listen = state.config.as_ref().and_then(|config| config.listen);
         let (Some(socket), Some(listen)) = (&state.socket, listen) else {
             return Ok(Vec::new());
         };
-        Ok(vec![datagram::handed(socket, listen, WHOSE)?])
+        Ok(vec![datagram::share_socket(socket, listen, WHOSE)?])
     }
 
     fn hand_over(&self, _: &mut Handover) {
         // Who takes its place is another process for the others, and says so.
-        self.task.lock().rests = true;
-        self.task.wake();
+        self.task.lock_state().rests = true;
+        self.task.wake_thread();
     }
 
     fn resume(&self) {
-        self.task.lock().rests = false;
-        self.task.wake();
+        self.task.lock_state().rests = false;
+        self.task.wake_thread();
     }
 
     fn council(&self) -> Option<&dyn Council> {
@@ -553,7 +560,7 @@ impl Subsystem for Gossip {
 
     fn check(&self, config: &Whole) -> PrepareErrors {
         let files = config.fleet.iter().map(|fleet| &fleet.key_file);
-        let unread = files.filter_map(|file| key_file::load(file, Keys::parse).err());
+        let unread = files.filter_map(|file| key_file::load_parsed(file, Keys::parse).err());
         let mut errors: PrepareErrors = unread.map(PrepareError::other).collect();
         errors.extend(config.fleet.iter().filter_map(|fleet| name(fleet).err()));
         errors
@@ -569,12 +576,12 @@ impl Subsystem for Gossip {
     }
 
     fn metrics(&self, out: &mut Exposition) {
-        metrics::families(out, self.status().as_ref());
+        metrics::write_families(out, self.status().as_ref());
     }
 
     fn endpoints(&self) -> Vec<Endpoint> {
         let gossip = self.clone();
-        vec![Endpoint::show(
+        vec![Endpoint::with_value(
             "/v1/fleet",
             "The other balancers, and who decides upon the alerts of which group",
             move || gossip.status(),
@@ -629,7 +636,7 @@ impl Gossip {
         let socket = match (old, &state.socket) {
             (Some(_), Some(socket)) => Arc::clone(socket),
             _ => {
-                let opened = datagram::open(listen, RECEIVE_BUFFER, WHOSE);
+                let opened = datagram::open_socket(listen, RECEIVE_BUFFER, WHOSE);
                 Arc::new(opened.map_err(|error| {
                     vec![PrepareError::Listen {
                         whose: WHOSE,
@@ -646,8 +653,8 @@ impl Gossip {
         };
         let since = SystemTime::now().duration_since(UNIX_EPOCH);
         let millis = since.map_or(1, |since| since.as_millis());
-        let session = evenkeel_net::random().map_err(|error| failed(&error))?;
-        let seed = evenkeel_net::random().map_err(|error| failed(&error))?;
+        let session = evenkeel_net::random_bytes().map_err(|error| failed(&error))?;
+        let seed = evenkeel_net::random_bytes().map_err(|error| failed(&error))?;
         let settings = Settings {
             id: Id {
                 address: advertise,
@@ -688,7 +695,7 @@ impl Worker<State> for Thread {
             match socket.recv_from(&mut self.buffer) {
                 Ok((len, _)) => {
                     let datagram = self.buffer.get(..len).unwrap_or_default();
-                    fleet.receive(datagram, self.clock.now());
+                    fleet.receive_datagram(datagram, self.clock.now());
                     taken += 1;
                 }
                 Err(error) if error.kind() == io::ErrorKind::Interrupted => {}

@@ -11,7 +11,7 @@ use std::str::FromStr;
 use crate::cdr::{CdrError, Endian, Reader, Writer};
 use crate::hex;
 use crate::ior::Ior;
-use crate::typecode::{Kind, Node, Ref, Switch, TypeCode, end_of_aliases, unalias};
+use crate::typecode::{Kind, Node, Ref, Switch, TypeCode, end_of_aliases, resolve_alias};
 
 /// Greatest depth to which values (structs, sequences, Anys in Anys) may be nested.
 pub const MAX_DEPTH: usize = 64;
@@ -68,7 +68,7 @@ impl Any {
     }
 
     /// The value as CDR, in the byte order of this machine and in the form of GIOP 1.2.
-    pub fn value(&self) -> Reader<'_> {
+    pub fn value_reader(&self) -> Reader<'_> {
         Reader::new(&self.value, Endian::NATIVE)
     }
 
@@ -76,7 +76,8 @@ impl Any {
     /// ids are the same, as in [`TypeCode::equivalent_if`].
     pub fn get_if<T: Idl>(&self, same_id: impl Fn(&str, &str) -> bool) -> Option<T> {
         let same = self.type_code.equivalent_if(&T::type_code(), same_id);
-        same.then(|| T::read(&mut self.value()).ok()).flatten()
+        same.then(|| T::read(&mut self.value_reader()).ok())
+            .flatten()
     }
 
     /// The value, if its type is `T` apart from aliases.
@@ -85,9 +86,9 @@ impl Any {
     }
 
     /// The value, if it is a reference to an object, of whatever interface.
-    pub fn reference(&self) -> Option<Ior> {
-        match self.type_code.unaliased().kind() {
-            Kind::ObjRef | Kind::Component | Kind::Home => Ior::read(&mut self.value()).ok(),
+    pub fn as_reference(&self) -> Option<Ior> {
+        match self.type_code.without_aliases().kind() {
+            Kind::ObjRef | Kind::Component | Kind::Home => Ior::read(&mut self.value_reader()).ok(),
             _ => None,
         }
     }
@@ -101,7 +102,13 @@ impl Any {
         let type_code = TypeCode::read(reader)?;
         let mut walk = Walk::default();
         let mut writer = Writer::new(Endian::NATIVE);
-        walk.value(type_code.nodes(), type_code.root(), reader, &mut writer, 0)?;
+        walk.value(
+            type_code.nodes(),
+            type_code.root_ref(),
+            reader,
+            &mut writer,
+            0,
+        )?;
         Ok(Any {
             type_code,
             value: writer.into_bytes(),
@@ -109,7 +116,7 @@ impl Any {
     }
 
     /// Returns the number of bytes that the value has in CDR, with its type.
-    pub fn size(&self) -> usize {
+    pub fn encoded_size(&self) -> usize {
         let mut writer = Writer::new(Endian::NATIVE);
         self.write(&mut writer);
         writer.bytes().len()
@@ -119,10 +126,10 @@ impl Any {
     pub fn write(&self, writer: &mut Writer) {
         self.type_code.write(writer);
         let mut walk = Walk::default();
-        let mut reader = self.value();
+        let mut reader = self.value_reader();
         // It was within its message's limit when it came in.
         reader.set_work(usize::MAX);
-        let (nodes, root) = (self.type_code.nodes(), self.type_code.root());
+        let (nodes, root) = (self.type_code.nodes(), self.type_code.root_ref());
         let walked = walk.value(nodes, root, &mut reader, writer, 0);
         // It was walked in the same way when it came in.
         debug_assert!(walked.is_ok(), "{walked:?} in {self:?}");
@@ -133,7 +140,7 @@ impl Any {
 /// however much work that is: the value was accepted once.
 impl fmt::Display for Any {
     fn fmt(&self, out: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut writer = Writer::encapsulation(Endian::NATIVE);
+        let mut writer = Writer::new_encapsulation(Endian::NATIVE);
         self.write(&mut writer);
         hex::write(writer.bytes(), out)
     }
@@ -321,7 +328,7 @@ impl Walk {
             });
         }
         let (of, aliases) = end_of_aliases(nodes, of);
-        reader.work(1 + aliases, "value in Any")?;
+        reader.spend_work(1 + aliases, "value in Any")?;
         let node = match of {
             Some(Ref::Basic(kind)) => return self.basic(kind, reader, writer, depth),
             Some(Ref::Node(node)) => nodes.get(node as usize),
@@ -390,7 +397,7 @@ impl Walk {
                 by_label,
                 ..
             }) => {
-                let Some(switch) = Switch::of(nodes, *discriminator) else {
+                let Some(switch) = Switch::from_type(nodes, *discriminator) else {
                     return invalid("union", "a discriminator that it cannot have".into());
                 };
                 let chosen = switch.read(reader)?;
@@ -417,7 +424,7 @@ impl Walk {
                         found as usize
                     }
                 };
-                if let Some(Ref::Basic(Kind::Octet | Kind::Char)) = unalias(nodes, *element) {
+                if let Some(Ref::Basic(Kind::Octet | Kind::Char)) = resolve_alias(nodes, *element) {
                     writer.write_raw(reader.take(len, "sequence or array")?);
                     return Ok(());
                 }
@@ -462,7 +469,7 @@ impl Walk {
             Kind::Any => {
                 let inner = TypeCode::read(reader)?;
                 inner.write(writer);
-                self.value(inner.nodes(), inner.root(), reader, writer, depth + 1)?;
+                self.value(inner.nodes(), inner.root_ref(), reader, writer, depth + 1)?;
             }
             // null and void have no bytes; the others are never basic.
             _ => {}
@@ -498,7 +505,7 @@ fn skip_id(id: &str, reader: &mut Reader<'_>) -> Result<bool, CdrError> {
     if ahead.read_u32().ok() != u32::try_from(id.len() + 1).ok() {
         return Ok(false);
     }
-    reader.work(id.len(), "exception in Any")?;
+    reader.spend_work(id.len(), "exception in Any")?;
     ahead.set_work(reader.work_left());
     let found = ahead.take(id.len() + 1, "id");
     let is_it = found.is_ok_and(|found| found.split_last() == Some((&0, id.as_bytes())));

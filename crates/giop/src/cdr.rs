@@ -26,7 +26,7 @@ impl Endian {
     };
 
     /// The octet that stands for it at the start of an encapsulation.
-    pub fn flag(self) -> u8 {
+    pub fn byte_order_flag(self) -> u8 {
         u8::from(self == Endian::Little)
     }
 }
@@ -145,11 +145,11 @@ numbers! {
 impl<'a> Reader<'a> {
     /// Reads `bytes`, which are aligned as they stand.
     pub fn new(bytes: &'a [u8], endian: Endian) -> Self {
-        Reader::after(0, bytes, endian)
+        Reader::at_offset(0, bytes, endian)
     }
 
     /// Reads `bytes`, which stand `before` bytes after the start of the alignment.
-    pub fn after(before: usize, bytes: &'a [u8], endian: Endian) -> Self {
+    pub fn at_offset(before: usize, bytes: &'a [u8], endian: Endian) -> Self {
         Reader {
             bytes,
             position: 0,
@@ -171,7 +171,7 @@ impl<'a> Reader<'a> {
 
     /// Takes `steps` steps of work.
     #[inline]
-    pub(crate) fn work(&mut self, steps: usize, what: &'static str) -> Result<(), CdrError> {
+    pub(crate) fn spend_work(&mut self, steps: usize, what: &'static str) -> Result<(), CdrError> {
         match self.work.checked_sub(steps) {
             Some(left) => {
                 self.work = left;
@@ -207,7 +207,7 @@ impl<'a> Reader<'a> {
     }
 
     /// The minor version of GIOP 1.x.
-    pub fn minor(&self) -> u8 {
+    pub fn minor_version(&self) -> u8 {
         self.minor
     }
 
@@ -231,7 +231,7 @@ impl<'a> Reader<'a> {
     }
 
     /// Returns the number of bytes that are left.
-    pub fn remaining(&self) -> usize {
+    pub fn remaining_bytes(&self) -> usize {
         self.bytes.len() - self.position
     }
 
@@ -273,7 +273,7 @@ impl<'a> Reader<'a> {
             None => Err(CdrError::Short {
                 what,
                 at: self.position(),
-                wanted: len - self.remaining(),
+                wanted: len - self.remaining_bytes(),
             }),
         }
     }
@@ -311,12 +311,12 @@ impl<'a> Reader<'a> {
     pub fn read_len(&mut self, least: usize, what: &'static str) -> Result<usize, CdrError> {
         let len = self.read_u32()? as usize;
         let bytes = len.saturating_mul(least.max(1));
-        match bytes > self.remaining() {
+        match bytes > self.remaining_bytes() {
             false => Ok(len),
             true => Err(CdrError::Short {
                 what,
                 at: self.position(),
-                wanted: bytes - self.remaining(),
+                wanted: bytes - self.remaining_bytes(),
             }),
         }
     }
@@ -368,11 +368,11 @@ pub struct Writer {
 impl Writer {
     /// Writes from the start of an alignment.
     pub fn new(endian: Endian) -> Self {
-        Writer::after(0, endian)
+        Writer::at_offset(0, endian)
     }
 
     /// Writes what is to stand `before` bytes after the start of the alignment.
-    pub fn after(before: usize, endian: Endian) -> Self {
+    pub fn at_offset(before: usize, endian: Endian) -> Self {
         Writer {
             bytes: Vec::new(),
             before,
@@ -382,7 +382,7 @@ impl Writer {
     }
 
     /// Appends to `bytes`, at whose end the alignment starts.
-    pub fn append(bytes: Vec<u8>, endian: Endian) -> Self {
+    pub fn append_to(bytes: Vec<u8>, endian: Endian) -> Self {
         Writer {
             before: bytes.len().wrapping_neg(),
             bytes,
@@ -399,14 +399,14 @@ impl Writer {
     }
 
     /// The minor version of GIOP 1.x.
-    pub fn minor(&self) -> u8 {
+    pub fn minor_version(&self) -> u8 {
         self.minor
     }
 
     /// Writes an encapsulation: starts with the octet that says the byte order.
-    pub fn encapsulation(endian: Endian) -> Self {
+    pub fn new_encapsulation(endian: Endian) -> Self {
         let mut writer = Writer::new(endian);
-        writer.write_u8(endian.flag());
+        writer.write_u8(endian.byte_order_flag());
         writer
     }
 
@@ -492,7 +492,7 @@ mod tests {
     fn values_are_aligned_from_the_start_of_the_message() {
         for endian in [Endian::Big, Endian::Little] {
             for before in 0..9 {
-                let mut writer = Writer::after(before, endian);
+                let mut writer = Writer::at_offset(before, endian);
                 writer.write_u8(7);
                 writer.write_u16(0x1234);
                 writer.write_u8(8);
@@ -501,7 +501,7 @@ mod tests {
                 writer.write_u64(u64::MAX - 1);
                 writer.write_f32(-1.5);
                 let bytes = writer.into_bytes();
-                let mut reader = Reader::after(before, &bytes, endian);
+                let mut reader = Reader::at_offset(before, &bytes, endian);
                 assert_eq!(reader.read_u8(), Ok(7));
                 assert_eq!(reader.read_u16(), Ok(0x1234));
                 assert_eq!(reader.read_u8(), Ok(8));
@@ -510,7 +510,7 @@ mod tests {
                 assert_eq!(reader.read_string("text").unwrap(), "grüß");
                 assert_eq!(reader.read_u64(), Ok(u64::MAX - 1));
                 assert_eq!(reader.read_f32(), Ok(-1.5));
-                assert_eq!(reader.remaining(), 0);
+                assert_eq!(reader.remaining_bytes(), 0);
             }
         }
     }
@@ -549,7 +549,7 @@ mod tests {
             calls in proptest::collection::vec(0u8..10, 0..32),
             joints in proptest::collection::vec(0usize..80, 0..4),
         ) {
-            let mut reader = Reader::after(before, &bytes, Endian::Little).of_fragments(&joints);
+            let mut reader = Reader::at_offset(before, &bytes, Endian::Little).of_fragments(&joints);
             for call in calls {
                 let _ = match call {
                     0 => reader.read_u8().is_ok(),

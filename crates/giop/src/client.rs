@@ -80,7 +80,7 @@ impl<'a> Call<'a> {
     }
 
     /// Adds the arguments that `write` writes.
-    pub fn arguments(mut self, write: impl FnOnce(&mut Writer)) -> Self {
+    pub fn with_arguments(mut self, write: impl FnOnce(&mut Writer)) -> Self {
         let mut writer = Writer::new(Endian::NATIVE);
         write(&mut writer);
         self.arguments = writer.into_bytes();
@@ -107,7 +107,7 @@ impl Body {
     /// Reads it from its start.
     pub fn reader(&self) -> Reader<'_> {
         let body = self.message.get(self.at..).unwrap_or_default();
-        Reader::after(self.at, body, self.endian)
+        Reader::at_offset(self.at, body, self.endian)
     }
 
     /// The version of the message that it came in.
@@ -198,7 +198,7 @@ impl From<CdrError> for CallError {
 
 impl CallError {
     /// Returns whether the operation was carried out: after `No` it may be called again.
-    pub fn completed(&self) -> Completion {
+    pub fn completion_status(&self) -> Completion {
         match self {
             CallError::System(exception) => exception.completed,
             CallError::User { .. } => Completion::Yes,
@@ -303,7 +303,7 @@ impl Client {
 
     /// Calls without waiting for a reply: the operation is a `oneway`. It is handed to the
     /// transport; whether it arrives nobody knows, and forwards are not seen.
-    pub async fn oneway(&self, call: &Call<'_>) -> Result<(), CallError> {
+    pub async fn call_oneway(&self, call: &Call<'_>) -> Result<(), CallError> {
         let sent = timeout_at(call.deadline, self.follow(call, false)).await;
         sent.unwrap_or(Err(CallError::Timeout)).map(|_| ())
     }
@@ -396,7 +396,7 @@ impl Client {
         let mut failed = String::from("the server closes each connection");
         for _ in 0..3 {
             let connection = self.connection(&way.address).await?;
-            match connection.call(outgoing).await {
+            match connection.exchange_request(outgoing).await {
                 Ok(None) => return Ok(None),
                 Ok(Some(body)) => return judge(body).map(Some),
                 Err(Failure::NotSent(error)) => failed = error,
@@ -469,9 +469,9 @@ impl Client {
 
 /// Makes the error for an `address` to which no connection was made.
 fn not_connected(address: String, error: &std::io::Error) -> CallError {
-    match Shortage::of(error) {
+    match Shortage::of_error(error) {
         Some(shortage) => {
-            shortage.met("connect to an object (CORBA)");
+            shortage.report_failure("connect to an object (CORBA)");
             CallError::Exhausted {
                 address,
                 shortage,
@@ -503,7 +503,7 @@ fn ways(target: &Ior) -> Vec<Way> {
         };
         let Some(profile) = profile else { continue };
         let version = Version::for_minor(profile.minor);
-        ways.extend(profile.addresses().map(|(host, port)| Way {
+        ways.extend(profile.list_addresses().map(|(host, port)| Way {
             address: (host, port, version),
             key: profile.object_key.clone(),
             code_sets: code_sets(&profile, version),
@@ -569,7 +569,7 @@ mod tests {
                 matches!(error, CallError::Exhausted { sent: false, .. }),
                 "{error}"
             );
-            assert_eq!(error.completed(), Completion::No);
+            assert_eq!(error.completion_status(), Completion::No);
         }
         assert!(matches!(
             failed(111),

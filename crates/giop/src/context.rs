@@ -41,7 +41,7 @@ impl<'a> Contexts<'a> {
     pub const NONE: Contexts<'static> = Contexts(List::Given(&[]));
 
     /// Makes a list of the given contexts.
-    pub fn given(contexts: &'a [ServiceContext<'a>]) -> Self {
+    pub fn from_list(contexts: &'a [ServiceContext<'a>]) -> Self {
         Contexts(List::Given(contexts))
     }
 
@@ -175,7 +175,7 @@ impl CodeSets {
 
     /// The context's data.
     pub fn encode(&self, endian: Endian) -> Vec<u8> {
-        let mut writer = Writer::encapsulation(endian);
+        let mut writer = Writer::new_encapsulation(endian);
         writer.write_u32(self.chars);
         writer.write_u32(self.wchars);
         writer.into_bytes()
@@ -238,7 +238,7 @@ impl CodeSetInfo {
 
     /// The component's data.
     pub fn encode(&self, endian: Endian) -> Vec<u8> {
-        let mut writer = Writer::encapsulation(endian);
+        let mut writer = Writer::new_encapsulation(endian);
         for choice in [&self.chars, &self.wchars] {
             writer.write_u32(choice.native);
             writer.write_len(choice.conversion.len());

@@ -115,7 +115,7 @@ impl Reference {
         }
         // An operation of NamingContextExt, which is as old as `corbaname:`.
         let call = Call::new(context, "resolve_str", deadline);
-        let call = call.arguments(|writer| writer.write_string(name));
+        let call = call.with_arguments(|writer| writer.write_string(name));
         let answer = match client.call(&call).await {
             Ok(body) => Ior::read(&mut body.reader()).map_err(CallError::from),
             Err(error) => Err(error),
@@ -160,7 +160,7 @@ fn location(text: &str, default_key: &[u8]) -> Result<Reference, ReferenceError>
             object_key: key.clone(),
             components: Vec::new(),
         };
-        Ok(profile.tagged())
+        Ok(profile.to_tagged())
     });
     Ok(Reference::Ior(Ior {
         type_id: String::new(),

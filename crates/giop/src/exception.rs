@@ -103,7 +103,7 @@ kinds! {
 
 impl Kind {
     /// The kind with that repository id.
-    pub fn of(repository_id: &str) -> Option<Kind> {
+    pub fn from_repository_id(repository_id: &str) -> Option<Kind> {
         let name = repository_id
             .strip_prefix("IDL:omg.org/CORBA/")?
             .strip_suffix(":1.0")?;
@@ -122,12 +122,12 @@ impl SystemException {
     }
 
     /// Returns this exception with that minor code.
-    pub fn minor(self, minor: u32) -> Self {
+    pub fn with_minor(self, minor: u32) -> Self {
         SystemException { minor, ..self }
     }
 
     /// Returns this exception with that completion status.
-    pub fn completed(self, completed: Completion) -> Self {
+    pub fn with_completion(self, completed: Completion) -> Self {
         SystemException { completed, ..self }
     }
 
@@ -135,7 +135,7 @@ impl SystemException {
     /// standard is [`Kind::Unknown`].
     pub fn read(reader: &mut Reader<'_>) -> Result<Self, CdrError> {
         let id = reader.read_string("repository id of an exception")?;
-        let kind = Kind::of(&id).unwrap_or(Kind::Unknown);
+        let kind = Kind::from_repository_id(&id).unwrap_or(Kind::Unknown);
         let minor = reader.read_u32()?;
         let at = reader.position();
         let completed = match reader.read_u32()? {
@@ -197,9 +197,11 @@ mod tests {
     fn each_kind_is_found_by_its_repository_id_and_travels() {
         assert_eq!(Kind::ALL.len(), 40);
         for &kind in Kind::ALL {
-            assert_eq!(Kind::of(kind.repository_id()), Some(kind));
+            assert_eq!(Kind::from_repository_id(kind.repository_id()), Some(kind));
             for completed in [Completion::Yes, Completion::No, Completion::Maybe] {
-                let exception = SystemException::new(kind).minor(7).completed(completed);
+                let exception = SystemException::new(kind)
+                    .with_minor(7)
+                    .with_completion(completed);
                 for endian in [Endian::Big, Endian::Little] {
                     let mut writer = Writer::new(endian);
                     exception.write(&mut writer);
@@ -217,8 +219,8 @@ mod tests {
         writer.write_u32(5);
         writer.write_u32(2);
         let exception = SystemException::read(&mut Reader::new(writer.bytes(), Endian::Big));
-        let expected = SystemException::new(Kind::Unknown).minor(5);
-        assert_eq!(exception, Ok(expected.completed(Completion::Maybe)));
+        let expected = SystemException::new(Kind::Unknown).with_minor(5);
+        assert_eq!(exception, Ok(expected.with_completion(Completion::Maybe)));
         let mut bytes = writer.into_bytes();
         *bytes.last_mut().unwrap() = 3;
         let error = SystemException::read(&mut Reader::new(&bytes, Endian::Big)).unwrap_err();
@@ -233,7 +235,7 @@ mod tests {
             "CORBA::TRANSIENT (minor 0, completed NO)"
         );
         assert_eq!(
-            exception.minor(OMG_MINOR | 2).to_string(),
+            exception.with_minor(OMG_MINOR | 2).to_string(),
             "CORBA::TRANSIENT (minor 0x4f4d0002, completed NO)"
         );
     }

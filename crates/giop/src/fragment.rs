@@ -64,7 +64,7 @@ impl Assembler {
     }
 
     /// Bytes of the messages that lack fragments.
-    pub fn held(&self) -> usize {
+    pub fn held_bytes(&self) -> usize {
         self.held
     }
 
@@ -73,7 +73,10 @@ impl Assembler {
     ///
     /// A cancelled request that lacks fragments is forgotten. Fragments in 1.2 whose
     /// beginning is not known are passed over: they may be what is left of such a one.
-    pub fn add<'a>(&'a mut self, message: Message<'a>) -> Result<Option<Message<'a>>, GiopError> {
+    pub fn add_message<'a>(
+        &'a mut self,
+        message: Message<'a>,
+    ) -> Result<Option<Message<'a>>, GiopError> {
         if !self.done.bytes.is_empty() {
             self.done = Partial::default();
         }
@@ -88,7 +91,7 @@ impl Assembler {
         match kind {
             Kind::Fragment => {}
             Kind::CancelRequest => {
-                if let Content::CancelRequest { request_id } = message.content()? {
+                if let Content::CancelRequest { request_id } = message.read_content()? {
                     self.cancel(request_id);
                 }
             }
@@ -106,7 +109,7 @@ impl Assembler {
             }
             return Ok(Some(message));
         }
-        let Content::Fragment(fragment) = message.content()? else {
+        let Content::Fragment(fragment) = message.read_content()? else {
             return Ok(None);
         };
         let found = self
@@ -178,7 +181,7 @@ impl Assembler {
                     ));
                 }
             },
-            _ => match message.content() {
+            _ => match message.read_content() {
                 Ok(Content::Request(Request { request_id, .. })) => Some(request_id),
                 _ => None,
             },
@@ -264,8 +267,8 @@ pub fn cut_like(like: &Message<'_>, out: &mut Vec<u8>, start: usize) -> Result<(
     let Some(&first) = like.joints.first() else {
         return Ok(());
     };
-    let message = Message::whole(out.get(start..).unwrap_or_default())?;
-    let body = match message.content()? {
+    let message = Message::from_whole(out.get(start..).unwrap_or_default())?;
+    let body = match message.read_content()? {
         Content::Request(request) => request.body.len(),
         Content::Reply(reply) => reply.body.len(),
         _ => 0,
@@ -347,11 +350,14 @@ mod tests {
     }
 
     fn message(bytes: &[u8]) -> Message<'_> {
-        Message::whole(bytes).unwrap()
+        Message::from_whole(bytes).unwrap()
     }
 
     fn refused(assembler: &mut Assembler, bytes: &[u8]) -> String {
-        assembler.add(message(bytes)).unwrap_err().to_string()
+        assembler
+            .add_message(message(bytes))
+            .unwrap_err()
+            .to_string()
     }
 
     #[test]
@@ -363,7 +369,7 @@ mod tests {
         let mut assembler = Assembler::new(1000, 2);
         let last = a.pop().unwrap();
         for bytes in a.iter().zip(b.iter().take(1)).flat_map(|(a, b)| [a, b]) {
-            assert!(assembler.add(message(bytes)).unwrap().is_none());
+            assert!(assembler.add_message(message(bytes)).unwrap().is_none());
         }
         // Other messages pass.
         let mut cancel = Vec::new();
@@ -371,19 +377,19 @@ mod tests {
         other
             .encode(Version::V1_2, Endian::Little, &mut cancel)
             .unwrap();
-        assert!(assembler.add(message(&cancel)).unwrap().is_some());
-        let whole = assembler.add(message(&b[1])).unwrap().unwrap();
+        assert!(assembler.add_message(message(&cancel)).unwrap().is_some());
+        let whole = assembler.add_message(message(&b[1])).unwrap().unwrap();
         assert_eq!(whole.bytes, second);
         assert!(whole.joints.is_empty());
         for bytes in &a[1..] {
-            assert!(assembler.add(message(bytes)).unwrap().is_none());
+            assert!(assembler.add_message(message(bytes)).unwrap().is_none());
         }
-        let whole = assembler.add(message(&last)).unwrap().unwrap();
+        let whole = assembler.add_message(message(&last)).unwrap().unwrap();
         assert_eq!(whole.bytes, first);
         assert!(!assembler.is_open());
         assert_eq!(assembler.held, 0);
         // What comes late is passed over.
-        assert!(assembler.add(message(&last)).unwrap().is_none());
+        assert!(assembler.add_message(message(&last)).unwrap().is_none());
     }
 
     #[test]
@@ -404,9 +410,9 @@ mod tests {
             let mut assembler = Assembler::new(4000, 1);
             let (last, first) = cut_up.split_last().unwrap();
             for bytes in first {
-                assert!(assembler.add(message(bytes)).unwrap().is_none());
+                assert!(assembler.add_message(message(bytes)).unwrap().is_none());
             }
-            let joined = assembler.add(message(last)).unwrap().unwrap();
+            let joined = assembler.add_message(message(last)).unwrap().unwrap();
             assert_eq!(joined.bytes, whole);
             assert_eq!(joined.joints.len(), first.len());
             // The same again, behind another message.
@@ -415,7 +421,7 @@ mod tests {
             cut_like(&joined, &mut out, 6).unwrap();
             assert_eq!(out[6..], cut_up.concat());
             // With another key the body is cut at the same places.
-            let Content::Request(request) = joined.content().unwrap() else {
+            let Content::Request(request) = joined.read_content().unwrap() else {
                 panic!("a request");
             };
             let onward = Request {
@@ -444,7 +450,7 @@ mod tests {
 
         says(refused(&mut new(), &cut_up[1]), "nothing precedes it");
         let mut open = new();
-        assert!(open.add(message(&cut_up[0])).unwrap().is_none());
+        assert!(open.add_message(message(&cut_up[0])).unwrap().is_none());
         says(refused(&mut open, &whole), "not complete yet");
         let mut other = cut_up[1].clone();
         other[6] ^= 1;
@@ -454,13 +460,13 @@ mod tests {
         let (_, cut_up) = cut(Version::V1_2, 1, &body, 24);
         let (_, others) = cut(Version::V1_2, 2, &body, 24);
         let mut open = new();
-        assert!(open.add(message(&cut_up[0])).unwrap().is_none());
+        assert!(open.add_message(message(&cut_up[0])).unwrap().is_none());
         says(refused(&mut open, &cut_up[0]), "in use");
         says(refused(&mut open, &others[0]), "too many");
         let (_, odd) = cut(Version::V1_2, 3, &body, 7);
         says(refused(&mut new(), &odd[0]), "multiple of 8");
         let mut open = new();
-        assert!(open.add(message(&cut_up[0])).unwrap().is_none());
+        assert!(open.add_message(message(&cut_up[0])).unwrap().is_none());
         let mut empty = Vec::new();
         Fragment {
             request_id: Some(1),
@@ -489,19 +495,24 @@ mod tests {
             let mut assembler = Assembler::new(300, 4);
             let error = cut_up
                 .iter()
-                .find_map(|bytes| assembler.add(message(bytes)).err());
+                .find_map(|bytes| assembler.add_message(message(bytes)).err());
             let Some(GiopError::TooLarge { limit: 300, .. }) = error else {
                 panic!("{error:?}");
             };
             let mut assembler = Assembler::new(1000, 4);
-            assert!(assembler.add(message(&cut_up[0])).unwrap().is_none());
+            assert!(
+                assembler
+                    .add_message(message(&cut_up[0]))
+                    .unwrap()
+                    .is_none()
+            );
             let mut cancel = Vec::new();
             let content = Content::CancelRequest { request_id: 9 };
             content.encode(version, Endian::Big, &mut cancel).unwrap();
-            assert!(assembler.add(message(&cancel)).unwrap().is_some());
+            assert!(assembler.add_message(message(&cancel)).unwrap().is_some());
             assert!(!assembler.is_open());
             assert_eq!(assembler.held, 0);
-            assert!(assembler.add(message(&whole)).unwrap().is_some());
+            assert!(assembler.add_message(message(&whole)).unwrap().is_some());
         }
     }
 }

@@ -73,7 +73,7 @@ impl Ior {
     /// The reference of an object behind IIOP 1.2 at one address. It says the code sets that
     /// are understood here and by the ORBs in use: without any, clients send no wide strings
     /// and no others than ISO 8859-1, also where a request is only passed on.
-    pub fn iiop(type_id: &str, host: &str, port: u16, object_key: &[u8]) -> Self {
+    pub fn new_iiop(type_id: &str, host: &str, port: u16, object_key: &[u8]) -> Self {
         Self::iiop_at(type_id, (host, port), &[], object_key)
     }
 
@@ -97,12 +97,12 @@ impl Ior {
         };
         Ior {
             type_id: type_id.into(),
-            profiles: vec![profile.tagged()],
+            profiles: vec![profile.to_tagged()],
         }
     }
 
     /// About how many bytes it has in CDR.
-    pub fn size(&self) -> usize {
+    pub fn encoded_size(&self) -> usize {
         let profiles = self.profiles.iter().map(|profile| profile.data.len() + 8);
         self.type_id.len() + profiles.sum::<usize>()
     }
@@ -225,7 +225,7 @@ impl IiopProfile {
 
     /// The profile's data.
     pub fn encode(&self, endian: Endian) -> Vec<u8> {
-        let mut writer = Writer::encapsulation(endian);
+        let mut writer = Writer::new_encapsulation(endian);
         writer.write_u8(1);
         writer.write_u8(self.minor);
         writer.write_string(&self.host);
@@ -241,7 +241,7 @@ impl IiopProfile {
     }
 
     /// The profile as a reference has it, in this machine's byte order.
-    pub fn tagged(&self) -> Tagged {
+    pub fn to_tagged(&self) -> Tagged {
         Tagged {
             tag: TAG_INTERNET_IOP,
             data: self.encode(Endian::NATIVE),
@@ -249,25 +249,25 @@ impl IiopProfile {
     }
 
     /// The data of the first component with that tag.
-    pub fn component(&self, tag: u32) -> Option<&[u8]> {
+    pub fn find_component(&self, tag: u32) -> Option<&[u8]> {
         let found = self.components.iter().find(|c| c.tag == tag);
         found.map(|component| component.data.as_slice())
     }
 
     /// The kind of ORB that made the reference, if it says so. The OMG keeps the list.
     pub fn orb_type(&self) -> Option<u32> {
-        let data = self.component(TAG_ORB_TYPE)?;
+        let data = self.find_component(TAG_ORB_TYPE)?;
         Reader::of_encapsulation(data).ok()?.read_u32().ok()
     }
 
     /// The server's code sets, if it says them.
     pub fn code_sets(&self) -> Option<CodeSetInfo> {
-        CodeSetInfo::decode(self.component(TAG_CODE_SETS)?).ok()
+        CodeSetInfo::decode(self.find_component(TAG_CODE_SETS)?).ok()
     }
 
     /// Returns the addresses at which the server listens: host and port, and then the readable ones
     /// of its alternate addresses.
-    pub fn addresses(&self) -> impl Iterator<Item = (String, u16)> {
+    pub fn list_addresses(&self) -> impl Iterator<Item = (String, u16)> {
         let more = self.components.iter().filter_map(|component| {
             if component.tag != TAG_ALTERNATE_IIOP_ADDRESS {
                 return None;
@@ -283,7 +283,7 @@ impl IiopProfile {
 impl Tagged {
     /// A component that says one more address of the server.
     pub fn alternate_address(host: &str, port: u16) -> Self {
-        let mut writer = Writer::encapsulation(Endian::NATIVE);
+        let mut writer = Writer::new_encapsulation(Endian::NATIVE);
         writer.write_string(host);
         writer.write_u16(port);
         Tagged {
@@ -303,7 +303,7 @@ impl Tagged {
 
 impl fmt::Display for Ior {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mut writer = Writer::encapsulation(Endian::NATIVE);
+        let mut writer = Writer::new_encapsulation(Endian::NATIVE);
         self.write(&mut writer);
         f.write_str("IOR:")?;
         hex::write(writer.bytes(), f)

@@ -207,7 +207,7 @@ impl Header {
             Endian::Big => self.size.to_be_bytes(),
             Endian::Little => self.size.to_le_bytes(),
         };
-        let flags = self.endian.flag() | u8::from(self.more) << 1;
+        let flags = self.endian.byte_order_flag() | u8::from(self.more) << 1;
         let minor = self.version.minor();
         let kind = self.kind as u8;
         [b'G', b'I', b'O', b'P', 1, minor, flags, kind, a, b, c, d]
@@ -254,7 +254,7 @@ impl<'a> Message<'a> {
     }
 
     /// The message that `bytes` is, from its first byte to its last.
-    pub fn whole(bytes: &'a [u8]) -> Result<Self, GiopError> {
+    pub fn from_whole(bytes: &'a [u8]) -> Result<Self, GiopError> {
         match Header::peek(bytes, usize::MAX)? {
             Some(header) if header.total() == bytes.len() => Ok(Message::new(header, bytes)),
             _ => Err(GiopError::NotWhole(bytes.len())),
@@ -263,7 +263,7 @@ impl<'a> Message<'a> {
 
     /// Reads all of it but its body. If more fragments follow, they have to be joined
     /// first.
-    pub fn content(&self) -> Result<Content<'a>, GiopError> {
+    pub fn read_content(&self) -> Result<Content<'a>, GiopError> {
         let Header {
             version,
             endian,
@@ -271,7 +271,7 @@ impl<'a> Message<'a> {
             ..
         } = self.header;
         let rest = self.bytes.get(Header::LEN..).unwrap_or_default();
-        let mut reader = Reader::after(Header::LEN, rest, endian).of_fragments(self.joints);
+        let mut reader = Reader::at_offset(Header::LEN, rest, endian).of_fragments(self.joints);
         let reader = &mut reader;
         Ok(match kind {
             Kind::Request => Content::Request(Request::read(version, reader)?),
@@ -361,7 +361,7 @@ fn frame(
         kind,
         size: 0,
     };
-    let mut writer = Writer::append(mem::take(out), endian);
+    let mut writer = Writer::append_to(mem::take(out), endian);
     writer.write_raw(&header.encode());
     let result = write(&mut writer);
     *out = writer.into_bytes();

@@ -150,7 +150,7 @@ impl Server {
     /// sent, and this returns.
     ///
     /// Must be called within a [`LocalSet`](tokio::task::LocalSet).
-    pub async fn serve<S: Service>(
+    pub async fn serve_clients<S: Service>(
         self: &Arc<Self>,
         listener: TcpListener,
         service: Rc<S>,
@@ -182,8 +182,8 @@ impl Server {
                         tasks.spawn_local(connection.run(Rc::clone(&service), permit));
                     }
                     Err(error) => {
-                        match Shortage::of(&error) {
-                            Some(shortage) => shortage.met("accept a connection (CORBA)"),
+                        match Shortage::of_error(&error) {
+                            Some(shortage) => shortage.report_failure("accept a connection (CORBA)"),
                             None => warn_throttled!(%error, "CORBA: cannot accept a connection"),
                         }
                         // Out of descriptors, most likely: some are freed when others close.
@@ -323,7 +323,7 @@ impl Out<'_> {
     }
 
     /// Makes a place for an answer that has to wait.
-    pub fn later(&self) -> Later {
+    pub fn defer_answer(&self) -> Later {
         self.outbox.pending.set(self.outbox.pending.get() + 1);
         Later {
             outbox: Rc::clone(self.outbox),
@@ -360,7 +360,7 @@ impl Clone for Later {
         Out {
             outbox: &self.outbox,
         }
-        .later()
+        .defer_answer()
     }
 }
 
@@ -495,7 +495,7 @@ impl<C> Connection<C> {
     fn send(&mut self, cx: &mut Context<'_>) -> io::Result<()> {
         let worker = &self.outbox.worker;
         let mut out = self.outbox.bytes.borrow_mut();
-        if self.wire.send(cx, &mut out)? > 0 {
+        if self.wire.send_buffer(cx, &mut out)? > 0 {
             self.since = worker.now.get();
         }
         Ok(())
@@ -512,7 +512,7 @@ impl<C> Connection<C> {
         let before = *budget;
         let (outbox, state) = (&self.outbox, &mut self.state);
         let handle = |message: Message<'_>| handle(message, service, state, outbox);
-        let received = self.wire.receive(cx, budget, handle);
+        let received = self.wire.receive_messages(cx, budget, handle);
         if *budget < before {
             self.since = worker.now.get();
         }

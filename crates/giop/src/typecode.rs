@@ -15,8 +15,8 @@ mod encoding;
 mod node;
 mod switch;
 
-use encoding::{Decoder, Encoder, invalid};
-pub(crate) use node::{Member, Node, Ref, end_of_aliases, unalias};
+use encoding::{Decoder, Encoder, invalid_value};
+pub(crate) use node::{Member, Node, Ref, end_of_aliases, resolve_alias};
 pub(crate) use switch::Switch;
 
 /// Greatest depth to which TypeCodes may be nested, and greatest length of a chain of aliases.
@@ -139,9 +139,13 @@ impl TypeCode {
         for node in 0..nodes.len() {
             // Only now are all there.
             let (end, aliases) = end_of_aliases(&nodes, Ref::Node(node as u32));
-            reader.work(aliases, "TypeCode")?;
+            reader.spend_work(aliases, "TypeCode")?;
             if end.is_none() {
-                return Err(invalid(reader, "TypeCode", "an endless chain of aliases"));
+                return Err(invalid_value(
+                    reader,
+                    "TypeCode",
+                    "an endless chain of aliases",
+                ));
             }
         }
         Ok(TypeCode {
@@ -249,10 +253,10 @@ impl TypeCode {
 
     /// The type without the aliases around it. Those within it stay.
     #[must_use]
-    pub fn unaliased(&self) -> TypeCode {
+    pub fn without_aliases(&self) -> TypeCode {
         TypeCode {
             nodes: self.nodes.clone(),
-            root: unalias(&self.nodes, self.root).unwrap_or(self.root),
+            root: resolve_alias(&self.nodes, self.root).unwrap_or(self.root),
         }
     }
 
@@ -260,7 +264,7 @@ impl TypeCode {
     /// and names do not count, but repository ids do, where both have one. Unlike CORBA's operation
     /// of that name, types whose ids are the same but whose structure is not are not equivalent: a
     /// TypeCode from the network can say anything.
-    pub fn equivalent(&self, other: &TypeCode) -> bool {
+    pub fn is_equivalent(&self, other: &TypeCode) -> bool {
         self.equivalent_if(other, |one, other| one == other)
     }
 
@@ -271,7 +275,7 @@ impl TypeCode {
             let (a, b) = (one.id(), other.id());
             one.same_form(other) && (a.is_empty() || b.is_empty() || same_id(a, b))
         };
-        self.all_pairs(other, unalias, matching)
+        self.all_pairs(other, resolve_alias, matching)
     }
 
     /// Returns true if `matching` holds for this node and `other`'s, and for all nodes that they
@@ -301,7 +305,7 @@ impl TypeCode {
             if !matching(one, two) {
                 return false;
             }
-            let (one, two) = (one.refs(), two.refs());
+            let (one, two) = (one.referenced_types(), two.referenced_types());
             compared += 1 + one.len();
             if one.len() != two.len() || compared > MAX_COMPARED {
                 return false;
@@ -315,7 +319,7 @@ impl TypeCode {
         &self.nodes
     }
 
-    pub(crate) fn root(&self) -> Ref {
+    pub(crate) fn root_ref(&self) -> Ref {
         self.root
     }
 
@@ -332,7 +336,7 @@ impl PartialEq for TypeCode {
         self.all_pairs(
             other,
             |_, of| Some(of),
-            |one, other| one.same_form(other) && one.names() == other.names(),
+            |one, other| one.same_form(other) && one.all_names() == other.all_names(),
         )
     }
 }

@@ -15,7 +15,7 @@ const SWAPPED: u16 = 0xfffe;
 impl Reader<'_> {
     /// Reads a `wchar`: one unit of UTF-16.
     pub fn read_wchar(&mut self) -> Result<u16, CdrError> {
-        if self.minor() < 2 {
+        if self.minor_version() < 2 {
             return self.read_u16();
         }
         let at = self.position();
@@ -40,7 +40,7 @@ impl Reader<'_> {
             at,
             found: found.into(),
         };
-        let units = if self.minor() < 2 {
+        let units = if self.minor_version() < 2 {
             let len = self.read_len(2, what)?;
             let mut units = Vec::with_capacity(len);
             for _ in 0..len {
@@ -76,7 +76,7 @@ impl Reader<'_> {
 impl Writer {
     /// Writes a `wchar`.
     pub fn write_wchar(&mut self, unit: u16) {
-        if self.minor() < 2 {
+        if self.minor_version() < 2 {
             return self.write_u16(unit);
         }
         self.write_u8(2);
@@ -85,7 +85,7 @@ impl Writer {
 
     /// Writes a `wstring` of units of UTF-16, which are not zero.
     pub fn write_wstring(&mut self, units: &[u16]) {
-        if self.minor() < 2 {
+        if self.minor_version() < 2 {
             self.write_len(units.len() + 1);
             units.iter().for_each(|&unit| self.write_u16(unit));
             return self.write_u16(0);
@@ -157,7 +157,7 @@ mod tests {
             let mut reader = Reader::new(&bytes, endian).of_minor(minor);
             prop_assert_eq!(reader.read_wstring("text").unwrap(), units);
             prop_assert_eq!(reader.read_wchar().unwrap(), unit);
-            prop_assert_eq!(reader.remaining(), 0);
+            prop_assert_eq!(reader.remaining_bytes(), 0);
         }
     }
 }

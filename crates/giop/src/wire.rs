@@ -109,7 +109,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     /// Sends `out` as far as the other side takes it; answers how many bytes it took. The bytes
     /// that are sent are removed at some later time: until `out` is empty, more may be appended but
     /// nothing else changed.
-    pub fn send(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> io::Result<usize> {
+    pub fn send_buffer(&mut self, cx: &mut Context<'_>, out: &mut Vec<u8>) -> io::Result<usize> {
         let before = self.sent;
         while let Some(rest) = out.get(self.sent..).filter(|rest| !rest.is_empty()) {
             match Pin::new(&mut self.stream).poll_write(cx, rest) {
@@ -143,7 +143,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
     /// Gives `handle` up to `budget` whole messages, their fragments joined: those that are
     /// here already, or else those that one read brings. Pending means that the task is
     /// woken when more is there.
-    pub fn receive<E>(
+    pub fn receive_messages<E>(
         &mut self,
         cx: &mut Context<'_>,
         budget: &mut usize,
@@ -191,7 +191,7 @@ impl<S: AsyncRead + AsyncWrite + Unpin> Wire<S> {
 
     /// Has what is held counted.
     fn charge<E>(&mut self) -> Result<(), Stop<E>> {
-        let joining = self.assembler.as_ref().map_or(0, |open| open.held());
+        let joining = self.assembler.as_ref().map_or(0, |open| open.held_bytes());
         let holds = self.held.len() + joining;
         if holds != self.charged {
             let others = self.buffers.held.get().saturating_sub(self.charged);
@@ -270,7 +270,7 @@ fn messages<E>(
             continue;
         }
         let open = assembler.get_or_insert_with(|| Box::new(Assembler::new(limit, MOST_OPEN)));
-        if let Some(message) = open.add(message).map_err(Stop::NotValid)? {
+        if let Some(message) = open.add_message(message).map_err(Stop::NotValid)? {
             handle(message).map_err(Stop::Handler)?;
         }
         if !open.is_open() {

@@ -27,12 +27,12 @@ pub(crate) struct Board {
 
 impl Board {
     /// The number of the last change.
-    pub(crate) fn head(&self) -> u64 {
+    pub(crate) fn last_change(&self) -> u64 {
         self.head
     }
 
     /// Notes something, unless it is noted already; answers the number.
-    pub(crate) fn put(&mut self, note: Note) -> u64 {
+    pub(crate) fn put_note(&mut self, note: Note) -> u64 {
         let key = note.key();
         if let Some(number) = self.numbers.get(&key)
             && self.items.get(number) == Some(&Item::Put(note))
@@ -49,7 +49,7 @@ impl Board {
     }
 
     /// Says the same again, with a new number: to know who hears it.
-    pub(crate) fn again(&mut self, key: Key) -> Option<u64> {
+    pub(crate) fn repeat_note(&mut self, key: Key) -> Option<u64> {
         let note = self.get(key)?;
         Some(self.change(key, Item::Put(note)))
     }
@@ -71,7 +71,7 @@ impl Board {
     }
 
     /// The notes.
-    pub(crate) fn notes(&self) -> impl Iterator<Item = &Note> {
+    pub(crate) fn list_notes(&self) -> impl Iterator<Item = &Note> {
         self.items.values().filter_map(|item| match item {
             Item::Put(note) => Some(note),
             Item::Gone(_) => None,
@@ -128,7 +128,7 @@ pub(crate) struct Copy {
 
 impl Copy {
     /// Hears a sheet; answers whether something is new in it.
-    pub(crate) fn hears(&mut self, sheet: &Sheet) -> bool {
+    pub(crate) fn hears_news(&mut self, sheet: &Sheet) -> bool {
         if sheet.stream != self.stream {
             // Another process, or one that has forgotten this one.
             *self = Copy {
@@ -163,7 +163,7 @@ impl Copy {
     }
 
     /// Returns the row of sheets that the copy comes from, and the number up to which it is known.
-    pub(crate) fn known(&self) -> (u32, u64) {
+    pub(crate) fn known_until(&self) -> (u32, u64) {
         (self.stream, self.applied)
     }
 
@@ -178,7 +178,7 @@ impl Copy {
     }
 
     /// The notes.
-    pub(crate) fn notes(&self) -> impl Iterator<Item = &Note> {
+    pub(crate) fn list_notes(&self) -> impl Iterator<Item = &Note> {
         self.notes.values()
     }
 
@@ -220,7 +220,7 @@ impl Copy {
     }
 
     /// Returns the number of requests in flight at a location.
-    pub(crate) fn flight(&self, location: u64) -> u32 {
+    pub(crate) fn requests_at(&self, location: u64) -> u32 {
         match self.notes.get(&Key::Flight { location }) {
             Some(Note::Flight { count, .. }) => *count,
             _ => 0,
@@ -269,7 +269,7 @@ mod tests {
     fn sheet(board: &Board, stream: u32, after: u64, room: usize) -> Sheet {
         let head = Sheet {
             stream,
-            head: board.head(),
+            head: board.last_change(),
             from: after,
             ..Sheet::default()
         };
@@ -282,13 +282,13 @@ mod tests {
     #[test]
     fn only_changes_are_sent() {
         let mut board = Board::default();
-        assert_eq!(board.put(claim(1, 1)), 1);
-        assert_eq!(board.put(claim(1, 1)), 1, "nothing new");
-        assert_eq!(board.put(claim(2, 1)), 2);
-        assert_eq!(board.put(claim(1, 2)), 3);
+        assert_eq!(board.put_note(claim(1, 1)), 1);
+        assert_eq!(board.put_note(claim(1, 1)), 1, "nothing new");
+        assert_eq!(board.put_note(claim(2, 1)), 2);
+        assert_eq!(board.put_note(claim(1, 2)), 3);
         assert_eq!(sheet(&board, 1, 0, 1000).items.len(), 2);
         assert_eq!(sheet(&board, 1, 2, 1000).items, [Item::Put(claim(1, 2))]);
-        assert_eq!(board.again(Key::Claim { group: 2 }), Some(4));
+        assert_eq!(board.repeat_note(Key::Claim { group: 2 }), Some(4));
         assert_eq!(board.remove(Key::Claim { group: 9 }), None);
         assert_eq!(board.remove(Key::Claim { group: 1 }), Some(5));
         let gone = Item::Gone(Key::Claim { group: 1 });
@@ -313,34 +313,34 @@ mod tests {
             let mut acked = 0;
             for (number, (group, what, which)) in steps.into_iter().enumerate() {
                 match what {
-                    0..3 => { board.put(claim(group, number as u64)); }
+                    0..3 => { board.put_note(claim(group, number as u64)); }
                     3 => { board.remove(Key::Claim { group }); }
                     4 => on_its_way.push(sheet(&board, 7, acked, room)),
                     5 if !on_its_way.is_empty() => {
                         let which = usize::from(which) % on_its_way.len();
                         let sheet = &on_its_way[which];
-                        if copy.hears(sheet) {
+                        if copy.hears_news(sheet) {
                             copy.take(sheet, !which.is_multiple_of(4));
                         }
                     }
-                    6 => acked = copy.known().1,
+                    6 => acked = copy.known_until().1,
                     _ => board.forget(acked),
                 }
             }
-            while copy.known().1 < board.head() {
-                let sheet = sheet(&board, 7, copy.known().1, room);
-                prop_assert!(copy.hears(&sheet));
+            while copy.known_until().1 < board.last_change() {
+                let sheet = sheet(&board, 7, copy.known_until().1, room);
+                prop_assert!(copy.hears_news(&sheet));
                 copy.take(&sheet, true);
             }
-            prop_assert!(copy.is_whole() || board.head() == 0);
-            let mut said: Vec<Note> = board.notes().copied().collect();
+            prop_assert!(copy.is_whole() || board.last_change() == 0);
+            let mut said: Vec<Note> = board.list_notes().copied().collect();
             said.sort_by_key(Note::key);
-            let known: Vec<Note> = copy.notes().copied().collect();
+            let known: Vec<Note> = copy.list_notes().copied().collect();
             prop_assert_eq!(known, said);
             // Another process there: nothing of the old one is left.
             let fresh = Sheet { stream: 8, ..Sheet::default() };
-            prop_assert!(!copy.hears(&fresh));
-            prop_assert_eq!(copy.notes().count(), 0);
+            prop_assert!(!copy.hears_news(&fresh));
+            prop_assert_eq!(copy.list_notes().count(), 0);
         }
     }
 }

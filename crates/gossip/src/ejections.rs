@@ -39,7 +39,7 @@ pub(crate) struct Ejections {
 
 impl Ejections {
     /// Notices that others say something else.
-    pub(crate) fn changed(&mut self) {
+    pub(crate) fn note_change(&mut self) {
         self.is_stale = true;
     }
 }
@@ -47,7 +47,7 @@ impl Ejections {
 impl Fleet {
     /// Tells all others which members of a group this balancer has ejected, in place of what it has
     /// told of that group before.
-    pub fn eject(&mut self, group: &str, ejections: &[Ejection], now: Instant) {
+    pub fn announce_ejections(&mut self, group: &str, ejections: &[Ejection], now: Instant) {
         let number = key::hash(group.as_bytes());
         let told = self.ejections.told.get(&number);
         if told.map_or(&[][..], Vec::as_slice) == ejections {
@@ -61,7 +61,7 @@ impl Fleet {
                 requests,
                 failures,
             } = *ejection;
-            self.board.put(Note::Ejection {
+            self.board.put_note(Note::Ejection {
                 group: number,
                 member,
                 until: until.min(now.after(LONGEST_EJECTION)),

@@ -233,9 +233,9 @@ impl Fleet {
         self.peers.values().map(move |peer| PeerView {
             id: &peer.id,
             active: peer.active,
-            silence: peer.silence(now),
+            silence: peer.time_silent(now),
             via: peer.via,
-            is_told: peer.acked >= self.board.head(),
+            is_told: peer.acked >= self.board.last_change(),
             same_groups: peer.groups == Some(self.digest),
             ejections: {
                 let all = peer.copy.ejections();
@@ -245,9 +245,9 @@ impl Fleet {
     }
 
     /// Returns the notes of others, with the balancer that made each.
-    pub fn notes(&self) -> impl Iterator<Item = (&Id, &Note)> {
+    pub fn list_notes(&self) -> impl Iterator<Item = (&Id, &Note)> {
         let active = self.peers.values().filter(|peer| peer.active);
-        active.flat_map(|peer| peer.copy.notes().map(move |note| (&peer.id, note)))
+        active.flat_map(|peer| peer.copy.list_notes().map(move |note| (&peer.id, note)))
     }
 
     /// Changes whenever something is under alert that was not, or the other way round.
@@ -256,8 +256,8 @@ impl Fleet {
     }
 
     /// Tells all others something that this balancer knows by itself.
-    pub fn put(&mut self, note: Note, now: Instant) {
-        self.board.put(note);
+    pub fn put_note(&mut self, note: Note, now: Instant) {
+        self.board.put_note(note);
         self.flush(now);
     }
 
@@ -283,24 +283,24 @@ impl Fleet {
     }
 
     /// Says good-bye: others take over at once.
-    pub fn leave(&mut self, now: Instant) {
+    pub fn leave_fleet(&mut self, now: Instant) {
         self.swim.leave(now);
         for (to, data) in self.swim.take_sent() {
-            self.send(to.address, Kind::Swim, &data);
+            self.send_to(to.address, Kind::Swim, &data);
         }
     }
 
     /// Takes in a datagram.
-    pub fn receive(&mut self, datagram: &[u8], now: Instant) -> Outcome {
+    pub fn receive_datagram(&mut self, datagram: &[u8], now: Instant) -> Outcome {
         self.wake(now);
         let outcome = self.take(datagram, None, now);
         self.counters.count(outcome, datagram.len());
         self.pump(now);
         if self.dirty {
-            self.own(now);
+            self.take_ownership(now);
         }
         // With every datagram only those are looked at for whom there is something.
-        match self.board.head() == self.flushed {
+        match self.board.last_change() == self.flushed {
             true => self.tell_urgent(now),
             false => self.flush(now),
         }
@@ -314,7 +314,7 @@ impl Fleet {
         self.pump(now);
         self.greet(now);
         self.listen(now);
-        self.own(now);
+        self.take_ownership(now);
         self.flush(now);
         let next = now.after(TICK);
         self.swim.next().map_or(next, |due| due.min(next).max(now))
@@ -328,13 +328,13 @@ impl Fleet {
                 peer.heard = Some(now);
                 peer.asked = false;
             }
-            self.confirm();
+            self.confirm_claims();
         }
         self.polled = now;
     }
 
     fn take(&mut self, datagram: &[u8], via: Option<SocketAddr>, now: Instant) -> Outcome {
-        let (header, body) = match seal::open(datagram, &self.keys) {
+        let (header, body) = match seal::open_datagram(datagram, &self.keys) {
             Ok(opened) => opened,
             Err(invalid) => return Outcome::Invalid(invalid),
         };
@@ -371,14 +371,14 @@ impl Fleet {
             let old = peer.inbound.replace(next);
             peer.copy = Copy::default();
             peer.heard_loads = Heard::default();
-            self.ejections.changed();
+            self.ejections.note_change();
             for old in old.into_iter().chain(peer.pending.drain(..)) {
                 self.tokens.remove(&old.token);
             }
             self.dirty = true;
         }
         let inbound = peer.inbound.as_mut().ok_or(Outcome::Foreign)?;
-        match inbound.window.look(header.count) {
+        match inbound.window.check_sequence(header.count) {
             Ok(()) => {
                 inbound.window.take(header.count);
             }
@@ -401,7 +401,9 @@ impl Fleet {
         match header.kind {
             Kind::Swim => {
                 self.heal(from, now);
-                self.swim.receive(body, now).then_some(Outcome::Taken)
+                self.swim
+                    .receive_message(body, now)
+                    .then_some(Outcome::Taken)
             }
             Kind::Sheet => {
                 let sheet = Sheet::decode(body, now)?;
@@ -439,7 +441,7 @@ impl Fleet {
         if !peer.active && is_due(peer.healed, HEAL, now) {
             peer.healed = Some(now);
             let id = peer.id.clone();
-            self.swim.met(&id, now);
+            self.swim.note_alive(&id, now);
         }
     }
 
@@ -453,7 +455,7 @@ impl Fleet {
         if id.address == self.id().address || session == self.session {
             return Outcome::Own;
         }
-        self.swim.outlive(known_life, now);
+        self.swim.outlive_process(known_life, now);
         let (address, token) = (id.address, self.rng.u64(1..));
         let Some(peer) = self.know(&id, now) else {
             return Outcome::Full;
@@ -508,7 +510,7 @@ impl Fleet {
         if id.address == self.id().address || session == self.session {
             return Outcome::Own;
         }
-        self.swim.outlive(known_life, now);
+        self.swim.outlive_process(known_life, now);
         let (address, stream) = (id.address, self.rng.u32(1..));
         let Some(peer) = self.know(&id, now) else {
             return Outcome::Full;
@@ -527,19 +529,19 @@ impl Fleet {
         }
         peer.via = via;
         if !peer.active {
-            self.swim.met(&id, now);
+            self.swim.note_alive(&id, now);
         }
         let queue = self.peers.get_mut(&address);
         let queue = queue.map(|peer| std::mem::take(&mut peer.queue));
         for (kind, body) in queue.unwrap_or_default() {
-            self.send(address, kind, &body);
+            self.send_to(address, kind, &body);
         }
         self.urgent.insert(address);
         Outcome::Taken
     }
 
     fn hear_sheet(&mut self, from: SocketAddr, sheet: &Sheet, now: Instant) {
-        let head = self.board.head();
+        let head = self.board.last_change();
         let Some(peer) = self.peers.get_mut(&from) else {
             return;
         };
@@ -557,8 +559,8 @@ impl Fleet {
             self.dirty = true;
         }
         let was_whole = peer.copy.is_whole();
-        let is_another = peer.copy.known().0 != sheet.stream;
-        let is_news = peer.copy.hears(sheet);
+        let is_another = peer.copy.known_until().0 != sheet.stream;
+        let is_news = peer.copy.hears_news(sheet);
         let is_ejection = |item: &Item| {
             matches!(
                 item,
@@ -566,7 +568,7 @@ impl Fleet {
             )
         };
         if is_another || is_news && sheet.items.iter().any(is_ejection) {
-            self.ejections.changed();
+            self.ejections.note_change();
         }
         let agrees = !is_news || self.agrees_with(from, &sheet.items, now);
         let Some(peer) = self.peers.get_mut(&from) else {
@@ -578,7 +580,7 @@ impl Fleet {
         }
         self.dirty |= was_whole != peer.copy.is_whole();
         if is_news {
-            self.heed(from, &sheet.items);
+            self.heed_notes(from, &sheet.items);
         }
         for vouched in &sheet.heard {
             if let Some(peer) = self.peers.get_mut(vouched)
@@ -611,7 +613,7 @@ impl Fleet {
             let longest = gone.min_by_key(|(_, peer)| peer.since);
             let longest = longest.map(|(address, _)| *address)?;
             self.peers.remove(&longest);
-            self.ejections.changed();
+            self.ejections.note_change();
             self.tokens.retain(|_, address| *address != longest);
         }
         if is_new {
@@ -625,7 +627,7 @@ impl Fleet {
     fn pump(&mut self, now: Instant) {
         if self.swim.take_changed() {
             let active: BTreeMap<SocketAddr, Id> = {
-                let all = self.swim.active();
+                let all = self.swim.list_active();
                 all.map(|id| (id.address, id.clone())).collect()
             };
             for id in active.values() {
@@ -648,7 +650,7 @@ impl Fleet {
         }
         for (to, data) in self.swim.take_sent() {
             if self.know(&to, now).is_some() {
-                self.send(to.address, Kind::Swim, &data);
+                self.send_to(to.address, Kind::Swim, &data);
             }
         }
     }
@@ -669,7 +671,7 @@ impl Fleet {
             }
         }
         for (&address, peer) in &self.peers {
-            let silence = peer.silence(now);
+            let silence = peer.time_silent(now);
             let each = match (peer.active, &peer.out) {
                 (true, None) => GREET[0],
                 (true, Some(_)) if silence >= SILENT => GREET[1],
@@ -710,7 +712,7 @@ impl Fleet {
     fn listen(&mut self, now: Instant) {
         let (mut gone, mut ask) = (Vec::new(), false);
         for peer in self.peers.values_mut().filter(|peer| peer.active) {
-            let silence = peer.silence(now);
+            let silence = peer.time_silent(now);
             if silence < SILENT {
                 continue;
             }
@@ -730,7 +732,7 @@ impl Fleet {
         }
         for id in &gone {
             self.counters.missed += 1;
-            self.swim.down(id, now);
+            self.swim.note_down(id, now);
         }
         if !gone.is_empty() {
             self.pump(now);
@@ -739,7 +741,7 @@ impl Fleet {
 
     /// Sends sheets to all who are to get one now.
     pub(crate) fn flush(&mut self, now: Instant) {
-        let (head, mut known) = (self.board.head(), u64::MAX);
+        let (head, mut known) = (self.board.last_change(), u64::MAX);
         for (&address, peer) in &self.peers {
             known = known.min(peer.acked);
             if !peer.active {
@@ -774,7 +776,7 @@ impl Fleet {
     }
 
     fn tell(&mut self, address: SocketAddr, silent: &[SocketAddr], now: Instant) {
-        let head = self.board.head();
+        let head = self.board.last_change();
         let heard = self.heard.remove(&address).unwrap_or_default();
         let Some(peer) = self.peers.get_mut(&address) else {
             return;
@@ -782,7 +784,7 @@ impl Fleet {
         if !peer.active || peer.out.is_none() {
             return;
         }
-        let (ack_stream, ack) = peer.copy.known();
+        let (ack_stream, ack) = peer.copy.known_until();
         let is_on_its_way = peer.sent.is_some_and(|(_, at)| now.since(at) < RESEND);
         let sheet = Sheet {
             ack_stream,
@@ -806,12 +808,12 @@ impl Fleet {
             peer.sent = Some((through, now));
         }
         peer.told = now;
-        self.send(address, Kind::Sheet, &body);
+        self.send_to(address, Kind::Sheet, &body);
     }
 
     /// Sends something to a peer, through another one if it is not reached; or keeps it until it
     /// has given a token.
-    pub(crate) fn send(&mut self, address: SocketAddr, kind: Kind, body: &[u8]) {
+    pub(crate) fn send_to(&mut self, address: SocketAddr, kind: Kind, body: &[u8]) {
         let Some(peer) = self.peers.get_mut(&address) else {
             return;
         };
@@ -827,7 +829,7 @@ impl Fleet {
             token: out.token,
             count: out.count,
         };
-        let datagram = seal::seal(header, body, self.keys.first());
+        let datagram = seal::seal_datagram(header, body, self.keys.signing_key());
         if let Some(via) = peer.via {
             self.send_directly(via, Kind::Relay, &relay(address, &datagram));
         }
@@ -841,7 +843,7 @@ impl Fleet {
             token: 0,
             count: 0,
         };
-        let datagram = seal::seal(header, body, self.keys.first());
+        let datagram = seal::seal_datagram(header, body, self.keys.signing_key());
         if let Some(via) = via {
             self.send_directly(via, Kind::Relay, &relay(address, &datagram));
         }
@@ -860,7 +862,7 @@ impl Fleet {
             token: out.token,
             count: out.count,
         };
-        let datagram = seal::seal(header, body, self.keys.first());
+        let datagram = seal::seal_datagram(header, body, self.keys.signing_key());
         self.push(address, datagram);
     }
 

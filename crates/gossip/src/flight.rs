@@ -18,12 +18,12 @@ impl Fleet {
     /// Tells all others how many requests of this balancer are in flight at the locations of a group, with
     /// [numbers](crate::key) for their names, in place of what it has told of these before. Groups may share
     /// locations.
-    pub fn fly(&mut self, group: &str, locations: &[(u64, u32)], now: Instant) {
+    pub fn announce_flights(&mut self, group: &str, locations: &[(u64, u32)], now: Instant) {
         let number = key::hash(group.as_bytes());
         if locations.is_empty() && !self.flights.contains_key(&number) {
             return;
         }
-        let before = self.board.head();
+        let before = self.board.last_change();
         for &(location, count) in locations {
             let count = count.min(MOST);
             let told = self.told_flight(location);
@@ -32,7 +32,7 @@ impl Fleet {
                     self.board.remove(Key::Flight { location });
                 }
                 _ if count.abs_diff(told) * 4 >= told.max(1) && count != told => {
-                    self.board.put(Note::Flight { location, count });
+                    self.board.put_note(Note::Flight { location, count });
                 }
                 _ => {}
             }
@@ -43,7 +43,7 @@ impl Fleet {
         if locations.is_empty() {
             self.flights.remove(&number);
         }
-        if self.board.head() != before {
+        if self.board.last_change() != before {
             self.flush(now);
         }
     }
@@ -53,7 +53,7 @@ impl Fleet {
     pub fn flights_of_others(&self, location: u64) -> u32 {
         let others = self.peers.values().filter(|peer| peer.active);
         others
-            .map(|peer| peer.copy.flight(location).min(MOST))
+            .map(|peer| peer.copy.requests_at(location).min(MOST))
             .fold(0, u32::saturating_add)
     }
 

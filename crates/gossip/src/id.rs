@@ -41,7 +41,7 @@ impl Id {
         Some(Id {
             address,
             name: name.into(),
-            life: input.varint()?,
+            life: input.read_varint()?,
         })
     }
 }
@@ -82,12 +82,12 @@ pub(crate) fn put_address(out: &mut Vec<u8>, address: SocketAddr) {
 
 /// Reads an address at which somebody can be reached.
 pub(crate) fn address(input: &mut Input<'_>) -> Option<SocketAddr> {
-    let ip = match input.u8()? {
-        4 => IpAddr::from(input.array::<4>()?),
-        6 => IpAddr::from(input.array::<16>()?),
+    let ip = match input.read_u8()? {
+        4 => IpAddr::from(input.read_array::<4>()?),
+        6 => IpAddr::from(input.read_array::<16>()?),
         _ => return None,
     };
-    let port = input.u16()?;
+    let port = input.read_u16()?;
     let reachable = port != 0 && !ip.is_unspecified() && !ip.is_multicast();
     reachable.then(|| SocketAddr::new(ip, port))
 }
@@ -146,7 +146,7 @@ impl foca::Codec<Id> for Codec {
         Self::get(buf, |input| {
             Some(Header {
                 src: Id::decode(input)?,
-                src_incarnation: input.u16()?,
+                src_incarnation: input.read_u16()?,
                 dst: Id::decode(input)?,
                 message: message(input)?,
             })
@@ -167,8 +167,8 @@ impl foca::Codec<Id> for Codec {
 
     fn decode_member(&mut self, buf: impl Buf) -> Result<Member<Id>, CodecError> {
         Self::get(buf, |input| {
-            let (id, incarnation) = (Id::decode(input)?, input.u16()?);
-            let state = match input.u8()? {
+            let (id, incarnation) = (Id::decode(input)?, input.read_u16()?);
+            let state = match input.read_u8()? {
                 0 => State::Alive,
                 1 => State::Suspect,
                 2 => State::Down,
@@ -212,11 +212,11 @@ fn put_message(out: &mut Vec<u8>, message: &Message<Id>) {
 }
 
 fn message(input: &mut Input<'_>) -> Option<Message<Id>> {
-    Some(match input.u8()? {
-        1 => Message::Ping(input.u8()?),
-        2 => Message::Ack(input.u8()?),
+    Some(match input.read_u8()? {
+        1 => Message::Ping(input.read_u8()?),
+        2 => Message::Ack(input.read_u8()?),
         tag @ 3..=6 => {
-            let probe_number = input.u8()?;
+            let probe_number = input.read_u8()?;
             let id = Id::decode(input)?;
             match tag {
                 3 => Message::PingReq {

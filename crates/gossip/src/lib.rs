@@ -45,6 +45,6 @@ pub use id::Id;
 pub use owners::Role;
 
 /// The number that stands for the name of a group or a location, or a member's address.
-pub fn key(name: &str) -> u64 {
+pub fn name_key(name: &str) -> u64 {
     evenkeel_core::key::hash(name.as_bytes())
 }

@@ -40,9 +40,9 @@ impl Hello {
         let mut input = Input(body);
         let hello = Hello {
             id: Id::decode(&mut input)?,
-            session: input.u64()?,
-            challenge: input.u64()?,
-            known_life: input.varint()?,
+            session: input.read_u64()?,
+            challenge: input.read_u64()?,
+            known_life: input.read_varint()?,
         };
         input.0.is_empty().then_some(hello)
     }
@@ -80,10 +80,10 @@ impl Welcome {
         let mut input = Input(body);
         let welcome = Welcome {
             id: Id::decode(&mut input)?,
-            session: input.u64()?,
-            challenge: input.u64()?,
-            token: input.u64()?,
-            known_life: input.varint()?,
+            session: input.read_u64()?,
+            challenge: input.read_u64()?,
+            token: input.read_u64()?,
+            known_life: input.read_varint()?,
         };
         input.0.is_empty().then_some(welcome)
     }
@@ -145,11 +145,11 @@ impl Sheet {
     /// Decodes the body of a datagram.
     pub fn decode(body: &[u8], now: Instant) -> Option<Self> {
         let mut input = Input(body);
-        let (ack_stream, ack) = (input.u32()?, input.varint()?);
-        let (stream, head) = (input.u32()?, input.varint()?);
-        let groups = input.u32()?;
+        let (ack_stream, ack) = (input.read_u32()?, input.read_varint()?);
+        let (stream, head) = (input.read_u32()?, input.read_varint()?);
+        let groups = input.read_u32()?;
         let (silent, heard) = (addresses(&mut input)?, addresses(&mut input)?);
-        let (from, through) = (input.varint()?, input.varint()?);
+        let (from, through) = (input.read_varint()?, input.read_varint()?);
         if from > through || through > head {
             return None;
         }
@@ -175,7 +175,7 @@ impl Sheet {
 }
 
 fn addresses(input: &mut Input<'_>) -> Option<Vec<SocketAddr>> {
-    let count = usize::from(input.u8()?);
+    let count = usize::from(input.read_u8()?);
     if count > MAX_ASKED {
         return None;
     }

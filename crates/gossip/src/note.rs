@@ -200,23 +200,23 @@ impl Item {
 
     pub(crate) fn decode(now: Instant, input: &mut Input<'_>) -> Option<Self> {
         // That of a location, if it is of no group.
-        let (tag, group) = (input.u8()?, input.u64()?);
+        let (tag, group) = (input.read_u8()?, input.read_u64()?);
         Some(match tag {
             1 => Item::Put(Note::Claim {
                 group,
-                epoch: input.varint()?,
+                epoch: input.read_varint()?,
             }),
             2 => Item::Put(Note::Alert {
                 group,
-                location: input.u64()?,
-                epoch: input.varint()?,
+                location: input.read_u64()?,
+                epoch: input.read_varint()?,
                 since: before(now, millis(input)?),
             }),
             3 => {
-                let member = input.u64()?;
+                let member = input.read_u64()?;
                 let time = millis(input).filter(|&time| time <= LONGEST_EJECTION)?;
-                let requests = u32::try_from(input.varint()?).ok()?;
-                let failures = u32::try_from(input.varint()?).ok();
+                let requests = u32::try_from(input.read_varint()?).ok()?;
+                let failures = u32::try_from(input.read_varint()?).ok();
                 Item::Put(Note::Ejection {
                     group,
                     member,
@@ -227,29 +227,29 @@ impl Item {
             }
             4 => Item::Put(Note::Service {
                 group,
-                member: input.u64()?,
-                micros: u32::try_from(input.varint()?)
+                member: input.read_u64()?,
+                micros: u32::try_from(input.read_varint()?)
                     .ok()
                     .filter(|micros| (1..=LONGEST_SERVICE).contains(micros))?,
             }),
             5 => Item::Put(Note::Flight {
                 location: group,
-                count: u32::try_from(input.varint()?)
+                count: u32::try_from(input.read_varint()?)
                     .ok()
                     .filter(|&count| count > 0)?,
             }),
             0x81 => Item::Gone(Key::Claim { group }),
             0x82 => Item::Gone(Key::Alert {
                 group,
-                location: input.u64()?,
+                location: input.read_u64()?,
             }),
             0x83 => Item::Gone(Key::Ejection {
                 group,
-                member: input.u64()?,
+                member: input.read_u64()?,
             }),
             0x84 => Item::Gone(Key::Service {
                 group,
-                member: input.u64()?,
+                member: input.read_u64()?,
             }),
             0x85 => Item::Gone(Key::Flight { location: group }),
             _ => return None,
@@ -272,7 +272,7 @@ fn put_millis(out: &mut Vec<u8>, time: Duration) {
 }
 
 fn millis(input: &mut Input<'_>) -> Option<Duration> {
-    let millis = input.varint().filter(|&millis| millis <= LONGEST)?;
+    let millis = input.read_varint().filter(|&millis| millis <= LONGEST)?;
     Some(Duration::from_millis(millis))
 }
 

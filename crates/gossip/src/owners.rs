@@ -205,12 +205,12 @@ impl Fleet {
             self.heed_claim(address, group, epoch);
         }
         self.dirty = true;
-        self.own(now);
+        self.take_ownership(now);
         self.flush(now);
     }
 
     /// Returns which balancer decides upon the alerts of a group.
-    pub fn role(&self, group: &str, now: Instant) -> Role {
+    pub fn role_in(&self, group: &str, now: Instant) -> Role {
         let Some(group) = self.groups.get(&key::hash(group.as_bytes())) else {
             return Role::Nobody;
         };
@@ -236,7 +236,7 @@ impl Fleet {
                     return Some(self.id());
                 }
                 let peer = self.peers.get(&holder.address);
-                peer.filter(|peer| peer.is(holder.node, holder.session))
+                peer.filter(|peer| peer.is_process(holder.node, holder.session))
                     .map(|peer| &peer.id)
             });
             GroupView {
@@ -252,7 +252,7 @@ impl Fleet {
     /// The locations of a group that are under alert, and since when. A balancer that has just come
     /// has none: what it hears first may be what another one has said long ago, and those who
     /// decide do not know of it yet.
-    pub fn raised(&self, group: &str) -> impl Iterator<Item = (u64, Instant)> + '_ {
+    pub fn raised_alerts(&self, group: &str) -> impl Iterator<Item = (u64, Instant)> + '_ {
         let group = self.groups.get(&key::hash(group.as_bytes()));
         let group = group.filter(|_| self.joined);
         let raised = group.into_iter().flat_map(|group| &group.raised);
@@ -261,9 +261,9 @@ impl Fleet {
 
     /// Decides, if this balancer does: `wanted` are the locations that should be under alert, the
     /// most loaded first, and `allowed` how many there may be. Alerts of others are lifted, and as
-    /// many are raised as there is certainly room for; [`Fleet::raised`] says what has come of it.
-    pub fn decide(&mut self, group: &str, wanted: &[u64], allowed: usize, now: Instant) {
-        let is_holder = match self.role(group, now) {
+    /// many are raised as there is certainly room for; [`Fleet::raised_alerts_alerts`] says what has come of it.
+    pub fn decide_alerts(&mut self, group: &str, wanted: &[u64], allowed: usize, now: Instant) {
+        let is_holder = match self.role_in(group, now) {
             Role::Nobody | Role::Another => return,
             Role::Settling => false,
             Role::Holder => true,
@@ -281,7 +281,7 @@ impl Fleet {
             let lifted = raised.filter(|location| !wanted.contains(location));
             lifted.copied().collect()
         };
-        let before = self.board.head();
+        let before = self.board.last_change();
         for location in lifted {
             group.raised.remove(&location);
             let key = Key::Alert {
@@ -297,14 +297,14 @@ impl Fleet {
                 continue;
             }
             group.raised.insert(location, now);
-            self.board.put(Note::Alert {
+            self.board.put_note(Note::Alert {
                 group: number,
                 epoch: group.epoch,
                 location,
                 since: now,
             });
         }
-        if self.board.head() != before {
+        if self.board.last_change() != before {
             self.version += 1;
             self.flush(now);
         }
@@ -321,7 +321,7 @@ impl Fleet {
     /// The others that count.
     fn there(&self, now: Instant) -> impl Iterator<Item = &Peer> {
         let active = self.peers.values().filter(|peer| peer.active);
-        active.filter(move |peer| peer.silence(now) <= GATE)
+        active.filter(move |peer| peer.time_silent(now) <= GATE)
     }
 
     /// The number of the last note that all others know who count.
@@ -342,16 +342,16 @@ impl Fleet {
     }
 
     /// All others have to confirm anew that this balancer holds what it holds.
-    pub(crate) fn confirm(&mut self) {
+    pub(crate) fn confirm_claims(&mut self) {
         for (&group, kept) in &mut self.groups {
             if kept.claim.is_some() {
-                kept.claim = self.board.again(Key::Claim { group });
+                kept.claim = self.board.repeat_note(Key::Claim { group });
             }
         }
     }
 
     /// Hears what is new among the notes of another balancer, which are copied already.
-    pub(crate) fn heed(&mut self, from: SocketAddr, items: &[Item]) {
+    pub(crate) fn heed_notes(&mut self, from: SocketAddr, items: &[Item]) {
         let Some(peer) = self.peers.get(&from) else {
             return;
         };
@@ -456,7 +456,8 @@ impl Fleet {
     /// Returns true if this process is in the fleet.
     fn is_there(&self, holder: &Holder) -> bool {
         let peer = self.peers.get(&holder.address);
-        *holder == self.me() || peer.is_some_and(|peer| peer.is(holder.node, holder.session))
+        *holder == self.me()
+            || peer.is_some_and(|peer| peer.is_process(holder.node, holder.session))
     }
 
     /// Lets another balancer's claim count from now on, with its alerts.
@@ -481,7 +482,7 @@ impl Fleet {
     }
 
     /// Takes over what is to be taken over.
-    pub(crate) fn own(&mut self, now: Instant) {
+    pub(crate) fn take_ownership(&mut self, now: Instant) {
         let ready = self.is_ready(now);
         if std::mem::replace(&mut self.ready, ready) != ready {
             self.dirty = true;
@@ -551,7 +552,7 @@ impl Fleet {
         }
         let (epoch, raised) = (group.epoch, group.raised.clone());
         for (&location, &since) in &raised {
-            self.board.put(Note::Alert {
+            self.board.put_note(Note::Alert {
                 group: number,
                 epoch,
                 location,
@@ -559,7 +560,7 @@ impl Fleet {
             });
         }
         // Last, so that whoever hears it has all alerts.
-        let claim = self.board.put(Note::Claim {
+        let claim = self.board.put_note(Note::Claim {
             group: number,
             epoch,
         });
@@ -578,7 +579,12 @@ impl Fleet {
             }
             Key::Ejection { .. } | Key::Flight { .. } => false,
         };
-        let mut keys: Vec<Key> = self.board.notes().map(Note::key).filter(is_of).collect();
+        let mut keys: Vec<Key> = self
+            .board
+            .list_notes()
+            .map(Note::key)
+            .filter(is_of)
+            .collect();
         keys.sort_unstable();
         for key in keys {
             self.board.remove(key);

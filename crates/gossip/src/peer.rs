@@ -107,13 +107,13 @@ impl Peer {
     }
 
     /// Returns the time for which nothing has been heard of the peer; for a peer that has just come, since it is there.
-    pub(crate) fn silence(&self, now: Instant) -> Duration {
+    pub(crate) fn time_silent(&self, now: Instant) -> Duration {
         let heard = self.heard.unwrap_or(self.since);
         now.since(heard.max(self.since))
     }
 
     /// Returns true if this process is in the fleet, at the peer's address.
-    pub(crate) fn is(&self, node: u64, session: u64) -> bool {
+    pub(crate) fn is_process(&self, node: u64, session: u64) -> bool {
         self.active && (self.node, self.speaker()) == (node, session)
     }
 

@@ -112,7 +112,7 @@ impl Reading {
         let mut input = Input(body);
         let mut all = Vec::new();
         while all.is_empty() || !input.0.is_empty() {
-            let (location, known) = (input.u64()?, input.u16()?);
+            let (location, known) = (input.read_u64()?, input.read_u16()?);
             let mut reading = Reading {
                 known,
                 ..Reading::default()
@@ -122,7 +122,7 @@ impl Reading {
             }
             for (place, value) in reading.values.iter_mut().enumerate() {
                 if known & (1 << place) != 0 {
-                    *value = f32::from_be_bytes(input.array()?);
+                    *value = f32::from_be_bytes(input.read_array()?);
                     LoadValue::new(f64::from(*value)).ok()?;
                 }
             }
@@ -249,13 +249,13 @@ impl Fleet {
         own: impl Fn(usize) -> Reading,
         now: Instant,
     ) -> Vec<Reader> {
-        let role = self.role(group, now);
+        let role = self.role_in(group, now);
         let holds = matches!(role, Role::Holder | Role::Settling);
         let group = key::hash(group.as_bytes());
         let holder = self.groups.get(&group).and_then(|group| group.holder);
         let holder = holder.and_then(|holder| {
             let peer = self.peers.get(&holder.address);
-            peer.filter(|peer| peer.is(holder.node, holder.session))
+            peer.filter(|peer| peer.is_process(holder.node, holder.session))
         });
         let (mut datagrams, mut body) = (Vec::new(), Vec::new());
         let mut readers = Vec::with_capacity(locations.len());
@@ -294,7 +294,7 @@ impl Fleet {
             let there: Vec<SocketAddr> = there.map(|(address, _)| *address).collect();
             for address in there {
                 for body in &datagrams {
-                    self.send(address, Kind::Loads, body);
+                    self.send_to(address, Kind::Loads, body);
                 }
             }
         }

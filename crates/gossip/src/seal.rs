@@ -59,7 +59,7 @@ pub struct Header {
 }
 
 /// A datagram, authenticated with `key`.
-pub fn seal(header: Header, body: &[u8], key: &Key) -> Vec<u8> {
+pub fn seal_datagram(header: Header, body: &[u8], key: &Key) -> Vec<u8> {
     let mut out = Vec::with_capacity(HEADER_LEN + body.len() + TAG_LEN);
     out.extend(MAGIC);
     out.extend([VERSION, header.kind as u8]);
@@ -67,7 +67,7 @@ pub fn seal(header: Header, body: &[u8], key: &Key) -> Vec<u8> {
     out.extend(header.token.to_be_bytes());
     out.extend(header.count.to_be_bytes());
     out.extend(body);
-    key.sign(&mut out);
+    key.sign_message(&mut out);
     out
 }
 
@@ -76,20 +76,20 @@ pub fn seal(header: Header, body: &[u8], key: &Key) -> Vec<u8> {
 /// # Errors
 ///
 /// It is none, or of somebody who has no key.
-pub fn open<'d>(datagram: &'d [u8], keys: &Keys) -> Result<(Header, &'d [u8]), Invalid> {
+pub fn open_datagram<'d>(datagram: &'d [u8], keys: &Keys) -> Result<(Header, &'d [u8]), Invalid> {
     if datagram.len() > MAX_DATAGRAM {
         return Err(Invalid::Oversized);
     }
     let (message, tag) = datagram.split_last_chunk().ok_or(Invalid::Truncated)?;
     let mut input = Input(message);
-    if input.array().ok_or(Invalid::Truncated)? != MAGIC {
+    if input.read_array().ok_or(Invalid::Truncated)? != MAGIC {
         return Err(Invalid::Magic);
     }
-    if input.u8().ok_or(Invalid::Truncated)? != VERSION {
+    if input.read_u8().ok_or(Invalid::Truncated)? != VERSION {
         return Err(Invalid::Version);
     }
-    let kind = input.u8().ok_or(Invalid::Truncated)?;
-    let mut numbers = || Some((input.u16()?, input.u64()?, input.u64()?));
+    let kind = input.read_u8().ok_or(Invalid::Truncated)?;
+    let mut numbers = || Some((input.read_u16()?, input.read_u64()?, input.read_u64()?));
     let (key, token, count) = numbers().ok_or(Invalid::Truncated)?;
     let key = keys.get(key).ok_or(Invalid::Key)?;
     if !key.is_tag(&[message], tag) {
@@ -113,20 +113,28 @@ mod tests {
             token: 5,
             count: 6,
         };
-        let sealed = seal(header, b"body", &key(1));
-        assert_eq!(open(&sealed, &keys), Ok((header, &b"body"[..])));
-        let second = seal(header, b"", keys.get(2).unwrap());
-        assert_eq!(open(&second, &keys), Ok((header, &b""[..])), "the next key");
+        let sealed = seal_datagram(header, b"body", &key(1));
+        assert_eq!(open_datagram(&sealed, &keys), Ok((header, &b"body"[..])));
+        let second = seal_datagram(header, b"", keys.get(2).unwrap());
+        assert_eq!(
+            open_datagram(&second, &keys),
+            Ok((header, &b""[..])),
+            "the next key"
+        );
         for at in 0..sealed.len() {
             let mut changed = sealed.clone();
             changed[at] ^= 0x10;
-            assert!(open(&changed, &keys).is_err(), "{at}");
-            assert!(open(&sealed[..at], &keys).is_err(), "{at}");
+            assert!(open_datagram(&changed, &keys).is_err(), "{at}");
+            assert!(open_datagram(&sealed[..at], &keys).is_err(), "{at}");
         }
-        let unknown = seal(header, b"", &key(3));
-        assert_eq!(open(&unknown, &keys), Err(Invalid::Key));
+        let unknown = seal_datagram(header, b"", &key(3));
+        assert_eq!(open_datagram(&unknown, &keys), Err(Invalid::Key));
         let mut other = sealed;
         other[5] = 99;
-        assert_eq!(open(&other, &keys), Err(Invalid::Tag), "nobody has said so");
+        assert_eq!(
+            open_datagram(&other, &keys),
+            Err(Invalid::Tag),
+            "nobody has said so"
+        );
     }
 }

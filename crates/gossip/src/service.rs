@@ -27,18 +27,18 @@ impl Fleet {
     /// Tells all others how long requests take at the members of a group, if this balancer decides upon its
     /// alerts: for each member its number ([`key`](crate::key) of its address), and the time if that is
     /// known. What was told of other members is taken off.
-    pub fn teach(
+    pub fn announce_services(
         &mut self,
         group: &str,
         members: impl IntoIterator<Item = (u64, Option<Duration>)>,
         now: Instant,
     ) {
-        let is_ours = matches!(self.role(group, now), Role::Holder | Role::Settling);
+        let is_ours = matches!(self.role_in(group, now), Role::Holder | Role::Settling);
         if !is_ours {
             return;
         }
         let group = key::hash(group.as_bytes());
-        let before = self.board.head();
+        let before = self.board.last_change();
         let mut told = self.taught.remove(&group).unwrap_or_default();
         let mut still = BTreeMap::new();
         for (member, time) in members {
@@ -56,7 +56,7 @@ impl Fleet {
                 continue;
             };
             still.insert(member, (micros, at));
-            self.board.put(Note::Service {
+            self.board.put_note(Note::Service {
                 group,
                 member,
                 micros,
@@ -66,14 +66,14 @@ impl Fleet {
             self.board.remove(Key::Service { group, member });
         }
         self.taught.insert(group, still);
-        if self.board.head() != before {
+        if self.board.last_change() != before {
             self.flush(now);
         }
     }
 
     /// Returns the times that requests take at members of a group, by their numbers, as the
     /// balancer says that decides upon the group's alerts.
-    pub fn taught(&self, group: &str) -> impl Iterator<Item = (u64, Duration)> + '_ {
+    pub fn announced_services(&self, group: &str) -> impl Iterator<Item = (u64, Duration)> + '_ {
         let number = key::hash(group.as_bytes());
         let holder = self.groups.get(&number).and_then(|group| group.holder);
         let holder = holder.and_then(|holder| self.peers.get(&holder.address));

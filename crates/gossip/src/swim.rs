@@ -142,7 +142,7 @@ impl Swim {
     }
 
     /// All others that are in the fleet.
-    pub(crate) fn active(&self) -> impl Iterator<Item = &Id> {
+    pub(crate) fn list_active(&self) -> impl Iterator<Item = &Id> {
         self.foca.iter_members().map(Member::id)
     }
 
@@ -155,20 +155,20 @@ impl Swim {
     }
 
     /// Takes in a message of the library; answers whether it was one.
-    pub(crate) fn receive(&mut self, data: &[u8], now: Instant) -> bool {
+    pub(crate) fn receive_message(&mut self, data: &[u8], now: Instant) -> bool {
         let taken = self.foca.handle_data(data, &mut self.effects);
         self.schedule(now);
         taken.is_ok()
     }
 
     /// Somebody has answered, who is certainly there.
-    pub(crate) fn met(&mut self, id: &Id, now: Instant) {
+    pub(crate) fn note_alive(&mut self, id: &Id, now: Instant) {
         let member = Member::alive(id.clone());
         // These only fail if there is no room for two identities in a datagram.
         let _ = self
             .foca
             .apply_many(std::iter::once(member), true, &mut self.effects);
-        if !self.active().any(|active| active == id) {
+        if !self.list_active().any(|active| active == id) {
             // It counts as gone, and comes back under another number when it hears of that.
             let _ = self.foca.announce(id.clone(), &mut self.effects);
         }
@@ -176,7 +176,7 @@ impl Swim {
     }
 
     /// Nobody hears of somebody any more.
-    pub(crate) fn down(&mut self, id: &Id, now: Instant) {
+    pub(crate) fn note_down(&mut self, id: &Id, now: Instant) {
         let member = Member::down(id.clone());
         let _ = self
             .foca
@@ -186,7 +186,7 @@ impl Swim {
 
     /// There was a process at this address with this number: this one gets a higher one, unless it
     /// has one.
-    pub(crate) fn outlive(&mut self, life: u64, now: Instant) {
+    pub(crate) fn outlive_process(&mut self, life: u64, now: Instant) {
         let id = self.id().clone();
         if life > id.life {
             let life = life.saturating_add(1);

@@ -205,7 +205,7 @@ impl Net {
     fn deliver(&mut self, to: usize, datagram: &[u8]) -> Option<Outcome> {
         let now = self.clock(to);
         let fleet = self.nodes[to].fleet.as_mut()?;
-        let outcome = fleet.receive(datagram, now);
+        let outcome = fleet.receive_datagram(datagram, now);
         if self.records {
             self.recorded.push((to, datagram.to_vec()));
         }
@@ -230,7 +230,7 @@ impl Net {
             wanted.retain(|(load, _)| *load > 0.5);
             wanted.sort_by(|a, b| b.0.total_cmp(&a.0));
             let wanted: Vec<u64> = wanted.iter().take(ALLOWED).map(|(_, l)| *l).collect();
-            fleet.decide(group, &wanted, ALLOWED, now);
+            fleet.decide_alerts(group, &wanted, ALLOWED, now);
         }
         self.send(number);
     }
@@ -263,20 +263,23 @@ impl Net {
     fn raised_anywhere(&self, group: &str) -> BTreeSet<u64> {
         let fleets = self.nodes.iter().filter_map(|node| node.fleet.as_ref());
         fleets
-            .flat_map(|fleet| fleet.raised(group).map(|(location, _)| location))
+            .flat_map(|fleet| fleet.raised_alerts(group).map(|(location, _)| location))
             .collect()
     }
 
     fn raised(&self, number: usize, group: &str) -> BTreeSet<u64> {
         let fleet = self.nodes[number].fleet.as_ref().unwrap();
-        fleet.raised(group).map(|(location, _)| location).collect()
+        fleet
+            .raised_alerts(group)
+            .map(|(location, _)| location)
+            .collect()
     }
 
     /// Returns the nodes that decide upon a group.
     fn holders(&self, group: &str) -> Vec<usize> {
         let is_it = |&number: &usize| {
             let fleet = self.nodes[number].fleet.as_ref();
-            fleet.is_some_and(|fleet| fleet.role(group, self.clock(number)) == Role::Holder)
+            fleet.is_some_and(|fleet| fleet.role_in(group, self.clock(number)) == Role::Holder)
         };
         (0..self.nodes.len()).filter(is_it).collect()
     }
@@ -383,7 +386,7 @@ fn who_says_goodbye_is_replaced_at_once() {
     net.until(ms(5000), |net| net.agrees());
     let holder = net.holders("a")[0];
     let now = net.clock(holder);
-    net.fleet(holder).leave(now);
+    net.fleet(holder).leave_fleet(now);
     net.send(holder);
     net.nodes[holder].fleet = None;
     let took = net.until(ms(2000), |net| net.holders("a").len() == 1);
@@ -526,7 +529,7 @@ fn nothing_that_is_sent_again_is_taken() {
         let counters = net.fleet(0).counters().clone();
         let counted = |outcome| {
             counters
-                .received()
+                .received_datagrams()
                 .find(|(of, _)| *of == outcome)
                 .unwrap()
                 .1
@@ -683,12 +686,12 @@ fn notes_reach_all_and_go_with_who_made_them() {
     // More than fit into one datagram.
     for member in 0..500 {
         let (now, note) = (net.clock(3), note(&net, member));
-        net.fleet(3).put(note, now);
+        net.fleet(3).put_note(note, now);
     }
     net.send(3);
     let known = |net: &Net, of: usize| -> usize {
         let fleet = net.nodes[of].fleet.as_ref().unwrap();
-        let notes = fleet.notes().filter(|(id, _)| &*id.name == "lb-3");
+        let notes = fleet.list_notes().filter(|(id, _)| &*id.name == "lb-3");
         notes
             .filter(|(_, note)| matches!(note, Note::Ejection { .. }))
             .count()
@@ -733,7 +736,7 @@ fn ejection(net: &Net, at: usize, member: u64, time: Duration) -> Ejection {
 
 fn eject(net: &mut Net, at: usize, group: &str, ejections: &[Ejection]) {
     let now = net.clock(at);
-    net.fleet(at).eject(group, ejections, now);
+    net.fleet(at).announce_ejections(group, ejections, now);
     net.send(at);
 }
 
@@ -823,7 +826,7 @@ fn how_long_requests_take_is_said_by_the_one_that_decides() {
         let members = members.iter();
         let members = members.map(|(member, micros)| (*member, micros.map(Duration::from_micros)));
         let now = net.clock(of);
-        net.fleet(of).teach("a", members, now);
+        net.fleet(of).announce_services("a", members, now);
         net.send(of);
     };
     let know = |net: &mut Net, wanted: &[(u64, u64)]| {
@@ -834,7 +837,11 @@ fn how_long_requests_take_is_said_by_the_one_that_decides() {
         net.until(ms(2000), |net| {
             net.up().into_iter().all(|number| {
                 let is_it = net.holders("a") == [number];
-                is_it || net.fleet(number).taught("a").eq(wanted.iter().copied())
+                is_it
+                    || net
+                        .fleet(number)
+                        .announced_services("a")
+                        .eq(wanted.iter().copied())
             })
         });
     };
@@ -846,7 +853,7 @@ fn how_long_requests_take_is_said_by_the_one_that_decides() {
     );
     know(&mut net, &[(1, 1000), (3, 1)]);
     // A little more is not worth it, nor is more so soon; what is new is.
-    let head = |net: &mut Net| net.fleet(holder).board.head();
+    let head = |net: &mut Net| net.fleet(holder).board.last_change();
     let before = head(&mut net);
     net.run(ms(31_000));
     teach(&mut net, holder, &[(1, Some(1200)), (3, None)]);
@@ -878,7 +885,7 @@ fn requests_in_flight_are_added_up() {
     net.until(ms(10_000), |net| net.agrees());
     let fly = |net: &mut Net, of: usize, group: &str, locations: &[(u64, u32)]| {
         let now = net.clock(of);
-        net.fleet(of).fly(group, locations, now);
+        net.fleet(of).announce_flights(group, locations, now);
         net.send(of);
     };
     let others = |net: &mut Net, at: usize, wanted: [u32; 3]| {
@@ -892,7 +899,7 @@ fn requests_in_flight_are_added_up() {
     others(&mut net, 0, [1, 3, 1_000_000]);
     others(&mut net, 2, [101, 3, 1_000_000]);
     // A little more is not told.
-    let head = |net: &mut Net| net.fleet(0).board.head();
+    let head = |net: &mut Net| net.fleet(0).board.last_change();
     let before = head(&mut net);
     fly(&mut net, 0, "a", &[(1, 120), (2, 0)]);
     assert_eq!(head(&mut net), before);

@@ -75,7 +75,7 @@ pub enum Event {
     Broken(Key),
     /// Another stream may be opened, or the peer's settings have come.
     Settled,
-    /// The peer has answered [`Connection::ping`].
+    /// The peer has answered [`Connection::send_ping`].
     Pong,
 }
 
@@ -130,7 +130,7 @@ pub(crate) struct DataFrame {
 
 impl DataFrame {
     /// Number of bytes that are still to come.
-    pub(crate) fn remaining(&self) -> usize {
+    pub(crate) fn bytes_left(&self) -> usize {
         self.content + self.padding
     }
 }
@@ -174,14 +174,14 @@ pub(crate) struct Remembered {
 }
 
 impl Remembered {
-    pub(crate) fn add(&mut self, id: u32) {
+    pub(crate) fn add_id(&mut self, id: u32) {
         if self.ids.len() == REMEMBERED {
             self.ids.pop_front();
         }
         self.ids.push_back(id);
     }
 
-    pub(crate) fn has(&self, id: u32) -> bool {
+    pub(crate) fn has_id(&self, id: u32) -> bool {
         self.ids.contains(&id)
     }
 }
@@ -327,11 +327,11 @@ impl Connection {
     /// # Errors
     ///
     /// The connection has failed: the peer is told in the output, and nothing more is taken in.
-    pub fn receive(&mut self, bytes: &[u8], now: Duration) -> Result<(), Failure> {
+    pub fn receive_bytes(&mut self, bytes: &[u8], now: Duration) -> Result<(), Failure> {
         if self.failed {
             return Ok(());
         }
-        self.credit.renew(now);
+        self.credit.renew_until(now);
         let taken = self.take_bytes(bytes);
         if let Err(failure) = taken {
             self.abort(failure.reason);
@@ -367,13 +367,13 @@ impl Connection {
     }
 
     /// Bytes that are to be sent.
-    pub fn output(&self) -> &[u8] {
+    pub fn pending_output(&self) -> &[u8] {
         self.out.get(self.out_sent..).unwrap_or_default()
     }
 
     /// Takes note that the first `n` bytes of the output were sent.
     pub fn consume_output(&mut self, n: usize) {
-        let n = n.min(self.output().len());
+        let n = n.min(self.pending_output().len());
         self.credit.take_sent(n);
         self.out_sent += n;
         if self.out_sent == self.out.len() {
@@ -385,7 +385,7 @@ impl Connection {
             self.out_sent = 0;
         }
         // Without a window there is no room, however little waits.
-        if self.output().len() < OUTPUT_ROOM && self.may_send > 0 {
+        if self.pending_output().len() < OUTPUT_ROOM && self.may_send > 0 {
             self.wake_waiting();
         }
     }
@@ -403,7 +403,7 @@ impl Connection {
 
     /// True if more bytes of the peer are to be read.
     pub fn wants_input(&self) -> bool {
-        !self.failed && self.output().len() < MOST_OUTPUT
+        !self.failed && self.pending_output().len() < MOST_OUTPUT
     }
 
     /// True if the connection is over as soon as the output is sent.
@@ -413,12 +413,12 @@ impl Connection {
     }
 
     /// Number of streams that were not released.
-    pub fn streams(&self) -> usize {
+    pub fn stream_count(&self) -> usize {
         self.streams.len()
     }
 
     /// Number of streams with errors of the peer.
-    pub fn errors(&self) -> u32 {
+    pub fn error_count(&self) -> u32 {
         self.errors
     }
 
@@ -433,12 +433,12 @@ impl Connection {
     }
 
     /// Bytes of DATA that have come since the beginning.
-    pub fn received(&self) -> u64 {
+    pub fn received_bytes(&self) -> u64 {
         self.received
     }
 
     /// Bytes of content that have come and were not consumed, in all streams.
-    pub fn unread(&self) -> usize {
+    pub fn unread_bytes(&self) -> usize {
         self.held
     }
 
@@ -448,7 +448,7 @@ impl Connection {
     pub fn is_balanced(&self) -> bool {
         let of_streams: usize = self.streams.iter().map(|stream| stream.held).sum();
         let of_nobody = match &self.reading {
-            Reading::Data(frame) if frame.key.is_none() => frame.remaining(),
+            Reading::Data(frame) if frame.key.is_none() => frame.bytes_left(),
             _ => 0,
         };
         let room = self.window - self.held as i64;
@@ -504,7 +504,7 @@ impl Connection {
     /// True if the peer has ended its message, and none of its content was or is to be read.
     pub fn has_no_body(&self, key: Key) -> bool {
         self.streams.get(key).is_none_or(|stream| {
-            let is_empty = stream.unread().is_empty() && stream.trailers.is_none();
+            let is_empty = stream.unread_content().is_empty() && stream.trailers.is_none();
             stream.receiving == Side::Ended && is_empty
         })
     }
@@ -514,7 +514,7 @@ impl Connection {
         let Some(stream) = self.streams.get(key) else {
             return Next::End;
         };
-        let unread = stream.unread();
+        let unread = stream.unread_content();
         match stream.broken {
             _ if !unread.is_empty() => Next::Data(unread),
             _ if stream.receiving == Side::Ended => Next::End,
@@ -524,12 +524,12 @@ impl Connection {
     }
 
     /// Takes `n` bytes off the front of a stream's body, which makes room for more.
-    pub fn consume(&mut self, key: Key, n: usize) {
+    pub fn consume_body(&mut self, key: Key, n: usize) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
         };
-        let n = n.min(stream.unread().len());
-        stream.skip(n);
+        let n = n.min(stream.unread_content().len());
+        stream.skip_content(n);
         self.give_back_in(key, n);
     }
 
@@ -556,7 +556,7 @@ impl Connection {
     }
 
     /// End of a stream before its time, if it has ended so.
-    pub fn broken(&self, key: Key) -> Option<Break> {
+    pub fn stream_break(&self, key: Key) -> Option<Break> {
         match self.streams.get(key) {
             Some(stream) => stream.broken,
             None => Some(Break {
@@ -569,14 +569,14 @@ impl Connection {
 
     /// Releases a stream that is not used any more. A stream that has not ended is reset, with `reason` if there is
     /// one.
-    pub fn release(&mut self, key: Key, reason: Option<Reason>) {
+    pub fn release_stream(&mut self, key: Key, reason: Option<Reason>) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
         };
         if stream.tail.is_some() && stream.broken.is_none() && reason.is_none() {
             stream.is_released = true;
-            let unread = stream.unread().len();
-            stream.skip(unread);
+            let unread = stream.unread_content().len();
+            stream.skip_content(unread);
             self.completed = self.completed.saturating_add(1);
             self.give_back_in(key, unread);
             return;
@@ -606,7 +606,7 @@ impl Connection {
             };
             self.put_reset(key.id, reason.unwrap_or(usual));
         } else if stream.broken.is_none() {
-            self.finished.add(key.id);
+            self.finished.add_id(key.id);
         }
         self.remove(key);
     }
@@ -618,14 +618,14 @@ impl Connection {
         };
         let mut held = stream.held;
         if stream.is_reset_by_peer() {
-            self.reset_there.add(key.id);
+            self.reset_there.add_id(key.id);
         }
         // The rest of a frame of its is given back when it comes.
         if let Reading::Data(frame) = &mut self.reading
             && frame.key == Some(key)
         {
             frame.key = None;
-            held = held.saturating_sub(frame.remaining());
+            held = held.saturating_sub(frame.bytes_left());
         }
         self.leave_queue(key);
         let spare = &mut self.spare;
@@ -663,7 +663,7 @@ impl Connection {
     /// Remembers a stream that was reset here: what still comes in it is dropped.
     pub(crate) fn put_reset(&mut self, id: u32, reason: Reason) {
         frame::put_reset(id, reason, &mut self.out);
-        self.reset_here.add(id);
+        self.reset_here.add_id(id);
     }
 
     /// Takes no more streams of the peer; the existing ones may end.
@@ -687,7 +687,7 @@ impl Connection {
     }
 
     /// Takes note that the peer has closed the connection.
-    pub fn disconnect(&mut self) {
+    pub fn mark_disconnected(&mut self) {
         if !self.failed {
             self.failed = true;
             self.break_all(Reason::CANCEL);
@@ -708,7 +708,7 @@ impl Connection {
     }
 
     /// Asks the peer for a sign of life, which is [`Event::Pong`].
-    pub fn ping(&mut self) {
+    pub fn send_ping(&mut self) {
         frame::put_frame(frame::PING, 0, 0, &ALIVE, &mut self.out);
     }
 

@@ -70,7 +70,7 @@ impl Fields {
         let can_be = is_name && is_value(value);
         if can_be {
             let start = self.text.len();
-            self.put(name, &[value]);
+            self.push_checked(name, &[value]);
             if let Some(name) = self.text.get_mut(start..start + name.len()) {
                 name.make_ascii_lowercase();
             }
@@ -79,7 +79,7 @@ impl Fields {
     }
 
     /// Adds a field that was checked, whose name is in lower case. The value is in parts.
-    pub(crate) fn put(&mut self, name: &[u8], value: &[&[u8]]) {
+    pub(crate) fn push_checked(&mut self, name: &[u8], value: &[&[u8]]) {
         let length = value.iter().map(|part| part.len()).sum::<usize>();
         let whole = self.text.len() + name.len() + length + LINE_BYTES;
         // Whoever fills it has limits, which are far below.
@@ -108,7 +108,7 @@ impl Fields {
         let mut others = Fields::new();
         for (known, value) in self.iter() {
             if !known.eq_ignore_ascii_case(name) {
-                others.put(known.as_bytes(), &[value]);
+                others.push_checked(known.as_bytes(), &[value]);
             }
         }
         *self = others;

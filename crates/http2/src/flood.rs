@@ -76,12 +76,12 @@ impl Credit {
     }
 
     /// Notes the time, since any fixed moment.
-    pub(crate) fn renew(&mut self, now: Duration) {
+    pub(crate) fn renew_until(&mut self, now: Duration) {
         let renewed = *self.renewed.get_or_insert(now);
         let passed = now.saturating_sub(renewed).as_nanos() / RENEWAL.as_nanos();
         if passed > 0 {
             self.renewed = Some(now);
-            self.allow(u32::try_from(passed).unwrap_or(u32::MAX));
+            self.add_credit(u32::try_from(passed).unwrap_or(u32::MAX));
         }
     }
 
@@ -94,7 +94,7 @@ impl Credit {
 
     /// Takes note of a request or a response that a stream has taken.
     pub(crate) fn take_message(&mut self) {
-        self.allow(PER_REQUEST);
+        self.add_credit(PER_REQUEST);
     }
 
     /// Notes that `bytes` of content go to the peer. The peer gets the rest later, unless `bytes` is all.
@@ -108,7 +108,7 @@ impl Credit {
     }
 
     /// Takes note of a frame that carries nothing; false if there were too many.
-    pub(crate) fn spend(&mut self) -> bool {
+    pub(crate) fn spend_frame(&mut self) -> bool {
         if let Some(earned) = self.earned.checked_sub(1) {
             self.earned = earned;
             return true;
@@ -118,7 +118,7 @@ impl Credit {
         left.is_some()
     }
 
-    fn allow(&mut self, more: u32) {
+    fn add_credit(&mut self, more: u32) {
         self.left = self.left.saturating_add(more).min(BURST);
     }
 }
@@ -131,30 +131,30 @@ mod tests {
     fn messages_bytes_and_time_make_up_for_frames() {
         let mut credit = Credit::new();
         for _ in 0..BURST {
-            assert!(credit.spend());
+            assert!(credit.spend_frame());
         }
-        assert!(!credit.spend());
+        assert!(!credit.spend_frame());
         credit.take_message();
-        (0..PER_REQUEST).for_each(|_| assert!(credit.spend()));
-        assert!(!credit.spend());
+        (0..PER_REQUEST).for_each(|_| assert!(credit.spend_frame()));
+        assert!(!credit.spend_frame());
         credit.take_content(PART - 1, false);
-        assert!(!credit.spend());
+        assert!(!credit.spend_frame());
         credit.take_content(PART, false);
-        (0..PER_PART).for_each(|_| assert!(credit.spend()));
-        assert!(!credit.spend());
+        (0..PER_PART).for_each(|_| assert!(credit.spend_frame()));
+        assert!(!credit.spend_frame());
         credit.take_content(1, true);
-        (0..PER_CONTENT).for_each(|_| assert!(credit.spend()));
-        assert!(!credit.spend());
+        (0..PER_CONTENT).for_each(|_| assert!(credit.spend_frame()));
+        assert!(!credit.spend_frame());
         credit.take_sent(255);
-        assert!(!credit.spend());
+        assert!(!credit.spend_frame());
         credit.take_sent(1);
-        assert!(credit.spend() && !credit.spend());
-        credit.renew(Duration::from_secs(5));
-        assert!(!credit.spend(), "time begins now");
-        credit.renew(Duration::from_millis(5199));
-        assert!(credit.spend() && !credit.spend());
-        credit.renew(Duration::from_secs(100_000));
-        (0..BURST).for_each(|_| assert!(credit.spend()));
-        assert!(!credit.spend());
+        assert!(credit.spend_frame() && !credit.spend_frame());
+        credit.renew_until(Duration::from_secs(5));
+        assert!(!credit.spend_frame(), "time begins now");
+        credit.renew_until(Duration::from_millis(5199));
+        assert!(credit.spend_frame() && !credit.spend_frame());
+        credit.renew_until(Duration::from_secs(100_000));
+        (0..BURST).for_each(|_| assert!(credit.spend_frame()));
+        assert!(!credit.spend_frame());
     }
 }

@@ -62,7 +62,7 @@ impl Header {
         }
     }
 
-    pub(crate) fn has(&self, flag: u8) -> bool {
+    pub(crate) fn has_flag(&self, flag: u8) -> bool {
         self.flags & flag != 0
     }
 

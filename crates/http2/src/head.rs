@@ -133,7 +133,7 @@ impl Head {
     }
 
     /// Clears the head, and prepares it for a block of this kind with at most `most` bytes.
-    pub(crate) fn begin(&mut self, kind: Block, ended: bool, most: usize) {
+    pub(crate) fn begin_block(&mut self, kind: Block, ended: bool, most: usize) {
         self.fields.clear();
         self.text.clear();
         self.places = [Place::default(); PSEUDO_FIELDS];
@@ -166,7 +166,7 @@ impl Head {
     }
 
     /// Looks at the whole. Returns true if the message is a proper one.
-    pub(crate) fn finish(&mut self) -> bool {
+    pub(crate) fn finish_block(&mut self) -> bool {
         let is_connect = self.method() == "CONNECT";
         let has = |name| self.pseudo(name).is_some();
         let is_whole = match self.kind {
@@ -267,7 +267,7 @@ impl Sink for Head {
             _ => {
                 let is_fine = self.check_field(name, value);
                 if is_fine {
-                    self.fields.put(name, &[value]);
+                    self.fields.push_checked(name, &[value]);
                 }
                 is_fine
             }
@@ -308,11 +308,11 @@ mod tests {
 
     fn head(kind: Block, ended: bool, fields: &[(&str, &str)]) -> (Head, bool) {
         let mut head = Head::default();
-        head.begin(kind, ended, 1000);
+        head.begin_block(kind, ended, 1000);
         for (name, value) in fields {
             head.take_field(name.as_bytes(), value.as_bytes());
         }
-        let is_fine = head.finish();
+        let is_fine = head.finish_block();
         (head, is_fine)
     }
 

@@ -1,7 +1,7 @@
 //! HTTP/2 (RFC 9113) without I/O, for both roles.
 //!
-//! A [`Connection`] takes the bytes that a peer has sent ([`Connection::receive`]), reports events
-//! ([`Connection::next_event`]), and appends the bytes to send to a buffer ([`Connection::output`]). Streams are known
+//! A [`Connection`] takes the bytes that a peer has sent ([`Connection::receive_bytes`]), reports events
+//! ([`Connection::next_event`]), and appends the bytes to send to a buffer ([`Connection::pending_output`]). Streams are known
 //! by a [`Key`]; their heads and bodies are taken from the connection when the caller wants them, so that the windows
 //! of flow control hold up a peer that sends more than is read. Content to send goes into the buffer as far as the
 //! peer's windows and the buffer's room allow: there is no queue behind the buffer.

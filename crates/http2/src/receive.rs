@@ -100,7 +100,7 @@ impl Connection {
             return Err(Reason::FRAME_SIZE_ERROR.into());
         }
         let Header { kind, stream, .. } = header;
-        if !self.has_settings && (kind != SETTINGS || header.has(ACK)) {
+        if !self.has_settings && (kind != SETTINGS || header.has_flag(ACK)) {
             return Err(Reason::PROTOCOL_ERROR.into());
         }
         // Nothing may come between the parts of a field block.
@@ -119,7 +119,7 @@ impl Connection {
             RST_STREAM | WINDOW_UPDATE => header.length == 4,
             PING => header.length == 8,
             GOAWAY => header.length >= 8,
-            SETTINGS if header.has(ACK) => header.length == 0,
+            SETTINGS if header.has_flag(ACK) => header.length == 0,
             SETTINGS => header.length.is_multiple_of(6),
             _ => true,
         };
@@ -129,8 +129,8 @@ impl Connection {
         match kind {
             // Looked at when it is known if a stream takes it.
             HEADERS => {}
-            DATA if header.length > 0 || header.has(END_STREAM) => {}
-            _ if self.credit.spend() => {}
+            DATA if header.length > 0 || header.has_flag(END_STREAM) => {}
+            _ if self.credit.spend_frame() => {}
             _ => return Err(Failure::of_flood(flood_of(kind))),
         }
         if kind == DATA {
@@ -162,8 +162,8 @@ impl Connection {
         self.offer_room();
         let mut frame = DataFrame {
             key: None,
-            ends: header.has(END_STREAM),
-            is_padded: header.has(PADDED),
+            ends: header.has_flag(END_STREAM),
+            is_padded: header.has_flag(PADDED),
             content: header.length,
             padding: 0,
         };
@@ -222,7 +222,7 @@ impl Connection {
             _ => {
                 frame.key = None;
                 // From now on it is nobody's.
-                stream.held = stream.held.saturating_sub(frame.remaining());
+                stream.held = stream.held.saturating_sub(frame.bytes_left());
                 self.stream_error(key.id, Reason::PROTOCOL_ERROR)
             }
         }
@@ -255,7 +255,7 @@ impl Connection {
             let content = rest.checked_sub(frame.padding);
             frame.content = content.ok_or(Reason::PROTOCOL_ERROR)?;
             // Nothing but padding carries nothing, either.
-            if frame.content == 0 && !frame.ends && !self.credit.spend() {
+            if frame.content == 0 && !frame.ends && !self.credit.spend_frame() {
                 return Err(Failure::of_flood(Flood::Data));
             }
             self.drop_content(frame.key, 1);
@@ -268,7 +268,7 @@ impl Connection {
         let stream = frame.key.and_then(|key| self.streams.get_mut(key));
         match stream {
             Some(stream) if stream.broken.is_none() && !stream.is_released => {
-                stream.append(content);
+                stream.append_content(content);
                 if n > 0 {
                     self.events.extend(frame.key.map(Event::Readable));
                 }
@@ -304,10 +304,10 @@ impl Connection {
 
     /// A frame came for a stream that has ended.
     fn refuse_closed(&mut self, id: u32) -> Result<(), Failure> {
-        if self.reset_here.has(id) {
+        if self.reset_here.has_id(id) {
             return Ok(());
         }
-        if self.finished.has(id) {
+        if self.finished.has_id(id) {
             return Err(Reason::STREAM_CLOSED.into());
         }
         self.stream_error(id, Reason::STREAM_CLOSED)
@@ -339,7 +339,7 @@ impl Connection {
             CONTINUATION => self.take_continuation(header, payload),
             PRIORITY => self.take_priority(header.stream, payload),
             RST_STREAM => self.take_reset(header.stream, payload),
-            SETTINGS if header.has(ACK) => Ok(()),
+            SETTINGS if header.has_flag(ACK) => Ok(()),
             SETTINGS => self.take_settings(payload),
             PUSH_PROMISE => Err(Reason::PROTOCOL_ERROR.into()),
             PING => {
@@ -358,17 +358,18 @@ impl Connection {
 
     fn take_headers(&mut self, header: Header, payload: &[u8]) -> Result<(), Failure> {
         let id = header.stream;
-        let payload = cut_padding(header.has(PADDED), payload).ok_or(Reason::PROTOCOL_ERROR)?;
+        let payload =
+            cut_padding(header.has_flag(PADDED), payload).ok_or(Reason::PROTOCOL_ERROR)?;
         let mut depends_on = None;
         let mut block = payload;
-        if header.has(WITH_PRIORITY) {
+        if header.has_flag(WITH_PRIORITY) {
             let (priority, rest) = payload
                 .split_at_checked(PRIORITY_BYTES)
                 .ok_or(Reason::FRAME_SIZE_ERROR)?;
             depends_on = read_number(priority);
             block = rest;
         }
-        let ended = header.has(END_STREAM);
+        let ended = header.has_flag(END_STREAM);
         let is_server = self.config.role == Role::Server;
         let mut kind = match is_server {
             true => Block::Request,
@@ -393,7 +394,7 @@ impl Connection {
                 self.last_peer = id;
                 if self.going == Going::Last {
                     // Too late: all of it is dropped.
-                    self.reset_here.add(id);
+                    self.reset_here.add_id(id);
                     Target::Nobody
                 } else {
                     self.last_processed = id;
@@ -402,11 +403,11 @@ impl Connection {
             }
         };
         let mut head = self.spare.pop().unwrap_or_default();
-        head.begin(kind, ended, self.config.max_head_bytes);
+        head.begin_block(kind, ended, self.config.max_head_bytes);
         if depends_on == Some(id) {
             head.mark_malformed();
         }
-        self.decoder.begin();
+        self.decoder.begin_block();
         self.rest_of_block.clear();
         self.block = Some(OpenBlock {
             stream: id,
@@ -414,7 +415,7 @@ impl Connection {
             head,
             continuations: 0,
         });
-        self.take_block(block, header.has(END_HEADERS))
+        self.take_block(block, header.has_flag(END_HEADERS))
     }
 
     fn take_continuation(&mut self, header: Header, payload: &[u8]) -> Result<(), Failure> {
@@ -426,7 +427,7 @@ impl Connection {
                 return Err(Failure::of_flood(Flood::Headers));
             }
         }
-        self.take_block(payload, header.has(END_HEADERS))
+        self.take_block(payload, header.has_flag(END_HEADERS))
     }
 
     /// Decodes a part of a field block, and takes the head if that was the last one.
@@ -435,13 +436,13 @@ impl Connection {
             return Ok(());
         };
         if self.rest_of_block.is_empty() {
-            let used = self.decode(part, &mut open.head)?;
+            let used = self.decode_block(part, &mut open.head)?;
             self.rest_of_block
                 .extend_from_slice(part.get(used..).unwrap_or_default());
         } else {
             let mut block = std::mem::take(&mut self.rest_of_block);
             block.extend_from_slice(part);
-            let used = self.decode(&block, &mut open.head)?;
+            let used = self.decode_block(&block, &mut open.head)?;
             block.drain(..used);
             self.rest_of_block = block;
         }
@@ -459,8 +460,8 @@ impl Connection {
         self.take_message(open)
     }
 
-    fn decode(&mut self, block: &[u8], head: &mut Head) -> Result<usize, Failure> {
-        let used = self.decoder.decode(block, head);
+    fn decode_block(&mut self, block: &[u8], head: &mut Head) -> Result<usize, Failure> {
+        let used = self.decoder.decode_fields(block, head);
         used.map_err(|_| Reason::COMPRESSION_ERROR.into())
     }
 
@@ -472,15 +473,15 @@ impl Connection {
             mut head,
             ..
         } = open;
-        let is_fine = head.finish();
+        let is_fine = head.finish_block();
         match target {
             Target::Nobody => self.give_head(head),
             Target::Closed => {
                 self.give_head(head);
                 let is_known = self.streams.find(id).is_some()
-                    || self.reset_here.has(id)
-                    || self.reset_there.has(id)
-                    || self.finished.has(id);
+                    || self.reset_here.has_id(id)
+                    || self.reset_there.has_id(id)
+                    || self.finished.has_id(id);
                 if !is_known && self.config.role == Role::Server {
                     // Numbers of streams grow (RFC 9113, section 5.1.1).
                     return Err(Reason::PROTOCOL_ERROR.into());
@@ -500,7 +501,7 @@ impl Connection {
         if self.streams.len() >= self.config.max_streams as usize {
             self.give_head(head);
             self.put_reset(id, Reason::REFUSED_STREAM);
-            return match self.credit.spend() {
+            return match self.credit.spend_frame() {
                 true => Ok(()),
                 false => Err(Failure::of_flood(Flood::Resets)),
             };
@@ -684,7 +685,7 @@ impl Connection {
     }
 
     fn take_ping(&mut self, header: Header, payload: &[u8]) {
-        if !header.has(ACK) {
+        if !header.has_flag(ACK) {
             frame::put_frame(PING, ACK, 0, payload, &mut self.out);
         } else if payload == ALIVE {
             self.events.push_back(Event::Pong);

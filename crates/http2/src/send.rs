@@ -40,7 +40,7 @@ impl Connection {
     /// # Errors
     ///
     /// The stream was not opened, and nothing was sent.
-    pub fn open(
+    pub fn open_request(
         &mut self,
         opening: Opening<'_>,
         fields: &Fields,
@@ -67,14 +67,14 @@ impl Connection {
             false => Side::Body,
         };
         let start = self.begin_block();
-        self.encode(b":method", opening.method);
-        self.encode(b":scheme", opening.scheme);
+        self.encode_field(b":method", opening.method);
+        self.encode_field(b":scheme", opening.scheme);
         if let Some(authority) = opening.authority {
-            self.encode(b":authority", authority);
+            self.encode_field(b":authority", authority);
         }
-        self.encode(b":path", opening.path);
+        self.encode_field(b":path", opening.path);
         if let Some(protocol) = opening.protocol {
-            self.encode(b":protocol", protocol);
+            self.encode_field(b":protocol", protocol);
         }
         self.end_block(start, id, fields, ends);
         Ok(key)
@@ -92,7 +92,7 @@ impl Connection {
         fields: &Fields,
         ends: bool,
     ) -> Result<(), Break> {
-        let stream = self.sender(key, Side::Head)?;
+        let stream = self.sending_stream(key, Side::Head)?;
         let is_interim = (100..200).contains(&status);
         if !is_interim {
             stream.sending = match ends {
@@ -115,7 +115,7 @@ impl Connection {
 
     fn encode_status(&mut self, status: u16) {
         let digit = |unit: u16| b'0' + (status / unit % 10) as u8;
-        self.encode(b":status", &[digit(100), digit(10), digit(1)]);
+        self.encode_field(b":status", &[digit(100), digit(10), digit(1)]);
     }
 
     /// Sends content, as much as there is room for; returns the number of bytes. If that is 0, [`Event::Writable`] says
@@ -126,10 +126,10 @@ impl Connection {
     /// The stream has ended.
     pub fn send_data(&mut self, key: Key, bytes: &[u8], ends: bool) -> Result<usize, Break> {
         let (turn, peer_frame) = (self.turn, self.peer_frame);
-        let in_buffer = OUTPUT_ROOM.saturating_sub(self.output().len());
+        let in_buffer = OUTPUT_ROOM.saturating_sub(self.pending_output().len());
         let in_connection = usize::try_from(self.may_send).unwrap_or(0);
-        let others_wait = !self.waiting.is_empty() && !self.output().is_empty();
-        let stream = self.sender(key, Side::Body)?;
+        let others_wait = !self.waiting.is_empty() && !self.pending_output().is_empty();
+        let stream = self.sending_stream(key, Side::Body)?;
         let in_stream = usize::try_from(stream.may_send).unwrap_or(0);
         let is_empty = bytes.is_empty();
         if in_stream == 0 && !is_empty {
@@ -175,7 +175,7 @@ impl Connection {
     ///
     /// The stream has ended.
     pub fn send_tail(&mut self, key: Key, bytes: Bytes) -> Result<(), Break> {
-        self.sender(key, Side::Body)?.tail = Some(bytes);
+        self.sending_stream(key, Side::Body)?.tail = Some(bytes);
         self.send_rest(key);
         Ok(())
     }
@@ -211,7 +211,7 @@ impl Connection {
     ///
     /// The stream has ended.
     pub fn send_trailers(&mut self, key: Key, fields: &Fields) -> Result<(), Break> {
-        self.sender(key, Side::Body)?.sending = Side::Ended;
+        self.sending_stream(key, Side::Body)?.sending = Side::Ended;
         self.leave_queue(key);
         let start = self.begin_block();
         self.end_block(start, key.id, fields, true);
@@ -219,7 +219,7 @@ impl Connection {
     }
 
     /// Resets a stream.
-    pub fn reset(&mut self, key: Key, reason: Reason) {
+    pub fn reset_stream(&mut self, key: Key, reason: Reason) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
         };
@@ -237,7 +237,11 @@ impl Connection {
     }
 
     /// A stream that may send what belongs to `side`.
-    fn sender(&mut self, key: Key, side: Side) -> Result<&mut crate::stream::Stream, Break> {
+    fn sending_stream(
+        &mut self,
+        key: Key,
+        side: Side,
+    ) -> Result<&mut crate::stream::Stream, Break> {
         let gone = Break {
             reason: Reason::STREAM_CLOSED,
             cause: Cause::Local,
@@ -275,7 +279,7 @@ impl Connection {
                 return;
             };
             self.waiting.push_back(key);
-            self.wake(key);
+            self.push_writable(key);
         }
     }
 
@@ -286,11 +290,11 @@ impl Connection {
             .get_mut(key)
             .filter(|stream| stream.may_send > 0);
         if stream.is_some_and(|stream| std::mem::replace(&mut stream.waits_for_window, false)) {
-            self.wake(key);
+            self.push_writable(key);
         }
     }
 
-    fn wake(&mut self, key: Key) {
+    fn push_writable(&mut self, key: Key) {
         let Some(stream) = self.streams.get_mut(key) else {
             return;
         };
@@ -305,18 +309,19 @@ impl Connection {
     fn begin_block(&mut self) -> usize {
         let start = self.out.len();
         self.out.extend_from_slice(&[0; HEADER_BYTES]);
-        self.encoder.begin(&mut self.out);
+        self.encoder.begin_block(&mut self.out);
         start
     }
 
-    fn encode(&mut self, name: &[u8], value: &[u8]) {
-        self.encoder.encode(name, value, &mut self.out);
+    fn encode_field(&mut self, name: &[u8], value: &[u8]) {
+        self.encoder.encode_field(name, value, &mut self.out);
     }
 
     /// Ends the block that begins at `start`, with these fields.
     fn end_block(&mut self, start: usize, id: u32, fields: &Fields, ends: bool) {
         for (name, value) in fields.iter() {
-            self.encoder.encode(name.as_bytes(), value, &mut self.out);
+            self.encoder
+                .encode_field(name.as_bytes(), value, &mut self.out);
         }
         let length = self.out.len().saturating_sub(start + HEADER_BYTES);
         let flags = if ends { END_STREAM } else { 0 };

@@ -143,12 +143,12 @@ impl Stream {
     }
 
     /// Content that was not consumed.
-    pub(crate) fn unread(&self) -> &[u8] {
+    pub(crate) fn unread_content(&self) -> &[u8] {
         self.data.get(self.read..).unwrap_or_default()
     }
 
     /// Takes `n` bytes of content off the front.
-    pub(crate) fn skip(&mut self, n: usize) {
+    pub(crate) fn skip_content(&mut self, n: usize) {
         self.read += n;
         if self.read >= self.data.len() && self.data.capacity() > KEPT_READ {
             self.data = Vec::new();
@@ -157,7 +157,7 @@ impl Stream {
     }
 
     /// Takes content in.
-    pub(crate) fn append(&mut self, content: &[u8]) {
+    pub(crate) fn append_content(&mut self, content: &[u8]) {
         if self.read == self.data.len() {
             self.data.clear();
             self.read = 0;

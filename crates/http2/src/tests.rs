@@ -117,7 +117,7 @@ impl End {
             role: Role::Client,
             ..CONFIG
         });
-        assert!(end.connection.output().starts_with(PREFACE));
+        assert!(end.connection.pending_output().starts_with(PREFACE));
         end.connection.consume_output(PREFACE.len());
         end.take(&frame(SETTINGS, 0, 0, &[])).unwrap();
         end.frames.clear();
@@ -134,7 +134,7 @@ impl End {
     }
 
     fn take(&mut self, bytes: &[u8]) -> Result<(), Failure> {
-        let taken = self.connection.receive(bytes, Duration::ZERO);
+        let taken = self.connection.receive_bytes(bytes, Duration::ZERO);
         self.look();
         taken
     }
@@ -145,10 +145,10 @@ impl End {
         while let Some(event) = self.connection.next_event() {
             self.events.push(event);
         }
-        if self.connection.output().starts_with(PREFACE) {
+        if self.connection.pending_output().starts_with(PREFACE) {
             return;
         }
-        while let Some((header, rest)) = self.connection.output().split_first_chunk() {
+        while let Some((header, rest)) = self.connection.pending_output().split_first_chunk() {
             let header = Header::parse(header);
             let payload = rest[..header.length].to_vec();
             self.connection.consume_output(9 + header.length);
@@ -158,7 +158,7 @@ impl End {
 
     fn ask(&mut self, path: &[u8], ends: bool) -> Key {
         self.connection
-            .open(opening(path), &Fields::new(), ends)
+            .open_request(opening(path), &Fields::new(), ends)
             .unwrap()
     }
 
@@ -255,12 +255,12 @@ fn errors_of_streams_that_were_seen_do_not_make_up_for_themselves() {
                 failed = Some((n, failure));
                 break;
             }
-            end.connection.release(key, None);
+            end.connection.release_stream(key, None);
             end.look();
         }
         let expected = Some((150, Failure::of_flood(Flood::Headers)));
         assert_eq!(failed, expected, "{why}");
-        assert_eq!(end.connection.errors(), 101, "{why}");
+        assert_eq!(end.connection.error_count(), 101, "{why}");
     }
 }
 
@@ -298,9 +298,11 @@ fn a_stream_is_told_once_that_there_is_room() {
     let window = frame(WINDOW_UPDATE, 0, 0, &[0, 0, 0, 1]);
     let ping = frame(PING, 0, 0, &[0; 8]);
     for _ in 0..400 {
-        end.connection.receive(&window, Duration::ZERO).unwrap();
-        end.connection.receive(&ping, Duration::ZERO).unwrap();
-        let sent = end.connection.output().len();
+        end.connection
+            .receive_bytes(&window, Duration::ZERO)
+            .unwrap();
+        end.connection.receive_bytes(&ping, Duration::ZERO).unwrap();
+        let sent = end.connection.pending_output().len();
         end.connection.consume_output(sent);
         assert!(end.connection.events.len() <= streams as usize);
     }
@@ -320,7 +322,9 @@ fn a_stream_is_told_once_that_there_is_room() {
 fn the_queue_of_events_keeps_little_memory() {
     let mut end = End::server();
     let settings = frame(SETTINGS, 0, 0, &[]).repeat(900);
-    end.connection.receive(&settings, Duration::ZERO).unwrap();
+    end.connection
+        .receive_bytes(&settings, Duration::ZERO)
+        .unwrap();
     assert!(end.connection.events.capacity() >= 900);
     end.look();
     assert!(end.connection.events.capacity() < 300);
@@ -345,10 +349,10 @@ fn heads_that_no_stream_takes_make_up_for_no_frames() {
         };
         // Nothing is sent meanwhile, which would make up for some.
         let connection = &mut end.connection;
-        connection.receive(&pings, Duration::ZERO).unwrap();
+        connection.receive_bytes(&pings, Duration::ZERO).unwrap();
         let result = connection
-            .receive(&heads, Duration::ZERO)
-            .and_then(|()| connection.receive(&pings, Duration::ZERO));
+            .receive_bytes(&heads, Duration::ZERO)
+            .and_then(|()| connection.receive_bytes(&pings, Duration::ZERO));
         let expected = match is_refused {
             true => Err(Failure::of_flood(Flood::Resets)),
             false => flood,
@@ -358,11 +362,11 @@ fn heads_that_no_stream_takes_make_up_for_no_frames() {
     // A head that opens a stream does make up for some.
     let mut end = End::server();
     let connection = &mut end.connection;
-    connection.receive(&pings, Duration::ZERO).unwrap();
+    connection.receive_bytes(&pings, Duration::ZERO).unwrap();
     let heads: Vec<u8> = (0..5).flat_map(|n| head(2 * n + 1, true, &GET)).collect();
-    connection.receive(&heads, Duration::ZERO).unwrap();
+    connection.receive_bytes(&heads, Duration::ZERO).unwrap();
     let more = frame(PING, 0, 0, &[0; 8]).repeat(40);
-    assert_eq!(connection.receive(&more, Duration::ZERO), Ok(()));
+    assert_eq!(connection.receive_bytes(&more, Duration::ZERO), Ok(()));
 }
 
 #[test]
@@ -375,10 +379,10 @@ fn a_stream_whose_content_was_read_keeps_little_memory() {
             end.take(&frame(DATA, 0, 1, &[b'x'; 16_000])).unwrap();
         }
         let capacity = |end: &End| end.connection.streams.get(key).unwrap().data.capacity();
-        end.connection.consume(key, 47_999);
+        end.connection.consume_body(key, 47_999);
         assert!(matches!(end.connection.read(key), Next::Data(b"x")));
         assert!(capacity(&end) >= 48_000);
-        end.connection.consume(key, 1);
+        end.connection.consume_body(key, 1);
         assert!(matches!(end.connection.read(key), Next::Wait));
         assert!(capacity(&end) <= 16_384);
         end.look();
@@ -397,7 +401,7 @@ fn bytes_of_a_stream_that_ends_within_a_frame_come_back_once() {
                 .unwrap();
             let bad = [head(3, false, &post), frame(DATA, flags, 3, &payload)].concat();
             for part in bad.chunks(size) {
-                end.connection.receive(part, Duration::ZERO).unwrap();
+                end.connection.receive_bytes(part, Duration::ZERO).unwrap();
                 assert!(end.connection.is_balanced());
                 if is_seen {
                     end.look();
@@ -405,12 +409,16 @@ fn bytes_of_a_stream_that_ends_within_a_frame_come_back_once() {
             }
             end.look();
             assert_eq!(end.resets(), [(3, Reason::PROTOCOL_ERROR)]);
-            assert_eq!(end.connection.unread(), 5000);
+            assert_eq!(end.connection.unread_bytes(), 5000);
             if let Some(key) = end.connection.streams.find(3) {
-                end.connection.release(key, None);
+                end.connection.release_stream(key, None);
             }
             end.look();
-            assert_eq!(end.connection.unread(), 5000, "those of the other stream");
+            assert_eq!(
+                end.connection.unread_bytes(),
+                5000,
+                "those of the other stream"
+            );
         }
     }
     // Given up here, while the rest is under way.
@@ -424,13 +432,13 @@ fn bytes_of_a_stream_that_ends_within_a_frame_come_back_once() {
         let data = frame(DATA, PADDED | END_STREAM, 3, &padded);
         let (before, after) = data.split_at(9 + cut);
         end.take(before).unwrap();
-        end.connection.release(key, None);
+        end.connection.release_stream(key, None);
         end.look();
-        assert_eq!(end.connection.unread(), 5000 + after.len());
+        assert_eq!(end.connection.unread_bytes(), 5000 + after.len());
         for part in after.chunks(300) {
             end.take(part).unwrap();
         }
-        assert_eq!(end.connection.unread(), 5000);
+        assert_eq!(end.connection.unread_bytes(), 5000);
         assert_eq!(end.resets(), [(3, Reason::CANCEL)]);
     }
 }
@@ -452,10 +460,10 @@ fn a_pseudo_field_that_makes_a_head_too_large_is_answered_too() {
         let (answer, payload) = &end.frames[0];
         assert_eq!((answer.kind, answer.stream), (HEADERS, stream));
         assert!(
-            answer.has(END_STREAM) && payload.ends_with(b"431"),
+            answer.has_flag(END_STREAM) && payload.ends_with(b"431"),
             "{payload:x?}"
         );
-        assert_eq!((end.resets(), end.connection.errors()), (vec![], 0));
+        assert_eq!((end.resets(), end.connection.error_count()), (vec![], 0));
         end.frames.clear();
     }
 }
@@ -477,7 +485,7 @@ fn output_that_was_sent_is_given_back_with_the_last_stream() {
     assert_eq!(end.connection.send_data(key, &[b'x'; 9], true), Ok(9));
     end.look();
     assert!(end.connection.out.capacity() >= 16_000);
-    end.connection.release(key, None);
+    end.connection.release_stream(key, None);
     assert_eq!(end.connection.out.capacity(), 0);
 }
 
@@ -587,7 +595,11 @@ fn a_malformed_request_is_an_error_of_its_stream() {
         end.take(&frame(WINDOW_UPDATE, 0, 3, &[0, 0, 0, 1]))
             .unwrap();
         assert_eq!(end.resets().len(), 1, "{why}");
-        assert_eq!((end.goaway(), end.connection.errors()), (None, 1), "{why}");
+        assert_eq!(
+            (end.goaway(), end.connection.error_count()),
+            (None, 1),
+            "{why}"
+        );
     }
 }
 
@@ -617,18 +629,21 @@ fn malformed_trailers_and_content_are_errors_of_their_stream() {
         let [first, other] = end.requests()[..] else {
             panic!("{why}");
         };
-        let broken = end.connection.broken(first).unwrap();
+        let broken = end.connection.stream_break(first).unwrap();
         assert_eq!(broken.cause, Cause::Local, "{why}");
         assert!(end.events.contains(&Event::Broken(first)));
-        assert_eq!(end.connection.broken(other), None);
+        assert_eq!(end.connection.stream_break(other), None);
         assert_eq!(
             end.connection.send_head(other, 200, &Fields::new(), true),
             Ok(())
         );
         // All of the window comes back.
-        end.connection.release(first, None);
-        end.connection.release(other, None);
-        assert_eq!((end.connection.unread(), end.connection.streams()), (0, 0));
+        end.connection.release_stream(first, None);
+        end.connection.release_stream(other, None);
+        assert_eq!(
+            (end.connection.unread_bytes(), end.connection.stream_count()),
+            (0, 0)
+        );
     }
 }
 
@@ -699,7 +714,7 @@ fn a_malformed_response_is_an_error_of_its_stream() {
         let good = end.ask(b"/good", false);
         assert_eq!(end.take(&frames), Ok(()), "{why}");
         assert_eq!(end.resets(), [(1, Reason::PROTOCOL_ERROR)], "{why}");
-        let broken = end.connection.broken(bad).unwrap();
+        let broken = end.connection.stream_break(bad).unwrap();
         assert_eq!(
             (broken.cause, broken.unprocessed),
             (Cause::Local, false),
@@ -731,7 +746,10 @@ fn responses_without_content_have_any_length() {
             path: b"/",
             protocol: None,
         };
-        let key = end.connection.open(opening, &Fields::new(), true).unwrap();
+        let key = end
+            .connection
+            .open_request(opening, &Fields::new(), true)
+            .unwrap();
         end.take(&head(1, true, &[(b":status", b"103"), (b"link", b"x")])[..0])
             .unwrap();
         end.take(&head(1, false, &[(b":status", b"103"), (b"link", b"x")]))
@@ -741,7 +759,7 @@ fn responses_without_content_have_any_length() {
         assert_eq!(end.connection.take_head(key).unwrap().status(), 103);
         assert!(end.connection.take_head(key).unwrap().status() > 103);
         assert!(end.connection.has_no_body(key));
-        end.connection.release(key, None);
+        end.connection.release_stream(key, None);
         end.look();
         assert_eq!(end.resets(), [], "it has ended in order");
     }
@@ -915,18 +933,18 @@ fn frames_for_streams_that_have_ended_are_refused() {
         end.connection
             .send_head(key, 200, &Fields::new(), true)
             .unwrap();
-        end.connection.release(key, None);
+        end.connection.release_stream(key, None);
         assert_eq!(end.take(&frames), Err(Reason::STREAM_CLOSED.into()));
         let mut end = End::server();
         end.take(&head(1, false, &GET)).unwrap();
         let key = end.requests()[0];
         end.take(&frame(RST_STREAM, 0, 1, &[0, 0, 0, 8])).unwrap();
-        assert_eq!(end.connection.broken(key).unwrap().cause, Cause::Peer);
+        assert_eq!(end.connection.stream_break(key).unwrap().cause, Cause::Peer);
         // Before somebody has seen it, and after.
         end.take(&frames).unwrap();
         assert_eq!(end.resets(), [(1, Reason::STREAM_CLOSED)]);
-        assert_eq!(end.connection.broken(key).unwrap().cause, Cause::Peer);
-        end.connection.release(key, None);
+        assert_eq!(end.connection.stream_break(key).unwrap().cause, Cause::Peer);
+        end.connection.release_stream(key, None);
         end.take(&frames).unwrap();
         assert_eq!(
             end.resets(),
@@ -937,7 +955,7 @@ fn frames_for_streams_that_have_ended_are_refused() {
         end.take(&head(1, false, &GET)).unwrap();
         end.take(&frame(RST_STREAM, 0, 1, &[0, 0, 0, 8])).unwrap();
         let key = end.requests()[0];
-        end.connection.release(key, None);
+        end.connection.release_stream(key, None);
         end.take(&frames).unwrap();
         assert_eq!(end.resets(), [(1, Reason::STREAM_CLOSED)]);
     }
@@ -1024,7 +1042,7 @@ fn floods_end_the_connection() {
         assert_eq!(result, Err(Failure::of_flood(flood)), "{why}");
         assert_eq!(end.goaway(), Some(Reason::ENHANCE_YOUR_CALM), "{why}");
         assert!(end.frames.len() < 2 * BURST as usize, "{why}");
-        assert!(end.connection.streams() <= CONFIG.max_streams as usize);
+        assert!(end.connection.stream_count() <= CONFIG.max_streams as usize);
     }
 }
 
@@ -1114,7 +1132,7 @@ fn streams_that_are_given_up_one_by_one_are_a_flood_too() {
             break;
         }
         let key = *end.requests().last().unwrap();
-        end.connection.release(key, None);
+        end.connection.release_stream(key, None);
     }
     let (n, failure) = failed.unwrap();
     assert_eq!(failure, Failure::of_flood(Flood::Resets));
@@ -1133,7 +1151,7 @@ fn streams_that_are_given_up_one_by_one_are_a_flood_too() {
                 .send_head(key, 204, &Fields::new(), true)
                 .unwrap();
         }
-        end.connection.release(key, None);
+        end.connection.release_stream(key, None);
         end.look();
     }
 }
@@ -1154,7 +1172,10 @@ fn more_streams_than_allowed_are_refused_and_large_heads_answered() {
     let (answer, payload) = &end.frames[0];
     assert_eq!((answer.kind, answer.stream), (HEADERS, 1));
     // `:status` with three digits, of which the code has 16 bits.
-    assert!(answer.has(END_STREAM) && payload[0] == 0x08, "{payload:x?}");
+    assert!(
+        answer.has_flag(END_STREAM) && payload[0] == 0x08,
+        "{payload:x?}"
+    );
     end.take(&head(3, true, &GET)).unwrap();
     assert_eq!(end.requests().len(), 1);
 }
@@ -1180,7 +1201,7 @@ fn who_reads_slowly_holds_up_himself() {
             panic!();
         };
         assert_eq!(data.len(), part.len());
-        end.connection.consume(quick, part.len());
+        end.connection.consume_body(quick, part.len());
         end.look();
     }
     let windows = |stream: u32| -> u64 {
@@ -1193,12 +1214,12 @@ fn who_reads_slowly_holds_up_himself() {
     assert_eq!(windows(1), 0);
     let sent = 1000 * 16_384;
     assert!((sent - 65_536..=sent).contains(&windows(3)));
-    assert_eq!(end.connection.unread(), 4 * part.len());
+    assert_eq!(end.connection.unread_bytes(), 4 * part.len());
     end.take(&frame(DATA, 0, 1, b"x")).unwrap();
     assert_eq!(end.resets(), [(1, Reason::FLOW_CONTROL_ERROR)]);
     // Content that will not be read any more is room for other streams.
-    end.connection.release(slow, None);
-    assert_eq!(end.connection.unread(), 0);
+    end.connection.release_stream(slow, None);
+    assert_eq!(end.connection.unread_bytes(), 0);
 }
 
 #[test]
@@ -1214,7 +1235,7 @@ fn room_is_offered_when_others_fill_what_was_known() {
     let quick = end.requests()[0];
     end.take(&frame(DATA, 0, 1, &[b'x'; 16_000])).unwrap();
     end.take(&frame(DATA, 0, 1, &[b'x'; 16_000])).unwrap();
-    end.connection.consume(quick, 32_000);
+    end.connection.consume_body(quick, 32_000);
     end.look();
     assert_eq!(end.frames.len(), 0, "it knows of more than half");
     // All that it knows of goes to a stream that nobody reads.
@@ -1293,7 +1314,7 @@ fn content_goes_as_far_as_windows_allow_and_in_turns() {
     }
     for _ in 0..100 {
         end.events.clear();
-        assert!(end.connection.output().len() < 50_000);
+        assert!(end.connection.pending_output().len() < 50_000);
         end.look();
         for event in end.events.clone() {
             if let Event::Writable(key) = event {
@@ -1311,13 +1332,13 @@ fn a_tail_waits_for_room_after_the_stream_is_released() {
     let (mut end, key) = End::answering(10, 503);
     let text = bytes::Bytes::from(vec![b'x'; 100]);
     end.connection.send_tail(key, text).unwrap();
-    end.connection.release(key, None);
+    end.connection.release_stream(key, None);
     end.look();
-    assert_eq!((end.data(1), end.connection.streams()), (10, 1));
+    assert_eq!((end.data(1), end.connection.stream_count()), (10, 1));
     end.take(&frame(WINDOW_UPDATE, 0, 1, &[0, 0, 1, 0]))
         .unwrap();
     end.look();
-    assert_eq!((end.data(1), end.connection.streams()), (100, 0));
+    assert_eq!((end.data(1), end.connection.stream_count()), (100, 0));
     assert_eq!(end.resets(), []);
 }
 
@@ -1352,7 +1373,7 @@ fn an_orderly_end_lets_streams_end() {
         end.connection
             .send_head(key, 204, &Fields::new(), true)
             .unwrap();
-        end.connection.release(key, None);
+        end.connection.release_stream(key, None);
     }
     assert!(end.connection.is_done());
 }
@@ -1364,7 +1385,7 @@ fn a_client_knows_what_the_server_has_not_processed() {
     end.take(&frame(RST_STREAM, 0, 1, &[0, 0, 0, 7])).unwrap();
     end.take(&frame(GOAWAY, 0, 0, &[0, 0, 0, 3, 0, 0, 0, 0]))
         .unwrap();
-    let unprocessed = |end: &End, key| end.connection.broken(key).map(|end| end.unprocessed);
+    let unprocessed = |end: &End, key| end.connection.stream_break(key).map(|end| end.unprocessed);
     assert_eq!(unprocessed(&end, one), Some(true));
     assert_eq!(unprocessed(&end, two), None);
     assert_eq!(unprocessed(&end, three), Some(true));
@@ -1375,11 +1396,11 @@ fn a_client_knows_what_the_server_has_not_processed() {
         path: b"/",
         protocol: None,
     };
-    let opened = end.connection.open(opening, &Fields::new(), true);
+    let opened = end.connection.open_request(opening, &Fields::new(), true);
     assert_eq!(opened, Err(NotOpened::Closing));
     end.take(&head(3, true, &OK)).unwrap();
     for key in [one, two, three] {
-        end.connection.release(key, None);
+        end.connection.release_stream(key, None);
     }
     assert!(end.connection.is_done());
 }
@@ -1397,7 +1418,7 @@ fn a_client_opens_as_many_streams_as_it_may() {
         path: b"/chat",
         protocol: Some(b"websocket"),
     };
-    let opened = end.connection.open(opening, &Fields::new(), false);
+    let opened = end.connection.open_request(opening, &Fields::new(), false);
     assert_eq!(opened, Err(NotOpened::Full));
     assert!(!end.connection.peer_connects());
     end.take(&frame(SETTINGS, 0, 0, &[0, 8, 0, 0, 0, 1]))
@@ -1405,11 +1426,15 @@ fn a_client_opens_as_many_streams_as_it_may() {
     assert!(end.connection.peer_connects());
     end.take(&head(1, true, &OK)).unwrap();
     end.events.clear();
-    end.connection.release(key, None);
+    end.connection.release_stream(key, None);
     end.look();
     assert_eq!(end.events, [Event::Settled]);
-    assert!(end.connection.open(opening, &Fields::new(), false).is_ok());
-    end.connection.ping();
+    assert!(
+        end.connection
+            .open_request(opening, &Fields::new(), false)
+            .is_ok()
+    );
+    end.connection.send_ping();
     end.look();
     let (_, payload) = end.frames.last().unwrap().clone();
     end.take(&frame(PING, ACK, 0, &payload)).unwrap();
@@ -1430,7 +1455,10 @@ fn a_head_beyond_a_frame_is_continued() {
         path: b"/",
         protocol: None,
     };
-    client.connection.open(opening, &fields, true).unwrap();
+    client
+        .connection
+        .open_request(opening, &fields, true)
+        .unwrap();
     client.look();
     assert!(client.frames.len() > 2);
     let mut server = End::server_of(Config {
@@ -1477,7 +1505,9 @@ impl Pair {
     }
 
     fn ask(&mut self) -> Key {
-        let opened = self.client.open(opening(b"/"), &Fields::new(), true);
+        let opened = self
+            .client
+            .open_request(opening(b"/"), &Fields::new(), true);
         opened.unwrap()
     }
 
@@ -1487,10 +1517,10 @@ impl Pair {
             true => (&mut self.server, &mut self.client),
             false => (&mut self.client, &mut self.server),
         };
-        let part = from.output();
+        let part = from.pending_output();
         let part = part[..bytes.min(part.len())].to_vec();
         from.consume_output(part.len());
-        assert_eq!(to.receive(&part, Duration::ZERO), Ok(()));
+        assert_eq!(to.receive_bytes(&part, Duration::ZERO), Ok(()));
         assert!(from.is_balanced() && to.is_balanced());
         !part.is_empty()
     }
@@ -1523,7 +1553,7 @@ impl Pair {
             }
             if self.unsent[at].1 == 0 {
                 self.unsent.remove(at);
-                self.server.release(key, None);
+                self.server.release_stream(key, None);
             }
         }
     }
@@ -1549,7 +1579,7 @@ impl Pair {
         match self.client.read(key) {
             Next::Data(data) => {
                 let n = bytes.min(data.len());
-                self.client.consume(key, n);
+                self.client.consume_body(key, n);
                 read.0 += n;
                 self.readable.push(key);
             }
@@ -1622,7 +1652,7 @@ proptest! {
             for id in 1..8 {
                 // A stream that was reset is forgotten sooner if it was not reported.
                 if let Some(key) = end.connection.streams.find(id)
-                    && end.connection.broken(key).is_none()
+                    && end.connection.stream_break(key).is_none()
                 {
                     let data = match end.connection.read(key) {
                         Next::Data(data) => data.to_vec(),

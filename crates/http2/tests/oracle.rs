@@ -138,7 +138,7 @@ impl Half {
                 Next::End => break,
                 Next::Broken(end) => panic!("{end:?}"),
             };
-            connection.consume(key, n);
+            connection.consume_body(key, n);
         }
         self.trailers = connection.take_trailers(key);
         self.ended = true;
@@ -172,7 +172,7 @@ async fn drive(
                 }
                 shared
                     .connection
-                    .receive(space.filled(), Duration::ZERO)
+                    .receive_bytes(space.filled(), Duration::ZERO)
                     .unwrap();
                 moved = true;
             }
@@ -180,7 +180,7 @@ async fn drive(
                 on_event(shared, event);
                 moved = true;
             }
-            let output = shared.connection.output();
+            let output = shared.connection.pending_output();
             if !output.is_empty()
                 && let Poll::Ready(sent) = Pin::new(&mut io).poll_write(cx, output)
             {
@@ -278,7 +278,7 @@ fn echo(shared: &mut Shared, event: Event) {
     }
     half.write(&mut shared.connection, key);
     if half.ended && half.out.is_none() {
-        shared.connection.release(key, None);
+        shared.connection.release_stream(key, None);
     } else {
         shared.halves.insert(key, half);
     }
@@ -329,8 +329,8 @@ proptest! {
                     reading.await.unwrap();
                 }
             }
-            assert_eq!(shared.borrow().connection.streams(), 0);
-            assert_eq!(shared.borrow().connection.unread(), 0);
+            assert_eq!(shared.borrow().connection.stream_count(), 0);
+            assert_eq!(shared.borrow().connection.unread_bytes(), 0);
         });
     }
 
@@ -383,7 +383,7 @@ proptest! {
                         protocol: None,
                     };
                     let fields = fields_of(&message.fields);
-                    match shared.connection.open(opening, &fields, false) {
+                    match shared.connection.open_request(opening, &fields, false) {
                         Ok(key) => {
                             let mut half = Half {
                                 out: Some(message.clone()),
@@ -414,7 +414,7 @@ proptest! {
                         assert!(half.body == message.body);
                         let trailers = half.trailers.map_or_else(Vec::new, |head| listed(&head.fields));
                         assert_eq!(trailers, sorted(message.trailers));
-                        shared.connection.release(key, None);
+                        shared.connection.release_stream(key, None);
                     }
                 }
                 if todo.is_empty() && asked.is_empty()
@@ -424,7 +424,7 @@ proptest! {
                 }
             }));
             done.await.unwrap();
-            assert_eq!(shared.borrow().connection.unread(), 0);
+            assert_eq!(shared.borrow().connection.unread_bytes(), 0);
         });
     }
 }

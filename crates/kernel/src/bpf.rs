@@ -75,7 +75,7 @@ const AGENT: &str = "`evenkeel agent` reports the load of any machine";
 const NOWHERE: u32 = u32::MAX;
 
 /// Says why something about BPF failed.
-pub fn failure(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> BpfError {
+pub fn failed_to(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> BpfError {
     move |error| {
         // The whole chain, in one line.
         let text = format!("{error:#}");
@@ -90,7 +90,7 @@ pub fn failure(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> BpfError 
 }
 
 /// Opens an object of programs.
-pub fn open(object: &[u8]) -> Result<OpenObject, BpfError> {
+pub fn open_programs(object: &[u8]) -> Result<OpenObject, BpfError> {
     // libbpf writes to standard error otherwise, and what it says is in its errors, too.
     libbpf_rs::set_print(Some((PrintLevel::Debug, |level, text| {
         let text = text.trim_end();
@@ -102,7 +102,7 @@ pub fn open(object: &[u8]) -> Result<OpenObject, BpfError> {
     fs::metadata(BTF).map_err(BpfError::NoBtf)?;
     ObjectBuilder::default()
         .open_memory(object)
-        .map_err(failure("open BPF programs"))
+        .map_err(failed_to("open BPF programs"))
 }
 
 /// Loads programs that read the kernel's data. `open` opens them; they look at `cgroups` targets
@@ -111,30 +111,34 @@ pub fn open(object: &[u8]) -> Result<OpenObject, BpfError> {
 /// Reading is several times faster where a program may tell the verifier what lies at an address
 /// (`bpf_rdonly_cast`, since Linux 6.2). Where the kernel has that but refuses to use it so, they
 /// are loaded without.
-pub fn load(
+pub fn load_programs(
     open: impl Fn() -> Result<OpenObject, BpfError>,
     cgroups: usize,
 ) -> Result<Result<Object, libbpf_rs::Error>, BpfError> {
-    if casts() {
+    if has_rdonly_cast() {
         let mut object = open()?;
-        tell(&mut object, true, cgroups)?;
+        configure_programs(&mut object, true, cgroups)?;
         match object.load() {
             Ok(object) => return Ok(Ok(object)),
             Err(error) => tracing::debug!("without direct reads of kernel data: {error:#}"),
         }
     }
     let mut object = open()?;
-    tell(&mut object, false, cgroups)?;
+    configure_programs(&mut object, false, cgroups)?;
     Ok(object.load())
 }
 
 /// Returns true if this kernel has `bpf_rdonly_cast`.
-pub fn casts() -> bool {
+pub fn has_rdonly_cast() -> bool {
     Btf::from_vmlinux().is_ok_and(|btf| btf.type_by_name::<Func<'_>>("bpf_rdonly_cast").is_some())
 }
 
 /// `struct evk_told`: what programs are told before they are loaded.
-pub fn tell(object: &mut OpenObject, direct: bool, cgroups: usize) -> Result<(), BpfError> {
+pub fn configure_programs(
+    object: &mut OpenObject,
+    direct: bool,
+    cgroups: usize,
+) -> Result<(), BpfError> {
     let mut maps = object.maps_mut();
     let told = maps.find(|map| map.name().to_string_lossy().ends_with(".rodata"));
     let mut told = told.ok_or(BpfError::Lost("a map is missing"))?;
@@ -151,12 +155,12 @@ pub fn tell(object: &mut OpenObject, direct: bool, cgroups: usize) -> Result<(),
 /// `evk_discover`.
 pub fn discover(object: &Object, epoch: u64) -> Result<(), BpfError> {
     let facts = facts(epoch)?;
-    update(object, "evk_facts", &0u32.to_ne_bytes(), &facts)?;
-    found(run(object, "evk_discover", None)?)
+    update_map(object, "evk_facts", &0u32.to_ne_bytes(), &facts)?;
+    check_found(run(object, "evk_discover", None)?)
 }
 
 /// Translates the result of a program that looks for something: `enum evk_found`.
-pub fn found(result: i32) -> Result<(), BpfError> {
+pub fn check_found(result: i32) -> Result<(), BpfError> {
     Err(BpfError::Lost(match result {
         0 => return Ok(()),
         2 => "it has no task groups (CONFIG_FAIR_GROUP_SCHED)",
@@ -180,26 +184,26 @@ pub fn run(object: &Object, name: &str, context: Option<&mut [u8]>) -> Result<i3
     };
     let output = program
         .test_run(input)
-        .map_err(failure("run a BPF program"))?;
+        .map_err(failed_to("run a BPF program"))?;
     Ok(output.return_value.cast_signed())
 }
 
 /// Writes an element of a map.
-pub fn update(object: &Object, map: &str, key: &[u8], value: &[u8]) -> Result<(), BpfError> {
+pub fn update_map(object: &Object, map: &str, key: &[u8], value: &[u8]) -> Result<(), BpfError> {
     let found = object.maps().find(|found| found.name() == map);
     found
         .ok_or(BpfError::Lost("a map is missing"))?
         .update(key, value, MapFlags::ANY)
-        .map_err(failure("write a BPF map"))
+        .map_err(failed_to("write a BPF map"))
 }
 
 /// `struct evk_facts`, as far as the loader knows them.
 fn facts(epoch: u64) -> Result<[u8; 184], BpfError> {
-    let cpus = libbpf_rs::num_possible_cpus().map_err(failure("count CPUs"))?;
+    let cpus = libbpf_rs::num_possible_cpus().map_err(failed_to("count CPUs"))?;
     if cpus == 0 || cpus > MAX_CPUS {
         return Err(BpfError::Cpus(cpus));
     }
-    let btf = Btf::from_vmlinux().map_err(failure("read the BTF of the kernel"))?;
+    let btf = Btf::from_vmlinux().map_err(failed_to("read the BTF of the kernel"))?;
     let section: DataSec<'_> = btf
         .type_by_name(".data..percpu")
         .ok_or_else(|| BpfError::Btf("per-CPU variables".into()))?;

@@ -27,16 +27,16 @@ impl Host {
     pub const ANY: Host = Host(0);
 
     /// A back-end by its name. An address in text is [that address](Host::at).
-    pub fn named(name: &str) -> Self {
+    pub fn from_name(name: &str) -> Self {
         match name.parse() {
-            Ok(address) => Host::at(address),
+            Ok(address) => Host::from_address(address),
             Err(_) => Host::digest(name),
         }
     }
 
     /// A back-end by an address at which it is reached. All loopback addresses are one:
     /// nobody is on the path to them.
-    pub fn at(address: IpAddr) -> Self {
+    pub fn from_address(address: IpAddr) -> Self {
         match address.to_canonical() {
             address if address.is_loopback() => Host::digest("localhost"),
             address => Host::digest(&address.to_string()),
@@ -81,10 +81,10 @@ pub enum OwnError {
 /// # Errors
 ///
 /// None is given, and the addresses are not to be had.
-pub fn own(names: &[String]) -> Result<Vec<Host>, OwnError> {
+pub fn list_own_hosts(names: &[String]) -> Result<Vec<Host>, OwnError> {
     let hosts: BTreeSet<Host> = match names {
-        [] => addresses()?.into_iter().map(Host::at).collect(),
-        names => names.iter().map(|name| Host::named(name)).collect(),
+        [] => addresses()?.into_iter().map(Host::from_address).collect(),
+        names => names.iter().map(|name| Host::from_name(name)).collect(),
     };
     match hosts.len() {
         0..=MAX_HOSTS => Ok(hosts.into_iter().collect()),
@@ -115,24 +115,30 @@ mod tests {
 
     #[test]
     fn an_address_is_the_same_host_however_it_is_written() {
-        let at = |text: &str| Host::at(text.parse().unwrap());
-        assert_eq!(Host::named("10.0.0.1"), at("::ffff:10.0.0.1"));
-        assert_eq!(Host::named("2001:DB8:0::1"), at("2001:db8::1"));
-        assert_eq!(Host::named("127.0.0.9"), Host::named("::1"));
-        assert_eq!(Host::named("localhost"), at("127.0.0.1"));
-        assert_ne!(Host::named("web-1"), Host::named("web-2"));
-        assert_ne!(Host::named(""), Host::ANY);
+        let at = |text: &str| Host::from_address(text.parse().unwrap());
+        assert_eq!(Host::from_name("10.0.0.1"), at("::ffff:10.0.0.1"));
+        assert_eq!(Host::from_name("2001:DB8:0::1"), at("2001:db8::1"));
+        assert_eq!(Host::from_name("127.0.0.9"), Host::from_name("::1"));
+        assert_eq!(Host::from_name("localhost"), at("127.0.0.1"));
+        assert_ne!(Host::from_name("web-1"), Host::from_name("web-2"));
+        assert_ne!(Host::from_name(""), Host::ANY);
     }
 
     #[test]
     fn names_take_the_place_of_addresses() {
         let own = |names: &[&str]| {
             let names: Vec<String> = names.iter().map(|name| (*name).to_owned()).collect();
-            super::own(&names)
+            super::list_own_hosts(&names)
         };
-        assert!(own(&[]).unwrap().contains(&Host::named("127.0.0.1")));
-        assert_eq!(own(&["web-1", "web-1"]).unwrap(), [Host::named("web-1")]);
+        assert!(own(&[]).unwrap().contains(&Host::from_name("127.0.0.1")));
+        assert_eq!(
+            own(&["web-1", "web-1"]).unwrap(),
+            [Host::from_name("web-1")]
+        );
         let many: Vec<String> = (0..=MAX_HOSTS).map(|at| format!("web-{at}")).collect();
-        assert!(matches!(super::own(&many), Err(OwnError::TooMany)));
+        assert!(matches!(
+            super::list_own_hosts(&many),
+            Err(OwnError::TooMany)
+        ));
     }
 }

@@ -67,9 +67,9 @@ pub struct Loads {
 impl Loads {
     /// The loads since the last record. Without one, or after a restart, those that need a
     /// difference are missing.
-    pub fn since(before: Option<&Before>, record: &Record<'_>) -> Self {
+    pub fn since_last(before: Option<&Before>, record: &Record<'_>) -> Self {
         let base = &record.base;
-        let has = |part| base.available.has(part);
+        let has = |part| base.available.has_all(part);
         let capacity = f64::from(base.capacity) / 1e3;
         let before = before.filter(|before| before.epoch == base.epoch);
         let elapsed = before

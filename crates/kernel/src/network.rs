@@ -29,7 +29,7 @@ impl Network {
 
     /// Returns true if `address` is in this network. An IPv4 address in the form of IPv6 counts as
     /// IPv4.
-    pub fn holds(&self, address: IpAddr) -> bool {
+    pub fn contains_address(&self, address: IpAddr) -> bool {
         match (self.address, address.to_canonical()) {
             (IpAddr::V4(own), IpAddr::V4(other)) => {
                 let differ = u32::from(own) ^ u32::from(other);
@@ -113,7 +113,7 @@ mod tests {
 
     fn holds(network: &str, address: &str) -> bool {
         let network: Network = network.parse().unwrap();
-        network.holds(address.parse().unwrap())
+        network.contains_address(address.parse().unwrap())
     }
 
     #[test]

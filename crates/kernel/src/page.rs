@@ -77,12 +77,12 @@ impl Follower {
     /// # Errors
     ///
     /// It holds no record, or one that is torn each time.
-    pub fn follow<'a>(
+    pub fn read_record<'a>(
         &mut self,
         page: &Mapping,
         buffer: &'a mut Vec<u8>,
     ) -> Result<Record<'a>, BadRecord> {
-        buffer.resize(page.used(), 0);
+        buffer.resize(page.used_length(), 0);
         for _ in 1..COPIES {
             page.copy(buffer);
             let mut next = *self;
@@ -201,7 +201,7 @@ impl Mapping {
     }
 
     /// Bytes that the record in it needs: as many as it says that it has CPUs.
-    pub fn used(&self) -> usize {
+    pub fn used_length(&self) -> usize {
         let mut base = [0; BASE];
         self.copy(&mut base);
         let cpus = u32::from_le_bytes([base[40], base[41], base[42], base[43]]) as usize;

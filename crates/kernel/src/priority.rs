@@ -116,7 +116,7 @@ fn remove_left(top: &Path) {
 }
 
 /// Puts the calling thread, and those that it starts, into the class SCHED_FIFO.
-pub fn fifo(priority: u8) -> Result<(), PriorityError> {
+pub fn set_fifo_class(priority: u8) -> Result<(), PriorityError> {
     let parameters = libc::sched_param {
         sched_priority: priority.into(),
     };
@@ -131,7 +131,7 @@ pub fn fifo(priority: u8) -> Result<(), PriorityError> {
 }
 
 /// Gives the calling thread, and those that it starts, a nice value from -20 to 19.
-pub fn nice(value: i8) -> Result<(), PriorityError> {
+pub fn set_nice_value(value: i8) -> Result<(), PriorityError> {
     rustix::process::setpriority_process(None, value.into())
         .map_err(|error| PriorityError::Nice(value, error.into()))
 }

@@ -220,14 +220,14 @@ pub struct Answer<'a> {
 impl<'a> Answer<'a> {
     /// The reader and the number of the query that a datagram claims to answer, of which
     /// nothing is checked yet: to find the key.
-    pub fn claims(datagram: &[u8]) -> Option<(u64, u64)> {
+    pub fn claimed_ids(datagram: &[u8]) -> Option<(u64, u64)> {
         let (query, ..) = parse(datagram, 2).ok()?;
         Some((query.reader, query.number))
     }
 
     /// The reader that a datagram names if it is one of this protocol, of which nothing is checked:
     /// for a guess that costs next to nothing.
-    pub fn reader(datagram: &[u8]) -> Option<u64> {
+    pub fn claimed_reader(datagram: &[u8]) -> Option<u64> {
         let reader = datagram.get(READER..READER + 8)?;
         reader.try_into().map(u64::from_le_bytes).ok()
     }

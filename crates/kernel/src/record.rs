@@ -129,12 +129,12 @@ impl Available {
     pub const BLOCKED: Available = Available(1 << 12);
 
     /// Returns true if all parts of `other` are among these.
-    pub const fn has(self, other: Available) -> bool {
+    pub const fn has_all(self, other: Available) -> bool {
         self.0 & other.0 == other.0
     }
 
     /// Returns these parts together with `other`.
-    pub const fn with(self, other: Available) -> Available {
+    pub const fn with_parts(self, other: Available) -> Available {
         Available(self.0 | other.0)
     }
 }
@@ -672,7 +672,7 @@ impl From<&Record<'_>> for Whole {
 
 impl Whole {
     /// Bytes of a copy with everything.
-    pub fn length(&self) -> usize {
+    pub fn copy_length(&self) -> usize {
         CPUS + self.cpus.len().min(MAX_CPUS) * CPU
     }
 

@@ -99,7 +99,7 @@ pub struct Counters([u64; Verdict::ALL.len()]);
 
 impl Counters {
     /// Returns the number of times that `verdict` was given.
-    pub fn of(&self, verdict: Verdict) -> u64 {
+    pub fn count_of(&self, verdict: Verdict) -> u64 {
         self.0[verdict as usize]
     }
 
@@ -144,7 +144,7 @@ impl Responder {
     /// Makes an answer of a query in place, if it is one that gets an answer. `now` is a
     /// monotonic time; `record` gives the record of a target, or says
     /// why there is none: [`Verdict::Target`] or [`Verdict::Gone`].
-    pub fn answer<'r>(
+    pub fn answer_query<'r>(
         &mut self,
         from: IpAddr,
         datagram: &mut [u8],
@@ -164,7 +164,12 @@ impl Responder {
         now: Duration,
         record: impl FnOnce(u16) -> Result<&'r Whole, Verdict>,
     ) -> Verdict {
-        if !self.settings.allow.iter().any(|allow| allow.holds(from)) {
+        if !self
+            .settings
+            .allow
+            .iter()
+            .any(|allow| allow.contains_address(from))
+        {
             return Verdict::NotAllowed;
         }
         let (query, key) = match Query::parse(datagram, &self.settings.keys) {
@@ -188,7 +193,7 @@ impl Responder {
         }
         match record(query.target) {
             Ok(record) => {
-                fill(&query, key, datagram, record);
+                fill_answer(&query, key, datagram, record);
                 Verdict::Answered
             }
             Err(verdict) => verdict,
@@ -229,7 +234,7 @@ fn too_many(
 }
 
 /// Makes an answer of a query that was checked, from a record of its target.
-pub fn fill(query: &Query, key: &Key, datagram: &mut [u8], record: &Whole) {
+pub fn fill_answer(query: &Query, key: &Key, datagram: &mut [u8], record: &Whole) {
     if let Some(place) = datagram.get_mut(ENVELOPE..) {
         record.copy(query.first_cpu, place);
     }

@@ -222,7 +222,7 @@ impl Server {
         // Before anybody can read them.
         self.pages.iter_mut().for_each(|page| page.write(first));
         let allow = self.options.allow.clone();
-        let allowed = move |source| allow.iter().any(|network| network.holds(source));
+        let allowed = move |source| allow.iter().any(|network| network.contains_address(source));
         let mut server = rdma::Server::bind(at, memory, Limits::default(), allowed)?;
         let at = SocketAddr::new(at.ip(), server.port());
         self.listening
@@ -251,7 +251,7 @@ impl Server {
         let settings = respond::Settings {
             keys: self.options.keys.clone(),
             allow: self.options.allow.clone(),
-            hosts: host::own(&self.options.hosts)?,
+            hosts: host::list_own_hosts(&self.options.hosts)?,
             rate: self.options.rate,
         };
         self.responder = Some((socket, Responder::new(settings)));
@@ -318,7 +318,7 @@ impl Server {
                         said.say(responder);
                         if options.hosts.is_empty() && looked.elapsed() >= ADDRESSES {
                             looked = Instant::now();
-                            match host::own(&[]) {
+                            match host::list_own_hosts(&[]) {
                                 Ok(hosts) => responder.set_hosts(hosts),
                                 Err(error) => warn!(%error, "it keeps using the previous addresses"),
                             }
@@ -334,9 +334,9 @@ impl Server {
                     if fresh {
                         records.forget();
                     }
-                    let taken = batch.turn(socket.get_ref(), |from, datagram| {
+                    let taken = batch.answer_waiting(socket.get_ref(), |from, datagram| {
                         let (from, records) = (from.ip(), &mut *records);
-                        let verdict = responder.answer(from, datagram, now, move |target| {
+                        let verdict = responder.answer_query(from, datagram, now, move |target| {
                             if fresh {
                                 records.renewed(target)
                             } else {
@@ -599,7 +599,7 @@ mod kernel {
 
         pub(super) fn make(&mut self) -> Result<Whole, String> {
             let page = self.page.mapping();
-            let record = self.follower.follow(page, &mut self.buffer);
+            let record = self.follower.read_record(page, &mut self.buffer);
             record
                 .map(|record| Whole::from(&record))
                 .map_err(|error| format!("the kernel's load page: {error}"))

@@ -153,7 +153,7 @@ impl Contradiction {
 
 impl Claim {
     /// Judges the values of several runs. See [`Rule`] and [`Verdict`].
-    pub fn judge(&self, values: &[f64]) -> Verdict {
+    pub fn judge_values(&self, values: &[f64]) -> Verdict {
         if values.is_empty() || values.iter().any(|value| !value.is_finite()) {
             return Verdict::CannotBeTold;
         }
@@ -171,7 +171,7 @@ impl Claim {
     /// Judges by the 95 % confidence interval of the mean (Student's t). A single value has no interval and is
     /// judged alone, which only fits what does not differ between runs.
     fn judge_mean(&self, values: &[f64]) -> Verdict {
-        let mean = Mean::of(values);
+        let mean = Mean::of_values(values);
         let within = mean.within.unwrap_or(0.0);
         let (low, high) = (mean.mean - within, mean.mean + within);
         let (from, to) = self.rule.range();
@@ -387,7 +387,7 @@ pub(crate) mod tests {
                 better,
                 ..claim(rule)
             };
-            let judged = claim.judge(&near(value));
+            let judged = claim.judge_values(&near(value));
             assert_eq!(judged, wanted, "{rule:?} {better:?} {value}");
         }
         // A part of the interval is on either side of a limit.
@@ -402,7 +402,7 @@ pub(crate) mod tests {
             (Rule::Order(0.8), 0.9),
             (Rule::Excess(10.0), 5.0),
         ] {
-            let judged = claim(rule).judge(&wide(value, 0.05));
+            let judged = claim(rule).judge_values(&wide(value, 0.05));
             assert_eq!(judged, CannotBeTold, "{rule:?} {value}");
         }
     }
@@ -411,7 +411,7 @@ pub(crate) mod tests {
     fn the_whole_interval_decides() {
         // Their mean is 2, and the interval 4.48 wide.
         let wide = [1.0, 2.0, 3.0];
-        let judge = |rule: Rule| claim(rule).judge(&wide);
+        let judge = |rule: Rule| claim(rule).judge_values(&wide);
         assert_eq!(judge(Rule::AtMost(5.0)), Verdict::Holds);
         assert_eq!(judge(Rule::AtMost(2.5)), Verdict::CannotBeTold);
         assert_eq!(judge(Rule::AtMost(-1.0)), Verdict::DoesNot);
@@ -429,11 +429,11 @@ pub(crate) mod tests {
             better: Some(Side::Higher),
             ..claim(Rule::About(10.0))
         };
-        assert_eq!(about.judge(&wide(12.0, 0.5)), Verdict::Holds);
-        assert_eq!(about.judge(&wide(14.0, 0.5)), Verdict::Better);
-        assert_eq!(about.judge(&wide(8.0, 0.5)), Verdict::CannotBeTold);
+        assert_eq!(about.judge_values(&wide(12.0, 0.5)), Verdict::Holds);
+        assert_eq!(about.judge_values(&wide(14.0, 0.5)), Verdict::Better);
+        assert_eq!(about.judge_values(&wide(8.0, 0.5)), Verdict::CannotBeTold);
         let order = claim(Rule::Order(2.0));
-        assert_eq!(order.judge(&wide(2.2, 0.1)), Verdict::Holds);
+        assert_eq!(order.judge_values(&wide(2.2, 0.1)), Verdict::Holds);
     }
 
     #[test]
@@ -460,13 +460,18 @@ pub(crate) mod tests {
         ] {
             let values = draws(good, bad);
             assert_eq!(draw.count_draws(&values), good);
-            assert_eq!(draw.judge(&values), wanted, "{good} of {}", good + bad);
+            assert_eq!(
+                draw.judge_values(&values),
+                wanted,
+                "{good} of {}",
+                good + bad
+            );
         }
         // By its mean the claim would hold: few draws that are far off do not make it so.
         let mut values = draws(0, 30);
         values.extend([9.0; 10]);
         assert!(values.iter().sum::<f64>() / 40.0 > 2.0);
-        assert_eq!(draw.judge(&values), Verdict::CannotBeTold);
+        assert_eq!(draw.judge_values(&values), Verdict::CannotBeTold);
         let (low, high) = share_interval(20, 40);
         assert!(
             (low - 0.352).abs() < 1e-3 && (high - 0.648).abs() < 1e-3,
@@ -486,16 +491,19 @@ pub(crate) mod tests {
             ..claim(Rule::About(660.0))
         };
         let impossible = served(arithmetic(660.0));
-        assert_eq!(impossible.judge(&near(500.0)), Verdict::Contradicts);
-        assert_eq!(impossible.judge(&wide(528.0, 20.0)), Verdict::Contradicts);
+        assert_eq!(impossible.judge_values(&near(500.0)), Verdict::Contradicts);
+        assert_eq!(
+            impossible.judge_values(&wide(528.0, 20.0)),
+            Verdict::Contradicts
+        );
         // Measured is measured.
-        assert_eq!(impossible.judge(&near(660.0)), Verdict::Holds);
+        assert_eq!(impossible.judge_values(&near(660.0)), Verdict::Holds);
         // Arithmetic that excludes nothing excuses nothing.
         let possible = served(arithmetic(560.0));
-        assert_eq!(possible.judge(&near(500.0)), Verdict::DoesNot);
+        assert_eq!(possible.judge_values(&near(500.0)), Verdict::DoesNot);
         let excluded = served(Contradiction::Excludes("other".into()));
-        assert_eq!(excluded.judge(&near(500.0)), Verdict::Contradicts);
-        assert_eq!(excluded.judge(&[]), Verdict::CannotBeTold);
+        assert_eq!(excluded.judge_values(&near(500.0)), Verdict::Contradicts);
+        assert_eq!(excluded.judge_values(&[]), Verdict::CannotBeTold);
     }
 
     #[test]
@@ -527,7 +535,7 @@ pub(crate) mod tests {
     fn what_was_not_measured_cannot_be_told() {
         for values in [&[][..], &[f64::NAN], &[0.0, f64::INFINITY]] {
             assert_eq!(
-                claim(Rule::AtMost(1.0)).judge(values),
+                claim(Rule::AtMost(1.0)).judge_values(values),
                 Verdict::CannotBeTold
             );
         }

@@ -41,7 +41,7 @@ impl Csv {
     }
 
     /// The sum of the numbers in a cell, one for each web site, by key; only of rows that `is_meant`.
-    pub(crate) fn figures(
+    pub(crate) fn sum_by_key(
         &self,
         figure: &str,
         keys: &[&str],
@@ -102,7 +102,7 @@ fn cells(line: &str) -> Vec<String> {
 }
 
 /// A cell as a number; NaN if the cell is none.
-pub(crate) fn cell(row: &[String], column: usize) -> f64 {
+pub(crate) fn cell_number(row: &[String], column: usize) -> f64 {
     row.get(column)
         .and_then(|cell| cell.parse().ok())
         .unwrap_or(f64::NAN)
@@ -117,7 +117,7 @@ mod tests {
         let csv = Csv::parse("x,y,z\na,\"b, c\",1.5\n");
         assert_eq!(csv.head, ["x", "y", "z"]);
         assert_eq!(csv.rows, [["a", "b, c", "1.5"]]);
-        assert_eq!(cell(&csv.rows[0], 2), 1.5);
-        assert!(cell(&csv.rows[0], 1).is_nan() && cell(&csv.rows[0], 3).is_nan());
+        assert_eq!(cell_number(&csv.rows[0], 2), 1.5);
+        assert!(cell_number(&csv.rows[0], 1).is_nan() && cell_number(&csv.rows[0], 3).is_nan());
     }
 }

@@ -21,7 +21,7 @@ pub struct Findings {
 
 impl Findings {
     /// Notes down what the runs say of a claim.
-    pub fn measured(&mut self, claim: &'static str, values: Vec<f64>) {
+    pub fn add_measured(&mut self, claim: &'static str, values: Vec<f64>) {
         self.values.insert(claim, values);
     }
 }
@@ -70,12 +70,12 @@ impl From<f64> for Cell {
 
 impl From<&[f64]> for Cell {
     fn from(values: &[f64]) -> Self {
-        Cell::Mean(Mean::of(values))
+        Cell::Mean(Mean::of_values(values))
     }
 }
 
 /// A number with three digits that count.
-pub fn number(value: f64) -> String {
+pub fn format_number(value: f64) -> String {
     let size = value.abs();
     match size {
         _ if !value.is_finite() => "-".into(),
@@ -91,10 +91,10 @@ impl Cell {
     pub fn text(&self) -> String {
         match self {
             Cell::Text(text) => text.clone(),
-            Cell::Number(value) => number(*value),
+            Cell::Number(value) => format_number(*value),
             Cell::Mean(mean) => match mean.within {
-                Some(within) => format!("{} ± {}", number(mean.mean), number(within)),
-                None => number(mean.mean),
+                Some(within) => format!("{} ± {}", format_number(mean.mean), format_number(within)),
+                None => format_number(mean.mean),
             },
         }
     }
@@ -102,7 +102,7 @@ impl Cell {
 
 impl Table {
     /// Returns the table as Markdown.
-    pub fn markdown(&self) -> String {
+    pub fn to_markdown(&self) -> String {
         let mut text = format!("| {} |\n|", self.head.join(" | "));
         text += &"---|".repeat(self.head.len());
         for row in &self.rows {
@@ -113,7 +113,7 @@ impl Table {
     }
 
     /// Returns the table as CSV, with a column more for the spread of each column that has one.
-    pub fn csv(&self) -> String {
+    pub fn to_csv(&self) -> String {
         let spread = |column: usize| {
             let mut cells = self.rows.iter().filter_map(|row| row.get(column));
             cells.any(|cell| matches!(cell, Cell::Mean(_)))
@@ -185,10 +185,10 @@ mod tests {
             ],
         };
         assert_eq!(
-            table.markdown(),
+            table.to_markdown(),
             "| what, and how | ms |\n|---|---|\n| a | 2.00 ± 2.48 |\n| b | 1234 |\n"
         );
-        let csv = table.csv();
+        let csv = table.to_csv();
         let lines: Vec<&str> = csv.lines().collect();
         assert_eq!(lines[0], "\"what, and how\",ms,\"ms (95 % interval, +-)\"");
         assert!(lines[1].starts_with("a,2,2.48"), "{csv}");

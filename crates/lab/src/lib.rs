@@ -25,4 +25,4 @@ pub mod run;
 mod search_path;
 pub mod worlds;
 
-pub use programs::interrupt;
+pub use programs::end_on_signal;

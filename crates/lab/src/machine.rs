@@ -31,7 +31,7 @@ pub enum Need {
 
 /// Returns what a machine lacks for a run: a line for each thing, with what would do. A calibration
 /// takes about a second.
-pub fn lacks(needs: &[Need]) -> Vec<String> {
+pub fn missing_needs(needs: &[Need]) -> Vec<String> {
     needs.iter().filter_map(|need| lack(*need)).collect()
 }
 
@@ -55,7 +55,7 @@ fn lack(need: Need) -> Option<String> {
                     .into()
             })
         }
-        Need::Quiet(most) => too_busy(calibrate(), most),
+        Need::Quiet(most) => too_busy(measure_time_variation(), most),
     }
 }
 
@@ -106,7 +106,7 @@ const PIECE: Duration = Duration::from_millis(20);
 
 /// Coefficient of variation of the times that the same work takes, one piece after the other on
 /// all processors at once.
-pub fn calibrate() -> f64 {
+pub fn measure_time_variation() -> f64 {
     let work = |turns: u64| {
         let begun = Instant::now();
         let mut state = 1u64;
@@ -159,7 +159,7 @@ pub struct Origin {
 
 impl Origin {
     /// Returns the origin of results from this machine.
-    pub fn here(version: &str) -> Self {
+    pub fn of_this_machine(version: &str) -> Self {
         Origin {
             version: version.into(),
             commit: commit(),
@@ -231,7 +231,7 @@ mod tests {
             "{told}"
         );
         assert!((variation(&[1.0, 3.0]) - 0.5).abs() < 1e-12);
-        assert!(calibrate().is_finite());
+        assert!(measure_time_variation().is_finite());
     }
 
     #[test]
@@ -258,7 +258,7 @@ mod tests {
             Need::Program("sh", "dash"),
         ];
         assert_eq!(
-            lacks(&needs),
+            missing_needs(&needs),
             ["it needs evenkeel-none: install the package evenkeel-nothing"]
         );
     }

@@ -5,9 +5,9 @@ use std::fs;
 use std::path::Path;
 
 use crate::claim::{Claim, Contradiction, Mode, Verdict};
-use crate::findings::number;
+use crate::findings::format_number;
 use crate::paper::{By, Experiment, Paper};
-use crate::papers::all;
+use crate::papers::all_papers;
 use crate::record::{self, Judged, Record};
 
 /// Writes the page of a paper from all results that are in the folder, and the index.
@@ -191,7 +191,7 @@ fn section(paper: &Paper, experiment: &Experiment, mode: Mode, record: &Record) 
         record.origin.machine,
         record.seconds
     );
-    let claims = claims(experiment, record);
+    let claims = judged_claims(experiment, record);
     if !claims.is_empty() {
         text += "| claim | published | here | holds if | verdict |\n|---|---|---|---|---|\n";
         for (claim, judged) in &claims {
@@ -202,7 +202,7 @@ fn section(paper: &Paper, experiment: &Experiment, mode: Mode, record: &Record) 
                 Class::of(claim, mode).mark(),
                 claim.published,
                 claim.measured,
-                seen(judged, claim),
+                format_measured(judged, claim),
                 claim.rule_text(),
                 judged.verdict.text()
             );
@@ -248,7 +248,10 @@ fn section(paper: &Paper, experiment: &Experiment, mode: Mode, record: &Record) 
 }
 
 /// The claims that a run has judged, in the order of the experiment, and what became of them.
-pub fn claims<'e>(experiment: &'e Experiment, record: &'e Record) -> Vec<(&'e Claim, &'e Judged)> {
+pub fn judged_claims<'e>(
+    experiment: &'e Experiment,
+    record: &'e Record,
+) -> Vec<(&'e Claim, &'e Judged)> {
     let all = experiment.claims.iter();
     all.filter_map(|claim| Some((claim, record.claims.get(&claim.id)?)))
         .collect()
@@ -279,7 +282,7 @@ fn reason(experiment: &Experiment, claim: &Claim, judged: &Judged) -> String {
 }
 
 /// Measured values, in words.
-pub fn seen(judged: &Judged, claim: &Claim) -> String {
+pub fn format_measured(judged: &Judged, claim: &Claim) -> String {
     let unit = if claim.unit.is_empty() {
         String::new()
     } else {
@@ -287,8 +290,12 @@ pub fn seen(judged: &Judged, claim: &Claim) -> String {
     };
     let mean = match judged.mean() {
         Some(mean) => match mean.within {
-            Some(within) => format!("{} ± {}{unit}", number(mean.mean), number(within)),
-            None => format!("{}{unit}", number(mean.mean)),
+            Some(within) => format!(
+                "{} ± {}{unit}",
+                format_number(mean.mean),
+                format_number(within)
+            ),
+            None => format!("{}{unit}", format_number(mean.mean)),
         },
         None => return "not measured".into(),
     };
@@ -320,7 +327,7 @@ fn date(seconds: u64) -> String {
 }
 
 /// Returns how many rows of a paper are run, and how many there are.
-pub fn covered(paper: &Paper) -> (usize, usize) {
+pub fn count_covered_rows(paper: &Paper) -> (usize, usize) {
     let run = paper
         .rows
         .iter()
@@ -336,8 +343,8 @@ fn index(folder: &Path) -> String {
     text += JUDGING;
     text += "\n\n| paper | figures and tables repeated |\n|---|---|\n";
     let (mut run, mut rows) = (0, 0);
-    for paper in all() {
-        let (of, count) = covered(paper);
+    for paper in all_papers() {
+        let (of, count) = count_covered_rows(paper);
         (run, rows) = (run + of, rows + count);
         let _ = writeln!(
             text,
@@ -358,7 +365,7 @@ fn index(folder: &Path) -> String {
             heading(mode)
         );
         let mut total = Tally::default();
-        for paper in all() {
+        for paper in all_papers() {
             let tally = tally(folder, paper, mode);
             total.add(&tally);
             let _ = writeln!(
@@ -393,7 +400,7 @@ fn tally(folder: &Path, paper: &Paper, mode: Mode) -> Tally {
     let mut tally = Tally::default();
     for experiment in &paper.experiments {
         if let Some(record) = record::read(folder, paper, experiment, mode) {
-            for (claim, judged) in claims(experiment, &record) {
+            for (claim, judged) in judged_claims(experiment, &record) {
                 tally.count(Class::of(claim, mode), judged.verdict);
             }
         }
@@ -418,7 +425,7 @@ mod tests {
     fn judged() -> Vec<(&'static Experiment, &'static Claim, Judged)> {
         let folder = results();
         let mut all_judged = Vec::new();
-        for paper in all() {
+        for paper in all_papers() {
             for experiment in &paper.experiments {
                 for (_, record) in records(&folder, paper, experiment) {
                     let Some(record) = record else { continue };
@@ -441,7 +448,7 @@ mod tests {
         assert!(all.len() > 100, "{}", all.len());
         for (experiment, claim, judged) in all {
             let place = format!("{}: {}", experiment.name, claim.id);
-            let now = claim.judge(&judged.values);
+            let now = claim.judge_values(&judged.values);
             assert_eq!(
                 now, judged.verdict,
                 "{place}: `evenkeel-lab judge --out lab/results`"
@@ -499,7 +506,7 @@ mod tests {
             verdict: Verdict::CannotBeTold,
         };
         assert_eq!(
-            seen(&judged, &draws),
+            format_measured(&judged, &draws),
             "2 of 4 draws; mean 1.15 ± 0.305 times"
         );
     }

@@ -68,7 +68,7 @@ impl Experiment {
         self.claims.iter().all(|claim| {
             let values = findings.values.get(claim.id.as_str());
             claim.is_draw
-                || values.is_none_or(|values| claim.judge(values) != Verdict::CannotBeTold)
+                || values.is_none_or(|values| claim.judge_values(values) != Verdict::CannotBeTold)
         })
     }
 }

@@ -54,7 +54,7 @@ impl Left {
 }
 
 /// Ends the lab when a signal says so: the programs of a real run first, then its files, then itself.
-pub fn interrupt(code: i32) -> ! {
+pub fn end_on_signal(code: i32) -> ! {
     // The lock is kept, so that nothing new is begun.
     let mut left = left();
     left.end();
@@ -96,7 +96,7 @@ impl Folder {
     }
 
     /// A file of this many zeros, which takes no room.
-    pub(crate) fn hole(&self, name: &str, size: u64) -> Result<(), String> {
+    pub(crate) fn make_sparse_file(&self, name: &str, size: u64) -> Result<(), String> {
         let made = File::create(self.0.join(name)).and_then(|file| {
             file.set_permissions(Permissions::from_mode(0o644))?;
             file.set_len(size)
@@ -115,15 +115,20 @@ impl Drop for Folder {
 
 /// Runs a program to its end. `what` it does is in the error, with the last that it said.
 pub(crate) fn run(what: &str, command: &mut Command) -> Result<(), String> {
-    let output = output(command).map_err(|error| format!("{what}: cannot be started: {error}"))?;
+    let output =
+        run_to_end(command).map_err(|error| format!("{what}: cannot be started: {error}"))?;
     match output.status.success() {
         true => Ok(()),
-        false => Err(format!("{what}: {}: {}", output.status, last(&output))),
+        false => Err(format!(
+            "{what}: {}: {}",
+            output.status,
+            last_lines(&output)
+        )),
     }
 }
 
 /// Runs a program to its end, which comes when a signal ends the lab, too; answers what it has said.
-pub(crate) fn output(command: &mut Command) -> std::io::Result<Output> {
+pub(crate) fn run_to_end(command: &mut Command) -> std::io::Result<Output> {
     command.stdin(Stdio::null()).process_group(0);
     command.stdout(Stdio::piped()).stderr(Stdio::piped());
     let child = spawn(command)?;
@@ -150,7 +155,7 @@ fn pid(child: &Child) -> Option<Pid> {
 }
 
 /// The last lines of what a program has said.
-pub(crate) fn last(output: &Output) -> String {
+pub(crate) fn last_lines(output: &Output) -> String {
     let said = [&output.stdout[..], &output.stderr[..]].concat();
     let said = String::from_utf8_lossy(&said);
     let lines: Vec<&str> = said.lines().collect();

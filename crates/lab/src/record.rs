@@ -134,7 +134,7 @@ pub fn judge_again(
     let mut changed = 0;
     for claim in &experiment.claims {
         if let Some(judged) = record.claims.get(&claim.id) {
-            let verdict = claim.judge(&judged.values);
+            let verdict = claim.judge_values(&judged.values);
             if verdict != judged.verdict && replace_verdict(&mut text, &claim.id, verdict) {
                 changed += 1;
             }
@@ -183,7 +183,7 @@ pub struct Ended<'a> {
 }
 
 /// Judges the measured values by the rules of the claims.
-pub fn judge(claims: &[Claim], findings: &Findings) -> BTreeMap<String, Judged> {
+pub fn judge_claims(claims: &[Claim], findings: &Findings) -> BTreeMap<String, Judged> {
     let judged = |claim: &Claim| {
         let mut values = findings.values.get(claim.id.as_str())?.clone();
         // JSON has no infinity; what is not finite was not measured.
@@ -198,13 +198,13 @@ pub fn judge(claims: &[Claim], findings: &Findings) -> BTreeMap<String, Judged> 
 impl Judged {
     /// Judges the values of a claim.
     fn new(claim: &Claim, values: Vec<f64>) -> Self {
-        let verdict = claim.judge(&values);
+        let verdict = claim.judge_values(&values);
         Judged { values, verdict }
     }
 
     /// The mean, and its interval.
     pub fn mean(&self) -> Option<Mean> {
-        (!self.values.is_empty()).then(|| Mean::of(&self.values))
+        (!self.values.is_empty()).then(|| Mean::of_values(&self.values))
     }
 }
 
@@ -228,11 +228,11 @@ pub fn write(
     let (mut tables, mut charts) = (Vec::new(), Vec::new());
     for table in &findings.tables {
         let file = format!("{stem}-{}", table.name);
-        put(&format!("{file}.csv"), &table.csv())?;
+        put(&format!("{file}.csv"), &table.to_csv())?;
         tables.push(Shown {
             file,
             title: table.title.clone(),
-            text: table.markdown(),
+            text: table.to_markdown(),
         });
     }
     for chart in &findings.charts {
@@ -250,7 +250,7 @@ pub fn write(
         origin: run.origin.clone(),
         ended: run.ended,
         seconds: run.seconds,
-        claims: judge(&run.experiment.claims, findings),
+        claims: judge_claims(&run.experiment.claims, findings),
         tables,
         charts,
         notes: findings.notes.clone(),

@@ -32,7 +32,7 @@ pub struct Run<'a> {
 
 impl Run<'_> {
     /// Returns `full` or `quick`, by the scale.
-    pub fn scale<T>(&self, full: T, quick: T) -> T {
+    pub fn by_scale<T>(&self, full: T, quick: T) -> T {
         match self.scale {
             Scale::Full => full,
             Scale::Quick => quick,
@@ -41,7 +41,7 @@ impl Run<'_> {
 
     /// The seeds of `full` runs, or of three in a quick run.
     pub fn seeds(&self, full: u64) -> Vec<u64> {
-        let count = self.scale(full, 3);
+        let count = self.by_scale(full, 3);
         (0..count).map(|index| self.seed + index).collect()
     }
 
@@ -51,7 +51,7 @@ impl Run<'_> {
     /// # Errors
     ///
     /// If a round fails.
-    pub(crate) fn repeat<T>(
+    pub(crate) fn repeat_rounds<T>(
         &self,
         least: usize,
         mut round: impl FnMut(usize) -> Result<T, String>,
@@ -75,7 +75,7 @@ impl Run<'_> {
     }
 
     /// Does all jobs on all processors; answers in their order.
-    pub fn map<J: Sync, T: Send>(&self, jobs: &[J], work: impl Fn(&J) -> T + Sync) -> Vec<T> {
+    pub fn run_jobs<J: Sync, T: Send>(&self, jobs: &[J], work: impl Fn(&J) -> T + Sync) -> Vec<T> {
         let (next, done) = (AtomicUsize::new(0), AtomicUsize::new(0));
         let results: Mutex<Vec<(usize, T)>> = Mutex::new(Vec::with_capacity(jobs.len()));
         let worker = || {
@@ -104,7 +104,7 @@ impl Run<'_> {
     }
 
     /// Does `work` for each variant with each seed; answers a list for each variant, by seed.
-    pub fn grid<V: Sync, T: Send>(
+    pub fn run_grid<V: Sync, T: Send>(
         &self,
         variants: &[V],
         seeds: &[u64],
@@ -115,7 +115,7 @@ impl Run<'_> {
             .flat_map(|variant| seeds.iter().map(move |&seed| (variant, seed)))
             .collect();
         let mut all = self
-            .map(&jobs, |(variant, seed)| work(variant, *seed))
+            .run_jobs(&jobs, |(variant, seed)| work(variant, *seed))
             .into_iter();
         (variants.iter())
             .map(|_| all.by_ref().take(seeds.len()).collect())
@@ -151,10 +151,10 @@ mod tests {
             };
             let found = |values: &[f64]| {
                 let mut findings = Findings::default();
-                findings.measured("one", values.to_vec());
+                findings.add_measured("one", values.to_vec());
                 findings
             };
-            let found = run.repeat(2, round, found);
+            let found = run.repeat_rounds(2, round, found);
             assert!(found.is_ok_and(|found| found.values["one"].len() == count.get()));
             count.get()
         };
@@ -168,7 +168,7 @@ mod tests {
             progress: &|_| {},
             is_told: &|_| true,
         };
-        let failed = run.repeat(2, |_| Err::<(), _>("no".into()), |_| Findings::default());
+        let failed = run.repeat_rounds(2, |_| Err::<(), _>("no".into()), |_| Findings::default());
         assert_eq!(failed.err().as_deref(), Some("no"));
     }
 
@@ -182,7 +182,7 @@ mod tests {
         };
         let seeds = run.seeds(10);
         assert_eq!(seeds, [5, 6, 7]);
-        let results = run.grid(&[10, 20], &seeds, |variant, seed| variant * 100 + seed);
+        let results = run.run_grid(&[10, 20], &seeds, |variant, seed| variant * 100 + seed);
         assert_eq!(results, [[1005, 1006, 1007], [2005, 2006, 2007]]);
     }
 }

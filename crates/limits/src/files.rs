@@ -12,7 +12,7 @@ const UNLIMITED: usize = 1 << 20;
 
 /// Raises the soft limit on open files to the hard one: every client takes a file or two. Returns how many
 /// files the process may open now. If the limit cannot be raised, the log says so.
-pub fn raise() -> usize {
+pub fn raise_limit() -> usize {
     let mut limit = getrlimit(Resource::Nofile);
     if limit.current != limit.maximum {
         limit.current = limit.maximum;
@@ -20,11 +20,11 @@ pub fn raise() -> usize {
             tracing::warn!(%error, "cannot raise the limit on open files");
         }
     }
-    most()
+    file_limit()
 }
 
 /// Returns the number of files that this process may open.
-pub fn most() -> usize {
+pub fn file_limit() -> usize {
     // No limit is `None`.
     let files = getrlimit(Resource::Nofile).current;
     files.map_or(UNLIMITED, |files| {
@@ -119,7 +119,7 @@ impl Shares {
     /// part takes its own share from this.
     pub fn of_process() -> Self {
         Self::new(
-            most(),
+            file_limit(),
             Users {
                 workers: 1,
                 negotiator: true,
@@ -131,7 +131,7 @@ impl Shares {
     }
 
     /// Returns the shares with no more connections and pipes than there is memory for.
-    pub fn within(self, memory: &memory::Shares) -> Self {
+    pub fn within_memory(self, memory: &memory::Shares) -> Self {
         Shares {
             connections: self.connections.min(memory.clients.saturating_mul(2)),
             // Two files each.
@@ -141,7 +141,7 @@ impl Shares {
     }
 
     /// Clients of rules at a time: each may need a connection to a member.
-    pub fn clients(&self) -> usize {
+    pub fn client_limit(&self) -> usize {
         self.connections / 2
     }
 
@@ -181,7 +181,7 @@ mod tests {
                     shares.reserve() >= 40 + shares.admin + shares.checks,
                     "{shares:?}"
                 );
-                assert!(shares.clients() >= 4, "{shares:?}");
+                assert!(shares.client_limit() >= 4, "{shares:?}");
             }
         }
     }
@@ -197,14 +197,14 @@ mod tests {
     fn s5_many_files_are_mostly_for_clients() {
         let shares = Shares::new(20_000, users(2, 2));
         // As many as other balancers allow, which keep back less for themselves.
-        assert!(shares.clients() >= 9_500, "{shares:?}");
+        assert!(shares.client_limit() >= 9_500, "{shares:?}");
         let shares = Shares::new(256, users(1, 1));
-        assert!(shares.clients() > 50, "{shares:?}");
+        assert!(shares.client_limit() > 50, "{shares:?}");
     }
 
     #[test]
     fn s5_even_a_handful_of_files_serves_somebody() {
         let shares = Shares::new(16, users(64, 100));
-        assert!(shares.clients() > 0, "{shares:?}");
+        assert!(shares.client_limit() > 0, "{shares:?}");
     }
 }

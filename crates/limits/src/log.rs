@@ -38,7 +38,7 @@ static LOST: AtomicU64 = AtomicU64::new(0);
 
 /// Lines of the process's logs that were lost: no room in the queue, or they could not be
 /// written.
-pub fn lost() -> u64 {
+pub fn lost_lines() -> u64 {
     LOST.load(Ordering::Relaxed)
 }
 
@@ -66,7 +66,7 @@ impl Log {
     }
 
     /// Lines of this log that were lost.
-    pub fn lost(&self) -> u64 {
+    pub fn lost_lines(&self) -> u64 {
         self.shared.lost.load(Ordering::Relaxed)
     }
 
@@ -153,7 +153,7 @@ mod tests {
         for _ in 0..3 * LINES {
             log.write_all(&line).unwrap();
         }
-        let kept = 3 * LINES as u64 - log.lost();
+        let kept = 3 * LINES as u64 - log.lost_lines();
         assert!((4000..=LINES as u64 + 1).contains(&kept), "{kept}");
         // It goes on where it was.
         for _ in 0..kept {
@@ -181,7 +181,7 @@ mod tests {
         let mut log = Log::start(full.unwrap()).unwrap();
         log.write_all(b"x").unwrap();
         log.flush(Duration::from_secs(60));
-        while log.lost() == 0 {
+        while log.lost_lines() == 0 {
             std::thread::yield_now();
         }
     }

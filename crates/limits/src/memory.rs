@@ -101,7 +101,7 @@ impl Bound {
                     by,
                 })
             })
-            .min_by_key(Bound::left)
+            .min_by_key(Bound::bytes_left)
             .unwrap_or(Bound {
                 all: u64::MAX,
                 used: 0,
@@ -110,7 +110,7 @@ impl Bound {
     }
 
     /// Returns the memory that the process may have beyond what it had, in bytes.
-    pub fn left(&self) -> u64 {
+    pub fn bytes_left(&self) -> u64 {
         self.all.saturating_sub(self.used)
     }
 }
@@ -184,7 +184,7 @@ impl Shares {
     /// Shares out what `bound` leaves. Rules get what is left after the others, and at least a
     /// few clients: with less than about 64 MiB there is no reserve.
     pub fn new(bound: Bound, users: Users) -> Self {
-        let left = bound.left();
+        let left = bound.bytes_left();
         let reserve = (left / 4).clamp(48 << 20, 2 << 30);
         let rest = left.saturating_sub(reserve);
         let negotiator = if users.negotiator { rest / 8 } else { 0 };
@@ -344,15 +344,18 @@ mod tests {
     fn s5_the_limit_that_leaves_least_counts() {
         let machine = found([None, None], &[STATM, MEMINFO]);
         assert_eq!((machine.all, machine.by), (2048 * MIB, By::Machine));
-        assert_eq!(machine.left(), 2028 * MIB);
+        assert_eq!(machine.bytes_left(), 2028 * MIB);
 
         let space = found([Some(1024 * MIB), None], &[STATM, MEMINFO]);
-        assert_eq!((space.left(), space.by), (824 * MIB, By::AddressSpace));
+        assert_eq!(
+            (space.bytes_left(), space.by),
+            (824 * MIB, By::AddressSpace)
+        );
         let data = found([Some(1024 * MIB), Some(512 * MIB)], &[STATM, MEMINFO]);
-        assert_eq!((data.left(), data.by), (462 * MIB, By::Data));
+        assert_eq!((data.bytes_left(), data.by), (462 * MIB, By::Data));
         // Nothing is known of this machine.
-        assert!(found([None, None], &[]).left() > 1 << 40);
-        assert_eq!(found([Some(1), None], &[STATM]).left(), 0);
+        assert!(found([None, None], &[]).bytes_left() > 1 << 40);
+        assert_eq!(found([Some(1), None], &[STATM]).bytes_left(), 0);
     }
 
     #[test]
@@ -363,7 +366,7 @@ mod tests {
         let slice = "/sys/fs/cgroup/system.slice/memory.max";
         let two = found([None, None], &[STATM, MEMINFO, own, (inner, "536870912\n")]);
         assert_eq!((two.all, two.by), (512 * MIB, By::Cgroup));
-        assert_eq!(two.left(), 492 * MIB);
+        assert_eq!(two.bytes_left(), 492 * MIB);
         let more = [
             STATM,
             MEMINFO,
@@ -424,7 +427,7 @@ mod tests {
     #[test]
     fn s5_this_process_has_a_bound() {
         let bound = Bound::of_process();
-        assert!(bound.used > MIB && bound.left() > MIB, "{bound:?}");
+        assert!(bound.used > MIB && bound.bytes_left() > MIB, "{bound:?}");
         assert!(Shares::of_process().corba > 0);
     }
 }

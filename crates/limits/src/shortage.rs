@@ -33,7 +33,7 @@ impl Shortage {
     ///
     /// `EAGAIN` counts: ask only about errors of calls that had nothing to wait for, which excludes reading
     /// from and writing to a socket that does not block.
-    pub fn of(error: &io::Error) -> Option<Shortage> {
+    pub fn of_error(error: &io::Error) -> Option<Shortage> {
         Some(match error.raw_os_error()? {
             libc::EMFILE => Shortage::Files,
             libc::ENFILE => Shortage::SystemFiles,
@@ -50,11 +50,11 @@ impl Shortage {
 
     /// Counts that the shortage has been met, and says so in the log from time to time. `what` could not be
     /// done.
-    pub fn met(self, what: &str) {
+    pub fn report_failure(self, what: &str) {
         static THROTTLES: [Throttle; Shortage::ALL.len()] =
             [const { Throttle::new() }; Shortage::ALL.len()];
         COUNTS[self as usize].fetch_add(1, Ordering::Relaxed);
-        if let Some(left_out) = THROTTLES[self as usize].turn() {
+        if let Some(left_out) = THROTTLES[self as usize].allow_line() {
             tracing::warn!(left_out, "cannot {what}: {}", self.advice());
         }
     }
@@ -113,7 +113,7 @@ mod tests {
 
     #[test]
     fn s5_what_runs_out_here_is_told_from_what_peers_do() {
-        let of = |code| Shortage::of(&io::Error::from_raw_os_error(code));
+        let of = |code| Shortage::of_error(&io::Error::from_raw_os_error(code));
         assert_eq!(of(libc::EMFILE), Some(Shortage::Files));
         assert_eq!(of(libc::ENFILE), Some(Shortage::SystemFiles));
         assert_eq!(of(libc::ENOBUFS), Some(Shortage::Memory));
@@ -131,7 +131,7 @@ mod tests {
         ] {
             assert_eq!(of(theirs), None, "{theirs}");
         }
-        assert_eq!(Shortage::of(&io::Error::other("no code")), None);
+        assert_eq!(Shortage::of_error(&io::Error::other("no code")), None);
     }
 
     #[test]
@@ -140,8 +140,8 @@ mod tests {
             assert_eq!(kind as usize, index);
         }
         let before = Shortage::Disk.count();
-        Shortage::Disk.met("write a test");
-        Shortage::Disk.met("write a test");
+        Shortage::Disk.report_failure("write a test");
+        Shortage::Disk.report_failure("write a test");
         assert_eq!(Shortage::Disk.count(), before + 2);
         assert_eq!(Shortage::Threads.count(), 0);
     }

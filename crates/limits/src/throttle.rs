@@ -27,7 +27,7 @@ impl Throttle {
 
     /// The cause has come up again. `Some` if a line is due: the number of those that were
     /// left out since the last one.
-    pub fn turn(&self) -> Option<u64> {
+    pub fn allow_line(&self) -> Option<u64> {
         static START: OnceLock<Instant> = OnceLock::new();
         self.turn_at(START.get_or_init(Instant::now).elapsed())
     }
@@ -62,7 +62,7 @@ impl Default for Throttle {
 macro_rules! warn_throttled {
     ($($arguments:tt)+) => {{
         static THROTTLE: $crate::Throttle = $crate::Throttle::new();
-        if let Some(left_out) = THROTTLE.turn() {
+        if let Some(left_out) = THROTTLE.allow_line() {
             $crate::tracing::warn!(left_out, $($arguments)+);
         }
     }};

@@ -40,7 +40,7 @@ pub(crate) struct Under<'a> {
 
 impl Under<'_> {
     /// The plan's fields that are for the host that is asked.
-    pub(crate) fn fields<'p>(
+    pub(crate) fn allowed_headers<'p>(
         &self,
         plan: &'p Plan,
     ) -> impl Iterator<Item = &'p (String, String)> + use<'p> {
@@ -69,7 +69,7 @@ impl Client {
     }
 
     /// Begins anew, as somebody else would.
-    pub(crate) fn forget(&mut self) {
+    pub(crate) fn start_anew(&mut self) {
         self.connections.clear();
         self.ftp = None;
         self.tcp = None;
@@ -77,7 +77,7 @@ impl Client {
     }
 
     /// Asks for something that was due; tells when the answer was whole.
-    pub(crate) async fn ask(
+    pub(crate) async fn send_due_request(
         &mut self,
         number: usize,
         due: Instant,
@@ -85,12 +85,12 @@ impl Client {
         begun: Instant,
     ) -> Instant {
         let context = Rc::clone(&self.context);
-        context.recorder.borrow_mut().begin(due);
+        context.recorder.borrow_mut().begin_request(due);
         let mut sent = begun;
         let limit = begun + context.plan.timeout;
         let outcome = context
             .runtime
-            .limit(limit, self.exchange(number, begun, &mut sent))
+            .limit_until(limit, self.exchange(number, begun, &mut sent))
             .await;
         let end = Instant::now();
         let outcome = outcome.unwrap_or(Err(Kind::Timeout));
@@ -107,7 +107,10 @@ impl Client {
             sent,
             end,
         };
-        context.recorder.borrow_mut().finish(&times, outcome);
+        context
+            .recorder
+            .borrow_mut()
+            .finish_request(&times, outcome);
         end
     }
 
@@ -129,7 +132,7 @@ impl Client {
         let context = Rc::clone(&self.context);
         let session = match self.ftp.take() {
             Some(session) => session,
-            None => ftp::Session::open(&context, self.of_all).await?,
+            None => ftp::Session::log_in(&context, self.of_all).await?,
         };
         let session = self.ftp.insert(session);
         *sent = Instant::now();
@@ -138,13 +141,16 @@ impl Client {
     }
 
     /// Says goodbye where that is usual.
-    pub(crate) async fn leave(&mut self) {
+    pub(crate) async fn say_goodbye(&mut self) {
         if let Some(session) = self.ftp.take() {
             let limit = Instant::now() + self.context.plan.timeout;
             let context = Rc::clone(&self.context);
-            context.runtime.limit(limit, session.quit(&context)).await;
+            context
+                .runtime
+                .limit_until(limit, session.quit(&context))
+                .await;
         }
-        self.forget();
+        self.start_anew();
     }
 
     async fn over_http(
@@ -202,8 +208,8 @@ impl Client {
                 Some(_) => &ask.path,
                 None => &under.path,
             });
-            let to = from.join(&location).map_err(|_| Kind::Redirect)?;
-            let next = context.origin(&to)?;
+            let to = from.join_location(&location).map_err(|_| Kind::Redirect)?;
+            let next = context.find_origin(&to)?;
             let is_binding = plan.negotiate && Rc::ptr_eq(&origin, &context.first);
             if is_binding {
                 let until = answer.max_age.filter(|time| !time.is_zero());
@@ -264,10 +270,10 @@ impl Client {
             }
             None => {
                 let plan = &context.plan;
-                let headers: Vec<_> = under.fields(plan).cloned().collect();
+                let headers: Vec<_> = under.allowed_headers(plan).cloned().collect();
                 let body = if under.has_body { &plan.body[..] } else { &[] };
                 let host = origin.url.authority();
-                let bytes = http1::request(under.method, &under.path, &host, &headers, body);
+                let bytes = http1::encode_request(under.method, &under.path, &host, &headers, body);
                 connection
                     .exchange(&context.runtime, &bytes, is_head)
                     .await?;

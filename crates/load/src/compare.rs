@@ -123,7 +123,7 @@ fn whole(run: &Run) -> Vec<Row> {
 }
 
 /// Compares two runs in what both have.
-pub fn compare(a: &Run, b: &Run) -> Vec<Line> {
+pub fn compare_runs(a: &Run, b: &Run) -> Vec<Line> {
     let has_errors = a.has_errors && b.has_errors;
     let has_sends = a.has_sends && b.has_sends;
     let (a, b) = (whole(a), whole(b));
@@ -159,7 +159,7 @@ pub fn text(names: [&str; 2], a: &Run, b: &Run) -> String {
         "{:<20}{:>13}{:>13}   {:<24}",
         "mean of seconds", "A", "B", "B / A (with 99 %)"
     );
-    for line in compare(a, b) {
+    for line in compare_runs(a, b) {
         let _ = write!(text, "{:<20}{:13.1}{:13.1}   ", line.what, line.a, line.b);
         let _ = match line.ratio {
             None if line.a == line.b => writeln!(text, "the same"),
@@ -212,7 +212,9 @@ mod tests {
     }
 
     fn rate_line(a: &[f64], b: &[f64]) -> Line {
-        line("rate", &rows(a), &rows(b), |row| Some(row.rate()))
+        line("rate", &rows(a), &rows(b), |row| {
+            Some(row.answers_per_second())
+        })
     }
 
     #[test]

@@ -83,8 +83,9 @@ impl Context {
         let is_http = matches!(plan.url.scheme, Scheme::Http | Scheme::Https);
         let is_http1 = is_http && (!plan.http2 || plan.negotiate);
         let requests = plan.asks.iter().filter(|_| is_http1);
-        let requests = requests
-            .map(|ask| http1::request(&ask.method, &ask.path, &host, &plan.headers, &plan.body));
+        let requests = requests.map(|ask| {
+            http1::encode_request(&ask.method, &ask.path, &host, &plan.headers, &plan.body)
+        });
         let shared = if plan.http2 { connections } else { 0 };
         Rc::new(Context {
             requests: requests.collect(),
@@ -99,7 +100,7 @@ impl Context {
     }
 
     /// Returns the origin of a URL; the name is looked up once.
-    pub(crate) fn origin(&self, url: &Url) -> Result<Rc<Origin>, Kind> {
+    pub(crate) fn find_origin(&self, url: &Url) -> Result<Rc<Origin>, Kind> {
         let is = |origin: &Origin| {
             origin.url.scheme == url.scheme
                 && origin.url.port == url.port
@@ -138,7 +139,11 @@ impl Context {
     }
 
     /// The connection of HTTP/2 to an origin that a client shares with others.
-    pub(crate) fn shared(&self, client: usize, origin: &Rc<Origin>) -> Option<Rc<Shared>> {
+    pub(crate) fn shared_connection(
+        &self,
+        client: usize,
+        origin: &Rc<Origin>,
+    ) -> Option<Rc<Shared>> {
         let all = self.shared.get(client % self.shared.len().max(1))?;
         let mut all = all.borrow_mut();
         match all.iter().position(|(of, _)| Rc::ptr_eq(of, origin)) {

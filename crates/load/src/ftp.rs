@@ -25,7 +25,7 @@ pub(crate) struct Session {
 
 impl Session {
     /// Connects and logs in.
-    pub(crate) async fn open(context: &Rc<Context>, client: usize) -> Result<Self, Failure> {
+    pub(crate) async fn log_in(context: &Rc<Context>, client: usize) -> Result<Self, Failure> {
         let control = context.connect(&context.first, client).await?;
         let mut session = Session {
             control,
@@ -140,7 +140,7 @@ impl Session {
                         self.input.drain(..taken.used.min(self.input.len()));
                         length = length.saturating_add(taken.used);
                         if taken.ended {
-                            let line = self.lines.line();
+                            let line = self.lines.current_line();
                             if let Some(part) = self.replies.take(line)
                                 && part.last
                             {

@@ -40,7 +40,7 @@ impl Http1 {
         is_head: bool,
     ) -> Result<(), Kind> {
         self.is_fresh = false;
-        self.response.begin(is_head);
+        self.response.start_next(is_head);
         self.stream.send(request).await.map_err(|_| Kind::Closed)?;
         let Http1 {
             stream, response, ..
@@ -61,10 +61,14 @@ fn receive(
             Err(error) => return Poll::Ready(Err(cut(&error, response))),
         };
         if count == 0 {
-            return Poll::Ready(response.end().map_err(|_| match response.has_begun() {
-                true => Kind::HalfBody,
-                false => Kind::Closed,
-            }));
+            return Poll::Ready(
+                response
+                    .handle_close()
+                    .map_err(|_| match response.has_begun() {
+                        true => Kind::HalfBody,
+                        false => Kind::Closed,
+                    }),
+            );
         }
         match response.push(buffer.get(..count).unwrap_or_default()) {
             Ok(Progress::Part) => {}
@@ -87,7 +91,7 @@ fn cut(error: &io::Error, response: &Response) -> Kind {
 }
 
 /// The bytes of a request.
-pub(crate) fn request(
+pub(crate) fn encode_request(
     method: &str,
     path: &str,
     host: &str,

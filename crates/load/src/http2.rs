@@ -18,7 +18,7 @@ use crate::stats::Kind;
 const WINDOW: u32 = 1 << 20;
 
 /// Makes a connection.
-pub(crate) async fn connect(
+pub(crate) async fn open_connection(
     context: &Context,
     origin: &Rc<Origin>,
     client: usize,
@@ -122,7 +122,9 @@ async fn attempt(
     under: &mut Under<'_>,
     begun: Instant,
 ) -> Result<Answer, Unanswered> {
-    let shared = context.shared(client, origin).ok_or(Kind::Connect)?;
+    let shared = context
+        .shared_connection(client, origin)
+        .ok_or(Kind::Connect)?;
     let mut send = loop {
         let mut place = shared.lock().await;
         let known = match place.take() {
@@ -136,7 +138,9 @@ async fn attempt(
                 known
             }
             None => {
-                let send = connect(context, origin, of_all).await.map_err(Kind::from)?;
+                let send = open_connection(context, origin, of_all)
+                    .await
+                    .map_err(Kind::from)?;
                 under.sent.get_or_insert_with(Instant::now);
                 send
             }
@@ -158,7 +162,7 @@ async fn attempt(
     let url = &origin.url;
     let uri = format!("{}://{}{}", url.scheme.name(), url.authority(), under.path);
     let mut request = http::Request::builder().method(under.method).uri(uri);
-    for (name, value) in under.fields(plan) {
+    for (name, value) in under.allowed_headers(plan) {
         // HTTP/2 has none of these.
         let is_of_connection = ["connection", "host", "transfer-encoding", "upgrade"]
             .iter()

@@ -16,7 +16,7 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer}
 
 use crate::compare::Run;
 use crate::plan::Plan;
-use crate::report::{Row, micros};
+use crate::report::{Row, to_micros};
 use crate::stats::{Counted, Latencies, Second};
 
 /// The tag of latencies from when requests were sent.
@@ -66,7 +66,7 @@ impl IntervalLog {
     /// # Errors
     ///
     /// A histogram cannot be written.
-    pub fn add(&mut self, second: &Second, counted: &Counted) -> io::Result<String> {
+    pub fn format_second(&mut self, second: &Second, counted: &Counted) -> io::Result<String> {
         let mut text = std::mem::take(&mut self.head);
         for (tag, latencies) in [
             (String::new(), &counted.corrected),
@@ -80,7 +80,7 @@ impl IntervalLog {
                 "{tag}{:.3},{:.3},{:.3},{}",
                 second.from,
                 second.length,
-                micros(latencies.max()) / 1e3,
+                to_micros(latencies.max()) / 1e3,
                 STANDARD.encode(&self.packed)
             );
         }
@@ -163,7 +163,7 @@ pub fn read(bytes: &[u8]) -> Result<Run, String> {
 }
 
 fn row(start: Duration, length: Duration, latencies: &Latencies) -> Row {
-    let at = |share| micros(latencies.quantile(share));
+    let at = |share| to_micros(latencies.quantile(share));
     let count = latencies.0.len();
     Row {
         second: start.as_secs_f64(),
@@ -241,7 +241,7 @@ mod tests {
                 length: 1.0,
                 ..Second::default()
             };
-            text += &log.add(&second, &counted).unwrap();
+            text += &log.format_second(&second, &counted).unwrap();
         }
         text
     }

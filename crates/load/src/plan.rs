@@ -121,7 +121,7 @@ impl Url {
     /// # Errors
     ///
     /// It leads nowhere that this command can go.
-    pub fn join(&self, location: &str) -> Result<Url, String> {
+    pub fn join_location(&self, location: &str) -> Result<Url, String> {
         if let Some(rest) = location.strip_prefix("//") {
             return Url::parse(&format!("{}://{rest}", self.scheme.name()));
         }
@@ -376,7 +376,7 @@ mod tests {
     fn redirects_lead_where_they_say() {
         let url = Url::parse("http://h:81/a/b?c").unwrap();
         let to = |location: &str| {
-            let url = url.join(location).unwrap();
+            let url = url.join_location(location).unwrap();
             format!("{}://{}{}", url.scheme.name(), url.authority(), url.path)
         };
         assert_eq!(to("/x"), "http://h:81/x");
@@ -384,7 +384,7 @@ mod tests {
         assert_eq!(to("?y"), "http://h:81/a/b?y");
         assert_eq!(to("//g/x"), "http://g/x");
         assert_eq!(to("https://g:9/x#y"), "https://g:9/x");
-        assert!(url.join("gopher://x/").is_err());
-        assert!(url.join("/a b").is_err());
+        assert!(url.join_location("gopher://x/").is_err());
+        assert!(url.join_location("/a b").is_err());
     }
 }

@@ -95,16 +95,16 @@ pub struct Quantiles {
 
 impl Quantiles {
     fn of(latencies: &Latencies) -> Self {
-        let at = |share| micros(latencies.quantile(share));
+        let at = |share| to_micros(latencies.quantile(share));
         Quantiles {
-            mean: micros(latencies.mean()),
+            mean: to_micros(latencies.mean()),
             p50: at(0.5),
             p75: at(0.75),
             p90: at(0.9),
             p99: at(0.99),
             p999: at(0.999),
             p9999: at(0.9999),
-            max: micros(latencies.max()),
+            max: to_micros(latencies.max()),
         }
     }
 }
@@ -146,8 +146,8 @@ pub struct Row {
 
 impl Row {
     fn of(second: &Second) -> Self {
-        let [p50, p90, p99, max] = second.corrected.map(micros);
-        let [sent_p50, _, sent_p99, _] = second.from_send.map(micros);
+        let [p50, p90, p99, max] = second.corrected.map(to_micros);
+        let [sent_p50, _, sent_p99, _] = second.from_send.map(to_micros);
         Row {
             second: second.from,
             length: second.length,
@@ -163,12 +163,12 @@ impl Row {
             max_us: max,
             sent_p50_us: sent_p50,
             sent_p99_us: sent_p99,
-            own_p99_us: second.own_error.map(micros)[0],
+            own_p99_us: second.own_error.map(to_micros)[0],
         }
     }
 
     /// Whole answers per second.
-    pub fn rate(&self) -> f64 {
+    pub fn answers_per_second(&self) -> f64 {
         match self.length > 0.0 {
             true => self.answered as f64 / self.length,
             false => 0.0,
@@ -176,7 +176,7 @@ impl Row {
     }
 }
 
-pub(crate) fn micros(time: Duration) -> f64 {
+pub(crate) fn to_micros(time: Duration) -> f64 {
     time.as_nanos() as f64 / 1e3
 }
 
@@ -196,7 +196,7 @@ fn warnings(plan: &Plan, outcome: &Outcome) -> Vec<String> {
         all.push(format!(
             "1 % of the requests were sent more than {} late by the generator itself: latencies from \
              when they were due contain that; let nothing else run on this machine, or take more --threads",
-            words(late)
+            format_time(late)
         ));
     }
     if plan.is_open() && counted.waited * 100 > counted.begun {
@@ -220,7 +220,7 @@ fn warnings(plan: &Plan, outcome: &Outcome) -> Vec<String> {
 }
 
 /// All that a run has shown.
-pub fn record(plan: &Plan, outcome: &Outcome) -> Record {
+pub fn make_record(plan: &Plan, outcome: &Outcome) -> Record {
     let counted = &outcome.counted;
     let seconds = outcome.elapsed.as_secs_f64();
     let errors = Kind::ALL.into_iter().zip(counted.errors);
@@ -266,7 +266,7 @@ pub fn record(plan: &Plan, outcome: &Outcome) -> Record {
 }
 
 /// Returns the record as a text of JSON.
-pub fn json(record: &Record) -> String {
+pub fn to_json(record: &Record) -> String {
     // Nothing in it can fail to be written.
     serde_json::to_string_pretty(record).unwrap_or_default() + "\n"
 }
@@ -285,7 +285,7 @@ pub fn read(text: &str) -> Result<Record, String> {
 }
 
 /// A row for each second.
-pub fn csv(record: &Record) -> String {
+pub fn to_csv(record: &Record) -> String {
     let mut text = String::from(
         "second,length,begun,answered,refusals,errors,bytes,in_flight,p50_us,p90_us,p99_us,max_us,\
          sent_p50_us,sent_p99_us,own_p99_us\n",
@@ -316,7 +316,7 @@ pub fn csv(record: &Record) -> String {
 
 /// Corrected latencies as HdrHistogram's percentile distribution, in milliseconds: what its
 /// plotter and other tools read.
-pub fn hgrm(latencies: &Latencies) -> String {
+pub fn to_hgrm(latencies: &Latencies) -> String {
     let mut text = String::from("       Value     Percentile TotalCount 1/(1-Percentile)\n\n");
     let all = &latencies.0;
     let mut count = 0;
@@ -355,8 +355,8 @@ pub fn hgrm(latencies: &Latencies) -> String {
 }
 
 /// A time for people.
-pub fn words(time: Duration) -> String {
-    of_micros(micros(time))
+pub fn format_time(time: Duration) -> String {
+    of_micros(to_micros(time))
 }
 
 fn of_micros(micros: f64) -> String {
@@ -378,12 +378,12 @@ fn of_bytes(bytes: f64) -> String {
 }
 
 /// A second in a line.
-pub fn line(second: &Second) -> String {
+pub fn format_second(second: &Second) -> String {
     let row = Row::of(second);
     format!(
         "{:6.0} s  {:9.0} answers/s  {:7} errors  {:6} in flight  p50 {:>9}  p90 {:>9}  p99 {:>9}",
         row.second + row.length,
-        row.rate(),
+        row.answers_per_second(),
         row.errors + row.refusals,
         row.in_flight,
         of_micros(row.p50_us),
@@ -446,7 +446,7 @@ pub fn text(record: &Record) -> String {
     }
     for kind in Kind::ALL {
         if let Some(count) = record.errors.get(kind.name()) {
-            let _ = writeln!(text, "  errors      {count:12}   {}", kind.words());
+            let _ = writeln!(text, "  errors      {count:12}   {}", kind.in_words());
         }
     }
     let _ = writeln!(

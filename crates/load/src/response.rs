@@ -111,7 +111,7 @@ impl Response {
     }
 
     /// A request was sent: the next response is its.
-    pub fn begin(&mut self, is_head: bool) {
+    pub fn start_next(&mut self, is_head: bool) {
         self.state = State::Head;
         self.partial.clear();
         self.scan = HeadScan::default();
@@ -159,7 +159,7 @@ impl Response {
     /// # Errors
     ///
     /// The response was not whole.
-    pub fn end(&self) -> Result<(), Broken> {
+    pub fn handle_close(&self) -> Result<(), Broken> {
         match self.state {
             State::UntilClose | State::Done => Ok(()),
             _ => Err(Broken::Malformed),
@@ -452,7 +452,7 @@ mod tests {
 
     fn read(bytes: &[u8], piece: usize, is_head: bool) -> Found {
         let mut response = Response::new();
-        response.begin(is_head);
+        response.start_next(is_head);
         let mut end = None;
         let mut left = bytes.len();
         for piece in bytes.chunks(piece) {
@@ -542,9 +542,9 @@ mod tests {
         let bytes = b"HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\nhello";
         for length in 0..bytes.len() {
             let mut response = Response::new();
-            response.begin(false);
+            response.start_next(false);
             assert_eq!(response.push(&bytes[..length]), Ok(Progress::Part));
-            assert!(response.end().is_err());
+            assert!(response.handle_close().is_err());
             assert_eq!(response.has_begun(), length > 0);
         }
     }
@@ -561,7 +561,7 @@ mod tests {
             };
             let bytes =
                 format!("HTTP/1.1 {status} X\r\n{location}Content-Length: {length}\r\n\r\n{body}");
-            response.begin(false);
+            response.start_next(false);
             assert_eq!(response.push(bytes.as_bytes()), Ok(Progress::Whole(0)));
             assert_eq!(response.status(), Some(status));
             assert_eq!(response.body(), length as u64);
@@ -570,7 +570,7 @@ mod tests {
             assert_eq!(response.max_age(), quantum);
         }
         // What was known with a body has none if HEAD was asked.
-        response.begin(true);
+        response.start_next(true);
         assert_eq!(
             response.push(b"HTTP/1.1 200 X\r\nContent-Length: 5\r\n\r\n"),
             Ok(Progress::Whole(0))

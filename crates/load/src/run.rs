@@ -8,7 +8,7 @@ use std::time::{Duration, Instant};
 
 use crate::surge::{References, Step, User};
 use evenkeel_config::{ClientTls, FileName};
-use evenkeel_sim::work::{Popularity, exponential};
+use evenkeel_sim::work::{Popularity, draw_exponential};
 use rustls::ClientConfig;
 
 use crate::client::Client;
@@ -33,7 +33,7 @@ fn tls(tls: &Tls) -> Result<ClientConfig, String> {
         verify: !tls.insecure,
         ..ClientTls::default()
     };
-    let client = evenkeel_tls::client::Client::load(&settings).map_err(|problems| {
+    let client = evenkeel_tls::client::Client::from_config(&settings).map_err(|problems| {
         let all: Vec<_> = problems.iter().map(ToString::to_string).collect();
         format!("TLS: {}", all.join("; "))
     })?;
@@ -52,7 +52,7 @@ pub fn run(
     show: &mut dyn FnMut(&Second, &Counted),
 ) -> Result<Outcome, String> {
     plan.check()?;
-    evenkeel_limits::files::raise();
+    evenkeel_limits::files::raise_limit();
     let config = match plan.url.scheme {
         // Redirects may lead there from plain HTTP, too.
         Scheme::Https => Some(tls(&plan.tls)?),
@@ -95,7 +95,7 @@ pub fn run(
         let left = thread.join().map_err(|_| "a thread has failed")?;
         never_begun += left.map_err(|error| format!("the event loop failed: {error}"))?;
     }
-    Ok(collector.end(never_begun))
+    Ok(collector.into_outcome(never_begun))
 }
 
 /// Makes a first connection, to the first address where that is possible: without one there is
@@ -145,7 +145,7 @@ fn try_first(
     let found = Rc::clone(&result);
     runtime.spawn(async move {
         let limit = now + context.plan.timeout;
-        let tried = context.runtime.limit(limit, connect(&context)).await;
+        let tried = context.runtime.limit_until(limit, connect(&context)).await;
         let tried = tried.unwrap_or_else(|| Err(Failure::new(Kind::Timeout, &"no answer in time")));
         *found.borrow_mut() = Some(tried);
     });
@@ -164,9 +164,9 @@ fn try_first(
 
 async fn connect(context: &Rc<Context>) -> Result<(), Failure> {
     match context.plan.url.scheme {
-        Scheme::Ftp => drop(ftp::Session::open(context, 0).await?),
+        Scheme::Ftp => drop(ftp::Session::log_in(context, 0).await?),
         _ if context.is_http2(&context.first) => {
-            drop(http2::connect(context, &context.first, 0).await?);
+            drop(http2::open_connection(context, &context.first, 0).await?);
         }
         _ => drop(context.connect(&context.first, 0).await?),
     }
@@ -284,17 +284,18 @@ impl Part {
                     return self.counted_from;
                 }
                 is_counting = true;
-                busy = Busy::now(runtime.spun());
+                busy = Busy::now(runtime.spin_time());
             }
             if end.is_some_and(|end| now >= end) || stop.load(Ordering::Relaxed) {
                 runtime.close();
             }
             // The last part of a second is cut at its end.
             while now >= cut && end.is_none_or(|end| cut < end) {
-                context
-                    .recorder
-                    .borrow_mut()
-                    .cut(cut, busy.since(runtime.spun()), false);
+                context.recorder.borrow_mut().cut_interval(
+                    cut,
+                    busy.since(runtime.spin_time()),
+                    false,
+                );
                 cut += Duration::from_secs(1);
             }
             let soon = now + Duration::from_millis(100);
@@ -314,13 +315,13 @@ impl Part {
         // What comes after the end counts as if it had come then.
         let ends = [end, stopped.get(), Some(now)].into_iter().flatten();
         let last = ends.min().unwrap_or(now).max(self.counted_from);
-        let busy = busy.since(runtime.spun());
+        let busy = busy.since(runtime.spin_time());
         let is_stopped = self.stop.load(Ordering::Relaxed);
         let never_begun = match is_stopped {
             true => 0,
-            false => runtime.arrivals().reopen().overdue(now),
+            false => runtime.arrivals().reopen().skip_overdue(now),
         };
-        context.recorder.borrow_mut().cut(last, busy, true);
+        context.recorder.borrow_mut().cut_interval(last, busy, true);
         runtime.clear();
         Ok(never_begun)
     }
@@ -364,7 +365,7 @@ impl Worker {
         let count = self.context.plan.asks.len();
         match &*self.popularity {
             _ if count <= 1 => 0,
-            Some(popularity) => popularity.draw(&mut self.rng),
+            Some(popularity) => popularity.draw_rank(&mut self.rng),
             None => self.rng.usize(..count),
         }
     }
@@ -378,7 +379,7 @@ impl Worker {
                 Workload::Requests if plan.url.scheme != Scheme::Ftp => {
                     let which = self.draw();
                     self.client
-                        .ask(which, next.due, next.free, next.taken)
+                        .send_due_request(which, next.due, next.free, next.taken)
                         .await
                 }
                 // A session of FTP has each file once.
@@ -391,7 +392,7 @@ impl Worker {
                     let at = next.number as usize * plan.threads + self.thread;
                     let which = order.get(at).map_or(0, |(_, which)| *which as usize);
                     self.client
-                        .ask(which, next.due, next.free, next.taken)
+                        .send_due_request(which, next.due, next.free, next.taken)
                         .await
                 }
                 Workload::Sessions { requests, think } => {
@@ -407,7 +408,7 @@ impl Worker {
                 Workload::Surge { .. } => self.surge(&plan, next.due, next.free).await,
             };
         }
-        self.client.leave().await;
+        self.client.say_goodbye().await;
     }
 
     /// Returns true if the run goes on.
@@ -428,12 +429,15 @@ impl Worker {
                 if !self.goes_on() {
                     break;
                 }
-                let pause = exponential(think.as_secs_f64(), &mut self.rng);
+                let pause = draw_exponential(think.as_secs_f64(), &mut self.rng);
                 (due, free) = self.pause(free, Duration::from_secs_f64(pause)).await;
             }
-            free = self.client.ask(*which, due, free, Instant::now()).await;
+            free = self
+                .client
+                .send_due_request(*which, due, free, Instant::now())
+                .await;
         }
-        self.client.leave().await;
+        self.client.say_goodbye().await;
         Instant::now()
     }
 
@@ -468,7 +472,10 @@ impl Worker {
                 Step::Ask { begins: true, .. } if has_begun => break,
                 Step::Ask { document, .. } => {
                     has_begun = true;
-                    free = self.client.ask(document, due, free, Instant::now()).await;
+                    free = self
+                        .client
+                        .send_due_request(document, due, free, Instant::now())
+                        .await;
                     due = free;
                 }
                 Step::Wait(seconds) => {
@@ -477,7 +484,7 @@ impl Worker {
                 }
             }
         }
-        self.client.leave().await;
+        self.client.say_goodbye().await;
         Instant::now()
     }
 }

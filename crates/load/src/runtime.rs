@@ -164,7 +164,7 @@ impl Loop {
     }
 
     /// Time for which the loop looked at the clock only.
-    pub(crate) fn spun(&self) -> Duration {
+    pub(crate) fn spin_time(&self) -> Duration {
         self.spun.get()
     }
 
@@ -346,7 +346,7 @@ impl Loop {
 
     /// Watches a socket, which must not block. Closing it ends that; its number is then to be
     /// given back with [`Loop::forget`].
-    pub(crate) fn watch(&self, socket: impl AsFd) -> io::Result<usize> {
+    pub(crate) fn watch_socket(&self, socket: impl AsFd) -> io::Result<usize> {
         use epoll::EventFlags as Flags;
         let id = self.free_sources.borrow_mut().pop();
         let mut sources = self.sources.borrow_mut();
@@ -384,7 +384,7 @@ impl Loop {
     }
 
     /// The number of a socket that is closed can be used again.
-    pub(crate) fn forget(&self, source: usize) {
+    pub(crate) fn forget_socket(&self, source: usize) {
         self.free_sources.borrow_mut().push(source);
     }
 
@@ -446,7 +446,7 @@ impl Loop {
     }
 
     /// Waits until something can be written: a connection is there then, or has failed.
-    pub(crate) async fn writable(&self, source: usize) {
+    pub(crate) async fn wait_until_writable(&self, source: usize) {
         std::future::poll_fn(|_| {
             let mut sources = self.sources.borrow_mut();
             match sources.get_mut(source) {
@@ -485,7 +485,7 @@ impl Loop {
 
     /// Waits for a future until a moment; `None` if it takes longer. A task has one limit at a
     /// time: limits do not nest.
-    pub(crate) async fn limit<F: Future>(&self, at: Instant, future: F) -> Option<F::Output> {
+    pub(crate) async fn limit_until<F: Future>(&self, at: Instant, future: F) -> Option<F::Output> {
         let mut future = std::pin::pin!(future);
         let mut is_set = false;
         std::future::poll_fn(|context| {

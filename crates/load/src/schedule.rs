@@ -3,7 +3,7 @@
 use std::sync::Arc;
 use std::time::{Duration, Instant};
 
-use evenkeel_sim::work::exponential;
+use evenkeel_sim::work::draw_exponential;
 
 /// Times between arrivals.
 #[derive(Clone, Debug)]
@@ -84,7 +84,7 @@ impl Arrivals {
     }
 
     /// Counts, and passes over, the requests that are due by `now` and were not taken.
-    pub(crate) fn overdue(&mut self, now: Instant) -> u64 {
+    pub(crate) fn skip_overdue(&mut self, now: Instant) -> u64 {
         let mut count = 0;
         while self.next().is_some_and(|next| next <= now) && count < 100_000_000 {
             count += 1;
@@ -122,7 +122,7 @@ impl Arrivals {
             Gaps::Closed => {}
             Gaps::Constant(gap) => self.next += *gap,
             Gaps::Poisson { mean, rng } => {
-                self.next += Duration::from_secs_f64(exponential(*mean, rng));
+                self.next += Duration::from_secs_f64(draw_exponential(*mean, rng));
             }
             Gaps::Recorded(times) => {
                 let time = usize::try_from(self.number).ok();
@@ -193,7 +193,7 @@ mod tests {
         assert_eq!(arrivals.take(start), Some(Some((start, 0))));
         assert_eq!(arrivals.take(start), None);
         assert_eq!(arrivals.next(), Some(start + gap));
-        assert_eq!(arrivals.overdue(start + 10 * gap), 2);
+        assert_eq!(arrivals.skip_overdue(start + 10 * gap), 2);
         assert_eq!(arrivals.take(start + 10 * gap), Some(None));
     }
 

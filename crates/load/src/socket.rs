@@ -43,13 +43,13 @@ impl Socket {
             Err(error) => return Err(error),
         }
         let stream = TcpStream::from(socket);
-        let source = runtime.watch(&stream)?;
+        let source = runtime.watch_socket(&stream)?;
         let socket = Socket {
             runtime: Rc::clone(runtime),
             stream: Some(stream),
             source,
         };
-        runtime.writable(source).await;
+        runtime.wait_until_writable(source).await;
         match socket.tcp()?.take_error()? {
             Some(error) => Err(error),
             None => Ok(socket),
@@ -87,7 +87,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         // Closed first, so that nothing comes for its number any more.
         self.stream = None;
-        self.runtime.forget(self.source);
+        self.runtime.forget_socket(self.source);
     }
 }
 

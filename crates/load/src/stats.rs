@@ -72,7 +72,7 @@ impl Kind {
     }
 
     /// Returns the kind in words.
-    pub fn words(self) -> &'static str {
+    pub fn in_words(self) -> &'static str {
         match self {
             Kind::Refused => "connections refused",
             Kind::Connect => "connections failed otherwise",
@@ -216,12 +216,12 @@ impl Counted {
     }
 
     /// Errors of all kinds.
-    pub fn failed(&self) -> u64 {
+    pub fn failed_count(&self) -> u64 {
         self.errors.iter().sum()
     }
 
     /// Counts an error.
-    pub fn fail(&mut self, kind: Kind) {
+    pub fn count_error(&mut self, kind: Kind) {
         if let Some(count) = self.errors.get_mut(kind as usize) {
             *count += 1;
         }
@@ -310,7 +310,7 @@ impl Recorder {
     }
 
     /// A request is begun.
-    pub(crate) fn begin(&mut self, due: Instant) {
+    pub(crate) fn begin_request(&mut self, due: Instant) {
         self.in_flight += 1;
         if due >= self.start {
             self.now.begun += 1;
@@ -318,7 +318,7 @@ impl Recorder {
     }
 
     /// A request has ended.
-    pub(crate) fn finish(&mut self, times: &Times, outcome: Result<(u16, u64), Kind>) {
+    pub(crate) fn finish_request(&mut self, times: &Times, outcome: Result<(u16, u64), Kind>) {
         self.in_flight = self.in_flight.saturating_sub(1);
         if times.due < self.start {
             return;
@@ -347,7 +347,7 @@ impl Recorder {
                 now.corrected.record(since(times.due));
                 now.from_send.record(since(times.sent));
             }
-            Err(kind) => now.fail(kind),
+            Err(kind) => now.count_error(kind),
         }
     }
 
@@ -359,12 +359,12 @@ impl Recorder {
     }
 
     /// Ends the present interval, and begins the next.
-    pub(crate) fn cut(&mut self, at: Instant, busy: Duration, is_last: bool) {
+    pub(crate) fn cut_interval(&mut self, at: Instant, busy: Duration, is_last: bool) {
         let mut fresh = self.spare.try_recv().unwrap_or_default();
         std::mem::swap(&mut self.now, &mut fresh);
         if is_last && self.in_flight > 0 {
             for _ in 0..self.in_flight {
-                fresh.fail(Kind::Unfinished);
+                fresh.count_error(Kind::Unfinished);
             }
         }
         let interval = Interval {
@@ -485,7 +485,7 @@ impl Collector {
         second.begun = all.begun;
         second.answered = all.answered;
         second.refusals = all.refusals;
-        second.failed = all.failed();
+        second.failed = all.failed_count();
         second.bytes = all.bytes;
         second.corrected = quantiles(&all.corrected);
         second.from_send = quantiles(&all.from_send);
@@ -505,7 +505,7 @@ impl Collector {
     }
 
     /// The end.
-    pub(crate) fn end(self, never_begun: u64) -> Outcome {
+    pub(crate) fn into_outcome(self, never_begun: u64) -> Outcome {
         let mut outcome = self.outcome;
         outcome.never_begun = never_begun;
         let elapsed = outcome.elapsed.as_secs_f64();
@@ -539,21 +539,21 @@ mod tests {
         let start = Instant::now();
         let mut recorder = Recorder::new(start, 0, tell, spares);
         // One that was sent 2 ms late; one that waited 32 ms for a connection.
-        recorder.begin(start);
-        recorder.finish(&times(start, 10, 0, 12, 15), Ok((200, 7)));
-        recorder.begin(start);
-        recorder.finish(&times(start, 10, 40, 42, 45), Ok((200, 7)));
-        recorder.begin(start);
-        recorder.finish(&times(start, 10, 0, 10, 99), Ok((503, 1)));
-        recorder.begin(start);
-        recorder.finish(&times(start, 10, 0, 10, 99), Err(Kind::Timeout));
+        recorder.begin_request(start);
+        recorder.finish_request(&times(start, 10, 0, 12, 15), Ok((200, 7)));
+        recorder.begin_request(start);
+        recorder.finish_request(&times(start, 10, 40, 42, 45), Ok((200, 7)));
+        recorder.begin_request(start);
+        recorder.finish_request(&times(start, 10, 0, 10, 99), Ok((503, 1)));
+        recorder.begin_request(start);
+        recorder.finish_request(&times(start, 10, 0, 10, 99), Err(Kind::Timeout));
         // Due in the warm-up, and without an answer at the end.
         let mut early = times(start, 0, 0, 1, 20);
         early.due = start - MS;
-        recorder.begin(early.due);
-        recorder.finish(&early, Ok((200, 7)));
-        recorder.begin(start);
-        recorder.cut(start + MS * 100, MS * 50, true);
+        recorder.begin_request(early.due);
+        recorder.finish_request(&early, Ok((200, 7)));
+        recorder.begin_request(start);
+        recorder.cut_interval(start + MS * 100, MS * 50, true);
         let counted = told.recv().unwrap().counted;
         let about = |found: Duration, expected: Duration| {
             let ratio = found.as_secs_f64() / expected.as_secs_f64();
@@ -568,7 +568,7 @@ mod tests {
             (5, 3, 1)
         );
         assert_eq!((counted.waited, counted.bytes), (1, 15));
-        assert_eq!(counted.failed(), 2);
+        assert_eq!(counted.failed_count(), 2);
         assert_eq!(counted.errors[Kind::Unfinished as usize], 1);
     }
 
@@ -598,7 +598,7 @@ mod tests {
         // The other thread has ended.
         let (second, _) = collector.take(interval(1, 2, 70, true)).unwrap();
         assert_eq!(second.answered, 70);
-        let outcome = collector.end(3);
+        let outcome = collector.into_outcome(3);
         assert_eq!((outcome.counted.answered, outcome.never_begun), (191, 3));
         assert_eq!(outcome.seconds.len(), 3);
         assert!((outcome.busy - 0.5).abs() < 1e-9);

@@ -174,7 +174,7 @@ impl References {
     }
 
     fn draw(&mut self, rng: &mut Rng) {
-        let page = self.popularity.draw(rng);
+        let page = self.popularity.draw_rank(rng);
         if self.due[page] == 0 {
             self.stack.push_back(page);
         }
@@ -419,7 +419,7 @@ mod tests {
         recent.clear();
         let mut independent = Vec::new();
         for _ in 0..50_000 {
-            let page = popularity.draw(&mut rng);
+            let page = popularity.draw_rank(&mut rng);
             if let Some(place) = recent.iter().rev().position(|&other| other == page) {
                 independent.push(place);
                 recent.remove(recent.len() - 1 - place);

@@ -48,7 +48,7 @@ impl Admission {
     /// # Errors
     ///
     /// Reason why the address is refused.
-    pub(crate) fn judge(
+    pub(crate) fn judge_address(
         &self,
         group: &GroupConfig,
         host: &str,
@@ -59,7 +59,7 @@ impl Admission {
         if is_localhost && address.ip().to_canonical().is_loopback() {
             return Ok(());
         }
-        Networks::judge(group.allowed_networks.as_ref(), address.ip())?;
+        Networks::judge_address(group.allowed_networks.as_ref(), address.ip())?;
         match self.is_own(address) {
             true => Err(Unusual::OwnListener),
             false => Ok(()),
@@ -111,7 +111,7 @@ mod tests {
         let mut group = GroupConfig::new("web", Vec::new());
         let all = ["0.0.0.0/0", "::/0"].map(|text| text.parse().unwrap());
         group.allowed_networks = Some(Networks(all.into()));
-        admission.judge(&group, host, address.parse().unwrap())
+        admission.judge_address(&group, host, address.parse().unwrap())
     }
 
     #[test]
@@ -146,7 +146,8 @@ mod tests {
     fn s1_localhost_is_loopback_and_nothing_else() {
         let admission = Admission::new(Vec::new());
         let group = GroupConfig::new("web", Vec::new());
-        let judge = |host, address: &str| admission.judge(&group, host, address.parse().unwrap());
+        let judge =
+            |host, address: &str| admission.judge_address(&group, host, address.parse().unwrap());
         for host in ["localhost", "localhost.", "web.localhost"] {
             assert_eq!(judge(host, "127.0.0.1:80"), Ok(()), "{host}");
             assert_eq!(judge(host, "[::1]:80"), Ok(()), "{host}");

@@ -44,7 +44,7 @@ const MAX_ARGON2: (u32, u32, u32) = (64 * 1024, 10, 4);
 const MAX_PROBLEMS: usize = 20;
 
 /// Reads the users of `rules`. If a file has the same contents as before, its users in `known` stay.
-pub(crate) fn load<'a>(
+pub(crate) fn load_users<'a>(
     rules: impl IntoIterator<Item = &'a Rule>,
     known: &UserFiles,
     errors: &mut Vec<Problem>,
@@ -91,7 +91,7 @@ fn read(file: &FileName) -> Result<Users, Vec<Problem>> {
                 .collect::<Vec<_>>()
         })
     };
-    let users = kept::load(make, |problems| one_line(problems))?;
+    let users = kept::load_or_keep(make, |problems| one_line(problems))?;
     if let Ok(Some(complaint)) = config::rights_of_users(&file.path) {
         kept::complain(&file.path, complaint);
     }
@@ -380,7 +380,7 @@ impl Users {
 
     /// True if this is the user's password. The check takes up to a second of a CPU, and as long for a user
     /// who is not there.
-    pub fn are(&self, name: &str, password: &str) -> bool {
+    pub fn check_password(&self, name: &str, password: &str) -> bool {
         if let Some(hash) = self.by_name.get(name) {
             return hash.is_of(password);
         }
@@ -471,7 +471,7 @@ impl Auth {
         places: &HashMap<&str, u32>,
         files: &UserFiles,
     ) -> Self {
-        let by = match config.asked() {
+        let by = match config.asked_group() {
             Some(group) => By::Group(Asked {
                 // A group that is not there has no place: nobody answers.
                 target: places.get(group).copied().unwrap_or(u32::MAX),
@@ -498,7 +498,7 @@ impl Auth {
     }
 
     /// The group that is asked.
-    pub fn asked(&self) -> Option<&Asked> {
+    pub fn asked_group(&self) -> Option<&Asked> {
         match &self.by {
             By::Users { .. } => None,
             By::Group(asked) => Some(asked),
@@ -532,17 +532,17 @@ mod tests {
         let users = users(&["# all", "", ANNA, BERT, CARL]).unwrap();
         for name in ["anna", "bert", "carl"] {
             assert_eq!(users.user(name).as_deref(), Some(name));
-            assert!(users.are(name, "secret"), "{name}");
+            assert!(users.check_password(name, "secret"), "{name}");
             for wrong in ["", "Secret", "secret ", "anna"] {
-                assert!(!users.are(name, wrong), "{name} {wrong}");
+                assert!(!users.check_password(name, wrong), "{name} {wrong}");
             }
         }
         // Nobody is a user because of somebody else's password.
         for name in ["dora", "", "Anna"] {
             assert_eq!(users.user(name), None);
-            assert!(!users.are(name, "secret"));
+            assert!(!users.check_password(name, "secret"));
         }
-        assert!(!Users::default().are("anna", "secret"));
+        assert!(!Users::default().check_password("anna", "secret"));
     }
 
     #[test]
@@ -561,8 +561,8 @@ mod tests {
             "{text}"
         );
         let all = users(&[&format!("anna:{text}")]).unwrap();
-        assert!(all.are("anna", "secret"));
-        assert!(!all.are("anna", "Secret"));
+        assert!(all.check_password("anna", "secret"));
+        assert!(!all.check_password("anna", "Secret"));
         assert_ne!(Hash::text_of("secret", &[8; 16]).unwrap(), text);
         assert_eq!(Hash::text_of(&"x".repeat(257), &[7; 16]), None);
         for (from, to, error) in [
@@ -637,6 +637,6 @@ mod tests {
         assert_eq!(users(&["a", "b"]).unwrap_err().len(), 2);
         // More rounds than usual are allowed.
         let more = format!("anna:{}", sha.replace("$6$", "$6$rounds=6000$"));
-        assert!(!users(&[&more]).unwrap().are("anna", "secret"));
+        assert!(!users(&[&more]).unwrap().check_password("anna", "secret"));
     }
 }

@@ -48,7 +48,7 @@ pub struct CertificateStatus {
 
 impl CertificateStatus {
     fn new(listener: String, details: Details, now: i64) -> Self {
-        let ends = details.ends();
+        let ends = details.valid_until();
         CertificateStatus {
             listener,
             file: details.file,
@@ -66,7 +66,7 @@ impl CertificateStatus {
 }
 
 /// Certificates as a table.
-pub fn table(certificates: &[CertificateStatus]) -> String {
+pub fn format_table(certificates: &[CertificateStatus]) -> String {
     const DAY: i64 = 24 * 3600;
     let row = |one: &CertificateStatus| {
         let left = match one.expires_in {
@@ -91,15 +91,15 @@ pub fn table(certificates: &[CertificateStatus]) -> String {
         ]
     };
     let names = ["LISTENER", "NAMES", "KEY", ">EXPIRES IN", "ISSUER", "FILE"];
-    text::table(&names, certificates.iter().map(row))
+    text::format_table(&names, certificates.iter().map(row))
 }
 
 /// Writes how many handshakes of a listener have failed, as the family called `name`.
 pub fn failures(out: &mut Exposition, name: &'static str, listener: &Listener) {
     let what = "TLS handshakes with clients that failed.";
-    out.family(name, Type::Counter, what);
-    for (cause, count) in listener.failures() {
-        out.sample(&[("cause", cause.name())], count as f64);
+    out.begin_family(name, Type::Counter, what);
+    for (cause, count) in listener.failure_counts() {
+        out.add_sample(&[("cause", cause.name())], count as f64);
     }
 }
 
@@ -129,7 +129,7 @@ impl Manager {
 
     /// Writes when certificates expire.
     pub(crate) fn certificate_families(&self, out: &mut Exposition) {
-        out.family(
+        out.begin_family(
             "evenkeel_certificate_expiry_timestamp_seconds",
             Type::Gauge,
             "When the certificate expires, or an authority's in its file if that is earlier, in seconds since 1970.",
@@ -140,20 +140,20 @@ impl Manager {
                 ("file", &one.file),
                 ("fingerprint", &one.fingerprint),
             ];
-            out.sample(&labels, one.not_after as f64);
+            out.add_sample(&labels, one.not_after as f64);
         }
     }
 
     /// Writes how many followed files are not as they should be.
     pub(crate) fn file_families(&self, out: &mut Exposition) {
-        out.family(
+        out.begin_family(
             "evenkeel_file_problems",
             Type::Gauge,
             "Files that the configuration names and that are broken, so that what they said before is in use, and \
              certificates in use that are not valid now.",
         );
-        let config = self.config();
-        out.sample(&[], kept::complaints(config.files()).len() as f64);
+        let config = self.file_config();
+        out.add_sample(&[], kept::complaints(config.files()).len() as f64);
     }
 
     /// Warns of certificates that are about to expire, for ever.
@@ -201,7 +201,7 @@ mod tests {
         let shown = [leaf, with].map(|one| CertificateStatus::new("rule web".into(), one, DAY));
         let ends = shown.each_ref().map(|one| (one.not_after, one.expires_in));
         assert_eq!(ends, [(90 * DAY, 89 * DAY), (5 * DAY, 4 * DAY)]);
-        let table = table(&shown);
+        let table = format_table(&shown);
         let lines: Vec<&str> = table.lines().collect();
         assert!(lines[1].contains(" 89d "), "{table}");
         assert!(lines[2].contains(" 4d (CN=between) "), "{table}");

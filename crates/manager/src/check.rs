@@ -15,7 +15,7 @@ use tokio::time::{Duration, sleep, timeout};
 use tracing::{info, warn};
 
 use crate::config::{HealthCheck, SendProxy};
-use crate::manager::{ManageError, Manager, entry};
+use crate::manager::{ManageError, Manager, find_entry};
 use crate::probe::{CheckError, Target, check_once};
 use crate::sample::CheckedNow;
 use crate::state::{Checked, Endpoint, GroupEntry};
@@ -62,7 +62,7 @@ impl Manager {
         // plenty, enough for 256 members that let every check run into its timeout.
         let permits = Arc::new(Semaphore::new(files::Shares::of_process().checks));
         let mut tasks = Tasks::default();
-        let mut changes = self.changes();
+        let mut changes = self.subscribe_changes();
         loop {
             let wanted = self.lock().state.groups.iter().flat_map(targets).collect();
             tasks.reconcile(wanted, |member, target| {
@@ -133,7 +133,7 @@ pub(crate) fn take_in(
     let of = (&*endpoint.member.slot, &mut endpoint.opinions);
     endpoint
         .health
-        .apply(found, limits, of, endpoint.weight, now)
+        .apply_check(found, limits, of, endpoint.weight, now)
 }
 
 impl Manager {
@@ -146,7 +146,7 @@ impl Manager {
     pub async fn check_now(&self, group: &str, member: &str) -> Result<CheckedNow, ManageError> {
         let (id, configured, target) = {
             let owned = self.lock();
-            let entry = entry(&owned.state, group)?;
+            let entry = find_entry(&owned.state, group)?;
             let endpoint = entry.find_endpoint(member);
             let endpoint = endpoint.ok_or_else(|| ManageError::NoMember {
                 group: group.into(),
@@ -195,7 +195,7 @@ impl Manager {
         let shortage = error.and_then(CheckError::shortage);
         match (shortage, &configured) {
             (Some(shortage), _) => {
-                shortage.met("check a member's health");
+                shortage.report_failure("check a member's health");
                 said =
                     said.map(|said| format!("{said}; that is a shortage here, and does not count"));
             }
@@ -253,7 +253,7 @@ async fn check_forever(
         let soon = match shortage {
             Some(shortage) => {
                 // It says nothing about the member, which stays as it is.
-                shortage.met("check a member's health");
+                shortage.report_failure("check a member's health");
                 true
             }
             // Panic mode does not use dead members: it must be found out soon when one is back.
@@ -481,7 +481,7 @@ mod tests {
             groups: vec![group],
             ..Config::default()
         };
-        manager.apply(config).await.unwrap();
+        manager.apply_config(config).await.unwrap();
         manager
     }
 
@@ -502,9 +502,9 @@ mod tests {
         assert_eq!(error, "not done within 1s");
 
         // Without the check nobody says that it is down.
-        let mut config = manager.config();
+        let mut config = manager.file_config();
         config.groups[0].health_check = None;
-        manager.apply(config).await.unwrap();
+        manager.apply_config(config).await.unwrap();
         assert_eq!(member(&manager).check, None);
         assert!(member(&manager).reasons.is_empty());
         running.abort();
@@ -515,7 +515,7 @@ mod tests {
         let (listener, _) = target(HealthCheck::default()).await;
         let check = http(&[200], None);
         let manager = manager(&listener, check.clone()).await;
-        let group = manager.groups().remove(0);
+        let group = manager.list_groups().remove(0);
         let id = group.members()[0].id;
         let check = HealthCheck {
             fall: 2,
@@ -532,11 +532,11 @@ mod tests {
         let error = member(&manager).check.unwrap().error;
         assert_eq!(error.as_deref(), Some("response code 503"));
         // A reload keeps what is known.
-        manager.apply(manager.config()).await.unwrap();
+        manager.apply_config(manager.file_config()).await.unwrap();
         assert_eq!(member(&manager).state, "down");
         assert_eq!(checked(Ok(())), "warming");
         // A late result of a member that is gone is nobody's.
-        manager.apply(Config::default()).await.unwrap();
+        manager.apply_config(Config::default()).await.unwrap();
         manager.checked(id, &check, Ok(()));
     }
 
@@ -544,7 +544,7 @@ mod tests {
     async fn who_refuses_connections_is_dead_even_in_panic_t1() {
         let (listener, _) = target(HealthCheck::default()).await;
         let manager = manager(&listener, HealthCheck::default()).await;
-        let id = manager.groups().remove(0).members()[0].id;
+        let id = manager.list_groups().remove(0).members()[0].id;
         let check = |port| HealthCheck {
             fall: 1,
             rise: 2,
@@ -565,16 +565,16 @@ mod tests {
         assert_eq!(member(&manager).reasons, ["down", "dead"]);
         assert!(!may_be_picked());
         // A reload knows it, too.
-        manager.apply(manager.config()).await.unwrap();
+        manager.apply_config(manager.file_config()).await.unwrap();
         assert!(!may_be_picked());
         // As soon as it accepts a connection it may be tried, before it counts as up.
         assert!(!manager.checked(id, &check(None), Ok(())));
         assert_eq!(member(&manager).reasons, ["down"]);
         assert!(may_be_picked());
         assert!(manager.checked(id, &check(None), refused()));
-        let mut config = manager.config();
+        let mut config = manager.file_config();
         config.groups[0].health_check = None;
-        manager.apply(config).await.unwrap();
+        manager.apply_config(config).await.unwrap();
         assert!(member(&manager).reasons.is_empty());
     }
 
@@ -583,7 +583,7 @@ mod tests {
     async fn mission_d13_who_answers_wrongly_is_dead_even_in_panic() {
         let (listener, _) = target(HealthCheck::default()).await;
         let manager = manager(&listener, http(&[200], None)).await;
-        let id = manager.groups().remove(0).members()[0].id;
+        let id = manager.list_groups().remove(0).members()[0].id;
         let check = |port| HealthCheck {
             fall: 1,
             rise: 1,

@@ -69,7 +69,7 @@ impl Manager {
         let council = self.subsystems().council();
         let more = owned
             .state
-            .step(round, GROUPS_PER_STEP, council, &mut |news| {
+            .run_step(round, GROUPS_PER_STEP, council, &mut |news| {
                 // Mostly nobody listens.
                 let _ = self.alert_news.send(news);
             });
@@ -94,15 +94,15 @@ impl Manager {
 impl State {
     /// A part of a round, with so many of the groups. Answers whether there is more to do.
     /// `noted` is told of load alerts.
-    pub(crate) fn step(
+    pub(crate) fn run_step(
         &mut self,
         round: &mut Round,
         most: usize,
         council: Option<&dyn Council>,
         noted: &mut dyn FnMut(AlertNews),
     ) -> bool {
-        let (groups, around) = self.controlled(council);
-        let Step { looked, more } = round.step(groups, around, most, |entry, event| {
+        let (groups, around) = self.control_parts(council);
+        let Step { looked, more } = round.run_step(groups, around, most, |entry, event| {
             tell(entry, event);
             if let Some(news) = alert_news(entry, event) {
                 noted(news);
@@ -110,8 +110,10 @@ impl State {
         });
         for entry in &mut self.groups[looked] {
             for endpoint in &mut entry.endpoints {
-                if round.keeps() || endpoint.history.is_empty() {
-                    endpoint.history.note(&endpoint.member.slot, round.now());
+                if round.keeps_history() || endpoint.history.is_empty() {
+                    endpoint
+                        .history
+                        .note_moment(&endpoint.member.slot, round.now());
                 }
             }
         }

@@ -122,7 +122,7 @@ impl ReportCounts {
             let new = || Box::new(SourceCounts::new(origin));
             counts = counts.next.get_or_init(new);
         }
-        counts.fates.add(fate as usize);
+        counts.fates.count_at(fate as usize);
     }
 
     /// Reports of that origin with that fate.

@@ -14,7 +14,7 @@ pub struct Described(fn(&mut SchemaGenerator) -> Schema);
 
 impl Described {
     /// Values of the type `T`.
-    pub fn of<T: JsonSchema>() -> Self {
+    pub fn of_type<T: JsonSchema>() -> Self {
         Described(|generator| generator.subschema_for::<T>())
     }
 
@@ -79,7 +79,7 @@ pub enum CommandError {
 
 impl Endpoint {
     /// A path that shows what `read` answers.
-    pub fn show<T: Serialize + JsonSchema>(
+    pub fn with_value<T: Serialize + JsonSchema>(
         path: &'static str,
         summary: &'static str,
         read: impl Fn() -> T + Send + Sync + 'static,
@@ -88,12 +88,12 @@ impl Endpoint {
         Endpoint {
             path,
             summary,
-            action: Action::Show(Arc::new(show), Described::of::<T>()),
+            action: Action::Show(Arc::new(show), Described::of_type::<T>()),
         }
     }
 
     /// A path at which `act` is done.
-    pub fn act<F>(
+    pub fn with_action<F>(
         path: &'static str,
         summary: &'static str,
         act: impl Fn(Vec<String>) -> F + Send + Sync + 'static,

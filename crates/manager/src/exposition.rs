@@ -69,7 +69,7 @@ impl Exposition {
     }
 
     /// Begins a family. All its samples must follow, before the next one begins.
-    pub fn family(&mut self, name: &'static str, kind: Type, help: &str) {
+    pub fn begin_family(&mut self, name: &'static str, kind: Type, help: &str) {
         self.family = name;
         if self.json.is_some() {
             self.json = Some(0);
@@ -91,7 +91,7 @@ impl Exposition {
     }
 
     /// Adds a sample to the current family.
-    pub fn sample(&mut self, labels: &[(&str, &str)], value: f64) {
+    pub fn add_sample(&mut self, labels: &[(&str, &str)], value: f64) {
         self.sample_of("", labels, value);
     }
 
@@ -152,7 +152,7 @@ impl Exposition {
 
     /// Adds the samples of a histogram to the current family: how many were above the limit
     /// before and at most each limit in seconds, of which the last is infinite; and their sum.
-    pub fn histogram(
+    pub fn add_histogram(
         &mut self,
         labels: &[(&str, &str)],
         counts: impl IntoIterator<Item = (f64, u64)>,
@@ -190,7 +190,7 @@ fn quote(out: &mut String, text: &str) {
 }
 
 /// 1 if it holds, else 0.
-pub fn flag(holds: bool) -> f64 {
+pub fn flag_value(holds: bool) -> f64 {
     f64::from(u8::from(holds))
 }
 
@@ -199,12 +199,12 @@ mod tests {
     use super::*;
 
     fn families(mut out: Exposition) -> String {
-        out.family("a_total", Type::Counter, "What \"a\" is.");
-        out.sample(&[("of", "x\"\\\n\u{1}é"), ("by", "y")], 2.5);
-        out.sample(&[], f64::NAN);
-        out.family("none", Type::Gauge, "Empty.");
-        out.family("b", Type::Histogram, "Times.");
-        out.histogram(&[], [(0.5, 1), (f64::INFINITY, 2)], 3.0);
+        out.begin_family("a_total", Type::Counter, "What \"a\" is.");
+        out.add_sample(&[("of", "x\"\\\n\u{1}é"), ("by", "y")], 2.5);
+        out.add_sample(&[], f64::NAN);
+        out.begin_family("none", Type::Gauge, "Empty.");
+        out.begin_family("b", Type::Histogram, "Times.");
+        out.add_histogram(&[], [(0.5, 1), (f64::INFINITY, 2)], 3.0);
         out.finish()
     }
 

@@ -41,7 +41,7 @@ pub fn load(config: &Config, known: &Files) -> Result<Files, Vec<Problem>> {
             }
         }
     }
-    let users = auth::load(&config.rules, &known.users, &mut errors);
+    let users = auth::load_users(&config.rules, &known.users, &mut errors);
     match errors.is_empty() {
         true => Ok(Files { answers, users }),
         false => Err(errors),

@@ -43,17 +43,17 @@ impl Groups {
     }
 
     /// The group called `name`.
-    pub fn handle(&self, name: &str) -> Option<&Arc<GroupHandle>> {
-        Some(&self.state.group(name)?.handle)
+    pub fn find_handle(&self, name: &str) -> Option<&Arc<GroupHandle>> {
+        Some(&self.state.find_group(name)?.handle)
     }
 
     /// Returns the health check of members of the group `name`, if it has one.
     pub fn health_check(&self, name: &str) -> Option<&HealthCheck> {
-        self.state.group(name)?.config.health_check.as_ref()
+        self.state.find_group(name)?.config.health_check.as_ref()
     }
 
     /// A check of a member of the group `name` is over; answers what that has done.
-    pub fn checked(
+    pub fn apply_check(
         &mut self,
         name: &str,
         member: MemberId,
@@ -66,12 +66,12 @@ impl Groups {
     }
 
     /// A round of control; answers what has happened to which group.
-    pub fn round(&mut self, now: Instant) -> Vec<(Arc<str>, Event)> {
+    pub fn run_round(&mut self, now: Instant) -> Vec<(Arc<str>, Event)> {
         let mut round = Round::new(&mut self.due, now);
         let mut events = Vec::new();
         loop {
-            let (groups, around) = self.state.controlled(None);
-            let step = round.step(groups, around, usize::MAX, |entry, event| {
+            let (groups, around) = self.state.control_parts(None);
+            let step = round.run_step(groups, around, usize::MAX, |entry, event| {
                 events.push((Arc::clone(entry.group.name()), event.clone()));
             });
             if !step.more {

@@ -45,7 +45,7 @@ impl History {
     }
 
     /// Keeps this moment.
-    pub(crate) fn note(&mut self, slot: &Slot, now: Instant) {
+    pub(crate) fn note_moment(&mut self, slot: &Slot, now: Instant) {
         if self.0.len() >= Self::KEPT {
             self.0.pop_front();
         }
@@ -53,7 +53,7 @@ impl History {
     }
 
     /// Returns the traffic since the oldest moment that is kept.
-    pub(crate) fn past(&self, slot: &Slot, now: Instant) -> Past {
+    pub(crate) fn recent_traffic(&self, slot: &Slot, now: Instant) -> Past {
         let mut past = Past::default();
         if let Some(then) = self.0.front() {
             then.add_to(slot, now, &mut past);
@@ -69,7 +69,7 @@ impl History {
 
 impl Moment {
     fn of(slot: &Slot, now: Instant) -> Self {
-        let totals = slot.record().totals();
+        let totals = slot.record().request_totals();
         Moment {
             at: now,
             bound: bound(slot, &totals),
@@ -81,7 +81,7 @@ impl Moment {
 
     /// Adds what has happened between this moment and `now` to `sum`.
     pub(crate) fn add_to(&self, slot: &Slot, now: Instant, sum: &mut Past) {
-        let totals = slot.record().totals();
+        let totals = slot.record().request_totals();
         let failed = |totals: &Totals| totals.failures + totals.overloads;
         let ended = |totals: &Totals| totals.total() - totals.cancelled;
         sum.span = sum.span.max(now.since(self.at));
@@ -90,7 +90,8 @@ impl Moment {
         sum.failures += failed(&totals).saturating_sub(failed(&self.totals));
         let record = slot.record();
         record.add_latencies_since(&self.latencies, &mut sum.latencies);
-        sum.streams.add(&record.streams().since(&self.streams));
+        sum.streams
+            .add_totals(&record.streams().since(&self.streams));
     }
 }
 
@@ -113,6 +114,6 @@ impl Past {
         self.ended += other.ended;
         self.failures += other.failures;
         self.latencies.merge(&other.latencies);
-        self.streams.add(&other.streams);
+        self.streams.add_totals(&other.streams);
     }
 }

@@ -162,14 +162,14 @@ impl Inputs {
 
     /// Forgets the addresses of names that no member has.
     fn forget_addresses(&mut self) {
-        let hosts = self.hosts();
+        let hosts = self.host_names();
         self.addresses.retain(|host, _| hosts.contains_key(host));
     }
 
     /// The DNS names of members, each with how often it is to be resolved, at least; `None` is
     /// as its TTL has it.
-    pub(crate) fn hosts(&self) -> HashMap<String, Option<Duration>> {
-        hosts(&self.config, &self.lists)
+    pub(crate) fn host_names(&self) -> HashMap<String, Option<Duration>> {
+        host_names(&self.config, &self.lists)
     }
 
     /// The inputs after the groups that do not stand in the file, and that `owner` has,
@@ -226,7 +226,7 @@ impl Inputs {
         live.group_maintenance.retain(|name, _| of_group(name));
         let with_lists = |inputs: &Inputs| -> HashMap<String, GroupConfig> {
             let groups = inputs.config.groups.iter().filter_map(|group| {
-                let listed = inputs.lists.members(group);
+                let listed = inputs.lists.list_members(group);
                 let mut group = (!listed.is_empty()).then(|| group.clone())?;
                 group.members.extend(listed);
                 Some((group.name.clone(), group))
@@ -269,7 +269,7 @@ impl Inputs {
     }
 
     /// Returns all groups, each with its owner if the group does not stand in the file.
-    pub(crate) fn groups(&self) -> impl Iterator<Item = (Option<&'static str>, &GroupConfig)> {
+    pub(crate) fn all_groups(&self) -> impl Iterator<Item = (Option<&'static str>, &GroupConfig)> {
         let in_file = self.config.groups.iter().map(|group| (None, group));
         let live = self.live.groups.values();
         in_file.chain(live.map(|(owner, group)| (Some(*owner), &**group)))
@@ -294,11 +294,11 @@ impl Inputs {
     }
 }
 
-/// See [`Inputs::hosts`].
-pub(crate) fn hosts(config: &Config, lists: &Lists) -> HashMap<String, Option<Duration>> {
+/// See [`Inputs::host_names`].
+pub(crate) fn host_names(config: &Config, lists: &Lists) -> HashMap<String, Option<Duration>> {
     let mut hosts: HashMap<String, Option<Duration>> = HashMap::new();
     for group in &config.groups {
-        let listed = lists.members(group);
+        let listed = lists.list_members(group);
         let names = group.members.iter().chain(&listed);
         for member in names.filter(|member| member.is_looked_up()) {
             let interval = group.dns_interval;
@@ -403,7 +403,7 @@ mod tests {
         };
         let all = lists(&["a.example.", "b.example."]);
         let mut inputs = Inputs::new().with_config(config.clone(), all.clone(), at(1));
-        let names = inputs.lists.members(&config.groups[0]);
+        let names = inputs.lists.list_members(&config.groups[0]);
         let names: Vec<String> = names.iter().map(MemberConfig::name).collect();
         let key = |name: &str| ("web".to_owned(), name.to_owned());
         let live = &mut inputs.live;

@@ -210,13 +210,13 @@ impl Manager {
     }
 
     /// The configuration file as it was last applied, without live changes.
-    pub fn config(&self) -> Config {
+    pub fn file_config(&self) -> Config {
         self.lock().state.inputs.config.clone()
     }
 
     /// True if there is a group of that name, whoever owns it.
     pub fn has_group(&self, name: &str) -> bool {
-        self.lock().state.group(name).is_some()
+        self.lock().state.find_group(name).is_some()
     }
 
     /// Load alerts that begin and end from now on.
@@ -225,7 +225,7 @@ impl Manager {
     }
 
     /// Returns a channel that is told when there may be other members, names to resolve, or locations.
-    pub fn changes(&self) -> watch::Receiver<()> {
+    pub fn subscribe_changes(&self) -> watch::Receiver<()> {
         self.changes.subscribe()
     }
 
@@ -242,7 +242,7 @@ impl Manager {
     }
 
     /// Installs what a live change, or DNS, has made of the inputs.
-    pub(crate) fn change(&self, state: &mut State, inputs: Inputs) -> Result<(), ApplyError> {
+    pub(crate) fn apply_change(&self, state: &mut State, inputs: Inputs) -> Result<(), ApplyError> {
         let generation = state.snapshot.generation;
         self.install(state, inputs, generation)
     }
@@ -309,7 +309,7 @@ impl Manager {
 fn tell_refused(before: &State, after: &State) {
     for entry in after.groups.iter().filter(|e| !e.refused.is_empty()) {
         let group = &entry.config.name;
-        let known = before.group(group).map_or(&[][..], |old| &old.refused);
+        let known = before.find_group(group).map_or(&[][..], |old| &old.refused);
         let mut news = entry.refused.iter().filter(|r| !known.contains(r));
         let Some(Refused { name, address, why }) = news.next() else {
             continue;
@@ -328,7 +328,7 @@ fn tell_refused(before: &State, after: &State) {
 fn one_name_each(inputs: &Inputs) -> Result<(), ApplyError> {
     let mut names = HashMap::new();
     let mut errors = Vec::new();
-    for (owner, group) in inputs.groups() {
+    for (owner, group) in inputs.all_groups() {
         let Some(other) = names.insert(&*group.name, owner) else {
             continue;
         };
@@ -340,7 +340,7 @@ fn one_name_each(inputs: &Inputs) -> Result<(), ApplyError> {
     }
 }
 
-pub(crate) fn entry<'a>(state: &'a State, group: &str) -> Result<&'a GroupEntry, ManageError> {
-    let entry = state.group(group);
+pub(crate) fn find_entry<'a>(state: &'a State, group: &str) -> Result<&'a GroupEntry, ManageError> {
+    let entry = state.find_group(group);
     entry.ok_or_else(|| ManageError::NoGroup(group.into()))
 }

@@ -8,7 +8,7 @@ use evenkeel_core::strategy::{self, Values};
 
 use crate::config::{Config, GroupConfig, MemberConfig, Routes, Rule};
 use crate::inputs::AdminState;
-use crate::manager::{ManageError, Manager, entry};
+use crate::manager::{ManageError, Manager, find_entry};
 use crate::query::load_of;
 use crate::sample::MemberSample;
 use crate::state::{Endpoint, GroupEntry};
@@ -50,12 +50,12 @@ impl Manager {
     /// # Errors
     ///
     /// There is no such group.
-    pub fn measured(&self, group: &str) -> Result<Measured, ManageError> {
+    pub fn measured_group(&self, group: &str) -> Result<Measured, ManageError> {
         let no_group = || ManageError::NoGroup(group.into());
         let sample = self.sample_group(group).ok_or_else(no_group)?;
         let now = self.clock().now();
         let owned = self.lock();
-        let entry = entry(&owned.state, group)?;
+        let entry = find_entry(&owned.state, group)?;
         let settings = &entry.config.settings;
         let rows: HashMap<&str, &MemberSample> =
             sample.rows.iter().map(|row| (&*row.member, row)).collect();
@@ -69,7 +69,7 @@ impl Manager {
                 name: endpoint.member.shown_name().to_string(),
                 member: endpoint.member.name.to_string(),
                 mean: mean.and_then(|seconds| Duration::try_from_secs_f32(seconds).ok()),
-                concurrency: slot.cap().or(endpoint.member.max_connections),
+                concurrency: slot.learnt_cap().or(endpoint.member.max_connections),
                 in_flight: at_once.unwrap_or_else(|| f64::from(slot.in_flight())),
                 is_used: row.is_some_and(|row| matches!(row.state, "up" | "warming" | "standby"))
                     && endpoint.weight.get() > 0.0,

@@ -32,7 +32,7 @@ pub fn load(groups: &[GroupConfig], known: &Clients) -> Result<Clients, Vec<Prob
         let Some(tls) = &group.member_tls else {
             continue;
         };
-        match Client::load(tls) {
+        match Client::from_config(tls) {
             Ok(client) => {
                 let known = known
                     .get(&group.name)
@@ -72,7 +72,7 @@ impl Handshakes {
     }
 
     /// A handshake went well.
-    pub fn succeeded(&self, member: MemberId, resumed: bool) {
+    pub fn count_success(&self, member: MemberId, resumed: bool) {
         let count = if resumed { &self.resumed } else { &self.full };
         count.fetch_add(1, Ordering::Relaxed);
         self.failed().remove(&member);
@@ -80,7 +80,7 @@ impl Handshakes {
 
     /// A handshake has failed. The log says why, now and then.
     pub fn failed_with(&self, group: &str, member: &Member, failure: &Failure, now: Instant) {
-        self.failures.add(failure.cause as usize);
+        self.failures.count_at(failure.cause as usize);
         {
             let mut failed = self.failed();
             if failed.len() >= MAX_FAILED {
@@ -88,7 +88,7 @@ impl Handshakes {
             }
             failed.insert(member.id, (now, failure.to_string().into()));
         }
-        if let Some(left_out) = self.throttle.turn() {
+        if let Some(left_out) = self.throttle.allow_line() {
             let (name, address) = (&member.name, &member.address);
             let member_name = member.given_name.as_deref();
             let cause = failure.cause.name();
@@ -97,17 +97,17 @@ impl Handshakes {
     }
 
     /// Returns when and why the last handshake with a member failed, if it did.
-    pub fn failure(&self, member: MemberId) -> Option<(Instant, Arc<str>)> {
+    pub fn last_failure(&self, member: MemberId) -> Option<(Instant, Arc<str>)> {
         self.failed().get(&member).cloned()
     }
 
     /// Handshakes that went well: full ones, and resumed ones.
-    pub fn counts(&self) -> [u64; 2] {
+    pub fn success_counts(&self) -> [u64; 2] {
         [&self.full, &self.resumed].map(|count| count.load(Ordering::Relaxed))
     }
 
     /// Handshakes that failed, by cause.
     pub fn failures(&self) -> impl Iterator<Item = (Cause, u64)> {
-        self.failures.of(&Cause::ALL)
+        self.failures.totals_by_kind(&Cause::ALL)
     }
 }

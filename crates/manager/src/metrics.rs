@@ -12,7 +12,7 @@ use evenkeel_core::observe::StreamTotals;
 use crate::Manager;
 use crate::chooser;
 use crate::counts::Fate;
-use crate::exposition::{Exposition, TIME_LIMITS, Type, flag};
+use crate::exposition::{Exposition, TIME_LIMITS, Type, flag_value};
 use crate::snapshot::{GroupHandle, Snapshot};
 use crate::status::{
     GroupStatus, ListStatus, LocationStatus, MemberStatus, OpinionStatus, Status, ZoneStatus,
@@ -31,10 +31,10 @@ impl Manager {
         let handles = self.handles();
         handshakes(out, &handles);
         reports(out, &handles);
-        latencies(out, &self.groups());
-        streams(out, &self.groups());
+        latencies(out, &self.list_groups());
+        streams(out, &self.list_groups());
         locations(out, &status.locations);
-        chooser::families(out, &self.choosers());
+        chooser::write_families(out, &self.choosers());
         self.certificate_families(out);
         self.file_families(out);
         self.subsystems().metrics(out);
@@ -42,26 +42,26 @@ impl Manager {
 }
 
 fn rules(out: &mut Exposition, status: &Status) {
-    out.family(
+    out.begin_family(
         "evenkeel_rule_enabled",
         Type::Gauge,
         "1 if the rule accepts clients.",
     );
     for rule in &status.rules {
-        out.sample(&[("rule", &rule.name)], flag(rule.enabled));
+        out.add_sample(&[("rule", &rule.name)], flag_value(rule.enabled));
     }
-    out.family(
+    out.begin_family(
         "evenkeel_rule_maintenance",
         Type::Gauge,
         "1 if the rule is in maintenance.",
     );
     for rule in &status.rules {
-        out.sample(&[("rule", &rule.name)], flag(rule.maintenance));
+        out.add_sample(&[("rule", &rule.name)], flag_value(rule.maintenance));
     }
 }
 
 fn groups(out: &mut Exposition, groups: &[GroupStatus]) {
-    out.family(
+    out.begin_family(
         "evenkeel_group_strategy_info",
         Type::Gauge,
         "Always 1; the strategy of the group is in the label.",
@@ -69,27 +69,27 @@ fn groups(out: &mut Exposition, groups: &[GroupStatus]) {
     for group in groups {
         let labels = [("group", &*group.name), ("strategy", &*group.strategy)];
         match &group.owner {
-            Some(owner) => out.sample(&[labels[0], labels[1], ("owner", owner)], 1.0),
-            None => out.sample(&labels, 1.0),
+            Some(owner) => out.add_sample(&[labels[0], labels[1], ("owner", owner)], 1.0),
+            None => out.add_sample(&labels, 1.0),
         }
     }
-    out.family(
+    out.begin_family(
         "evenkeel_group_panic",
         Type::Gauge,
         "1 while so many members are down or ejected that health is ignored.",
     );
     for group in groups {
-        out.sample(&[("group", &group.name)], flag(group.panic));
+        out.add_sample(&[("group", &group.name)], flag_value(group.panic));
     }
-    out.family(
+    out.begin_family(
         "evenkeel_group_maintenance",
         Type::Gauge,
         "1 if the group is in maintenance: clients of rules get its page.",
     );
     for group in groups {
-        out.sample(&[("group", &group.name)], flag(group.maintenance));
+        out.add_sample(&[("group", &group.name)], flag_value(group.maintenance));
     }
-    out.family(
+    out.begin_family(
         "evenkeel_group_ejected",
         Type::Gauge,
         "Members that are ejected, by whether for their requests here (own) or for what another balancer has seen (others).",
@@ -101,35 +101,35 @@ fn groups(out: &mut Exposition, groups: &[GroupStatus]) {
             .filter_map(|member| member.ejection.as_ref());
         let (others, own): (Vec<_>, Vec<_>) = ejections.partition(|ejection| ejection.by.is_some());
         for (by, all) in [("own", own), ("others", others)] {
-            out.sample(&[("group", &group.name), ("by", by)], all.len() as f64);
+            out.add_sample(&[("group", &group.name), ("by", by)], all.len() as f64);
         }
     }
-    out.family(
+    out.begin_family(
         "evenkeel_group_alerts",
         Type::Gauge,
         "Locations under a load alert of the group.",
     );
     for group in groups {
-        out.sample(&[("group", &group.name)], group.alerts as f64);
+        out.add_sample(&[("group", &group.name)], group.alerts as f64);
     }
-    out.family(
+    out.begin_family(
         "evenkeel_group_alerts_raised_total",
         Type::Counter,
         "Load alerts that the group has raised.",
     );
     for group in groups {
-        out.sample(&[("group", &group.name)], group.alerts_raised as f64);
+        out.add_sample(&[("group", &group.name)], group.alerts_raised as f64);
     }
 }
 
 fn zones(out: &mut Exposition, groups: &[GroupStatus]) {
     let mut family = |name, kind, help, read: fn(&ZoneStatus) -> Option<f64>| {
-        out.family(name, kind, help);
+        out.begin_family(name, kind, help);
         for group in groups {
             for zone in &group.zones {
                 if let Some(value) = read(zone) {
                     let name = zone.name.as_deref().unwrap_or_default();
-                    out.sample(&[("group", &group.name), ("zone", name)], value);
+                    out.add_sample(&[("group", &group.name), ("zone", name)], value);
                 }
             }
         }
@@ -152,7 +152,7 @@ fn zones(out: &mut Exposition, groups: &[GroupStatus]) {
         "Mean load of the members there that can serve; left out where it is not known.",
         |zone| zone.load.map(f64::from),
     );
-    out.family(
+    out.begin_family(
         "evenkeel_member_zone_info",
         Type::Gauge,
         "Always 1; the zone of the member is in the label. Members of which no zone is said are left out.",
@@ -160,7 +160,7 @@ fn zones(out: &mut Exposition, groups: &[GroupStatus]) {
     for (group, member) in each(groups) {
         if let Some(zone) = &member.zone {
             let [group, name] = labels(group, member);
-            out.sample(&[group, name, ("zone", zone)], 1.0);
+            out.add_sample(&[group, name, ("zone", zone)], 1.0);
         }
     }
 }
@@ -168,23 +168,23 @@ fn zones(out: &mut Exposition, groups: &[GroupStatus]) {
 /// Adds a family with the names of members. The names are no label of other families: the other families keep
 /// their labels when a member is given a name, and so do the rules and dashboards that use them.
 fn member_names(out: &mut Exposition, groups: &[GroupStatus]) {
-    out.family(
+    out.begin_family(
         "evenkeel_member_name_info",
         Type::Gauge,
         "Always 1; the name that the configuration gives the member is in the label. Members without are left out.",
     );
     for (group, member) in each(groups).filter(|(_, member)| member.name != member.member) {
         let [group, identity] = labels(group, member);
-        out.sample(&[group, identity, ("name", &member.name)], 1.0);
+        out.add_sample(&[group, identity, ("name", &member.name)], 1.0);
     }
 }
 
 fn lists(out: &mut Exposition, groups: &[GroupStatus]) {
     let mut family = |name, kind, help, read: fn(&ListStatus) -> f64| {
-        out.family(name, kind, help);
+        out.begin_family(name, kind, help);
         for group in groups {
             for list in &group.lists {
-                out.sample(&[("group", &group.name), ("list", &list.name)], read(list));
+                out.add_sample(&[("group", &group.name), ("list", &list.name)], read(list));
             }
         }
     };
@@ -192,7 +192,7 @@ fn lists(out: &mut Exposition, groups: &[GroupStatus]) {
         "evenkeel_members_list_up",
         Type::Gauge,
         "1 if the list of members was good when it was last looked at.",
-        |list| flag(list.error.is_none()),
+        |list| flag_value(list.error.is_none()),
     );
     family(
         "evenkeel_members_list_members",
@@ -209,7 +209,7 @@ fn lists(out: &mut Exposition, groups: &[GroupStatus]) {
 }
 
 fn queues(out: &mut Exposition, snapshot: &Snapshot) {
-    out.family(
+    out.begin_family(
         "evenkeel_group_queue",
         Type::Gauge,
         "Requests that wait for a member.",
@@ -222,37 +222,40 @@ fn queues(out: &mut Exposition, snapshot: &Snapshot) {
         .map(|group| (Arc::clone(group.current.load().name()), &**group))
         .collect();
     for (group, handle) in &handles {
-        out.sample(&[("group", group)], handle.queue.waiting() as f64);
+        out.add_sample(&[("group", group)], handle.queue.waiting() as f64);
     }
-    out.family(
+    out.begin_family(
         "evenkeel_group_queue_overloaded",
         Type::Gauge,
         "1 while requests of the group have waited for longer than queue_target for a while.",
     );
     for (group, handle) in &handles {
-        out.sample(&[("group", group)], flag(handle.queue.is_overloaded()));
+        out.add_sample(
+            &[("group", group)],
+            flag_value(handle.queue.is_overloaded()),
+        );
     }
-    out.family(
+    out.begin_family(
         "evenkeel_group_queue_refused_total",
         Type::Counter,
         "Requests that left the queue refused: in an overload, or for one of a higher priority.",
     );
     for (group, handle) in &handles {
-        out.sample(&[("group", group)], handle.queue.refusals() as f64);
+        out.add_sample(&[("group", group)], handle.queue.refusals() as f64);
     }
 }
 
 fn members(out: &mut Exposition, groups: &[GroupStatus]) {
     let mut gauge = |name, help, read: fn(&MemberStatus) -> f64| {
-        out.family(name, Type::Gauge, help);
+        out.begin_family(name, Type::Gauge, help);
         for (group, member) in each(groups) {
-            out.sample(&labels(group, member), read(member));
+            out.add_sample(&labels(group, member), read(member));
         }
     };
     gauge(
         "evenkeel_member_up",
         "1 if the member gets new traffic, 0 while there is a reason against it (evenkeel_member_out).",
-        |member| flag(member.reasons.is_empty()),
+        |member| flag_value(member.reasons.is_empty()),
     );
     gauge(
         "evenkeel_member_in_flight",
@@ -274,7 +277,7 @@ fn members(out: &mut Exposition, groups: &[GroupStatus]) {
         "Weight with reports and slow start applied; 0 if the member gets no new traffic.",
         |member| f64::from(member.effective_weight),
     );
-    out.family(
+    out.begin_family(
         "evenkeel_member_out",
         Type::Gauge,
         "1 for each reason why the member gets no new traffic; others are left out.",
@@ -282,21 +285,21 @@ fn members(out: &mut Exposition, groups: &[GroupStatus]) {
     for (group, member) in each(groups) {
         for reason in &member.reasons {
             let [group, name] = labels(group, member);
-            out.sample(&[group, name, ("reason", reason)], 1.0);
+            out.add_sample(&[group, name, ("reason", reason)], 1.0);
         }
     }
-    out.family(
+    out.begin_family(
         "evenkeel_member_cap",
         Type::Gauge,
         "Requests that the member works on at once, as learnt; left out where that is not known, or many.",
     );
     for (group, member) in each(groups) {
         if let Some(cap) = member.cap {
-            out.sample(&labels(group, member), f64::from(cap));
+            out.add_sample(&labels(group, member), f64::from(cap));
         }
     }
     opinions(out, groups);
-    out.family(
+    out.begin_family(
         "evenkeel_member_requests_total",
         Type::Counter,
         "Finished requests (HTTP) or connections (TCP), by outcome.",
@@ -313,21 +316,21 @@ fn members(out: &mut Exposition, groups: &[GroupStatus]) {
             ("cancelled", cancelled),
         ] {
             let [group, name] = labels(group, member);
-            out.sample(&[group, name, ("outcome", outcome)], count as f64);
+            out.add_sample(&[group, name, ("outcome", outcome)], count as f64);
         }
     }
 }
 
 fn opinions(out: &mut Exposition, groups: &[GroupStatus]) {
     let mut family = |name, help, samples: fn(&OpinionStatus) -> Vec<(&'static str, f64)>| {
-        out.family(name, Type::Gauge, help);
+        out.begin_family(name, Type::Gauge, help);
         for (group, member) in each(groups) {
             let [group, name] = labels(group, member);
             for opinion in &member.opinions {
                 for (says, value) in samples(opinion) {
                     let labels = [group, name, ("source", &*opinion.source), ("says", says)];
                     let labels = &labels[..if says.is_empty() { 3 } else { 4 }];
-                    out.sample(labels, value);
+                    out.add_sample(labels, value);
                 }
             }
         }
@@ -369,18 +372,21 @@ fn handshakes(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
         let all = handles.iter();
         all.filter_map(|handle| Some((handle.current.load(), handle.known_handshakes()?)))
     };
-    out.family(
+    out.begin_family(
         "evenkeel_group_tls_handshakes_total",
         Type::Counter,
         "TLS handshakes with members of the group, full or resumed; groups without any are left out.",
     );
     for (group, handshakes) in known() {
-        for (kind, count) in ["full", "resumed"].into_iter().zip(handshakes.counts()) {
+        for (kind, count) in ["full", "resumed"]
+            .into_iter()
+            .zip(handshakes.success_counts())
+        {
             let labels = [("group", &**group.name()), ("kind", kind)];
-            out.sample(&labels, count as f64);
+            out.add_sample(&labels, count as f64);
         }
     }
-    out.family(
+    out.begin_family(
         "evenkeel_group_tls_failures_total",
         Type::Counter,
         "TLS handshakes with members of the group that failed, by cause; groups without any handshake are left out.",
@@ -388,13 +394,13 @@ fn handshakes(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
     for (group, handshakes) in known() {
         for (cause, count) in handshakes.failures() {
             let labels = [("group", &**group.name()), ("cause", cause.name())];
-            out.sample(&labels, count as f64);
+            out.add_sample(&labels, count as f64);
         }
     }
 }
 
 fn reports(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
-    out.family(
+    out.begin_family(
         "evenkeel_reports_total",
         Type::Counter,
         "Load reports of the group's members, by result; sources without any report are left out.",
@@ -409,14 +415,14 @@ fn reports(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
                     ("source", origin.name()),
                     ("result", fate.name()),
                 ];
-                out.sample(&labels, count as f64);
+                out.add_sample(&labels, count as f64);
             }
         }
     }
 }
 
 fn latencies(out: &mut Exposition, groups: &[Arc<Group>]) {
-    out.family(
+    out.begin_family(
         "evenkeel_member_latency_seconds",
         Type::Histogram,
         "Time from binding a request to the member until its latency ended, as `latency` of the group says.",
@@ -432,20 +438,20 @@ fn latencies(out: &mut Exposition, groups: &[Arc<Group>]) {
             let counts = limits.map(|limit| (limit.as_secs_f64(), latencies.at_most(*limit)));
             let counts = counts.chain([(f64::INFINITY, latencies.count())]);
             let counts = counts.map(|(limit, count)| (limit, since(count)));
-            out.histogram(&labels, counts, latencies.sum().as_secs_f64());
+            out.add_histogram(&labels, counts, latencies.sum().as_secs_f64());
         }
     }
 }
 
 fn streams(out: &mut Exposition, groups: &[Arc<Group>]) {
     let mut family = |name, help, value: fn(&StreamTotals) -> f64| {
-        out.family(name, Type::Counter, help);
+        out.begin_family(name, Type::Counter, help);
         for group in groups {
             for member in group.members() {
                 let streams = member.slot.record().streams();
                 if streams.ended > 0 {
                     let labels = [("group", &**group.name()), ("member", &*member.name)];
-                    out.sample(&labels, value(&streams));
+                    out.add_sample(&labels, value(&streams));
                 }
             }
         }
@@ -473,36 +479,36 @@ fn streams(out: &mut Exposition, groups: &[Arc<Group>]) {
 }
 
 fn locations(out: &mut Exposition, locations: &[LocationStatus]) {
-    out.family(
+    out.begin_family(
         "evenkeel_location_alert",
         Type::Gauge,
         "1 while the location is under a load alert, raised by a group or forced.",
     );
     for location in locations {
-        out.sample(&[("location", &location.name)], flag(location.alert));
+        out.add_sample(&[("location", &location.name)], flag_value(location.alert));
     }
     let loads = || {
         locations
             .iter()
             .flat_map(|location| location.loads.iter().map(move |load| (location, load)))
     };
-    out.family(
+    out.begin_family(
         "evenkeel_location_load",
         Type::Gauge,
         "The last reported value of a load.",
     );
     for (location, load) in loads() {
         let labels = [("location", &*location.name), ("load", &*load.id)];
-        out.sample(&labels, f64::from(load.value));
+        out.add_sample(&labels, f64::from(load.value));
     }
-    out.family(
+    out.begin_family(
         "evenkeel_location_load_age_seconds",
         Type::Gauge,
         "Age of the last report of a load.",
     );
     for (location, load) in loads() {
         let labels = [("location", &*location.name), ("load", &*load.id)];
-        out.sample(&labels, load.age_seconds);
+        out.add_sample(&labels, load.age_seconds);
     }
 }
 

@@ -14,9 +14,9 @@ impl Manager {
     /// Looks all names up again and again, each at its interval.
     pub(crate) async fn follow_names(self: &Arc<Self>) {
         let mut tasks = Tasks::default();
-        let mut changes = self.changes();
+        let mut changes = self.subscribe_changes();
         loop {
-            let wanted = self.lock().state.inputs.hosts();
+            let wanted = self.lock().state.inputs.host_names();
             tasks.reconcile(wanted, |host, interval| {
                 follow(Arc::clone(self), host, interval)
             });
@@ -30,13 +30,14 @@ impl Manager {
     fn resolved(&self, host: &str, addresses: Vec<IpAddr>) {
         let mut owned = self.lock();
         let inputs = &owned.state.inputs;
-        if !inputs.hosts().contains_key(host) || inputs.addresses.get(host) == Some(&addresses) {
+        if !inputs.host_names().contains_key(host) || inputs.addresses.get(host) == Some(&addresses)
+        {
             return;
         }
         let mut inputs = inputs.clone();
         info!(host, ?addresses, "a member's name has new addresses");
         inputs.addresses.insert(host.to_owned(), addresses);
-        if let Err(error) = self.change(&mut owned.state, inputs) {
+        if let Err(error) = self.apply_change(&mut owned.state, inputs) {
             warn!(host, "its new addresses are not used: {error}");
         }
     }

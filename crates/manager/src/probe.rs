@@ -91,7 +91,7 @@ impl CheckError {
     /// Returns the resource that has run out here, if that is why there was no check.
     pub(crate) fn shortage(&self) -> Option<Shortage> {
         match self {
-            CheckError::Connect(error) | CheckError::Io(error) => Shortage::of(error),
+            CheckError::Connect(error) | CheckError::Io(error) => Shortage::of_error(error),
             _ => None,
         }
     }
@@ -113,7 +113,7 @@ impl CheckError {
 
 /// Checks a member once.
 pub(crate) async fn check_once(target: &Target) -> Result<(), CheckError> {
-    let stream = stream::connect(&target.address).await;
+    let stream = stream::connect_address(&target.address).await;
     let mut stream = stream.map_err(CheckError::Connect)?;
     if let Some(version) = target.send_proxy {
         let mut header = Vec::new();
@@ -153,7 +153,7 @@ pub(crate) async fn check_once(target: &Target) -> Result<(), CheckError> {
     let asked = ask(*stream, target, speaks_http2).await;
     // With TLS 1.3 it is said after the handshake that a certificate is wanted.
     asked.map_err(|error| match error {
-        CheckError::Io(error) => match Failure::after(&error, client) {
+        CheckError::Io(error) => match Failure::after_handshake(&error, client) {
             Some(failure) => CheckError::Tls(failure),
             None => CheckError::Io(error),
         },
@@ -245,7 +245,7 @@ impl FtpReplies {
                 self.unread.drain(..taken.used);
                 if taken.ended {
                     // Clients pass over lines that belong to no reply, too.
-                    if let Some(part) = self.replies.take(self.lines.line())
+                    if let Some(part) = self.replies.take(self.lines.current_line())
                         && part.last
                         && part.code >= 200
                     {
@@ -295,9 +295,9 @@ async fn ask_grpc<T: AsyncRead + AsyncWrite + Unpin>(
         request.extend([1 << 3 | 2, length]);
         request.extend(service.as_bytes());
     }
-    let (client, connection) = http2::connect(stream).await?;
+    let (client, connection) = http2::start_client(stream).await?;
     let answer = async {
-        let mut call = Call::begin(client, &uri, &request).await?;
+        let mut call = Call::begin_default(client, &uri, &request).await?;
         Ok(call.next().await?)
     };
     serving(&over(connection, answer).await?)
@@ -349,7 +349,7 @@ async fn ask_http2<T: AsyncRead + AsyncWrite + Unpin>(
 ) -> Result<(), CheckError> {
     let uri = target.uri(&target.check.path);
     let fields = [("user-agent", USER_AGENT), ("accept", "*/*")];
-    let (client, connection) = http2::connect(stream).await?;
+    let (client, connection) = http2::start_client(stream).await?;
     let asked = async {
         let mut answer = Answer::get(client, &uri, &fields).await?;
         let mut judge = Judge::new(&target.check);
@@ -440,7 +440,7 @@ impl<'a> Judge<'a> {
         if let Err(NotHttp) = self.response.push(bytes) {
             return Some(Err(CheckError::Garbage));
         }
-        let Some(code) = self.response.code() else {
+        let Some(code) = self.response.status_code() else {
             return match more {
                 More::Open => None,
                 More::Closed => Some(Err(CheckError::Closed)),
@@ -452,7 +452,7 @@ impl<'a> Judge<'a> {
         }
         if self.finds_text() {
             Some(Ok(()))
-        } else if self.response.seen() != Seen::Part || more != More::Open {
+        } else if self.response.body_seen() != Seen::Part || more != More::Open {
             Some(Err(CheckError::Text))
         } else {
             None

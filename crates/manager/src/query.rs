@@ -5,7 +5,7 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use evenkeel_control::alerts::{Alerted, alerted};
+use evenkeel_control::alerts::{Alerted, collect_alerted};
 use evenkeel_control::opinion::Opinions;
 use evenkeel_core::address::Address;
 use evenkeel_core::group::{Decision, Granularity, Group, GroupSettings, Request};
@@ -19,7 +19,7 @@ use crate::config::Protocol;
 use crate::history::Past;
 use crate::inputs::AlertSetting;
 use crate::lists::Trouble;
-use crate::manager::{ManageError, Manager, Owned, entry};
+use crate::manager::{ManageError, Manager, Owned, find_entry};
 use crate::snapshot::GroupHandle;
 use crate::state::{Endpoint, GroupEntry, State};
 use crate::status::{
@@ -42,7 +42,7 @@ impl Manager {
         let now = self.clock().now();
         let owned = self.lock();
         let state = &owned.state;
-        let alerted = self.alerted(state);
+        let alerted = self.alerted_locations(state);
         let rules = state.snapshot.rules.iter().map(|rule| RuleStatus {
             name: rule.rule.name.clone(),
             enabled: rule.rule.enabled,
@@ -56,9 +56,9 @@ impl Manager {
             group: rule.rule.group.clone(),
             sni: rule.rule.sni.clone(),
             limits: Vec::new(),
-            routed: rule.rule.routes.groups().to_vec(),
-            mirrors: once(rule.rule.mirrors()),
-            asks: once(rule.rule.asked()),
+            routed: rule.rule.routes.group_names().to_vec(),
+            mirrors: once(rule.rule.mirror_groups()),
+            asks: once(rule.rule.asked_groups()),
         });
         // A load is unknown where no group that has members there takes one of its age.
         let mut max_ages: HashMap<&Arc<str>, Duration> = HashMap::new();
@@ -85,13 +85,13 @@ impl Manager {
                 },
                 alerts: alerts_at(state, location.name(), now),
                 loads: location
-                    .loads(now)
+                    .list_loads(now)
                     .map(|load| LoadStatus {
                         id: load.id.to_string(),
                         value: load.value.get(),
                         age_seconds: now.since(load.at).as_secs_f64(),
                         expired: load.expired || is_old(location.name(), now.since(load.at)),
-                        first: load.id == location.first().unwrap_or(LoadId::CPU),
+                        first: load.id == location.first_load().unwrap_or(LoadId::CPU),
                     })
                     .collect(),
             })
@@ -122,14 +122,14 @@ impl Manager {
     }
 
     /// The locations that are under alert.
-    pub(crate) fn alerted(&self, state: &State) -> Alerted {
+    pub(crate) fn alerted_locations(&self, state: &State) -> Alerted {
         let groups = state.groups.iter();
         let raised = groups.flat_map(|entry| entry.control.alerts.raised().keys());
-        alerted(raised.cloned(), &state.locations, &state.inputs.live.alerts)
+        collect_alerted(raised.cloned(), &state.locations, &state.inputs.live.alerts)
     }
 
     /// Returns all groups as the data plane has them, in the order of the file.
-    pub fn groups(&self) -> Vec<Arc<Group>> {
+    pub fn list_groups(&self) -> Vec<Arc<Group>> {
         let owned = self.lock();
         let groups = owned.state.groups.iter();
         groups.map(|entry| Arc::clone(&entry.group)).collect()
@@ -153,7 +153,7 @@ impl Manager {
     /// there was none yet.
     pub fn explain_last(&self, group: &str) -> Result<Option<Explained>, ManageError> {
         let owned = self.lock();
-        let entry = entry(&owned.state, group)?;
+        let entry = find_entry(&owned.state, group)?;
         let last = entry.group.state().last_decision();
         Ok(last.map(|decision| self.explained(entry, &decision)))
     }
@@ -165,11 +165,11 @@ impl Manager {
         client: Option<IpAddr>,
     ) -> Result<Explained, ManageError> {
         let owned = self.lock();
-        let entry = entry(&owned.state, group)?;
+        let entry = find_entry(&owned.state, group)?;
         let request = Request {
             client,
             ahead: Some(u32::try_from(entry.handle.queue.waiting()).unwrap_or(u32::MAX)),
-            ..Request::at(self.clock().now())
+            ..Request::at_time(self.clock().now())
         };
         let rng = &mut fastrand::Rng::new();
         let decision = entry.group.explain_next(&request, rng);
@@ -177,7 +177,7 @@ impl Manager {
         let chooser = entry.chooser.as_ref();
         explained
             .notes
-            .extend(chooser.map(|chooser| chooser.remark()));
+            .extend(chooser.map(|chooser| chooser.status_line()));
         for rule in &owned.state.snapshot.rules {
             let is_served = rule.rule.is_served_by(group);
             if let Some(hedge) = rule.rule.http.hedge.as_ref().filter(|_| is_served)
@@ -189,11 +189,11 @@ impl Manager {
                     rule.rule.name, hedge.percent
                 ));
             }
-            if rule.rule.mirrors().any(|name| name == group) {
+            if rule.rule.mirror_groups().any(|name| name == group) {
                 let note = format!("copies of requests of rule {:?} come here", rule.rule.name);
                 explained.notes.push(note);
             }
-            if rule.rule.asked().any(|name| name == group) {
+            if rule.rule.asked_groups().any(|name| name == group) {
                 let name = &rule.rule.name;
                 let note = format!("it is asked whether requests of rule {name:?} may pass (auth)");
                 explained.notes.push(note);
@@ -260,7 +260,7 @@ impl Manager {
 /// Returns the failure of the last TLS handshake with a member, if there was no handshake since.
 fn tls_failure(entry: &GroupEntry, endpoint: &Endpoint, now: Instant) -> Option<CheckStatus> {
     let known = entry.handle.known_handshakes()?;
-    let (at, error) = known.failure(endpoint.member.id)?;
+    let (at, error) = known.last_failure(endpoint.member.id)?;
     Some(CheckStatus {
         age_seconds: now.since(at).as_secs_f64(),
         error: Some(error.to_string()),
@@ -296,7 +296,7 @@ fn group_status(entry: &GroupEntry, alerted: &Alerted, now: Instant) -> GroupSta
     let windows: Vec<Past> = entry
         .endpoints
         .iter()
-        .map(|e| e.history.past(&e.member.slot, now))
+        .map(|e| e.history.recent_traffic(&e.member.slot, now))
         .collect();
     let mut all = Past::default();
     for window in &windows {
@@ -352,13 +352,13 @@ fn zones_of(entry: &GroupEntry) -> Vec<ZoneStatus> {
         return Vec::new();
     };
     let readings = entry.group.state().zones();
-    let shares = readings.shares(ranks.count());
+    let shares = readings.rank_shares(ranks.count());
     let settings = entry.group.settings().zones.as_ref();
     let own = settings.and_then(|zones| zones.own.as_deref());
     let mut zones: Vec<ZoneStatus> = Vec::new();
     let mut places: HashMap<(usize, Option<&str>), usize> = HashMap::new();
     for (index, member) in entry.group.members().iter().enumerate() {
-        let (rank, name) = (ranks.of(index), member.zone.as_deref());
+        let (rank, name) = (ranks.rank_at(index), member.zone.as_deref());
         let place = *places.entry((rank, name)).or_insert_with(|| {
             let reading = readings.get(rank);
             zones.push(ZoneStatus {
@@ -376,7 +376,7 @@ fn zones_of(entry: &GroupEntry) -> Vec<ZoneStatus> {
         if let Some(zone) = zones.get_mut(place) {
             let record = member.slot.record();
             zone.members += 1;
-            zone.requests += record.totals().total() + record.assigned();
+            zone.requests += record.request_totals().total() + record.assigned();
         }
     }
     zones.sort_by(|a, b| (a.rank, &a.name).cmp(&(b.rank, &b.name)));
@@ -385,9 +385,9 @@ fn zones_of(entry: &GroupEntry) -> Vec<ZoneStatus> {
 
 /// The lists of members of a group.
 fn lists_of(owned: &Owned, entry: &GroupEntry) -> Vec<ListStatus> {
-    let counts = owned.state.inputs.lists.counts(&entry.config);
+    let counts = owned.state.inputs.lists.count_members(&entry.config);
     let status = |(name, members): (String, usize)| {
-        let Trouble { error, failures } = owned.troubles.of(&name);
+        let Trouble { error, failures } = owned.troubles.trouble_of(&name);
         ListStatus {
             name,
             members,
@@ -416,16 +416,16 @@ fn member_status(
 ) -> MemberStatus {
     let member = &endpoint.member;
     let (slot, settings) = (&member.slot, &entry.config.settings);
-    let request = Request::at(now);
-    let view = entry.group.view(&request).or_backups();
+    let request = Request::at_time(now);
+    let view = entry.group.view_for(&request).or_backups();
     // That a member is a backup does not speak against it.
     let serves = view.is_eligible_unless_full(index);
     let reasons: Vec<Word> = Reason::ALL
         .into_iter()
-        .filter(|&reason| slot.has(reason) && reason != Reason::Standby)
+        .filter(|&reason| slot.has_reason(reason) && reason != Reason::Standby)
         .map(|reason| reason.name().into())
         .collect();
-    let totals = slot.record().totals();
+    let totals = slot.record().request_totals();
     MemberStatus {
         name: member.shown_name().to_string(),
         member: member.name.to_string(),
@@ -443,7 +443,7 @@ fn member_status(
         weight: endpoint.weight.get(),
         backup: endpoint.backup,
         effective_weight: match serves {
-            true => view.weight(index),
+            true => view.member_weight(index),
             false => 0.0,
         },
         max_connections: match slot.reported_limit() {
@@ -452,7 +452,7 @@ fn member_status(
         },
         in_flight: slot.in_flight(),
         cost_in_flight: slot.cost_in_flight(),
-        cap: slot.cap(),
+        cap: slot.learnt_cap(),
         latency_ms: slot
             .latency(now, settings.latency_decay)
             .map(|seconds| f64::from(seconds) * 1e3),
@@ -476,7 +476,7 @@ fn member_status(
         opinions: endpoint
             .opinions
             .iter()
-            .map(|held| OpinionStatus::of(held, now))
+            .map(|held| OpinionStatus::of_held(held, now))
             .collect(),
         load: load_of(member, settings, now),
         alert: false,
@@ -488,7 +488,7 @@ fn ejection_status(entry: &GroupEntry, member: &Member, now: Instant) -> Option<
     let (by, until, seen) = match outliers.ejection(member, now) {
         Some(own) => (None, own.until, own.seen),
         None => {
-            let word = outliers.word(member.id)?;
+            let word = outliers.peer_ejection(member.id)?;
             (Some(word.of.to_string()), word.until, word.seen)
         }
     };
@@ -503,7 +503,7 @@ fn ejection_status(entry: &GroupEntry, member: &Member, now: Instant) -> Option<
 /// Returns the state of a member in a word; `serves` is whether the group would pick it now.
 pub(crate) fn state_word(slot: &Slot, is_backup: bool, serves: bool) -> &'static str {
     let mut reasons = Reason::ALL.into_iter();
-    match reasons.find(|&reason| slot.has(reason) && reason != Reason::Standby) {
+    match reasons.find(|&reason| slot.has_reason(reason) && reason != Reason::Standby) {
         Some(reason) => reason.name(),
         None if is_backup && !serves => Reason::Standby.name(),
         None if slot.ramp_from().is_some() => "warming",
@@ -513,7 +513,7 @@ pub(crate) fn state_word(slot: &Slot, is_backup: bool, serves: bool) -> &'static
 
 /// The load that counts in the group, as it was reported.
 pub(crate) fn load_of(member: &Member, settings: &GroupSettings, now: Instant) -> Option<f32> {
-    let fresh = |id| member.location.fresh(id, now, settings.load_max_age);
+    let fresh = |id| member.location.fresh_load(id, now, settings.load_max_age);
     fresh(settings.load_id).or_else(|| match settings.load_id {
         LoadId::UTILIZATION => fresh(LoadId::CPU),
         _ => None,

@@ -114,7 +114,7 @@ impl Revisions {
         author: Author,
         undoes: Option<&Entry>,
     ) -> Arc<Entry> {
-        let revision = edit::revision(&text);
+        let revision = edit::text_revision(&text);
         let last = self.entries.back();
         if let Some(last) = last.filter(|last| last.revision.revision == revision) {
             return Arc::clone(last);
@@ -153,7 +153,7 @@ impl Revisions {
     }
 
     /// Returns the entry that an undo goes back to, if that entry is still there.
-    pub(crate) fn before(&self) -> Option<Arc<Entry>> {
+    pub(crate) fn undo_entry(&self) -> Option<Arc<Entry>> {
         let before = self.entries.back()?.before?;
         let mut entries = self.entries.iter();
         entries.find(|entry| entry.id == before).cloned()
@@ -167,7 +167,7 @@ impl Revisions {
     }
 
     /// Returns all revisions that are kept, the last one first.
-    pub(crate) fn list(&self) -> Vec<Revision> {
+    pub(crate) fn list_revisions(&self) -> Vec<Revision> {
         let entries = self.entries.iter().rev();
         entries.map(|entry| entry.revision.clone()).collect()
     }
@@ -182,7 +182,7 @@ mod tests {
     }
 
     fn undo(revisions: &mut Revisions) -> Option<String> {
-        let target = revisions.before()?;
+        let target = revisions.undo_entry()?;
         let text = Arc::clone(&target.text);
         let entry = revisions.push(text, 1, How::Undo, Author::default(), Some(&target));
         Some(entry.text.to_string())
@@ -199,7 +199,7 @@ mod tests {
         assert_eq!(undo(&mut all), None);
         push(&mut all, "d");
         assert_eq!(undo(&mut all).as_deref(), Some("a"));
-        assert_eq!(all.list().len(), 7);
+        assert_eq!(all.list_revisions().len(), 7);
     }
 
     #[test]
@@ -219,13 +219,13 @@ mod tests {
         for number in 0..MAX_REVISIONS + 10 {
             push(&mut all, &number.to_string());
         }
-        assert_eq!(all.list().len(), MAX_REVISIONS);
-        assert_eq!(all.list()[0].revision, edit::revision("59"));
+        assert_eq!(all.list_revisions().len(), MAX_REVISIONS);
+        assert_eq!(all.list_revisions()[0].revision, edit::text_revision("59"));
         push(&mut all, &"x".repeat(MAX_BYTES - 20));
-        let count = all.list().len();
+        let count = all.list_revisions().len();
         assert!((2..20).contains(&count), "{count}");
         push(&mut all, &"y".repeat(MAX_BYTES + 1));
-        assert_eq!(all.list().len(), 1);
-        assert!(all.before().is_none());
+        assert_eq!(all.list_revisions().len(), 1);
+        assert!(all.undo_entry().is_none());
     }
 }

@@ -36,7 +36,7 @@ impl Routes {
             let mut made = Route::new(rule, route, places, files);
             if !route.responses.is_empty() {
                 let policy = |place| {
-                    let merged = route.responses.over(responses(place));
+                    let merged = route.responses.layer_over(responses(place));
                     (place, ResponsePolicy::new(merged, files))
                 };
                 made.policies = made.targets.places().map(policy).collect();
@@ -69,7 +69,7 @@ impl Routes {
                 Some(Instead::Answer { body, .. }) => Some(body),
                 _ => None,
             };
-            is(config.auth.or(of_rule), route)
+            is(config.auth.or_rule(of_rule), route)
                 && route.policies.iter().all(|(_, policy)| policy.is_of(files))
                 && file.is_none_or(|file| answers.get(&file.path) == body)
         };
@@ -84,7 +84,7 @@ impl Routes {
 
     /// The route at a place: that of the rest if there is no other one.
     #[inline]
-    pub fn at(&self, place: usize) -> &Route {
+    pub fn route_at(&self, place: usize) -> &Route {
         self.list.get(place).unwrap_or(&self.rest)
     }
 }
@@ -220,7 +220,7 @@ impl Targets {
     }
 
     /// Draws one of the places, by weight. `below` draws a number below another one.
-    pub fn draw(&self, below: impl FnOnce(u32) -> u32) -> u32 {
+    pub fn draw_place(&self, below: impl FnOnce(u32) -> u32) -> u32 {
         match self {
             Targets::Nowhere => 0,
             Targets::One(place) => *place,
@@ -238,7 +238,7 @@ impl Route {
     /// Answers of the balancer's own and changes to responses for requests that go to the group at `place`, if the
     /// route says something of them: otherwise those of the group count.
     #[inline]
-    pub fn policy(&self, place: u32) -> Option<&ResponsePolicy> {
+    pub fn policy_at(&self, place: u32) -> Option<&ResponsePolicy> {
         let mut policies = self.policies.iter();
         let found = policies.find(|(of, _)| *of == place);
         // Another group is one that is asked, or gets copies.
@@ -303,9 +303,9 @@ impl Route {
         let changes =
             |changes: &FieldChanges| (!changes.is_empty()).then(|| Box::new(changes.clone()));
         let prefix = route.rewrite_prefix.as_deref();
-        let mirror = route.mirror(rule.http.mirror.as_ref());
+        let mirror = route.mirror_in_rule(rule.http.mirror.as_ref());
         Route {
-            auth: of_auth(route.auth.or(rule.auth.as_ref()), places, files),
+            auth: of_auth(route.auth.or_rule(rule.auth.as_ref()), places, files),
             label: Some(Arc::clone(&route.label)),
             hedge: match &route.hedge {
                 Some(hedge) => Hedge::new(hedge),
@@ -314,7 +314,7 @@ impl Route {
             mirror: mirror.and_then(|mirror| Mirror::new(mirror, places, &targets)),
             targets,
             instead: redirect.or(answer).map(Box::new),
-            timeouts: route.timeouts(&rule.timeouts),
+            timeouts: route.timeouts_in_rule(&rule.timeouts),
             priority: route.priority,
             retries: route.retries.unwrap_or(rest.retries),
             retry_statuses: route.retry_statuses.iter().map(|status| status.0).collect(),
@@ -361,12 +361,12 @@ mod tests {
     fn groups_are_drawn_by_weight() {
         let several = Targets::Several([(3, 95), (1, 100)].into());
         let drawn = |number| {
-            several.draw(|all| {
+            several.draw_place(|all| {
                 assert_eq!(all, 100);
                 number
             })
         };
         assert_eq!([0, 94, 95, 99].map(drawn), [3, 3, 1, 1]);
-        assert_eq!(Targets::One(7).draw(|_| unreachable!()), 7);
+        assert_eq!(Targets::One(7).draw_place(|_| unreachable!()), 7);
     }
 }

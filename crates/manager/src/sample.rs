@@ -155,7 +155,7 @@ impl Manager {
         let now = self.clock().now();
         let owned = self.lock();
         let state = &owned.state;
-        let alerted = self.alerted(state);
+        let alerted = self.alerted_locations(state);
         let taken = state.groups.iter().take(most).map(|entry| {
             let detail = detail(&entry.config.name, entry.endpoints.len());
             Taken::of(entry, detail, &alerted)
@@ -202,8 +202,12 @@ impl Manager {
         let now = self.clock().now();
         let taken = {
             let owned = self.lock();
-            let entry = owned.state.group(group)?;
-            Taken::of(entry, Detail::Latencies, &self.alerted(&owned.state))
+            let entry = owned.state.find_group(group)?;
+            Taken::of(
+                entry,
+                Detail::Latencies,
+                &self.alerted_locations(&owned.state),
+            )
         };
         Some(look(&taken, now, &mut Past::default()))
     }
@@ -260,8 +264,8 @@ fn together(groups: &[GroupSample], past: &Past) -> GroupSample {
 fn look(taken: &Taken, now: Instant, everywhere: &mut Past) -> GroupSample {
     let group = &taken.group;
     let settings = group.settings();
-    let request = Request::at(now);
-    let view = group.view(&request).or_backups();
+    let request = Request::at_time(now);
+    let view = group.view_for(&request).or_backups();
     let mut all = Past::default();
     let mut rows = Vec::with_capacity(taken.members.len());
     let mut loads = Loads::default();
@@ -299,7 +303,7 @@ fn look(taken: &Taken, now: Instant, everywhere: &mut Past) -> GroupSample {
             admin,
             weight,
             effective_weight: match serves {
-                true => view.weight(index),
+                true => view.member_weight(index),
                 false => 0.0,
             },
             // Of all, which are known below.

@@ -51,7 +51,7 @@ impl Snapshot {
     }
 
     /// The group called `name`, if a subsystem names it.
-    pub fn group(&self, name: &str) -> Option<&Arc<GroupSnapshot>> {
+    pub fn find_group(&self, name: &str) -> Option<&Arc<GroupSnapshot>> {
         self.groups.iter().find(|group| group.name == name)
     }
 }
@@ -107,7 +107,7 @@ impl RuleSnapshot {
 
     /// The group at a place: 0 is its own.
     #[inline]
-    pub fn target(&self, place: usize) -> &Target {
+    pub fn target_at(&self, place: usize) -> &Target {
         let other = place.checked_sub(1).and_then(|at| self.others.get(at));
         other.unwrap_or(&self.own)
     }
@@ -241,13 +241,13 @@ impl GroupHandle {
             current: ArcSwap::new(group),
             changed: Signal::default(),
             reports: ReportCounts::default(),
-            queue: Queue::new(Policy::of(max_queue)),
+            queue: Queue::new(Policy::with_limit(max_queue)),
             handshakes: OnceLock::new(),
         }
     }
 
     /// Returns a handle of a group without members.
-    pub fn nobody() -> Self {
+    pub fn without_members() -> Self {
         let strategy = Values::defaults(default_kind());
         let settings = GroupSettings::default();
         let group = Group::new("", settings, &strategy, Vec::new(), Arc::default());
@@ -285,7 +285,7 @@ impl GroupHandle {
         let mut look: Option<Pin<Box<L>>> = None;
         let found = poll_fn(|cx| {
             loop {
-                let Some(turn) = place.turn(now(), cx.waker()) else {
+                let Some(turn) = place.next_turn(now(), cx.waker()) else {
                     let is_time = look
                         .as_mut()
                         .is_some_and(|at| at.as_mut().poll(cx).is_ready());
@@ -298,13 +298,13 @@ impl GroupHandle {
                 };
                 match turn {
                     Turn::Refused => break Poll::Ready(Err(Unserved::Overload)),
-                    Turn::Look { ahead } => match place.look(|| bind(ahead)) {
+                    Turn::Look { ahead } => match place.look_for_room(|| bind(ahead)) {
                         None => {}
                         Some(Ok(found)) => break Poll::Ready(Ok(found)),
                         Some(Err(PickError::NoneEligible)) => {
                             break Poll::Ready(Err(Unserved::NoMember));
                         }
-                        Some(Err(PickError::AllFull)) => place.pass(),
+                        Some(Err(PickError::AllFull)) => place.pass_turn(),
                         Some(Err(PickError::Held)) => {
                             place.hold();
                             if look.is_none() {
@@ -317,14 +317,14 @@ impl GroupHandle {
             }
         });
         let found = found.await?;
-        place.served(now());
+        place.leave_served(now());
         Ok(found)
     }
 
-    /// The member has begun to answer ([`Ticket::responded`]): unless it is at its limit, it may have
+    /// The member has begun to answer ([`Ticket::record_response`]): unless it is at its limit, it may have
     /// room for one that waits.
     #[inline]
-    pub fn responded(&self, ticket: &mut Ticket, outcome: Outcome, now: Instant) {
+    pub fn record_response(&self, ticket: &mut Ticket, outcome: Outcome, now: Instant) {
         self.head_arrived(ticket, outcome, Remainder::Nothing, now);
     }
 

@@ -96,12 +96,12 @@ impl State {
             built: self.built,
             ..State::empty()
         };
-        let groups = next.inputs.groups();
+        let groups = next.inputs.all_groups();
         let groups: Vec<_> = groups.map(|(of, group)| (of, group.clone())).collect();
         let admission = next.inputs.admission();
         for (owner, config) in groups {
             // Whoever else has the name now, it is another group.
-            let old = self.group(&config.name);
+            let old = self.find_group(&config.name);
             let old = old.filter(|old| old.owner == owner);
             let entry = next.next_group(owner, config, old, &self.locations, &admission, now);
             next.enter(entry);
@@ -113,7 +113,7 @@ impl State {
         next
     }
 
-    pub(crate) fn group(&self, name: &str) -> Option<&GroupEntry> {
+    pub(crate) fn find_group(&self, name: &str) -> Option<&GroupEntry> {
         self.groups.get(*self.names.get(name)?)
     }
 
@@ -126,7 +126,7 @@ impl State {
         let mut names = HashSet::new();
         let mut errors = Vec::new();
         for GroupConfig { name, .. } in groups {
-            let other = self.group(name).map(|other| other.owner);
+            let other = self.find_group(name).map(|other| other.owner);
             let other = other.filter(|other| *other != Some(owner));
             if let Some(other) = other {
                 errors.push(name_taken(name, other, Some(owner)));
@@ -165,7 +165,7 @@ impl State {
         let old_entry = old.as_ref();
         let mut entry = self.next_group(Some(owner), config, old_entry, &none, &admission, now);
         if let Some(learnt) = &mut self.learnt {
-            learnt.restore(std::slice::from_mut(&mut entry), now);
+            learnt.restore_groups(std::slice::from_mut(&mut entry), now);
         }
         entry.commit(now);
         let handle = Arc::clone(&entry.handle);
@@ -219,7 +219,7 @@ impl State {
     }
 
     /// Keeps a location, whether a member is there or not, or no longer.
-    pub(crate) fn hold(&mut self, name: &str, held: bool) {
+    pub(crate) fn hold_location(&mut self, name: &str, held: bool) {
         match held {
             true if self.inputs.live.held.insert(name.into()) => {
                 self.location(name, &HashMap::new());
@@ -289,7 +289,7 @@ impl State {
     }
 
     /// Returns the groups and surroundings that a round needs.
-    pub(crate) fn controlled<'a>(
+    pub(crate) fn control_parts<'a>(
         &'a mut self,
         council: Option<&'a dyn Council>,
     ) -> (&'a mut [GroupEntry], Surroundings<'a>) {
@@ -320,7 +320,7 @@ impl State {
     pub(crate) fn go_on(&mut self, now: Instant) {
         if let Some(learnt) = &mut self.learnt {
             learnt.restore_locations(&self.locations, now);
-            learnt.restore(&mut self.groups, now);
+            learnt.restore_groups(&mut self.groups, now);
         }
     }
 
@@ -480,7 +480,7 @@ mod tests {
         let back = resolve(&mut state, 2, &[1, 2], at(320));
         assert_eq!(back[0].member.id, first[0].member.id);
         assert_eq!(back[0].member.slot.in_flight(), 1);
-        assert!(back[0].health.is_down() && back[0].member.slot.has(Reason::Down));
+        assert!(back[0].health.is_down() && back[0].member.slot.has_reason(Reason::Down));
         assert_eq!(back[0].member.slot.ramp_from(), None);
         assert!(state.groups[0].departed.is_empty());
 
@@ -496,7 +496,7 @@ mod tests {
         ticket.finish(Outcome::Success, at(900));
         let back = resolve(&mut state, 2, &[1, 2], at(1101));
         assert_ne!(back[0].member.id, first[0].member.id);
-        assert_eq!(back[0].member.slot.record().totals().total(), 0);
+        assert_eq!(back[0].member.slot.record().request_totals().total(), 0);
     }
 
     #[test]
@@ -610,7 +610,7 @@ mod tests {
                         let live = &state.inputs.live.admin;
                         let live = live.get(&(entry.config.name.clone(), name));
                         prop_assert_eq!(endpoint.admin, live.copied().unwrap_or(in_file));
-                        let has = |reason| seen.slot.has(reason);
+                        let has = |reason| seen.slot.has_reason(reason);
                         prop_assert_eq!(has(Reason::Draining), endpoint.admin == AdminState::Drain);
                         let maintenance = endpoint.admin == AdminState::Maintenance;
                         prop_assert_eq!(has(Reason::Maintenance), maintenance);
@@ -642,8 +642,8 @@ mod tests {
         assert!(!Arc::ptr_eq(&location(0, 0), &location(1, 1)));
         let now = Instant::from_nanos(1);
         let half = LoadValue::new(0.5).unwrap();
-        location(0, 0).report(LoadId::CPU, half, now).unwrap();
-        assert!(location(1, 0).load(LoadId::CPU, now).is_some());
+        location(0, 0).report_load(LoadId::CPU, half, now).unwrap();
+        assert!(location(1, 0).last_load(LoadId::CPU, now).is_some());
     }
 
     /// Members of the file, of a service and at several addresses of a name.

@@ -157,10 +157,10 @@ pub struct RuleLimitStatus {
 
 impl RuleStatus {
     /// The names of its groups, each once: first the one of clients that ask for no name.
-    pub fn groups(&self) -> Vec<&str> {
+    pub fn group_names(&self) -> Vec<&str> {
         let named = self.sni.values().chain(&self.routed);
         let named = named.chain(&self.mirrors).chain(&self.asks);
-        config::groups(&self.group, named)
+        config::collect_groups(&self.group, named)
     }
 }
 
@@ -415,7 +415,7 @@ pub struct OpinionStatus {
 }
 
 impl OpinionStatus {
-    pub(crate) fn of(held: &Held, now: Instant) -> Self {
+    pub(crate) fn of_held(held: &Held, now: Instant) -> Self {
         let opinion = &held.opinion;
         OpinionStatus {
             source: held.source.name().into(),

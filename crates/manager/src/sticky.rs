@@ -78,7 +78,7 @@ fn secret(config: &Sticky) -> Result<Vec<u8>, Box<Problem>> {
         short if short.len() < MIN_SECRET => Err(TooShort(short.len())),
         secret => Ok(secret.as_bytes().to_vec()),
     };
-    key_file::load(&file.path, parse)
+    key_file::load_parsed(&file.path, parse)
         .map_err(|error| Box::new(file.place.problem(error.to_string())))
 }
 
@@ -173,7 +173,7 @@ impl Cookie {
     }
 
     /// Takes over the members of a snapshot.
-    pub fn follow(&self, group: &Arc<Group>) {
+    pub fn update_members(&self, group: &Arc<Group>) {
         let members = self.members.load();
         if members.of.as_ref().is_some_and(|of| Arc::ptr_eq(of, group)) {
             return;
@@ -294,7 +294,7 @@ mod tests {
 
     fn cookie(name: &str, secret: &[u8], hosts: &[u8]) -> Cookie {
         let cookie = Cookie::new(name, &Sticky::default(), secret);
-        cookie.follow(&group(name, hosts));
+        cookie.update_members(&group(name, hosts));
         cookie
     }
 
@@ -374,13 +374,13 @@ mod tests {
         };
         let groups = config("sticky = true");
         let first = load(&groups, &Cookies::new()).unwrap();
-        first["w"].follow(&group("w", &[1]));
+        first["w"].update_members(&group("w", &[1]));
         let again = load(&groups, &first).unwrap();
         assert!(Arc::ptr_eq(&first["w"], &again["w"]));
         // Without a file the key is that of the process.
         let old = value(&first["w"], 0, 1);
         let other = load(&config("sticky = { cookie = \"x\", secure = true, same_site = \"none\", max_age = \"1h\" }"), &first).unwrap();
-        other["w"].follow(&group("w", &[4, 1]));
+        other["w"].update_members(&group("w", &[4, 1]));
         assert_eq!(other["w"].find(old.as_bytes()).unwrap().member, MemberId(1));
         let set = other["w"].set(MemberId(1), false, 1).unwrap();
         assert!(

@@ -219,7 +219,7 @@ pub enum PrepareError {
     /// An address cannot be listened on.
     #[error(
         "{whose}: cannot listen on {address}: {}; choose another address with listen in [{whose}]",
-        evenkeel_net::listen::why(error)
+        evenkeel_net::listen::explain_error(error)
     )]
     Listen {
         /// The section of the configuration that names it.

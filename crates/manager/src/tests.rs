@@ -119,7 +119,7 @@ fn names(manager: &Manager) -> Vec<String> {
 }
 
 fn ids(manager: &Manager) -> HashMap<String, MemberId> {
-    let group = manager.groups().remove(0);
+    let group = manager.list_groups().remove(0);
     let members = group.members().iter();
     members.map(|m| (m.name.to_string(), m.id)).collect()
 }
@@ -128,7 +128,10 @@ fn ids(manager: &Manager) -> HashMap<String, MemberId> {
 async fn s10_readiness_takes_no_lock_of_the_manager() {
     let (manager, _, _) = manager();
     assert_eq!(manager.readiness(None), Readiness::NoConfig);
-    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
     {
         // Found anew, since the configuration has changed; then kept.
         let _busy = manager.lock();
@@ -149,7 +152,7 @@ async fn a_group_is_in_maintenance_until_the_file_says_something_new() {
     let of_rule = first.rules[0].responses.maintenance.get_or_insert_default();
     of_rule.status = 500;
     of_rule.said = vec!["status"];
-    manager.apply(first.clone()).await.unwrap();
+    manager.apply_config(first.clone()).await.unwrap();
     let is_on = |manager: &Manager| {
         let policy = manager.lock().state.snapshot.rules[0].own.policy.clone();
         assert_eq!(
@@ -167,13 +170,13 @@ async fn a_group_is_in_maintenance_until_the_file_says_something_new() {
     let unknown = manager.set_group_maintenance("nobody", true).unwrap_err();
     assert!(matches!(unknown, ManageError::NoGroup(_)), "{unknown}");
     // A reload of the same file changes nothing live.
-    manager.apply(first.clone()).await.unwrap();
+    manager.apply_config(first.clone()).await.unwrap();
     assert!(is_on(&manager));
     let mut on = first.clone();
     on.groups[0].responses.set_maintenance(Some(&true));
-    manager.apply(on).await.unwrap();
+    manager.apply_config(on).await.unwrap();
     assert!(is_on(&manager));
-    manager.apply(first).await.unwrap();
+    manager.apply_config(first).await.unwrap();
     assert!(!is_on(&manager), "the file has the last word");
 }
 
@@ -190,7 +193,7 @@ async fn f7_one_rule_without_members_does_not_take_the_others_away() {
     rule.listen = vec![Address::Ip("127.0.0.1:0".parse().unwrap())];
     rule.group = "other".into();
     config.rules.push(rule);
-    manager.apply(config).await.unwrap();
+    manager.apply_config(config).await.unwrap();
     let ready = |rule: &str| manager.readiness(Some(rule));
     assert_eq!(ready("web"), Readiness::Ready);
     assert_eq!(ready("none"), Readiness::NoRule);
@@ -209,7 +212,7 @@ async fn f7_one_rule_without_members_does_not_take_the_others_away() {
 async fn a_reload_keeps_slots_and_what_is_in_flight() {
     let (manager, _, _) = manager();
     manager
-        .apply(config(&["10.0.0.1:80", "10.0.0.2:80"]))
+        .apply_config(config(&["10.0.0.1:80", "10.0.0.2:80"]))
         .await
         .unwrap();
     let handle = Arc::clone(&manager.snapshots().borrow().rules[0].own.group);
@@ -220,7 +223,7 @@ async fn a_reload_keeps_slots_and_what_is_in_flight() {
     let mut next = config(&["10.0.0.3:80", "10.0.0.2:80"]);
     next.groups[0].members[1].weight = Weight::new(3.0).unwrap();
     next.groups[0].max_queue = 7;
-    let applied = manager.apply(next).await.unwrap();
+    let applied = manager.apply_config(next).await.unwrap();
     assert_eq!(applied.generation, 2);
 
     let snapshot = Arc::clone(&manager.snapshots().borrow());
@@ -271,7 +274,7 @@ async fn a_vacancy_reaches_the_one_in_the_queue_who_can_use_it() {
     for member in &mut config.groups[0].members {
         member.max_connections = Some(1);
     }
-    manager.apply(config).await.unwrap();
+    manager.apply_config(config).await.unwrap();
     let handle = Arc::clone(&manager.snapshots().borrow().rules[0].own.group);
     let now = manager.clock().now();
     let group = handle.current.load_full();
@@ -312,25 +315,31 @@ async fn a_vacancy_reaches_the_one_in_the_queue_who_can_use_it() {
 #[tokio::test]
 async fn a_reload_that_the_data_plane_refuses_changes_nothing() {
     let (manager, plane, _) = manager();
-    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
     let before = (manager.status().rules, app(&manager), ids(&manager));
-    let group = manager.groups().remove(0);
+    let group = manager.list_groups().remove(0);
 
     let mut next = config(&["10.0.0.2:80"]);
     next.groups[0].members[0].drain = true;
     next.rules[0].name = "refused".into();
-    let error = manager.apply(next).await.unwrap_err();
+    let error = manager.apply_config(next).await.unwrap_err();
     assert_eq!(error.to_string(), "cannot listen on it");
 
     let after = (manager.status().rules, app(&manager), ids(&manager));
     assert_eq!(after, before);
-    assert!(Arc::ptr_eq(&manager.groups()[0], &group));
+    assert!(Arc::ptr_eq(&manager.list_groups()[0], &group));
     assert_eq!(manager.status().generation, 1);
     let last = manager.status().last_reload.unwrap();
     assert_eq!(last.error.as_deref(), Some("cannot listen on it"));
     assert_eq!(plane.committed.load(Ordering::Relaxed), 1);
     // And the next good one goes.
-    manager.apply(config(&["10.0.0.2:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.2:80"]))
+        .await
+        .unwrap();
     assert_eq!(names(&manager), ["10.0.0.2:80"]);
     assert_eq!(manager.status().last_reload.unwrap().error, None);
 }
@@ -338,7 +347,10 @@ async fn a_reload_that_the_data_plane_refuses_changes_nothing() {
 #[tokio::test]
 async fn a_broken_file_changes_nothing() {
     let (manager, _, _) = manager();
-    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
     let missing = std::path::Path::new("/nonexistent/evenkeel.toml");
     let error = manager
         .reload(missing, How::File, Author::default())
@@ -379,21 +391,30 @@ async fn files_are_read_at_reloads_only() {
     let (manager, plane, _) = manager();
     let reloads = || plane.reloads.load(Ordering::Relaxed);
     let prepared = || plane.prepared.load(Ordering::Relaxed);
-    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
     assert_eq!((prepared(), reloads()), (1, 1));
     manager.set_rule_enabled("web", false).unwrap();
     assert_eq!((prepared(), reloads()), (2, 1));
     // The same configuration again: its files may be others.
-    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
     assert_eq!((prepared(), reloads()), (3, 2));
     // One that was refused has changed nothing.
     let mut refused = config(&["10.0.0.1:80"]);
     refused.rules[0].name = "refused".into();
-    manager.apply(refused).await.unwrap_err();
+    manager.apply_config(refused).await.unwrap_err();
     assert_eq!((prepared(), reloads()), (4, 3));
     manager.set_rule_enabled("web", true).unwrap();
     assert_eq!((prepared(), reloads()), (5, 3));
-    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
     assert_eq!((prepared(), reloads()), (6, 4));
 }
 
@@ -401,14 +422,14 @@ async fn files_are_read_at_reloads_only() {
 async fn an_unchanged_group_keeps_its_snapshot() {
     let (manager, plane, _) = manager();
     let config = config(&["10.0.0.1:80", "10.0.0.2:80"]);
-    manager.apply(config.clone()).await.unwrap();
-    let group = manager.groups().remove(0);
-    manager.apply(config).await.unwrap();
-    assert!(Arc::ptr_eq(&manager.groups()[0], &group));
+    manager.apply_config(config.clone()).await.unwrap();
+    let group = manager.list_groups().remove(0);
+    manager.apply_config(config).await.unwrap();
+    assert!(Arc::ptr_eq(&manager.list_groups()[0], &group));
     // A weight is a slot, not a rebuild, and no business of the listeners.
     let prepared = plane.prepared.load(Ordering::Relaxed);
     manager.set_weight("app", "10.0.0.1:80", 5.0).unwrap();
-    assert!(Arc::ptr_eq(&manager.groups()[0], &group));
+    assert!(Arc::ptr_eq(&manager.list_groups()[0], &group));
     assert_eq!(plane.prepared.load(Ordering::Relaxed), prepared);
     assert_eq!(member(&manager, "10.0.0.1:80").weight, 5.0);
 }
@@ -418,8 +439,8 @@ async fn an_unchanged_group_keeps_its_snapshot() {
 async fn weights_that_change_live_count_for_estimates() {
     let (manager, _, _) = manager();
     let addresses = ["10.0.0.1:80", "10.0.0.2:80"];
-    manager.apply(config(&addresses)).await.unwrap();
-    let group = manager.groups().remove(0);
+    manager.apply_config(config(&addresses)).await.unwrap();
+    let group = manager.list_groups().remove(0);
     let mut millis = 1000;
     let mut after_a_change = |weight: f64| {
         manager.set_weight("app", addresses[1], weight).unwrap();
@@ -428,7 +449,7 @@ async fn weights_that_change_live_count_for_estimates() {
             let at = |millis: u64| Instant::from_nanos(millis * 1_000_000);
             let mut ticket = group.bind(0, at(millis)).unwrap();
             millis += took;
-            ticket.responded(Outcome::Success, at(millis));
+            ticket.record_response(Outcome::Success, at(millis));
             ticket.finish(Outcome::Success, at(millis));
             group.members()[0].slot.service_time(at(millis)).unwrap()
         };
@@ -446,7 +467,7 @@ async fn weights_that_change_live_count_for_estimates() {
 async fn a_reload_keeps_live_changes_of_what_it_does_not_change() {
     let (manager, _, _) = manager();
     let first = config(&["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]);
-    manager.apply(first.clone()).await.unwrap();
+    manager.apply_config(first.clone()).await.unwrap();
     let drain = AdminState::Drain;
     manager
         .set_admin_state("app", "10.0.0.1:80", drain)
@@ -468,7 +489,7 @@ async fn a_reload_keeps_live_changes_of_what_it_does_not_change() {
     let mut second = first.clone();
     second.groups[0].members.pop();
     second.groups[0].members[1].weight = Weight::new(2.0).unwrap();
-    manager.apply(second.clone()).await.unwrap();
+    manager.apply_config(second.clone()).await.unwrap();
     assert_eq!(member(&manager, "10.0.0.1:80").admin, drain);
     let other = member(&manager, "10.0.0.2:80");
     assert_eq!((other.admin, other.weight), (AdminState::Maintenance, 2.0));
@@ -478,28 +499,31 @@ async fn a_reload_keeps_live_changes_of_what_it_does_not_change() {
     // Now it says something new about the drain of the first, and the rule.
     let mut third = second.clone();
     third.groups[0].members[0].drain = true;
-    manager.apply(third.clone()).await.unwrap();
+    manager.apply_config(third.clone()).await.unwrap();
     third.groups[0].members[0].drain = false;
     third.rules[0].enabled = false;
-    manager.apply(third.clone()).await.unwrap();
+    manager.apply_config(third.clone()).await.unwrap();
     assert_eq!(
         member(&manager, "10.0.0.1:80").admin,
         AdminState::Ready,
         "the file has the last word about what it changes"
     );
     third.rules[0].enabled = true;
-    manager.apply(third).await.unwrap();
+    manager.apply_config(third).await.unwrap();
     assert!(manager.status().rules[0].enabled);
 
     // A member that went and came is new: no live change waits for it.
-    manager.apply(first).await.unwrap();
+    manager.apply_config(first).await.unwrap();
     assert_eq!(member(&manager, "10.0.0.3:80").admin, AdminState::Ready);
 }
 
 #[tokio::test]
 async fn a_rule_is_disabled_through_the_data_plane() {
     let (manager, plane, _) = manager();
-    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
     let mut snapshots = manager.snapshots();
     snapshots.mark_unchanged();
     manager.set_rule_enabled("web", false).unwrap();
@@ -518,16 +542,18 @@ async fn fronts_d10_a_load_is_expired_where_it_is_too_old_for_each_group() {
     other.settings.load_max_age = Duration::from_secs(3600);
     let mut alone = config.clone();
     config.groups.push(other);
-    manager.apply(config).await.unwrap();
+    manager.apply_config(config).await.unwrap();
     let location = manager.status().locations.remove(0).name;
-    manager.report(&location, &[(LoadId::CPU, 0.5)]).unwrap();
+    manager
+        .report_loads(&location, &[(LoadId::CPU, 0.5)])
+        .unwrap();
     let load = || manager.status().locations.remove(0).loads.remove(0);
     while load().age_seconds < 0.002 {
         tokio::task::yield_now().await;
     }
     assert!(!load().expired, "the other group takes it");
     alone.groups[0].settings.slow_start = Duration::ZERO;
-    manager.apply(alone).await.unwrap();
+    manager.apply_config(alone).await.unwrap();
     assert!(load().expired);
     assert_eq!(app(&manager).members[0].load, None);
 }
@@ -535,7 +561,10 @@ async fn fronts_d10_a_load_is_expired_where_it_is_too_old_for_each_group() {
 #[tokio::test]
 async fn commands_about_what_is_not_there_are_refused() {
     let (manager, _, _) = manager();
-    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
     let ready = AdminState::Ready;
     let not_found = [
         manager.set_rule_enabled("x", true),
@@ -543,7 +572,7 @@ async fn commands_about_what_is_not_there_are_refused() {
         manager.set_admin_state("x", "10.0.0.1:80", ready),
         manager.set_admin_state("app", "x", ready),
         manager.set_weight("app", "x", 1.0),
-        manager.report("x", &[(LoadId::CPU, 0.5)]),
+        manager.report_loads("x", &[(LoadId::CPU, 0.5)]),
         manager.explain_next("x", None).map(drop),
     ];
     for result in not_found {
@@ -553,7 +582,7 @@ async fn commands_about_what_is_not_there_are_refused() {
         manager.set_strategy("app", "x", &[]),
         manager.set_strategy("app", "random", &[("x".into(), 1.0)]),
         manager.set_weight("app", "10.0.0.1:80", -1.0),
-        manager.report("10.0.0.1", &[(LoadId::CPU, f64::NAN)]),
+        manager.report_loads("10.0.0.1", &[(LoadId::CPU, f64::NAN)]),
     ];
     for result in wrong {
         assert!(!result.as_ref().unwrap_err().is_not_found(), "{result:?}");
@@ -563,23 +592,31 @@ async fn commands_about_what_is_not_there_are_refused() {
 #[tokio::test]
 async fn a_report_counts_as_a_whole_or_not_at_all() {
     let (manager, _, _) = manager();
-    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
     let bad = [(LoadId::CPU, 0.5), (LoadId::MEMORY, -1.0)];
     assert!(matches!(
-        manager.report("10.0.0.1", &bad),
+        manager.report_loads("10.0.0.1", &bad),
         Err(ManageError::Load(_))
     ));
     let many = 0..=LOADS_PER_LOCATION as u32;
     let too_many: Vec<_> = many.map(|id| (LoadId(id), 1.0)).collect();
     assert!(matches!(
-        manager.report("10.0.0.1", &too_many),
+        manager.report_loads("10.0.0.1", &too_many),
         Err(ManageError::TooManyLoads(_))
     ));
     assert!(manager.status().locations[0].loads.is_empty());
-    manager.report("10.0.0.1", &[(LoadId::CPU, 0.5)]).unwrap();
+    manager
+        .report_loads("10.0.0.1", &[(LoadId::CPU, 0.5)])
+        .unwrap();
     assert_eq!(member(&manager, "10.0.0.1:80").load, Some(0.5));
     // The location survives a reload, with its loads.
-    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
     assert_eq!(member(&manager, "10.0.0.1:80").load, Some(0.5));
 }
 
@@ -589,7 +626,7 @@ async fn a_name_becomes_one_member_per_address() {
     names_of.set("many", &["10.0.0.2", "10.0.0.1", "fd00::1"]);
     names_of.set("one", &["fd00::2"]);
     let config = config(&["many:80", "one:80", "none:80"]);
-    manager.apply(config.clone()).await.unwrap();
+    manager.apply_config(config.clone()).await.unwrap();
     assert_eq!(
         names(&manager),
         ["many:80/10.0.0.1", "many:80/10.0.0.2", "one:80", "none:80"],
@@ -615,7 +652,7 @@ async fn a_name_becomes_one_member_per_address() {
     set("many:80/10.0.0.2", AdminState::Ready);
     assert_eq!(admin("many:80/10.0.0.1"), AdminState::Drain);
     assert_eq!(admin("many:80/10.0.0.2"), AdminState::Ready);
-    manager.apply(config).await.unwrap();
+    manager.apply_config(config).await.unwrap();
     assert_eq!(admin("many:80/10.0.0.2"), AdminState::Ready);
 }
 
@@ -625,7 +662,7 @@ async fn a_lookup_that_hangs_does_not_stop_the_start() {
     names_of.set("good", &["10.0.0.1"]);
     let started = tokio::time::Instant::now();
     manager
-        .apply(config(&["hangs:80", "good:80"]))
+        .apply_config(config(&["hangs:80", "good:80"]))
         .await
         .unwrap();
     assert!(started.elapsed() < Duration::from_secs(4));
@@ -638,12 +675,12 @@ async fn names_are_followed() {
     let (manager, plane, names_of) = manager();
     names_of.set("many", &["10.0.0.1", "10.0.0.2"]);
     manager
-        .apply(config(&["many:80", "late:80"]))
+        .apply_config(config(&["many:80", "late:80"]))
         .await
         .unwrap();
     let before = ids(&manager);
     let running = tokio::spawn(Arc::clone(&manager).run());
-    let mut changes = manager.changes();
+    let mut changes = manager.subscribe_changes();
 
     names_of.set("late", &["10.0.0.9"]);
     changes.changed().await.unwrap();
@@ -678,7 +715,7 @@ async fn names_are_followed() {
 async fn a_decision_is_explained() {
     let (manager, _, _) = manager();
     manager
-        .apply(config(&["10.0.0.1:80", "10.0.0.2:80"]))
+        .apply_config(config(&["10.0.0.1:80", "10.0.0.2:80"]))
         .await
         .unwrap();
     manager
@@ -691,10 +728,10 @@ async fn a_decision_is_explained() {
 
     assert_eq!(manager.explain_last("app").unwrap(), None);
     manager.round_now();
-    let group = manager.groups().remove(0);
-    let request = Request::at(manager.clock().now());
+    let group = manager.list_groups().remove(0);
+    let request = Request::at_time(manager.clock().now());
     let picked = group.pick(&request, &mut fastrand::Rng::with_seed(1));
-    assert_eq!(picked.unwrap().index(), 1);
+    assert_eq!(picked.unwrap().member_index(), 1);
     let last = manager.explain_last("app").unwrap().unwrap();
     assert_eq!(last.chosen.as_deref(), Some("10.0.0.2:80"));
 }
@@ -705,22 +742,30 @@ async fn panic_and_alerts_follow_members_and_loads() {
     let mut config = config(&["10.0.0.1:80", "10.0.0.2:80"]);
     let alert = &mut config.groups[0].settings.alert;
     alert.threshold = Some(evenkeel_core::alert::Threshold::Critical(0.8));
-    manager.apply(config.clone()).await.unwrap();
-    manager.report("10.0.0.1", &[(LoadId::CPU, 0.9)]).unwrap();
-    manager.report("10.0.0.2", &[(LoadId::CPU, 0.2)]).unwrap();
+    manager.apply_config(config.clone()).await.unwrap();
+    manager
+        .report_loads("10.0.0.1", &[(LoadId::CPU, 0.9)])
+        .unwrap();
+    manager
+        .report_loads("10.0.0.2", &[(LoadId::CPU, 0.2)])
+        .unwrap();
     manager.round_now();
     assert!(member(&manager, "10.0.0.1:80").alert);
     assert!(!member(&manager, "10.0.0.2:80").alert);
     // Over a reload, too.
-    manager.apply(config).await.unwrap();
-    manager.report("10.0.0.1", &[(LoadId::CPU, 0.75)]).unwrap();
+    manager.apply_config(config).await.unwrap();
+    manager
+        .report_loads("10.0.0.1", &[(LoadId::CPU, 0.75)])
+        .unwrap();
     manager.round_now();
     assert!(member(&manager, "10.0.0.1:80").alert, "hysteresis");
-    manager.report("10.0.0.1", &[(LoadId::CPU, 0.5)]).unwrap();
+    manager
+        .report_loads("10.0.0.1", &[(LoadId::CPU, 0.5)])
+        .unwrap();
     manager.round_now();
     assert!(!member(&manager, "10.0.0.1:80").alert);
 
-    let group = manager.groups().remove(0);
+    let group = manager.list_groups().remove(0);
     let down = |holds| {
         for member in group.members() {
             let reason = evenkeel_core::member::Reason::Down;
@@ -737,7 +782,7 @@ async fn panic_and_alerts_follow_members_and_loads() {
 async fn a_strategy_says_when_its_locations_must_shed() {
     let (manager, _, _) = manager();
     manager
-        .apply(config(&["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]))
+        .apply_config(config(&["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]))
         .await
         .unwrap();
     let alerts = |strategy: &str, params: &[(&str, f64)], loads: [f64; 3]| {
@@ -745,7 +790,9 @@ async fn a_strategy_says_when_its_locations_must_shed() {
         manager.set_strategy("app", strategy, &params).unwrap();
         for (index, load) in loads.into_iter().enumerate() {
             let location = format!("10.0.0.{}", index + 1);
-            manager.report(&location, &[(LoadId::CPU, load)]).unwrap();
+            manager
+                .report_loads(&location, &[(LoadId::CPU, load)])
+                .unwrap();
         }
         manager.round_now();
         let members = app(&manager).members.into_iter();
@@ -787,7 +834,7 @@ async fn an_alert_reaches_all_groups_there_and_leaves_each_a_way_out() {
     add("alone", Granularity::OnDemand, true, &two[..1]);
     add("requests", Granularity::PerRequest, true, &two);
     add("blind", Granularity::OnDemand, false, &two);
-    manager.apply(config.clone()).await.unwrap();
+    manager.apply_config(config.clone()).await.unwrap();
     let mut rounds = 0;
     let mut shedding = || {
         rounds += 1;
@@ -807,16 +854,18 @@ async fn an_alert_reaches_all_groups_there_and_leaves_each_a_way_out() {
     ];
     for (index, load) in [0.9, 0.5, 0.2].into_iter().enumerate() {
         let location = format!("10.0.0.{}", index + 1);
-        manager.report(&location, &[(LoadId::CPU, load)]).unwrap();
+        manager
+            .report_loads(&location, &[(LoadId::CPU, load)])
+            .unwrap();
     }
     let mut first = calm.clone();
     (first[0][0], first[1][0]) = (true, true);
     assert_eq!(shedding(), first);
-    let group = manager.groups().remove(0);
+    let group = manager.list_groups().remove(0);
     let mut rng = fastrand::Rng::with_seed(1);
     for _ in 0..100 {
-        let request = Request::at(manager.clock().now());
-        assert_ne!(group.choose(&request, &mut rng), Ok(0));
+        let request = Request::at_time(manager.clock().now());
+        assert_ne!(group.choose_member(&request, &mut rng), Ok(0));
     }
     // With the others out it serves as if there was no alert, and still has one.
     for name in ["10.0.0.2:80", "10.0.0.3:80"] {
@@ -824,8 +873,8 @@ async fn an_alert_reaches_all_groups_there_and_leaves_each_a_way_out() {
             .set_admin_state("app", name, AdminState::Maintenance)
             .unwrap();
     }
-    let request = Request::at(manager.clock().now());
-    assert_eq!(group.choose(&request, &mut rng), Ok(0));
+    let request = Request::at_time(manager.clock().now());
+    assert_eq!(group.choose_member(&request, &mut rng), Ok(0));
     assert_eq!(shedding(), calm);
     for name in ["10.0.0.2:80", "10.0.0.3:80"] {
         manager
@@ -835,10 +884,12 @@ async fn an_alert_reaches_all_groups_there_and_leaves_each_a_way_out() {
     assert_eq!(shedding(), first);
     // A reload that makes the group ask with every request ends it there.
     config.groups[0].settings.granularity = Granularity::PerRequest;
-    manager.apply(config).await.unwrap();
+    manager.apply_config(config).await.unwrap();
     first[0][0] = false;
     assert_eq!(shedding(), first);
-    manager.report("10.0.0.1", &[(LoadId::CPU, 0.1)]).unwrap();
+    manager
+        .report_loads("10.0.0.1", &[(LoadId::CPU, 0.1)])
+        .unwrap();
     assert_eq!(shedding(), calm);
 }
 
@@ -849,7 +900,7 @@ async fn an_alert_says_why_and_an_administrator_has_the_last_word() {
     let settings = &mut config.groups[0].settings;
     settings.alert.threshold = Some(evenkeel_core::alert::Threshold::Critical(0.8));
     settings.granularity = Granularity::OnDemand;
-    manager.apply(config.clone()).await.unwrap();
+    manager.apply_config(config.clone()).await.unwrap();
     // The locations under alert, and the members that shed, by their last number.
     let mut rounds = 0;
     let mut seen = || {
@@ -867,9 +918,15 @@ async fn an_alert_says_why_and_an_administrator_has_the_last_word() {
                 .collect::<Vec<u8>>(),
         )
     };
-    manager.report("10.0.0.1", &[(LoadId::CPU, 0.9)]).unwrap();
-    manager.report("10.0.0.2", &[(LoadId::CPU, 0.1)]).unwrap();
-    manager.report("10.0.0.3", &[(LoadId::CPU, 0.2)]).unwrap();
+    manager
+        .report_loads("10.0.0.1", &[(LoadId::CPU, 0.9)])
+        .unwrap();
+    manager
+        .report_loads("10.0.0.2", &[(LoadId::CPU, 0.1)])
+        .unwrap();
+    manager
+        .report_loads("10.0.0.3", &[(LoadId::CPU, 0.2)])
+        .unwrap();
     assert_eq!(seen(), (vec![1], vec![1]));
     let status = manager.status();
     let alert = &status.locations[0].alerts[0];
@@ -891,7 +948,7 @@ async fn an_alert_says_why_and_an_administrator_has_the_last_word() {
     manager.set_alert("10.0.0.3", AlertSetting::On).unwrap();
     assert_eq!(seen(), (vec![2, 3], vec![2, 3]), "more than max_share");
     // A reload knows nothing of it.
-    manager.apply(config).await.unwrap();
+    manager.apply_config(config).await.unwrap();
     assert_eq!(seen(), (vec![2, 3], vec![2, 3]));
     manager.set_alert("10.0.0.1", AlertSetting::On).unwrap();
     // First it takes clients again, then the other one sends them away.
@@ -912,8 +969,12 @@ async fn an_alert_says_why_and_an_administrator_has_the_last_word() {
     let later = HANDOVER * 20;
     manager.round_after(later);
     assert_eq!(sheds(&manager), ["10.0.0.1:80"]);
-    manager.report("10.0.0.1", &[(LoadId::CPU, 0.1)]).unwrap();
-    manager.report("10.0.0.3", &[(LoadId::CPU, 0.9)]).unwrap();
+    manager
+        .report_loads("10.0.0.1", &[(LoadId::CPU, 0.1)])
+        .unwrap();
+    manager
+        .report_loads("10.0.0.3", &[(LoadId::CPU, 0.9)])
+        .unwrap();
     manager.round_after(later);
     assert!(sheds(&manager).is_empty());
     manager.round_after(later + HANDOVER / 2);
@@ -933,8 +994,8 @@ async fn clients_that_reach_members_directly_are_called_at_a_fixed_interval() {
     settings.adaptive = false;
     settings.rebind_interval = Duration::from_secs(10);
     settings.alert.pulses = true;
-    manager.apply(config.clone()).await.unwrap();
-    let locations = ["10.0.0.1", "10.0.0.2"].map(|name| manager.location(name).unwrap());
+    manager.apply_config(config.clone()).await.unwrap();
+    let locations = ["10.0.0.1", "10.0.0.2"].map(|name| manager.find_location(name).unwrap());
     // Which servers are to send clients away, and which members are avoided.
     let seen = |manager: &Manager, ms| {
         manager.round_after(Duration::from_millis(ms));
@@ -961,7 +1022,7 @@ async fn clients_that_reach_members_directly_are_called_at_a_fixed_interval() {
     assert_eq!(seen(&manager, 21_000), first);
     // Sessions stay where they are.
     config.groups[0].settings.granularity = Granularity::PerSession;
-    manager.apply(config).await.unwrap();
+    manager.apply_config(config).await.unwrap();
     assert_eq!(seen(&manager, 21_050), calm);
     assert_eq!(seen(&manager, 60_000), calm);
 }
@@ -981,8 +1042,8 @@ async fn a_member_that_fails_is_ejected() {
     let (manager, _, _) = manager();
     let mut config = config(&["10.0.0.1:80", "10.0.0.2:80"]);
     config.groups[0].settings.ejection.failure_limit = 2;
-    manager.apply(config.clone()).await.unwrap();
-    let group = manager.groups().remove(0);
+    manager.apply_config(config.clone()).await.unwrap();
+    let group = manager.list_groups().remove(0);
     let now = manager.clock().now();
     for _ in 0..2 {
         group.bind(1, now).unwrap().finish(Outcome::Failure, now);
@@ -991,7 +1052,7 @@ async fn a_member_that_fails_is_ejected() {
     assert_eq!(member(&manager, "10.0.0.2:80").state, "ejected");
     assert!(!app(&manager).panic);
     // A reload does not bring it back, nor does it forget to.
-    manager.apply(config).await.unwrap();
+    manager.apply_config(config).await.unwrap();
     manager.round_now();
     assert_eq!(member(&manager, "10.0.0.2:80").state, "ejected");
     manager.round_after(Duration::from_secs(10));
@@ -1005,7 +1066,7 @@ async fn health_is_an_and_of_its_sources() {
     let (a, b) = ("app.example:80/10.1.0.1", "app.example:80/10.1.0.2");
     let mut file = config(&["app.example:80"]);
     file.groups[0].sources.agent_check = Some(AgentCheck::new(9999));
-    manager.apply(file.clone()).await.unwrap();
+    manager.apply_config(file.clone()).await.unwrap();
     let say = |member: &str, source, opinion: Option<Opinion>| {
         manager.set_opinion("app", member, source, opinion.as_ref())
     };
@@ -1024,7 +1085,7 @@ async fn health_is_an_and_of_its_sources() {
     // Over a reload, and the admin's word does not bring it back either.
     let mut changed = file.clone();
     changed.groups[0].max_queue = 7;
-    manager.apply(changed).await.unwrap();
+    manager.apply_config(changed).await.unwrap();
     manager
         .set_admin_state("app", a, AdminState::Ready)
         .unwrap();
@@ -1059,7 +1120,7 @@ async fn health_is_an_and_of_its_sources() {
     say(a, Source::AgentCheck, Some(up.clone())).unwrap();
     assert_eq!(member(&manager, a).opinions.len(), 2);
     file.groups[0].sources.agent_check = None;
-    manager.apply(file).await.unwrap();
+    manager.apply_config(file).await.unwrap();
     assert_eq!(member(&manager, a).opinions.len(), 1);
     // An answer that was on its way comes too late.
     say(a, Source::AgentCheck, Some(up.clone())).unwrap();
@@ -1074,7 +1135,7 @@ async fn a_reported_weight_is_a_part_of_the_one_that_an_admin_gives() {
     let mut file = config(&["10.0.0.1:80"]);
     file.groups[0].members[0].weight = Weight::new(4.0).unwrap();
     file.groups[0].members[0].max_connections = Some(20);
-    manager.apply(file).await.unwrap();
+    manager.apply_config(file).await.unwrap();
     let id = ids(&manager)["10.0.0.1:80"];
     let say = |percent: f64, most: u32| {
         let opinion = Opinion {
@@ -1100,8 +1161,8 @@ async fn a_reported_weight_is_a_part_of_the_one_that_an_admin_gives() {
 
     // What is reported as the most counts at the next request.
     assert_eq!(say(100.0, 1), (10.0, 10.0, Some(1)));
-    let group = manager.groups().remove(0);
-    let request = Request::at(manager.clock().now());
+    let group = manager.list_groups().remove(0);
+    let request = Request::at_time(manager.clock().now());
     let rng = &mut fastrand::Rng::with_seed(1);
     let held = group.pick(&request, rng).unwrap();
     assert_eq!(group.pick(&request, rng).unwrap_err(), PickError::AllFull);
@@ -1115,7 +1176,7 @@ async fn members_join_and_leave_and_outlast_reloads() {
     let (manager, plane, _) = manager();
     let mut open = config(&["10.0.0.1:80"]);
     open.groups[0].agents_may_join = true;
-    manager.apply(open.clone()).await.unwrap();
+    manager.apply_config(open.clone()).await.unwrap();
     let names = || -> Vec<(String, bool)> {
         let status = manager.status();
         let members = status.groups[0].members.iter();
@@ -1138,24 +1199,27 @@ async fn members_join_and_leave_and_outlast_reloads() {
     let hosts = ["10.0.0.1", "10.0.0.2", "10.0.0.2"];
     manager.set_joined(joined(&hosts)).unwrap();
     assert_eq!(names(), [ours.clone(), theirs.clone()]);
-    assert!(manager.location("rack-7").is_some());
-    let group = || Arc::clone(&manager.groups()[0]);
+    assert!(manager.find_location("rack-7").is_some());
+    let group = || Arc::clone(&manager.list_groups()[0]);
     let id = group().members()[1].id;
 
     // What an administrator says about it outlasts a reload as it does itself.
     manager
         .set_admin_state("app", "10.0.0.2:80", AdminState::Drain)
         .unwrap();
-    manager.apply(open.clone()).await.unwrap();
+    manager.apply_config(open.clone()).await.unwrap();
     assert_eq!(names(), [ours.clone(), theirs.clone()]);
     let drained = manager.status().groups[0].members[1].clone();
     assert_eq!(drained.admin, AdminState::Drain);
     assert_eq!(group().members()[1].id, id);
 
     // Where agents may not join they do not, but they are there when they may.
-    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
     assert_eq!(names(), std::slice::from_ref(&ours));
-    manager.apply(open).await.unwrap();
+    manager.apply_config(open).await.unwrap();
     assert_eq!(names(), [ours.clone(), theirs]);
     assert_eq!(group().members()[1].id, id);
 
@@ -1167,7 +1231,7 @@ async fn members_join_and_leave_and_outlast_reloads() {
 
 /// A group of an owner, with members at these locations.
 fn owned(name: &str, locations: &[&str]) -> GroupConfig {
-    let members = locations.iter().copied().map(MemberConfig::referred);
+    let members = locations.iter().copied().map(MemberConfig::from_reference);
     GroupConfig::new(name, members.collect())
 }
 
@@ -1179,7 +1243,10 @@ fn group(manager: &Manager, name: &str) -> GroupStatus {
 #[tokio::test]
 async fn groups_that_do_not_stand_in_the_file_are_groups_like_others() {
     let (manager, _, _) = manager();
-    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
     manager
         .set_groups("corba", vec![owned("stocks", &["host1", "host1/10.0.0.1"])])
         .unwrap();
@@ -1229,10 +1296,13 @@ async fn groups_that_do_not_stand_in_the_file_are_groups_like_others() {
         assert_eq!(stocks.members[1].reasons, ["draining"]);
     };
     check(&manager);
-    let before = manager.groups()[1].members()[0].id;
+    let before = manager.list_groups()[1].members()[0].id;
 
     // It lives through reloads, and through changes of what is beside it.
-    manager.apply(config(&["10.0.0.2:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.2:80"]))
+        .await
+        .unwrap();
     check(&manager);
     let members = ["host1", "host1/10.0.0.1", "host2"];
     manager
@@ -1243,7 +1313,7 @@ async fn groups_that_do_not_stand_in_the_file_are_groups_like_others() {
         .unwrap();
     check(&manager);
     assert_eq!(group(&manager, "stocks").members.len(), 3);
-    assert_eq!(manager.groups()[2].members()[0].id, before);
+    assert_eq!(manager.list_groups()[2].members()[0].id, before);
 
     // Its owner has the last word about what it changes.
     let mut stocks = owned("stocks", &members);
@@ -1258,7 +1328,10 @@ async fn groups_that_do_not_stand_in_the_file_are_groups_like_others() {
 #[tokio::test]
 async fn a_name_belongs_to_one_group() {
     let (manager, _, _) = manager();
-    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
     let error = manager.set_groups("corba", vec![owned("app", &["a"])]);
     let error = error.unwrap_err().to_string();
     assert!(error.contains("two groups are called \"app\""), "{error}");
@@ -1272,7 +1345,7 @@ async fn a_name_belongs_to_one_group() {
         "new",
         vec![MemberConfig::new("10.0.0.9", 80)],
     ));
-    let error = manager.apply(file).await.unwrap_err().to_string();
+    let error = manager.apply_config(file).await.unwrap_err().to_string();
     assert!(
         error.contains("one of the configuration and one of corba"),
         "{error}"
@@ -1284,14 +1357,22 @@ async fn a_name_belongs_to_one_group() {
 #[tokio::test]
 async fn a_location_that_is_held_keeps_its_loads_without_a_member() {
     let (manager, _, _) = manager();
-    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
-    assert!(manager.location("host1").is_none());
+    manager
+        .apply_config(config(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
+    assert!(manager.find_location("host1").is_none());
     manager.hold_location("host1", true);
-    manager.report("host1", &[(LoadId::CPU, 0.5)]).unwrap();
+    manager
+        .report_loads("host1", &[(LoadId::CPU, 0.5)])
+        .unwrap();
     manager.set_alert("host1", AlertSetting::On).unwrap();
-    let held = manager.location("host1").unwrap();
-    manager.apply(config(&["10.0.0.2:80"])).await.unwrap();
-    assert!(Arc::ptr_eq(&held, &manager.location("host1").unwrap()));
+    let held = manager.find_location("host1").unwrap();
+    manager
+        .apply_config(config(&["10.0.0.2:80"]))
+        .await
+        .unwrap();
+    assert!(Arc::ptr_eq(&held, &manager.find_location("host1").unwrap()));
 
     // The member that comes finds what is known.
     manager
@@ -1300,9 +1381,9 @@ async fn a_location_that_is_held_keeps_its_loads_without_a_member() {
     let member = &group(&manager, "stocks").members[0];
     assert_eq!((member.load, member.alert), (Some(0.5), true));
     manager.hold_location("host1", false);
-    assert!(Arc::ptr_eq(&held, &manager.location("host1").unwrap()));
+    assert!(Arc::ptr_eq(&held, &manager.find_location("host1").unwrap()));
     manager.set_groups("corba", Vec::new()).unwrap();
-    assert!(manager.location("host1").is_none());
+    assert!(manager.find_location("host1").is_none());
 }
 
 /// Returns the status of the groups that do not stand in the file, and of all locations.
@@ -1327,12 +1408,15 @@ fn of_owned(manager: &Manager) -> (Vec<String>, Vec<String>) {
 #[tokio::test]
 async fn c9_a_change_of_one_group_makes_no_other_anew() {
     let (manager, _, _) = manager();
-    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
     let name = |id: usize| format!("g{id}");
     let all = (0..1000).map(|id| owned(&name(id), &["host1", "host2"]));
     manager.set_groups("corba", all.collect()).unwrap();
     let built = || manager.lock().state.built;
-    let (before, groups) = (built(), manager.groups());
+    let (before, groups) = (built(), manager.list_groups());
     let handle = manager
         .change_groups("corba", &[], vec![owned("g7", &["host1", "host3"])])
         .unwrap();
@@ -1343,12 +1427,12 @@ async fn c9_a_change_of_one_group_makes_no_other_anew() {
         .unwrap();
     manager.hold_location("host9", true);
     assert_eq!(built() - before, 1);
-    let gone = |group: &&Arc<Group>| manager.groups().iter().all(|g| !Arc::ptr_eq(g, group));
+    let gone = |group: &&Arc<Group>| manager.list_groups().iter().all(|g| !Arc::ptr_eq(g, group));
     let gone: Vec<_> = groups.iter().filter(gone).map(|g| g.name()).collect();
     assert_eq!(gone.len(), 2, "{gone:?}");
 
     // Whoever follows changes hears of them with the next round, and once.
-    let mut changes = manager.changes();
+    let mut changes = manager.subscribe_changes();
     assert!(!changes.has_changed().unwrap());
     manager.round_now();
     assert!(changes.has_changed().unwrap());
@@ -1365,7 +1449,10 @@ async fn c9_changes_one_by_one_come_to_what_all_at_once_come_to() {
         let mut rng = fastrand::Rng::with_seed(seed);
         let managers = [(); 2].map(|()| super::tests::manager().0);
         for manager in &managers {
-            manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+            manager
+                .apply_config(config(&["10.0.0.1:80"]))
+                .await
+                .unwrap();
         }
         let [one_by_one, at_once] = &managers;
         let mut wanted: HashMap<&str, GroupConfig> = HashMap::new();
@@ -1406,12 +1493,15 @@ async fn c9_changes_one_by_one_come_to_what_all_at_once_come_to() {
             if rng.u8(..10) == 0 {
                 for manager in &managers {
                     manager.round_now();
-                    manager.apply(config(&["10.0.0.2:80"])).await.unwrap();
+                    manager
+                        .apply_config(config(&["10.0.0.2:80"]))
+                        .await
+                        .unwrap();
                 }
                 assert_eq!(of_owned(one_by_one), of_owned(at_once), "seed {seed}");
             }
         }
-        for group in one_by_one.groups() {
+        for group in one_by_one.list_groups() {
             for member in group.members() {
                 let down = Opinion {
                     down: true,
@@ -1419,7 +1509,7 @@ async fn c9_changes_one_by_one_come_to_what_all_at_once_come_to() {
                 };
                 // Each is found where it is.
                 one_by_one.set_opinion_of(member.id, Source::Agent, Some(&down));
-                assert!(member.slot.has(Reason::ReportedDown), "seed {seed}");
+                assert!(member.slot.has_reason(Reason::ReportedDown), "seed {seed}");
             }
         }
     }
@@ -1428,7 +1518,10 @@ async fn c9_changes_one_by_one_come_to_what_all_at_once_come_to() {
 #[tokio::test]
 async fn c9_names_of_others_are_refused_one_by_one_too() {
     let (manager, _, _) = manager();
-    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
     let change = |owner, groups| manager.change_groups(owner, &[], groups);
     change("corba", vec![owned("a", &["h"])]).unwrap();
     for (owner, groups) in [
@@ -1453,14 +1546,20 @@ async fn u7_a_restart_is_asked_for_by_what_runs() {
         workers,
         ..self::config(&["10.0.0.1:80"])
     };
-    manager.apply(with(Some(2))).await.unwrap();
-    let notes = manager.apply(with(Some(3))).await.unwrap().notes;
+    manager.apply_config(with(Some(2))).await.unwrap();
+    let notes = manager.apply_config(with(Some(3))).await.unwrap().notes;
     assert_eq!(notes.len(), 1, "{notes:?}");
     assert_eq!(manager.status().needs_restart, notes);
     // It is still so after a reload in which the file has not changed.
-    assert_eq!(manager.apply(with(Some(3))).await.unwrap().notes, notes);
+    assert_eq!(
+        manager.apply_config(with(Some(3))).await.unwrap().notes,
+        notes
+    );
     assert_eq!(manager.status().needs_restart, notes);
-    assert_eq!(manager.apply(with(Some(2))).await.unwrap().notes, [""; 0]);
+    assert_eq!(
+        manager.apply_config(with(Some(2))).await.unwrap().notes,
+        [""; 0]
+    );
     assert_eq!(manager.status().needs_restart, [""; 0]);
 }
 
@@ -1472,14 +1571,14 @@ async fn g6_a_member_answers_to_its_name_and_to_its_address() {
     let mut named = plain.clone();
     named.groups[0].members[0].given_name = Some("s1".into());
     named.groups[0].members[1].given_name = Some("s2".into());
-    manager.apply(named.clone()).await.unwrap();
+    manager.apply_config(named.clone()).await.unwrap();
     let shown = ["s1", "s2/10.0.1.1", "s2/10.0.1.2"];
     assert_eq!(self::names(&manager), shown);
     let identities = ["10.0.0.1:80", "many:80/10.0.1.1", "many:80/10.0.1.2"];
     let members = app(&manager).members;
     assert!(members.iter().map(|of| &*of.member).eq(identities));
     assert!(
-        manager.groups()[0]
+        manager.list_groups()[0]
             .members()
             .iter()
             .map(|of| &*of.name)
@@ -1521,7 +1620,7 @@ async fn g6_a_member_answers_to_its_name_and_to_its_address() {
 
     // A name comes and goes: the member, and what was changed of it live, stay.
     let before = ids(&manager);
-    manager.apply(plain).await.unwrap();
+    manager.apply_config(plain).await.unwrap();
     assert_eq!(ids(&manager), before);
     assert_eq!(admin(&manager), [ready, drain, drain]);
     assert_eq!(self::names(&manager), identities);
@@ -1531,7 +1630,7 @@ async fn g6_a_member_answers_to_its_name_and_to_its_address() {
             .unwrap_err()
             .is_not_found()
     );
-    manager.apply(named).await.unwrap();
+    manager.apply_config(named).await.unwrap();
     assert_eq!(app(&manager).members[0].weight, 3.0);
 }
 
@@ -1540,7 +1639,7 @@ async fn g6_names_are_a_family_of_metrics_and_no_label_of_others() {
     let (manager, _, _) = manager();
     let mut config = config(&["10.0.0.1:80", "10.0.0.2:80"]);
     config.groups[0].members[0].given_name = Some("s1".into());
-    manager.apply(config).await.unwrap();
+    manager.apply_config(config).await.unwrap();
     let mut out = crate::exposition::Exposition::default();
     manager.metrics(&manager.status(), &mut out);
     let text = out.finish();

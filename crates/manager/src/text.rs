@@ -4,7 +4,7 @@ use std::time::Duration;
 
 /// Lays out rows under the names of their columns, as plain text. A name with `>` before it is
 /// of a column of numbers, which is flush right.
-pub fn table(names: &[&'static str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
+pub fn format_table(names: &[&'static str], rows: impl IntoIterator<Item = Vec<String>>) -> String {
     let head = |name: &&'static str| match name.strip_prefix('>') {
         Some(name) => Head::numbers(name),
         None => Head::words(name),
@@ -139,21 +139,21 @@ impl Head {
 }
 
 /// A duration with three digits: `420us`, `1.25ms`, `12.5s`; minutes from two on.
-pub fn duration(duration: Duration) -> String {
+pub fn format_duration(duration: Duration) -> String {
     let seconds = duration.as_secs_f64();
     if seconds >= 120.0 {
         format!("{:.0}min", seconds / 60.0)
     } else if seconds >= 0.9995 {
-        digits(seconds) + "s"
+        format_number(seconds) + "s"
     } else if seconds >= 0.000_999_5 {
-        digits(seconds * 1e3) + "ms"
+        format_number(seconds * 1e3) + "ms"
     } else {
         format!("{:.0}us", seconds * 1e6)
     }
 }
 
 /// A number with three digits, as far as it has any behind the point.
-pub fn digits(number: f64) -> String {
+pub fn format_number(number: f64) -> String {
     let decimals = match number.abs() {
         magnitude if magnitude >= 99.95 => 0,
         magnitude if magnitude >= 9.995 => 1,
@@ -168,8 +168,8 @@ pub fn digits(number: f64) -> String {
 }
 
 /// A share (0 to 1) in percent.
-pub fn percent(share: f64) -> String {
-    digits(share * 100.0) + "%"
+pub fn format_percent(share: f64) -> String {
+    format_number(share * 100.0) + "%"
 }
 
 #[cfg(test)]
@@ -185,7 +185,7 @@ mod tests {
         let wanted = "NAME         N\n\
                       a         1000\n\
                       \u{fffd}[2Jbeta     1\n";
-        assert_eq!(table(&["NAME", ">N"], rows), wanted);
+        assert_eq!(format_table(&["NAME", ">N"], rows), wanted);
     }
 
     #[test]
@@ -221,16 +221,16 @@ mod tests {
 
     #[test]
     fn numbers_have_three_digits() {
-        let micros = |micros| duration(Duration::from_micros(micros));
+        let micros = |micros| format_duration(Duration::from_micros(micros));
         assert_eq!(micros(0), "0us");
         assert_eq!(micros(420), "420us");
         assert_eq!(micros(1_250), "1.25ms");
         assert_eq!(micros(999_600), "1s");
         assert_eq!(micros(12_340_000), "12.3s");
         assert_eq!(micros(600_000_000), "10min");
-        assert_eq!(digits(0.0), "0");
-        assert_eq!(digits(1234.5), "1234");
-        assert_eq!(digits(99.97), "100");
-        assert_eq!(percent(0.256), "25.6%");
+        assert_eq!(format_number(0.0), "0");
+        assert_eq!(format_number(1234.5), "1234");
+        assert_eq!(format_number(99.97), "100");
+        assert_eq!(format_percent(0.256), "25.6%");
     }
 }

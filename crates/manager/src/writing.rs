@@ -8,7 +8,7 @@ use nix::unistd::{User, geteuid};
 
 /// Returns why the configuration in `file` cannot be changed by the API, and what to do; `None` if it can be.
 pub fn obstacle(file: &Path) -> Option<String> {
-    let error = Replacement::check(file).err()?;
+    let error = Replacement::check_path(file).err()?;
     let remedy = remedy(file, &error);
     let remedy = remedy.trim_end_matches('.');
     Some(format!("{}: {error}. {remedy}", file.display()))

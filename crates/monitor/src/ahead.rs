@@ -10,7 +10,7 @@ const LINE: usize = 64;
 /// Has the processor fetch all of `what` without waiting for it. Other processors than x86-64 find
 /// out themselves, and wait.
 #[inline]
-pub(crate) fn fetch<T: ?Sized>(what: &T) {
+pub(crate) fn prefetch_value<T: ?Sized>(what: &T) {
     #[cfg(target_arch = "x86_64")]
     {
         use std::arch::x86_64::{_MM_HINT_T0, _mm_prefetch};
@@ -32,10 +32,10 @@ mod tests {
     #[test]
     fn anything_can_be_fetched_and_stays_as_it_is() {
         let (long, none): (Vec<u8>, [u64; 0]) = ((0..=255).cycle().take(5000).collect(), []);
-        fetch(&*long);
-        fetch(&long[4999]);
-        fetch(&none);
-        fetch("");
+        prefetch_value(&*long);
+        prefetch_value(&long[4999]);
+        prefetch_value(&none);
+        prefetch_value("");
         assert!(
             long.iter()
                 .enumerate()

@@ -116,13 +116,13 @@ impl Asker {
         let socket = UdpSocket::bind((any, 0)).map_err(cannot)?;
         // Only from there; and the system says if nobody is.
         socket.connect(to).map_err(cannot)?;
-        let random = evenkeel_net::random().map_err(cannot)?;
+        let random = evenkeel_net::random_bytes().map_err(cannot)?;
         let now = SystemTime::now().duration_since(UNIX_EPOCH);
-        let named = options.host.as_ref().map(|name| Host::named(name));
+        let named = options.host.as_ref().map(|name| Host::from_name(name));
         Ok(Asker {
             socket,
             to,
-            host: named.unwrap_or_else(|| Host::at(to.ip())),
+            host: named.unwrap_or_else(|| Host::from_address(to.ip())),
             options,
             reader: u64::from_ne_bytes(random),
             number: u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(0),
@@ -130,7 +130,7 @@ impl Asker {
     }
 
     /// Asks for a record, with as many questions as it takes.
-    pub fn reading(&mut self) -> Result<Reading, AskError> {
+    pub fn ask_record(&mut self) -> Result<Reading, AskError> {
         let length = match (self.options.cpus, self.options.ports) {
             (true, _) => LONGEST,
             (false, true) => WITH_PORTS,
@@ -265,9 +265,9 @@ impl Reading {
     }
 
     /// The loads since another reading.
-    pub fn loads(&self, before: &Before) -> Loads {
+    pub fn loads_since(&self, before: &Before) -> Loads {
         match Answer::parse(&self.datagram, &self.key) {
-            Ok(answer) => Loads::since(Some(before), &answer.record),
+            Ok(answer) => Loads::since_last(Some(before), &answer.record),
             // It has been parsed before.
             Err(_) => Loads::default(),
         }
@@ -305,7 +305,7 @@ impl Reading {
             line(&name, unit);
         }
         let totals = &base.totals;
-        let has = |part| base.available.has(part);
+        let has = |part| base.available.has_all(part);
         if has(Available::RUNNING) {
             let average = if has(Available::RUNNING_AVERAGE) {
                 format!(
@@ -405,7 +405,7 @@ impl Reading {
     )]
     pub fn json(&self, loads: &Loads) -> Value {
         let base = &self.base;
-        let has = |part| base.available.has(part);
+        let has = |part| base.available.has_all(part);
         let loads: Map<String, Value> = loads
             .iter()
             .map(|(id, value)| (id.to_string(), json!(value)))
@@ -499,7 +499,9 @@ fn cpu_json(cpu: &Cpu, available: Available) -> Value {
     ];
     let mut out = Map::new();
     out.insert("number".into(), json!(cpu.number));
-    let parts = parts.into_iter().filter(|(part, ..)| available.has(*part));
+    let parts = parts
+        .into_iter()
+        .filter(|(part, ..)| available.has_all(*part));
     out.extend(parts.map(|(_, name, value)| (name.into(), value)));
     Value::Object(out)
 }
@@ -528,8 +530,8 @@ mod tests {
                 time_ns += 1_000_000_000;
                 let mut base = Base::new(Source::Responder, Scope::Machine);
                 base.available = Available::BUSY
-                    .with(Available::RUNNING)
-                    .with(Available::PORTS);
+                    .with_parts(Available::RUNNING)
+                    .with_parts(Available::PORTS);
                 (base.time_ns, base.cpus, base.capacity) = (time_ns, 7, 7000);
                 base.totals.busy_ns = 7 * time_ns / 4;
                 let cpu = |number| Cpu {
@@ -572,9 +574,9 @@ mod tests {
     fn a_record_is_shown_with_all_its_parts() {
         let to = backend();
         let mut asker = asker(to, SECRET, true);
-        let before = asker.reading().unwrap().before();
-        let reading = asker.reading().unwrap();
-        let loads = reading.loads(&before);
+        let before = asker.ask_record().unwrap().before();
+        let reading = asker.ask_record().unwrap();
+        let loads = reading.loads_since(&before);
         let text = reading.text(to, &loads);
         for part in [
             "answered by responder",
@@ -596,7 +598,7 @@ mod tests {
     #[test]
     fn without_an_answer_the_reasons_are_said() {
         let other = SECRET.replace('0', "1");
-        let silent = asker(backend(), &other, false).reading().unwrap_err();
+        let silent = asker(backend(), &other, false).ask_record().unwrap_err();
         let silent = silent.to_string();
         for part in [
             "no answer from 127.0.0.1",
@@ -611,7 +613,7 @@ mod tests {
             .unwrap()
             .local_addr()
             .unwrap();
-        let refused = asker(nobody, SECRET, false).reading().unwrap_err();
+        let refused = asker(nobody, SECRET, false).ask_record().unwrap_err();
         assert!(refused.to_string().contains("kernel attach"), "{refused}");
     }
 

@@ -14,5 +14,5 @@ pub mod sockets;
 mod status;
 mod task;
 
-pub use status::{AnswerCount, LocationMonitor, MonitorStatus, table};
+pub use status::{AnswerCount, LocationMonitor, MonitorStatus, format_table};
 pub use task::Monitor;

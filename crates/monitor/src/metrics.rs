@@ -1,32 +1,32 @@
 //! Metrics in `/metrics` about the monitor.
 
-use evenkeel_manager::exposition::{Exposition, Type, flag};
+use evenkeel_manager::exposition::{Exposition, Type, flag_value};
 
 use crate::status::{LocationMonitor, MonitorStatus};
 
 /// Writes the metrics of the monitor; `None` is one that asks nobody.
-pub(crate) fn families(
+pub(crate) fn write_families(
     out: &mut Exposition,
     status: Option<MonitorStatus>,
     locations: &[LocationMonitor],
 ) {
-    out.family(
+    out.begin_family(
         "evenkeel_monitor_asked_total",
         Type::Counter,
         "Queries to back-ends for the loads of their kernels, over all locations.",
     );
     if let Some(status) = &status {
-        out.sample(&[], status.asked as f64);
+        out.add_sample(&[], status.asked as f64);
     }
-    out.family(
+    out.begin_family(
         "evenkeel_monitor_answers_total",
         Type::Counter,
         "Answers of back-ends, and readings of pages, by result.",
     );
     for answers in status.iter().flat_map(|status| &status.answers) {
-        out.sample(&[("result", &answers.result)], answers.count as f64);
+        out.add_sample(&[("result", &answers.result)], answers.count as f64);
     }
-    out.family(
+    out.begin_family(
         "evenkeel_monitor_delay_seconds",
         Type::Histogram,
         "How much later than planned back-ends were queried; high if the monitor's thread gets too little CPU time.",
@@ -34,14 +34,14 @@ pub(crate) fn families(
     if let Some(status) = &status {
         let delays = status.delays.iter();
         let counts = delays.map(|(limit, count)| (limit.unwrap_or(f64::INFINITY), *count));
-        out.histogram(&[], counts, status.delay_seconds);
+        out.add_histogram(&[], counts, status.delay_seconds);
     }
     let mut family = |name, kind, help, read: fn(&LocationMonitor) -> Option<f64>| {
-        out.family(name, kind, help);
+        out.begin_family(name, kind, help);
         for location in locations {
             if let Some(value) = read(location) {
                 let labels = [("location", &*location.location), ("type", &location.kind)];
-                out.sample(&labels, value);
+                out.add_sample(&labels, value);
             }
         }
     };
@@ -49,7 +49,12 @@ pub(crate) fn families(
         "evenkeel_location_monitor_fresh",
         Type::Gauge,
         "1 while the loads that the monitor reads at the location are fresh, or another balancer reads them.",
-        |location| Some(flag(matches!(&*location.state, "fresh" | "elsewhere"))),
+        |location| {
+            Some(flag_value(matches!(
+                &*location.state,
+                "fresh" | "elsewhere"
+            )))
+        },
     );
     family(
         "evenkeel_location_monitor_age_seconds",

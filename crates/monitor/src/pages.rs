@@ -135,7 +135,7 @@ impl Pages {
     }
 
     /// Closes what is not wanted any more.
-    pub(crate) fn sweep(&mut self, poller: &Poller) {
+    pub(crate) fn close_unwanted(&mut self, poller: &Poller) {
         let is_shared = |path: &PathBuf| {
             let mut views = poller.views();
             views.any(|view| matches!(&view.wanted.place, Place::Shared(other) if other == path))
@@ -185,7 +185,7 @@ impl Rdma {
             }
         };
         // If there is no connection yet, or no answer to the last question, there is no news.
-        let _ = self.reader.ask(connection, now);
+        let _ = self.reader.begin_read(connection, now);
     }
 
     fn close(&mut self, index: usize) {

@@ -25,7 +25,7 @@ use strum::VariantArray;
 
 mod entry;
 
-use crate::ahead::fetch;
+use crate::ahead::prefetch_value;
 use entry::Entry;
 
 /// Questions to one location to which an answer may still come.
@@ -102,8 +102,8 @@ impl Wanted {
     /// Returns the host whose answer counts.
     fn host(&self) -> Host {
         match (&self.config.host, &self.place) {
-            (MonitorHost::Address, Place::Udp(at)) => Host::at(at.ip()),
-            (MonitorHost::Named(name), _) => Host::named(name),
+            (MonitorHost::Address, Place::Udp(at)) => Host::from_address(at.ip()),
+            (MonitorHost::Named(name), _) => Host::from_name(name),
             // Nothing else than datagrams says whom it means.
             (MonitorHost::Address | MonitorHost::Any, _) => Host::ANY,
         }
@@ -235,7 +235,7 @@ pub struct View<'a> {
 pub enum Ask {
     /// The question that was written goes there.
     Datagram {
-        /// The place, for [`Poller::unsent`].
+        /// The place, for [`Poller::note_unsent`].
         index: usize,
         /// Address to which the question goes.
         to: SocketAddr,
@@ -301,7 +301,7 @@ impl Poller {
         }
         for index in gone.into_values() {
             if let Some(entry) = self.entries.get_mut(index).and_then(Option::take) {
-                entry.wanted.location.expire(Monitor::loads());
+                entry.wanted.location.expire(Monitor::reported_loads());
                 self.free.push(index);
             }
         }
@@ -333,7 +333,7 @@ impl Poller {
             return;
         }
         if !Arc::ptr_eq(&entry.wanted.location, &wanted.location) {
-            entry.expire();
+            entry.expire_loads();
             entry.state = State::Waiting;
         }
         if !entry.wanted.is_continued_by(&wanted) {
@@ -385,13 +385,13 @@ impl Poller {
                 continue;
             };
             if entry.is_read_elsewhere(now) {
-                entry.rest(now, self.rng.f64());
+                entry.skip_question(now, self.rng.f64());
                 let event = (entry.next_event(), index as u32, stamp);
                 self.queue.push(Reverse(event));
                 continue;
             }
             if entry.deadline().is_some_and(|deadline| deadline <= now) {
-                entry.expire();
+                entry.expire_loads();
                 entry.state = State::Stale;
                 entry.expired += 1;
             }
@@ -417,7 +417,7 @@ impl Poller {
         // What a process before this one has read there counts no longer than what this one reads.
         let is_over = |since| now.since(since) >= timeout;
         if entry.state == State::Waiting && entry.silent_since.is_some_and(is_over) {
-            entry.expire();
+            entry.expire_loads();
         }
         let delay = now.since(entry.next);
         let micros = u64::try_from(delay.as_micros()).unwrap_or(u64::MAX);
@@ -476,13 +476,13 @@ impl Poller {
     fn fetch_next(&self) {
         for Reverse((_, index, _)) in self.queue.as_slice().iter().take(3) {
             if let Some(entry) = self.entries.get(*index as usize) {
-                fetch(entry);
+                prefetch_value(entry);
             }
         }
     }
 
     /// The system did not send the last question of a location.
-    pub fn unsent(&mut self, index: usize, error: &dyn std::fmt::Display) {
+    pub fn note_unsent(&mut self, index: usize, error: &dyn std::fmt::Display) {
         if let Some(entry) = self.entries.get_mut(index).and_then(Option::as_mut) {
             entry.unsent += 1;
             entry.open.pop_back();
@@ -492,35 +492,35 @@ impl Poller {
 
     /// Returns the entry whose answer a datagram seems to be; nothing of the datagram is checked yet.
     fn place(&self, datagram: &[u8]) -> Option<&Option<Entry>> {
-        let reader = Answer::reader(datagram)?;
+        let reader = Answer::claimed_reader(datagram)?;
         self.entries.get((reader ^ self.reader) as usize)
     }
 
-    /// Fetches what is looked at first when this datagram is [received](Poller::receive), before
+    /// Fetches what is looked at first when this datagram is [received](Poller::receive_datagram_datagram), before
     /// its turn.
-    pub fn expect(&self, datagram: &[u8]) {
+    pub fn prefetch_entry(&self, datagram: &[u8]) {
         if let Some(entry) = self.place(datagram) {
-            fetch(entry);
+            prefetch_value(entry);
         }
     }
 
     /// Fetches what is looked at then, a little later.
     pub fn expect_soon(&self, datagram: &[u8]) {
         if let Some(Some(entry)) = self.place(datagram) {
-            fetch(&*entry.wanted.location);
-            fetch(entry.open.as_slices().0);
+            prefetch_value(&*entry.wanted.location);
+            prefetch_value(entry.open.as_slices().0);
         }
     }
 
     /// A datagram has come from `from` at `at`.
-    pub fn receive(&mut self, datagram: &[u8], from: SocketAddr, at: Instant) -> Verdict {
+    pub fn receive_datagram(&mut self, datagram: &[u8], from: SocketAddr, at: Instant) -> Verdict {
         let verdict = self.judge(datagram, from, at);
-        self.counts.add(verdict as usize);
+        self.counts.count_at(verdict as usize);
         verdict
     }
 
     fn judge(&mut self, datagram: &[u8], from: SocketAddr, at: Instant) -> Verdict {
-        let Some((reader, number)) = Answer::claims(datagram) else {
+        let Some((reader, number)) = Answer::claimed_ids(datagram) else {
             // Whatever the key, it says why it is none.
             let error = Answer::parse(datagram, &Key::new(0, [0; 16])).err();
             return error.map_or(Verdict::Malformed, Verdict::of);
@@ -548,7 +548,7 @@ impl Poller {
             Ok(answer) => answer,
             Err(error) => {
                 let verdict = Verdict::of(error);
-                entry.refuse(&error);
+                entry.note_refusal(&error);
                 return verdict;
             }
         };
@@ -558,7 +558,7 @@ impl Poller {
             && answer.record.base.target == entry.wanted.config.target
             && datagram.len() == entry.wanted.length();
         if !is_asked {
-            entry.refuse(&"an answer of another host, target or length than was asked for");
+            entry.note_refusal(&"an answer of another host, target or length than was asked for");
             return Verdict::Record;
         }
         entry.open.remove(place);
@@ -600,11 +600,11 @@ impl Poller {
                 Verdict::Unreadable
             }
             Err((verdict, error)) => {
-                entry.refuse(&error);
+                entry.note_refusal(&error);
                 verdict
             }
         };
-        self.counts.add(verdict as usize);
+        self.counts.count_at(verdict as usize);
         self.settle(index, verdict, at);
         verdict
     }
@@ -639,18 +639,18 @@ impl Poller {
     }
 
     /// Questions so far.
-    pub fn asked(&self) -> u64 {
+    pub fn count_asked(&self) -> u64 {
         self.asked
     }
 
     /// Answers and readings, by what became of them.
     pub fn counts(&self) -> impl Iterator<Item = (Verdict, u64)> + '_ {
-        self.counts.of(Verdict::ALL)
+        self.counts.totals_by_kind(Verdict::ALL)
     }
 
     /// Returns the number of questions by their delay: a count for each of [`DELAYS`], and at the end the
     /// count of questions that were later still; and the sum of all delays.
-    pub fn delays(&self) -> ([u64; DELAYS.len() + 1], Duration) {
+    pub fn question_delays(&self) -> ([u64; DELAYS.len() + 1], Duration) {
         (self.delays, self.delay_sum)
     }
 }

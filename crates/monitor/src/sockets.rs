@@ -28,13 +28,13 @@ const BUFFER: usize = 32 * 1024 * 1024;
 const LONGEST_WAIT: Duration = Duration::from_secs(1);
 
 /// A socket from which anybody can be asked, over IPv4 or IPv6.
-pub fn open(v6: bool) -> io::Result<UdpSocket> {
+pub fn open_socket(v6: bool) -> io::Result<UdpSocket> {
     let any: SocketAddr = if v6 {
         (Ipv6Addr::UNSPECIFIED, 0).into()
     } else {
         (Ipv4Addr::UNSPECIFIED, 0).into()
     };
-    let socket = datagram::open(any, BUFFER, "monitor")?;
+    let socket = datagram::open_socket(any, BUFFER, "monitor")?;
     if set_option(
         &socket,
         libc::SOL_SOCKET,
@@ -310,7 +310,7 @@ mod tests {
     use super::*;
 
     fn exchange(v6: bool, to: &str) {
-        let (one, other) = (open(v6).unwrap(), UdpSocket::bind(to).unwrap());
+        let (one, other) = (open_socket(v6).unwrap(), UdpSocket::bind(to).unwrap());
         let to = other.local_addr().unwrap();
         let mut outgoing = Outgoing::default();
         let mut bytes = Vec::new();
@@ -362,7 +362,7 @@ mod tests {
 
     #[test]
     fn the_system_says_how_long_a_datagram_has_waited() {
-        let socket = open(false).unwrap();
+        let socket = open_socket(false).unwrap();
         let port = socket.local_addr().unwrap().port();
         let long = [0; LONGEST + 100];
         let pause = Duration::from_millis(20);

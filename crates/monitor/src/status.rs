@@ -43,12 +43,12 @@ impl MonitorStatus {
             result: verdict.name().into(),
             count,
         });
-        let (delays, sum) = poller.delays();
+        let (delays, sum) = poller.question_delays();
         let limits = DELAYS.iter().map(|micros| Some(*micros as f64 / 1e6));
         MonitorStatus {
             locations: poller.views().count(),
             fresh: poller.views().filter(is_fresh).count(),
-            asked: poller.asked(),
+            asked: poller.count_asked(),
             answers: counts.collect(),
             delays: limits.chain([None]).zip(delays).collect(),
             delay_seconds: sum.as_secs_f64(),
@@ -120,7 +120,7 @@ impl LocationMonitor {
 }
 
 /// The locations as a table for people.
-pub fn table(locations: &[LocationMonitor]) -> String {
+pub fn format_table(locations: &[LocationMonitor]) -> String {
     let row = |location: &LocationMonitor| {
         let target = match location.target {
             0 => String::new(),
@@ -159,5 +159,5 @@ pub fn table(locations: &[LocationMonitor]) -> String {
         ">REFUSED",
         "TROUBLE",
     ];
-    text::table(&names, locations.iter().map(row))
+    text::format_table(&names, locations.iter().map(row))
 }

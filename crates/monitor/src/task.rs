@@ -27,7 +27,7 @@ use evenkeel_net::key_file;
 use tracing::{debug, warn};
 
 use crate::poller::{Ask, Place, Poller, Wanted};
-use crate::sockets::{BATCH, Incoming, Outgoing, open};
+use crate::sockets::{BATCH, Incoming, Outgoing, open_socket};
 use crate::status::{LocationMonitor, MonitorStatus};
 
 /// Batches that are taken from a socket before it is somebody's time to be asked again.
@@ -70,7 +70,7 @@ impl fmt::Debug for Monitor {
 
 impl Monitor {
     /// Returns a monitor of nobody. Its thread starts with the first configuration that names somebody to be
-    /// asked, or with [`Monitor::serve`].
+    /// asked, or with [`Monitor::start_thread`].
     ///
     /// # Errors
     ///
@@ -90,13 +90,13 @@ impl Monitor {
     /// # Errors
     ///
     /// The system gives no thread or no socket.
-    pub fn serve(&self) -> io::Result<()> {
-        let mut state = self.task.lock();
+    pub fn start_thread(&self) -> io::Result<()> {
+        let mut state = self.task.lock_state();
         if state.is_served {
             return Ok(());
         }
         // A machine without IPv6 asks over IPv4.
-        let sockets = [Some(open(false)?), open(true).ok()];
+        let sockets = [Some(open_socket(false)?), open_socket(true).ok()];
         self.task
             .start("monitor", Thread::new(sockets, self.clock))?;
         state.is_served = true;
@@ -105,11 +105,11 @@ impl Monitor {
 
     /// Asks all locations of whom the manager says so, for ever.
     pub async fn run(self, manager: Arc<Manager>) {
-        let mut changes = manager.changes();
+        let mut changes = manager.subscribe_changes();
         let mut split = BTreeMap::new();
         loop {
             changes.borrow_and_update();
-            let keys = Arc::clone(&self.task.lock().keys);
+            let keys = Arc::clone(&self.task.lock_state().keys);
             let found = Found::of(&manager, &keys);
             if found.split != split {
                 found.tell();
@@ -125,20 +125,20 @@ impl Monitor {
 
     /// Makes `wanted` those who are asked.
     pub fn set(&self, wanted: Vec<Wanted>) {
-        self.task.lock().poller.set(wanted, self.clock.now());
-        self.task.wake();
+        self.task.lock_state().poller.set(wanted, self.clock.now());
+        self.task.wake_thread();
     }
 
     /// Returns the status of the monitor; `None` if nobody is asked.
     pub fn status(&self) -> Option<MonitorStatus> {
-        let state = self.task.lock();
+        let state = self.task.lock_state();
         (!state.poller.is_empty()).then(|| MonitorStatus::new(&state.poller))
     }
 
     /// Returns the status of each location, by name.
     pub fn locations(&self) -> Vec<LocationMonitor> {
         let now = self.clock.now();
-        let state = self.task.lock();
+        let state = self.task.lock_state();
         let views = state.poller.views();
         let mut all: Vec<_> = views.map(|view| LocationMonitor::new(&view, now)).collect();
         drop(state);
@@ -150,7 +150,7 @@ impl Monitor {
 fn poller() -> io::Result<Poller> {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let first = u64::try_from(now.unwrap_or_default().as_nanos()).unwrap_or(0);
-    let [seed, reader] = [evenkeel_net::random()?, evenkeel_net::random()?];
+    let [seed, reader] = [evenkeel_net::random_bytes()?, evenkeel_net::random_bytes()?];
     let rng = fastrand::Rng::with_seed(u64::from_ne_bytes(seed));
     Ok(Poller::new(u64::from_ne_bytes(reader), first, rng))
 }
@@ -165,12 +165,12 @@ impl Subsystem for Monitor {
         let keys = read_keys(monitors.clone())?;
         if monitors.count() > 0 {
             let whose = "monitor";
-            self.serve()
+            self.start_thread()
                 .map_err(|error| vec![PrepareError::Thread { whose, error }])?;
         }
         let monitor = self.clone();
         Ok(Box::new(move || {
-            monitor.task.lock().keys = Arc::new(keys);
+            monitor.task.lock_state().keys = Arc::new(keys);
         }))
     }
 
@@ -181,18 +181,18 @@ impl Subsystem for Monitor {
     }
 
     fn metrics(&self, out: &mut Exposition) {
-        crate::metrics::families(out, self.status(), &self.locations());
+        crate::metrics::write_families(out, self.status(), &self.locations());
     }
 
     fn endpoints(&self) -> Vec<Endpoint> {
         let (all, each) = (self.clone(), self.clone());
         vec![
-            Endpoint::show(
+            Endpoint::with_value(
                 "/v1/monitor",
                 "The kernel load monitor: what was asked and answered",
                 move || all.status(),
             ),
-            Endpoint::show(
+            Endpoint::with_value(
                 "/v1/monitor/locations",
                 "The locations whose kernels are asked",
                 move || each.locations(),
@@ -222,7 +222,7 @@ fn read_keys<'a>(
         if keys.contains_key(path) {
             continue;
         }
-        match key_file::load(path, keys::parse).map(|keys| keys.into_iter().next()) {
+        match key_file::load_parsed(path, keys::parse).map(|keys| keys.into_iter().next()) {
             Ok(Some(key)) => {
                 keys.insert(path.clone(), key);
             }
@@ -267,7 +267,7 @@ impl Seen<'_> {
 
 impl Found {
     fn of(manager: &Manager, keys: &HashMap<PathBuf, Key>) -> Found {
-        let config = manager.config();
+        let config = manager.file_config();
         let of_groups: HashMap<&str, &Config> = config
             .groups
             .iter()
@@ -288,7 +288,7 @@ impl Found {
             let group = handle.current.load_full();
             let of_group = of_groups.get(&**group.name()).copied();
             for member in group.members() {
-                let is_known = !member.slot.has(Reason::Unresolved);
+                let is_known = !member.slot.has_reason(Reason::Unresolved);
                 let ip = member
                     .address
                     .ip()
@@ -309,7 +309,7 @@ impl Found {
         // Those that only others report to, as CORBA servers do.
         for name in own.keys() {
             if !places.contains_key(*name)
-                && let Some(location) = manager.location(name)
+                && let Some(location) = manager.find_location(name)
             {
                 places.insert(Arc::clone(location.name()), Seen::new(&location));
             }
@@ -406,12 +406,12 @@ impl Thread {
                 let count = self.incoming.receive(socket).unwrap_or(0);
                 let ahead = |at: usize| self.incoming.get(at).map(|(datagram, ..)| datagram);
                 for at in 0..count {
-                    ahead(at + 2 * AHEAD).inspect(|datagram| poller.expect(datagram));
+                    ahead(at + 2 * AHEAD).inspect(|datagram| poller.prefetch_entry(datagram));
                     ahead(at + AHEAD).inspect(|datagram| poller.expect_soon(datagram));
                     if let Some((datagram, from, waited)) = self.incoming.get(at) {
                         let waited = u64::try_from(waited.as_nanos()).unwrap_or(0);
                         let at = Instant::from_nanos(now.as_nanos().saturating_sub(waited));
-                        poller.receive(datagram, from, at);
+                        poller.receive_datagram(datagram, from, at);
                     }
                 }
                 if count < BATCH {
@@ -447,10 +447,10 @@ impl Thread {
             for (socket, outgoing) in self.sockets.iter().zip(&mut self.outgoing) {
                 match socket {
                     Some(socket) => {
-                        outgoing.send(socket, |index, error| poller.unsent(index, error));
+                        outgoing.send(socket, |index, error| poller.note_unsent(index, error));
                     }
                     None => outgoing.drop_all(|index| {
-                        poller.unsent(index, &"this machine has no IPv6");
+                        poller.note_unsent(index, &"this machine has no IPv6");
                     }),
                 }
             }
@@ -475,7 +475,7 @@ impl Worker<State> for Thread {
         self.pages.poll(poller, self.clock);
         let more = self.ask(poller);
         if self.told.tell(poller, self.clock.now()) {
-            self.pages.sweep(poller);
+            self.pages.close_unwanted(poller);
         }
         if more {
             return Next::Again;

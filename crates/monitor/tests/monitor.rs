@@ -148,9 +148,12 @@ async fn a_back_end_is_asked_until_it_is_silent_and_again_when_it_is_back() {
         let file = KeyFile::new(&format!("silent{}", host.len()), SECRET);
         let clock = Clock::start();
         let monitor = Monitor::new(clock).unwrap();
-        monitor.serve().unwrap();
+        monitor.start_thread().unwrap();
         let manager = Manager::new(clock, Arc::new(monitor.clone()));
-        manager.apply(config(&file, &backend, "")).await.unwrap();
+        manager
+            .apply_config(config(&file, &backend, ""))
+            .await
+            .unwrap();
         let running = tokio::spawn(monitor.clone().run(Arc::clone(&manager)));
         until("a load", || load(&manager) == of_tasks(1.0)).await;
         backend.running.store(7, Ordering::Relaxed);
@@ -176,7 +179,7 @@ async fn a_back_end_is_asked_until_it_is_silent_and_again_when_it_is_back() {
         // Nobody is asked that no file names.
         let text = "[rule.r]\nlisten = \"127.0.0.1:0\"\nmembers = [\"127.0.0.1:80\"]\n";
         manager
-            .apply(config::parse("t", text).unwrap())
+            .apply_config(config::parse("t", text).unwrap())
             .await
             .unwrap();
         until("nobody is asked", || monitor.status().is_none()).await;
@@ -195,20 +198,29 @@ async fn a_reload_brings_new_keys_and_a_bad_file_changes_nothing() {
     let file = KeyFile::new("reload", &old);
     let clock = Clock::start();
     let monitor = Monitor::new(clock).unwrap();
-    monitor.serve().unwrap();
+    monitor.start_thread().unwrap();
     let manager = Manager::new(clock, Arc::new(monitor.clone()));
-    manager.apply(config(&file, &backend, "")).await.unwrap();
+    manager
+        .apply_config(config(&file, &backend, ""))
+        .await
+        .unwrap();
     let running = tokio::spawn(monitor.clone().run(Arc::clone(&manager)));
     let view = || monitor.locations().into_iter().next();
     until("it is asked", || view().is_some_and(|view| view.missed > 2)).await;
     assert_eq!(load(&manager), None, "it does not know the key");
     file.write("no key");
     // The keys of before stay, which is said.
-    let applied = manager.apply(config(&file, &backend, "")).await.unwrap();
+    let applied = manager
+        .apply_config(config(&file, &backend, ""))
+        .await
+        .unwrap();
     let notes = applied.notes.concat();
     assert!(notes.contains("line 1 is wrong"), "{notes}");
     file.write(&new);
-    manager.apply(config(&file, &backend, "")).await.unwrap();
+    manager
+        .apply_config(config(&file, &backend, ""))
+        .await
+        .unwrap();
     until("the new key counts", || load(&manager) == of_tasks(1.0)).await;
     running.abort();
 }
@@ -220,7 +232,7 @@ async fn a_location_of_two_groups_is_asked_once_and_its_own_table_counts() {
     let file = KeyFile::new("shared", SECRET);
     let clock = Clock::start();
     let monitor = Monitor::new(clock).unwrap();
-    monitor.serve().unwrap();
+    monitor.start_thread().unwrap();
     let manager = Manager::new(clock, Arc::new(monitor.clone()));
     let second = format!(
         "[rule.s]\nlisten = \"127.0.0.1:0\"\nmembers = [\"127.0.0.1:81\", {{ address = \"192.0.2.1:1\", location = \"elsewhere\" }}]\n\
@@ -228,7 +240,7 @@ async fn a_location_of_two_groups_is_asked_once_and_its_own_table_counts() {
         file.0, backend.address
     );
     manager
-        .apply(config(&file, &backend, &second))
+        .apply_config(config(&file, &backend, &second))
         .await
         .unwrap();
     let running = tokio::spawn(monitor.clone().run(Arc::clone(&manager)));
@@ -253,14 +265,14 @@ async fn a_page_in_shared_memory_counts_as_long_as_somebody_writes_it() {
     let path = std::env::temp_dir().join(format!("evenkeel-monitor-page-{}", std::process::id()));
     let clock = Clock::start();
     let monitor = Monitor::new(clock).unwrap();
-    monitor.serve().unwrap();
+    monitor.start_thread().unwrap();
     let manager = Manager::new(clock, Arc::new(monitor.clone()));
     let text = format!(
         "[rule.r]\nlisten = \"127.0.0.1:0\"\nmembers = [\"127.0.0.1:80\"]\n\
          [rule.r.monitor]\ntype = \"ulm\"\npath = {path:?}\ninterval = \"5ms\"\n"
     );
     manager
-        .apply(config::parse("t", &text).unwrap())
+        .apply_config(config::parse("t", &text).unwrap())
         .await
         .unwrap();
     let running = tokio::spawn(monitor.clone().run(Arc::clone(&manager)));

@@ -23,8 +23,8 @@ impl Clock {
 
     /// The clock of another process of this machine, as [`Clock::origin`] says there: instants of
     /// the two compare, but for the microseconds that this takes.
-    pub fn of(origin: u64) -> Self {
-        let age = monotonic().saturating_sub(origin);
+    pub fn with_origin(origin: u64) -> Self {
+        let age = monotonic_nanos().saturating_sub(origin);
         let now = std::time::Instant::now();
         Clock {
             origin: now.checked_sub(Duration::from_nanos(age)).unwrap_or(now),
@@ -34,7 +34,7 @@ impl Clock {
     /// Returns the origin of the clock, in nanoseconds of the machine's clock.
     pub fn origin(&self) -> u64 {
         let age = u64::try_from(self.origin.elapsed().as_nanos()).unwrap_or(u64::MAX);
-        monotonic().saturating_sub(age)
+        monotonic_nanos().saturating_sub(age)
     }
 
     /// The current instant. Never [`Instant::ZERO`], which slots use for "never".
@@ -45,7 +45,7 @@ impl Clock {
 }
 
 /// The machine's clock, in nanoseconds.
-pub fn monotonic() -> u64 {
+pub fn monotonic_nanos() -> u64 {
     let now = clock_gettime(ClockId::Monotonic);
     let seconds = u64::try_from(now.tv_sec).unwrap_or(0);
     seconds
@@ -60,7 +60,7 @@ mod tests {
     #[test]
     fn the_same_origin_is_the_same_time() {
         let clock = Clock::start();
-        let other = Clock::of(clock.origin());
+        let other = Clock::with_origin(clock.origin());
         let (before, there, after) = (clock.now(), other.now(), clock.now());
         // Reading two clocks takes a moment, in which a test may have to wait.
         let second = Duration::from_secs(1);

@@ -51,7 +51,7 @@ pub enum Next {
 
 impl<S> Drop for SocketTask<S> {
     fn drop(&mut self) {
-        self.wake();
+        self.wake_thread();
     }
 }
 
@@ -78,25 +78,30 @@ impl<S: Send + 'static> SocketTask<S> {
         let (task, wake) = (Arc::downgrade(self), Arc::clone(&self.wake));
         std::thread::Builder::new()
             .name(name.into())
-            .spawn(move || serve(name, &task, &wake, worker))?;
+            .spawn(move || run_worker(name, &task, &wake, worker))?;
         Ok(())
     }
 }
 
 impl<S> SocketTask<S> {
     /// The state; the thread waits for it meanwhile.
-    pub fn lock(&self) -> MutexGuard<'_, S> {
+    pub fn lock_state(&self) -> MutexGuard<'_, S> {
         self.state.lock()
     }
 
     /// Has the thread take a turn soon: the state is another one.
-    pub fn wake(&self) {
+    pub fn wake_thread(&self) {
         // It only fails if it has been told more often than 64 bits can count.
         let _ = rustix::io::write(&self.wake, &1u64.to_ne_bytes());
     }
 }
 
-fn serve<S, W: Worker<S>>(name: &str, task: &Weak<SocketTask<S>>, wake: &OwnedFd, mut worker: W) {
+fn run_worker<S, W: Worker<S>>(
+    name: &str,
+    task: &Weak<SocketTask<S>>,
+    wake: &OwnedFd,
+    mut worker: W,
+) {
     while let Some(owner) = task.upgrade() {
         let mut guard = owner.state.lock();
         let next = worker.turn(&mut guard);
@@ -113,7 +118,7 @@ fn serve<S, W: Worker<S>>(name: &str, task: &Weak<SocketTask<S>>, wake: &OwnedFd
             Next::After(time) => Some(time),
             Next::Never => None,
         };
-        if let Err(error) = wait(worker.sockets(), wake, timeout) {
+        if let Err(error) = wait_for_input(worker.sockets(), wake, timeout) {
             error!(thread = name, %error, "cannot wait for datagrams");
             std::thread::sleep(PAUSE);
         }
@@ -121,7 +126,7 @@ fn serve<S, W: Worker<S>>(name: &str, task: &Weak<SocketTask<S>>, wake: &OwnedFd
 }
 
 /// Waits for a datagram, the wake-up call, or so long.
-fn wait<'s>(
+fn wait_for_input<'s>(
     sockets: impl Iterator<Item = BorrowedFd<'s>>,
     wake: &'s OwnedFd,
     timeout: Option<Duration>,
@@ -148,12 +153,12 @@ fn wait<'s>(
 /// # Errors
 ///
 /// The system does not give the address, or no socket.
-pub fn open(address: SocketAddr, buffer: usize, whose: &str) -> io::Result<UdpSocket> {
-    let mut inherited = inherited::table().take(&inherited::udp(address, whose));
+pub fn open_socket(address: SocketAddr, buffer: usize, whose: &str) -> io::Result<UdpSocket> {
+    let mut inherited = inherited::process_table().take(&inherited::udp_name(address, whose));
     if let Some(handed) = inherited.pop() {
         return Ok(UdpSocket::from(handed.socket));
     }
-    let socket = socket(address)?;
+    let socket = new_socket(address)?;
     // The first may exceed the system's limit, with the right privilege.
     if sockopt::set_socket_recv_buffer_size_force(&socket, buffer).is_err() {
         socket.set_recv_buffer_size(buffer)?;
@@ -163,28 +168,28 @@ pub fn open(address: SocketAddr, buffer: usize, whose: &str) -> io::Result<UdpSo
     Ok(socket.into())
 }
 
-/// A socket that was [opened](open) at `address`, for another process that opens the same.
+/// A socket that was [opened](open_socket) at `address`, for another process that opens the same.
 ///
 /// # Errors
 ///
 /// The system gives no further handle.
-pub fn handed(socket: &UdpSocket, address: SocketAddr, whose: &str) -> io::Result<Handed> {
+pub fn share_socket(socket: &UdpSocket, address: SocketAddr, whose: &str) -> io::Result<Handed> {
     Ok(Handed {
-        name: inherited::udp(address, whose).into(),
+        name: inherited::udp_name(address, whose).into(),
         socket: socket.try_clone()?.into(),
     })
 }
 
 /// True if another socket has the address, so that datagrams would not reach this process.
 pub fn is_taken(address: SocketAddr) -> bool {
-    if inherited::table().has(&inherited::udp(address, "")) {
+    if inherited::process_table().has_name(&inherited::udp_name(address, "")) {
         return false;
     }
-    let bound = socket(address).and_then(|socket| socket.bind(&address.into()));
+    let bound = new_socket(address).and_then(|socket| socket.bind(&address.into()));
     bound.is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
 
-fn socket(address: SocketAddr) -> io::Result<Socket> {
+fn new_socket(address: SocketAddr) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::DGRAM,
@@ -223,7 +228,7 @@ mod tests {
 
     #[test]
     fn a_thread_answers_with_the_state_and_ends_with_it() {
-        let socket = open("127.0.0.1:0".parse().unwrap(), 1 << 20, "test").unwrap();
+        let socket = open_socket("127.0.0.1:0".parse().unwrap(), 1 << 20, "test").unwrap();
         let address = socket.local_addr().unwrap();
         assert!(is_taken(address));
         let task = SocketTask::new(7).unwrap();
@@ -240,8 +245,8 @@ mod tests {
             buffer[..len].to_vec()
         };
         assert_eq!(ask(), [b'a', b'b', 7]);
-        *task.lock() = 8;
-        task.wake();
+        *task.lock_state() = 8;
+        task.wake_thread();
         assert_eq!(ask(), [b'a', b'b', 8]);
         drop(task);
         let end = ended.recv_timeout(Duration::from_secs(30));

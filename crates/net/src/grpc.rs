@@ -94,7 +94,7 @@ impl Call {
     /// # Errors
     ///
     /// Reason why there is no answer.
-    pub async fn begin(
+    pub async fn begin_default(
         client: SendRequest<Bytes>,
         uri: &str,
         message: &[u8],
@@ -122,7 +122,7 @@ impl Call {
             request.header(*name, *value)
         });
         let request = request.body(()).map_err(http2::Error::from)?;
-        let bytes = framed(message)?;
+        let bytes = frame_message(message)?;
         let mut client = client.ready().await?;
         let (answer, mut sender) = client.send_request(request, false)?;
         sender.send_data(bytes, !options.open)?;
@@ -202,7 +202,7 @@ impl Sender {
     /// # Errors
     ///
     /// The stream is broken.
-    pub fn begin(respond: &mut SendResponse<Bytes>) -> Result<Self, CallError> {
+    pub fn begin_answer(respond: &mut SendResponse<Bytes>) -> Result<Self, CallError> {
         let answer = Response::builder().header("content-type", "application/grpc");
         let answer = answer.body(()).map_err(http2::Error::from)?;
         Ok(Sender(respond.send_response(answer, false)?))
@@ -213,8 +213,8 @@ impl Sender {
     /// # Errors
     ///
     /// The stream is broken, or the message too long for gRPC.
-    pub async fn send(&mut self, message: &[u8]) -> Result<(), CallError> {
-        let mut bytes = framed(message)?;
+    pub async fn send_message(&mut self, message: &[u8]) -> Result<(), CallError> {
+        let mut bytes = frame_message(message)?;
         while !bytes.is_empty() {
             self.0.reserve_capacity(bytes.len());
             let mut room = self.0.capacity();
@@ -231,14 +231,14 @@ impl Sender {
     }
 
     /// Ends the answer with a status: a number of gRPC, and what is to be said of it.
-    pub fn end(mut self, code: u16, message: &str) {
+    pub fn send_trailers(mut self, code: u16, message: &str) {
         // Nobody may be there to hear it.
         let _ = self.0.send_trailers(trailers(code, message));
     }
 }
 
 /// An answer that has a status and no message.
-pub fn refuse(respond: &mut SendResponse<Bytes>, code: u16, message: &str) {
+pub fn send_status(respond: &mut SendResponse<Bytes>, code: u16, message: &str) {
     let mut answer = Response::new(());
     *answer.headers_mut() = trailers(code, message);
     let kind = HeaderValue::from_static("application/grpc");
@@ -272,7 +272,7 @@ fn trailers(code: u16, message: &str) -> HeaderMap {
 }
 
 /// A message with what stands before it.
-fn framed(message: &[u8]) -> Result<Bytes, CallError> {
+fn frame_message(message: &[u8]) -> Result<Bytes, CallError> {
     let too_long = |_| CallError::TooLong(message.len(), u32::MAX as usize);
     let length = u32::try_from(message.len()).map_err(too_long)?;
     let mut bytes = BytesMut::with_capacity(PREFIX + message.len());

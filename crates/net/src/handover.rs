@@ -90,7 +90,7 @@ impl Successor {
     /// # Errors
     ///
     /// The system gives no sockets.
-    pub fn pair() -> io::Result<(Self, OwnedFd)> {
+    pub fn new_pair() -> io::Result<(Self, OwnedFd)> {
         let (mine, other) = UnixStream::pair()?;
         mine.set_write_timeout(Some(PATIENCE))?;
         Ok((Successor(mine), other.into()))
@@ -101,13 +101,13 @@ impl Successor {
     /// # Errors
     ///
     /// The new process has ended, or does not read.
-    pub fn offer(&self, program: &str, clock: u64, sockets: &[Handed]) -> io::Result<()> {
+    pub fn offer_sockets(&self, program: &str, clock: u64, sockets: &[Handed]) -> io::Result<()> {
         let offer = Offer {
             program: program.into(),
             clock,
             sockets: sockets.iter().map(|handed| handed.name.clone()).collect(),
         };
-        send(&self.0, &offer)?;
+        send_message(&self.0, &offer)?;
         for some in sockets.chunks(AT_A_TIME) {
             let fds: Vec<BorrowedFd<'_>> = some.iter().map(|one| one.socket.as_fd()).collect();
             send_sockets(&self.0, &fds)?;
@@ -124,7 +124,7 @@ impl Successor {
     pub fn next(&self, limit: Duration) -> io::Result<Word> {
         self.0
             .set_read_timeout(Some(limit.max(Duration::from_millis(1))))?;
-        receive(&self.0).map_err(|error| match error.kind() {
+        receive_message(&self.0).map_err(|error| match error.kind() {
             ErrorKind::WouldBlock => ErrorKind::TimedOut.into(),
             ErrorKind::ConnectionReset => ErrorKind::UnexpectedEof.into(),
             _ => error,
@@ -135,9 +135,9 @@ impl Successor {
     ///
     /// # Errors
     ///
-    /// Those of [`Successor::offer`].
-    pub fn tell(&self, state: Value) -> io::Result<()> {
-        send(&self.0, &Answer::State(state))
+    /// Those of [`Successor::offer_sockets`].
+    pub fn send_state(&self, state: Value) -> io::Result<()> {
+        send_message(&self.0, &Answer::State(state))
     }
 
     /// Tells the successor that this process does not come back.
@@ -145,8 +145,8 @@ impl Successor {
     /// # Errors
     ///
     /// The successor has ended.
-    pub fn over(&self) -> io::Result<()> {
-        send(&self.0, &Answer::Over)
+    pub fn announce_end(&self) -> io::Result<()> {
+        send_message(&self.0, &Answer::Over)
     }
 }
 
@@ -176,14 +176,14 @@ impl Predecessor {
         }
         let end = rustix::io::fcntl_dupfd_cloexec(io::stdin(), 3)?;
         rustix::stdio::dup2_stdin(File::open("/dev/null")?)?;
-        Self::of(end).map(Some)
+        Self::from_socket(end).map(Some)
     }
 
-    fn of(end: OwnedFd) -> io::Result<(Self, Vec<Handed>)> {
+    fn from_socket(end: OwnedFd) -> io::Result<(Self, Vec<Handed>)> {
         let stream = UnixStream::from(end);
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
-        let offer: Offer = receive(&stream)?;
+        let offer: Offer = receive_message(&stream)?;
         let mut sockets = Vec::with_capacity(offer.sockets.len());
         while sockets.len() < offer.sockets.len() {
             receive_sockets(&stream, &mut sockets)?;
@@ -200,9 +200,9 @@ impl Predecessor {
     /// # Errors
     ///
     /// The predecessor has ended, or says nothing that can be understood.
-    pub fn state(&self) -> io::Result<Value> {
-        self.say(&Word::WantsState)?;
-        match receive(&self.stream)? {
+    pub fn request_state(&self) -> io::Result<Value> {
+        self.send_word(&Word::WantsState)?;
+        match receive_message(&self.stream)? {
             Answer::State(state) => Ok(state),
             Answer::Over => Ok(Value::Null),
         }
@@ -213,25 +213,25 @@ impl Predecessor {
     /// # Errors
     ///
     /// The predecessor has ended.
-    pub fn say(&self, word: &Word) -> io::Result<()> {
-        send(&self.stream, word)
+    pub fn send_word(&self, word: &Word) -> io::Result<()> {
+        send_message(&self.stream, word)
     }
 
     /// Waits until it has made up its mind not to come back, or has ended.
     pub fn wait_until_over(&self) {
         let waited = self.stream.set_read_timeout(None);
-        let _ = waited.and_then(|()| receive::<Answer>(&self.stream));
+        let _ = waited.and_then(|()| receive_message::<Answer>(&self.stream));
     }
 }
 
-fn send(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
+fn send_message(mut stream: &UnixStream, message: &impl Serialize) -> io::Result<()> {
     let text = serde_json::to_vec(message)?;
     let length = u32::try_from(text.len()).map_err(|_| ErrorKind::InvalidInput)?;
     stream.write_all(&length.to_be_bytes())?;
     stream.write_all(&text)
 }
 
-fn receive<T: DeserializeOwned>(mut stream: &UnixStream) -> io::Result<T> {
+fn receive_message<T: DeserializeOwned>(mut stream: &UnixStream) -> io::Result<T> {
     let mut length = [0; 4];
     stream.read_exact(&mut length)?;
     let length = u32::from_be_bytes(length) as usize;
@@ -309,11 +309,11 @@ mod tests {
 
     #[test]
     fn sockets_state_and_words_arrive() {
-        let (old, end) = Successor::pair().unwrap();
+        let (old, end) = Successor::new_pair().unwrap();
         // More than fit into one message of the system.
         let (sockets, addresses) = listeners(300);
         let new = std::thread::spawn(move || {
-            let (old, handed) = Predecessor::of(end).unwrap();
+            let (old, handed) = Predecessor::from_socket(end).unwrap();
             assert_eq!((&*old.offer.program, old.offer.clock), ("1.0", 77));
             let at = |handed: &Handed| {
                 TcpListener::from(handed.socket.try_clone().unwrap())
@@ -322,20 +322,20 @@ mod tests {
             };
             assert_eq!(handed.iter().map(at).collect::<Vec<_>>(), addresses);
             assert_eq!(handed[299].name.text, "tcp 299");
-            let state = old.state().unwrap();
+            let state = old.request_state().unwrap();
             let program = "2.0".to_owned();
-            old.say(&Word::Ready { program }).unwrap();
+            old.send_word(&Word::Ready { program }).unwrap();
             old.wait_until_over();
             state
         });
-        old.offer("1.0", 77, &sockets).unwrap();
+        old.offer_sockets("1.0", 77, &sockets).unwrap();
         let limit = Duration::from_secs(30);
         assert_eq!(old.next(limit).unwrap(), Word::WantsState);
         let state = serde_json::json!({"large": "x".repeat(1 << 20)});
-        old.tell(state.clone()).unwrap();
+        old.send_state(state.clone()).unwrap();
         let program = "2.0".to_owned();
         assert_eq!(old.next(limit).unwrap(), Word::Ready { program });
-        old.over().unwrap();
+        old.announce_end().unwrap();
         assert_eq!(new.join().unwrap(), state);
         let end = old.next(limit).unwrap_err();
         assert_eq!(end.kind(), ErrorKind::UnexpectedEof);
@@ -343,7 +343,7 @@ mod tests {
 
     #[test]
     fn silence_and_an_early_end_are_told_apart() {
-        let (old, end) = Successor::pair().unwrap();
+        let (old, end) = Successor::new_pair().unwrap();
         let silent = old.next(Duration::from_millis(1)).unwrap_err();
         assert_eq!(silent.kind(), ErrorKind::TimedOut);
         let mut end = UnixStream::from(end);

@@ -25,7 +25,7 @@ pub enum Error {
 /// # Errors
 ///
 /// The connection is broken.
-pub async fn connect<T: AsyncRead + AsyncWrite + Unpin>(
+pub async fn start_client<T: AsyncRead + AsyncWrite + Unpin>(
     io: T,
 ) -> Result<(SendRequest<Bytes>, Connection<T, Bytes>), Error> {
     let mut builder = Builder::new();

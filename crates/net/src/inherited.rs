@@ -1,7 +1,7 @@
 //! Sockets that this process has not opened itself: they come from the process whose place it takes, or from
 //! the service manager (socket activation).
 //!
-//! Whoever opens a socket looks here first, by the [name](tcp) of what it wants, so that no part of the
+//! Whoever opens a socket looks here first, by the [name](tcp_name) of what it wants, so that no part of the
 //! process needs code of its own for that. Sockets that nobody has taken when the first configuration is in
 //! effect are [closed](close_rest).
 
@@ -26,7 +26,7 @@ pub struct Handed {
 /// Name of a socket, which says what it is for.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Name {
-    /// Text as [`tcp`], [`udp`] and [`unix`] make it.
+    /// Text as [`tcp_name`], [`udp_name`] and [`unix_name`] make it.
     pub text: String,
     /// The service manager keeps it, too: the file of a Unix socket is not ours to remove.
     #[serde(default)]
@@ -42,21 +42,21 @@ impl From<String> for Name {
 
 /// The name of a listener at `address`. `whose` tells those apart for which the system chooses a
 /// port.
-pub fn tcp(address: SocketAddr, whose: &str) -> String {
-    named("tcp", address, whose)
+pub fn tcp_name(address: SocketAddr, whose: &str) -> String {
+    socket_name("tcp", address, whose)
 }
 
-/// The name of a socket for datagrams to `address`; `whose` as for [`tcp`].
-pub fn udp(address: SocketAddr, whose: &str) -> String {
-    named("udp", address, whose)
+/// The name of a socket for datagrams to `address`; `whose` as for [`tcp_name`].
+pub fn udp_name(address: SocketAddr, whose: &str) -> String {
+    socket_name("udp", address, whose)
 }
 
 /// The name of a listener at a path, or in the abstract namespace.
-pub fn unix(path: &str) -> String {
+pub fn unix_name(path: &str) -> String {
     format!("unix {path}")
 }
 
-fn named(transport: &str, address: SocketAddr, whose: &str) -> String {
+fn socket_name(transport: &str, address: SocketAddr, whose: &str) -> String {
     match address.port() {
         0 => format!("{transport} {address} {whose}"),
         _ => format!("{transport} {address}"),
@@ -70,7 +70,7 @@ pub(crate) struct Table(Mutex<HashMap<String, Vec<Handed>>>);
 static TABLE: LazyLock<Table> = LazyLock::new(Table::default);
 
 /// The table of this process.
-pub(crate) fn table() -> &'static Table {
+pub(crate) fn process_table() -> &'static Table {
     &TABLE
 }
 
@@ -79,7 +79,7 @@ impl Table {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put(&self, handed: Handed) {
+    fn put_handed(&self, handed: Handed) {
         let mut all = self.lock();
         all.entry(handed.name.text.clone())
             .or_default()
@@ -92,14 +92,14 @@ impl Table {
     }
 
     /// True if there is any socket of that name.
-    pub(crate) fn has(&self, name: &str) -> bool {
+    pub(crate) fn has_name(&self, name: &str) -> bool {
         self.lock().contains_key(name)
     }
 }
 
 /// Keeps a socket for whoever wants it.
-pub fn put(handed: Handed) {
-    table().put(handed);
+pub fn put_socket(handed: Handed) {
+    process_table().put_handed(handed);
 }
 
 /// Keeps a socket of the service manager, which does not say what the socket is for.
@@ -113,7 +113,7 @@ pub fn put_unnamed(socket: OwnedFd) -> io::Result<()> {
         is_kept: true,
     };
     rustix::io::ioctl_fionbio(&socket, true)?;
-    put(Handed { name, socket });
+    put_socket(Handed { name, socket });
     Ok(())
 }
 
@@ -133,16 +133,16 @@ fn name_of(socket: &OwnedFd) -> io::Result<String> {
         AddressFamily::INET | AddressFamily::INET6 => {
             let address =
                 SocketAddr::try_from(address).map_err(|_| unusable("it has no address"))?;
-            Ok(named(transport, address, ""))
+            Ok(socket_name(transport, address, ""))
         }
         AddressFamily::UNIX if kind == SocketType::STREAM => {
             let address = rustix::net::SocketAddrUnix::try_from(address)
                 .map_err(|_| unusable("it has no path"))?;
             if let Some(name) = address.abstract_name() {
-                return Ok(unix(&format!("@{}", String::from_utf8_lossy(name))));
+                return Ok(unix_name(&format!("@{}", String::from_utf8_lossy(name))));
             }
             let path = address.path().ok_or_else(|| unusable("it has no path"))?;
-            Ok(unix(&path.to_string_lossy()))
+            Ok(unix_name(&path.to_string_lossy()))
         }
         _ => Err(unusable("its address is none that is known")),
     }
@@ -150,7 +150,11 @@ fn name_of(socket: &OwnedFd) -> io::Result<String> {
 
 /// Closes what nobody has taken; answers the names, each once.
 pub fn close_rest() -> Vec<String> {
-    let mut names: Vec<_> = table().lock().drain().map(|(name, _)| name).collect();
+    let mut names: Vec<_> = process_table()
+        .lock()
+        .drain()
+        .map(|(name, _)| name)
+        .collect();
     names.sort_unstable();
     names
 }
@@ -168,13 +172,13 @@ mod tests {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         for whose in ["rule a", "rule b", "rule a"] {
             let socket = TcpListener::bind(any).unwrap().into();
-            let name = tcp(any, whose).into();
-            table.put(Handed { name, socket });
+            let name = tcp_name(any, whose).into();
+            table.put_handed(Handed { name, socket });
         }
-        assert!(table.has("tcp 127.0.0.1:0 rule a"));
-        assert_eq!(table.take(&tcp(any, "rule a")).len(), 2);
-        assert!(table.take(&tcp(any, "rule a")).is_empty());
-        assert!(table.take(&udp(any, "rule b")).is_empty());
+        assert!(table.has_name("tcp 127.0.0.1:0 rule a"));
+        assert_eq!(table.take(&tcp_name(any, "rule a")).len(), 2);
+        assert!(table.take(&tcp_name(any, "rule a")).is_empty());
+        assert!(table.take(&udp_name(any, "rule b")).is_empty());
         let left = table.lock();
         assert_eq!(left.keys().collect::<Vec<_>>(), ["tcp 127.0.0.1:0 rule b"]);
     }
@@ -189,7 +193,7 @@ mod tests {
         assert_eq!(name_of(&udp.into()).unwrap(), format!("udp {at}"));
         let path = std::env::temp_dir().join(format!("inherited-{}", std::process::id()));
         let listener = UnixListener::bind(&path).unwrap();
-        let wanted = unix(path.to_str().unwrap());
+        let wanted = unix_name(path.to_str().unwrap());
         assert_eq!(name_of(&listener.into()).unwrap(), wanted);
         std::fs::remove_file(path).unwrap();
         let listener = TcpListener::bind("127.0.0.1:0").unwrap();

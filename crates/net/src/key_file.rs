@@ -41,7 +41,7 @@ enum Why {
 ///
 /// The file is no regular file of at most 4096 bytes of text, others than its owner and group may access it,
 /// or `parse` does not understand it.
-pub fn load<T, E: Error + Send + Sync + 'static>(
+pub fn load_parsed<T, E: Error + Send + Sync + 'static>(
     path: &Path,
     parse: impl Fn(&str) -> Result<T, E>,
 ) -> Result<T, KeyFileError> {
@@ -56,7 +56,7 @@ pub fn load<T, E: Error + Send + Sync + 'static>(
             why,
         })
     };
-    kept::load(make, KeyFileError::to_string)
+    kept::load_or_keep(make, KeyFileError::to_string)
 }
 
 fn read(path: &Path) -> Result<String, Why> {
@@ -84,7 +84,7 @@ mod tests {
     fn a_file_that_everybody_may_read_holds_no_secret() {
         let path = std::env::temp_dir().join(format!("evenkeel-keys-{}", std::process::id()));
         std::fs::write(&path, "17").unwrap();
-        let load = |path: &Path| load(path, str::parse::<u8>);
+        let load = |path: &Path| load_parsed(path, str::parse::<u8>);
         let error = |path| load(path).unwrap_err().to_string();
         let mode = |mode| std::fs::set_permissions(&path, std::fs::Permissions::from_mode(mode));
         mode(0o644).unwrap();

@@ -37,14 +37,14 @@ pub mod unix;
 pub mod writable;
 
 pub use clock::Clock;
-pub use tasks::{Tasks, runtime, start_thread};
+pub use tasks::{Tasks, new_runtime, start_thread};
 
 /// Bytes from the system's generator, which nobody can guess.
 ///
 /// # Errors
 ///
 /// The system gives none.
-pub fn random<const N: usize>() -> std::io::Result<[u8; N]> {
+pub fn random_bytes<const N: usize>() -> std::io::Result<[u8; N]> {
     let mut bytes = [0; N];
     let filled = rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())?;
     if filled == N {

@@ -15,7 +15,7 @@ pub(crate) const BACKLOG: i32 = 4096;
 /// Options by which sockets are opened.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options<'a> {
-    /// Owner of the sockets: see [`inherited::tcp`].
+    /// Owner of the sockets: see [`inherited::tcp_name`].
     pub whose: &'a str,
     /// `[::]` is IPv6 alone, so that `0.0.0.0` may be another listener. Without it the system
     /// decides.
@@ -33,18 +33,18 @@ pub struct Options<'a> {
 /// # Errors
 ///
 /// The system does not give the address, or no socket.
-pub fn bind(
+pub fn bind_sockets(
     address: SocketAddr,
     count: usize,
     options: Options<'_>,
 ) -> io::Result<Vec<TcpListener>> {
-    let name = inherited::tcp(address, options.whose);
-    let inherited = inherited::table().take(&name);
-    complete(inherited, address, count, options)
+    let name = inherited::tcp_name(address, options.whose);
+    let inherited = inherited::process_table().take(&name);
+    complete_sockets(inherited, address, count, options)
 }
 
 /// The sockets that are there, and as many more as are missing.
-fn complete(
+fn complete_sockets(
     inherited: Vec<Handed>,
     address: SocketAddr,
     count: usize,
@@ -71,7 +71,7 @@ fn complete(
             Some(first) => first.local_addr()?,
             None => address,
         };
-        let socket = socket(address, options.only_v6)?;
+        let socket = new_socket(address, options.only_v6)?;
         if options.shared {
             socket.set_reuse_port(true)?;
         }
@@ -94,10 +94,11 @@ fn complete(
 ///
 /// The system does not give the address, or no socket.
 pub fn check_free(address: SocketAddr) -> io::Result<()> {
-    if address.port() == 0 || inherited::table().has(&inherited::tcp(address, "")) {
+    if address.port() == 0 || inherited::process_table().has_name(&inherited::tcp_name(address, ""))
+    {
         return Ok(());
     }
-    socket(address, true)?.bind(&address.into())
+    new_socket(address, true)?.bind(&address.into())
 }
 
 /// True if somebody else listens on the address already.
@@ -105,7 +106,7 @@ pub fn is_taken(address: SocketAddr) -> bool {
     check_free(address).is_err_and(|error| error.kind() == io::ErrorKind::AddrInUse)
 }
 
-fn socket(address: SocketAddr, only_v6: bool) -> io::Result<Socket> {
+fn new_socket(address: SocketAddr, only_v6: bool) -> io::Result<Socket> {
     let socket = Socket::new(
         Domain::for_address(address),
         Type::STREAM.nonblocking(),
@@ -120,7 +121,7 @@ fn socket(address: SocketAddr, only_v6: bool) -> io::Result<Socket> {
 }
 
 /// Returns why an IP address cannot be listened on; where a right is missing, which one and how to give it.
-pub fn why(error: &io::Error) -> String {
+pub fn explain_error(error: &io::Error) -> String {
     if error.kind() != io::ErrorKind::PermissionDenied {
         return error.to_string();
     }
@@ -137,7 +138,7 @@ pub fn why(error: &io::Error) -> String {
 #[derive(Debug, thiserror::Error)]
 #[error(
     "cannot listen on {address}: {}; choose another address with listen",
-    why(source)
+    explain_error(source)
 )]
 pub struct ListenError {
     /// Address that cannot be listened on.
@@ -158,7 +159,7 @@ impl Listeners {
     /// # Errors
     ///
     /// All addresses that cannot be had.
-    pub fn prepare(
+    pub fn prepare_addresses(
         &self,
         addresses: &[SocketAddr],
         count: usize,
@@ -172,8 +173,8 @@ impl Listeners {
         };
         for &address in addresses {
             let sockets = match self.0.get(&address) {
-                Some(known) => clones(known),
-                None => bind(address, count, options),
+                Some(known) => clone_listeners(known),
+                None => bind_sockets(address, count, options),
             };
             match sockets {
                 Ok(sockets) => drop(listeners.insert(address, sockets)),
@@ -193,7 +194,7 @@ impl Listeners {
     /// # Errors
     ///
     /// The system gives no handle for one of them.
-    pub fn handles(
+    pub fn clone_for_thread(
         &self,
         index: usize,
         count: usize,
@@ -215,9 +216,9 @@ impl Listeners {
     /// # Errors
     ///
     /// The system gives no handle for one of them.
-    pub fn handed(&self, whose: &str) -> io::Result<Vec<Handed>> {
+    pub fn clone_for_handover(&self, whose: &str) -> io::Result<Vec<Handed>> {
         let all = self.0.iter().flat_map(|(&address, all)| {
-            let name = inherited::tcp(address, whose);
+            let name = inherited::tcp_name(address, whose);
             all.iter().map(move |listener| {
                 let socket = listener.try_clone()?.into();
                 let name = name.clone().into();
@@ -246,7 +247,7 @@ impl Listeners {
     }
 }
 
-fn clones(sockets: &[TcpListener]) -> io::Result<Vec<TcpListener>> {
+fn clone_listeners(sockets: &[TcpListener]) -> io::Result<Vec<TcpListener>> {
     sockets.iter().map(TcpListener::try_clone).collect()
 }
 
@@ -266,7 +267,7 @@ mod tests {
     fn what_is_inherited_is_used_whatever_the_number() {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
         let two = || {
-            let sockets = bind(any, 2, SHARED).unwrap();
+            let sockets = bind_sockets(any, 2, SHARED).unwrap();
             let address = sockets[0].local_addr().unwrap();
             let handed = sockets.into_iter().map(|socket| Handed {
                 name: String::new().into(),
@@ -276,7 +277,7 @@ mod tests {
         };
         for count in [1, 2, 5] {
             let (address, handed) = two();
-            let sockets = complete(handed, any, count, SHARED).unwrap();
+            let sockets = complete_sockets(handed, any, count, SHARED).unwrap();
             assert_eq!(sockets.len(), count.max(2));
             let at = |socket: &TcpListener| socket.local_addr().unwrap();
             assert!(sockets.iter().all(|socket| at(socket) == address));
@@ -286,11 +287,14 @@ mod tests {
             }
         }
         // One that shares its port with nobody has all workers.
-        let alone = bind(any, 1, Options::default()).unwrap().pop().unwrap();
+        let alone = bind_sockets(any, 1, Options::default())
+            .unwrap()
+            .pop()
+            .unwrap();
         let address = alone.local_addr().unwrap();
         let name = String::new().into();
         let socket = alone.into();
-        let sockets = complete(vec![Handed { name, socket }], any, 3, SHARED).unwrap();
+        let sockets = complete_sockets(vec![Handed { name, socket }], any, 3, SHARED).unwrap();
         assert_eq!(sockets.len(), 3);
         drop(sockets);
         check_free(address).unwrap();
@@ -299,36 +303,40 @@ mod tests {
     #[test]
     fn threads_share_more_listeners_than_there_are_threads() {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let listeners = Listeners::default().prepare(&[any], 5, "a").unwrap();
-        let of = |index| listeners.handles(index, 2).unwrap().len();
+        let listeners = Listeners::default()
+            .prepare_addresses(&[any], 5, "a")
+            .unwrap();
+        let of = |index| listeners.clone_for_thread(index, 2).unwrap().len();
         assert_eq!((of(0), of(1)), (3, 2));
-        assert_eq!(listeners.handed("a").unwrap().len(), 5);
+        assert_eq!(listeners.clone_for_handover("a").unwrap().len(), 5);
     }
 
     #[test]
     fn listeners_stay_over_a_change() {
         let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
-        let first = Listeners::default().prepare(&[any], 2, "a").unwrap();
+        let first = Listeners::default()
+            .prepare_addresses(&[any], 2, "a")
+            .unwrap();
         let real = first.local_address(any).unwrap();
         assert!(is_taken(real));
         assert_eq!(first.local_addresses(), [real]);
-        let second = first.prepare(&[any], 2, "a").unwrap();
+        let second = first.prepare_addresses(&[any], 2, "a").unwrap();
         drop(first);
         assert_eq!(second.local_address(any), Some(real));
-        assert_eq!(second.handles(1, 2).unwrap().len(), 1);
-        assert_eq!(second.handles(2, 2).unwrap().len(), 0);
+        assert_eq!(second.clone_for_thread(1, 2).unwrap().len(), 1);
+        assert_eq!(second.clone_for_thread(2, 2).unwrap().len(), 0);
         TcpStream::connect(real).unwrap();
         // An address that is taken is an error that names it; others do not count then.
-        let other = second.prepare(&[any, real], 1, "a").unwrap_err();
+        let other = second.prepare_addresses(&[any, real], 1, "a").unwrap_err();
         assert!(other[0].to_string().contains(&real.to_string()));
-        let third = second.prepare(&[], 1, "a").unwrap();
+        let third = second.prepare_addresses(&[], 1, "a").unwrap();
         drop(second);
         assert!(third.local_addresses().is_empty() && !is_taken(real));
     }
 
     #[test]
     fn a_port_that_others_share_is_taken() {
-        let sockets = bind("127.0.0.1:0".parse().unwrap(), 2, SHARED).unwrap();
+        let sockets = bind_sockets("127.0.0.1:0".parse().unwrap(), 2, SHARED).unwrap();
         let address = sockets[0].local_addr().unwrap();
         let error = check_free(address).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
@@ -339,7 +347,7 @@ mod tests {
 
     #[test]
     fn sockets_share_a_port_and_clients_get_no_delay() {
-        let sockets = bind("127.0.0.1:0".parse().unwrap(), 3, SHARED).unwrap();
+        let sockets = bind_sockets("127.0.0.1:0".parse().unwrap(), 3, SHARED).unwrap();
         let address = sockets[0].local_addr().unwrap();
         assert!(address.port() != 0);
         assert!(
@@ -348,7 +356,7 @@ mod tests {
                 .all(|socket| socket.local_addr().unwrap() == address)
         );
 
-        let one = bind("127.0.0.1:0".parse().unwrap(), 1, SHARED).unwrap();
+        let one = bind_sockets("127.0.0.1:0".parse().unwrap(), 1, SHARED).unwrap();
         let _client = TcpStream::connect(one[0].local_addr().unwrap()).unwrap();
         one[0].set_nonblocking(false).unwrap();
         let (accepted, _) = one[0].accept().unwrap();

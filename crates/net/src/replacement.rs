@@ -26,7 +26,7 @@ impl Replacement {
     pub fn write(path: &Path, text: &str) -> io::Result<Self> {
         let target = path.canonicalize()?;
         let old = fs::metadata(&target)?;
-        Self::beside(target, Some(&old), text)
+        Self::write_beside(target, Some(&old), text)
     }
 
     /// Looks whether the file at `path` could be replaced; makes nothing.
@@ -34,7 +34,7 @@ impl Replacement {
     /// # Errors
     ///
     /// Reason why the file could not be replaced.
-    pub fn check(path: &Path) -> io::Result<()> {
+    pub fn check_path(path: &Path) -> io::Result<()> {
         let target = path.canonicalize()?;
         let folder = target.parent().unwrap_or(Path::new("/"));
         access(folder, Access::WRITE_OK | Access::EXEC_OK)?;
@@ -56,13 +56,13 @@ impl Replacement {
         match path.canonicalize() {
             Ok(_) => Self::write(path, text),
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
-                Self::beside(path.to_owned(), None, text)
+                Self::write_beside(path.to_owned(), None, text)
             }
             Err(error) => Err(error),
         }
     }
 
-    fn beside(target: PathBuf, old: Option<&Metadata>, text: &str) -> io::Result<Self> {
+    fn write_beside(target: PathBuf, old: Option<&Metadata>, text: &str) -> io::Result<Self> {
         let name = target.file_name().unwrap_or_default().to_string_lossy();
         let new = target.with_file_name(format!(".{name}.{}.new", std::process::id()));
         // A process of this number may have ended at a bad moment.
@@ -213,11 +213,11 @@ mod tests {
     fn n18_inner() {
         let folder = PathBuf::from(std::env::var_os(FOLDER).unwrap());
         let path = folder.join("evenkeel.toml");
-        Replacement::check(&path).unwrap();
+        Replacement::check_path(&path).unwrap();
         // Of root's, in a folder of its own; and in a folder of root's.
         let (theirs, outside) = (folder.join("program"), folder.join("closed/file"));
         for path in [theirs, outside] {
-            let found = Replacement::check(&path).unwrap_err();
+            let found = Replacement::check_path(&path).unwrap_err();
             assert_eq!(found.kind(), io::ErrorKind::PermissionDenied);
             let done = Replacement::write(&path, "2").unwrap_err();
             assert_eq!(found.raw_os_error(), done.raw_os_error());

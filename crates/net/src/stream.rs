@@ -11,7 +11,7 @@ use tokio::net::TcpStream;
 /// # Errors
 ///
 /// Error of the system.
-pub async fn connect(address: &Address) -> io::Result<TcpStream> {
+pub async fn connect_address(address: &Address) -> io::Result<TcpStream> {
     match address {
         Address::Ip(address) => TcpStream::connect(address).await,
         Address::Unix(path) => connect_unix(path),
@@ -80,7 +80,7 @@ mod tests {
             .zip([at(path), at(&format!("@{name}"))])
         {
             let listener = listener.unwrap();
-            let mut stream = connect(&at).await.unwrap();
+            let mut stream = connect_address(&at).await.unwrap();
             let (mut other, _) = listener.accept().unwrap();
             stream.write_all(b"to").await.unwrap();
             let mut bytes = [0; 2];
@@ -92,7 +92,8 @@ mod tests {
             assert_eq!(stream.read(&mut bytes).await.unwrap(), 0);
         }
         // Nobody listens any more.
-        let kind = |address: Address| async move { connect(&address).await.unwrap_err().kind() };
+        let kind =
+            |address: Address| async move { connect_address(&address).await.unwrap_err().kind() };
         assert_eq!(kind(at(path)).await, io::ErrorKind::ConnectionRefused);
         std::fs::remove_file(path).unwrap();
         assert_eq!(kind(at(path)).await, io::ErrorKind::NotFound);
@@ -116,7 +117,7 @@ mod tests {
             }
             assert!(open.len() < 100);
         };
-        assert_eq!(evenkeel_limits::Shortage::of(&error), None);
+        assert_eq!(evenkeel_limits::Shortage::of_error(&error), None);
         assert!(error.to_string().contains("full"), "{error}");
     }
 }

@@ -18,7 +18,7 @@ use tokio::task::{AbortHandle, JoinSet};
 /// # Errors
 ///
 /// The system gives no event loop, or no thread.
-pub fn runtime() -> io::Result<Runtime> {
+pub fn new_runtime() -> io::Result<Runtime> {
     let runtime = Builder::new_current_thread()
         .enable_all()
         .thread_name("blocking")
@@ -31,7 +31,7 @@ pub fn runtime() -> io::Result<Runtime> {
     Ok(runtime)
 }
 
-/// Starts a thread with a [`runtime`] of its own. The runtime is made in the thread: a runtime of a thread
+/// Starts a thread with a [`new_runtime`] of its own. The runtime is made in the thread: a runtime of a thread
 /// which cannot be started would be dropped where the caller must not block.
 ///
 /// # Errors
@@ -42,15 +42,16 @@ pub fn start_thread(
     work: impl FnOnce(Runtime) + Send + 'static,
 ) -> io::Result<JoinHandle<()>> {
     let (ready, started) = std::sync::mpsc::sync_channel(1);
-    let handle = std::thread::Builder::new()
-        .name(name.into())
-        .spawn(move || match runtime() {
-            Ok(runtime) => {
-                let _ = ready.send(Ok(()));
-                work(runtime);
-            }
-            Err(error) => drop(ready.send(Err(error))),
-        })?;
+    let handle =
+        std::thread::Builder::new()
+            .name(name.into())
+            .spawn(move || match new_runtime() {
+                Ok(runtime) => {
+                    let _ = ready.send(Ok(()));
+                    work(runtime);
+                }
+                Err(error) => drop(ready.send(Err(error))),
+            })?;
     let ended = |_| Err(io::Error::other("it ended at once"));
     started.recv().unwrap_or_else(ended)?;
     Ok(handle)

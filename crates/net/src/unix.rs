@@ -85,13 +85,13 @@ fn identity(path: &Path) -> io::Result<(u64, u64)> {
 /// # Errors
 ///
 /// Error of the system; somebody listens already, or there is a file that is no socket.
-pub fn bind(
+pub fn bind_path(
     path: &str,
     count: usize,
     mode: Option<u32>,
 ) -> io::Result<(Vec<TcpListener>, SocketFile)> {
     let is_abstract = path.starts_with('@');
-    let mut inherited = inherited::table().take(&inherited::unix(path));
+    let mut inherited = inherited::process_table().take(&inherited::unix_name(path));
     if let Some(handed) = inherited.pop() {
         let file = match is_abstract || handed.name.is_kept {
             true => None,
@@ -134,7 +134,7 @@ fn handles(first: TcpListener, count: usize) -> io::Result<Vec<TcpListener>> {
 ///
 /// The same, or that it cannot be found out.
 pub fn check_free(path: &str) -> io::Result<()> {
-    if inherited::table().has(&inherited::unix(path)) {
+    if inherited::process_table().has_name(&inherited::unix_name(path)) {
         return Ok(());
     }
     if !path.starts_with('@') {
@@ -173,18 +173,18 @@ mod tests {
     #[test]
     fn a_stale_file_is_replaced_and_what_is_used_is_not() {
         let path = path("listen");
-        let (sockets, file) = bind(&path, 2, Some(0o600)).unwrap();
+        let (sockets, file) = bind_path(&path, 2, Some(0o600)).unwrap();
         assert_eq!(sockets.len(), 2);
         let mode = fs::metadata(&path).unwrap().mode();
         assert_eq!(mode & 0o777, 0o600);
         UnixStream::connect(&path).unwrap();
-        let error = bind(&path, 1, None).unwrap_err();
+        let error = bind_path(&path, 1, None).unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::AddrInUse);
         // A process that is killed leaves its file.
         drop(sockets);
         std::mem::forget(file);
         assert!(fs::exists(&path).unwrap());
-        let (_sockets, file) = bind(&path, 1, None).unwrap();
+        let (_sockets, file) = bind_path(&path, 1, None).unwrap();
         file.set_mode(Some(0o666)).unwrap();
         assert_eq!(fs::metadata(&path).unwrap().mode() & 0o777, 0o666);
         // That of somebody else stays.
@@ -193,11 +193,11 @@ mod tests {
         drop(file);
         assert_eq!(fs::read(&path).unwrap(), b"mine");
         assert_eq!(
-            bind(&path, 1, None).unwrap_err().kind(),
+            bind_path(&path, 1, None).unwrap_err().kind(),
             io::ErrorKind::AlreadyExists
         );
         fs::remove_file(&path).unwrap();
-        let (_sockets, file) = bind(&path, 1, None).unwrap();
+        let (_sockets, file) = bind_path(&path, 1, None).unwrap();
         drop(file);
         assert!(!fs::exists(&path).unwrap());
     }
@@ -205,7 +205,7 @@ mod tests {
     #[test]
     fn abstract_names_have_no_file() {
         let name = format!("@evenkeel-abstract-listen-{}", std::process::id());
-        let (sockets, _file) = bind(&name, 1, Some(0o600)).unwrap();
+        let (sockets, _file) = bind_path(&name, 1, Some(0o600)).unwrap();
         assert_eq!(
             check_free(&name).unwrap_err().kind(),
             io::ErrorKind::AddrInUse

@@ -38,7 +38,7 @@ pub enum Unwritable {
 /// # Errors
 ///
 /// The file could not be written.
-pub fn check(path: &Path, key: &'static str) -> Result<(), Unwritable> {
+pub fn check_path(path: &Path, key: &'static str) -> Result<(), Unwritable> {
     if path.exists() {
         let opened = if path.is_file() {
             OpenOptions::new().append(true).open(path).map(|_| ())
@@ -76,7 +76,7 @@ mod tests {
     fn nothing_is_made_to_find_out() {
         let folder = std::env::temp_dir().join(format!("evenkeel-writable-{}", std::process::id()));
         let file = folder.join("file");
-        let why = |path: &Path| check(path, "key").err().map(|error| error.to_string());
+        let why = |path: &Path| check_path(path, "key").err().map(|error| error.to_string());
         let missing = why(&file).unwrap();
         assert!(missing.starts_with("key: cannot make "), "{missing}");
         assert!(missing.ends_with("there is no such folder"), "{missing}");

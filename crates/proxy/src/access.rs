@@ -103,7 +103,7 @@ impl Tries {
     }
 
     /// Adds what came next to `all`.
-    pub(crate) fn add(all: &mut Option<Box<Tries>>, next: Option<Box<Tries>>) {
+    pub(crate) fn append_to(all: &mut Option<Box<Tries>>, next: Option<Box<Tries>>) {
         let Some(mut next) = next else {
             return;
         };
@@ -175,23 +175,23 @@ pub struct Record<'a> {
 
 impl Record<'_> {
     /// Returns a record that borrows nothing.
-    pub fn owned(self) -> Record<'static> {
-        fn own(text: Cow<'_, str>) -> Cow<'static, str> {
+    pub fn into_owned(self) -> Record<'static> {
+        fn own_text(text: Cow<'_, str>) -> Cow<'static, str> {
             Cow::Owned(text.into_owned())
         }
         Record {
             at: self.at,
             client: self.client,
-            rule: own(self.rule),
-            user: self.user.map(own),
-            route: self.route.map(own),
-            group: self.group.map(own),
+            rule: own_text(self.rule),
+            user: self.user.map(own_text),
+            route: self.route.map(own_text),
+            group: self.group.map(own_text),
             tries: self.tries,
             tls: self.tls,
             server_name: self.server_name,
             request: self
                 .request
-                .map(|(method, target)| (own(method), own(target))),
+                .map(|(method, target)| (own_text(method), own_text(target))),
             protocol: self.protocol,
             details: self.details,
             status: self.status,
@@ -205,7 +205,7 @@ impl Record<'_> {
             retries: self.retries,
             end: self.end,
             limit: self.limit,
-            request_limit: self.request_limit.map(own),
+            request_limit: self.request_limit.map(own_text),
             hedged: self.hedged,
         }
     }
@@ -240,7 +240,7 @@ pub struct Wants {
 }
 
 /// The first values of the fields called `names`, bounded.
-pub(crate) fn kept(names: &[Box<str>], fields: &[Field<'_>]) -> Box<[Option<Box<str>>]> {
+pub(crate) fn keep_values(names: &[Box<str>], fields: &[Field<'_>]) -> Box<[Option<Box<str>>]> {
     let names = names.iter();
     names
         .map(|name| values(fields, name).next().map(kept_value))
@@ -338,12 +338,12 @@ pub(crate) fn kept_method(method: &str) -> Cow<'static, str> {
     const KNOWN: [&str; 7] = ["GET", "POST", "HEAD", "PUT", "DELETE", "PATCH", "OPTIONS"];
     match KNOWN.into_iter().find(|known| *known == method) {
         Some(known) => Cow::Borrowed(known),
-        None => Cow::Owned(cut(method, MAX_METHOD_BYTES).to_owned()),
+        None => Cow::Owned(cut_text(method, MAX_METHOD_BYTES).to_owned()),
     }
 }
 
 /// Returns the first `most` bytes of `text` at most, never cut in a character.
-pub(crate) fn cut(text: &str, most: usize) -> &str {
+pub(crate) fn cut_text(text: &str, most: usize) -> &str {
     let mut end = most.min(text.len());
     while !text.is_char_boundary(end) {
         end -= 1;
@@ -380,7 +380,7 @@ pub struct AccessLog {
 
 impl AccessLog {
     /// A log with such lines, and the end from which they are to be written.
-    pub fn channel(lines: Box<dyn Lines>) -> (AccessLog, Queue) {
+    pub fn new_channel(lines: Box<dyn Lines>) -> (AccessLog, Queue) {
         let (sender, receiver) = channel();
         let waiting = Arc::default();
         let queue = Queue {
@@ -400,7 +400,7 @@ impl AccessLog {
 
     /// Returns the same log for another worker.
     #[must_use]
-    pub(crate) fn another(&self) -> AccessLog {
+    pub(crate) fn clone_for_worker(&self) -> AccessLog {
         AccessLog {
             lines: self.lines.another(),
             wants: Arc::clone(&self.wants),
@@ -412,12 +412,12 @@ impl AccessLog {
     }
 
     /// The header fields of its lines.
-    pub(crate) fn wants(&self) -> &Wants {
+    pub(crate) fn wanted_fields(&self) -> &Wants {
         &self.wants
     }
 
     /// Adds a line; answers whether there was room.
-    pub fn record(&mut self, record: &Record<'_>) -> bool {
+    pub fn push_record(&mut self, record: &Record<'_>) -> bool {
         if self.waiting.load(Ordering::Relaxed) >= MAX_WAITING {
             return false;
         }
@@ -467,7 +467,7 @@ impl Queue {
     pub fn take(&self, limit: Duration) -> Result<Vec<u8>, RecvTimeoutError> {
         self.receiver
             .recv_timeout(limit)
-            .map(|lines| self.taken(lines))
+            .map(|lines| self.take_lines(lines))
     }
 
     /// Takes lines if there are some.
@@ -476,10 +476,10 @@ impl Queue {
     ///
     /// There are none.
     pub fn try_take(&self) -> Result<Vec<u8>, TryRecvError> {
-        self.receiver.try_recv().map(|lines| self.taken(lines))
+        self.receiver.try_recv().map(|lines| self.take_lines(lines))
     }
 
-    fn taken(&self, lines: Vec<u8>) -> Vec<u8> {
+    fn take_lines(&self, lines: Vec<u8>) -> Vec<u8> {
         self.waiting.fetch_sub(lines.len(), Ordering::Relaxed);
         lines
     }
@@ -490,16 +490,17 @@ mod tests {
     use evenkeel_manager::config::LogFormat;
 
     use super::line::Formatted;
-    use super::line::tests::record;
+    use super::line::tests::sample_record;
     use super::*;
 
     #[test]
     fn lines_are_handed_over_many_at_once_and_in_their_order() {
-        let (first, queue) = AccessLog::channel(Box::new(Formatted::of(LogFormat::Json)));
-        let mut log = first.another();
+        let (first, queue) =
+            AccessLog::new_channel(Box::new(Formatted::with_format(LogFormat::Json)));
+        let mut log = first.clone_for_worker();
         drop(first);
         for number in 0..1000 {
-            assert!(log.record(&record(&format!("/{number}"))));
+            assert!(log.push_record(&sample_record(&format!("/{number}"))));
         }
         drop(log);
         let (mut all, mut times) = (Vec::new(), 0);
@@ -522,30 +523,32 @@ mod tests {
 
     #[test]
     fn what_waits_is_bounded_over_all_workers() {
-        let (mut log, queue) = AccessLog::channel(Box::new(Formatted::of(LogFormat::Json)));
-        let record = record(&"x".repeat(MAX_TARGET_BYTES));
-        let taken = (0..2 * MAX_WAITING / MAX_TARGET_BYTES).take_while(|_| log.record(&record));
+        let (mut log, queue) =
+            AccessLog::new_channel(Box::new(Formatted::with_format(LogFormat::Json)));
+        let record = sample_record(&"x".repeat(MAX_TARGET_BYTES));
+        let taken =
+            (0..2 * MAX_WAITING / MAX_TARGET_BYTES).take_while(|_| log.push_record(&record));
         let taken = taken.count();
         assert!(taken < 2 * MAX_WAITING / MAX_TARGET_BYTES);
-        let mut other = log.another();
-        assert!(!other.record(&record), "there is no room for anybody");
+        let mut other = log.clone_for_worker();
+        assert!(!other.push_record(&record), "there is no room for anybody");
         let first = queue.try_take().unwrap();
         assert!(first.len() >= HAND_OVER);
-        assert!(other.record(&record));
+        assert!(other.push_record(&record));
         drop((log, other));
         let rest = std::iter::from_fn(|| queue.try_take().ok());
         let bytes = first.len() + rest.map(|lines| lines.len()).sum::<usize>();
         assert!(bytes <= MAX_WAITING + 4 * HAND_OVER, "{bytes}");
         let mut line = Vec::new();
-        Formatted::of(LogFormat::Json).push(&record, &mut line);
+        Formatted::with_format(LogFormat::Json).push(&record, &mut line);
         assert_eq!(bytes, (taken + 1) * line.len(), "what was taken is there");
     }
 
     #[test]
     fn s11_what_is_logged_of_a_request_is_bounded() {
-        assert_eq!(cut("abc", 2), "ab");
-        assert_eq!(cut("a\u{e4}c", 2), "a");
-        assert_eq!(cut("abc", 9), "abc");
+        assert_eq!(cut_text("abc", 2), "ab");
+        assert_eq!(cut_text("a\u{e4}c", 2), "a");
+        assert_eq!(cut_text("abc", 9), "abc");
         assert_eq!(kept_method("DELETE"), "DELETE");
         assert_eq!(kept_method(&"M".repeat(99)), "M".repeat(MAX_METHOD_BYTES));
     }

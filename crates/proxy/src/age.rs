@@ -53,12 +53,14 @@ impl Age {
         });
         let requests = u64::from(self.requests) + u64::from(more);
         most.is_some_and(|most| requests >= most)
-            || self.left(limits, now).is_some_and(|left| left.is_zero())
+            || self
+                .time_left(limits, now)
+                .is_some_and(|left| left.is_zero())
     }
 
     /// Returns the time for which the connection may go on, if that is limited.
     #[inline]
-    pub(crate) fn left(self, limits: &Limits, now: Instant) -> Option<Duration> {
+    pub(crate) fn time_left(self, limits: &Limits, now: Instant) -> Option<Duration> {
         let lifetime = limits.max_lifetime?;
         let lifetime = lifetime - lifetime * u32::from(self.jitter) / 2560;
         Some(lifetime.saturating_sub(now.since(self.began)))

@@ -34,7 +34,7 @@ impl Session {
     /// Returns the gates before bytes from the client and before bytes to it; `None` if no
     /// bandwidth is limited.
     #[inline]
-    pub(crate) fn gates(&self) -> Option<[Gate<'_>; 2]> {
+    pub(crate) fn bandwidth_gates(&self) -> Option<[Gate<'_>; 2]> {
         let [all, each] = self.service.bandwidths();
         let each = each.filter(|_| self.paces().is_some());
         if all.is_none() && each.is_none() || self.is_apart {
@@ -60,12 +60,12 @@ impl Session {
 impl Gate<'_> {
     /// About how many bytes may pass now, before others get their turn. If it is 0, the task is woken
     /// when there may be more.
-    pub(crate) fn open(&self) -> u64 {
-        let ahead = TICK.mul_f32(self.watch.patience());
+    pub(crate) fn bytes_allowed(&self) -> u64 {
+        let ahead = TICK.mul_f32(self.watch.jitter_factor());
         let now = self.watch.coarse_now();
         let mut paces = self.paces.iter().flatten();
         if paces.any(|(pace, _)| !pace.is_open(now, ahead)) {
-            self.watch.nap();
+            self.watch.nap_until_sweep();
             self.pauses.add(1);
             return 0;
         }
@@ -74,10 +74,10 @@ impl Gate<'_> {
     }
 
     /// Notes what has passed.
-    pub(crate) fn passed(&self, bytes: u64) {
+    pub(crate) fn count_passed(&self, bytes: u64) {
         if bytes > 0 {
             for (pace, rate) in self.paces.iter().flatten() {
-                pace.passed(bytes, *rate, self.watch.coarse_now());
+                pace.count_bytes(bytes, *rate, self.watch.coarse_now());
             }
         }
     }

@@ -80,7 +80,7 @@ impl Buffer {
 
     /// Takes out the bytes between the first `kept` bytes and the bytes from `end` on.
     #[inline]
-    pub(crate) fn cut(&mut self, kept: usize, end: usize) {
+    pub(crate) fn cut_out(&mut self, kept: usize, end: usize) {
         if kept < end {
             let bytes = self.bytes_mut();
             let left = bytes.len().saturating_sub(end);
@@ -170,7 +170,7 @@ impl BufferPool {
     /// An empty buffer of [`BUFFER_BYTES`], or a small one if there is no memory for that.
     #[inline]
     pub(crate) fn take(&self) -> Buffer {
-        self.spare.take().unwrap_or_else(|| self.fresh())
+        self.spare.take().unwrap_or_else(|| self.new_buffer())
     }
 
     /// Returns a buffer that begins with the bytes of `other`, which are few.
@@ -185,7 +185,7 @@ impl BufferPool {
     }
 
     #[cold]
-    fn fresh(&self) -> Buffer {
+    fn new_buffer(&self) -> Buffer {
         match self.memory.take(BUFFER_BYTES) {
             Ok(charge) => Buffer::new(BUFFER_BYTES, Some(charge)),
             Err(OutOfMemory) => Buffer::new(SMALL_BYTES, None),
@@ -194,19 +194,20 @@ impl BufferPool {
 
     /// Takes a buffer back, whatever is in it.
     #[inline]
-    pub(crate) fn give(&self, mut buffer: Buffer) {
+    pub(crate) fn give_back(&self, mut buffer: Buffer) {
         // One that grew for a large head is not worth keeping.
         if buffer.is_pooled() {
             buffer.start = 0;
             buffer.end = 0;
-            self.spare.give(buffer, KEPT.min(self.memory.kept()));
+            self.spare
+                .give_back(buffer, KEPT.min(self.memory.most_kept()));
         }
     }
 
     /// Returns the buffer that a connection keeps while it waits for the rest of a head: the bytes
     /// that it has, in a buffer little larger than they are, with room for more. The large buffer
     /// is for connections whose bytes are there.
-    pub(crate) fn shrink(&self, buffer: Buffer) -> Buffer {
+    pub(crate) fn shrink_buffer(&self, buffer: Buffer) -> Buffer {
         if !buffer.is_pooled() || buffer.len() > BUFFER_BYTES / 4 {
             return buffer;
         }
@@ -220,7 +221,7 @@ impl BufferPool {
             place.copy_from_slice(buffer.bytes());
             small.end = buffer.len();
         }
-        self.give(buffer);
+        self.give_back(buffer);
         small
     }
 
@@ -235,24 +236,24 @@ impl BufferPool {
     pub(crate) fn give_head(&self, mut head: Vec<u8>) {
         if (1..=HEAD_BYTES).contains(&head.capacity()) {
             head.clear();
-            self.heads.give(head, KEPT_HEADS);
+            self.heads.give_back(head, KEPT_HEADS);
         }
     }
 
     /// Drops what nobody has needed since the last call.
-    pub(crate) fn release(&self) {
-        self.spare.release();
-        self.heads.release();
+    pub(crate) fn release_unused(&self) {
+        self.spare.release_unused();
+        self.heads.release_unused();
     }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::tests::memory;
+    use crate::memory::tests::new_memory;
 
     fn pool() -> BufferPool {
-        BufferPool::new(memory(1 << 30))
+        BufferPool::new(new_memory(1 << 30))
     }
 
     fn buffer(size: usize, bytes: &[u8]) -> Buffer {
@@ -264,7 +265,7 @@ mod tests {
 
     #[test]
     fn room_is_made_by_moving_first_and_growing_last() {
-        let memory = memory(1 << 30);
+        let memory = new_memory(1 << 30);
         let mut full = buffer(4, b"abcd");
         assert!(!full.make_room(4, &memory).unwrap());
         full.consume(3);
@@ -280,26 +281,26 @@ mod tests {
     fn s7_a_part_of_a_head_is_kept_in_little_more_than_its_bytes() {
         for (bytes, room) in [(1, 2048), (2047, 2048), (2048, 4096), (20_000, 32_768)] {
             let pool = pool();
-            let small = pool.shrink(buffer(BUFFER_BYTES, &vec![7; bytes]));
+            let small = pool.shrink_buffer(buffer(BUFFER_BYTES, &vec![7; bytes]));
             assert_eq!((small.len(), small.data.len()), (bytes, room));
             assert_eq!(pool.spare.len(), 1, "the large one is back");
             // It is small already, and grows as it fills.
-            let mut small = pool.shrink(small);
+            let mut small = pool.shrink_buffer(small);
             assert_eq!(small.data.len(), room);
             small.end = room;
             assert!(small.make_room(BUFFER_BYTES, &pool.memory).unwrap());
             assert!(small.data.len() <= 2 * room);
-            pool.give(small);
+            pool.give_back(small);
             assert_eq!(pool.spare.len(), 1, "small ones are not lent");
         }
-        let large = pool().shrink(buffer(BUFFER_BYTES, &[7; 60_000]));
+        let large = pool().shrink_buffer(buffer(BUFFER_BYTES, &[7; 60_000]));
         assert_eq!(large.data.len(), BUFFER_BYTES, "not worth copying");
     }
 
     /// Without memory buffers are small, and those that are lent are as many as there may be.
     #[test]
     fn s5_buffers_are_small_when_there_is_no_memory_for_large_ones() {
-        let pool = BufferPool::new(memory(8 * BUFFER_BYTES));
+        let pool = BufferPool::new(new_memory(8 * BUFFER_BYTES));
         let mut lent: Vec<_> = (0..12).map(|_| pool.take()).collect();
         let large = lent.iter().filter(|buffer| buffer.is_pooled()).count();
         assert_eq!(large, 8);
@@ -313,12 +314,12 @@ mod tests {
         // Part of a head stays where it is rather than to need more.
         let mut part = lent.remove(0);
         part.end = 10_000;
-        assert_eq!(pool.shrink(part).data.len(), BUFFER_BYTES);
+        assert_eq!(pool.shrink_buffer(part).data.len(), BUFFER_BYTES);
         let mut part = lent.remove(0);
         part.end = 1;
-        assert_eq!(pool.shrink(part).data.len(), PARTIAL_BYTES);
+        assert_eq!(pool.shrink_buffer(part).data.len(), PARTIAL_BYTES);
         // A worker keeps a part only, so that others get some.
-        lent.into_iter().for_each(|buffer| pool.give(buffer));
+        lent.into_iter().for_each(|buffer| pool.give_back(buffer));
         assert_eq!(pool.spare.len(), 2);
         assert!(pool.memory.take(6 * BUFFER_BYTES).is_ok());
     }
@@ -328,9 +329,9 @@ mod tests {
         let pool = pool();
         let mut one = pool.take();
         one.end = 7;
-        pool.give(one);
+        pool.give_back(one);
         assert!(pool.take().is_empty());
-        pool.give(buffer(2 * BUFFER_BYTES, b""));
+        pool.give_back(buffer(2 * BUFFER_BYTES, b""));
         assert!(pool.spare.len() == 0);
     }
 }

@@ -15,7 +15,7 @@ use evenkeel_manager::chooser::{About, Asker, Chooser, Failure};
 use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_net::http::IdleConnections;
 
-use crate::access::{MAX_METHOD_BYTES, MAX_TARGET_BYTES, cut, kept_value};
+use crate::access::{MAX_METHOD_BYTES, MAX_TARGET_BYTES, cut_text, kept_value};
 use crate::files::ConnectionFile;
 use crate::io::Io;
 use crate::listen::Session;
@@ -38,16 +38,16 @@ pub(crate) struct HttpFacts {
 
 impl HttpFacts {
     /// Collects them from `request`, of a group with this `hash_key`.
-    pub(crate) fn of(request: &message::Request<'_>, key: &Key) -> Self {
+    pub(crate) fn of_request(request: &message::Request<'_>, key: &Key) -> Self {
         let path = match request.path_and_query {
             "" => "/",
             path => path,
         };
         HttpFacts {
-            method: cut(request.method, MAX_METHOD_BYTES).into(),
+            method: cut_text(request.method, MAX_METHOD_BYTES).into(),
             host: request.authority.map(|host| kept_value(host.as_bytes())),
-            path: cut(path, MAX_TARGET_BYTES).into(),
-            key: request.part(key).map(kept_value),
+            path: cut_text(path, MAX_TARGET_BYTES).into(),
+            key: request.find_part(key).map(kept_value),
         }
     }
 }
@@ -63,7 +63,7 @@ impl Asker for Worker {
     }
 
     fn permit(&self) -> Option<ConnectionFile> {
-        self.files.connection()
+        self.files.take_connection()
     }
 
     fn now(&self) -> Instant {
@@ -71,7 +71,7 @@ impl Asker for Worker {
     }
 
     fn wait_until(&self, at: Instant) -> impl Future<Output = ()> {
-        self.timers.until(at)
+        self.timers.nap_until(at)
     }
 }
 
@@ -97,18 +97,18 @@ impl Session {
             key: facts.and_then(|facts| facts.key.as_deref()),
             ..About::default()
         };
-        let asking = chooser.ask(&group.current, request, &about, &*self.worker);
+        let asking = chooser.ask_advice(&group.current, request, &about, &*self.worker);
         tokio::pin!(asking);
         let limit = chooser.timeout().saturating_add(LATER);
         self.watch.arm_and_look(limit);
-        let asked = self.watch.until(|cx| {
+        let asked = self.watch.poll_until_stop(|cx| {
             if self.is_gone(cx, client) {
                 return Poll::Ready(Err(Refusal::ClientGone));
             }
             asking.as_mut().poll(cx).map(Ok)
         });
         let asked = asked.await;
-        self.watch.disarm();
+        self.watch.disarm_deadline();
         match asked {
             Ok(asked) => asked,
             Err(Stop::Expired) => Ok(Some(Advice::Nobody(Failure::Timeout.explain()))),
@@ -128,7 +128,7 @@ impl Session {
         let pinned = request.pinned.filter(is_new);
         let is_pinned = pinned.is_some_and(|member| find_pinned(&group, member).is_some());
         let mut bindings = bindings.borrow_mut();
-        let goes_on = bindings.of(handle).is_some_and(|binding| {
+        let goes_on = bindings.find_binding(handle).is_some_and(|binding| {
             is_new(&binding.member()) && binding.goes_on(&group, request.now)
         });
         is_pinned || goes_on

@@ -41,12 +41,12 @@ pub(crate) fn asked_method<'a>(request: &Request<'a>) -> Option<&'a str> {
     if request.method != "OPTIONS" {
         return None;
     }
-    only(request, "origin")?;
-    only(request, "access-control-request-method").filter(|method| is_field_name(method))
+    single_value(request, "origin")?;
+    single_value(request, "access-control-request-method").filter(|method| is_field_name(method))
 }
 
 /// The value of a field that is there once.
-fn only<'a>(request: &Request<'a>, name: &str) -> Option<&'a str> {
+fn single_value<'a>(request: &Request<'a>, name: &str) -> Option<&'a str> {
     let mut values = message::values(request.fields, name);
     let (first, second) = (values.next()?, values.next());
     std::str::from_utf8(first).ok().filter(|_| second.is_none())
@@ -55,14 +55,14 @@ fn only<'a>(request: &Request<'a>, name: &str) -> Option<&'a str> {
 impl CrossOrigin {
     /// Returns the permissions that `policy` grants the page that sends `request`; `None` if there
     /// is nothing to remember.
-    pub(crate) fn of(policy: &CorsPolicy, request: &Request<'_>) -> Option<Box<Self>> {
-        let origin = only(request, "origin")?;
+    pub(crate) fn of_request(policy: &CorsPolicy, request: &Request<'_>) -> Option<Box<Self>> {
+        let origin = single_value(request, "origin")?;
         let is_granted = origin.len() <= MAX_ORIGIN
             && origin.bytes().all(|byte| byte.is_ascii_graphic())
             && policy.grants(origin);
         let preflight = asked_method(request).map(|method| Preflight {
             method: method.into(),
-            headers: only(request, "access-control-request-headers")
+            headers: single_value(request, "access-control-request-headers")
                 .filter(|names| are_names(names))
                 .map(Into::into),
         });
@@ -114,7 +114,11 @@ impl<'a> CorsFields<'a> {
     }
 
     /// Gives names and values to `put`, but for what `changes` write or take out.
-    pub(crate) fn each(self, changes: Option<&FieldChanges>, mut put: impl FnMut(&str, &str)) {
+    pub(crate) fn for_each_field(
+        self,
+        changes: Option<&FieldChanges>,
+        mut put: impl FnMut(&str, &str),
+    ) {
         let policy = self.policy;
         let mut put = |name: &str, value: &str| {
             if !value.is_empty() && !changes.is_some_and(|changes| changes.takes_out(name)) {
@@ -183,10 +187,10 @@ mod tests {
         lines: &str,
     ) -> (BTreeMap<String, String>, bool) {
         let head = format!("{method} / HTTP/1.1\r\nHost: a\r\n{lines}\r\n");
-        let of = |request: &Request<'_>| CrossOrigin::of(policy, request);
+        let of = |request: &Request<'_>| CrossOrigin::of_request(policy, request);
         let request = with_request(&head, of);
         let mut fields = BTreeMap::new();
-        CorsFields::new(policy, request.as_deref()).each(None, |name, value| {
+        CorsFields::new(policy, request.as_deref()).for_each_field(None, |name, value| {
             let before = fields.insert(name.to_owned(), value.to_owned());
             assert_eq!(before, None, "{name} twice");
         });

@@ -29,11 +29,11 @@ impl Default for HttpDate {
 
 impl HttpDate {
     /// The date of now; `None` if the clock is beyond what the form can say.
-    pub(crate) fn now(&self) -> Option<DateText> {
-        self.at(SystemTime::now())
+    pub(crate) fn current_text(&self) -> Option<DateText> {
+        self.text_at(SystemTime::now())
     }
 
-    fn at(&self, at: SystemTime) -> Option<DateText> {
+    fn text_at(&self, at: SystemTime) -> Option<DateText> {
         let second = at.duration_since(UNIX_EPOCH).ok()?.as_secs();
         let (known, text) = self.0.get();
         if known == second {
@@ -56,7 +56,7 @@ mod tests {
     fn a_date_is_as_http_prefers_it() {
         let date = HttpDate::default();
         let at = |seconds: f64| {
-            let date = date.at(UNIX_EPOCH + Duration::from_secs_f64(seconds));
+            let date = date.text_at(UNIX_EPOCH + Duration::from_secs_f64(seconds));
             date.and_then(|date| date.text().map(str::to_owned))
         };
         let first = Some("Sun, 06 Nov 1994 08:49:37 GMT".to_owned());

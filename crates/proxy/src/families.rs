@@ -378,7 +378,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
 impl Proxy {
     /// Fills in where rules really listen (the configuration may leave the port to the
     /// system), and how open files and memory are shared out.
-    pub(crate) fn fill(&self, status: &mut Status) {
+    pub(crate) fn fill_status(&self, status: &mut Status) {
         for rule in &mut status.rules {
             for address in &mut rule.listen {
                 let wanted = address.parse().ok();
@@ -388,19 +388,22 @@ impl Proxy {
                 }
             }
         }
-        status.limits = self.limits();
-        let totals = self.metrics().totals();
-        for (rule, fills) in self.quotas() {
+        status.limits = self.limits_status();
+        let totals = self.metrics().rule_totals();
+        for (rule, fills) in self.quota_fills() {
             let known = status.rules.iter_mut().find(|known| *known.name == *rule);
             let (Some(known), Some(totals)) = (known, totals.get(&rule)) else {
                 continue;
             };
-            known.limits = fills.iter().map(|fill| limit(fill, totals)).collect();
+            known.limits = fills
+                .iter()
+                .map(|fill| limit_status(fill, totals))
+                .collect();
         }
     }
 
-    fn limits(&self) -> Option<LimitsStatus> {
-        let (clients, clients_open) = self.clients();
+    fn limits_status(&self) -> Option<LimitsStatus> {
+        let (clients, clients_open) = self.client_counts();
         let (files, memory) = self.shares()?;
         Some(LimitsStatus {
             files: files.all,
@@ -413,17 +416,21 @@ impl Proxy {
     }
 
     /// Writes the metrics of the data plane.
-    pub(crate) fn families(&self, out: &mut Exposition) {
-        limits(out, self.limits().as_ref());
-        rules(out, &self.metrics().totals(), &self.metrics().limits());
-        quotas(out, &self.quotas());
+    pub(crate) fn write_families(&self, out: &mut Exposition) {
+        write_limits(out, self.limits_status().as_ref());
+        write_rules(
+            out,
+            &self.metrics().rule_totals(),
+            &self.metrics().refused_counts(),
+        );
+        write_quotas(out, &self.quota_fills());
     }
 }
 
 /// The family in which limits of requests are counted by their names.
 const LIMITED: &str = "evenkeel_rule_limited_total";
 
-fn limits(out: &mut Exposition, limits: Option<&LimitsStatus>) {
+fn write_limits(out: &mut Exposition, limits: Option<&LimitsStatus>) {
     let of = |read: fn(&LimitsStatus) -> u64| limits.map(read);
     let gauges = [
         (
@@ -458,19 +465,19 @@ fn limits(out: &mut Exposition, limits: Option<&LimitsStatus>) {
         ),
     ];
     for (name, help, value) in gauges {
-        out.family(name, Type::Gauge, help);
+        out.begin_family(name, Type::Gauge, help);
         if let Some(value) = value {
-            out.sample(&[], value as f64);
+            out.add_sample(&[], value as f64);
         }
     }
 }
 
-fn rules(
+fn write_rules(
     out: &mut Exposition,
     totals: &BTreeMap<Arc<str>, RuleTotals>,
     limits: &BTreeMap<NamedLimit, u64>,
 ) {
-    out.family(
+    out.begin_family(
         "evenkeel_rule_connections_open",
         Type::Gauge,
         "Client connections that are open.",
@@ -478,29 +485,29 @@ fn rules(
     for (rule, totals) in totals {
         // The two are not read at the same instant.
         let open = totals.connections.saturating_sub(totals.connections_closed);
-        out.sample(&[("rule", rule)], open as f64);
+        out.add_sample(&[("rule", rule)], open as f64);
     }
-    out.family(
+    out.begin_family(
         "evenkeel_rule_wait_seconds",
         Type::Histogram,
         "What clients wait, with the queue and retries: HTTP from the end of a request's head until its response begins, TCP until a member is connected.",
     );
     for (rule, totals) in totals {
         let waits = &totals.waits;
-        out.histogram(&[("rule", rule)], waits.counts(), waits.sum());
+        out.add_histogram(&[("rule", rule)], waits.counts_by_limit(), waits.sum());
     }
-    out.family(
+    out.begin_family(
         "evenkeel_rule_grpc_calls_total",
         Type::Counter,
         "Calls of gRPC that have ended, by the status that the client got; other is one that is no code, or none. Only of rules that had calls.",
     );
     for (rule, totals) in totals.iter().filter(|(_, totals)| !totals.calls.is_empty()) {
-        for (status, count) in totals.calls.counts() {
-            out.sample(&[("rule", &**rule), ("status", status)], count as f64);
+        for (status, count) in totals.calls.counts_by_status() {
+            out.add_sample(&[("rule", &**rule), ("status", status)], count as f64);
         }
     }
     for family in RULE_FAMILIES {
-        out.family(family.name, Type::Counter, family.help);
+        out.begin_family(family.name, Type::Counter, family.help);
         let has_family = |totals: &RuleTotals| {
             // A rule that is gone, or has another protocol now, keeps what it has counted.
             let is_counted = || family.samples.iter().any(|(_, read)| read(totals) > 0);
@@ -514,18 +521,18 @@ fn rules(
                 } else {
                     &labels
                 };
-                out.sample(labels, read(totals) as f64);
+                out.add_sample(labels, read(totals) as f64);
             }
         }
         if family.name == LIMITED {
             for ((rule, limit), refused) in limits {
-                out.sample(&[("rule", rule), ("limit", limit)], *refused as f64);
+                out.add_sample(&[("rule", rule), ("limit", limit)], *refused as f64);
             }
         }
     }
 }
 
-fn limit(fill: &Fill, totals: &RuleTotals) -> RuleLimitStatus {
+fn limit_status(fill: &Fill, totals: &RuleTotals) -> RuleLimitStatus {
     RuleLimitStatus {
         limit: fill.label.to_string().into(),
         rate: fill.requests.as_ref().map(|(rate, _)| rate.to_string()),
@@ -543,8 +550,8 @@ fn limit(fill: &Fill, totals: &RuleTotals) -> RuleLimitStatus {
     }
 }
 
-fn quotas(out: &mut Exposition, rules: &[(Arc<str>, Vec<Fill>)]) {
-    out.family(
+fn write_quotas(out: &mut Exposition, rules: &[(Arc<str>, Vec<Fill>)]) {
+    out.begin_family(
         "evenkeel_rule_limit_clients",
         Type::Gauge,
         "Clients that are remembered for a limit.",
@@ -552,10 +559,10 @@ fn quotas(out: &mut Exposition, rules: &[(Arc<str>, Vec<Fill>)]) {
     for (rule, fills) in rules {
         for fill in fills {
             let labels = [("rule", &**rule), ("limit", &*fill.label)];
-            out.sample(&labels, fill.clients as f64);
+            out.add_sample(&labels, fill.clients as f64);
         }
     }
-    out.family(
+    out.begin_family(
         "evenkeel_rule_limit_lifted_total",
         Type::Counter,
         "How often a client was forgotten, or not remembered, since the table of a limit had no place.",
@@ -563,7 +570,7 @@ fn quotas(out: &mut Exposition, rules: &[(Arc<str>, Vec<Fill>)]) {
     for (rule, fills) in rules {
         for fill in fills {
             let labels = [("rule", &**rule), ("limit", &*fill.label)];
-            out.sample(&labels, fill.lifted as f64);
+            out.add_sample(&labels, fill.lifted as f64);
         }
     }
 }
@@ -596,7 +603,7 @@ mod tests {
         ];
         let totals = all.map(|(rule, totals)| (Arc::from(rule), totals)).into();
         let mut out = Exposition::default();
-        rules(&mut out, &totals, &BTreeMap::new());
+        write_rules(&mut out, &totals, &BTreeMap::new());
         let text = out.finish();
         let has = |family: &str, rule: &str| text.contains(&format!("{family}{{rule=\"{rule}\""));
         for (family, [files, web, mail, was_ftp]) in [

@@ -62,22 +62,22 @@ impl Files {
             short: AtomicUsize::new(0),
             closed: Notify::new(),
         };
-        files.share(shares);
+        files.set_shares(shares);
         Arc::new(files)
     }
 
     /// Other shares count from now on. Connections that are there stay.
-    pub(crate) fn share(&self, shares: Shares) {
+    pub(crate) fn set_shares(&self, shares: Shares) {
         let set = |most: &AtomicUsize, to: usize| most.store(to, Ordering::Relaxed);
         set(&self.most, shares.rules);
         set(&self.most_connections, shares.connections);
-        set(&self.most_clients, shares.clients());
+        set(&self.most_clients, shares.client_limit());
         set(&self.most_pipes, shares.pipes);
         self.closed.notify_waiters();
     }
 
     /// A connection, unless all are taken.
-    pub(crate) fn connection(self: &Arc<Self>) -> Option<ConnectionFile> {
+    pub(crate) fn take_connection(self: &Arc<Self>) -> Option<ConnectionFile> {
         let counts = [
             (&self.connections, &self.most_connections),
             (&self.open, &self.most),
@@ -87,13 +87,13 @@ impl Files {
 
     /// A client's connection, unless all of these are taken (`Err(Taken::Clients)`) or all
     /// connections are.
-    pub(crate) fn client(self: &Arc<Self>) -> Result<ClientFile, Taken> {
+    pub(crate) fn take_client(self: &Arc<Self>) -> Result<ClientFile, Taken> {
         if !take(&self.clients, &self.most_clients, 1) {
             return Err(Taken::Clients);
         }
         // What is taken and given back would wake whoever asks for it here.
         if take(&self.promised, &self.most, 2) {
-            if let Some(connection) = self.connection() {
+            if let Some(connection) = self.take_connection() {
                 return Ok(ClientFile(connection));
             }
             self.promised.fetch_sub(2, Ordering::SeqCst);
@@ -103,7 +103,7 @@ impl Files {
     }
 
     /// A pipe, unless all are taken, or clients need its files.
-    pub(crate) fn pipe(self: &Arc<Self>) -> Option<PipeFiles> {
+    pub(crate) fn take_pipe(self: &Arc<Self>) -> Option<PipeFiles> {
         let counts = [
             (&self.pipes, &self.most_pipes),
             (&self.promised, &self.most),
@@ -114,7 +114,7 @@ impl Files {
 
     /// Waits until a connection has been closed since the answer was made: ask for one
     /// between the two. Workers close idle connections meanwhile if these are `taken`.
-    pub(crate) fn closed(&self, taken: Taken) -> impl Future<Output = ()> {
+    pub(crate) fn wait_for_close(&self, taken: Taken) -> impl Future<Output = ()> {
         let waiting = Count::new(&self.waiting);
         let short = (taken == Taken::Connections).then(|| Count::new(&self.short));
         let mut notified = Box::pin(self.closed.notified());
@@ -131,7 +131,7 @@ impl Files {
     }
 
     /// Most clients at a time, and how many there are.
-    pub(crate) fn clients(&self) -> (usize, usize) {
+    pub(crate) fn client_counts(&self) -> (usize, usize) {
         let of = |count: &AtomicUsize| count.load(Ordering::Relaxed);
         (of(&self.most_clients), of(&self.clients))
     }
@@ -241,35 +241,44 @@ mod tests {
         let (files, shares) = files();
         let mut clients = Vec::new();
         let taken = loop {
-            match files.client() {
+            match files.take_client() {
                 Ok(client) => clients.push(client),
                 Err(taken) => break taken,
             }
         };
-        assert_eq!((clients.len(), taken), (shares.clients(), Taken::Clients));
-        let members: Vec<_> = clients.iter().map_while(|_| files.connection()).collect();
+        assert_eq!(
+            (clients.len(), taken),
+            (shares.client_limit(), Taken::Clients)
+        );
+        let members: Vec<_> = clients
+            .iter()
+            .map_while(|_| files.take_connection())
+            .collect();
         assert_eq!(members.len(), clients.len());
         drop(members);
         drop(clients);
-        assert_eq!(files.clients().1, 0);
+        assert_eq!(files.client_counts().1, 0);
         assert_eq!(files.connections.load(Ordering::Relaxed), 0);
     }
 
     #[test]
     fn s5_pipes_take_what_no_client_needs() {
         let (files, shares) = files();
-        let pipes: Vec<_> = std::iter::from_fn(|| files.pipe()).collect();
+        let pipes: Vec<_> = std::iter::from_fn(|| files.take_pipe()).collect();
         assert_eq!(pipes.len(), shares.pipes / 2);
         // Each client still finds a connection to a member.
-        let clients: Vec<_> = std::iter::from_fn(|| files.client().ok()).collect();
-        assert_eq!(clients.len(), shares.clients() - pipes.len());
-        assert_eq!(files.client().unwrap_err(), Taken::Connections);
-        let members: Vec<_> = clients.iter().map_while(|_| files.connection()).collect();
+        let clients: Vec<_> = std::iter::from_fn(|| files.take_client().ok()).collect();
+        assert_eq!(clients.len(), shares.client_limit() - pipes.len());
+        assert_eq!(files.take_client().unwrap_err(), Taken::Connections);
+        let members: Vec<_> = clients
+            .iter()
+            .map_while(|_| files.take_connection())
+            .collect();
         assert_eq!(members.len(), clients.len());
         drop((pipes, members));
-        let more: Vec<_> = std::iter::from_fn(|| files.client().ok()).collect();
-        assert_eq!(clients.len() + more.len(), shares.clients());
-        assert!(files.pipe().is_none());
+        let more: Vec<_> = std::iter::from_fn(|| files.take_client().ok()).collect();
+        assert_eq!(clients.len() + more.len(), shares.client_limit());
+        assert!(files.take_pipe().is_none());
         drop((clients, more));
         for count in [&files.promised, &files.open, &files.pipes] {
             assert_eq!(count.load(Ordering::Relaxed), 0);
@@ -283,29 +292,29 @@ mod tests {
             connections: 40,
             ..shares
         });
-        let pipes: Vec<_> = std::iter::from_fn(|| files.pipe()).collect();
+        let pipes: Vec<_> = std::iter::from_fn(|| files.take_pipe()).collect();
         assert!(!pipes.is_empty());
-        let clients: Vec<_> = std::iter::from_fn(|| files.client().ok()).collect();
+        let clients: Vec<_> = std::iter::from_fn(|| files.take_client().ok()).collect();
         assert_eq!(clients.len(), 20);
-        assert_eq!(files.client().unwrap_err(), Taken::Clients);
+        assert_eq!(files.take_client().unwrap_err(), Taken::Clients);
     }
 
     #[test]
     fn s5_no_pipe_takes_the_last_connection() {
         let (files, shares) = files();
-        let connections: Vec<_> = std::iter::from_fn(|| files.connection()).collect();
+        let connections: Vec<_> = std::iter::from_fn(|| files.take_connection()).collect();
         assert_eq!(connections.len(), shares.connections);
-        assert!(files.pipe().is_none());
+        assert!(files.take_pipe().is_none());
         assert_eq!(files.promised.load(Ordering::Relaxed), 0);
     }
 
     #[tokio::test]
     async fn s5_who_asks_in_vain_wakes_nobody() {
         let (files, _) = files();
-        let clients: Vec<_> = std::iter::from_fn(|| files.client().ok()).collect();
-        let closed = files.closed(Taken::Clients);
+        let clients: Vec<_> = std::iter::from_fn(|| files.take_client().ok()).collect();
+        let closed = files.wait_for_close(Taken::Clients);
         tokio::pin!(closed);
-        assert_eq!(files.client().unwrap_err(), Taken::Clients);
+        assert_eq!(files.take_client().unwrap_err(), Taken::Clients);
         let now = std::future::poll_fn(|cx| Poll::Ready(closed.as_mut().poll(cx).is_ready()));
         assert!(!now.await, "who waits would run in circles");
         drop(clients);
@@ -315,20 +324,20 @@ mod tests {
     #[tokio::test]
     async fn s5_who_waits_is_told() {
         let (files, _) = files();
-        let mut all: Vec<_> = std::iter::from_fn(|| files.connection()).collect();
-        assert_eq!(files.client().unwrap_err(), Taken::Connections);
+        let mut all: Vec<_> = std::iter::from_fn(|| files.take_connection()).collect();
+        assert_eq!(files.take_client().unwrap_err(), Taken::Connections);
         assert!(!files.are_short());
-        let closed = files.closed(Taken::Connections);
+        let closed = files.wait_for_close(Taken::Connections);
         assert!(files.are_short());
         all.pop();
         closed.await;
         assert!(!files.are_short());
-        let closed = files.closed(Taken::Clients);
+        let closed = files.wait_for_close(Taken::Clients);
         assert!(
             !files.are_short(),
             "closing what is idle would make no room"
         );
-        let client = files.client().unwrap();
+        let client = files.take_client().unwrap();
         drop(client);
         closed.await;
     }

@@ -126,7 +126,7 @@ impl Io {
 
     /// Returns the socket below, watched by the runtime from now on, for tasks that wait for it;
     /// `None` if the socket is not this connection's alone.
-    pub(crate) fn watched(&mut self) -> Option<&TcpStream> {
+    pub(crate) fn watch_socket(&mut self) -> Option<&TcpStream> {
         match self {
             Io::Plain(transport) => transport.watched(),
             Io::Stream(_) | Io::Call(_) | Io::Nobody(_) => None,
@@ -156,9 +156,9 @@ impl Io {
 
     /// The socket, if its bytes are the connection's, so that they may be spliced.
     #[inline]
-    pub(crate) fn spliced(&self) -> Option<&TcpStream> {
+    pub(crate) fn spliceable_socket(&self) -> Option<&TcpStream> {
         match self {
-            Io::Plain(socket) => socket.watched(),
+            Io::Plain(socket) => socket.watched_stream(),
             Io::Stream(_) | Io::Call(_) | Io::Tls(_) | Io::Nobody(_) => None,
             #[cfg(test)]
             Io::Wrapped(_) => None,
@@ -167,19 +167,19 @@ impl Io {
 
     /// True if there is a socket that may be spliced; a socket that nobody watches yet is watched
     /// from now on.
-    pub(crate) fn splices(&mut self) -> bool {
+    pub(crate) fn prepare_splice(&mut self) -> bool {
         match self {
-            Io::Plain(socket) => socket.watch().is_ok(),
+            Io::Plain(socket) => socket.watch_stream().is_ok(),
             _ => false,
         }
     }
 
     /// Returns the parameters agreed on with the other side, if it speaks TLS.
     #[inline]
-    pub(crate) fn agreed(&self) -> Option<&Arc<Agreed>> {
+    pub(crate) fn agreed_parameters(&self) -> Option<&Arc<Agreed>> {
         match self {
-            Io::Tls(tls) => Some(tls.agreed()),
-            Io::Stream(stream) => stream.agreed(),
+            Io::Tls(tls) => Some(tls.agreed_parameters()),
+            Io::Stream(stream) => stream.agreed_parameters(),
             Io::Plain(_) | Io::Call(_) | Io::Nobody(_) => None,
             #[cfg(test)]
             Io::Wrapped(_) => None,
@@ -190,7 +190,7 @@ impl Io {
     /// processed nothing.
     pub(crate) fn is_refused(&self) -> bool {
         match self {
-            Io::Tls(tls) => tls.refusal().get(),
+            Io::Tls(tls) => tls.refused_flag().get(),
             Io::Call(call) => call.is_of_refused(),
             Io::Plain(_) | Io::Stream(_) | Io::Nobody(_) => false,
             #[cfg(test)]
@@ -200,11 +200,11 @@ impl Io {
 
     /// Makes the peer see a reset instead of an orderly end when the connection is dropped: what
     /// was cut must never look complete.
-    pub(crate) fn reset(&self) {
+    pub(crate) fn reset_on_drop(&self) {
         match self {
-            Io::Stream(stream) => return stream.cut(),
-            Io::Call(call) => return call.cut(),
-            Io::Tls(tls) => tls.cut(),
+            Io::Stream(stream) => return stream.mark_cut(),
+            Io::Call(call) => return call.mark_cut(),
+            Io::Tls(tls) => tls.mark_cut(),
             _ => {}
         }
         let socket = self.socket();
@@ -217,7 +217,7 @@ impl Io {
     /// the head is acknowledged. On a connection that is used again and again the kernel delays that by
     /// 40 ms, to send it along with data that does not come.
     #[inline]
-    pub(crate) fn acknowledge(&self) {
+    pub(crate) fn acknowledge_now(&self) {
         if let Some(socket) = self.socket() {
             // Without it, and on Unix sockets, which have no acknowledgements, the message comes later.
             let _ = socket.set_tcp_quickack(true);
@@ -232,7 +232,9 @@ impl Io {
         }
         let mut byte = [0];
         let mut byte = ReadBuf::new(&mut byte);
-        let peeked = self.watched().map(|socket| socket.poll_peek(cx, &mut byte));
+        let peeked = self
+            .watch_socket()
+            .map(|socket| socket.poll_peek(cx, &mut byte));
         matches!(peeked, Some(Poll::Ready(Err(_))))
     }
 
@@ -268,7 +270,7 @@ impl Io {
     /// request.
     pub(crate) fn is_silent(&mut self) -> bool {
         // What is not for us is read first, such as a ticket: it may come at any time.
-        if self.spliced().is_none() && !self.is_quiet() {
+        if self.spliceable_socket().is_none() && !self.is_quiet() {
             return false;
         }
         let Some(socket) = self.socket() else {
@@ -288,7 +290,7 @@ impl Io {
     /// connection.
     pub(crate) fn is_quiet(&mut self) -> bool {
         let mut byte = [0];
-        if let Some(socket) = self.spliced() {
+        if let Some(socket) = self.spliceable_socket() {
             let nothing = socket.try_read(&mut byte);
             return matches!(nothing, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
         }
@@ -366,8 +368,8 @@ pub(crate) enum Broken {
 
 impl Broken {
     /// `side`, unless `error` says that something has run out here.
-    pub(crate) fn by(error: &io::Error, side: Broken) -> Self {
-        Shortage::of(error).map_or(side, Broken::Exhausted)
+    pub(crate) fn of_error(error: &io::Error, side: Broken) -> Self {
+        Shortage::of_error(error).map_or(side, Broken::Exhausted)
     }
 }
 
@@ -457,7 +459,7 @@ pub(crate) mod tests {
 
     #[test]
     fn s5_what_runs_out_here_is_neither_sides_fault() {
-        let by = |code| Broken::by(&io::Error::from_raw_os_error(code), Broken::From);
+        let by = |code| Broken::of_error(&io::Error::from_raw_os_error(code), Broken::From);
         assert_eq!(by(libc::ENOBUFS), Broken::Exhausted(Shortage::Memory));
         assert_eq!(by(libc::ENOMEM), Broken::Exhausted(Shortage::Memory));
         assert_eq!(by(libc::ECONNRESET), Broken::From);
@@ -537,7 +539,7 @@ pub(crate) mod tests {
             let done = std::future::poll_fn(|cx| flow.poll(cx, from, to, worker, TURN_BYTES));
             assert_eq!(done.await, Ok(()));
             assert!(flow.is_done());
-            flow.finish(worker);
+            flow.end_flow(worker);
         });
     }
 
@@ -571,7 +573,7 @@ pub(crate) mod tests {
                 assert!(io.is_silent() && io.is_quiet());
                 peer.write_all(b"x").unwrap();
                 assert!(!io.is_silent());
-                io.watched().unwrap().readable().await.unwrap();
+                io.watch_socket().unwrap().readable().await.unwrap();
                 assert!(!io.is_quiet());
             });
         }

@@ -43,4 +43,4 @@ mod transparent;
 mod watch;
 mod worker;
 
-pub use plane::{Proxy, StartError, check};
+pub use plane::{Proxy, StartError, check_files};

@@ -85,12 +85,12 @@ impl Listening {
             waker: RefCell::new(None),
         });
         let (this, worker) = (Rc::clone(&listening), Rc::clone(worker));
-        tokio::task::spawn_local(async move { this.accept(worker).await });
+        tokio::task::spawn_local(async move { this.accept_clients(worker).await });
         Ok(listening)
     }
 
     /// Clients accepted from now on belong to `service`.
-    pub(crate) fn serve(&self, service: Rc<Service>) {
+    pub(crate) fn set_service(&self, service: Rc<Service>) {
         self.service.replace(service);
         // It may wait for room under the old rule's limit.
         self.wake();
@@ -103,14 +103,14 @@ impl Listening {
     }
 
     /// Leaves clients to another process that has the socket, or accepts them again.
-    pub(crate) fn rest(&self, rests: bool) {
+    pub(crate) fn set_handed_over(&self, rests: bool) {
         self.rests.set(rests);
         self.wake();
     }
 
     /// The socket under a handle of its own.
-    pub(crate) fn socket(&self) -> io::Result<OwnedFd> {
-        self.socket.handle()
+    pub(crate) fn clone_socket(&self) -> io::Result<OwnedFd> {
+        self.socket.clone_handle()
     }
 
     fn wake(&self) {
@@ -119,26 +119,26 @@ impl Listening {
         }
     }
 
-    async fn accept(&self, worker: Rc<Worker>) {
+    async fn accept_clients(&self, worker: Rc<Worker>) {
         let _vital = Vital(Rc::clone(&worker));
         loop {
             match std::future::poll_fn(|cx| self.poll_next(cx)).await {
                 Next::Client(client, peer) => {
-                    let file = self.room(&worker).await;
-                    self.spawn(&worker, client, peer, file);
+                    let file = self.wait_for_room(&worker).await;
+                    self.spawn_client(&worker, client, peer, file);
                 }
                 Next::Failed(error) => {
-                    match Shortage::of(&error) {
+                    match Shortage::of_error(&error) {
                         Some(shortage) => {
-                            shortage.met("accept a client");
+                            shortage.report_failure("accept a client");
                             worker.close_idle();
                         }
                         None => {
                             warn_throttled!(%error, "cannot accept a client; trying again shortly")
                         }
                     }
-                    let watch = worker.watchers.watch(ServiceId::WORKER);
-                    let _: Stop = watch.sleep(PAUSE).await;
+                    let watch = worker.watchers.watch_task(ServiceId::WORKER);
+                    let _: Stop = watch.sleep_or_stop(PAUSE).await;
                 }
                 Next::Stopped => break,
             }
@@ -147,13 +147,13 @@ impl Listening {
         // be connected. The queue is read directly: the runtime may not know yet of
         // those who came a moment ago.
         loop {
-            let (client, peer) = match self.socket.accept() {
+            let (client, peer) = match self.socket.accept_ready() {
                 Ok(next) => next,
                 Err(error) if is_the_clients(&error) => continue,
                 Err(_) => break,
             };
             let file = worker.client_file().ok();
-            self.spawn(&worker, client, peer, file);
+            self.spawn_client(&worker, client, peer, file);
         }
     }
 
@@ -163,7 +163,7 @@ impl Listening {
                 return Poll::Ready(Next::Stopped);
             }
             if self.rests.get() {
-                self.remember(cx);
+                self.remember_waker(cx);
                 return Poll::Pending;
             }
             match self.socket.poll_accept(cx) {
@@ -173,7 +173,7 @@ impl Listening {
                 Poll::Ready(Err(error)) if is_the_clients(&error) => {}
                 Poll::Ready(Err(error)) => return Poll::Ready(Next::Failed(error)),
                 Poll::Pending => {
-                    self.remember(cx);
+                    self.remember_waker(cx);
                     return Poll::Pending;
                 }
             }
@@ -182,7 +182,7 @@ impl Listening {
 
     /// Waits until the rule and the process may have another client. None if that does not
     /// matter any more, since the listener has stopped, and there is no room.
-    async fn room(&self, worker: &Rc<Worker>) -> Option<ClientFile> {
+    async fn wait_for_room(&self, worker: &Rc<Worker>) -> Option<ClientFile> {
         let mut taken = None;
         loop {
             let service = Rc::clone(&self.service.borrow());
@@ -192,7 +192,7 @@ impl Listening {
             let mut closed = None;
             if service.has_room() || self.stopped.get() {
                 // Asked for again after it was said what is waited for.
-                closed = taken.map(|taken| Box::pin(worker.files.closed(taken)));
+                closed = taken.map(|taken| Box::pin(worker.files.wait_for_close(taken)));
                 match worker.client_file() {
                     Ok(file) => return Some(file),
                     Err(_) if self.stopped.get() => return None,
@@ -205,7 +205,7 @@ impl Listening {
                 }
             }
             std::future::poll_fn(|cx| {
-                self.remember(cx);
+                self.remember_waker(cx);
                 let other_service = !Rc::ptr_eq(&service, &self.service.borrow());
                 if self.stopped.get() || other_service {
                     return Poll::Ready(());
@@ -219,7 +219,7 @@ impl Listening {
         }
     }
 
-    fn remember(&self, cx: &Context<'_>) {
+    fn remember_waker(&self, cx: &Context<'_>) {
         let mut waker = self.waker.borrow_mut();
         if !waker
             .as_ref()
@@ -229,18 +229,24 @@ impl Listening {
         }
     }
 
-    fn spawn(&self, worker: &Rc<Worker>, client: Socket, peer: Peer, file: Option<ClientFile>) {
+    fn spawn_client(
+        &self,
+        worker: &Rc<Worker>,
+        client: Socket,
+        peer: Peer,
+        file: Option<ClientFile>,
+    ) {
         let service = self.service.borrow();
         let client = Io::Plain(client);
         let Some(file) = file else {
             service.metrics.refused_exhausted.add(1);
-            return client.reset();
+            return client.reset_on_drop();
         };
         if service.is_terminated() && !worker.closing.get() {
             service.metrics.terminated.add(1);
-            return client.reset();
+            return client.reset_on_drop();
         }
-        let mut session = Session::open(worker, &service, peer, &self.local, file);
+        let mut session = Session::open_session(worker, &service, peer, &self.local, file);
         let rule = service.rule();
         if rule.targets().any(|target| target.send_proxy.is_some())
             && self.local.is_unspecified()
@@ -249,33 +255,33 @@ impl Listening {
             session.local = Rc::new(Local::new(address.into()));
         }
         if rule.rule.accept_proxy.is_some() {
-            tokio::task::spawn_local(proxied::serve(session, client));
+            tokio::task::spawn_local(proxied::serve_proxied(session, client));
         } else {
-            serve(session, client);
+            serve_client(session, client);
         }
     }
 }
 
 /// Serves a client whose next byte is its own.
-pub(crate) fn serve(mut session: Session, client: Io) {
+pub(crate) fn serve_client(mut session: Session, client: Io) {
     let protocol = session.service.rule().rule.protocol;
-    if !session.admit() {
+    if !session.admit_client() {
         return match protocol {
-            Protocol::Ftp => ftp::refuse(client),
-            Protocol::Tcp | Protocol::Http => client.reset(),
+            Protocol::Ftp => ftp::refuse_client(client),
+            Protocol::Tcp | Protocol::Http => client.reset_on_drop(),
         };
     }
     // With FTP it begins when the client asks for it.
     if protocol != Protocol::Ftp
-        && let Some(server) = session.service.tls()
+        && let Some(server) = session.service.tls_server()
     {
-        tokio::task::spawn_local(tls::serve(session, client, server));
+        tokio::task::spawn_local(tls::serve_tls(session, client, server));
         return;
     }
     match protocol {
-        Protocol::Ftp => tokio::task::spawn_local(ftp::serve(session, client)),
-        Protocol::Tcp => tokio::task::spawn_local(tcp::serve(session, client)),
-        Protocol::Http => tokio::task::spawn_local(http::serve(session, client)),
+        Protocol::Ftp => tokio::task::spawn_local(ftp::serve_ftp(session, client)),
+        Protocol::Tcp => tokio::task::spawn_local(tcp::serve_tcp(session, client)),
+        Protocol::Http => tokio::task::spawn_local(http::serve_http(session, client)),
     };
 }
 
@@ -342,7 +348,7 @@ pub(crate) struct Session {
 }
 
 impl Session {
-    fn open(
+    fn open_session(
         worker: &Rc<Worker>,
         service: &Rc<Service>,
         peer: Peer,
@@ -350,14 +356,14 @@ impl Session {
         file: ClientFile,
     ) -> Self {
         service.metrics.connections.add(1);
-        service.shared.enter();
+        service.shared.add_client();
         worker.open.set(worker.open.get() + 1);
         Session {
             worker: Rc::clone(worker),
             service: Rc::clone(service),
             peer,
             local: Rc::clone(local),
-            watch: worker.watchers.watch(service.id),
+            watch: worker.watchers.watch_task(service.id),
             file: Some(file),
             is_apart: false,
             limited: None,
@@ -366,7 +372,7 @@ impl Session {
 
     /// True if the client may have another connection here. The connection counts for the limits of
     /// the client then.
-    fn admit(&mut self) -> bool {
+    fn admit_client(&mut self) -> bool {
         let rule = self.service.rule();
         let is_http = rule.rule.protocol == Protocol::Http;
         // That of groups is looked at when the client has one.
@@ -376,7 +382,7 @@ impl Session {
             return false;
         }
         let counted = match (&rule.quotas, self.peer.ip()) {
-            (Some(quotas), Some(client)) => quotas.connection(client, || self.worker.now()),
+            (Some(quotas), Some(client)) => quotas.take_connection(client, || self.worker.now()),
             _ => Ok(None),
         };
         match counted {
@@ -415,7 +421,7 @@ impl Session {
             service: Rc::clone(&self.service),
             peer: self.peer,
             local: Rc::clone(&self.local),
-            watch: self.worker.watchers.watch(self.service.id),
+            watch: self.worker.watchers.watch_task(self.service.id),
             file: None,
             is_apart: false,
             limited: self.limited.clone(),
@@ -424,7 +430,7 @@ impl Session {
 
     /// Returns a session for a request of the balancer's own, on behalf of a client that the
     /// request does not concern.
-    pub(crate) fn apart(&self) -> Self {
+    pub(crate) fn for_own_request(&self) -> Self {
         let mut session = self.of_stream();
         session.is_apart = true;
         session
@@ -437,13 +443,13 @@ impl Drop for Session {
             return;
         }
         self.service.metrics.connections_closed.add(1);
-        self.service.leave();
+        self.service.remove_client();
         self.worker.open.set(self.worker.open.get() - 1);
     }
 }
 
 fn tell_of_room(worker: &Worker) {
-    let (most, open) = worker.files.clients();
+    let (most, open) = worker.files.client_counts();
     warn_throttled!(
         most,
         open,

@@ -44,12 +44,12 @@ impl Memory {
             held: AtomicUsize::new(0),
             kept: AtomicUsize::new(0),
         };
-        memory.share(shares, workers);
+        memory.set_shares(shares, workers);
         Arc::new(memory)
     }
 
     /// Other shares count from now on.
-    pub(crate) fn share(&self, shares: Shares, workers: usize) {
+    pub(crate) fn set_shares(&self, shares: Shares, workers: usize) {
         self.most.store(shares.buffers, Ordering::Relaxed);
         // What one keeps, another cannot have.
         let kept = shares.buffers / 4 / BUFFER_BYTES / workers.max(1);
@@ -57,7 +57,7 @@ impl Memory {
     }
 
     /// Most buffers that a worker may keep when nobody needs them.
-    pub(crate) fn kept(&self) -> usize {
+    pub(crate) fn most_kept(&self) -> usize {
         self.kept.load(Ordering::Relaxed)
     }
 
@@ -89,7 +89,7 @@ impl Memory {
 
 impl Charge {
     /// The right to `bytes`, which are no fewer.
-    pub(crate) fn grow(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
+    pub(crate) fn grow_to(&mut self, bytes: usize) -> Result<(), OutOfMemory> {
         let more = bytes.saturating_sub(self.bytes);
         if more > 0 && !take(&self.memory.held, &self.memory.most, more) {
             return Err(OutOfMemory);
@@ -99,7 +99,7 @@ impl Charge {
     }
 
     /// Gives back all but `bytes`.
-    pub(crate) fn shrink(&mut self, bytes: usize) {
+    pub(crate) fn shrink_to(&mut self, bytes: usize) {
         let fewer = self.bytes.saturating_sub(bytes);
         self.memory.held.fetch_sub(fewer, Ordering::Relaxed);
         self.bytes -= fewer;
@@ -119,7 +119,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// Returns memory with this number of bytes for large buffers and heads.
-    pub(crate) fn memory(buffers: usize) -> Arc<Memory> {
+    pub(crate) fn new_memory(buffers: usize) -> Arc<Memory> {
         let bound = Bound {
             all: 1 << 30,
             used: 0,
@@ -134,7 +134,7 @@ pub(crate) mod tests {
 
     #[test]
     fn s5_no_more_memory_is_given_than_there_is() {
-        let memory = memory(100_000);
+        let memory = new_memory(100_000);
         let first = memory.take(60_000).unwrap();
         assert_eq!(memory.take(60_000).unwrap_err(), OutOfMemory);
         let second = memory.take(40_000).unwrap();
@@ -143,14 +143,14 @@ pub(crate) mod tests {
         drop(first);
         assert!(memory.take(60_000).is_ok());
         let mut third = memory.take(10_000).unwrap();
-        assert_eq!(third.grow(60_001), Err(OutOfMemory));
-        assert_eq!(third.grow(60_000), Ok(()));
+        assert_eq!(third.grow_to(60_001), Err(OutOfMemory));
+        assert_eq!(third.grow_to(60_000), Ok(()));
         assert_eq!(memory.take(1).unwrap_err(), OutOfMemory);
-        third.shrink(50_000);
-        third.shrink(70_000);
+        third.shrink_to(50_000);
+        third.shrink_to(70_000);
         drop(memory.take(10_000).unwrap());
         assert_eq!(memory.take(10_001).unwrap_err(), OutOfMemory);
-        assert_eq!(third.grow(60_000), Ok(()));
+        assert_eq!(third.grow_to(60_000), Ok(()));
         drop(third);
         drop(second);
         assert!(memory.take(100_000).is_ok());

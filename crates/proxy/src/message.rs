@@ -73,13 +73,13 @@ impl<'a> Request<'a> {
 
     /// Hash of the part of it that `key` names; `None` if it has no such part, or if that is
     /// not the request's.
-    pub fn key(&self, key: &Key) -> Option<u64> {
-        self.part(key).map(hash)
+    pub fn hash_part(&self, key: &Key) -> Option<u64> {
+        self.find_part(key).map(hash)
     }
 
     /// The part of it that `key` names; `None` if it has no such part, or if that is not the
     /// request's.
-    pub(crate) fn part(&self, key: &Key) -> Option<&'a [u8]> {
+    pub(crate) fn find_part(&self, key: &Key) -> Option<&'a [u8]> {
         match key {
             Key::Client => None,
             Key::Path => Some(self.path().as_bytes()),
@@ -91,23 +91,23 @@ impl<'a> Request<'a> {
                 self.authority.map(str::as_bytes)
             }
             Key::Header(name) => self.values(name).next(),
-            Key::Cookie(name) => self.cookie(name.as_bytes()),
+            Key::Cookie(name) => self.find_cookie(name.as_bytes()),
         }
     }
 
     /// Returns the cost of the request that the field of this name says; `None` if the field is
     /// missing, or says no cost.
-    pub fn cost(&self, field: &str) -> Option<Cost> {
+    pub fn parse_cost(&self, field: &str) -> Option<Cost> {
         self.values(field).next().and_then(Cost::parse)
     }
 
     /// Value of the cookie of this name (RFC 6265, section 4.2).
-    pub(crate) fn cookie(&self, name: &[u8]) -> Option<&'a [u8]> {
-        self.cookies(name).next()
+    pub(crate) fn find_cookie(&self, name: &[u8]) -> Option<&'a [u8]> {
+        self.find_cookies(name).next()
     }
 
     /// Values of the cookies of this name, in order.
-    pub(crate) fn cookies(&self, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
+    pub(crate) fn find_cookies(&self, name: &[u8]) -> impl Iterator<Item = &'a [u8]> {
         let pairs = self
             .values("cookie")
             .flat_map(|value| value.split(|&byte| byte == b';'));
@@ -123,12 +123,12 @@ impl<'a> Request<'a> {
         let mut pairs = self
             .values("cookie")
             .flat_map(|value| value.split(|&byte| byte == b';'));
-        pairs.any(|pair| own.has(pair))
+        pairs.any(|pair| own.has_pair(pair))
     }
 
     /// The fields that do not end here, but for those that the pseudo-fields and frames of HTTP/2
     /// stand for.
-    pub(crate) fn kept(&self) -> impl Iterator<Item = &'a Field<'a>> {
+    pub(crate) fn kept_fields(&self) -> impl Iterator<Item = &'a Field<'a>> {
         let fields = self.fields.iter().enumerate();
         let stays = |name: &str| {
             !["host", "content-length", "transfer-encoding", "upgrade"]
@@ -158,7 +158,7 @@ pub struct OwnCookies<'a> {
 
 impl OwnCookies<'_> {
     /// True if a pair of a field `Cookie` is one of the own cookies.
-    fn has(self, pair: &[u8]) -> bool {
+    fn has_pair(self, pair: &[u8]) -> bool {
         self.sessions && is_session(pair) || self.sticky.is_some_and(|names| is_of(pair, names))
     }
 }
@@ -175,7 +175,7 @@ fn is_of(pair: &[u8], names: &HashSet<Box<[u8]>>) -> bool {
 pub(crate) fn put_cookies_but(value: &[u8], own: OwnCookies<'_>, out: &mut Vec<u8>) -> bool {
     let start = out.len();
     let pairs = value.split(|&byte| byte == b';');
-    for (count, pair) in pairs.filter(|pair| !own.has(pair)).enumerate() {
+    for (count, pair) in pairs.filter(|pair| !own.has_pair(pair)).enumerate() {
         if count == 0 {
             out.extend_from_slice(pair.trim_ascii_start());
         } else {
@@ -226,7 +226,7 @@ impl FieldSet {
 
     /// Adds the fields of another set.
     #[inline]
-    pub(crate) fn add(&mut self, other: Self) {
+    pub(crate) fn add_all(&mut self, other: Self) {
         for (word, other) in self.0.iter_mut().zip(other.0) {
             *word |= other;
         }
@@ -351,13 +351,13 @@ pub(crate) mod tests {
             let wanted = part.map(|part| hash(part.as_bytes()));
             let key = key.parse().unwrap();
             with_request(head, |request| {
-                assert_eq!(request.key(&key), wanted, "{key}")
+                assert_eq!(request.hash_part(&key), wanted, "{key}")
             });
         }
         // The same resource, however its target is written.
         let forms = ["GET / HTTP/1.1", "GET http://shop HTTP/1.1"].map(|line| {
             let head = format!("{line}\r\nHost: shop\r\n\r\n");
-            with_request(&head, |request| request.key(&Key::Uri))
+            with_request(&head, |request| request.hash_part(&Key::Uri))
         });
         assert_eq!(forms[0], forms[1]);
     }

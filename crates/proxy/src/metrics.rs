@@ -44,7 +44,7 @@ pub struct Waits {
 
 impl Waits {
     #[inline]
-    pub(crate) fn add(&self, waited: Duration) {
+    pub(crate) fn add_wait(&self, waited: Duration) {
         let limit = TIME_LIMITS.partition_point(|limit| *limit < waited);
         if let Some(count) = self.counts.get(limit) {
             count.add(1);
@@ -61,7 +61,7 @@ pub struct WaitTotals {
 }
 
 impl WaitTotals {
-    fn add(&mut self, waits: &Waits) {
+    fn add_waits(&mut self, waits: &Waits) {
         for (sum, count) in self.counts.iter_mut().zip(&waits.counts) {
             *sum += count.get();
         }
@@ -70,7 +70,7 @@ impl WaitTotals {
 
     /// Returns each limit in seconds, with the number of waits that were longer than the limit
     /// before and no longer than this one; the last limit is infinite.
-    pub fn counts(&self) -> impl Iterator<Item = (f64, u64)> {
+    pub fn counts_by_limit(&self) -> impl Iterator<Item = (f64, u64)> {
         let limits = TIME_LIMITS.iter().map(Duration::as_secs_f64);
         limits.chain([f64::INFINITY]).zip(self.counts)
     }
@@ -100,7 +100,7 @@ impl Calls {
 pub struct CallTotals([u64; CallStatus::NAMES.len()]);
 
 impl CallTotals {
-    fn add(&mut self, calls: &Calls) {
+    fn add_calls(&mut self, calls: &Calls) {
         for (sum, count) in self.0.iter_mut().zip(&calls.0) {
             *sum += count.get();
         }
@@ -112,7 +112,7 @@ impl CallTotals {
     }
 
     /// Names of statuses with how many calls have ended so.
-    pub fn counts(&self) -> impl Iterator<Item = (&'static str, u64)> {
+    pub fn counts_by_status(&self) -> impl Iterator<Item = (&'static str, u64)> {
         CallStatus::NAMES.into_iter().zip(self.0)
     }
 }
@@ -144,8 +144,8 @@ macro_rules! counters {
         impl RuleTotals {
             fn add(&mut self, cell: &RuleMetrics) {
                 $(self.$name += cell.$name.get();)*
-                self.waits.add(&cell.waits);
-                self.calls.add(&cell.calls);
+                self.waits.add_waits(&cell.waits);
+                self.calls.add_calls(&cell.calls);
             }
 
             /// All counters with their names, in a fixed order.
@@ -436,7 +436,7 @@ struct OfRule {
 const KEPT: Duration = Duration::from_secs(300);
 
 /// Forgets the counts of rules that have been gone for [`KEPT`] at `now`, with all their connections.
-fn forget(cells: &mut BTreeMap<Arc<str>, OfRule>, now: Instant) {
+fn forget_old_rules(cells: &mut BTreeMap<Arc<str>, OfRule>, now: Instant) {
     cells.retain(|_, rule| {
         let is_used = rule.cells.iter().any(|cell| Arc::strong_count(cell) > 1);
         if is_used {
@@ -451,13 +451,13 @@ fn forget(cells: &mut BTreeMap<Arc<str>, OfRule>, now: Instant) {
 impl Metrics {
     /// The sums per rule, by the rule's name. Rules that are gone keep their counts for some
     /// minutes after their last connection.
-    pub fn totals(&self) -> BTreeMap<Arc<str>, RuleTotals> {
+    pub fn rule_totals(&self) -> BTreeMap<Arc<str>, RuleTotals> {
         self.totals_at(Instant::now())
     }
 
     fn totals_at(&self, now: Instant) -> BTreeMap<Arc<str>, RuleTotals> {
         let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
-        forget(&mut cells, now);
+        forget_old_rules(&mut cells, now);
         cells
             .iter()
             .map(|(rule, of)| {
@@ -473,7 +473,7 @@ impl Metrics {
 
     /// Returns the traffic of each rule: the requests and connections that came, that ended, and
     /// that failed.
-    pub(crate) fn traffic(&self) -> Vec<RuleTraffic> {
+    pub(crate) fn rule_traffic(&self) -> Vec<RuleTraffic> {
         let cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
         let of_rule = |(rule, OfRule { cells, .. }): (&Arc<str>, &OfRule)| {
             let sum = |counters: &[fn(&RuleMetrics) -> &Counter]| -> u64 {
@@ -510,14 +510,14 @@ impl Metrics {
 
     /// Returns the count of requests that the limit of `rule` called `label` has refused. The count
     /// is made when the limit is seen first.
-    pub(crate) fn limit(&self, rule: &str, label: &str) -> Arc<AtomicU64> {
+    pub(crate) fn refused_counter(&self, rule: &str, label: &str) -> Arc<AtomicU64> {
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(limits.entry((rule.into(), label.into())).or_default())
     }
 
     /// Returns the counts of refused requests of all limits that there are, or were in rules whose
     /// counts are still kept.
-    pub(crate) fn limits(&self) -> BTreeMap<NamedLimit, u64> {
+    pub(crate) fn refused_counts(&self) -> BTreeMap<NamedLimit, u64> {
         let cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
         let mut limits = self.limits.lock().unwrap_or_else(PoisonError::into_inner);
         limits.retain(|(rule, _), count| cells.contains_key(rule) || Arc::strong_count(count) > 1);
@@ -528,14 +528,14 @@ impl Metrics {
     }
 
     /// The cells of `rule`, one per worker; made when the rule is seen first.
-    pub(crate) fn cells(
+    pub(crate) fn rule_cells(
         &self,
         rule: &str,
         protocol: Protocol,
         workers: usize,
     ) -> (Arc<str>, Cells) {
         let mut cells = self.cells.lock().unwrap_or_else(PoisonError::into_inner);
-        forget(&mut cells, Instant::now());
+        forget_old_rules(&mut cells, Instant::now());
         if let Some(of) = cells.get_mut(rule) {
             of.protocol = protocol;
         }
@@ -561,12 +561,15 @@ mod tests {
     #[test]
     fn waits_are_counted_up_to_their_limits() {
         let metrics = Metrics::default();
-        let (_, cells) = metrics.cells("web", Protocol::Http, 2);
+        let (_, cells) = metrics.rule_cells("web", Protocol::Http, 2);
         for (cell, waited) in [(0, 0), (1, 250), (0, 251), (1, 30_000_001)] {
-            cells[cell].waits.add(Duration::from_micros(waited));
+            cells[cell].waits.add_wait(Duration::from_micros(waited));
         }
-        let waits = metrics.totals()["web"].waits;
-        let counts: Vec<_> = waits.counts().filter(|(_, count)| *count > 0).collect();
+        let waits = metrics.rule_totals()["web"].waits;
+        let counts: Vec<_> = waits
+            .counts_by_limit()
+            .filter(|(_, count)| *count > 0)
+            .collect();
         assert_eq!(counts, [(0.000_25, 2), (0.000_5, 1), (f64::INFINITY, 1)]);
         assert!((waits.sum() - 30.000_502).abs() < 1e-9, "{}", waits.sum());
     }
@@ -574,13 +577,13 @@ mod tests {
     #[test]
     fn f9_counts_of_a_rule_end_some_minutes_after_its_last_connection() {
         let (metrics, start) = (Metrics::default(), Instant::now());
-        let (_, cells) = metrics.cells("preview", Protocol::Http, 2);
-        let limit = metrics.limit("preview", "burst");
+        let (_, cells) = metrics.rule_cells("preview", Protocol::Http, 2);
+        let limit = metrics.refused_counter("preview", "burst");
         cells[0].requests.add(3);
         let known = |seconds: u64| {
             let at = start + Duration::from_secs(seconds);
             let rules = metrics.totals_at(at).contains_key("preview");
-            (rules, !metrics.limits().is_empty())
+            (rules, !metrics.refused_counts().is_empty())
         };
         assert_eq!(known(0), (true, true));
         assert_eq!(known(3600), (true, true), "a connection is left");
@@ -589,7 +592,7 @@ mod tests {
         assert_eq!(known(3601), (true, true));
         assert_eq!(known(3601 + 299), (true, true));
         // Whoever comes back in time goes on.
-        let (_, again) = metrics.cells("preview", Protocol::Http, 2);
+        let (_, again) = metrics.rule_cells("preview", Protocol::Http, 2);
         assert_eq!(known(3601 + 301), (true, true));
         assert_eq!(again[0].requests.get(), 3);
         drop(again);
@@ -600,12 +603,12 @@ mod tests {
     #[test]
     fn totals_add_up_the_workers_and_survive_a_rule_that_comes_back() {
         let metrics = Metrics::default();
-        let (_, cells) = metrics.cells("web", Protocol::Http, 2);
+        let (_, cells) = metrics.rule_cells("web", Protocol::Http, 2);
         cells[0].requests.add(3);
         cells[1].requests.add(4);
-        let (_, again) = metrics.cells("web", Protocol::Http, 2);
+        let (_, again) = metrics.rule_cells("web", Protocol::Http, 2);
         again[1].requests.add(1);
-        let totals = metrics.totals();
+        let totals = metrics.rule_totals();
         assert_eq!(totals["web"].requests, 8);
         let listed: u64 = totals["web"]
             .iter()

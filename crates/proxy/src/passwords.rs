@@ -114,12 +114,12 @@ struct Waiting {
 }
 
 impl Waiting {
-    fn jobs(&self) -> MutexGuard<'_, FairQueue<Job>> {
+    fn lock_jobs(&self) -> MutexGuard<'_, FairQueue<Job>> {
         self.jobs.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     fn next(&self) -> Job {
-        let mut jobs = self.jobs();
+        let mut jobs = self.lock_jobs();
         loop {
             if let Some(job) = jobs.pop() {
                 return job;
@@ -135,7 +135,7 @@ impl Waiting {
 /// # Errors
 ///
 /// There is no room, or no thread.
-pub(crate) fn compare(
+pub(crate) fn compare_password(
     client: IpAddr,
     users: &Arc<Users>,
     user: &str,
@@ -158,7 +158,7 @@ pub(crate) fn compare(
     };
     let queue = queue.as_ref().ok_or(Busy)?;
     // Whoever has asked for a job that has to go sees that there will be no answer.
-    drop(queue.jobs().push(network_of(client), job));
+    drop(queue.lock_jobs().push(network_of(client), job));
     queue.arrived.notify_one();
     Ok(answered)
 }
@@ -172,17 +172,19 @@ fn start() -> std::io::Result<Arc<Waiting>> {
         let waiting = Arc::clone(&waiting);
         std::thread::Builder::new()
             .name("passwords".into())
-            .spawn(move || work(&waiting))?;
+            .spawn(move || run_jobs(&waiting))?;
     }
     Ok(waiting)
 }
 
-fn work(waiting: &Waiting) {
+fn run_jobs(waiting: &Waiting) {
     loop {
         let job = waiting.next();
         // Whoever has asked may have gone.
         if !job.answer.is_closed() {
-            let _ = job.answer.send(job.users.are(&job.user, &job.password));
+            let _ = job
+                .answer
+                .send(job.users.check_password(&job.user, &job.password));
         }
     }
 }
@@ -209,7 +211,7 @@ impl Proofs {
     }
 
     /// Returns the proof that `user` of `users` has this password.
-    pub(crate) fn of(&self, users: &Users, user: &str, password: &str) -> Proof {
+    pub(crate) fn new_proof(&self, users: &Users, user: &str, password: &str) -> Proof {
         let key = self.key.get_or_init(|| {
             let mut secret = [0; 32];
             let filled = aws_lc_rs::rand::fill(&mut secret);
@@ -226,12 +228,12 @@ impl Proofs {
         proof
     }
 
-    pub(crate) fn has(&self, proof: &Proof) -> bool {
+    pub(crate) fn has_proof(&self, proof: &Proof) -> bool {
         self.known.contains(proof)
     }
 
     /// Remembers a proof; the oldest is forgotten if there are too many.
-    pub(crate) fn add(&mut self, proof: Proof) {
+    pub(crate) fn add_proof(&mut self, proof: Proof) {
         if !self.known.insert(proof) {
             return;
         }
@@ -282,22 +284,22 @@ mod tests {
     #[test]
     fn proofs_are_of_one_user_and_password_and_the_oldest_are_forgotten() {
         let (mut proofs, users) = (Proofs::new(), Users::default());
-        let anna = proofs.of(&users, "anna", "secret");
+        let anna = proofs.new_proof(&users, "anna", "secret");
         for (user, password) in [("anna", "Secret"), ("ann", "asecret"), ("annas", "ecret")] {
-            assert_ne!(proofs.of(&users, user, password), anna);
+            assert_ne!(proofs.new_proof(&users, user, password), anna);
         }
-        assert_ne!(Proofs::new().of(&users, "anna", "secret"), anna);
-        assert!(!proofs.has(&anna));
+        assert_ne!(Proofs::new().new_proof(&users, "anna", "secret"), anna);
+        assert!(!proofs.has_proof(&anna));
         for _ in 0..2 {
-            proofs.add(anna);
-            assert!(proofs.has(&anna));
+            proofs.add_proof(anna);
+            assert!(proofs.has_proof(&anna));
         }
         assert_eq!(proofs.order.len(), 1);
         for number in 0..MAX_PROOFS {
-            let proof = proofs.of(&users, "bert", &number.to_string());
-            proofs.add(proof);
+            let proof = proofs.new_proof(&users, "bert", &number.to_string());
+            proofs.add_proof(proof);
         }
-        assert!(!proofs.has(&anna));
+        assert!(!proofs.has_proof(&anna));
         assert_eq!(
             (proofs.known.len(), proofs.order.len()),
             (MAX_PROOFS, MAX_PROOFS)

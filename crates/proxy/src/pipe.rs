@@ -60,7 +60,7 @@ impl Pipe {
     }
 
     /// Bytes in the pipe.
-    pub(crate) fn held(&self) -> usize {
+    pub(crate) fn held_bytes(&self) -> usize {
         self.0.held
     }
 
@@ -151,7 +151,10 @@ impl PipePool {
         if spare.is_some() || now < self.pause.get() {
             return spare;
         }
-        let fresh = self.files.pipe().map(|files| Pipe::new(files, PIPE_BYTES));
+        let fresh = self
+            .files
+            .take_pipe()
+            .map(|files| Pipe::new(files, PIPE_BYTES));
         let fresh = fresh.and_then(Result::ok);
         let fresh = fresh.filter(|pipe| pipe.0.size >= LEAST_BYTES);
         if fresh.is_none() {
@@ -167,15 +170,15 @@ impl PipePool {
 
     /// Takes a pipe back. A pipe that still holds bytes is closed, and so is a pipe that was made
     /// small under pressure: the pressure will be over.
-    pub(crate) fn give(&self, pipe: Pipe) {
+    pub(crate) fn give_back(&self, pipe: Pipe) {
         if pipe.0.held == 0 && pipe.0.size >= PIPE_BYTES {
-            self.spare.give(pipe, KEPT);
+            self.spare.give_back(pipe, KEPT);
         }
     }
 
     /// Closes the pipes that nobody has needed since the last call.
-    pub(crate) fn release(&self) {
-        self.spare.release();
+    pub(crate) fn release_unused(&self) {
+        self.spare.release_unused();
     }
 }
 
@@ -201,13 +204,13 @@ mod tests {
     fn s17_pipes_that_were_made_small_are_not_kept() {
         let files = files();
         let pool = PipePool::new(Arc::clone(&files));
-        let small = || Pipe::new(files.pipe().unwrap(), LEAST_BYTES).unwrap();
+        let small = || Pipe::new(files.take_pipe().unwrap(), LEAST_BYTES).unwrap();
         assert!(small().0.size < PIPE_BYTES);
-        pool.give(small());
+        pool.give_back(small());
         assert!(pool.spare.len() == 0);
         let mut large = small();
         large.0.size = PIPE_BYTES;
-        pool.give(large);
+        pool.give_back(large);
         assert_eq!(pool.take(at(0)).unwrap().0.size, PIPE_BYTES);
     }
 

@@ -117,7 +117,7 @@ impl Proxy {
     /// The soft limit on open files is raised to the hard one: every client takes a
     /// file or two.
     pub fn start(clock: Clock, workers: usize) -> Result<Self, StartError> {
-        files::raise();
+        files::raise_limit();
         let workers = workers.max(1);
         let files = Files::new(Shares::of_process());
         // What the process may have is found out when these threads run: nobody is served
@@ -156,7 +156,7 @@ impl Proxy {
                     tls: Default::default(),
                     quotas: BTreeMap::new(),
                 }),
-                ticket_keys: Arc::new(Keys::rotating()),
+                ticket_keys: Arc::new(Keys::new_rotating()),
             }),
         })
     }
@@ -168,36 +168,36 @@ impl Proxy {
 
     /// Most clients that rules may have at a time, over all rules and workers: what the
     /// limits on open files and memory allow. And how many there are.
-    pub fn clients(&self) -> (usize, usize) {
-        self.inner.files.clients()
+    pub fn client_counts(&self) -> (usize, usize) {
+        self.inner.files.client_counts()
     }
 
     /// Returns the fill of the tables in which clients of rules are remembered, by the rules'
     /// names.
-    pub(crate) fn quotas(&self) -> Vec<(Arc<str>, Vec<Fill>)> {
-        let quotas = self.state().quotas.clone();
+    pub(crate) fn quota_fills(&self) -> Vec<(Arc<str>, Vec<Fill>)> {
+        let quotas = self.lock_state().quotas.clone();
         let now = self.inner.clock.now();
-        let fill = |(rule, quotas): (_, Arc<Quotas>)| (rule, quotas.fill(now).collect());
+        let fill = |(rule, quotas): (_, Arc<Quotas>)| (rule, quotas.table_fills(now).collect());
         quotas.into_iter().map(fill).collect()
     }
 
     /// Returns the shares of open files and memory; `None` before the first configuration.
     pub fn shares(&self) -> Option<(Shares, memory::Shares)> {
-        self.state().shares
+        self.lock_state().shares
     }
 
     /// Sets the log that gets access records from now on; with `None`, no log gets them.
     pub fn set_access_log(&self, log: Option<&AccessLog>) {
-        for worker in &self.state().workers {
+        for worker in &self.lock_state().workers {
             let _ = worker
                 .commands
-                .send(Command::Log(log.map(AccessLog::another)));
+                .send(Command::Log(log.map(AccessLog::clone_for_worker)));
         }
     }
 
     /// Sets the tracer that gets traces of requests from now on; with `None`, no tracer gets them.
     pub fn set_tracer(&self, tracer: Option<&Tracer>) {
-        for worker in &self.state().workers {
+        for worker in &self.lock_state().workers {
             let _ = worker.commands.send(Command::Trace(tracer.cloned()));
         }
     }
@@ -205,7 +205,7 @@ impl Proxy {
     /// Comes to an end only if a worker does that nobody told to: with its number. It has
     /// taken its connections with it, and what the others know may be wrong, so that the
     /// process had better end, too, and be started again.
-    pub async fn failed(&self) -> usize {
+    pub async fn wait_for_failure(&self) -> usize {
         let mut failed = self.inner.failed.subscribe();
         loop {
             if let Some(worker) = *failed.borrow_and_update() {
@@ -221,7 +221,7 @@ impl Proxy {
     /// listens: another one where the configuration asks for port 0.
     pub fn local_address(&self, rule: &str, address: SocketAddr) -> Option<SocketAddr> {
         let key = ListenKey::new(address.into(), rule);
-        self.state().listeners.get(&key)?.address.socket()
+        self.lock_state().listeners.get(&key)?.address.socket()
     }
 
     /// Stops accepting clients and closes HTTP connections that are idle for a second, or, if
@@ -229,7 +229,7 @@ impl Proxy {
     /// in progress may go on for `grace`, then it is cut. May be called again with less grace.
     pub fn drain(&self, grace: Duration) {
         let at = self.inner.clock.now().after(grace);
-        let mut state = self.state();
+        let mut state = self.lock_state();
         state.listeners.clear();
         self.tell_workers(&state, || Command::Drain(at));
     }
@@ -241,8 +241,8 @@ impl Proxy {
     }
 
     /// Stops accepting, or goes on with that.
-    fn accept(&self, accepts: bool) {
-        let state = self.state();
+    fn set_accepting(&self, accepts: bool) {
+        let state = self.lock_state();
         for held in state.listeners.values() {
             held.file.iter().for_each(|file| file.hand_over(!accepts));
         }
@@ -250,8 +250,8 @@ impl Proxy {
     }
 
     /// Waits until a drain is over. Blocks the calling thread.
-    pub fn join(&self) {
-        let mut state = self.state();
+    pub fn join_workers(&self) {
+        let mut state = self.lock_state();
         let workers = state.workers.iter_mut();
         let threads: Vec<_> = workers.filter_map(|worker| worker.thread.take()).collect();
         // Not held while waiting: a second drain, with less grace, must get through.
@@ -263,18 +263,23 @@ impl Proxy {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, PlaneState> {
-        self.inner.state()
+    fn lock_state(&self) -> MutexGuard<'_, PlaneState> {
+        self.inner.lock_state()
     }
 }
 
 impl Inner {
-    fn state(&self) -> MutexGuard<'_, PlaneState> {
+    fn lock_state(&self) -> MutexGuard<'_, PlaneState> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn commit(&self, next: &Snapshot, mut sockets: HashMap<ListenKey, Opened>, servers: Servers) {
-        let mut state = self.state();
+    fn commit_snapshot(
+        &self,
+        next: &Snapshot,
+        mut sockets: HashMap<ListenKey, Opened>,
+        servers: Servers,
+    ) {
+        let mut state = self.lock_state();
         let mut plans: Vec<Plan> = (0..self.workers)
             .map(|_| Plan {
                 services: Vec::with_capacity(next.rules.len()),
@@ -286,7 +291,8 @@ impl Inner {
         for snapshot in &next.rules {
             let rule = &snapshot.rule;
             let (name, cells): (_, Vec<Arc<RuleMetrics>>) =
-                self.metrics.cells(&rule.name, rule.protocol, self.workers);
+                self.metrics
+                    .rule_cells(&rule.name, rule.protocol, self.workers);
             let common = state.shared.remove(rule.name.as_str()).unwrap_or_default();
             let mut listens: Vec<Vec<(ListenKey, Vec<StdListener>)>> =
                 (0..self.workers).map(|_| Vec::new()).collect();
@@ -337,7 +343,7 @@ impl Inner {
             shared.insert(rule.name.as_str().into(), common);
         }
         let shares = Shares::new(
-            files::most(),
+            files::file_limit(),
             Users {
                 workers: self.workers,
                 listeners: listeners.len(),
@@ -353,8 +359,8 @@ impl Inner {
         let memory = memory::Shares::new(memory::Bound::of_process(), users);
         if state.shares != Some((shares, memory)) {
             tell_of_shares(&shares, &memory);
-            self.files.share(shares.within(&memory));
-            self.memory.share(memory, self.workers);
+            self.files.set_shares(shares.within_memory(&memory));
+            self.memory.set_shares(memory, self.workers);
             state.shares = Some((shares, memory));
         }
         state.listeners = listeners;
@@ -369,7 +375,7 @@ impl Inner {
 }
 
 /// Reads what rules with TLS need.
-fn servers<'a>(
+fn load_servers<'a>(
     rules: impl IntoIterator<Item = &'a Rule>,
     keys: &Arc<Keys>,
 ) -> Result<Servers, PrepareErrors> {
@@ -391,9 +397,9 @@ fn servers<'a>(
 
 /// Returns the errors that would keep rules from being served and that do not depend on who
 /// listens: files that cannot be used.
-pub fn check(config: &Config) -> PrepareErrors {
-    let keys = Arc::new(Keys::rotating());
-    let mut errors = servers(&config.rules, &keys).err().unwrap_or_default();
+pub fn check_files(config: &Config) -> PrepareErrors {
+    let keys = Arc::new(Keys::new_rotating());
+    let mut errors = load_servers(&config.rules, &keys).err().unwrap_or_default();
     let members = member_tls::load(&config.groups, &Clients::new());
     errors.extend(members.err().into_iter().flat_map(PrepareError::files));
     let cookies = sticky::load(&config.groups, &Cookies::new());
@@ -411,15 +417,15 @@ pub fn check(config: &Config) -> PrepareErrors {
 fn no_sources<'a>(groups: impl Iterator<Item = (&'a str, Source)>) -> Option<PrepareError> {
     let mut groups = groups.filter(|(_, source)| *source == Source::Client);
     let (group, _) = groups.next()?;
-    let error = transparent::check().err()?;
+    let error = transparent::check_allowed().err()?;
     let group = group.to_owned();
     Some(PrepareError::other(RuleError::Source { group, error }))
 }
 
 /// Says how many clients there may be, and why not more.
 fn tell_of_shares(files: &Shares, memory: &memory::Shares) {
-    let clients = files.clients().min(memory.clients);
-    if memory.clients < files.clients() {
+    let clients = files.client_limit().min(memory.clients);
+    if memory.clients < files.client_limit() {
         tracing::info!(
             clients,
             memory = memory.bound.all,
@@ -443,14 +449,18 @@ impl Service for Proxy {}
 
 impl Subsystem for Proxy {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
-        let state = self.state();
+        let state = self.lock_state();
         let mut sockets = HashMap::new();
         let mut seen = HashSet::new();
         let mut errors = Vec::new();
         if !state.started {
             // Before anything is bound here. Later on an address may still be held by a
             // listener of this process that is about to close.
-            errors = next.rules.iter().flat_map(|rule| taken(rule)).collect();
+            errors = next
+                .rules
+                .iter()
+                .flat_map(|rule| taken_addresses(rule))
+                .collect();
             if !errors.is_empty() {
                 return Err(errors);
             }
@@ -473,7 +483,7 @@ impl Subsystem for Proxy {
                         address: key.address,
                     }));
                 } else if !state.listeners.contains_key(&key) {
-                    match open(&key, self.inner.workers, snapshot.rule.socket_mode()) {
+                    match open_listeners(&key, self.inner.workers, snapshot.rule.socket_mode()) {
                         Ok(bound) => {
                             sockets.insert(key, bound);
                         }
@@ -484,7 +494,7 @@ impl Subsystem for Proxy {
         }
         let rules = next.rules.iter().map(|rule| &rule.rule);
         let servers = match next.reload {
-            true => servers(rules, &self.inner.ticket_keys),
+            true => load_servers(rules, &self.inner.ticket_keys),
             false => Ok(state.tls.clone()),
         };
         let servers = match servers {
@@ -496,19 +506,19 @@ impl Subsystem for Proxy {
         };
         let (inner, next) = (Arc::clone(&self.inner), Arc::clone(next));
         Ok(Box::new(move || {
-            inner.commit(&next, sockets, servers);
+            inner.commit_snapshot(&next, sockets, servers);
         }))
     }
 
     fn listening(&self) -> Vec<SocketAddr> {
-        let state = self.state();
+        let state = self.lock_state();
         let held = state.listeners.values();
         held.filter_map(|held| held.address.socket()).collect()
     }
 
     fn sockets(&self) -> io::Result<Vec<Handed>> {
         let (sender, sockets) = std::sync::mpsc::channel();
-        let state = self.state();
+        let state = self.lock_state();
         let is_ours = |held: &Held| held.file.as_ref().is_some_and(SocketFile::is_ours);
         let held = state.listeners.iter();
         let ours: HashMap<_, _> = held
@@ -549,11 +559,11 @@ impl Subsystem for Proxy {
     }
 
     fn rest(&self) {
-        self.accept(false);
+        self.set_accepting(false);
     }
 
     fn resume(&self) {
-        self.accept(true);
+        self.set_accepting(true);
     }
 
     fn exclusive(&self, config: &Config) -> Vec<Exclusive> {
@@ -566,7 +576,7 @@ impl Subsystem for Proxy {
     fn announce(&self, current: &Snapshot) -> Vec<String> {
         let rules = current.rules.iter().map(|rule| &rule.rule);
         let all = rules.flat_map(|rule| rule.listen.iter().map(move |address| (rule, address)));
-        let state = self.state();
+        let state = self.lock_state();
         let real = |(rule, address): (&Rule, &Address)| {
             let held = state
                 .listeners
@@ -577,19 +587,19 @@ impl Subsystem for Proxy {
     }
 
     fn status(&self, status: &mut Status) {
-        self.fill(status);
+        self.fill_status(status);
     }
 
     fn metrics(&self, out: &mut Exposition) {
-        self.families(out);
+        self.write_families(out);
     }
 
     fn traffic(&self) -> Vec<RuleTraffic> {
-        self.metrics().traffic()
+        self.metrics().rule_traffic()
     }
 
     fn certificates(&self) -> Vec<(String, Details)> {
-        let state = self.state();
+        let state = self.lock_state();
         let rules: BTreeMap<_, _> = state.tls.iter().collect();
         let mut all = Vec::new();
         for (rule, server) in rules {
@@ -612,7 +622,10 @@ enum RuleError {
          start it again; or start it as root"
     )]
     Source { group: String, error: io::Error },
-    #[error("rule {rule:?}: cannot listen on {address}: {}", listen::why(error))]
+    #[error(
+        "rule {rule:?}: cannot listen on {address}: {}",
+        listen::explain_error(error)
+    )]
     Listen {
         rule: String,
         address: Address,
@@ -644,25 +657,25 @@ fn cannot_listen(snapshot: &RuleSnapshot, key: &ListenKey, error: io::Error) -> 
 }
 
 /// Listeners for all workers: a socket for each, or one for all at a path.
-fn open(key: &ListenKey, workers: usize, mode: Option<u32>) -> io::Result<Opened> {
+fn open_listeners(key: &ListenKey, workers: usize, mode: Option<u32>) -> io::Result<Opened> {
     match &key.address {
         Address::Ip(address) => {
-            let whose = whose(key);
+            let whose = listener_owner(key);
             let options = Options {
                 whose: &whose,
                 ..SHARED
             };
-            Ok((listen::bind(*address, workers, options)?, None))
+            Ok((listen::bind_sockets(*address, workers, options)?, None))
         }
         Address::Unix(path) => {
-            let (sockets, file) = unix::bind(path, workers, mode)?;
+            let (sockets, file) = unix::bind_path(path, workers, mode)?;
             Ok((sockets, Some(file)))
         }
     }
 }
 
 /// Returns a name for the rule that wants the listener, where the system chooses its port.
-fn whose(key: &ListenKey) -> String {
+fn listener_owner(key: &ListenKey) -> String {
     let rule = key.rule.as_deref().unwrap_or_default();
     format!("rule {rule}")
 }
@@ -671,9 +684,9 @@ fn whose(key: &ListenKey) -> String {
 /// socket whether this process would remove the file.
 fn name_of(key: &ListenKey, is_ours: bool) -> Name {
     match &key.address {
-        Address::Ip(address) => inherited::tcp(*address, &whose(key)).into(),
+        Address::Ip(address) => inherited::tcp_name(*address, &listener_owner(key)).into(),
         Address::Unix(path) => Name {
-            text: inherited::unix(path),
+            text: inherited::unix_name(path),
             is_kept: !is_ours && !path.starts_with('@'),
         },
     }
@@ -683,7 +696,7 @@ fn name_of(key: &ListenKey, is_ours: bool) -> Name {
 const TICKETS: &str = "tickets";
 
 /// Complaints about addresses on which somebody listens already.
-fn taken(snapshot: &RuleSnapshot) -> impl Iterator<Item = PrepareError> + '_ {
+fn taken_addresses(snapshot: &RuleSnapshot) -> impl Iterator<Item = PrepareError> + '_ {
     keys(snapshot).filter_map(move |key| {
         let error = match &key.address {
             Address::Ip(address) => listen::check_free(*address),

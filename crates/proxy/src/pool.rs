@@ -36,7 +36,7 @@ impl Upstream {
     }
 
     /// Returns the same connection after a handshake.
-    pub(crate) fn secured(io: Io, file: Option<ConnectionFile>, tls: u64) -> Self {
+    pub(crate) fn after_handshake(io: Io, file: Option<ConnectionFile>, tls: u64) -> Self {
         Upstream {
             io,
             file,
@@ -66,7 +66,7 @@ impl Upstream {
     }
 
     /// The number of what has done its handshake; 0 is nobody.
-    pub(crate) fn tls(&self) -> u64 {
+    pub(crate) fn tls_id(&self) -> u64 {
         self.tls
     }
 
@@ -122,7 +122,13 @@ impl UpstreamPool {
 
     /// Keeps a connection on which nothing is outstanding. `most` is the limit per
     /// member; above it the connection is closed.
-    pub(crate) fn give(&self, member: MemberId, stream: Upstream, most: usize, expires: Instant) {
+    pub(crate) fn give_back(
+        &self,
+        member: MemberId,
+        stream: Upstream,
+        most: usize,
+        expires: Instant,
+    ) {
         let mut idle = self.idle.borrow_mut();
         let connections = idle.entry(member).or_default();
         if connections.len() < most && stream.file.is_some() && !stream.is_private {
@@ -132,7 +138,7 @@ impl UpstreamPool {
 
     /// Closes the connection that would be closed first anyway, so that another one can be
     /// opened; answers whether there was one.
-    pub(crate) fn evict(&self) -> bool {
+    pub(crate) fn evict_oldest(&self) -> bool {
         let mut idle = self.idle.borrow_mut();
         // Those that were given back first are in front.
         let first = |connections: &Vec<Idle>| connections.first().map(|idle| idle.expires);
@@ -150,7 +156,7 @@ impl UpstreamPool {
     }
 
     /// Closes what has been idle for too long or was closed by the member.
-    pub(crate) fn sweep(&self, now: Instant) {
+    pub(crate) fn close_expired(&self, now: Instant) {
         self.idle.borrow_mut().retain(|_, connections| {
             connections.retain_mut(|idle| now < idle.expires && idle.stream.is_quiet());
             !connections.is_empty()
@@ -178,26 +184,26 @@ mod tests {
             .await
             .unwrap();
         let files = Files::new(Shares::of_process());
-        let ours = Upstream::new(Io::from(ours), files.connection().unwrap());
+        let ours = Upstream::new(Io::from(ours), files.take_connection().unwrap());
         (ours, listener.accept().unwrap().0)
     }
 
     #[tokio::test]
     async fn s5_what_is_idle_for_longest_makes_way_first() {
         let pool = UpstreamPool::default();
-        assert!(!pool.evict());
+        assert!(!pool.evict_oldest());
         let ((a, _a), (b, _b), (c, _c)) = (pair().await, pair().await, pair().await);
         let last = c.local_addr().unwrap();
-        pool.give(MemberId(1), b, 8, at(20));
-        pool.give(MemberId(1), c, 8, at(30));
-        pool.give(MemberId(2), a, 8, at(10));
-        assert!(pool.evict() && pool.take(MemberId(2), 0).is_none());
-        assert!(pool.evict());
+        pool.give_back(MemberId(1), b, 8, at(20));
+        pool.give_back(MemberId(1), c, 8, at(30));
+        pool.give_back(MemberId(2), a, 8, at(10));
+        assert!(pool.evict_oldest() && pool.take(MemberId(2), 0).is_none());
+        assert!(pool.evict_oldest());
         assert_eq!(
             pool.take(MemberId(1), 0).unwrap().local_addr().unwrap(),
             last
         );
-        assert!(!pool.evict());
+        assert!(!pool.evict_oldest());
     }
 
     #[tokio::test]
@@ -207,7 +213,7 @@ mod tests {
         let ((a, _a), (b, _b), (c, _c)) = (pair().await, pair().await, pair().await);
         let second = b.local_addr().unwrap();
         for stream in [a, b, c] {
-            pool.give(member, stream, 2, at(100));
+            pool.give_back(member, stream, 2, at(100));
         }
         assert!(pool.take(MemberId(8), 0).is_none());
         assert_eq!(pool.take(member, 0).unwrap().local_addr().unwrap(), second);
@@ -224,13 +230,13 @@ mod tests {
         let (mut stream, mut peer) = pair().await;
         // The runtime knows that there is nothing to read, as after an answer.
         assert!(stream.is_quiet());
-        pool.give(member, stream, 8, at(100));
+        pool.give_back(member, stream, 8, at(100));
         peer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
             .unwrap();
         assert!(pool.take(member, 0).is_none());
         let (mut stream, closed) = pair().await;
         assert!(stream.is_quiet());
-        pool.give(member, stream, 8, at(100));
+        pool.give_back(member, stream, 8, at(100));
         drop(closed);
         assert!(pool.take(member, 0).is_none());
     }
@@ -245,10 +251,10 @@ mod tests {
             .write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
             .unwrap();
         // The runtime has seen both events once it says so itself.
-        a.watched().unwrap().readable().await.unwrap();
-        b.watched().unwrap().readable().await.unwrap();
-        pool.give(member, a, 8, at(100));
-        pool.give(member, b, 8, at(100));
+        a.watch_socket().unwrap().readable().await.unwrap();
+        b.watch_socket().unwrap().readable().await.unwrap();
+        pool.give_back(member, a, 8, at(100));
+        pool.give_back(member, b, 8, at(100));
         assert!(pool.take(member, 0).is_none());
     }
 
@@ -259,7 +265,7 @@ mod tests {
         for (secured, wanted, lent) in [(0, 0, true), (0, 1, false), (1, 0, false), (1, 2, false)] {
             let (mut stream, _peer) = pair().await;
             stream.tls = secured;
-            pool.give(member, stream, 8, at(100));
+            pool.give_back(member, stream, 8, at(100));
             assert_eq!(pool.take(member, wanted).is_some(), lent);
             assert!(pool.take(member, secured).is_none(), "it is closed");
         }
@@ -269,10 +275,10 @@ mod tests {
     async fn idle_connections_expire() {
         let pool = UpstreamPool::default();
         let (a, _peer) = pair().await;
-        pool.give(MemberId(1), a, 8, at(50));
-        pool.sweep(at(49));
+        pool.give_back(MemberId(1), a, 8, at(50));
+        pool.close_expired(at(49));
         assert_eq!(pool.idle.borrow().len(), 1);
-        pool.sweep(at(50));
+        pool.close_expired(at(50));
         assert!(pool.idle.borrow().is_empty());
     }
 }

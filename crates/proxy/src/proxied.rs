@@ -16,7 +16,7 @@ use crate::listen::{self, Local, Session};
 use crate::watch::Stop;
 
 /// Reads the header, and serves the client that it names.
-pub(crate) async fn serve(mut session: Session, mut client: Io) {
+pub(crate) async fn serve_proxied(mut session: Session, mut client: Io) {
     let timeout = {
         let rule = session.service.rule();
         let accepted = rule.rule.accept_proxy.as_ref();
@@ -28,13 +28,13 @@ pub(crate) async fn serve(mut session: Session, mut client: Io) {
         }
         rule.rule.timeouts.accept_proxy
     };
-    session.watch.arm(timeout);
+    session.watch.arm_deadline(timeout);
     let mut reader = Reader::default();
     let read = session
         .watch
-        .until(|cx| poll_header(cx, &mut client, &mut reader))
+        .poll_until_stop(|cx| poll_header(cx, &mut client, &mut reader))
         .await;
-    session.watch.disarm();
+    session.watch.disarm_deadline();
     match read {
         Ok(Ok(addresses)) => {
             if let Some(Addresses {
@@ -48,7 +48,7 @@ pub(crate) async fn serve(mut session: Session, mut client: Io) {
                     extensions: reader.extensions().into(),
                 });
             }
-            listen::serve(session, client);
+            listen::serve_client(session, client);
         }
         Ok(Err(error)) => {
             session.service.metrics.refused_proxy_header.add(1);
@@ -58,13 +58,13 @@ pub(crate) async fn serve(mut session: Session, mut client: Io) {
         Err(Stop::Expired) => session.service.metrics.refused_proxy_header.add(1),
         Err(Stop::Cut) => {
             session.count_end(End::Terminated);
-            client.reset();
+            client.reset_on_drop();
         }
     }
 }
 
 /// Tells a member whose client this is, in a connection that was just opened.
-pub(crate) fn tell(session: &Session, member: &Io, version: SendProxy) -> io::Result<()> {
+pub(crate) fn send_header(session: &Session, member: &Io, version: SendProxy) -> io::Result<()> {
     let client = match (session.peer, session.local.address.socket()) {
         (Peer(Some(source)), Some(destination)) => Some(Addresses {
             source,
@@ -95,7 +95,7 @@ fn poll_header(
     client: &mut Io,
     reader: &mut Reader,
 ) -> Poll<io::Result<Option<Addresses>>> {
-    let client = client.watched().ok_or(io::ErrorKind::NotConnected)?;
+    let client = client.watch_socket().ok_or(io::ErrorKind::NotConnected)?;
     let mut space = [0; 512];
     loop {
         let mut space = ReadBuf::new(&mut space);

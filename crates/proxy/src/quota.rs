@@ -62,7 +62,7 @@ enum Owner {
 }
 
 impl Owner {
-    fn of(route: &Route) -> Self {
+    fn of_route(route: &Route) -> Self {
         match &route.name {
             Some(name) => Owner::Named(name.clone()),
             None => Owner::Nameless(route.conditions.clone()),
@@ -154,7 +154,7 @@ impl Quotas {
     /// Takes a request for the route at this place from what its client has: one from each limit, or, if one
     /// of them is used up, none from any. Then it is the limit that has one again last.
     #[inline]
-    pub(crate) fn request(
+    pub(crate) fn take_request(
         &self,
         client: Option<IpAddr>,
         request: &Request<'_>,
@@ -164,24 +164,24 @@ impl Quotas {
         if self.requests.is_empty() {
             return None;
         }
-        let [of_rule, of_route] = self.of(route);
+        let [of_rule, of_route] = self.request_limits(route);
         let all = of_rule.iter().chain(of_route).enumerate();
         if let ([only], []) = (of_rule, of_route) {
             // One decides at once.
-            let key = self.key(only, client, request)?;
+            let key = self.limit_key(only, client, request)?;
             let taken = only.table.take(key, now, &only.rate);
             return taken.err().map(|wait| Over::new(wait, 0));
         }
         let mut keys = [None; MOST];
         for (key, (_, limit)) in keys.iter_mut().zip(all.clone()) {
-            *key = self.key(limit, client, request);
+            *key = self.limit_key(limit, client, request);
         }
         let counted = || {
             let with_keys = all.clone().zip(keys);
             with_keys.filter_map(|((place, limit), key)| Some((place, limit, key?)))
         };
         let over = counted().filter_map(|(place, limit, key)| {
-            let checked = limit.table.check(key, now, &limit.rate);
+            let checked = limit.table.check_key(key, now, &limit.rate);
             Some((checked.err()?, place))
         });
         if let Some((wait, place)) = over.max() {
@@ -201,7 +201,7 @@ impl Quotas {
 
     /// The limits of requests for the route at this place: those of the rule, and its own.
     #[inline]
-    fn of(&self, route: usize) -> [&[Requests]; 2] {
+    fn request_limits(&self, route: usize) -> [&[Requests]; 2] {
         let of_route = self.routes.get(route).cloned();
         let of_route = of_route.and_then(|range| self.requests.get(range));
         let of_rule = self.requests.get(..self.of_rule);
@@ -209,21 +209,26 @@ impl Quotas {
     }
 
     /// The limit that a request for the route at this place is above.
-    fn at(&self, route: usize, over: Over) -> Option<&Requests> {
-        let [of_rule, of_route] = self.of(route);
-        of_rule.iter().chain(of_route).nth(over.place())
+    fn exceeded_limit(&self, route: usize, over: Over) -> Option<&Requests> {
+        let [of_rule, of_route] = self.request_limits(route);
+        of_rule.iter().chain(of_route).nth(over.limit_place())
     }
 
     /// Returns the key under which a limit counts a request: a hash; `None` if the request does not
     /// count there.
     #[inline]
-    fn key(&self, of: &Requests, client: Option<IpAddr>, request: &Request<'_>) -> Option<u64> {
+    fn limit_key(
+        &self,
+        of: &Requests,
+        client: Option<IpAddr>,
+        request: &Request<'_>,
+    ) -> Option<u64> {
         let limit = &of.limit;
         let mut client = client;
         let key = match &limit.key {
             LimitKey::Part(Key::Client) => None,
             LimitKey::Part(key) => request
-                .part(key)
+                .find_part(key)
                 .map(|part| self.hasher.hash_one((1, part))),
             LimitKey::ForwardedFor => {
                 client = forwarded_for(request).or(client);
@@ -234,17 +239,17 @@ impl Quotas {
         if client.is_some_and(|client| is_in(limit.except.as_ref(), client)) {
             return None;
         }
-        key.or_else(|| Some(self.hash(client?, limit.ipv4_prefix, limit.ipv6_prefix)))
+        key.or_else(|| Some(self.hash_client(client?, limit.ipv4_prefix, limit.ipv6_prefix)))
     }
 
     /// Returns the name of the limit that a request for the route at this place is above.
-    pub(crate) fn label(&self, route: usize, over: Over) -> Option<&Arc<str>> {
-        self.at(route, over).map(|limit| &limit.label)
+    pub(crate) fn limit_label(&self, route: usize, over: Over) -> Option<&Arc<str>> {
+        self.exceeded_limit(route, over).map(|limit| &limit.label)
     }
 
     /// Counts a request that is refused, and gives the status of the answer to it.
-    pub(crate) fn refuse(&self, route: usize, over: Over, metrics: &RuleMetrics) -> u16 {
-        let limit = self.at(route, over);
+    pub(crate) fn count_refusal(&self, route: usize, over: Over, metrics: &RuleMetrics) -> u16 {
+        let limit = self.exceeded_limit(route, over);
         match limit.and_then(|limit| limit.refused.as_ref()) {
             Some(refused) => {
                 refused.fetch_add(1, Ordering::Relaxed);
@@ -259,7 +264,7 @@ impl Quotas {
     /// # Errors
     ///
     /// What limit is reached.
-    pub(crate) fn connection(
+    pub(crate) fn take_connection(
         &self,
         client: IpAddr,
         now: impl FnOnce() -> Instant,
@@ -269,7 +274,7 @@ impl Quotas {
         if is_free || is_in(limits.except.as_ref(), client) {
             return Ok(None);
         }
-        let key = self.hash(client, limits.ipv4_prefix, limits.ipv6_prefix);
+        let key = self.hash_client(client, limits.ipv4_prefix, limits.ipv6_prefix);
         let counted = match &self.connections {
             None => None,
             Some((most, table)) => match table.enter(key, *most) {
@@ -289,7 +294,7 @@ impl Quotas {
     }
 
     /// Equal for addresses that have these bits in common.
-    fn hash(&self, client: IpAddr, ipv4_prefix: u16, ipv6_prefix: u16) -> u64 {
+    fn hash_client(&self, client: IpAddr, ipv4_prefix: u16, ipv6_prefix: u16) -> u64 {
         let (family, network) = match client.to_canonical() {
             IpAddr::V4(ip) => {
                 let beyond = 32_u32.saturating_sub(ipv4_prefix.into());
@@ -305,7 +310,7 @@ impl Quotas {
     }
 
     /// Returns the fill of each table.
-    pub(crate) fn fill(&self, now: Instant) -> impl Iterator<Item = Fill> {
+    pub(crate) fn table_fills(&self, now: Instant) -> impl Iterator<Item = Fill> {
         let requests = self.requests.iter().map(move |of| Fill {
             limit: Limit::Requests,
             label: Arc::clone(&of.label),
@@ -314,7 +319,7 @@ impl Quotas {
                 .refused
                 .as_ref()
                 .map(|refused| refused.load(Ordering::Relaxed)),
-            clients: of.table.used(now),
+            clients: of.table.count_used(now),
             lifted: of.table.evictions(),
         });
         let arrivals = self.arrivals.iter().map(move |(_, table)| Fill {
@@ -322,7 +327,7 @@ impl Quotas {
             label: Limit::NewConnections.name().into(),
             requests: None,
             refused: None,
-            clients: table.used(now),
+            clients: table.count_used(now),
             lifted: table.evictions(),
         });
         let connections = self.connections.iter().map(|(_, table)| Fill {
@@ -330,7 +335,7 @@ impl Quotas {
             label: Limit::Connections.name().into(),
             requests: None,
             refused: None,
-            clients: table.used(),
+            clients: table.count_used(),
             lifted: table.overflows(),
         });
         requests.chain(arrivals).chain(connections)
@@ -345,11 +350,11 @@ impl Over {
     }
 
     /// Returns the number of seconds after which there is a request again.
-    pub(crate) fn seconds(self) -> u32 {
+    pub(crate) fn retry_seconds(self) -> u32 {
         self.0.get() >> PLACE_BITS
     }
 
-    fn place(self) -> usize {
+    fn limit_place(self) -> usize {
         (self.0.get() & ((1 << PLACE_BITS) - 1)) as usize
     }
 }
@@ -405,7 +410,7 @@ fn requests_of(rule: &Rule, metrics: &Metrics, old: Option<&Arc<Quotas>>) -> OfR
         );
         let is_counted_by_workers = label == Limit::Requests.name();
         all.push(Requests {
-            refused: (!is_counted_by_workers).then(|| metrics.limit(&rule.name, &label)),
+            refused: (!is_counted_by_workers).then(|| metrics.refused_counter(&rule.name, &label)),
             label: label.into(),
             route,
             rate: Rate::new(limit.requests.count, limit.requests.per, limit.burst()),
@@ -434,7 +439,7 @@ fn requests_of(rule: &Rule, metrics: &Metrics, old: Option<&Arc<Quotas>>) -> OfR
         let begin = end;
         for (place, limit) in route.request_limits.iter().enumerate() {
             let label = limit.label(place, Some(&route.label));
-            end = add(label, Some(Owner::of(route)), limit);
+            end = add(label, Some(Owner::of_route(route)), limit);
         }
         ranges.push(begin..end);
     }
@@ -499,7 +504,7 @@ mod tests {
         let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{head}\r\n");
         let taken = (0..10).filter(|_| {
             with_request(&head, |request| {
-                quotas.request(Some(client), request, usize::MAX, NOW)
+                quotas.take_request(Some(client), request, usize::MAX, NOW)
             })
             .is_none()
         });
@@ -567,10 +572,10 @@ mod tests {
         let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{head}\r\n");
         let one = |_| {
             let over = with_request(&head, |request| {
-                quotas.request(Some(client), request, route, NOW)
+                quotas.take_request(Some(client), request, route, NOW)
             });
             over.map_or(String::new(), |over| {
-                quotas.label(route, over).unwrap().to_string()
+                quotas.limit_label(route, over).unwrap().to_string()
             })
         };
         (0..10).map(one).collect()
@@ -607,7 +612,7 @@ mod tests {
         // What the route has refused counts in no other.
         let rest = met(&quotas, "192.0.2.3", "X-Key: d\r\n", usize::MAX);
         assert_eq!((count(&rest, ""), count(&rest, "sum")), (4, 6));
-        let fills: Vec<_> = quotas.fill(NOW).collect();
+        let fills: Vec<_> = quotas.table_fills(NOW).collect();
         let labels: Vec<_> = fills.iter().map(|fill| &*fill.label).collect();
         assert_eq!(labels, ["requests", "1", "sum", "b/1", "b/2"]);
         let clients: Vec<_> = fills.iter().map(|fill| fill.clients).collect();
@@ -623,14 +628,15 @@ mod tests {
             for _ in 0..7 {
                 let head = "GET / HTTP/1.1\r\nHost: a\r\nX-Key: a\r\n\r\n";
                 let client = Some("192.0.2.1".parse().unwrap());
-                let over =
-                    with_request(head, |request| quotas.request(client, request, route, NOW));
+                let over = with_request(head, |request| {
+                    quotas.take_request(client, request, route, NOW)
+                });
                 if let Some(over) = over {
-                    assert_eq!(quotas.refuse(route, over, &workers), 429);
+                    assert_eq!(quotas.count_refusal(route, over, &workers), 429);
                 }
             }
         }
-        let counted: Vec<_> = metrics.limits().into_iter().collect();
+        let counted: Vec<_> = metrics.refused_counts().into_iter().collect();
         let of = |limit: &str, refused| (("web".into(), limit.into()), refused);
         // Those for the second route were above that of the key already.
         assert_eq!(
@@ -667,7 +673,7 @@ mod tests {
         };
         let client = Some("192.0.2.1".parse().unwrap());
         let key = with_request("GET / HTTP/1.1\r\nHost: a\r\n\r\n", |request| {
-            quotas.key(first, client, request).unwrap()
+            quotas.limit_key(first, client, request).unwrap()
         });
         let left = (0..100).filter(|_| first.table.take(key, NOW, &first.rate).is_ok());
         assert_eq!(left.count(), 40);
@@ -703,7 +709,7 @@ mod tests {
     #[test]
     fn connections_are_counted_while_they_are_open() {
         let quotas = quotas("connections = 2\nnew_connections = \"3/m\"");
-        let enter = |client: &str| quotas.connection(client.parse().unwrap(), || NOW);
+        let enter = |client: &str| quotas.take_connection(client.parse().unwrap(), || NOW);
         let held = [enter("192.0.2.1").unwrap(), enter("192.0.2.1").unwrap()];
         assert_eq!(enter("192.0.2.1").unwrap_err(), Limit::Connections);
         assert!(enter("192.0.2.2").is_ok());
@@ -713,9 +719,9 @@ mod tests {
             drop(enter("192.0.2.1"));
         }
         assert_eq!(enter("192.0.2.1").unwrap_err(), Limit::NewConnections);
-        assert!(quotas.fill(NOW).all(|fill| fill.lifted == 0));
+        assert!(quotas.table_fills(NOW).all(|fill| fill.lifted == 0));
         let open = quotas
-            .fill(NOW)
+            .table_fills(NOW)
             .find(|fill| fill.limit == Limit::Connections);
         assert_eq!(open.unwrap().clients, 0);
     }
@@ -724,7 +730,7 @@ mod tests {
     fn what_was_used_stays_used_where_the_limit_stays() {
         let first = quotas("requests = \"3/m\"\nconnections = 1");
         assert_eq!(passed(&first, "192.0.2.1", ""), 3);
-        let held = first.connection("192.0.2.1".parse().unwrap(), || NOW);
+        let held = first.take_connection("192.0.2.1".parse().unwrap(), || NOW);
         let again =
             |text: &str| Quotas::next(&rule(text), &Metrics::default(), Some(&first)).unwrap();
         let same = again("requests = \"3/m\"\nconnections = 1");
@@ -733,7 +739,7 @@ mod tests {
         assert_eq!(passed(&next, "192.0.2.1", ""), 0);
         let more = again("requests = \"4/m\"\nconnections = 2");
         assert_eq!(passed(&more, "192.0.2.1", ""), 4);
-        let enter = || more.connection("192.0.2.1".parse().unwrap(), || NOW);
+        let enter = || more.take_connection("192.0.2.1".parse().unwrap(), || NOW);
         let second = enter();
         assert!(second.is_ok());
         assert_eq!(enter().unwrap_err(), Limit::Connections);
@@ -755,7 +761,7 @@ mod tests {
             (Duration::MAX, 3, u32::MAX >> PLACE_BITS),
         ] {
             let over = Over::new(wait, place);
-            assert_eq!((over.seconds(), over.place()), (seconds, place));
+            assert_eq!((over.retry_seconds(), over.limit_place()), (seconds, place));
         }
     }
 }

@@ -7,7 +7,7 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 const MAX_BYTES: usize = 128;
 
 /// The name that a client gives its request, if it is one: 1 to 128 letters, digits and a few signs.
-pub(crate) fn given(value: &[u8]) -> Option<&str> {
+pub(crate) fn parse_id(value: &[u8]) -> Option<&str> {
     let is_safe = |&byte: &u8| byte.is_ascii_alphanumeric() || b"-_.:/+=@~".contains(&byte);
     let fits = (1..=MAX_BYTES).contains(&value.len()) && value.iter().all(is_safe);
     std::str::from_utf8(value).ok().filter(|_| fits)
@@ -42,13 +42,13 @@ mod tests {
     fn only_safe_names_are_taken() {
         let long = "x".repeat(MAX_BYTES);
         for good in ["a", "0198-af:b/c+d=@e~f_g.h", &long] {
-            assert_eq!(given(good.as_bytes()), Some(good));
+            assert_eq!(parse_id(good.as_bytes()), Some(good));
         }
         let longer = "x".repeat(MAX_BYTES + 1);
         for bad in [
             "", "a b", "a\"", "a\\", "a\u{7f}", "ä", "a;b", "a,b", &longer,
         ] {
-            assert_eq!(given(bad.as_bytes()), None, "{bad}");
+            assert_eq!(parse_id(bad.as_bytes()), None, "{bad}");
         }
     }
 
@@ -61,7 +61,7 @@ mod tests {
         let parts: Vec<usize> = first.split('-').map(str::len).collect();
         assert_eq!(parts, [8, 4, 4, 4, 12]);
         assert!(matches!(first.as_bytes()[19], b'8'..=b'b'), "{first}");
-        assert_eq!(given(first.as_bytes()), Some(&*first));
+        assert_eq!(parse_id(first.as_bytes()), Some(&*first));
         assert_ne!(new(at(0x0198_1234_5678), &mut rng), first);
         assert!(new(at(0x0198_1234_5679), &mut rng) > first);
         new(UNIX_EPOCH - Duration::from_secs(1), &mut rng);

@@ -42,7 +42,7 @@ pub(crate) struct RuleShared {
 }
 
 impl RuleShared {
-    pub(crate) fn enter(&self) {
+    pub(crate) fn add_client(&self) {
         self.open.fetch_add(1, Ordering::Relaxed);
     }
 }
@@ -141,11 +141,11 @@ impl Service {
 
     /// Returns the TLS server for handshakes with the service's clients; `None` if they are not to
     /// speak TLS.
-    pub(crate) fn tls(&self) -> Option<Arc<Server>> {
+    pub(crate) fn tls_server(&self) -> Option<Arc<Server>> {
         self.tls.borrow().clone()
     }
 
-    pub(crate) fn update(&self, rule: LocalRule, tls: Option<Arc<Server>>) {
+    pub(crate) fn set_rule(&self, rule: LocalRule, tls: Option<Arc<Server>>) {
         self.tls.replace(tls);
         self.current.replace(Rc::new(rule));
         // The new limit may be higher.
@@ -165,7 +165,7 @@ impl Service {
     }
 
     /// A client connection has ended.
-    pub(crate) fn leave(&self) {
+    pub(crate) fn remove_client(&self) {
         let most = self.current.borrow().rule.max_connections;
         if self.shared.open.fetch_sub(1, Ordering::AcqRel) >= most {
             self.shared.room.notify_waiters();
@@ -193,14 +193,14 @@ pub(crate) struct Bindings(Vec<(Arc<GroupHandle>, Binding)>);
 
 impl Bindings {
     /// The client's tie to a member of `group`.
-    pub(crate) fn of(&mut self, group: &Arc<GroupHandle>) -> Option<&mut Binding> {
+    pub(crate) fn find_binding(&mut self, group: &Arc<GroupHandle>) -> Option<&mut Binding> {
         let mut all = self.0.iter_mut();
         let found = all.find(|(of, _)| Arc::ptr_eq(of, group));
         found.map(|(_, binding)| binding)
     }
 
     /// True if the client is bound in `group`.
-    pub(crate) fn has(&self, group: &Arc<GroupHandle>) -> bool {
+    pub(crate) fn has_binding(&self, group: &Arc<GroupHandle>) -> bool {
         self.0.iter().any(|(of, _)| Arc::ptr_eq(of, group))
     }
 
@@ -237,7 +237,7 @@ impl Session {
     /// of this client's earlier requests, as the groups' granularities have them. A client that resets its connection meanwhile waits no longer,
     /// nor does one of HTTP that closes its side: `close()` sends no more than that. A client of TCP may have sent
     /// all that it has to say, and still want an answer.
-    pub(crate) async fn bind(
+    pub(crate) async fn bind_request(
         &self,
         target: &Target,
         bindings: &RefCell<Bindings>,
@@ -289,13 +289,13 @@ impl Session {
         let waiting = group.wait_for(
             class,
             || self.worker.now(),
-            |at| self.worker.timers.until(at),
+            |at| self.worker.timers.nap_until(at),
             |ahead| again(request.ahead.map(|_| ahead)),
         );
         tokio::pin!(waiting);
         let ends_with_fin = self.service.rule().rule.protocol == Protocol::Http;
         self.watch.arm_and_look(timeouts.queue);
-        let waited = self.watch.until(|cx| {
+        let waited = self.watch.poll_until_stop(|cx| {
             let is_due = self.watch.take_look();
             let is_gone = match client {
                 Io::Stream(stream) => stream.is_reset(cx),
@@ -324,7 +324,7 @@ impl Session {
             Err(Stop::Expired) => Err(Refusal::QueueTimeout),
             Err(Stop::Cut) => Err(Refusal::Cut),
         };
-        self.watch.disarm();
+        self.watch.disarm_deadline();
         let mut bound = match bound {
             // Those in it may wait for other members than this one can use, or better ones.
             Err(refusal @ (Refusal::QueueFull | Refusal::QueueTimeout)) => {
@@ -361,7 +361,7 @@ impl Session {
         advised: Option<Advised<'_>>,
     ) -> Result<Bound, PickError> {
         let mut bindings = bindings.borrow_mut();
-        let mut binding = bindings.of(handle);
+        let mut binding = bindings.find_binding(handle);
         let (now, tried, cost) = (request.now, request.tried, request.cost);
         let group = handle.current.load();
         let rng = &mut *self.worker.rng.borrow_mut();
@@ -372,7 +372,7 @@ impl Session {
         let kept = match &mut binding {
             _ if pinned.is_some() => pinned,
             Some(binding) if !tried.contains(&binding.member()) => {
-                match binding.check(&group, now) {
+                match binding.check_request(&group, now) {
                     Verdict::Keep(index) => {
                         Some(group.bind_for(index, cost, now).ok_or(PickError::AllFull)?)
                     }
@@ -414,22 +414,25 @@ impl Session {
                     None => group.pick(request, rng)?,
                     Some((chooser, advice)) => {
                         let ticket = group.pick_advised(request, advice, rng)?;
-                        chooser.count(advice, group.members()[ticket.index()].id);
+                        chooser.count(advice, group.members()[ticket.member_index()].id);
                         ticket
                     }
                 };
                 if group.settings().granularity != Granularity::PerRequest {
-                    bindings.set(handle, Binding::new(&group, ticket.index(), now, rng));
+                    bindings.set(
+                        handle,
+                        Binding::new(&group, ticket.member_index(), now, rng),
+                    );
                 }
                 if let Some((from, why)) = ended
-                    && group.members()[ticket.index()].id != from
+                    && group.members()[ticket.member_index()].id != from
                 {
                     self.service.metrics.count_move(why);
                 }
                 ticket
             }
         };
-        let member: &Member = &group.members()[ticket.index()];
+        let member: &Member = &group.members()[ticket.member_index()];
         let logs = self.worker.records.get();
         Ok(Bound {
             member: member.id,

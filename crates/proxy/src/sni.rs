@@ -24,28 +24,28 @@ pub(crate) struct Route<'a> {
 
 /// Finds the group for a client. `name` is set to what it asks for as soon as that is known. A
 /// client that is refused has been told, and counted.
-pub(crate) async fn route<'a>(
+pub(crate) async fn find_route<'a>(
     session: &Session,
     rule: &'a RuleSnapshot,
     client: &mut Io,
     name: &mut Option<ServerName>,
 ) -> Result<Route<'a>, End> {
     let mut read = None;
-    session.watch.arm(rule.rule.timeouts.sni);
-    let hello = hello(session, client, &mut read, name).await;
-    session.watch.disarm();
+    session.watch.arm_deadline(rule.rule.timeouts.sni);
+    let hello = read_hello(session, client, &mut read, name).await;
+    session.watch.disarm_deadline();
     let target = hello.and_then(|()| {
         let named = name
             .as_ref()
             .and_then(|name| rule.names.find(name.as_str()));
-        let named = named.map(|place| rule.target(place));
+        let named = named.map(|place| rule.target_at(place));
         let own = (!rule.rule.group.is_empty()).then_some(&rule.own);
         named.or(own).ok_or(Refused::For(Cause::UnknownName))
     });
     let (buffers, metrics) = (&session.worker.buffers, &session.service.metrics);
     let refused = match target {
         Ok(target) => {
-            let read = read.map(|read| buffers.shrink(read));
+            let read = read.map(|read| buffers.shrink_buffer(read));
             return Ok(Route { target, read });
         }
         Err(refused) => refused,
@@ -71,18 +71,18 @@ pub(crate) async fn route<'a>(
         }
         Refused::By(Stop::Cut) => {
             metrics.terminated.add(1);
-            client.reset();
+            client.reset_on_drop();
             End::Terminated
         }
         Refused::Exhausted => {
-            Shortage::Memory.met("read a client's first message");
+            Shortage::Memory.report_failure("read a client's first message");
             metrics.refused_exhausted.add(1);
-            client.reset();
+            client.reset_on_drop();
             End::Exhausted
         }
     };
     if let Some(read) = read {
-        buffers.give(read);
+        buffers.give_back(read);
     }
     Err(end)
 }
@@ -104,7 +104,7 @@ impl From<Problem> for Refused {
 }
 
 /// Reads the first message, and perhaps more.
-async fn hello(
+async fn read_hello(
     session: &Session,
     client: &mut Io,
     read: &mut Option<Buffer>,
@@ -114,7 +114,7 @@ async fn hello(
     let mut scanner = Scanner::default();
     loop {
         if let Some(read) = read {
-            if let Some(hello) = scanner.scan(read.bytes())? {
+            if let Some(hello) = scanner.scan_hello(read.bytes())? {
                 *name = hello.name;
                 return Ok(());
             }
@@ -127,12 +127,12 @@ async fn hello(
             }
         }
         // No buffer is held while nothing comes, and a small one while nothing more comes.
-        let filled = session.watch.until(|cx| {
+        let filled = session.watch.poll_until_stop(|cx| {
             let mut buffer = read.take().unwrap_or_else(|| worker.buffers.take());
             let filled = buffer.poll_fill(cx, client);
             match (buffer.is_empty(), &filled) {
-                (true, _) => worker.buffers.give(buffer),
-                (false, Poll::Pending) => *read = Some(worker.buffers.shrink(buffer)),
+                (true, _) => worker.buffers.give_back(buffer),
+                (false, Poll::Pending) => *read = Some(worker.buffers.shrink_buffer(buffer)),
                 (false, Poll::Ready(_)) => *read = Some(buffer),
             }
             filled

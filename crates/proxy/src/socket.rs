@@ -42,24 +42,24 @@ impl Listener {
     pub(crate) fn poll_accept(&self, cx: &mut Context<'_>) -> Poll<io::Result<(Socket, Peer)>> {
         loop {
             let mut readiness = ready!(self.socket.poll_read_ready(cx))?;
-            if let Ok(accepted) = readiness.try_io(|_| self.accept()) {
+            if let Ok(accepted) = readiness.try_io(|_| self.accept_ready()) {
                 return Poll::Ready(accepted);
             }
         }
     }
 
     /// The socket under a handle of its own.
-    pub(crate) fn handle(&self) -> io::Result<OwnedFd> {
+    pub(crate) fn clone_handle(&self) -> io::Result<OwnedFd> {
         Ok(self.socket.get_ref().try_clone()?.into())
     }
 
     /// Accepts a connection that is there now, whether or not the runtime knows of it yet.
-    pub(crate) fn accept(&self) -> io::Result<(Socket, Peer)> {
-        accept(self.socket.get_ref(), self.is_unix)
+    pub(crate) fn accept_ready(&self) -> io::Result<(Socket, Peer)> {
+        accept_socket(self.socket.get_ref(), self.is_unix)
     }
 }
 
-fn accept(socket: &StdListener, is_unix: bool) -> io::Result<(Socket, Peer)> {
+fn accept_socket(socket: &StdListener, is_unix: bool) -> io::Result<(Socket, Peer)> {
     let flags = SocketFlags::NONBLOCK | SocketFlags::CLOEXEC;
     if is_unix {
         let client = accept_with(socket, flags)?;
@@ -88,7 +88,7 @@ pub(crate) enum Socket {
 impl Socket {
     /// The connection, watched.
     pub(crate) fn into_watched(mut self) -> io::Result<TcpStream> {
-        self.watch()?;
+        self.watch_stream()?;
         match self {
             Socket::Watched(socket) => Ok(socket),
             _ => Err(io::ErrorKind::NotConnected.into()),
@@ -96,7 +96,7 @@ impl Socket {
     }
 
     /// Has the runtime watch it from now on, if it does not yet.
-    pub(crate) fn watch(&mut self) -> io::Result<&mut TcpStream> {
+    pub(crate) fn watch_stream(&mut self) -> io::Result<&mut TcpStream> {
         if let Socket::Fresh(_) | Socket::Read(_) = self
             && let Socket::Fresh(socket) | Socket::Read(socket) =
                 std::mem::replace(self, Socket::Closed)
@@ -111,7 +111,7 @@ impl Socket {
 
     /// The connection, if it is watched already.
     #[inline]
-    pub(crate) fn watched(&self) -> Option<&TcpStream> {
+    pub(crate) fn watched_stream(&self) -> Option<&TcpStream> {
         match self {
             Socket::Watched(socket) => Some(socket),
             _ => None,
@@ -159,7 +159,7 @@ impl Transport for Socket {
     }
 
     fn watched(&mut self) -> Option<&TcpStream> {
-        self.watch().ok().map(|socket| &*socket)
+        self.watch_stream().ok().map(|socket| &*socket)
     }
 }
 
@@ -186,7 +186,7 @@ impl AsyncRead for Socket {
                 }
             }
         }
-        Pin::new(this.watch()?).poll_read(cx, space)
+        Pin::new(this.watch_stream()?).poll_read(cx, space)
     }
 }
 
@@ -201,7 +201,7 @@ impl AsyncWrite for Socket {
         // Not `write(2)`, with which a client that is gone would be a signal.
         match this.write(|socket| socket.send(bytes)) {
             Some(written) => Poll::Ready(written),
-            None => Pin::new(this.watch()?).poll_write(cx, bytes),
+            None => Pin::new(this.watch_stream()?).poll_write(cx, bytes),
         }
     }
 
@@ -214,7 +214,7 @@ impl AsyncWrite for Socket {
         let this = self.get_mut();
         match this.write(|socket| socket.send_vectored(parts)) {
             Some(written) => Poll::Ready(written),
-            None => Pin::new(this.watch()?).poll_write_vectored(cx, parts),
+            None => Pin::new(this.watch_stream()?).poll_write_vectored(cx, parts),
         }
     }
 
@@ -255,13 +255,13 @@ mod tests {
         on_worker(async |_| {
             let (listener, mut client) = pair();
             client.write_all(b"ping").unwrap();
-            let (mut accepted, peer) = listener.accept().unwrap();
+            let (mut accepted, peer) = listener.accept_ready().unwrap();
             assert_eq!(peer, Peer(client.local_addr().ok()));
             let mut read = [0; 8];
             assert_eq!(accepted.read(&mut read).await.unwrap(), 4);
             accepted.write_all(b"pong").await.unwrap();
             accepted.shutdown().await.unwrap();
-            assert!(accepted.watched().is_none());
+            assert!(accepted.watched_stream().is_none());
             let mut got = Vec::new();
             client.read_to_end(&mut got).unwrap();
             assert_eq!(got, b"pong");
@@ -286,7 +286,7 @@ mod tests {
             accepted.write_all(b"one").await.unwrap();
             accepted.read_exact(&mut read).await.unwrap();
             assert_eq!(&read, b"two");
-            assert!(accepted.watched().is_some());
+            assert!(accepted.watched_stream().is_some());
             let mut client = sending.join().unwrap();
             // More than its buffers hold: the rest is written when there is room.
             let receiving = std::thread::spawn(move || {
@@ -305,7 +305,7 @@ mod tests {
         on_worker(async |_| {
             let (listener, mut client) = pair();
             client.write_all(b"x").unwrap();
-            let (mut accepted, _) = listener.accept().unwrap();
+            let (mut accepted, _) = listener.accept_ready().unwrap();
             accepted.read_exact(&mut [0]).await.unwrap();
             let receiving = std::thread::spawn(move || {
                 let mut got = Vec::new();
@@ -313,7 +313,7 @@ mod tests {
                 got.len()
             });
             accepted.write_all(&vec![7; 20 << 20]).await.unwrap();
-            assert!(accepted.watched().is_some());
+            assert!(accepted.watched_stream().is_some());
             drop(accepted);
             assert_eq!(receiving.join().unwrap(), 20 << 20);
         });

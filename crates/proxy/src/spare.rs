@@ -32,7 +32,7 @@ impl<T> Spare<T> {
 
     /// Keeps one, unless there are as many as `most` already.
     #[inline]
-    pub(crate) fn give(&self, one: T, most: usize) {
+    pub(crate) fn give_back(&self, one: T, most: usize) {
         let mut kept = self.kept.borrow_mut();
         if kept.len() < most {
             kept.push(one);
@@ -41,7 +41,7 @@ impl<T> Spare<T> {
 
     /// Drops the things that nobody has needed since the last call, so that a moment with many at a
     /// time does not count for ever.
-    pub(crate) fn release(&self) {
+    pub(crate) fn release_unused(&self) {
         let mut kept = self.kept.borrow_mut();
         let unneeded = self.fewest.get().min(kept.len());
         kept.drain(..unneeded);
@@ -69,12 +69,12 @@ mod tests {
     fn those_that_nobody_needs_are_dropped_and_the_others_stay() {
         let spare = Spare::default();
         for number in 0..10 {
-            spare.give(number, 10);
+            spare.give_back(number, 10);
         }
-        spare.give(10, 10);
+        spare.give_back(10, 10);
         assert_eq!(spare.len(), 10, "no more than there may be");
         // They have just come: nobody had the time to need them.
-        spare.release();
+        spare.release_unused();
         assert_eq!(spare.len(), 10);
         // Three at a time are needed, however often.
         for _ in 0..5 {
@@ -82,22 +82,24 @@ mod tests {
                 .take(3)
                 .collect();
             assert_eq!(lent, [9, 8, 7]);
-            lent.into_iter().rev().for_each(|one| spare.give(one, 10));
+            lent.into_iter()
+                .rev()
+                .for_each(|one| spare.give_back(one, 10));
         }
-        spare.release();
+        spare.release_unused();
         assert_eq!(spare.len(), 3);
         for _ in 0..5 {
             let one = spare.take().unwrap();
-            spare.give(one, 10);
+            spare.give_back(one, 10);
         }
-        spare.release();
+        spare.release_unused();
         assert_eq!(spare.take(), Some(9), "the one that was used last");
         assert_eq!(spare.take(), None);
         // Out all the time: none of those that come back was there all the time.
-        spare.give(1, 10);
-        spare.release();
+        spare.give_back(1, 10);
+        spare.release_unused();
         assert_eq!(spare.len(), 1);
-        spare.release();
+        spare.release_unused();
         assert_eq!(spare.len(), 0);
     }
 
@@ -105,12 +107,12 @@ mod tests {
     fn a_moment_with_many_at_a_time_is_forgotten() {
         let spare: Spare<Vec<u8>> = Spare::default();
         for _ in 0..64 {
-            spare.give(Vec::new(), 64);
+            spare.give_back(Vec::new(), 64);
         }
         for _ in 0..3 {
             let one = spare.take().unwrap();
-            spare.give(one, 64);
-            spare.release();
+            spare.give_back(one, 64);
+            spare.release_unused();
         }
         assert_eq!(spare.len(), 1);
         assert!(spare.clear());

@@ -35,14 +35,14 @@ use crate::watch::Stop;
 use crate::worker::Worker;
 
 /// Serves one client.
-pub(crate) async fn serve(session: Session, mut client: Io) {
+pub(crate) async fn serve_tcp(session: Session, mut client: Io) {
     let at = SystemTime::now();
     let started = session.worker.now();
     let rule = session.service.rule();
     if let Some(left) =
-        Age::new(&session.worker).left(&rule.rule.limits, session.watch.coarse_now())
+        Age::new(&session.worker).time_left(&rule.rule.limits, session.watch.coarse_now())
     {
-        session.watch.limit(left);
+        session.watch.set_total_limit(left);
     }
     let mut traffic = Traffic::default();
     let (mut tries, mut retries) = (None, 0);
@@ -50,7 +50,9 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
     let mut server_name = None;
     let target = match rule.names.is_empty() {
         true => Ok(&rule.own),
-        false => named(&session, &rule, &mut client, &mut traffic, &mut server_name).await,
+        false => {
+            find_named_target(&session, &rule, &mut client, &mut traffic, &mut server_name).await
+        }
     };
     let end = match target {
         // It was told, and counted.
@@ -62,13 +64,13 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
             let connected = connect_member(&session, &rule, target, &mut client, counts);
             let end = match Box::pin(connected).await {
                 Err(end) => {
-                    traffic.up.release(&session.worker);
-                    client.reset();
+                    traffic.up.release_buffers(&session.worker);
+                    client.reset_on_drop();
                     end
                 }
                 Ok((mut bound, mut upstream)) => {
                     let waited = session.worker.now().since(asked);
-                    session.service.metrics.waits.add(waited);
+                    session.service.metrics.waits.add_wait(waited);
                     let tunnel = Tunnel {
                         session: &session,
                         idle: rule.rule.timeouts.idle,
@@ -79,7 +81,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
                         .run(&mut client, &mut upstream, &mut traffic, || {
                             let now = session.worker.now();
                             response_time = Some(now.since(bound.ticket.started()));
-                            bound.ticket.responded(Outcome::Success, now);
+                            bound.ticket.record_response(Outcome::Success, now);
                         })
                         .await;
                     let outcome = match end {
@@ -116,7 +118,7 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         route: None,
         group: group.as_ref().map(|group| Cow::Borrowed(&**group.name())),
         tries,
-        tls: client.agreed().cloned(),
+        tls: client.agreed_parameters().cloned(),
         server_name,
         request: None,
         protocol: None,
@@ -135,12 +137,12 @@ pub(crate) async fn serve(session: Session, mut client: Io) {
         request_limit: None,
         hedged: None,
     };
-    session.record(false, record);
+    session.log_record(false, record);
 }
 
 /// Finds the group of a client by the name that it asks for. What was read is the beginning of its
 /// traffic.
-async fn named<'a>(
+async fn find_named_target<'a>(
     session: &Session,
     rule: &'a RuleSnapshot,
     client: &mut Io,
@@ -148,12 +150,12 @@ async fn named<'a>(
     server_name: &mut Option<Box<str>>,
 ) -> Result<&'a Target, End> {
     let mut name = None;
-    let routed = Box::pin(sni::route(session, rule, client, &mut name)).await;
+    let routed = Box::pin(sni::find_route(session, rule, client, &mut name)).await;
     if session.worker.log.borrow().is_some() {
         *server_name = name.map(|name| name.as_str().into());
     }
     let route = routed?;
-    traffic.up = Flow::with(route.read);
+    traffic.up = Flow::with_read(route.read);
     Ok(route.target)
 }
 
@@ -181,10 +183,10 @@ pub(crate) async fn connect_member(
             client: session.peer.ip(),
             cost: rule.rule.cost,
             tried: &tried,
-            ..Request::at(now)
+            ..Request::at_time(now)
         };
         let mut bound = match session
-            .bind(
+            .bind_request(
                 target,
                 &RefCell::default(),
                 (&request, None),
@@ -206,12 +208,12 @@ pub(crate) async fn connect_member(
                 });
             }
         };
-        let connected = connect(session, target, timeouts, &mut bound, &[]).await;
-        Tries::add(tries, bound.tries.take());
+        let connected = open_member_connection(session, target, timeouts, &mut bound, &[]).await;
+        Tries::append_to(tries, bound.tries.take());
         match connected {
             Ok((stream, _)) => return Ok((bound, stream)),
             Err(failure) => {
-                let outcome = failure.outcome();
+                let outcome = failure.member_outcome();
                 group.finish(bound.ticket, outcome, session.worker.now());
                 let end = match failure {
                     ConnectFailure::Cut => End::Terminated,
@@ -251,7 +253,7 @@ pub(crate) enum ConnectFailure {
 
 impl ConnectFailure {
     /// Returns the outcome that the failure means for the member.
-    pub(crate) fn outcome(self) -> Outcome {
+    pub(crate) fn member_outcome(self) -> Outcome {
         match self {
             ConnectFailure::Refused | ConnectFailure::TimedOut | ConnectFailure::NoTls => {
                 Outcome::Failure
@@ -278,7 +280,7 @@ impl ConnectFailure {
 
 /// Opens a connection to a member with TLS if it speaks that; then `protocols` are offered. Answers
 /// whether HTTP/2 was agreed on, too.
-pub(crate) async fn connect(
+pub(crate) async fn open_member_connection(
     session: &Session,
     target: &Target,
     timeouts: &Timeouts,
@@ -287,15 +289,15 @@ pub(crate) async fn connect(
 ) -> Result<(Upstream, bool), ConnectFailure> {
     let (metrics, address) = (&session.service.metrics, &bound.address);
     let began = session.worker.now();
-    session.watch.arm(timeouts.connect);
-    let from = transparent::source(session, target, address);
-    let mut result = open(session, address, from)
+    session.watch.arm_deadline(timeouts.connect);
+    let from = transparent::source_address(session, target, address);
+    let mut result = open_connection(session, address, from)
         .await
         .map(|opened| (opened, false));
     if let (Some(version), Ok((upstream, _))) = (target.send_proxy, &result)
-        && let Err(error) = proxied::tell(session, upstream, version)
+        && let Err(error) = proxied::send_header(session, upstream, version)
     {
-        result = Err(failure(error));
+        result = Err(connect_failure(error));
     }
     if let Some(client) = &target.tls
         && let Ok((upstream, _)) = result
@@ -306,14 +308,14 @@ pub(crate) async fn connect(
         );
         result = Box::pin(secured).await;
     }
-    session.watch.disarm();
+    session.watch.disarm_deadline();
     if let Some(tries) = &mut bound.tries {
         tries.connect_time = Some(session.worker.now().since(began));
     }
     match &result {
         Ok(_) => metrics.member_connects.add(1),
         Err(ConnectFailure::Cut) => {}
-        Err(ConnectFailure::Exhausted(shortage)) => shortage.met("connect to a member"),
+        Err(ConnectFailure::Exhausted(shortage)) => shortage.report_failure("connect to a member"),
         Err(failure) => {
             metrics.member_connect_failures.add(1);
             tracing::debug!(rule = %session.service.name, %address, ?failure, "cannot connect to a member");
@@ -323,7 +325,7 @@ pub(crate) async fn connect(
 }
 
 /// Opens a connection, which comes from this address if there is one.
-async fn open(
+async fn open_connection(
     session: &Session,
     address: &Address,
     from: Option<IpAddr>,
@@ -336,20 +338,23 @@ async fn open(
     let address = match address {
         Address::Ip(address) => *address,
         Address::Unix(path) => {
-            let stream = opened(worker, || stream::connect_unix(path))?;
+            let stream = open_or_evict(worker, || stream::connect_unix(path))?;
             return Ok(Upstream::new(Io::from(stream), file));
         }
     };
-    let socket = opened(worker, || socket_for(address))?;
+    let socket = open_or_evict(worker, || socket_for(address))?;
     if let Some(from) = from {
-        transparent::bind(&socket, from).map_err(failure)?;
+        transparent::bind_source(&socket, from).map_err(connect_failure)?;
     }
     let connecting = socket.connect(address);
     tokio::pin!(connecting);
     let watch = &session.watch;
-    match watch.until(|cx| connecting.as_mut().poll(cx)).await {
+    match watch
+        .poll_until_stop(|cx| connecting.as_mut().poll(cx))
+        .await
+    {
         Ok(Ok(stream)) => Ok(Upstream::new(Io::from(stream), file)),
-        Ok(Err(error)) => Err(failure(error)),
+        Ok(Err(error)) => Err(connect_failure(error)),
         Err(Stop::Expired) => Err(ConnectFailure::TimedOut),
         Err(Stop::Cut) => Err(ConnectFailure::Cut),
     }
@@ -357,27 +362,34 @@ async fn open(
 
 /// Returns what `open` gives. If there were too many files, and an idle one is closed, `open` is
 /// called again.
-fn opened<T>(worker: &Worker, open: impl Fn() -> io::Result<T>) -> Result<T, ConnectFailure> {
+fn open_or_evict<T>(
+    worker: &Worker,
+    open: impl Fn() -> io::Result<T>,
+) -> Result<T, ConnectFailure> {
     let mut opened = open();
     if let Err(error) = &opened
-        && Shortage::of(error).is_some_and(Shortage::is_of_files)
+        && Shortage::of_error(error).is_some_and(Shortage::is_of_files)
         && worker.close_idle()
     {
         opened = open();
     }
-    opened.map_err(failure)
+    opened.map_err(connect_failure)
 }
 
 /// Waits for a connection that another worker closes.
 async fn another_file(session: &Session) -> Result<ConnectionFile, ConnectFailure> {
     let worker = &*session.worker;
     loop {
-        let closed = worker.files.closed(Taken::Connections);
+        let closed = worker.files.wait_for_close(Taken::Connections);
         if let Some(file) = worker.connection_file() {
             return Ok(file);
         }
         tokio::pin!(closed);
-        match session.watch.until(|cx| closed.as_mut().poll(cx)).await {
+        match session
+            .watch
+            .poll_until_stop(|cx| closed.as_mut().poll(cx))
+            .await
+        {
             Ok(()) => {}
             Err(Stop::Expired) => return Err(ConnectFailure::Exhausted(Shortage::Files)),
             Err(Stop::Cut) => return Err(ConnectFailure::Cut),
@@ -395,8 +407,8 @@ fn socket_for(address: SocketAddr) -> io::Result<TcpSocket> {
     Ok(socket)
 }
 
-fn failure(error: io::Error) -> ConnectFailure {
-    Shortage::of(&error).map_or(ConnectFailure::Refused, ConnectFailure::Exhausted)
+fn connect_failure(error: io::Error) -> ConnectFailure {
+    Shortage::of_error(&error).map_or(ConnectFailure::Refused, ConnectFailure::Exhausted)
 }
 
 /// Two connections that carry each other's bytes.
@@ -442,23 +454,25 @@ impl Tunnel<'_> {
         let metrics = &self.session.service.metrics;
         let idle = self.idle;
         if let Some(member) = self.member {
-            watch.tie(member, worker.rng.borrow_mut().f32());
+            watch.tie_to_member(member, worker.rng.borrow_mut().f32());
         }
-        watch.arm(idle);
+        watch.arm_deadline(idle);
         let (mut deaf, mut pauses) = (false, false);
         let end = std::future::poll_fn(|cx| {
             let (up, down) = (traffic.up.moved, traffic.down.moved);
-            let gates = self.session.gates();
+            let gates = self.session.bandwidth_gates();
             let [may_up, may_down] = match &gates {
-                Some(gates) => gates.each_ref().map(|gate| gate.open().min(TURN_BYTES)),
+                Some(gates) => gates
+                    .each_ref()
+                    .map(|gate| gate.bytes_allowed().min(TURN_BYTES)),
                 None => [TURN_BYTES; 2],
             };
             let step_up = traffic.up.poll(cx, client, member, worker, may_up);
             let step_down = traffic.down.poll(cx, member, client, worker, may_down);
             let (up, down) = (traffic.up.moved - up, traffic.down.moved - down);
             if let Some([gate_up, gate_down]) = &gates {
-                gate_up.passed(up);
-                gate_down.passed(down);
+                gate_up.count_passed(up);
+                gate_down.count_passed(down);
             }
             metrics.bytes_from_clients.add(up);
             metrics.bytes_to_clients.add(down);
@@ -468,7 +482,7 @@ impl Tunnel<'_> {
             let (up_ended, down_ended) = match (step_up, step_down) {
                 (Poll::Ready(Err(Broken::Exhausted(shortage))), _)
                 | (_, Poll::Ready(Err(Broken::Exhausted(shortage)))) => {
-                    shortage.met("carry a connection's bytes");
+                    shortage.report_failure("carry a connection's bytes");
                     return Poll::Ready(End::Exhausted);
                 }
                 (Poll::Ready(Err(Broken::From | Broken::Chunks(_))), _)
@@ -493,10 +507,10 @@ impl Tunnel<'_> {
                 // It is not idle.
                 pauses = true;
             } else if std::mem::take(&mut pauses) && up + down == 0 {
-                watch.arm(idle);
+                watch.arm_deadline(idle);
             } else if up + down > 0 {
                 // The last word is the member's only if the client said nothing with it.
-                watch.stir(idle, up == 0);
+                watch.arm_after_traffic(idle, up == 0);
             } else if watch.take_call() && traffic.is_calm() {
                 return Poll::Ready(End::Alert);
             }
@@ -510,11 +524,11 @@ impl Tunnel<'_> {
             })
         })
         .await;
-        traffic.up.release(worker);
-        traffic.down.release(worker);
+        traffic.up.release_buffers(worker);
+        traffic.down.release_buffers(worker);
         if !end.is_orderly() {
-            client.reset();
-            member.reset();
+            client.reset_on_drop();
+            member.reset_on_drop();
         }
         end
     }
@@ -558,7 +572,7 @@ enum Stage {
 
 impl Flow {
     /// A flow that begins with bytes that were read already.
-    pub(crate) fn with(read: Option<Buffer>) -> Self {
+    pub(crate) fn with_read(read: Option<Buffer>) -> Self {
         Flow {
             stage: read.map_or(Stage::Empty, Stage::Copying),
             ..Flow::default()
@@ -575,10 +589,10 @@ impl Flow {
         }
     }
 
-    pub(crate) fn release(&mut self, worker: &Worker) {
+    pub(crate) fn release_buffers(&mut self, worker: &Worker) {
         match std::mem::replace(&mut self.stage, Stage::Ended) {
-            Stage::Copying(buffer) => worker.buffers.give(buffer),
-            Stage::Splicing(Some(pipe)) => worker.pipes.give(pipe),
+            Stage::Copying(buffer) => worker.buffers.give_back(buffer),
+            Stage::Splicing(Some(pipe)) => worker.pipes.give_back(pipe),
             Stage::Splicing(None) | Stage::Empty | Stage::Ending | Stage::Ended => {}
         }
     }
@@ -614,15 +628,15 @@ impl Flow {
                     let mut buffer = worker.buffers.take();
                     match buffer.poll_fill(cx, from) {
                         Poll::Pending => {
-                            worker.buffers.give(buffer);
+                            worker.buffers.give_back(buffer);
                             return Poll::Pending;
                         }
                         Poll::Ready(Err(error)) => {
-                            worker.buffers.give(buffer);
-                            return Poll::Ready(Err(Broken::by(&error, Broken::From)));
+                            worker.buffers.give_back(buffer);
+                            return Poll::Ready(Err(Broken::of_error(&error, Broken::From)));
                         }
                         Poll::Ready(Ok(0)) => {
-                            worker.buffers.give(buffer);
+                            worker.buffers.give_back(buffer);
                             self.stage = Stage::Ending;
                         }
                         Poll::Ready(Ok(_)) => {
@@ -638,17 +652,18 @@ impl Flow {
                                 buffer.consume(n);
                                 self.moved += n as u64;
                             }
-                            Ok(_) => return self.broken(worker, Broken::To),
+                            Ok(_) => return self.break_flow(worker, Broken::To),
                             Err(error) => {
-                                return self.broken(worker, Broken::by(&error, Broken::To));
+                                return self
+                                    .break_flow(worker, Broken::of_error(&error, Broken::To));
                             }
                         }
                     }
                     if let Err(error) = ready!(Pin::new(&mut *to).poll_flush(cx)) {
-                        return self.broken(worker, Broken::by(&error, Broken::To));
+                        return self.break_flow(worker, Broken::of_error(&error, Broken::To));
                     }
-                    self.release(worker);
-                    let splices = from.splices() && to.splices();
+                    self.release_buffers(worker);
+                    let splices = from.prepare_splice() && to.prepare_splice();
                     self.stage = if self.streak >= FULL_READS && splices {
                         self.streak = 0;
                         Stage::Splicing(None)
@@ -657,32 +672,33 @@ impl Flow {
                     };
                 }
                 Stage::Splicing(held) => {
-                    let pipe = held.take().or_else(|| worker.pipe());
+                    let pipe = held.take().or_else(|| worker.take_pipe());
                     let (Some(from), Some(into), Some(mut pipe)) =
-                        (from.spliced(), to.spliced(), pipe)
+                        (from.spliceable_socket(), to.spliceable_socket(), pipe)
                     else {
                         // No more files: copying does, too.
                         self.stage = Stage::Empty;
                         continue;
                     };
-                    if pipe.held() == 0 {
+                    if pipe.held_bytes() == 0 {
                         let most = usize::try_from(most).unwrap_or(usize::MAX);
                         let filled = pipe.poll_fill(cx, from, most);
                         let Poll::Ready(Ok(n @ 1..)) = filled else {
-                            worker.pipes.give(pipe);
+                            worker.pipes.give_back(pipe);
                             if let Err(error) = ready!(filled) {
-                                return Poll::Ready(Err(Broken::by(&error, Broken::From)));
+                                return Poll::Ready(Err(Broken::of_error(&error, Broken::From)));
                             }
                             self.stage = Stage::Ending;
                             continue;
                         };
                         self.streak = if n < SMALL_SPLICE { self.streak + 1 } else { 0 };
                     }
-                    while pipe.held() > 0 {
+                    while pipe.held_bytes() > 0 {
                         match pipe.poll_drain(cx, into) {
                             Poll::Ready(Ok(n)) => self.moved += n as u64,
                             Poll::Ready(Err(error)) => {
-                                return self.broken(worker, Broken::by(&error, Broken::To));
+                                return self
+                                    .break_flow(worker, Broken::of_error(&error, Broken::To));
                             }
                             Poll::Pending => {
                                 *held = Some(pipe);
@@ -690,7 +706,7 @@ impl Flow {
                             }
                         }
                     }
-                    worker.pipes.give(pipe);
+                    worker.pipes.give_back(pipe);
                     if self.streak >= SMALL_SPLICES {
                         self.streak = 0;
                         self.stage = Stage::Empty;
@@ -700,8 +716,8 @@ impl Flow {
         }
     }
 
-    fn broken(&mut self, worker: &Worker, broken: Broken) -> Poll<Result<(), Broken>> {
-        self.release(worker);
+    fn break_flow(&mut self, worker: &Worker, broken: Broken) -> Poll<Result<(), Broken>> {
+        self.release_buffers(worker);
         Poll::Ready(Err(broken))
     }
 }
@@ -750,14 +766,14 @@ impl Session {
     }
 
     /// Logs and traces something.
-    pub(crate) fn record(&self, traced: bool, record: Record<'_>) {
+    pub(crate) fn log_record(&self, traced: bool, record: Record<'_>) {
         if let Some(log) = &mut *self.worker.log.borrow_mut()
-            && !log.record(&record)
+            && !log.push_record(&record)
         {
             self.service.metrics.access_log_dropped.add(1);
         }
         if traced && let Some(tracer) = &*self.worker.tracer.borrow() {
-            tracer.record(record.owned());
+            tracer.send_record(record.into_owned());
         }
     }
 }

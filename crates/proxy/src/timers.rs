@@ -46,14 +46,14 @@ pub(crate) fn set(timer: &OwnedFd, first: Duration, every: Duration) -> io::Resu
 
 impl TimerFile {
     /// Has the runtime watch it.
-    pub(crate) fn watch(timer: OwnedFd) -> io::Result<Self> {
+    pub(crate) fn new_watched(timer: OwnedFd) -> io::Result<Self> {
         // SAFETY: the file is owned, so it stays open and the same until it is dropped.
         let watched = unsafe { AsyncFd::register_with_interest(timer, Interest::READABLE) };
         Ok(TimerFile(watched?))
     }
 
     /// Waits until it rings.
-    pub(crate) async fn ring(&self) -> io::Result<()> {
+    pub(crate) async fn wait_for_ring(&self) -> io::Result<()> {
         loop {
             let mut guard = self.0.readable().await?;
             let mut count = [0; 8];
@@ -95,7 +95,7 @@ impl Timers {
     }
 
     /// Waits until `at`; for ever if the system has no timer for that.
-    pub(crate) fn until(self: &Rc<Self>, at: Instant) -> Nap {
+    pub(crate) fn nap_until(self: &Rc<Self>, at: Instant) -> Nap {
         let number = self.next.get();
         self.next.set(number.wrapping_add(1));
         Nap {
@@ -113,9 +113,9 @@ impl Timers {
         let file = match known {
             Some(file) => file,
             None => {
-                let file = Rc::new(TimerFile::watch(timer_file()?)?);
+                let file = Rc::new(TimerFile::new_watched(timer_file()?)?);
                 self.file.replace(Some(Rc::clone(&file)));
-                tokio::task::spawn_local(Rc::clone(self).serve(Rc::clone(&file)));
+                tokio::task::spawn_local(Rc::clone(self).run_timer(Rc::clone(&file)));
                 file
             }
         };
@@ -124,8 +124,8 @@ impl Timers {
         Ok(())
     }
 
-    async fn serve(self: Rc<Self>, file: Rc<TimerFile>) {
-        while file.ring().await.is_ok() {
+    async fn run_timer(self: Rc<Self>, file: Rc<TimerFile>) {
+        while file.wait_for_ring().await.is_ok() {
             self.rings_at.set(None);
             let now = self.clock.now();
             let mut waiting = self.waiting.borrow_mut();
@@ -186,12 +186,12 @@ mod tests {
             let (timers, clock) = (&worker.timers, worker.clock);
             let ended: Rc<RefCell<Vec<u64>>> = Rc::default();
             let far = clock.now().after(Duration::from_secs(3600));
-            let mut given_up = timers.until(far);
+            let mut given_up = timers.nap_until(far);
             let cx = &mut Context::from_waker(Waker::noop());
             assert!(Pin::new(&mut given_up).poll(cx).is_pending());
             let tasks = [30, 5, 15].map(|millis| {
                 let at = clock.now().after(Duration::from_millis(millis));
-                let (nap, ended) = (timers.until(at), Rc::clone(&ended));
+                let (nap, ended) = (timers.nap_until(at), Rc::clone(&ended));
                 tokio::task::spawn_local(async move {
                     nap.await;
                     assert!(clock.now() >= at, "{millis}");
@@ -205,7 +205,7 @@ mod tests {
             drop(given_up);
             assert!(timers.waiting.borrow().is_empty());
             // What is over needs no timer.
-            timers.until(clock.now()).await;
+            timers.nap_until(clock.now()).await;
         });
     }
 }

@@ -77,8 +77,8 @@ impl fmt::Debug for Fresh {
 impl Fresh {
     /// Takes note of a member that has refused the connection. Answers whether it has done so for
     /// the sake of our certificate: then it looks at nothing else that was sent.
-    fn failed(self, error: &io::Error) -> bool {
-        let Some(failure) = client::Failure::after(error, &self.client) else {
+    fn note_refusal(self, error: &io::Error) -> bool {
+        let Some(failure) = client::Failure::after_handshake(error, &self.client) else {
             return false;
         };
         let (group, now) = (self.group.current.load(), self.clock.now());
@@ -90,19 +90,19 @@ impl Fresh {
 
 impl Tls {
     /// Returns the parameters agreed on in the handshake.
-    pub(crate) fn agreed(&self) -> &Arc<Agreed> {
+    pub(crate) fn agreed_parameters(&self) -> &Arc<Agreed> {
         &self.agreed
     }
 
     /// Returns the flag that is true if the member has refused the connection after the handshake,
     /// and so has processed nothing.
-    pub(crate) fn refusal(&self) -> Rc<Cell<bool>> {
+    pub(crate) fn refused_flag(&self) -> Rc<Cell<bool>> {
         Rc::clone(&self.refused)
     }
 
     /// The other side will see that something is missing.
-    pub(crate) fn cut(&self) {
-        self.stream.cut();
+    pub(crate) fn mark_cut(&self) {
+        self.stream.suppress_close();
     }
 
     /// True if nothing has come that was not asked for, as far as the runtime knows; messages of
@@ -113,19 +113,19 @@ impl Tls {
         let cx = &mut Context::from_waker(Waker::noop());
         let read = Pin::new(&mut *self.stream).poll_read(cx, &mut byte);
         // Half a record may be that of an answer to nobody.
-        read.is_pending() && self.stream.held() == 0
+        read.is_pending() && self.stream.held_bytes() == 0
     }
 
     /// Counts what the connection holds.
     #[inline]
     fn count(&mut self) -> io::Result<()> {
-        let held = self.stream.held();
+        let held = self.stream.held_bytes();
         if held <= SMALL_BYTES {
             self.held = None;
             return Ok(());
         }
         let charged = match &mut self.held {
-            Some(charge) => charge.grow(held),
+            Some(charge) => charge.grow_to(held),
             None => {
                 let charge = self.memory.take(held.max(HELD_BYTES));
                 charge.map(|charge| self.held = Some(charge))
@@ -135,7 +135,7 @@ impl Tls {
     }
 
     #[inline]
-    fn counted<T>(&mut self, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
+    fn count_alerts<T>(&mut self, polled: Poll<io::Result<T>>) -> Poll<io::Result<T>> {
         self.count()?;
         polled
     }
@@ -168,9 +168,9 @@ impl AsyncRead for Tls {
             && let Poll::Ready(first) = &read
             && let (Some(fresh), Err(error)) = (this.fresh.take(), first)
         {
-            this.refused.set(fresh.failed(error));
+            this.refused.set(fresh.note_refusal(error));
         }
-        this.counted(read)
+        this.count_alerts(read)
     }
 }
 
@@ -182,7 +182,7 @@ impl AsyncWrite for Tls {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut *this.stream).poll_write(cx, bytes);
-        this.counted(written)
+        this.count_alerts(written)
     }
 
     fn poll_write_vectored(
@@ -192,7 +192,7 @@ impl AsyncWrite for Tls {
     ) -> Poll<io::Result<usize>> {
         let this = self.get_mut();
         let written = Pin::new(&mut *this.stream).poll_write_vectored(cx, parts);
-        this.counted(written)
+        this.count_alerts(written)
     }
 
     fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
@@ -208,9 +208,9 @@ impl AsyncWrite for Tls {
 }
 
 /// Serves a client of a rule with TLS.
-pub(crate) async fn serve(session: Session, client: Io, server: Arc<Server>) {
+pub(crate) async fn serve_tls(session: Session, client: Io, server: Arc<Server>) {
     let limit = server.handshake_timeout;
-    let Some(client) = accept(&session, client, &server, limit).await else {
+    let Some(client) = accept_tls(&session, client, &server, limit).await else {
         return;
     };
     // An authority has seen what it was to see.
@@ -220,13 +220,13 @@ pub(crate) async fn serve(session: Session, client: Io, server: Arc<Server>) {
     let client = Io::Tls(Box::new(client));
     // In tasks of their own, so that what the handshake took is gone.
     match session.service.rule().rule.protocol {
-        Protocol::Tcp | Protocol::Ftp => tokio::task::spawn_local(tcp::serve(session, client)),
-        Protocol::Http => tokio::task::spawn_local(http::serve(session, client)),
+        Protocol::Tcp | Protocol::Ftp => tokio::task::spawn_local(tcp::serve_tcp(session, client)),
+        Protocol::Http => tokio::task::spawn_local(http::serve_http(session, client)),
     };
 }
 
 /// Does the handshake with a client.
-pub(crate) async fn accept(
+pub(crate) async fn accept_tls(
     session: &Session,
     client: Io,
     server: &Server,
@@ -235,22 +235,22 @@ pub(crate) async fn accept(
     let (worker, metrics) = (&session.worker, &session.service.metrics);
     let charges = [HANDSHAKE_BYTES, IDLE_BYTES].map(|bytes| worker.memory.take(bytes));
     let [Ok(_handshake), Ok(idle)] = charges else {
-        Shortage::Memory.met("greet a client with TLS");
+        Shortage::Memory.report_failure("greet a client with TLS");
         metrics.refused_exhausted.add(1);
-        client.reset();
+        client.reset_on_drop();
         return None;
     };
     let Some(socket) = client.into_socket() else {
         metrics.refused_exhausted.add(1);
         return None;
     };
-    session.watch.arm(limit);
+    session.watch.arm_deadline(limit);
     let mut accepting = Accepting::new(socket, server);
     let accepted = session
         .watch
-        .until(|cx| Pin::new(&mut accepting).poll(cx))
+        .poll_until_stop(|cx| Pin::new(&mut accepting).poll(cx))
         .await;
-    session.watch.disarm();
+    session.watch.disarm_deadline();
     match accepted {
         Ok(Ok((stream, agreed))) => {
             match agreed.resumed {
@@ -314,14 +314,14 @@ pub(crate) async fn with_member(
     let mut connecting = client.connect(socket, &host, protocols);
     let connected = session
         .watch
-        .until(|cx| Pin::new(&mut connecting).poll(cx))
+        .poll_until_stop(|cx| Pin::new(&mut connecting).poll(cx))
         .await;
     let failure = match connected {
         Ok(Ok((stream, agreed))) => {
             let is_http2 = agreed.protocol.as_deref() == Some(b"h2");
             if is_http2 || protocols != ["h2"] {
                 let handshakes = target.group.handshakes();
-                handshakes.succeeded(bound.member, agreed.resumed);
+                handshakes.count_success(bound.member, agreed.resumed);
                 let fresh = member.map(|member| Fresh {
                     group: Arc::clone(&target.group),
                     member: member.clone(),
@@ -338,7 +338,7 @@ pub(crate) async fn with_member(
                     refused: Rc::default(),
                 };
                 let io = Io::Tls(Box::new(tls));
-                return Ok((Upstream::secured(io, file, client.id), is_http2));
+                return Ok((Upstream::after_handshake(io, file, client.id), is_http2));
             }
             client::Failure::no_http2()
         }

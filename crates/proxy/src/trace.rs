@@ -174,7 +174,7 @@ pub struct Tracer {
 impl Tracer {
     /// Returns a tracer that traces a `share` of requests, from 0 to 1; and the end from which the
     /// traces are to be exported. Traces for which there is no room are counted as `lost`.
-    pub fn channel(share: f64, lost: Arc<AtomicU64>) -> (Tracer, Receiver<Record<'static>>) {
+    pub fn new_channel(share: f64, lost: Arc<AtomicU64>) -> (Tracer, Receiver<Record<'static>>) {
         let (sender, receiver) = sync_channel(QUEUE);
         let tracer = Tracer {
             sender,
@@ -193,7 +193,7 @@ impl Tracer {
     }
 
     /// Hands a traced request over.
-    pub(crate) fn record(&self, record: Record<'static>) {
+    pub(crate) fn send_record(&self, record: Record<'static>) {
         if self.sender.try_send(record).is_err() {
             self.lost.fetch_add(1, Ordering::Relaxed);
         }
@@ -201,7 +201,7 @@ impl Tracer {
 
     /// Decides whether a request is traced. Returns the trace, if it is, and the fields that its
     /// member is told. What clients say counts if they are `trusted`.
-    pub(crate) fn begin(
+    pub(crate) fn begin_trace(
         &self,
         request: &Request<'_>,
         trusted: bool,
@@ -219,7 +219,7 @@ impl Tracer {
                 trace.id = parent.trace;
                 trace.parent = Some(parent.span);
                 trace.flags = parent.flags & 3;
-                trace.state = state(request);
+                trace.state = read_state(request);
             }
             None => {
                 // The lower half decides, as it does elsewhere.
@@ -244,12 +244,12 @@ impl Tracer {
                 trace.flags = SAMPLED;
             }
         }
-        trace.span = span(rng);
-        trace.current = span(rng);
+        trace.span = new_span(rng);
+        trace.current = new_span(rng);
         let fields = Fields {
             drops_parent: there_is,
             drops_state: parent.is_none(),
-            parent: Some(trace.context().to_bytes()),
+            parent: Some(trace.member_context().to_bytes()),
         };
         (Some(trace), fields)
     }
@@ -257,7 +257,7 @@ impl Tracer {
 
 impl Trace {
     /// Returns the context that a member is told.
-    pub(crate) fn context(&self) -> Context {
+    pub(crate) fn member_context(&self) -> Context {
         Context {
             trace: self.id,
             span: self.current,
@@ -267,7 +267,7 @@ impl Trace {
 }
 
 /// A new name for a span.
-pub(crate) fn span(rng: &mut fastrand::Rng) -> [u8; 8] {
+pub(crate) fn new_span(rng: &mut fastrand::Rng) -> [u8; 8] {
     // 0 is none.
     rng.u64(1..).to_be_bytes()
 }
@@ -280,7 +280,7 @@ pub(crate) fn span_text(span: [u8; 8]) -> [u8; 16] {
 }
 
 /// Returns the value of `tracestate`, if it is not too long and all of it can be read.
-fn state(request: &Request<'_>) -> Option<Box<str>> {
+fn read_state(request: &Request<'_>) -> Option<Box<str>> {
     let mut all = String::new();
     for value in request.values(STATE) {
         let value = std::str::from_utf8(value).ok()?;
@@ -360,10 +360,12 @@ mod tests {
     }
 
     fn begin(head: &str, share: f64, trusted: bool) -> (Option<Trace>, Fields) {
-        let (tracer, _records) = Tracer::channel(share, Arc::default());
+        let (tracer, _records) = Tracer::new_channel(share, Arc::default());
         let mut rng = fastrand::Rng::with_seed(7);
         let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{head}\r\n");
-        with_request(&head, |request| tracer.begin(request, trusted, &mut rng))
+        with_request(&head, |request| {
+            tracer.begin_trace(request, trusted, &mut rng)
+        })
     }
 
     #[test]
@@ -401,11 +403,11 @@ mod tests {
 
     #[test]
     fn the_share_of_requests_is_the_one_wanted() {
-        let (tracer, _records) = Tracer::channel(0.25, Arc::default());
+        let (tracer, _records) = Tracer::new_channel(0.25, Arc::default());
         let mut rng = fastrand::Rng::with_seed(1);
         let traced = (0..10_000).filter(|_| {
             with_request("GET / HTTP/1.1\r\nHost: a\r\n\r\n", |request| {
-                tracer.begin(request, false, &mut rng).0.is_some()
+                tracer.begin_trace(request, false, &mut rng).0.is_some()
             })
         });
         let traced = traced.count();

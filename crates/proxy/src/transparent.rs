@@ -15,7 +15,11 @@ use crate::listen::Session;
 /// The address that a connection to a member at `address` is to come from, if it is not the
 /// balancer's. A client of the other family has none that could be used.
 #[inline]
-pub(crate) fn source(session: &Session, target: &Target, address: &Address) -> Option<IpAddr> {
+pub(crate) fn source_address(
+    session: &Session,
+    target: &Target,
+    address: &Address,
+) -> Option<IpAddr> {
     match target.source {
         Source::Balancer => None,
         Source::Client => of_client(session, address),
@@ -34,18 +38,18 @@ fn of_client(session: &Session, address: &Address) -> Option<IpAddr> {
 }
 
 /// Has a socket use this address, whoever has it. The system chooses the port.
-pub(crate) fn bind(socket: &TcpSocket, from: IpAddr) -> io::Result<()> {
-    allow(&SockRef::from(socket), from.is_ipv4())?;
+pub(crate) fn bind_source(socket: &TcpSocket, from: IpAddr) -> io::Result<()> {
+    allow_foreign_address(&SockRef::from(socket), from.is_ipv4())?;
     socket.bind(SocketAddr::new(from, 0))
 }
 
 /// Checks that this process may use addresses of others.
-pub(crate) fn check() -> io::Result<()> {
+pub(crate) fn check_allowed() -> io::Result<()> {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None)?;
-    allow(&SockRef::from(&socket), true)
+    allow_foreign_address(&SockRef::from(&socket), true)
 }
 
-fn allow(socket: &SockRef<'_>, is_v4: bool) -> io::Result<()> {
+fn allow_foreign_address(socket: &SockRef<'_>, is_v4: bool) -> io::Result<()> {
     match is_v4 {
         true => socket.set_ip_transparent_v4(true),
         false => socket.set_ip_transparent_v6(true),

@@ -106,7 +106,7 @@ impl Watchers {
     }
 
     /// Watches over the calling task until the answer is dropped.
-    pub(crate) fn watch(self: &Rc<Self>, service: ServiceId) -> Watch {
+    pub(crate) fn watch_task(self: &Rc<Self>, service: ServiceId) -> Watch {
         let entry = Entry {
             deadline: NEVER,
             latest: NEVER,
@@ -138,7 +138,7 @@ impl Watchers {
     }
 
     /// Wakes the tasks whose deadline has passed.
-    pub(crate) fn sweep(&self, now: Instant) {
+    pub(crate) fn wake_expired(&self, now: Instant) {
         // A worker that stood still (suspended, throttled) could not see what arrived
         // meanwhile: that time is taken from nobody's limit.
         let lag = now.since(self.swept.replace(now)).saturating_sub(2 * TICK);
@@ -147,12 +147,12 @@ impl Watchers {
             if entry.deadline <= now {
                 entry.deadline = NEVER;
                 entry.expired = true;
-                wake(entry);
+                wake_entry(entry);
             }
             if entry.look_at <= now {
                 entry.look_at = now.after(LOOK);
                 entry.look = true;
-                wake(entry);
+                wake_entry(entry);
             }
         }
         if self.napping.take() {
@@ -171,7 +171,7 @@ impl Watchers {
         let (before, from) = entries.split_at_mut(first);
         for entry in from.iter_mut().chain(before) {
             if std::mem::take(&mut entry.naps) {
-                wake(entry);
+                wake_entry(entry);
             }
         }
     }
@@ -179,7 +179,7 @@ impl Watchers {
     /// Wakes the tasks whose connections a load alert wants closed: those to members that
     /// are `shedding`, when it is their turn, and when they are at rest for long enough.
     /// Costs nothing while nobody is.
-    pub(crate) fn call(&self, shedding: &Shedding, now: Instant) {
+    pub(crate) fn wake_shedding(&self, shedding: &Shedding, now: Instant) {
         if shedding.is_empty() && !self.alerted.get() {
             return;
         }
@@ -201,28 +201,28 @@ impl Watchers {
                 && now.since(alerted) >= settings.patience(tie.jitter)
             {
                 entry.called = true;
-                wake(entry);
+                wake_entry(entry);
             }
         }
     }
 
     /// Cuts all connections of `service`, or all of the worker.
-    pub(crate) fn cut(&self, service: Option<ServiceId>) {
-        self.order(service, |entry| entry.cut = true);
+    pub(crate) fn cut_connections(&self, service: Option<ServiceId>) {
+        self.change_entries(service, |entry| entry.cut = true);
     }
 
     /// Wakes the tasks of `service`, or of the whole worker, to look at its state.
-    pub(crate) fn rouse(&self, service: Option<ServiceId>) {
-        self.order(service, |_| {});
+    pub(crate) fn wake_tasks(&self, service: Option<ServiceId>) {
+        self.change_entries(service, |_| {});
     }
 
-    fn order(&self, service: Option<ServiceId>, change: impl Fn(&mut Entry)) {
+    fn change_entries(&self, service: Option<ServiceId>, change: impl Fn(&mut Entry)) {
         for entry in self.entries.borrow_mut().iter_mut() {
             let meant = entry.service != ServiceId::WORKER
                 && service.is_none_or(|service| service == entry.service);
             if meant {
                 change(entry);
-                wake(entry);
+                wake_entry(entry);
             }
         }
     }
@@ -233,7 +233,7 @@ impl Watchers {
     }
 }
 
-fn wake(entry: &Entry) {
+fn wake_entry(entry: &Entry) {
     if let Some(waker) = &entry.waker {
         waker.wake_by_ref();
     }
@@ -257,7 +257,7 @@ pub(crate) struct Watch {
 impl Watch {
     /// The task has `limit` from now on; replaces the deadline before.
     #[inline]
-    pub(crate) fn arm(&self, limit: Duration) {
+    pub(crate) fn arm_deadline(&self, limit: Duration) {
         // The coarse time may be a tick old; without that tick the limit would be early.
         let deadline = self.table.swept.get().after(limit.saturating_add(TICK));
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
@@ -266,7 +266,7 @@ impl Watch {
         entry.look_at = NEVER;
     }
 
-    /// [`Watch::arm`] for a task that waits for somebody else than its client: it is woken
+    /// [`Watch::arm_deadline`] for a task that waits for somebody else than its client: it is woken
     /// now and then to look whether that is still there ([`Watch::take_look`]).
     #[inline]
     pub(crate) fn arm_and_look(&self, limit: Duration) {
@@ -307,7 +307,7 @@ impl Watch {
 
     /// From now on the task's connection leads to `member`: a load alert may close it.
     /// `jitter` (0 to 1) says when it is its turn.
-    pub(crate) fn tie(&self, member: MemberId, jitter: f32) {
+    pub(crate) fn tie_to_member(&self, member: MemberId, jitter: f32) {
         let quiet = Some(self.table.swept.get());
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
         entry.tie = Some(Tie {
@@ -318,10 +318,10 @@ impl Watch {
         });
     }
 
-    /// [`Watch::arm`] for a tied connection on which something was sent; `answered` if
+    /// [`Watch::arm_deadline`] for a tied connection on which something was sent; `answered` if
     /// the member had the last word.
     #[inline]
-    pub(crate) fn stir(&self, limit: Duration, answered: bool) {
+    pub(crate) fn arm_after_traffic(&self, limit: Duration, answered: bool) {
         let now = self.table.swept.get();
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
         entry.deadline = now.after(limit.saturating_add(TICK)).min(entry.latest);
@@ -333,8 +333,8 @@ impl Watch {
     }
 
     /// The task pauses until the next sweep, which wakes it. Nobody else is to blame for that: no
-    /// deadline passes meanwhile but that of [`Watch::limit`].
-    pub(crate) fn nap(&self) {
+    /// deadline passes meanwhile but that of [`Watch::set_total_limit`].
+    pub(crate) fn nap_until_sweep(&self) {
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
         entry.naps = true;
         entry.deadline = entry.latest;
@@ -350,7 +350,7 @@ impl Watch {
 
     /// A number from 0.5 to 1.5 that is another one after each sweep: workers that sweep a moment
     /// after others would come too late each time otherwise.
-    pub(crate) fn patience(&self) -> f32 {
+    pub(crate) fn jitter_factor(&self) -> f32 {
         let bits = self
             .table
             .swept
@@ -369,12 +369,12 @@ impl Watch {
     }
 
     /// Whatever the task waits for, it has `limit` from now on.
-    pub(crate) fn limit(&self, limit: Duration) {
+    pub(crate) fn set_total_limit(&self, limit: Duration) {
         let latest = self.table.swept.get().after(limit.saturating_add(TICK));
         self.table.entries.borrow_mut()[self.index as usize].latest = latest;
     }
 
-    /// True if the time of [`Watch::limit`] is over.
+    /// True if the time of [`Watch::set_total_limit`] is over.
     pub(crate) fn is_over(&self) -> bool {
         let entry = &self.table.entries.borrow()[self.index as usize];
         entry.latest <= self.table.swept.get()
@@ -382,7 +382,7 @@ impl Watch {
 
     /// The task may take as long as it likes.
     #[inline]
-    pub(crate) fn disarm(&self) {
+    pub(crate) fn disarm_deadline(&self) {
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
         entry.deadline = entry.latest;
         entry.expired = false;
@@ -407,7 +407,7 @@ impl Watch {
     }
 
     /// Returns the output of `poll`, unless the task has to stop first.
-    pub(crate) async fn until<T>(
+    pub(crate) async fn poll_until_stop<T>(
         &self,
         mut poll: impl FnMut(&mut Context<'_>) -> Poll<T>,
     ) -> Result<T, Stop> {
@@ -419,8 +419,8 @@ impl Watch {
     }
 
     /// Waits for `time`, or until the connection is cut.
-    pub(crate) async fn sleep(&self, time: Duration) -> Stop {
-        self.arm(time);
+    pub(crate) async fn sleep_or_stop(&self, time: Duration) -> Stop {
+        self.arm_deadline(time);
         std::future::poll_fn(|cx| self.poll_stop(cx)).await
     }
 }
@@ -453,33 +453,36 @@ mod tests {
     #[test]
     fn a_limit_is_never_met_early_and_at_most_two_ticks_late() {
         let watchers = Watchers::new(at(1000));
-        let watch = watchers.watch(ServiceId(0));
+        let watch = watchers.watch_task(ServiceId(0));
         // Armed just before the next sweep: the coarse time is almost a tick old.
-        watch.arm(Duration::from_millis(50));
-        watchers.sweep(at(1100));
+        watch.arm_deadline(Duration::from_millis(50));
+        watchers.wake_expired(at(1100));
         assert_eq!(stop(&watch), Poll::Pending);
-        watchers.sweep(at(1200));
+        watchers.wake_expired(at(1200));
         assert_eq!(stop(&watch), Poll::Ready(Stop::Expired));
-        watch.arm(Duration::from_millis(50));
+        watch.arm_deadline(Duration::from_millis(50));
         assert_eq!(stop(&watch), Poll::Pending);
-        watch.disarm();
-        watchers.sweep(at(9000));
+        watch.disarm_deadline();
+        watchers.wake_expired(at(9000));
         assert_eq!(stop(&watch), Poll::Pending);
     }
 
     #[test]
     fn time_in_which_the_worker_stood_still_does_not_count() {
         let watchers = Watchers::new(at(1000));
-        let (before, after) = (watchers.watch(ServiceId(0)), watchers.watch(ServiceId(0)));
-        before.arm(Duration::from_millis(300));
-        watchers.sweep(at(1100));
+        let (before, after) = (
+            watchers.watch_task(ServiceId(0)),
+            watchers.watch_task(ServiceId(0)),
+        );
+        before.arm_deadline(Duration::from_millis(300));
+        watchers.wake_expired(at(1100));
         // Nothing runs until here, where a task is armed before the sweep.
-        after.arm(Duration::from_millis(300));
-        watchers.sweep(at(9000));
+        after.arm_deadline(Duration::from_millis(300));
+        watchers.wake_expired(at(9000));
         assert_eq!(stop(&before), Poll::Pending);
         assert_eq!(stop(&after), Poll::Pending);
         for ms in [9100, 9200, 9300, 9400] {
-            watchers.sweep(at(ms));
+            watchers.wake_expired(at(ms));
         }
         assert_eq!(stop(&before), Poll::Ready(Stop::Expired));
         assert_eq!(stop(&after), Poll::Ready(Stop::Expired));
@@ -488,12 +491,15 @@ mod tests {
     #[test]
     fn orders_reach_the_service_they_are_for() {
         let watchers = Watchers::new(at(0));
-        let (a, b) = (watchers.watch(ServiceId(0)), watchers.watch(ServiceId(1)));
-        let own = watchers.watch(ServiceId::WORKER);
-        watchers.cut(Some(ServiceId(1)));
+        let (a, b) = (
+            watchers.watch_task(ServiceId(0)),
+            watchers.watch_task(ServiceId(1)),
+        );
+        let own = watchers.watch_task(ServiceId::WORKER);
+        watchers.cut_connections(Some(ServiceId(1)));
         assert_eq!(stop(&a), Poll::Pending);
         assert_eq!(stop(&b), Poll::Ready(Stop::Cut));
-        watchers.cut(None);
+        watchers.cut_connections(None);
         assert_eq!(stop(&a), Poll::Ready(Stop::Cut));
         assert_eq!(stop(&own), Poll::Pending);
     }
@@ -501,14 +507,14 @@ mod tests {
     #[test]
     fn an_alert_calls_who_is_at_rest_one_after_the_other() {
         let watchers = Watchers::new(at(1000));
-        let watches: Vec<_> = (0..4).map(|_| watchers.watch(ServiceId(0))).collect();
+        let watches: Vec<_> = (0..4).map(|_| watchers.watch_task(ServiceId(0))).collect();
         let (early, late) = (MemberId(1), MemberId(2));
-        watches[0].tie(early, 0.0);
-        watches[1].tie(early, 0.9);
-        watches[2].tie(early, 0.0);
-        watches[3].tie(late, 0.0);
+        watches[0].tie_to_member(early, 0.0);
+        watches[1].tie_to_member(early, 0.9);
+        watches[2].tie_to_member(early, 0.0);
+        watches[3].tie_to_member(late, 0.0);
         // One waits for an answer.
-        watches[2].stir(Duration::from_secs(600), false);
+        watches[2].arm_after_traffic(Duration::from_secs(600), false);
         let settings = AlertSettings {
             shed_time: Duration::from_secs(10),
             close_idle: Some(Duration::from_secs(2)),
@@ -516,8 +522,8 @@ mod tests {
         };
         let shedding = Shedding::from([(early, settings)]);
         let called = |shedding: &Shedding, ms| {
-            watchers.sweep(at(ms));
-            watchers.call(shedding, at(ms));
+            watchers.wake_expired(at(ms));
+            watchers.wake_shedding(shedding, at(ms));
             watches.iter().map(Watch::take_call).collect::<Vec<_>>()
         };
         let nobody = [false; 4];
@@ -528,12 +534,12 @@ mod tests {
             "not silent for long enough"
         );
         assert_eq!(called(&shedding, 3200), [true, false, false, false]);
-        watches[0].stir(Duration::from_secs(600), true);
+        watches[0].arm_after_traffic(Duration::from_secs(600), true);
         assert_eq!(called(&shedding, 5000), nobody, "it has spoken again");
         assert_eq!(called(&shedding, 11_000), [true, false, false, false]);
         // The alert is lifted in between: everybody has all the time again.
         assert_eq!(called(&Shedding::new(), 11_500), nobody);
-        watches[2].stir(Duration::from_secs(600), true);
+        watches[2].arm_after_traffic(Duration::from_secs(600), true);
         assert_eq!(called(&shedding, 12_500), [true, false, false, false]);
         assert_eq!(called(&shedding, 14_000), [true, false, true, false]);
         assert_eq!(called(&shedding, 22_000), [true, true, true, false]);
@@ -547,17 +553,17 @@ mod tests {
     #[test]
     fn a_task_looks_after_its_client_while_it_waits_for_a_member() {
         let watchers = Watchers::new(at(1000));
-        let watch = watchers.watch(ServiceId(0));
+        let watch = watchers.watch_task(ServiceId(0));
         watch.arm_and_look(Duration::from_secs(60));
         let looks = |ms| {
-            watchers.sweep(at(ms));
+            watchers.wake_expired(at(ms));
             assert_eq!(stop(&watch), Poll::Pending);
             watch.take_look()
         };
         let times = (1..=20).map(|tick| 1000 + tick * 100);
         let looked: Vec<_> = times.filter(|&ms| looks(ms)).collect();
         assert_eq!(looked, [1500, 2000, 2500, 3000]);
-        watch.arm(Duration::from_secs(60));
+        watch.arm_deadline(Duration::from_secs(60));
         assert!(
             !looks(4000) && !looks(5000),
             "it waits for the client itself"
@@ -567,31 +573,31 @@ mod tests {
     #[test]
     fn s18_a_pause_neither_shortens_a_limit_nor_begins_it_anew() {
         let watchers = Watchers::new(at(1000));
-        let watch = watchers.watch(ServiceId(0));
-        watch.arm(Duration::from_millis(300));
-        watchers.sweep(at(1200));
+        let watch = watchers.watch_task(ServiceId(0));
+        watch.arm_deadline(Duration::from_millis(300));
+        watchers.wake_expired(at(1200));
         let paused = watch.pause();
-        watch.arm(Duration::from_secs(60));
+        watch.arm_deadline(Duration::from_secs(60));
         for ms in [1300, 1400, 1500] {
-            watchers.sweep(at(ms));
+            watchers.wake_expired(at(ms));
         }
         watch.resume(paused);
         // 200 of 400 ms, a tick included, were left.
-        watchers.sweep(at(1600));
+        watchers.wake_expired(at(1600));
         assert_eq!(stop(&watch), Poll::Pending);
-        watchers.sweep(at(1700));
+        watchers.wake_expired(at(1700));
         assert_eq!(stop(&watch), Poll::Ready(Stop::Expired));
     }
 
     #[test]
     fn places_are_used_again_and_come_clean() {
         let watchers = Watchers::new(at(0));
-        let watch = watchers.watch(ServiceId(0));
-        watch.arm(Duration::ZERO);
-        watchers.cut(None);
+        let watch = watchers.watch_task(ServiceId(0));
+        watch.arm_deadline(Duration::ZERO);
+        watchers.cut_connections(None);
         drop(watch);
-        watchers.sweep(at(5000));
-        let watch = watchers.watch(ServiceId(3));
+        watchers.wake_expired(at(5000));
+        let watch = watchers.watch_task(ServiceId(3));
         assert_eq!(watchers.entries.borrow().len(), 1);
         assert_eq!(stop(&watch), Poll::Pending);
     }

@@ -165,10 +165,10 @@ pub(crate) fn start(
     let (commands, inbox) = unbounded_channel();
     let (ready, started) = std::sync::mpsc::sync_channel(1);
     let (files, memory) = (Arc::clone(files), Arc::clone(memory));
-    let thread = supervise(index, failed.clone(), move || {
+    let thread = supervise_worker(index, failed.clone(), move || {
         // The runtime must be built on its own thread; what fails here must be told to
         // the caller, who waits.
-        match build(clock, files, memory) {
+        match build_worker(clock, files, memory) {
             Ok((runtime, worker, timer)) => {
                 let _ = ready.send(Ok(()));
                 runtime.block_on(run(worker, timer, inbox))
@@ -191,7 +191,7 @@ pub(crate) fn start(
 
 /// Runs a worker in a thread of its own. If it panics or breaks, that is told: a worker that
 /// is gone would take its connections and its share of the listeners with it, silently.
-fn supervise(
+fn supervise_worker(
     index: usize,
     failed: Failed,
     work: impl FnOnce() -> Ended + Send + 'static,
@@ -216,7 +216,7 @@ fn supervise(
         })
 }
 
-fn build(
+fn build_worker(
     clock: Clock,
     files: Arc<Files>,
     memory: Arc<Memory>,
@@ -261,7 +261,7 @@ fn build(
 }
 
 async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Command>) -> Ended {
-    let timer = match TimerFile::watch(timer) {
+    let timer = match TimerFile::new_watched(timer) {
         Ok(timer) => timer,
         Err(error) => {
             tracing::error!(%error, "a worker cannot watch its timer");
@@ -273,13 +273,13 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
     loop {
         tokio::select! {
             command = inbox.recv() => match command {
-                Some(Command::Apply(plan)) => worker.apply(plan),
+                Some(Command::Apply(plan)) => worker.apply_plan(plan),
                 Some(Command::Accept(accepts)) => {
                     worker.rests.set(!accepts);
-                    worker.each_listening(|_, listening| listening.rest(!accepts));
+                    worker.each_listening(|_, listening| listening.set_handed_over(!accepts));
                 }
                 Some(Command::Sockets(to)) => worker.each_listening(|key, listening| {
-                    let _ = to.send((key.clone(), listening.socket()));
+                    let _ = to.send((key.clone(), listening.clone_socket()));
                 }),
                 Some(Command::Log(log)) => {
                     *worker.log.borrow_mut() = log;
@@ -290,34 +290,34 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
                     worker.note_records();
                 }
                 Some(Command::Drain(at)) => {
-                    worker.drain();
+                    worker.drain_services();
                     cut_at = Some(at);
                 }
                 // The proxy was dropped without a shutdown.
                 None => return Ended::InOrder,
             },
-            _ = timer.ring() => {
+            _ = timer.wait_for_ring() => {
                 let now = worker.now();
                 if let Some(log) = &mut *worker.log.borrow_mut() {
                     log.hand_over();
                 }
-                worker.watchers.sweep(now);
-                worker.watchers.call(&worker.shedding(), now);
-                worker.upstreams.sweep(now);
-                worker.choosers.sweep(now);
-                worker.links.sweep();
+                worker.watchers.wake_expired(now);
+                worker.watchers.wake_shedding(&worker.list_shedding(), now);
+                worker.upstreams.close_expired(now);
+                worker.choosers.close_expired(now);
+                worker.links.forget_closed();
                 if release_at <= now {
-                    worker.buffers.release();
-                    worker.pipes.release();
+                    worker.buffers.release_unused();
+                    worker.pipes.release_unused();
                     release_at = now.after(SPARE_FOR);
                 }
                 if worker.files.are_short() {
                     // Somebody of another worker waits for one of these.
-                    worker.upstreams.evict();
+                    worker.upstreams.evict_oldest();
                     worker.choosers.clear();
                 }
                 if cut_at.is_some_and(|at| at <= now) {
-                    worker.watchers.cut(None);
+                    worker.watchers.cut_connections(None);
                 }
                 // Not earlier than a tick after the order to drain: the accept queues
                 // are served by then.
@@ -369,7 +369,7 @@ impl Worker {
     /// The right to another connection, if need be in place of an idle one to a member.
     pub(crate) fn connection_file(&self) -> Option<ConnectionFile> {
         loop {
-            let file = self.files.connection();
+            let file = self.files.take_connection();
             if file.is_some() || !self.close_idle() {
                 return file;
             }
@@ -379,7 +379,7 @@ impl Worker {
     /// The right to another client, if need be in place of an idle connection to a member.
     pub(crate) fn client_file(&self) -> Result<ClientFile, Taken> {
         loop {
-            match self.files.client() {
+            match self.files.take_client() {
                 Err(Taken::Connections) if self.close_idle() => {}
                 result => return result,
             }
@@ -388,16 +388,16 @@ impl Worker {
 
     /// Closes files that nobody needs at the moment; answers whether there was one.
     pub(crate) fn close_idle(&self) -> bool {
-        self.pipes.clear() || self.upstreams.evict() || self.links.evict()
+        self.pipes.clear() || self.upstreams.evict_oldest() || self.links.evict_idle()
     }
 
     /// A pipe, if there is one to be had.
-    pub(crate) fn pipe(&self) -> Option<Pipe> {
+    pub(crate) fn take_pipe(&self) -> Option<Pipe> {
         self.pipes.take(self.watchers.coarse_now())
     }
 
     /// The members whose idle connections are to be closed because of load alerts.
-    fn shedding(&self) -> Shedding {
+    fn list_shedding(&self) -> Shedding {
         let mut shedding = Shedding::new();
         for service in self.services.borrow().values() {
             for target in service.rule().targets() {
@@ -407,7 +407,7 @@ impl Worker {
                     continue;
                 }
                 for member in group.members() {
-                    if member.slot.has(Reason::Shedding) {
+                    if member.slot.has_reason(Reason::Shedding) {
                         shedding.insert(member.id, alert.clone());
                     }
                 }
@@ -416,7 +416,7 @@ impl Worker {
         shedding
     }
 
-    fn apply(self: &Rc<Self>, plan: Plan) {
+    fn apply_plan(self: &Rc<Self>, plan: Plan) {
         let mut old_services = self.services.take();
         let mut old_listeners = self.listeners.take();
         for plan in plan.services {
@@ -426,7 +426,7 @@ impl Worker {
             };
             let service = match old_services.remove(&plan.name) {
                 Some(service) => {
-                    service.update(rule, plan.tls);
+                    service.set_rule(rule, plan.tls);
                     service
                 }
                 None => {
@@ -446,7 +446,7 @@ impl Worker {
             for (key, sockets) in plan.listen {
                 let mut all = old_listeners.remove(&key).unwrap_or_default();
                 all.iter()
-                    .for_each(|listening| listening.serve(Rc::clone(&service)));
+                    .for_each(|listening| listening.set_service(Rc::clone(&service)));
                 if all.is_empty() && sockets.is_empty() {
                     tracing::error!(rule = %plan.name, ?key, "a listener is missing");
                 }
@@ -487,13 +487,13 @@ impl Worker {
     fn end_service(&self, service: &Service) {
         service.state.set(State::Draining);
         if service.rule().rule.terminate_on_disable {
-            self.watchers.cut(Some(service.id));
+            self.watchers.cut_connections(Some(service.id));
         } else {
-            self.watchers.rouse(Some(service.id));
+            self.watchers.wake_tasks(Some(service.id));
         }
     }
 
-    fn drain(&self) {
+    fn drain_services(&self) {
         for listening in self.listeners.take().values().flatten() {
             listening.stop();
         }
@@ -501,7 +501,7 @@ impl Worker {
             service.state.set(State::Draining);
         }
         self.closing.set(true);
-        self.watchers.rouse(None);
+        self.watchers.wake_tasks(None);
     }
 }
 
@@ -510,25 +510,26 @@ pub(crate) mod tests {
     use evenkeel_limits::files::Shares;
 
     use super::*;
-    use crate::memory::tests::memory;
+    use crate::memory::tests::new_memory;
 
     /// Runs `test` as a task of a worker.
     pub(crate) fn on_worker(test: impl AsyncFnOnce(&Worker)) {
         let files = Files::new(Shares::of_process());
-        let (runtime, worker, _timer) = build(Clock::start(), files, memory(1 << 30)).unwrap();
+        let (runtime, worker, _timer) =
+            build_worker(Clock::start(), files, new_memory(1 << 30)).unwrap();
         runtime.block_on(test(&worker));
     }
 
     #[test]
     fn s18_a_worker_that_panics_is_told_of() {
         let failed = Failed::new(None);
-        let thread = supervise(3, failed.clone(), || Ended::InOrder).unwrap();
+        let thread = supervise_worker(3, failed.clone(), || Ended::InOrder).unwrap();
         thread.join().unwrap();
         assert_eq!(*failed.borrow(), None);
-        let thread = supervise(4, failed.clone(), || Ended::Broken).unwrap();
+        let thread = supervise_worker(4, failed.clone(), || Ended::Broken).unwrap();
         thread.join().unwrap();
         assert_eq!(*failed.borrow(), Some(4));
-        let thread = supervise(5, failed.clone(), || panic!("on purpose")).unwrap();
+        let thread = supervise_worker(5, failed.clone(), || panic!("on purpose")).unwrap();
         thread.join().unwrap_err();
         assert_eq!(*failed.borrow(), Some(5));
     }
@@ -537,9 +538,13 @@ pub(crate) mod tests {
     fn s18_a_worker_ends_if_a_task_panics_that_it_cannot_do_without() {
         let failed = Failed::new(None);
         let (commands, inbox) = unbounded_channel();
-        let thread = supervise(0, failed.clone(), || {
-            let (runtime, worker, timer) =
-                build(Clock::start(), Files::new(Shares::of_process()), memory(0)).unwrap();
+        let thread = supervise_worker(0, failed.clone(), || {
+            let (runtime, worker, timer) = build_worker(
+                Clock::start(),
+                Files::new(Shares::of_process()),
+                new_memory(0),
+            )
+            .unwrap();
             let vital = Vital(Rc::clone(&worker));
             runtime.block_on(async {
                 tokio::task::spawn_local(async move {

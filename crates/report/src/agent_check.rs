@@ -99,7 +99,7 @@ impl source::Source for Agents {
                 address,
                 check: check.clone(),
             };
-            wanted.add(group, member.id, target, member.name.to_string());
+            wanted.add_target(group, member.id, target, member.name.to_string());
         }
     }
 
@@ -111,7 +111,7 @@ impl source::Source for Agents {
 async fn ask_forever(context: Context, member: MemberId, target: Target, mut journal: Journal) {
     let Context { manager, permits } = context;
     let check = &target.check;
-    poll::begin(check.interval).await;
+    poll::wait_to_begin(check.interval).await;
     let mut answered = Instant::now();
     loop {
         let started = Instant::now();
@@ -129,10 +129,10 @@ async fn ask_forever(context: Context, member: MemberId, target: Target, mut jou
                 let mut opinion = held().unwrap_or_default();
                 apply(&answer, &mut opinion);
                 manager.set_opinion_of(member, Source::AgentCheck, Some(&opinion));
-                journal.note(Fate::Taken, None);
+                journal.note_fate(Fate::Taken, None);
             }
             Err(silence) => {
-                journal.note(silence.fate(), Some(&silence));
+                journal.note_fate(silence.fate(), Some(&silence));
                 // Numbers are load, which is nothing without news. Words that take a
                 // member out are not: the agent of a machine that is being worked on is
                 // often the first to be stopped.
@@ -225,7 +225,7 @@ mod tests {
             groups: vec![group],
             ..Config::default()
         };
-        manager.apply(config).await.unwrap();
+        manager.apply_config(config).await.unwrap();
         manager
     }
 
@@ -293,9 +293,9 @@ mod tests {
         assert_eq!(member(&manager).opinions[0].says, "drain (deploy)");
 
         // Who is not asked any more has nothing to say.
-        let mut config = manager.config();
+        let mut config = manager.file_config();
         config.groups[0].sources.agent_check = None;
-        manager.apply(config).await.unwrap();
+        manager.apply_config(config).await.unwrap();
         assert!(member(&manager).opinions.is_empty());
         assert_eq!(member(&manager).state, "up");
         following.abort();

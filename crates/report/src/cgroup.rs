@@ -43,7 +43,7 @@ impl Source for Cgroups {
         };
         for member in group.members() {
             let name = member.location.name();
-            let Some(path) = config.of(name) else {
+            let Some(path) = config.of_location(name) else {
                 continue;
             };
             let target = Target {
@@ -53,13 +53,13 @@ impl Source for Cgroups {
             let key = (Arc::clone(name), path.clone());
             // Another group with members there wants the same.
             if wanted.get(&key).is_none() {
-                wanted.add(group, key, target, path);
+                wanted.add_target(group, key, target, path);
             }
         }
     }
 
     async fn ask(context: Context, (_, path): Key, target: Target, mut journal: Journal) {
-        poll::begin(target.interval).await;
+        poll::wait_to_begin(target.interval).await;
         let mut held = Held {
             location: target.location.0,
             loads: Vec::new(),
@@ -78,12 +78,12 @@ impl Source for Cgroups {
             reader = back;
             match loads {
                 Ok(loads) => match held.observe(&loads, context.manager.clock().now()) {
-                    Ok(()) => journal.note(Fate::Taken, None),
-                    Err(error) => journal.note(Fate::TooManyLoads, Some(&error)),
+                    Ok(()) => journal.note_fate(Fate::Taken, None),
+                    Err(error) => journal.note_fate(Fate::TooManyLoads, Some(&error)),
                 },
                 Err(error) => {
                     held.expire();
-                    journal.note(Fate::Unreachable, Some(&error));
+                    journal.note_fate(Fate::Unreachable, Some(&error));
                 }
             }
             poll::pause(target.interval, started).await;
@@ -106,7 +106,7 @@ impl Held {
         let valid = |(id, value)| Some((id, LoadValue::new(value).ok()?));
         let loads: Vec<_> = loads.iter().filter_map(valid).collect();
         self.loads = loads.iter().map(|(id, _)| *id).collect();
-        self.location.observe(loads, now)
+        self.location.observe_loads(loads, now)
     }
 
     fn expire(&mut self) {
@@ -158,7 +158,7 @@ impl Reader {
         let mut copy = [0; BASE];
         whole.copy(0, &mut copy);
         let record = Record::parse(&copy).map_err(|error| error.to_string())?;
-        let loads = Loads::since(self.before.as_ref(), &record);
+        let loads = Loads::since_last(self.before.as_ref(), &record);
         self.before = Some(Before::new(&record.base));
         Ok(loads)
     }
@@ -252,7 +252,7 @@ mod tests {
             ..Loads::default()
         };
         held.observe(&loads, now).unwrap();
-        let known = || location.fresh(LoadId::CPU, now, Duration::from_secs(1));
+        let known = || location.fresh_load(LoadId::CPU, now, Duration::from_secs(1));
         assert_eq!(known(), Some(0.5));
         drop(held);
         assert_eq!(known(), None);

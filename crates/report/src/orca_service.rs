@@ -129,7 +129,7 @@ impl Source for Streams {
                 service: service.clone(),
                 loads: orca.loads.clone(),
             };
-            wanted.add(group, member.id, target, member.name.to_string());
+            wanted.add_target(group, member.id, target, member.name.to_string());
         }
     }
 
@@ -151,11 +151,11 @@ async fn stream_forever(context: Context, target: Target, journal: Journal) {
     };
     let (shortest, longest) = BACKOFF;
     let mut wait = shortest;
-    poll::begin(reports.target.service.interval).await;
+    poll::wait_to_begin(reports.target.service.interval).await;
     loop {
         let before = reports.count;
         let Err(ended) = stream(&mut reports, &permits).await;
-        reports.journal.note(ended.fate(), Some(&ended));
+        reports.journal.note_fate(ended.fate(), Some(&ended));
         wait = match reports.count > before {
             true => shortest,
             false if ended.is_final() => longest,
@@ -173,13 +173,15 @@ async fn stream(
 ) -> Result<std::convert::Infallible, Ended> {
     let limit = reports.target.service.timeout;
     let address = reports.target.address.clone();
-    let tls = reports.tls.as_mut().map(Current::client).transpose();
+    let tls = reports.tls.as_mut().map(Current::reload_client).transpose();
     let tls = tls.map_err(|problems| Ended::Files(one_line(&problems)))?;
     let connect = async {
         let _permit = permits.acquire().await;
-        let stream = stream::connect(&address).await.map_err(Ended::Connect)?;
+        let stream = stream::connect_address(&address)
+            .await
+            .map_err(Ended::Connect)?;
         let stream = secured(stream, &reports.target.host, tls).await?;
-        Ok::<_, Ended>(http2::connect(stream).await.map_err(CallError::from)?)
+        Ok::<_, Ended>(http2::start_client(stream).await.map_err(CallError::from)?)
     };
     let connected = timeout(limit, connect).await;
     let (client, connection) = connected.map_err(|_| Ended::Timeout(limit))??;
@@ -223,7 +225,7 @@ async fn talk(
         "http"
     };
     let uri = format!("{scheme}://{address}{METHOD}");
-    let call = timeout(silence, Call::begin(client, &uri, &message)).await;
+    let call = timeout(silence, Call::begin_default(client, &uri, &message)).await;
     let mut call = call.map_err(silent)??;
     loop {
         let message = timeout(silence, call.next()).await.map_err(silent)??;
@@ -258,17 +260,17 @@ impl Reports {
     fn take(&mut self, message: &[u8]) {
         self.count += 1;
         match self.loads(message) {
-            Ok(()) => self.journal.note(Fate::Taken, None),
+            Ok(()) => self.journal.note_fate(Fate::Taken, None),
             Err(invalid) => {
                 let fate = Fate::from(invalid);
                 let error = format!("a report is refused: {}", fate.name());
-                self.journal.note(fate, Some(&error));
+                self.journal.note_fate(fate, Some(&error));
             }
         }
     }
 
     fn loads(&mut self, message: &[u8]) -> Result<(), Invalid> {
-        let wanted = |table: &str, field: &str| self.target.loads.load(table, field);
+        let wanted = |table: &str, field: &str| self.target.loads.find_load(table, field);
         let mut loads = orca::parse_message(message, &wanted)?;
         for &load in &self.seen {
             if loads.as_slice().iter().all(|(known, _)| *known != load) {
@@ -353,7 +355,7 @@ mod tests {
         );
         let manager = Manager::new(Clock::start(), Arc::new(()));
         manager
-            .apply(config::parse("t", &text).unwrap())
+            .apply_config(config::parse("t", &text).unwrap())
             .await
             .unwrap();
         let handle = manager.handles().remove(0);
@@ -381,8 +383,10 @@ mod tests {
             }
         };
         timeout(Duration::from_secs(30), all_read).await.unwrap();
-        let location = manager.location("127.0.0.1").unwrap();
-        let cpu = location.load(LoadId::CPU, manager.clock().now()).unwrap();
+        let location = manager.find_location("127.0.0.1").unwrap();
+        let cpu = location
+            .last_load(LoadId::CPU, manager.clock().now())
+            .unwrap();
         assert_eq!(
             cpu.value.get(),
             0.0,
@@ -392,7 +396,10 @@ mod tests {
         assert_eq!(count(Fate::Failed), 1);
 
         // Who is not followed any more is let go.
-        manager.apply(config::Config::default()).await.unwrap();
+        manager
+            .apply_config(config::Config::default())
+            .await
+            .unwrap();
         timeout(Duration::from_secs(30), serving)
             .await
             .unwrap()

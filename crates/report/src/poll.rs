@@ -27,7 +27,7 @@ pub(crate) fn permits() -> Arc<Semaphore> {
 }
 
 /// Waits for a random moment to begin.
-pub(crate) async fn begin(interval: Duration) {
+pub(crate) async fn wait_to_begin(interval: Duration) {
     sleep(interval.min(START_SPREAD).mul_f32(fastrand::f32())).await;
 }
 
@@ -47,8 +47,8 @@ pub(crate) struct Followed {
 
 impl Followed {
     /// Returns all groups as they are now.
-    pub(crate) fn all(manager: &Manager) -> Vec<Followed> {
-        let configs = manager.config().groups.into_iter();
+    pub(crate) fn all_groups(manager: &Manager) -> Vec<Followed> {
+        let configs = manager.file_config().groups.into_iter();
         let mut configs: HashMap<String, GroupConfig> = configs
             .map(|config| (config.name.clone(), config))
             .collect();
@@ -68,7 +68,7 @@ impl Followed {
     /// Returns the members that have an address.
     pub(crate) fn members(&self) -> impl Iterator<Item = &Member> {
         let members = self.group.members().iter();
-        members.filter(|member| !member.slot.has(Reason::Unresolved))
+        members.filter(|member| !member.slot.has_reason(Reason::Unresolved))
     }
 }
 
@@ -104,9 +104,9 @@ impl Journal {
     }
 
     /// Notes the fate of a report, with what is to be said of it.
-    pub(crate) fn note(&mut self, fate: Fate, error: Option<&dyn std::fmt::Display>) {
+    pub(crate) fn note_fate(&mut self, fate: Fate, error: Option<&dyn std::fmt::Display>) {
         self.count(fate);
-        self.tell(fate, error);
+        self.log_fate(fate, error);
     }
 
     pub(crate) fn count(&self, fate: Fate) {
@@ -114,7 +114,7 @@ impl Journal {
     }
 
     /// Says what became of a report, if it is something else than of the last one.
-    pub(crate) fn tell(&mut self, fate: Fate, error: Option<&dyn std::fmt::Display>) {
+    pub(crate) fn log_fate(&mut self, fate: Fate, error: Option<&dyn std::fmt::Display>) {
         if std::mem::replace(&mut self.last, fate) == fate {
             return;
         }

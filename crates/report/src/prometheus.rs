@@ -60,7 +60,7 @@ pub enum NoValue {
 impl Readings {
     /// Reads a page. Samples that were measured before `not_before` (milliseconds since
     /// 1970) are left out: an exporter may show what it has read long ago.
-    pub fn of(
+    pub fn from_page(
         page: &str,
         format: Format,
         loads: &Prometheus,
@@ -95,7 +95,7 @@ impl Readings {
     }
 
     /// Returns the loads, given the readings `before` and how long ago those readings are.
-    pub fn loads(
+    pub fn loads_since(
         &self,
         loads: &Prometheus,
         before: Option<(&Readings, Duration)>,
@@ -274,7 +274,7 @@ impl Source for Exporters {
                 match wanted.get(&key) {
                     Some(known) if *known != target => continue,
                     Some(_) => {}
-                    None => wanted.add(group, key, target, url.to_string()),
+                    None => wanted.add_target(group, key, target, url.to_string()),
                 }
                 break;
             }
@@ -289,7 +289,7 @@ impl Source for Exporters {
 async fn fetch_forever(context: Context, url: Url, target: Target, mut journal: Journal) {
     let (clock, permits) = (context.manager.clock(), context.permits);
     let config = &target.config;
-    poll::begin(config.interval).await;
+    poll::wait_to_begin(config.interval).await;
     let mut before: Option<(Readings, Instant)> = None;
     let mut tls = config.client_tls().map(Current::new);
     loop {
@@ -307,7 +307,7 @@ async fn fetch_forever(context: Context, url: Url, target: Target, mut journal: 
                 let earlier = before
                     .as_ref()
                     .map(|(readings, then)| (readings, at.duration_since(*then)));
-                let loads = readings.loads(config, earlier);
+                let loads = readings.loads_since(config, earlier);
                 report(
                     &loads,
                     &target,
@@ -317,7 +317,7 @@ async fn fetch_forever(context: Context, url: Url, target: Target, mut journal: 
                 );
                 before = Some((readings, at));
             }
-            Err(error) => journal.note(error.fate(), Some(&error)),
+            Err(error) => journal.note_fate(error.fate(), Some(&error)),
         }
         poll::pause(config.interval, started).await;
     }
@@ -364,8 +364,8 @@ fn report(
         }
     }
     match wrong {
-        Some((fate, why)) => journal.tell(fate, Some(&why)),
-        None => journal.tell(Fate::Taken, None),
+        Some((fate, why)) => journal.log_fate(fate, Some(&why)),
+        None => journal.log_fate(Fate::Taken, None),
     }
 }
 
@@ -376,7 +376,7 @@ async fn fetch(
     config: &Prometheus,
     max_age: Duration,
 ) -> Result<(Readings, Instant), FetchError> {
-    let tls = tls.map(Current::client).transpose();
+    let tls = tls.map(Current::reload_client).transpose();
     let tls = tls.map_err(|problems| FetchError::Files(one_line(&problems)))?;
     let authority = url.authority();
     let question = Question {
@@ -398,17 +398,17 @@ async fn fetch(
         port: url.port,
         tls: tls.as_ref(),
     };
-    let answer = client::ask(whom, question, limits, |code| code == 200).await?;
+    let answer = client::ask_server(whom, question, limits, |code| code == 200).await?;
     let at = Instant::now();
     if answer.code != 200 {
         return Err(FetchError::Code(answer.code));
     }
-    let format = Format::of(&answer.media_type);
+    let format = Format::from_media_type(&answer.media_type);
     let page = String::from_utf8(answer.body).map_err(|_| FetchError::NotText)?;
     let since_1970 = SystemTime::now().duration_since(UNIX_EPOCH);
     let not_before = since_1970.unwrap_or_default().saturating_sub(max_age);
     let not_before = i64::try_from(not_before.as_millis()).unwrap_or(i64::MAX);
-    Ok((Readings::of(&page, format, config, not_before)?, at))
+    Ok((Readings::from_page(&page, format, config, not_before)?, at))
 }
 
 #[cfg(test)]
@@ -447,9 +447,9 @@ mod tests {
         let mut before: Option<Readings> = None;
         let mut values = Vec::new();
         for page in pages {
-            let readings = Readings::of(page, Format::Text, &wanted, 1000).unwrap();
+            let readings = Readings::from_page(page, Format::Text, &wanted, 1000).unwrap();
             let earlier = before.as_ref().map(|then| (then, Duration::from_secs(2)));
-            values = readings.loads(&wanted, earlier);
+            values = readings.loads_since(&wanted, earlier);
             before = Some(readings);
         }
         values
@@ -527,8 +527,8 @@ mod tests {
     fn old_news_and_twins_are_refused() {
         let wanted = wanted("loads = { cpu = \"max(a)\" }");
         let read = |page: &str| {
-            let readings = Readings::of(page, Format::Text, &wanted, 1000)?;
-            Ok(readings.loads(&wanted, None).remove(0).1)
+            let readings = Readings::from_page(page, Format::Text, &wanted, 1000)?;
+            Ok(readings.loads_since(&wanted, None).remove(0).1)
         };
         assert_eq!(read("a{x=\"1\"} 1 999\na{x=\"2\"} 2 1000"), Ok(Ok(2.0)));
         let gone = Err(NoValue::Missing("a".into()));
@@ -589,7 +589,7 @@ mod tests {
         };
         let (fetched, ()) = tokio::join!(fetch(&url, None, &wanted, Duration::from_secs(1)), serve);
         let (readings, _) = fetched?;
-        let loads = readings.loads(&wanted, None).into_iter();
+        let loads = readings.loads_since(&wanted, None).into_iter();
         Ok(loads.filter_map(|(_, value)| value.ok()).collect())
     }
 
@@ -652,7 +652,7 @@ mod tests {
         let port = listener.local_addr().unwrap().port();
         let manager = Manager::new(Clock::start(), Arc::new(()));
         let loads = "loads = { cpu = \"a\", 7 = \"b\", memory = \"nothing\" }";
-        manager.apply(config_of(loads, port)).await.unwrap();
+        manager.apply_config(config_of(loads, port)).await.unwrap();
         let following = tokio::spawn(crate::run(Arc::clone(&manager)));
         let mut asked = 0;
         let handle = manager.handles().remove(0);

@@ -67,7 +67,7 @@ pub(crate) struct Wanted<K, T> {
 
 impl<K: Clone + Eq + Hash, T> Wanted<K, T> {
     /// Adds one that the group wants; `whom` is what it is called in logs.
-    pub(crate) fn add(&mut self, group: &Followed, key: K, target: T, whom: String) {
+    pub(crate) fn add_target(&mut self, group: &Followed, key: K, target: T, whom: String) {
         self.told
             .insert(key.clone(), (Arc::clone(&group.handle), whom));
         self.targets.insert(key, target);
@@ -91,7 +91,7 @@ impl<S> Default for Asked<S> {
 /// Returns the problems of the files that groups name.
 fn check<'a, S: Source>(all: impl IntoIterator<Item = &'a Sources>) -> PrepareErrors {
     let of_groups = all.into_iter().filter_map(S::tls);
-    let problems = of_groups.filter_map(|tls| Client::load(&tls).err());
+    let problems = of_groups.filter_map(|tls| Client::from_config(&tls).err());
     PrepareError::files(problems.flatten().collect())
 }
 
@@ -124,13 +124,13 @@ async fn follow<S: Source>(manager: Arc<Manager>) {
         permits: permits(),
     };
     let mut tasks = Tasks::default();
-    let mut changes = manager.changes();
+    let mut changes = manager.subscribe_changes();
     loop {
         let mut wanted = Wanted {
             targets: HashMap::new(),
             told: HashMap::new(),
         };
-        for group in Followed::all(&manager) {
+        for group in Followed::all_groups(&manager) {
             S::want(&group, &mut wanted);
         }
         let mut told = wanted.told;

@@ -272,8 +272,8 @@ impl Route {
     /// Takes a gauge, if the group wants it; answers whether it does.
     fn take(&self, gauge: &Gauge<'_>, from: IpAddr, now: Instant) -> bool {
         let loads = &self.settings.loads;
-        let load = loads.load("", gauge.whole_name);
-        let Some(load) = load.or_else(|| loads.load("", gauge.name)) else {
+        let load = loads.find_load("", gauge.whole_name);
+        let Some(load) = load.or_else(|| loads.find_load("", gauge.name)) else {
             return false;
         };
         let tag = self.settings.tag.as_deref();
@@ -294,7 +294,7 @@ impl Route {
         let fate = match (location, LoadValue::new(gauge.value)) {
             (None, _) => Fate::Missing,
             (Some(_), Err(_)) => Fate::BadValue,
-            (Some(location), Ok(value)) => match location.report(load, value, now) {
+            (Some(location), Ok(value)) => match location.report_load(load, value, now) {
                 Ok(()) => Fate::Taken,
                 Err(_) => Fate::TooManyLoads,
             },
@@ -321,18 +321,18 @@ impl Statsd {
 
     /// Returns the addresses that the sockets are bound to.
     fn local_addresses(&self) -> Vec<SocketAddr> {
-        let sockets = Arc::clone(&self.task.lock().sockets);
+        let sockets = Arc::clone(&self.task.lock_state().sockets);
         let addresses = sockets.iter().map(|bound| bound.socket.local_addr());
         addresses.flatten().collect()
     }
 
     /// Keeps what groups want, for ever.
     async fn follow(self, manager: Arc<Manager>) {
-        let mut changes = manager.changes();
+        let mut changes = manager.subscribe_changes();
         loop {
             changes.borrow_and_update();
             let mut routes: HashMap<SocketAddr, Vec<Route>> = HashMap::new();
-            for group in Followed::all(&manager) {
+            for group in Followed::all_groups(&manager) {
                 let Some(settings) = &group.config.sources.statsd else {
                     continue;
                 };
@@ -341,7 +341,7 @@ impl Statsd {
                     routes.push(Route::new(&group, settings));
                 }
             }
-            self.task.lock().routes = routes;
+            self.task.lock_state().routes = routes;
             if changes.changed().await.is_err() {
                 return;
             }
@@ -389,7 +389,7 @@ impl Worker<State> for Receiver {
 
 /// Takes the gauges of a datagram.
 fn take(datagram: &[u8], from: IpAddr, routes: &[Route], now: Instant, heard: &Counts) {
-    let count = |what: Heard| heard.add(what as usize);
+    let count = |what: Heard| heard.count_at(what as usize);
     if datagram.len() > MAX_DATAGRAM {
         count(Heard::TooLong);
         return;
@@ -424,14 +424,14 @@ fn wanted<'a>(sources: impl Iterator<Item = &'a Sources>) -> BTreeSet<SocketAddr
 const WHOSE: &str = "statsd";
 
 fn open(wanted: SocketAddr) -> io::Result<Bound> {
-    let socket = Arc::new(datagram::open(wanted, RECEIVE_BUFFER, WHOSE)?);
+    let socket = Arc::new(datagram::open_socket(wanted, RECEIVE_BUFFER, WHOSE)?);
     Ok(Bound { wanted, socket })
 }
 
 impl Subsystem for Statsd {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
         let wanted = wanted(next.section::<Vec<Sources>>().into_iter().flatten());
-        let mut state = self.task.lock();
+        let mut state = self.task.lock_state();
         if state.stopped || wanted.is_empty() && state.sockets.is_empty() {
             return Ok(Box::new(|| ()));
         }
@@ -466,26 +466,26 @@ impl Subsystem for Statsd {
         }
         let task = Arc::clone(&self.task);
         Ok(Box::new(move || {
-            task.lock().sockets = Arc::new(sockets);
-            task.wake();
+            task.lock_state().sockets = Arc::new(sockets);
+            task.wake_thread();
         }))
     }
 
     fn sockets(&self) -> io::Result<Vec<Handed>> {
-        let sockets = Arc::clone(&self.task.lock().sockets);
-        let handed = |bound: &Bound| datagram::handed(&bound.socket, bound.wanted, WHOSE);
+        let sockets = Arc::clone(&self.task.lock_state().sockets);
+        let handed = |bound: &Bound| datagram::share_socket(&bound.socket, bound.wanted, WHOSE);
         sockets.iter().map(handed).collect()
     }
 
     fn hand_over(&self, _: &mut Handover) {
         // With the lock the thread is between two turns.
-        self.task.lock().rests = true;
-        self.task.wake();
+        self.task.lock_state().rests = true;
+        self.task.wake_thread();
     }
 
     fn resume(&self) {
-        self.task.lock().rests = false;
-        self.task.wake();
+        self.task.lock_state().rests = false;
+        self.task.wake_thread();
     }
 
     fn exclusive(&self, config: &Config) -> Vec<Exclusive> {
@@ -494,11 +494,11 @@ impl Subsystem for Statsd {
     }
 
     fn stop(&self) {
-        let mut state = self.task.lock();
+        let mut state = self.task.lock_state();
         state.stopped = true;
         state.sockets = Arc::default();
         drop(state);
-        self.task.wake();
+        self.task.wake_thread();
     }
 
     fn announce(&self, _: &Snapshot) -> Vec<String> {
@@ -507,13 +507,13 @@ impl Subsystem for Statsd {
     }
 
     fn metrics(&self, out: &mut Exposition) {
-        out.family(
+        out.begin_family(
             "evenkeel_statsd_lines_total",
             Type::Counter,
             "Lines of StatsD that arrived, by what became of them; too_long are whole datagrams.",
         );
-        for (heard, count) in self.heard.of(&Heard::ALL) {
-            out.sample(&[("result", heard.name())], count as f64);
+        for (heard, count) in self.heard.totals_by_kind(&Heard::ALL) {
+            out.add_sample(&[("result", heard.name())], count as f64);
         }
     }
 }
@@ -639,7 +639,7 @@ mod tests {
         let statsd = Statsd::new(clock).unwrap();
         let manager = Manager::new(clock, Arc::new(statsd.clone()));
         manager
-            .apply(config::parse("t", &text).unwrap())
+            .apply_config(config::parse("t", &text).unwrap())
             .await
             .unwrap();
         let address = statsd.local_addresses()[0];
@@ -648,7 +648,9 @@ mod tests {
 
     fn cpu(manager: &Manager, location: &str) -> Option<f32> {
         let now = manager.clock().now();
-        let load = manager.location(location)?.load(LoadId::CPU, now)?;
+        let load = manager
+            .find_location(location)?
+            .last_load(LoadId::CPU, now)?;
         Some(load.value.get())
     }
 
@@ -695,7 +697,7 @@ mod tests {
         let (manager, statsd, _) =
             started("location_tag = \"host\"\ntag = \"env:prod\"\nsenders = [\"10.0.0.0/8\"]\n")
                 .await;
-        let group = Followed::all(&manager).remove(0);
+        let group = Followed::all_groups(&manager).remove(0);
         let settings = group.config.sources.statsd.clone().unwrap();
         let route = Route::new(&group, &settings);
         let now = manager.clock().now();
@@ -735,7 +737,9 @@ mod tests {
             "[group.g]\nmembers = [\"127.0.0.1:1\"]\n[group.g.statsd]\nlisten = \"{at}\"\n\
              loads = {{ a = \"cpu\" }}\n"
         );
-        let applied = manager.apply(config::parse("t", &text).unwrap()).await;
+        let applied = manager
+            .apply_config(config::parse("t", &text).unwrap())
+            .await;
         let error = applied.unwrap_err().to_string();
         assert!(error.contains("cannot listen on UDP"), "{error}");
     }

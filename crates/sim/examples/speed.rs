@@ -85,7 +85,7 @@ fn prepare(
     std::fs::write(folder.join("evenkeel.toml"), config)?;
     let path = folder.join("speed.toml");
     std::fs::write(&path, scenario)?;
-    plan::load(&path, None, None).map_err(|errors| errors.to_string().into())
+    plan::load_plan(&path, None, None).map_err(|errors| errors.to_string().into())
 }
 
 /// CPU time of this process so far.

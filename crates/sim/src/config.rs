@@ -47,7 +47,7 @@ pub fn equal_members(
 
 /// A balancer's own view of its groups. Each name that has no address in the configuration has
 /// one here.
-pub fn groups(config: Config, now: Instant) -> Groups {
+pub fn make_groups(config: Config, now: Instant) -> Groups {
     let mut names: Vec<String> = Vec::new();
     for member in config.groups.iter().flat_map(|group| &group.members) {
         if member.is_looked_up() && !names.contains(&member.host) {
@@ -61,6 +61,6 @@ pub fn groups(config: Config, now: Instant) -> Groups {
 }
 
 /// The group called `name`, as it is now.
-pub fn group(groups: &Groups, name: &str) -> Option<Arc<Group>> {
-    Some(groups.handle(name)?.current.load_full())
+pub fn find_group(groups: &Groups, name: &str) -> Option<Arc<Group>> {
+    Some(groups.find_handle(name)?.current.load_full())
 }

@@ -68,17 +68,17 @@ impl<E> Engine<E> {
     }
 
     /// Virtual time in nanoseconds since the beginning.
-    pub fn nanos(&self) -> u64 {
+    pub fn elapsed_nanos(&self) -> u64 {
         self.now
     }
 
     /// Time of the last event.
-    pub fn now(&self) -> Instant {
+    pub fn current_time(&self) -> Instant {
         Instant::from_nanos(self.now)
     }
 
     /// Schedules `event` in `nanos` nanoseconds from now.
-    pub fn after(&mut self, nanos: f64, event: E) {
+    pub fn schedule_after(&mut self, nanos: f64, event: E) {
         self.scheduled += 1;
         let due = Due {
             at: self.now.saturating_add(nanos as u64),
@@ -138,7 +138,7 @@ impl<W: World> World for Watched<'_, W> {
         self.events += 1;
         if self.events == 10_000 {
             self.events = 0;
-            let now = Duration::from_nanos(self.world.engine().nanos());
+            let now = Duration::from_nanos(self.world.engine().elapsed_nanos());
             if !(self.tell)(now) {
                 return false;
             }
@@ -157,20 +157,20 @@ pub fn run(world: &mut impl World) {
 }
 
 /// Converts a duration into nanoseconds.
-pub fn nanos(duration: Duration) -> f64 {
+pub fn duration_nanos(duration: Duration) -> f64 {
     // Conversion of 128 bits is slow, and this function is called with every event.
     u64::try_from(duration.as_nanos()).unwrap_or(u64::MAX) as f64
 }
 
 /// A random number with an exponential distribution.
-pub fn exponential(mean: f64, rng: &mut fastrand::Rng) -> f64 {
+pub fn draw_exponential(mean: f64, rng: &mut fastrand::Rng) -> f64 {
     // Not the C library's logarithm, whose last bit differs between machines.
     -libm::log(1.0 - rng.f64()) * mean
 }
 
 /// A random number whose logarithm has a normal distribution with mean `mu` and deviation `sigma`. Its mean
 /// is exp(`mu` + `sigma`² / 2).
-pub fn lognormal(mu: f64, sigma: f64, rng: &mut fastrand::Rng) -> f64 {
+pub fn draw_lognormal(mu: f64, sigma: f64, rng: &mut fastrand::Rng) -> f64 {
     // Box and Muller, A Note on the Generation of Random Normal Deviates (1958).
     let (one, other) = (1.0 - rng.f64(), rng.f64());
     let normal = (-2.0 * libm::log(one)).sqrt() * libm::cos(2.0 * PI * other);
@@ -179,7 +179,7 @@ pub fn lognormal(mu: f64, sigma: f64, rng: &mut fastrand::Rng) -> f64 {
 
 /// A random number of `least` or more with a Pareto distribution. Its mean is `alpha` / (`alpha` - 1) times
 /// `least`.
-pub fn pareto(least: f64, alpha: f64, rng: &mut fastrand::Rng) -> f64 {
+pub fn draw_pareto(least: f64, alpha: f64, rng: &mut fastrand::Rng) -> f64 {
     least * libm::pow(1.0 - rng.f64(), -1.0 / alpha)
 }
 
@@ -194,14 +194,14 @@ mod tests {
         let (mut expected, mut found) = (Vec::new(), Vec::new());
         for number in 0..2_000u32 {
             let after = [0.0, 50.0, 50.0, 70.0, 200.0][rng.usize(..5)];
-            expected.push((engine.nanos() + after as u64, number));
-            engine.after(after, number);
+            expected.push((engine.elapsed_nanos() + after as u64, number));
+            engine.schedule_after(after, number);
             if number % 3 > 0 {
-                found.extend(engine.next().map(|event| (engine.nanos(), event)));
+                found.extend(engine.next().map(|event| (engine.elapsed_nanos(), event)));
             }
         }
         while let Some(event) = engine.next() {
-            found.push((engine.nanos(), event));
+            found.push((engine.elapsed_nanos(), event));
         }
         expected.sort_unstable();
         assert_eq!(found, expected);

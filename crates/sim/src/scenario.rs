@@ -209,7 +209,7 @@ impl Scenario {
 
     /// A scenario with the members of a group of a configuration, which balancers control. `None` if there is no such
     /// group.
-    pub fn of(config: Config, group: &str) -> Option<Self> {
+    pub fn for_group(config: Config, group: &str) -> Option<Self> {
         let mut groups = config.groups.iter();
         let members = groups.find(|of| of.name == group)?.members.len();
         Some(Scenario {
@@ -222,42 +222,42 @@ impl Scenario {
 
     /// Sets the distribution of the requests' costs.
     #[must_use]
-    pub fn service(mut self, service: Service) -> Self {
+    pub fn with_service(mut self, service: Service) -> Self {
         self.service = service;
         self
     }
 
     /// Lets requests announce their cost.
     #[must_use]
-    pub fn announced(mut self) -> Self {
+    pub fn with_announced_costs(mut self) -> Self {
         self.announced = true;
         self
     }
 
     /// Sets the number of balancers.
     #[must_use]
-    pub fn balancers(mut self, balancers: usize) -> Self {
+    pub fn with_balancers(mut self, balancers: usize) -> Self {
         self.balancers = balancers;
         self
     }
 
     /// Sets the utilisation.
     #[must_use]
-    pub fn utilisation(mut self, utilisation: f64) -> Self {
+    pub fn with_utilisation(mut self, utilisation: f64) -> Self {
         self.utilisation = utilisation;
         self
     }
 
     /// Sets the number of clients in a closed loop.
     #[must_use]
-    pub fn clients(mut self, clients: usize) -> Self {
+    pub fn with_clients(mut self, clients: usize) -> Self {
         self.clients = clients;
         self
     }
 
     /// Sets the weights, one for each member.
     #[must_use]
-    pub fn weights(mut self, weights: &[f64]) -> Self {
+    pub fn with_weights(mut self, weights: &[f64]) -> Self {
         for (member, &weight) in self.members.iter_mut().zip(weights) {
             member.weight = weight;
         }
@@ -266,7 +266,7 @@ impl Scenario {
 
     /// Sets the discipline and the number of slots of every member.
     #[must_use]
-    pub fn working(mut self, discipline: Discipline, slots: usize) -> Self {
+    pub fn with_discipline(mut self, discipline: Discipline, slots: usize) -> Self {
         for member in &mut self.members {
             (member.discipline, member.slots) = (discipline, slots);
         }

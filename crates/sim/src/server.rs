@@ -123,7 +123,7 @@ impl Server {
 
     /// Interrupts that wait for a slot or have it at the moment, per slot: as many as in a queue with
     /// arrivals at random and exponential work (M/M/1).
-    pub fn pending(&self, rng: &mut fastrand::Rng) -> f64 {
+    pub fn pending_interrupts(&self, rng: &mut fastrand::Rng) -> f64 {
         if self.interrupts <= 0.0 {
             return 0.0;
         }
@@ -169,7 +169,7 @@ impl Server {
     }
 
     /// Tasks per slot that run or wait, averaged over 100 ms.
-    pub fn queue(&mut self, now: u64) -> f64 {
+    pub fn mean_queue(&mut self, now: u64) -> f64 {
         self.advance(now);
         self.queue / self.slots as f64
     }
@@ -270,21 +270,24 @@ mod tests {
         assert_eq!(server.next_completion(), Some(200));
         assert_eq!(server.busy(100), 200.0);
         assert_eq!(server.complete(200), Some(0));
-        assert!((server.queue(10_000_000_000) - 1.5).abs() < 1e-6);
+        assert!((server.mean_queue(10_000_000_000) - 1.5).abs() < 1e-6);
     }
 
     #[test]
     fn interrupts_come_first_and_wait_as_in_a_queue() {
         let mut server = Server::new(Discipline::Sharing, 2, 1.0, 0.0, true);
         let mut rng = fastrand::Rng::with_seed(1);
-        assert_eq!(server.pending(&mut rng), 0.0);
+        assert_eq!(server.pending_interrupts(&mut rng), 0.0);
         server.set_interrupts(0.5, 0);
         server.set_background(3.0, 0);
         server.push(0, 100.0, 0);
         // Four tasks share one of two slots.
         assert_eq!(server.next_completion(), Some(400));
         assert_eq!(server.others(400), 300.0);
-        let mean = (0..10_000).map(|_| server.pending(&mut rng)).sum::<f64>() / 1e4;
+        let mean = (0..10_000)
+            .map(|_| server.pending_interrupts(&mut rng))
+            .sum::<f64>()
+            / 1e4;
         assert!((mean - 1.0).abs() < 0.05, "{mean}");
     }
 

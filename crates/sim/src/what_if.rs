@@ -7,7 +7,7 @@ use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::Values;
 use evenkeel_manager::config::Config;
 
-use crate::engine::exponential;
+use crate::engine::draw_exponential;
 use crate::requests::{Dispatch, WARM_UP, play_watched};
 use crate::scenario::{MemberModel, Reports, Scenario};
 use crate::server::Discipline;
@@ -61,7 +61,7 @@ struct Exponential(f64);
 impl Work for Exponential {
     fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask {
         Ask {
-            cost: exponential(self.0, rng).max(1.0),
+            cost: draw_exponential(self.0, rng).max(1.0),
             document: 0,
         }
     }
@@ -70,11 +70,15 @@ impl Work for Exponential {
 impl Question {
     /// Plays the group with a strategy. `None` if there is nothing to play, or if `go_on`, which is called now and
     /// then, returns false.
-    pub fn play(&self, strategy: &Values, go_on: &mut dyn FnMut() -> bool) -> Option<Forecast> {
+    pub fn play_strategy(
+        &self,
+        strategy: &Values,
+        go_on: &mut dyn FnMut() -> bool,
+    ) -> Option<Forecast> {
         let mut config = self.config.clone();
         let mut groups = config.groups.iter_mut();
         groups.find(|group| group.name == self.group)?.strategy = strategy.clone();
-        let mut world = Scenario::of(config, &self.group)?;
+        let mut world = Scenario::for_group(config, &self.group)?;
         let means = self.members.iter().map(|(mean, _)| mean.as_nanos() as f64);
         let mean = means.clone().sum::<f64>() / self.members.len() as f64;
         let is_sound = mean >= 1.0 && self.rate.is_finite() && self.rate > 0.0;
@@ -178,7 +182,11 @@ mod tests {
     #[test]
     fn a_slow_member_hurts_who_does_not_look() {
         let question = question(&[10, 10, 40], 120.0);
-        let play = |name| question.play(&strategy(name), &mut || true).unwrap();
+        let play = |name| {
+            question
+                .play_strategy(&strategy(name), &mut || true)
+                .unwrap()
+        };
         let (blind, seeing) = (play("round_robin"), play("least_request"));
         assert!(
             seeing.quantiles[2] < blind.quantiles[2].mul_f64(0.7),
@@ -202,7 +210,7 @@ mod tests {
     fn what_makes_no_sense_or_takes_too_long_is_not_played() {
         let good = question(&[10], 10.0);
         let plan = strategy("random");
-        let play = |question: &Question| question.play(&plan, &mut || true);
+        let play = |question: &Question| question.play_strategy(&plan, &mut || true);
         assert!(play(&good).is_some());
         for rate in [0.0, -1.0, f64::NAN, f64::INFINITY, 1e-30] {
             let bad = Question {
@@ -228,7 +236,7 @@ mod tests {
             None
         );
         let mut asked = 0;
-        let stopped = good.play(&plan, &mut || {
+        let stopped = good.play_strategy(&plan, &mut || {
             asked += 1;
             asked < 3
         });

@@ -3,7 +3,7 @@
 use std::collections::{HashMap, VecDeque};
 use std::fmt;
 
-pub use crate::engine::exponential;
+pub use crate::engine::draw_exponential;
 
 /// Cost and document of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -114,7 +114,7 @@ impl Popularity {
     }
 
     /// Draws a thing by chance: returns its rank, from 0.
-    pub fn draw(&self, rng: &mut fastrand::Rng) -> usize {
+    pub fn draw_rank(&self, rng: &mut fastrand::Rng) -> usize {
         let luck = rng.f64();
         let rank = self.sums.partition_point(|&below| below < luck);
         rank.min(self.sums.len() - 1)
@@ -143,7 +143,7 @@ impl Cache {
     }
 
     /// Uses a document; returns true if it was there already.
-    pub fn has(&mut self, document: (usize, usize)) -> bool {
+    pub fn check_and_insert(&mut self, document: (usize, usize)) -> bool {
         self.asked += 1;
         self.order.push_back((document, self.asked));
         let had = self.last.insert(document, self.asked).is_some();
@@ -186,9 +186,9 @@ pub struct Bursts {
 
 impl Bursts {
     /// Nanoseconds from `now` to the next arrival. Bursts come at the end of each period.
-    pub fn gap(&self, now: u64, rng: &mut fastrand::Rng) -> f64 {
+    pub fn next_gap(&self, now: u64, rng: &mut fastrand::Rng) -> f64 {
         // Number of arrivals that must be due: the sum of rate and time over the pieces of constant rate.
-        let mut due = exponential(1.0, rng);
+        let mut due = draw_exponential(1.0, rng);
         let mut at = now as f64;
         let calm = self.every - self.length;
         loop {
@@ -249,11 +249,11 @@ mod tests {
     #[test]
     fn the_cache_keeps_what_was_asked_for_last() {
         let mut cache = Cache::new(2);
-        assert!(!cache.has((0, 1)));
-        assert!(!cache.has((0, 2)));
-        assert!(cache.has((0, 1)));
-        assert!(!cache.has((1, 1)));
-        assert!(cache.has((0, 1)));
-        assert!(!cache.has((0, 2)));
+        assert!(!cache.check_and_insert((0, 1)));
+        assert!(!cache.check_and_insert((0, 2)));
+        assert!(cache.check_and_insert((0, 1)));
+        assert!(!cache.check_and_insert((1, 1)));
+        assert!(cache.check_and_insert((0, 1)));
+        assert!(!cache.check_and_insert((0, 2)));
     }
 }

@@ -84,7 +84,7 @@ pub(crate) async fn run(command: &[String], limit: Duration) -> Result<(), Faile
     Err(Failed::Status {
         program,
         status: status.to_string(),
-        said: child.said(),
+        said: child.take_output(),
     })
 }
 
@@ -92,7 +92,7 @@ struct Running(Child);
 
 impl Running {
     /// Returns the last output of the program. A program that it has started may still have the pipe.
-    fn said(&mut self) -> String {
+    fn take_output(&mut self) -> String {
         let mut said = Vec::new();
         if let Some(pipe) = &mut self.0.stderr
             && ioctl_fionbio(&*pipe, true).is_ok()

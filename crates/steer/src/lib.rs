@@ -26,5 +26,5 @@ pub mod status;
 pub mod subsystem;
 pub mod wanted;
 
-pub use status::{SteerStatus, SteeredMember, table};
+pub use status::{SteerStatus, SteeredMember, format_tables};
 pub use subsystem::Steering;

@@ -109,7 +109,7 @@ fn address(address: &Address) -> Option<String> {
 }
 
 /// The members as they are in the file.
-pub fn members(wanted: &[Wanted]) -> Vec<SteeredMember> {
+pub fn list_members(wanted: &[Wanted]) -> Vec<SteeredMember> {
     let row = |want: &Wanted| {
         let address = address(&want.address);
         SteeredMember {
@@ -143,7 +143,7 @@ pub enum Done {
 /// # Errors
 ///
 /// One of these steps has failed.
-pub async fn tell(nginx: &SteerNginx, text: &str) -> Result<Done, Trouble> {
+pub async fn apply_file(nginx: &SteerNginx, text: &str) -> Result<Done, Trouble> {
     let path = &nginx.file;
     let write = |error| Trouble::Write {
         path: path.clone(),
@@ -156,10 +156,10 @@ pub async fn tell(nginx: &SteerNginx, text: &str) -> Result<Done, Trouble> {
     if before.as_deref() == Some(text) {
         return Ok(Done::Same);
     }
-    put(path, Some(text)).map_err(write)?;
+    write_or_remove(path, Some(text)).map_err(write)?;
     if let Err(failed) = command::run(&nginx.check, nginx.timeout).await {
         let path = path.clone();
-        return Err(match put(&path, before.as_deref()) {
+        return Err(match write_or_remove(&path, before.as_deref()) {
             Ok(()) => Trouble::Check { path, failed },
             Err(error) => Trouble::Back {
                 path,
@@ -168,7 +168,7 @@ pub async fn tell(nginx: &SteerNginx, text: &str) -> Result<Done, Trouble> {
             },
         });
     }
-    reload(nginx).await?;
+    run_reload(nginx).await?;
     Ok(Done::Changed)
 }
 
@@ -177,7 +177,7 @@ pub async fn tell(nginx: &SteerNginx, text: &str) -> Result<Done, Trouble> {
 /// # Errors
 ///
 /// nginx cannot be told.
-pub async fn reload(nginx: &SteerNginx) -> Result<(), Trouble> {
+pub async fn run_reload(nginx: &SteerNginx) -> Result<(), Trouble> {
     let done = command::run(&nginx.reload, nginx.timeout).await;
     done.map_err(|failed| Trouble::Reload(failed.to_string()))?;
     match &nginx.pid_file {
@@ -228,7 +228,7 @@ fn read(path: &Path) -> io::Result<Option<String>> {
 }
 
 /// Gives the file this text, or removes it.
-fn put(path: &Path, text: Option<&str>) -> io::Result<()> {
+fn write_or_remove(path: &Path, text: Option<&str>) -> io::Result<()> {
     let Some(text) = text else {
         return std::fs::remove_file(path);
     };
@@ -301,7 +301,10 @@ mod tests {
              server [2001:db8::1]:80 down max_fails=2; # draining\n\
              server unix:/run/app.sock weight=3 max_fails=2;\n"
         );
-        let notes: Vec<_> = members(&all).iter().map(|row| row.note.is_some()).collect();
+        let notes: Vec<_> = list_members(&all)
+            .iter()
+            .map(|row| row.note.is_some())
+            .collect();
         assert_eq!(notes, [false, false, false, true, true]);
     }
 
@@ -315,16 +318,19 @@ mod tests {
         let path = file.display().to_string();
         let nginx = settings(&folder, &["sh", "-c", script, &path]);
         let bad = text("a", "g", &nginx, &all(2));
-        let error = tell(&nginx, &bad).await.unwrap_err().to_string();
+        let error = apply_file(&nginx, &bad).await.unwrap_err().to_string();
         assert!(error.contains("bad weight"), "{error}");
         assert!(!file.exists());
         let good = text("a", "g", &nginx, &all(1));
-        assert_eq!(tell(&nginx, &good).await.unwrap(), Done::Changed);
-        assert_eq!(tell(&nginx, &good).await.unwrap(), Done::Same);
-        assert!(tell(&nginx, &bad).await.is_err());
+        assert_eq!(apply_file(&nginx, &good).await.unwrap(), Done::Changed);
+        assert_eq!(apply_file(&nginx, &good).await.unwrap(), Done::Same);
+        assert!(apply_file(&nginx, &bad).await.is_err());
         assert_eq!(fs::read_to_string(&file).unwrap(), good);
         let none = text("a", "g", &nginx, &[]);
-        assert!(matches!(tell(&nginx, &none).await, Err(Trouble::Nobody(_))));
+        assert!(matches!(
+            apply_file(&nginx, &none).await,
+            Err(Trouble::Nobody(_))
+        ));
         let names = fs::read_dir(&folder).unwrap().count();
         assert_eq!(names, 1);
         fs::remove_dir_all(folder).unwrap();
@@ -344,11 +350,11 @@ mod tests {
             (&std::process::id().to_string(), "is no nginx"),
         ] {
             fs::write(&file, text).unwrap();
-            let error = reload(&nginx).await.unwrap_err().to_string();
+            let error = run_reload(&nginx).await.unwrap_err().to_string();
             assert!(error.contains(wanted), "{error}");
         }
         fs::remove_file(&file).unwrap();
-        assert!(reload(&nginx).await.is_err());
+        assert!(run_reload(&nginx).await.is_err());
         fs::remove_dir_all(folder).unwrap();
     }
 

@@ -16,7 +16,7 @@ use crate::wanted::Wanted;
 
 /// Returns the orders that each `[steer.NAME]` of `config` would send, with the weights of the configuration:
 /// loads and health are known only to a balancer that runs.
-pub async fn rehearse(config: &Config) -> Vec<SteerStatus> {
+pub async fn rehearse_orders(config: &Config) -> Vec<SteerStatus> {
     let mut all = Vec::new();
     for steer in &config.steer {
         let group = config.groups.iter().find(|group| group.name == steer.group);
@@ -28,17 +28,17 @@ pub async fn rehearse(config: &Config) -> Vec<SteerStatus> {
             ..SteerStatus::default()
         };
         all.push(match group {
-            Some(group) => one(steer, group, status).await,
+            Some(group) => rehearse_target(steer, group, status).await,
             None => status,
         });
     }
     all
 }
 
-async fn one(steer: &Steer, group: &GroupConfig, status: SteerStatus) -> SteerStatus {
-    let (wanted, problems) = wanted(steer, group);
+async fn rehearse_target(steer: &Steer, group: &GroupConfig, status: SteerStatus) -> SteerStatus {
+    let (wanted, problems) = wanted_members(steer, group);
     let mut status = match (&steer.haproxy, &steer.nginx) {
-        (Some(haproxy), _) => match Haproxy::default().round(haproxy, &wanted, true).await {
+        (Some(haproxy), _) => match Haproxy::default().run_round(haproxy, &wanted, true).await {
             Ok(round) => SteerStatus {
                 peer: Some(format!(
                     "HAProxy {}, process {}",
@@ -57,7 +57,7 @@ async fn one(steer: &Steer, group: &GroupConfig, status: SteerStatus) -> SteerSt
         (None, Some(nginx)) => {
             let text = nginx::text(&steer.name, &steer.group, nginx, &wanted);
             SteerStatus {
-                members: nginx::members(&wanted),
+                members: nginx::list_members(&wanted),
                 pending: text.lines().map(str::to_owned).collect(),
                 ..status
             }
@@ -71,7 +71,7 @@ async fn one(steer: &Steer, group: &GroupConfig, status: SteerStatus) -> SteerSt
 }
 
 /// The members of a group with the weights of the configuration, and what is wrong with others.
-fn wanted(steer: &Steer, group: &GroupConfig) -> (Vec<Wanted>, Vec<String>) {
+fn wanted_members(steer: &Steer, group: &GroupConfig) -> (Vec<Wanted>, Vec<String>) {
     let mut problems = Vec::new();
     let mut found: Vec<(Option<IpAddr>, Address, &MemberConfig)> = Vec::new();
     for member in &group.members {
@@ -113,7 +113,7 @@ fn wanted(steer: &Steer, group: &GroupConfig) -> (Vec<Wanted>, Vec<String>) {
             },
         })
         .collect();
-    let mut shares = Shares::new(crate::subsystem::settings(steer));
+    let mut shares = Shares::new(crate::subsystem::share_settings(steer));
     let said = shares.update(Instant::from_nanos(1), &seen);
     let said = said.unwrap_or_default();
     let wanted = said
@@ -147,7 +147,7 @@ mod tests {
             folder.display()
         );
         let config = evenkeel_config::parse("evenkeel.toml", &text).unwrap();
-        let all = rehearse(&config).await;
+        let all = rehearse_orders(&config).await;
         let [edge, front] = &all[..] else {
             panic!("{all:?}");
         };
@@ -168,7 +168,7 @@ mod tests {
             names,
             [("127.0.0.1:1", "127.0.0.1:1"), ("s2", "127.0.0.1:2")]
         );
-        let table = crate::status::table(&all);
+        let table = crate::status::format_tables(&all);
         assert!(table.contains("\ns2 "), "{table}");
         assert!(!folder.exists());
     }

@@ -57,15 +57,15 @@ pub struct SteeredMember {
 }
 
 /// Returns tables of all sections, for people.
-pub fn table(all: &[SteerStatus]) -> String {
+pub fn format_tables(all: &[SteerStatus]) -> String {
     if all.is_empty() {
         return "nobody is steered: the configuration has no [steer.NAME]\n".into();
     }
-    let tables: Vec<String> = all.iter().map(one).collect();
+    let tables: Vec<String> = all.iter().map(format_target).collect();
     tables.join("\n")
 }
 
-fn one(status: &SteerStatus) -> String {
+fn format_target(status: &SteerStatus) -> String {
     let SteerStatus {
         name,
         group,
@@ -110,7 +110,7 @@ fn one(status: &SteerStatus) -> String {
     let names = [
         "MEMBER", "STATE", ">SHARE%", ">WEIGHT", ">HAS", "SERVER", "NOTE",
     ];
-    shown += &text::table(&names, status.members.iter().map(row));
+    shown += &text::format_table(&names, status.members.iter().map(row));
     if !status.others.is_empty() {
         shown += &format!("no members, left alone: {}\n", status.others.join(" "));
     }
@@ -151,7 +151,7 @@ mod tests {
             pending: vec!["set server web/s1 weight 30".into()],
             ..SteerStatus::default()
         };
-        let shown = table(&[status]);
+        let shown = format_tables(&[status]);
         for wanted in [
             "edge: group web, HAProxy unix:/h backend web\n",
             "failed: cannot connect\n",
@@ -163,6 +163,6 @@ mod tests {
         ] {
             assert!(shown.contains(wanted), "{shown}");
         }
-        assert!(table(&[]).contains("no [steer.NAME]"));
+        assert!(format_tables(&[]).contains("no [steer.NAME]"));
     }
 }

@@ -100,7 +100,7 @@ impl Steering {
     }
 
     /// Follows another configuration. A target that stays is told on, as the new configuration says.
-    fn follow(&self, orders: Vec<Order>) {
+    fn apply_orders(&self, orders: Vec<Order>) {
         let mut targets = self.inner.targets.lock();
         let mut before = std::mem::take(&mut *targets);
         for order in orders {
@@ -125,14 +125,14 @@ impl Steering {
         self.inner.changed.notify_one();
     }
 
-    async fn live(self) {
+    async fn run_targets(self) {
         let mut tasks = JoinSet::new();
         loop {
             let targets = self.inner.targets.lock().clone();
             for target in targets {
                 if !target.is_begun.swap(true, Ordering::Relaxed) {
                     let task = Task::new(&self.inner, target);
-                    tasks.spawn(task.live());
+                    tasks.spawn(task.run_rounds());
                 }
             }
             while tasks.try_join_next().is_some() {}
@@ -171,7 +171,7 @@ impl Target {
 }
 
 /// Returns the settings by which shares become messages for the target of `steer`.
-pub(crate) fn settings(steer: &Steer) -> Settings {
+pub(crate) fn share_settings(steer: &Steer) -> Settings {
     let (interval, urgent_interval, smallest_change) = match (&steer.haproxy, &steer.nginx) {
         (None, Some(nginx)) => (nginx.interval, nginx.urgent_interval, nginx.smallest_change),
         (Some(haproxy), _) => (haproxy.interval, TICK, haproxy.smallest_change),
@@ -212,7 +212,7 @@ impl Drop for Task {
 impl Task {
     fn new(inner: &Arc<Inner>, target: Arc<Target>) -> Self {
         *inner.tasks.lock() += 1;
-        let settings = settings(&target.order.lock().steer);
+        let settings = share_settings(&target.order.lock().steer);
         let maintained = target.maintained.lock().clone();
         Task {
             inner: Arc::clone(inner),
@@ -225,7 +225,7 @@ impl Task {
         }
     }
 
-    async fn live(mut self) {
+    async fn run_rounds(mut self) {
         let mut ticks = tokio::time::interval(TICK);
         ticks.set_missed_tick_behavior(MissedTickBehavior::Delay);
         let mut seen = Vec::new();
@@ -237,12 +237,12 @@ impl Task {
             let Order { steer, group } = self.target.order.lock().clone();
             let group = group.current.load_full();
             if self.target.is_over.load(Ordering::Relaxed) {
-                self.end(&steer, &group, &mut seen).await;
+                self.restore_weights(&steer, &group, &mut seen).await;
                 return;
             }
             let now = self.inner.clock.now();
-            shares::look(&group, now, &mut seen);
-            self.shares.set_settings(settings(&steer));
+            shares::observe_members(&group, now, &mut seen);
+            self.shares.set_settings(share_settings(&steer));
             self.is_behind |= self.shares.update(now, &seen).is_some();
             let wait = match (&steer.haproxy, &steer.nginx) {
                 // After a failure nothing is said sooner than it would be asked.
@@ -258,15 +258,15 @@ impl Task {
                 // A file is as it was written.
                 (false, _) => waited && steer.haproxy.is_some(),
             };
-            if is_due && !self.shares.said().is_empty() {
+            if is_due && !self.shares.last_shares().is_empty() {
                 self.tried = Some(now);
-                let wanted = wanted::of(&group, self.shares.said());
-                self.tell(&steer, &wanted).await;
+                let wanted = wanted::from_shares(&group, self.shares.last_shares());
+                self.send_weights(&steer, &wanted).await;
             }
         }
     }
 
-    async fn tell(&mut self, steer: &Steer, wanted: &[Wanted]) {
+    async fn send_weights(&mut self, steer: &Steer, wanted: &[Wanted]) {
         let told = match (&steer.haproxy, &steer.nginx) {
             (Some(haproxy), _) => self.tell_haproxy(steer, haproxy, wanted).await,
             (None, Some(nginx)) => self.tell_nginx(steer, nginx, wanted).await,
@@ -297,11 +297,11 @@ impl Task {
         haproxy: &SteerHaproxy,
         wanted: &[Wanted],
     ) -> Result<(), String> {
-        let round = self.haproxy.round(haproxy, wanted, steer.dry_run).await;
+        let round = self.haproxy.run_round(haproxy, wanted, steer.dry_run).await;
         self.target
             .maintained
             .lock()
-            .clone_from(self.haproxy.maintained());
+            .clone_from(self.haproxy.servers_in_maintenance());
         let round = round.map_err(|error| error.to_string())?;
         let name = &steer.name;
         if round.restarted {
@@ -352,13 +352,13 @@ impl Task {
         let text = nginx::text(&steer.name, &steer.group, nginx, wanted);
         if steer.dry_run {
             let status = &mut *self.target.status.lock();
-            status.members = nginx::members(wanted);
+            status.members = nginx::list_members(wanted);
             status.pending = text.lines().map(str::to_owned).collect();
             return Ok(());
         }
-        let told = match nginx::tell(nginx, &text).await {
+        let told = match nginx::apply_file(nginx, &text).await {
             Ok(Done::Same) if self.needs_reload => {
-                nginx::reload(nginx).await.map(|()| Done::Changed)
+                nginx::run_reload(nginx).await.map(|()| Done::Changed)
             }
             told => told,
         };
@@ -373,30 +373,30 @@ impl Task {
             status.changes += 1;
             tracing::debug!(steer = steer.name, "{} is new", nginx.file.display());
         }
-        status.members = nginx::members(wanted);
+        status.members = nginx::list_members(wanted);
         status.pending = Vec::new();
         Ok(())
     }
 
     /// Brings the weights of the configuration back, as nobody looks any more: weights that were right for
     /// loads at some time must not stay for ever.
-    async fn end(&mut self, steer: &Steer, group: &Group, seen: &mut Vec<Seen>) {
+    async fn restore_weights(&mut self, steer: &Steer, group: &Group, seen: &mut Vec<Seen>) {
         if steer.on_stop == OnStop::Keep || steer.dry_run || self.tried.is_none() {
             return;
         }
-        shares::configured(group, seen);
-        let mut plain = Shares::new(settings(steer));
+        shares::use_configured(group, seen);
+        let mut plain = Shares::new(share_settings(steer));
         let said = plain.update(self.inner.clock.now(), seen);
-        let wanted = wanted::of(group, said.unwrap_or_default());
+        let wanted = wanted::from_shares(group, said.unwrap_or_default());
         let restored = match (&steer.haproxy, &steer.nginx) {
             (Some(haproxy), _) => {
-                let restored = self.haproxy.restore(haproxy, &wanted).await;
+                let restored = self.haproxy.restore_servers(haproxy, &wanted).await;
                 restored.map(|_| ()).map_err(|error| error.to_string())
             }
             (None, Some(_)) if wanted.is_empty() => Ok(()),
             (None, Some(nginx)) => {
                 let text = nginx::text(&steer.name, &steer.group, nginx, &wanted);
-                let told = nginx::tell(nginx, &text).await;
+                let told = nginx::apply_file(nginx, &text).await;
                 told.map(|_| ()).map_err(|error| error.to_string())
             }
             (None, None) => Ok(()),
@@ -413,7 +413,7 @@ impl Task {
 
 impl Service for Steering {
     fn run(&self, _: Arc<Manager>) -> Work<()> {
-        Box::pin(self.clone().live())
+        Box::pin(self.clone().run_targets())
     }
 }
 
@@ -421,14 +421,14 @@ impl Subsystem for Steering {
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
         let all = next.section::<Vec<Steer>>().map_or(&[][..], Vec::as_slice);
         let orders = all.iter().filter_map(|steer| {
-            let group = next.group(&steer.group)?;
+            let group = next.find_group(&steer.group)?;
             Some(Order {
                 steer: Arc::new(steer.clone()),
                 group: Arc::clone(&group.group),
             })
         });
         let (orders, this) = (orders.collect(), self.clone());
-        Ok(Box::new(move || this.follow(orders)))
+        Ok(Box::new(move || this.apply_orders(orders)))
     }
 
     /// Waits until weights are back where they were.
@@ -436,7 +436,7 @@ impl Subsystem for Steering {
         if self.inner.rests.load(Ordering::Relaxed) {
             return;
         }
-        self.follow(Vec::new());
+        self.apply_orders(Vec::new());
         let end = std::time::Instant::now() + PATIENCE;
         let mut tasks = self.inner.tasks.lock();
         while *tasks > 0 {
@@ -471,9 +471,9 @@ impl Subsystem for Steering {
     fn metrics(&self, out: &mut Exposition) {
         let all = self.statuses();
         let mut family = |name, kind, help, read: fn(&SteerStatus) -> f64| {
-            out.family(name, kind, help);
+            out.begin_family(name, kind, help);
             for status in &all {
-                out.sample(&[("steer", &status.name)], read(status));
+                out.add_sample(&[("steer", &status.name)], read(status));
             }
         };
         family(
@@ -518,7 +518,7 @@ impl Subsystem for Steering {
                 missing.count() as f64
             },
         );
-        out.family(
+        out.begin_family(
             "evenkeel_steer_weight",
             Type::Gauge,
             "The weight that a member should have there, 0 to 256.",
@@ -528,7 +528,7 @@ impl Subsystem for Steering {
             for member in &status.members {
                 if told.insert(&member.member) {
                     let labels = [("steer", &*status.name), ("member", &*member.member)];
-                    out.sample(&labels, f64::from(member.weight));
+                    out.add_sample(&labels, f64::from(member.weight));
                 }
             }
         }
@@ -536,7 +536,7 @@ impl Subsystem for Steering {
 
     fn endpoints(&self) -> Vec<Endpoint> {
         let this = self.clone();
-        vec![Endpoint::show(
+        vec![Endpoint::with_value(
             "/v1/steer",
             "Other balancers that get the weights of groups",
             move || this.statuses(),

@@ -24,7 +24,7 @@ pub struct Wanted {
 }
 
 /// Returns what the members of `group` should get by `shares`. A member that has left since is left out.
-pub(crate) fn of(group: &Group, shares: &[Share]) -> Vec<Wanted> {
+pub(crate) fn from_shares(group: &Group, shares: &[Share]) -> Vec<Wanted> {
     let members = group.members().iter();
     let members: HashMap<MemberId, &Member> = members.map(|member| (member.id, member)).collect();
     let known = shares.iter().filter_map(|share| {

@@ -136,7 +136,7 @@ pub fn advance(head: &Head, step: Step, nodes: Vec<String>, tag: String) -> Opti
 }
 
 /// Returns the head of a roll-out that has gone well; `None` if no roll-out is on.
-pub fn finish(head: &Head, tag: String) -> Option<Head> {
+pub fn finish_rollout(head: &Head, tag: String) -> Option<Head> {
     let mut next = after(head, tag);
     let trial = next.trial.take()?;
     next.before = next.current.replace(trial.to);
@@ -197,9 +197,9 @@ mod tests {
         let refused = push(Some(&trial), &[], written("3", true), "c".into());
         assert_eq!(refused, Err(PushError::TrialRuns(two.pointer())));
         let some = advance(&trial, Step::Share, vec!["x".into()], "c".into()).unwrap();
-        assert_eq!(some.target("x"), Some(&two.pointer()));
-        assert_eq!(some.target("y"), Some(&one.pointer()));
-        let good = finish(&some, "d".into()).unwrap();
+        assert_eq!(some.target_of("x"), Some(&two.pointer()));
+        assert_eq!(some.target_of("y"), Some(&one.pointer()));
+        let good = finish_rollout(&some, "d".into()).unwrap();
         assert_eq!((good.current, good.trial), (Some(two.pointer()), None));
         let bad = take_back(&some, "slow".into(), 9, "d".into()).unwrap();
         assert_eq!(
@@ -213,7 +213,7 @@ mod tests {
         assert_eq!((ended.current, ended.trial), (Some(one.pointer()), None));
         for none in [
             advance(&first, Step::All, Vec::new(), "x".into()),
-            finish(&first, "x".into()),
+            finish_rollout(&first, "x".into()),
             take_back(&first, String::new(), 0, "x".into()),
         ] {
             assert_eq!(none, None);

@@ -28,7 +28,7 @@ pub struct Copy {
 /// # Errors
 ///
 /// The file cannot be read, or is no copy.
-pub fn load(path: &Path, prefix: &str) -> Result<Option<Copy>, String> {
+pub fn load_copy(path: &Path, prefix: &str) -> Result<Option<Copy>, String> {
     if !path.try_exists().map_err(|error| error.to_string())? {
         return Ok(None);
     }
@@ -76,7 +76,7 @@ mod tests {
         let folder = std::env::temp_dir().join(format!("evenkeel-copy-{}", std::process::id()));
         fs::create_dir_all(&folder).unwrap();
         let path = folder.join("copy");
-        assert_eq!(load(&path, "/a/"), Ok(None));
+        assert_eq!(load_copy(&path, "/a/"), Ok(None));
         let copy = Copy {
             format: FORMAT,
             prefix: "/a/".into(),
@@ -100,13 +100,13 @@ mod tests {
             fs::metadata(&path).unwrap().permissions().mode() & 0o777,
             0o600
         );
-        assert_eq!(load(&path, "/a/"), Ok(Some(copy.clone())));
-        assert_eq!(load(&path, "/b/"), Ok(None));
+        assert_eq!(load_copy(&path, "/a/"), Ok(Some(copy.clone())));
+        assert_eq!(load_copy(&path, "/b/"), Ok(None));
         save(&path, &copy).unwrap();
         fs::write(&path, "{\"format\": 1").unwrap();
-        assert!(load(&path, "/a/").is_err());
+        assert!(load_copy(&path, "/a/").is_err());
         fs::set_permissions(&path, fs::Permissions::from_mode(0o644)).unwrap();
-        assert!(load(&path, "/a/").unwrap_err().contains("chmod"));
+        assert!(load_copy(&path, "/a/").unwrap_err().contains("chmod"));
         fs::remove_dir_all(&folder).unwrap();
     }
 

@@ -46,27 +46,27 @@ pub struct Names(pub String);
 
 impl Names {
     /// Key of the head.
-    pub fn head(&self) -> String {
+    pub fn head_key(&self) -> String {
         format!("{}head", self.0)
     }
 
     /// Common prefix of the keys of all revisions.
-    pub fn revisions(&self) -> String {
+    pub fn revision_prefix(&self) -> String {
         format!("{}revisions/", self.0)
     }
 
     /// Key of a revision. Keys sort in the order of the revisions' numbers.
-    pub fn revision(&self, number: u64) -> String {
+    pub fn revision_key(&self, number: u64) -> String {
         format!("{}revisions/{number:020}", self.0)
     }
 
     /// Common prefix of the keys of all reports.
-    pub fn nodes(&self) -> String {
+    pub fn node_prefix(&self) -> String {
         format!("{}nodes/", self.0)
     }
 
     /// Key of a balancer's report.
-    pub fn node(&self, name: &str) -> String {
+    pub fn node_key(&self, name: &str) -> String {
         format!("{}nodes/{name}", self.0)
     }
 }
@@ -164,7 +164,7 @@ fn bad(key: &str) -> impl Fn(BadDocument) -> DeskError {
 }
 
 /// Seconds since 1970.
-pub fn now() -> u64 {
+pub fn unix_seconds() -> u64 {
     u64::try_from(Timestamp::now().as_second()).unwrap_or_default()
 }
 
@@ -189,15 +189,15 @@ impl<'e> Desk<'e> {
     /// # Errors
     ///
     /// The store does not answer, or its head cannot be read.
-    pub async fn load(&mut self) -> Result<Loaded, DeskError> {
-        let key = self.names.head();
+    pub async fn load_head(&mut self) -> Result<Loaded, DeskError> {
+        let key = self.names.head_key();
         let read = self.etcd.read(Keys::One(&key)).await?;
         let entry = read.entries.first();
         let head = entry.map(|entry| Head::read(&entry.value)).transpose();
         Ok(Loaded {
             head: head.map_err(bad(&key))?,
             changed: entry.map_or(0, |entry| entry.changed),
-            nodes: self.nodes().await?,
+            nodes: self.list_nodes().await?,
         })
     }
 
@@ -206,8 +206,8 @@ impl<'e> Desk<'e> {
     /// # Errors
     ///
     /// The store does not answer, or refuses.
-    pub async fn nodes(&mut self) -> Result<Vec<Report>, DeskError> {
-        let prefix = self.names.nodes();
+    pub async fn list_nodes(&mut self) -> Result<Vec<Report>, DeskError> {
+        let prefix = self.names.node_prefix();
         let read = self.etcd.read(Keys::Under(&prefix)).await?;
         let reports = read.entries.iter();
         Ok(reports
@@ -220,7 +220,7 @@ impl<'e> Desk<'e> {
     /// # Errors
     ///
     /// The store does not have the revision, or has another text under its number.
-    pub async fn revision(&mut self, to: &Pointer) -> Result<Revision, DeskError> {
+    pub async fn read_revision(&mut self, to: &Pointer) -> Result<Revision, DeskError> {
         let (key, entry) = self.entry(to.number).await?;
         Revision::read(&entry.value, to).map_err(bad(&key))
     }
@@ -231,7 +231,7 @@ impl<'e> Desk<'e> {
     }
 
     async fn entry(&mut self, number: u64) -> Result<(String, Entry), DeskError> {
-        let key = self.names.revision(number);
+        let key = self.names.revision_key(number);
         let read = self.etcd.read(Keys::One(&key)).await?;
         let entry = read.entries.into_iter().next();
         let none = || DeskError::Nothing(format!("there is no revision {number} in the store"));
@@ -250,7 +250,7 @@ impl<'e> Desk<'e> {
         push: Push,
         end_trial: bool,
     ) -> Result<Written, DeskError> {
-        let loaded = self.load().await?;
+        let loaded = self.load_head().await?;
         base.fits(loaded.current())
             .map_err(DeskError::ChangedMeanwhile)?;
         let nodes = loaded.goes_by();
@@ -259,7 +259,7 @@ impl<'e> Desk<'e> {
         let ended = ended.and_then(|head| change::take_back(head, why(), push.at, tag()));
         let head = ended.as_ref().or(loaded.head.as_ref());
         let (next, revision) = change::push(head, &nodes, push, tag())?;
-        let key = self.names.revision(revision.number);
+        let key = self.names.revision_key(revision.number);
         let more = Write::Put(key, revision.write(), 0);
         self.write(&loaded, &next, vec![more]).await?;
         Ok(Written {
@@ -281,7 +281,7 @@ impl<'e> Desk<'e> {
         who: &str,
         message: &str,
     ) -> Result<Written, DeskError> {
-        let loaded = self.load().await?;
+        let loaded = self.load_head().await?;
         let Some(head) = &loaded.head else {
             return Err(DeskError::Nothing(
                 "there is nothing in the store yet".into(),
@@ -297,7 +297,7 @@ impl<'e> Desk<'e> {
                     message => message.into(),
                 },
                 staged: false,
-                at: now(),
+                at: unix_seconds(),
             };
             return self.push(Base::Any, push, true).await;
         }
@@ -308,7 +308,7 @@ impl<'e> Desk<'e> {
         })?;
         let to = next.current.clone();
         let to = to.ok_or_else(|| DeskError::Nothing("there is nothing to go back to".into()))?;
-        self.revision(&to).await?;
+        self.read_revision(&to).await?;
         self.write(&loaded, &next, Vec::new()).await?;
         Ok(Written {
             to,
@@ -323,14 +323,14 @@ impl<'e> Desk<'e> {
     ///
     /// Nothing was written; or the store does not answer, and it is not known whether the head was written.
     pub async fn confirm(&mut self) -> Result<Written, DeskError> {
-        let loaded = self.load().await?;
+        let loaded = self.load_head().await?;
         let current = loaded.current().cloned();
         let (Some(head), Some(to)) = (&loaded.head, current) else {
             return Err(DeskError::Nothing(
                 "there is nothing in the store: push something".into(),
             ));
         };
-        self.revision(&to).await?;
+        self.read_revision(&to).await?;
         let next = change::confirm(head, &loaded.goes_by(), tag());
         self.write(&loaded, &next, Vec::new()).await?;
         Ok(Written {
@@ -347,7 +347,7 @@ impl<'e> Desk<'e> {
         next: &Head,
         mut writes: Vec<Write>,
     ) -> Result<(), DeskError> {
-        let key = self.names.head();
+        let key = self.names.head_key();
         writes.push(Write::Put(key.clone(), next.write(), 0));
         let written = self.etcd.write_if((&key, loaded.changed), writes).await;
         let is_written = match written {
@@ -378,7 +378,7 @@ impl<'e> Desk<'e> {
     ///
     /// The store does not answer, or refuses.
     pub async fn go_on(&mut self, changed: i64, next: &Head) -> Result<bool, EtcdError> {
-        let key = self.names.head();
+        let key = self.names.head_key();
         let writes = vec![Write::Put(key.clone(), next.write(), 0)];
         self.etcd.write_if((&key, changed), writes).await
     }
@@ -388,16 +388,16 @@ impl<'e> Desk<'e> {
     /// # Errors
     ///
     /// The store has no such revision, or does not answer.
-    pub async fn pull(&mut self, number: Option<u64>) -> Result<Revision, DeskError> {
+    pub async fn pull_text(&mut self, number: Option<u64>) -> Result<Revision, DeskError> {
         match number {
             Some(number) => self.any_revision(number).await,
             None => {
-                let loaded = self.load().await?;
+                let loaded = self.load_head().await?;
                 let current = loaded.current().cloned();
                 let current = current.ok_or_else(|| {
                     DeskError::Nothing("there is nothing in the store yet".into())
                 })?;
-                self.revision(&current).await
+                self.read_revision(&current).await
             }
         }
     }
@@ -409,7 +409,7 @@ impl<'e> Desk<'e> {
     ///
     /// The store has no such revision, or does not answer.
     pub async fn diff(&mut self, from: Option<u64>, to: Other<'_>) -> Result<String, DeskError> {
-        let from = self.pull(from).await?;
+        let from = self.pull_text(from).await?;
         let name = |number: u64| format!("revision {number}");
         let (other, text) = match to {
             Other::Revision(number) => (name(number), self.any_revision(number).await?.text),
@@ -427,9 +427,9 @@ impl<'e> Desk<'e> {
     ///
     /// The store does not answer.
     pub async fn history(&mut self, limit: i64) -> Result<String, DeskError> {
-        let loaded = self.load().await?;
+        let loaded = self.load_head().await?;
         let mut out = String::new();
-        let prefix = self.names.revisions();
+        let prefix = self.names.revision_prefix();
         let mut left = limit.clamp(1, MAX_HISTORY);
         let mut before: Option<String> = None;
         while left > 0 {
@@ -541,10 +541,10 @@ mod tests {
     #[test]
     fn revisions_are_sorted_by_their_keys_as_by_their_numbers() {
         let names = Names("/evenkeel/".into());
-        assert_eq!(names.head(), "/evenkeel/head");
-        assert!(names.revision(9) < names.revision(10));
-        assert!(names.revision(10) < names.revision(u64::MAX));
-        assert_eq!(names.node("a"), "/evenkeel/nodes/a");
+        assert_eq!(names.head_key(), "/evenkeel/head");
+        assert!(names.revision_key(9) < names.revision_key(10));
+        assert!(names.revision_key(10) < names.revision_key(u64::MAX));
+        assert_eq!(names.node_key("a"), "/evenkeel/nodes/a");
     }
 
     #[test]

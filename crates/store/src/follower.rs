@@ -56,7 +56,7 @@ impl Follower {
     }
 
     /// Takes in the head read from the store, or `None` if the store has no head.
-    pub fn see(&mut self, head: Option<Head>) -> Seen {
+    pub fn take_head(&mut self, head: Option<Head>) -> Seen {
         let Some(mark) = &self.mark else {
             return match head {
                 None => Seen::Empty,
@@ -133,12 +133,12 @@ impl Follower {
     }
 
     /// The revision to be put into effect now; `None` if it runs already or was refused.
-    pub fn wants(&self) -> Option<&Pointer> {
+    pub fn wanted_revision(&self) -> Option<&Pointer> {
         if self.back.is_some() {
             return None;
         }
         let head = self.head.as_ref()?;
-        let target = head.target(&self.name)?;
+        let target = head.target_of(&self.name)?;
         let is_refused =
             |(refused, pushes): &(Refused, u64)| refused.to == *target && *pushes == head.pushes;
         let is_done = self.running.as_ref() == Some(target);
@@ -147,14 +147,14 @@ impl Follower {
     }
 
     /// Notes that a revision is in effect.
-    pub fn applied(&mut self, to: Pointer) {
+    pub fn note_applied(&mut self, to: Pointer) {
         self.refused = None;
         self.running = Some(to);
     }
 
     /// Notes that a revision cannot be put into effect. The revision is not tried again until a person has changed the
     /// store, or [`Follower::retry`] is called.
-    pub fn refused(&mut self, to: Pointer, why: String) {
+    pub fn note_refused(&mut self, to: Pointer, why: String) {
         let pushes = self.head.as_ref().map_or(0, |head| head.pushes);
         self.refused = Some((Refused { to, why }, pushes));
     }
@@ -185,7 +185,7 @@ impl Follower {
     }
 
     /// True while the balancer waits for a person, because the store has gone back in time.
-    pub fn waits(&self) -> bool {
+    pub fn is_waiting(&self) -> bool {
         self.back.is_some()
     }
 }
@@ -219,26 +219,26 @@ mod tests {
 
     /// Puts into effect what it wants, and tells what that was.
     fn apply(follower: &mut Follower) -> Option<u64> {
-        let to = follower.wants()?.clone();
+        let to = follower.wanted_revision()?.clone();
         let number = to.number;
-        follower.applied(to);
-        assert_eq!(follower.wants(), None);
+        follower.note_applied(to);
+        assert_eq!(follower.wanted_revision(), None);
         Some(number)
     }
 
     #[test]
     fn a_change_is_applied_once() {
         let mut follower = Follower::new("a", None, None);
-        assert_eq!(follower.see(None), Seen::Empty);
+        assert_eq!(follower.take_head(None), Seen::Empty);
         assert_eq!(apply(&mut follower), None);
         let first = push(None, 1, false);
-        assert_eq!(follower.see(Some(first.clone())), Seen::News);
+        assert_eq!(follower.take_head(Some(first.clone())), Seen::News);
         assert_eq!(apply(&mut follower), Some(1));
-        assert_eq!(follower.see(Some(first.clone())), Seen::Known);
+        assert_eq!(follower.take_head(Some(first.clone())), Seen::Known);
         assert_eq!(apply(&mut follower), None);
         // Of two changes that come together, the last one is enough.
         let third = push(Some(&push(Some(&first), 2, false)), 3, false);
-        assert_eq!(follower.see(Some(third)), Seen::News);
+        assert_eq!(follower.take_head(Some(third)), Seen::News);
         assert_eq!(apply(&mut follower), Some(3));
     }
 
@@ -246,17 +246,17 @@ mod tests {
     fn what_was_refused_is_tried_again_after_a_push_or_by_request() {
         let mut follower = Follower::new("a", None, None);
         let first = push(None, 1, false);
-        follower.see(Some(first.clone()));
-        let to = follower.wants().unwrap().clone();
-        follower.refused(to.clone(), "no".into());
-        assert_eq!(follower.wants(), None);
+        follower.take_head(Some(first.clone()));
+        let to = follower.wanted_revision().unwrap().clone();
+        follower.note_refused(to.clone(), "no".into());
+        assert_eq!(follower.wanted_revision(), None);
         assert_eq!(follower.refusal().unwrap().why, "no");
         follower.retry();
-        assert_eq!(follower.wants(), Some(&to));
-        follower.refused(to.clone(), "no".into());
+        assert_eq!(follower.wanted_revision(), Some(&to));
+        follower.note_refused(to.clone(), "no".into());
         let again = change::confirm(&first, &[], "again".into());
-        follower.see(Some(again));
-        assert_eq!(follower.wants(), Some(&to));
+        follower.take_head(Some(again));
+        assert_eq!(follower.wanted_revision(), Some(&to));
     }
 
     #[test]
@@ -264,7 +264,7 @@ mod tests {
         let first = push(None, 1, false);
         let second = push(Some(&first), 2, false);
         let mut follower = Follower::new("a", None, None);
-        follower.see(Some(second.clone()));
+        follower.take_head(Some(second.clone()));
         assert_eq!(apply(&mut follower), Some(2));
         // Over a restart of the process, too.
         for restarted in [false, true] {
@@ -275,24 +275,27 @@ mod tests {
                     Follower::new("a", mark, running)
                 }
             };
-            assert_eq!(follower.see(Some(first.clone())), Seen::WentBack);
-            assert_eq!(follower.see(Some(first.clone())), Seen::StillBack);
+            assert_eq!(follower.take_head(Some(first.clone())), Seen::WentBack);
+            assert_eq!(follower.take_head(Some(first.clone())), Seen::StillBack);
             assert_eq!(apply(&mut follower), None);
-            assert!(follower.waits());
+            assert!(follower.is_waiting());
             let mut pushed = follower.clone();
-            assert_eq!(pushed.see(Some(push(Some(&first), 3, false))), Seen::News);
+            assert_eq!(
+                pushed.take_head(Some(push(Some(&first), 3, false))),
+                Seen::News
+            );
             // The revision has the number 2 once more, and another text.
             assert_eq!(apply(&mut pushed), Some(2));
-            assert!(!pushed.waits());
+            assert!(!pushed.is_waiting());
             // Whoever confirms what is there has seen it.
             let mut confirmed = follower.clone();
-            confirmed.see(Some(change::confirm(&first, &[], "yes".into())));
+            confirmed.take_head(Some(change::confirm(&first, &[], "yes".into())));
             assert_eq!(apply(&mut confirmed), Some(1));
             // The right store is back.
-            assert_eq!(follower.see(Some(second.clone())), Seen::News);
+            assert_eq!(follower.take_head(Some(second.clone())), Seen::News);
             assert_eq!(apply(&mut follower), None);
             let third = push(Some(&second), 3, false);
-            follower.see(Some(third));
+            follower.take_head(Some(third));
             assert_eq!(apply(&mut follower), Some(3));
         }
     }
@@ -300,12 +303,12 @@ mod tests {
     #[test]
     fn an_emptied_store_is_one_that_went_back() {
         let mut follower = Follower::new("a", None, None);
-        follower.see(Some(push(None, 1, false)));
+        follower.take_head(Some(push(None, 1, false)));
         apply(&mut follower);
-        assert_eq!(follower.see(None), Seen::WentBack);
-        assert_eq!(follower.see(None), Seen::StillBack);
+        assert_eq!(follower.take_head(None), Seen::WentBack);
+        assert_eq!(follower.take_head(None), Seen::StillBack);
         assert_eq!(apply(&mut follower), None);
-        follower.see(Some(push(None, 9, false)));
+        follower.take_head(Some(push(None, 9, false)));
         // The revision has the number 1 again, but another text.
         assert_eq!(apply(&mut follower), Some(1));
     }
@@ -326,7 +329,7 @@ mod tests {
         let goes_by = [(second.mark(), second.current.clone())];
         let (third, revision) = change::push(Some(&first), &goes_by, third, "t3".into()).unwrap();
         assert_eq!(revision.number, 3, "numbers are not used twice");
-        assert_eq!(away.see(Some(third)), Seen::News);
+        assert_eq!(away.take_head(Some(third)), Seen::News);
         assert_eq!(apply(&mut away), Some(3));
     }
 
@@ -335,16 +338,16 @@ mod tests {
         let first = push(None, 1, false);
         let trial = push(Some(&first), 2, true);
         let last = push(
-            Some(&change::finish(&trial, "done".into()).unwrap()),
+            Some(&change::finish_rollout(&trial, "done".into()).unwrap()),
             3,
             false,
         );
         let mut follower = Follower::new("a", None, None);
-        follower.see(Some(last));
+        follower.take_head(Some(last));
         apply(&mut follower);
-        assert_eq!(follower.see(Some(trial.clone())), Seen::WentBack);
+        assert_eq!(follower.take_head(Some(trial.clone())), Seen::WentBack);
         let all = change::advance(&trial, Step::All, Vec::new(), "all".into()).unwrap();
-        assert_eq!(follower.see(Some(all)), Seen::StillBack);
+        assert_eq!(follower.take_head(Some(all)), Seen::StillBack);
         assert_eq!(apply(&mut follower), None);
     }
 
@@ -421,7 +424,7 @@ mod tests {
                         store = next.or(store);
                     }
                     Event::Finish => {
-                        let next = store.as_ref().and_then(|head| change::finish(head, tag));
+                        let next = store.as_ref().and_then(|head| change::finish_rollout(head, tag));
                         store = next.or(store);
                     }
                     Event::Backup(slot) => backups[slot] = store.clone(),
@@ -429,28 +432,28 @@ mod tests {
                     Event::Look | Event::LookTwice => {
                         let times = if matches!(event, Event::Look) { 1 } else { 2 };
                         for time in 0..times {
-                            let seen = follower.see(store.clone());
+                            let seen = follower.take_head(store.clone());
                             prop_assert!(time == 0 || !matches!(seen, Seen::News | Seen::WentBack));
                             if let Some(head) = follower.head() {
                                 prop_assert!(!older.contains(&head.tag));
                                 older.extend(head.past.iter().cloned());
                             }
                             let before = follower.running().cloned();
-                            if let Some(to) = follower.wants().cloned() {
+                            if let Some(to) = follower.wanted_revision().cloned() {
                                 prop_assert_ne!(Some(&to), before.as_ref());
-                                prop_assert!(!follower.waits());
+                                prop_assert!(!follower.is_waiting());
                                 if refuses.as_ref() == Some(&to) {
-                                    follower.refused(to, "no".into());
+                                    follower.note_refused(to, "no".into());
                                     prop_assert_eq!(follower.running().cloned(), before);
                                 } else {
-                                    follower.applied(to);
+                                    follower.note_applied(to);
                                 }
-                                prop_assert_eq!(follower.wants(), None);
+                                prop_assert_eq!(follower.wanted_revision(), None);
                             }
                         }
                     }
                     Event::Refuse => {
-                        refuses = store.as_ref().and_then(|head| head.target("a")).cloned();
+                        refuses = store.as_ref().and_then(|head| head.target_of("a")).cloned();
                     }
                     Event::Restart => {
                         let (mark, running) = (follower.mark().cloned(), follower.running().cloned());
@@ -460,11 +463,11 @@ mod tests {
             }
             // The balancer sees the store's present state; then a person pushes a revision that the balancer does not
             // refuse.
-            follower.see(store.clone());
+            follower.take_head(store.clone());
             let ended = store.as_ref().and_then(|head| change::take_back(head, "x".into(), 0, "back".into()));
             if ended.is_some() {
                 store = ended;
-                follower.see(store.clone());
+                follower.take_head(store.clone());
             }
             let push = Push {
                 text: "# the last one\n".into(),
@@ -474,12 +477,12 @@ mod tests {
                 at: 0,
             };
             let (head, revision) = change::push(store.as_ref(), &[], push, "last".into()).unwrap();
-            prop_assert_eq!(follower.see(Some(head.clone())), Seen::News);
+            prop_assert_eq!(follower.take_head(Some(head.clone())), Seen::News);
             let to = revision.pointer();
-            prop_assert_eq!(follower.wants(), Some(&to));
-            follower.applied(to);
-            prop_assert_eq!(follower.see(Some(head)), Seen::Known);
-            prop_assert_eq!(follower.wants(), None);
+            prop_assert_eq!(follower.wanted_revision(), Some(&to));
+            follower.note_applied(to);
+            prop_assert_eq!(follower.take_head(Some(head)), Seen::Known);
+            prop_assert_eq!(follower.wanted_revision(), None);
         }
     }
 }

@@ -22,20 +22,20 @@ pub struct Counts {
     pub requests: u64,
     /// Requests that failed.
     pub failed: u64,
-    /// Number of latencies in each interval between two [`limit`]s: the interval, and the number.
+    /// Number of latencies in each interval between two [`interval_limit`]s: the interval, and the number.
     #[serde(default)]
     pub latencies: Vec<(u16, u64)>,
 }
 
 /// Largest latency of an interval.
-pub fn limit(interval: usize) -> Duration {
+pub fn interval_limit(interval: usize) -> Duration {
     let power = i32::try_from(interval).unwrap_or(i32::MAX);
     Duration::try_from_secs_f64(1e-4 * 1.15_f64.powi(power)).unwrap_or(Duration::MAX)
 }
 
 impl Counts {
     /// Brings counts that were read from the store within the bounds of this program.
-    pub(crate) fn bound(&mut self) {
+    pub(crate) fn limit_counts(&mut self) {
         self.failed = self.failed.min(self.requests);
         self.latencies
             .retain(|(interval, _)| usize::from(*interval) < LIMITS);
@@ -114,8 +114,8 @@ impl Counts {
         };
         let (least, most) = (at(0.99 - spread)?, at(0.99 + spread)?);
         // The lower limit of the first interval, and the upper limit of the last one.
-        let least = least.checked_sub(1).map_or(Duration::ZERO, limit);
-        Some((least, limit(most)))
+        let least = least.checked_sub(1).map_or(Duration::ZERO, interval_limit);
+        Some((least, interval_limit(most)))
     }
 }
 
@@ -131,7 +131,7 @@ pub enum Verdict {
 }
 
 /// Compares the counts of balancers with a change with those of other balancers, or of the same balancers before it.
-pub fn judge(with: &Counts, without: &Counts, rules: &Rollout) -> Verdict {
+pub fn judge_change(with: &Counts, without: &Counts, rules: &Rollout) -> Verdict {
     let least = u64::from(rules.min_requests);
     let ((with_least, _), (_, without_most)) = (with.failing(), without.failing());
     // Significant even with few requests.
@@ -170,7 +170,7 @@ mod tests {
     fn counts(requests: u64, failed: u64, millis: &[(u64, u64)]) -> Counts {
         let interval = |millis: u64| {
             let millis = Duration::from_millis(millis);
-            let found = (0..LIMITS).find(|interval| limit(*interval) >= millis);
+            let found = (0..LIMITS).find(|interval| interval_limit(*interval) >= millis);
             u16::try_from(found.unwrap()).unwrap()
         };
         let mut counts = Counts {
@@ -189,15 +189,15 @@ mod tests {
 
     #[test]
     fn limits_reach_from_microseconds_to_minutes() {
-        assert_eq!(limit(0), Duration::from_micros(100));
-        assert!(limit(LIMITS - 1) > Duration::from_secs(90));
+        assert_eq!(interval_limit(0), Duration::from_micros(100));
+        assert!(interval_limit(LIMITS - 1) > Duration::from_secs(90));
     }
 
     #[test]
     fn more_failures_than_chance_explains_are_worse() {
         let rules = Rollout::default();
         let judge = |with: (u64, u64), without: (u64, u64)| {
-            judge(
+            judge_change(
                 &counts(with.0, with.1, &[]),
                 &counts(without.0, without.1, &[]),
                 &rules,
@@ -230,21 +230,21 @@ mod tests {
     fn a_99th_percentile_that_is_much_longer_is_worse() {
         let rules = Rollout::default();
         let usual = counts(10_000, 0, &[(5, 9_500), (20, 500)]);
-        assert_eq!(judge(&usual, &usual, &rules), Verdict::Good);
+        assert_eq!(judge_change(&usual, &usual, &rules), Verdict::Good);
         let slow = counts(10_000, 0, &[(5, 9_500), (60, 500)]);
-        let Verdict::Worse(why) = judge(&slow, &usual, &rules) else {
+        let Verdict::Worse(why) = judge_change(&slow, &usual, &rules) else {
             panic!("not seen");
         };
         assert!(why.contains("99th percentile"), "{why}");
-        assert_eq!(judge(&usual, &slow, &rules), Verdict::Good);
+        assert_eq!(judge_change(&usual, &slow, &rules), Verdict::Good);
         // A few slow ones are no percentile.
         let few = counts(10_000, 0, &[(5, 9_500), (20, 480), (500, 20)]);
-        assert_eq!(judge(&few, &usual, &rules), Verdict::Good);
+        assert_eq!(judge_change(&few, &usual, &rules), Verdict::Good);
         let tolerant = Rollout {
             slower: 10.0,
             ..Rollout::default()
         };
-        assert_eq!(judge(&slow, &usual, &tolerant), Verdict::Good);
+        assert_eq!(judge_change(&slow, &usual, &tolerant), Verdict::Good);
     }
 
     #[test]
@@ -272,12 +272,12 @@ mod tests {
             other in any::<u64>(),
         ) {
             let mut one = Counts { requests, failed, latencies };
-            one.bound();
+            one.limit_counts();
             let mut two = counts(other, other / 3, &[(10, other)]);
-            let _ = judge(&one, &two, &Rollout::default());
-            let _ = judge(&two.since(&one), &one, &Rollout::default());
+            let _ = judge_change(&one, &two, &Rollout::default());
+            let _ = judge_change(&two.since(&one), &one, &Rollout::default());
             two.add(&one);
-            prop_assert!(!matches!(judge(&one, &one, &Rollout::default()), Verdict::Worse(_)));
+            prop_assert!(!matches!(judge_change(&one, &one, &Rollout::default()), Verdict::Worse(_)));
         }
 
         /// Two halves of the same requests are hardly ever judged different.
@@ -294,7 +294,7 @@ mod tests {
                 all
             };
             let (one, two) = (draw(), draw());
-            prop_assert_eq!(judge(&one, &two, &Rollout::default()), Verdict::Good);
+            prop_assert_eq!(judge_change(&one, &two, &Rollout::default()), Verdict::Good);
         }
     }
 }

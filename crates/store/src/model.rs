@@ -157,7 +157,7 @@ impl Head {
     }
 
     /// The revision that the balancer called `name` is to have.
-    pub fn target(&self, name: &str) -> Option<&Pointer> {
+    pub fn target_of(&self, name: &str) -> Option<&Pointer> {
         let tried = self
             .trial
             .as_ref()
@@ -200,7 +200,7 @@ pub struct Mark {
 
 impl Mark {
     /// A copy of this mark without `past`.
-    pub fn alone(&self) -> Mark {
+    pub fn without_past(&self) -> Mark {
         Mark {
             change: self.change,
             tag: self.tag.clone(),
@@ -267,7 +267,7 @@ impl Revision {
     pub fn pointer(&self) -> Pointer {
         Pointer {
             number: self.number,
-            id: edit::revision(&self.text),
+            id: edit::text_revision(&self.text),
         }
     }
 }
@@ -315,8 +315,8 @@ impl Report {
     /// The document is no report.
     pub fn read(bytes: &[u8]) -> Result<Self, BadDocument> {
         let mut report: Report = read(bytes)?;
-        report.counts.bound();
-        report.before.bound();
+        report.counts.limit_counts();
+        report.before.limit_counts();
         cut(&mut report.name);
         if let Some(refused) = &mut report.refused {
             cut(&mut refused.why);
@@ -368,7 +368,7 @@ mod tests {
     fn pointer(number: u64, text: &str) -> Pointer {
         Pointer {
             number,
-            id: edit::revision(text),
+            id: edit::text_revision(text),
         }
     }
 
@@ -394,7 +394,7 @@ mod tests {
     #[test]
     fn who_tries_a_revision_has_it_and_others_do_not() {
         let mut head = head();
-        let number = |head: &Head, name: &str| head.target(name).unwrap().number;
+        let number = |head: &Head, name: &str| head.target_of(name).unwrap().number;
         assert_eq!((number(&head, "a"), number(&head, "b")), (4, 3));
         if let Some(trial) = &mut head.trial {
             trial.step = Step::All;

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use evenkeel_config::Rollout;
 
-use crate::judge::{Counts, Verdict, judge};
+use crate::judge::{Counts, Verdict, judge_change};
 use crate::model::{Head, Pointer, Report, Step};
 
 /// Time within which balancers must put a revision into effect.
@@ -154,7 +154,7 @@ impl Driver {
         let compared = all.into_iter().find(|counts| counts.requests > 0);
         let compared = compared.unwrap_or(&without);
         let watched_for = now.saturating_sub(*began);
-        let is_good = match judge(&with, compared, rules) {
+        let is_good = match judge_change(&with, compared, rules) {
             Verdict::Worse(why) => return Next::TakeBack(why),
             Verdict::Good => watched_for >= rules.watch,
             Verdict::Unsure => watched_for >= rules.limit,
@@ -249,7 +249,7 @@ mod tests {
             self.now += SECOND;
             let new = self.head.trial.as_ref().map(|trial| trial.to.clone());
             for report in &mut self.reports {
-                let target = self.head.target(&report.name).cloned();
+                let target = self.head.target_of(&report.name).cloned();
                 if report.running != target {
                     report.before = report.counts.clone();
                 }
@@ -273,7 +273,7 @@ mod tests {
                 Next::Advance(step, nodes) => {
                     change::advance(&self.head, *step, nodes.clone(), tag)
                 }
-                Next::Finish => change::finish(&self.head, tag),
+                Next::Finish => change::finish_rollout(&self.head, tag),
                 Next::TakeBack(why) => change::take_back(&self.head, why.clone(), 0, tag),
             };
             self.head = head.unwrap_or_else(|| self.head.clone());

@@ -97,7 +97,7 @@ impl Begun {
             "{refused} in the store is refused, and the last good copy, revision {}, is used: {why}",
             fallback.number
         ));
-        self.follower.refused(refused, why);
+        self.follower.note_refused(refused, why);
         self.revision = fallback;
         true
     }
@@ -109,10 +109,14 @@ impl Begun {
 /// # Errors
 ///
 /// There is neither a revision in the store nor a copy.
-pub async fn begin(settings: &Settings, name: &str, tell: impl Fn(&str)) -> Result<Begun, String> {
+pub async fn find_start(
+    settings: &Settings,
+    name: &str,
+    tell: impl Fn(&str),
+) -> Result<Begun, String> {
     let mut notes = Vec::new();
     let path = &settings.copy_file;
-    let copy = copy::load(path, &settings.prefix).unwrap_or_else(|why| {
+    let copy = copy::load_copy(path, &settings.prefix).unwrap_or_else(|why| {
         notes.push(format!(
             "the last good copy in {} is of no use: {why}",
             path.display()
@@ -144,7 +148,7 @@ pub async fn begin(settings: &Settings, name: &str, tell: impl Fn(&str)) -> Resu
             follower,
         }),
         (Ok(None), Some(known)) => {
-            if follower.waits() {
+            if follower.is_waiting() {
                 notes.push(WENT_BACK.into());
             }
             Ok(Begun {
@@ -189,7 +193,7 @@ async fn first(
     (has_copy, tell): (bool, &impl Fn(&str)),
 ) -> Result<Option<Revision>, String> {
     let names = Names(settings.prefix.clone());
-    let key = names.head();
+    let key = names.head_key();
     let mut told = String::new();
     loop {
         let read = etcd.read(Keys::One(&key)).await;
@@ -210,13 +214,13 @@ async fn first(
         let head = head
             .transpose()
             .map_err(|error| format!("{key} in the store: {error}"))?;
-        if follower.see(head) == Seen::Empty {
+        if follower.take_head(head) == Seen::Empty {
             return Ok(None);
         }
-        let Some(to) = follower.wants().cloned() else {
+        let Some(to) = follower.wanted_revision().cloned() else {
             return Ok(None);
         };
-        let revision = Desk::new(etcd, &settings.prefix).revision(&to).await;
+        let revision = Desk::new(etcd, &settings.prefix).read_revision(&to).await;
         return revision.map(Some).map_err(|error| error.to_string());
     }
 }
@@ -312,7 +316,7 @@ impl Fleet {
             ..
         } = begun;
         if follower.refusal().is_none() {
-            follower.applied(revision.pointer());
+            follower.note_applied(revision.pointer());
         }
         let inner = Inner {
             names: Names(settings.prefix.clone()),
@@ -353,8 +357,8 @@ impl Fleet {
             "{refused} in the store cannot be put into effect, and the last good copy, revision {}, is used: {why}",
             fallback.number
         );
-        state.follower.applied(fallback.pointer());
-        state.follower.refused(refused, why);
+        state.follower.note_applied(fallback.pointer());
+        state.follower.note_refused(refused, why);
         state.revision = fallback;
         Some(state.revision.text.clone())
     }
@@ -404,7 +408,7 @@ impl Fleet {
         etcd: &mut Etcd,
         manager: &Manager,
     ) -> Result<Infallible, EtcdError> {
-        let key = self.inner.names.head();
+        let key = self.inner.names.head_key();
         let read = etcd.read(Keys::One(&key)).await?;
         let mut watch = etcd.watch(&key, read.revision.saturating_add(1)).await?;
         self.take(etcd, read.entries.first(), manager).await?;
@@ -442,13 +446,13 @@ impl Fleet {
         let head = match entry.map(|entry| Head::read(&entry.value)).transpose() {
             Ok(head) => head,
             Err(error) => {
-                let why = format!("{} in the store: {error}", self.inner.names.head());
+                let why = format!("{} in the store: {error}", self.inner.names.head_key());
                 return Err(EtcdError::Refused(why));
             }
         };
         let seen = {
             let mut state = self.inner.state.lock();
-            let seen = state.follower.see(head);
+            let seen = state.follower.take_head(head);
             state.changed = entry.map_or(0, |entry| entry.changed);
             seen
         };
@@ -470,14 +474,14 @@ impl Fleet {
         let (wanted, current) = {
             let state = self.inner.state.lock();
             let current = state.follower.head().and_then(|head| head.current.clone());
-            (state.follower.wants().cloned(), current)
+            (state.follower.wanted_revision().cloned(), current)
         };
         let mut desk = Desk::new(etcd, &self.inner.settings.prefix);
         let Some(to) = wanted else {
             self.note_stored(&mut desk, current.as_ref()).await;
             return Ok(false);
         };
-        let revision = match desk.revision(&to).await {
+        let revision = match desk.read_revision(&to).await {
             Ok(revision) => revision,
             Err(DeskError::Etcd(error)) => return Err(error),
             Err(error) => {
@@ -492,7 +496,7 @@ impl Fleet {
         };
         let before = {
             let mut state = self.inner.state.lock();
-            state.totals.update(manager);
+            state.totals.take_counts(manager);
             let now = state.totals.counts();
             let oldest = state.kept.front();
             oldest.map_or_else(Counts::default, |(_, then)| now.since(then))
@@ -506,7 +510,7 @@ impl Fleet {
                     "{to} of the store is in force"
                 );
                 let mut state = self.inner.state.lock();
-                state.follower.applied(to);
+                state.follower.note_applied(to);
                 state.revision = revision;
                 state.before = before;
                 state.applied = state.applied.saturating_add(1);
@@ -523,7 +527,7 @@ impl Fleet {
     fn refuse(&self, to: Pointer, why: String) {
         error!("{to} of the store is refused, what is in force stays in force: {why}");
         let mut state = self.inner.state.lock();
-        state.follower.refused(to, why);
+        state.follower.note_refused(to, why);
         state.refused = state.refused.saturating_add(1);
     }
 
@@ -540,7 +544,7 @@ impl Fleet {
         let text = match own {
             Some(text) => Some(text),
             None => desk
-                .revision(current)
+                .read_revision(current)
                 .await
                 .ok()
                 .map(|revision| revision.text),
@@ -608,7 +612,7 @@ impl Fleet {
             .head()
             .is_some_and(|head| head.trial.is_some());
         if is_due || is_tried {
-            state.totals.update(manager);
+            state.totals.take_counts(manager);
         }
         if is_due {
             let counts = state.totals.counts();
@@ -627,10 +631,10 @@ impl Fleet {
             name: self.inner.name.clone(),
             version: env!("CARGO_PKG_VERSION").into(),
             process: self.inner.process.clone(),
-            mark: state.follower.mark().map(crate::model::Mark::alone),
+            mark: state.follower.mark().map(crate::model::Mark::without_past),
             running: state.follower.running().cloned(),
             refused: state.follower.refusal().cloned(),
-            waits: state.follower.waits(),
+            waits: state.follower.is_waiting(),
             counts: state.totals.counts(),
             before: state.before.clone(),
         }
@@ -652,7 +656,7 @@ impl Fleet {
             return Ok(());
         };
         let mut desk = Desk::new(etcd, &self.inner.settings.prefix);
-        let reports = match desk.nodes().await {
+        let reports = match desk.list_nodes().await {
             Ok(reports) => reports,
             Err(DeskError::Etcd(error)) => return Err(error),
             Err(_) => return Ok(()),
@@ -666,8 +670,8 @@ impl Fleet {
                 None
             }
             Next::Advance(step, nodes) => change::advance(&head, *step, nodes.clone(), tag),
-            Next::Finish => change::finish(&head, tag),
-            Next::TakeBack(why) => change::take_back(&head, why.clone(), desk::now(), tag),
+            Next::Finish => change::finish_rollout(&head, tag),
+            Next::TakeBack(why) => change::take_back(&head, why.clone(), desk::unix_seconds(), tag),
         };
         let Some(written) = written else {
             return Ok(());
@@ -697,7 +701,7 @@ impl Fleet {
             who: change.author.who,
             message: change.author.comment,
             staged: self.inner.settings.rollout.is_some(),
-            at: desk::now(),
+            at: desk::unix_seconds(),
         };
         let mut steps = self.inner.stepped.subscribe();
         let written = {
@@ -757,7 +761,7 @@ impl Fleet {
             refused: state.follower.refusal().map(|refused| refused.why.clone()),
             taken_back: failed.map(|failed| failed.to.number),
             taken_back_because: failed.map(|failed| failed.why.clone()),
-            waits: state.follower.waits(),
+            waits: state.follower.is_waiting(),
         }
     }
 
@@ -846,7 +850,7 @@ impl Reporter {
                 lease
             }
         };
-        let key = fleet.inner.names.node(&fleet.inner.name);
+        let key = fleet.inner.names.node_key(&fleet.inner.name);
         let written = etcd
             .write(vec![Write::Put(key, report.write(), lease)])
             .await;
@@ -861,7 +865,7 @@ impl Reporter {
 
     /// Checks that the written report is still in the store.
     async fn look(&mut self, fleet: &Fleet, etcd: &mut Etcd) -> Result<(), EtcdError> {
-        let key = fleet.inner.names.node(&fleet.inner.name);
+        let key = fleet.inner.names.node_key(&fleet.inner.name);
         let read = etcd.read(Keys::One(&key)).await?;
         let Some(entry) = read.entries.first() else {
             self.told = None;
@@ -929,8 +933,8 @@ impl Subsystem for Fleet {
             (state.applied, state.refused)
         };
         let mut gauge = |name, help, value: f64| {
-            out.family(name, Type::Gauge, help);
-            out.sample(&[], value);
+            out.begin_family(name, Type::Gauge, help);
+            out.add_sample(&[], value);
         };
         gauge(
             "evenkeel_store_up",
@@ -952,18 +956,18 @@ impl Subsystem for Fleet {
             "Number of the store's revision that all balancers are to have.",
             status.current.unwrap_or_default() as f64,
         );
-        out.family(
+        out.begin_family(
             "evenkeel_store_revisions_total",
             Type::Counter,
             "Revisions of the store that came: applied, or refused.",
         );
-        out.sample(&[("result", "applied")], applied as f64);
-        out.sample(&[("result", "refused")], refused as f64);
+        out.add_sample(&[("result", "applied")], applied as f64);
+        out.add_sample(&[("result", "refused")], refused as f64);
     }
 
     fn endpoints(&self) -> Vec<Endpoint> {
         let fleet = self.clone();
-        vec![Endpoint::show(
+        vec![Endpoint::with_value(
             "/v1/store",
             "The store of the configuration: what of it is in force, and what is rolled out",
             move || fleet.status(),

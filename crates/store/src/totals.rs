@@ -6,7 +6,7 @@ use evenkeel_core::member::MemberId;
 use evenkeel_core::observe::Latencies;
 use evenkeel_manager::Manager;
 
-use crate::judge::{Counts, LIMITS, limit};
+use crate::judge::{Counts, LIMITS, interval_limit};
 
 /// Sums over all rules and members, including those that were removed.
 #[derive(Debug, Default)]
@@ -21,7 +21,7 @@ pub(crate) struct Totals {
 
 impl Totals {
     /// Adds the requests since the last call.
-    pub(crate) fn update(&mut self, manager: &Manager) {
+    pub(crate) fn take_counts(&mut self, manager: &Manager) {
         let mut rules = HashMap::new();
         for rule in manager.subsystems().traffic() {
             let ([_, requests, failed], [_, sessions, broken]) = (rule.requests, rule.connections);
@@ -42,7 +42,7 @@ impl Totals {
         }
         self.rules = rules;
         let mut members = HashMap::new();
-        for group in manager.groups() {
+        for group in manager.list_groups() {
             for member in group.members() {
                 let record = member.slot.record();
                 let earlier = self.members.remove(&member.id).unwrap_or_default();
@@ -61,7 +61,7 @@ impl Totals {
             // The last interval includes all longer latencies.
             let now = match interval + 1 == LIMITS {
                 true => self.latencies.count(),
-                false => self.latencies.at_most(limit(interval)),
+                false => self.latencies.at_most(interval_limit(interval)),
             };
             let more = now.saturating_sub(below);
             below = now;

@@ -17,7 +17,7 @@ use serde::Serialize;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 use x509_parser::x509::X509Name;
 
-use crate::provider;
+use crate::crypto_provider;
 
 /// Longest file, in bytes: an authority's list of revoked certificates may be long.
 const MAX_FILE: u64 = 16 * 1024 * 1024;
@@ -90,7 +90,7 @@ pub enum CertificateError {
     #[error("the certificate is not valid before {0}")]
     NotYet(String),
     /// The certificate is for another name.
-    #[error("the certificate is not for {name}, but for {}", names(.has))]
+    #[error("the certificate is not for {name}, but for {}", join_names(.has))]
     Name {
         /// The name.
         name: String,
@@ -105,7 +105,7 @@ pub enum CertificateError {
     Content(String),
 }
 
-fn names(names: &[String]) -> String {
+fn join_names(names: &[String]) -> String {
     match names {
         [] => "no name at all".into(),
         names => names.join(", "),
@@ -131,7 +131,7 @@ pub(crate) fn read_by<T>(
     bytes: impl Fn(&Path) -> Result<Vec<u8>, CertificateError>,
     parse: impl Fn(&[u8]) -> Result<T, CertificateError>,
 ) -> Result<T, Vec<Problem>> {
-    kept::load(
+    kept::load_or_keep(
         |source| read_from(source, file, &bytes, &parse),
         |problems| one_line(problems),
     )
@@ -145,11 +145,11 @@ fn read_from<T>(
 ) -> Result<T, Vec<Problem>> {
     let text = source.read(&file.path, bytes);
     text.and_then(|text| parse(&text))
-        .map_err(|error| vec![problem(file, &error)])
+        .map_err(|error| vec![file_problem(file, &error)])
 }
 
 /// `error` as one of the configuration.
-pub(crate) fn problem(file: &FileName, error: &CertificateError) -> Problem {
+pub(crate) fn file_problem(file: &FileName, error: &CertificateError) -> Problem {
     let path = file.path.display();
     file.place.problem(format!("{path}: {error}"))
 }
@@ -176,7 +176,7 @@ pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, CertificateError> {
 }
 
 /// Returns all items of a kind in the text of a PEM file.
-pub(crate) fn items<T: PemObject>(
+pub(crate) fn parse_items<T: PemObject>(
     text: &[u8],
     what: &'static str,
 ) -> Result<Vec<T>, CertificateError> {
@@ -272,13 +272,13 @@ impl Certificate {
     /// # Errors
     ///
     /// All that is wrong, with the file and the key of the configuration that names it.
-    pub fn load(
+    pub fn from_files(
         files: &CertificateFiles,
         now: Option<i64>,
         is_first: bool,
     ) -> Result<Self, Vec<Problem>> {
         let load = |now| {
-            kept::load(
+            kept::load_or_keep(
                 |source| Self::read(source, files, now, is_first),
                 |problems| one_line(problems),
             )
@@ -292,7 +292,7 @@ impl Certificate {
             Err(problems) => load(None).map_err(|_| problems)?,
         };
         let complain = |error: &CertificateError, consequence: &str| {
-            let what = problem(&files.certificate, error);
+            let what = file_problem(&files.certificate, error);
             kept::complain(&files.certificate.path, format!("{what}: {consequence}"));
         };
         if let Some(error) = loaded.details.invalidity(now) {
@@ -317,7 +317,7 @@ impl Certificate {
     ) -> Result<Self, Vec<Problem>> {
         let key_file = files.key.as_ref().unwrap_or(&files.certificate);
         let chain = read_from(source, &files.certificate, bytes, |text| {
-            items::<CertificateDer<'static>>(text, "certificate")
+            parse_items::<CertificateDer<'static>>(text, "certificate")
         });
         let key = read_from(source, key_file, bytes, |text| match private_key(text) {
             Err(CertificateError::Lacks(_)) if files.key.is_none() => {
@@ -335,9 +335,9 @@ impl Certificate {
                 return Err(chain.err().into_iter().chain(key).flatten().collect());
             }
         };
-        let here = |error: CertificateError| problem(&files.certificate, &error);
+        let here = |error: CertificateError| file_problem(&files.certificate, &error);
         let mut errors = Vec::new();
-        let details = Details::of(&chain).map_err(|error| vec![here(error)])?;
+        let details = Details::from_chain(&chain).map_err(|error| vec![here(error)])?;
         let mut details = Details {
             file: files.certificate.path.display().to_string(),
             ..details
@@ -345,7 +345,7 @@ impl Certificate {
         errors.extend(now.and_then(|now| details.invalidity(now)).map(here));
         for name in &files.names {
             let name = name.to_ascii_lowercase();
-            if !details.names.iter().any(|has| covers(has, &name)) {
+            if !details.names.iter().any(|has| covers_name(has, &name)) {
                 let has = details.names.clone();
                 errors.push(here(CertificateError::Name { name, has }));
             }
@@ -356,7 +356,7 @@ impl Certificate {
         } else if details.names.is_empty() && !is_first {
             errors.push(here(CertificateError::NoName));
         }
-        match CertifiedKey::from_der(chain, key, provider()) {
+        match CertifiedKey::from_der(chain, key, crypto_provider()) {
             Ok(key) if errors.is_empty() => {
                 details.key = match key.key.algorithm() {
                     SignatureAlgorithm::ECDSA => "ECDSA",
@@ -369,9 +369,9 @@ impl Certificate {
             }
             Ok(_) => {}
             Err(rustls::Error::InconsistentKeys(_)) => {
-                errors.push(problem(key_file, &CertificateError::Mismatch));
+                errors.push(file_problem(key_file, &CertificateError::Mismatch));
             }
-            Err(error) => errors.push(problem(key_file, &CertificateError::Key(error))),
+            Err(error) => errors.push(file_problem(key_file, &CertificateError::Key(error))),
         }
         Err(errors)
     }
@@ -403,14 +403,14 @@ impl Details {
     }
 
     /// Last second in which peers take it, in seconds since 1970: its own, or an authority's in its file.
-    pub fn ends(&self) -> i64 {
+    pub fn valid_until(&self) -> i64 {
         let earlier = self.intermediate.as_ref().map(|one| one.not_after);
         earlier.unwrap_or(self.not_after)
     }
 
     /// Returns the details of the first certificate of a chain; the other certificates are looked
     /// at, too.
-    fn of(chain: &[CertificateDer<'_>]) -> Result<Self, CertificateError> {
+    fn from_chain(chain: &[CertificateDer<'_>]) -> Result<Self, CertificateError> {
         let mut parsed = Vec::with_capacity(chain.len());
         for (index, der) in chain.iter().enumerate() {
             let certificate = X509Certificate::from_der(der);
@@ -444,14 +444,14 @@ impl Details {
         let shortest = authorities.min_by_key(|(_, one)| one.validity().not_after.timestamp());
         let intermediate = shortest.map(|(number, one)| Intermediate {
             number,
-            subject: distinguished(one.subject()),
+            subject: format_name(one.subject()),
             not_after: one.validity().not_after.timestamp(),
         });
         Ok(Details {
             file: String::new(),
             names: names.filter_map(is_dns).collect(),
-            subject: distinguished(first.subject()),
-            issuer: distinguished(first.issuer()),
+            subject: format_name(first.subject()),
+            issuer: format_name(first.issuer()),
             key: "",
             not_before: first.validity().not_before.timestamp(),
             not_after,
@@ -468,7 +468,7 @@ fn text_of_time(time: i64) -> String {
 }
 
 /// True if a certificate for `has` is one for `name`, both in lower case (RFC 6125, section 6.4).
-fn covers(has: &str, name: &str) -> bool {
+fn covers_name(has: &str, name: &str) -> bool {
     let wild = has.strip_prefix("*.");
     let below = name.split_once('.').map(|(_, rest)| rest);
     has == name || wild.is_some() && wild == below && !name.starts_with("*.")
@@ -483,7 +483,7 @@ pub(crate) fn fingerprint(der: &[u8]) -> String {
 
 /// A name as RFC 4514 writes it: the most specific part first, and nothing in it that could be
 /// taken for another part.
-pub(crate) fn distinguished(name: &X509Name<'_>) -> String {
+pub(crate) fn format_name(name: &X509Name<'_>) -> String {
     let registry = x509_parser::objects::oid_registry();
     let mut parts: Vec<String> = Vec::new();
     for set in name.iter_rdn() {
@@ -548,7 +548,7 @@ pub(crate) mod tests {
         }
 
         /// A certificate and its key in one file.
-        pub(crate) fn certificate(&self, name: &str, made: &Made) -> CertificateFiles {
+        pub(crate) fn write_certificate(&self, name: &str, made: &Made) -> CertificateFiles {
             let certificate = self.write(name, format!("{}{}", made.pem, made.key));
             CertificateFiles {
                 certificate,
@@ -569,7 +569,7 @@ pub(crate) mod tests {
         pub key: String,
     }
 
-    pub(crate) fn params(names: &[&str]) -> CertificateParams {
+    pub(crate) fn new_params(names: &[&str]) -> CertificateParams {
         let names: Vec<_> = names.iter().map(|name| (*name).to_owned()).collect();
         let mut params = CertificateParams::new(names).unwrap();
         params.distinguished_name = rcgen::DistinguishedName::new();
@@ -580,8 +580,8 @@ pub(crate) mod tests {
         params
     }
 
-    pub(crate) fn authority() -> CertifiedIssuer<'static, KeyPair> {
-        let mut params = params(&[]);
+    pub(crate) fn new_authority() -> CertifiedIssuer<'static, KeyPair> {
+        let mut params = new_params(&[]);
         params.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         params.key_usages = vec![
             rcgen::KeyUsagePurpose::KeyCertSign,
@@ -591,7 +591,7 @@ pub(crate) mod tests {
         CertifiedIssuer::self_signed(params, KeyPair::generate().unwrap()).unwrap()
     }
 
-    pub(crate) fn sign(
+    pub(crate) fn sign_certificate(
         params: CertificateParams,
         by: &CertifiedIssuer<'_, impl SigningKey>,
     ) -> Made {
@@ -605,7 +605,7 @@ pub(crate) mod tests {
 
     pub(crate) fn self_signed(names: &[&str]) -> Made {
         let key = KeyPair::generate().unwrap();
-        let certificate = params(names).self_signed(&key).unwrap();
+        let certificate = new_params(names).self_signed(&key).unwrap();
         Made {
             pem: certificate.pem(),
             key: key.serialize_pem(),
@@ -613,7 +613,7 @@ pub(crate) mod tests {
     }
 
     fn load(files: &CertificateFiles) -> Result<Certificate, String> {
-        let loaded = Certificate::load(files, Some(unix_now()), true);
+        let loaded = Certificate::from_files(files, Some(unix_now()), true);
         loaded.map_err(|problems| {
             let texts: Vec<_> = problems.iter().map(ToString::to_string).collect();
             texts.join("\n")
@@ -628,7 +628,7 @@ pub(crate) mod tests {
     fn a_certificate_is_read_with_what_it_says() {
         let folder = Folder::new();
         let made = self_signed(&["www.example.org", "*.Example.com"]);
-        let mut files = folder.certificate("a.pem", &made);
+        let mut files = folder.write_certificate("a.pem", &made);
         let details = load(&files).unwrap().details;
         assert_eq!(details.names, ["www.example.org", "*.example.com"]);
         assert_eq!(details.subject, r"CN=leaf,O=Evenkeel\, tests");
@@ -645,7 +645,7 @@ pub(crate) mod tests {
     fn what_is_wrong_with_files_is_told() {
         let folder = Folder::new();
         let made = self_signed(&["a.example"]);
-        let good = folder.certificate("good.pem", &made);
+        let good = folder.write_certificate("good.pem", &made);
         let with = |name: &str, text: &str| CertificateFiles {
             certificate: folder.write(name, text),
             ..good.clone()
@@ -685,7 +685,7 @@ pub(crate) mod tests {
         let other = self_signed(&["a.example"]);
         let mixed = error(&with("mixed.pem", &format!("{}{}", made.pem, other.key)));
         assert!(mixed.contains("does not belong to its first"), "{mixed}");
-        let two = format!("{}{}{}", made.pem, authority().pem(), made.key);
+        let two = format!("{}{}{}", made.pem, new_authority().pem(), made.key);
         assert!(error(&with("chain.pem", &two)).contains("certificate 2 in it is not that of"));
         let password = made.key.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");
         let password = error(&with("password.pem", &format!("{}{password}", made.pem)));
@@ -703,10 +703,10 @@ pub(crate) mod tests {
     #[test]
     fn times_and_names_that_do_not_fit_are_errors_all_at_once() {
         let folder = Folder::new();
-        let root = authority();
-        let mut old = params(&["old.example"]);
+        let root = new_authority();
+        let mut old = new_params(&["old.example"]);
         old.not_after = date_time_ymd(2020, 1, 1);
-        let mut files = folder.certificate("old.pem", &sign(old, &root));
+        let mut files = folder.write_certificate("old.pem", &sign_certificate(old, &root));
         files.names = vec!["new.example".into()];
         let text = error(&files);
         assert!(
@@ -718,7 +718,7 @@ pub(crate) mod tests {
             "{text}"
         );
         files.names.clear();
-        assert!(Certificate::load(&files, None, true).is_ok());
+        assert!(Certificate::from_files(&files, None, true).is_ok());
         let path = files.certificate.path.as_path();
         assert!(kept::complaints([path]).is_empty());
         // It is better than none, and than no start.
@@ -727,24 +727,25 @@ pub(crate) mod tests {
             panic!("no complaint");
         };
         assert!(complaint.contains("has expired, on Jan  1"), "{complaint}");
-        let mut young = params(&["a.example"]);
+        let mut young = new_params(&["a.example"]);
         young.not_before = date_time_ymd(2120, 1, 1);
         young.not_after = date_time_ymd(2121, 1, 1);
-        let young = folder.certificate("young.pem", &sign(young, &root));
+        let young = folder.write_certificate("young.pem", &sign_certificate(young, &root));
         assert!(load(&young).is_ok());
         let path = young.certificate.path.as_path();
         assert!(kept::complaints([path])[0].contains("is not valid before"));
-        let nameless = folder.certificate("nameless.pem", &sign(params(&[]), &root));
+        let nameless =
+            folder.write_certificate("nameless.pem", &sign_certificate(new_params(&[]), &root));
         assert!(load(&nameless).is_ok(), "the first one needs no name");
-        let second = Certificate::load(&nameless, None, false);
+        let second = Certificate::from_files(&nameless, None, false);
         assert!(second.unwrap_err()[0].to_string().contains("no DNS name"));
     }
 
     #[test]
     fn f11_an_intermediate_certificate_that_has_expired_is_told() {
         let folder = Folder::new();
-        let root = authority();
-        let mut of_authority = params(&[]);
+        let root = new_authority();
+        let mut of_authority = new_params(&[]);
         of_authority.is_ca = IsCa::Ca(BasicConstraints::Unconstrained);
         of_authority
             .distinguished_name
@@ -752,7 +753,7 @@ pub(crate) mod tests {
         of_authority.not_after = date_time_ymd(2020, 1, 1);
         let key = KeyPair::generate().unwrap();
         let between = CertifiedIssuer::signed_by(of_authority, key, &root).unwrap();
-        let leaf = sign(params(&["a.example"]), &between);
+        let leaf = sign_certificate(new_params(&["a.example"]), &between);
         let whole = |root: &str| format!("{}{}{root}{}", leaf.pem, between.pem(), leaf.key);
         for (name, root) in [("a.pem", String::new()), ("with-root.pem", root.pem())] {
             let files = CertificateFiles {
@@ -761,7 +762,10 @@ pub(crate) mod tests {
             };
             let details = load(&files).unwrap().details;
             assert!(details.not_after > unix_now());
-            assert_eq!(details.ends(), date_time_ymd(2020, 1, 1).unix_timestamp());
+            assert_eq!(
+                details.valid_until(),
+                date_time_ymd(2020, 1, 1).unix_timestamp()
+            );
             let [complaint] = &kept::complaints([files.certificate.path.as_path()])[..] else {
                 panic!("no complaint");
             };
@@ -779,7 +783,7 @@ pub(crate) mod tests {
         }
         // One that is valid for longer than what it leads to says nothing.
         let good = folder.write("good.pem", {
-            let leaf = sign(params(&["a.example"]), &root);
+            let leaf = sign_certificate(new_params(&["a.example"]), &root);
             format!("{}{}{}", leaf.pem, root.pem(), leaf.key)
         });
         let files = CertificateFiles {
@@ -794,7 +798,7 @@ pub(crate) mod tests {
     fn f1_a_good_pair_is_kept_until_there_is_another_one() {
         let folder = Folder::new();
         let (root, good, next) = (
-            authority(),
+            new_authority(),
             self_signed(&["a.example"]),
             self_signed(&["a.example"]),
         );
@@ -805,9 +809,9 @@ pub(crate) mod tests {
         };
         let print = || load(&files).unwrap().details.fingerprint;
         let first = print();
-        let mut old = params(&["a.example"]);
+        let mut old = new_params(&["a.example"]);
         old.not_after = date_time_ymd(2020, 1, 1);
-        let old = sign(old, &root);
+        let old = sign_certificate(old, &root);
         // A renewal that is stuck half-way, garbage, and one that has expired.
         folder.write("a.pem", &next.pem);
         assert_eq!(print(), first);
@@ -830,10 +834,14 @@ pub(crate) mod tests {
 
     #[test]
     fn a_wildcard_is_for_names_right_below() {
-        assert!(covers("*.a.b", "x.a.b") && covers("a.b", "a.b") && covers("*.a.b", "*.a.b"));
+        assert!(
+            covers_name("*.a.b", "x.a.b")
+                && covers_name("a.b", "a.b")
+                && covers_name("*.a.b", "*.a.b")
+        );
         for name in ["a.b", "x.y.a.b", "*.x.b", "xa.b"] {
-            assert!(!covers("*.a.b", name), "{name}");
+            assert!(!covers_name("*.a.b", name), "{name}");
         }
-        assert!(!covers("x.a.b", "*.a.b"));
+        assert!(!covers_name("x.a.b", "*.a.b"));
     }
 }

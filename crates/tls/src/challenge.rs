@@ -11,7 +11,7 @@ use arc_swap::ArcSwap;
 use rustls::pki_types::{CertificateDer, PrivatePkcs8KeyDer};
 use rustls::sign::CertifiedKey;
 
-use crate::provider;
+use crate::crypto_provider;
 
 /// Path at which an authority asks for a token (RFC 8555, section 8.3).
 pub const PATH: &str = "/.well-known/acme-challenge/";
@@ -63,7 +63,7 @@ pub fn show_token(token: &str, answer: &str) -> Shown {
 pub fn show_certificate(name: &str, der: &[u8], key: &[u8]) -> Result<Shown, rustls::Error> {
     let chain = vec![CertificateDer::from(der.to_vec())];
     let key = PrivatePkcs8KeyDer::from(key.to_vec()).into();
-    let key = provider().key_provider.load_private_key(key)?;
+    let key = crypto_provider().key_provider.load_private_key(key)?;
     // Not looked at: what makes it an answer is an extension that only an authority understands.
     let certificate = Arc::new(CertifiedKey::new(chain, key));
     COUNT.fetch_add(1, Ordering::Relaxed);
@@ -97,7 +97,7 @@ impl Drop for Shown {
 
 /// The answer to a request with this target, if that is one for a token that is shown.
 #[inline]
-pub fn answer(target: &str) -> Option<Arc<str>> {
+pub fn find_answer(target: &str) -> Option<Arc<str>> {
     if COUNT.load(Ordering::Relaxed) == 0 {
         return None;
     }
@@ -106,7 +106,7 @@ pub fn answer(target: &str) -> Option<Arc<str>> {
 }
 
 /// The certificate for an authority that asks for `name`, in lower case.
-pub(crate) fn certificate(name: &str) -> Option<Arc<CertifiedKey>> {
+pub(crate) fn find_certificate(name: &str) -> Option<Arc<CertifiedKey>> {
     PENDING.load().certificates.get(name).cloned()
 }
 
@@ -117,23 +117,23 @@ mod tests {
     #[test]
     fn tokens_and_certificates_are_shown_for_a_while() {
         let target = format!("{PATH}token-of-a-test");
-        assert_eq!(answer(&target), None);
+        assert_eq!(find_answer(&target), None);
         let shown = show_token("token-of-a-test", "answer");
-        assert_eq!(answer(&target).as_deref(), Some("answer"));
-        assert_eq!(answer("/token-of-a-test"), None);
-        assert_eq!(answer(PATH), None);
+        assert_eq!(find_answer(&target).as_deref(), Some("answer"));
+        assert_eq!(find_answer("/token-of-a-test"), None);
+        assert_eq!(find_answer(PATH), None);
         drop(shown);
-        assert_eq!(answer(&target), None);
+        assert_eq!(find_answer(&target), None);
         let key = rcgen::KeyPair::generate().unwrap();
         let mut params = rcgen::CertificateParams::new(["x.example".to_owned()]).unwrap();
         let answer = rcgen::CustomExtension::new_acme_identifier(&[7; 32]);
         params.custom_extensions = vec![answer];
         let der = params.self_signed(&key).unwrap();
         let shown = show_certificate("X.example", der.der(), &key.serialize_der()).unwrap();
-        assert!(certificate("x.example").is_some());
-        assert!(certificate("y.example").is_none());
+        assert!(find_certificate("x.example").is_some());
+        assert!(find_certificate("y.example").is_none());
         drop(shown);
-        assert!(certificate("x.example").is_none());
+        assert!(find_certificate("x.example").is_none());
         assert!(show_certificate("x.example", b"no", b"key").is_err());
     }
 }

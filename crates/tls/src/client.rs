@@ -18,10 +18,12 @@ use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 use tokio::net::TcpStream;
 
-use crate::authorities::{revoked, roots};
-use crate::certificate::{Certificate, CertificateError, Details, bytes, items, problem, unix_now};
+use crate::authorities::{read_revocations, read_roots};
+use crate::certificate::{
+    Certificate, CertificateError, Details, bytes, file_problem, parse_items, unix_now,
+};
 use crate::connect::Connecting;
-use crate::provider;
+use crate::crypto_provider;
 use crate::sessions::{AtAddress, Sessions};
 
 /// Time for which the authorities that the system trusts are not read again: what one reload needs
@@ -59,21 +61,25 @@ impl Client {
     /// # Errors
     ///
     /// All that is wrong, with the places in the configuration.
-    pub fn load(tls: &ClientTls) -> Result<Self, Vec<Problem>> {
+    pub fn from_config(tls: &ClientTls) -> Result<Self, Vec<Problem>> {
         let mut made_of = digest::Context::new(&digest::SHA256);
         let mut errors = Vec::new();
         let mut verifier: Option<Arc<dyn ServerCertVerifier>> = None;
         let mut trusts = String::new();
-        let revoked = revoked(tls.crl_file.as_ref(), |text| made_of.update(text));
+        let revoked = read_revocations(tls.crl_file.as_ref(), |text| made_of.update(text));
         match (authorities(tls, &mut made_of), revoked) {
             (Ok(None), _) => verifier = Some(Arc::new(Anybody)),
             (Ok(Some((roots, of))), Ok(revoked)) => {
-                let builder =
-                    WebPkiServerVerifier::builder_with_provider(roots, Arc::clone(provider()));
+                let builder = WebPkiServerVerifier::builder_with_provider(
+                    roots,
+                    Arc::clone(crypto_provider()),
+                );
                 match builder.with_crls(revoked).build() {
                     Ok(built) => verifier = Some(built),
                     Err(error) => errors.push(match &tls.crl_file {
-                        Some(file) => problem(file, &CertificateError::Content(error.to_string())),
+                        Some(file) => {
+                            file_problem(file, &CertificateError::Content(error.to_string()))
+                        }
                         None => tls.place.problem(error.to_string()),
                     }),
                 }
@@ -91,7 +97,7 @@ impl Client {
                 key: tls.key.clone(),
                 names: Vec::new(),
             };
-            match Certificate::load(&files, Some(unix_now()), true) {
+            match Certificate::from_files(&files, Some(unix_now()), true) {
                 Ok(loaded) => {
                     made_of.update(loaded.details.fingerprint.as_bytes());
                     own = Some(loaded);
@@ -114,7 +120,7 @@ impl Client {
             TlsVersion::Tls12 => &[&rustls::version::TLS13, &rustls::version::TLS12],
             TlsVersion::Tls13 => &[&rustls::version::TLS13],
         };
-        let config = ClientConfig::builder_with_provider(Arc::clone(provider()))
+        let config = ClientConfig::builder_with_provider(Arc::clone(crypto_provider()))
             .with_protocol_versions(versions)
             .map_err(|error| vec![tls.place.problem(error.to_string())])?
             .dangerous()
@@ -189,7 +195,7 @@ impl Client {
     }
 
     /// Returns the configuration of rustls for a handshake with the peer at `address`.
-    pub(crate) fn config(&self, address: Address) -> Arc<ClientConfig> {
+    pub(crate) fn config_for_peer(&self, address: Address) -> Arc<ClientConfig> {
         let mut config = self.config.clone();
         if let Some(sessions) = &self.sessions {
             let sessions = Arc::clone(sessions);
@@ -210,7 +216,7 @@ fn authorities(
         return Ok(None);
     }
     let Some(file) = &tls.ca_file else {
-        let roots = system().map_err(|why| {
+        let roots = system_authorities().map_err(|why| {
             let message = format!(
                 "this system has no certificates of trusted authorities ({why}): install them \
                  (the package is mostly called ca-certificates), or name a `ca_file`"
@@ -222,7 +228,7 @@ fn authorities(
         }
         return Ok(Some((roots, "an authority that the system trusts".into())));
     };
-    let roots = roots(file, |text| made_of.update(text))?;
+    let roots = read_roots(file, |text| made_of.update(text))?;
     let of = format!("an authority in {}", file.path.display());
     Ok(Some((Arc::new(roots), of)))
 }
@@ -243,7 +249,7 @@ const SYSTEM_FILES: [&str; 6] = [
 
 /// The authorities that the system trusts: those in the file that `SSL_CERT_FILE` names, as with
 /// OpenSSL, or in the first of [`SYSTEM_FILES`] that is there.
-fn system() -> Result<Arc<RootCertStore>, String> {
+fn system_authorities() -> Result<Arc<RootCertStore>, String> {
     static KNOWN: Mutex<Option<(Instant, Arc<RootCertStore>)>> = Mutex::new(None);
     let mut known = KNOWN.lock().unwrap_or_else(PoisonError::into_inner);
     if let Some((at, roots)) = &*known
@@ -268,7 +274,7 @@ fn system() -> Result<Arc<RootCertStore>, String> {
 
 /// Returns the certificates in a file of the system that can be used.
 fn roots_in(file: &Path) -> Result<RootCertStore, CertificateError> {
-    let all = items::<CertificateDer<'static>>(&bytes(file)?, "certificate")?;
+    let all = parse_items::<CertificateDer<'static>>(&bytes(file)?, "certificate")?;
     let mut roots = RootCertStore::empty();
     match roots.add_parsable_certificates(all) {
         (0, _) => Err(CertificateError::Lacks("certificate of an authority")),
@@ -298,7 +304,7 @@ impl ServerCertVerifier for Anybody {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let known = &provider().signature_verification_algorithms;
+        let known = &crypto_provider().signature_verification_algorithms;
         verify_tls12_signature(message, certificate, signature, known)
     }
 
@@ -308,12 +314,12 @@ impl ServerCertVerifier for Anybody {
         certificate: &CertificateDer<'_>,
         signature: &DigitallySignedStruct,
     ) -> Result<HandshakeSignatureValid, Error> {
-        let known = &provider().signature_verification_algorithms;
+        let known = &crypto_provider().signature_verification_algorithms;
         verify_tls13_signature(message, certificate, signature, known)
     }
 
     fn supported_verify_schemes(&self) -> Vec<SignatureScheme> {
-        provider()
+        crypto_provider()
             .signature_verification_algorithms
             .supported_schemes()
     }
@@ -324,7 +330,7 @@ mod tests {
     use evenkeel_config::FileName;
 
     use super::*;
-    use crate::certificate::tests::{Folder, authority, params, sign};
+    use crate::certificate::tests::{Folder, new_authority, new_params, sign_certificate};
 
     #[test]
     fn all_errors_are_told_at_once_with_their_files() {
@@ -337,7 +343,7 @@ mod tests {
             key: missing("own.key"),
             ..ClientTls::default()
         };
-        let errors = Client::load(&tls).unwrap_err();
+        let errors = Client::from_config(&tls).unwrap_err();
         let errors: Vec<_> = errors.iter().map(|error| error.message.clone()).collect();
         let files = ["ca.pem", "ca.crl", "own.pem", "own.key"];
         assert_eq!(errors.len(), files.len(), "{errors:?}");
@@ -351,7 +357,7 @@ mod tests {
             ca_file: Some(folder.write("empty.pem", "")),
             ..ClientTls::default()
         };
-        let error = Client::load(&empty).unwrap_err().remove(0);
+        let error = Client::from_config(&empty).unwrap_err().remove(0);
         assert!(
             error.message.contains("empty.pem: holds no certificate"),
             "{error}"
@@ -362,7 +368,7 @@ mod tests {
     fn the_systems_authorities_are_read_as_far_as_they_can_be_used() {
         let folder = Folder::new();
         let broken = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
-        let file = folder.write("all.crt", format!("{broken}{}", authority().pem()));
+        let file = folder.write("all.crt", format!("{broken}{}", new_authority().pem()));
         assert_eq!(roots_in(&file.path).unwrap().len(), 1);
         let file = folder.write("none.crt", broken);
         let error = roots_in(&file.path).unwrap_err().to_string();
@@ -373,14 +379,17 @@ mod tests {
     #[test]
     fn a_client_is_like_one_of_the_same_files() {
         let folder = Folder::new();
-        let root = authority();
-        let certificate = folder.certificate("own.pem", &sign(params(&["a.example"]), &root));
+        let root = new_authority();
+        let certificate = folder.write_certificate(
+            "own.pem",
+            &sign_certificate(new_params(&["a.example"]), &root),
+        );
         let tls = ClientTls {
             ca_file: Some(folder.write("ca.pem", root.pem())),
             certificate: Some(certificate.certificate),
             ..ClientTls::default()
         };
-        let load = |tls: &ClientTls| Client::load(tls).unwrap();
+        let load = |tls: &ClientTls| Client::from_config(tls).unwrap();
         let first = load(&tls);
         assert!(first.is_like(&load(&tls)) && first.id != load(&tls).id);
         for other in [
@@ -408,7 +417,7 @@ mod tests {
         ] {
             assert!(!first.is_like(&load(&other)), "{other:?}");
         }
-        folder.write("ca.pem", authority().pem());
+        folder.write("ca.pem", new_authority().pem());
         assert!(
             !first.is_like(&load(&tls)),
             "another authority in the same file"

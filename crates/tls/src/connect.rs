@@ -136,7 +136,7 @@ impl Failure {
     /// Returns the meaning of the first `error` of a connection, if the other side has refused the
     /// connection after the handshake: with TLS 1.3 the other side looks at the client's
     /// certificate when the client is done.
-    pub fn after(error: &io::Error, client: &Client) -> Option<Self> {
+    pub fn after_handshake(error: &io::Error, client: &Client) -> Option<Self> {
         let violation = error.get_ref()?.downcast_ref::<Violation>()?;
         let Violation::Alert(alert) = violation else {
             return None;
@@ -159,7 +159,7 @@ impl Failure {
 
     /// Returns the meaning of `error` of a handshake by `client`; `input` holds the bytes that were
     /// not understood.
-    fn of(error: &Error, client: &Client, input: &[u8]) -> Self {
+    fn of_error(error: &Error, client: &Client, input: &[u8]) -> Self {
         let (cause, text) = match error {
             Error::InvalidCertificate(error) => of_certificate(error, client),
             Error::InvalidCertRevocationList(why) => {
@@ -209,14 +209,20 @@ fn of_certificate(error: &CertificateError, client: &Client) -> (Cause, String) 
         }
         CertificateError::Expired => (Cause::Expired, "its certificate has expired".into()),
         CertificateError::ExpiredContext { not_after, .. } => {
-            let text = format!("its certificate has expired, on {}", date(*not_after));
+            let text = format!(
+                "its certificate has expired, on {}",
+                format_date(*not_after)
+            );
             (Cause::Expired, text)
         }
         CertificateError::NotValidYet => {
             (Cause::Expired, "its certificate is not valid yet".into())
         }
         CertificateError::NotValidYetContext { not_before, .. } => {
-            let text = format!("its certificate is not valid before {}", date(*not_before));
+            let text = format!(
+                "its certificate is not valid before {}",
+                format_date(*not_before)
+            );
             (Cause::Expired, text)
         }
         CertificateError::NotValidForName => (
@@ -227,7 +233,11 @@ fn of_certificate(error: &CertificateError, client: &Client) -> (Cause, String) 
             expected,
             presented,
         } => {
-            let has: Vec<_> = presented.iter().take(8).map(|name| bare(name)).collect();
+            let has: Vec<_> = presented
+                .iter()
+                .take(8)
+                .map(|name| bare_name(name))
+                .collect();
             let has = match has.is_empty() {
                 true => "no name".into(),
                 false => has.join(", "),
@@ -260,13 +270,13 @@ fn of_certificate(error: &CertificateError, client: &Client) -> (Cause, String) 
 }
 
 /// `DnsName("a.example")` as `a.example`.
-fn bare(name: &str) -> &str {
+fn bare_name(name: &str) -> &str {
     let inner = name.split_once('(').map(|(_, rest)| rest);
     let inner = inner.and_then(|rest| rest.strip_suffix(')'));
     inner.unwrap_or(name).trim_matches('"')
 }
 
-fn date(time: UnixTime) -> String {
+fn format_date(time: UnixTime) -> String {
     let seconds = i64::try_from(time.as_secs()).unwrap_or(i64::MAX);
     let time = x509_parser::time::ASN1Time::from_timestamp(seconds);
     time.map_or_else(|_| "?".into(), |time| time.to_string())
@@ -306,7 +316,7 @@ fn of_alert(alert: AlertDescription, client: &Client) -> (Cause, String) {
 }
 
 /// Returns the address that a connection leads to.
-fn peer(socket: &TcpStream) -> io::Result<Address> {
+fn peer_address(socket: &TcpStream) -> io::Result<Address> {
     let peer = SockRef::from(socket).peer_addr()?;
     let named = |name: &[u8]| format!("@{}", name.escape_ascii());
     let path = || Some(peer.as_pathname()?.to_string_lossy().into_owned());
@@ -339,14 +349,14 @@ impl<'a> Connecting<'a> {
         name: Result<ServerName<'static>, InvalidDnsNameError>,
         protocols: Vec<Vec<u8>>,
     ) -> Self {
-        let connection = peer(&socket)
+        let connection = peer_address(&socket)
             .map_err(|error| Failure::closed(&error))
             .and_then(|address| {
                 let name = name.map_err(|error| {
                     let text = format!("its host is no name for a certificate: {error}");
                     Failure::new(Cause::WrongName, text)
                 })?;
-                let config = client.config(address);
+                let config = client.config_for_peer(address);
                 UnbufferedClientConnection::new_with_alpn(config, name, protocols)
                     .map_err(|error| Failure::internal(&error))
             });
@@ -355,7 +365,7 @@ impl<'a> Connecting<'a> {
             Err(failure) => (None, Some(failure)),
         };
         Connecting {
-            messages: Messages::over(socket),
+            messages: Messages::over_socket(socket),
             connection,
             client,
             failed,
@@ -376,7 +386,7 @@ impl<'a> Connecting<'a> {
             let of = &mut **connection;
             let next = self
                 .messages
-                .process(reads, move |input| of.process_tls_records(input));
+                .process_input(reads, move |input| of.process_tls_records(input));
             match next {
                 Ok(Next::Again) => {}
                 Ok(Next::Done) if connection.is_handshaking() => return Next::Read,
@@ -384,7 +394,7 @@ impl<'a> Connecting<'a> {
                 // The second time there is no alert left to be sent.
                 Err(_) if self.failed.is_some() => return Next::Send,
                 Err(error) => {
-                    let failure = Failure::of(&error, self.client, &self.messages.input);
+                    let failure = Failure::of_error(&error, self.client, &self.messages.input);
                     self.failed = Some(failure);
                 }
             }
@@ -392,7 +402,7 @@ impl<'a> Connecting<'a> {
     }
 
     /// Makes a connection of what was agreed on.
-    fn finish(&mut self) -> Result<(Box<Stream>, Agreed), Failure> {
+    fn finish_handshake(&mut self) -> Result<(Box<Stream>, Agreed), Failure> {
         let (Some(connection), Some(socket)) =
             (self.connection.take(), self.messages.socket.take())
         else {
@@ -429,7 +439,7 @@ impl Future for Connecting<'_> {
             let sent = this.messages.poll_send(cx);
             if let Some(failure) = this.failed.take() {
                 // The alert is worth one attempt.
-                this.messages.drain();
+                this.messages.drain_socket();
                 return Poll::Ready(Err(failure));
             }
             if let Poll::Ready(Err(error)) = &sent {
@@ -443,7 +453,7 @@ impl Future for Connecting<'_> {
             match next {
                 _ if sent.is_pending() => return Poll::Pending,
                 Next::Again | Next::Send => {}
-                Next::Done => return Poll::Ready(this.finish()),
+                Next::Done => return Poll::Ready(this.finish_handshake()),
                 Next::Closed => {
                     return Poll::Ready(Err(closed(io::ErrorKind::UnexpectedEof.into())));
                 }

@@ -8,7 +8,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::certificate::tests::{Folder, Made, authority, params, self_signed, sign};
+use crate::certificate::tests::{
+    Folder, Made, new_authority, new_params, self_signed, sign_certificate,
+};
 use crate::handshake::Accepting;
 use crate::server::Server;
 use crate::ticket::Keys;
@@ -23,7 +25,7 @@ struct Rig {
 
 impl Rig {
     fn new() -> Self {
-        let (folder, root) = (Folder::new(), authority());
+        let (folder, root) = (Folder::new(), new_authority());
         let client = ClientTls {
             ca_file: Some(folder.write("ca.pem", root.pem())),
             ..ClientTls::default()
@@ -33,20 +35,23 @@ impl Rig {
             root,
             server: Tls::default(),
             client,
-            keys: Arc::new(Keys::rotating()),
+            keys: Arc::new(Keys::new_rotating()),
         };
-        rig.show(&sign(params(&["a.example", "127.0.0.1"]), &rig.root));
+        rig.show(&sign_certificate(
+            new_params(&["a.example", "127.0.0.1"]),
+            &rig.root,
+        ));
         rig
     }
 
     /// The server's certificate from now on.
     fn show(&mut self, made: &Made) {
-        self.server.certificates = vec![self.folder.certificate("server.pem", made)];
+        self.server.certificates = vec![self.folder.write_certificate("server.pem", made)];
         self.server.allow_expired = true;
     }
 
     fn client(&self) -> Arc<Client> {
-        Arc::new(Client::load(&self.client).unwrap())
+        Arc::new(Client::from_config(&self.client).unwrap())
     }
 
     /// Returns the result of a handshake of `client` with the server, which greets with one byte.
@@ -61,7 +66,7 @@ impl Rig {
         offered: &[&str],
         known: &[&str],
     ) -> Result<Agreed, Failure> {
-        let server = Server::load(&self.server, "web", known, &self.keys).unwrap();
+        let server = Server::from_config(&self.server, "web", known, &self.keys).unwrap();
         Self::meet_server(&server, client, host, offered).await
     }
 
@@ -128,7 +133,7 @@ async fn bytes_pass_both_ways_with_both_versions() {
 async fn n21_messages_in_several_records_are_put_together() {
     let rig = Rig::new();
     for records in [32, 33, 45, 64, 100] {
-        let mut server = Server::load(&rig.server, "web", &[], &rig.keys).unwrap();
+        let mut server = Server::from_config(&rig.server, "web", &[], &rig.keys).unwrap();
         let config = Arc::make_mut(&mut server.config);
         // A record's header counts, too: a ticket is in up to a dozen records.
         config.max_fragment_size = Some(records);
@@ -162,7 +167,7 @@ async fn sessions_are_resumed_with_the_same_peer_and_name_only() {
     let rig = Rig::new();
     let client = rig.client();
     // Another connection is another port: the session belongs to the address.
-    let server = Server::load(&rig.server, "web", &[], &rig.keys).unwrap();
+    let server = Server::from_config(&rig.server, "web", &[], &rig.keys).unwrap();
     let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
     let address = listener.local_addr().unwrap();
     let mut resumed = Vec::new();
@@ -200,25 +205,28 @@ async fn what_is_wrong_with_a_certificate_is_told() {
         text.contains("is for a.example, 127.0.0.1, and not for b.example"),
         "{text}"
     );
-    rig.show(&sign(params(&["a.example"]), &authority()));
+    rig.show(&sign_certificate(
+        new_params(&["a.example"]),
+        &new_authority(),
+    ));
     let (cause, text) = rig.fails("a.example").await;
     assert_eq!(cause, Cause::Untrusted);
     assert!(text.contains("ca.pem"), "{text}");
     rig.show(&self_signed(&["a.example"]));
     assert_eq!(rig.fails("a.example").await.0, Cause::Untrusted);
-    let mut old = params(&["a.example"]);
+    let mut old = new_params(&["a.example"]);
     old.not_after = date_time_ymd(2020, 1, 1);
-    rig.show(&sign(old, &rig.root));
+    rig.show(&sign_certificate(old, &rig.root));
     let (cause, text) = rig.fails("a.example").await;
     assert_eq!(cause, Cause::Expired);
     assert!(
         text.contains("has expired, on Jan  1 00:00:00 2020"),
         "{text}"
     );
-    let mut young = params(&["a.example"]);
+    let mut young = new_params(&["a.example"]);
     young.not_before = date_time_ymd(2120, 1, 1);
     young.not_after = date_time_ymd(2121, 1, 1);
-    rig.show(&sign(young, &rig.root));
+    rig.show(&sign_certificate(young, &rig.root));
     assert!(
         rig.fails("a.example")
             .await
@@ -236,7 +244,7 @@ async fn what_is_wrong_with_a_certificate_is_told() {
 #[tokio::test]
 async fn who_asks_for_a_certificate_gets_it() {
     let mut rig = Rig::new();
-    let clients = authority();
+    let clients = new_authority();
     rig.server.client_certificates = Some(ClientCertificates {
         ca_file: rig.folder.write("clients.pem", clients.pem()),
         ..ClientCertificates::default()
@@ -246,12 +254,13 @@ async fn who_asks_for_a_certificate_gets_it() {
     assert!(text.contains("CertificateRequired"), "{text}");
     let own = rig
         .folder
-        .certificate("own.pem", &sign(params(&["me"]), &clients));
+        .write_certificate("own.pem", &sign_certificate(new_params(&["me"]), &clients));
     rig.client.certificate = Some(own.certificate);
     assert!(rig.meet(&rig.client(), "a.example").await.is_ok());
-    let other = rig
-        .folder
-        .certificate("other.pem", &sign(params(&["me"]), &authority()));
+    let other = rig.folder.write_certificate(
+        "other.pem",
+        &sign_certificate(new_params(&["me"]), &new_authority()),
+    );
     rig.client.certificate = Some(other.certificate);
     assert!(rig.meet(&rig.client(), "a.example").await.is_err());
 }

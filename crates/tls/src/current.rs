@@ -32,14 +32,14 @@ impl Current {
     /// # Errors
     ///
     /// All that is wrong, if the files were never good.
-    pub fn client(&mut self) -> Result<Arc<Client>, Vec<Problem>> {
+    pub fn reload_client(&mut self) -> Result<Arc<Client>, Vec<Problem>> {
         let stamps: Vec<Stamp> = self.tls.files().map(|path| stamp(path)).collect();
         if let Some((known, client)) = &self.known
             && *known == stamps
         {
             return Ok(Arc::clone(client));
         }
-        let loaded = Client::load(&self.tls).map(Arc::new);
+        let loaded = Client::from_config(&self.tls).map(Arc::new);
         let client = match (loaded, &self.known) {
             // Sessions go on.
             (Ok(loaded), Some((_, old))) if old.is_like(&loaded) => Arc::clone(old),
@@ -66,7 +66,7 @@ fn stamp(path: &std::path::Path) -> Stamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::certificate::tests::{Folder, authority};
+    use crate::certificate::tests::{Folder, new_authority};
 
     #[test]
     fn files_are_read_again_when_they_change() {
@@ -76,15 +76,19 @@ mod tests {
             ..ClientTls::default()
         };
         let mut current = Current::new(tls);
-        let error = current.client().unwrap_err().remove(0);
+        let error = current.reload_client().unwrap_err().remove(0);
         assert!(error.message.contains("ca.pem"), "{error}");
-        let authorities = [authority().pem(), authority().pem()];
+        let authorities = [new_authority().pem(), new_authority().pem()];
         folder.write("ca.pem", &authorities[0]);
-        let first = current.client().unwrap();
-        assert_eq!(current.client().unwrap().id, first.id);
+        let first = current.reload_client().unwrap();
+        assert_eq!(current.reload_client().unwrap().id, first.id);
         folder.write("ca.pem", "not even nearly a certificate");
-        assert_eq!(current.client().unwrap().id, first.id, "the old one stays");
+        assert_eq!(
+            current.reload_client().unwrap().id,
+            first.id,
+            "the old one stays"
+        );
         folder.write("ca.pem", authorities.concat());
-        assert_ne!(current.client().unwrap().id, first.id);
+        assert_ne!(current.reload_client().unwrap().id, first.id);
     }
 }

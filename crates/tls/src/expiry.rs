@@ -23,7 +23,7 @@ impl Warnings {
     ) -> Vec<String> {
         let (mut warnings, mut due) = (Vec::new(), HashMap::new());
         for (listener, details) in certificates {
-            let left = details.ends() - now;
+            let left = details.valid_until() - now;
             let Some(days) = WARNINGS.into_iter().find(|days| left <= days * DAY) else {
                 continue;
             };

@@ -12,7 +12,7 @@ use socket2::Socket;
 use tokio::net::TcpStream;
 
 use crate::identity;
-use crate::messages::{Messages, Next, drain};
+use crate::messages::{Messages, Next, drain_received};
 use crate::server::{Server, take_asked};
 use crate::stream::{Kernel, Stream};
 use crate::ticket::{self, Span};
@@ -101,7 +101,7 @@ impl Cause {
         }
     }
 
-    fn of(error: &Error, input: &[u8]) -> Self {
+    fn of_error(error: &Error, input: &[u8]) -> Self {
         match error {
             Error::PeerIncompatible(_) | Error::NoApplicationProtocol => Cause::Incompatible,
             // The resolver has found none.
@@ -193,7 +193,7 @@ impl Accepting {
                 Err(error) => (None, Some(internal(error))),
             };
         Accepting {
-            messages: Messages::over(socket),
+            messages: Messages::over_socket(socket),
             connection,
             header: server.header.clone(),
             name: None,
@@ -224,7 +224,7 @@ impl Accepting {
             let of = &mut **connection;
             let messages = &mut self.messages;
             let next = ticket::with_span(&mut self.span, || {
-                messages.process(reads, move |input| of.process_tls_records(input))
+                messages.process_input(reads, move |input| of.process_tls_records(input))
             });
             if let Some(name) = take_asked() {
                 self.name = Some(name);
@@ -236,7 +236,7 @@ impl Accepting {
                 // The second time there is no alert left to be sent.
                 Err(_) if self.failed.is_some() => return Next::Send,
                 Err(error) => {
-                    let cause = Cause::of(&error, &self.messages.input);
+                    let cause = Cause::of_error(&error, &self.messages.input);
                     let error = Detail::Tls(error);
                     self.failed = Some(Failure { cause, error });
                     if cause == Cause::PlainHttp {
@@ -249,7 +249,7 @@ impl Accepting {
     }
 
     /// Makes a connection of what was agreed on.
-    fn finish(&mut self) -> Result<(Box<Stream>, Agreed), Failure> {
+    fn finish_handshake(&mut self) -> Result<(Box<Stream>, Agreed), Failure> {
         let (Some(connection), Some(socket)) =
             (self.connection.take(), self.messages.socket.take())
         else {
@@ -259,7 +259,7 @@ impl Accepting {
         let certificate = connection.peer_certificates();
         let certificate = certificate.and_then(|chain| chain.first());
         let header = self.header.as_deref();
-        let identity = header.map(|header| identity::lines(header, certificate).into());
+        let identity = header.map(|header| identity::format_lines(header, certificate).into());
         let agreed = Agreed {
             name: self.name.take(),
             version: if is_tls13 { "TLSv1.3" } else { "TLSv1.2" },
@@ -304,14 +304,14 @@ impl Future for Accepting {
             let sent = this.messages.poll_send(cx);
             if let Some(failure) = this.failed.take() {
                 // The alert is worth one attempt.
-                this.messages.drain();
+                this.messages.drain_socket();
                 return Poll::Ready(Err(failure));
             }
             ready!(sent).map_err(closed)?;
             match next {
                 Next::Again => {}
                 Next::Send => this.most = this.most_later,
-                Next::Done => return Poll::Ready(this.finish()),
+                Next::Done => return Poll::Ready(this.finish_handshake()),
                 Next::Closed => {
                     return Poll::Ready(Err(closed(io::ErrorKind::UnexpectedEof.into())));
                 }
@@ -342,7 +342,7 @@ pub fn turn_away(socket: &Socket, input: &[u8], cause: Cause) -> Cause {
         Some(alert) => socket.send(&[21, 3, 3, 0, 2, 2, alert.into()]),
         None => socket.send(PLAIN_ANSWER),
     };
-    drain(socket);
+    drain_received(socket);
     cause
 }
 
@@ -362,7 +362,9 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::certificate::tests::{Folder, Made, authority, params, self_signed, sign};
+    use crate::certificate::tests::{
+        Folder, Made, new_authority, new_params, self_signed, sign_certificate,
+    };
     use crate::ticket::Keys;
 
     /// A rule with a certificate for `a.example`.
@@ -377,10 +379,10 @@ mod tests {
         fn new() -> Self {
             let (folder, made) = (Folder::new(), self_signed(&["a.example"]));
             let tls = Tls {
-                certificates: vec![folder.certificate("a.pem", &made)],
+                certificates: vec![folder.write_certificate("a.pem", &made)],
                 ..Tls::default()
             };
-            let keys = Arc::new(Keys::rotating());
+            let keys = Arc::new(Keys::new_rotating());
             Rule {
                 folder,
                 made,
@@ -390,7 +392,7 @@ mod tests {
         }
 
         fn server(&self) -> Server {
-            Server::load(&self.tls, "web", &["http/1.1"], &self.keys).unwrap()
+            Server::from_config(&self.tls, "web", &["http/1.1"], &self.keys).unwrap()
         }
 
         fn roots(&self) -> RootCertStore {
@@ -401,7 +403,7 @@ mod tests {
         }
 
         fn client(&self) -> ClientConfig {
-            let config = ClientConfig::builder_with_provider(Arc::clone(crate::provider()));
+            let config = ClientConfig::builder_with_provider(Arc::clone(crate::crypto_provider()));
             let config = config.with_safe_default_protocol_versions().unwrap();
             config
                 .with_root_certificates(self.roots())
@@ -503,7 +505,7 @@ mod tests {
                 assert_eq!(agreed.name.as_deref(), Some("a.example"));
                 assert!(!agreed.resumed && agreed.identity.is_none());
                 echo(&mut stream).await.unwrap();
-                assert_eq!(stream.held(), 0, "who is idle holds nothing");
+                assert_eq!(stream.held_bytes(), 0, "who is idle holds nothing");
                 client.join().unwrap();
             });
         }
@@ -513,7 +515,7 @@ mod tests {
     fn sessions_are_resumed_and_only_where_they_may_be() {
         let mut rule = Rule::new();
         for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
-            let config = ClientConfig::builder_with_provider(Arc::clone(crate::provider()));
+            let config = ClientConfig::builder_with_provider(Arc::clone(crate::crypto_provider()));
             let config = config.with_protocol_versions(&[version]).unwrap();
             let config = config.with_root_certificates(rule.roots());
             let config = Arc::new(config.with_no_client_auth());
@@ -523,7 +525,7 @@ mod tests {
                 resumed.push(served(&config, &server));
             }
             // Another rule is somebody else.
-            let other = Server::load(&rule.tls, "other", &[], &rule.keys).unwrap();
+            let other = Server::from_config(&rule.tls, "other", &[], &rule.keys).unwrap();
             resumed.push(served(&config, &other));
             rule.tls.tickets = false;
             resumed.push(served(&config, &rule.server()));
@@ -657,15 +659,15 @@ mod tests {
     #[test]
     fn clients_show_who_they_are() {
         let mut rule = Rule::new();
-        let (root, other) = (authority(), authority());
+        let (root, other) = (new_authority(), new_authority());
         let ca_file = rule.folder.write("ca.pem", root.pem());
         let client = |by: &rcgen::CertifiedIssuer<'_, rcgen::KeyPair>| {
-            let mut params = params(&["client.example"]);
+            let mut params = new_params(&["client.example"]);
             params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
-            let made = sign(params, by);
+            let made = sign_certificate(params, by);
             let chain = vec![CertificateDer::from_pem_slice(made.pem.as_bytes()).unwrap()];
             let key = PrivateKeyDer::from_pem_slice(made.key.as_bytes()).unwrap();
-            let config = ClientConfig::builder_with_provider(Arc::clone(crate::provider()));
+            let config = ClientConfig::builder_with_provider(Arc::clone(crate::crypto_provider()));
             let config = config.with_safe_default_protocol_versions().unwrap();
             let config = config.with_root_certificates(rule.roots());
             let config = config.with_client_auth_cert(chain, key).unwrap();
@@ -716,21 +718,21 @@ mod tests {
     #[test]
     fn n2_however_often_a_session_is_resumed_it_ends_with_the_certificate() {
         let mut rule = Rule::new();
-        let root = authority();
+        let root = new_authority();
         rule.tls.client_certificates = Some(ClientCertificates {
             ca_file: rule.folder.write("ca.pem", root.pem()),
             ..ClientCertificates::default()
         });
         let server = rule.server();
         let end = rcgen::date_time_ymd(2121, 1, 1);
-        let mut params = params(&["client.example"]);
+        let mut params = new_params(&["client.example"]);
         params.extended_key_usages = vec![rcgen::ExtendedKeyUsagePurpose::ClientAuth];
         params.not_after = end;
-        let made = sign(params, &root);
+        let made = sign_certificate(params, &root);
         for version in [&rustls::version::TLS12, &rustls::version::TLS13] {
             let chain = vec![CertificateDer::from_pem_slice(made.pem.as_bytes()).unwrap()];
             let key = PrivateKeyDer::from_pem_slice(made.key.as_bytes()).unwrap();
-            let config = ClientConfig::builder_with_provider(Arc::clone(crate::provider()));
+            let config = ClientConfig::builder_with_provider(Arc::clone(crate::crypto_provider()));
             let config = config.with_protocol_versions(&[version]).unwrap();
             let config = config.with_root_certificates(rule.roots());
             let config = Arc::new(config.with_client_auth_cert(chain, key).unwrap());
@@ -780,12 +782,12 @@ mod tests {
                 Poll::Ready(())
             })
             .await;
-            let full = stream.held();
+            let full = stream.held_bytes();
             assert!(full > 0);
             go.send(0).unwrap();
             for read in 0..UPDATES {
                 stream.read_exact(&mut [0]).await.unwrap();
-                let held = stream.held();
+                let held = stream.held_bytes();
                 // What has arrived and was not read is held, too.
                 assert!(held < full + 48 * 1024, "{held} after {read} key updates");
             }
@@ -810,7 +812,7 @@ mod tests {
                 let (mut stream, _) = Accepting::new(socket, &rule.server()).await.unwrap();
                 stream.read_exact(&mut [0; 4]).await.unwrap();
                 if cut {
-                    stream.cut();
+                    stream.suppress_close();
                 }
                 drop(stream);
                 let read = client.join().unwrap();

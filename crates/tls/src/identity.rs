@@ -5,14 +5,14 @@ use std::fmt::Write;
 use rustls::pki_types::CertificateDer;
 use x509_parser::prelude::{FromDer, GeneralName, X509Certificate};
 
-use crate::certificate::{distinguished, fingerprint};
+use crate::certificate::{fingerprint, format_name};
 
 /// Longest value of a field.
 const MAX_VALUE: usize = 2048;
 
 /// The lines for members about a client: `prefix` is the beginning of the fields' names. A client
 /// without a certificate has no more than the first line.
-pub fn lines(prefix: &str, certificate: Option<&CertificateDer<'_>>) -> String {
+pub fn format_lines(prefix: &str, certificate: Option<&CertificateDer<'_>>) -> String {
     let parsed = certificate.and_then(|der| {
         let (_, parsed) = X509Certificate::from_der(der).ok()?;
         Some((der, parsed))
@@ -22,10 +22,10 @@ pub fn lines(prefix: &str, certificate: Option<&CertificateDer<'_>>) -> String {
     };
     let names = parsed.subject_alternative_name().ok().flatten();
     let names = names.iter().flat_map(|names| &names.value.general_names);
-    let names: Vec<String> = names.filter_map(named).collect();
+    let names: Vec<String> = names.filter_map(format_general_name).collect();
     let mut lines = format!("{prefix}-Verified: yes\r\n");
     let fields = [
-        ("Subject", distinguished(parsed.subject())),
+        ("Subject", format_name(parsed.subject())),
         ("SAN", names.join(",")),
         ("Fingerprint", fingerprint(der)),
     ];
@@ -37,7 +37,7 @@ pub fn lines(prefix: &str, certificate: Option<&CertificateDer<'_>>) -> String {
 }
 
 /// A name of a certificate: its kind and its value, in which no comma stands.
-fn named(name: &GeneralName<'_>) -> Option<String> {
+fn format_general_name(name: &GeneralName<'_>) -> Option<String> {
     let (kind, value) = match name {
         GeneralName::DNSName(name) => ("DNS", (*name).to_owned()),
         GeneralName::RFC822Name(name) => ("email", (*name).to_owned()),
@@ -85,18 +85,18 @@ mod tests {
     use rcgen::{DnType, KeyPair, SanType};
 
     use super::*;
-    use crate::certificate::tests::params;
+    use crate::certificate::tests::new_params;
 
     #[test]
     fn a_certificate_cannot_say_more_than_it_may() {
-        let mut params = params(&["a.example", "10.0.0.1"]);
+        let mut params = new_params(&["a.example", "10.0.0.1"]);
         let uri: Ia5String = "spiffe://a/b,DNS:evil%2C".try_into().unwrap();
         params.subject_alt_names.push(SanType::URI(uri));
         params
             .distinguished_name
             .push(DnType::CommonName, "j\u{f6}rg\r\nX-Admin: yes,O=root");
         let certificate = params.self_signed(&KeyPair::generate().unwrap()).unwrap();
-        let lines = lines("X-Peer", Some(certificate.der()));
+        let lines = format_lines("X-Peer", Some(certificate.der()));
         let lines: Vec<_> = lines.split_terminator("\r\n").collect();
         let [verified, subject, san, fingerprint] = lines[..] else {
             panic!("{lines:?}");
@@ -113,9 +113,12 @@ mod tests {
 
     #[test]
     fn a_client_without_a_certificate_is_said_to_be_one() {
-        assert_eq!(lines("X-Peer", None), "X-Peer-Verified: no\r\n");
+        assert_eq!(format_lines("X-Peer", None), "X-Peer-Verified: no\r\n");
         let garbage = CertificateDer::from(vec![0x30, 0x80]);
-        assert_eq!(lines("X-Peer", Some(&garbage)), "X-Peer-Verified: no\r\n");
+        assert_eq!(
+            format_lines("X-Peer", Some(&garbage)),
+            "X-Peer-Verified: no\r\n"
+        );
     }
 
     #[test]

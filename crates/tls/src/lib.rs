@@ -45,7 +45,7 @@ use std::sync::{Arc, LazyLock};
 use rustls::crypto::CryptoProvider;
 
 /// The algorithms, the same for all.
-pub(crate) fn provider() -> &'static Arc<CryptoProvider> {
+pub(crate) fn crypto_provider() -> &'static Arc<CryptoProvider> {
     static PROVIDER: LazyLock<Arc<CryptoProvider>> =
         LazyLock::new(|| Arc::new(rustls::crypto::aws_lc_rs::default_provider()));
     &PROVIDER

@@ -32,18 +32,18 @@ pub struct Listener {
 impl Default for Listener {
     /// Returns a listener without TLS, and with HTTP/1.1 once it has TLS.
     fn default() -> Self {
-        Listener::of(&["http/1.1"])
+        Listener::without_tls(&["http/1.1"])
     }
 }
 
 impl Listener {
     /// Returns a listener without TLS. Once it has TLS, clients are offered these protocols, if the
     /// configuration names no others.
-    pub fn of(protocols: &'static [&'static str]) -> Self {
+    pub fn without_tls(protocols: &'static [&'static str]) -> Self {
         Listener {
             server: ArcSwapOption::empty(),
             protocols,
-            ticket_keys: Arc::new(Keys::rotating()),
+            ticket_keys: Arc::new(Keys::new_rotating()),
             failures: Default::default(),
         }
     }
@@ -53,8 +53,12 @@ impl Listener {
     /// # Errors
     ///
     /// All that is wrong, with the places in the configuration.
-    pub fn load(&self, tls: Option<&Tls>, name: &str) -> Result<Option<Arc<Server>>, Vec<Problem>> {
-        let load = |tls| Server::load(tls, name, self.protocols, &self.ticket_keys);
+    pub fn load_server(
+        &self,
+        tls: Option<&Tls>,
+        name: &str,
+    ) -> Result<Option<Arc<Server>>, Vec<Problem>> {
+        let load = |tls| Server::from_config(tls, name, self.protocols, &self.ticket_keys);
         Ok(tls.map(load).transpose()?.map(Arc::new))
     }
 
@@ -69,8 +73,8 @@ impl Listener {
     }
 
     /// Returns the errors in the files that `tls` names.
-    pub fn check(tls: Option<&Tls>) -> Vec<Problem> {
-        let loaded = Listener::default().load(tls, "");
+    pub fn check_files(tls: Option<&Tls>) -> Vec<Problem> {
+        let loaded = Listener::default().load_server(tls, "");
         loaded.err().unwrap_or_default()
     }
 
@@ -82,12 +86,12 @@ impl Listener {
     }
 
     /// Returns the numbers of handshakes that have failed, by cause.
-    pub fn failures(&self) -> impl Iterator<Item = (Cause, u64)> {
-        self.failures.of(&Cause::ALL)
+    pub fn failure_counts(&self) -> impl Iterator<Item = (Cause, u64)> {
+        self.failures.totals_by_kind(&Cause::ALL)
     }
 
     /// A connection with a client that has just connected.
-    pub fn accept(self: &Arc<Self>, socket: TcpStream) -> Connection {
+    pub fn accept_socket(self: &Arc<Self>, socket: TcpStream) -> Connection {
         match &*self.server.load() {
             None => Connection::Plain(socket),
             Some(server) => Connection::Greeting {
@@ -142,7 +146,7 @@ impl Connection {
             match ready!(Pin::new(handshake).poll(cx)) {
                 Ok((stream, _)) => *self = Connection::Tls(stream),
                 Err(failure) => {
-                    listener.failures.add(failure.cause as usize);
+                    listener.failures.count_at(failure.cause as usize);
                     let error = io::Error::new(io::ErrorKind::InvalidData, failure.to_string());
                     *self = Connection::Over;
                     return Poll::Ready(Err(error));

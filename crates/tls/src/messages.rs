@@ -44,7 +44,7 @@ pub(crate) struct Messages {
 }
 
 impl Messages {
-    pub(crate) fn over(socket: TcpStream) -> Self {
+    pub(crate) fn over_socket(socket: TcpStream) -> Self {
         Messages {
             socket: Some(socket),
             input: Vec::new(),
@@ -55,13 +55,13 @@ impl Messages {
     }
 
     /// Has rustls understand what has arrived, if it `reads`, and does what that asks for.
-    pub(crate) fn process<'c, D: 'c>(
+    pub(crate) fn process_input<'c, D: 'c>(
         &mut self,
         reads: bool,
         process: impl for<'i> FnOnce(&'i mut [u8]) -> UnbufferedStatus<'c, 'i, D>,
     ) -> Result<Next, Error> {
         let input = if reads { &mut self.input[..] } else { &mut [] };
-        let (discard, next) = step(process(input), &mut self.output, &mut self.early);
+        let (discard, next) = apply_status(process(input), &mut self.output, &mut self.early);
         self.input.drain(..discard.min(self.input.len()));
         next
     }
@@ -98,16 +98,16 @@ impl Messages {
     }
 
     /// Takes what has arrived meanwhile.
-    pub(crate) fn drain(&self) {
+    pub(crate) fn drain_socket(&self) {
         if let Some(socket) = &self.socket {
-            drain(&SockRef::from(socket));
+            drain_received(&SockRef::from(socket));
         }
     }
 }
 
 /// Takes what has arrived meanwhile: it would make closing the connection a reset, with which what
 /// was sent last could be lost.
-pub(crate) fn drain(mut socket: &Socket) {
+pub(crate) fn drain_received(mut socket: &Socket) {
     let mut bytes = [0; READ_BYTES];
     for _ in 0..MAX_DRAINED / READ_BYTES {
         if !matches!(io::Read::read(&mut socket, &mut bytes), Ok(1..)) {
@@ -117,7 +117,7 @@ pub(crate) fn drain(mut socket: &Socket) {
 }
 
 /// Does what `status` asks for. Returns the number of bytes of the input that are done with.
-fn step<D>(
+fn apply_status<D>(
     status: UnbufferedStatus<'_, '_, D>,
     output: &mut Vec<u8>,
     early: &mut Vec<u8>,

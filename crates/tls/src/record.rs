@@ -43,7 +43,7 @@ pub enum Kind {
 }
 
 impl Kind {
-    fn of(byte: u8) -> Option<Self> {
+    fn from_byte(byte: u8) -> Option<Self> {
         match byte {
             21 => Some(Kind::Alert),
             22 => Some(Kind::Handshake),
@@ -89,16 +89,16 @@ pub enum Violation {
 /// # Errors
 ///
 /// It is no record that may come after a handshake.
-pub fn length(bytes: &[u8]) -> Result<Option<usize>, Violation> {
+pub fn record_length(bytes: &[u8]) -> Result<Option<usize>, Violation> {
     let [kind, major, _, high, low, ..] = *bytes else {
         // What is there already must be the beginning of one.
         return match bytes.first() {
-            Some(kind) if Kind::of(*kind).is_none() => Err(Violation::Header),
+            Some(kind) if Kind::from_byte(*kind).is_none() => Err(Violation::Header),
             _ => Ok(None),
         };
     };
     let body = usize::from(u16::from_be_bytes([high, low]));
-    if Kind::of(kind).is_none() || major != 3 || body > MAX_BODY {
+    if Kind::from_byte(kind).is_none() || major != 3 || body > MAX_BODY {
         return Err(Violation::Header);
     }
     Ok(Some(HEADER_BYTES + body))
@@ -165,7 +165,7 @@ impl Key {
     }
 
     /// Returns the data that is authenticated beside a record of TLS 1.2.
-    fn beside(&self, kind: u8, length: usize) -> [u8; 13] {
+    fn additional_data(&self, kind: u8, length: usize) -> [u8; 13] {
         let mut beside = [0; 13];
         let number = self.sequence.to_be_bytes();
         let length = (length as u16).to_be_bytes();
@@ -217,7 +217,7 @@ impl Sealer {
     /// # Errors
     ///
     /// [`Violation::Exhausted`]
-    pub fn seal(
+    pub fn seal_record(
         &mut self,
         kind: Kind,
         parts: &mut Parts<'_, '_>,
@@ -249,7 +249,7 @@ impl Sealer {
             (*to_high, *to_low) = (high, low);
         }
         let nonce = Nonce::assume_unique_for_key(nonce);
-        let beside = key.beside(kind.byte(), taken);
+        let beside = key.additional_data(kind.byte(), taken);
         let header = [outer.byte(), 3, 3, high, low];
         let aad: &[u8] = match key.form {
             Form::Tls13 => &header,
@@ -280,25 +280,29 @@ impl Opener {
     }
 
     /// Returns the number of bytes that are needed to open a whole record.
-    pub fn room(&self, record: &[u8]) -> usize {
-        let around = HEADER_BYTES + TAG_BYTES + self.explicit();
+    pub fn plain_room(&self, record: &[u8]) -> usize {
+        let around = HEADER_BYTES + TAG_BYTES + self.explicit_nonce_len();
         record.len().saturating_sub(around)
     }
 
-    fn explicit(&self) -> usize {
+    fn explicit_nonce_len(&self) -> usize {
         match self.0.form {
             Form::Explicit => EXPLICIT_NONCE_BYTES,
             _ => 0,
         }
     }
 
-    /// Decrypts a whole `record` to the beginning of `out`, which has the [room](Self::room) for
+    /// Decrypts a whole `record` to the beginning of `out`, which has the [room](Self::plain_room) for
     /// it. Answers what it carries, and how many bytes.
     ///
     /// # Errors
     ///
     /// It is not what the other side has sent.
-    pub fn open(&mut self, record: &[u8], out: &mut [u8]) -> Result<(Kind, usize), Violation> {
+    pub fn open_record(
+        &mut self,
+        record: &[u8],
+        out: &mut [u8],
+    ) -> Result<(Kind, usize), Violation> {
         let key = &mut self.0;
         let (header, body) = record
             .split_at_checked(HEADER_BYTES)
@@ -330,7 +334,7 @@ impl Opener {
         if plain > most || key.sequence == u64::MAX {
             return Err(Violation::Header);
         }
-        let beside = key.beside(outer, plain);
+        let beside = key.additional_data(outer, plain);
         let aad = match key.form {
             Form::Tls13 => header,
             _ => &beside,
@@ -342,7 +346,7 @@ impl Opener {
             .map_err(|_| Violation::Decrypt)?;
         key.sequence += 1;
         if key.form != Form::Tls13 {
-            let kind = Kind::of(outer).ok_or(Violation::Unexpected)?;
+            let kind = Kind::from_byte(outer).ok_or(Violation::Unexpected)?;
             return Ok((kind, plain));
         }
         if outer != Kind::Data.byte() {
@@ -351,7 +355,7 @@ impl Opener {
         // The kind stands behind the content, and zeros may behind that.
         let last = out.iter().rposition(|byte| *byte != 0);
         let last = last.ok_or(Violation::Unexpected)?;
-        let kind = out.get(last).and_then(|byte| Kind::of(*byte));
+        let kind = out.get(last).and_then(|byte| Kind::from_byte(*byte));
         Ok((kind.ok_or(Violation::Unexpected)?, last))
     }
 }
@@ -422,16 +426,18 @@ mod tests {
             let mut parts = Parts::new(&parts);
             let mut sent = Vec::new();
             while !parts.is_empty() {
-                sealer.seal(Kind::Data, &mut parts, &mut sent).unwrap();
+                sealer
+                    .seal_record(Kind::Data, &mut parts, &mut sent)
+                    .unwrap();
             }
             sealer
-                .seal(Kind::Alert, &mut Parts::new(&[&[1, 0]]), &mut sent)
+                .seal_record(Kind::Alert, &mut Parts::new(&[&[1, 0]]), &mut sent)
                 .unwrap();
             let (mut rest, mut got) = (&sent[..], Vec::new());
             let mut last = Kind::Data;
-            while let Some(len) = length(rest).unwrap() {
-                let mut out = vec![1; opener.room(&rest[..len])];
-                let (kind, n) = opener.open(&rest[..len], &mut out).unwrap();
+            while let Some(len) = record_length(rest).unwrap() {
+                let mut out = vec![1; opener.plain_room(&rest[..len])];
+                let (kind, n) = opener.open_record(&rest[..len], &mut out).unwrap();
                 if kind == Kind::Data {
                     got.extend_from_slice(&out[..n]);
                 } else {
@@ -443,30 +449,30 @@ mod tests {
             assert!(got.starts_with(b"head") && got.len() == 40_004);
 
             let (_, mut opener) = pair(which, is_tls13);
-            let len = length(&sent).unwrap().unwrap();
+            let len = record_length(&sent).unwrap().unwrap();
             for at in [5, 14, len - 1] {
                 let mut changed = sent[..len].to_vec();
                 changed[at] ^= 1;
                 let mut out = vec![0; MAX_RECORD];
-                let opened = opener.open(&changed, &mut out);
+                let opened = opener.open_record(&changed, &mut out);
                 assert_eq!(opened, Err(Violation::Decrypt), "{at}");
             }
             // A record twice, or out of order, is another one.
             let mut out = vec![0; MAX_RECORD];
-            opener.open(&sent[..len], &mut out).unwrap();
-            assert!(opener.open(&sent[..len], &mut out).is_err());
+            opener.open_record(&sent[..len], &mut out).unwrap();
+            assert!(opener.open_record(&sent[..len], &mut out).is_err());
         }
     }
 
     #[test]
     fn a_header_is_judged_as_soon_as_it_is_there() {
-        assert_eq!(length(b""), Ok(None));
-        assert_eq!(length(b"G"), Err(Violation::Header));
-        assert_eq!(length(&[23, 3, 3, 0]), Ok(None));
-        assert_eq!(length(&[23, 3, 3, 1, 2, 9]), Ok(Some(5 + 258)));
-        assert_eq!(length(&[23, 3, 3, 0xff, 0]), Err(Violation::Header));
-        assert_eq!(length(&[20, 3, 3, 0, 1]), Err(Violation::Header));
-        assert_eq!(length(&[23, 2, 3, 0, 1]), Err(Violation::Header));
+        assert_eq!(record_length(b""), Ok(None));
+        assert_eq!(record_length(b"G"), Err(Violation::Header));
+        assert_eq!(record_length(&[23, 3, 3, 0]), Ok(None));
+        assert_eq!(record_length(&[23, 3, 3, 1, 2, 9]), Ok(Some(5 + 258)));
+        assert_eq!(record_length(&[23, 3, 3, 0xff, 0]), Err(Violation::Header));
+        assert_eq!(record_length(&[20, 3, 3, 0, 1]), Err(Violation::Header));
+        assert_eq!(record_length(&[23, 2, 3, 0, 1]), Err(Violation::Header));
     }
 
     #[test]
@@ -476,8 +482,8 @@ mod tests {
             for len in 0..40 {
                 let mut record = vec![0; 5 + len];
                 record[0] = 23;
-                let mut out = vec![0; opener.room(&record)];
-                assert!(opener.open(&record, &mut out).is_err());
+                let mut out = vec![0; opener.plain_room(&record)];
+                assert!(opener.open_record(&record, &mut out).is_err());
             }
         }
     }
@@ -486,8 +492,9 @@ mod tests {
     fn a_worn_key_seals_nothing_more() {
         let mut sealer = Sealer::new((MAX_SEALED - 1, secrets(0)), true).unwrap();
         let mut out = Vec::new();
-        let mut seal =
-            |sealer: &mut Sealer| sealer.seal(Kind::Data, &mut Parts::new(&[b"x"]), &mut out);
+        let mut seal = |sealer: &mut Sealer| {
+            sealer.seal_record(Kind::Data, &mut Parts::new(&[b"x"]), &mut out)
+        };
         assert!(!sealer.is_worn());
         assert!(seal(&mut sealer).is_ok() && sealer.is_worn());
         assert!(seal(&mut sealer).is_ok() && seal(&mut sealer).is_ok());

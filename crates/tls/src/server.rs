@@ -18,10 +18,10 @@ use rustls::{DigitallySignedStruct, DistinguishedName, ServerConfig, SignatureSc
 use x509_parser::prelude::{FromDer, X509Certificate};
 
 use crate::certificate::{
-    Certificate, CertificateError, Details, bytes, problem, read_by, unix_now,
+    Certificate, CertificateError, Details, bytes, file_problem, read_by, unix_now,
 };
 use crate::ticket::{self, Keys, Span, Tickets};
-use crate::{authorities, challenge, provider};
+use crate::{authorities, challenge, crypto_provider};
 
 /// Tickets that a client of TLS 1.3 gets, so that it can open two connections at once.
 const TICKETS: usize = 2;
@@ -41,18 +41,18 @@ pub struct Server {
     pub(crate) most_input: usize,
 }
 
-/// Returns the server of a rule, if the rule has TLS. `own` is as in [`Server::load`].
+/// Returns the server of a rule, if the rule has TLS. `own` is as in [`Server::from_config`].
 ///
 /// # Errors
 ///
-/// The errors of [`Server::load`].
+/// The errors of [`Server::from_config`].
 pub fn of_rule(rule: &Rule, own: &Arc<Keys>) -> Result<Option<Server>, Vec<Problem>> {
     let protocols: &[&str] = match rule.protocol {
         Protocol::Http => &["h2", "http/1.1"],
         Protocol::Tcp | Protocol::Ftp => &[],
     };
     let tls = rule.tls.as_ref();
-    tls.map(|tls| Server::load(tls, &rule.name, protocols, own))
+    tls.map(|tls| Server::from_config(tls, &rule.name, protocols, own))
         .transpose()
 }
 
@@ -66,7 +66,7 @@ impl Server {
     /// # Errors
     ///
     /// All that is wrong, with the places in the configuration.
-    pub fn load(
+    pub fn from_config(
         tls: &Tls,
         rule: &str,
         protocols: &[&str],
@@ -76,7 +76,7 @@ impl Server {
         let now = (!tls.allow_expired).then(unix_now);
         let mut certificates: Vec<Certificate> = Vec::new();
         for (index, files) in tls.certificates.iter().enumerate() {
-            match Certificate::load(files, now, index == 0) {
+            match Certificate::from_files(files, now, index == 0) {
                 Ok(certificate) => certificates.push(certificate),
                 Err(problems) => errors.extend(problems),
             }
@@ -87,7 +87,7 @@ impl Server {
             if !files.certificate.path.exists() {
                 continue;
             }
-            match Certificate::load(files, None, true) {
+            match Certificate::from_files(files, None, true) {
                 Ok(certificate) => certificates.push(certificate),
                 Err(problems) => errors.extend(problems),
             }
@@ -115,14 +115,14 @@ impl Server {
         let internal = |error: rustls::Error| {
             let files = tls.certificates.first();
             let content = CertificateError::Content(error.to_string());
-            let problem = files.map(|files| problem(&files.certificate, &content));
+            let problem = files.map(|files| file_problem(&files.certificate, &content));
             problem.into_iter().collect::<Vec<_>>()
         };
         let versions: &[_] = match tls.min_version {
             TlsVersion::Tls12 => &[&rustls::version::TLS13, &rustls::version::TLS12],
             TlsVersion::Tls13 => &[&rustls::version::TLS13],
         };
-        let config = ServerConfig::builder_with_provider(Arc::clone(provider()))
+        let config = ServerConfig::builder_with_provider(Arc::clone(crypto_provider()))
             .with_protocol_versions(versions)
             .map_err(internal)?;
         let config = match clients.verifier {
@@ -190,9 +190,9 @@ struct Clients {
 impl Clients {
     fn load(wanted: &ClientCertificates) -> Result<Self, Vec<Problem>> {
         let mut all = Vec::new();
-        let roots = authorities::roots(&wanted.ca_file, |text| all.extend_from_slice(text));
+        let roots = authorities::read_roots(&wanted.ca_file, |text| all.extend_from_slice(text));
         let crl_file = wanted.crl_file.as_ref();
-        let revoked = authorities::revoked(crl_file, |text| all.extend_from_slice(text));
+        let revoked = authorities::read_revocations(crl_file, |text| all.extend_from_slice(text));
         let (roots, revoked) = match (roots, revoked) {
             (Ok(roots), Ok(revoked)) => (roots, revoked),
             (roots, revoked) => {
@@ -200,7 +200,7 @@ impl Clients {
                 return Err(errors.into_iter().flatten().flatten().collect());
             }
         };
-        let provider = Arc::clone(provider());
+        let provider = Arc::clone(crypto_provider());
         let verifier = WebPkiClientVerifier::builder_with_provider(Arc::new(roots), provider);
         let verifier = verifier.with_crls(revoked);
         let verifier = match wanted.required {
@@ -209,7 +209,10 @@ impl Clients {
         };
         let verifier = verifier.build().map_err(|error| {
             let file = crl_file.unwrap_or(&wanted.ca_file);
-            vec![problem(file, &CertificateError::Content(error.to_string()))]
+            vec![file_problem(
+                file,
+                &CertificateError::Content(error.to_string()),
+            )]
         })?;
         all.push(u8::from(wanted.required));
         Ok(Clients {
@@ -353,7 +356,7 @@ impl ResolvesServerCert for ByName {
         // An authority offers nothing else (RFC 8737, section 3).
         let mut alpn = hello.alpn().into_iter().flatten();
         if alpn.next() == Some(challenge::ALPN) && alpn.next().is_none() {
-            return challenge::certificate(name.as_deref()?);
+            return challenge::find_certificate(name.as_deref()?);
         }
         let found = name.as_deref().and_then(|name| self.find(name));
         ASKED.set(name.map(Into::into));
@@ -372,13 +375,12 @@ mod tests {
     use evenkeel_config::FileName;
 
     use super::*;
-    use crate::certificate::tests::{Folder, authority, self_signed};
+    use crate::certificate::tests::{Folder, new_authority, self_signed};
 
     fn tls(folder: &Folder, names: &[&[&str]]) -> Tls {
-        let files = names
-            .iter()
-            .enumerate()
-            .map(|(index, names)| folder.certificate(&format!("{index}.pem"), &self_signed(names)));
+        let files = names.iter().enumerate().map(|(index, names)| {
+            folder.write_certificate(&format!("{index}.pem"), &self_signed(names))
+        });
         Tls {
             certificates: files.collect(),
             ..Tls::default()
@@ -386,7 +388,7 @@ mod tests {
     }
 
     fn load(tls: &Tls) -> Result<Server, Vec<Problem>> {
-        Server::load(tls, "web", &["http/1.1"], &Arc::new(Keys::rotating()))
+        Server::from_config(tls, "web", &["http/1.1"], &Arc::new(Keys::new_rotating()))
     }
 
     #[test]
@@ -402,7 +404,7 @@ mod tests {
         let certificates: Vec<_> = tls
             .certificates
             .iter()
-            .map(|files| Certificate::load(files, None, false).unwrap())
+            .map(|files| Certificate::from_files(files, None, false).unwrap())
             .collect();
         let found = |of: &ByName, name: &str| -> Vec<usize> {
             let list = of.find(name).unwrap_or(&of.default);
@@ -456,7 +458,7 @@ mod tests {
         tls.alpn = vec!["h3".into()];
         tls.tickets = false;
         tls.client_certificates = Some(ClientCertificates {
-            ca_file: folder.write("ca.pem", authority().pem()),
+            ca_file: folder.write("ca.pem", new_authority().pem()),
             ..ClientCertificates::default()
         });
         let server = load(&tls).unwrap();

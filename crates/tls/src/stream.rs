@@ -148,14 +148,14 @@ impl Stream {
     }
 
     /// Bytes that it holds because somebody does not take them.
-    pub fn held(&self) -> usize {
+    pub fn held_bytes(&self) -> usize {
         let buffers = [&self.input, &self.plain, &self.message, &self.output];
         buffers.iter().map(|buffer| buffer.capacity()).sum()
     }
 
     /// From now on the other side is told nothing, not even that this is the end: what is cut must
     /// not look complete.
-    pub fn cut(&self) {
+    pub fn suppress_close(&self) {
         self.cut.set(true);
     }
 
@@ -191,7 +191,8 @@ impl Stream {
             if self.cut.get() {
                 return Poll::Ready(Err(io::ErrorKind::ConnectionAborted.into()));
             }
-            let whole = record::length(&self.input).map_err(|violation| self.broken(violation))?;
+            let whole = record::record_length(&self.input)
+                .map_err(|violation| self.break_stream(violation))?;
             let held = self.input.len();
             let mut filled = held;
             if whole.is_none_or(|length| length > held) {
@@ -220,7 +221,7 @@ impl Stream {
             let _ = back;
             let arrived = bytes.get(..filled).unwrap_or_default();
             let opened = self.open_all(arrived, space);
-            let done = opened.map_err(|violation| self.broken(violation))?;
+            let done = opened.map_err(|violation| self.break_stream(violation))?;
             let rest = arrived.get(done..).unwrap_or_default();
             if rest.is_empty() {
                 self.input = Vec::new();
@@ -244,14 +245,15 @@ impl Stream {
         let mut done = 0;
         while !self.ended {
             let rest = arrived.get(done..).unwrap_or_default();
-            let Some(length) = record::length(rest)?.filter(|length| *length <= rest.len()) else {
+            let Some(length) = record::record_length(rest)?.filter(|length| *length <= rest.len())
+            else {
                 break;
             };
             let one = rest.get(..length).unwrap_or_default();
-            let room = self.opener.room(one);
+            let room = self.opener.plain_room(one);
             if room <= space.remaining() {
                 let place = space.initialize_unfilled_to(room);
-                let (kind, n) = self.opener.open(one, place)?;
+                let (kind, n) = self.opener.open_record(one, place)?;
                 match kind {
                     Kind::Data => {
                         self.take_data(n)?;
@@ -261,19 +263,19 @@ impl Stream {
                         let message = place.get(..n).unwrap_or_default();
                         // Short, and seldom.
                         let message = message.to_vec();
-                        self.handle(other, &message)?;
+                        self.handle_record(other, &message)?;
                     }
                 }
             } else if space.filled().is_empty() {
                 let mut place = vec![0; room];
-                let (kind, n) = self.opener.open(one, &mut place)?;
+                let (kind, n) = self.opener.open_record(one, &mut place)?;
                 place.truncate(n);
                 if kind == Kind::Data {
                     self.take_data(n)?;
                     (self.plain, self.plain_from) = (place, 0);
                     return Ok(done + length);
                 }
-                self.handle(kind, &place)?;
+                self.handle_record(kind, &place)?;
             } else {
                 break;
             }
@@ -300,7 +302,7 @@ impl Stream {
     }
 
     /// Takes in a record that is not for the caller.
-    fn handle(&mut self, kind: Kind, message: &[u8]) -> Result<(), Violation> {
+    fn handle_record(&mut self, kind: Kind, message: &[u8]) -> Result<(), Violation> {
         if !self.message.is_empty() {
             return match kind {
                 Kind::Handshake => self.handle_part(message),
@@ -321,7 +323,7 @@ impl Stream {
             // TLS 1.2: it may be told once that there will be no other handshake.
             (Kind::Handshake, _) if self.idle_records == 1 => match self.answer_waits {
                 true => Ok(()),
-                false => self.answer(Kind::Alert, &[1, NO_RENEGOTIATION]),
+                false => self.queue_answer(Kind::Alert, &[1, NO_RENEGOTIATION]),
             },
             _ => Err(Violation::Unexpected),
         }
@@ -385,7 +387,7 @@ impl Stream {
                     // One that is not on its way yet is the answer to all that have asked (RFC 8446,
                     // section 4.6.3).
                     if *asks == 1 && !self.answer_waits {
-                        self.renew()?;
+                        self.renew_key()?;
                         self.answer_waits = true;
                     }
                 }
@@ -396,11 +398,11 @@ impl Stream {
     }
 
     /// Encrypts with another key from now on.
-    fn renew(&mut self) -> Result<(), Violation> {
+    fn renew_key(&mut self) -> Result<(), Violation> {
         if self.kernel.is_none() {
             return Err(Violation::Exhausted);
         }
-        self.say(Kind::Handshake, &[KEY_UPDATE, 0, 0, 1, 0])?;
+        self.queue_message(Kind::Handshake, &[KEY_UPDATE, 0, 0, 1, 0])?;
         let secrets = self.kernel.as_deref_mut().map(Kernel::next_tx);
         let secrets = secrets.and_then(Result::ok).ok_or(Violation::Exhausted)?;
         self.sealer = Sealer::new(secrets, true).map_err(|_| Violation::Exhausted)?;
@@ -408,21 +410,21 @@ impl Stream {
     }
 
     /// Has an answer to a message sent.
-    fn answer(&mut self, kind: Kind, message: &[u8]) -> Result<(), Violation> {
+    fn queue_answer(&mut self, kind: Kind, message: &[u8]) -> Result<(), Violation> {
         self.answer_waits = true;
-        self.say(kind, message)
+        self.queue_message(kind, message)
     }
 
     /// Has a message sent with what is written next.
-    fn say(&mut self, kind: Kind, message: &[u8]) -> Result<(), Violation> {
+    fn queue_message(&mut self, kind: Kind, message: &[u8]) -> Result<(), Violation> {
         let parts = [message];
         self.sealer
-            .seal(kind, &mut Parts::new(&parts), &mut self.output)?;
+            .seal_record(kind, &mut Parts::new(&parts), &mut self.output)?;
         Ok(())
     }
 
     /// Nothing can follow. The other side is told so, if it still listens.
-    fn broken(&mut self, violation: Violation) -> io::Error {
+    fn break_stream(&mut self, violation: Violation) -> io::Error {
         let alert = match violation {
             Violation::Decrypt => Some(20),
             Violation::Header => Some(22),
@@ -432,7 +434,7 @@ impl Stream {
         };
         if let Some(alert) = alert
             && self.output.is_empty()
-            && self.say(Kind::Alert, &[2, alert]).is_ok()
+            && self.queue_message(Kind::Alert, &[2, alert]).is_ok()
         {
             let _ = self.socket.try_write(&self.output);
         }
@@ -464,7 +466,8 @@ impl Stream {
             return Poll::Ready(Err(io::ErrorKind::BrokenPipe.into()));
         }
         if self.sealer.is_worn() {
-            self.renew().map_err(|violation| self.broken(violation))?;
+            self.renew_key()
+                .map_err(|violation| self.break_stream(violation))?;
         }
         ready!(self.poll_output(cx))?;
         bytes.clear();
@@ -474,8 +477,8 @@ impl Stream {
             if parts.is_empty() {
                 break;
             }
-            let sealed = self.sealer.seal(Kind::Data, &mut parts, bytes);
-            taken += sealed.map_err(|violation| self.broken(violation))?;
+            let sealed = self.sealer.seal_record(Kind::Data, &mut parts, bytes);
+            taken += sealed.map_err(|violation| self.break_stream(violation))?;
         }
         let mut from = 0;
         while let Some(rest @ [_, ..]) = bytes.get(from..) {
@@ -546,7 +549,7 @@ impl AsyncWrite for Stream {
         let this = self.get_mut();
         if !this.closed && !this.cut.get() {
             this.closed = true;
-            let _ = this.say(Kind::Alert, &[1, CLOSE_NOTIFY]);
+            let _ = this.queue_message(Kind::Alert, &[1, CLOSE_NOTIFY]);
         }
         ready!(this.poll_output(cx))?;
         Pin::new(&mut this.socket).poll_shutdown(cx)
@@ -557,7 +560,7 @@ impl AsyncWrite for Stream {
 impl Drop for Stream {
     fn drop(&mut self) {
         let is_orderly = !self.closed && !self.cut.get() && self.output.is_empty();
-        if is_orderly && self.say(Kind::Alert, &[1, CLOSE_NOTIFY]).is_ok() {
+        if is_orderly && self.queue_message(Kind::Alert, &[1, CLOSE_NOTIFY]).is_ok() {
             let farewell = mem::take(&mut self.output);
             let _ = self.socket.try_write(&farewell);
         }

@@ -56,7 +56,7 @@ impl Span {
     }
 
     /// True if the session may be resumed at `now`.
-    fn allows(self, now: i64) -> bool {
+    fn allows_resumption(self, now: i64) -> bool {
         now <= self.until && now.saturating_sub(self.begun) <= i64::from(LIFETIME)
     }
 
@@ -149,7 +149,7 @@ impl fmt::Debug for Keys {
 
 impl Keys {
     /// Keys of our own. The first one is made when it is needed.
-    pub fn rotating() -> Self {
+    pub fn new_rotating() -> Self {
         Keys {
             keys: ArcSwap::default(),
             until: AtomicI64::new(0),
@@ -204,7 +204,7 @@ impl Keys {
     }
 
     /// The key that encrypts at `now`, perhaps a new one.
-    fn first(&self, now: i64) -> Option<Arc<Key>> {
+    fn current_key(&self, now: i64) -> Option<Arc<Key>> {
         let until = self.until.load(Ordering::Acquire);
         if now >= until {
             // Whoever comes first makes the key; the others use the old one until it is there.
@@ -214,7 +214,7 @@ impl Keys {
                 .until
                 .compare_exchange(until, next, order.0, order.1)
                 .is_ok();
-            if mine && let Some(key) = random().and_then(Key::new) {
+            if mine && let Some(key) = random_bytes().and_then(Key::new) {
                 let key = Arc::new(key);
                 self.keys.rcu(|old| {
                     let kept = old.iter().take(KEPT).cloned();
@@ -227,7 +227,7 @@ impl Keys {
         self.keys.load().first().cloned()
     }
 
-    fn named(&self, name: &[u8]) -> Option<Arc<Key>> {
+    fn find_key(&self, name: &[u8]) -> Option<Arc<Key>> {
         let keys = self.keys.load();
         keys.iter().find(|key| key.name == name).cloned()
     }
@@ -276,13 +276,13 @@ impl Tickets {
     }
 
     /// Seals a session at `now`, which began then if no span of it is known.
-    fn seal(&self, plain: &[u8], now: i64) -> Option<Vec<u8>> {
+    fn seal_session(&self, plain: &[u8], now: i64) -> Option<Vec<u8>> {
         let span = SPAN.get().unwrap_or(Span {
             begun: now,
             until: i64::MAX,
         });
-        let key = self.keys.first(now)?;
-        let nonce: [u8; NONCE_LEN] = random()?;
+        let key = self.keys.current_key(now)?;
+        let nonce: [u8; NONCE_LEN] = random_bytes()?;
         let around = NAME_BYTES + NONCE_LEN + Span::BYTES + TAG_BYTES;
         let mut ticket = Vec::with_capacity(around + plain.len());
         ticket.extend_from_slice(&key.name);
@@ -299,17 +299,17 @@ impl Tickets {
     }
 
     /// Opens a ticket at `now`, if its session has not ended by then; its span is that of the handshake.
-    fn open(&self, ticket: &[u8], now: i64) -> Option<Vec<u8>> {
+    fn open_ticket(&self, ticket: &[u8], now: i64) -> Option<Vec<u8>> {
         let (name, rest) = ticket.split_first_chunk::<NAME_BYTES>()?;
         let (nonce, sealed) = rest.split_first_chunk::<NONCE_LEN>()?;
-        let key = self.keys.named(name)?;
+        let key = self.keys.find_key(name)?;
         let mut plain = sealed.to_vec();
         let nonce = Nonce::assume_unique_for_key(*nonce);
         let aad = Aad::from(self.bound_to);
         let length = key.key.open_in_place(nonce, aad, &mut plain).ok()?.len();
         plain.truncate(length);
         let span = plain.first_chunk().copied().map(Span::from_bytes)?;
-        if !span.allows(now) {
+        if !span.allows_resumption(now) {
             return None;
         }
         set_span(span);
@@ -328,16 +328,16 @@ impl ProducesTickets for Tickets {
     }
 
     fn encrypt(&self, plain: &[u8]) -> Option<Vec<u8>> {
-        self.seal(plain, unix_now())
+        self.seal_session(plain, unix_now())
     }
 
     fn decrypt(&self, cipher: &[u8]) -> Option<Vec<u8>> {
-        self.open(cipher, unix_now())
+        self.open_ticket(cipher, unix_now())
     }
 }
 
 /// Bytes that nobody can guess, if there are any to be had.
-fn random<const N: usize>() -> Option<[u8; N]> {
+fn random_bytes<const N: usize>() -> Option<[u8; N]> {
     let mut bytes = [0; N];
     rand::fill(&mut bytes).ok().map(|()| bytes)
 }
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn a_ticket_is_good_for_what_it_is_bound_to() {
-        let keys = Arc::new(Keys::rotating());
+        let keys = Arc::new(Keys::new_rotating());
         let web = Tickets::new(Arc::clone(&keys), &[b"web", b""]);
         let ticket = web.encrypt(b"session").unwrap();
         assert_eq!(web.decrypt(&ticket).unwrap(), b"session");
@@ -367,21 +367,21 @@ mod tests {
 
     #[test]
     fn tickets_of_the_process_before_are_good() {
-        let before = Arc::new(Keys::rotating());
+        let before = Arc::new(Keys::new_rotating());
         let tickets = Tickets::new(Arc::clone(&before), &[]);
-        let old = tickets.seal(b"old", 1000).unwrap();
-        let new = tickets.seal(b"new", 1000 + ROTATION).unwrap();
+        let old = tickets.seal_session(b"old", 1000).unwrap();
+        let new = tickets.seal_session(b"new", 1000 + ROTATION).unwrap();
         let text = serde_json::to_string(&before.secrets()).unwrap();
-        let after = Arc::new(Keys::rotating());
+        let after = Arc::new(Keys::new_rotating());
         after.take_over(&serde_json::from_str(&text).unwrap());
         let tickets = Tickets::new(Arc::clone(&after), &[]);
-        let open = |ticket: &[u8]| tickets.open(ticket, 1000 + ROTATION);
+        let open = |ticket: &[u8]| tickets.open_ticket(ticket, 1000 + ROTATION);
         assert_eq!(open(&old).unwrap(), b"old");
         assert_eq!(open(&new).unwrap(), b"new");
         // The same key goes on, as long as it would have.
-        let again = tickets.seal(b"x", 1000 + 2 * ROTATION - 1).unwrap();
+        let again = tickets.seal_session(b"x", 1000 + 2 * ROTATION - 1).unwrap();
         assert_eq!(again[..NAME_BYTES], new[..NAME_BYTES]);
-        let next = tickets.seal(b"x", 1000 + 2 * ROTATION).unwrap();
+        let next = tickets.seal_session(b"x", 1000 + 2 * ROTATION).unwrap();
         assert_ne!(next[..NAME_BYTES], new[..NAME_BYTES]);
         // Nothing of it is seen in a log, and none changes nothing.
         assert_eq!(format!("{:?}", before.secrets()), "Secrets { .. }");
@@ -391,11 +391,12 @@ mod tests {
 
     #[test]
     fn n2_a_session_ends_with_its_certificates_and_some_hours_after_its_full_handshake() {
-        let tickets = Tickets::new(Arc::new(Keys::rotating()), &[]);
+        let tickets = Tickets::new(Arc::new(Keys::new_rotating()), &[]);
         let lifetime = i64::from(LIFETIME);
         for (until, end) in [(i64::MAX, 1000 + lifetime), (5000, 5000), (0, 0)] {
             let mut session = Some(Span { begun: 1000, until });
-            let seal = |span: &mut _, now| with_span(span, || tickets.seal(b"x", now)).unwrap();
+            let seal =
+                |span: &mut _, now| with_span(span, || tickets.seal_session(b"x", now)).unwrap();
             let mut ticket = seal(&mut session, 1000);
             // A client that comes again and again gets a new ticket each time, and no new time.
             for now in [1000, end - 1, end] {
@@ -403,20 +404,20 @@ mod tests {
                     continue;
                 }
                 let mut resumed = None;
-                let opened = with_span(&mut resumed, || tickets.open(&ticket, now));
+                let opened = with_span(&mut resumed, || tickets.open_ticket(&ticket, now));
                 assert_eq!(opened.as_deref(), Some(&b"x"[..]), "{until} {now}");
                 assert_eq!(resumed, session);
                 ticket = seal(&mut resumed, now);
             }
             let mut other = None;
-            let opened = with_span(&mut other, || tickets.open(&ticket, end + 1));
+            let opened = with_span(&mut other, || tickets.open_ticket(&ticket, end + 1));
             assert_eq!((opened, other), (None, None), "{until}");
         }
         // Without a span a session begins with its ticket.
         let mut none = None;
-        let ticket = with_span(&mut none, || tickets.seal(b"x", 7)).unwrap();
-        assert!(tickets.open(&ticket, 7 + lifetime).is_some());
-        assert!(tickets.open(&ticket, 8 + lifetime).is_none());
+        let ticket = with_span(&mut none, || tickets.seal_session(b"x", 7)).unwrap();
+        assert!(tickets.open_ticket(&ticket, 7 + lifetime).is_some());
+        assert!(tickets.open_ticket(&ticket, 8 + lifetime).is_none());
         for span in [(i64::MIN, i64::MAX), (-1, -1), (0, i64::MIN), (7, 9)] {
             let (begun, until) = span;
             let span = Span { begun, until };
@@ -427,16 +428,16 @@ mod tests {
 
     #[test]
     fn keys_of_our_own_rotate_and_old_ones_go() {
-        let tickets = Tickets::new(Arc::new(Keys::rotating()), &[]);
-        let first = tickets.seal(b"x", 1000).unwrap();
-        let again = tickets.seal(b"x", 1000 + ROTATION - 1).unwrap();
+        let tickets = Tickets::new(Arc::new(Keys::new_rotating()), &[]);
+        let first = tickets.seal_session(b"x", 1000).unwrap();
+        let again = tickets.seal_session(b"x", 1000 + ROTATION - 1).unwrap();
         assert_eq!(first[..NAME_BYTES], again[..NAME_BYTES]);
         let mut now = 1000;
         for round in 1..=KEPT + 1 {
             now += ROTATION;
-            let next = tickets.seal(b"x", now).unwrap();
+            let next = tickets.seal_session(b"x", now).unwrap();
             assert_ne!(first[..NAME_BYTES], next[..NAME_BYTES]);
-            let opened = tickets.open(&first, now.min(1000 + i64::from(LIFETIME)));
+            let opened = tickets.open_ticket(&first, now.min(1000 + i64::from(LIFETIME)));
             assert_eq!(opened.is_some(), round <= KEPT, "{round}");
             SPAN.set(None);
         }

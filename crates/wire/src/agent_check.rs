@@ -106,7 +106,7 @@ impl Answer {
         }
         let note = note.get(1..).unwrap_or_default();
         let note = std::str::from_utf8(note).map_err(|_| InvalidAnswer::NotText)?;
-        let note = clean(note);
+        let note = clean_note(note);
         answer.note = (!note.is_empty()).then_some(note);
         Ok(answer)
     }
@@ -114,19 +114,20 @@ impl Answer {
     fn take(&mut self, word: &str) -> Result<(), InvalidAnswer> {
         let lower = word.to_ascii_lowercase();
         let agrees = match lower.as_str() {
-            "up" => say(&mut self.up, true),
-            "down" | "fail" | "stopped" => say(&mut self.up, false),
-            "ready" => say(&mut self.state, State::Ready),
-            "drain" => say(&mut self.state, State::Drain),
-            "maint" => say(&mut self.state, State::Maintenance),
+            "up" => set_once(&mut self.up, true),
+            "down" | "fail" | "stopped" => set_once(&mut self.up, false),
+            "ready" => set_once(&mut self.state, State::Ready),
+            "drain" => set_once(&mut self.state, State::Drain),
+            "maint" => set_once(&mut self.state, State::Maintenance),
             other => {
                 if let Some(percent) = other.strip_suffix('%') {
-                    let percent = number(percent).filter(|&percent| percent <= MAX_PERCENT);
+                    let percent = parse_number(percent).filter(|&percent| percent <= MAX_PERCENT);
                     let percent = percent.ok_or_else(|| InvalidAnswer::Number(word.into()))?;
-                    say(&mut self.percent, percent)
+                    set_once(&mut self.percent, percent)
                 } else if let Some(most) = other.strip_prefix("maxconn:") {
-                    let most = number(most).ok_or_else(|| InvalidAnswer::Number(word.into()))?;
-                    say(&mut self.max_connections, most)
+                    let most =
+                        parse_number(most).ok_or_else(|| InvalidAnswer::Number(word.into()))?;
+                    set_once(&mut self.max_connections, most)
                 } else {
                     return Err(InvalidAnswer::Unknown(word.into()));
                 }
@@ -149,7 +150,7 @@ impl fmt::Display for Answer {
         let most = self.max_connections.map(|most| format!("maxconn:{most}"));
         let words: Vec<String> = [up, state, percent, most].into_iter().flatten().collect();
         f.write_str(&words.join(" "))?;
-        match self.note.as_deref().map(clean) {
+        match self.note.as_deref().map(clean_note) {
             Some(note) if !note.is_empty() => write!(f, " #{note}"),
             _ => Ok(()),
         }
@@ -157,7 +158,7 @@ impl fmt::Display for Answer {
 }
 
 /// Keeps what is said; answers whether it agrees with what was said before.
-fn say<T: PartialEq>(place: &mut Option<T>, value: T) -> bool {
+fn set_once<T: PartialEq>(place: &mut Option<T>, value: T) -> bool {
     match place {
         Some(said) => *said == value,
         None => {
@@ -168,13 +169,13 @@ fn say<T: PartialEq>(place: &mut Option<T>, value: T) -> bool {
 }
 
 /// A whole number of digits, which `parse` alone is not strict about.
-fn number(text: &str) -> Option<u32> {
+fn parse_number(text: &str) -> Option<u32> {
     let digits = text.bytes().all(|byte| byte.is_ascii_digit());
     if digits { text.parse().ok() } else { None }
 }
 
 /// A text for people, on one line and not too long.
-fn clean(note: &str) -> String {
+fn clean_note(note: &str) -> String {
     let shown = note.trim().chars().filter(|c| !c.is_control());
     let short: String = shown.take(MAX_NOTE).collect();
     short.trim().to_owned()
@@ -264,7 +265,7 @@ mod tests {
             max_connections in any::<Option<u32>>(),
             note in proptest::option::of("[ -~]{1,20}"),
         ) {
-            let note = note.map(|note| clean(&note)).filter(|note| !note.is_empty());
+            let note = note.map(|note| clean_note(&note)).filter(|note| !note.is_empty());
             let answer = Answer { up, state, percent, max_connections, note };
             prop_assume!(answer != Answer { note: answer.note.clone(), ..Answer::default() });
             prop_assert_eq!(Answer::parse(answer.to_string().as_bytes()), Ok(answer));

@@ -71,21 +71,21 @@ pub struct Scanner {
 impl Scanner {
     /// Returns the content of the message, once it is complete. `bytes` are all since the
     /// connection's first one: those of the call before, and further ones.
-    pub fn scan(&mut self, bytes: &[u8]) -> Result<Option<Hello>, Problem> {
+    pub fn scan_hello(&mut self, bytes: &[u8]) -> Result<Option<Hello>, Problem> {
         let bytes = bytes.get(..MAX_BYTES).unwrap_or(bytes);
         loop {
             let rest = bytes.get(self.next..).unwrap_or_default();
             let Some((header, content)) = rest.split_first_chunk::<RECORD_HEADER>() else {
                 break;
             };
-            let length = record(header)?;
+            let length = record_length(header)?;
             let here = content.get(..length).unwrap_or(content);
             // Its beginning says how long it is; that is in the first record, or in the first few.
             let known = self.carried + here.len();
-            if let Some(end) = Message::new(bytes).header(known)?
+            if let Some(end) = Message::new(bytes).read_length(known)?
                 && known >= end
             {
-                let hello = Message::new(bytes).hello(end);
+                let hello = Message::new(bytes).read_hello(end);
                 return hello.ok_or(Problem::Garbage).map(Some);
             }
             if content.len() < length {
@@ -102,7 +102,7 @@ impl Scanner {
 }
 
 /// The length of a record, by its header.
-fn record(&[kind, major, _, high, low]: &[u8; RECORD_HEADER]) -> Result<usize, Problem> {
+fn record_length(&[kind, major, _, high, low]: &[u8; RECORD_HEADER]) -> Result<usize, Problem> {
     let length = usize::from(u16::from_be_bytes([high, low]));
     // One of no length is not allowed (RFC 8446, section 5.1).
     match (kind, major, length) {
@@ -132,10 +132,10 @@ impl<'a> Message<'a> {
 
     /// At most the next `most` bytes (at least one), as many as there are in one record; `None` at the end of
     /// what has arrived.
-    fn piece(&mut self, most: usize) -> Option<&'a [u8]> {
+    fn take_piece(&mut self, most: usize) -> Option<&'a [u8]> {
         if self.in_record == 0 {
             let (header, rest) = self.bytes.split_first_chunk::<RECORD_HEADER>()?;
-            self.in_record = record(header).ok()?;
+            self.in_record = record_length(header).ok()?;
             self.bytes = rest;
         }
         let length = most.min(self.in_record).min(self.bytes.len());
@@ -146,36 +146,36 @@ impl<'a> Message<'a> {
         (length > 0).then_some(piece)
     }
 
-    fn skip(&mut self, mut count: usize) -> Option<()> {
+    fn skip_bytes(&mut self, mut count: usize) -> Option<()> {
         while count > 0 {
-            count -= self.piece(count)?.len();
+            count -= self.take_piece(count)?.len();
         }
         Some(())
     }
 
-    fn byte(&mut self) -> Option<u8> {
-        self.piece(1)?.first().copied()
+    fn read_byte(&mut self) -> Option<u8> {
+        self.take_piece(1)?.first().copied()
     }
 
     /// A number of `count` bytes, of which there are at most three.
-    fn number(&mut self, count: usize) -> Option<usize> {
-        (0..count).try_fold(0, |sum, _| Some(sum << 8 | usize::from(self.byte()?)))
+    fn read_number(&mut self, count: usize) -> Option<usize> {
+        (0..count).try_fold(0, |sum, _| Some(sum << 8 | usize::from(self.read_byte()?)))
     }
 
     /// Reads a length of `count` bytes and returns where the field behind it ends. The end may not
     /// go beyond `limit`.
-    fn end(&mut self, count: usize, limit: usize) -> Option<usize> {
-        let end = self.number(count)? + self.at;
+    fn read_end(&mut self, count: usize, limit: usize) -> Option<usize> {
+        let end = self.read_number(count)? + self.at;
         (end <= limit).then_some(end)
     }
 
     fn skip_to(&mut self, end: usize) -> Option<()> {
-        self.skip(end.checked_sub(self.at)?)
+        self.skip_bytes(end.checked_sub(self.at)?)
     }
 
     /// The length of the whole message, if that is among the `known` first bytes of it.
-    fn header(mut self, known: usize) -> Result<Option<usize>, Problem> {
-        match self.byte() {
+    fn read_length(mut self, known: usize) -> Result<Option<usize>, Problem> {
+        match self.read_byte() {
             Some(CLIENT_HELLO) => {}
             Some(_) => return Err(Problem::Garbage),
             None => return Ok(None),
@@ -183,7 +183,7 @@ impl<'a> Message<'a> {
         if known < MESSAGE_HEADER {
             return Ok(None);
         }
-        let length = self.number(3).ok_or(Problem::Garbage)?;
+        let length = self.read_number(3).ok_or(Problem::Garbage)?;
         match length + MESSAGE_HEADER {
             length if length > MAX_BYTES => Err(Problem::Oversized),
             length => Ok(Some(length)),
@@ -191,31 +191,31 @@ impl<'a> Message<'a> {
     }
 
     /// Returns the content of a message of `length` bytes, all of which are there.
-    fn hello(mut self, length: usize) -> Option<Hello> {
-        self.skip(MESSAGE_HEADER)?;
+    fn read_hello(mut self, length: usize) -> Option<Hello> {
+        self.skip_bytes(MESSAGE_HEADER)?;
         // The version, and the client's random bytes.
-        (self.byte()? == 3).then_some(())?;
-        self.skip(1 + 32)?;
-        let session = self.end(1, length)?;
+        (self.read_byte()? == 3).then_some(())?;
+        self.skip_bytes(1 + 32)?;
+        let session = self.read_end(1, length)?;
         (session - self.at <= 32).then_some(())?;
         self.skip_to(session)?;
-        let suites = self.end(2, length)?;
+        let suites = self.read_end(2, length)?;
         ((suites - self.at).is_multiple_of(2) && suites > self.at).then_some(())?;
         self.skip_to(suites)?;
-        let compression = self.end(1, length)?;
+        let compression = self.read_end(1, length)?;
         (compression > self.at).then_some(())?;
         self.skip_to(compression)?;
         let mut name = None;
         if self.at < length {
-            (self.end(2, length)? == length).then_some(())?;
+            (self.read_end(2, length)? == length).then_some(())?;
         }
         while self.at < length {
-            let kind = self.number(2)?;
-            let end = self.end(2, length)?;
+            let kind = self.read_number(2)?;
+            let end = self.read_end(2, length)?;
             if kind == SERVER_NAME {
                 // Two are not allowed: this and the server could take different ones.
                 name.is_none().then_some(())?;
-                name = Some(self.names(end)?);
+                name = Some(self.read_host_name(end)?);
             }
             self.skip_to(end)?;
         }
@@ -223,12 +223,12 @@ impl<'a> Message<'a> {
     }
 
     /// The name of a host in the list that goes to `end`.
-    fn names(&mut self, end: usize) -> Option<ServerName> {
-        (self.end(2, end)? == end).then_some(())?;
+    fn read_host_name(&mut self, end: usize) -> Option<ServerName> {
+        (self.read_end(2, end)? == end).then_some(())?;
         let mut host = None;
         while self.at < end {
-            let kind = self.byte()?;
-            let name = self.end(2, end)?;
+            let kind = self.read_byte()?;
+            let name = self.read_end(2, end)?;
             if kind == HOST_NAME {
                 host.is_none().then_some(())?;
                 host = Some(self.name(name)?);
@@ -242,7 +242,7 @@ impl<'a> Message<'a> {
         let length = end.checked_sub(self.at)?;
         let mut bytes = [0; MAX_NAME];
         for place in bytes.get_mut(..length).filter(|name| !name.is_empty())? {
-            *place = self.byte()?.to_ascii_lowercase();
+            *place = self.read_byte()?.to_ascii_lowercase();
             place.is_ascii_graphic().then_some(())?;
         }
         Some(ServerName { bytes, length })
@@ -289,7 +289,7 @@ mod tests {
     }
 
     fn scan(bytes: &[u8]) -> Result<Option<Hello>, Problem> {
-        Scanner::default().scan(bytes)
+        Scanner::default().scan_hello(bytes)
     }
 
     fn asked(bytes: &[u8]) -> Option<String> {
@@ -393,7 +393,7 @@ mod tests {
             let (mut scanner, mut end) = (Scanner::default(), 0);
             for cut in cuts.iter().cycle() {
                 end = (end + cut).min(bytes.len());
-                match scanner.scan(&bytes[..end]) {
+                match scanner.scan_hello(&bytes[..end]) {
                     Ok(None) => prop_assert!(end < bytes.len()),
                     Ok(Some(hello)) => {
                         prop_assert_eq!(end, bytes.len());
@@ -425,7 +425,7 @@ mod tests {
                 }
             }
             let mut scanner = Scanner::default();
-            let mut steps = (0..=bytes.len()).map(|end| scanner.scan(&bytes[..end]));
+            let mut steps = (0..=bytes.len()).map(|end| scanner.scan_hello(&bytes[..end]));
             let found = steps.find(|step| *step != Ok(None)).unwrap_or(Ok(None));
             prop_assert_eq!(found, scan(&bytes));
         }

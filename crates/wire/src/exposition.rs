@@ -27,7 +27,7 @@ pub enum Format {
 
 impl Format {
     /// Format of a page with this `Content-Type`. Pages without one are text.
-    pub fn of(media_type: &str) -> Self {
+    pub fn from_media_type(media_type: &str) -> Self {
         let name = media_type.split(';').next().unwrap_or_default().trim();
         match name.eq_ignore_ascii_case("application/openmetrics-text") {
             true => Format::OpenMetrics,
@@ -63,9 +63,9 @@ impl<'p> Labels<'p> {
     pub fn iter(self) -> impl Iterator<Item = (&'p str, Cow<'p, str>)> {
         let mut rest = Some(self.0);
         std::iter::from_fn(move || {
-            let (name, value, after) = label(rest?)?;
+            let (name, value, after) = split_label(rest?)?;
             rest = Some(after);
-            Some((name, unescaped(value)))
+            Some((name, unescape_value(value)))
         })
     }
 
@@ -96,16 +96,16 @@ pub fn parse<'p>(
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        take(sample(line, format).ok_or(InvalidPage { line: index + 1 })?);
+        take(parse_sample(line, format).ok_or(InvalidPage { line: index + 1 })?);
     }
     Ok(())
 }
 
-fn sample(line: &str, format: Format) -> Option<Sample<'_>> {
+fn parse_sample(line: &str, format: Format) -> Option<Sample<'_>> {
     let (metric, inside) = match line.strip_prefix('{') {
         Some(inside) => {
             // The name is within the braces, in front of the labels.
-            let (metric, rest) = quoted(inside.trim_start_matches(BLANK))?;
+            let (metric, rest) = split_quoted(inside.trim_start_matches(BLANK))?;
             let rest = rest.trim_start_matches(BLANK);
             match rest.strip_prefix(',') {
                 Some(labels) => (metric, labels),
@@ -122,23 +122,23 @@ fn sample(line: &str, format: Format) -> Option<Sample<'_>> {
             }
             match rest.strip_prefix('{') {
                 Some(inside) => (metric, inside),
-                None => return numbers(metric, Labels(""), rest, format),
+                None => return parse_numbers(metric, Labels(""), rest, format),
             }
         }
     };
-    let (labels, rest) = braces(inside)?;
-    numbers(metric, labels, rest, format)
+    let (labels, rest) = split_labels(inside)?;
+    parse_numbers(metric, labels, rest, format)
 }
 
 /// The labels at the start of `inside`, which is behind a brace, and what follows the other brace.
-fn braces(inside: &str) -> Option<(Labels<'_>, &str)> {
-    let after = labels(inside)?;
+fn split_labels(inside: &str) -> Option<(Labels<'_>, &str)> {
+    let after = check_labels(inside)?;
     let length = inside.len() - after.len();
     Some((Labels(inside.get(..length)?), after.strip_prefix('}')?))
 }
 
 /// The sample whose value, time and exemplars are `rest`.
-fn numbers<'p>(
+fn parse_numbers<'p>(
     metric: &'p str,
     labels: Labels<'p>,
     rest: &str,
@@ -180,7 +180,7 @@ fn value_and_time(text: &str) -> Option<(f64, Option<&str>)> {
 fn exemplars_are_valid(mut text: &str) -> bool {
     loop {
         let inside = text.trim_start_matches(BLANK).strip_prefix('{');
-        let Some((_, rest)) = inside.and_then(braces) else {
+        let Some((_, rest)) = inside.and_then(split_labels) else {
             return false;
         };
         let (numbers, next) = match rest.split_once('#') {
@@ -199,7 +199,7 @@ fn exemplars_are_valid(mut text: &str) -> bool {
 }
 
 /// The text in quotes at the start of `text`, as it is written, and what is behind it.
-fn quoted(text: &str) -> Option<(&str, &str)> {
+fn split_quoted(text: &str) -> Option<(&str, &str)> {
     let text = text.strip_prefix('"')?;
     let mut is_escaped = false;
     let end = text.bytes().position(|byte| {
@@ -222,14 +222,14 @@ fn name(text: &str, is_metric: bool) -> Option<(&str, &str)> {
 }
 
 /// Checks the labels at the start of `text`; answers what follows them, from the brace.
-fn labels(text: &str) -> Option<&str> {
+fn check_labels(text: &str) -> Option<&str> {
     let mut rest = text;
     let mut names = [""; MAX_LABELS];
     for at in 0..=MAX_LABELS {
         if rest.trim_start_matches(BLANK).starts_with('}') {
             return Some(rest.trim_start_matches(BLANK));
         }
-        let (name, _, after) = label(rest)?;
+        let (name, _, after) = split_label(rest)?;
         if names.get(..at)?.contains(&name) {
             return None;
         }
@@ -243,14 +243,14 @@ const BLANK: [char; 2] = [' ', '\t'];
 
 /// The label at the start of `text`: its name, its value as it is written, and what
 /// follows it and its comma.
-fn label(text: &str) -> Option<(&str, &str, &str)> {
+fn split_label(text: &str) -> Option<(&str, &str, &str)> {
     let text = text.trim_start_matches(BLANK);
     let (name, rest) = match text.starts_with('"') {
-        true => quoted(text)?,
+        true => split_quoted(text)?,
         false => name(text, false)?,
     };
     let rest = rest.trim_start_matches(BLANK).strip_prefix('=')?;
-    let (value, rest) = quoted(rest.trim_start_matches(BLANK))?;
+    let (value, rest) = split_quoted(rest.trim_start_matches(BLANK))?;
     let rest = rest.trim_start_matches(BLANK);
     let rest = match rest.strip_prefix(',') {
         Some(rest) => rest,
@@ -260,7 +260,7 @@ fn label(text: &str) -> Option<(&str, &str, &str)> {
     Some((name, value, rest))
 }
 
-fn unescaped(value: &str) -> Cow<'_, str> {
+fn unescape_value(value: &str) -> Cow<'_, str> {
     if !value.contains('\\') {
         return Cow::Borrowed(value);
     }
@@ -401,7 +401,7 @@ mod tests {
             ("text/plain; version=0.0.4", Format::Text),
             ("", Format::Text),
         ] {
-            assert_eq!(Format::of(media_type), format, "{media_type}");
+            assert_eq!(Format::from_media_type(media_type), format, "{media_type}");
         }
     }
 

@@ -7,37 +7,37 @@ pub struct Input<'a>(pub &'a [u8]);
 
 impl<'a> Input<'a> {
     /// The next `N` bytes.
-    pub fn array<const N: usize>(&mut self) -> Option<[u8; N]> {
+    pub fn read_array<const N: usize>(&mut self) -> Option<[u8; N]> {
         let (first, rest) = self.0.split_first_chunk()?;
         self.0 = rest;
         Some(*first)
     }
 
     /// A byte.
-    pub fn u8(&mut self) -> Option<u8> {
-        self.array().map(u8::from_be_bytes)
+    pub fn read_u8(&mut self) -> Option<u8> {
+        self.read_array().map(u8::from_be_bytes)
     }
 
     /// A number of two bytes.
-    pub fn u16(&mut self) -> Option<u16> {
-        self.array().map(u16::from_be_bytes)
+    pub fn read_u16(&mut self) -> Option<u16> {
+        self.read_array().map(u16::from_be_bytes)
     }
 
     /// A number of four bytes.
-    pub fn u32(&mut self) -> Option<u32> {
-        self.array().map(u32::from_be_bytes)
+    pub fn read_u32(&mut self) -> Option<u32> {
+        self.read_array().map(u32::from_be_bytes)
     }
 
     /// A number of eight bytes.
-    pub fn u64(&mut self) -> Option<u64> {
-        self.array().map(u64::from_be_bytes)
+    pub fn read_u64(&mut self) -> Option<u64> {
+        self.read_array().map(u64::from_be_bytes)
     }
 
     /// A number as [`put_varint`] writes it: in as few bytes as it needs, or it is none.
-    pub fn varint(&mut self) -> Option<u64> {
+    pub fn read_varint(&mut self) -> Option<u64> {
         let mut value = 0;
         for shift in (0..64).step_by(7) {
-            let byte = self.u8()?;
+            let byte = self.read_u8()?;
             let bits = u64::from(byte & 0x7f);
             // The tenth byte has room for one bit, and none but the first may say nothing.
             if shift == 63 && bits > 1 || shift > 0 && byte == 0 {
@@ -60,7 +60,7 @@ impl<'a> Input<'a> {
 
     /// A byte that counts, and so many bytes.
     pub fn bytes(&mut self) -> Option<&'a [u8]> {
-        let len = self.u8()?;
+        let len = self.read_u8()?;
         self.take(len.into())
     }
 
@@ -97,12 +97,12 @@ mod tests {
             put_varint(&mut bytes, value);
             assert_eq!(bytes.len(), len);
             let mut input = Input(&bytes);
-            assert_eq!(input.varint(), Some(value));
+            assert_eq!(input.read_varint(), Some(value));
             assert!(input.0.is_empty());
         }
         let longer: [&[u8]; 4] = [&[0x80, 0], &[0x80], &[], &[0xff; 10]];
         for bytes in longer {
-            assert_eq!(Input(bytes).varint(), None, "{bytes:?}");
+            assert_eq!(Input(bytes).read_varint(), None, "{bytes:?}");
         }
     }
 }

@@ -84,7 +84,7 @@ pub fn is_session(text: &str) -> bool {
 }
 
 /// A time as in `200ms`, `0.2s` or `200us`: above 0, and at most an hour.
-pub fn time(text: &str) -> Option<Duration> {
+pub fn parse_time(text: &str) -> Option<Duration> {
     let end = text.find(|c: char| c.is_ascii_alphabetic())?;
     let (number, unit) = text.split_at_checked(end)?;
     let seconds = match unit {
@@ -106,9 +106,9 @@ mod tests {
 
     #[test]
     fn times_have_units() {
-        assert_eq!(time("200ms"), Some(Duration::from_millis(200)));
-        assert_eq!(time("0.25s"), Some(Duration::from_millis(250)));
-        assert_eq!(time("1500us"), Some(Duration::from_micros(1500)));
+        assert_eq!(parse_time("200ms"), Some(Duration::from_millis(200)));
+        assert_eq!(parse_time("0.25s"), Some(Duration::from_millis(250)));
+        assert_eq!(parse_time("1500us"), Some(Duration::from_micros(1500)));
         for bad in [
             "",
             "200",
@@ -126,7 +126,7 @@ mod tests {
             "1m",
             "é",
         ] {
-            assert_eq!(time(bad), None, "{bad}");
+            assert_eq!(parse_time(bad), None, "{bad}");
         }
     }
 }

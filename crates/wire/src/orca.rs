@@ -66,7 +66,7 @@ pub struct Loads {
 }
 
 impl Loads {
-    fn none() -> Self {
+    fn no_loads() -> Self {
         Loads {
             values: [(LoadId::CPU, LoadValue::ZERO); LOADS_PER_LOCATION],
             len: 0,
@@ -147,7 +147,7 @@ pub fn parse(
         b"BIN" => return parse_binary(report.trim_ascii(), wanted),
         _ => return Err(Invalid::Malformed),
     };
-    some(loads)
+    check_loads(loads)
 }
 
 /// Parses the value of [`BINARY_FIELD`].
@@ -164,10 +164,10 @@ pub fn parse_binary(
     }
     let mut buffer = [0; MAX_REPORT];
     let message = base64(value, &mut buffer).ok_or(Invalid::Malformed)?;
-    some(parse_message(message, wanted)?)
+    check_loads(parse_message(message, wanted)?)
 }
 
-fn some(loads: Loads) -> Result<Loads, Invalid> {
+fn check_loads(loads: Loads) -> Result<Loads, Invalid> {
     match loads.len {
         0 => Err(Invalid::Missing),
         _ => Ok(loads),
@@ -179,7 +179,7 @@ fn parse_text(
     wanted: &impl Fn(&str, &str) -> Option<LoadId>,
 ) -> Result<Loads, Invalid> {
     let text = std::str::from_utf8(text).map_err(|_| Invalid::Malformed)?;
-    let mut loads = Loads::none();
+    let mut loads = Loads::no_loads();
     for pair in text.split(',') {
         let (field, value) = pair.split_once('=').ok_or(Invalid::Malformed)?;
         let value: f64 = value.trim().parse().map_err(|_| Invalid::Malformed)?;
@@ -196,7 +196,7 @@ fn parse_json(
 ) -> Result<Loads, Invalid> {
     let mut reading = Reading {
         wanted,
-        loads: Loads::none(),
+        loads: Loads::no_loads(),
         refused: None,
     };
     let mut deserializer = serde_json::Deserializer::from_slice(text);
@@ -371,7 +371,7 @@ pub fn parse_message(
     message: &[u8],
     wanted: &impl Fn(&str, &str) -> Option<LoadId>,
 ) -> Result<Loads, Invalid> {
-    let mut loads = Loads::none();
+    let mut loads = Loads::no_loads();
     for field in Fields(message) {
         let (number, value) = field.map_err(|_| Invalid::Malformed)?;
         let (load, value) = match (number, value) {
@@ -436,7 +436,7 @@ mod tests {
         let text = format!("[group.g]\nmembers = [\"a:1\"]\norca = {{ {loads} }}");
         let config = config::parse("t", &text).unwrap();
         let loads = config.groups[0].sources.orca.clone().unwrap().loads;
-        move |table, field| loads.load(table, field)
+        move |table, field| loads.find_load(table, field)
     }
 
     fn usual() -> impl Fn(&str, &str) -> Option<LoadId> {
@@ -647,12 +647,17 @@ mod tests {
         assert_eq!(take(&[], &[]), None);
         assert_eq!(take(&[report, report], &[]), Some(Err(Invalid::Malformed)));
         assert_eq!(take(&[report], &[b""]), Some(Err(Invalid::Malformed)));
-        assert_eq!(location.loads(now).count(), 0);
+        assert_eq!(location.list_loads(now).count(), 0);
         assert_eq!(take(&[report], &[]), Some(Ok(())));
         assert_eq!(take(&[], &[b"CQAAAAAAANA/"]), Some(Ok(())));
-        assert_eq!(location.load(LoadId::CPU, now).unwrap().value.get(), 0.25);
+        assert_eq!(
+            location.last_load(LoadId::CPU, now).unwrap().value.get(),
+            0.25
+        );
         for id in 100..100 + UNNAMED_LOADS as u32 {
-            location.report(LoadId(id), LoadValue::ZERO, now).unwrap();
+            location
+                .report_load(LoadId(id), LoadValue::ZERO, now)
+                .unwrap();
         }
         // What has a name has room, beside one that has none and no room.
         let loads = wanted(r#"loads = { mem_utilization = "memory", "named_metrics.x" = 99 }"#);
@@ -665,7 +670,7 @@ mod tests {
             now,
         );
         assert_eq!(fate, Some(Err(Invalid::TooManyLoads)));
-        let memory = location.load(LoadId::MEMORY, now).unwrap();
+        let memory = location.last_load(LoadId::MEMORY, now).unwrap();
         assert_eq!(memory.value.get(), 0.5);
     }
 

@@ -77,13 +77,13 @@ impl Reader {
     /// The connection does not begin with a header. That is final.
     pub fn take(&mut self, bytes: &[u8]) -> Result<Step, Problem> {
         let mut used = 0;
-        while let Some(wanted) = self.wanted(bytes.get(used..).unwrap_or_default())? {
+        while let Some(wanted) = self.bytes_needed(bytes.get(used..).unwrap_or_default())? {
             let next = bytes.get(used..).unwrap_or_default();
             let part = next.get(..wanted).unwrap_or(next);
             self.read.extend_from_slice(part);
             used += part.len();
             if part.len() < wanted {
-                self.wanted(&[])?;
+                self.bytes_needed(&[])?;
                 return Ok(Step::More);
             }
         }
@@ -122,7 +122,7 @@ impl Reader {
 
     /// Returns how many more bytes are needed next, when `next` are there; `None` at the header's
     /// end.
-    fn wanted(&self, next: &[u8]) -> Result<Option<usize>, Problem> {
+    fn bytes_needed(&self, next: &[u8]) -> Result<Option<usize>, Problem> {
         let read = self.read.as_slice();
         let begins = |with: &[u8]| read.iter().zip(with).all(|(a, b)| a == b);
         if begins(LINE) && !read.is_empty() {

@@ -26,7 +26,7 @@ impl HeadScan {
     /// bytes, where the parser refuses it, it is always parsed.
     pub fn is_due(&mut self, read: &[u8], limit: usize) -> bool {
         // The first look is the parser's: most heads come whole.
-        let is_due = self.next == 0 || self.ends(read) || read.len() >= self.next.min(limit);
+        let is_due = self.next == 0 || self.find_end(read) || read.len() >= self.next.min(limit);
         if is_due {
             self.next = read.len().saturating_mul(2).max(1);
         }
@@ -34,7 +34,7 @@ impl HeadScan {
     }
 
     /// Returns true if the end of a head, an empty line, is in the bytes that were not scanned yet.
-    fn ends(&mut self, read: &[u8]) -> bool {
+    fn find_end(&mut self, read: &[u8]) -> bool {
         // It may have begun with the last two bytes before.
         let from = self.scanned.saturating_sub(2).min(read.len());
         self.scanned = read.len();
@@ -258,7 +258,7 @@ impl Reader {
     }
 
     /// Status code of the final response, 101 to 599, once its head is whole.
-    pub fn code(&self) -> Option<u16> {
+    pub fn status_code(&self) -> Option<u16> {
         self.code
     }
 
@@ -268,7 +268,7 @@ impl Reader {
     }
 
     /// Value of the first `Set-Cookie`, with its attributes; empty if there is none, or the head is not whole.
-    pub fn cookie(&self) -> &str {
+    pub fn first_cookie(&self) -> &str {
         &self.cookie
     }
 
@@ -283,7 +283,7 @@ impl Reader {
     }
 
     /// Returns how much of the body was seen.
-    pub fn seen(&self) -> Seen {
+    pub fn body_seen(&self) -> Seen {
         match self.rest {
             Rest::End => Seen::Whole,
             Rest::Garbage => Seen::Garbage,
@@ -386,7 +386,7 @@ mod tests {
 
     fn seen(reader: &Reader) -> (Option<u16>, &str, Seen) {
         let body = std::str::from_utf8(reader.body()).unwrap();
-        (reader.code(), body, reader.seen())
+        (reader.status_code(), body, reader.body_seen())
     }
 
     #[test]
@@ -473,7 +473,7 @@ mod tests {
         }
         let long = format!("{chunked}1;{}", "x".repeat(MAX_SIZE_LINE));
         let (reader, _) = read([long.as_bytes()]).unwrap();
-        assert_eq!(reader.seen(), Seen::Garbage);
+        assert_eq!(reader.body_seen(), Seen::Garbage);
     }
 
     #[test]
@@ -482,11 +482,11 @@ mod tests {
                     set-cookie: a=b; Path=/\r\nSet-Cookie: c=d\r\nContent-Type: text/plain\r\n\r\n";
         for size in 1..=text.len() {
             let (reader, _) = read(text.as_bytes().chunks(size)).unwrap();
-            let fields = (reader.cookie(), reader.media_type());
+            let fields = (reader.first_cookie(), reader.media_type());
             assert_eq!(fields, ("a=b; Path=/", "text/plain"), "{size}");
         }
         let (reader, _) = read([&b"HTTP/1.1 200 OK\r\n\r\n"[..]]).unwrap();
-        assert_eq!((reader.cookie(), reader.media_type()), ("", ""));
+        assert_eq!((reader.first_cookie(), reader.media_type()), ("", ""));
     }
 
     /// The cost of a head grows with its length, and not with the number of its pieces.
@@ -505,7 +505,7 @@ mod tests {
             }
             head.extend_from_slice(b"\r\n");
             let (reader, work) = read(head.chunks(piece)).unwrap();
-            assert_eq!(reader.code(), Some(200));
+            assert_eq!(reader.status_code(), Some(200));
             work / head.len()
         };
         for piece in [1, 3, 1000, usize::MAX] {
@@ -565,9 +565,9 @@ mod tests {
             let at_once = read([&all[..]]).map(|(reader, _)| reader);
             let cut = read(pieces).map(|(reader, _)| reader);
             if let (Ok(a), Ok(b)) = (at_once, cut) {
-                prop_assert_eq!(a.code(), b.code());
+                prop_assert_eq!(a.status_code(), b.status_code());
                 prop_assert_eq!(a.body(), b.body());
-                prop_assert_eq!(a.seen(), b.seen());
+                prop_assert_eq!(a.body_seen(), b.body_seen());
             }
         }
     }

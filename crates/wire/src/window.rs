@@ -38,7 +38,7 @@ impl Window {
     /// # Errors
     ///
     /// `sequence` does not come after all that came: the error says why not.
-    pub fn look(&mut self, sequence: u64) -> Result<(), Late> {
+    pub fn check_sequence(&mut self, sequence: u64) -> Result<(), Late> {
         let Some(back) = self.last.checked_sub(sequence) else {
             return Ok(());
         };

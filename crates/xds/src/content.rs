@@ -77,14 +77,14 @@ pub struct Endpoint {
 
 impl Content {
     /// Encodes it; `None` if `audience` does not get it.
-    pub fn encode(&self, name: &str, audience: &Audience) -> Option<Vec<u8>> {
+    pub fn encode_for(&self, name: &str, audience: &Audience) -> Option<Vec<u8>> {
         match self {
             Content::Cluster(cluster) => cluster.encode(name, audience.dialect),
             Content::Endpoints(endpoints) => Some(endpoints.encode(name, audience)),
             // A listener of Envoy has a socket.
             Content::Listener if audience.dialect == Dialect::Envoy => None,
-            Content::Listener => Some(listener(name)),
-            Content::Route => Some(route(name)),
+            Content::Listener => Some(encode_listener(name)),
+            Content::Route => Some(encode_route(name)),
         }
     }
 
@@ -167,7 +167,7 @@ fn http2() -> proto::AnyPair {
     const NAME: &str = "envoy.extensions.upstreams.http.v3.HttpProtocolOptions";
     proto::AnyPair {
         key: NAME.into(),
-        value: Some(proto::Any::of(NAME, &options)),
+        value: Some(proto::Any::from_message(NAME, &options)),
     }
 }
 
@@ -190,7 +190,7 @@ fn client_side(dialect: Dialect) -> proto::LoadBalancingPolicy {
     let own = one(
         "client_side_weighted_round_robin",
         "ClientSideWeightedRoundRobin",
-        &|name| proto::Any::of(name, &proto::Empty {}),
+        &|name| proto::Any::from_message(name, &proto::Empty {}),
     );
     match dialect {
         Dialect::Envoy => own,
@@ -199,7 +199,7 @@ fn client_side(dialect: Dialect) -> proto::LoadBalancingPolicy {
             let inner = proto::WrrLocality {
                 endpoint_picking_policy: Some(own.clone()),
             };
-            proto::Any::of(name, &inner)
+            proto::Any::from_message(name, &inner)
         }),
     }
 }
@@ -231,7 +231,7 @@ impl Endpoints {
     /// Returns the members that `audience` is shown, with what clients call them and their priority: 0 for
     /// the members in the client's own zone, to which the client goes as long as enough of them serve, then
     /// the members of the zones in `order`, and last all others. There is no gap between priorities.
-    fn shown(&self, audience: &Audience) -> Vec<(&Endpoint, proto::Endpoint, u32)> {
+    fn shown_members(&self, audience: &Audience) -> Vec<(&Endpoint, proto::Endpoint, u32)> {
         let own = audience.zone.as_deref().into_iter();
         let order = self.order.iter().flatten().map(String::as_str);
         let wanted: Vec<&str> = match self.order {
@@ -263,7 +263,7 @@ impl Endpoints {
     /// Returns a locality for each zone.
     fn by_zone(&self, audience: &Audience) -> Vec<proto::LocalityLbEndpoints> {
         let mut places: BTreeMap<(u32, &str), proto::LocalityLbEndpoints> = BTreeMap::new();
-        for (member, endpoint, priority) in self.shown(audience) {
+        for (member, endpoint, priority) in self.shown_members(audience) {
             let zone = member.zone.as_deref().unwrap_or_default();
             let place = places.entry((priority, zone)).or_default();
             place.locality = Some(proto::Locality {
@@ -280,7 +280,7 @@ impl Endpoints {
             let weight = member.weight.max(1);
             place.lb_endpoints.push(proto::LbEndpoint {
                 endpoint: Some(endpoint),
-                health_status: health(member.standing),
+                health_status: health_status(member.standing),
                 load_balancing_weight: serves.then_some(proto::UInt32Value { value: weight }),
             });
         }
@@ -290,7 +290,7 @@ impl Endpoints {
     /// Returns a locality for each member that serves, as clients of gRPC see no weights but those of
     /// localities.
     fn each_alone(&self, audience: &Audience) -> Vec<proto::LocalityLbEndpoints> {
-        let shown = self.shown(audience).into_iter();
+        let shown = self.shown_members(audience).into_iter();
         let places = shown.map(|(member, endpoint, priority)| proto::LocalityLbEndpoints {
             locality: Some(proto::Locality {
                 zone: member.zone.as_deref().unwrap_or_default().into(),
@@ -341,7 +341,7 @@ impl Endpoint {
 }
 
 /// Returns a member's standing as a health status of Envoy.
-fn health(standing: Standing) -> i32 {
+fn health_status(standing: Standing) -> i32 {
     match standing {
         Standing::Serving | Standing::Standby => 0,
         Standing::Draining | Standing::Shedding => proto::DRAINING,
@@ -349,11 +349,11 @@ fn health(standing: Standing) -> i32 {
     }
 }
 
-fn listener(name: &str) -> Vec<u8> {
+fn encode_listener(name: &str) -> Vec<u8> {
     const FILTERS: &str = "envoy.extensions.filters";
     let router = proto::HttpFilter {
         name: "router".into(),
-        typed_config: Some(proto::Any::of(
+        typed_config: Some(proto::Any::from_message(
             &format!("{FILTERS}.http.router.v3.Router"),
             &proto::Empty {},
         )),
@@ -366,7 +366,7 @@ fn listener(name: &str) -> Vec<u8> {
         }),
         http_filters: vec![router],
     };
-    let manager = proto::Any::of(
+    let manager = proto::Any::from_message(
         &format!("{FILTERS}.network.http_connection_manager.v3.HttpConnectionManager"),
         &manager,
     );
@@ -379,7 +379,7 @@ fn listener(name: &str) -> Vec<u8> {
     listener.encode_to_vec()
 }
 
-fn route(name: &str) -> Vec<u8> {
+fn encode_route(name: &str) -> Vec<u8> {
     let all = proto::Route {
         matches: Some(proto::RouteMatch { prefix: "/".into() }),
         route: Some(proto::RouteAction {
@@ -625,10 +625,10 @@ mod tests {
     fn a_listener_leads_to_the_cluster_of_its_name() {
         let grpc = audience(Dialect::Grpc, None);
         assert_eq!(
-            Content::Listener.encode("pool", &audience(Dialect::Envoy, None)),
+            Content::Listener.encode_for("pool", &audience(Dialect::Envoy, None)),
             None
         );
-        let bytes = Content::Listener.encode("pool", &grpc).unwrap();
+        let bytes = Content::Listener.encode_for("pool", &grpc).unwrap();
         let listener = proto::Listener::decode(&*bytes).unwrap();
         let manager = listener.api_listener.unwrap().api_listener.unwrap();
         assert!(manager.type_url.ends_with(".v3.HttpConnectionManager"));
@@ -636,7 +636,7 @@ mod tests {
         assert_eq!(manager.rds.unwrap().route_config_name, "pool");
         let router = manager.http_filters[0].typed_config.clone().unwrap();
         assert!(router.type_url.ends_with(".router.v3.Router"));
-        let bytes = Content::Route.encode("pool", &grpc).unwrap();
+        let bytes = Content::Route.encode_for("pool", &grpc).unwrap();
         let routes = proto::RouteConfiguration::decode(&*bytes).unwrap();
         let host = &routes.virtual_hosts[0];
         assert_eq!(host.domains, ["*"]);

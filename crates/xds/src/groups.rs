@@ -54,7 +54,7 @@ impl Default for Groups {
 }
 
 /// Returns the settings that say how shares become messages.
-fn settings(section: &Section) -> shares::Settings {
+fn share_settings(section: &Section) -> shares::Settings {
     let between = section.between_pushes();
     shares::Settings {
         highest: HIGHEST,
@@ -74,16 +74,16 @@ impl Groups {
         }
         self.section = section.clone();
         for watched in &mut self.watched {
-            watched.shares.set_settings(settings(section));
+            watched.shares.set_settings(share_settings(section));
             // Who decides on weights may be somebody else now.
             watched.shares.say_again();
         }
         let handles = std::mem::take(&mut self.handles);
-        self.follow(handles, world);
+        self.set_handles(handles, world);
     }
 
     /// Takes the groups that there are from now on. Groups that were there before stay as they are.
-    pub fn follow(&mut self, handles: Vec<Arc<GroupHandle>>, world: &mut World) {
+    pub fn set_handles(&mut self, handles: Vec<Arc<GroupHandle>>, world: &mut World) {
         let served = self.section.served.iter();
         let served: HashMap<&str, _> = served.map(|group| (&*group.name, group)).collect();
         let before = std::mem::take(&mut self.watched).into_iter();
@@ -106,7 +106,7 @@ impl Groups {
             world.set(Kind::Cluster, &name, Content::Cluster(cluster));
             world.set(Kind::Listener, &name, Content::Listener);
             world.set(Kind::Route, &name, Content::Route);
-            if !world.has(Kind::Endpoints, &name) {
+            if !world.has_resource(Kind::Endpoints, &name) {
                 // Until somebody has looked.
                 let nobody = Content::Endpoints(Endpoints {
                     policy: self.section.policy,
@@ -118,7 +118,7 @@ impl Groups {
             self.watched.push(same.unwrap_or_else(|| Watched {
                 name,
                 handle: Arc::clone(handle),
-                shares: Shares::new(settings(&self.section)),
+                shares: Shares::new(share_settings(&self.section)),
             }));
         }
         for name in before.into_keys() {
@@ -132,7 +132,7 @@ impl Groups {
     }
 
     /// Looks at all groups; answers whether anything has changed for clients.
-    pub fn look(&mut self, now: Instant, world: &mut World) -> bool {
+    pub fn look_for_changes(&mut self, now: Instant, world: &mut World) -> bool {
         let before = world.version();
         for watched in &mut self.watched {
             let group = watched.handle.current.load();
@@ -145,7 +145,7 @@ impl Groups {
             let endpoints = Endpoints {
                 policy: self.section.policy,
                 order: order_of(&group),
-                members: merged(members),
+                members: merge_endpoints(members),
             };
             world.set(
                 Kind::Endpoints,
@@ -157,7 +157,7 @@ impl Groups {
     }
 
     /// Returns the members of the group called `name` as they are now.
-    pub fn group(&self, name: &str) -> Option<Arc<Group>> {
+    pub fn find_group(&self, name: &str) -> Option<Arc<Group>> {
         let watched = self.watched.get(*self.places.get(name)?)?;
         Some(watched.handle.current.load_full())
     }
@@ -182,7 +182,7 @@ fn order_of(group: &Group) -> Option<Vec<String>> {
 
 /// Returns a member with its share; `None` if there is no address at which clients could reach it.
 fn endpoint(member: &Member, share: &Share) -> Option<Endpoint> {
-    let is_known = !member.slot.has(Reason::Unresolved);
+    let is_known = !member.slot.has_reason(Reason::Unresolved);
     let is_somewhere = match &member.address {
         Address::Ip(address) => !address.ip().is_unspecified() && address.port() != 0,
         Address::Unix(_) => true,
@@ -200,7 +200,7 @@ fn endpoint(member: &Member, share: &Share) -> Option<Endpoint> {
 /// Returns each address once, with the weights of all members that serve there: clients of gRPC refuse
 /// endpoints that have an address twice, and Envoy takes the first one only. Two names may have the same
 /// address, and two members may be behind one address.
-fn merged(members: impl Iterator<Item = Endpoint>) -> Vec<Endpoint> {
+fn merge_endpoints(members: impl Iterator<Item = Endpoint>) -> Vec<Endpoint> {
     let mut merged: Vec<Endpoint> = Vec::new();
     let mut places: HashMap<Address, usize> = HashMap::new();
     for member in members {
@@ -285,17 +285,23 @@ mod tests {
         let (mut groups, mut world) = (Groups::default(), World::default());
         let pool = handle("pool", 2);
         groups.set_section(&section(&["pool"]), &mut world);
-        groups.follow(vec![Arc::clone(&pool), handle("other", 1)], &mut world);
-        assert_eq!((groups.len(), world.names(Kind::Cluster).count()), (1, 1));
+        groups.set_handles(vec![Arc::clone(&pool), handle("other", 1)], &mut world);
+        assert_eq!(
+            (groups.len(), world.resource_names(Kind::Cluster).count()),
+            (1, 1)
+        );
         assert!(weights(&world, "pool").is_empty());
-        assert!(groups.look(at(1), &mut world));
+        assert!(groups.look_for_changes(at(1), &mut world));
         assert_eq!(weights(&world, "pool"), [1000, 1000]);
-        assert!(!groups.look(at(101), &mut world), "nothing is new");
+        assert!(
+            !groups.look_for_changes(at(101), &mut world),
+            "nothing is new"
+        );
         let group = pool.current.load_full();
         let report = |loads: [f64; 2], now| {
             for (member, load) in group.members().iter().zip(loads) {
                 let load = LoadValue::new(load).unwrap();
-                member.location.report(LoadId::CPU, load, now).unwrap();
+                member.location.report_load(LoadId::CPU, load, now).unwrap();
             }
         };
         for tick in 0..=22u64 {
@@ -303,18 +309,18 @@ mod tests {
             if tick % 10 == 0 {
                 report([0.9, 0.1], now);
             }
-            groups.look(now, &mut world);
+            groups.look_for_changes(now, &mut world);
         }
         let followed = weights(&world, "pool");
         assert!(followed[0] < 500 && followed[1] == 1000, "{followed:?}");
         // Whoever is drained is told with the next push.
         group.members()[1].slot.set(Reason::Draining, true);
-        assert!(groups.look(at(3300), &mut world));
+        assert!(groups.look_for_changes(at(3300), &mut world));
         let [first, drained] = weights(&world, "pool")[..] else {
             panic!("both are shown");
         };
         assert!(first > 0 && drained == 0);
-        assert!(groups.group("pool").is_some() && groups.group("other").is_none());
+        assert!(groups.find_group("pool").is_some() && groups.find_group("other").is_none());
     }
 
     #[test]
@@ -322,15 +328,17 @@ mod tests {
         let (mut groups, mut world) = (Groups::default(), World::default());
         let [a, b] = [handle("a", 1), handle("b", 2)];
         groups.set_section(&section(&["a", "b"]), &mut world);
-        groups.follow(vec![Arc::clone(&a), Arc::clone(&b)], &mut world);
-        groups.look(at(1), &mut world);
+        groups.set_handles(vec![Arc::clone(&a), Arc::clone(&b)], &mut world);
+        groups.look_for_changes(at(1), &mut world);
         let seen = world.version();
-        groups.follow(vec![Arc::clone(&a), Arc::clone(&b)], &mut world);
-        assert!(!groups.look(at(1000), &mut world));
+        groups.set_handles(vec![Arc::clone(&a), Arc::clone(&b)], &mut world);
+        assert!(!groups.look_for_changes(at(1000), &mut world));
         assert_eq!(world.version(), seen, "nothing has changed");
-        groups.follow(vec![Arc::clone(&b)], &mut world);
+        groups.set_handles(vec![Arc::clone(&b)], &mut world);
         assert!(world.removed_since(Kind::Cluster, seen));
-        assert!(!world.has(Kind::Endpoints, "a") && world.has(Kind::Endpoints, "b"));
+        assert!(
+            !world.has_resource(Kind::Endpoints, "a") && world.has_resource(Kind::Endpoints, "b")
+        );
         assert_eq!(world.changed_since(Kind::Endpoints, seen).count(), 0);
         // Another way to choose is a change of cluster and endpoints.
         let seen = world.version();
@@ -339,12 +347,12 @@ mod tests {
             ..section(&["a", "b"])
         };
         groups.set_section(&other, &mut world);
-        assert!(groups.look(at(2000), &mut world));
+        assert!(groups.look_for_changes(at(2000), &mut world));
         assert_eq!(world.changed_since(Kind::Cluster, seen).count(), 1);
         assert_eq!(world.changed_since(Kind::Endpoints, seen).count(), 1);
         // A group that is not served any more is gone.
         groups.set_section(&section(&["a"]), &mut world);
-        assert!(groups.is_empty() && !world.has(Kind::Cluster, "b"));
+        assert!(groups.is_empty() && !world.has_resource(Kind::Cluster, "b"));
     }
 
     #[test]
@@ -365,7 +373,7 @@ mod tests {
             member("e", 80, 0, Standing::Draining),
             member("f", 82, 0, Standing::Draining),
         ];
-        let merged = merged(all.into_iter());
+        let merged = merge_endpoints(all.into_iter());
         let merged = merged
             .iter()
             .map(|one| (&*one.name, one.weight, one.standing));

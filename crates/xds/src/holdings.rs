@@ -29,7 +29,7 @@ impl Holdings {
     }
 
     /// Begins to count a stream of a client.
-    pub(crate) fn enter(self: &Rc<Self>, client: IpAddr) -> Holding {
+    pub(crate) fn add_stream(self: &Rc<Self>, client: IpAddr) -> Holding {
         Holding {
             holdings: Rc::clone(self),
             network: network_of(client),
@@ -86,7 +86,7 @@ mod tests {
     #[test]
     fn n5_one_network_gets_a_part_and_others_the_rest() {
         let holdings = Holdings::new(1000);
-        let enter = |client: &str| holdings.enter(client.parse().unwrap());
+        let enter = |client: &str| holdings.add_stream(client.parse().unwrap());
         let (mut first, mut same) = (enter("2001:db8::1"), enter("2001:db8::2"));
         assert!(first.set(200) && !same.set(51) && same.set(50));
         assert!(!first.set(201), "it has its part");

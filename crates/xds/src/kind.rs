@@ -41,7 +41,7 @@ impl Kind {
     }
 
     /// Returns the type's name on the wire.
-    pub fn url(self) -> &'static str {
+    pub fn type_url(self) -> &'static str {
         match self {
             Kind::Cluster => "type.googleapis.com/envoy.config.cluster.v3.Cluster",
             Kind::Endpoints => "type.googleapis.com/envoy.config.endpoint.v3.ClusterLoadAssignment",
@@ -52,7 +52,10 @@ impl Kind {
 
     /// Returns the type with that name on the wire.
     pub fn of_url(url: &str) -> Option<Self> {
-        Self::ALL.iter().copied().find(|kind| kind.url() == url)
+        Self::ALL
+            .iter()
+            .copied()
+            .find(|kind| kind.type_url() == url)
     }
 
     /// True if an answer of the state of the world has all resources of this type, and not only the resources
@@ -63,7 +66,7 @@ impl Kind {
 
     /// Returns the type whose resources a client needs anew when a resource of this type has changed: the
     /// client may have made what it had of them anew, too.
-    pub fn dependent(self) -> Option<Self> {
+    pub fn dependent_kind(self) -> Option<Self> {
         match self {
             Kind::Cluster => Some(Kind::Endpoints),
             Kind::Listener => Some(Kind::Route),
@@ -100,7 +103,7 @@ pub struct Audience {
 
 impl Audience {
     /// Returns the audience that a client says it belongs to.
-    pub fn of(node: &Node) -> Self {
+    pub fn of_node(node: &Node) -> Self {
         let name = node.user_agent_name.get(..4).unwrap_or_default();
         let dialect = match name.eq_ignore_ascii_case("grpc") {
             true => Dialect::Grpc,
@@ -122,7 +125,7 @@ mod tests {
     #[test]
     fn clients_are_known_by_what_they_say() {
         let of = |name: &str, zone: &str| {
-            let audience = Audience::of(&Node {
+            let audience = Audience::of_node(&Node {
                 user_agent_name: name.into(),
                 locality: Some(Locality {
                     zone: zone.into(),
@@ -140,7 +143,7 @@ mod tests {
         assert_eq!(of("envoy", "b"), (Dialect::Envoy, Some("b".into())));
         assert_eq!(of("g\u{e9}\u{e9}", ""), (Dialect::Envoy, None));
         for &kind in Kind::ALL {
-            assert_eq!(Kind::of_url(kind.url()), Some(kind));
+            assert_eq!(Kind::of_url(kind.type_url()), Some(kind));
         }
         assert_eq!(Kind::of_url("x"), None);
     }

@@ -46,7 +46,7 @@ struct Place {
 }
 
 impl Place {
-    fn report(&mut self, now: Instant) {
+    fn report_loads(&mut self, now: Instant) {
         self.clients.retain(|_, (_, until)| *until > now);
         let mut sum = Figures::default();
         for (figures, _) in self.clients.values() {
@@ -63,7 +63,7 @@ impl Place {
         for (id, value) in loads {
             if let Ok(value) = LoadValue::new(value) {
                 // There is room for each load that has a name.
-                let _ = self.location.report(id, value, now);
+                let _ = self.location.report_load(id, value, now);
             }
         }
     }
@@ -102,17 +102,17 @@ impl Ledger {
         let mut taken = Taken::default();
         let mut said: HashMap<Arc<str>, (Arc<Location>, Figures)> = HashMap::new();
         for stats in &report.cluster_stats {
-            let Some(members) = self.members(&stats.cluster_name, &group) else {
+            let Some(members) = self.list_members(&stats.cluster_name, &group) else {
                 taken.unknown += 1;
                 continue;
             };
-            let seconds = seconds(stats.load_report_interval.as_ref(), interval);
+            let seconds = report_seconds(stats.load_report_interval.as_ref(), interval);
             for place in &stats.upstream_locality_stats {
-                members.each(place, &mut taken, |member, counts| {
+                members.for_each_count(place, &mut taken, |member, counts| {
                     let location = &member.location;
                     let entry = said.entry(Arc::clone(location.name()));
                     let entry = entry.or_insert_with(|| (Arc::clone(location), Figures::default()));
-                    entry.1.add(counts.over(seconds));
+                    entry.1.add(counts.per_second(seconds));
                 });
             }
         }
@@ -120,7 +120,7 @@ impl Ledger {
         let before = self.clients.insert(client, names).unwrap_or_default();
         for name in before {
             if !said.contains_key(&name) {
-                self.leave(&name, client, now, true);
+                self.remove_client(&name, client, now, true);
             }
         }
         let until = now.after(interval.saturating_mul(PATIENCE));
@@ -132,14 +132,14 @@ impl Ledger {
             // Another location of the same name may have taken its place.
             place.location = location;
             place.clients.insert(client, (figures, until));
-            place.report(now);
+            place.report_loads(now);
         }
         taken
     }
 
     /// Returns the members of the group of that name. The members are listed once for each state of a group,
     /// and not for each report of it.
-    fn members(
+    fn list_members(
         &mut self,
         name: &str,
         group: impl Fn(&str) -> Option<Arc<Group>>,
@@ -153,28 +153,28 @@ impl Ledger {
         self.tables.retain(|name, table| {
             group(name).is_some_and(|current| Arc::ptr_eq(&current, &table.group))
         });
-        let members = Arc::new(Members::of(current));
+        let members = Arc::new(Members::from_group(current));
         self.tables.insert(name.into(), Arc::clone(&members));
         Some(members)
     }
 
     /// Forgets a client that is gone, and what it said.
-    pub fn forget(&mut self, client: u64, now: Instant) {
+    pub fn forget_client(&mut self, client: u64, now: Instant) {
         for name in self.clients.remove(&client).unwrap_or_default() {
-            self.leave(&name, client, now, false);
+            self.remove_client(&name, client, now, false);
         }
     }
 
     /// Ends what a client says of a location: because nothing is there (`is_known`), or because the client is
     /// gone.
-    fn leave(&mut self, name: &Arc<str>, client: u64, now: Instant, is_known: bool) {
+    fn remove_client(&mut self, name: &Arc<str>, client: u64, now: Instant, is_known: bool) {
         let Some(place) = self.places.get_mut(name) else {
             return;
         };
         place.clients.remove(&client);
         let is_last = place.clients.is_empty();
         if is_known || !is_last {
-            place.report(now);
+            place.report_loads(now);
         }
         if is_last {
             self.places.remove(name);
@@ -183,7 +183,7 @@ impl Ledger {
 }
 
 /// Returns for how long a report counts, in seconds.
-fn seconds(reported: Option<&proto::Duration>, interval: Duration) -> f64 {
+fn report_seconds(reported: Option<&proto::Duration>, interval: Duration) -> f64 {
     let reported = reported.map(|time| time.seconds as f64 + f64::from(time.nanos) / 1e9);
     // Shorter ones make nonsense of it.
     let reported = reported.filter(|seconds| (0.01..1e6).contains(seconds));
@@ -199,7 +199,7 @@ struct Counts {
 }
 
 impl Counts {
-    fn over(self, seconds: f64) -> Figures {
+    fn per_second(self, seconds: f64) -> Figures {
         Figures {
             in_progress: self.in_progress as f64,
             begun: self.begun as f64 / seconds,
@@ -218,7 +218,7 @@ struct Members {
 }
 
 impl Members {
-    fn of(group: Arc<Group>) -> Self {
+    fn from_group(group: Arc<Group>) -> Self {
         let all = group.members().iter().enumerate();
         let by_address = all.clone().filter_map(|(place, member)| {
             let address = member.address.socket()?;
@@ -234,7 +234,7 @@ impl Members {
 
     /// Goes through what a client has counted at one place: of each endpoint, if it says so, or of the one that the
     /// place is.
-    fn each(
+    fn for_each_count(
         &self,
         place: &UpstreamLocalityStats,
         taken: &mut Taken,
@@ -357,7 +357,7 @@ mod tests {
             LoadId::ERRORS_PER_SECOND,
         ];
         let location = &group.members()[index].location;
-        let fresh = ids.map(|id| location.fresh(id, now, Duration::from_secs(15)));
+        let fresh = ids.map(|id| location.fresh_load(id, now, Duration::from_secs(15)));
         fresh.into()
     }
 
@@ -422,8 +422,8 @@ mod tests {
         );
         // Nor does one count that is gone; what nobody speaks of becomes old.
         ledger.take(2, &next, SECOND, known, at(5100));
-        ledger.forget(1, at(5200));
-        ledger.forget(2, at(5200));
+        ledger.forget_client(1, at(5200));
+        ledger.forget_client(2, at(5200));
         assert!(ledger.places.is_empty() && ledger.clients.is_empty());
         assert_eq!(loads(&group, 0, at(30_000)), [None, None, None]);
         let elsewhere = report("other", Vec::new(), 1);

@@ -34,5 +34,5 @@ pub mod stream;
 mod subsystem;
 pub mod world;
 
-pub use status::{ClientStatus, NackStatus, SubscriptionStatus, XdsStatus, tables};
+pub use status::{ClientStatus, NackStatus, SubscriptionStatus, XdsStatus, format_tables};
 pub use subsystem::Xds;

@@ -7,10 +7,10 @@ use evenkeel_manager::exposition::{Exposition, Type};
 use crate::registry::{Counts, Registry};
 
 /// Writes it.
-pub(crate) fn families(out: &mut Exposition, registry: &Registry) {
+pub(crate) fn write_families(out: &mut Exposition, registry: &Registry) {
     let mut one = |name, kind, help: &str, value: f64| {
-        out.family(name, kind, help);
-        out.sample(&[], value);
+        out.begin_family(name, kind, help);
+        out.add_sample(&[], value);
     };
     let count = |of: &std::sync::atomic::AtomicU64| of.load(Ordering::Relaxed) as f64;
     one(
@@ -29,7 +29,7 @@ pub(crate) fn families(out: &mut Exposition, registry: &Registry) {
         "evenkeel_xds_streams",
         Type::Gauge,
         "Streams of xDS clients that are open.",
-        registry.streams() as f64,
+        registry.stream_count() as f64,
     );
     one(
         "evenkeel_xds_changes_total",
@@ -49,7 +49,7 @@ pub(crate) fn families(out: &mut Exposition, registry: &Registry) {
         "Entries of load reports of xDS clients about what is no member.",
         count(&registry.unknown_load_reports),
     );
-    let counts = registry.counts();
+    let counts = registry.answer_counts();
     type Of = fn(&Counts) -> u64;
     let each: [(_, _, Of); 2] = [
         (
@@ -64,11 +64,11 @@ pub(crate) fn families(out: &mut Exposition, registry: &Registry) {
         ),
     ];
     for (name, help, of) in each {
-        out.family(name, Type::Counter, help);
+        out.begin_family(name, Type::Counter, help);
         for (client, kinds) in &counts {
             for (kind, counts) in kinds {
                 let labels = [("client", client.as_str()), ("type", kind.name())];
-                out.sample(&labels, of(counts) as f64);
+                out.add_sample(&labels, of(counts) as f64);
             }
         }
     }

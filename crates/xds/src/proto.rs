@@ -488,7 +488,7 @@ impl From<std::time::Duration> for Duration {
 
 impl Any {
     /// Encodes `message`, which is of the type `name`.
-    pub fn of(name: &str, message: &impl Message) -> Self {
+    pub fn from_message(name: &str, message: &impl Message) -> Self {
         Any {
             type_url: format!("type.googleapis.com/{name}"),
             value: message.encode_to_vec(),
@@ -512,7 +512,7 @@ mod tests {
             #[prost(string, tag = "3")]
             name: String,
         }
-        let any = Any::of("a.B", &UInt32Value { value: 300 });
+        let any = Any::from_message("a.B", &UInt32Value { value: 300 });
         assert_eq!(any.value, b"\x08\xac\x02");
         let resource = Resource {
             version: "1".into(),

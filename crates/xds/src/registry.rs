@@ -58,7 +58,7 @@ impl Registry {
     }
 
     /// Enters a stream that has begun; returns its number.
-    pub(crate) fn enter(&self, address: SocketAddr, stream: &str, now: Instant) -> u64 {
+    pub(crate) fn add_stream(&self, address: SocketAddr, stream: &str, now: Instant) -> u64 {
         let mut inner = self.lock();
         inner.next += 1;
         let id = inner.next;
@@ -83,12 +83,12 @@ impl Registry {
     }
 
     /// Removes a stream that has ended.
-    pub(crate) fn leave(&self, id: u64) {
+    pub(crate) fn remove_stream(&self, id: u64) {
         self.lock().clients.remove(&id);
     }
 
     /// Notes who the client is, once it has said so.
-    pub(crate) fn know(&self, id: u64, identity: &Identity) {
+    pub(crate) fn set_identity(&self, id: u64, identity: &Identity) {
         if let Some(client) = self.lock().clients.get_mut(&id) {
             client.status.node.clone_from(&identity.node);
             client.status.service.clone_from(&identity.service);
@@ -99,16 +99,16 @@ impl Registry {
     }
 
     /// Notes the state of a stream.
-    pub(crate) fn note(&self, id: u64, stream: &Stream) {
+    pub(crate) fn update_stream(&self, id: u64, stream: &Stream) {
         let all = stream.subscriptions().map(|(kind, of)| SubscriptionStatus {
             kind: kind.name().into(),
             all: of.is_wildcard(),
-            names: of.names(),
-            accepted: of.accepted().map(str::to_owned),
-            pending: of.pending().map(str::to_owned),
-            pushes: of.pushes(),
-            nacks: of.nacks(),
-            last_nack: of.refused().map(|nack| NackStatus {
+            names: of.name_count(),
+            accepted: of.accepted_version().map(str::to_owned),
+            pending: of.pending_version().map(str::to_owned),
+            pushes: of.push_count(),
+            nacks: of.nack_count(),
+            last_nack: of.last_nack().map(|nack| NackStatus {
                 version: nack.version.clone(),
                 reason: nack.reason.clone(),
                 age_seconds: 0.0,
@@ -121,12 +121,12 @@ impl Registry {
     }
 
     /// Counts an answer that a stream was sent.
-    pub(crate) fn pushed(&self, stream: &Stream, kind: Kind) {
+    pub(crate) fn count_push(&self, stream: &Stream, kind: Kind) {
         self.count(stream, kind, |counts| counts.pushes += 1);
     }
 
     /// Notes that a stream has refused an answer.
-    pub(crate) fn nacked(&self, id: u64, stream: &Stream, kind: Kind, now: Instant) {
+    pub(crate) fn record_nack(&self, id: u64, stream: &Stream, kind: Kind, now: Instant) {
         self.count(stream, kind, |counts| counts.nacks += 1);
         if let Some(client) = self.lock().clients.get_mut(&id) {
             client.nacked.insert(kind, now);
@@ -143,12 +143,12 @@ impl Registry {
     }
 
     /// Returns the counts by client and type.
-    pub(crate) fn counts(&self) -> BTreeMap<String, BTreeMap<Kind, Counts>> {
+    pub(crate) fn answer_counts(&self) -> BTreeMap<String, BTreeMap<Kind, Counts>> {
         self.lock().counts.clone()
     }
 
     /// Returns the number of streams.
-    pub(crate) fn streams(&self) -> usize {
+    pub(crate) fn stream_count(&self) -> usize {
         self.lock().clients.len()
     }
 

@@ -131,19 +131,19 @@ impl Server {
             .set_section(section, &mut self.world.borrow_mut());
         self.section.replace(section.clone());
         self.sections.send_replace(());
-        self.tell();
+        self.tell_streams();
     }
 
     /// Takes the groups that there are from now on.
-    pub(crate) fn follow(&self, handles: Vec<Arc<GroupHandle>>) {
+    pub(crate) fn set_groups(&self, handles: Vec<Arc<GroupHandle>>) {
         self.groups
             .borrow_mut()
-            .follow(handles, &mut self.world.borrow_mut());
-        self.tell();
+            .set_handles(handles, &mut self.world.borrow_mut());
+        self.tell_streams();
     }
 
     /// Ends all streams and connections. Clients go on with what they have.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end_streams(&self) {
         self.end.send_modify(|ends| *ends += 1);
     }
 
@@ -157,21 +157,21 @@ impl Server {
                 _ = sections.changed() => {}
             }
             if self.streams.get() > 0 {
-                self.look();
+                self.look_at_groups();
             }
         }
     }
 
-    fn look(&self) {
+    fn look_at_groups(&self) {
         let now = self.clock.now();
         self.groups
             .borrow_mut()
-            .look(now, &mut self.world.borrow_mut());
-        self.tell();
+            .look_for_changes(now, &mut self.world.borrow_mut());
+        self.tell_streams();
     }
 
     /// Tells streams of changes, and others how many there were.
-    fn tell(&self) {
+    fn tell_streams(&self) {
         let version = self.world.borrow().version();
         let groups = self.groups.borrow().len();
         self.registry.groups.store(groups, Ordering::Relaxed);
@@ -184,7 +184,7 @@ impl Server {
     }
 
     /// Accepts connections until `end` is there.
-    pub(crate) async fn accept(
+    pub(crate) async fn accept_connections(
         self: Rc<Self>,
         listener: TcpListener,
         mut end: watch::Receiver<bool>,
@@ -198,8 +198,8 @@ impl Server {
             let (socket, client) = match accepted {
                 Ok(accepted) => accepted,
                 Err(error) => {
-                    match Shortage::of(&error) {
-                        Some(shortage) => shortage.met("accept a connection (xds)"),
+                    match Shortage::of_error(&error) {
+                        Some(shortage) => shortage.report_failure("accept a connection (xds)"),
                         None => warn_throttled!(%error, "xds: accept failed, trying again shortly"),
                     }
                     sleep(PAUSE).await;
@@ -219,7 +219,7 @@ impl Server {
             let server = Rc::clone(&self);
             let end = self.end.subscribe();
             tokio::task::spawn_local(async move {
-                if let Err(error) = server.connection(socket, client, end).await {
+                if let Err(error) = server.serve_connection(socket, client, end).await {
                     debug!(%client, error, "xds: connection ended");
                 }
                 server.registry.connections.fetch_sub(1, Ordering::Relaxed);
@@ -234,7 +234,7 @@ impl Server {
     }
 
     /// Serves a connection to its end.
-    async fn connection(
+    async fn serve_connection(
         self: &Rc<Self>,
         socket: TcpStream,
         client: SocketAddr,
@@ -253,7 +253,7 @@ impl Server {
             .max_header_list_size(FIELDS)
             .initial_window_size(WINDOW)
             .initial_connection_window_size(WINDOW);
-        let stream = self.tls.accept(socket);
+        let stream = self.tls.accept_socket(socket);
         let handshake = timeout(HANDSHAKE, builder.handshake::<_, Bytes>(stream));
         let connection = handshake.await.map_err(|_| "no handshake in time")?;
         let mut connection = connection.map_err(|error| error.to_string())?;
@@ -283,14 +283,14 @@ impl Server {
             let (server, open) = (Rc::clone(self), Rc::clone(&open));
             open.set(open.get() + 1);
             tokio::task::spawn_local(async move {
-                server.call(request, respond, client).await;
+                server.answer_call(request, respond, client).await;
                 open.set(open.get() - 1);
             });
         }
     }
 
     /// Answers a call.
-    async fn call(
+    async fn answer_call(
         self: &Rc<Self>,
         request: Request<RecvStream>,
         mut respond: SendResponse<Bytes>,
@@ -308,17 +308,17 @@ impl Server {
         let messages = Messages::new(body, longest);
         let result = match head.uri.path() {
             STATE_OF_THE_WORLD => {
-                self.resources(Variant::StateOfTheWorld, messages, &mut respond, client)
+                self.serve_resources(Variant::StateOfTheWorld, messages, &mut respond, client)
                     .await
             }
             INCREMENTAL => {
-                self.resources(Variant::Incremental, messages, &mut respond, client)
+                self.serve_resources(Variant::Incremental, messages, &mut respond, client)
                     .await
             }
-            LOAD_REPORTS => self.reports(messages, &mut respond, client).await,
+            LOAD_REPORTS => self.serve_reports(messages, &mut respond, client).await,
             other => {
                 let message = format!("there is no {other} here, but aggregated discovery (ADS)");
-                return grpc::refuse(&mut respond, code::UNIMPLEMENTED, &message);
+                return grpc::send_status(&mut respond, code::UNIMPLEMENTED, &message);
             }
         };
         if let Err(error) = result {
@@ -327,29 +327,31 @@ impl Server {
     }
 
     /// Serves a stream of resources.
-    async fn resources(
+    async fn serve_resources(
         &self,
         variant: Variant,
         messages: Messages,
         respond: &mut SendResponse<Bytes>,
         client: SocketAddr,
     ) -> Result<(), CallError> {
-        let mut sender = Sender::begin(respond)?;
+        let mut sender = Sender::begin_answer(respond)?;
         // The first one sees the world as it is now, and not as it was when somebody last looked.
         if self.streams.get() == 0 {
-            self.look();
+            self.look_at_groups();
         }
         self.streams.set(self.streams.get() + 1);
         let id = self
             .registry
-            .enter(client, variant.name(), self.clock.now());
-        let holding = self.holdings.enter(client.ip());
-        let ended = self.talk(id, variant, messages, &mut sender, holding).await;
-        self.registry.leave(id);
+            .add_stream(client, variant.name(), self.clock.now());
+        let holding = self.holdings.add_stream(client.ip());
+        let ended = self
+            .follow_stream(id, variant, messages, &mut sender, holding)
+            .await;
+        self.registry.remove_stream(id);
         self.streams.set(self.streams.get() - 1);
         match ended {
             Ok((code, message)) => {
-                sender.end(code, &message);
+                sender.send_trailers(code, &message);
                 Ok(())
             }
             Err(error) => Err(error),
@@ -357,7 +359,7 @@ impl Server {
     }
 
     /// Follows a stream; answers with which status it is to end.
-    async fn talk(
+    async fn follow_stream(
         &self,
         id: u64,
         variant: Variant,
@@ -382,9 +384,9 @@ impl Server {
                 let Some(response) = response else {
                     break;
                 };
-                self.registry.pushed(&stream, response.kind);
-                self.registry.note(id, &stream);
-                let sent = timeout(patience, sender.send(&response.bytes));
+                self.registry.count_push(&stream, response.kind);
+                self.registry.update_stream(id, &stream);
+                let sent = timeout(patience, sender.send_message(&response.bytes));
                 let late = |_| CallError::Status("4".into(), ": it takes nothing".into());
                 sent.await.map_err(late)??;
             }
@@ -393,11 +395,11 @@ impl Server {
                     let message = match message {
                         Ok(Some(message)) => message,
                         Ok(None) => return Ok((0, String::new())),
-                        Err(error) => return refused(error),
+                        Err(error) => return refusal_status(error),
                     };
                     let is_known = stream.identity().is_some();
-                    let told = stream.request(&message);
-                    let told = match holding.set(stream.held()) {
+                    let told = stream.take_request(&message);
+                    let told = match holding.set(stream.held_bytes()) {
                         true => told,
                         false => Err(Refused::TooMuch),
                     };
@@ -414,24 +416,24 @@ impl Server {
                     };
                     if let (false, Some(identity)) = (is_known, stream.identity()) {
                         info!(node = identity.node, program = identity.program, "an xDS client has connected");
-                        self.registry.know(id, identity);
+                        self.registry.set_identity(id, identity);
                     }
                     if let Told::Refused(kind) = told {
-                        self.registry.nacked(id, &stream, kind, self.clock.now());
+                        self.registry.record_nack(id, &stream, kind, self.clock.now());
                         tell_of_nack(&stream, kind);
                     }
-                    self.registry.note(id, &stream);
+                    self.registry.update_stream(id, &stream);
                     // Others have their turn, however much this one sends.
                     tokio::task::yield_now().await;
                 }
                 _ = changes.changed() => {}
-                _ = end.changed() => return Ok(ending()),
+                _ = end.changed() => return Ok(ending_status()),
             }
         }
     }
 
     /// Serves a stream of load reports.
-    async fn reports(
+    async fn serve_reports(
         &self,
         mut messages: Messages,
         respond: &mut SendResponse<Bytes>,
@@ -439,22 +441,24 @@ impl Server {
     ) -> Result<(), CallError> {
         let Some(interval) = self.section.borrow().load_report_interval else {
             let message = "load reports are off: set load_report_interval in [xds]";
-            grpc::refuse(respond, code::UNIMPLEMENTED, message);
+            grpc::send_status(respond, code::UNIMPLEMENTED, message);
             return Ok(());
         };
-        let mut sender = Sender::begin(respond)?;
+        let mut sender = Sender::begin_answer(respond)?;
         let id = self
             .registry
-            .enter(client, "load_reports", self.clock.now());
-        let ended = self.listen(id, interval, &mut messages, &mut sender).await;
-        self.registry.leave(id);
-        self.ledger.borrow_mut().forget(id, self.clock.now());
+            .add_stream(client, "load_reports", self.clock.now());
+        let ended = self
+            .take_reports(id, interval, &mut messages, &mut sender)
+            .await;
+        self.registry.remove_stream(id);
+        self.ledger.borrow_mut().forget_client(id, self.clock.now());
         let (code, message) = ended?;
-        sender.end(code, &message);
+        sender.send_trailers(code, &message);
         Ok(())
     }
 
-    async fn listen(
+    async fn take_reports(
         &self,
         id: u64,
         interval: Duration,
@@ -466,12 +470,12 @@ impl Server {
         loop {
             let message = tokio::select! {
                 message = messages.next() => message,
-                _ = end.changed() => return Ok(ending()),
+                _ = end.changed() => return Ok(ending_status()),
             };
             let message = match message {
                 Ok(Some(message)) => message,
                 Ok(None) => return Ok((0, String::new())),
-                Err(error) => return refused(error),
+                Err(error) => return refusal_status(error),
             };
             let Ok(report) = LoadStatsRequest::decode(&*message) else {
                 let message = Refused::Malformed.to_string();
@@ -481,7 +485,7 @@ impl Server {
             if is_first {
                 is_asked = true;
                 let node = report.node.clone().unwrap_or_default();
-                self.registry.know(id, &Identity::of(&node));
+                self.registry.set_identity(id, &Identity::of_node(&node));
                 let request = LoadStatsResponse {
                     clusters: self.cluster_names(),
                     load_reporting_interval: Some(interval.into()),
@@ -490,7 +494,7 @@ impl Server {
                 };
                 let patience = self.section.borrow().send_timeout;
                 let request = request.encode_to_vec();
-                let sent = timeout(patience, sender.send(&request));
+                let sent = timeout(patience, sender.send_message(&request));
                 let late = |_| CallError::Status("4".into(), ": it takes nothing".into());
                 sent.await.map_err(late)??;
             }
@@ -506,13 +510,13 @@ impl Server {
     /// Names of all clusters, for clients that cannot report of all without being told their names.
     fn cluster_names(&self) -> Vec<String> {
         let world = self.world.borrow();
-        let names = world.names(Kind::Cluster);
+        let names = world.resource_names(Kind::Cluster);
         names.map(ToString::to_string).collect()
     }
 
     fn take(&self, id: u64, interval: Duration, report: &LoadStatsRequest, now: Instant) {
         let groups = self.groups.borrow();
-        let group = |name: &str| groups.group(name);
+        let group = |name: &str| groups.find_group(name);
         let taken = self
             .ledger
             .borrow_mut()
@@ -530,12 +534,12 @@ fn memory_for_names() -> usize {
 }
 
 /// Returns the status with which streams end when the process ends.
-fn ending() -> (u16, String) {
+fn ending_status() -> (u16, String) {
     (code::UNAVAILABLE, "the server ends: connect again".into())
 }
 
 /// Returns the status with which a stream ends whose messages cannot be read.
-fn refused(error: CallError) -> Result<(u16, String), CallError> {
+fn refusal_status(error: CallError) -> Result<(u16, String), CallError> {
     match error {
         CallError::TooLong(..) => Ok((
             code::RESOURCE_EXHAUSTED,
@@ -548,10 +552,10 @@ fn refused(error: CallError) -> Result<(u16, String), CallError> {
 
 fn tell_of_nack(stream: &Stream, kind: Kind) {
     let of = stream.subscription(kind);
-    let Some(nack) = of.and_then(|of| of.refused()) else {
+    let Some(nack) = of.and_then(|of| of.last_nack()) else {
         return;
     };
-    let accepted = of.and_then(|of| of.accepted()).unwrap_or("none");
+    let accepted = of.and_then(|of| of.accepted_version()).unwrap_or("none");
     let node = stream.identity().map_or("", |identity| &*identity.node);
     warn_throttled!(
         client = node,

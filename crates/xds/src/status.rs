@@ -84,7 +84,7 @@ pub struct NackStatus {
 }
 
 /// Returns the status as tables for people.
-pub fn tables(status: &XdsStatus) -> String {
+pub fn format_tables(status: &XdsStatus) -> String {
     let listen: Vec<String> = status.listen.iter().map(ToString::to_string).collect();
     let mut out = format!(
         "listens on {}; {} groups, {} changes; {} connections ({} refused); {} load reports\n\n",
@@ -139,7 +139,7 @@ pub fn tables(status: &XdsStatus) -> String {
         ">NACKS",
         "LAST NACK",
     ];
-    out.push_str(&text::table(&names, rows));
+    out.push_str(&text::format_table(&names, rows));
     out
 }
 
@@ -182,7 +182,7 @@ mod tests {
                 }],
             }],
         };
-        let text = tables(&status);
+        let text = format_tables(&status);
         let line = text.lines().last().unwrap();
         let words: Vec<_> = line.split_whitespace().collect();
         let expected =

@@ -177,41 +177,41 @@ impl Subscription {
     }
 
     /// Returns the number of resources that are wanted by name.
-    pub fn names(&self) -> usize {
+    pub fn name_count(&self) -> usize {
         self.names.len()
     }
 
     /// Returns the version of the last answer that was accepted.
-    pub fn accepted(&self) -> Option<&str> {
+    pub fn accepted_version(&self) -> Option<&str> {
         self.accepted.as_deref()
     }
 
     /// Returns the version of the answer that is under way.
-    pub fn pending(&self) -> Option<&str> {
+    pub fn pending_version(&self) -> Option<&str> {
         self.pending.as_ref().map(|pending| &*pending.version)
     }
 
     /// Returns the last answer that was refused.
-    pub fn refused(&self) -> Option<&Nack> {
+    pub fn last_nack(&self) -> Option<&Nack> {
         self.refused.as_ref()
     }
 
     /// Returns the number of answers.
-    pub fn pushes(&self) -> u64 {
+    pub fn push_count(&self) -> u64 {
         self.pushes
     }
 
     /// Returns the number of answers that were refused.
-    pub fn nacks(&self) -> u64 {
+    pub fn nack_count(&self) -> u64 {
         self.nacks
     }
 
-    fn wants(&self, name: &str) -> bool {
+    fn wants_name(&self, name: &str) -> bool {
         self.wildcard || self.names.contains(name)
     }
 
     /// Takes in what the client says of the answer with this nonce; `None` if it is not the last one.
-    fn heard(&mut self, nonce: &str, error: Option<Status>) -> Option<bool> {
+    fn take_verdict(&mut self, nonce: &str, error: Option<Status>) -> Option<bool> {
         let pending = self.pending.take_if(|pending| pending.nonce == nonce)?;
         let Some(error) = error else {
             self.accepted = Some(pending.version);
@@ -220,13 +220,13 @@ impl Subscription {
         self.nacks += 1;
         self.refused = Some(Nack {
             version: pending.version,
-            reason: shortened(&error.message, LONGEST_TEXT),
+            reason: shorten_text(&error.message, LONGEST_TEXT),
         });
         Some(false)
     }
 
     /// Adds a name that is wanted; returns true if that is news.
-    fn want(&mut self, name: &str) -> bool {
+    fn add_name(&mut self, name: &str) -> bool {
         if name == ALL {
             self.has_named = true;
             return !std::mem::replace(&mut self.wildcard, true);
@@ -240,14 +240,14 @@ impl Subscription {
     }
 
     /// Marks a wanted resource as to be sent, whether the client has it or not.
-    fn owe(&mut self, name: &str) {
+    fn mark_due(&mut self, name: &str) {
         if let Some(name) = self.names.get(name) {
             self.owed.insert(Arc::clone(name));
         }
     }
 
     /// Removes a name that is not wanted any more.
-    fn unwant(&mut self, name: &str) {
+    fn remove_name(&mut self, name: &str) {
         if name == ALL {
             self.wildcard = false;
             let names = &self.names;
@@ -280,19 +280,19 @@ pub struct Identity {
 
 impl Identity {
     /// Returns the identity that a client states of itself.
-    pub fn of(node: &Node) -> Self {
+    pub fn of_node(node: &Node) -> Self {
         let program = format!("{} {}", node.user_agent_name, node.user_agent_version);
         Identity {
-            node: shortened(&node.id, LONGEST_NAME),
-            service: shortened(&node.cluster, LONGEST_NAME),
-            program: shortened(program.trim(), LONGEST_NAME),
-            audience: Audience::of(node),
+            node: shorten_text(&node.id, LONGEST_NAME),
+            service: shorten_text(&node.cluster, LONGEST_NAME),
+            program: shorten_text(program.trim(), LONGEST_NAME),
+            audience: Audience::of_node(node),
         }
     }
 }
 
 /// Returns at most `longest` characters of a text, on one line.
-pub(crate) fn shortened(text: &str, longest: usize) -> String {
+pub(crate) fn shorten_text(text: &str, longest: usize) -> String {
     let clean = text.chars().map(|char| match char.is_control() {
         true => ' ',
         false => char,
@@ -347,7 +347,7 @@ impl Stream {
     }
 
     /// Returns the bytes for all that the client has named.
-    pub fn held(&self) -> usize {
+    pub fn held_bytes(&self) -> usize {
         self.subscriptions.values().map(|of| of.held).sum()
     }
 
@@ -356,7 +356,7 @@ impl Stream {
     /// # Errors
     ///
     /// Why the stream has to end.
-    pub fn request(&mut self, bytes: &[u8]) -> Result<Told, Refused> {
+    pub fn take_request(&mut self, bytes: &[u8]) -> Result<Told, Refused> {
         match self.variant {
             Variant::StateOfTheWorld => {
                 let request = DiscoveryRequest::decode(bytes).map_err(|_| Refused::Malformed)?;
@@ -364,21 +364,21 @@ impl Stream {
             }
             Variant::Incremental => {
                 let request = DeltaDiscoveryRequest::decode(bytes);
-                self.incremental(request.map_err(|_| Refused::Malformed)?)
+                self.take_incremental(request.map_err(|_| Refused::Malformed)?)
             }
         }
     }
 
     /// Takes who asks from the first request.
-    fn know(&mut self, node: Option<&Node>) {
+    fn take_identity(&mut self, node: Option<&Node>) {
         if self.identity.is_none() {
             let nobody = Node::default();
-            self.identity = Some(Identity::of(node.unwrap_or(&nobody)));
+            self.identity = Some(Identity::of_node(node.unwrap_or(&nobody)));
         }
     }
 
     fn state_of_the_world(&mut self, request: DiscoveryRequest) -> Result<Told, Refused> {
-        self.know(request.node.as_ref());
+        self.take_identity(request.node.as_ref());
         let Some(kind) = Kind::of_url(&request.type_url) else {
             return Ok(Told::Unknown);
         };
@@ -390,7 +390,7 @@ impl Stream {
         let of = self.subscriptions.entry(kind).or_default();
         // What is wanted counts even if the client has not seen the last answer yet: it may have dropped
         // something that it wants again by the time it has.
-        let told = match of.heard(&request.response_nonce, request.error_detail) {
+        let told = match of.take_verdict(&request.response_nonce, request.error_detail) {
             Some(true) => Told::Accepted(kind),
             Some(false) => Told::Refused(kind),
             None => Told::Nothing,
@@ -409,23 +409,23 @@ impl Stream {
             (of.look_at_all, of.answer) = (true, true);
         }
         for name in wanted {
-            let is_new = of.want(name);
+            let is_new = of.add_name(name);
             if is_new && name != ALL {
-                of.owe(name);
+                of.mark_due(name);
                 of.answer |= kind.is_whole();
             }
         }
         for name in gone {
-            of.unwant(&name);
+            of.remove_name(&name);
         }
         if of.wildcard && !all {
-            of.unwant(ALL);
+            of.remove_name(ALL);
         }
         Ok(told)
     }
 
-    fn incremental(&mut self, request: DeltaDiscoveryRequest) -> Result<Told, Refused> {
-        self.know(request.node.as_ref());
+    fn take_incremental(&mut self, request: DeltaDiscoveryRequest) -> Result<Told, Refused> {
+        self.take_identity(request.node.as_ref());
         let Some(kind) = Kind::of_url(&request.type_url) else {
             return Ok(Told::Unknown);
         };
@@ -440,7 +440,7 @@ impl Stream {
         let before = request.initial_resource_versions.iter();
         let before = before.map(|pair| &pair.key);
         check_names(before.chain(&request.resource_names_subscribe))?;
-        let told = match of.heard(&request.response_nonce, request.error_detail) {
+        let told = match of.take_verdict(&request.response_nonce, request.error_detail) {
             Some(true) => Told::Accepted(kind),
             Some(false) => Told::Refused(kind),
             None => Told::Nothing,
@@ -460,17 +460,17 @@ impl Stream {
             (of.look_at_all, of.answer) = (true, true);
         }
         for name in &request.resource_names_subscribe {
-            let is_new = of.want(name);
+            let is_new = of.add_name(name);
             if name == ALL {
                 of.look_at_all |= is_new;
                 of.answer |= is_new;
             } else if !is_first || !of.has.contains_key(&**name) {
                 // Even what it had, as it may have forgotten that since.
-                of.owe(name);
+                of.mark_due(name);
             }
         }
         for name in &request.resource_names_unsubscribe {
-            of.unwant(name);
+            of.remove_name(name);
         }
         Ok(told)
     }
@@ -486,8 +486,8 @@ impl Stream {
                 continue;
             }
             let found = match (self.variant, kind.is_whole()) {
-                (Variant::StateOfTheWorld, true) => of.whole(kind, world, audience),
-                _ => of.part(kind, world, audience, self.variant, self.limits.response),
+                (Variant::StateOfTheWorld, true) => of.whole_answer(kind, world, audience),
+                _ => of.partial_answer(kind, world, audience, self.variant, self.limits.response),
             };
             let Some(found) = found else {
                 continue;
@@ -506,7 +506,7 @@ impl Stream {
                     let answer = DiscoveryResponse {
                         version_info: version,
                         resources: resources.map(|(_, form)| form.any.clone()).collect(),
-                        type_url: kind.url().into(),
+                        type_url: kind.type_url().into(),
                         nonce,
                     };
                     answer.encode_to_vec()
@@ -520,19 +520,19 @@ impl Stream {
                     let answer = DeltaDiscoveryResponse {
                         system_version_info: version,
                         resources: resources.collect(),
-                        type_url: kind.url().into(),
+                        type_url: kind.type_url().into(),
                         nonce,
                         removed_resources: found.removed,
                     };
                     answer.encode_to_vec()
                 }
             };
-            if let Some(dependent) = kind.dependent()
+            if let Some(dependent) = kind.dependent_kind()
                 && let Some(of) = self.subscriptions.get_mut(&dependent)
             {
                 let changed = found.changed.into_iter();
                 let wanted = changed.filter(|name| of.wildcard || of.names.contains(name));
-                let wanted = wanted.filter(|name| world.has(dependent, name));
+                let wanted = wanted.filter(|name| world.has_resource(dependent, name));
                 of.owed.extend(wanted);
             }
             return Some(Response {
@@ -555,13 +555,13 @@ struct Found {
 
 impl Subscription {
     /// Returns an answer with all that is wanted, if there is to be one.
-    fn whole(&mut self, kind: Kind, world: &World, audience: &Audience) -> Option<Found> {
+    fn whole_answer(&mut self, kind: Kind, world: &World, audience: &Audience) -> Option<Found> {
         let mut changed = world.changed_since(kind, self.seen);
         let is_due = self.look_at_all
             || self.answer
             || !self.owed.is_empty()
             || world.removed_since(kind, self.seen)
-            || changed.any(|name| self.wants(name));
+            || changed.any(|name| self.wants_name(name));
         self.seen = world.version();
         if !is_due {
             return None;
@@ -578,14 +578,14 @@ impl Subscription {
         let news: Vec<Arc<str>> = news.map(|(name, _)| Arc::clone(name)).collect();
         // A change may have changed nothing for this client.
         if news.is_empty() && resources.len() == self.has.len() && !self.answer {
-            self.settle();
+            self.clear_due();
             return None;
         }
         let has = resources
             .iter()
             .map(|(name, form)| (Arc::clone(name), form.version));
         self.has = has.collect();
-        self.settle();
+        self.clear_due();
         Some(Found {
             resources,
             removed: Vec::new(),
@@ -596,19 +596,19 @@ impl Subscription {
     /// Returns all names that are wanted, in their order.
     fn all_wanted(&self, kind: Kind, world: &World) -> Vec<Arc<str>> {
         match self.wildcard {
-            true => world.names(kind).cloned().collect(),
+            true => world.resource_names(kind).cloned().collect(),
             false => self.names.iter().cloned().collect(),
         }
     }
 
     /// Notes that nothing is due any more.
-    fn settle(&mut self) {
+    fn clear_due(&mut self) {
         (self.look_at_all, self.answer) = (false, false);
         self.owed.clear();
     }
 
     /// Returns an answer with what has changed, if there is to be one.
-    fn part(
+    fn partial_answer(
         &mut self,
         kind: Kind,
         world: &World,
@@ -625,7 +625,7 @@ impl Subscription {
             names.extend(self.has.keys().cloned());
         } else {
             let changed = world.changed_since(kind, self.seen);
-            names.extend(changed.filter(|name| self.wants(name)).cloned());
+            names.extend(changed.filter(|name| self.wants_name(name)).cloned());
         }
         let mut found = Found {
             resources: Vec::new(),
@@ -638,7 +638,7 @@ impl Subscription {
             match world.get(kind, &name, audience) {
                 Some(form) => {
                     let is_news = self.has.get(&name) != Some(&form.version);
-                    if !is_owed && !is_news || !self.wants(&name) {
+                    if !is_owed && !is_news || !self.wants_name(&name) {
                         continue;
                     }
                     if bytes > 0 && bytes + form.any.len() > most_bytes {

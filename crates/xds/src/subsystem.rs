@@ -105,13 +105,13 @@ impl Xds {
     ///
     /// The system gives no random number.
     pub fn new(clock: Clock) -> io::Result<Self> {
-        let epoch = u32::from_ne_bytes(evenkeel_net::random()?);
+        let epoch = u32::from_ne_bytes(evenkeel_net::random_bytes()?);
         Ok(Xds {
             inner: Arc::new(Inner {
                 clock,
                 epoch: format!("{epoch:08x}"),
                 registry: Arc::default(),
-                tls: Arc::new(Listener::of(&["h2"])),
+                tls: Arc::new(Listener::without_tls(&["h2"])),
                 state: Mutex::default(),
             }),
         })
@@ -140,7 +140,7 @@ impl Inner {
 }
 
 impl State {
-    fn order(&self, order: Order) {
+    fn send_order(&self, order: Order) {
         if let Some(thread) = &self.thread {
             // It ends only when it is told to.
             let _ = thread.orders.send(order);
@@ -148,9 +148,9 @@ impl State {
     }
 
     /// Has the thread listen as is configured.
-    fn listen(&self) {
-        match self.listeners.handles(0, 1) {
-            Ok(listeners) => self.order(Order::Listen(listeners)),
+    fn send_listen_order(&self) {
+        match self.listeners.clone_for_thread(0, 1) {
+            Ok(listeners) => self.send_order(Order::Listen(listeners)),
             Err(errors) => {
                 for error in errors {
                     error!("xds cannot listen: {error}");
@@ -168,7 +168,7 @@ impl Thread {
         let handle = start_thread("xds", move |runtime| {
             let server = Rc::new(Server::new(clock, &epoch, tls, registry));
             let local = LocalSet::new();
-            local.block_on(&runtime, follow(server, commands));
+            local.block_on(&runtime, follow_orders(server, commands));
             // Streams end with the set.
             runtime.block_on(async {
                 let _ = tokio::time::timeout(GRACE, local).await;
@@ -179,7 +179,7 @@ impl Thread {
 }
 
 /// Follows orders until the last one.
-async fn follow(server: Rc<Server>, mut orders: mpsc::UnboundedReceiver<Order>) {
+async fn follow_orders(server: Rc<Server>, mut orders: mpsc::UnboundedReceiver<Order>) {
     let looking = Rc::clone(&server);
     let looking = tokio::task::spawn_local(async move { looking.look_forever().await });
     let mut listening: HashMap<SocketAddr, watch::Sender<bool>> = HashMap::new();
@@ -187,8 +187,8 @@ async fn follow(server: Rc<Server>, mut orders: mpsc::UnboundedReceiver<Order>) 
         match order {
             Order::Section(Some(section)) => server.set_section(&section),
             // What there was stays in the world: to take it away would take it from all clients.
-            Order::Section(None) => end(&server, &mut listening),
-            Order::Groups(handles) => server.follow(handles),
+            Order::Section(None) => end_connections(&server, &mut listening),
+            Order::Groups(handles) => server.set_groups(handles),
             Order::Listen(listeners) => {
                 let mut before = std::mem::take(&mut listening);
                 for (address, listener) in listeners {
@@ -200,7 +200,7 @@ async fn follow(server: Rc<Server>, mut orders: mpsc::UnboundedReceiver<Order>) 
                         Ok(listener) => {
                             let (end, ends) = watch::channel(false);
                             let server = Rc::clone(&server);
-                            tokio::task::spawn_local(server.accept(listener, ends));
+                            tokio::task::spawn_local(server.accept_connections(listener, ends));
                             listening.insert(address, end);
                         }
                         Err(error) => error!(%address, %error, "xds cannot listen"),
@@ -214,15 +214,15 @@ async fn follow(server: Rc<Server>, mut orders: mpsc::UnboundedReceiver<Order>) 
         }
     }
     looking.abort();
-    end(&server, &mut listening);
+    end_connections(&server, &mut listening);
 }
 
 /// Ends all connections. First nobody is accepted any more: a client may connect again at once, and would stay.
-fn end(server: &Server, listening: &mut HashMap<SocketAddr, watch::Sender<bool>>) {
+fn end_connections(server: &Server, listening: &mut HashMap<SocketAddr, watch::Sender<bool>>) {
     for (_, end) in listening.drain() {
         end.send_replace(true);
     }
-    server.end();
+    server.end_streams();
 }
 
 impl Service for Xds {
@@ -230,22 +230,22 @@ impl Service for Xds {
         let handles = manager.handles();
         let mut state = self.inner.state();
         state.handles = Some(handles.clone());
-        state.order(Order::Groups(handles));
-        state.listen();
+        state.send_order(Order::Groups(handles));
+        state.send_listen_order();
         Box::pin(std::future::ready(Ok(())))
     }
 
     fn run(&self, manager: Arc<Manager>) -> Work<()> {
         let inner = Arc::clone(&self.inner);
         Box::pin(async move {
-            let mut changes = manager.changes();
+            let mut changes = manager.subscribe_changes();
             loop {
                 changes.borrow_and_update();
                 let handles = manager.handles();
                 {
                     let mut state = inner.state();
                     state.handles = Some(handles.clone());
-                    state.order(Order::Groups(handles));
+                    state.send_order(Order::Groups(handles));
                 }
                 if changes.changed().await.is_err() {
                     return;
@@ -272,14 +272,14 @@ impl Subsystem for Xds {
         }
         let wanted = section.map_or(&[][..], |section| &section.listen);
         let tls = section.and_then(|section| section.tls.as_ref());
-        let load = || self.inner.tls.load(tls, WHOSE);
+        let load = || self.inner.tls.load_server(tls, WHOSE);
         let server = next.reload.then(load).transpose();
         let server = server.map_err(PrepareError::files)?;
         let cannot_listen = PrepareError::listen(WHOSE);
-        let listeners = state.listeners.prepare(wanted, 1, WHOSE);
+        let listeners = state.listeners.prepare_addresses(wanted, 1, WHOSE);
         let listeners = listeners.map_err(&cannot_listen)?;
         // The thread gets handles of its own.
-        let for_thread = listeners.handles(0, 1).map_err(&cannot_listen)?;
+        let for_thread = listeners.clone_for_thread(0, 1).map_err(&cannot_listen)?;
         let inner = Arc::clone(&self.inner);
         let section = section.cloned();
         Ok(Box::new(move || {
@@ -289,10 +289,10 @@ impl Subsystem for Xds {
             if let Some(server) = server {
                 inner.tls.set(server);
             }
-            state.order(Order::Section(section.map(Box::new)));
+            state.send_order(Order::Section(section.map(Box::new)));
             if let Some(handles) = state.handles.clone() {
-                state.order(Order::Groups(handles));
-                state.order(Order::Listen(for_thread));
+                state.send_order(Order::Groups(handles));
+                state.send_order(Order::Listen(for_thread));
             }
         }))
     }
@@ -302,7 +302,7 @@ impl Subsystem for Xds {
     }
 
     fn sockets(&self) -> io::Result<Vec<Handed>> {
-        self.inner.state().listeners.handed(WHOSE)
+        self.inner.state().listeners.clone_for_handover(WHOSE)
     }
 
     fn hand_over(&self, to: &mut Handover) {
@@ -314,11 +314,11 @@ impl Subsystem for Xds {
     }
 
     fn rest(&self) {
-        self.inner.state().order(Order::Listen(Vec::new()));
+        self.inner.state().send_order(Order::Listen(Vec::new()));
     }
 
     fn resume(&self) {
-        self.inner.state().listen();
+        self.inner.state().send_listen_order();
     }
 
     fn exclusive(&self, config: &Config) -> Vec<Exclusive> {
@@ -328,7 +328,7 @@ impl Subsystem for Xds {
 
     fn check(&self, config: &Config) -> PrepareErrors {
         let own = config.xds.as_ref();
-        PrepareError::files(Listener::check(own.and_then(|own| own.tls.as_ref())))
+        PrepareError::files(Listener::check_files(own.and_then(|own| own.tls.as_ref())))
     }
 
     fn stop(&self) {
@@ -336,7 +336,7 @@ impl Subsystem for Xds {
             let mut state = self.inner.state();
             state.listeners.clear();
             state.stopped = true;
-            state.order(Order::Stop);
+            state.send_order(Order::Stop);
             state.thread.take()
         };
         if let Some(thread) = thread
@@ -352,13 +352,13 @@ impl Subsystem for Xds {
     }
 
     fn metrics(&self, out: &mut Exposition) {
-        crate::metrics::families(out, &self.inner.registry);
+        crate::metrics::write_families(out, &self.inner.registry);
         certificates::failures(out, "evenkeel_xds_tls_failures_total", &self.inner.tls);
     }
 
     fn endpoints(&self) -> Vec<Endpoint> {
         let own = self.clone();
-        vec![Endpoint::show(
+        vec![Endpoint::with_value(
             "/v1/xds",
             "The clients of xDS: what each wants, has accepted and has refused; null if there is no `[xds]`",
             move || own.status(),

@@ -103,13 +103,13 @@ impl World {
     }
 
     /// True if there is a resource of that name, whoever gets it.
-    pub fn has(&self, kind: Kind, name: &str) -> bool {
+    pub fn has_resource(&self, kind: Kind, name: &str) -> bool {
         self.shelf(kind)
             .is_some_and(|shelf| shelf.resources.contains_key(name))
     }
 
     /// Returns the names of all resources of a type, in their order.
-    pub fn names(&self, kind: Kind) -> impl Iterator<Item = &Arc<str>> {
+    pub fn resource_names(&self, kind: Kind) -> impl Iterator<Item = &Arc<str>> {
         let shelf = self.shelf(kind).into_iter();
         shelf.flat_map(|shelf| shelf.resources.keys())
     }
@@ -133,8 +133,8 @@ impl World {
         if let Some((_, form)) = forms.iter().find(|(known, _)| known == audience) {
             return form.clone();
         }
-        let form = resource.content.encode(name, audience).map(|value| {
-            let type_url = kind.url().to_owned();
+        let form = resource.content.encode_for(name, audience).map(|value| {
+            let type_url = kind.type_url().to_owned();
             let any = Any { type_url, value }.encode_to_vec();
             // The keys are no secret: nobody gains by two contents with one version.
             let mut hasher = SipHasher13::new_with_keys(0x6b65_656c, 0x7864_7376);
@@ -193,7 +193,9 @@ mod tests {
         assert!(!world.removed_since(Kind::Cluster, seen));
         assert!(since(&world, seen).is_empty());
         assert_eq!(world.get(Kind::Endpoints, "a", &ENVOY), None);
-        assert!(!world.has(Kind::Endpoints, "a") && world.has(Kind::Endpoints, "b"));
-        assert_eq!(world.names(Kind::Endpoints).count(), 1);
+        assert!(
+            !world.has_resource(Kind::Endpoints, "a") && world.has_resource(Kind::Endpoints, "b")
+        );
+        assert_eq!(world.resource_names(Kind::Endpoints).count(), 1);
     }
 }

@@ -8,12 +8,12 @@
 use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::jacorb::JacOrb;
 use evenkeel_e2e::omniorb::OmniOrb;
 use evenkeel_e2e::orb::{Client, Location, Orb, Server};
 use evenkeel_e2e::process::Signal;
 use evenkeel_e2e::script::Script;
+use evenkeel_e2e::wait_until;
 
 /// The suite for one ORB, as a module.
 macro_rules! conforms {
@@ -95,7 +95,7 @@ impl Service {
         };
         let any = SocketAddr::from(([127, 0, 0, 1], 0));
         let balancer = Balancer::start(&config(any));
-        let address = balancer.corba();
+        let address = balancer.corba_address();
         Self {
             balancer,
             config: config(address),
@@ -106,7 +106,7 @@ impl Service {
     /// Kills it, and starts it again after that.
     fn restart(mut self, meanwhile: impl FnOnce()) -> Self {
         self.balancer.signal(Signal::KILL);
-        self.balancer.wait();
+        self.balancer.wait_for_end();
         meanwhile();
         self.balancer = self.balancer.replace(&self.config);
         self
@@ -144,7 +144,7 @@ impl Service {
         how: &Location,
     ) -> (String, [Server<O>; N]) {
         let create = format!("create_object {PEER} membership=0 {properties}");
-        let group = manager.ask(create.trim_end());
+        let group = manager.ask_line(create.trim_end());
         assert!(group.starts_with("IOR:"), "{group}");
         let servers = names.map(|name| {
             let mut server = self.server(name);
@@ -157,7 +157,7 @@ impl Service {
 
 /// Binds a client anew, to `reference`.
 fn bind(client: &mut Script, reference: &str) {
-    assert_eq!(client.ask(&format!("use {reference}")), "use");
+    assert_eq!(client.ask_line(&format!("use {reference}")), "use");
 }
 
 /// Returns the answers to `number` new bindings of a client to the group, in order.
@@ -165,7 +165,7 @@ fn answers(client: &mut Script, group: &str, number: usize) -> Vec<String> {
     let mut all: Vec<_> = (0..number)
         .map(|_| {
             bind(client, group);
-            client.ask("who")
+            client.ask_line("who")
         })
         .collect();
     all.sort_unstable();
@@ -176,9 +176,9 @@ fn answers(client: &mut Script, group: &str, number: usize) -> Vec<String> {
 fn clients<O: Orb, const N: usize>(group: &str, names: [&str; N]) -> [Client<O>; N] {
     names.map(|name| {
         let mut client = Client::start(group, &[]);
-        eventually("it is bound there", || {
+        wait_until("it is bound there", || {
             bind(&mut client, group);
-            client.ask("who") == name
+            client.ask_line("who") == name
         });
         client
     })
@@ -188,7 +188,7 @@ fn clients<O: Orb, const N: usize>(group: &str, names: [&str; N]) -> [Client<O>;
 /// what was read of them last.
 fn end_unmoved<O>(clients: &mut [Client<O>]) {
     for client in clients {
-        let said = client.finish();
+        let said = client.end_input();
         let [done] = &said[..] else {
             panic!("it was moved: {said:?}");
         };
@@ -210,31 +210,34 @@ fn as_words(options: &[String]) -> Vec<&str> {
 
 fn set_alert<O: Orb>(manager: &mut Script, server: &mut Server<O>, at: &str, on: bool) {
     let operation = if on { "enable_alert" } else { "disable_alert" };
-    manager.obey(&format!("{operation} {at}"));
-    eventually("the server knows", || server.is_alerted(at) == on);
+    manager.run_command(&format!("{operation} {at}"));
+    wait_until("the server knows", || server.is_alerted(at) == on);
 }
 
 /// Every sort of call, answered by the one server.
 fn calls(client: &mut Script, wide: bool, name: &str) {
-    assert_eq!(client.ask("who"), name);
-    assert_eq!(client.ask("add 1 2"), "3");
-    assert_eq!(client.ask("blob 100000"), "blob 100000");
+    assert_eq!(client.ask_line("who"), name);
+    assert_eq!(client.ask_line("add 1 2"), "3");
+    assert_eq!(client.ask_line("blob 100000"), "blob 100000");
     for kind in ["alias", "nested", "object", "exception", "recursive"] {
         let reflect = format!("reflect {kind}");
-        assert_eq!(client.ask(&reflect), reflect);
+        assert_eq!(client.ask_line(&reflect), reflect);
     }
-    assert_eq!(client.ask("fail 1"), "error TRANSIENT 0x7 COMPLETED_NO");
-    assert_eq!(client.ask("fail 0"), REFUSED);
-    assert_eq!(client.ask(&format!("is_a {PEER}")), "yes");
-    assert_eq!(client.ask("is_a IDL:omg.org/CosNaming:1.0"), "no");
-    assert_eq!(client.ask("non_existent"), "no");
+    assert_eq!(
+        client.ask_line("fail 1"),
+        "error TRANSIENT 0x7 COMPLETED_NO"
+    );
+    assert_eq!(client.ask_line("fail 0"), REFUSED);
+    assert_eq!(client.ask_line(&format!("is_a {PEER}")), "yes");
+    assert_eq!(client.ask_line("is_a IDL:omg.org/CosNaming:1.0"), "no");
+    assert_eq!(client.ask_line("non_existent"), "no");
     if wide {
-        assert_eq!(client.ask("wide grüße"), "grüße");
+        assert_eq!(client.ask_line("wide grüße"), "grüße");
     }
-    let before: i64 = client.ask("posted").parse().unwrap();
-    assert_eq!(client.ask("post 3"), "post 3");
-    eventually("the oneway has arrived", || {
-        client.ask("posted") == (before + 3).to_string()
+    let before: i64 = client.ask_line("posted").parse().unwrap();
+    assert_eq!(client.ask_line("post 3"), "post 3");
+    wait_until("the oneway has arrived", || {
+        client.ask_line("posted") == (before + 3).to_string()
     });
 }
 
@@ -247,14 +250,14 @@ fn a_client_and_a_server_talk<O: Orb>() {
         calls(&mut client, minor >= O::WIDE, "a");
     }
     let mut client = Client::<O>::start(server.sessions(), &[]);
-    assert_eq!(client.ask("open x"), "open");
-    assert_eq!(client.ask("session who"), "a/x");
-    let before = server.served();
+    assert_eq!(client.ask_line("open x"), "open");
+    assert_eq!(client.ask_line("session who"), "a/x");
+    let before = server.served_count();
     let mut client = Client::<O>::repeat(server.peer(), "who", &["--count", "10"]);
-    assert_eq!(client.line(), "bound a");
-    assert!(client.line().starts_with("done 10 0 "));
-    assert_eq!(client.finish(), [""; 0]);
-    assert_eq!(server.served(), before + 10);
+    assert_eq!(client.read_line(), "bound a");
+    assert!(client.read_line().starts_with("done 10 0 "));
+    assert_eq!(client.end_input(), [""; 0]);
+    assert_eq!(server.served_count(), before + 10);
 }
 
 /// Clients and members of each version, and references of each.
@@ -264,19 +267,19 @@ fn clients_are_bound_in_every_version<O: Orb>() {
     for minor in 0..3 {
         let name = format!("version-{minor}");
         let create = format!("create_object {PEER} membership=0 org.evenkeel.GroupName={name}");
-        let group = manager.ask(&create);
+        let group = manager.ask_line(&create);
         let (version, initial) = (O::version(minor), service.initial_reference());
         let mut options = as_words(&version);
         let mut client = Client::<O>::start(&group, &options);
         options.extend(["-ORBInitRef", &initial]);
         let mut server = Server::<O>::start(&name, &options);
-        server.join(&name, &group);
+        server.join_group(&name, &group);
         let at = service.address;
         let references = (0..3).map(|minor| format!("corbaloc:iiop:1.{minor}@{at}/group/{name}"));
         for reference in references.chain([group]) {
             bind(&mut client, &reference);
             // The first request has a body to send again to the member.
-            assert_eq!(client.ask("blob 100000"), "blob 100000");
+            assert_eq!(client.ask_line("blob 100000"), "blob 100000");
             calls(&mut client, minor >= O::WIDE, &name);
         }
     }
@@ -291,23 +294,23 @@ fn clients_are_bound_and_stay<O: Orb>() {
         // The first call may be any.
         let bound = ["blob 100000".to_owned(), format!("is_a {PEER}")].map(|first| {
             bind(&mut client, &group);
-            assert!(["blob 100000", "yes"].contains(&&*client.ask(&first)));
-            let name = client.ask("who");
+            assert!(["blob 100000", "yes"].contains(&&*client.ask_line(&first)));
+            let name = client.ask_line("who");
             calls(&mut client, minor >= O::WIDE, &name);
             name
         });
         assert_ne!(bound[0], bound[1], "one after the other");
     }
     // The file in which the application keeps it makes no difference.
-    let id = manager.ask(&format!("get_object_group_id {group}"));
-    let by_id = manager.ask(&format!("get_object_group_ref_from_id {id}"));
+    let id = manager.ask_line(&format!("get_object_group_id {group}"));
+    let by_id = manager.ask_line(&format!("get_object_group_ref_from_id {id}"));
     assert_eq!(by_id, group);
     let [a, b] = &mut servers;
-    let served = [a.served(), b.served()];
+    let served = [a.served_count(), b.served_count()];
     let client = Client::<O>::repeat(&group, "who", &["--count", "100"]);
-    assert!(client.line().starts_with("bound "));
-    assert!(client.line().starts_with("done 100 0 "));
-    let more = [a.served() - served[0], b.served() - served[1]];
+    assert!(client.read_line().starts_with("bound "));
+    assert!(client.read_line().starts_with("done 100 0 "));
+    let more = [a.served_count() - served[0], b.served_count() - served[1]];
     assert!(more == [100, 0] || more == [0, 100], "{more:?}");
 }
 
@@ -320,23 +323,23 @@ fn the_manager_is_found_in_every_version<O: Orb>() {
         options.extend(["-ORBInitRef", &initial]);
         // Asks for the manager's type before anything else.
         let mut manager = O::manager(&options);
-        assert_eq!(manager.ask("get_default_properties"), STRATEGY);
-        manager.obey(&format!("manager {}", reference.trim()));
-        assert_eq!(manager.ask("get_default_properties"), STRATEGY);
-        let group = manager.ask(&format!("create_object {PEER} membership=0"));
+        assert_eq!(manager.ask_line("get_default_properties"), STRATEGY);
+        manager.run_command(&format!("manager {}", reference.trim()));
+        assert_eq!(manager.ask_line("get_default_properties"), STRATEGY);
+        let group = manager.ask_line(&format!("create_object {PEER} membership=0"));
         assert!(group.starts_with("IOR:"), "{group}");
         let mut client = Client::<O>::start("LoadManager", &options);
         for prefix in ["tao.lb", "omg.org"] {
             let id = format!("IDL:{prefix}/CosLoadBalancing/LoadManager:1.0");
-            assert_eq!(client.ask(&format!("is_a {id}")), "yes");
+            assert_eq!(client.ask_line(&format!("is_a {id}")), "yes");
         }
-        assert_eq!(client.ask(&format!("is_a {PEER}")), "no");
+        assert_eq!(client.ask_line(&format!("is_a {PEER}")), "no");
     }
 }
 
 /// `RoundRobin`, `LeastLoaded`, … as the manager tells its properties.
 fn strategy_of(manager: &mut Script, group: &str) -> String {
-    let properties = manager.ask(&format!("get_properties {group}"));
+    let properties = manager.ask_line(&format!("get_properties {group}"));
     let (_, info) = properties
         .split_once("StrategyInfo=")
         .unwrap_or_else(|| panic!("no strategy: {properties}"));
@@ -352,67 +355,76 @@ fn every_operation_of_the_manager_is_called<O: Orb>() {
     let (at_a, at_b) = (a.peer().to_owned(), b.peer().to_owned());
 
     // GenericFactory
-    let group = m.ask(&format!(
+    let group = m.ask_line(&format!(
         "create_object {PEER} membership=0 org.evenkeel.GroupName=peers"
     ));
     assert!(group.starts_with("IOR:"), "{group}");
-    let other = m.ask(&format!("create_object {PEER} membership=0"));
-    m.obey(&format!("delete_object {other}"));
-    let gone = m.ask(&format!("delete_object {other}"));
+    let other = m.ask_line(&format!("create_object {PEER} membership=0"));
+    m.run_command(&format!("delete_object {other}"));
+    let gone = m.ask_line(&format!("delete_object {other}"));
     assert_eq!(gone, raised("ObjectNotFound"));
 
     // ObjectGroupManager
     let unknown = raised("ObjectGroupNotFound");
-    assert_eq!(m.ask(&format!("locations_of_members {other}")), unknown);
-    assert_eq!(m.ask(&format!("get_object_group_id {other}")), unknown);
+    assert_eq!(
+        m.ask_line(&format!("locations_of_members {other}")),
+        unknown
+    );
+    assert_eq!(m.ask_line(&format!("get_object_group_id {other}")), unknown);
     for (at, member) in [("host1", &at_a), ("rack.2/host2", &at_b)] {
         let add = format!("add_member {group} {at} {member}");
-        assert_eq!(m.ask(&add), group);
-        assert_eq!(m.ask(&add), raised("MemberAlreadyPresent"));
-        assert_eq!(m.ask(&format!("get_member_ref {group} {at}")), *member);
-        assert_eq!(m.ask(&format!("groups_at_location {at}")), group);
+        assert_eq!(m.ask_line(&add), group);
+        assert_eq!(m.ask_line(&add), raised("MemberAlreadyPresent"));
+        assert_eq!(m.ask_line(&format!("get_member_ref {group} {at}")), *member);
+        assert_eq!(m.ask_line(&format!("groups_at_location {at}")), group);
     }
-    let taken = m.ask(&format!("add_member {group} host1 {at_b}"));
+    let taken = m.ask_line(&format!("add_member {group} host1 {at_b}"));
     assert_eq!(taken, raised("MemberAlreadyPresent"));
-    let wrong = m.ask(&format!("add_member {group} host3 {}", a.sessions()));
+    let wrong = m.ask_line(&format!("add_member {group} host3 {}", a.sessions()));
     assert_eq!(wrong, raised("ObjectNotAdded"));
-    let nil = m.ask(&format!("add_member {group} host3 nil"));
+    let nil = m.ask_line(&format!("add_member {group} host3 nil"));
     assert!(nil.starts_with("error BAD_PARAM "), "{nil}");
-    let locations = m.ask(&format!("locations_of_members {group}"));
+    let locations = m.ask_line(&format!("locations_of_members {group}"));
     assert_eq!(sorted(&locations), ["host1", "rack.2/host2"]);
-    assert_eq!(m.ask("groups_at_location rack/host2"), "");
+    assert_eq!(m.ask_line("groups_at_location rack/host2"), "");
     let mut client = Client::<O>::start(&group, &[]);
     assert_eq!(answers(&mut client, &group, 4), ["a", "a", "b", "b"]);
-    assert_eq!(m.ask(&format!("get_object_group_ref {group}")), group);
+    assert_eq!(m.ask_line(&format!("get_object_group_ref {group}")), group);
     let named = format!("corbaloc:iiop:1.2@{}/group/peers", service.address);
-    assert_eq!(m.ask(&format!("get_object_group_ref {named}")), group);
-    let id = m.ask(&format!("get_object_group_id {group}"));
-    assert_eq!(m.ask(&format!("get_object_group_ref_from_id {id}")), group);
-    assert_eq!(m.ask("get_object_group_ref_from_id 1"), unknown);
-    assert_eq!(m.ask(&format!("remove_member {group} host1")), group);
+    assert_eq!(m.ask_line(&format!("get_object_group_ref {named}")), group);
+    let id = m.ask_line(&format!("get_object_group_id {group}"));
+    assert_eq!(
+        m.ask_line(&format!("get_object_group_ref_from_id {id}")),
+        group
+    );
+    assert_eq!(m.ask_line("get_object_group_ref_from_id 1"), unknown);
+    assert_eq!(m.ask_line(&format!("remove_member {group} host1")), group);
     let none = raised("MemberNotFound");
-    assert_eq!(m.ask(&format!("remove_member {group} host1")), none);
-    assert_eq!(m.ask(&format!("get_member_ref {group} host1")), none);
-    assert_eq!(m.ask(&format!("add_member {group} host1 {at_a}")), group);
+    assert_eq!(m.ask_line(&format!("remove_member {group} host1")), none);
+    assert_eq!(m.ask_line(&format!("get_member_ref {group} host1")), none);
+    assert_eq!(
+        m.ask_line(&format!("add_member {group} host1 {at_a}")),
+        group
+    );
 
     properties_at_three_levels(&mut m, &group);
 
     // LoadManager
-    m.obey("push_loads host1 0=0.5 77=3");
-    assert_eq!(m.ask("get_loads host1"), "0=0.5 77=3");
+    m.run_command("push_loads host1 0=0.5 77=3");
+    assert_eq!(m.ask_line("get_loads host1"), "0=0.5 77=3");
     let nowhere = raised_lb("LocationNotFound");
-    assert_eq!(m.ask("get_loads nowhere"), nowhere);
+    assert_eq!(m.ask_line("get_loads nowhere"), nowhere);
     let rarely = Location {
         loads: "custom=77",
         check: 60_000,
         ..Location::default()
     };
     O::open(&mut a, "host1", &rarely);
-    let alert = m.ask("get_load_alert host1");
+    let alert = m.ask_line("get_load_alert host1");
     let register = format!("register_load_alert host1 {alert}");
-    let another = m.ask(&format!("register_load_alert host1 {at_b}"));
+    let another = m.ask_line(&format!("register_load_alert host1 {at_b}"));
     assert_eq!(another, raised_lb("LoadAlertAlreadyPresent"));
-    m.obey("remove_load_alert host1");
+    m.run_command("remove_load_alert host1");
     let none = raised_lb("LoadAlertNotFound");
     for at in ["host1", "nowhere"] {
         for operation in [
@@ -421,36 +433,36 @@ fn every_operation_of_the_manager_is_called<O: Orb>() {
             "enable_alert",
             "disable_alert",
         ] {
-            let answer = m.ask(&format!("{operation} {at}"));
+            let answer = m.ask_line(&format!("{operation} {at}"));
             assert_eq!(answer, none, "{operation}");
         }
     }
     // The same one again is no other one (tao_6).
-    m.obey(&register);
-    m.obey(&register);
-    assert_eq!(m.ask("get_load_alert host1"), alert);
+    m.run_command(&register);
+    m.run_command(&register);
+    assert_eq!(m.ask_line("get_load_alert host1"), alert);
     set_alert(&mut m, &mut a, "host1", true);
     set_alert(&mut m, &mut a, "host1", false);
-    let monitor = m.ask("get_load_monitor host1");
+    let monitor = m.ask_line("get_load_monitor host1");
     let register = format!("register_load_monitor host1 {monitor}");
-    let another = m.ask(&format!("register_load_monitor host1 {at_b}"));
+    let another = m.ask_line(&format!("register_load_monitor host1 {at_b}"));
     assert_eq!(another, raised_lb("MonitorAlreadyPresent"));
-    m.obey("remove_load_monitor host1");
-    assert_eq!(m.ask("get_load_monitor host1"), nowhere);
-    assert_eq!(m.ask("remove_load_monitor host1"), nowhere);
-    m.obey(&register);
-    m.obey(&register);
-    assert_eq!(m.ask("get_load_monitor host1"), monitor);
+    m.run_command("remove_load_monitor host1");
+    assert_eq!(m.ask_line("get_load_monitor host1"), nowhere);
+    assert_eq!(m.ask_line("remove_load_monitor host1"), nowhere);
+    m.run_command(&register);
+    m.run_command(&register);
+    assert_eq!(m.ask_line("get_load_monitor host1"), monitor);
 
-    m.obey(&format!("delete_object {group}"));
-    assert_eq!(m.ask(&format!("get_object_group_id {group}")), unknown);
+    m.run_command(&format!("delete_object {group}"));
+    assert_eq!(m.ask_line(&format!("get_object_group_id {group}")), unknown);
 }
 
 /// PropertyManager: the three levels, each stronger than the one before.
 fn properties_at_three_levels(m: &mut Script, group: &str) {
     let least = "strategy=LeastLoaded,CriticalThreshold=10,PerBalanceLoad=1";
-    m.obey(&format!("set_default_properties {least}"));
-    let defaults = m.ask("get_default_properties");
+    m.run_command(&format!("set_default_properties {least}"));
+    let defaults = m.ask_line("get_default_properties");
     for part in [
         "StrategyInfo=LeastLoaded(",
         "CriticalThreshold=10",
@@ -461,18 +473,18 @@ fn properties_at_three_levels(m: &mut Script, group: &str) {
         assert!(defaults.contains(part), "{defaults}");
     }
     assert_eq!(strategy_of(m, group), "LeastLoaded");
-    m.obey(&format!(
+    m.run_command(&format!(
         "set_type_properties {PEER} strategy=LeastLoaded,CriticalThreshold=80,RejectThreshold=70"
     ));
-    let of_type = m.ask(&format!("get_type_properties {PEER}"));
+    let of_type = m.ask_line(&format!("get_type_properties {PEER}"));
     assert!(
         of_type.contains("LeastLoaded.RejectThreshold=70"),
         "{of_type}"
     );
-    m.obey(&format!("set_type_properties {PEER} strategy=Random"));
+    m.run_command(&format!("set_type_properties {PEER} strategy=Random"));
     assert_eq!(strategy_of(m, group), "Random");
     let set = format!("set_properties_dynamically {group}");
-    m.obey(&format!("{set} strategy=LoadMinimum,Dampening=0.5"));
+    m.run_command(&format!("{set} strategy=LoadMinimum,Dampening=0.5"));
     assert_eq!(strategy_of(m, group), "LoadMinimum");
     for wrong in [
         "strategy=Nonsense",
@@ -480,57 +492,57 @@ fn properties_at_three_levels(m: &mut Script, group: &str) {
         "strategy=LeastLoaded,Dampening=1",
     ] {
         for operation in ["set_default_properties", &set] {
-            let answer = m.ask(&format!("{operation} {wrong}"));
+            let answer = m.ask_line(&format!("{operation} {wrong}"));
             assert!(answer.starts_with(&raised("InvalidProperty")), "{answer}");
         }
     }
     // T8: what means nothing here is kept and given back.
-    m.obey(&format!("{set} my.own.property=1"));
-    let of_group = m.ask(&format!("get_properties {group}"));
+    m.run_command(&format!("{set} my.own.property=1"));
+    let of_group = m.ask_line(&format!("get_properties {group}"));
     assert!(
         sorted(&of_group).contains(&"my.own.property=1"),
         "{of_group}"
     );
-    let renamed = m.ask(&format!("{set} org.evenkeel.GroupName=other"));
+    let renamed = m.ask_line(&format!("{set} org.evenkeel.GroupName=other"));
     assert!(
         renamed.starts_with(&raised("UnsupportedProperty")),
         "{renamed}"
     );
-    m.obey(&format!("remove_type_properties {PEER} strategy=Random"));
-    m.obey(&format!("remove_default_properties {least}"));
+    m.run_command(&format!("remove_type_properties {PEER} strategy=Random"));
+    m.run_command(&format!("remove_default_properties {least}"));
     // T5: the strategy that counts is always there.
-    assert_eq!(m.ask(&format!("get_type_properties {PEER}")), STRATEGY);
-    assert_eq!(m.ask("get_default_properties"), STRATEGY);
+    assert_eq!(m.ask_line(&format!("get_type_properties {PEER}")), STRATEGY);
+    assert_eq!(m.ask_line("get_default_properties"), STRATEGY);
 }
 
 /// Strategies are objects: those of the manager, and one of the application's.
 fn strategies_are_objects_and_an_application_brings_its_own<O: Orb>() {
     let service = Service::start();
     let mut m = service.manager::<O>();
-    let group = m.ask(&format!("create_object {PEER} membership=0"));
+    let group = m.ask_line(&format!("create_object {PEER} membership=0"));
     let servers = ["a", "b"].map(|name| Server::<O>::start(name, &[]));
     for (server, at) in servers.iter().zip(["host1", "host2"]) {
-        let added = m.ask(&format!("add_member {group} {at} {}", server.peer()));
+        let added = m.ask_line(&format!("add_member {group} {at} {}", server.peer()));
         assert_eq!(added, group);
     }
     let set = format!("set_properties_dynamically {group}");
-    m.obey(&format!("{set} strategy=LeastLoaded,Tolerance=2"));
-    assert_eq!(m.ask(&format!("strategy_name {group}")), "LeastLoaded");
-    let settings = m.ask(&format!("strategy_properties {group}"));
+    m.run_command(&format!("{set} strategy=LeastLoaded,Tolerance=2"));
+    assert_eq!(m.ask_line(&format!("strategy_name {group}")), "LeastLoaded");
+    let settings = m.ask_line(&format!("strategy_properties {group}"));
     assert!(settings.contains("LeastLoaded.Tolerance=2"), "{settings}");
     for (at, load) in [("host1", "0=0.75"), ("host2", "0=0.25")] {
-        m.obey(&format!("strategy_push_loads {group} {at} {load}"));
-        assert_eq!(m.ask(&format!("get_loads {at}")), load);
-        let loads = m.ask(&format!("strategy_get_loads {group} {at}"));
+        m.run_command(&format!("strategy_push_loads {group} {at} {load}"));
+        assert_eq!(m.ask_line(&format!("get_loads {at}")), load);
+        let loads = m.ask_line(&format!("strategy_get_loads {group} {at}"));
         assert!(loads.starts_with("0="), "{loads}");
     }
-    let next = m.ask(&format!("strategy_next_member {group}"));
+    let next = m.ask_line(&format!("strategy_next_member {group}"));
     assert_eq!(next, servers[1].peer(), "the least loaded one");
-    m.obey(&format!("strategy_analyze_loads {group}"));
+    m.run_command(&format!("strategy_analyze_loads {group}"));
 
     // It asks the manager while the manager waits for it.
-    let custom = m.ask("strategy host1");
-    m.obey(&format!("{set} custom={custom}"));
+    let custom = m.ask_line("strategy host1");
+    m.run_command(&format!("{set} custom={custom}"));
     let mut client = Client::<O>::start(&group, &[]);
     assert_eq!(answers(&mut client, &group, 5), ["a"; 5]);
 }
@@ -545,10 +557,10 @@ fn nobody_is_sent_to_members_that_were_killed_t1_u5<O: Orb>() {
         let members = service.balancer.status()["groups"][0]["members"].clone();
         [0, 1, 2].map(|at| members[at]["reasons"].to_string())
     };
-    eventually("all are there", || states() == ["[]"; 3]);
+    wait_until("all are there", || states() == ["[]"; 3]);
     a.kill();
     b.kill();
-    eventually("two are dead", || {
+    wait_until("two are dead", || {
         let [a, b, c] = states();
         a.contains("dead") && b.contains("dead") && c == "[]"
     });
@@ -563,33 +575,37 @@ fn clients_of_a_killed_or_stopped_member_go_to_another_one<O: Orb>() {
     let (group, [mut a, b]) = service.group::<O, 2>(&mut manager, ["a", "b"]);
     let [mut at_a, mut at_b] = clients::<O, 2>(&group, ["a", "b"]);
     let mut waits = Client::<O>::start(&group, O::IMPATIENT);
-    eventually("it is bound to b", || {
+    wait_until("it is bound to b", || {
         bind(&mut waits, &group);
-        waits.ask("who") == "b"
+        waits.ask_line("who") == "b"
     });
 
     // Killed between two calls: the client goes to the group by itself, which may say the
     // same member for a while, since nobody has told it.
     a.kill();
-    eventually("it is at b", || at_a.ask("who") == "b");
-    assert_eq!(manager.ask(&format!("remove_member {group} a")), group);
-    assert_eq!(at_a.ask("who"), "b");
+    wait_until("it is at b", || at_a.ask_line("who") == "b");
+    assert_eq!(manager.ask_line(&format!("remove_member {group} a")), group);
+    assert_eq!(at_a.ask_line("who"), "b");
 
     // One takes its place at the same location.
     let mut c = service.server::<O>("c");
-    c.join("a", &group);
+    c.join_group("a", &group);
     let [_, mut at_c] = clients::<O, 2>(&group, ["b", "c"]);
 
     // Hung: who has a time limit gives up, and may ask again.
-    b.hang();
-    let timeout = waits.ask("who");
+    b.pause_process();
+    let timeout = waits.ask_line("who");
     assert!(timeout.starts_with(O::TIMEOUT), "{timeout}");
-    assert_eq!(at_c.ask("who"), "c");
+    assert_eq!(at_c.ask_line("who"), "c");
     b.signal(Signal::CONT);
-    eventually("it is answered again", || {
-        ["b", "c"].contains(&&*waits.ask("who"))
+    wait_until("it is answered again", || {
+        ["b", "c"].contains(&&*waits.ask_line("who"))
     });
-    assert_eq!(at_b.ask("who"), "b", "nobody was moved who did not ask");
+    assert_eq!(
+        at_b.ask_line("who"),
+        "b",
+        "nobody was moved who did not ask"
+    );
 }
 
 fn alerts_move_clients_and_are_lifted_again<O: Orb>() {
@@ -606,51 +622,51 @@ fn alerts_move_clients_and_are_lifted_again<O: Orb>() {
         let options = as_words(&version);
         // One whose alert was just lifted takes clients from the next round on.
         let mut new = Client::<O>::start(&group, &options);
-        eventually("both take clients", || {
+        wait_until("both take clients", || {
             answers(&mut new, &group, 4) == ["a", "a", "b", "b"]
         });
         let mut streams = [(); 2].map(|()| {
             Client::<O>::repeat(&group, "who", &[&options[..], &["--rate", "200"]].concat())
         });
-        let mut bound = streams.each_ref().map(|client| client.line());
+        let mut bound = streams.each_ref().map(|client| client.read_line());
         bound.sort_unstable();
         assert_eq!(bound, ["bound a", "bound b"]);
         let mut at_a = Client::<O>::start(&group, &options);
-        eventually("it is bound to a", || {
+        wait_until("it is bound to a", || {
             bind(&mut at_a, &group);
-            at_a.ask("who") == "a"
+            at_a.ask_line("who") == "a"
         });
         // One that knows the member itself is sent to the group as well.
         let mut direct = Client::<O>::start(a.peer(), &options);
-        assert_eq!(direct.ask("who"), "a");
+        assert_eq!(direct.ask_line("who"), "a");
         // A session belongs to its client.
         let mut session = Client::<O>::start(a.sessions(), &options);
-        assert_eq!(session.ask("open x"), "open");
+        assert_eq!(session.ask_line("open x"), "open");
 
         set_alert(&mut manager, &mut a, "a", true);
         for client in [&mut at_a, &mut direct] {
             // A big argument is read and thrown away.
-            assert_eq!(client.ask("blob 300000"), "blob 300000");
-            assert_eq!(client.ask("who"), "b");
+            assert_eq!(client.ask_line("blob 300000"), "blob 300000");
+            assert_eq!(client.ask_line("who"), "b");
         }
         let mut moved = Vec::new();
-        eventually("who was bound to a has moved", || {
+        wait_until("who was bound to a has moved", || {
             moved.extend(streams.iter().flat_map(|client| client.unread()));
             !moved.is_empty()
         });
         assert_eq!(moved, ["bound b"]);
         // What a member has opened is its client's, and it lives.
-        assert_eq!(session.ask("session who"), "a/x");
+        assert_eq!(session.ask_line("session who"), "a/x");
         let mut ping = Client::<O>::start(a.peer(), &options);
-        assert_eq!(ping.ask("non_existent"), "no");
-        assert_eq!(ping.ask(&format!("is_a {PEER}")), "yes");
+        assert_eq!(ping.ask_line("non_existent"), "no");
+        assert_eq!(ping.ask_line(&format!("is_a {PEER}")), "yes");
         assert_eq!(answers(&mut new, &group, 4), ["b"; 4]);
 
         set_alert(&mut manager, &mut a, "a", false);
-        assert_eq!(at_a.ask("who"), "b", "nobody is moved without need");
-        assert_eq!(ping.ask("who"), "a");
+        assert_eq!(at_a.ask_line("who"), "b", "nobody is moved without need");
+        assert_eq!(ping.ask_line("who"), "a");
         end_unmoved(&mut streams);
-        eventually("new clients are bound to it again", || {
+        wait_until("new clients are bound to it again", || {
             answers(&mut new, &group, 4) == ["a", "a", "b", "b"]
         });
 
@@ -658,14 +674,14 @@ fn alerts_move_clients_and_are_lifted_again<O: Orb>() {
         set_alert(&mut manager, &mut b, "b", true);
         for client in [&mut at_a, &mut direct] {
             if minor >= O::WIDE {
-                assert_eq!(client.ask("wide ü"), "ü");
+                assert_eq!(client.ask_line("wide ü"), "ü");
             }
-            assert_eq!(client.ask("who"), "a");
+            assert_eq!(client.ask_line("who"), "a");
         }
         set_alert(&mut manager, &mut b, "b", false);
     }
     assert_eq!(
-        a.ask("at a loads"),
+        a.ask_line("at a loads"),
         "17=0",
         "what was sent back is not in flight"
     );
@@ -679,11 +695,13 @@ fn a_oneway_under_an_alert_is_carried_out_c3<O: Orb>() {
     // A client for each of its requests, so that none is sent elsewhere before.
     let mut client = Client::<O>::start(a.peer(), &[]);
     let mut direct = Client::<O>::start(a.peer(), &[]);
-    assert_eq!(client.ask("posted"), "0");
+    assert_eq!(client.ask_line("posted"), "0");
     set_alert(&mut manager, &mut a, "a", true);
-    assert_eq!(direct.ask("post 3"), "post 3");
+    assert_eq!(direct.ask_line("post 3"), "post 3");
     set_alert(&mut manager, &mut a, "a", false);
-    eventually("the oneway has arrived", || client.ask("posted") == "3");
+    wait_until("the oneway has arrived", || {
+        client.ask_line("posted") == "3"
+    });
 }
 
 /// Nobody is sent to a manager that is not there.
@@ -694,15 +712,15 @@ fn an_alert_is_lifted_while_the_manager_is_gone<O: Orb>() {
     set_alert(&mut manager, &mut a, "a", true);
     // Without a limit it would wait for the manager.
     let mut client = Client::<O>::start(a.peer(), O::IMPATIENT);
-    assert_eq!(client.ask("who"), "b");
+    assert_eq!(client.ask_line("who"), "b");
     let mut comes_to = |name| {
         bind(&mut client, a.peer());
-        client.ask("who") == name
+        client.ask_line("who") == name
     };
     service.balancer.signal(Signal::STOP);
-    eventually("the server serves again", || comes_to("a"));
+    wait_until("the server serves again", || comes_to("a"));
     service.balancer.signal(Signal::CONT);
-    eventually("the alert is back", || comes_to("b"));
+    wait_until("the alert is back", || comes_to("b"));
 }
 
 fn alerts_are_set_again_after_a_restart_of_the_manager<O: Orb>() {
@@ -714,19 +732,19 @@ fn alerts_are_set_again_after_a_restart_of_the_manager<O: Orb>() {
     // While nobody is there to bind them anew, members serve their clients.
     let service = service.restart(|| {
         let mut direct = Client::<O>::start(a.peer(), &[]);
-        eventually("a serves again", || {
+        wait_until("a serves again", || {
             bind(&mut direct, a.peer());
-            direct.ask("who") == "a"
+            direct.ask_line("who") == "a"
         });
-        assert_eq!([at_a.ask("who"), at_b.ask("who")], ["a", "b"]);
+        assert_eq!([at_a.ask_line("who"), at_b.ask_line("who")], ["a", "b"]);
     });
     let mut manager = service.manager::<O>();
     set_alert(&mut manager, &mut a, "a", true);
-    eventually("its client moves", || at_a.ask("who") == "b");
+    wait_until("its client moves", || at_a.ask_line("who") == "b");
     set_alert(&mut manager, &mut a, "a", false);
     set_alert(&mut manager, &mut b, "b", true);
-    eventually("all are moved back", || {
-        at_a.ask("who") == "a" && at_b.ask("who") == "a"
+    wait_until("all are moved back", || {
+        at_a.ask_line("who") == "a" && at_b.ask_line("who") == "a"
     });
 }
 
@@ -740,16 +758,16 @@ fn clients_are_rebound_at_a_fixed_interval<O: Orb>() {
     let (group, _servers) = service.group_with::<O, 2>(&mut manager, interval, ["a", "b"], &here);
     let mut bound = [(); 4].map(|()| Client::<O>::repeat(&group, "who", &["--rate", "50"]));
     // Where the first one was, and where it went again and again.
-    let mut last = bound[0].line();
+    let mut last = bound[0].read_line();
     assert!(["bound a", "bound b"].contains(&&*last), "{last}");
     for _ in 0..4 {
-        let next = bound[0].line();
+        let next = bound[0].read_line();
         assert!(["bound a", "bound b"].contains(&&*next), "{next}");
         assert_ne!(next, last, "where it is from now on");
         last = next;
     }
     for client in &mut bound {
-        let said = client.finish();
+        let said = client.end_input();
         let words: Vec<_> = said.last().unwrap().split(' ').collect();
         assert_eq!((words[0], words[2]), ("done", "0"), "{said:?}");
     }
@@ -766,12 +784,13 @@ fn clients_go_on_while_the_manager_restarts<O: Orb>() {
     let (group, mut servers) = service.group_with::<O, 2>(&mut manager, "", ["a", "b"], &pushed);
     let mut bound = [(); 4].map(|()| Client::<O>::repeat(&group, "who", &["--rate", "100"]));
     for client in &bound {
-        assert!(client.line().starts_with("bound "));
+        assert!(client.read_line().starts_with("bound "));
     }
-    let served = |servers: &mut [Server<O>; 2]| servers.iter_mut().map(Server::served).sum::<u64>();
+    let served =
+        |servers: &mut [Server<O>; 2]| servers.iter_mut().map(Server::served_count).sum::<u64>();
     let mut service = service.restart(|| {
         let before = served(&mut servers);
-        eventually("clients go on without it", || {
+        wait_until("clients go on without it", || {
             served(&mut servers) > before + 100
         });
     });
@@ -780,14 +799,14 @@ fn clients_go_on_while_the_manager_restarts<O: Orb>() {
     let mut client = Client::<O>::start(&group, &[]);
     assert_eq!(answers(&mut client, &group, 2), ["a", "b"]);
     let mut manager = service.manager::<O>();
-    let here = manager.ask(&format!("get_object_group_ref {group}"));
+    let here = manager.ask_line(&format!("get_object_group_ref {group}"));
     assert_eq!(here, group);
     // Pushes go on by themselves, also to one that has followed in good order.
     service.balancer = service.balancer.replace(&service.config);
-    servers[0].obey("load 77 5");
+    servers[0].run_command("load 77 5");
     let mut manager = service.manager::<O>();
-    eventually("the new manager hears of the load", || {
-        manager.ask("get_loads a").contains("77=5")
+    wait_until("the new manager hears of the load", || {
+        manager.ask_line("get_loads a").contains("77=5")
     });
     end_unmoved(&mut bound);
 }
@@ -796,23 +815,23 @@ fn clients_go_on_while_the_manager_restarts<O: Orb>() {
 fn factories_make_and_replace_members<O: Orb>() {
     let service = Service::start();
     let mut m = service.manager::<O>();
-    let factories = ["a", "b"].map(|at| format!("{at}@{}", m.ask(&format!("factory {at}"))));
+    let factories = ["a", "b"].map(|at| format!("{at}@{}", m.ask_line(&format!("factory {at}"))));
     let factories = factories.join(",");
     let create = format!("create_object {PEER} membership=1 factories={factories}");
-    let few = m.ask(&format!("{create} initial=3 minimum=1"));
+    let few = m.ask_line(&format!("{create} initial=3 minimum=1"));
     assert_eq!(
         few,
         raised("CannotMeetCriteria"),
         "three members need three factories"
     );
 
-    let group = m.ask(&format!("{create} initial=2 minimum=1"));
+    let group = m.ask_line(&format!("{create} initial=2 minimum=1"));
     assert!(group.starts_with("IOR:"), "{group}");
     let locations = format!("locations_of_members {group}");
-    assert_eq!(sorted(&m.ask(&locations)), ["a", "b"]);
-    assert_eq!(sorted(&m.ask("made")), ["a-1", "b-1"]);
+    assert_eq!(sorted(&m.ask_line(&locations)), ["a", "b"]);
+    assert_eq!(sorted(&m.ask_line("made")), ["a-1", "b-1"]);
     // The criteria of a factory have gone to it.
-    let criteria = m.ask("criteria");
+    let criteria = m.ask_line("criteria");
     assert!(
         ["made-at=a", "made-at=b"].contains(&&*criteria),
         "{criteria}"
@@ -821,28 +840,28 @@ fn factories_make_and_replace_members<O: Orb>() {
     let both = ["a-1", "a-1", "b-1", "b-1"];
     assert_eq!(answers(&mut client, &group, 4), both);
 
-    assert_eq!(m.ask(&format!("remove_member {group} b")), group);
+    assert_eq!(m.ask_line(&format!("remove_member {group} b")), group);
     // Factories hear of it after the answer.
-    eventually("it is deleted", || m.ask("deleted") == "b-1");
+    wait_until("it is deleted", || m.ask_line("deleted") == "b-1");
     assert_eq!(answers(&mut client, &group, 2), ["a-1", "a-1"]);
     // By name of a location.
-    let again = m.ask(&format!("create_member {group} b {PEER}"));
+    let again = m.ask_line(&format!("create_member {group} b {PEER}"));
     assert_eq!(again, group);
     assert_eq!(answers(&mut client, &group, 2), ["a-1", "b-2"]);
 
     // One less than there may be at least: another one is made.
     for at in ["b", "a"] {
-        assert_eq!(m.ask(&format!("remove_member {group} {at}")), group);
+        assert_eq!(m.ask_line(&format!("remove_member {group} {at}")), group);
     }
-    eventually("there is one again", || {
+    wait_until("there is one again", || {
         bind(&mut client, &group);
-        ["a-2", "b-3"].contains(&&*client.ask("who"))
+        ["a-2", "b-3"].contains(&&*client.ask_line("who"))
     });
-    m.obey(&format!("delete_object {group}"));
-    eventually("all are deleted", || {
-        m.ask("deleted").split(' ').count() == 4
+    m.run_command(&format!("delete_object {group}"));
+    wait_until("all are deleted", || {
+        m.ask_line("deleted").split(' ').count() == 4
     });
-    assert_eq!(m.ask(&locations), raised("ObjectGroupNotFound"));
+    assert_eq!(m.ask_line(&locations), raised("ObjectGroupNotFound"));
 }
 
 /// A crashed server's member, alert and monitor are still there, but nobody answers for them.
@@ -858,17 +877,20 @@ fn a_server_that_crashed_is_replaced<O: Orb>() {
     let mut second = service.server::<O>("host1 again");
     O::is_refused(&mut second, "host1", &group);
     let mut client = Client::<O>::start(&group, &[]);
-    assert_eq!(client.ask("who"), "host1");
+    assert_eq!(client.ask_line("who"), "host1");
 
     first.kill();
     O::take_over(&mut second, "host1", &group);
-    let locations = manager.ask(&format!("locations_of_members {group}"));
+    let locations = manager.ask_line(&format!("locations_of_members {group}"));
     assert_eq!(locations, "host1");
-    let member = manager.ask(&format!("get_member_ref {group} host1"));
+    let member = manager.ask_line(&format!("get_member_ref {group} host1"));
     assert_eq!(member, second.peer());
     // A client goes back to the group by itself.
-    assert_eq!(client.ask("who"), "host1 again");
-    assert_eq!(Client::<O>::start(&group, &[]).ask("who"), "host1 again");
+    assert_eq!(client.ask_line("who"), "host1 again");
+    assert_eq!(
+        Client::<O>::start(&group, &[]).ask_line("who"),
+        "host1 again"
+    );
 }
 
 /// A client that is bound sees nothing of a server that leaves.
@@ -881,23 +903,27 @@ fn a_server_that_leaves_sends_its_clients_to_the_others<O: Orb>() {
     };
     let (group, [mut leaving]) = service.group_with::<O, 1>(&mut manager, "", ["leaving"], &loads);
     let client = Client::<O>::repeat(&group, "who", &["--rate", "500"]);
-    assert_eq!(client.line(), "bound leaving");
+    assert_eq!(client.read_line(), "bound leaving");
     let mut session = Client::<O>::start(leaving.sessions(), &[]);
-    assert_eq!(session.ask("open x"), "open");
+    assert_eq!(session.ask_line("open x"), "open");
     let mut staying = service.server::<O>("staying");
     staying.join_with("staying", &group, &loads);
     let mut at_staying = Client::<O>::start(staying.peer(), &[]);
-    assert_eq!(at_staying.ask("who"), "staying");
+    assert_eq!(at_staying.ask_line("who"), "staying");
 
-    leaving.obey("at leaving leave 2000");
-    assert_eq!(client.line(), "bound staying");
-    assert_eq!(at_staying.ask("who"), "staying");
-    assert_eq!(session.ask("session who"), "leaving/x", "sessions go on");
-    let locations = manager.ask(&format!("locations_of_members {group}"));
+    leaving.run_command("at leaving leave 2000");
+    assert_eq!(client.read_line(), "bound staying");
+    assert_eq!(at_staying.ask_line("who"), "staying");
+    assert_eq!(
+        session.ask_line("session who"),
+        "leaving/x",
+        "sessions go on"
+    );
+    let locations = manager.ask_line(&format!("locations_of_members {group}"));
     assert_eq!(locations, "staying");
-    let gone = manager.ask("get_load_alert leaving");
+    let gone = manager.ask_line("get_load_alert leaving");
     assert_eq!(gone, raised_lb("LoadAlertNotFound"));
-    let gone = manager.ask("get_load_monitor leaving");
+    let gone = manager.ask_line("get_load_monitor leaving");
     assert_eq!(gone, raised_lb("LocationNotFound"));
     // It may come back.
     leaving.join_with("leaving", &group, &loads);
@@ -910,7 +936,7 @@ fn a_server_that_leaves_sends_its_clients_to_the_others<O: Orb>() {
 
 /// A load of a location, as the manager has it.
 fn load(manager: &mut Script, at: &str, id: &str) -> Option<f64> {
-    let loads = manager.ask(&format!("get_loads {at}"));
+    let loads = manager.ask_line(&format!("get_loads {at}"));
     let mut loads = loads.split(' ');
     let value = loads.find_map(|load| load.strip_prefix(id)?.strip_prefix('='));
     value.map(|value| value.parse().unwrap())
@@ -919,9 +945,9 @@ fn load(manager: &mut Script, at: &str, id: &str) -> Option<f64> {
 fn loads_are_pushed<O: Orb>() {
     let service = Service::start();
     let mut manager = service.manager::<O>();
-    let group = manager.ask(&format!("create_object {PEER} membership=0"));
+    let group = manager.ask_line(&format!("create_object {PEER} membership=0"));
     let mut a = service.server::<O>("a");
-    a.obey("load 77 1.5");
+    a.run_command("load 77 1.5");
     let loads = Location {
         loads: "requests in_flight custom=77 custom=78",
         push: 20,
@@ -929,8 +955,8 @@ fn loads_are_pushed<O: Orb>() {
     };
     a.join_with("a", &group, &loads);
     for value in [1.5, 2.5] {
-        a.obey(&format!("load 77 {value}"));
-        eventually("the load is known", || {
+        a.run_command(&format!("load 77 {value}"));
+        wait_until("the load is known", || {
             load(&mut manager, "a", "77") == Some(value)
         });
         let failed = load(&mut manager, "a", "78");
@@ -938,27 +964,27 @@ fn loads_are_pushed<O: Orb>() {
     }
     // Not by the manager's choice: whoever calls the member counts.
     let mut caller = Client::<O>::repeat(a.peer(), "add 1 2", &["--rate", "100"]);
-    assert_eq!(caller.line(), "bound 3");
-    eventually("requests are counted", || {
+    assert_eq!(caller.read_line(), "bound 3");
+    wait_until("requests are counted", || {
         let rate = load(&mut manager, "a", "4");
         rate.is_some_and(|rate| (50.0..=150.0).contains(&rate))
     });
-    caller.finish();
+    caller.end_input();
     let mut sleeper = Client::<O>::start(a.peer(), &[]);
-    sleeper.tell("sleep 2000");
-    eventually("one request is in flight", || {
+    sleeper.send_line("sleep 2000");
+    wait_until("one request is in flight", || {
         load(&mut manager, "a", "17") == Some(1.0)
     });
-    assert_eq!(sleeper.line(), "sleep 2000");
-    eventually("none is in flight, and none arrives", || {
+    assert_eq!(sleeper.read_line(), "sleep 2000");
+    wait_until("none is in flight, and none arrives", || {
         ["4", "17"].map(|id| load(&mut manager, "a", id)) == [Some(0.0); 2]
     });
     // Those to its other objects do not count.
     let client = Client::<O>::repeat(a.sessions(), "non_existent", &["--count", "50"]);
     client.read_until("bound no");
-    assert!(client.line().starts_with("done 50 0 "));
+    assert!(client.read_line().starts_with("done 50 0 "));
     for _ in 0..3 {
-        let loads = a.ask("at a loads");
+        let loads = a.ask_line("at a loads");
         assert!(sorted(&loads).contains(&"4=0"), "{loads}");
     }
 }
@@ -968,16 +994,16 @@ fn loads_are_asked_for<O: Orb>() {
     let service = Service::with("pull_interval = \"50ms\"");
     let mut manager = service.manager::<O>();
     let mut pulled = service.server::<O>("pulled");
-    pulled.obey("load 77 7");
+    pulled.run_command("load 77 7");
     let loads = Location {
         loads: "custom=77",
         ..Location::default()
     };
     O::open(&mut pulled, "pulled", &loads);
     for value in ["7", "8"] {
-        pulled.obey(&format!("load 77 {value}"));
-        eventually("the load is known", || {
-            manager.ask("get_loads pulled") == format!("77={value}")
+        pulled.run_command(&format!("load 77 {value}"));
+        wait_until("the load is known", || {
+            manager.ask_line("get_loads pulled") == format!("77={value}")
         });
     }
 }
@@ -996,25 +1022,27 @@ fn loads_of_the_host_are_those_of_its_kernel<O: Orb>() {
     O::open(&mut server, "host", &loads("memory disk network=1000"));
     O::open(&mut server, "plain", &loads("memory network"));
     for at in ["host", "plain"] {
-        eventually("memory in use is known", || {
-            let (total, used) = text::memory(&read("/proc/meminfo")).unwrap();
+        wait_until("memory in use is known", || {
+            let (total, used) = text::parse_memory(&read("/proc/meminfo")).unwrap();
             let share = used as f64 / total as f64;
             load(&mut manager, at, "2").is_some_and(|told| (told - share).abs() < 0.1)
         });
     }
     let within = |told: Option<f64>| told.is_some_and(|told| (0.0..=1.0).contains(&told));
     let disks = read("/proc/diskstats");
-    if text::disks(&disks).next().is_some() {
-        eventually("the busiest disk is known", || {
+    if text::parse_disk_times(&disks).next().is_some() {
+        wait_until("the busiest disk is known", || {
             within(load(&mut manager, "host", "1"))
         });
         let ticks = || -> Vec<u32> {
             let disks = read("/proc/diskstats");
-            text::disks(&disks).map(|(_, ticks)| ticks).collect()
+            text::parse_disk_times(&disks)
+                .map(|(_, ticks)| ticks)
+                .collect()
         };
         let folder = std::env::var_os("CARGO_TARGET_TMPDIR").unwrap_or_else(|| ".".into());
         let path = std::path::Path::new(&folder).join(format!("busy-disk-{}", std::process::id()));
-        eventually("a disk that works has a load", || {
+        wait_until("a disk that works has a load", || {
             let before = ticks();
             std::fs::write(&path, vec![1; 1 << 20]).unwrap();
             std::fs::File::open(&path).unwrap().sync_all().unwrap();
@@ -1026,16 +1054,16 @@ fn loads_of_the_host_are_those_of_its_kernel<O: Orb>() {
         assert_eq!(load(&mut manager, "host", "1"), None);
     }
     let interfaces = read("/proc/net/dev");
-    if text::interfaces(&interfaces).next().is_some() {
-        eventually("the busiest interface is known", || {
+    if text::parse_interface_bytes(&interfaces).next().is_some() {
+        wait_until("the busiest interface is known", || {
             within(load(&mut manager, "host", "3"))
         });
     } else {
         assert_eq!(load(&mut manager, "host", "3"), None);
     }
     let speed = |name| std::fs::read_to_string(format!("/sys/class/net/{name}/speed"));
-    let names = text::interfaces(&interfaces).map(|(name, ..)| name);
-    let speeds = names.filter_map(|name| text::speed(&speed(name).ok()?));
+    let names = text::parse_interface_bytes(&interfaces).map(|(name, ..)| name);
+    let speeds = names.filter_map(|name| text::parse_link_speed(&speed(name).ok()?));
     if speeds.count() == 0 {
         let told = load(&mut manager, "plain", "3");
         assert_eq!(told, None, "nobody knows how fast the network is");
@@ -1058,7 +1086,7 @@ mod mixed {
         let mut manager = service.manager::<JacOrb>();
         let (group, [_java]) = service.group::<JacOrb, 1>(&mut manager, ["java"]);
         let cpp = omniorb::Server::start("cpp", &[]);
-        let added = manager.ask(&format!("add_member {group} cpp {}", cpp.peer()));
+        let added = manager.ask_line(&format!("add_member {group} cpp {}", cpp.peer()));
         assert_eq!(added, group);
         let mut java = jacorb::Client::start(&group, &[]);
         let mut cpp = omniorb::Client::start(&group, &[]);
@@ -1069,9 +1097,9 @@ mod mixed {
             for _ in 0..2 {
                 bind(client, &group);
                 for call in ["blob 100000", "reflect nested", "reflect recursive"] {
-                    assert_eq!(client.ask(call), call);
+                    assert_eq!(client.ask_line(call), call);
                 }
-                assert_eq!(client.ask("wide grüße"), "grüße");
+                assert_eq!(client.ask_line("wide grüße"), "grüße");
             }
         }
     }
@@ -1087,13 +1115,13 @@ mod mixed {
         for minor in 0..3 {
             let version = JacOrb::version(minor);
             let mut bound = [(); 2].map(|()| jacorb::Client::start(&group, &as_words(&version)));
-            let mut who = bound.each_mut().map(|client| client.ask("who"));
+            let mut who = bound.each_mut().map(|client| client.ask_line("who"));
             who.sort();
             assert_eq!(who, ["a", "b"]);
             set_alert(&mut manager, &mut a, "a", true);
             for client in &mut bound {
-                assert_eq!(client.ask("blob 300000"), "blob 300000");
-                assert_eq!(client.ask("who"), "b");
+                assert_eq!(client.ask_line("blob 300000"), "blob 300000");
+                assert_eq!(client.ask_line("who"), "b");
             }
             set_alert(&mut manager, &mut a, "a", false);
         }

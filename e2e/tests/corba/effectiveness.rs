@@ -23,10 +23,10 @@ fn every_member_gets_its_share_and_it_stays() {
          [corba.groups]\nstrategy = \"minimum_dispersion\"\n\
          load = \"requests_per_second\"\nload_max_age = \"3s\"\n",
     );
-    let manager = LoadManager::at(balancer.corba());
+    let manager = LoadManager::at_address(balancer.corba_address());
     let (group, _) = manager.create_group(TYPE, Vec::new()).expect("a group");
-    let mut crowd = Crowd::start(balancer.corba(), &group.to_string(), RATES);
-    crowd.settle(0.05);
+    let mut crowd = Crowd::start(balancer.corba_address(), &group.to_string(), RATES);
+    crowd.wait_until_even(0.05);
     // It stays: the next best way to share them is 33 % off, and a machine that is busy with
     // something else is less.
     let times = if runs_whole_papers() { 3 } else { 1 };
@@ -34,5 +34,5 @@ fn every_member_gets_its_share_and_it_stays() {
         let dispersion = crowd.dispersion();
         assert!(dispersion <= 0.2, "{dispersion}");
     }
-    crowd.end();
+    crowd.end_clients();
 }

@@ -13,9 +13,9 @@ use evenkeel_corba::name::Name;
 use evenkeel_corba::types::{Load, Properties, Property, StrategyInfo};
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::corba::LoadManager;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::omniorb::{self, Client, Server};
 use evenkeel_e2e::server;
+use evenkeel_e2e::wait_until;
 use evenkeel_giop::any::Idl;
 use evenkeel_giop::client::CallError;
 use evenkeel_giop::exception::{Kind, SystemException};
@@ -42,9 +42,9 @@ impl Service {
              [corba]\nlisten = \"127.0.0.1:0\"\nalert_retry = \"100ms\"\n{more}\n\
              [corba.groups]\n{groups}\n"
         ));
-        let at = balancer.corba();
+        let at = balancer.corba_address();
         Service {
-            manager: LoadManager::at(at),
+            manager: LoadManager::at_address(at),
             corbaloc: format!("corbaloc:iiop:{at}/LoadManager"),
             balancer,
         }
@@ -70,7 +70,7 @@ impl Service {
 
     /// The host of the member that the next client is sent to.
     fn next(&self, group: &Ior) -> String {
-        host(&self.manager.orb.forward(group).unwrap())
+        host(&self.manager.orb.resolve_forward(group).unwrap())
     }
 
     /// A server of omniORB that knows the manager.
@@ -82,12 +82,14 @@ impl Service {
     /// A server that has joined the group, with its load alert, at a location of its name.
     fn member(&self, name: &str, group: &Ior) -> Server {
         let mut server = self.server(name);
-        server.join(name, &group.to_string());
+        server.join_group(name, &group.to_string());
         server
     }
 
     fn at_location(&self, operation: &str, at: &str) -> Result<(), UserException> {
-        let called = self.manager.call(operation, |w| Name::simple(at).write(w));
+        let called = self
+            .manager
+            .call_operation(operation, |w| Name::from_id(at).write(w));
         called.map(|_| ())
     }
 
@@ -117,7 +119,7 @@ fn info(strategy: &str, parameters: &[(&str, f32)]) -> StrategyInfo {
 }
 
 fn object(host: &str) -> Ior {
-    Ior::iiop(PEER, host, 4711, b"key")
+    Ior::new_iiop(PEER, host, 4711, b"key")
 }
 
 fn host(reference: &Ior) -> String {
@@ -151,11 +153,11 @@ fn fault_02_a_member_of_an_infrastructure_controlled_group_is_removed() {
     let mut servers: Vec<Server> = ["a", "b", "c"].map(|name| service.server(name)).into();
     let factories = servers.iter_mut().zip(["a", "b", "c"]);
     let factories: Vec<_> = factories
-        .map(|(server, at)| format!("{at}@{}", server.ask(&format!("factory {at}"))))
+        .map(|(server, at)| format!("{at}@{}", server.ask_line(&format!("factory {at}"))))
         .collect();
     let console = &mut servers[0];
-    console.obey("manager LoadManager");
-    let group = console.ask(&format!(
+    console.run_command("manager LoadManager");
+    let group = console.ask_line(&format!(
         "create_object {PEER} membership=1 initial=2 minimum=2 factories={}",
         factories.join(",")
     ));
@@ -166,11 +168,11 @@ fn fault_02_a_member_of_an_infrastructure_controlled_group_is_removed() {
         manager.remove_member(&group, at).unwrap();
     }
     // The minimum is two.
-    eventually("others take their places", || {
+    wait_until("others take their places", || {
         manager.locations(&group).unwrap().len() == 2
     });
     let mut client = Client::start(&group.to_string(), &[]);
-    assert!(!client.ask("who").starts_with("error"));
+    assert!(!client.ask_line("who").starts_with("error"));
 }
 
 /// Dampening keeps no history, and the per-balance load has no effect without dampening.
@@ -206,10 +208,10 @@ fn fault_04_who_cannot_be_served_may_try_again() {
     for at in ["a", "b"] {
         service
             .balancer
-            .ctl(&format!("maintenance {name} {at}"))
+            .run_ctl(&format!("maintenance {name} {at}"))
             .unwrap();
     }
-    let refused = service.manager.orb.forward(&group).unwrap_err();
+    let refused = service.manager.orb.resolve_forward(&group).unwrap_err();
     assert_eq!(refused, transient());
 }
 
@@ -223,10 +225,10 @@ fn fault_05_a_member_that_sheds_is_not_dead() {
     let (group, _) = service.manager.create_group(PEER, vec![]).unwrap();
     let [mut a, _b, mut c] = ["a", "b", "c"].map(|name| service.member(name, &group));
     service.at_location("enable_alert", "a").unwrap();
-    eventually("the server has it", || a.ask("at a alerted") == "yes");
+    wait_until("the server has it", || a.ask_line("at a alerted") == "yes");
     // That another one is found dead shows that members are asked.
     c.kill();
-    eventually("c is down", || {
+    wait_until("c is down", || {
         !["up", "shedding", "slow_start"].contains(&service.states()["c"].as_str())
     });
     for _ in 0..20 {
@@ -234,10 +236,10 @@ fn fault_05_a_member_that_sheds_is_not_dead() {
     }
     assert_eq!(service.states()["a"], "shedding");
     service.at_location("disable_alert", "a").unwrap();
-    eventually("it is lifted", || a.ask("at a alerted") == "no");
-    eventually("clients come to a again", || {
+    wait_until("it is lifted", || a.ask_line("at a alerted") == "no");
+    wait_until("clients come to a again", || {
         let mut client = Client::start(&group.to_string(), &[]);
-        client.ask("who") == "a"
+        client.ask_line("who") == "a"
     });
 }
 
@@ -251,20 +253,22 @@ fn fault_06_the_only_member_serves_though_it_is_under_alert() {
     let (group, _) = service.manager.create_group(PEER, vec![]).unwrap();
     let mut a = service.member("a", &group);
     let mut client = Client::start(&group.to_string(), &[]);
-    assert_eq!(client.ask("who"), "a");
+    assert_eq!(client.ask_line("who"), "a");
     service.at_location("enable_alert", "a").unwrap();
     // The other one can take its clients: then it is meant, and then a is alone again.
     let b = service.member("b", &group);
-    eventually("the server has it", || a.ask("at a alerted") == "yes");
-    eventually("the client has moved", || client.ask("who") == "b");
+    wait_until("the server has it", || a.ask_line("at a alerted") == "yes");
+    wait_until("the client has moved", || client.ask_line("who") == "b");
     drop(b);
     service.manager.remove_member(&group, "b").unwrap();
-    eventually("the server serves again", || a.ask("at a alerted") == "no");
-    let served = a.served();
+    wait_until("the server serves again", || {
+        a.ask_line("at a alerted") == "no"
+    });
+    let served = a.served_count();
     for _ in 0..100 {
-        assert_eq!(client.ask("who"), "a");
+        assert_eq!(client.ask_line("who"), "a");
     }
-    assert_eq!(a.served() - served, 100);
+    assert_eq!(a.served_count() - served, 100);
 }
 
 /// LoadMinimum and LoadAverage raise no alert at twice the minimum, or average, and more.
@@ -277,13 +281,13 @@ fn fault_07_far_above_the_others_is_an_alert() {
         let service = Service::start("", "load = \"cpu\"");
         let group = service.group(strategy, &[], &["x", "y", "z"]);
         let mut a = service.member("a", &group);
-        eventually("it is told to shed", || {
+        wait_until("it is told to shed", || {
             service.push(&[("a", 50.0), ("x", 1.0), ("y", 1.0), ("z", 1.0)]);
-            a.ask("at a alerted") == "yes"
+            a.ask_line("at a alerted") == "yes"
         });
-        eventually("it is lifted", || {
+        wait_until("it is lifted", || {
             service.push(&[("a", 1.0), ("x", 1.0), ("y", 1.0), ("z", 1.0)]);
-            a.ask("at a alerted") == "no"
+            a.ask_line("at a alerted") == "no"
         });
     }
 }
@@ -302,7 +306,7 @@ fn fault_08_properties_create_member_and_ids_work() {
     }
     service.push(&[("a", 1.0), ("b", 9.0)]);
     let of_type = vec![Property::new(STRATEGY_INFO, &info("LeastLoaded", &[]))];
-    let set = manager.call("set_type_properties", |w| {
+    let set = manager.call_operation("set_type_properties", |w| {
         PEER.to_owned().write(w);
         of_type.write(w);
     });
@@ -314,25 +318,27 @@ fn fault_08_properties_create_member_and_ids_work() {
     both.sort();
     assert_eq!(both, ["a", "b"]);
 
-    let body = manager.call("get_object_group_id", |w| group.write(w));
+    let body = manager.call_operation("get_object_group_id", |w| group.write(w));
     let number = u64::read(&mut body.unwrap().reader()).unwrap();
-    let found = manager.call("get_object_group_ref_from_id", |w| w.write_u64(number));
+    let found = manager.call_operation("get_object_group_ref_from_id", |w| w.write_u64(number));
     assert_eq!(Ior::read(&mut found.unwrap().reader()).unwrap(), group);
-    manager.call("delete_object", |w| id.write(w)).unwrap();
-    let gone = manager.call("get_object_group_ref_from_id", |w| w.write_u64(number));
+    manager
+        .call_operation("delete_object", |w| id.write(w))
+        .unwrap();
+    let gone = manager.call_operation("get_object_group_ref_from_id", |w| w.write_u64(number));
     assert_eq!(gone.unwrap_err(), UserException::ObjectGroupNotFound);
 
     let mut server = service.server("made");
-    let factory = server.ask("factory made");
-    server.obey("manager LoadManager");
-    let group = server.ask(&format!(
+    let factory = server.ask_line("factory made");
+    server.run_command("manager LoadManager");
+    let group = server.ask_line(&format!(
         "create_object {PEER} membership=0 factories=here@{factory}"
     ));
     let group: Ior = group.parse().unwrap();
     let create = |at: &str| {
-        manager.call("create_member", |w| {
+        manager.call_operation("create_member", |w| {
             group.write(w);
-            Name::simple(at).write(w);
+            Name::from_id(at).write(w);
             PEER.to_owned().write(w);
             Properties::new().write(w);
         })
@@ -348,7 +354,7 @@ fn fault_08_properties_create_member_and_ids_work() {
         UserException::NoFactory { .. }
     ));
     let mut client = Client::start(&group.to_string(), &[]);
-    assert_eq!(client.ask("who"), "made-1");
+    assert_eq!(client.ask_line("who"), "made-1");
 }
 
 /// A monitor that fails stops the round, monitors are asked in turn, and loads never expire.
@@ -368,22 +374,24 @@ fn fault_09_monitors_do_not_depend_on_each_other_and_loads_expire() {
     let type_id = Interface::LoadMonitor.id("tao.lb");
     for (at, address) in ["silent", "closed"].iter().zip(addresses) {
         let host = address.ip().to_string();
-        let monitor = Ior::iiop(&type_id, &host, address.port(), b"monitor");
-        let registered = service.manager.call("register_load_monitor", |w| {
-            Name::simple(at).write(w);
-            monitor.write(w);
-        });
+        let monitor = Ior::new_iiop(&type_id, &host, address.port(), b"monitor");
+        let registered = service
+            .manager
+            .call_operation("register_load_monitor", |w| {
+                Name::from_id(at).write(w);
+                monitor.write(w);
+            });
         registered.unwrap();
     }
     let mut good = service.member("good", &group);
-    good.obey("load 0 0.25");
-    good.obey("at good monitor 0 custom=0");
+    good.run_command("load 0 0.25");
+    good.run_command("at good monitor 0 custom=0");
     let load = || service.balancer.status()["groups"][0]["members"][0]["load"].clone();
-    eventually("its load is known", || load() == 0.25);
-    good.obey("load 0 0.75");
-    eventually("its load is followed", || load() == 0.75);
+    wait_until("its load is known", || load() == 0.25);
+    good.run_command("load 0 0.75");
+    wait_until("its load is followed", || load() == 0.75);
     good.kill();
-    eventually("its load is known no more", || load().is_null());
+    wait_until("its load is known no more", || load().is_null());
 }
 
 /// A location without an alert object stops the analysis of those behind it.
@@ -396,9 +404,9 @@ fn fault_10_a_location_without_an_alert_does_not_matter_to_others() {
     let group = service.group("LoadMinimum", &[], &["w", "x", "y"]);
     let mut z = service.member("z", &group);
     // The most loaded one cannot be told.
-    eventually("the other one is told", || {
+    wait_until("the other one is told", || {
         service.push(&[("w", 100.0), ("z", 50.0), ("x", 1.0), ("y", 1.0)]);
-        z.ask("at z alerted") == "yes"
+        z.ask_line("at z alerted") == "yes"
     });
 }
 
@@ -410,9 +418,9 @@ fn fault_11_a_custom_strategy_wins() {
     }
     let service = Service::start("custom_strategy_timeout = \"10s\"", "");
     let mut server = service.server("strategy");
-    let strategy = server.ask("strategy first");
-    server.obey("manager LoadManager");
-    let group = server.ask(&format!(
+    let strategy = server.ask_line("strategy first");
+    server.run_command("manager LoadManager");
+    let group = server.ask_line(&format!(
         "create_object {PEER} membership=0 strategy=RoundRobin custom={strategy}"
     ));
     let group: Ior = group.parse().unwrap();
@@ -433,10 +441,10 @@ fn fault_12_what_waits_for_others_holds_up_nobody() {
     // Its type is asked for, since the reference says another one. It never answers.
     let silent = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = silent.local_addr().unwrap().port();
-    let (at, waiting) = (service.balancer.corba(), group.clone());
+    let (at, waiting) = (service.balancer.corba_address(), group.clone());
     let adding = thread::spawn(move || {
-        let member = Ior::iiop("IDL:Other:1.0", "127.0.0.1", port, b"key");
-        LoadManager::at(at).add_member(&waiting, "silent", &member)
+        let member = Ior::new_iiop("IDL:Other:1.0", "127.0.0.1", port, b"key");
+        LoadManager::at_address(at).add_member(&waiting, "silent", &member)
     });
     let (asked, _) = silent.accept().unwrap();
     for _ in 0..100 {

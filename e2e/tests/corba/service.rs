@@ -7,9 +7,9 @@ use evenkeel_corba::exceptions::UserException;
 use evenkeel_corba::types::Load;
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::corba::LoadManager;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::process::Signal;
 use evenkeel_e2e::server::address;
+use evenkeel_e2e::wait_until;
 use evenkeel_giop::client::CallError;
 use evenkeel_giop::exception::{Kind, SystemException};
 use evenkeel_giop::ior::Ior;
@@ -26,7 +26,7 @@ fn config(listen: SocketAddr) -> String {
 
 /// An object that nobody needs to reach.
 fn object(host: &str) -> Ior {
-    Ior::iiop(TYPE, host, 4711, b"\0\x01key")
+    Ior::new_iiop(TYPE, host, 4711, b"\0\x01key")
 }
 
 fn transient() -> CallError {
@@ -36,14 +36,14 @@ fn transient() -> CallError {
 #[test]
 fn clients_of_a_group_are_sent_to_its_members_in_turn() {
     let balancer = Balancer::start(&config("127.0.0.1:0".parse().unwrap()));
-    let lm = LoadManager::at(balancer.corba());
+    let lm = LoadManager::at_address(balancer.corba_address());
     // The file says the same as `corbaloc:iiop:HOST:PORT/LoadManager`.
     let from_file: Ior = balancer.folder().text("lm.ior").parse().unwrap();
     assert_eq!(from_file, lm.reference);
 
     let (group, _) = lm.create_group(TYPE, vec![]).unwrap();
     assert_eq!(
-        lm.orb.forward(&group).unwrap_err(),
+        lm.orb.resolve_forward(&group).unwrap_err(),
         transient(),
         "nobody is there"
     );
@@ -51,14 +51,16 @@ fn clients_of_a_group_are_sent_to_its_members_in_turn() {
     let busy = TcpListener::bind("127.0.0.1:0").unwrap();
     let port = busy.local_addr().unwrap().port();
     let mut members = ["host1", "host2", "host3"].map(|host| (host, object(host)));
-    members[0].1 = Ior::iiop(TYPE, "127.0.0.1", port, b"\0\x01key");
+    members[0].1 = Ior::new_iiop(TYPE, "127.0.0.1", port, b"\0\x01key");
     for (at, member) in &members {
         assert_eq!(lm.add_member(&group, at, member).unwrap(), group);
     }
     let again = lm.add_member(&group, "host1", &object("x")).unwrap_err();
     assert_eq!(again, UserException::MemberAlreadyPresent);
     // More than once around.
-    let sent: Vec<Ior> = (0..9).map(|_| lm.orb.forward(&group).unwrap()).collect();
+    let sent: Vec<Ior> = (0..9)
+        .map(|_| lm.orb.resolve_forward(&group).unwrap())
+        .collect();
     let wanted: Vec<Ior> = (0..3)
         .flat_map(|_| members.clone().map(|(_, m)| m))
         .collect();
@@ -73,10 +75,10 @@ fn clients_of_a_group_are_sent_to_its_members_in_turn() {
     assert!(metrics.text().contains(&counted), "{}", metrics.text());
     assert_eq!(status["groups"][0]["owner"], "corba");
     for host in ["host1", "host2"] {
-        balancer.ctl(&format!("drain {name} {host}")).unwrap();
+        balancer.run_ctl(&format!("drain {name} {host}")).unwrap();
     }
-    assert_eq!(lm.orb.forward(&group).unwrap(), object("host3"));
-    let seen = balancer.ctl("corba").unwrap();
+    assert_eq!(lm.orb.resolve_forward(&group).unwrap(), object("host3"));
+    let seen = balancer.run_ctl("corba").unwrap();
     for shown in [&*name, TYPE, "application", "host2", &group.to_string()] {
         assert!(seen.contains(shown), "{shown} is missing in\n{seen}");
     }
@@ -86,7 +88,7 @@ fn clients_of_a_group_are_sent_to_its_members_in_turn() {
     assert_eq!(status["groups"][0]["members"][2]["load"], 0.5);
 
     lm.remove_member(&group, "host3").unwrap();
-    assert_eq!(lm.orb.forward(&group).unwrap_err(), transient());
+    assert_eq!(lm.orb.resolve_forward(&group).unwrap_err(), transient());
     assert_eq!(lm.locations(&group).unwrap(), ["host1", "host2"]);
 }
 
@@ -94,24 +96,25 @@ fn clients_of_a_group_are_sent_to_its_members_in_turn() {
 fn references_and_members_outlive_the_manager() {
     let listen = address();
     let balancer = Balancer::start(&config(listen));
-    let lm = LoadManager::at(listen);
+    let lm = LoadManager::at_address(listen);
     let (group, creation) = lm.create_group(TYPE, vec![]).unwrap();
     lm.add_member(&group, "host1", &object("host1")).unwrap();
 
     let balancer = balancer.replace(&config(listen));
-    let lm = LoadManager::at(listen);
-    assert_eq!(lm.orb.forward(&group).unwrap(), object("host1"));
+    let lm = LoadManager::at_address(listen);
+    assert_eq!(lm.orb.resolve_forward(&group).unwrap(), object("host1"));
     lm.add_member(&group, "host2", &object("host2")).unwrap();
     assert_eq!(lm.locations(&group).unwrap(), ["host1", "host2"]);
 
     let mut balancer = balancer.replace(&config(listen));
-    let lm = LoadManager::at(listen);
-    lm.call("delete_object", |w| creation.write(w)).unwrap();
+    let lm = LoadManager::at_address(listen);
+    lm.call_operation("delete_object", |w| creation.write(w))
+        .unwrap();
     balancer.signal(Signal::TERM);
-    assert!(balancer.wait().success());
+    assert!(balancer.wait_for_end().success());
     let balancer = balancer.replace(&config(listen));
-    let lm = LoadManager::at(listen);
-    let gone = lm.orb.forward(&group).unwrap_err();
+    let lm = LoadManager::at_address(listen);
+    let gone = lm.orb.resolve_forward(&group).unwrap_err();
     assert!(
         matches!(
             gone,
@@ -129,26 +132,28 @@ fn references_and_members_outlive_the_manager() {
 fn the_service_follows_the_configuration() {
     let (first, second) = (address(), address());
     let balancer = Balancer::start(&config(first));
-    let lm = LoadManager::at(first);
+    let lm = LoadManager::at_address(first);
     let (group, _) = lm.create_group(TYPE, vec![]).unwrap();
     lm.add_member(&group, "host1", &object("host1")).unwrap();
     balancer.reconfigure(&config(second));
-    let moved = LoadManager::at(second);
+    let moved = LoadManager::at_address(second);
     assert_eq!(
         moved.locations(&group).unwrap(),
         ["host1"],
         "its key is the same"
     );
     let group_there = moved.add_member(&group, "host2", &object("host2")).unwrap();
-    moved.orb.forward(&group_there).unwrap();
-    let old = lm.orb.forward(&group).unwrap_err();
+    moved.orb.resolve_forward(&group_there).unwrap();
+    let old = lm.orb.resolve_forward(&group).unwrap_err();
     assert!(matches!(old, CallError::Unreachable { .. }), "{old}");
 
     let off = "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n";
     balancer.reconfigure(off);
-    eventually("the groups are withdrawn", || {
+    wait_until("the groups are withdrawn", || {
         balancer.status()["groups"].as_array().unwrap().is_empty()
     });
     balancer.reconfigure(&config(second));
-    eventually("they are back", || moved.orb.forward(&group_there).is_ok());
+    wait_until("they are back", || {
+        moved.orb.resolve_forward(&group_there).is_ok()
+    });
 }

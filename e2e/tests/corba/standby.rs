@@ -9,16 +9,16 @@ use std::thread;
 use std::time::Instant;
 
 use evenkeel_corba::name::Name;
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::corba::{LoadManager, Orb};
 use evenkeel_e2e::etcd::{Between, Etcd};
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::jacorb::JacOrb;
 use evenkeel_e2e::omniorb::OmniOrb;
 use evenkeel_e2e::orb::{Client, Orb as Adapter, Server};
-use evenkeel_e2e::process::{Signal, installed};
+use evenkeel_e2e::process::{Signal, are_installed};
 use evenkeel_e2e::server::address;
+use evenkeel_e2e::wait_until;
 use evenkeel_giop::any::Idl;
 use evenkeel_giop::ior::Ior;
 
@@ -26,7 +26,7 @@ const TYPE: &str = "IDL:Stock/Factory:1.0";
 const PEER: &str = "IDL:evenkeel.org/PeerTest/Peer:1.0";
 
 fn has_etcd() -> bool {
-    installed(&["etcd", "etcdctl"])
+    are_installed(&["etcd", "etcdctl"])
 }
 
 /// Two balancers, each with a way of its own to the store.
@@ -49,7 +49,7 @@ impl Scene {
         folder.write("own.toml", scene.config(0));
         let file = |name: &str| folder.join(name).display().to_string();
         let (own, shared) = (file("own.toml"), file("shared.toml"));
-        evenkeel(&["store", "--config", &own, "push", &shared]).unwrap();
+        run_evenkeel(&["store", "--config", &own, "push", &shared]).unwrap();
         scene
     }
 
@@ -81,7 +81,7 @@ impl Scene {
     }
 
     fn manager(&self, number: usize) -> LoadManager {
-        LoadManager::at(self.listen[number])
+        LoadManager::at_address(self.listen[number])
     }
 
     fn is_open(&self, number: usize) -> bool {
@@ -93,31 +93,31 @@ impl Scene {
         let profile = object.iiop_profiles().next().unwrap();
         let at = self.listen[number];
         let host = at.ip().to_string();
-        Ior::iiop(&object.type_id, &host, at.port(), &profile.object_key)
+        Ior::new_iiop(&object.type_id, &host, at.port(), &profile.object_key)
     }
 
     fn owner(&self) -> String {
-        self.etcd.ctl(&["get", "/evenkeel/corba/owner"])
+        self.etcd.run_etcdctl(&["get", "/evenkeel/corba/owner"])
     }
 }
 
 fn is_owner(balancer: &Balancer) -> bool {
-    balancer.metric("evenkeel_corba_owner") == Some(1.0)
+    balancer.read_metric("evenkeel_corba_owner") == Some(1.0)
 }
 
 fn serves(balancer: &Balancer) {
-    eventually("it serves", || is_owner(balancer));
+    wait_until("it serves", || is_owner(balancer));
 }
 
 fn stands_by(balancer: &Balancer, owner: &str) {
-    eventually(&format!("it stands by for {owner}"), || {
+    wait_until(&format!("it stands by for {owner}"), || {
         let standby = &balancer.admin_json("/v1/corba")["standby"];
         standby["is_owner"] == false && standby["owner"] == owner
     });
 }
 
 fn object(host: &str) -> Ior {
-    Ior::iiop(TYPE, host, 4711, b"\0\x01key")
+    Ior::new_iiop(TYPE, host, 4711, b"\0\x01key")
 }
 
 /// A group with this member.
@@ -135,7 +135,7 @@ fn a_standby_goes_on_with_all_that_the_owner_knew() {
     let scene = Scene::new();
     let [first, second] = scene.start_both();
     assert!(!scene.is_open(1), "who stands by takes no client");
-    let shown = second.ctl("corba").unwrap();
+    let shown = second.run_ctl("corba").unwrap();
     assert!(
         shown.contains("stands by") && shown.contains("lb-0"),
         "{shown}"
@@ -144,14 +144,14 @@ fn a_standby_goes_on_with_all_that_the_owner_knew() {
     let groups = ["a", "b", "c"].map(|host| group(&lm, host));
     lm.remove_member(&groups[1], "b").unwrap();
     lm.add_member(&groups[1], "d", &object("d")).unwrap();
-    let alert = Ior::iiop("IDL:x:1.0", "alert", 1, b"a");
-    let monitor = Ior::iiop("IDL:x:1.0", "monitor", 1, b"m");
+    let alert = Ior::new_iiop("IDL:x:1.0", "alert", 1, b"a");
+    let monitor = Ior::new_iiop("IDL:x:1.0", "monitor", 1, b"m");
     for (operation, what) in [
         ("register_load_alert", &alert),
         ("register_load_monitor", &monitor),
     ] {
-        lm.call(operation, |w| {
-            Name::simple("a").write(w);
+        lm.call_operation(operation, |w| {
+            Name::from_id("a").write(w);
             what.write(w);
         })
         .unwrap();
@@ -164,7 +164,7 @@ fn a_standby_goes_on_with_all_that_the_owner_knew() {
     let lm = scene.manager(1);
     // References of before are good as they are: both balancers are in them.
     for (group, host) in groups.iter().zip(["a", "d", "c"]) {
-        assert_eq!(lm.orb.forward(group).unwrap(), object(host));
+        assert_eq!(lm.orb.resolve_forward(group).unwrap(), object(host));
         assert_eq!(lm.locations(group).unwrap(), [host]);
     }
     let status = second.admin_json("/v1/corba");
@@ -181,15 +181,15 @@ fn a_standby_goes_on_with_all_that_the_owner_knew() {
     stands_by(&first, "lb-1");
     let mut second = second;
     second.signal(Signal::TERM);
-    assert!(second.wait().success());
+    assert!(second.wait_for_end().success());
     assert!(!scene.owner().contains("lb-1"), "its lease ends with it");
     serves(&first);
     let lm = scene.manager(0);
     for (group, host) in groups.iter().chain([&fourth]).zip(["a", "d", "c", "e"]) {
-        assert_eq!(lm.orb.forward(group).unwrap(), object(host));
+        assert_eq!(lm.orb.resolve_forward(group).unwrap(), object(host));
     }
     first.wait_for_log("what the store has counts, and the file is written anew");
-    eventually("the file is a copy", || {
+    wait_until("the file is a copy", || {
         let copy = first.folder().text("corba-state.json");
         copy.contains("\"location\": \"e\"")
     });
@@ -211,25 +211,25 @@ fn clients_go_on<O: Adapter>() {
     let (group, _) = scene.manager(0).create_group(PEER, vec![]).unwrap();
     let reference = group.to_string();
     let [mut a, mut b] = ["a", "b"].map(|name| Server::<O>::start(name, &initial));
-    a.join("a", &reference);
+    a.join_group("a", &reference);
     let mut client = Client::<O>::start(&reference, &[]);
-    assert_eq!(client.ask("who"), "a");
+    assert_eq!(client.ask_line("who"), "a");
     first.signal(Signal::KILL);
     // Who is bound goes on without a load manager.
-    assert_eq!(client.ask("who"), "a");
+    assert_eq!(client.ask_line("who"), "a");
     serves(&second);
     // Servers find the one that serves now, and so does a client whose server goes.
-    b.join("b", &reference);
+    b.join_group("b", &reference);
     let lm = scene.manager(1);
     // Whoever is removed while it lives joins again.
     a.kill();
     lm.remove_member(&group, "a").unwrap();
-    eventually("it is bound anew", || client.ask("who") == "b");
+    wait_until("it is bound anew", || client.ask_line("who") == "b");
     let mut other = Client::<O>::start(&reference, &[]);
-    assert_eq!(other.ask("who"), "b");
+    assert_eq!(other.ask_line("who"), "b");
     let mut manager = O::manager(&initial);
     assert_eq!(
-        manager.ask(&format!("locations_of_members {reference}")),
+        manager.ask_line(&format!("locations_of_members {reference}")),
         "b"
     );
 }
@@ -263,7 +263,7 @@ impl Asking {
             let orb = Orb::default();
             while !ends.load(Ordering::Relaxed) {
                 let asked = Instant::now();
-                if orb.forward(&group).is_ok() {
+                if orb.resolve_forward(&group).is_ok() {
                     answers.lock().unwrap().push((asked, Instant::now()));
                 }
             }
@@ -295,10 +295,10 @@ fn an_owner_without_the_store_ends_before_another_one_begins() {
     let [first, second] = scene.start_both();
     let group = group(&scene.manager(0), "a");
     let asking = [0, 1].map(|number| Asking::start(scene.only_at(number, &group)));
-    eventually("the owner answers", || asking[0].has_answers());
-    scene.ways[0].cut();
+    wait_until("the owner answers", || asking[0].has_answers());
+    scene.ways[0].cut_connections();
     serves(&second);
-    eventually("the next one answers", || asking[1].has_answers());
+    wait_until("the next one answers", || asking[1].has_answers());
     let [before, after] = asking.map(Asking::end);
     let last_asked = before.iter().map(|(asked, _)| *asked).max().unwrap();
     let first_answer = after.iter().map(|(_, came)| *came).min().unwrap();
@@ -310,7 +310,7 @@ fn an_owner_without_the_store_ends_before_another_one_begins() {
     assert!(problem.contains("the store cannot be asked"), "{problem}");
     // Its groups are not there as long as it stands by.
     assert_eq!(first.status()["groups"].as_array().unwrap().len(), 0);
-    scene.ways[0].open();
+    scene.ways[0].accept_connections();
     stands_by(&first, "lb-1");
     assert!(is_owner(&second));
 }
@@ -325,14 +325,14 @@ fn an_owner_that_stood_still_answers_nobody_when_it_goes_on() {
     let group = group(&scene.manager(0), "a");
     let there = scene.only_at(0, &group);
     let orb = Orb::default();
-    orb.forward(&there).unwrap();
+    orb.resolve_forward(&there).unwrap();
     first.signal(Signal::STOP);
     serves(&second);
     // It has the connection, and finds the question when it goes on.
-    let asked = thread::spawn(move || orb.forward(&there));
+    let asked = thread::spawn(move || orb.resolve_forward(&there));
     let profile_of_second = scene.only_at(1, &group);
     assert_eq!(
-        Orb::default().forward(&profile_of_second).unwrap(),
+        Orb::default().resolve_forward(&profile_of_second).unwrap(),
         object("a")
     );
     first.signal(Signal::CONT);
@@ -352,11 +352,11 @@ fn an_owner_goes_on_by_itself_when_the_store_is_back() {
     let group = group(&scene.manager(0), "a");
     scene.etcd.kill();
     // It serves until nobody could know any more whether another one does.
-    let forward = || Orb::default().forward(&group);
+    let forward = || Orb::default().resolve_forward(&group);
     assert_eq!(forward().unwrap(), object("a"));
-    eventually("it stands by", || !scene.is_open(0));
-    eventually("it says why", || {
-        balancer.ctl("corba").unwrap().contains("the store ")
+    wait_until("it stands by", || !scene.is_open(0));
+    wait_until("it says why", || {
+        balancer.run_ctl("corba").unwrap().contains("the store ")
     });
     scene.etcd.run();
     serves(&balancer);
@@ -384,17 +384,20 @@ fn an_upgrade_of_the_owner_is_no_change_of_owners() {
     first.upgrade().unwrap();
     serves(&first);
     let lm = scene.manager(0);
-    assert_eq!(lm.orb.forward(&one).unwrap(), object("a"));
+    assert_eq!(lm.orb.resolve_forward(&one).unwrap(), object("a"));
     let two = group(&lm, "b");
     // The process before has ended, or does so: the lease stays.
     assert!(scene.owner().contains("lb-0"), "{}", scene.owner());
-    assert_eq!(second.metric("evenkeel_corba_takeovers_total"), Some(0.0));
+    assert_eq!(
+        second.read_metric("evenkeel_corba_takeovers_total"),
+        Some(0.0)
+    );
     stands_by(&second, "lb-0");
     first.signal(Signal::KILL);
     serves(&second);
     let lm = scene.manager(1);
     for (group, host) in [(&one, "a"), (&two, "b")] {
-        assert_eq!(lm.orb.forward(group).unwrap(), object(host));
+        assert_eq!(lm.orb.resolve_forward(group).unwrap(), object(host));
     }
 }
 
@@ -411,12 +414,18 @@ fn a_service_that_is_switched_off_leaves_its_place_to_others() {
     first.reconfigure(without);
     serves(&second);
     assert!(!scene.is_open(0));
-    assert_eq!(scene.manager(1).orb.forward(&group).unwrap(), object("a"));
+    assert_eq!(
+        scene.manager(1).orb.resolve_forward(&group).unwrap(),
+        object("a")
+    );
     first.reconfigure(&config);
     stands_by(&first, "lb-1");
     drop(second);
     serves(&first);
-    assert_eq!(scene.manager(0).orb.forward(&group).unwrap(), object("a"));
+    assert_eq!(
+        scene.manager(0).orb.resolve_forward(&group).unwrap(),
+        object("a")
+    );
 }
 
 #[test]
@@ -435,38 +444,47 @@ fn the_first_owner_brings_its_file_and_damaged_keys_harm_themselves_only() {
     serves(&balancer);
     let lm = scene.manager(0);
     for (group, host) in groups.iter().zip(["a", "b"]) {
-        assert_eq!(lm.orb.forward(group).unwrap(), object(host));
+        assert_eq!(lm.orb.resolve_forward(group).unwrap(), object(host));
     }
     balancer.wait_for_log("the store has no object groups yet: those in");
     balancer.signal(Signal::KILL);
 
     let keys = "/evenkeel/corba/state/groups/";
-    let keys = scene.etcd.ctl(&["get", "--prefix", "--keys-only", keys]);
+    let keys = scene
+        .etcd
+        .run_etcdctl(&["get", "--prefix", "--keys-only", keys]);
     let keys: Vec<&str> = keys.lines().filter(|line| !line.is_empty()).collect();
     assert_eq!(keys.len(), 2, "{keys:?}");
-    scene.etcd.ctl(&["put", keys[0], "{"]);
+    scene.etcd.run_etcdctl(&["put", keys[0], "{"]);
     let second = scene.start(1);
     serves(&second);
     let lm = scene.manager(1);
-    assert_eq!(lm.orb.forward(&groups[1]).unwrap(), object("b"));
-    assert!(lm.orb.forward(&groups[0]).is_err());
+    assert_eq!(lm.orb.resolve_forward(&groups[1]).unwrap(), object("b"));
+    assert!(lm.orb.resolve_forward(&groups[0]).is_err());
     second.wait_for_log(&format!("is damaged, and is left out: {}", keys[0]));
     assert_eq!(
-        scene.etcd.ctl(&["get", "--print-value-only", keys[0]]),
+        scene
+            .etcd
+            .run_etcdctl(&["get", "--print-value-only", keys[0]]),
         "{\n"
     );
     // Nobody serves by a key of the owner that nobody can read, and it is said.
     second.signal(Signal::KILL);
-    eventually("its lease has ended", || scene.owner().is_empty());
-    scene.etcd.ctl(&["put", "/evenkeel/corba/owner", "x"]);
+    wait_until("its lease has ended", || scene.owner().is_empty());
+    scene
+        .etcd
+        .run_etcdctl(&["put", "/evenkeel/corba/owner", "x"]);
     let first = balancer.replace(&config);
     first.wait_for_log("remove it with etcdctl del /evenkeel/corba/owner");
     assert!(!scene.is_open(0));
-    scene.etcd.ctl(&["del", "/evenkeel/corba/owner"]);
+    scene.etcd.run_etcdctl(&["del", "/evenkeel/corba/owner"]);
     serves(&first);
     // Whoever removes the key of an owner ends its time.
-    scene.etcd.ctl(&["del", "/evenkeel/corba/owner"]);
+    scene.etcd.run_etcdctl(&["del", "/evenkeel/corba/owner"]);
     first.wait_for_log("is not the load manager any more");
     serves(&first);
-    assert_eq!(first.metric("evenkeel_corba_takeovers_total"), Some(2.0));
+    assert_eq!(
+        first.read_metric("evenkeel_corba_takeovers_total"),
+        Some(2.0)
+    );
 }

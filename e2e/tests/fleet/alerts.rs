@@ -13,13 +13,13 @@ use std::sync::{Arc, Barrier, Mutex};
 use std::time::{Duration, Instant};
 
 use evenkeel_e2e::agent::key_file;
-use evenkeel_e2e::balancer::{Balancer, among_others, binary};
-use evenkeel_e2e::eventually;
+use evenkeel_e2e::balancer::{Balancer, among_others, evenkeel_binary};
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, ok};
+use evenkeel_e2e::member::{Member, ok_response};
 use evenkeel_e2e::netns::{BACK, FRONT, Pair};
 use evenkeel_e2e::process::Signal;
 use evenkeel_e2e::script::Script;
+use evenkeel_e2e::wait_until;
 use serde_json::Value;
 
 const LOCATIONS: usize = 4;
@@ -80,7 +80,7 @@ fn decide(balancers: &[Balancer]) -> Vec<Option<String>> {
 /// Waits until all say the same, and answers who it is.
 fn settled(balancers: &[Balancer]) -> usize {
     let mut who = None;
-    eventually("all say who decides", || {
+    wait_until("all say who decides", || {
         let decide = decide(balancers);
         let whole = balancers.iter().all(|balancer| {
             let fleet = fleet(balancer);
@@ -98,7 +98,7 @@ fn settled(balancers: &[Balancer]) -> usize {
 }
 
 fn report(balancer: &Balancer, location: usize, cpu: f64) {
-    balancer.report(&format!("l{location}"), cpu);
+    balancer.report_load(&format!("l{location}"), cpu);
 }
 
 fn alerted(balancer: &Balancer) -> Vec<usize> {
@@ -113,7 +113,7 @@ fn alerted(balancer: &Balancer) -> Vec<usize> {
 
 fn wait_for_alerts(balancers: &[Balancer], wanted: &[usize]) {
     for balancer in balancers {
-        eventually(&format!("alerts are {wanted:?}"), || {
+        wait_until(&format!("alerts are {wanted:?}"), || {
             alerted(balancer) == wanted
         });
     }
@@ -142,7 +142,7 @@ fn one_decides_all_heed_it_and_another_one_takes_over() {
         report(balancer, 1, 0.95);
     }
     let mut now = Vec::new();
-    eventually("two of them are under alert", || {
+    wait_until("two of them are under alert", || {
         now = alerted(&all[holder]);
         now.len() == 2 && now.contains(&1)
     });
@@ -151,7 +151,7 @@ fn one_decides_all_heed_it_and_another_one_takes_over() {
     // One of them recovers, and there is room for another one.
     let well = now.iter().copied().find(|location| *location != 1).unwrap();
     all.iter().for_each(|balancer| report(balancer, well, 0.1));
-    eventually("another one of them is under alert", || {
+    wait_until("another one of them is under alert", || {
         now = alerted(&all[holder]);
         now.len() == 2 && now.contains(&1) && !now.contains(&well)
     });
@@ -189,21 +189,21 @@ fn what_no_balancer_has_sent_is_dropped_and_counted() {
         let count = counts.find(|count| count["result"] == result).unwrap();
         count["count"].as_u64().unwrap()
     };
-    eventually("the stranger's datagrams are counted", || {
+    wait_until("the stranger's datagrams are counted", || {
         counted("mac") > 0
     });
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
     socket.send_to(b"EvFl", address(&all[0])).unwrap();
     socket.send_to(&[0; 100], address(&all[0])).unwrap();
     socket.send_to(&[0; 2000], address(&all[0])).unwrap();
-    eventually("they are counted", || {
+    wait_until("they are counted", || {
         counted("truncated") > 0 && counted("magic") > 0 && counted("oversized") > 0
     });
     assert_eq!(fleet(&stranger)["balancers"], serde_json::json!([]));
     assert_eq!(fleet(&all[0])["balancers"].as_array().unwrap().len(), 1);
     // One that has not run for a second counts as gone until it is heard again.
-    eventually("the other one is up", || {
-        all[0].metric("evenkeel_fleet_balancers{state=\"up\"}") == Some(1.0)
+    wait_until("the other one is up", || {
+        all[0].read_metric("evenkeel_fleet_balancers{state=\"up\"}") == Some(1.0)
     });
 }
 
@@ -230,13 +230,13 @@ fn a_fleet_comes_and_goes_with_the_configuration_and_survives_an_upgrade() {
     all[1].reconfigure(&format!("{before}[rule.web]{after}"));
     assert_eq!(fleet(&all[1]), Value::Null);
     report(&all[1], 3, 0.99);
-    eventually("it decides by itself", || alerted(&all[1]) == [0, 3]);
-    eventually("the other one has noticed", || {
+    wait_until("it decides by itself", || alerted(&all[1]) == [0, 3]);
+    wait_until("the other one has noticed", || {
         fleet(&all[0])["balancers"][0]["state"] == "gone"
     });
     all[1].reconfigure(&configuration(&name, Some(address(&all[0])), &keys));
     settled(&all);
-    eventually("both heed the same", || {
+    wait_until("both heed the same", || {
         alerted(&all[0]) == alerted(&all[1])
     });
 }
@@ -270,16 +270,18 @@ fn two_parts_that_do_not_reach_each_other_go_on_alone_and_meet_again() {
         let host = if number < 2 { "10.77.0.1" } else { "10.77.0.2" };
         let join = all
             .first()
-            .map(|first| machines[0].inside(|| address(first)));
+            .map(|first| machines[0].run_inside(|| address(first)));
         let text = configuration_at(host, &format!("lb-{number}"), join, &keys);
-        all.push(Balancer::start_by(&text, |_| machine.command(binary())));
+        all.push(Balancer::start_by(&text, |_| {
+            machine.command(evenkeel_binary())
+        }));
     }
     // Whoever decides, if all of these say the same, and that nobody else is there.
     let decides = |some: Range<usize>| -> Option<String> {
         let said: BTreeSet<Option<String>> = some
             .clone()
             .map(|number| {
-                let fleet = machines[number].inside(|| fleet(&all[number]));
+                let fleet = machines[number].run_inside(|| fleet(&all[number]));
                 let others = fleet["balancers"].as_array().unwrap().iter();
                 let up = others.filter(|other| other["state"] == "up").count();
                 let decides = fleet["groups"][0]["decides"].as_str()?;
@@ -291,24 +293,24 @@ fn two_parts_that_do_not_reach_each_other_go_on_alone_and_meet_again() {
     };
     let report = |load: f64, locations: &[usize]| {
         for (balancer, machine) in all.iter().zip(machines) {
-            let report = |location: &usize| balancer.report(&format!("l{location}"), load);
-            machine.inside(|| locations.iter().for_each(report));
+            let report = |location: &usize| balancer.report_load(&format!("l{location}"), load);
+            machine.run_inside(|| locations.iter().for_each(report));
         }
     };
     let have = |some: Range<usize>, wanted: &[usize]| {
-        eventually(&format!("{some:?} have alerts {wanted:?}"), || {
-            let alerts = |number: usize| machines[number].inside(|| alerted(&all[number]));
+        wait_until(&format!("{some:?} have alerts {wanted:?}"), || {
+            let alerts = |number: usize| machines[number].run_inside(|| alerted(&all[number]));
             some.clone().all(|number| alerts(number) == wanted)
         });
     };
-    eventually("all say who decides", || decides(0..4).is_some());
+    wait_until("all say who decides", || decides(0..4).is_some());
     report(0.3, &[0, 1, 2, 3]);
     report(0.95, &[1]);
     have(0..4, &[1]);
 
     cut(&pair, true);
     let mut both = [None, None];
-    eventually("each part has one that decides", || {
+    wait_until("each part has one that decides", || {
         both = [decides(0..2), decides(2..4)];
         both.iter().all(Option::is_some)
     });
@@ -319,7 +321,7 @@ fn two_parts_that_do_not_reach_each_other_go_on_alone_and_meet_again() {
     have(0..4, &[1, 2]);
 
     cut(&pair, false);
-    eventually("one decides for all", || decides(0..4).is_some());
+    wait_until("one decides for all", || decides(0..4).is_some());
     have(0..4, &[1, 2]);
     report(0.1, &[1, 2]);
     have(0..4, &[]);
@@ -329,11 +331,11 @@ fn two_parts_that_do_not_reach_each_other_go_on_alone_and_meet_again() {
 fn a_balancer_without_requests_knows_how_long_they_take() {
     let folder = Folder::new();
     let keys = folder.write_private("keys", "1:000102030405060708090a0b0c0d0e0f");
-    let fast = Member::answering(|_| ok("fast"));
-    let slow = Member::answering(|_| {
+    let fast = Member::answering_with(|_| ok_response("fast"));
+    let slow = Member::answering_with(|_| {
         // Its work.
         std::thread::sleep(Duration::from_millis(300));
-        ok("slow")
+        ok_response("slow")
     });
     let text = |name: &str, join: Option<SocketAddr>| {
         format!(
@@ -350,7 +352,7 @@ fn a_balancer_without_requests_knows_how_long_they_take() {
         wire.read_response().text().to_owned()
     };
     let latency = |balancer: &Balancer, of: &Member| {
-        let member = balancer.member("web", of.address());
+        let member = balancer.member_status("web", of.address());
         member["latency_ms"].as_f64()
     };
     let first = Balancer::start(&text("lb-0", None));
@@ -359,7 +361,7 @@ fn a_balancer_without_requests_knows_how_long_they_take() {
     let holder = settled(&both);
     let (knows, learns) = (&both[holder], &both[1 - holder]);
     // Chance may send the first request to either of them.
-    eventually(
+    wait_until(
         "the slow one is known to be slow, and the other one, too",
         || {
             ask(knows);
@@ -367,7 +369,7 @@ fn a_balancer_without_requests_knows_how_long_they_take() {
             is_slow && latency(knows, &fast).is_some()
         },
     );
-    eventually("the other balancer knows, too", || {
+    wait_until("the other balancer knows, too", || {
         let is_slow = latency(learns, &slow).is_some_and(|ms| ms >= 200.0);
         is_slow && latency(learns, &fast).is_some()
     });
@@ -381,13 +383,13 @@ fn requests_of_all_balancers_count_where_it_is_asked_for() {
     // Requests to `busy` stay until the test lets them go.
     let gate = Arc::new(Barrier::new(4));
     let held = Arc::clone(&gate);
-    let busy = Member::answering(move |request| {
+    let busy = Member::answering_with(move |request| {
         if request.second_word() == "/stay" {
             held.wait();
         }
-        ok("busy")
+        ok_response("busy")
     });
-    let idle = Member::answering(|_| ok("idle"));
+    let idle = Member::answering_with(|_| ok_response("idle"));
     let text = |name: &str, join: Option<SocketAddr>, members: &str| {
         format!(
             "{}in_flight = true\n\
@@ -407,7 +409,7 @@ fn requests_of_all_balancers_count_where_it_is_asked_for() {
     let join = Some(address(&first));
     let second = Balancer::start(&text("lb-1", join, &format!("{of_busy}, {of_idle}")));
     let both = [first, second];
-    eventually("they have found each other", || {
+    wait_until("they have found each other", || {
         both.iter()
             .all(|one| fleet(one)["balancers"][0]["state"] == "up")
     });
@@ -422,7 +424,7 @@ fn requests_of_all_balancers_count_where_it_is_asked_for() {
         let mut loads = busy["loads"].as_array()?.iter();
         loads.find(|load| load["id"] == "in_flight")?["value"].as_f64()
     };
-    eventually("both know of the first one's requests", || {
+    wait_until("both know of the first one's requests", || {
         both.iter().all(|balancer| in_flight(balancer) == Some(3.0))
     });
     for _ in 0..8 {
@@ -434,7 +436,7 @@ fn requests_of_all_balancers_count_where_it_is_asked_for() {
     for client in &mut clients {
         assert_eq!(client.read_response().text(), "busy");
     }
-    eventually("they are over for both", || {
+    wait_until("they are over for both", || {
         both.iter().all(|balancer| in_flight(balancer) == Some(0.0))
     });
 }
@@ -450,7 +452,7 @@ struct Asked {
 impl Asked {
     fn start(key: &Path) -> Self {
         let key = key.to_str().unwrap();
-        let mut command = Command::new(binary());
+        let mut command = Command::new(evenkeel_binary());
         command.args(["kernel", "serve", "--respond", "127.0.0.1:0"]);
         command.args(["--allow", "127.0.0.0/8", "--host", "web", "--rate", "0"]);
         command.args(["--key-file", key]);
@@ -490,14 +492,14 @@ impl Asked {
     /// Returns the addresses that send the next `count` queries.
     fn next(&self, count: usize) -> BTreeSet<SocketAddr> {
         self.askers.lock().unwrap().clear();
-        eventually("it is asked", || self.askers.lock().unwrap().len() >= count);
+        wait_until("it is asked", || self.askers.lock().unwrap().len() >= count);
         self.askers.lock().unwrap().iter().copied().collect()
     }
 
     /// Waits until so many balancers ask it, and no others.
     fn wait_for(&self, askers: usize) -> BTreeSet<SocketAddr> {
         let mut found = BTreeSet::new();
-        eventually(&format!("{askers} ask"), || {
+        wait_until(&format!("{askers} ask"), || {
             found = self.next(20 * askers);
             found.len() == askers
         });
@@ -546,13 +548,13 @@ fn one_balancer_asks_a_back_end_for_its_load_and_all_know_it() {
             } else {
                 "elsewhere"
             };
-            eventually(&format!("{number} knows the load: {state}"), || {
+            wait_until(&format!("{number} knows the load: {state}"), || {
                 monitored(balancer) == (state.to_owned(), true)
             });
         }
         let read = |balancer: &Balancer, by: &str| {
             let series = format!("evenkeel_fleet_locations_read{{by=\"{by}\"}}");
-            balancer.metric(&series)
+            balancer.read_metric(&series)
         };
         for (number, balancer) in balancers.iter().enumerate() {
             let (this, others) = if number == reads {
@@ -560,19 +562,19 @@ fn one_balancer_asks_a_back_end_for_its_load_and_all_know_it() {
             } else {
                 (0.0, 1.0)
             };
-            eventually("who reads is counted", || {
+            wait_until("who reads is counted", || {
                 (read(balancer, "this"), read(balancer, "others")) == (Some(this), Some(others))
             });
         }
         // One that does not answer any more is unknown to all, and asked by one.
         asked.is_silent.store(true, Ordering::Relaxed);
         for balancer in &balancers {
-            eventually("the load is unknown", || !monitored(balancer).1);
+            wait_until("the load is unknown", || !monitored(balancer).1);
         }
         assert_eq!(asked.next(5), reader);
         asked.is_silent.store(false, Ordering::Relaxed);
         for balancer in &balancers {
-            eventually("the load is known again", || monitored(balancer).1);
+            wait_until("the load is known again", || monitored(balancer).1);
         }
         // Another one takes its place.
         drop(balancers.remove(reads));

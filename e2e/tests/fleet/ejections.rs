@@ -7,10 +7,10 @@ use std::net::SocketAddr;
 use std::path::Path;
 
 use evenkeel_e2e::balancer::{Balancer, among_others};
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, Seen, ok};
+use evenkeel_e2e::member::{Member, Seen, ok_response};
 use evenkeel_e2e::process::Signal;
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 use serde_json::Value;
 
@@ -54,12 +54,12 @@ fn rig() -> Rig {
     let folder = Folder::new();
     let keys = folder.write_private("keys", "1:000102030405060708090a0b0c0d0e0f");
     let bad = Member::start(|script, mut wire| {
-        while let Some(request) = script.request(&mut wire) {
+        while let Some(request) = script.read_request(&mut wire) {
             let fails = !request.values("x-fails").is_empty();
             let answer = if fails {
                 "NONSENSE\r\n\r\n".into()
             } else {
-                ok("bad")
+                ok_response("bad")
             };
             if !wire.try_send(answer) || fails {
                 break;
@@ -68,8 +68,8 @@ fn rig() -> Rig {
     });
     let servers = [
         bad,
-        Member::answering(|_| ok("")),
-        Member::answering(|_| ok("")),
+        Member::answering_with(|_| ok_response("")),
+        Member::answering_with(|_| ok_response("")),
     ];
     let members = servers.each_ref().map(Member::address);
     let a = Balancer::start(&configuration("lb-a", None, &keys, &members));
@@ -83,7 +83,7 @@ fn rig() -> Rig {
         &keys,
         &members,
     ));
-    eventually("both know each other", || {
+    wait_until("both know each other", || {
         [&a, &b]
             .iter()
             .all(|one| one.admin_json("/v1/fleet")["balancers"][0]["state"] == "up")
@@ -103,12 +103,12 @@ impl Rig {
 
     /// Returns why and until when a balancer has the bad member ejected.
     fn ejection(&self, at: &Balancer, group: &str) -> Value {
-        at.member(group, self.bad())["ejection"].clone()
+        at.member_status(group, self.bad())["ejection"].clone()
     }
 
     /// A's clients see the bad one fail, until it is out there.
     fn fail_at_a(&self, group: &str) {
-        eventually("it is ejected for its own requests", || {
+        wait_until("it is ejected for its own requests", || {
             ask(&self.a, group, FAILS);
             let ejection = self.ejection(&self.a, group);
             ejection["seconds_left"].as_f64() > Some(0.0) && ejection["by"].is_null()
@@ -121,7 +121,7 @@ impl Rig {
 
     /// Returns the number of requests that came to the bad member since the last call.
     fn came(&self) -> usize {
-        let seen = self.servers[0].seen().into_iter();
+        let seen = self.servers[0].seen_events().into_iter();
         seen.filter(|seen| matches!(seen, Seen::Request(..)))
             .count()
     }
@@ -139,7 +139,7 @@ fn ask(at: &Balancer, group: &str, header: &str) {
 fn a_balancer_without_requests_of_its_own_goes_by_the_word_of_another() {
     let rig = rig();
     rig.fail_at_a("web");
-    eventually("the other one has it out, too", || {
+    wait_until("the other one has it out, too", || {
         rig.is_out_by_word("web")
     });
     let ejection = rig.ejection(&rig.b, "web");
@@ -150,18 +150,18 @@ fn a_balancer_without_requests_of_its_own_goes_by_the_word_of_another() {
     );
     let left = ejection["seconds_left"].as_f64().unwrap();
     assert!(left > 0.0 && left <= 3600.0, "{ejection}");
-    let member = rig.b.member("web", rig.bad());
+    let member = rig.b.member_status("web", rig.bad());
     assert_eq!(member["state"], "ejected");
     assert!(rig.ejection(&rig.b, "app").is_null(), "another group");
 
     rig.came();
     (0..12).for_each(|_| ask(&rig.b, "web", "x-is: well"));
     assert_eq!(rig.came(), 0, "nothing is sent there");
-    let shown = rig.b.ctl("members web").unwrap();
+    let shown = rig.b.run_ctl("members web").unwrap();
     assert!(shown.contains("ejected by lb-a"), "{shown}");
     let log = rig.b.log();
     assert!(log.contains("lb-a has ejected it"), "{log}");
-    let metric = |series: &str| rig.b.metric(series);
+    let metric = |series: &str| rig.b.read_metric(series);
     assert_eq!(
         metric("evenkeel_group_ejected{group=\"web\",by=\"others\"}"),
         Some(1.0)
@@ -177,14 +177,14 @@ fn a_balancer_without_requests_of_its_own_goes_by_the_word_of_another() {
     let keys = rig.folder.join("keys");
     rig.a
         .reconfigure(&configuration("lb-a", None, &keys, &members[1..]));
-    eventually("it is back", || rig.ejection(&rig.b, "web").is_null());
+    wait_until("it is back", || rig.ejection(&rig.b, "web").is_null());
     assert!(
-        rig.b.member("web", rig.bad())["reasons"]
+        rig.b.member_status("web", rig.bad())["reasons"]
             .as_array()
             .unwrap()
             .is_empty()
     );
-    eventually("it gets requests", || {
+    wait_until("it gets requests", || {
         ask(&rig.b, "web", "x-is: well");
         rig.came() > 0
     });
@@ -194,22 +194,22 @@ fn a_balancer_without_requests_of_its_own_goes_by_the_word_of_another() {
 fn a_balancer_whose_own_requests_succeed_does_not() {
     let rig = rig();
     // One request each that the bad one has answered well.
-    eventually("it has answered", || {
+    wait_until("it has answered", || {
         ask(&rig.b, "web", "x-is: well");
         rig.came() > 0
     });
     rig.fail_at_a("web");
-    eventually("the other one has heard of it", || {
+    wait_until("the other one has heard of it", || {
         rig.b.admin_json("/v1/fleet")["balancers"][0]["ejections"] == 1
     });
     // What is heard later is heeded where nothing speaks against it, so the first one has been seen.
     rig.fail_at_a("app");
-    eventually("it is out in the other group", || rig.is_out_by_word("app"));
-    let member = rig.b.member("web", rig.bad());
+    wait_until("it is out in the other group", || rig.is_out_by_word("app"));
+    let member = rig.b.member_status("web", rig.bad());
     assert!(member["ejection"].is_null(), "{member}");
     assert!(member["reasons"].as_array().unwrap().is_empty(), "{member}");
     rig.came();
-    eventually("it gets requests", || {
+    wait_until("it gets requests", || {
         ask(&rig.b, "web", "x-is: well");
         rig.came() > 0
     });
@@ -219,11 +219,11 @@ fn a_balancer_whose_own_requests_succeed_does_not() {
 fn what_a_balancer_has_said_counts_when_it_is_gone() {
     let rig = rig();
     rig.fail_at_a("web");
-    eventually("the other one has it out, too", || {
+    wait_until("the other one has it out, too", || {
         rig.is_out_by_word("web")
     });
     rig.a.signal(Signal::KILL);
-    eventually("it is gone", || {
+    wait_until("it is gone", || {
         rig.b.admin_json("/v1/fleet")["balancers"][0]["state"] == "gone"
     });
     assert!(rig.is_out_by_word("web"), "{}", rig.ejection(&rig.b, "web"));

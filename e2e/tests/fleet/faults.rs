@@ -11,13 +11,13 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::env;
 use std::time::{Duration, Instant};
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::etcd::Etcd;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::load::Clients;
-use evenkeel_e2e::process::installed;
+use evenkeel_e2e::process::are_installed;
 use evenkeel_e2e::server::Server;
+use evenkeel_e2e::wait_until;
 
 const BALANCERS: usize = 10;
 const SERVERS: usize = 12;
@@ -59,7 +59,7 @@ impl Fleet {
     fn new(seed: u64) -> Self {
         let etcds = Etcd::start_three();
         let urls: Vec<String> = etcds.iter().map(Etcd::url).collect();
-        let servers: Vec<Server> = (0..SERVERS).map(|_| Server::nginx(None)).collect();
+        let servers: Vec<Server> = (0..SERVERS).map(|_| Server::start_nginx(None)).collect();
         let own = |name: &str, timeout: &str, more: &str| {
             format!(
                 "[admin]\nlisten = \"127.0.0.1:0\"\n[node]\nname = \"{name}\"\n\
@@ -117,7 +117,7 @@ impl Fleet {
         let own = self.person.join(own).display().to_string();
         let mut arguments = vec!["store", "--config", &own];
         arguments.extend(words);
-        evenkeel(&arguments)
+        run_evenkeel(&arguments)
     }
 
     /// Pushes a text with most of the servers.
@@ -212,7 +212,7 @@ impl Fleet {
             let mut known = known.as_array().unwrap().iter();
             if known.any(|one| one["name"] == *location) {
                 // A change may take it away in between.
-                let _ = balancer.ctl(&format!("loads push {location} cpu={load}"));
+                let _ = balancer.run_ctl(&format!("loads push {location} cpu={load}"));
             }
         }
     }
@@ -238,7 +238,7 @@ impl Fleet {
                 etcd.spawn();
             }
         }
-        self.etcds.iter().for_each(Etcd::wait);
+        self.etcds.iter().for_each(Etcd::wait_until_ready);
     }
 }
 
@@ -251,7 +251,7 @@ fn alerts(balancer: &Balancer) -> usize {
 
 #[test]
 fn no_request_and_no_change_is_lost_whatever_fails() {
-    if !installed(&["etcd", "etcdctl", "nginx"]) {
+    if !are_installed(&["etcd", "etcdctl", "nginx"]) {
         return;
     }
     let seed = number("EVENKEEL_FAULT_SEED", fastrand::u64(..1_000_000));
@@ -275,8 +275,8 @@ fn no_request_and_no_change_is_lost_whatever_fails() {
         panic!("the store is there: {:?}", fleet.pushes);
     };
     for balancer in &fleet.balancers {
-        eventually("the last change is in force", || {
-            balancer.metric("evenkeel_store_revision") == Some(f64::from(revision))
+        wait_until("the last change is in force", || {
+            balancer.read_metric("evenkeel_store_revision") == Some(f64::from(revision))
         });
     }
     (0..SERVERS).for_each(|server| fleet.report(server, 0.95));
@@ -288,16 +288,16 @@ fn no_request_and_no_change_is_lost_whatever_fails() {
         })
         .collect()
     };
-    eventually("all name the same one that decides upon alerts", || {
+    wait_until("all name the same one that decides upon alerts", || {
         let holders = holders();
         holders.len() == 1 && !holders.contains("null")
     });
     for balancer in &fleet.balancers {
-        eventually("as much is under alert as may be", || {
+        wait_until("as much is under alert as may be", || {
             alerts(balancer) == ALERTS
         });
     }
-    let answered: u64 = clients.into_iter().map(Clients::end).sum();
+    let answered: u64 = clients.into_iter().map(Clients::stop_and_count).sum();
 
     // The revisions are those that were pushed, in their order, each of them once.
     let mut seen = Vec::new();

@@ -11,13 +11,13 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::{self, JoinHandle};
 use std::time::Duration;
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel, report};
-use evenkeel_e2e::eventually;
+use evenkeel_e2e::balancer::{Balancer, report_load, run_evenkeel};
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::haproxy::Haproxy;
-use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::{Signal, installed, parent_program, signal};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::{Signal, are_installed, parent_program, signal};
 use evenkeel_e2e::server::address;
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 use serde_json::Value;
 
@@ -34,7 +34,7 @@ impl Reports {
         let thread = thread::spawn(move || {
             while !is_over.load(Ordering::Relaxed) {
                 for (location, load) in &loads {
-                    report(admin, location, *load);
+                    report_load(admin, location, *load);
                 }
                 // A report every so often, as agents do.
                 thread::sleep(Duration::from_millis(200));
@@ -59,7 +59,7 @@ impl Drop for Reports {
 
 /// Two members, `a` and `b`, each at a location of its name, that answer with their names.
 fn members() -> [Member; 2] {
-    ["a", "b"].map(|name| Member::answering(move |_| ok(name)))
+    ["a", "b"].map(|name| Member::answering_with(move |_| ok_response(name)))
 }
 
 /// A balancer with the rule `web`, whose group has these members, and `more`.
@@ -111,7 +111,7 @@ fn part_of_a(at: SocketAddr, requests: usize) -> f64 {
 
 #[test]
 fn haproxy_gives_the_shares_that_our_own_proxy_gives() {
-    if !installed(&["haproxy"]) {
+    if !are_installed(&["haproxy"]) {
         return;
     }
     let members = members();
@@ -122,9 +122,9 @@ fn haproxy_gives_the_shares_that_our_own_proxy_gives() {
          backend web\n  server first {a} weight 10\n  server second {b} weight 10\n  server stranger 127.0.0.1:9 disabled\n"
     ));
     let mut balancer = balancer(&members, &edge(&haproxy));
-    let reports = Reports::start(balancer.admin(), &[("a", 0.9), ("b", 0.1)]);
+    let reports = Reports::start(balancer.admin_address(), &[("a", 0.9), ("b", 0.1)]);
     let settled = |balancer: &Balancer| {
-        eventually("weights follow loads, and HAProxy has them", || {
+        wait_until("weights follow loads, and HAProxy has them", || {
             let weights = weights(&status(balancer));
             matches!(weights[..], [(few, Some(has)), (256, Some(256))] if few < 16 && few == has)
         });
@@ -134,41 +134,41 @@ fn haproxy_gives_the_shares_that_our_own_proxy_gives() {
     let ours = part_of_a(balancer.address("web"), 500);
     assert!((theirs - ours).abs() < 0.05, "{theirs} {ours}");
     assert!(theirs < 0.1, "{theirs}");
-    let shown = evenkeel(&["steer", "--admin", &balancer.admin().to_string()]).unwrap();
+    let shown = run_evenkeel(&["steer", "--admin", &balancer.admin_address().to_string()]).unwrap();
     assert!(shown.contains("edge: group web, HAProxy unix:"), "{shown}");
     assert!(
         shown.contains("no members, left alone: stranger"),
         "{shown}"
     );
-    assert_eq!(haproxy.state("stranger").2 & 1, 1);
+    assert_eq!(haproxy.server_state("stranger").2 & 1, 1);
 
     // HAProxy forgets, and is told again.
     haproxy.restart();
-    eventually("the restart is noticed", || {
+    wait_until("the restart is noticed", || {
         status(&balancer)["restarts"] == 1
     });
     settled(&balancer);
-    assert_eq!(haproxy.state("second").1, 256);
-    let up = balancer.metric("evenkeel_steer_up{steer=\"edge\"}");
+    assert_eq!(haproxy.server_state("second").1, 256);
+    let up = balancer.read_metric("evenkeel_steer_up{steer=\"edge\"}");
     assert_eq!(up, Some(1.0));
 
     // Somebody else changes a weight.
-    haproxy.say("set server web/second weight 3");
-    eventually("it is changed back", || {
-        haproxy.state("second").1 == 256 && status(&balancer)["overridden"] == 1
+    haproxy.run_command("set server web/second weight 3");
+    wait_until("it is changed back", || {
+        haproxy.server_state("second").1 == 256 && status(&balancer)["overridden"] == 1
     });
 
     // Loads that nobody reports any more are unknown, and weights alike: here at the end of the process.
     drop(reports);
     balancer.signal(Signal::TERM);
-    assert!(balancer.wait().success());
-    assert_eq!(haproxy.state("first").1, 10);
-    assert_eq!(haproxy.state("second").1, 10);
+    assert!(balancer.wait_for_end().success());
+    assert_eq!(haproxy.server_state("first").1, 10);
+    assert_eq!(haproxy.server_state("second").1, 10);
 }
 
 #[test]
 fn drain_and_maintenance_reach_haproxy_and_its_own_are_left_alone() {
-    if !installed(&["haproxy"]) {
+    if !are_installed(&["haproxy"]) {
         return;
     }
     let members = members();
@@ -178,17 +178,17 @@ fn drain_and_maintenance_reach_haproxy_and_its_own_are_left_alone() {
     ));
     let balancer = balancer(&members, &edge(&haproxy));
     let state = |server: &str| {
-        let (_, weight, admin) = haproxy.state(server);
+        let (_, weight, admin) = haproxy.server_state(server);
         (weight, admin)
     };
     let becomes = |server: &str, wanted: (u32, u32)| {
-        eventually(&format!("{server} becomes {wanted:?}"), || {
+        wait_until(&format!("{server} becomes {wanted:?}"), || {
             state(server) == wanted
         });
     };
     becomes("first", (256, 0));
     becomes("second", (256, 0));
-    let own = |words: &str| balancer.ctl(words).unwrap();
+    let own = |words: &str| balancer.run_ctl(words).unwrap();
     own(&format!("drain web {a}"));
     becomes("first", (0, 0));
     own(&format!("ready web {a}"));
@@ -199,14 +199,14 @@ fn drain_and_maintenance_reach_haproxy_and_its_own_are_left_alone() {
     becomes("first", (256, 0));
     own(&format!("weight web {b} 0.5"));
     // Within the smallest change that is sent, 3 %.
-    eventually("half of the weight", || {
+    wait_until("half of the weight", || {
         (124..=132).contains(&state("second").0)
     });
 
     // What HAProxy's own administrator does.
-    haproxy.say("set server web/second state maint");
+    haproxy.run_command("set server web/second state maint");
     let half = state("second").0;
-    eventually("it is noticed", || {
+    wait_until("it is noticed", || {
         let note = &status(&balancer)["members"][1]["note"];
         note.as_str()
             .is_some_and(|note| note.contains("left alone"))
@@ -215,27 +215,27 @@ fn drain_and_maintenance_reach_haproxy_and_its_own_are_left_alone() {
     own(&format!("drain web {a}"));
     becomes("first", (0, 0));
     assert_eq!(state("second"), (half, 1), "whatever we say");
-    haproxy.say("set server web/second state ready");
+    haproxy.run_command("set server web/second state ready");
     becomes("second", (0, 0));
 
     // Without HAProxy the status says so, and what has changed meanwhile is told later.
     haproxy.kill();
-    eventually("the failure is shown", || {
+    wait_until("the failure is shown", || {
         let error = &status(&balancer)["error"];
         error
             .as_str()
             .is_some_and(|error| error.contains("HAProxy run"))
     });
-    balancer.ctl(&format!("ready web {a}")).unwrap();
+    balancer.run_ctl(&format!("ready web {a}")).unwrap();
     haproxy.restart();
-    eventually("it is told", || haproxy.state("first").1 == 256);
-    eventually("of both", || haproxy.state("second").1 == 0);
-    eventually("and all is well", || status(&balancer)["error"].is_null());
+    wait_until("it is told", || haproxy.server_state("first").1 == 256);
+    wait_until("of both", || haproxy.server_state("second").1 == 0);
+    wait_until("and all is well", || status(&balancer)["error"].is_null());
 }
 
 #[test]
 fn an_upgrade_is_no_end() {
-    if !installed(&["haproxy"]) {
+    if !are_installed(&["haproxy"]) {
         return;
     }
     let members = members();
@@ -244,26 +244,31 @@ fn an_upgrade_is_no_end() {
         "backend web\n  server first {a} weight 10\n  server second {b} weight 10\n"
     ));
     let mut balancer = balancer(&members, &edge(&haproxy));
-    eventually("weights are set", || haproxy.state("first").1 == 256);
-    balancer.ctl(&format!("maintenance web {a}")).unwrap();
+    wait_until("weights are set", || haproxy.server_state("first").1 == 256);
+    balancer.run_ctl(&format!("maintenance web {a}")).unwrap();
     haproxy.wait_for("first", (0, 256, 1));
     let old = balancer.id();
     balancer.upgrade().unwrap();
-    eventually("the process before has ended", || {
+    wait_until("the process before has ended", || {
         let stat = fs::read_to_string(format!("/proc/{old}/stat"));
         // Its parent, this test, has not asked yet how it has ended.
         stat.map_or(true, |stat| stat.contains(") Z "))
     });
-    let state = |server: &str| (haproxy.state(server).1, haproxy.state(server).2);
+    let state = |server: &str| {
+        (
+            haproxy.server_state(server).1,
+            haproxy.server_state(server).2,
+        )
+    };
     assert_eq!((state("first"), state("second")), ((256, 1), (256, 0)));
     // Maintenance that the process before has begun is ended by the next.
-    balancer.ctl(&format!("ready web {a}")).unwrap();
-    eventually("it is ready", || state("first") == (256, 0));
+    balancer.run_ctl(&format!("ready web {a}")).unwrap();
+    wait_until("it is ready", || state("first") == (256, 0));
 }
 
 #[test]
 fn a_socket_without_rights_and_a_backend_that_is_not_there_are_told() {
-    if !installed(&["haproxy"]) {
+    if !are_installed(&["haproxy"]) {
         return;
     }
     let members = members();
@@ -271,14 +276,14 @@ fn a_socket_without_rights_and_a_backend_that_is_not_there_are_told() {
     let backend = format!("backend web\n  server first {a}\n  server second {b}\n");
     let error_of = |haproxy: &Haproxy, more: &str, wanted: &str| {
         let balancer = balancer(&members, &format!("{}{more}", edge(haproxy)));
-        eventually(&format!("it is told that {wanted}"), || {
+        wait_until(&format!("it is told that {wanted}"), || {
             let error = &status(&balancer)["error"];
             error.as_str().is_some_and(|error| error.contains(wanted))
         });
     };
     let operator = Haproxy::start_at("operator", &backend);
     error_of(&operator, "", "needs `level admin`");
-    assert_eq!(operator.state("first").1, 1);
+    assert_eq!(operator.server_state("first").1, 1);
     let admin = Haproxy::start(&backend);
     error_of(&admin, "backend = \"shop\"\n", "HAProxy says: ");
 
@@ -287,21 +292,27 @@ fn a_socket_without_rights_and_a_backend_that_is_not_there_are_told() {
         "backend web\n  balance static-rr\n  server first {a} weight 10\n  server second {b} weight 20\n"
     ));
     let balancer = balancer(&members, &edge(&fixed));
-    let _reports = Reports::start(balancer.admin(), &[("a", 0.9), ("b", 0.1)]);
-    eventually("that is told", || {
+    let _reports = Reports::start(balancer.admin_address(), &[("a", 0.9), ("b", 0.1)]);
+    wait_until("that is told", || {
         let note = &status(&balancer)["members"][0]["note"];
         note.as_str()
             .is_some_and(|note| note.contains("roundrobin"))
     });
-    assert_eq!((fixed.state("first").1, fixed.state("second").1), (10, 20));
-    balancer.ctl(&format!("drain web {a}")).unwrap();
-    eventually("it is drained", || fixed.state("first").1 == 0);
-    assert_eq!(fixed.state("second").1, 20);
+    assert_eq!(
+        (
+            fixed.server_state("first").1,
+            fixed.server_state("second").1
+        ),
+        (10, 20)
+    );
+    balancer.run_ctl(&format!("drain web {a}")).unwrap();
+    wait_until("it is drained", || fixed.server_state("first").1 == 0);
+    assert_eq!(fixed.server_state("second").1, 20);
 }
 
 #[test]
 fn members_that_haproxy_does_not_have_are_added_and_removed() {
-    if !installed(&["haproxy"]) {
+    if !are_installed(&["haproxy"]) {
         return;
     }
     let members = members();
@@ -314,20 +325,24 @@ fn members_that_haproxy_does_not_have_are_added_and_removed() {
     let steered = format!("{}add_servers = \"check inter 200ms\"\n", edge(&haproxy));
     let balancer = balancer(&members, &steered);
     let added = format!("evenkeel-{b}");
-    let has = |haproxy: &Haproxy| haproxy.say("show servers state web").contains(&added);
-    eventually("the second one is added", || has(&haproxy));
-    eventually("and gets half of the requests", || {
+    let has = |haproxy: &Haproxy| {
+        haproxy
+            .run_command("show servers state web")
+            .contains(&added)
+    };
+    wait_until("the second one is added", || has(&haproxy));
+    wait_until("and gets half of the requests", || {
         (part_of_a(front, 20) - 0.5).abs() < 0.01
     });
     haproxy.restart();
-    eventually("it is added again", || {
-        has(&haproxy) && haproxy.state(&added) == (2, 256, 0)
+    wait_until("it is added again", || {
+        has(&haproxy) && haproxy.server_state(&added) == (2, 256, 0)
     });
     let text = fs::read_to_string(balancer.folder().join("evenkeel.toml")).unwrap();
     let member = format!("{{ address = \"{b}\", location = \"b\" }},\n");
     assert!(text.contains(&member), "{text}");
     balancer.reconfigure(&text.replace(&member, ""));
-    eventually("it is removed", || !has(&haproxy));
+    wait_until("it is removed", || !has(&haproxy));
     assert_eq!(part_of_a(front, 20), 1.0);
     let rest = status(&balancer);
     assert_eq!(rest["members"].as_array().map(Vec::len), Some(1), "{rest}");
@@ -335,7 +350,7 @@ fn members_that_haproxy_does_not_have_are_added_and_removed() {
 
 #[test]
 fn a_dry_run_says_what_would_be_sent() {
-    if !installed(&["haproxy"]) {
+    if !are_installed(&["haproxy"]) {
         return;
     }
     let members = members();
@@ -348,7 +363,7 @@ fn a_dry_run_says_what_would_be_sent() {
         "[group.web]\nmembers = [\"{a}\", {{ address = \"{b}\", weight = 3 }}, \"127.0.0.1:9\"]\n"
     );
     let file = folder.write("evenkeel.toml", format!("{group}{}", edge(&haproxy)));
-    let shown = evenkeel(&["steer", "--dry-run", file.to_str().unwrap()]).unwrap();
+    let shown = run_evenkeel(&["steer", "--dry-run", file.to_str().unwrap()]).unwrap();
     for wanted in [
         "would send: set server web/first weight 85\n",
         "would send: set server web/second weight 256\n",
@@ -358,18 +373,21 @@ fn a_dry_run_says_what_would_be_sent() {
     }
     let steered = edge(&haproxy).replace("group = \"web\"", "group = \"web\"\ndry_run = true");
     let balancer = balancer(&members, &steered);
-    eventually("the balancer says the same", || {
+    wait_until("the balancer says the same", || {
         let pending = &status(&balancer)["pending"];
         pending.as_array().is_some_and(|pending| pending.len() == 2)
     });
     assert_eq!(
-        (haproxy.state("first").1, haproxy.state("second").1),
+        (
+            haproxy.server_state("first").1,
+            haproxy.server_state("second").1
+        ),
         (10, 10)
     );
     let gone = file.display().to_string();
     fs::write(&file, format!("{group}{}", edge(&haproxy))).unwrap();
     drop(haproxy);
-    let failed = evenkeel(&["steer", "--dry-run", &gone]).unwrap_err();
+    let failed = run_evenkeel(&["steer", "--dry-run", &gone]).unwrap_err();
     assert!(failed.contains("could be found out"), "{failed}");
 }
 
@@ -409,7 +427,7 @@ impl Nginx {
             process,
             at,
         };
-        eventually("nginx listens", || {
+        wait_until("nginx listens", || {
             assert!(
                 nginx.process.try_wait().unwrap().is_none(),
                 "{}",
@@ -441,36 +459,36 @@ impl Drop for Nginx {
 
 #[test]
 fn nginx_gives_the_shares_of_the_file_and_reloads_for_nothing_less() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
     let members = members();
     let [a, b] = members.each_ref().map(Member::address);
     let nginx = Nginx::start(a);
     let mut balancer = balancer(&members, &nginx.front(""));
-    let reports = Reports::start(balancer.admin(), &[("a", 0.9), ("b", 0.1)]);
-    eventually("weights follow loads", || {
+    let reports = Reports::start(balancer.admin_address(), &[("a", 0.9), ("b", 0.1)]);
+    wait_until("weights follow loads", || {
         let few = weights(&status(&balancer));
         matches!(few[..], [(few, Some(_)), (256, Some(256))] if few < 16)
     });
     // Old workers of nginx answer a while yet.
     let mut theirs = 1.0;
-    eventually("nginx does as the file says", || {
+    wait_until("nginx does as the file says", || {
         theirs = part_of_a(nginx.at, 300);
         theirs < 0.1
     });
     let ours = part_of_a(balancer.address("web"), 300);
     assert!((theirs - ours).abs() < 0.05, "{theirs} {ours}");
-    balancer.ctl(&format!("drain web {b}")).unwrap();
-    eventually("b is down in nginx", || {
+    balancer.run_ctl(&format!("drain web {b}")).unwrap();
+    wait_until("b is down in nginx", || {
         let text = nginx.folder.text("up.conf");
         text.contains(&format!("server {b} down; # draining")) && part_of_a(nginx.at, 20) == 1.0
     });
-    balancer.ctl(&format!("ready web {b}")).unwrap();
-    eventually("b is back", || part_of_a(nginx.at, 100) < 0.2);
+    balancer.run_ctl(&format!("ready web {b}")).unwrap();
+    wait_until("b is back", || part_of_a(nginx.at, 100) < 0.2);
     drop(reports);
     balancer.signal(Signal::TERM);
-    assert!(balancer.wait().success());
+    assert!(balancer.wait_for_end().success());
     let text = nginx.folder.text("up.conf");
     for member in [a, b] {
         assert!(
@@ -482,7 +500,7 @@ fn nginx_gives_the_shares_of_the_file_and_reloads_for_nothing_less() {
 
 #[test]
 fn what_nginx_does_not_take_is_put_back() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
     let members = members();
@@ -490,7 +508,7 @@ fn what_nginx_does_not_take_is_put_back() {
     let before = nginx.folder.text("up.conf");
     let front = nginx.front("parameters = \"nonsense=1\"\n");
     let steered = balancer(&members, &front);
-    eventually("it is told", || {
+    wait_until("it is told", || {
         let error = &status(&steered)["error"];
         error
             .as_str()
@@ -505,8 +523,8 @@ fn what_nginx_does_not_take_is_put_back() {
             .unwrap()
             .replace("nonsense=1", "max_fails=7"),
     );
-    eventually("the right file is there", || {
+    wait_until("the right file is there", || {
         nginx.folder.text("up.conf").contains(" max_fails=7;")
     });
-    eventually("and no error", || status(&steered)["error"].is_null());
+    wait_until("and no error", || status(&steered)["error"].is_null());
 }

@@ -7,19 +7,19 @@ use std::fs;
 use std::net::SocketAddr;
 use std::time::{Duration, Instant};
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::etcd::{Between, Etcd};
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::load::Clients;
 use evenkeel_e2e::member::Member;
-use evenkeel_e2e::process::installed;
+use evenkeel_e2e::process::are_installed;
 use evenkeel_e2e::server::address;
-use evenkeel_e2e::tls::secret;
+use evenkeel_e2e::tls::write_secret;
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 
 fn has_etcd() -> bool {
-    installed(&["etcd", "etcdctl"])
+    are_installed(&["etcd", "etcdctl"])
 }
 
 /// A balancer's own file.
@@ -64,7 +64,7 @@ impl Person {
         let words: Vec<String> = words.collect();
         let mut arguments = vec!["store", "--config", &own];
         arguments.extend(words.iter().map(String::as_str));
-        evenkeel(&arguments)
+        run_evenkeel(&arguments)
     }
 
     /// Pushes a text, whatever is there.
@@ -77,7 +77,7 @@ impl Person {
 
 /// The revision of the store that a balancer runs.
 fn revision(balancer: &Balancer) -> Option<f64> {
-    balancer.metric("evenkeel_store_revision")
+    balancer.read_metric("evenkeel_store_revision")
 }
 
 fn runs(balancer: &Balancer, number: u32) -> bool {
@@ -85,7 +85,7 @@ fn runs(balancer: &Balancer, number: u32) -> bool {
 }
 
 fn waits_for(balancer: &Balancer, number: u32) {
-    eventually(&format!("revision {number} is in force"), || {
+    wait_until(&format!("revision {number} is in force"), || {
         runs(balancer, number)
     });
 }
@@ -130,7 +130,7 @@ fn a_change_reaches_ten_balancers_and_no_client_notices() {
     eprintln!("five changes were live on ten balancers within {slowest:?}");
     for clients in clients {
         clients.wait_for(10);
-        clients.end();
+        clients.stop_and_count();
     }
     let metrics = balancers[0].admin_get("/metrics");
     let manual = include_str!("../../../docs/admin-api.md").lines();
@@ -216,7 +216,7 @@ impl Scene {
     /// All went well, to the end.
     fn end(self) {
         self.clients.wait_for(10);
-        self.clients.end();
+        self.clients.stop_and_count();
     }
 }
 
@@ -229,15 +229,15 @@ fn the_store_may_be_gone_for_as_long_as_it_likes() {
     scene.push("2");
     waits_for(&scene.balancer, 2);
     scene.etcd.kill();
-    eventually("it is known that the store is gone", || {
-        scene.balancer.metric("evenkeel_store_up") == Some(0.0)
+    wait_until("it is known that the store is gone", || {
+        scene.balancer.read_metric("evenkeel_store_up") == Some(0.0)
     });
     scene.clients.wait_for(100);
     let complaint = scene
         .person
         .push(&shared(&[scene.member.address()], "x"), "");
     assert!(complaint.unwrap_err().contains("does not answer"));
-    let complaint = scene.balancer.ctl("config set workers 2").unwrap_err();
+    let complaint = scene.balancer.run_ctl("config set workers 2").unwrap_err();
     assert!(
         complaint.contains("the store does not answer"),
         "{complaint}"
@@ -251,7 +251,7 @@ fn the_store_may_be_gone_for_as_long_as_it_likes() {
         balancer,
         clients,
     } = scene;
-    clients.end();
+    clients.stop_and_count();
     let balancer = balancer.replace(&own("edge", &between.url(), "timeout = \"1s\""));
     assert!(runs(&balancer, 2));
     balancer.wait_for_log("the last good copy, revision 2, is used");
@@ -281,22 +281,25 @@ fn a_store_that_was_restored_from_a_backup_changes_nothing_until_somebody_says_s
     scene.push("2");
     waits_for(&scene.balancer, 2);
     scene.etcd.restore(&backup);
-    eventually("it is seen that the store has gone back", || {
-        scene.balancer.metric("evenkeel_store_waits") == Some(1.0)
+    wait_until("it is seen that the store has gone back", || {
+        scene.balancer.read_metric("evenkeel_store_waits") == Some(1.0)
     });
     assert!(runs(&scene.balancer, 2));
     scene.balancer.wait_for_log("gone back in time");
-    eventually("people can see it", || {
+    wait_until("people can see it", || {
         let history = scene.person.store("history").unwrap();
         history.contains("edge: runs revision 2") && history.contains("waits:")
     });
     scene.push("3");
     waits_for(&scene.balancer, 3);
-    assert_eq!(scene.balancer.metric("evenkeel_store_waits"), Some(0.0));
+    assert_eq!(
+        scene.balancer.read_metric("evenkeel_store_waits"),
+        Some(0.0)
+    );
     // The same, and what is there is confirmed: it is what was pushed before the backup.
     scene.etcd.restore(&backup);
-    eventually("it is seen that the store has gone back", || {
-        scene.balancer.metric("evenkeel_store_waits") == Some(1.0)
+    wait_until("it is seen that the store has gone back", || {
+        scene.balancer.read_metric("evenkeel_store_waits") == Some(1.0)
     });
     assert!(runs(&scene.balancer, 3));
     scene.person.store("confirm").unwrap();
@@ -333,13 +336,13 @@ fn a_full_store_is_followed_and_takes_nothing() {
     scene.clients.wait_for(50);
     assert!(runs(&scene.balancer, 2));
     // A second, its limit for an answer, may be too short on a busy machine; then it asks again.
-    eventually("it is known that the store is there", || {
-        scene.balancer.metric("evenkeel_store_up") == Some(1.0)
+    wait_until("it is known that the store is there", || {
+        scene.balancer.read_metric("evenkeel_store_up") == Some(1.0)
     });
     let now = scene.etcd.revision().to_string();
-    scene.etcd.ctl(&["compact", &now]);
-    scene.etcd.ctl(&["defrag"]);
-    scene.etcd.ctl(&["alarm", "disarm"]);
+    scene.etcd.run_etcdctl(&["compact", &now]);
+    scene.etcd.run_etcdctl(&["defrag"]);
+    scene.etcd.run_etcdctl(&["alarm", "disarm"]);
     scene.push("3");
     waits_for(&scene.balancer, 3);
     scene.end();
@@ -357,8 +360,8 @@ fn a_slow_store_is_followed_late() {
     // Slower than it may be: that is as if it were gone.
     scene.between.slow_down(Duration::from_secs(5));
     scene.push("3");
-    eventually("it is too slow", || {
-        scene.balancer.metric("evenkeel_store_up") == Some(0.0)
+    wait_until("it is too slow", || {
+        scene.balancer.read_metric("evenkeel_store_up") == Some(0.0)
     });
     scene.between.slow_down(Duration::ZERO);
     waits_for(&scene.balancer, 3);
@@ -371,18 +374,18 @@ fn what_happened_while_nobody_watched_is_not_lost() {
         return;
     }
     let scene = Scene::new(Etcd::start());
-    scene.between.cut();
+    scene.between.cut_connections();
     for mark in ["2", "3", "4"] {
         scene.push(mark);
     }
     // What a watch would have to tell is gone.
     let now = scene.etcd.revision().to_string();
-    scene.etcd.ctl(&["compact", &now]);
-    scene.between.open();
+    scene.etcd.run_etcdctl(&["compact", &now]);
+    scene.between.accept_connections();
     waits_for(&scene.balancer, 4);
     let applied = "evenkeel_store_revisions_total{result=\"applied\"}";
     assert_eq!(
-        scene.balancer.metric(applied),
+        scene.balancer.read_metric(applied),
         Some(1.0),
         "the last one, once"
     );
@@ -402,7 +405,7 @@ fn changes_by_the_admin_api_are_written_to_the_store() {
     let (one, two) = (start("one"), start("two"));
     let own_file = one.folder().text("evenkeel.toml");
     let set = "config set rule.web.strategy random --comment because";
-    one.ctl(set).unwrap();
+    one.run_ctl(set).unwrap();
     assert!(runs(&one, 2), "who has asked finds it in force");
     waits_for(&two, 2);
     let text = person.store("pull").unwrap();
@@ -413,16 +416,16 @@ fn changes_by_the_admin_api_are_written_to_the_store() {
     assert_eq!(one.folder().text("evenkeel.toml"), own_file);
     assert!(person.store("history").unwrap().contains("because"));
     // Both see it as the configuration, and its history.
-    let shown = two.ctl("config show").unwrap();
+    let shown = two.run_ctl("config show").unwrap();
     assert!(shown.contains("random"), "{shown}");
-    two.ctl("config undo").unwrap();
+    two.run_ctl("config undo").unwrap();
     waits_for(&one, 3);
     assert_eq!(
         person.store("pull").unwrap(),
         shared(&[member.address()], "1")
     );
     // What is each balancer's own cannot be written there.
-    let complaint = one.ctl("config set node.name x").unwrap_err();
+    let complaint = one.run_ctl("config set node.name x").unwrap_err();
     assert!(complaint.contains("own file"), "{complaint}");
     // What its own file says comes into effect with what is shared.
     let log = one.folder().join("access.log");
@@ -432,15 +435,15 @@ fn changes_by_the_admin_api_are_written_to_the_store() {
     let mut wire = one.connect();
     wire.send("GET /echo/1 HTTP/1.1\r\nHost: a\r\n\r\n");
     wire.read_response();
-    eventually("it logs", || {
+    wait_until("it logs", || {
         let log = fs::read_to_string(&log);
         log.is_ok_and(|log| !log.is_empty())
     });
     // The image of a rule goes to the store, too.
-    let image = two.ctl("config export web").unwrap();
+    let image = two.run_ctl("config export web").unwrap();
     let file = one.folder().write("web.image", image);
     let import = format!("config import {} --rename web=twin", file.display());
-    let done = one.ctl(&import).unwrap();
+    let done = one.run_ctl(&import).unwrap();
     assert!(done.contains("added: rule.twin\n"), "{done}");
     waits_for(&two, 4);
     let text = person.store("pull").unwrap();
@@ -471,13 +474,13 @@ fn a_revision_that_a_balancer_cannot_have_is_refused_there_and_said() {
         member.address()
     );
     person.push(&bad, "").unwrap();
-    eventually("people can see that it is refused", || {
+    wait_until("people can see that it is refused", || {
         let history = person.store("history").unwrap();
         history.contains("edge: runs revision 1") && history.contains("refuses revision 2")
     });
     // Not even a restart is in its way.
     clients.wait_for(10);
-    clients.end();
+    clients.stop_and_count();
     let balancer = balancer.replace(&own("edge", &etcd.url(), ""));
     assert!(runs(&balancer, 1));
     person.store("rollback").unwrap();
@@ -512,7 +515,7 @@ fn a_roll_out_goes_on_by_itself_and_a_bad_one_is_taken_back() {
     for balancer in &balancers {
         waits_for(balancer, 2);
     }
-    eventually("the roll-out is over", || {
+    wait_until("the roll-out is over", || {
         let history = person.store("history").unwrap();
         history
             .lines()
@@ -521,7 +524,7 @@ fn a_roll_out_goes_on_by_itself_and_a_bad_one_is_taken_back() {
     // Nobody listens there.
     let closed = address();
     person.push(&shared(&[closed], "3"), "").unwrap();
-    eventually("it is taken back", || {
+    wait_until("it is taken back", || {
         let history = person.store("history").unwrap();
         history.contains("revision 3 (") && history.contains("was taken back")
     });
@@ -540,7 +543,7 @@ fn a_roll_out_goes_on_by_itself_and_a_bad_one_is_taken_back() {
 
 #[test]
 fn a_store_with_tls_and_users_lets_in_who_has_the_password() {
-    if !has_etcd() || !installed(&["openssl"]) {
+    if !has_etcd() || !are_installed(&["openssl"]) {
         return;
     }
     let mut etcd = Etcd::start_secured();
@@ -552,17 +555,17 @@ fn a_store_with_tls_and_users_lets_in_who_has_the_password() {
     let person = Person::at(&etcd.url(), &more);
     let member = Member::echoing_targets();
     let first = shared(&[member.address()], "1");
-    secret(&person.folder, "password", "wrong\n");
+    write_secret(&person.folder, "password", "wrong\n");
     let refused = person.push(&first, "").unwrap_err();
     assert!(refused.contains("refuses the user evenkeel"), "{refused}");
     // A balancer that has no copy yet ends, and says the same.
     let own_file = person.folder.join("own.toml").display().to_string();
-    let refused = evenkeel(&["run", &own_file]).unwrap_err();
+    let refused = run_evenkeel(&["run", &own_file]).unwrap_err();
     assert!(refused.contains("refuses the user evenkeel"), "{refused}");
-    secret(&person.folder, "password", "pass-word\n");
+    write_secret(&person.folder, "password", "pass-word\n");
     person.push(&first, "").unwrap();
     let elsewhere = Person::at(&etcd.url(), &format!("prefix = \"/other/\"\n{more}"));
-    secret(&elsewhere.folder, "password", "pass-word\n");
+    write_secret(&elsewhere.folder, "password", "pass-word\n");
     let refused = elsewhere.push(&first, "").unwrap_err();
     assert!(refused.contains("permission denied"), "{refused}");
     let stranger = Person::at(&etcd.url(), "");
@@ -572,7 +575,7 @@ fn a_store_with_tls_and_users_lets_in_who_has_the_password() {
         "{refused}"
     );
     let balancer = Balancer::start_with(&own("edge", &etcd.url(), &more), |folder| {
-        secret(folder, "password", "pass-word\n");
+        write_secret(folder, "password", "pass-word\n");
     });
     let clients = Clients::start(balancer.address("web"), 1);
     // Its servers forget who has logged in.
@@ -580,10 +583,10 @@ fn a_store_with_tls_and_users_lets_in_who_has_the_password() {
     etcd.run();
     person.push(&shared(&[member.address()], "2"), "").unwrap();
     waits_for(&balancer, 2);
-    balancer.ctl("config set workers 2").unwrap();
+    balancer.run_ctl("config set workers 2").unwrap();
     assert!(runs(&balancer, 3));
     clients.wait_for(10);
-    clients.end();
+    clients.stop_and_count();
 }
 
 #[test]
@@ -623,23 +626,24 @@ fn what_is_a_balancers_own_and_what_it_shares_are_one_configuration() {
     );
     // What stands in the store cannot be looked up while there is no copy of it.
     let own_file = person.folder.join("own.toml").display().to_string();
-    let complaint = evenkeel(&["check", &own_file]).unwrap_err();
+    let complaint = run_evenkeel(&["check", &own_file]).unwrap_err();
     assert!(complaint.contains("no last good copy"), "{complaint}");
-    let complaint = evenkeel(&["run", &own_file]).unwrap_err();
+    let complaint = run_evenkeel(&["run", &own_file]).unwrap_err();
     assert!(complaint.contains("`evenkeel store push`"), "{complaint}");
     push(&format!("[group.all]\n{members}")).unwrap();
     let balancer = Balancer::start(&own("edge", &etcd.url(), rule));
     let clients = Clients::start(balancer.address("web"), 1);
     clients.wait_for(10);
-    clients.end();
+    clients.stop_and_count();
     let own_file = balancer
         .folder()
         .join("evenkeel.toml")
         .display()
         .to_string();
     // It serves a little sooner than its copy is written.
-    eventually("the copy is there", || {
-        evenkeel(&["check", &own_file]).is_ok_and(|said| said.contains("revision 1 of the store"))
+    wait_until("the copy is there", || {
+        run_evenkeel(&["check", &own_file])
+            .is_ok_and(|said| said.contains("revision 1 of the store"))
     });
 }
 
@@ -650,14 +654,14 @@ fn a_balancer_without_a_copy_waits_for_the_store() {
     }
     let etcd = Etcd::start();
     let between = Between::start(etcd.address());
-    between.cut();
+    between.cut_connections();
     let member = Member::echoing_targets();
     let person = Person::at(&etcd.url(), "");
     person.push(&shared(&[member.address()], "1"), "").unwrap();
     let balancer = std::thread::scope(|scope| {
         scope.spawn(|| {
-            eventually("it asks in vain", || between.refused() > 0);
-            between.open();
+            wait_until("it asks in vain", || between.refused_count() > 0);
+            between.accept_connections();
         });
         Balancer::start(&own("edge", &between.url(), ""))
     });
@@ -675,11 +679,11 @@ fn balancers_of_one_name_are_told() {
     let member = Member::echoing_targets();
     person.push(&shared(&[member.address()], "1"), "").unwrap();
     let first = Balancer::start(&own("edge", &etcd.url(), ""));
-    eventually("it reports", || {
+    wait_until("it reports", || {
         person.store("history").unwrap().contains("edge: runs")
     });
     let second = Balancer::start(&own("edge", &etcd.url(), ""));
-    eventually("the first one says that there are two", || {
+    wait_until("the first one says that there are two", || {
         first.log().contains("another balancer is called \"edge\"")
     });
     // Both go on all the same.
@@ -697,16 +701,16 @@ fn an_upgrade_takes_what_the_store_has_along() {
     scene.push("2");
     waits_for(&scene.balancer, 2);
     // Even while it does not answer.
-    scene.between.cut();
-    eventually("it is known that the store is gone", || {
-        scene.balancer.metric("evenkeel_store_up") == Some(0.0)
+    scene.between.cut_connections();
+    wait_until("it is known that the store is gone", || {
+        scene.balancer.read_metric("evenkeel_store_up") == Some(0.0)
     });
     scene.balancer.upgrade().unwrap();
     assert!(runs(&scene.balancer, 2));
     scene.push("3");
-    scene.between.open();
+    scene.between.accept_connections();
     waits_for(&scene.balancer, 3);
-    eventually("people can see it", || {
+    wait_until("people can see it", || {
         let history = scene.person.store("history").unwrap();
         history.contains("edge: runs revision 3")
     });
@@ -731,7 +735,7 @@ fn servers_of_the_store_may_go_one_at_a_time() {
     let push = |mark: &str| {
         let text = shared(&[member.address()], mark);
         let mut said = String::new();
-        eventually("it is pushed", || match person.push(&text, "") {
+        wait_until("it is pushed", || match person.push(&text, "") {
             Ok(done) => {
                 said = done;
                 true
@@ -753,8 +757,8 @@ fn servers_of_the_store_may_go_one_at_a_time() {
     // The last one may answer, but does not know what the others know.
     etcds[0].kill();
     etcds[1].kill();
-    eventually("it is known that the store is gone", || {
-        balancer.metric("evenkeel_store_up") == Some(0.0)
+    wait_until("it is known that the store is gone", || {
+        balancer.read_metric("evenkeel_store_up") == Some(0.0)
     });
     let refused = person.push(&shared(&[member.address()], "x"), "");
     let refused = refused.unwrap_err();
@@ -764,7 +768,7 @@ fn servers_of_the_store_may_go_one_at_a_time() {
     let pushed = push("at last");
     waits_for(&balancer, pushed);
     clients.wait_for(10);
-    clients.end();
+    clients.stop_and_count();
 }
 
 /// Requests whose answers do not matter.

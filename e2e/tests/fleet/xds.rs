@@ -9,13 +9,13 @@ use std::thread;
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::envoy::{self, Envoy, Wanted};
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::{installed, program};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::{are_installed, program};
 use evenkeel_e2e::python::python;
 use evenkeel_e2e::script::Script;
 use evenkeel_e2e::tls::{self, Key};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 use serde_json::{Value, json};
 
@@ -72,7 +72,7 @@ fn with_loads<T>(balancer: &Balancer, work: impl FnOnce() -> T) -> T {
             while !done.load(Ordering::Relaxed) {
                 for (location, load) in [("busy", 0.9), ("idle", 0.1)] {
                     let words = format!("loads push {location} utilization={load}");
-                    balancer.ctl(&words).unwrap();
+                    balancer.run_ctl(&words).unwrap();
                 }
             }
         });
@@ -88,7 +88,7 @@ fn with_loads<T>(balancer: &Balancer, work: impl FnOnce() -> T) -> T {
 
 /// Returns the streams of a client, as the admin API tells them.
 fn client_streams(balancer: &Balancer, node: &str) -> Vec<Value> {
-    let xds: Value = serde_json::from_str(&balancer.ctl("xds --json").unwrap()).unwrap();
+    let xds: Value = serde_json::from_str(&balancer.run_ctl("xds --json").unwrap()).unwrap();
     let all = xds["clients"].as_array().unwrap().iter();
     all.filter(|client| client["node"] == node)
         .cloned()
@@ -118,10 +118,11 @@ fn load(balancer: &Balancer, location: &str, id: &str) -> Option<f64> {
 
 #[test]
 fn envoy_follows_loads_as_our_own_proxy_does() {
-    if envoy::binary().is_none() {
+    if envoy::find_binary().is_none() {
         return;
     }
-    let members = ["busy", "idle"].map(|name| (name, Member::answering(move |_| ok(name))));
+    let members =
+        ["busy", "idle"].map(|name| (name, Member::answering_with(move |_| ok_response(name))));
     let members = members
         .each_ref()
         .map(|(name, member)| (*name, member.address()));
@@ -130,7 +131,7 @@ fn envoy_follows_loads_as_our_own_proxy_does() {
         let wanted = Wanted {
             node: variant,
             zone: None,
-            server: balancer.xds(),
+            server: balancer.xds_address(),
             variant,
             cluster: "pool",
             tls: None,
@@ -141,12 +142,12 @@ fn envoy_follows_loads_as_our_own_proxy_does() {
         let [(_, busy), (_, idle)] = members;
         with_loads(&balancer, || {
             let weight = |of| {
-                let weight = envoy.endpoint("pool", of, "weight");
+                let weight = envoy.endpoint_field("pool", of, "weight");
                 weight
                     .and_then(|weight| weight.parse::<f64>().ok())
                     .unwrap_or(0.0)
             };
-            eventually("the weights follow the loads", || {
+            wait_until("the weights follow the loads", || {
                 weight(idle) == 1000.0 && (240.0..265.0).contains(&weight(busy))
             });
             let ours = ask(balancer.address("web"), 400);
@@ -155,7 +156,7 @@ fn envoy_follows_loads_as_our_own_proxy_does() {
             assert!(is_close(&ours, &theirs), "{ours:?} {theirs:?}");
             assert!(ours["busy"] > 0.15 && ours["busy"] < 0.25, "{ours:?}");
             // What Envoy sees comes back.
-            eventually("Envoy reports its load", || {
+            wait_until("Envoy reports its load", || {
                 ask(envoy.address(), 20);
                 load(&balancer, "idle", "requests_per_second").is_some_and(|rate| rate > 0.0)
                     && load(&balancer, "idle", "in_flight").is_some()
@@ -175,18 +176,18 @@ fn envoy_follows_loads_as_our_own_proxy_does() {
         );
         // Nothing of the clusters has changed since the first answer: Envoy has not made them anew.
         assert_eq!(of["pushes"], 1, "{of}");
-        assert_eq!(envoy.counter("cluster_manager.cluster_modified"), 0);
+        assert_eq!(envoy.read_counter("cluster_manager.cluster_modified"), 0);
         // Drained: nothing new goes there.
-        balancer.ctl(&format!("drain pool {idle}")).unwrap();
-        eventually("Envoy leaves the drained member", || {
-            let health = envoy.endpoint("pool", idle, "health_flags");
+        balancer.run_ctl(&format!("drain pool {idle}")).unwrap();
+        wait_until("Envoy leaves the drained member", || {
+            let health = envoy.endpoint_field("pool", idle, "health_flags");
             health.is_some_and(|health| health != "healthy")
         });
         let leaves = || ask(envoy.address(), 20).keys().eq(["busy"]);
-        eventually("its worker does so, too", leaves);
+        wait_until("its worker does so, too", leaves);
         assert!(leaves(), "nothing new goes there");
-        balancer.ctl(&format!("ready pool {idle}")).unwrap();
-        eventually("Envoy comes back", || {
+        balancer.run_ctl(&format!("ready pool {idle}")).unwrap();
+        wait_until("Envoy comes back", || {
             ask(envoy.address(), 20).contains_key("idle")
         });
     }
@@ -195,7 +196,7 @@ fn envoy_follows_loads_as_our_own_proxy_does() {
 /// Waits until requests through Envoy reach both members, and nobody else answers: its admin page shows what its main
 /// thread knows, which tells the worker after that.
 fn uses_both(envoy: &Envoy) {
-    eventually("Envoy's worker has its members", || {
+    wait_until("Envoy's worker has its members", || {
         ask(envoy.address(), 20).keys().eq(["busy", "idle"])
     });
 }
@@ -216,17 +217,18 @@ fn keep_asking(address: SocketAddr, done: &AtomicBool) -> u64 {
 
 #[test]
 fn envoys_and_balancers_come_and_go_and_no_request_is_lost() {
-    if envoy::binary().is_none() {
+    if envoy::find_binary().is_none() {
         return;
     }
-    let members = ["busy", "idle"].map(|name| (name, Member::answering(move |_| ok(name))));
+    let members =
+        ["busy", "idle"].map(|name| (name, Member::answering_with(move |_| ok_response(name))));
     let members = members
         .each_ref()
         .map(|(name, member)| (*name, member.address()));
     let text = config(&members, "", "");
     let mut balancer = Balancer::start(&text);
     let variants = ["GRPC", "DELTA_GRPC"];
-    let server = balancer.xds();
+    let server = balancer.xds_address();
     let start = |variant| {
         let wanted = Wanted {
             node: variant,
@@ -241,11 +243,11 @@ fn envoys_and_balancers_come_and_go_and_no_request_is_lost() {
     let envoys = variants.map(start);
     let health = |envoy: &Envoy, name: &str| {
         let (_, address) = members.iter().find(|(known, _)| *known == name).unwrap();
-        envoy.endpoint("pool", *address, "health_flags")
+        envoy.endpoint_field("pool", *address, "health_flags")
     };
     let is_well = |envoy: &Envoy, name: &str| health(envoy, name).as_deref() == Some("healthy");
     for envoy in &envoys {
-        eventually("Envoy has its members", || {
+        wait_until("Envoy has its members", || {
             is_well(envoy, "busy") && is_well(envoy, "idle")
         });
         uses_both(envoy);
@@ -253,20 +255,20 @@ fn envoys_and_balancers_come_and_go_and_no_request_is_lost() {
     let addresses = envoys.each_ref().map(Envoy::address);
     let follows = |balancer: &Balancer, name: &str| {
         let (_, address) = members.iter().find(|(known, _)| *known == name).unwrap();
-        balancer.ctl(&format!("drain pool {address}")).unwrap();
+        balancer.run_ctl(&format!("drain pool {address}")).unwrap();
         for envoy in &envoys {
-            eventually("Envoy leaves the drained member", || {
+            wait_until("Envoy leaves the drained member", || {
                 health(envoy, name).is_some_and(|health| health != "healthy")
             });
         }
-        balancer.ctl(&format!("ready pool {address}")).unwrap();
+        balancer.run_ctl(&format!("ready pool {address}")).unwrap();
         for envoy in &envoys {
-            eventually("Envoy comes back", || is_well(envoy, name));
+            wait_until("Envoy comes back", || is_well(envoy, name));
         }
     };
     let is_connected = |balancer: &Balancer| {
         for variant in variants {
-            eventually("Envoy is connected", || {
+            wait_until("Envoy is connected", || {
                 ["cluster", "endpoints"]
                     .iter()
                     .all(|kind| subscription(balancer, variant, kind)["accepted"].is_string())
@@ -294,9 +296,9 @@ fn envoys_and_balancers_come_and_go_and_no_request_is_lost() {
             // And without the section all clients keep what they have.
             let (without, _) = text.split_once("[xds]").unwrap();
             balancer.reconfigure(without);
-            eventually("the streams have ended", || {
-                let metric = balancer.metric("evenkeel_xds_connections");
-                metric == Some(0.0) && balancer.ctl("xds").unwrap().contains("no [xds]")
+            wait_until("the streams have ended", || {
+                let metric = balancer.read_metric("evenkeel_xds_connections");
+                metric == Some(0.0) && balancer.run_ctl("xds").unwrap().contains("no [xds]")
             });
             balancer.reconfigure(&text);
             is_connected(&balancer);
@@ -312,7 +314,7 @@ fn envoys_and_balancers_come_and_go_and_no_request_is_lost() {
     });
     for envoy in &envoys {
         // It was never told that there are no clusters, nor to make one anew.
-        let counter = |what| envoy.counter(&format!("cluster_manager.cluster_{what}"));
+        let counter = |what| envoy.read_counter(&format!("cluster_manager.cluster_{what}"));
         let seen = ["added", "removed", "modified"].map(counter);
         assert_eq!(
             seen,
@@ -323,11 +325,11 @@ fn envoys_and_balancers_come_and_go_and_no_request_is_lost() {
     // An Envoy that starts anew gets all of it, and the one before is gone from the list.
     drop(envoys);
     for variant in variants {
-        eventually("the stream is gone", || {
+        wait_until("the stream is gone", || {
             client_streams(&balancer, variant).is_empty()
         });
         let envoy = start(variant);
-        eventually("Envoy has its members", || {
+        wait_until("Envoy has its members", || {
             is_well(&envoy, "busy") && is_well(&envoy, "idle")
         });
         uses_both(&envoy);
@@ -340,7 +342,7 @@ fn envoys_and_balancers_come_and_go_and_no_request_is_lost() {
 fn grpc_server(name: &str, utilization: f64) -> Option<(Script, SocketAddr)> {
     let mut command = python("xds_server.py", "grpc")?;
     let script = Script::start(command.arg(name).arg(utilization.to_string()));
-    let port = script.line();
+    let port = script.read_line();
     Some((script, format!("127.0.0.1:{port}").parse().unwrap()))
 }
 
@@ -368,14 +370,14 @@ fn grpc_client(
     }
     let bootstrap = json!({
         "xds_servers": [{
-            "server_uri": balancer.xds().to_string(),
+            "server_uri": balancer.xds_address().to_string(),
             "channel_creds": [credentials],
             "server_features": ["xds_v3"],
         }],
         "node": node,
     });
     let mut command = match library {
-        "grpc-go" => installed(&["xds_go"]).then(|| program("xds_go"))?,
+        "grpc-go" => are_installed(&["xds_go"]).then(|| program("xds_go"))?,
         _ => python("xds_client.py", "grpc")?,
     };
     command
@@ -405,7 +407,7 @@ fn calls(client: &mut Script, calls: u32) -> Shares {
     let mut left = calls;
     while left > 0 {
         let some = left.min(100);
-        let answer = client.ask(&some.to_string());
+        let answer = client.ask_line(&some.to_string());
         let seen: BTreeMap<String, u64> = serde_json::from_str(&answer).unwrap();
         for (who, count) in seen {
             *counts.entry(who).or_default() += count;
@@ -432,7 +434,7 @@ fn clients_of_grpc_follow_loads_as_our_own_proxy_does() {
             let seen = calls(client, 200);
             seen.get("busy").is_some_and(|share| *share < 0.27)
         };
-        eventually("the calls follow the loads", || {
+        wait_until("the calls follow the loads", || {
             follows(&mut client_of_web) && clients.iter_mut().all(|(_, client)| follows(client))
         });
         let ours = calls(&mut client_of_web, 500);
@@ -443,8 +445,8 @@ fn clients_of_grpc_follow_loads_as_our_own_proxy_does() {
             assert!(is_close(&ours, &seen), "{library}: {ours:?} {seen:?}");
             // Loads are the sums of what all clients report, and the others do nothing.
             let rate = || load(&balancer, "idle", "requests_per_second");
-            eventually("nobody reports requests", || rate() == Some(0.0));
-            eventually("the client reports its load", || {
+            wait_until("nobody reports requests", || rate() == Some(0.0));
+            wait_until("the client reports its load", || {
                 calls(client, 20);
                 rate().is_some_and(|rate| rate > 0.0)
             });
@@ -469,18 +471,20 @@ fn clients_of_grpc_follow_loads_as_our_own_proxy_does() {
         };
         let is_named = |of: &&Value| of.as_str().is_some_and(|of| of.starts_with(program));
         assert!(about("program").iter().all(is_named), "{streams:?}");
-        let shown = balancer.ctl("xds").unwrap();
+        let shown = balancer.run_ctl("xds").unwrap();
         assert!(
             shown.lines().any(|line| line.starts_with(*library)),
             "{shown}"
         );
         for away in ["drain", "maintenance"] {
-            balancer.ctl(&format!("{away} pool {}", idle.1)).unwrap();
-            eventually("the client leaves the member", || {
+            balancer
+                .run_ctl(&format!("{away} pool {}", idle.1))
+                .unwrap();
+            wait_until("the client leaves the member", || {
                 calls(client, 20).get("busy") == Some(&1.0)
             });
-            balancer.ctl(&format!("ready pool {}", idle.1)).unwrap();
-            eventually("the client comes back", || {
+            balancer.run_ctl(&format!("ready pool {}", idle.1)).unwrap();
+            wait_until("the client comes back", || {
                 calls(client, 20).contains_key("idle")
             });
         }
@@ -492,7 +496,7 @@ fn clients_of_grpc_follow_loads_as_our_own_proxy_does() {
     let wanted = Wanted {
         node: "edge-1",
         zone: None,
-        server: balancer.xds(),
+        server: balancer.xds_address(),
         variant: "DELTA_GRPC",
         cluster: "pool",
         tls: None,
@@ -500,13 +504,13 @@ fn clients_of_grpc_follow_loads_as_our_own_proxy_does() {
     let Some(envoy) = Envoy::start(&wanted) else {
         return;
     };
-    eventually("Envoy has its members", || {
-        envoy.endpoint("pool", idle.1, "weight").is_some()
+    wait_until("Envoy has its members", || {
+        envoy.endpoint_field("pool", idle.1, "weight").is_some()
     });
     let mut client_of_envoy = plain_client(envoy.address()).unwrap();
     let own = Shares::from([("busy".to_owned(), 0.1), ("idle".to_owned(), 0.9)]);
     // They begin with it after ten seconds.
-    eventually("clients go by the servers' utilisation", || {
+    wait_until("clients go by the servers' utilisation", || {
         let all = clients
             .iter_mut()
             .map(|(library, client)| (*library, client));
@@ -537,7 +541,7 @@ fn clients_of_grpc_go_on_while_balancers_come_and_go() {
     let members = [("busy", busy.1), ("idle", idle.1)];
     let text = config(&members, "", "");
     let mut balancer = Balancer::start(&text);
-    let server = balancer.xds();
+    let server = balancer.xds_address();
     let mut clients = grpc_clients(&balancer, None, &insecure());
     // Whoever does not answer does not count, but no call may fail.
     let answering = |client: &mut Script| {
@@ -548,7 +552,7 @@ fn clients_of_grpc_go_on_while_balancers_come_and_go() {
     };
     let mut follow = |balancer: &Balancer| {
         for (library, client) in &mut clients {
-            eventually("the client is connected", || {
+            wait_until("the client is connected", || {
                 answering(client);
                 ["listener", "route", "cluster", "endpoints"]
                     .iter()
@@ -556,15 +560,15 @@ fn clients_of_grpc_go_on_while_balancers_come_and_go() {
             });
         }
         for (away, there) in [(idle.1, "busy"), (busy.1, "idle")] {
-            balancer.ctl(&format!("drain pool {away}")).unwrap();
+            balancer.run_ctl(&format!("drain pool {away}")).unwrap();
             for (_, client) in &mut clients {
-                eventually("the client leaves the member", || {
+                wait_until("the client leaves the member", || {
                     answering(client) == [there]
                 });
             }
-            balancer.ctl(&format!("ready pool {away}")).unwrap();
+            balancer.run_ctl(&format!("ready pool {away}")).unwrap();
             for (_, client) in &mut clients {
-                eventually("the client comes back", || {
+                wait_until("the client comes back", || {
                     answering(client) == ["busy", "idle"]
                 });
             }
@@ -584,22 +588,22 @@ fn clients_of_grpc_go_on_while_balancers_come_and_go() {
     // Without the section all keep what they have.
     let (without, _) = text.split_once("[xds]").unwrap();
     balancer.reconfigure(without);
-    eventually("the streams have ended", || {
-        balancer.metric("evenkeel_xds_connections") == Some(0.0)
+    wait_until("the streams have ended", || {
+        balancer.read_metric("evenkeel_xds_connections") == Some(0.0)
     });
     balancer.reconfigure(&text);
     follow(&balancer);
     // A group that they may not have any more is taken from them, until they may have it again.
     balancer.reconfigure(&format!("{text}groups = [\"spare\"]\n"));
     for (_, client) in &mut clients {
-        eventually("calls fail", || {
+        wait_until("calls fail", || {
             let seen = calls(client, 1);
             !seen.contains_key("busy") && !seen.contains_key("idle")
         });
     }
     balancer.reconfigure(&text);
     for (_, client) in &mut clients {
-        eventually("calls succeed again", || {
+        wait_until("calls succeed again", || {
             let seen = calls(client, 1);
             seen.contains_key("busy") || seen.contains_key("idle")
         });
@@ -608,13 +612,14 @@ fn clients_of_grpc_go_on_while_balancers_come_and_go() {
 
 #[test]
 fn clients_prefer_their_own_zone_as_long_as_it_serves() {
-    if envoy::binary().is_none() {
+    if envoy::find_binary().is_none() {
         return;
     }
     let (Some(north), Some(south)) = (grpc_server("north", 0.5), grpc_server("south", 0.5)) else {
         return;
     };
-    let members = ["north", "south"].map(|name| (name, Member::answering(move |_| ok(name))));
+    let members =
+        ["north", "south"].map(|name| (name, Member::answering_with(move |_| ok_response(name))));
     let at = members.each_ref().map(|(_, member)| member.address());
     let text = |zones: &str| {
         let group = |name: &str, north: SocketAddr, south: SocketAddr| {
@@ -635,7 +640,7 @@ fn clients_prefer_their_own_zone_as_long_as_it_serves() {
     let envoy = Envoy::start(&Wanted {
         node: "edge-south",
         zone: Some("south"),
-        server: balancer.xds(),
+        server: balancer.xds_address(),
         variant: "DELTA_GRPC",
         cluster: "web",
         tls: None,
@@ -644,13 +649,13 @@ fn clients_prefer_their_own_zone_as_long_as_it_serves() {
         return;
     };
     let mut shops = grpc_clients(&balancer, Some("south"), &insecure());
-    eventually("Envoy has its members", || {
-        envoy.endpoint("web", at[1], "priority").as_deref() == Some("0")
-            && envoy.endpoint("web", at[0], "priority").as_deref() == Some("1")
+    wait_until("Envoy has its members", || {
+        envoy.endpoint_field("web", at[1], "priority").as_deref() == Some("0")
+            && envoy.endpoint_field("web", at[0], "priority").as_deref() == Some("1")
     });
     let only = |name: &str| Shares::from([(name.to_owned(), 1.0)]);
     // Envoy's worker is told after its main thread, whose page this was.
-    eventually("Envoy's worker has its members", || {
+    wait_until("Envoy's worker has its members", || {
         ask(envoy.address(), 1) == only("south")
     });
     assert_eq!(ask(envoy.address(), 20), only("south"));
@@ -659,9 +664,11 @@ fn clients_prefer_their_own_zone_as_long_as_it_serves() {
     }
     // Nobody of the zone is left: the other one takes over, until it is back.
     for (words, answers) in [("maintenance", "north"), ("ready", "south")] {
-        balancer.ctl(&format!("{words} web {}", at[1])).unwrap();
-        balancer.ctl(&format!("{words} pool {}", south.1)).unwrap();
-        eventually("clients go to the other zone, and back", || {
+        balancer.run_ctl(&format!("{words} web {}", at[1])).unwrap();
+        balancer
+            .run_ctl(&format!("{words} pool {}", south.1))
+            .unwrap();
+        wait_until("clients go to the other zone, and back", || {
             let mut shops = shops.iter_mut().map(|(_, shop)| shop);
             ask(envoy.address(), 10) == only(answers)
                 && shops.all(|shop| calls(shop, 10) == only(answers))
@@ -670,7 +677,7 @@ fn clients_prefer_their_own_zone_as_long_as_it_serves() {
     assert_eq!(client_streams(&balancer, "edge-south")[0]["zone"], "south");
     // Where zones are not to count, they do not.
     balancer.reconfigure(&text("zones = false"));
-    eventually("both zones answer", || {
+    wait_until("both zones answer", || {
         let mut shops = shops.iter_mut().map(|(_, shop)| shop);
         ask(envoy.address(), 20).len() == 2 && shops.all(|shop| calls(shop, 50).len() == 2)
     });
@@ -678,71 +685,73 @@ fn clients_prefer_their_own_zone_as_long_as_it_serves() {
 
 #[test]
 fn a_refused_answer_is_shown_by_name_with_its_reason() {
-    if !installed(&["python3"]) {
+    if !are_installed(&["python3"]) {
         return;
     }
     let Some(mut command) = python("xds_raw.py", "grpc") else {
         return;
     };
-    let members = ["busy", "idle"].map(|name| (name, Member::answering(move |_| ok(name))));
+    let members =
+        ["busy", "idle"].map(|name| (name, Member::answering_with(move |_| ok_response(name))));
     let addresses = members
         .each_ref()
         .map(|(name, member)| (*name, member.address()));
     let balancer = Balancer::start(&config(&addresses, "", ""));
-    let target = balancer.xds().to_string();
+    let target = balancer.xds_address().to_string();
     let mut raw = Script::start(command.arg(&target).arg("StreamAggregatedResources"));
-    let answer = |raw: &mut Script| -> Value { serde_json::from_str(&raw.ask("next")).unwrap() };
-    raw.tell("want edge-7 endpoints pool spare");
+    let answer =
+        |raw: &mut Script| -> Value { serde_json::from_str(&raw.ask_line("next")).unwrap() };
+    raw.send_line("want edge-7 endpoints pool spare");
     let first = answer(&mut raw);
     assert_eq!(first["names"], json!(["pool", "spare"]));
-    raw.tell("ack endpoints pool spare");
-    assert_eq!(raw.ask("none"), "none");
+    raw.send_line("ack endpoints pool spare");
+    assert_eq!(raw.ask_line("none"), "none");
     // A change of one group sends that one.
     balancer
-        .ctl(&format!("drain pool {}", addresses[0].1))
+        .run_ctl(&format!("drain pool {}", addresses[0].1))
         .unwrap();
     let second = answer(&mut raw);
     assert_eq!(second["names"], json!(["pool"]));
-    raw.tell("nack endpoints not what I like");
-    eventually("the refusal is told", || {
+    raw.send_line("nack endpoints not what I like");
+    wait_until("the refusal is told", || {
         subscription(&balancer, "edge-7", "endpoints")["nacks"] == 1
     });
     let of = subscription(&balancer, "edge-7", "endpoints");
     assert_eq!(of["accepted"], first["version"], "{of}");
     assert_eq!(of["last_nack"]["version"], second["version"], "{of}");
     assert_eq!(of["last_nack"]["reason"], "not what I like", "{of}");
-    assert_eq!(raw.ask("none"), "none", "it is not sent again");
+    assert_eq!(raw.ask_line("none"), "none", "it is not sent again");
     let series = "evenkeel_xds_nacks_total{client=\"edge-7\",type=\"endpoints\"}";
-    assert_eq!(balancer.metric(series), Some(1.0));
-    let shown = balancer.ctl("xds").unwrap();
+    assert_eq!(balancer.read_metric(series), Some(1.0));
+    let shown = balancer.run_ctl("xds").unwrap();
     let is_shown = |line: &str| line.contains("edge-7") && line.contains("not what I like");
     assert!(shown.lines().any(is_shown), "{shown}");
     balancer.wait_for_log("not what I like");
     // What has changed since is sent.
     balancer
-        .ctl(&format!("ready pool {}", addresses[0].1))
+        .run_ctl(&format!("ready pool {}", addresses[0].1))
         .unwrap();
     let third = answer(&mut raw);
     assert_eq!(third["names"], json!(["pool"]));
-    raw.tell("garbage");
-    let ended = raw.ask("end");
+    raw.send_line("garbage");
+    let ended = raw.ask_line("end");
     assert_eq!(
         ended,
         "INVALID_ARGUMENT: the request is not a message of xDS"
     );
-    eventually("the stream is gone", || {
+    wait_until("the stream is gone", || {
         client_streams(&balancer, "edge-7").is_empty()
     });
     // What there is not yet: a client is told so where the protocol has a word for it, and gets it as soon as it is there.
     let mut command = python("xds_raw.py", "grpc").unwrap();
     let mut raw = Script::start(command.arg(&target).arg("StreamAggregatedResources"));
-    raw.tell("want edge-9 cluster later");
+    raw.send_line("want edge-9 cluster later");
     assert_eq!(answer(&mut raw)["names"], json!([]));
-    raw.tell("ack cluster later");
+    raw.send_line("ack cluster later");
     let mut command = python("xds_raw.py", "grpc").unwrap();
     let mut of_endpoints = Script::start(command.arg(&target).arg("StreamAggregatedResources"));
-    of_endpoints.tell("want edge-9 endpoints later");
-    assert_eq!(of_endpoints.ask("none"), "none");
+    of_endpoints.send_line("want edge-9 endpoints later");
+    assert_eq!(of_endpoints.ask_line("none"), "none");
     let more = "[group.later]\nmembers = [\"127.0.0.1:1\"]\nhealth_check = false";
     balancer.reconfigure(&config(&addresses, "", more));
     assert_eq!(answer(&mut raw)["names"], json!(["later"]));
@@ -752,11 +761,11 @@ fn a_refused_answer_is_shown_by_name_with_its_reason() {
     balancer.reconfigure(&few);
     let mut command = python("xds_raw.py", "grpc").unwrap();
     let mut raw = Script::start(command.arg(&target).arg("StreamAggregatedResources"));
-    raw.tell("want edge-8 cluster");
+    raw.send_line("want edge-8 cluster");
     let clusters = answer(&mut raw);
     assert_eq!(clusters["names"], json!(["pool"]));
-    raw.tell("want edge-8 endpoints pool spare");
-    let ended = raw.ask("end");
+    raw.send_line("want edge-8 endpoints pool spare");
+    let ended = raw.ask_line("end");
     assert!(ended.starts_with("RESOURCE_EXHAUSTED"), "{ended}");
 }
 
@@ -764,29 +773,29 @@ fn a_refused_answer_is_shown_by_name_with_its_reason() {
 fn who_comes_too_much_or_asks_for_something_else_is_refused() {
     let raw = |balancer: &Balancer, method: &str| {
         let mut command = python("xds_raw.py", "grpc")?;
-        command.arg(balancer.xds().to_string()).arg(method);
+        command.arg(balancer.xds_address().to_string()).arg(method);
         Some(Script::start(&mut command))
     };
-    let member = Member::answering(|_| ok("busy"));
+    let member = Member::answering_with(|_| ok_response("busy"));
     let few = config(&[("busy", member.address())], "", "max_clients = 1");
     let balancer = Balancer::start(&few);
     let Some(mut first) = raw(&balancer, "StreamAggregatedResources") else {
         return;
     };
-    first.tell("want first cluster");
-    assert!(first.ask("next").contains("spare"));
+    first.send_line("want first cluster");
+    assert!(first.ask_line("next").contains("spare"));
     let mut second = raw(&balancer, "StreamAggregatedResources").unwrap();
-    second.tell("want second cluster");
-    let ended = second.ask("end");
+    second.send_line("want second cluster");
+    let ended = second.ask_line("end");
     assert!(ended.starts_with("UNAVAILABLE"), "{ended}");
-    assert!(balancer.metric("evenkeel_xds_refused_total").unwrap() >= 1.0);
+    assert!(balancer.read_metric("evenkeel_xds_refused_total").unwrap() >= 1.0);
     assert!(client_streams(&balancer, "second").is_empty());
     drop((first, second));
-    eventually("there is room again", || {
-        balancer.metric("evenkeel_xds_connections") == Some(0.0)
+    wait_until("there is room again", || {
+        balancer.read_metric("evenkeel_xds_connections") == Some(0.0)
     });
     let mut other = raw(&balancer, "StreamNothing").unwrap();
-    let ended = other.ask("end");
+    let ended = other.ask_line("end");
     assert!(
         ended.starts_with("UNIMPLEMENTED: there is no /envoy."),
         "{ended}"
@@ -795,17 +804,17 @@ fn who_comes_too_much_or_asks_for_something_else_is_refused() {
 
 #[test]
 fn clients_need_the_certificate_that_is_asked_for() {
-    if envoy::binary().is_none() || !installed(&["openssl"]) {
+    if envoy::find_binary().is_none() || !are_installed(&["openssl"]) {
         return;
     }
     let folder = Folder::new();
-    tls::certificate(&folder, "ca", Key::Ecdsa, "DNS:ca.test", None);
+    tls::make_certificate(&folder, "ca", Key::Ecdsa, "DNS:ca.test", None);
     let by = Some("ca");
     let names = "DNS:xds.test,IP:127.0.0.1";
-    tls::certificate(&folder, "xds", Key::Ecdsa, names, by);
-    tls::certificate(&folder, "edge", Key::Ecdsa, "DNS:edge.test", by);
-    tls::certificate(&folder, "stranger", Key::Ecdsa, "DNS:edge.test", None);
-    let member = Member::answering(|_| ok("busy"));
+    tls::make_certificate(&folder, "xds", Key::Ecdsa, names, by);
+    tls::make_certificate(&folder, "edge", Key::Ecdsa, "DNS:edge.test", by);
+    tls::make_certificate(&folder, "stranger", Key::Ecdsa, "DNS:edge.test", None);
+    let member = Member::answering_with(|_| ok_response("busy"));
     let secured = format!(
         "[xds.tls]\ncertificates = {:?}\n[xds.tls.client_certificates]\nca_file = {:?}\n",
         folder.join("xds.pem"),
@@ -821,21 +830,23 @@ fn clients_need_the_certificate_that_is_asked_for() {
         Envoy::start(&Wanted {
             node,
             zone: None,
-            server: balancer.xds(),
+            server: balancer.xds_address(),
             variant: "DELTA_GRPC",
             cluster: "pool",
             tls: Some((own, &ca)),
         })
     };
     let known = start("known", &edge).unwrap();
-    eventually("Envoy has its members", || {
-        known.endpoint("pool", member.address(), "weight").is_some()
+    wait_until("Envoy has its members", || {
+        known
+            .endpoint_field("pool", member.address(), "weight")
+            .is_some()
     });
-    eventually("its worker has them, too", || {
+    wait_until("its worker has them, too", || {
         ask(known.address(), 5).get("busy") == Some(&1.0)
     });
     let unknown = start("unknown", &stranger).unwrap();
-    eventually("the stranger is refused", || {
+    wait_until("the stranger is refused", || {
         let log = balancer.admin_get("/metrics").text().to_owned();
         let failed = |line: &&str| {
             line.starts_with("evenkeel_xds_tls_failures_total") && !line.ends_with(" 0")
@@ -844,7 +855,7 @@ fn clients_need_the_certificate_that_is_asked_for() {
     });
     assert!(
         unknown
-            .endpoint("pool", member.address(), "weight")
+            .endpoint_field("pool", member.address(), "weight")
             .is_none()
     );
     assert!(client_streams(&balancer, "unknown").is_empty());

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::member::{Member, Signal};
-use evenkeel_e2e::process::{curl, installed, program, try_curl};
+use evenkeel_e2e::process::{are_installed, program, run_curl, try_curl};
 use evenkeel_e2e::script::Script;
 use evenkeel_e2e::server::Server;
 
@@ -61,7 +61,7 @@ fn ask(balancer: &Balancer, target: &str, more: &[&str]) -> Answer {
     arguments.extend(["--output", body.to_str().unwrap()]);
     arguments.extend(more);
     arguments.push(&url);
-    let bytes = curl(&arguments).parse().unwrap();
+    let bytes = run_curl(&arguments).parse().unwrap();
     let fields = std::fs::read_to_string(head).unwrap().to_lowercase();
     let body = std::fs::read(body).unwrap_or_default();
     Answer {
@@ -73,14 +73,14 @@ fn ask(balancer: &Balancer, target: &str, more: &[&str]) -> Answer {
 
 #[test]
 fn a_client_gets_the_coding_that_it_takes() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
     for workers in [1, 2] {
-        let server = Server::nginx(None);
+        let server = Server::start_nginx(None);
         let sizes = [1024, 9000, 100_000, 3_000_000];
         for size in sizes {
-            server.serve(&format!("{size}.html"), text(size));
+            server.put_document(&format!("{size}.html"), text(size));
         }
         let config = config(server.address(), "compression = true");
         let config = config.replace("workers = 1", &format!("workers = {workers}"));
@@ -111,7 +111,7 @@ fn a_client_gets_the_coding_that_it_takes() {
         let url = format!("http://{}/files/9000.html", balancer.address("web"));
         let twice = ["--compressed", "--write-out", "%{num_connects}", &url, &url];
         let [one, other] = ["1", "0"].map(|connects| [&text(9000), connects.as_bytes()].concat());
-        assert!(curl(&twice).into_bytes() == [one, other].concat());
+        assert!(run_curl(&twice).into_bytes() == [one, other].concat());
         for coding in CODINGS {
             let count = balancer.rule_count("compressed_total", &format!("coding=\"{coding}\""));
             assert!(count >= 8, "{coding} {count}");
@@ -122,16 +122,16 @@ fn a_client_gets_the_coding_that_it_takes() {
 /// Not for small ones, nor other types, nor those that the client wants as they are or in part.
 #[test]
 fn others_pass_as_they_are() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
-    let server = Server::nginx(None);
+    let server = Server::start_nginx(None);
     for (name, size) in [
         ("large.html", 9000),
         ("small.html", 1023),
         ("photo.gif", 9000),
     ] {
-        server.serve(name, text(size));
+        server.put_document(name, text(size));
     }
     let balancer = Balancer::start(&config(server.address(), "compression = true"));
     for client in CLIENTS {
@@ -192,7 +192,7 @@ fn others_pass_as_they_are() {
 
 #[test]
 fn a_member_can_say_that_a_response_stays_as_it_is() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let body = String::from_utf8(text(5000)).unwrap();
@@ -217,7 +217,7 @@ fn a_member_can_say_that_a_response_stays_as_it_is() {
              Content-Length: {}\r\n\r\n{body}",
             body.len()
         );
-        let member = Member::answering(move |_| answer.clone());
+        let member = Member::answering_with(move |_| answer.clone());
         let lines = "[rule.web.compression]\ncodings = [\"gzip\"]\ntypes = \"text/*\"";
         let balancer = Balancer::start(&config(member.address(), lines));
         for client in CLIENTS {
@@ -241,7 +241,7 @@ fn a_member_can_say_that_a_response_stays_as_it_is() {
 /// Pieces that a member sends arrive piece by piece.
 #[test]
 fn what_has_come_is_not_held_back() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     for coding in CODINGS {
@@ -249,10 +249,10 @@ fn what_has_come_is_not_held_back() {
             let go_on = Arc::new(Signal::default());
             let may_end = Arc::clone(&go_on);
             let member = Member::start(move |script, mut wire| {
-                while script.request(&mut wire).is_some() {
+                while script.read_request(&mut wire).is_some() {
                     wire.send("HTTP/1.1 200 OK\r\nContent-Type: text/plain\r\n");
                     wire.send("Transfer-Encoding: chunked\r\n\r\n6\r\nfirst\n\r\n");
-                    may_end.wait();
+                    may_end.wait_for_release();
                     wire.send("5\r\nlast\n\r\n0\r\n\r\n");
                 }
             });
@@ -269,9 +269,9 @@ fn what_has_come_is_not_held_back() {
             command.args(["--noproxy", "*", "--header"]);
             command.args([&format!("Accept-Encoding: {coding}"), &url]);
             let script = Script::start(&mut command);
-            assert_eq!(script.line(), "first", "{client} {coding}");
-            go_on.give();
-            assert_eq!(script.line(), "last", "{client} {coding}");
+            assert_eq!(script.read_line(), "first", "{client} {coding}");
+            go_on.release_one();
+            assert_eq!(script.read_line(), "last", "{client} {coding}");
             assert_eq!(script.next_line(), None);
         }
     }
@@ -280,7 +280,7 @@ fn what_has_come_is_not_held_back() {
 /// A member without lengths, and one that dies: the end is seen, or that there was none.
 #[test]
 fn a_response_that_is_cut_does_not_look_whole() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let body = String::from_utf8(text(40_000)).unwrap();
@@ -308,11 +308,11 @@ fn a_response_that_is_cut_does_not_look_whole() {
 
 #[test]
 fn it_can_be_switched_on_and_off() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
-    let server = Server::nginx(None);
-    server.serve("page.html", text(9000));
+    let server = Server::start_nginx(None);
+    server.put_document("page.html", text(9000));
     let without = config(server.address(), "");
     let with = |lines: &str| config(server.address(), lines);
     let balancer = Balancer::start(&without);

@@ -5,13 +5,13 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
-use evenkeel_e2e::eventually;
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, Seen, Signal, ok};
-use evenkeel_e2e::process::{curl, installed, program};
+use evenkeel_e2e::member::{Member, Seen, Signal, ok_response};
+use evenkeel_e2e::process::{are_installed, program, run_curl};
 use evenkeel_e2e::script::Script;
 use evenkeel_e2e::server::Server;
+use evenkeel_e2e::wait_until;
 
 const PYTHON: &str = "/usr/bin/python3";
 
@@ -37,7 +37,7 @@ fn ask(balancer: &Balancer, client: &str, target: &str, more: &[&str]) -> (Strin
     let mut arguments = vec![client, "--write-out", "\n%{http_code}"];
     arguments.extend(more);
     arguments.push(&url);
-    let text = curl(&arguments);
+    let text = run_curl(&arguments);
     let (body, status) = text.rsplit_once('\n').unwrap();
     (status.to_owned(), body.to_owned())
 }
@@ -48,18 +48,18 @@ fn hedges(balancer: &Balancer, result: &str) -> u64 {
 
 /// A member that takes requests, and never answers.
 fn hangs() -> Member {
-    Member::start(|script, mut wire| while script.request(&mut wire).is_some() {})
+    Member::start(|script, mut wire| while script.read_request(&mut wire).is_some() {})
 }
 
 #[test]
 fn a_second_server_answers_when_the_first_one_does_not() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
     for protocol in ["http1", "h2"] {
         let serve = || match protocol {
             "h2" => Server::nginx_http2(),
-            _ => Server::nginx(None),
+            _ => Server::start_nginx(None),
         };
         let (stopped, good) = (serve(), serve());
         let members = [stopped.address(), good.address()];
@@ -88,21 +88,21 @@ fn a_second_server_answers_when_the_first_one_does_not() {
         let (sent, won) = (hedges(&balancer, "sent"), hedges(&balancer, "won"));
         // Each second request at least goes to the one that is stopped.
         assert!(won - before.1 >= 7 && sent >= won, "{won} of {sent}");
-        eventually("nothing is in flight", || {
-            let flying = |at| balancer.member("web", at)["in_flight"].clone();
+        wait_until("nothing is in flight", || {
+            let flying = |at| balancer.member_status("web", at)["in_flight"].clone();
             members.map(flying) == [0, 0].map(serde_json::Value::from)
         });
         // Whoever was given up counts neither as good nor as bad.
-        let member = balancer.member("web", stopped.address());
+        let member = balancer.member_status("web", stopped.address());
         assert_eq!(member["totals"]["failures"], 0, "{member}");
-        eventually("the log says so", || {
+        wait_until("the log says so", || {
             folder
                 .text("access.log")
                 .matches("\"hedge\":\"won\"")
                 .count() as u64
                 == won
         });
-        let said = balancer.ctl("explain web").unwrap();
+        let said = balancer.run_ctl("explain web").unwrap();
         assert!(said.contains("second member after 20ms"), "{said}");
         stopped.go_on();
     }
@@ -110,16 +110,16 @@ fn a_second_server_answers_when_the_first_one_does_not() {
 
 #[test]
 fn the_first_member_may_still_be_first_and_the_second_is_cut_off() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     for client in CLIENTS {
         let go = Arc::new(Signal::default());
         let told = Arc::clone(&go);
         let slow = Member::start(move |script, mut wire| {
-            while script.request(&mut wire).is_some() {
-                told.wait();
-                wire.send(ok("slow"));
+            while script.read_request(&mut wire).is_some() {
+                told.wait_for_release();
+                wire.send(ok_response("slow"));
             }
         });
         let second = hangs();
@@ -130,7 +130,7 @@ fn the_first_member_may_still_be_first_and_the_second_is_cut_off() {
             let asked = scope.spawn(|| ask(&balancer, client, "/", &[]));
             slow.next_request();
             second.next_request();
-            go.give();
+            go.release_one();
             assert_eq!(asked.join().unwrap().1, "slow");
         });
         assert!(
@@ -143,7 +143,7 @@ fn the_first_member_may_still_be_first_and_the_second_is_cut_off() {
 
 #[test]
 fn the_second_request_goes_on_when_the_first_one_fails() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     for client in CLIENTS {
@@ -151,16 +151,16 @@ fn the_second_request_goes_on_when_the_first_one_fails() {
         let (closes, has_closed) = (Arc::clone(&close), Arc::clone(&closed));
         let answers = Arc::clone(&answer);
         let breaks = Member::start(move |script, mut wire| {
-            if script.request(&mut wire).is_some() {
-                closes.wait();
+            if script.read_request(&mut wire).is_some() {
+                closes.wait_for_release();
                 drop(wire);
-                has_closed.give();
+                has_closed.release_one();
             }
         });
         let good = Member::start(move |script, mut wire| {
-            while script.request(&mut wire).is_some() {
-                answers.wait();
-                wire.send(ok("good"));
+            while script.read_request(&mut wire).is_some() {
+                answers.wait_for_release();
+                wire.send(ok_response("good"));
             }
         });
         let members = [breaks.address(), good.address()];
@@ -170,23 +170,23 @@ fn the_second_request_goes_on_when_the_first_one_fails() {
             let asked = scope.spawn(|| ask(&balancer, client, "/", &[]));
             breaks.next_request();
             good.next_request();
-            close.give();
-            closed.wait();
+            close.release_one();
+            closed.wait_for_release();
             // The only worker has looked at its connections since then.
             assert_eq!(ask(&balancer, client, "/here", &[]).0, "200");
-            answer.give();
+            answer.release_one();
             let (status, body) = asked.join().unwrap();
             assert_eq!((&*status, &*body), ("200", "good"));
         });
         assert_eq!(balancer.rule_count("retries_total", "result=\"tried\""), 0);
-        let member = balancer.member("web", breaks.address());
+        let member = balancer.member_status("web", breaks.address());
         assert_eq!(member["totals"]["failures"], 1, "{member}");
     }
 }
 
 #[test]
 fn there_are_no_more_second_requests_than_the_budget_has() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let (hangs, good) = (hangs(), Member::echoing_targets());
@@ -208,7 +208,7 @@ fn there_are_no_more_second_requests_than_the_budget_has() {
 
 #[test]
 fn only_what_may_be_sent_twice_is_and_only_to_who_may_serve_it() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let (a, b) = (hangs(), hangs());
@@ -236,18 +236,20 @@ fn only_what_may_be_sent_twice_is_and_only_to_who_may_serve_it() {
     balancer.reconfigure(&text("", ALL));
     assert_eq!(asked("GET"), 6);
     // Nobody else is up.
-    balancer.ctl(&format!("drain web {}", b.address())).unwrap();
+    balancer
+        .run_ctl(&format!("drain web {}", b.address()))
+        .unwrap();
     assert_eq!(asked("GET"), 6);
     assert_eq!(hedges(&balancer, "over_budget"), 0);
 }
 
 #[test]
 fn a_response_that_is_not_wanted_is_asked_for_elsewhere() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let hangs = hangs();
-    let busy = Member::answering(|_| "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n".into());
+    let busy = Member::answering_with(|_| "HTTP/1.1 503 Busy\r\nContent-Length: 0\r\n\r\n".into());
     let good = Member::echoing_targets();
     let members = [hangs.address(), busy.address(), good.address()];
     let routes = "[[rule.web.routes]]\nretries = 2\nretry_statuses = [503]";
@@ -290,11 +292,11 @@ while True:
 #[test]
 fn a_stream_of_http2_that_has_lost_is_reset() {
     let h2 = "/usr/lib/python3/dist-packages/h2/__init__.py";
-    if !installed(&[PYTHON, h2, "nginx", "curl"]) {
+    if !are_installed(&[PYTHON, h2, "nginx", "curl"]) {
         return;
     }
     let silent = Script::start(program(PYTHON).args(["-c", SILENT]));
-    let port: u16 = silent.line().parse().unwrap();
+    let port: u16 = silent.read_line().parse().unwrap();
     let good = Server::nginx_http2();
     let members = [SocketAddr::from(([127, 0, 0, 1], port)), good.address()];
     let http = "member_protocol = \"h2\"";
@@ -303,7 +305,7 @@ fn a_stream_of_http2_that_has_lost_is_reset() {
         for _ in 0..2 {
             assert_eq!(ask(&balancer, client, "/echo/x", &[]).1, "/echo/x");
         }
-        assert_eq!(silent.line(), "reset CANCEL");
+        assert_eq!(silent.read_line(), "reset CANCEL");
     }
 }
 
@@ -313,7 +315,7 @@ fn what_is_wrong_with_a_hedge() {
     let complaint = |hedge: &str, http: &str| {
         let text = config(&["127.0.0.1:1".parse().unwrap()], hedge, http, "");
         let file = folder.write("evenkeel.toml", text);
-        evenkeel(&["check", &file.display().to_string()])
+        run_evenkeel(&["check", &file.display().to_string()])
     };
     for (hedge, http, part) in [
         ("hedge = {}", "", "rule.web.http.hedge: `after` is missing"),

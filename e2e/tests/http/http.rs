@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::thread;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::member::{Member, Signal, ok};
+use evenkeel_e2e::member::{Member, Signal, ok_response};
 use evenkeel_e2e::wire::Wire;
 use rustix::process::{Resource, getrlimit, setrlimit};
 
@@ -46,7 +46,7 @@ fn in_chunks(body: &[u8]) -> Vec<u8> {
 #[test]
 fn pipelined_requests_are_answered_in_order() {
     let member = Member::echoing_targets();
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     let requests: String = (0..100)
         .map(|number| match number % 3 {
@@ -73,7 +73,7 @@ fn pipelined_requests_are_answered_in_order() {
 #[test]
 fn a_request_may_come_byte_by_byte() {
     let member = Member::echoing_targets();
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     let request = "POST /slow HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n\
         5;x=y\r\nhello\r\n0\r\nDigest: y\r\n\r\nGET /next HTTP/1.1\r\nHost: a\r\n\r\n";
@@ -92,7 +92,7 @@ fn a_request_may_come_byte_by_byte() {
 #[test]
 fn a_response_may_come_byte_by_byte() {
     let member = Member::start(|script, mut wire| {
-        while script.request(&mut wire).is_some() {
+        while script.read_request(&mut wire).is_some() {
             let response = "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\nTrailer: X\r\n\r\n\
                 5;x=y\r\nhello\r\n1\r\n!\r\n0\r\nX: y\r\n\r\n";
             for byte in response.bytes() {
@@ -100,7 +100,7 @@ fn a_response_may_come_byte_by_byte() {
             }
         }
     });
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     for _ in 0..3 {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -114,14 +114,14 @@ fn a_response_may_come_byte_by_byte() {
 
 #[test]
 fn responses_without_a_body_keep_the_connection_in_step() {
-    let member = Member::answering(|request| match request.second_word() {
+    let member = Member::answering_with(|request| match request.second_word() {
         "/204" => "HTTP/1.1 204 No Content\r\n\r\n".to_owned(),
         "/304" => "HTTP/1.1 304 Not Modified\r\nContent-Length: 7\r\n\r\n".to_owned(),
         "/head" => "HTTP/1.1 200 OK\r\nContent-Length: 7\r\n\r\n".to_owned(),
         "/head-chunked" => "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n".to_owned(),
-        target => ok(target),
+        target => ok_response(target),
     });
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     for (method, target, status) in [
         ("GET", "/204", "204"),
@@ -139,7 +139,7 @@ fn responses_without_a_body_keep_the_connection_in_step() {
 #[test]
 fn a_refusal_of_head_has_no_body() {
     let member = Member::closing_after("garbage\r\n\r\n");
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     client.send("HEAD / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
     assert_eq!(client.read_head().second_word(), "502");
@@ -153,12 +153,12 @@ fn a_client_may_wait_for_100_continue() {
         assert_eq!(head.values("expect"), ["100-continue"]);
         wire.send("HTTP/1.1 100 Continue\r\n\r\n");
         let body = wire.try_read_exact(5).unwrap();
-        wire.send(ok(std::str::from_utf8(&body).unwrap()));
-        while script.request(&mut wire).is_some() {
-            wire.send(ok("next"));
+        wire.send(ok_response(std::str::from_utf8(&body).unwrap()));
+        while script.read_request(&mut wire).is_some() {
+            wire.send(ok_response("next"));
         }
     });
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
     assert_eq!(client.read_head().second_word(), "100");
@@ -174,9 +174,9 @@ fn a_member_may_refuse_instead_of_continuing() {
         wire.read_head();
         wire.send("HTTP/1.1 413 Content Too Large\r\nContent-Length: 2\r\n\r\nno");
         // The body is not read: the balancer must give up on it.
-        wire.finish();
+        wire.end_sending();
     });
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 5\r\nExpect: 100-continue\r\n\r\n");
     let response = client.read_response();
@@ -186,13 +186,13 @@ fn a_member_may_refuse_instead_of_continuing() {
 #[test]
 fn interim_responses_are_passed_on() {
     let member = Member::start(|script, mut wire| {
-        while script.request(&mut wire).is_some() {
+        while script.read_request(&mut wire).is_some() {
             wire.send("HTTP/1.1 103 Early Hints\r\nLink: </a>\r\n\r\n");
             wire.send("HTTP/1.1 103 Early Hints\r\nLink: </b>\r\n\r\n");
-            wire.send(ok("done"));
+            wire.send(ok_response("done"));
         }
     });
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(client.read_head().values("link"), ["</a>"]);
@@ -207,7 +207,7 @@ fn interim_responses_are_passed_on() {
 #[test]
 fn a_switch_of_protocols_makes_a_tunnel() {
     let member = Member::start(|script, mut wire| {
-        let request = script.request(&mut wire).unwrap();
+        let request = script.read_request(&mut wire).unwrap();
         assert_eq!(request.values("upgrade"), ["websocket"]);
         assert_eq!(request.values("connection"), ["upgrade"]);
         wire.send(
@@ -218,7 +218,7 @@ fn a_switch_of_protocols_makes_a_tunnel() {
         wire.send("\0bye");
         assert!(wire.is_at_end());
     });
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     client.send(
         "GET /chat HTTP/1.1\r\nHost: a\r\nConnection: keep-alive, Upgrade\r\n\
@@ -230,14 +230,14 @@ fn a_switch_of_protocols_makes_a_tunnel() {
     assert_eq!(client.try_read_exact(11).unwrap(), b"from member");
     client.send("client");
     assert_eq!(client.try_read_exact(4).unwrap(), b"\0bye");
-    client.finish();
+    client.end_sending();
     assert!(client.is_at_end());
 }
 
 #[test]
 fn a_switch_of_protocols_may_be_declined() {
     let member = Member::echoing_targets();
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     client
         .send("GET /chat HTTP/1.1\r\nHost: a\r\nConnection: Upgrade\r\nUpgrade: websocket\r\n\r\n");
@@ -248,13 +248,13 @@ fn a_switch_of_protocols_may_be_declined() {
 
 #[test]
 fn http_1_0_clients_get_what_they_understand() {
-    let member = Member::answering(|request| match request.second_word() {
+    let member = Member::answering_with(|request| match request.second_word() {
         "/chunked" => "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n\
             5\r\nhello\r\n1;x\r\n!\r\n0\r\nX: y\r\n\r\n"
             .to_owned(),
-        target => ok(target),
+        target => ok_response(target),
     });
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
 
     let mut client = balancer.connect();
     client.send("GET /plain HTTP/1.0\r\n\r\n");
@@ -284,7 +284,7 @@ fn http_1_0_clients_get_what_they_understand() {
 #[test]
 fn a_body_that_ends_with_the_connection_is_passed_on_whole() {
     let member = Member::closing_after("HTTP/1.0 200 OK\r\n\r\nuntil the end");
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     let response = client.read_response();
@@ -294,10 +294,10 @@ fn a_body_that_ends_with_the_connection_is_passed_on_whole() {
 
 #[test]
 fn the_client_decides_whether_its_connection_goes_on() {
-    let member = Member::answering(|_| {
+    let member = Member::answering_with(|_| {
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nConnection: close\r\n\r\nok".to_owned()
     });
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     for _ in 0..3 {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -333,7 +333,7 @@ fn large_chunked_bodies_go_both_ways_unchanged() {
         assert_eq!(request.trailers, "Digest: 1\r\n");
         wire.send(&response);
     });
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     client.send("POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n");
     let sending = send_all(&client, sent);
@@ -366,7 +366,7 @@ fn a_response_may_begin_before_the_request_has_ended() {
     });
     // A whole number of parts, so that the echo needs no rest.
     let body = body[..body.len() / (64 * 1024) * (64 * 1024)].to_vec();
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     client.send(format!(
         "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n",
@@ -387,10 +387,10 @@ fn a_client_that_does_not_read_holds_the_member_back() {
         move |script, mut wire| {
             let body = large_body();
             if script
-                .request(&mut wire)
+                .read_request(&mut wire)
                 .is_some_and(|r| r.second_word() == "/other")
             {
-                wire.send(ok("other"));
+                wire.send(ok_response("other"));
                 return;
             }
             wire.send(format!(
@@ -399,14 +399,14 @@ fn a_client_that_does_not_read_holds_the_member_back() {
             ));
             let sent = wire.send_until_stuck(&body);
             assert!(sent < body.len(), "the balancer has taken it all");
-            stuck.give();
+            stuck.release_one();
             wire.send(&body[sent..]);
         }
     });
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
-    stuck.wait();
+    stuck.wait_for_release();
     // Others are served meanwhile.
     let mut other = balancer.connect();
     other.send("GET /other HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -422,14 +422,14 @@ fn a_member_that_does_not_read_holds_the_client_back() {
         let go_on = Arc::clone(&go_on);
         move |_, mut wire| {
             wire.read_head();
-            go_on.wait();
+            go_on.wait_for_release();
             let body = large_body();
             let arrived = wire.try_read_exact(body.len()).unwrap();
             assert!(arrived == body, "the body arrives whole");
-            wire.send(ok("whole"));
+            wire.send(ok_response("whole"));
         }
     });
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let body = large_body();
     let mut client = balancer.connect();
     client.send(format!(
@@ -438,7 +438,7 @@ fn a_member_that_does_not_read_holds_the_client_back() {
     ));
     let sent = client.send_until_stuck(&body);
     assert!(sent < body.len(), "the balancer has taken it all");
-    go_on.give();
+    go_on.release_one();
     client.send(&body[sent..]);
     assert_eq!(client.read_response().text(), "whole");
 }
@@ -461,7 +461,7 @@ fn s7_clients_that_are_slow_with_a_head_cost_little_memory() {
     files.current = files.maximum;
     setrlimit(Resource::Nofile, files).expect("up to the maximum is allowed");
     let member = Member::echoing_targets();
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let open = |count: usize| -> Vec<Wire> {
         let slow = |_| {
             let mut client = balancer.connect();
@@ -491,7 +491,8 @@ fn s7_clients_that_are_slow_with_a_head_cost_little_memory() {
 /// All come over one connection, as from a proxy in front: nothing but the key decides.
 #[test]
 fn requests_with_the_same_key_go_to_the_same_member() {
-    let members = ["one", "two", "three"].map(|name| Member::answering(move |_| ok(name)));
+    let members =
+        ["one", "two", "three"].map(|name| Member::answering_with(move |_| ok_response(name)));
     let addresses = members.each_ref().map(Member::address);
     /// The head of a request with a key, and with something else that must not count.
     type Head = fn(u32, u32) -> String;
@@ -508,7 +509,7 @@ fn requests_with_the_same_key_go_to_the_same_member() {
     ];
     for (name, line) in keys {
         let more = format!("strategy = \"hash\"\nhash_key = {name:?}\nslow_start = \"0s\"");
-        let balancer = Balancer::http(&addresses, &more);
+        let balancer = Balancer::start_http(&addresses, &more);
         let mut client = balancer.connect();
         let mut who = |key, other| {
             client.send(format!("{}Host: a\r\n\r\n", line(key, other)));

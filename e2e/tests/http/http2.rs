@@ -7,33 +7,33 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::{curl, installed, program};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::{are_installed, program, run_curl};
 use evenkeel_e2e::script::Script;
-use evenkeel_e2e::tls::{Key, certificate};
+use evenkeel_e2e::tls::{Key, make_certificate};
+use evenkeel_e2e::wait_until;
 
 const PYTHON: &str = "/usr/bin/python3";
 
 #[test]
 fn curl_speaks_http2_by_prior_knowledge() {
-    let member = Member::answering(|request| {
+    let member = Member::answering_with(|request| {
         let body = String::from_utf8_lossy(&request.body);
         let target = request.head.split(' ').nth(1).unwrap();
-        ok(&format!("{target} {}", body.len()))
+        ok_response(&format!("{target} {}", body.len()))
     });
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let folder = Folder::new();
     let upload = folder.write("upload", "x".repeat(1_000_000));
     let url = |path: &str| format!("http://{}{path}", balancer.address("web"));
     let version = "%{http_version} %{http_code}\n";
     for number in 0..3 {
         let path = format!("/{number}");
-        let said = curl(&["--http2-prior-knowledge", "-w", version, &url(&path)]);
+        let said = run_curl(&["--http2-prior-knowledge", "-w", version, &url(&path)]);
         assert_eq!(said, format!("{path} 02 200\n"));
         let data = format!("@{}", upload.display());
-        let said = curl(&[
+        let said = run_curl(&[
             "--http2-prior-knowledge",
             "-w",
             version,
@@ -44,7 +44,7 @@ fn curl_speaks_http2_by_prior_knowledge() {
         assert_eq!(said, "/up 10000002 200\n");
     }
     // An offer to upgrade is left where it is: the answer is HTTP/1.1.
-    let said = curl(&["--http2", "-w", version, &url("/x")]);
+    let said = run_curl(&["--http2", "-w", version, &url("/x")]);
     assert_eq!(said, "/x 01.1 200\n");
     let metrics = balancer.admin_get("/metrics");
     let metrics = String::from_utf8_lossy(&metrics.body).into_owned();
@@ -54,11 +54,11 @@ fn curl_speaks_http2_by_prior_knowledge() {
 
 #[test]
 fn a_load_generator_loses_nothing() {
-    if !installed(&["h2load"]) {
+    if !are_installed(&["h2load"]) {
         return;
     }
-    let member = Member::answering(|_| ok("small"));
-    let balancer = Balancer::http(&[member.address()], "");
+    let member = Member::answering_with(|_| ok_response("small"));
+    let balancer = Balancer::start_http(&[member.address()], "");
     let url = format!("http://{}/", balancer.address("web"));
     let output = program("h2load")
         .args(["-n", "5000", "-c", "4", "-m", "16", &url])
@@ -171,13 +171,13 @@ for line in sys.stdin:
 "#;
 
 fn has_grpc() -> bool {
-    installed(&[PYTHON, "/usr/lib/python3/dist-packages/grpc/__init__.py"])
+    are_installed(&[PYTHON, "/usr/lib/python3/dist-packages/grpc/__init__.py"])
 }
 
 fn server(folder: &Folder, name: &str) -> (Script, SocketAddr) {
     let file = folder.write("server.py", SERVER);
     let script = Script::start(program(PYTHON).arg(file).arg(name));
-    let port = script.line();
+    let port = script.read_line();
     (script, format!("127.0.0.1:{port}").parse().unwrap())
 }
 
@@ -195,40 +195,40 @@ fn calls_of_grpc_are_balanced_one_by_one() {
          [access_log]\noutput = \"{}\"\nformat = \"{{target}} {{status}} {{grpc_status}}\"",
         log.display()
     );
-    let balancer = Balancer::http(&addresses, &more);
+    let balancer = Balancer::start_http(&addresses, &more);
     let file = folder.write("client.py", CLIENT);
     let target = balancer.address("web").to_string();
     let mut client = Script::start(program(PYTHON).arg(file).arg(target));
     // One connection, all servers.
-    let served: HashSet<_> = (0..10).map(|_| client.ask("unary")).collect();
+    let served: HashSet<_> = (0..10).map(|_| client.ask_line("unary")).collect();
     assert_eq!(served.len(), 2);
     for kind in ["down", "up", "both"] {
-        assert_eq!(client.ask(kind), "True", "{kind}");
+        assert_eq!(client.ask_line(kind), "True", "{kind}");
     }
     // Many small messages, each of which the client may acknowledge, are no flood.
     for _ in 0..10 {
-        assert_eq!(client.ask("down"), "True");
+        assert_eq!(client.ask_line("down"), "True");
     }
     let floods = "evenkeel_rule_http2_floods_total{rule=\"web\",of=\"control_frames\"}";
-    assert_eq!(balancer.metric(floods), Some(0.0));
-    assert_eq!(client.ask("fails"), "NOT_FOUND: no such thing: 100%");
-    assert_eq!(client.ask("unknown"), "UNIMPLEMENTED");
-    assert_eq!(client.ask("slow"), "DEADLINE_EXCEEDED");
+    assert_eq!(balancer.read_metric(floods), Some(0.0));
+    assert_eq!(client.ask_line("fails"), "NOT_FOUND: no such thing: 100%");
+    assert_eq!(client.ask_line("unknown"), "UNIMPLEMENTED");
+    assert_eq!(client.ask_line("slow"), "DEADLINE_EXCEEDED");
     drop(servers);
-    assert_eq!(client.ask("wait"), "UNAVAILABLE");
+    assert_eq!(client.ask_line("wait"), "UNAVAILABLE");
     for line in [
         "/test.Test/Unary 200 OK",
         "/test.Test/Fails 200 NOT_FOUND",
         "/test.Test/None 200 UNIMPLEMENTED",
     ] {
-        eventually("the status of the call is logged", || {
+        wait_until("the status of the call is logged", || {
             let log = std::fs::read_to_string(&log).unwrap_or_default();
             log.lines().any(|logged| logged == line)
         });
     }
     let calls = |status: &str| {
         let series = format!("evenkeel_rule_grpc_calls_total{{rule=\"web\",status=\"{status}\"}}");
-        balancer.metric(&series).unwrap()
+        balancer.read_metric(&series).unwrap()
     };
     assert_eq!(calls("OK"), 23.0);
     assert_eq!(calls("NOT_FOUND"), 1.0);
@@ -243,20 +243,20 @@ fn d1_streams_that_pause_stop_nobody_elses_calls() {
     }
     let folder = Folder::new();
     let (_server, address) = server(&folder, "anna");
-    let balancer = Balancer::http(&[address], "[rule.web.http]\nmember_protocol = \"h2\"");
+    let balancer = Balancer::start_http(&[address], "[rule.web.http]\nmember_protocol = \"h2\"");
     let file = folder.write("client.py", CLIENT);
     let target = balancer.address("web").to_string();
     let client = || Script::start(program(PYTHON).arg(&file).arg(&target));
     let (mut pausing, mut other) = (client(), client());
-    assert_eq!(pausing.ask("pause"), "True");
+    assert_eq!(pausing.ask_line("pause"), "True");
     for _ in 0..5 {
-        assert_eq!(other.ask("unary"), "anna");
-        assert_eq!(other.ask("down"), "True");
-        assert_eq!(other.ask("up"), "True");
+        assert_eq!(other.ask_line("unary"), "anna");
+        assert_eq!(other.ask_line("down"), "True");
+        assert_eq!(other.ask_line("up"), "True");
     }
     // Those that pause go on where they were.
-    assert_eq!(pausing.ask("go on"), "True");
-    assert_eq!(other.ask("unary"), "anna");
+    assert_eq!(pausing.ask_line("go on"), "True");
+    assert_eq!(other.ask_line("unary"), "anna");
 }
 
 /// Failures that h2spec finds only in the clear: a port that serves HTTP/1.1, too, answers bytes
@@ -266,10 +266,10 @@ const IN_THE_CLEAR: [&str; 1] = ["Sends invalid connection preface"];
 
 #[test]
 fn h2spec_finds_nothing() {
-    if !installed(&["h2spec"]) {
+    if !are_installed(&["h2spec"]) {
         return;
     }
-    let member = Member::answering(|_| ok("small"));
+    let member = Member::answering_with(|_| ok_response("small"));
     let config = format!(
         "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
          [rule.plain]\nlisten = \"127.0.0.1:0\"\nmembers = [\"{0}\"]\n\
@@ -278,7 +278,7 @@ fn h2spec_finds_nothing() {
         member.address()
     );
     let balancer = Balancer::start_with(&config, |folder| {
-        certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
+        make_certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
     });
     for (rule, options, allowed) in [
         ("plain", &[][..], &IN_THE_CLEAR[..]),

@@ -5,12 +5,12 @@
 use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::process::{installed, program};
+use evenkeel_e2e::process::{are_installed, program};
 use evenkeel_e2e::script::Script;
 use evenkeel_e2e::server::Server;
-use evenkeel_e2e::tls::{Key, certificate};
+use evenkeel_e2e::tls::{Key, make_certificate};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 
 const PYTHON: &str = "/usr/bin/python3";
@@ -97,33 +97,33 @@ for line in sys.stdin:
 fn websocket_passes_to_members_over_http2() {
     let modules = ["hypercorn", "websockets"];
     let modules = modules.map(|name| format!("/usr/lib/python3/dist-packages/{name}/__init__.py"));
-    if !installed(&[PYTHON, &modules[0], &modules[1]]) {
+    if !are_installed(&[PYTHON, &modules[0], &modules[1]]) {
         return;
     }
     let folder = Folder::new();
     let server = folder.write("server.py", SERVER);
     let server = Script::start(program(PYTHON).arg(server));
-    let address: SocketAddr = format!("127.0.0.1:{}", server.line()).parse().unwrap();
-    let balancer = Balancer::http(&[address], "http = { member_protocol = \"h2\" }");
+    let address: SocketAddr = format!("127.0.0.1:{}", server.read_line()).parse().unwrap();
+    let balancer = Balancer::start_http(&[address], "http = { member_protocol = \"h2\" }");
     let client = folder.write("client.py", CLIENT);
     let target = balancer.address("web").to_string();
     let mut client = Script::start(program(PYTHON).arg(client).arg(target));
     for version in ["1", "2", "1", "2"] {
-        let said = client.ask(&format!("{version} /some/where"));
+        let said = client.ask_line(&format!("{version} /some/where"));
         let closed = if version == "1" { " 1000" } else { "" };
         assert_eq!(said, format!("2/some/where chat True{closed}"));
     }
     // A server that speaks HTTP/2, but takes no WebSocket over it.
     let plain = Server::nginx_http2();
-    let balancer = Balancer::http(&[plain.address()], "http = { member_protocol = \"h2\" }");
+    let balancer = Balancer::start_http(&[plain.address()], "http = { member_protocol = \"h2\" }");
     let target = balancer.address("web").to_string();
     let file = folder.write("client.py", CLIENT);
     let mut client = Script::start(program(PYTHON).arg(file).arg(target));
     for version in ["1", "2"] {
-        let said = client.ask(&format!("{version} /name"));
+        let said = client.ask_line(&format!("{version} /name"));
         assert_eq!(said, "refused 501", "{version}");
     }
-    eventually("the log says why", || {
+    wait_until("the log says why", || {
         balancer.log().contains("ENABLE_CONNECT_PROTOCOL")
     });
     let metrics = balancer.admin_get("/metrics");
@@ -142,13 +142,13 @@ fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8> {
 #[test]
 fn d1_clients_that_read_nothing_stop_nobody_else() {
     const STREAMS: u32 = 40;
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
     let member = Server::nginx_http2();
-    member.serve("large", vec![b'x'; 4_000_000]);
-    member.serve("small", vec![b'y'; 200_000]);
-    let balancer = Balancer::http(&[member.address()], "http = { member_protocol = \"h2\" }");
+    member.put_document("large", vec![b'x'; 4_000_000]);
+    member.put_document("small", vec![b'y'; 200_000]);
+    let balancer = Balancer::start_http(&[member.address()], "http = { member_protocol = \"h2\" }");
     // One connection whose windows are never opened: GET, http, the path, the host.
     let mut stuck = Wire::connect(balancer.address("web"));
     let path = b"/files/large";
@@ -164,8 +164,8 @@ fn d1_clients_that_read_nothing_stop_nobody_else() {
         sent.extend(frame(1, 5, 2 * number + 1, &fields));
     }
     stuck.send(sent);
-    let in_flight = || balancer.member("web", member.address())["in_flight"].as_u64();
-    eventually("all are under way", || in_flight() == Some(STREAMS.into()));
+    let in_flight = || balancer.member_status("web", member.address())["in_flight"].as_u64();
+    wait_until("all are under way", || in_flight() == Some(STREAMS.into()));
     // More than the window of the shared connection.
     let mut other = Wire::connect(balancer.address("web"));
     for number in 0..20 {
@@ -174,13 +174,13 @@ fn d1_clients_that_read_nothing_stop_nobody_else() {
         assert_eq!(answer.second_word(), "200", "{number}");
         assert_eq!(answer.body.len(), 200_000, "{number}");
     }
-    eventually("the others are stuck", || {
+    wait_until("the others are stuck", || {
         in_flight() == Some(STREAMS.into())
     });
     let connections = member.access_log();
     assert!(connections.iter().all(|line| line.contains("small")));
     drop(stuck);
-    eventually("they are given up", || in_flight() == Some(0));
+    wait_until("they are given up", || in_flight() == Some(0));
     other.send("GET /files/small HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(other.read_response().body.len(), 200_000);
 }
@@ -188,8 +188,8 @@ fn d1_clients_that_read_nothing_stop_nobody_else() {
 #[test]
 fn http_checks_speak_http2() {
     let folder = Folder::new();
-    certificate(&folder, "authority", Key::Ecdsa, "DNS:authority", None);
-    certificate(
+    make_certificate(&folder, "authority", Key::Ecdsa, "DNS:authority", None);
+    make_certificate(
         &folder,
         "member",
         Key::Ecdsa,
@@ -244,10 +244,10 @@ fn http_checks_speak_http2() {
             Some("NoApplicationProtocol"),
         ),
     ] {
-        let balancer = Balancer::http(&[server.address()], &lines);
+        let balancer = Balancer::start_http(&[server.address()], &lines);
         let mut said = String::new();
-        eventually("there is a check", || {
-            let check = &balancer.member("web", server.address())["check"];
+        wait_until("there is a check", || {
+            let check = &balancer.member_status("web", server.address())["check"];
             said = check["error"].as_str().unwrap_or_default().to_owned();
             check.is_object()
         });
@@ -267,14 +267,14 @@ fn http_checks_speak_http2() {
 
 #[test]
 fn a_member_that_gives_no_sign_of_life_loses_its_connection() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
     let (stuck, other) = (Server::nginx_http2(), Server::nginx_http2());
     // Long before any other time limit, and long enough for an answer on a busy machine.
     let http =
         "http = { member_protocol = \"h2\", ping_interval = \"100ms\", ping_timeout = \"1500ms\" }";
-    let balancer = Balancer::http(&[stuck.address()], http);
+    let balancer = Balancer::start_http(&[stuck.address()], http);
     let silent = || {
         let metrics = balancer.admin_get("/metrics");
         let name = "evenkeel_rule_http2_silent_members_total{rule=\"web\"} ";
@@ -304,14 +304,14 @@ fn a_member_that_gives_no_sign_of_life_loses_its_connection() {
         )
     );
     assert_eq!(silent(), 1);
-    eventually("the log names it", || {
+    wait_until("the log names it", || {
         let log = balancer.log();
         let name = format!("address={}", stuck.address());
         log.lines()
             .any(|line| line.contains("no sign of life") && line.contains(&name))
     });
     stuck.go_on();
-    eventually("it is used again", || ask("GET") == of(&stuck));
+    wait_until("it is used again", || ask("GET") == of(&stuck));
     assert_eq!(silent(), 1);
     // What may be sent twice goes elsewhere.
     let members = [stuck.address(), other.address()];
@@ -322,7 +322,7 @@ fn a_member_that_gives_no_sign_of_life_loses_its_connection() {
         balancer.address("web")
     ));
     let mut seen = std::collections::HashSet::new();
-    eventually("both are used", || {
+    wait_until("both are used", || {
         seen.insert(ask("GET"));
         seen.len() == 2
     });

@@ -4,13 +4,13 @@
 
 use std::net::SocketAddr;
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
-use evenkeel_e2e::eventually;
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::{curl, installed};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::{are_installed, run_curl};
 use evenkeel_e2e::server::{self, Server};
-use evenkeel_e2e::tls::{Key, certificate};
+use evenkeel_e2e::tls::{Key, make_certificate};
+use evenkeel_e2e::wait_until;
 
 /// A rule with a member of its own whose requests are copied to group `second`.
 fn config(
@@ -40,7 +40,7 @@ fn ask(balancer: &Balancer, client: &str, target: &str, more: &[&str]) -> String
     let mut arguments = vec![client, "--fail", "-H", "Expect:"];
     arguments.extend(more);
     arguments.push(&url);
-    curl(&arguments)
+    run_curl(&arguments)
 }
 
 fn copies(balancer: &Balancer, result: &str) -> u64 {
@@ -57,12 +57,12 @@ fn bytes(len: usize) -> Vec<u8> {
 
 #[test]
 fn a_copy_is_the_request_as_the_member_gets_it_and_is_marked() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let (first, second) = (
         Member::echoing_targets(),
-        Member::answering(|_| ok("nobody sees this")),
+        Member::answering_with(|_| ok_response("nobody sees this")),
     );
     let http = "[[rule.web.routes]]\npath = \"/old/*\"\nrewrite_prefix = \"/new\"\n\
                 request_fields = { set = { \"X-Route\" = \"{path}\" } }";
@@ -100,23 +100,23 @@ fn a_copy_is_the_request_as_the_member_gets_it_and_is_marked() {
             }
         }
     }
-    eventually("all copies are sent", || copies(&balancer, "sent") == 16);
+    wait_until("all copies are sent", || copies(&balancer, "sent") == 16);
     assert_eq!(copies(&balancer, "failed"), 0);
     // The group's own record has them.
-    eventually("the second group counts", || {
-        let member = balancer.member("second", second.address());
+    wait_until("the second group counts", || {
+        let member = balancer.member_status("second", second.address());
         member["in_flight"] == 0
     });
 }
 
 #[test]
 fn copies_reach_servers_over_http1_http2_and_tls() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
     let folder = Folder::new();
-    certificate(&folder, "authority", Key::Ecdsa, "DNS:authority", None);
-    certificate(&folder, "m", Key::Ecdsa, "DNS:m.example", Some("authority"));
+    make_certificate(&folder, "authority", Key::Ecdsa, "DNS:authority", None);
+    make_certificate(&folder, "m", Key::Ecdsa, "DNS:m.example", Some("authority"));
     let file = folder.join("m.pem").display().to_string();
     let secured = format!("ssl_certificate {file};\nssl_certificate_key {file};");
     let trust = format!(
@@ -126,11 +126,11 @@ fn copies_reach_servers_over_http1_http2_and_tls() {
     for (listen, protocol) in [("", "http1"), ("http2", "h2"), ("ssl http2", "auto")] {
         // With TLS only the second group has it.
         let (first, second, group) = match listen {
-            "" => (Server::nginx(None), Server::nginx(None), ""),
+            "" => (Server::start_nginx(None), Server::start_nginx(None), ""),
             "http2" => (Server::nginx_http2(), Server::nginx_http2(), ""),
             _ => {
                 let second = Server::nginx_secured(listen, &secured);
-                (Server::nginx(None), second, &*trust)
+                (Server::start_nginx(None), second, &*trust)
             }
         };
         let http = format!("member_protocol = \"{protocol}\"");
@@ -146,7 +146,7 @@ fn copies_reach_servers_over_http1_http2_and_tls() {
                 let uploads = ["-T", &file.display().to_string()];
                 ask(&balancer, client, &target, &uploads);
                 assert!(first.uploaded(&name) == bytes(len), "{client} {len}");
-                eventually("the copy is there", || {
+                wait_until("the copy is there", || {
                     let log = second.access_log();
                     log.iter().any(|line| line.contains(&name))
                 });
@@ -159,12 +159,12 @@ fn copies_reach_servers_over_http1_http2_and_tls() {
 
 #[test]
 fn clients_notice_nothing_of_members_that_hang_or_are_dead() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let first = Member::echoing_targets();
     // It takes requests, and never answers.
-    let hangs = Member::start(|script, mut wire| while script.request(&mut wire).is_some() {});
+    let hangs = Member::start(|script, mut wire| while script.read_request(&mut wire).is_some() {});
     let mirror = "max_concurrent = 2";
     let text = config(first.address(), &[hangs.address()], mirror, "", "");
     let balancer = Balancer::start(&text);
@@ -182,7 +182,7 @@ fn clients_notice_nothing_of_members_that_hang_or_are_dead() {
         hangs.next_request();
     }
     // They are in the record of the second group, and of no other one.
-    let second = balancer.member("second", hangs.address());
+    let second = balancer.member_status("second", hangs.address());
     assert_eq!(second["in_flight"], sent, "{second}");
 
     // Nobody listens there.
@@ -194,7 +194,7 @@ fn clients_notice_nothing_of_members_that_hang_or_are_dead() {
             assert_eq!(ask(&balancer, client, "/x", &[]), "/x");
         }
     }
-    eventually("copies to nobody have failed", || {
+    wait_until("copies to nobody have failed", || {
         let out = skipped(&balancer, "no_member");
         copies(&balancer, "failed") >= 1 && copies(&balancer, "sent") - sent + out == 10
     });
@@ -217,7 +217,7 @@ fn clients_notice_nothing_of_members_that_hang_or_are_dead() {
 
 #[test]
 fn what_is_not_copied_is_counted_by_reason() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let (first, second) = (Member::echoing_targets(), Member::echoing_targets());
@@ -245,24 +245,24 @@ fn what_is_not_copied_is_counted_by_reason() {
 
     wire.send("POST /half HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\n");
     drop(wire);
-    eventually("what has no end is not copied", || {
+    wait_until("what has no end is not copied", || {
         skipped(&balancer, "incomplete") == 1
     });
 
     let drain = format!("drain second {}", second.address());
-    balancer.ctl(&drain).unwrap();
+    balancer.run_ctl(&drain).unwrap();
     assert_eq!(ask(&balancer, CLIENTS[0], "/x", &[]), "/x");
     assert_eq!(skipped(&balancer, "no_member"), 1);
     // The rule is as ready as those who answer its clients.
     assert_eq!(balancer.admin_get("/readyz").second_word(), "200");
-    assert_eq!(second.seen(), []);
-    let status = balancer.ctl("status").unwrap();
+    assert_eq!(second.seen_events(), []);
+    let status = balancer.run_ctl("status").unwrap();
     let rule = status
         .lines()
         .find(|line| line.starts_with("web "))
         .unwrap();
     assert!(rule.contains("second"), "{rule}");
-    let said = balancer.ctl("explain second").unwrap();
+    let said = balancer.run_ctl("explain second").unwrap();
     assert!(
         said.contains("copies of requests of rule \"web\""),
         "{said}"
@@ -304,7 +304,7 @@ fn what_is_wrong_with_a_mirror() {
         let address = "127.0.0.1:1".parse().unwrap();
         let text = config(address, &[address], mirror, http, "");
         let file = folder.write("evenkeel.toml", text);
-        evenkeel(&["check", &file.display().to_string()])
+        run_evenkeel(&["check", &file.display().to_string()])
     };
     for (mirror, http, part) in [
         ("percent = 101", "", "rule.web.http.mirror.percent"),

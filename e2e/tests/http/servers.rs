@@ -9,14 +9,14 @@ use std::net::{TcpListener, TcpStream};
 use std::path::Path;
 use std::thread;
 
-use evenkeel_e2e::balancer::{Balancer, binary, evenkeel};
+use evenkeel_e2e::balancer::{Balancer, evenkeel_binary, run_evenkeel};
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::load::Clients;
 use evenkeel_e2e::member::Member;
 use evenkeel_e2e::netns::Namespace;
-use evenkeel_e2e::process::{curl, installed, try_curl};
+use evenkeel_e2e::process::{are_installed, run_curl, try_curl};
 use evenkeel_e2e::server::Server;
-use evenkeel_e2e::{HANG, eventually};
+use evenkeel_e2e::{HANG, wait_until};
 
 /// Sizes that fit one read, that do not, and that fit no buffer on the way.
 const SIZES: [usize; 4] = [0, 1000, 64 * 1024, 20 * 1024 * 1024];
@@ -38,18 +38,18 @@ fn text(path: &Path) -> &str {
 
 /// Runs a test in front of each kind of server that is installed.
 fn in_front_of_each(test: impl Fn(&Server, &Balancer, &str)) {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let mut servers = Vec::new();
-    if installed(&["nginx"]) {
-        servers.push(Server::nginx(None));
+    if are_installed(&["nginx"]) {
+        servers.push(Server::start_nginx(None));
     }
-    if installed(&["apache2"]) {
-        servers.push(Server::apache());
+    if are_installed(&["apache2"]) {
+        servers.push(Server::start_apache());
     }
     for server in servers {
-        let balancer = Balancer::http(&[server.address()], "");
+        let balancer = Balancer::start_http(&[server.address()], "");
         let url = format!("http://{}", balancer.address("web"));
         test(&server, &balancer, &url);
     }
@@ -61,16 +61,16 @@ fn documents_of_any_size_arrive_as_they_are() {
         let folder = Folder::new();
         for len in SIZES {
             let content = content(len);
-            server.serve("document", &content);
+            server.put_document("document", &content);
             let got = folder.join("got");
             let url = format!("{url}/files/document");
             for version in ["--http1.1", "--http1.0"] {
-                curl(&[version, "--fail", "--output", text(&got), &url]);
+                run_curl(&[version, "--fail", "--output", text(&got), &url]);
                 assert!(folder.read("got") == content, "{len} bytes, {version}");
             }
             // HEAD has the length (Apache leaves out that of nothing), and no body that would
             // confuse the next request.
-            let heads = curl(&["--head", &url, "--next", "--silent", "--head", &url]);
+            let heads = run_curl(&["--head", &url, "--next", "--silent", "--head", &url]);
             let lengths: Vec<_> = heads
                 .lines()
                 .filter_map(|line| line.strip_prefix("Content-Length: "))
@@ -103,7 +103,7 @@ fn uploads_of_any_size_arrive_as_they_are() {
                 arguments.extend(*way);
                 let url = format!("{url}/dav/{name}");
                 arguments.push(&url);
-                curl(&arguments);
+                run_curl(&arguments);
                 let uploaded = server.uploaded(&name);
                 assert!(uploaded == content, "{len} bytes, {way:?}");
             }
@@ -113,11 +113,11 @@ fn uploads_of_any_size_arrive_as_they_are() {
 
 #[test]
 fn posts_are_echoed_as_they_are() {
-    if !installed(&["curl", "apache2"]) {
+    if !are_installed(&["curl", "apache2"]) {
         return;
     }
-    let server = Server::apache();
-    let balancer = Balancer::http(&[server.address()], "");
+    let server = Server::start_apache();
+    let balancer = Balancer::start_http(&[server.address()], "");
     let url = format!("http://{}/cgi/echo", balancer.address("web"));
     let folder = Folder::new();
     for len in SIZES {
@@ -128,7 +128,7 @@ fn posts_are_echoed_as_they_are() {
             let got = folder.join("got");
             let arguments = ["--fail", "--header", coding, "--data-binary", &body];
             let arguments = [&arguments[..], &["--output", text(&got), &url]].concat();
-            curl(&arguments);
+            run_curl(&arguments);
             assert!(folder.read("got") == content, "{len} bytes, {coding}");
         }
     }
@@ -159,13 +159,13 @@ fn expectations_are_met_by_the_server_and_not_by_the_balancer() {
 fn parts_and_unchanged_documents() {
     in_front_of_each(|server, _, url| {
         let content = content(64 * 1024);
-        server.serve("document", &content);
+        server.put_document("document", &content);
         let folder = Folder::new();
         let got = folder.join("got");
         let url = format!("{url}/files/document");
         let ask = |more: &[&str]| {
             let always = ["--output", text(&got), "--write-out", "%{http_code}"];
-            curl(&[&always[..], more, &[&url]].concat())
+            run_curl(&[&always[..], more, &[&url]].concat())
         };
         assert_eq!(ask(&["--range", "1000-40999"]), "206");
         assert!(folder.read("got") == content[1000..41_000]);
@@ -178,7 +178,7 @@ fn parts_and_unchanged_documents() {
         let next = ["--next", "--silent", "--output", text(&got), &url];
         let always = ["--etag-compare", text(&tag), "--write-out", "%{http_code}"];
         let unchanged = ["--output", "/dev/null", &url];
-        let codes = curl(&[&always[..], &unchanged, &next].concat());
+        let codes = run_curl(&[&always[..], &unchanged, &next].concat());
         assert_eq!(codes, "304");
         assert!(folder.read("got") == content);
     });
@@ -187,17 +187,17 @@ fn parts_and_unchanged_documents() {
 #[test]
 fn connections_are_kept_on_both_sides() {
     in_front_of_each(|server, balancer, url| {
-        server.serve("a", "first");
-        server.serve("b", "second");
+        server.put_document("a", "first");
+        server.put_document("b", "second");
         let made = ["--write-out", "%{num_connects};"];
         let urls = [&*format!("{url}/files/a"), &format!("{url}/files/b")];
-        let told = curl(&[&made[..], &urls, &urls].concat());
+        let told = run_curl(&[&made[..], &urls, &urls].concat());
         assert_eq!(told, "first1;second0;first0;second0;");
         // HTTP/1.0 ends with each response unless it is asked for more.
-        let told = curl(&[&["--http1.0"][..], &made, &urls].concat());
+        let told = run_curl(&[&["--http1.0"][..], &made, &urls].concat());
         assert_eq!(told, "first1;second1;");
         let keep = ["--http1.0", "--header", "Connection: keep-alive"];
-        let told = curl(&[&keep[..], &made, &urls].concat());
+        let told = run_curl(&[&keep[..], &made, &urls].concat());
         assert_eq!(told, "first1;second0;");
         let metrics = balancer.admin_get("/metrics");
         let opened = metric(metrics.text(), "rule_member_connections_total", "opened");
@@ -218,7 +218,7 @@ fn metric(text: &str, name: &str, label: &str) -> f64 {
 fn pipelined_requests_are_answered_in_order() {
     in_front_of_each(|server, balancer, _| {
         for number in 0..20 {
-            server.serve(&number.to_string(), format!("document {number}"));
+            server.put_document(&number.to_string(), format!("document {number}"));
         }
         let mut client = balancer.connect();
         let requests: String = (0..200)
@@ -245,12 +245,12 @@ fn pipelined_requests_are_answered_in_order() {
 fn servers_learn_who_asked() {
     in_front_of_each(|server, _, url| {
         // What clients say about themselves is not believed.
-        curl(&[
+        run_curl(&[
             "--header",
             "X-Forwarded-For: 192.0.2.1",
             &format!("{url}/name"),
         ]);
-        eventually("the request is logged", || {
+        wait_until("the request is logged", || {
             server
                 .access_log()
                 .iter()
@@ -264,12 +264,12 @@ fn servers_learn_who_asked() {
 
 #[test]
 fn websockets_pass_through_nginx() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
     // The handshake of RFC 6455, section 1.3, and then bytes in both directions.
     let member = Member::start(|script, mut wire| {
-        let Some(request) = script.request(&mut wire) else {
+        let Some(request) = script.read_request(&mut wire) else {
             return;
         };
         assert_eq!(request.values("upgrade"), ["websocket"]);
@@ -285,8 +285,8 @@ fn websockets_pass_through_nginx() {
             wire.send(bytes);
         }
     });
-    let server = Server::nginx(Some(member.address()));
-    let balancer = Balancer::http(&[server.address()], "");
+    let server = Server::start_nginx(Some(member.address()));
+    let balancer = Balancer::start_http(&[server.address()], "");
     let mut client = balancer.connect();
     client.send(
         "GET /ws HTTP/1.1\r\nHost: a\r\nUpgrade: websocket\r\nConnection: Upgrade\r\n\
@@ -303,24 +303,24 @@ fn websockets_pass_through_nginx() {
         let back = client.try_read_exact(8).unwrap();
         assert_eq!(back, number.to_be_bytes());
     }
-    client.finish();
+    client.end_sending();
     assert!(client.is_at_end());
 }
 
 #[test]
 fn every_strategy_serves() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
     let servers = [
-        Server::nginx(None),
-        Server::nginx(None),
-        Server::nginx(None),
+        Server::start_nginx(None),
+        Server::start_nginx(None),
+        Server::start_nginx(None),
     ];
     let members = servers.each_ref().map(Server::address);
-    let balancer = Balancer::http(&members, "slow_start = \"0s\"");
+    let balancer = Balancer::start_http(&members, "slow_start = \"0s\"");
     // Names stand at the start of a line.
-    let list = evenkeel(&["strategies"]).unwrap();
+    let list = run_evenkeel(&["strategies"]).unwrap();
     let names: Vec<_> = list
         .lines()
         .filter(|line| line.starts_with(|first: char| first.is_ascii_lowercase()))
@@ -329,13 +329,13 @@ fn every_strategy_serves() {
     assert!(names.contains(&"round_robin") && names.len() > 10, "{list}");
     let clients = Clients::start(balancer.address("web"), 4);
     for name in names {
-        balancer.ctl(&format!("strategy web {name}")).unwrap();
+        balancer.run_ctl(&format!("strategy web {name}")).unwrap();
         clients.wait_for(50);
         assert_eq!(balancer.status()["groups"][0]["strategy"], name);
-        let explained = balancer.ctl("explain web").unwrap();
+        let explained = balancer.run_ctl("explain web").unwrap();
         assert!(explained.contains(name), "{explained}");
     }
-    clients.end();
+    clients.stop_and_count();
 }
 
 /// A server that writes the head of an answer and its body apart, with Nagle's algorithm, as many small ones do.
@@ -368,17 +368,17 @@ fn delayed_acknowledgements() -> u64 {
 #[test]
 fn messages_that_are_written_in_parts_are_acknowledged_at_once() {
     const REQUESTS: usize = 50;
-    let Some(namespace) = Namespace::alone() else {
+    let Some(namespace) = Namespace::with_loopback() else {
         return;
     };
-    let listener = namespace.inside(|| TcpListener::bind("127.0.0.1:0").unwrap());
+    let listener = namespace.run_inside(|| TcpListener::bind("127.0.0.1:0").unwrap());
     let config = format!(
         "workers = 1\n[rule.web]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\nmembers = [\"{}\"]\n",
         listener.local_addr().unwrap()
     );
     thread::spawn(move || serve_head_and_body_apart(&listener));
-    let balancer = Balancer::start_by(&config, |_| namespace.command(binary()));
-    let delayed = namespace.inside(|| {
+    let balancer = Balancer::start_by(&config, |_| namespace.command(evenkeel_binary()));
+    let delayed = namespace.run_inside(|| {
         let mut client = TcpStream::connect(balancer.address("web")).unwrap();
         client.set_read_timeout(Some(HANG)).unwrap();
         let before = delayed_acknowledgements();

@@ -9,8 +9,8 @@ use std::collections::HashSet;
 use std::sync::{Arc, Mutex};
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
-use evenkeel_e2e::member::{Member, Seen, Signal, ok};
+use evenkeel_e2e::member::{Member, Seen, Signal, ok_response};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::{Ended, Wire};
 
 /// Request that a smuggler wants to be taken for a request of its own.
@@ -234,7 +234,7 @@ const REFUSED_BODIES: &[(&str, &str)] = &[
 #[test]
 fn ambiguous_heads_are_refused_and_reach_no_member() {
     let member = Member::echoing_targets();
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     for &(name, status, head) in REFUSED {
         let mut client = balancer.connect();
         // The first request is good: it must be answered all the same.
@@ -259,7 +259,7 @@ fn ambiguous_heads_are_refused_and_reach_no_member() {
     assert_eq!(client.read_response().text(), "/last");
     let (_, request) = member.next_request();
     assert_eq!(request.second_word(), "/last");
-    let rest = member.seen();
+    let rest = member.seen_events();
     assert!(
         !rest.iter().any(|seen| matches!(seen, Seen::Request(..))),
         "{rest:?}"
@@ -269,7 +269,7 @@ fn ambiguous_heads_are_refused_and_reach_no_member() {
 #[test]
 fn ambiguous_bodies_never_become_whole_requests() {
     let member = Member::echoing_targets();
-    let balancer = Balancer::http(&[member.address()], "[rule.web.http]\nretries = 0");
+    let balancer = Balancer::start_http(&[member.address()], "[rule.web.http]\nretries = 0");
     for &(name, body) in REFUSED_BODIES {
         let mut client = balancer.connect();
         client.send(format!(
@@ -299,7 +299,7 @@ fn ambiguous_bodies_never_become_whole_requests() {
 #[test]
 fn each_spelling_of_framing_arrives_in_the_plain_one() {
     let member = Member::echoing_targets();
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     for framing in [
         "Transfer-Encoding:\tchunked",
@@ -333,7 +333,7 @@ fn each_spelling_of_framing_arrives_in_the_plain_one() {
 fn clients_cannot_say_who_they_are() {
     let member = Member::echoing_targets();
     let more = "[rule.web.http]\nforwarded = true\nvia = \"edge\"";
-    let balancer = Balancer::http(&[member.address()], more);
+    let balancer = Balancer::start_http(&[member.address()], more);
     let mut client = balancer.connect();
     client.send(
         "GET / HTTP/1.1\r\nHost: a:80\r\nX-Forwarded-For: 1.1.1.1\r\nX_Forwarded_For: 1.1.1.1\r\n\
@@ -394,11 +394,11 @@ const REFUSED_RESPONSES: &[(&str, &str)] = &[
 #[test]
 fn ambiguous_responses_become_502() {
     for &(name, answer) in REFUSED_RESPONSES {
-        let member = Member::answering(move |request| match request.second_word() {
+        let member = Member::answering_with(move |request| match request.second_word() {
             "/bad" => answer.to_owned(),
-            target => ok(target),
+            target => ok_response(target),
         });
-        let balancer = Balancer::http(&[member.address()], "[rule.web.http]\nretries = 0");
+        let balancer = Balancer::start_http(&[member.address()], "[rule.web.http]\nretries = 0");
         let mut client = balancer.connect();
         client.send("POST /bad HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n");
         assert_eq!(client.read_response().second_word(), "502", "{name}");
@@ -422,24 +422,24 @@ fn what_a_member_says_unasked_reaches_nobody() {
     let member = Member::start({
         let (asked, said) = (Arc::clone(&asked), Arc::clone(&said));
         move |script, mut wire| {
-            while let Some(request) = script.request(&mut wire) {
-                wire.send(ok(request.second_word()));
+            while let Some(request) = script.read_request(&mut wire) {
+                wire.send(ok_response(request.second_word()));
                 if request.second_word() == "/first" {
-                    asked.wait();
-                    wire.send(ok("poison"));
-                    said.give();
+                    asked.wait_for_release();
+                    wire.send(ok_response("poison"));
+                    said.release_one();
                 }
             }
         }
     });
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     for _ in 0..20 {
         client.send("GET /first HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.read_response().text(), "/first");
         // The connection to the member is idle now, and this is no answer to anything.
-        asked.give();
-        said.wait();
+        asked.release_one();
+        said.wait_for_release();
         client.send("GET /second HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.read_response().text(), "/second");
     }
@@ -460,10 +460,12 @@ fn s9_an_answer_that_nobody_asked_for_is_given_to_nobody() {
     let known = Arc::clone(&early);
     let member = Member::start(move |script, mut wire| {
         let mut number = 0;
-        while let Some(request) = script.request(&mut wire) {
+        while let Some(request) = script.read_request(&mut wire) {
             let text = format!("unasked {}.{number}", script.connection);
             number += 1;
-            if !wire.try_send(ok(request.second_word())) || !wire.try_send(ok(&text)) {
+            if !wire.try_send(ok_response(request.second_word()))
+                || !wire.try_send(ok_response(&text))
+            {
                 return;
             }
             // On loopback it is in the balancer's socket by now. If there is no request
@@ -473,7 +475,7 @@ fn s9_an_answer_that_nobody_asked_for_is_given_to_nobody() {
             }
         }
     });
-    let balancer = Balancer::http(&[member.address()], "");
+    let balancer = Balancer::start_http(&[member.address()], "");
     let mut client = balancer.connect();
     let requests: String = (0..REQUESTS)
         .map(|number| format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n"))
@@ -672,7 +674,7 @@ fn outcome_over_http2(client: &mut Wire) -> &'static str {
 #[test]
 fn what_is_ambiguous_over_http2_is_refused_counted_and_reaches_no_member_as_a_whole() {
     let member = Member::echoing_targets();
-    let balancer = Balancer::http(&[member.address()], "[rule.web.http]\nretries = 0");
+    let balancer = Balancer::start_http(&[member.address()], "[rule.web.http]\nretries = 0");
     let refused = || {
         let metrics = balancer.admin_get("/metrics");
         let line = "evenkeel_rule_refused_total{rule=\"web\",reason=\"malformed\"} ";
@@ -688,14 +690,14 @@ fn what_is_ambiguous_over_http2_is_refused_counted_and_reaches_no_member_as_a_wh
         let expected = ["another status", "reset", "goaway"];
         assert!(expected.contains(&outcome), "{name}: {outcome}");
         // It is counted right after it was sent; a head and its content can both be wrong.
-        eventually(name, || refused() > before);
+        wait_until(name, || refused() > before);
     }
     // The same without what is wrong.
     let mut client = balancer.connect();
     client.send(over_http2(&[], ""));
     assert_eq!(outcome_over_http2(&mut client), "200");
     let mut good = 0;
-    for seen in member.seen() {
+    for seen in member.seen_events() {
         if let Seen::Request(_, request) = seen {
             assert_eq!(request.second_word(), "/bad");
             assert_eq!(request.text(), HIDDEN);

@@ -5,10 +5,10 @@
 use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::process::{curl, installed, program};
+use evenkeel_e2e::process::{are_installed, program, run_curl};
 use evenkeel_e2e::script::Script;
+use evenkeel_e2e::wait_until;
 use serde_json::Value;
 
 const PYTHON: &str = "/usr/bin/python3";
@@ -39,7 +39,7 @@ asyncio.run(serve(app, config))
 
 fn server(late: u32) -> (Script, SocketAddr) {
     let script = Script::start(program(PYTHON).args(["-c", SERVER, &late.to_string()]));
-    let port: u16 = script.line().parse().unwrap();
+    let port: u16 = script.read_line().parse().unwrap();
     (script, SocketAddr::from(([127, 0, 0, 1], port)))
 }
 
@@ -49,7 +49,7 @@ const REQUESTS: usize = 40;
 #[test]
 fn a_server_whose_streams_begin_later_gets_fewer() {
     let module = "/usr/lib/python3/dist-packages/hypercorn/__init__.py";
-    if !installed(&[PYTHON, module, "curl"]) {
+    if !are_installed(&[PYTHON, module, "curl"]) {
         return;
     }
     let (_fast, fast) = server(50);
@@ -65,10 +65,10 @@ fn a_server_whose_streams_begin_later_gets_fewer() {
             ));
             let url = format!("http://{}/", balancer.address("web"));
             for _ in 0..REQUESTS {
-                let body = curl(&[client, "--data", "prompt", &url]);
+                let body = run_curl(&[client, "--data", "prompt", &url]);
                 assert_eq!(body, "data: x\n\ndata: y\n\n");
             }
-            eventually("all are in the log", || {
+            wait_until("all are in the log", || {
                 folder.text("access.log").lines().count() == REQUESTS
             });
             let lines = folder.text("access.log");
@@ -88,7 +88,7 @@ fn a_server_whose_streams_begin_later_gets_fewer() {
             let member = format!("member=\"{slow}\"");
             let ended = format!("evenkeel_member_streams_total{{group=\"web\",{member}}}");
             let slow_ones = lines.iter().filter(is_slow).count() as f64;
-            assert_eq!(balancer.metric(&ended), Some(slow_ones), "{context}");
+            assert_eq!(balancer.read_metric(&ended), Some(slow_ones), "{context}");
         }
     }
 }

@@ -12,14 +12,14 @@ use std::sync::{Arc, Mutex};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
 
-use evenkeel_e2e::balancer::{Balancer, binary};
+use evenkeel_e2e::balancer::{Balancer, evenkeel_binary};
 use evenkeel_e2e::cgroup::CpuQuota;
 use evenkeel_e2e::folder::{Folder, unused_pin};
-use evenkeel_e2e::member::{Member, Signal, ok};
+use evenkeel_e2e::member::{Member, Signal, ok_response};
 use evenkeel_e2e::netns::Namespace;
-use evenkeel_e2e::process::skipped;
+use evenkeel_e2e::process::report_skipped;
 use evenkeel_e2e::wire::Wire;
-use evenkeel_e2e::{HANG, eventually};
+use evenkeel_e2e::{HANG, wait_until};
 use evenkeel_kernel::query::{ENVELOPE, Key, LONGEST, Query};
 use evenkeel_kernel::record::{Available, Base, Scope, Source, Whole};
 use serde_json::Value;
@@ -95,7 +95,7 @@ impl Station {
     fn say(&self, what: Says) {
         *self.says.lock().expect("no panic") = what;
         let before = self.asked.load(Ordering::Relaxed);
-        eventually("the station is asked", || {
+        wait_until("the station is asked", || {
             self.asked.load(Ordering::Relaxed) > before + 1
         });
     }
@@ -191,7 +191,7 @@ fn record(load: f64) -> Whole {
 
 /// A member that answers with its name.
 fn named(name: &'static str) -> Member {
-    Member::answering(move |_| ok(name))
+    Member::answering_with(move |_| ok_response(name))
 }
 
 /// Settings with which the load of a location is read.
@@ -351,7 +351,9 @@ impl Client {
 
 /// The load of a location that decisions go by, unless it is unknown.
 fn composite(balancer: &Balancer, location: &str) -> Option<f64> {
-    let loads = balancer.ctl("loads --json").expect("the admin API answers");
+    let loads = balancer
+        .run_ctl("loads --json")
+        .expect("the admin API answers");
     let loads: Value = serde_json::from_str(&loads).expect("JSON");
     let locations = loads["locations"].as_array().or(loads.as_array());
     let mut locations = locations.expect("locations").iter();
@@ -374,7 +376,7 @@ fn traffic_leaves_a_loaded_location_and_comes_back() {
     let back = client.until_back("one");
     println!("left {left:?} after the load rose, back {back:?} after it fell");
     client.wait_for_share("one", 0.2, 0.8);
-    assert!(!two.members[0].seen().is_empty());
+    assert!(!two.members[0].seen_events().is_empty());
 }
 
 /// Quick start of the manual: two members, whose load a kernel tells.
@@ -447,7 +449,7 @@ fn other_sources_count_while_the_monitor_has_no_news() {
     client.wait_for_share("one", 0.2, 0.8);
     let push = |load: &str| {
         let words = format!("loads push one composite={load}");
-        two.balancer.ctl(&words).expect("it is taken");
+        two.balancer.run_ctl(&words).expect("it is taken");
     };
     // The monitor knows better.
     push("50");
@@ -511,7 +513,7 @@ fn a_flood_takes_no_memory() {
     two.stations[0].say(Says::Garbage);
     let before: u64 = resident();
     let asked = two.stations[0].asked.load(Ordering::Relaxed);
-    eventually("twenty thousand datagrams are sent", || {
+    wait_until("twenty thousand datagrams are sent", || {
         client.ask();
         two.stations[0].asked.load(Ordering::Relaxed) > asked + 100
     });
@@ -545,7 +547,7 @@ fn a_monitor_is_changed_while_it_runs() {
     // With a key file that is not there nothing changes.
     two.balancer
         .write_config(&changed.replace("monitor.key", "lost.key"));
-    eventually("the error is said", || {
+    wait_until("the error is said", || {
         two.balancer.log().contains("lost.key")
     });
     client.wait_for_share("one", 0.2, 0.8);
@@ -558,11 +560,11 @@ fn sites_that_share_locations_make_way_for_each_other() {
     let gate = Arc::new(Signal::default());
     let held = {
         let (busy, gate) = (Arc::clone(&busy), Arc::clone(&gate));
-        Member::answering(move |_| {
+        Member::answering_with(move |_| {
             busy.fetch_add(1, Ordering::Relaxed);
-            gate.wait();
+            gate.wait_for_release();
             busy.fetch_sub(1, Ordering::Relaxed);
-            ok("done")
+            ok_response("done")
         })
     };
     let stations = [Station::start(0.0), Station::start(0.0)];
@@ -586,10 +588,10 @@ fn sites_that_share_locations_make_way_for_each_other() {
             client
         })
         .collect();
-    eventually("the rush is there", || busy.load(Ordering::Relaxed) == 8);
+    wait_until("the rush is there", || busy.load(Ordering::Relaxed) == 8);
     stations[0].say(Says::Load(8.0));
     let left = blog.until_left("one", Instant::now());
-    rush.iter().for_each(|_| gate.give());
+    rush.iter().for_each(|_| gate.release_one());
     rush.iter_mut().for_each(|client| {
         client.read_response();
     });
@@ -610,7 +612,7 @@ impl Attached {
     /// On the loopback interface of this namespace; the error says why not.
     fn start(folder: &Folder, cgroups: &[&CpuQuota]) -> Result<Self, String> {
         let pin = unused_pin().display().to_string();
-        let mut attach = Command::new(binary());
+        let mut attach = Command::new(evenkeel_binary());
         attach.args(["kernel", "attach", "lo", "--pin", &pin]);
         attach.args(["--allow", "127.0.0.1", "--key-file"]);
         attach.arg(folder.join("monitor.key"));
@@ -629,7 +631,7 @@ impl Attached {
 
 impl Drop for Attached {
     fn drop(&mut self) {
-        let mut detach = Command::new(binary());
+        let mut detach = Command::new(evenkeel_binary());
         detach.args(["kernel", "detach", "lo", "--pin", &self.pin]);
         let _ = detach.stdout(Stdio::null()).status();
     }
@@ -645,7 +647,7 @@ impl Busy {
             spin.args(["-c", "while :; do :; done"])
                 .stdin(Stdio::null());
             let child = spin.spawn().expect("sh runs");
-            cgroup.hold(child.id());
+            cgroup.add_process(child.id());
             child
         };
         Busy((0..count).map(start).collect())
@@ -666,7 +668,7 @@ impl Drop for Busy {
 /// them. Nothing else changes: its member answers as fast as before. Only its kernel knows.
 #[test]
 fn traffic_leaves_a_back_end_that_others_load_and_comes_back() {
-    let Some(namespace) = Namespace::alone() else {
+    let Some(namespace) = Namespace::with_loopback() else {
         return;
     };
     let millis = Duration::from_millis;
@@ -674,7 +676,7 @@ fn traffic_leaves_a_back_end_that_others_load_and_comes_back() {
         .map(|_| CpuQuota::new(millis(50), millis(100)))
         .collect();
     let Some(quotas) = quotas else {
-        return skipped("this machine lets nobody make cgroups");
+        return report_skipped("this machine lets nobody make cgroups");
     };
     let name = thread::current().name().unwrap_or("?").to_owned();
     let inside = || {
@@ -683,7 +685,7 @@ fn traffic_leaves_a_back_end_that_others_load_and_comes_back() {
         let quotas: Vec<&CpuQuota> = quotas.iter().collect();
         let attached = match Attached::start(&folder, &quotas) {
             Ok(attached) => attached,
-            Err(why) => return skipped(&format!("{name}: {why}")),
+            Err(why) => return report_skipped(&format!("{name}: {why}")),
         };
         let names = ["one", "two", "three"];
         let members = names.map(named);
@@ -697,7 +699,7 @@ fn traffic_leaves_a_back_end_that_others_load_and_comes_back() {
         let balancer = balancer(&config(&[("web", &addresses)], &monitored));
         let mut client = Client::of(&balancer, "web");
         client.wait_for_share("two", 0.1, 0.6);
-        eventually("its load is known", || {
+        wait_until("its load is known", || {
             composite(&balancer, "two").is_some()
         });
         for round in 0..3 {
@@ -715,5 +717,5 @@ fn traffic_leaves_a_back_end_that_others_load_and_comes_back() {
         }
         drop(attached);
     };
-    namespace.inside(inside);
+    namespace.run_inside(inside);
 }

@@ -10,12 +10,12 @@ use std::process::{Command, Output};
 use std::time::Duration;
 
 use evenkeel_e2e::agent::key_file;
-use evenkeel_e2e::balancer::binary;
+use evenkeel_e2e::balancer::evenkeel_binary;
 use evenkeel_e2e::cgroup::{Busy, CpuQuota};
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::process::{Signal, clean, skipped};
+use evenkeel_e2e::process::{Signal, clean_environment, report_skipped};
 use evenkeel_e2e::script::Script;
-use evenkeel_e2e::{HANG, eventually};
+use evenkeel_e2e::{HANG, wait_until};
 use evenkeel_kernel::host::Host;
 use evenkeel_kernel::keys;
 use evenkeel_kernel::loads::{Before, Loads};
@@ -24,9 +24,9 @@ use evenkeel_kernel::record::{Available, Scope, Source};
 use evenkeel_kernel::shared::{ReadError, Reader};
 
 fn command(words: &[&str]) -> Command {
-    let mut command = Command::new(binary());
+    let mut command = Command::new(evenkeel_binary());
     command.args(["kernel", "serve"]).args(words);
-    clean(&mut command);
+    clean_environment(&mut command);
     command
 }
 
@@ -66,18 +66,18 @@ fn a_page_in_shared_memory_lives_and_dies_with_its_writer() {
     let reading = reader.read().expect("a record");
     let base = reading.record.base;
     assert_eq!((base.source, base.scope), (Source::User, Scope::Machine));
-    let always = Available::TIMES.with(Available::BUSY);
-    assert!(base.available.has(always), "{:?}", base.available);
+    let always = Available::TIMES.with_parts(Available::BUSY);
+    assert!(base.available.has_all(always), "{:?}", base.available);
     assert!(base.memory.available > 0 && base.memory.available <= base.memory.total);
     assert_eq!(reading.record.cpus().count() as u32, base.cpus);
     let before = Before::new(&base);
-    eventually("it is renewed", || {
+    wait_until("it is renewed", || {
         reader
             .read()
             .is_ok_and(|now| now.record.base.updates > base.updates + 20)
     });
     let now = reader.read().expect("a record");
-    let loads = Loads::since(Some(&before), &now.record);
+    let loads = Loads::since_last(Some(&before), &now.record);
     assert!(
         loads.cpu.is_some() && loads.composite.is_some(),
         "{loads:?}"
@@ -86,15 +86,15 @@ fn a_page_in_shared_memory_lives_and_dies_with_its_writer() {
     let second = refused(&["--shared", text(&path)]);
     assert!(complaint(&second).contains("another process writes to it"));
     // One that hangs is noticed, and one that goes on.
-    helper.hang();
+    helper.pause_process();
     let stopped = reader.read().expect("its last record").record.base.updates;
-    eventually("its record is old", || {
+    wait_until("its record is old", || {
         let reading = reader.read().expect("its last record");
         assert_eq!(reading.record.base.updates, stopped);
         reading.age >= Duration::from_millis(200)
     });
     helper.signal(Signal::CONT);
-    eventually("it goes on", || {
+    wait_until("it goes on", || {
         reader
             .read()
             .is_ok_and(|now| now.record.base.updates > stopped)
@@ -103,7 +103,7 @@ fn a_page_in_shared_memory_lives_and_dies_with_its_writer() {
     helper.kill();
     assert!(reader.read().is_ok());
     let (helper, _) = serve(&["--shared", text(&path), "--interval", "5ms"]);
-    eventually("the reader finds the next one's record", || {
+    wait_until("the reader finds the next one's record", || {
         reader
             .read()
             .is_ok_and(|now| now.record.base.epoch != base.epoch)
@@ -141,7 +141,7 @@ impl Asker {
             first_cpu: 0,
             reader: 1,
             number: self.number,
-            host: Host::named("127.0.0.1"),
+            host: Host::from_name("127.0.0.1"),
         };
         let mut bytes = Vec::new();
         query.write(&self.key, &mut bytes);
@@ -172,7 +172,7 @@ impl Asker {
             let bytes = self.ask(SHORT, target);
             let answer = Answer::parse(&bytes, &self.key).expect("an answer");
             if let Some(before) = &before {
-                let loads = Loads::since(Some(before), &answer.record);
+                let loads = Loads::since_last(Some(before), &answer.record);
                 cpu = loads.cpu.expect("a load");
             }
             before = Some(Before::new(&answer.record.base));
@@ -235,7 +235,7 @@ fn queries_are_answered_and_nothing_else_is() {
         asker.send(&bytes);
         let first = Answer::parse(&bytes, &asker.key).expect("an answer");
         let updates = first.record.base.updates;
-        eventually("the record is renewed", || {
+        wait_until("the record is renewed", || {
             let bytes = asker.ask(SHORT, 0);
             let now = Answer::parse(&bytes, &asker.key).expect("an answer");
             now.record.base.updates > updates
@@ -243,7 +243,7 @@ fn queries_are_answered_and_nothing_else_is() {
         helper.signal(Signal::TERM);
         assert_eq!(helper.finish_by_itself(), [""; 0]);
         // What was refused was counted.
-        eventually("it says what it counted", || {
+        wait_until("it says what it counted", || {
             let log = helper.log();
             let (_, counts) = log.rsplit_once("until now: ").unwrap_or_default();
             let count = |name: &str| counts.contains(name);
@@ -287,10 +287,10 @@ fn a_cgroups_load_is_its_own() {
     let (time, period) = (Duration::from_millis(20), Duration::from_millis(100));
     let quotas = (CpuQuota::new(time, period), CpuQuota::new(time, period));
     let (Some(busy), Some(idle)) = quotas else {
-        skipped("no right to make cgroups with a CPU quota; run it as root");
+        report_skipped("no right to make cgroups with a CPU quota; run it as root");
         return;
     };
-    let _process = Busy::within(&busy);
+    let _process = Busy::start_within(&busy);
     let folder = Folder::new();
     let file = key_file(&folder);
     let key = first_key(&file);
@@ -310,25 +310,25 @@ fn a_cgroups_load_is_its_own() {
     let (helper, address) = serve(&words);
     let mut asker = Asker::new(address.expect("it listens"), key);
     // A loop without an end has all that it may have, and the other cgroup nothing.
-    eventually("the busy cgroup is seen to be busy", || asker.cpu(0) > 0.7);
+    wait_until("the busy cgroup is seen to be busy", || asker.cpu(0) > 0.7);
     assert!(asker.cpu(2) < 0.1);
     let bytes = asker.ask(SHORT, 0);
     let answer = Answer::parse(&bytes, &asker.key).expect("an answer");
     let base = &answer.record.base;
     assert_eq!((base.scope, base.capacity), (Scope::Cgroup, 200));
-    assert!(!base.available.has(Available::RUNNING));
+    assert!(!base.available.has_all(Available::RUNNING));
     // One that is gone is not answered for, and said to be.
     drop(idle);
     let (_, query) = asker.query(SHORT, 2);
     asker.send(&query);
     asker.ask(SHORT, 0);
-    eventually("it says so", || helper.log().contains("no load"));
+    wait_until("it says so", || helper.log().contains("no load"));
 }
 
 #[test]
 fn a_helper_has_a_cgroup_of_its_own_and_a_real_time_class() {
     if CpuQuota::new(Duration::from_millis(50), Duration::from_millis(100)).is_none() {
-        skipped("no right to make cgroups; run it as root");
+        report_skipped("no right to make cgroups; run it as root");
         return;
     }
     let folder = Folder::new();

@@ -9,12 +9,12 @@ use std::os::unix::fs::symlink;
 use std::path::Path;
 
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::process::skipped;
+use evenkeel_e2e::process::report_skipped;
 use evenkeel_e2e::{balancer, vm};
 
 #[test]
 fn the_monitor_works_on_debians_kernel_and_over_rdma() {
-    if vm::inside() {
+    if vm::runs_in_vm() {
         return;
     }
     let folder = Folder::new();
@@ -27,9 +27,9 @@ fn the_monitor_works_on_debians_kernel_and_over_rdma() {
         "--nocapture",
         "guest::",
     ];
-    let outcome = match vm::run(&[&tests, balancer::binary()], &command) {
+    let outcome = match vm::run(&[&tests, balancer::evenkeel_binary()], &command) {
         Ok(outcome) => outcome,
-        Err(lacking) => return skipped(&lacking),
+        Err(lacking) => return report_skipped(&lacking),
     };
     // Kept for who wants to see the figures.
     let log = Path::new(env!("CARGO_MANIFEST_DIR")).join("../target/vm/console.log");
@@ -60,7 +60,7 @@ mod guest {
     use std::time::{Duration, Instant};
 
     use evenkeel_e2e::process::{self, Signal};
-    use evenkeel_e2e::{eventually, vm};
+    use evenkeel_e2e::{vm, wait_until};
     use evenkeel_kernel::host::Host;
     use evenkeel_kernel::page::Mapping;
     use evenkeel_kernel::priority;
@@ -102,7 +102,7 @@ mod guest {
     }
 
     fn write(page: &Mapping, whole: &Whole) {
-        let mut bytes = vec![0; whole.length()];
+        let mut bytes = vec![0; whole.copy_length()];
         whole.copy(0, &mut bytes);
         // SAFETY: the mapping is larger than that, and everybody who reads expects changes.
         unsafe {
@@ -172,7 +172,7 @@ mod guest {
         let limit = Instant::now() + LONG;
         loop {
             assert!(Instant::now() < limit, "nothing is ever read");
-            reader.ask(id, Instant::now());
+            reader.begin_read(id, Instant::now());
             let mut got = None;
             reader
                 .poll(Instant::now(), |of, answer| {
@@ -227,7 +227,7 @@ mod guest {
     #[test]
     #[ignore = "runs in the emulated machine"]
     fn a_users_page_is_read() {
-        assert!(vm::inside(), "this is for the emulated machine");
+        assert!(vm::runs_in_vm(), "this is for the emulated machine");
         for ip in ADDRESS {
             let page = page(2);
             let serving = Serving::new(ip, page.clone(), Limits::default(), |_| true);
@@ -363,7 +363,7 @@ mod guest {
             self.signal(Signal::STOP);
             let has_stopped = |status: &str| status.contains("\nState:\tT");
             let threads = format!("/proc/{}/task", self.child.id());
-            eventually("the helper has stopped", || {
+            wait_until("the helper has stopped", || {
                 fs::read_dir(&threads).unwrap().all(|thread| {
                     let status = thread.unwrap().path().join("status");
                     // A thread that ends is none that writes.
@@ -502,7 +502,7 @@ mod guest {
         ];
         let second = next_whole(&mut reader, id).unwrap();
         for (name, part) in has {
-            assert!(second.available.has(part), "this kernel has {name}");
+            assert!(second.available.has_all(part), "this kernel has {name}");
         }
 
         // Under load, with the helper stopped: what is read is fresh, and right.
@@ -590,7 +590,7 @@ mod guest {
     fn at_once(what: impl FnOnce() + Send) {
         thread::scope(|scope| {
             let thread = scope.spawn(|| {
-                priority::fifo(50).expect("this is root");
+                priority::set_fifo_class(50).expect("this is root");
                 what();
             });
             thread.join().unwrap();
@@ -603,7 +603,7 @@ mod guest {
         let limit = Instant::now() + LONG;
         loop {
             assert!(Instant::now() < limit, "nothing is ever read");
-            reader.ask(id, Instant::now());
+            reader.begin_read(id, Instant::now());
             let (mut got, mut torn) = (None, false);
             let taken = reader.poll(Instant::now(), |_, answer| {
                 let answer = match answer {
@@ -734,7 +734,7 @@ mod guest {
                 first_cpu: 0,
                 reader: 7,
                 number,
-                host: Host::named("127.0.0.1"),
+                host: Host::from_name("127.0.0.1"),
             };
             let (mut datagram, mut answer) = (Vec::new(), [0; 2048]);
             query.write(&key, &mut datagram);
@@ -772,7 +772,7 @@ mod guest {
             Available::MEMORY,
             Available::LOAD_AVERAGES,
         ] {
-            assert!(last.available.has(part), "{part:?} on this kernel");
+            assert!(last.available.has_all(part), "{part:?} on this kernel");
         }
         evenkeel(&["detach", "lo"]);
         socket
@@ -785,7 +785,7 @@ mod guest {
             first_cpu: 0,
             reader: 7,
             number: 4,
-            host: Host::named("127.0.0.1"),
+            host: Host::from_name("127.0.0.1"),
         };
         query.write(&key, &mut datagram);
         // Nobody listens there now: the system may say so at once.

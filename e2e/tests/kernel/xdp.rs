@@ -10,12 +10,12 @@ use std::path::PathBuf;
 use std::process::{Child, Command, Stdio};
 use std::time::{Duration, Instant, SystemTime};
 
-use evenkeel_e2e::balancer::binary;
+use evenkeel_e2e::balancer::evenkeel_binary;
 use evenkeel_e2e::cgroup::CpuQuota;
 use evenkeel_e2e::folder::{Folder, unused_pin};
 use evenkeel_e2e::netns::{BACK, BACK4, BACK6, FRONT, Pair};
-use evenkeel_e2e::process::skipped;
-use evenkeel_e2e::{HANG, eventually};
+use evenkeel_e2e::process::report_skipped;
+use evenkeel_e2e::{HANG, wait_until};
 use evenkeel_kernel::host::Host;
 use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::query::{Answer, ENVELOPE, Key, LONGEST, Query, SHORT, WITH_PORTS};
@@ -57,7 +57,7 @@ impl Machines {
         if let Err(why) = built
             && why.contains("built without BPF")
         {
-            skipped(why.trim());
+            report_skipped(why.trim());
             return None;
         }
         Some(machines)
@@ -71,7 +71,7 @@ impl Machines {
         pin: &PathBuf,
         more: &[&str],
     ) -> Result<String, String> {
-        let mut command = self.pair.back.command(binary());
+        let mut command = self.pair.back.command(evenkeel_binary());
         command
             .args(["kernel", what, interface, "--pin"])
             .arg(pin)
@@ -116,7 +116,7 @@ impl Machines {
     fn native(&mut self) {
         let pin = unused_pin();
         let key = self.folder.join("key");
-        let mut command = self.pair.front.command(binary());
+        let mut command = self.pair.front.command(evenkeel_binary());
         command.args([
             "kernel",
             "attach",
@@ -133,7 +133,7 @@ impl Machines {
 
     /// `evenkeel kernel query` in the front.
     fn evenkeel_query(&self, host: &str) -> Result<String, String> {
-        let mut command = self.pair.front.command(binary());
+        let mut command = self.pair.front.command(evenkeel_binary());
         command.args(["kernel", "query", &BACK4.to_string(), "--host", host]);
         command.args(["--timeout", "1000", "--key-file"]);
         command.arg(self.folder.join("key"));
@@ -168,7 +168,7 @@ struct Reader {
 
 impl Reader {
     fn new(pair: &Pair, address: IpAddr, port: u16) -> Self {
-        let socket = pair.front.inside(|| {
+        let socket = pair.front.run_inside(|| {
             let any: IpAddr = match address {
                 IpAddr::V4(_) => Ipv4Addr::UNSPECIFIED.into(),
                 IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
@@ -183,7 +183,7 @@ impl Reader {
         Reader {
             socket,
             key: Key::parse(SECRET).expect("a key"),
-            host: Host::at(address),
+            host: Host::from_address(address),
             reader: fastrand::u64(..),
             number: now.as_nanos() as u64,
         }
@@ -266,7 +266,7 @@ impl Reader {
         let record = Answer::parse(&answer, &self.key)
             .expect("a true answer")
             .record;
-        (Loads::since(Some(&before), &record), record.base)
+        (Loads::since_last(Some(&before), &record), record.base)
     }
 
     /// Sends something that nobody answers: the next answer is that to the next query.
@@ -432,13 +432,13 @@ fn tcp_works(machines: &Machines) {
     let listener = machines
         .pair
         .back
-        .inside(|| std::net::TcpListener::bind((BACK4, 0)))
+        .run_inside(|| std::net::TcpListener::bind((BACK4, 0)))
         .expect("a port");
     let address = listener.local_addr().expect("an address");
     let mut client = machines
         .pair
         .front
-        .inside(|| TcpStream::connect(address))
+        .run_inside(|| TcpStream::connect(address))
         .expect("a connection");
     let (mut server, _) = listener.accept().expect("a connection");
     let sent: Vec<u8> = (0..100_000u32).map(|at| at as u8).collect();
@@ -457,7 +457,7 @@ fn udp_works(machines: &Machines, port: u16) {
     let back = machines
         .pair
         .back
-        .inside(|| UdpSocket::bind((BACK4, port)))
+        .run_inside(|| UdpSocket::bind((BACK4, port)))
         .expect("a port");
     back.set_read_timeout(Some(HANG)).expect("a limit");
     let mut reader = Reader::new(&machines.pair, BACK4, port);
@@ -481,7 +481,7 @@ fn mission_d12_attach_in_a_mount_namespace_that_ends_is_refused() {
     let command = command
         .args(["netns", "exec"])
         .arg(namespace.file_name().expect("a name"))
-        .arg(binary())
+        .arg(evenkeel_binary())
         .args([
             "kernel",
             "attach",
@@ -573,7 +573,7 @@ fn what_is_no_good_query_is_counted_and_never_answered() {
     let bytes = forged(&mut reader, &|query| query.number -= 1);
     check(&mut reader, "replayed", &bytes);
     for host in ["10.77.0.1", "192.0.2.1", "web-1"] {
-        let bytes = forged(&mut reader, &|query| query.host = Host::named(host));
+        let bytes = forged(&mut reader, &|query| query.host = Host::from_name(host));
         check(&mut reader, "other_host", &bytes);
     }
     for target in [1, 63, 64, u16::MAX] {
@@ -620,7 +620,7 @@ fn who_is_not_allowed_or_asks_too_often_gets_nothing() {
     let refused = machines.counter(&pin, "source_not_allowed");
     let bytes = six.bytes(SHORT, 0);
     six.socket.send(&bytes).expect("it is sent");
-    eventually("it is counted", || {
+    wait_until("it is counted", || {
         machines.counter(&pin, "source_not_allowed") > refused
     });
 
@@ -634,7 +634,7 @@ fn who_is_not_allowed_or_asks_too_often_gets_nothing() {
         reader.socket.send(&bytes).expect("it is sent");
     }
     let counted = || machines.counter(&pin, "answered") - answered + machines.counter(&pin, "rate");
-    eventually("all are counted", || counted() == 100);
+    wait_until("all are counted", || counted() == 100);
     assert!(machines.counter(&pin, "rate") > 0);
     assert!(machines.counter(&pin, "answered") - answered >= 16);
 }
@@ -655,7 +655,7 @@ fn s21_only_who_is_meant_answers() {
             reader.base(0);
             let refused = machines.counter(&pin, "other_host");
             let mut query = reader.query(SHORT, 0);
-            query.host = Host::named("10.77.0.99");
+            query.host = Host::from_name("10.77.0.99");
             let mut bytes = Vec::new();
             query.write(&reader.key, &mut bytes);
             reader.unanswered(&bytes);
@@ -671,7 +671,7 @@ fn s21_only_who_is_meant_answers() {
         assert_eq!(machines.status(&pin)["hosts"], 2);
         let mut reader = machines.reader(BACK4);
         for name in ["192.0.2.7", "web-1"] {
-            reader.host = Host::named(name);
+            reader.host = Host::from_name(name);
             reader.base(0);
         }
         let mut own = machines.reader(BACK4);
@@ -704,7 +704,7 @@ fn keys_are_changed_without_a_gap() {
     old.number -= 1;
     let bytes = old.bytes(SHORT, 0);
     old.socket.send(&bytes).expect("it is sent");
-    eventually("it is counted", || {
+    wait_until("it is counted", || {
         machines.counter(&pin, "replayed") > replayed
     });
     write_key(&machines.folder, second);
@@ -712,7 +712,7 @@ fn keys_are_changed_without_a_gap() {
     let unknown = machines.counter(&pin, "unknown_key");
     let bytes = old.bytes(SHORT, 0);
     old.socket.send(&bytes).expect("it is sent");
-    eventually("it is counted", || {
+    wait_until("it is counted", || {
         machines.counter(&pin, "unknown_key") > unknown
     });
     new.base(0);
@@ -757,7 +757,7 @@ struct Wire(OwnedFd);
 
 impl Wire {
     fn new(pair: &Pair) -> Self {
-        pair.front.inside(|| {
+        pair.front.run_inside(|| {
             let protocol = (libc::ETH_P_ALL as u16).to_be();
             // SAFETY: no memory is involved.
             let socket = unsafe { libc::socket(libc::AF_PACKET, libc::SOCK_RAW, protocol.into()) };
@@ -965,7 +965,7 @@ fn a_full_backlog_shows_while_its_server_does_nothing() {
     let listener = machines
         .pair
         .back
-        .inside(|| std::net::TcpListener::bind((BACK4, 0)))
+        .run_inside(|| std::net::TcpListener::bind((BACK4, 0)))
         .expect("a port");
     rustix::net::listen(&listener, 3).expect("a short backlog");
     let address = listener.local_addr().expect("an address");
@@ -977,13 +977,13 @@ fn a_full_backlog_shows_while_its_server_does_nothing() {
         let record = Answer::parse(&answer, &reader.key)
             .expect("a record")
             .record;
-        assert!(record.base.available.has(Available::PORTS));
+        assert!(record.base.available.has_all(Available::PORTS));
         let ports: Vec<_> = record.ports().collect();
         assert_eq!(ports.len(), 2);
         assert_eq!((ports[1].port, ports[1].listening), (1, false));
         assert!(ports[0].listening);
         assert_eq!((ports[0].port, ports[0].limit), (address.port(), 3));
-        let loads = Loads::since(None, &record);
+        let loads = Loads::since_last(None, &record);
         (ports[0].backlog, loads.accept_queue.expect("a load"))
     };
     assert_eq!(backlog(&mut reader), (0, 0.0));
@@ -993,10 +993,10 @@ fn a_full_backlog_shows_while_its_server_does_nothing() {
             machines
                 .pair
                 .front
-                .inside(|| TcpStream::connect(address))
+                .run_inside(|| TcpStream::connect(address))
                 .expect("a connection"),
         );
-        eventually("the connection waits", || backlog(&mut reader).0 == count);
+        wait_until("the connection waits", || backlog(&mut reader).0 == count);
     }
     assert_eq!(backlog(&mut reader).1, 1.0);
     // IPv6 does not reach it.
@@ -1006,7 +1006,7 @@ fn a_full_backlog_shows_while_its_server_does_nothing() {
         .record;
     assert!(record.ports().all(|port| !port.listening));
     listener.accept().expect("a connection");
-    eventually("one waits no more", || backlog(&mut reader).0 == 2);
+    wait_until("one waits no more", || backlog(&mut reader).0 == 2);
 }
 
 /// The loads that the kernel tells are the loads that `/proc` tells.
@@ -1032,14 +1032,14 @@ fn the_loads_are_true() {
         base.totals.running >= 3
     });
     assert!(
-        base.available.has(
+        base.available.has_all(
             Available::RUNNING
-                .with(Available::BUSY)
-                .with(Available::TIMES)
+                .with_parts(Available::BUSY)
+                .with_parts(Available::TIMES)
         )
     );
     eventually_base(&mut reader, "so does the average", |base| {
-        base.available.has(Available::RUNNING_AVERAGE)
+        base.available.has_all(Available::RUNNING_AVERAGE)
             && f64::from(base.running_average) / 2048.0 > 2.0
     });
     let (idle_before, before) = (idle(), reader.base(0));
@@ -1066,7 +1066,7 @@ fn the_loads_are_true() {
         number.parse::<f64>().expect("a number") * 1024.0
     };
     let base = reader.base(0);
-    assert!(base.available.has(Available::MEMORY));
+    assert!(base.available.has_all(Available::MEMORY));
     let (total, available) = (base.memory.total as f64, base.memory.available as f64);
     // What a hypervisor has borrowed back counts in the one file and not in the other.
     let zones = fs::read_to_string("/proc/zoneinfo").expect("it is there");
@@ -1092,13 +1092,13 @@ fn the_loads_are_true() {
     eventually_base(
         &mut reader,
         "pressure is told where there is some",
-        |base| base.available.has(Available::PRESSURE) || !told,
+        |base| base.available.has_all(Available::PRESSURE) || !told,
     );
 }
 
 fn eventually_base(reader: &mut Reader, what: &str, is: impl Fn(&Base) -> bool) -> Base {
     let mut last = None;
-    eventually(what, || {
+    wait_until(what, || {
         let base = reader.base(0);
         last = Some(base);
         is(&base)
@@ -1113,7 +1113,7 @@ fn a_cgroup_is_told_of_as_long_as_it_is_there() {
     };
     let share = Duration::from_millis(20);
     let Some(quota) = CpuQuota::new(share, 5 * share) else {
-        return skipped("no CPU controller for this process");
+        return report_skipped("no CPU controller for this process");
     };
     let group = format!("{ALLOW} --cgroup 5={}", quota.path().display());
     let pin = machines.attach(&group).expect("it is attached");
@@ -1130,13 +1130,13 @@ fn a_cgroup_is_told_of_as_long_as_it_is_there() {
 
     let spinners = Spinners::start(3);
     for child in &spinners.0 {
-        quota.hold(child.id());
+        quota.add_process(child.id());
     }
     // Also while its quota holds them back.
-    eventually("its tasks wait", || {
+    wait_until("its tasks wait", || {
         f64::from(reader.base(5).running_average) / 2048.0 > 2.5
     });
-    eventually("it uses its share", || {
+    wait_until("it uses its share", || {
         let (loads, _) = reader.loads(5, Duration::from_millis(500));
         assert!(loads.run_queue.is_some_and(|queue| queue > 2.0));
         loads.cpu.is_some_and(|cpu| cpu > 0.8)
@@ -1148,14 +1148,14 @@ fn a_cgroup_is_told_of_as_long_as_it_is_there() {
     assert_eq!(after.epoch, before.epoch);
     assert!(after.totals.busy_ns >= before.totals.busy_ns);
     drop(spinners);
-    eventually("nothing waits", || reader.base(5).totals.running == 0);
+    wait_until("nothing waits", || reader.base(5).totals.running == 0);
 
     // It is gone, and so are its answers; the machine's are not.
     let path = quota.path().to_owned();
     drop(quota);
     assert!(!path.exists());
     // The kernel takes it off line a little later.
-    eventually("it is gone", || {
+    wait_until("it is gone", || {
         let bytes = reader.bytes(SHORT, 5);
         reader.socket.send(&bytes).expect("it is sent");
         machines.counter(&pin, "gone") > 0
@@ -1221,7 +1221,7 @@ fn what_is_wrong_is_said() {
     let mut plain = machines.pair.back.command("setpriv");
     plain.args(["--bounding-set=-bpf,-net_admin,-perfmon,-sys_admin", "--"]);
     plain
-        .arg(binary())
+        .arg(evenkeel_binary())
         .args(["kernel", "attach", BACK, "--key-file", &key, "--pin"])
         .arg(&pins);
     plain.args(ALLOW.split(' ')).stdout(Stdio::null());
@@ -1244,7 +1244,7 @@ fn the_named_capabilities_are_enough() {
     machines.pins.push(pin.clone());
     let mut few = machines.pair.back.command("setpriv");
     few.args(["--bounding-set=-all,+bpf,+net_admin,+perfmon", "--"]);
-    few.arg(binary())
+    few.arg(evenkeel_binary())
         .args(["kernel", "attach", BACK, "--key-file"])
         .arg(key);
     few.arg("--pin").arg(&pin).args(ALLOW.split(' '));

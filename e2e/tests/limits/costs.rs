@@ -6,10 +6,10 @@ use std::process::{Command, Stdio};
 use std::sync::{Arc, Condvar, Mutex};
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::installed;
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::are_installed;
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 use serde_json::Value;
 
@@ -34,14 +34,14 @@ impl Gate {
 
 #[test]
 fn costs_are_counted_until_a_request_is_over() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let gate = Arc::new(Gate::default());
     let wait = Arc::clone(&gate);
-    let member = Member::answering(move |request| {
+    let member = Member::answering_with(move |request| {
         wait.wait();
-        ok(request.values("x-cost").first().unwrap_or(&"none"))
+        ok_response(request.values("x-cost").first().unwrap_or(&"none"))
     });
     let folder = Folder::new();
     let log = folder.path().join("access.log");
@@ -59,7 +59,7 @@ fn costs_are_counted_until_a_request_is_over() {
     };
     let balancer = Balancer::start(&config("10"));
     let in_flight = || {
-        let member = balancer.member("app", member.address());
+        let member = balancer.member_status("app", member.address());
         let cost = member["cost_in_flight"].as_f64().unwrap();
         (member["in_flight"].as_u64().unwrap(), cost)
     };
@@ -77,14 +77,14 @@ fn costs_are_counted_until_a_request_is_over() {
         .stdout(Stdio::null())
         .spawn()
         .unwrap();
-    eventually("all are on their way", || in_flight() == (4, 17.5));
+    wait_until("all are on their way", || in_flight() == (4, 17.5));
 
     let metrics = balancer.admin_get("/metrics");
     let counted = "evenkeel_member_cost_in_flight{group=\"app\"";
     let mut lines = metrics.text().lines();
     let line = lines.find(|line| line.starts_with(counted)).unwrap();
     assert!(line.ends_with(" 17.5"), "{line}");
-    let explained = balancer.ctl("explain app").unwrap();
+    let explained = balancer.run_ctl("explain app").unwrap();
     assert!(
         explained.contains("in flight 4 of cost 17.5"),
         "{explained}"
@@ -96,7 +96,7 @@ fn costs_are_counted_until_a_request_is_over() {
     // A stream whose client goes away.
     streams.kill().unwrap();
     streams.wait().unwrap();
-    eventually("its cost is gone", || in_flight() == (3, 13.5));
+    wait_until("its cost is gone", || in_flight() == (3, 13.5));
     gate.open();
     for (wire, body) in [
         (&mut files, "500"),
@@ -105,12 +105,12 @@ fn costs_are_counted_until_a_request_is_over() {
     ] {
         assert_eq!(wire.read_response().text(), body, "members get the field");
     }
-    eventually("nothing is left", || in_flight() == (0, 0.0));
+    wait_until("nothing is left", || in_flight() == (0, 0.0));
     search.send("GET /s HTTP/1.1\r\nHost: a\r\n\r\n");
     search.read_response();
 
     let mut costs = Vec::new();
-    eventually("all are in the log", || {
+    wait_until("all are in the log", || {
         let text = std::fs::read_to_string(&log).unwrap_or_default();
         let lines = text
             .lines()

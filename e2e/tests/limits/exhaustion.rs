@@ -10,13 +10,13 @@ use std::net::{SocketAddr, TcpStream};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use evenkeel_e2e::balancer::{Balancer, binary};
+use evenkeel_e2e::balancer::{Balancer, evenkeel_binary};
 use evenkeel_e2e::cgroup::{MemoryLimit, ThreadLimit};
 use evenkeel_e2e::corba::LoadManager;
-use evenkeel_e2e::eventually;
-use evenkeel_e2e::member::{Member, ok};
+use evenkeel_e2e::member::{Member, ok_response};
 use evenkeel_e2e::netns::Namespace;
-use evenkeel_e2e::process::{installed, skipped, succeeds};
+use evenkeel_e2e::process::{are_installed, report_skipped, succeeds};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 use serde_json::Value;
 
@@ -26,11 +26,11 @@ fn echoing() -> Member {
         while let Some(line) = wire.try_read_until(b"\n") {
             if line.starts_with(b"GET ") {
                 if wire.try_read_until(b"\r\n\r\n").is_some() {
-                    script.note(evenkeel_e2e::member::Seen::End(
+                    script.record_event(evenkeel_e2e::member::Seen::End(
                         script.connection,
                         evenkeel_e2e::wire::Ended::Between,
                     ));
-                    wire.try_send(ok("well"));
+                    wire.try_send(ok_response("well"));
                 }
                 return;
             }
@@ -64,7 +64,7 @@ fn tcp_rules(names: &[&str], member: SocketAddr) -> String {
 
 /// A sample of a metric; 0 if it is not there.
 fn metric(balancer: &Balancer, name: &str) -> f64 {
-    balancer.metric(name).unwrap_or_default()
+    balancer.read_metric(name).unwrap_or_default()
 }
 
 fn status(balancer: &Balancer) -> Value {
@@ -88,14 +88,16 @@ fn echoes(client: &mut Wire) -> bool {
 /// member stays up, and afterwards everybody is served.
 #[test]
 fn s5_files_run_out() {
-    if !installed(&["prlimit"]) {
+    if !are_installed(&["prlimit"]) {
         return;
     }
     let member = echoing();
     let config = tcp_rules(&["web"], member.address());
     let balancer = Balancer::start_by(&config, |_| {
         let mut command = Command::new("prlimit");
-        command.args(["--nofile=256:256", "--"]).arg(binary());
+        command
+            .args(["--nofile=256:256", "--"])
+            .arg(evenkeel_binary());
         command
     });
     let limits = status(&balancer)["limits"].clone();
@@ -106,11 +108,11 @@ fn s5_files_run_out() {
     let mut first = balancer.connect();
     assert!(echoes(&mut first));
     let mut idle: Vec<Wire> = (0..240).map(|_| balancer.connect()).collect();
-    eventually("there are as many clients as there may be", || {
+    wait_until("there are as many clients as there may be", || {
         status(&balancer)["limits"]["clients_open"] == most
     });
     // Checks that began after that are passed.
-    member.seen();
+    member.seen_events();
     for _ in 0..5 {
         member.next();
     }
@@ -136,7 +138,7 @@ fn s5_files_run_out() {
 /// Idle connections to members hold nothing that a client needs.
 #[test]
 fn s5_idle_connections_to_members_make_way() {
-    if !installed(&["prlimit"]) {
+    if !are_installed(&["prlimit"]) {
         return;
     }
     let members: Vec<_> = (0..4).map(|_| Member::echoing_targets()).collect();
@@ -151,7 +153,9 @@ fn s5_idle_connections_to_members_make_way() {
     );
     let balancer = Balancer::start_by(&config, |_| {
         let mut command = Command::new("prlimit");
-        command.args(["--nofile=256:256", "--"]).arg(binary());
+        command
+            .args(["--nofile=256:256", "--"])
+            .arg(evenkeel_binary());
         command
     });
     let most = status(&balancer)["limits"]["clients"].as_u64().unwrap() as usize;
@@ -183,14 +187,16 @@ fn obstinate() -> Member {
             let answered = match head.start_line() {
                 "GET /check HTTP/1.1" => {
                     let end = evenkeel_e2e::wire::Ended::Between;
-                    script.note(evenkeel_e2e::member::Seen::End(script.connection, end));
-                    wire.try_send(ok("well"))
+                    script.record_event(evenkeel_e2e::member::Seen::End(script.connection, end));
+                    wire.try_send(ok_response("well"))
                 }
-                line if line.starts_with("GET /large ") => wire.try_send(ok(&"x".repeat(1 << 20))),
+                line if line.starts_with("GET /large ") => {
+                    wire.try_send(ok_response(&"x".repeat(1 << 20)))
+                }
                 line if line.starts_with("POST ") => loop {
                     std::thread::park();
                 },
-                _ => wire.try_send(ok("served")),
+                _ => wire.try_send(ok_response("served")),
             };
             if !answered {
                 return;
@@ -259,18 +265,18 @@ fn over_http2(method: u8, path: &str, requests: u8, body: usize) -> &'static [u8
 /// member stays up, and afterwards everybody is served.
 #[test]
 fn s5_memory_runs_out() {
-    if !installed(&["prlimit"]) {
+    if !are_installed(&["prlimit"]) {
         return;
     }
-    let Some(namespace) = Namespace::alone() else {
+    let Some(namespace) = Namespace::with_loopback() else {
         return;
     };
     // So that bytes wait in the balancer and not in the kernel.
-    namespace.inside(|| {
+    namespace.run_inside(|| {
         fs::write("/proc/sys/net/ipv4/tcp_rmem", "4096 16384 16384").unwrap();
         fs::write("/proc/sys/net/ipv4/tcp_wmem", "4096 16384 16384").unwrap();
     });
-    let member = namespace.inside(obstinate);
+    let member = namespace.run_inside(obstinate);
     let rule = |name: &str| {
         format!("[rule.{name}]\nlisten = \"127.0.0.1:0\"\nprotocol = \"http\"\ngroup = \"app\"\n")
     };
@@ -287,7 +293,7 @@ fn s5_memory_runs_out() {
         let mut command = namespace.command("prlimit");
         command
             .args(["--as=167772160:167772160", "--"])
-            .arg(binary());
+            .arg(evenkeel_binary());
         command
     });
     let balancer = &balancer;
@@ -304,12 +310,12 @@ fn s5_memory_runs_out() {
     // 0x82 is GET, 0x83 is POST.
     let many_large = over_http2(0x82, "/large", 4, 0);
     let many_bodies = over_http2(0x83, "/", 4, 16_000);
-    namespace.inside(move || {
+    namespace.run_inside(move || {
         let limits = status(balancer)["limits"].clone();
         let most = limits["clients"].as_u64().unwrap() as usize;
         assert!((50..3000).contains(&most), "{limits}");
         assert_eq!(limits["memory"], 160 << 20);
-        eventually("that is said", || {
+        wait_until("that is said", || {
             balancer.log().contains("there is memory for")
         });
 
@@ -318,7 +324,7 @@ fn s5_memory_runs_out() {
             .map(|number| Glutton::start(balancer.address("web"), kinds[number % kinds.len()]))
             .collect();
         let short = || metric(balancer, "evenkeel_shortages_total{resource=\"memory\"}");
-        eventually(
+        wait_until(
             "there are as many clients as there may be, or more large heads",
             || {
                 clients.iter_mut().for_each(Glutton::send);
@@ -327,7 +333,7 @@ fn s5_memory_runs_out() {
             },
         );
         // Checks that begin after that are passed.
-        member.seen();
+        member.seen_events();
         for _ in 0..5 {
             member.next();
         }
@@ -336,7 +342,7 @@ fn s5_memory_runs_out() {
         assert_eq!(status(balancer)["rules"].as_array().unwrap().len(), 2);
 
         drop(clients);
-        eventually("there is room again", || {
+        wait_until("there is room again", || {
             let mut client = Wire::connect(balancer.address("web"));
             client.try_send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
                 && client
@@ -353,7 +359,7 @@ fn s5_memory_runs_out() {
 #[test]
 fn s5_memory_of_a_cgroup_runs_out() {
     let Some(limit) = MemoryLimit::new(160 << 20) else {
-        skipped("no right to limit memory by a cgroup; run it as root");
+        report_skipped("no right to limit memory by a cgroup; run it as root");
         return;
     };
     let member = obstinate();
@@ -364,7 +370,7 @@ fn s5_memory_of_a_cgroup_runs_out() {
          path = \"/check\", interval = \"100ms\", timeout = \"10s\", fall = 1 }}\n",
         member.address()
     );
-    let balancer = Balancer::start_by(&config, |_| limit.command(binary()));
+    let balancer = Balancer::start_by(&config, |_| limit.command(evenkeel_binary()));
     let limits = status(&balancer)["limits"].clone();
     assert_eq!(limits["memory"], 160 << 20);
     let most = limits["clients"].as_u64().unwrap() as usize;
@@ -375,17 +381,17 @@ fn s5_memory_of_a_cgroup_runs_out() {
     let web = balancer.address("web");
     let mut clients: Vec<Glutton> = (0..2 * most).map(|_| Glutton::start(web, head)).collect();
     let short = || metric(&balancer, "evenkeel_shortages_total{resource=\"memory\"}");
-    eventually("large heads find no memory", || {
+    wait_until("large heads find no memory", || {
         clients.iter_mut().for_each(Glutton::send);
         short() > 0.0
     });
-    member.seen();
+    member.seen_events();
     for _ in 0..5 {
         member.next();
     }
     assert_eq!(state(&balancer), "up");
     drop(clients);
-    eventually("there is room again", || {
+    wait_until("there is room again", || {
         let mut client = balancer.connect();
         client.try_send("GET / HTTP/1.1\r\nHost: a\r\n\r\n")
             && client
@@ -398,22 +404,22 @@ fn s5_memory_of_a_cgroup_runs_out() {
 /// More connections to a member than there are local ports.
 #[test]
 fn s5_ports_run_out() {
-    let Some(namespace) = Namespace::alone() else {
+    let Some(namespace) = Namespace::with_loopback() else {
         return;
     };
-    namespace.inside(|| {
+    namespace.run_inside(|| {
         // The file shows the settings of whoever opens it.
         fs::write("/proc/sys/net/ipv4/ip_local_port_range", "40000 40049").unwrap();
     });
-    let member = namespace.inside(echoing);
+    let member = namespace.run_inside(echoing);
     let config = tcp_rules(&["web", "more", "most"], member.address());
-    let balancer = Balancer::start_by(&config, |_| namespace.command(binary()));
+    let balancer = Balancer::start_by(&config, |_| namespace.command(evenkeel_binary()));
     let balancer = &balancer;
     let failures = format!(
         "evenkeel_member_requests_total{{group=\"app\",member=\"{}\",outcome=\"failure\"}}",
         member.address()
     );
-    namespace.inside(|| {
+    namespace.run_inside(|| {
         let connect = |rule| Wire::connect(balancer.address(rule));
         let mut served = Vec::new();
         let mut refused = 0;
@@ -432,11 +438,11 @@ fn s5_ports_run_out() {
         assert!(ports() > 0.0);
         // Checks meet the same shortage, and are no opinion about the member.
         let before = ports();
-        eventually("a check has met it, too", || ports() > before);
+        wait_until("a check has met it, too", || ports() > before);
         assert_eq!(state(balancer), "up");
         assert_eq!(metric(balancer, &failures), 0.0);
         drop(served);
-        eventually("there are ports again", || echoes(&mut connect("web")));
+        wait_until("there are ports again", || echoes(&mut connect("web")));
         assert_eq!(state(balancer), "up");
         assert!(!balancer.log().contains("is down"), "{}", balancer.log());
     });
@@ -452,7 +458,7 @@ fn s5_nobody_reads_the_log() {
         member.address()
     );
     let mut balancer = Balancer::start_unheard_by(&config, |_| {
-        let mut command = Command::new(binary());
+        let mut command = Command::new(evenkeel_binary());
         // Each connection that fails is a line.
         command.env("RUST_LOG", "trace");
         command
@@ -465,7 +471,7 @@ fn s5_nobody_reads_the_log() {
     }
     assert_eq!(balancer.admin_get("/readyz").second_word(), "200");
     balancer.keep_log();
-    eventually("what was kept is read", || {
+    wait_until("what was kept is read", || {
         balancer.log().contains("cannot connect to a member")
     });
 }
@@ -479,10 +485,10 @@ impl Disk {
     const SIZE: &str = "256k";
 
     fn may_be() -> bool {
-        let may = installed(&["unshare", "mount", "sh"])
+        let may = are_installed(&["unshare", "mount", "sh"])
             && succeeds(Command::new("unshare").args(["--mount", "true"]));
         if !may {
-            skipped("no right to mount a file system; run it as root");
+            report_skipped("no right to mount a file system; run it as root");
         }
         may
     }
@@ -495,7 +501,7 @@ impl Disk {
         );
         let mut command = Command::new("unshare");
         command.args(["--mount", "sh", "-c", &script]);
-        command.arg(path).arg(binary());
+        command.arg(path).arg(evenkeel_binary());
         command
     }
 
@@ -541,7 +547,7 @@ fn s5_the_disk_of_the_access_log_is_full() {
     );
     let mut folder = PathBuf::new();
     let balancer = Balancer::start_by(&config, |of| {
-        folder = of.make("disk");
+        folder = of.make_folder("disk");
         let mut command = Disk::command(&folder);
         command.current_dir(of.path());
         command
@@ -561,12 +567,12 @@ fn s5_the_disk_of_the_access_log_is_full() {
     let mut number = 0;
     ask(number);
     disk.fill();
-    eventually("lines are lost", || {
+    wait_until("lines are lost", || {
         number += 1;
         ask(number);
         lost() >= 10.0
     });
-    eventually("that is said", || {
+    wait_until("that is said", || {
         balancer.log().contains("cannot write the access log")
     });
     let lines = balancer
@@ -575,7 +581,7 @@ fn s5_the_disk_of_the_access_log_is_full() {
         .count();
     assert!(lines <= 4, "{lines} lines about one cause");
     disk.empty();
-    eventually("it goes on", || {
+    wait_until("it goes on", || {
         number += 1;
         ask(number);
         let text = fs::read_to_string(disk.path.join("access.log")).unwrap();
@@ -583,7 +589,7 @@ fn s5_the_disk_of_the_access_log_is_full() {
             || text.contains(&format!("\"target\":\"/{}\"", number - 1)) && number > 1
     });
     let last = number;
-    eventually("the last one is there", || {
+    wait_until("the last one is there", || {
         let text = fs::read_to_string(disk.path.join("access.log")).unwrap();
         text.contains(&format!("\"target\":\"/{last}\""))
     });
@@ -592,7 +598,7 @@ fn s5_the_disk_of_the_access_log_is_full() {
         let line: Value = serde_json::from_str(line).unwrap();
         assert_eq!(line["rule"], "web");
     }
-    eventually("that is said, too", || {
+    wait_until("that is said, too", || {
         balancer.log().contains("the access log is written again")
     });
     assert_eq!(text.lines().count() as f64 + lost(), last as f64 + 1.0);
@@ -609,11 +615,11 @@ fn s5_the_disk_of_the_state_file_is_full() {
                   [corba]\nlisten = \"127.0.0.1:0\"\nstate_file = \"disk/state.json\"\n";
     let mut folder = PathBuf::new();
     let balancer = Balancer::start_by(config, |of| {
-        folder = of.make("disk");
+        folder = of.make_folder("disk");
         Disk::command(&folder)
     });
     let disk = Disk::of(&balancer, &folder);
-    let manager = LoadManager::at(balancer.corba());
+    let manager = LoadManager::at_address(balancer.corba_address());
     let read = |name| fs::read_to_string(disk.path.join(name)).unwrap_or_default();
     let kept = || read("state.json") + &read("state.json.journal");
     manager.create_group("IDL:First:1.0", Vec::new()).unwrap();
@@ -622,23 +628,23 @@ fn s5_the_disk_of_the_state_file_is_full() {
     disk.fill();
     // Whoever makes a group is told that it could not be kept: PERSIST_STORE. The last page of
     // the journal may have room for some.
-    let address = balancer.corba();
+    let address = balancer.corba_address();
     let is_refused = |name: String| {
         let made = std::thread::spawn(move || {
-            let manager = LoadManager::at(address);
+            let manager = LoadManager::at_address(address);
             manager.create_group(&name, Vec::new()).is_ok()
         });
         made.join().is_err()
     };
     let accepted = (0..1000).find(|number| is_refused(format!("IDL:Second{number}:1.0")));
     let accepted = accepted.expect("one of them finds no room");
-    eventually("that is said", || balancer.log().contains("state file"));
+    wait_until("that is said", || balancer.log().contains("state file"));
     assert_eq!(read("state.json"), before);
     for number in 0..accepted {
         assert!(kept().contains(&format!("IDL:Second{number}:1.0")));
     }
     disk.empty();
-    eventually("it is tried again", || {
+    wait_until("it is tried again", || {
         balancer.log().contains("in the state file again")
     });
     manager.create_group("IDL:Third:1.0", Vec::new()).unwrap();
@@ -651,32 +657,32 @@ fn s5_the_disk_of_the_state_file_is_full() {
 #[test]
 fn s5_threads_run_out() {
     let Some(limit) = ThreadLimit::new() else {
-        skipped("no right to limit threads by a cgroup; run it as root");
+        report_skipped("no right to limit threads by a cgroup; run it as root");
         return;
     };
     let member = echoing();
     let config = tcp_rules(&["web"], member.address());
     let balancer = Balancer::start(&config);
-    limit.hold(balancer.id());
+    limit.add_process(balancer.id());
     limit.close();
     let negotiator = "[negotiator]\nlisten = \"127.0.0.1:0\"\n";
     let named = config.replace("\"]\n", "\", \"localhost:1\"]\n");
     let before = status(&balancer)["generation"].as_u64();
     balancer.write_config(&format!("{named}\n{negotiator}"));
-    eventually("the reload is over", || {
+    wait_until("the reload is over", || {
         let status = status(&balancer);
         status["generation"].as_u64() > before || !status["last_reload"]["error"].is_null()
     });
     let mut client = balancer.connect();
     assert!(echoes(&mut client));
-    member.seen();
+    member.seen_events();
     for _ in 0..3 {
         member.next();
     }
     assert_eq!(state(&balancer), "up");
-    limit.open();
+    limit.remove_limit();
     balancer.write_config(&format!("{named}\n{negotiator}\n"));
-    eventually("it is in effect", || {
+    wait_until("it is in effect", || {
         let status = status(&balancer);
         !status["negotiator"].as_array().unwrap().is_empty()
     });

@@ -4,11 +4,11 @@
 
 use std::net::SocketAddr;
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
-use evenkeel_e2e::eventually;
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::{curl, installed, program};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::{are_installed, program, run_curl};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::{Message, Wire};
 
 /// A configuration with the rule `web`; `more` are further lines of it, tables at the end.
@@ -66,7 +66,7 @@ fn requests_above_the_rate_are_answered_and_cost_members_nothing() {
     // The same connection goes on, and another one is the same client's.
     assert_eq!(statuses(&mut client, "", 2), ["429"; 2]);
     assert_eq!(statuses(&mut balancer.connect(), "", 1), ["429"]);
-    assert_eq!(member.seen().len(), 3);
+    assert_eq!(member.seen_events().len(), 3);
     assert_eq!(limited(&balancer, "requests"), 4);
 
     // Answers without content to HEAD, and a body that was not asked for.
@@ -85,7 +85,7 @@ fn requests_above_the_rate_are_answered_and_cost_members_nothing() {
     );
 
     let log = |balancer: &Balancer| balancer.folder().text("access.log");
-    eventually("refused requests are logged", || {
+    wait_until("refused requests are logged", || {
         let line = "\"status\":429,";
         let ends = "\"end\":\"limited\",\"limit\":\"requests\"}";
         let logged = log(&balancer);
@@ -105,7 +105,7 @@ fn requests_above_the_rate_are_answered_and_cost_members_nothing() {
         (&limit["refused"], &limit["lifted"]),
         (&8.into(), &0.into())
     );
-    let table = balancer.ctl("status").unwrap();
+    let table = balancer.run_ctl("status").unwrap();
     assert!(
         table.contains("web   requests  3/h   client        1        8       0"),
         "{table}"
@@ -161,11 +161,11 @@ fn a_request_is_within_each_of_several_limits() {
         ["200", "200", "200", "503"]
     );
     assert_eq!(statuses(&mut client, "X-Key: d\r\n", 1), ["429"]);
-    assert_eq!(member.seen().len(), 9);
+    assert_eq!(member.seen_events().len(), 9);
     for (limit, refused) in [("requests", 1), ("key", 4), ("login/1", 1)] {
         assert_eq!(limited(&balancer, limit), refused, "{limit}");
     }
-    eventually("refused requests are logged", || {
+    wait_until("refused requests are logged", || {
         let logged = balancer.folder().text("access.log");
         let of = |limit: &str| {
             let end = format!("\"end\":\"limited\",\"limit\":\"{limit}\"}}");
@@ -173,7 +173,7 @@ fn a_request_is_within_each_of_several_limits() {
         };
         [of("requests"), of("key"), of("login/1")] == [1, 4, 1]
     });
-    let table = balancer.ctl("status").unwrap();
+    let table = balancer.run_ctl("status").unwrap();
     for row in [
         "web requests 9/h client 1 1 0",
         "web key 3/h header:X-Key 3 4 0",
@@ -199,13 +199,13 @@ fn a_request_is_within_each_of_several_limits() {
     balancer.reconfigure(&first.replace(lists, ""));
     assert_eq!(a(&mut balancer.connect(), 9), ["200"; 9]);
     assert_eq!(limited(&balancer, "key"), 5);
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     balancer.reconfigure(&first);
     let url = format!("http://{}/login", balancer.address("web"));
     let get = || {
-        curl(&[
+        run_curl(&[
             "--http2-prior-knowledge",
             "-w",
             " %{http_code}",
@@ -295,7 +295,7 @@ fn a_client_has_so_many_connections() {
         assert_eq!(limited(&balancer, "connections"), 2);
         // One that ends makes room; the balancer learns of it a little later.
         held.pop();
-        eventually("a connection has ended", || {
+        wait_until("a connection has ended", || {
             let more = is_served(&balancer);
             let served = more.is_some();
             held.extend(more);
@@ -324,10 +324,10 @@ fn a_client_has_so_many_connections() {
 
 #[test]
 fn http2_and_grpc_are_limited_alike() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
-    let member = Member::answering(|_| ok("x"));
+    let member = Member::answering_with(|_| ok_response("x"));
     let limits = "[rule.web.limits]\nrequests = \"2/h\"\n";
     let balancer = Balancer::start(&config("http", 1, member.address(), limits));
     let url = format!("http://{}/x", balancer.address("web"));
@@ -338,7 +338,7 @@ fn http2_and_grpc_are_limited_alike() {
         "-o",
         "-",
     ];
-    let get = |more: &[&str]| curl(&[&code[..], more, &[&url]].concat());
+    let get = |more: &[&str]| run_curl(&[&code[..], more, &[&url]].concat());
     assert_eq!(get(&[]), "x 200 2");
     assert_eq!(get(&[]), "x 200 2");
     assert_eq!(get(&[]), "Too many requests. Try again later.\n 429 2");
@@ -348,7 +348,7 @@ fn http2_and_grpc_are_limited_alike() {
     assert!(head.contains("HTTP/2 200"), "{head}");
     assert!(head.contains("grpc-status: 8"), "{head}");
     assert_eq!(limited(&balancer, "requests"), 2);
-    if !installed(&["h2load"]) {
+    if !are_installed(&["h2load"]) {
         return;
     }
     // Many in one connection, which goes on.
@@ -367,10 +367,10 @@ fn http2_and_grpc_are_limited_alike() {
 /// A rate limit lets as many requests pass under load as the rate allows, whatever the load.
 #[test]
 fn a_load_generator_gets_the_rate_and_no_more() {
-    if !installed(&["wrk"]) {
+    if !are_installed(&["wrk"]) {
         return;
     }
-    let member = Member::answering(|_| ok("x"));
+    let member = Member::answering_with(|_| ok_response("x"));
     let limits = "[rule.web.limits]\nrequests = \"500/s\"\nburst = 100\n";
     let balancer = Balancer::start(&config("http", 2, member.address(), limits));
     let url = format!("http://{}/x", balancer.address("web"));
@@ -381,7 +381,7 @@ fn a_load_generator_gets_the_rate_and_no_more() {
         .unwrap();
     let lasted = began.elapsed().as_secs_f64();
     assert!(output.status.success());
-    let passed = member.seen().len() as f64;
+    let passed = member.seen_events().len() as f64;
     assert!(
         passed <= 100.0 + 500.0 * lasted + 1.0,
         "{passed} in {lasted} s"
@@ -400,7 +400,7 @@ fn log_of(balancer: &Balancer, config: &str) {
 
 fn logged(balancer: &Balancer, limit: &str) {
     let line = format!("\"end\":\"limited\",\"limit\":\"{limit}\"}}");
-    eventually("it is logged", || {
+    wait_until("it is logged", || {
         balancer.folder().text("access.log").contains(&line)
     });
 }
@@ -432,14 +432,14 @@ fn a_connection_has_so_many_requests_and_lives_so_long() {
         lengths[0] >= 18 && lengths[19] <= 20 && lengths[0] < lengths[19],
         "{lengths:?}"
     );
-    if installed(&["h2load"]) {
+    if are_installed(&["h2load"]) {
         let url = format!("http://{}/x", balancer.address("web"));
         let output = program("h2load")
             .args(["-n", "1000", "-c", "1", &url])
             .output()
             .unwrap();
         let said = String::from_utf8(output.stdout).unwrap();
-        let before = member.seen().len();
+        let before = member.seen_events().len();
         // It opens no other connection when it gets a GOAWAY, and what it has asked for is answered.
         let (_, status) = said.split_once("status codes: ").unwrap();
         let answered: u32 = status.split(' ').next().unwrap().parse().unwrap();
@@ -450,7 +450,7 @@ fn a_connection_has_so_many_requests_and_lives_so_long() {
     let mut idle = balancer.connect();
     assert_eq!(statuses(&mut idle, "", 1), ["200"]);
     // Whoever asks at that time is told; whoever has his answer, and has not asked again yet, is not.
-    eventually("one that asks is told", || {
+    wait_until("one that asks is told", || {
         let mut busy = balancer.connect();
         loop {
             let asked = busy.try_send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -484,9 +484,9 @@ fn a_connection_has_so_many_requests_and_lives_so_long() {
 
 #[test]
 fn slow_clients_are_cut_and_fast_ones_are_not() {
-    let member = Member::answering(|request| match request.second_word() {
-        "/large" => ok(&"x".repeat(40_000_000)),
-        _ => ok(&request.body.len().to_string()),
+    let member = Member::answering_with(|request| match request.second_word() {
+        "/large" => ok_response(&"x".repeat(40_000_000)),
+        _ => ok_response(&request.body.len().to_string()),
     });
     let limits = "[rule.web.limits]\nmin_body_rate = \"1MB/s\"\n\
          min_response_rate = \"1MB/s\"\nrate_grace = \"1s\"\n";
@@ -529,7 +529,7 @@ fn slow_clients_are_cut_and_fast_ones_are_not() {
 
 fn pauses(balancer: &Balancer) -> f64 {
     let name = "evenkeel_rule_bandwidth_pauses_total{rule=\"web\"}";
-    balancer.metric(name).unwrap()
+    balancer.read_metric(name).unwrap()
 }
 
 /// Upper bound of the pauses of flows that move so many bytes each. A flow that pauses is woken by the next sweep, of
@@ -544,9 +544,9 @@ fn most_pauses(flows: usize, bytes: usize, seconds: f64) -> f64 {
 fn a_rule_has_its_bandwidth_and_all_get_some() {
     const SIZE: usize = 1_500_000;
     for protocol in ["http", "tcp"] {
-        let member = Member::answering(|request| match request.second_word() {
-            "/down" => ok(&"x".repeat(SIZE)),
-            _ => ok(&request.body.len().to_string()),
+        let member = Member::answering_with(|request| match request.second_word() {
+            "/down" => ok_response(&"x".repeat(SIZE)),
+            _ => ok_response(&request.body.len().to_string()),
         });
         let limits = "[rule.web.limits]\nbandwidth = \"4MB/s\"\n";
         let config = config(protocol, 2, member.address(), limits);
@@ -594,9 +594,9 @@ fn a_rule_has_its_bandwidth_and_all_get_some() {
 fn a_connection_has_its_bandwidth_whatever_others_do() {
     const SIZE: usize = 1_200_000;
     for protocol in ["http", "tcp"] {
-        let member = Member::answering(|request| match request.second_word() {
-            "/down" => ok(&"x".repeat(SIZE)),
-            _ => ok(&request.body.len().to_string()),
+        let member = Member::answering_with(|request| match request.second_word() {
+            "/down" => ok_response(&"x".repeat(SIZE)),
+            _ => ok_response(&request.body.len().to_string()),
         });
         let limits = "[rule.web.limits]\nconnection_bandwidth = \"1MB/s\"\n";
         let config = config(protocol, 2, member.address(), limits);
@@ -637,11 +637,11 @@ fn a_connection_has_its_bandwidth_whatever_others_do() {
         balancer.reconfigure(&config.replace(limits, ""));
         assert_eq!(wire.read_response().body.len(), SIZE);
     }
-    if !installed(&["h2load"]) {
+    if !are_installed(&["h2load"]) {
         return;
     }
     // Streams of a connection share it.
-    let member = Member::answering(|_| ok(&"x".repeat(SIZE / 2)));
+    let member = Member::answering_with(|_| ok_response(&"x".repeat(SIZE / 2)));
     let limits = "[rule.web.limits]\nconnection_bandwidth = \"1MB/s\"\n";
     let balancer = Balancer::start(&config("http", 2, member.address(), limits));
     let url = format!("http://{}/x", balancer.address("web"));
@@ -670,10 +670,10 @@ fn a_rule_in_maintenance_shows_its_page() {
     log_of(&balancer, &first);
     let mut client = balancer.connect();
     assert_eq!(statuses(&mut client, "", 1), ["200"]);
-    let said = balancer.ctl("maintain web on").unwrap();
+    let said = balancer.run_ctl("maintain web on").unwrap();
     assert_eq!(said, "web is in maintenance\n");
     let is = |client: &mut Wire, status: &str| {
-        eventually("all workers know", || {
+        wait_until("all workers know", || {
             ask(client, "").second_word() == status
         });
     };
@@ -690,21 +690,21 @@ fn a_rule_in_maintenance_shows_its_page() {
     let head = client.read_head();
     assert_eq!(head.values("content-length"), ["20"]);
     is(&mut balancer.connect(), "503");
-    if installed(&["curl"]) {
+    if are_installed(&["curl"]) {
         let url = format!("http://{}/x", balancer.address("web"));
         let code = ["--http2-prior-knowledge", "-w", " %{http_code}", &url];
-        eventually("all workers know", || {
-            curl(&code) == "<p>Back at noon.</p> 503"
+        wait_until("all workers know", || {
+            run_curl(&code) == "<p>Back at noon.</p> 503"
         });
     }
-    eventually("it is logged", || {
+    wait_until("it is logged", || {
         balancer
             .folder()
             .text("access.log")
             .contains("\"end\":\"maintenance\"")
     });
     assert_eq!(balancer.status()["rules"][0]["maintenance"], true);
-    assert!(balancer.ctl("status").unwrap().contains("maintenance"));
+    assert!(balancer.run_ctl("status").unwrap().contains("maintenance"));
     let metrics = balancer.admin_get("/metrics");
     assert!(
         metrics
@@ -714,19 +714,19 @@ fn a_rule_in_maintenance_shows_its_page() {
 
     // A change of something else keeps it, and the page is not read anew by a live change.
     folder.write("page.html", "<p>Back at one.</p>");
-    balancer.ctl("maintain web off").unwrap();
+    balancer.run_ctl("maintain web off").unwrap();
     is(&mut client, "200");
-    balancer.ctl("maintain web on").unwrap();
+    balancer.run_ctl("maintain web on").unwrap();
     is(&mut balancer.connect(), "503");
     assert_eq!(
         ask(&mut balancer.connect(), "").text(),
         "<p>Back at noon.</p>"
     );
     balancer.reconfigure(&first.replace("[rule.web.m", "cost = 2\n[rule.web.m"));
-    eventually("the new page is there", || {
+    wait_until("the new page is there", || {
         ask(&mut balancer.connect(), "").text() == "<p>Back at one.</p>"
     });
-    balancer.ctl("maintain web off").unwrap();
+    balancer.run_ctl("maintain web off").unwrap();
     is(&mut balancer.connect(), "200");
     is(&mut balancer.connect(), "200");
 
@@ -744,18 +744,18 @@ fn a_rule_in_maintenance_shows_its_page() {
         ask(&mut balancer.connect(), "").text(),
         "<p>Back at one.</p>"
     );
-    eventually("somebody is told", || balancer.log().contains("page.html"));
-    balancer.ctl("maintain web off").unwrap();
-    balancer.ctl("maintain nobody off").unwrap_err();
+    wait_until("somebody is told", || balancer.log().contains("page.html"));
+    balancer.run_ctl("maintain web off").unwrap();
+    balancer.run_ctl("maintain nobody off").unwrap_err();
 
     let tcp = config("tcp", 1, member.address(), "");
     let balancer = Balancer::start(&tcp);
     let mut open = is_served(&balancer).unwrap();
-    balancer.ctl("maintain web on").unwrap();
-    eventually("the worker knows", || is_served(&balancer).is_none());
+    balancer.run_ctl("maintain web on").unwrap();
+    wait_until("the worker knows", || is_served(&balancer).is_none());
     assert_eq!(statuses(&mut open, "", 1), ["200"], "what is open goes on");
-    balancer.ctl("maintain web off").unwrap();
-    eventually("the worker knows", || is_served(&balancer).is_some());
+    balancer.run_ctl("maintain web off").unwrap();
+    wait_until("the worker knows", || is_served(&balancer).is_some());
 }
 
 #[test]
@@ -764,7 +764,7 @@ fn what_cannot_be_meant_is_refused() {
     let check = |protocol: &str, more: &str| {
         let text = config(protocol, 1, "127.0.0.1:9".parse().unwrap(), more);
         let file = folder.write("evenkeel.toml", text).display().to_string();
-        evenkeel(&["check", &file])
+        run_evenkeel(&["check", &file])
     };
     for (protocol, lines, why) in [
         ("http", "requests = \"100\"", "not a rate"),

@@ -9,18 +9,18 @@ use std::thread::{JoinHandle, sleep, spawn};
 use std::time::Duration;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
-use evenkeel_e2e::member::{Member, Signal, ok};
+use evenkeel_e2e::member::{Member, Signal, ok_response};
 use evenkeel_e2e::process::try_curl;
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 
 /// A member that answers each request with its target when it is told to.
 fn gated() -> (Member, Arc<Signal>) {
     let gate = Arc::new(Signal::default());
     let opened = Arc::clone(&gate);
-    let member = Member::answering(move |request| {
-        opened.wait();
-        ok(request.second_word())
+    let member = Member::answering_with(move |request| {
+        opened.wait_for_release();
+        ok_response(request.second_word())
     });
     (member, gate)
 }
@@ -36,13 +36,13 @@ fn config(protocol: &str, workers: u32, member: SocketAddr, more: &str) -> Strin
 }
 
 fn waiting(balancer: &Balancer) -> usize {
-    let waiting = balancer.metric("evenkeel_group_queue{group=\"web\"}");
+    let waiting = balancer.read_metric("evenkeel_group_queue{group=\"web\"}");
     waiting.unwrap_or(0.0) as usize
 }
 
 /// Waits until so many requests wait.
 fn wait_for(balancer: &Balancer, number: usize) {
-    eventually(&format!("{number} requests wait"), || {
+    wait_until(&format!("{number} requests wait"), || {
         waiting(balancer) == number
     });
 }
@@ -83,7 +83,7 @@ fn those_that_wait_are_served_in_the_order_in_which_they_came() {
     gone.reset();
     wait_for(&balancer, 11);
     for wire in &mut clients {
-        gate.give();
+        gate.release_one();
         let answer = wire.read_response();
         assert_eq!(answer.second_word(), "200");
     }
@@ -105,22 +105,22 @@ fn f5_who_closes_the_connection_leaves_the_queue_and_is_not_served() {
         .map(|number| send(&balancer, &format!("/gone-{number}"), ""))
         .collect();
     wait_for(&balancer, 3);
-    gone.iter_mut().for_each(Wire::finish);
+    gone.iter_mut().for_each(Wire::end_sending);
     wait_for(&balancer, 0);
     // There is room for who is really there, and one that leaves just before its turn is not served either.
     let mut last = send(&balancer, "/late", "");
     wait_for(&balancer, 1);
     let mut between = send(&balancer, "/between", "");
     wait_for(&balancer, 2);
-    gate.give();
+    gate.release_one();
     assert_eq!(first.read_response().second_word(), "200");
     assert_eq!(next(&member), "/late");
-    between.finish();
-    gate.give();
+    between.end_sending();
+    gate.release_one();
     assert_eq!(last.read_response().second_word(), "200");
     let mut end = send(&balancer, "/end", "");
     assert_eq!(next(&member), "/end");
-    gate.give();
+    gate.release_one();
     assert_eq!(end.read_response().second_word(), "200");
     assert_eq!(refused(&balancer, "queue_full"), 0);
 }
@@ -138,12 +138,12 @@ fn a_request_that_comes_while_others_wait_overtakes_none() {
     }
     // Each answer frees the member, while another one comes.
     for number in 1..=5 {
-        gate.give();
+        gate.release_one();
         clients.push(send(&balancer, "/late", ""));
         assert_eq!(next(&member), format!("/{number}"));
     }
     for _ in 0..5 {
-        gate.give();
+        gate.release_one();
         assert_eq!(next(&member), "/late");
     }
 }
@@ -186,10 +186,10 @@ fn priorities_come_from_the_route_the_field_the_client_and_the_rule() {
         "/export",
     ];
     for target in order {
-        gate.give();
+        gate.release_one();
         assert_eq!(next(&member), target);
     }
-    gate.give();
+    gate.release_one();
     assert!(client.join().unwrap());
 }
 
@@ -205,14 +205,14 @@ fn connections_have_the_priority_of_their_client() {
     let urgent = format!("http://{}/urgent", balancer.address("web"));
     let urgent = ask_from("127.0.0.2", urgent);
     wait_for(&balancer, 2);
-    gate.give();
+    gate.release_one();
     assert_eq!(first.read_response().text(), "/0");
     drop(first);
     assert_eq!(next(&member), "/urgent");
-    gate.give();
+    gate.release_one();
     assert!(urgent.join().unwrap());
     assert_eq!(next(&member), "/usual");
-    gate.give();
+    gate.release_one();
     assert_eq!(usual.read_response().text(), "/usual");
 }
 
@@ -236,28 +236,28 @@ fn a_full_queue_takes_who_is_more_urgent() {
     assert_eq!(displaced.values("retry-after"), ["1"]);
     assert_eq!(refused(&balancer, "queue_full"), 1);
     assert_eq!(refused(&balancer, "overload"), 1);
-    let left = balancer.metric("evenkeel_group_queue_refused_total{group=\"web\"}");
+    let left = balancer.read_metric("evenkeel_group_queue_refused_total{group=\"web\"}");
     assert_eq!(left, Some(1.0));
     for (wire, target) in [
         (&mut first, "/0"),
         (&mut high, "/high"),
         (&mut usual, "/usual"),
     ] {
-        gate.give();
+        gate.release_one();
         assert_eq!(wire.read_response().text(), target);
     }
     // Its connection goes on.
     low.send("GET /again HTTP/1.1\r\nHost: a\r\n\r\n");
-    gate.give();
+    gate.release_one();
     assert_eq!(low.read_response().text(), "/again");
 }
 
 #[test]
 fn an_overload_is_seen_refuses_the_old_and_passes() {
     // Its work is what takes time here.
-    let member = Member::answering(|request| {
+    let member = Member::answering_with(|request| {
         sleep(Duration::from_millis(20));
-        ok(request.second_word())
+        ok_response(request.second_word())
     });
     let more = "queue_target = \"100ms\"\n";
     let balancer = Balancer::start(&config("http", 2, member.address(), more));
@@ -284,11 +284,11 @@ fn an_overload_is_seen_refuses_the_old_and_passes() {
             })
         })
         .collect();
-    let overloaded = || balancer.metric("evenkeel_group_queue_overloaded{group=\"web\"}");
-    eventually("it is seen", || overloaded() == Some(1.0));
-    eventually("some are refused", || refused(&balancer, "overload") >= 50);
+    let overloaded = || balancer.read_metric("evenkeel_group_queue_overloaded{group=\"web\"}");
+    wait_until("it is seen", || overloaded() == Some(1.0));
+    wait_until("some are refused", || refused(&balancer, "overload") >= 50);
     let before = served.load(Ordering::Relaxed);
-    eventually("the member goes on working", || {
+    wait_until("the member goes on working", || {
         served.load(Ordering::Relaxed) >= before + 20
     });
     stop.store(true, Ordering::Relaxed);
@@ -304,16 +304,16 @@ fn an_overload_is_seen_refuses_the_old_and_passes() {
 fn a_request_waits_for_a_fast_member_rather_than_to_go_to_a_slow_one() {
     let gate = Arc::new(Signal::default());
     let opened = Arc::clone(&gate);
-    let fast = Member::answering(move |request| {
+    let fast = Member::answering_with(move |request| {
         if request.second_word() == "/hold" {
-            opened.wait();
+            opened.wait_for_release();
         }
-        ok(request.second_word())
+        ok_response(request.second_word())
     });
     // Longer than the test holds the other one.
-    let slow = Member::answering(|request| {
+    let slow = Member::answering_with(|request| {
         sleep(Duration::from_secs(5));
-        ok(request.second_word())
+        ok_response(request.second_word())
     });
     let member = |of: &Member| format!("{{ address = \"{}\", max_connections = 1 }}", of.address());
     let config = format!(
@@ -324,7 +324,7 @@ fn a_request_waits_for_a_fast_member_rather_than_to_go_to_a_slow_one() {
     );
     let balancer = Balancer::start(&config);
     let requests = |of: &Member| {
-        let member = balancer.member("web", of.address());
+        let member = balancer.member_status("web", of.address());
         member["totals"]["requests"].as_u64().unwrap()
     };
     let mut wire = balancer.connect();
@@ -332,17 +332,17 @@ fn a_request_waits_for_a_fast_member_rather_than_to_go_to_a_slow_one() {
         wire.send("GET /warm HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(wire.read_response().text(), "/warm");
     }
-    fast.seen();
-    slow.seen();
+    fast.seen_events();
+    slow.seen_events();
     let mut held = send(&balancer, "/hold", "");
     assert_eq!(next(&fast), "/hold");
     let mut late = send(&balancer, "/late", "");
     wait_for(&balancer, 1);
-    let explained = balancer.ctl("explain web").unwrap();
+    let explained = balancer.run_ctl("explain web").unwrap();
     assert!(explained.contains("it waits for"), "{explained}");
-    gate.give();
+    gate.release_one();
     assert_eq!(held.read_response().text(), "/hold");
     assert_eq!(late.read_response().text(), "/late");
     assert_eq!(next(&fast), "/late");
-    assert!(slow.seen().is_empty());
+    assert!(slow.seen_events().is_empty());
 }

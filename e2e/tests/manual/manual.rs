@@ -8,8 +8,8 @@
 use std::fs;
 use std::path::Path;
 
-use evenkeel_e2e::manual::{Block, Mark, blocks, follow, pages};
-use evenkeel_e2e::process::{installed, skipped};
+use evenkeel_e2e::manual::{Block, Mark, follow_page, pages, parse_blocks};
+use evenkeel_e2e::process::{are_installed, report_skipped};
 use evenkeel_e2e::{httpd, jacorb, libarm, omniorb};
 
 /// A reader has installed the program.
@@ -64,7 +64,7 @@ const FOLLOWED: [&str; 33] = [
 
 fn parsed(page: &str) -> Vec<Block> {
     let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("..").join(page);
-    blocks(page, &fs::read_to_string(path).unwrap()).unwrap_or_else(|wrong| panic!("{wrong}"))
+    parse_blocks(page, &fs::read_to_string(path).unwrap()).unwrap_or_else(|wrong| panic!("{wrong}"))
 }
 
 /// No block is left out, and no page: what has commands or configurations is followed below.
@@ -103,12 +103,12 @@ fn u10_every_block_of_every_page_is_accounted_for() {
 
 #[test]
 fn u10_readme() {
-    follow("README.md", "serve 127.0.0.1:8001 127.0.0.1:8002");
+    follow_page("README.md", "serve 127.0.0.1:8001 127.0.0.1:8002");
 }
 
 #[test]
 fn u10_admin_api() {
-    follow(
+    follow_page(
         "docs/admin-api.md",
         &format!("{INSTALLED}{BALANCED} balance evenkeel.toml"),
     );
@@ -117,45 +117,45 @@ fn u10_admin_api() {
 #[test]
 fn u10_agent() {
     let key = "(umask 077; echo \"1:$(openssl rand -hex 32)\" > broker.key)";
-    follow("docs/agent.md", &format!("{INSTALLED} {key}"));
+    follow_page("docs/agent.md", &format!("{INSTALLED} {key}"));
 }
 
 #[test]
 fn u10_arm() {
     let group = "(cat /etc/group; echo evenkeel:x:7777:) > /run/evenkeel-test/group
         mount --bind /run/evenkeel-test/group /etc/group";
-    follow("docs/arm.md", group);
+    follow_page("docs/arm.md", group);
 }
 
 #[test]
 fn u10_fleet() {
-    follow("docs/fleet.md", INSTALLED);
+    follow_page("docs/fleet.md", INSTALLED);
 }
 
 #[test]
 fn u10_service() {
-    follow("docs/service.md", INSTALLED);
+    follow_page("docs/service.md", INSTALLED);
 }
 
 #[test]
 fn u10_telemetry() {
-    follow("docs/telemetry.md", INSTALLED);
+    follow_page("docs/telemetry.md", INSTALLED);
 }
 
 #[test]
 fn u10_cli() {
-    if !installed(&["script"]) {
+    if !are_installed(&["script"]) {
         return;
     }
     // Both at once are on one machine here.
     let more = "printf 'brokers = \"http://127.0.0.1:8088\"\\n[cluster.shop]\\nlisten = \"127.0.0.1:8090\"\\n' > engine.toml
         printf '[server.web]\\naddress = \"127.0.0.1:8001\"\\n[agent_check]\\nlisten = \"127.0.0.1:9910\"\\n' > agent.toml";
-    follow("docs/cli.md", &format!("{INSTALLED}{BALANCED} {more}"));
+    follow_page("docs/cli.md", &format!("{INSTALLED}{BALANCED} {more}"));
 }
 
 #[test]
 fn u10_configuration() {
-    follow("docs/configuration.md", INSTALLED);
+    follow_page("docs/configuration.md", INSTALLED);
 }
 
 #[test]
@@ -165,22 +165,22 @@ fn u10_coming_from() {
         -subj /CN=www.example.org -keyout www.key -out www.crt 2>/dev/null
         cat www.crt www.key > www.pem; chmod 600 www.key www.pem
         (umask 077; openssl rand -base64 48 > sticky.key; echo 0123456789abcdef > token)";
-    follow("docs/coming-from.md", &format!("{INSTALLED} {files}"));
+    follow_page("docs/coming-from.md", &format!("{INSTALLED} {files}"));
 }
 
 #[test]
 fn u10_http2() {
-    follow("docs/http2.md", INSTALLED);
+    follow_page("docs/http2.md", INSTALLED);
 }
 
 #[test]
 fn u10_ftp() {
-    follow("docs/ftp.md", INSTALLED);
+    follow_page("docs/ftp.md", INSTALLED);
 }
 
 #[test]
 fn u10_proxy_protocol() {
-    follow("docs/proxy-protocol.md", INSTALLED);
+    follow_page("docs/proxy-protocol.md", INSTALLED);
 }
 
 #[test]
@@ -190,17 +190,17 @@ fn u10_xds() {
         "openssl req -x509 -nodes -days 2 -newkey ec -pkeyopt ec_paramgen_curve:P-256 \
         -subj /CN=clients -keyout clients.key -out clients.pem 2>/dev/null
         (umask 077; cat clients.pem clients.key > xds.pem)";
-    follow("docs/xds.md", &format!("{INSTALLED} {certificates}"));
+    follow_page("docs/xds.md", &format!("{INSTALLED} {certificates}"));
 }
 
 #[test]
 fn u10_members() {
-    follow("docs/members.md", INSTALLED);
+    follow_page("docs/members.md", INSTALLED);
 }
 
 #[test]
 fn u10_routing() {
-    follow("docs/routing.md", INSTALLED);
+    follow_page("docs/routing.md", INSTALLED);
 }
 
 #[test]
@@ -208,7 +208,7 @@ fn u10_tls() {
     // The authority of clients is any certificate.
     let clients = "openssl req -x509 -nodes -days 2 -newkey ec -pkeyopt ec_paramgen_curve:P-256 \
         -subj /CN=clients -keyout clients.key -out clients.pem 2>/dev/null";
-    follow("docs/tls.md", &format!("{INSTALLED} {clients}"));
+    follow_page("docs/tls.md", &format!("{INSTALLED} {clients}"));
 }
 
 #[test]
@@ -217,7 +217,7 @@ fn u10_corba() {
         return;
     };
     // For a file in the configuration.
-    follow(
+    follow_page(
         "docs/corba.md",
         &format!("{INSTALLED} {examples} mkdir /run/evenkeel"),
     );
@@ -240,7 +240,7 @@ hosts = [\"www.shop.example\"]
 END
         balance broker.toml
         ";
-    follow("docs/engine.md", &format!("{INSTALLED} {broker}"));
+    follow_page("docs/engine.md", &format!("{INSTALLED} {broker}"));
 }
 
 #[test]
@@ -251,25 +251,25 @@ fn u10_kernel_monitor() {
         ip link set eth0 up
         mount -t bpf none /sys/fs/bpf
         ";
-    if !Path::new("/sys/kernel/btf/vmlinux").exists() || !installed(&["clang", "openssl"]) {
-        return skipped("the kernel has no BTF, or there is no clang");
+    if !Path::new("/sys/kernel/btf/vmlinux").exists() || !are_installed(&["clang", "openssl"]) {
+        return report_skipped("the kernel has no BTF, or there is no clang");
     }
-    follow("docs/kernel-monitor.md", &format!("{INSTALLED} {machine}"));
+    follow_page("docs/kernel-monitor.md", &format!("{INSTALLED} {machine}"));
 }
 
 #[test]
 fn u10_load_reports() {
-    follow("docs/load-reports.md", INSTALLED);
+    follow_page("docs/load-reports.md", INSTALLED);
 }
 
 #[test]
 fn u10_lab() {
-    follow("docs/lab.md", INSTALLED);
+    follow_page("docs/lab.md", INSTALLED);
 }
 
 #[test]
 fn u10_limits() {
-    follow(
+    follow_page(
         "docs/limits.md",
         &format!("{INSTALLED} serve 127.0.0.1:8001 127.0.0.1:8002"),
     );
@@ -277,7 +277,7 @@ fn u10_limits() {
 
 #[test]
 fn u10_overload() {
-    follow("docs/overload.md", INSTALLED);
+    follow_page("docs/overload.md", INSTALLED);
 }
 
 #[test]
@@ -288,19 +288,19 @@ fn u10_negotiation() {
         ip address add 10.0.0.2/32 dev lo
         serve 10.0.0.1:8080 10.0.0.2:8080
         ";
-    follow("docs/negotiation.md", &format!("{INSTALLED} {servers}"));
+    follow_page("docs/negotiation.md", &format!("{INSTALLED} {servers}"));
 }
 
 #[test]
 fn u10_simulator() {
-    follow("docs/simulator.md", INSTALLED);
+    follow_page("docs/simulator.md", INSTALLED);
 }
 
 #[test]
 fn u10_steer() {
     // A file that the configuration names, and a folder for another one.
     let files = "mkdir nginx; (umask 077; echo \"1:$(openssl rand -hex 32)\" > broker.key)";
-    follow(
+    follow_page(
         "docs/steer.md",
         &format!("{INSTALLED}{BALANCED} {files}; balance evenkeel.toml"),
     );
@@ -308,18 +308,18 @@ fn u10_steer() {
 
 #[test]
 fn u10_store() {
-    if !installed(&["etcd"]) {
+    if !are_installed(&["etcd"]) {
         return;
     }
     let store = "serve 127.0.0.1:8001 127.0.0.1:8002
         (etcd --data-dir /run/evenkeel-test/etcd > /dev/null 2>&1 &)
         listening 127.0.0.1:2379";
-    follow("docs/store.md", &format!("{INSTALLED}{store}"));
+    follow_page("docs/store.md", &format!("{INSTALLED}{store}"));
 }
 
 #[test]
 fn u10_strategies() {
-    follow(
+    follow_page(
         "docs/strategies.md",
         &format!("{INSTALLED}{BALANCED} balance evenkeel.toml"),
     );
@@ -327,15 +327,15 @@ fn u10_strategies() {
 
 #[test]
 fn u10_zones() {
-    follow("docs/zones.md", INSTALLED);
+    follow_page("docs/zones.md", INSTALLED);
 }
 
 #[test]
 fn u10_tutorial_of_load_reports() {
-    if !httpd::can_run() || !installed(&["hey", "openssl", "prometheus-node-exporter"]) {
+    if !httpd::can_run() || !are_installed(&["hey", "openssl", "prometheus-node-exporter"]) {
         return;
     }
-    let module = httpd::module();
+    let module = httpd::build_module();
     let built = format!(
         "mkdir target/dist/mod_evenkeel
          ln -s {}/libarm.so target/dist
@@ -343,7 +343,7 @@ fn u10_tutorial_of_load_reports() {
         libarm::folder().display(),
         module.display()
     );
-    follow("docs/tutorial-load-reports.md", &built);
+    follow_page("docs/tutorial-load-reports.md", &built);
 }
 
 #[test]
@@ -353,7 +353,7 @@ fn u10_readme_of_the_library_for_java() {
     };
     let folder = "mkdir -p modules/java/target; ln -s $PWD/target/dist/java/lib modules/java/target
         cd modules/java";
-    follow(
+    follow_page(
         "modules/java/README.md",
         &format!("{INSTALLED} {examples} {folder}"),
     );
@@ -364,7 +364,7 @@ fn u10_readme_of_the_library_for_omniorb() {
     let Some(examples) = examples() else {
         return;
     };
-    follow(
+    follow_page(
         "modules/omniorb/README.md",
         &format!("{INSTALLED} {examples}"),
     );
@@ -382,7 +382,7 @@ fn examples() -> Option<String> {
         jacorb::classes().display()
     );
     for name in ["group", "server", "client"] {
-        let program = omniorb::example(name);
+        let program = omniorb::example_command(name);
         let path = Path::new(program.get_args().last().unwrap())
             .display()
             .to_string();

@@ -6,9 +6,9 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, Signal, ok};
+use evenkeel_e2e::member::{Member, Signal, ok_response};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 use serde_json::Value;
 
@@ -36,7 +36,7 @@ impl Logged {
             true => self.folder.text("access.log"),
             false => String::new(),
         };
-        eventually("all is logged", || text().matches('\n').count() == count);
+        wait_until("all is logged", || text().matches('\n').count() == count);
         let text = text();
         let lines = text.lines().map(|line| serde_json::from_str(line).unwrap());
         let lines: Vec<Value> = lines.collect();
@@ -62,9 +62,9 @@ fn get(wire: &mut Wire) {
 fn a_request_that_waits_for_a_member_says_for_how_long() {
     let gate = Arc::new(Signal::default());
     let opened = Arc::clone(&gate);
-    let member = Member::answering(move |_| {
-        opened.wait();
-        ok("done")
+    let member = Member::answering_with(move |_| {
+        opened.wait_for_release();
+        ok_response("done")
     });
     let of = format!(
         "{{ address = \"{}\", max_connections = 1 }}",
@@ -76,9 +76,11 @@ fn a_request_that_waits_for_a_member_says_for_how_long() {
     member.next_request();
     get(&mut clients[1]);
     let waiting = "evenkeel_group_queue{group=\"app\"}";
-    eventually("one waits", || logged.balancer.metric(waiting) == Some(1.0));
+    wait_until("one waits", || {
+        logged.balancer.read_metric(waiting) == Some(1.0)
+    });
     for client in &mut clients {
-        gate.give();
+        gate.release_one();
         assert_eq!(client.read_response().second_word(), "200");
     }
     let lines = logged.lines(2);

@@ -7,15 +7,15 @@ use std::net::SocketAddr;
 use std::os::unix::fs::{PermissionsExt, symlink};
 use std::process::Command;
 
-use evenkeel_e2e::balancer::{Balancer, binary, evenkeel};
-use evenkeel_e2e::eventually;
-use evenkeel_e2e::member::{Member, ok};
+use evenkeel_e2e::balancer::{Balancer, evenkeel_binary, run_evenkeel};
+use evenkeel_e2e::member::{Member, ok_response};
 use evenkeel_e2e::process::Signal;
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 use serde_json::{Value, json};
 
 fn named(name: &'static str) -> Member {
-    Member::answering(move |_| ok(name))
+    Member::answering_with(move |_| ok_response(name))
 }
 
 fn config(member: SocketAddr) -> String {
@@ -37,7 +37,7 @@ fn answered(balancer: &Balancer) -> String {
 /// A request that changes something; answers status and body.
 fn send(balancer: &Balancer, head: &str, revision: &str, body: &Value) -> (u16, Value) {
     let body = body.to_string();
-    let mut wire = Wire::connect(balancer.admin());
+    let mut wire = Wire::connect(balancer.admin_address());
     wire.send(format!(
         "{head} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
          If-Match: \"{revision}\"\r\nContent-Length: {}\r\n\r\n{body}",
@@ -93,14 +93,14 @@ fn a_change_is_seen_by_clients_and_stands_in_the_file() {
     );
 
     // A restart takes it.
-    let undone = balancer.ctl("config undo --comment oops").unwrap();
+    let undone = balancer.run_ctl("config undo --comment oops").unwrap();
     assert!(
         undone.starts_with("configuration 3 is in effect, revision "),
         "{undone}"
     );
     assert_eq!(answered(&balancer), "one");
     assert_eq!(on_disk(&balancer), start);
-    let history = balancer.ctl("config history").unwrap();
+    let history = balancer.run_ctl("config history").unwrap();
     let how: Vec<_> = history
         .lines()
         .skip(1)
@@ -115,7 +115,7 @@ fn a_change_is_seen_by_clients_and_stands_in_the_file() {
 fn a_change_counts_once() {
     let (one, two) = (named("one"), named("two"));
     let balancer = Balancer::start_by(&config(one.address()), |_| {
-        let mut command = Command::new(binary());
+        let mut command = Command::new(evenkeel_binary());
         command.env("RUST_LOG", "info,evenkeel_config=debug");
         command
     });
@@ -129,7 +129,7 @@ fn a_change_counts_once() {
         let (status, body) = send(&balancer, "PATCH /v1/config", &revision(&balancer), &change);
         assert_eq!((status, &body["generation"]), (200, &json!(round + 2)));
         assert_eq!(answered(&balancer), name);
-        eventually("the watcher has seen the file", || {
+        wait_until("the watcher has seen the file", || {
             let log = balancer.log();
             let since = log.rsplit("the admin API changed the configuration").next();
             since
@@ -142,14 +142,14 @@ fn a_change_counts_once() {
     balancer.reconfigure(&config(two.address()));
     assert_eq!(in_force(&balancer)["generation"], 6);
     assert_eq!(answered(&balancer), "two");
-    let history = balancer.ctl("config history").unwrap();
+    let history = balancer.run_ctl("config history").unwrap();
     let newest = history.lines().nth(1).unwrap();
     assert_eq!(newest.split_whitespace().nth(3), Some("file"), "{history}");
     // And an undo of it is written back.
-    balancer.ctl("config undo").unwrap();
+    balancer.run_ctl("config undo").unwrap();
     assert_eq!(answered(&balancer), "one");
     balancer.signal(Signal::HUP);
-    eventually("it is read again", || {
+    wait_until("it is read again", || {
         in_force(&balancer)["generation"] == 8
     });
     assert_eq!(answered(&balancer), "one");
@@ -164,7 +164,7 @@ fn a_file_that_somebody_else_changes_and_a_second_administrator_are_told_of() {
     // A file that is wrong does not come into force, and is not overwritten.
     let theirs = format!("{}bogus = 1\n", on_disk(&balancer));
     balancer.write_config(&theirs);
-    eventually("the file is refused", || {
+    wait_until("the file is refused", || {
         !balancer.status()["last_reload"]["error"].is_null()
     });
     assert_eq!(in_force(&balancer)["on_disk"]["differs"], true);
@@ -179,10 +179,10 @@ fn a_file_that_somebody_else_changes_and_a_second_administrator_are_told_of() {
         "{body}"
     );
     assert_eq!(on_disk(&balancer), theirs);
-    let complaint = balancer.ctl("config set workers 2").unwrap_err();
+    let complaint = balancer.run_ctl("config set workers 2").unwrap_err();
     assert!(complaint.contains("+bogus = 1"), "{complaint}");
     balancer.write_config(&config(one.address()));
-    eventually("the file is taken", || {
+    wait_until("the file is taken", || {
         balancer.status()["last_reload"]["error"].is_null()
     });
 
@@ -237,7 +237,7 @@ fn a_file_behind_a_link_stays_behind_it() {
     let (one, two) = (named("one"), named("two"));
     let balancer = Balancer::start(&config(one.address()));
     let folder = balancer.folder();
-    let real = folder.make("real");
+    let real = folder.make_folder("real");
     let link = folder.join("evenkeel.toml");
     fs::copy(&link, real.join("shop.toml")).unwrap();
     symlink("real/shop.toml", folder.join("link")).unwrap();
@@ -256,14 +256,14 @@ fn a_file_behind_a_link_stays_behind_it() {
 fn everything_can_be_done_by_command() {
     let (one, two) = (named("one"), named("two"));
     let balancer = Balancer::start(&config(one.address()));
-    let start = balancer.ctl("config download").unwrap();
+    let start = balancer.run_ctl("config download").unwrap();
     assert_eq!(start, on_disk(&balancer));
-    let shown = balancer.ctl("config show").unwrap();
+    let shown = balancer.run_ctl("config show").unwrap();
     assert!(
         shown.ends_with(&start) && shown.contains("revision "),
         "{shown}"
     );
-    let keys = balancer.ctl("config schema").unwrap();
+    let keys = balancer.run_ctl("config schema").unwrap();
     assert!(
         keys.contains("[group.NAME]") && keys.contains("slow_start"),
         "{keys}"
@@ -271,7 +271,7 @@ fn everything_can_be_done_by_command() {
 
     let member = two.address();
     let changed = balancer
-        .ctl(&format!("config set group.app.members [\"{member}\"]"))
+        .run_ctl(&format!("config set group.app.members [\"{member}\"]"))
         .unwrap();
     assert!(
         changed.starts_with("configuration 2 is in effect"),
@@ -279,61 +279,65 @@ fn everything_can_be_done_by_command() {
     );
     assert_eq!(answered(&balancer), "two");
     balancer
-        .ctl("config set group.app.strategy random")
+        .run_ctl("config set group.app.strategy random")
         .unwrap();
     assert!(on_disk(&balancer).contains("strategy = \"random\"\n"));
-    balancer.ctl("config remove group.app.strategy").unwrap();
-    balancer.ctl("config rename group.app pool").unwrap();
+    balancer
+        .run_ctl("config remove group.app.strategy")
+        .unwrap();
+    balancer.run_ctl("config rename group.app pool").unwrap();
     let text = on_disk(&balancer);
     assert!(
         text.contains("[group.pool]") && text.contains("group = \"pool\""),
         "{text}"
     );
     assert_eq!(answered(&balancer), "two");
-    let note = balancer.ctl("config set workers 2").unwrap();
+    let note = balancer.run_ctl("config set workers 2").unwrap();
     assert!(note.contains("note: the number of workers"), "{note}");
 
     // A file on the administrator's machine.
     let folder = balancer.folder();
     let good = folder.write("good.toml", &start);
     let good = good.display();
-    let checked = balancer.ctl(&format!("config validate {good}")).unwrap();
+    let checked = balancer
+        .run_ctl(&format!("config validate {good}"))
+        .unwrap();
     assert_eq!(checked, format!("{good}: good\n"));
-    let diff = balancer.ctl(&format!("config diff {good}")).unwrap();
+    let diff = balancer.run_ctl(&format!("config diff {good}")).unwrap();
     assert!(diff.contains("-[group.pool]\n+[group.app]\n"), "{diff}");
     balancer
-        .ctl(&format!("config apply {good} --comment back"))
+        .run_ctl(&format!("config apply {good} --comment back"))
         .unwrap();
     assert_eq!(on_disk(&balancer), start);
     assert_eq!(answered(&balancer), "one");
-    let same = balancer.ctl(&format!("config diff {good}")).unwrap();
+    let same = balancer.run_ctl(&format!("config diff {good}")).unwrap();
     assert_eq!(same, format!("{good} is in force\n"));
 
     let bad = folder.write("bad.toml", format!("{start}strategy = \"astrology\"\n"));
     let bad = bad.display();
-    let expected = evenkeel(&["check", &bad.to_string()]).unwrap_err();
+    let expected = run_evenkeel(&["check", &bad.to_string()]).unwrap_err();
     for command in ["validate", "diff", "apply"] {
         let complaint = balancer
-            .ctl(&format!("config {command} {bad}"))
+            .run_ctl(&format!("config {command} {bad}"))
             .unwrap_err();
         assert_eq!(complaint, expected, "{command}");
     }
     let json = balancer
-        .ctl(&format!("config validate {bad} --json"))
+        .run_ctl(&format!("config validate {bad} --json"))
         .unwrap_err();
     assert_eq!(json, expected);
     let complaint = balancer
-        .ctl("config set group.app.slow_start soon")
+        .run_ctl("config set group.app.slow_start soon")
         .unwrap_err();
     assert!(complaint.contains("group.app.slow_start: "), "{complaint}");
     let complaint = balancer
-        .ctl("config undo --if 0123456789abcdef")
+        .run_ctl("config undo --if 0123456789abcdef")
         .unwrap_err();
     assert!(
         complaint.contains("changed meanwhile by local"),
         "{complaint}"
     );
-    let oldest = balancer.ctl("config history").unwrap();
+    let oldest = balancer.run_ctl("config history").unwrap();
     let oldest = oldest
         .lines()
         .last()
@@ -342,10 +346,14 @@ fn everything_can_be_done_by_command() {
         .next()
         .unwrap()
         .to_owned();
-    let same = balancer.ctl(&format!("config restore {oldest}")).unwrap();
+    let same = balancer
+        .run_ctl(&format!("config restore {oldest}"))
+        .unwrap();
     assert!(same.contains("nothing has changed"), "{same}");
-    balancer.ctl("config undo").unwrap();
+    balancer.run_ctl("config undo").unwrap();
     assert_eq!(answered(&balancer), "two");
-    balancer.ctl(&format!("config restore {oldest}")).unwrap();
+    balancer
+        .run_ctl(&format!("config restore {oldest}"))
+        .unwrap();
     assert_eq!(answered(&balancer), "one");
 }

@@ -8,12 +8,12 @@ use std::process::Command;
 use std::time::Duration;
 
 use evenkeel_e2e::balancer::{Balancer, add_user};
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::load::Wrk;
-use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::{installed, skipped};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::{are_installed, report_skipped};
 use evenkeel_e2e::python::python;
 use evenkeel_e2e::script::Script;
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Message;
 
 /// Time for which a member works on a request.
@@ -45,7 +45,7 @@ fn configuration(members: &[Member]) -> String {
 
 #[test]
 fn pages_and_changes_in_a_browser() {
-    if !installed(&["wrk", "npm"]) {
+    if !are_installed(&["wrk", "npm"]) {
         return;
     }
     let console = Path::new(env!("CARGO_MANIFEST_DIR")).join("../console");
@@ -58,28 +58,28 @@ fn pages_and_changes_in_a_browser() {
         ),
     ] {
         if !there {
-            return skipped(lacking);
+            return report_skipped(lacking);
         }
     }
     // They take their time, so that the browser gets some of the CPU's.
     let answer = |request: &Message| {
         std::thread::sleep(SERVICE_TIME);
-        ok(request.second_word())
+        ok_response(request.second_word())
     };
-    let members: Vec<Member> = (0..5).map(|_| Member::answering(answer)).collect();
+    let members: Vec<Member> = (0..5).map(|_| Member::answering_with(answer)).collect();
     let balancer = Balancer::start_with(&configuration(&members), |folder| {
         add_user(&folder.join("users"), "anna", PASSWORD);
     });
     // A client of xDS that takes nothing that it is sent, if there is one.
     let refusing = python("xds_raw.py", "grpc").map(|mut command| {
         command
-            .arg(balancer.xds().to_string())
+            .arg(balancer.xds_address().to_string())
             .arg("StreamAggregatedResources");
         let mut client = Script::start(&mut command);
-        client.tell("want edge-7 endpoints zoned");
-        client.ask("next");
-        client.tell("nack endpoints not what I like");
-        eventually("the refusal is told", || {
+        client.send_line("want edge-7 endpoints zoned");
+        client.ask_line("next");
+        client.send_line("nack endpoints not what I like");
+        wait_until("the refusal is told", || {
             balancer.log().contains("not what I like")
         });
         client
@@ -90,7 +90,10 @@ fn pages_and_changes_in_a_browser() {
     let tried = Command::new("npm")
         .args(["run", "-s", "test"])
         .current_dir(&console)
-        .env("CONSOLE_URL", format!("http://{}", balancer.admin()))
+        .env(
+            "CONSOLE_URL",
+            format!("http://{}", balancer.admin_address()),
+        )
         .env("CONSOLE_USER", "anna")
         .env("CONSOLE_PASSWORD", PASSWORD)
         .output()
@@ -104,6 +107,6 @@ fn pages_and_changes_in_a_browser() {
     );
     drop(refusing);
     for client in clients {
-        assert!(client.end().requests > 0);
+        assert!(client.stop_and_tally().requests > 0);
     }
 }

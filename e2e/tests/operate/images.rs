@@ -5,16 +5,16 @@
 use std::fs;
 use std::net::SocketAddr;
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
-use evenkeel_e2e::process::{curl, installed};
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
+use evenkeel_e2e::process::{are_installed, run_curl};
 use evenkeel_e2e::server::Server;
 
 const ADMIN: &str = "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n";
 
 /// An nginx that answers `/files/name` and `/files/api/name` with this.
 fn server(name: &str) -> Server {
-    let server = Server::nginx(None);
-    server.serve("name", name);
+    let server = Server::start_nginx(None);
+    server.put_document("name", name);
     server
 }
 
@@ -24,7 +24,7 @@ fn fetch(balancer: &Balancer, rule: &str, path: &str) -> String {
     let mut rules = status["rules"].as_array().unwrap().iter();
     let rule = rules.find(|known| known["name"] == rule).unwrap();
     let listen = rule["listen"][0].as_str().unwrap();
-    curl(&[&format!("http://{listen}{path}")])
+    run_curl(&[&format!("http://{listen}{path}")])
 }
 
 fn members(servers: &[&Server]) -> String {
@@ -35,7 +35,7 @@ fn members(servers: &[&Server]) -> String {
 
 #[test]
 fn a_rule_with_its_groups_serves_behind_another_balancer() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
     let (site, api, own) = (server("site"), server("api"), server("own"));
@@ -54,7 +54,7 @@ fn a_rule_with_its_groups_serves_behind_another_balancer() {
         paths.map(|path| fetch(balancer, rule, path))
     };
     assert_eq!(served(&first, "shop"), ["site", "api"]);
-    let image = first.ctl("config export shop").unwrap();
+    let image = first.run_ctl("config export shop").unwrap();
 
     let config = format!(
         "{ADMIN}[rule.own]\nlisten = \"127.0.0.1:0\"\ngroup = \"api\"\n[group.api]\nmembers = [{}]\nhealth_check = false\n",
@@ -63,7 +63,7 @@ fn a_rule_with_its_groups_serves_behind_another_balancer() {
     let second = Balancer::start(&config);
     let file = second.folder().write("shop.toml", &image);
     let file = file.display();
-    let checked = evenkeel(&["check", &file.to_string()]).unwrap();
+    let checked = run_evenkeel(&["check", &file.to_string()]).unwrap();
     assert!(
         checked.contains("good") || checked.contains("ok"),
         "{checked}"
@@ -74,7 +74,9 @@ fn a_rule_with_its_groups_serves_behind_another_balancer() {
         .lines()
         .position(|line| line.starts_with("[group.api]"));
     let line = line.unwrap() + 1;
-    let refused = second.ctl(&format!("config import {file}")).unwrap_err();
+    let refused = second
+        .run_ctl(&format!("config import {file}"))
+        .unwrap_err();
     let begin = format!("{file}:{line}:8: group.api: there is another one here");
     assert!(refused.contains(&begin), "{refused}");
     assert_eq!(second.folder().text("evenkeel.toml"), config);
@@ -82,13 +84,15 @@ fn a_rule_with_its_groups_serves_behind_another_balancer() {
     assert_eq!(second.status()["rules"].as_array().unwrap().len(), 1);
 
     let import = format!("config import {file} --rename api=shop-api");
-    let shown = second.ctl(&format!("{import} --dry-run")).unwrap();
+    let shown = second.run_ctl(&format!("{import} --dry-run")).unwrap();
     assert!(
         shown.contains("+[group.shop-api] # for machines\n"),
         "{shown}"
     );
     assert_eq!(second.folder().text("evenkeel.toml"), config);
-    let done = second.ctl(&format!("{import} --comment moved")).unwrap();
+    let done = second
+        .run_ctl(&format!("{import} --comment moved"))
+        .unwrap();
     for table in ["rule.shop", "group.site", "group.shop-api"] {
         assert!(done.contains(&format!("added: {table}\n")), "{done}");
     }
@@ -101,34 +105,34 @@ fn a_rule_with_its_groups_serves_behind_another_balancer() {
     );
 
     // Once more changes nothing; and what it is there is what it was here.
-    let again = second.ctl(&import).unwrap();
+    let again = second.run_ctl(&import).unwrap();
     assert!(again.contains("nothing has changed"), "{again}");
     assert_eq!(second.folder().text("evenkeel.toml"), text);
-    let there = second.ctl("config export shop").unwrap();
+    let there = second.run_ctl("config export shop").unwrap();
     assert_eq!(there.replace("shop-api", "api"), image);
     assert_eq!(second.status()["generation"], 2);
 
     // The group of the other balancer is replaced, for its own rule, too.
     let replace = format!("config import {file} --replace group.api --replace rule.shop");
-    let done = second.ctl(&replace).unwrap();
+    let done = second.run_ctl(&replace).unwrap();
     assert!(done.contains("replaced: group.api\n"), "{done}");
     assert_eq!(served(&second, "shop"), ["site", "api"]);
     assert_eq!(fetch(&second, "own", "/files/name"), "api");
 
-    second.ctl("config undo").unwrap();
+    second.run_ctl("config undo").unwrap();
     assert_eq!(second.folder().text("evenkeel.toml"), text);
-    second.ctl("config undo").unwrap();
+    second.run_ctl("config undo").unwrap();
     assert_eq!(second.folder().text("evenkeel.toml"), config);
     assert_eq!(fetch(&second, "own", "/files/name"), "own");
     assert_eq!(second.status()["rules"].as_array().unwrap().len(), 1);
-    let none = second.ctl("config export shop").unwrap_err();
+    let none = second.run_ctl("config export shop").unwrap_err();
     assert!(none.contains("there is no rule \"shop\""), "{none}");
 }
 
 /// A balancer whose rules stand in files that it includes gives and takes images, too.
 #[test]
 fn a_rule_in_an_included_file_goes_out_and_another_comes_in() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
     let (one, two) = (server("one"), server("two"));
@@ -143,21 +147,21 @@ fn a_rule_in_an_included_file_goes_out_and_another_comes_in() {
         fs::create_dir(folder.join("parts")).unwrap();
         folder.write("parts/one.toml", rule("one", &one));
     });
-    let image = balancer.ctl("config export one").unwrap();
+    let image = balancer.run_ctl("config export one").unwrap();
     assert!(image.contains(&rule("one", &one)), "{image}");
     let file = balancer.folder().write("one.image", &image);
     let same = balancer
-        .ctl(&format!("config import {}", file.display()))
+        .run_ctl(&format!("config import {}", file.display()))
         .unwrap();
     assert!(same.contains("unchanged: rule.one\n"), "{same}");
     let file = balancer.folder().write("other.image", rule("one", &two));
-    let refused = balancer.ctl(&format!(
+    let refused = balancer.run_ctl(&format!(
         "config import {} --replace rule.one",
         file.display()
     ));
     assert!(refused.unwrap_err().contains("parts/one.toml"));
     let renamed = format!("config import {} --rename one=two", file.display());
-    balancer.ctl(&renamed).unwrap();
+    balancer.run_ctl(&renamed).unwrap();
     assert_eq!(fetch(&balancer, "one", "/files/name"), "one");
     assert_eq!(fetch(&balancer, "two", "/files/name"), "two");
     assert_eq!(balancer.folder().text("parts/one.toml"), rule("one", &one));

@@ -8,10 +8,10 @@ use std::time::Duration;
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::load::Clients;
-use evenkeel_e2e::member::{Member, ok};
+use evenkeel_e2e::member::{Member, ok_response};
 use evenkeel_e2e::process::Signal;
 use evenkeel_e2e::wire::Wire;
-use evenkeel_e2e::{HANG, eventually};
+use evenkeel_e2e::{HANG, wait_until};
 use serde_json::{Value, json};
 
 /// A client of `/v1/events`.
@@ -29,7 +29,7 @@ struct Event {
 impl Stream {
     /// The stream, or what is answered instead.
     fn try_open(balancer: &Balancer, query: &str, fields: &str) -> Result<Self, Value> {
-        let mut stream = TcpStream::connect(balancer.admin()).unwrap();
+        let mut stream = TcpStream::connect(balancer.admin_address()).unwrap();
         stream.set_read_timeout(Some(HANG)).unwrap();
         // So that the answer comes without chunks.
         let request = format!("GET /v1/events{query} HTTP/1.0\r\nHost: localhost\r\n{fields}\r\n");
@@ -91,7 +91,7 @@ fn get(balancer: &Balancer, path: &str) -> Value {
 fn two() -> (Vec<Member>, Balancer) {
     let members: Vec<_> = (0..2).map(|_| Member::echoing_targets()).collect();
     let addresses: Vec<SocketAddr> = members.iter().map(Member::address).collect();
-    let balancer = Balancer::http(
+    let balancer = Balancer::start_http(
         &addresses,
         "strategy = \"round_robin\"\nslow_start = \"0s\"",
     );
@@ -119,7 +119,7 @@ fn a_stream_has_samples_and_changes() {
     assert_eq!(busy.data["group"]["full"], false);
 
     let name = members[0].address();
-    balancer.ctl(&format!("weight web {name} 5")).unwrap();
+    balancer.run_ctl(&format!("weight web {name} 5")).unwrap();
     let change = stream.find("change", |_| true);
     assert_eq!(change.data["how"], "live", "{change:?}");
     assert_eq!(change.data["who"], "local", "{change:?}");
@@ -149,7 +149,7 @@ fn a_stream_has_samples_and_changes() {
         .err()
         .unwrap();
     assert_eq!(unknown["error"], "bad_query");
-    clients.end();
+    clients.stop_and_count();
 }
 
 #[test]
@@ -162,7 +162,7 @@ fn who_was_cut_off_gets_what_was_missed() {
     drop(stream);
     for weight in [2, 3] {
         balancer
-            .ctl(&format!("weight web {name} {weight}"))
+            .run_ctl(&format!("weight web {name} {weight}"))
             .unwrap();
         // Changes that follow at once are one.
         let mut other = Stream::open(&balancer, "", &format!("Last-Event-ID: {}\r\n", last.id));
@@ -199,8 +199,8 @@ fn alerts_are_events() {
     ));
     let mut stream = Stream::open(&balancer, "?group=app", "");
     stream.find("sample", |_| true);
-    balancer.ctl("loads push cold cpu=0.1").unwrap();
-    balancer.ctl("loads push hot cpu=0.9").unwrap();
+    balancer.run_ctl("loads push cold cpu=0.1").unwrap();
+    balancer.run_ctl("loads push hot cpu=0.9").unwrap();
     let alert = stream.find("alert", |_| true);
     assert_eq!(
         (
@@ -213,9 +213,9 @@ fn alerts_are_events() {
     let sample = stream.find("sample", |sample| sample["groups"][0]["alerts"] == 1);
     let spread = sample.data["groups"][0]["spread"].as_f64().unwrap();
     assert!((spread - 0.4).abs() < 0.01, "{spread}");
-    balancer.ctl("loads push hot cpu=0.2").unwrap();
+    balancer.run_ctl("loads push hot cpu=0.2").unwrap();
     stream.find("alert", |alert| alert["on"] == false);
-    eventually("the history knows of loads", || {
+    wait_until("the history knows of loads", || {
         let hour = get(&balancer, "/v1/history?group=app");
         hour["members"].as_array().unwrap().iter().any(|row| {
             row["load"]
@@ -272,7 +272,7 @@ fn streams_end_with_the_process() {
     balancer.signal(Signal::TERM);
     while stream.next().is_some() {}
     drop(client);
-    assert!(balancer.wait().success());
+    assert!(balancer.wait_for_end().success());
 }
 
 #[test]
@@ -288,12 +288,12 @@ fn streams_are_few() {
     };
     assert_eq!(refused["error"], "no_stream");
     // Others are answered, however many watch.
-    balancer.ctl("status").unwrap();
+    balancer.run_ctl("status").unwrap();
     for stream in &mut streams {
         stream.find("sample", |_| true);
     }
     streams.pop();
-    eventually("there is a place again", || {
+    wait_until("there is a place again", || {
         Stream::try_open(&balancer, "", "").is_ok()
     });
 }
@@ -304,8 +304,8 @@ fn a_member_is_checked_when_somebody_asks() {
     let living = member.address();
     let at = evenkeel_e2e::server::address();
     let check = "health_check = { type = \"http\", interval = \"1h\", fall = 2, rise = 1 }";
-    let balancer = Balancer::http(&[living, at], check);
-    let ask = |at: SocketAddr| balancer.ctl(&format!("--json check web {at}"));
+    let balancer = Balancer::start_http(&[living, at], check);
+    let ask = |at: SocketAddr| balancer.run_ctl(&format!("--json check web {at}"));
     let ask = |at| serde_json::from_str::<Value>(&ask(at).unwrap()).unwrap();
     let good = ask(living);
     assert_eq!((&good["ok"], &good["error"]), (&json!(true), &Value::Null));
@@ -318,23 +318,23 @@ fn a_member_is_checked_when_somebody_asks() {
         "{bad}"
     );
     ask(at);
-    let state = &balancer.member("web", at)["state"];
+    let state = &balancer.member_status("web", at)["state"];
     assert_eq!(state, "down", "it counts");
     assert_eq!(
-        balancer.member("web", living)["check"]["error"],
+        balancer.member_status("web", living)["check"]["error"],
         Value::Null
     );
-    let words = balancer.ctl(&format!("check web {at}")).unwrap();
+    let words = balancer.run_ctl(&format!("check web {at}")).unwrap();
     assert!(words.contains("is not well"), "{words}");
-    let unknown = balancer.ctl("check web nobody").unwrap_err();
+    let unknown = balancer.run_ctl("check web nobody").unwrap_err();
     assert!(unknown.contains("no member \"nobody\""), "{unknown}");
 
-    let balancer = Balancer::http(&[living, at], "health_check = false");
-    let said = balancer.ctl(&format!("check web {at}")).unwrap();
+    let balancer = Balancer::start_http(&[living, at], "health_check = false");
+    let said = balancer.run_ctl(&format!("check web {at}")).unwrap();
     assert!(said.contains("no health check"), "{said}");
     assert!(said.contains("is not well"), "{said}");
-    assert_eq!(balancer.member("web", at)["check"], Value::Null);
-    let said = balancer.ctl(&format!("check web {living}")).unwrap();
+    assert_eq!(balancer.member_status("web", at)["check"], Value::Null);
+    let said = balancer.run_ctl(&format!("check web {living}")).unwrap();
     assert!(said.contains("is well"), "{said}");
 }
 
@@ -342,7 +342,7 @@ fn a_member_is_checked_when_somebody_asks() {
 fn the_last_hour_counters_and_process_are_told() {
     let (members, balancer) = two();
     let clients = Clients::start(balancer.address("web"), 2);
-    eventually("there are two moments with traffic", || {
+    wait_until("there are two moments with traffic", || {
         let hour = get(&balancer, "/v1/history");
         let rates = hour["rate"].as_array().unwrap();
         rates
@@ -369,7 +369,7 @@ fn the_last_hour_counters_and_process_are_told() {
     assert_eq!(rows.len(), 2);
     let share = rows[0]["share"].as_array().unwrap().last().unwrap();
     assert!((share.as_f64().unwrap() - 0.5).abs() < 0.2, "{share}");
-    let table = balancer.ctl("history web").unwrap();
+    let table = balancer.run_ctl("history web").unwrap();
     assert!(
         table.starts_with("TIME") && table.lines().count() >= 2,
         "{table}"
@@ -388,7 +388,7 @@ fn the_last_hour_counters_and_process_are_told() {
             .iter()
             .all(|t| t.as_u64() >= Some(since))
     );
-    clients.end();
+    clients.stop_and_count();
 
     let families = get(&balancer, "/v1/counters");
     let families = families.as_array().unwrap();
@@ -403,11 +403,11 @@ fn the_last_hour_counters_and_process_are_told() {
     let sample = &requests["samples"][0];
     assert_eq!(sample["labels"], json!({"rule": "web"}));
     let counted = balancer
-        .metric("evenkeel_rule_requests_total{rule=\"web\"}")
+        .read_metric("evenkeel_rule_requests_total{rule=\"web\"}")
         .unwrap();
     assert_eq!(sample["value"].as_f64(), Some(counted));
     let line = format!("evenkeel_rule_requests_total rule=web {counted}\n");
-    assert!(balancer.ctl("counters").unwrap().contains(&line));
+    assert!(balancer.run_ctl("counters").unwrap().contains(&line));
 
     let process = get(&balancer, "/v1/process");
     assert_eq!(process["pid"], balancer.id());
@@ -415,7 +415,7 @@ fn the_last_hour_counters_and_process_are_told() {
     assert!(process["cpu_seconds"].as_f64().unwrap() > 0.0);
     assert!(
         balancer
-            .ctl("process")
+            .run_ctl("process")
             .unwrap()
             .contains(&format!("process     {}", balancer.id()))
     );
@@ -423,7 +423,7 @@ fn the_last_hour_counters_and_process_are_told() {
 
 /// The answer of the admin API to a POST.
 fn post(balancer: &Balancer, path: &str, body: &Value) -> Value {
-    let mut wire = Wire::connect(balancer.admin());
+    let mut wire = Wire::connect(balancer.admin_address());
     let body = body.to_string();
     wire.send(format!(
         "POST {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\n\
@@ -436,12 +436,12 @@ fn post(balancer: &Balancer, path: &str, body: &Value) -> Value {
 #[test]
 fn a_running_group_is_simulated() {
     let fast = Member::echoing_targets();
-    let slow = Member::answering(|request| {
+    let slow = Member::answering_with(|request| {
         std::thread::sleep(Duration::from_millis(20));
-        ok(request.second_word())
+        ok_response(request.second_word())
     });
     let [fast, slow] = [fast.address(), slow.address()];
-    let balancer = Balancer::http(
+    let balancer = Balancer::start_http(
         &[fast, slow],
         "strategy = \"round_robin\"\nslow_start = \"0s\"",
     );
@@ -452,13 +452,13 @@ fn a_running_group_is_simulated() {
 
     let clients = Clients::start(balancer.address("web"), 4);
     let mut simulated = Value::Null;
-    eventually("there is traffic, and both members have answered", || {
+    wait_until("there is traffic, and both members have answered", || {
         simulated = simulate(json!({"strategies": two, "requests": 5000}));
         simulated["error"] != "no_traffic"
             && simulated["assumed"]["members"][0]["mean_ms"].as_f64() > Some(0.0)
             && simulated["assumed"]["members"][1]["mean_ms"].as_f64() > Some(10.0)
     });
-    clients.end();
+    clients.stop_and_count();
     // One more server takes its share of what the others do.
     let more = simulate(json!({"strategies": two, "requests": 5000, "more_members": 1}));
     let members = more["assumed"]["members"].as_array().unwrap();
@@ -469,7 +469,7 @@ fn a_running_group_is_simulated() {
     let refused = simulate(json!({"strategies": two, "more_members": 101}));
     assert_eq!(refused["error"], "bad_simulation");
     let said = balancer
-        .ctl("simulate web round_robin --more-members 1")
+        .run_ctl("simulate web round_robin --more-members 1")
         .unwrap();
     assert!(
         said.contains("more-1") && said.contains("1 more members"),
@@ -539,26 +539,26 @@ fn a_running_group_is_simulated() {
     );
     wrong(json!({"strategy": two}), "bad_body");
     let table = balancer
-        .ctl("simulate web round_robin random --rate 10 --requests 1000")
+        .run_ctl("simulate web round_robin random --rate 10 --requests 1000")
         .unwrap();
     assert!(
         table.contains("STRATEGY") && table.contains("at 10.0 requests per second"),
         "{table}"
     );
-    let unknown = balancer.ctl("simulate none random").unwrap_err();
+    let unknown = balancer.run_ctl("simulate none random").unwrap_err();
     assert!(unknown.contains("no group \"none\""), "{unknown}");
 }
 
 #[test]
 fn the_command_line_watches() {
     let (members, balancer) = two();
-    let lines = balancer.ctl("watch web --count 2").unwrap();
+    let lines = balancer.run_ctl("watch web --count 2").unwrap();
     assert_eq!(lines.lines().count(), 2, "{lines}");
     assert!(lines.contains(" web: "), "{lines}");
-    let json = balancer.ctl("--json watch --count 1").unwrap();
+    let json = balancer.run_ctl("--json watch --count 1").unwrap();
     let event: Value = serde_json::from_str(&json).unwrap();
     assert_eq!(event["event"], "sample");
-    let complaint = balancer.ctl("watch none").unwrap_err();
+    let complaint = balancer.run_ctl("watch none").unwrap_err();
     assert!(complaint.contains("no group \"none\""), "{complaint}");
     drop(members);
 }

@@ -4,8 +4,8 @@
 
 use std::process::{Command, Stdio};
 
-use evenkeel_e2e::balancer::{Balancer, add_user, binary};
-use evenkeel_e2e::process::clean;
+use evenkeel_e2e::balancer::{Balancer, add_user, evenkeel_binary};
+use evenkeel_e2e::process::clean_environment;
 use evenkeel_e2e::terminal::Terminal;
 
 const PASSWORD: &str = " correct horse: battery ";
@@ -19,7 +19,7 @@ fn start() -> (Balancer, String) {
         add_user(&folder.join("users"), "anna", PASSWORD);
         folder.write_private("password", &format!("{PASSWORD}\nnotes\n"));
     });
-    let admin = balancer.admin().to_string();
+    let admin = balancer.admin_address().to_string();
     (balancer, admin)
 }
 
@@ -27,8 +27,8 @@ fn start() -> (Balancer, String) {
 fn m10_ctl_logs_in_with_a_password_from_a_file_the_environment_or_standard_input() {
     let (balancer, admin) = start();
     let run = |words: &str, variables: &[(&str, &str)], input: Option<&str>| {
-        let mut command = Command::new(binary());
-        clean(&mut command).args(["ctl", "--admin", &admin]);
+        let mut command = Command::new(evenkeel_binary());
+        clean_environment(&mut command).args(["ctl", "--admin", &admin]);
         command
             .args(words.split(' '))
             .envs(variables.iter().copied());
@@ -109,7 +109,7 @@ fn m10_ctl_and_top_ask_for_the_password_in_a_terminal_and_do_not_show_it() {
     );
     ctl.wait_for("Password of anna:");
     ctl.press(&format!("{PASSWORD}\n"));
-    assert!(ctl.wait().success());
+    assert!(ctl.wait_for_end().success());
     ctl.wait_for("STRATEGY");
     assert!(!is_shown(&ctl));
 
@@ -118,7 +118,7 @@ fn m10_ctl_and_top_ask_for_the_password_in_a_terminal_and_do_not_show_it() {
     wrong.wait_for("Password of anna:");
     wrong.press("guess\n");
     wrong.wait_for("the name or the password is wrong");
-    assert!(!wrong.wait().success());
+    assert!(!wrong.wait_for_end().success());
 
     let mut top = Terminal::start(&top, 100, 30);
     top.wait_for("Password of anna:");
@@ -126,5 +126,5 @@ fn m10_ctl_and_top_ask_for_the_password_in_a_terminal_and_do_not_show_it() {
     top.wait_for("1 group  0 req/s");
     assert!(!is_shown(&top));
     top.press("q");
-    assert!(top.wait().success());
+    assert!(top.wait_for_end().success());
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::process::installed;
+use evenkeel_e2e::process::are_installed;
 use serde_json::Value;
 
 fn packaging() -> PathBuf {
@@ -29,7 +29,7 @@ fn promtool(arguments: &[&str]) -> (bool, String) {
 
 #[test]
 fn rules_fire_when_they_are_to() {
-    if !installed(&["promtool"]) {
+    if !are_installed(&["promtool"]) {
         return;
     }
     let (valid, said) = promtool(&["check", "rules", "evenkeel.rules.yml"]);
@@ -54,7 +54,7 @@ fn rules_fire_when_they_are_to() {
 
 /// The families of the balancer's page, with the labels of their samples where there are any.
 fn exposed() -> BTreeMap<String, BTreeSet<String>> {
-    let balancer = Balancer::http(&["127.0.0.1:1".parse().unwrap()], "");
+    let balancer = Balancer::start_http(&["127.0.0.1:1".parse().unwrap()], "");
     let page = balancer.admin_get("/metrics").text().to_owned();
     let mut families: BTreeMap<String, BTreeSet<String>> = BTreeMap::new();
     for line in page.lines() {
@@ -149,7 +149,7 @@ fn every_metric_of_rules_and_dashboard_is_there() {
 
 #[test]
 fn expressions_of_the_dashboard_are_valid() {
-    if !installed(&["promtool"]) {
+    if !are_installed(&["promtool"]) {
         return;
     }
     let dashboard = fs::read_to_string(packaging().join("grafana/evenkeel.json")).unwrap();

@@ -10,57 +10,59 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread;
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
-use evenkeel_e2e::eventually;
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::load::Clients;
-use evenkeel_e2e::member::{Member, Signal as Gate, ok};
-use evenkeel_e2e::process::{Signal, curl, installed};
+use evenkeel_e2e::member::{Member, Signal as Gate, ok_response};
+use evenkeel_e2e::process::{Signal, are_installed, run_curl};
 use evenkeel_e2e::server::{Server, address};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 use serde_json::Value;
 
 fn requests(balancer: &Balancer, member: SocketAddr) -> u64 {
-    let member = balancer.member("web", member);
+    let member = balancer.member_status("web", member);
     member["totals"]["requests"].as_u64().unwrap()
 }
 
 #[test]
 fn members_leave_and_come_back_by_command() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
-    let servers = [Server::nginx(None), Server::nginx(None)];
+    let servers = [Server::start_nginx(None), Server::start_nginx(None)];
     let members = servers.each_ref().map(Server::address);
-    let balancer = Balancer::http(&members, "slow_start = \"0s\"");
+    let balancer = Balancer::start_http(&members, "slow_start = \"0s\"");
     let clients = Clients::start(balancer.address("web"), 4);
     let [member, other] = members;
     for (command, state) in [("drain", "draining"), ("maintenance", "maintenance")] {
         clients.wait_for(20);
-        balancer.ctl(&format!("{command} web {member}")).unwrap();
+        balancer
+            .run_ctl(&format!("{command} web {member}"))
+            .unwrap();
         balancer.wait_for_state("web", member, &[state]);
-        eventually("it has nothing left", || {
-            balancer.member("web", member)["in_flight"] == 0
+        wait_until("it has nothing left", || {
+            balancer.member_status("web", member)["in_flight"] == 0
         });
         let left = requests(&balancer, member);
         let before = requests(&balancer, other);
         clients.wait_for(50);
         assert_eq!(requests(&balancer, member), left, "after {command}");
         assert!(requests(&balancer, other) > before);
-        let explained = balancer.ctl("explain web").unwrap();
+        let explained = balancer.run_ctl("explain web").unwrap();
         assert!(explained.contains(state), "{explained}");
-        balancer.ctl(&format!("ready web {member}")).unwrap();
-        eventually("it gets requests", || requests(&balancer, member) > left);
+        balancer.run_ctl(&format!("ready web {member}")).unwrap();
+        wait_until("it gets requests", || requests(&balancer, member) > left);
     }
     // A weight of 0 does the same as a drain.
-    balancer.ctl(&format!("weight web {member} 0")).unwrap();
-    eventually("it has nothing left", || {
-        balancer.member("web", member)["in_flight"] == 0
+    balancer.run_ctl(&format!("weight web {member} 0")).unwrap();
+    wait_until("it has nothing left", || {
+        balancer.member_status("web", member)["in_flight"] == 0
     });
     let left = requests(&balancer, member);
     clients.wait_for(50);
     assert_eq!(requests(&balancer, member), left);
-    clients.end();
+    clients.stop_and_count();
 }
 
 #[test]
@@ -77,9 +79,9 @@ fn g6_members_with_names_are_called_by_them() {
     ));
     let mut wanted = String::new();
     for (out, other, address) in [("s1", "s2", second), ("s2", "s1", first)] {
-        let answer = balancer.ctl(&format!("drain web {out}")).unwrap();
+        let answer = balancer.run_ctl(&format!("drain web {out}")).unwrap();
         assert_eq!(answer, format!("{out} in web drains\n"));
-        let explained = balancer.ctl("explain web").unwrap();
+        let explained = balancer.run_ctl("explain web").unwrap();
         assert!(
             explained.contains(&format!("would go to {other} ")),
             "{explained}"
@@ -88,14 +90,14 @@ fn g6_members_with_names_are_called_by_them() {
         client.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert_eq!(client.read_response().second_word(), "200");
         wanted.push_str(&format!("web/{other} {address}\n"));
-        balancer.ctl(&format!("ready web {out}")).unwrap();
+        balancer.run_ctl(&format!("ready web {out}")).unwrap();
     }
-    eventually("both requests are logged", || {
+    wait_until("both requests are logged", || {
         log.exists() && folder.text("access.log") == wanted
     });
-    let complaint = balancer.ctl("drain web s3").unwrap_err();
+    let complaint = balancer.run_ctl("drain web s3").unwrap_err();
     assert!(complaint.contains("allowed: s1, s2"), "{complaint}");
-    let table = balancer.ctl("members web").unwrap();
+    let table = balancer.run_ctl("members web").unwrap();
     assert!(
         table.contains("s1 ") && table.contains(&first.to_string()),
         "{table}"
@@ -114,16 +116,16 @@ fn readiness_follows_members_and_rules() {
     ));
     let ready = || balancer.admin_get("/readyz").second_word() == "200";
     assert!(ready());
-    balancer.ctl(&format!("drain web {name}")).unwrap();
+    balancer.run_ctl(&format!("drain web {name}")).unwrap();
     assert!(!ready());
-    balancer.ctl("disable web").unwrap();
+    balancer.run_ctl("disable web").unwrap();
     assert!(ready(), "no enabled rule lacks a member");
-    eventually("nobody is accepted", || TcpStream::connect(web).is_err());
-    balancer.ctl("enable web").unwrap();
+    wait_until("nobody is accepted", || TcpStream::connect(web).is_err());
+    balancer.run_ctl("enable web").unwrap();
     assert!(!ready());
-    balancer.ctl(&format!("ready web {name}")).unwrap();
+    balancer.run_ctl(&format!("ready web {name}")).unwrap();
     assert!(ready());
-    eventually("clients are accepted", || TcpStream::connect(web).is_ok());
+    wait_until("clients are accepted", || TcpStream::connect(web).is_ok());
 }
 
 /// Writes a token as an administrator does, who lets others read it or not.
@@ -139,8 +141,8 @@ fn s24_a_running_admin_api_takes_a_new_token() {
         "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\ntoken_file = \"token\"\n",
         |folder| write_token(folder, "the-first-token", 0o600),
     );
-    let admin = balancer.admin().to_string();
-    let ask = |token| evenkeel(&["ctl", "--admin", &admin, "--token", token, "status"]);
+    let admin = balancer.admin_address().to_string();
+    let ask = |token| run_evenkeel(&["ctl", "--admin", &admin, "--token", token, "status"]);
     let refused = |token| {
         let complaint = ask(token).unwrap_err();
         assert!(
@@ -152,39 +154,39 @@ fn s24_a_running_admin_api_takes_a_new_token() {
     refused("the-second-token");
 
     write_token(balancer.folder(), "the-second-token", 0o640);
-    eventually("the second token counts", || {
+    wait_until("the second token counts", || {
         ask("the-second-token").is_ok()
     });
     refused("the-first-token");
 
     // One that everybody may read is refused as a key file would be, and changes nothing.
     write_token(balancer.folder(), "the-third-token", 0o644);
-    eventually("the third token is refused", || {
+    wait_until("the third token is refused", || {
         balancer.log().contains("chmod 640")
     });
     refused("the-third-token");
     ask("the-second-token").unwrap();
 
     write_token(balancer.folder(), "the-third-token", 0o600);
-    eventually("the third token counts", || ask("the-third-token").is_ok());
+    wait_until("the third token counts", || ask("the-third-token").is_ok());
     refused("the-second-token");
 }
 
 #[test]
 fn decisions_are_explained() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
-    let servers = [Server::nginx(None), Server::nginx(None)];
+    let servers = [Server::start_nginx(None), Server::start_nginx(None)];
     let members = servers.each_ref().map(Server::address);
-    let balancer = Balancer::http(&members, "");
+    let balancer = Balancer::start_http(&members, "");
     let explain = || -> Value {
-        let text = balancer.ctl("explain web --json").unwrap();
+        let text = balancer.run_ctl("explain web --json").unwrap();
         serde_json::from_str(&text).unwrap()
     };
     assert!(explain()["last"].is_null());
     let url = format!("http://{}/name", balancer.address("web"));
-    let server = curl(&["--fail", &url]);
+    let server = run_curl(&["--fail", &url]);
     let explained = explain();
     assert_eq!(explained["last"]["chosen"], server);
     let next = explained["next"]["chosen"].as_str().unwrap();
@@ -204,20 +206,20 @@ fn decisions_are_explained() {
         }
     }
     // For a strategy that looks at the client, the explanation is what then happens.
-    balancer.ctl("strategy web source_ip_hash").unwrap();
+    balancer.run_ctl("strategy web source_ip_hash").unwrap();
     let foretold = |client: &str| {
         let words = format!("explain web --json --client {client}");
-        let explained: Value = serde_json::from_str(&balancer.ctl(&words).unwrap()).unwrap();
+        let explained: Value = serde_json::from_str(&balancer.run_ctl(&words).unwrap()).unwrap();
         explained["next"]["chosen"].as_str().unwrap().to_owned()
     };
     for client in 1..10 {
         let client = format!("127.9.1.{client}");
         let chosen = foretold(&client);
-        let served = curl(&["--fail", "--interface", &client, &url]);
+        let served = run_curl(&["--fail", "--interface", &client, &url]);
         assert_eq!(chosen, served, "{client}");
     }
     // People get it as text.
-    let text = balancer.ctl("explain web --client 127.9.1.9").unwrap();
+    let text = balancer.run_ctl("explain web --client 127.9.1.9").unwrap();
     let chosen = foretold("127.9.1.9");
     let line = format!("The next request would go to {chosen} (source_ip_hash)\n");
     assert!(text.starts_with(&line), "{text}");
@@ -252,11 +254,11 @@ fn samples(text: &str) -> BTreeMap<String, f64> {
 
 #[test]
 fn metrics_and_access_log_tell_of_every_request() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
     const REQUESTS: usize = 500;
-    let server = Server::nginx(None);
+    let server = Server::start_nginx(None);
     let folder = Folder::new();
     let log = folder.join("access.log");
     let mut balancer = Balancer::start(&format!(
@@ -291,7 +293,7 @@ fn metrics_and_access_log_tell_of_every_request() {
         ))
     };
     // The client has a response before it is counted.
-    eventually("the last response is counted", || {
+    wait_until("the last response is counted", || {
         responses("4xx") == all * 0.1 + 1.0
     });
     assert_eq!(responses("2xx"), all * 0.9);
@@ -304,7 +306,7 @@ fn metrics_and_access_log_tell_of_every_request() {
     assert_eq!(get("evenkeel_rule_wait_seconds_count{rule=\"web\"}"), all);
 
     balancer.signal(Signal::TERM);
-    assert!(balancer.wait().success());
+    assert!(balancer.wait_for_end().success());
     let text = folder.text("access.log");
     let lines: Vec<Value> = text
         .lines()
@@ -327,11 +329,11 @@ fn metrics_and_access_log_tell_of_every_request() {
 
 #[test]
 fn the_end_loses_no_request() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
-    let server = Server::nginx(None);
-    let mut balancer = Balancer::http(&[server.address()], "");
+    let server = Server::start_nginx(None);
+    let mut balancer = Balancer::start_http(&[server.address()], "");
     let web = balancer.address("web");
     let ending = Arc::new(AtomicBool::new(false));
     let clients: Vec<_> = (0..8)
@@ -340,7 +342,7 @@ fn the_end_loses_no_request() {
             thread::spawn(move || ask_until_the_end(web, client, &ending))
         })
         .collect();
-    eventually("there is traffic", || {
+    wait_until("there is traffic", || {
         requests(&balancer, server.address()) > 200
     });
     ending.store(true, Ordering::SeqCst);
@@ -350,7 +352,7 @@ fn the_end_loses_no_request() {
         answered += client.join().unwrap();
     }
     assert!(answered > 200);
-    let status = balancer.wait();
+    let status = balancer.wait_for_end();
     assert_eq!(status.code(), Some(0), "{}", balancer.log());
 }
 
@@ -374,28 +376,28 @@ fn ask_until_the_end(web: SocketAddr, client: usize, ending: &AtomicBool) -> u64
 
 #[test]
 fn a_large_answer_outlives_the_order_to_end() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
-    let server = Server::nginx(None);
+    let server = Server::start_nginx(None);
     let content = vec![b'x'; 32 * 1024 * 1024];
-    server.serve("large", &content);
-    let mut balancer = Balancer::http(&[server.address()], "");
+    server.put_document("large", &content);
+    let mut balancer = Balancer::start_http(&[server.address()], "");
     let mut client = balancer.connect();
     client.send("GET /files/large HTTP/1.1\r\nHost: a\r\n\r\n");
     let head = client.read_head();
     assert_eq!(head.second_word(), "200");
     balancer.signal(Signal::TERM);
     let web = balancer.address("web");
-    eventually("nobody is accepted", || TcpStream::connect(web).is_err());
+    wait_until("nobody is accepted", || TcpStream::connect(web).is_err());
     assert!(client.try_read_exact(content.len()).unwrap() == content);
-    assert!(balancer.wait().success());
+    assert!(balancer.wait_for_end().success());
 }
 
 #[test]
 fn a_second_balancer_does_not_take_the_clients_of_the_first() {
     let member = Member::echoing_targets();
-    let first = Balancer::http(&[member.address()], "");
+    let first = Balancer::start_http(&[member.address()], "");
     let folder = Folder::new();
     let web = first.address("web");
     let file = folder.write(
@@ -406,7 +408,7 @@ fn a_second_balancer_does_not_take_the_clients_of_the_first() {
             member.address()
         ),
     );
-    let complaint = evenkeel(&["run", file.to_str().unwrap()]).unwrap_err();
+    let complaint = run_evenkeel(&["run", file.to_str().unwrap()]).unwrap_err();
     for part in ["again", &web.to_string(), "in use"] {
         assert!(complaint.contains(part), "{complaint}");
     }
@@ -425,7 +427,7 @@ fn check_names_five_errors_at_once() {
          [rule.web.health_check]\n\
          response_code = 999\n",
     );
-    let complaint = evenkeel(&["check", file.to_str().unwrap()]).unwrap_err();
+    let complaint = run_evenkeel(&["check", file.to_str().unwrap()]).unwrap_err();
     assert!(complaint.contains("5 errors"), "{complaint}");
     for (line, parts) in [
         (2, ["rule.web.listen", "\"127.0.0.1\""]),
@@ -449,12 +451,12 @@ fn check_names_five_errors_at_once() {
 fn u2_a_restart_is_no_outage() {
     let (reached, release) = (Arc::<Gate>::default(), Arc::<Gate>::default());
     let (at, until) = (Arc::clone(&reached), Arc::clone(&release));
-    let member = Member::answering(move |request| {
+    let member = Member::answering_with(move |request| {
         if request.second_word() == "/slow" {
-            at.give();
-            until.wait();
+            at.release_one();
+            until.wait_for_release();
         }
-        ok(request.second_word())
+        ok_response(request.second_word())
     });
     let prepare = |folder: &Folder| {
         evenkeel_e2e::agent::key_file(folder);
@@ -476,20 +478,20 @@ fn u2_a_restart_is_no_outage() {
     let web = first.address("web");
     let mut slow = first.connect();
     slow.send("GET /slow HTTP/1.1\r\nHost: a\r\n\r\n");
-    reached.wait();
+    reached.wait_for_release();
     // Who is connected, and idle, is nobody's obstacle.
     let mut idle = first.connect();
     idle.send("GET /idle HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(idle.read_response().text(), "/idle");
-    let _idle = (idle, Wire::connect(first.admin()));
+    let _idle = (idle, Wire::connect(first.admin_address()));
 
     let text = config(
         &format!("{}/", first.folder().join("").display()),
         web,
-        first.admin(),
-        first.broker(),
-        first.negotiator(),
-        first.corba(),
+        first.admin_address(),
+        first.broker_address(),
+        first.negotiator_address(),
+        first.corba_address(),
     );
     first.signal(Signal::TERM);
     let second = Balancer::start(&text);
@@ -497,7 +499,7 @@ fn u2_a_restart_is_no_outage() {
     // The admin API, and all that listens, is the successor's.
     let status = second.status();
     assert_eq!(status["generation"], 1);
-    assert_eq!(second.admin(), first.admin());
+    assert_eq!(second.admin_address(), first.admin_address());
     for number in 0..200 {
         let mut client = Wire::connect(web);
         client.send(format!("GET /{number} HTTP/1.1\r\nHost: a\r\n\r\n"));
@@ -507,12 +509,12 @@ fn u2_a_restart_is_no_outage() {
             ("200", &*format!("/{number}"))
         );
     }
-    TcpStream::connect(second.negotiator()).unwrap();
-    TcpStream::connect(second.corba()).unwrap();
-    assert_eq!(second.broker(), first.broker());
+    TcpStream::connect(second.negotiator_address()).unwrap();
+    TcpStream::connect(second.corba_address()).unwrap();
+    assert_eq!(second.broker_address(), first.broker_address());
     // The first one still has what it had begun.
-    release.give();
+    release.release_one();
     let answer = slow.read_response();
     assert_eq!((answer.second_word(), answer.text()), ("200", "/slow"));
-    assert_eq!(first.wait().code(), Some(0), "{}", first.log());
+    assert_eq!(first.wait_for_end().code(), Some(0), "{}", first.log());
 }

@@ -8,9 +8,9 @@ use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
-use evenkeel_e2e::balancer::{binary, lab_binary};
+use evenkeel_e2e::balancer::{evenkeel_binary, lab_binary};
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::process::{installed, program, skipped, succeeds};
+use evenkeel_e2e::process::{are_installed, program, report_skipped, succeeds};
 use evenkeel_e2e::{apxs, libarm};
 
 fn root() -> &'static Path {
@@ -19,7 +19,11 @@ fn root() -> &'static Path {
 
 /// Puts what is packed into `folder`: without what a debugger needs, which takes long to compress.
 fn build(folder: &Folder) {
-    for file in [binary(), lab_binary(), &libarm::folder().join("libarm.so")] {
+    for file in [
+        evenkeel_binary(),
+        lab_binary(),
+        &libarm::folder().join("libarm.so"),
+    ] {
         let to = folder.join(file.file_name().unwrap().to_str().unwrap());
         let mut strip = Command::new("strip");
         assert!(succeeds(strip.arg("-o").arg(to).arg(file)), "strip works");
@@ -159,18 +163,18 @@ fn packages_are_clean_and_are_installed_upgraded_and_purged() {
     let programs = [
         "dh", "lintian", "apxs", "strip", "dpkg", "adduser", "apache2", "man", "cc", "ip",
     ];
-    if !installed(&programs) {
+    if !are_installed(&programs) {
         return;
     }
     let alone = ["--mount", "--pid", "--net", "--fork", "--kill-child"];
     if !rustix::process::geteuid().is_root()
         || !succeeds(Command::new("unshare").args(alone).arg("true"))
     {
-        return skipped("no right to make namespaces; run it as root");
+        return report_skipped("no right to make namespaces; run it as root");
     }
     let folder = Folder::new();
     build(&folder);
-    let (old, new) = (folder.make("0.1.0"), folder.make("0.1.1"));
+    let (old, new) = (folder.make_folder("0.1.0"), folder.make_folder("0.1.1"));
     let packages = pack(&folder, &old, "0.1.0");
     // The program needs the C library, and nothing else.
     let mut field = Command::new("dpkg-deb");
@@ -231,7 +235,7 @@ fn packages_are_clean_and_are_installed_upgraded_and_purged() {
 /// Tests the packages with a systemd that runs: the unit with all its limits, reloads, rotated
 /// logs, an upgrade.
 fn under_systemd(old: &Path, new: &Path) {
-    if !installed(&["systemctl", "logrotate", "curl"]) {
+    if !are_installed(&["systemctl", "logrotate", "curl"]) {
         return;
     }
     let mut can = Command::new("unshare");
@@ -239,7 +243,7 @@ fn under_systemd(old: &Path, new: &Path) {
         "--mount", "--cgroup", "mount", "-t", "cgroup2", "none", "/mnt",
     ]);
     if !succeeds(&mut can) {
-        return skipped("no right to mount control groups, which systemd needs");
+        return report_skipped("no right to mount control groups, which systemd needs");
     }
     let scripts = root().join("e2e/packages");
     let mut systemd = program("bash");
@@ -254,15 +258,15 @@ fn under_systemd(old: &Path, new: &Path) {
 /// The folder that becomes an image: nothing but the program, what starts it, and what it reads.
 #[test]
 fn the_container_runs_from_scratch() {
-    if !installed(&["chroot", "ldd"]) {
+    if !are_installed(&["chroot", "ldd"]) {
         return;
     }
     if !rustix::process::geteuid().is_root() {
-        return skipped("only root may change the root folder; run it as root");
+        return report_skipped("only root may change the root folder; run it as root");
     }
     let folder = Folder::new();
     let made = Command::new(root().join("scripts/rootfs"))
-        .arg(binary())
+        .arg(evenkeel_binary())
         .arg(folder.join("root"))
         .output()
         .unwrap();

@@ -6,10 +6,10 @@ use std::fs::{self, Permissions};
 use std::os::unix::fs::PermissionsExt;
 use std::process::Command;
 
-use evenkeel_e2e::balancer::{Balancer, binary};
-use evenkeel_e2e::eventually;
-use evenkeel_e2e::member::{Member, ok};
+use evenkeel_e2e::balancer::{Balancer, evenkeel_binary};
+use evenkeel_e2e::member::{Member, ok_response};
 use evenkeel_e2e::process::Signal;
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::{Message, Wire};
 use serde_json::{Value, json};
 
@@ -29,10 +29,10 @@ fn start(member: &Member) -> Balancer {
     let member = member.address().to_string();
     Balancer::start_by(MAIN, |folder| {
         // As root the balancer takes no configuration from a folder in which everybody may write.
-        let parts = folder.make("conf.d");
+        let parts = folder.make_folder("conf.d");
         fs::set_permissions(parts, Permissions::from_mode(0o755)).unwrap();
         folder.write("conf.d/first.toml", part("first"));
-        let mut command = Command::new(binary());
+        let mut command = Command::new(evenkeel_binary());
         command
             .env("PARTS_WORKERS", "1")
             .env("PARTS_MEMBER", &member);
@@ -65,7 +65,7 @@ fn patch(balancer: &Balancer, edits: &Value) -> Message {
     let text = balancer.admin_get("/v1/config");
     let now: Value = serde_json::from_str(text.text()).unwrap();
     let body = json!({ "edits": edits }).to_string();
-    let mut wire = Wire::connect(balancer.admin());
+    let mut wire = Wire::connect(balancer.admin_address());
     wire.send(format!(
         "PATCH /v1/config HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nContent-Type: application/json\r\n\
          If-Match: \"{}\"\r\nContent-Length: {}\r\n\r\n{body}",
@@ -77,7 +77,7 @@ fn patch(balancer: &Balancer, edits: &Value) -> Message {
 
 #[test]
 fn rules_of_included_files_serve_and_files_that_come_change_and_go_take_effect() {
-    let member = Member::answering(|_| ok("served"));
+    let member = Member::answering_with(|_| ok_response("served"));
     let balancer = start(&member);
     assert_eq!(rules(&balancer), ["first", "web"]);
     assert_eq!(asked(&balancer, "web"), "served");
@@ -87,19 +87,19 @@ fn rules_of_included_files_serve_and_files_that_come_change_and_go_take_effect()
     balancer
         .folder()
         .write("conf.d/second.toml", part("second"));
-    eventually("the new file counts", || {
+    wait_until("the new file counts", || {
         rules(&balancer) == ["first", "second", "web"]
     });
     // One that changes.
     let renamed = part("other");
     balancer.folder().write("conf.d/second.toml", &renamed);
-    eventually("the changed file counts", || {
+    wait_until("the changed file counts", || {
         rules(&balancer) == ["first", "other", "web"]
     });
     // One with an error: all stays as it was, and the place of the error is told.
     let broken = format!("{renamed}nonsense = 1\n");
     balancer.folder().write("conf.d/second.toml", &broken);
-    eventually("it is complained about", || {
+    wait_until("it is complained about", || {
         last_error(&balancer).is_some_and(|error| {
             error.contains("conf.d/second.toml:5:1: rule.other.nonsense: unknown key")
         })
@@ -107,7 +107,7 @@ fn rules_of_included_files_serve_and_files_that_come_change_and_go_take_effect()
     assert_eq!(rules(&balancer), ["first", "other", "web"]);
     // The same name in two files.
     balancer.folder().write("conf.d/second.toml", part("web"));
-    eventually("both places are told", || {
+    wait_until("both places are told", || {
         last_error(&balancer).is_some_and(|error| {
             let main = balancer.folder().join("evenkeel.toml");
             let first = format!("stands in {}, line 8, already", main.display());
@@ -116,14 +116,14 @@ fn rules_of_included_files_serve_and_files_that_come_change_and_go_take_effect()
     });
     // One that goes.
     std::fs::remove_file(balancer.folder().join("conf.d/second.toml")).unwrap();
-    eventually("what was in it is gone", || {
+    wait_until("what was in it is gone", || {
         rules(&balancer) == ["first", "web"] && last_error(&balancer).is_none()
     });
     // SIGHUP reads them as well.
     let text = part("third");
     balancer.folder().write("conf.d/third.toml", &text);
     balancer.signal(Signal::HUP);
-    eventually("all files are read", || {
+    wait_until("all files are read", || {
         rules(&balancer) == ["first", "third", "web"]
     });
     assert_eq!(asked(&balancer, "web"), "served");
@@ -131,7 +131,7 @@ fn rules_of_included_files_serve_and_files_that_come_change_and_go_take_effect()
 
 #[test]
 fn changes_by_the_api_keep_variables_and_leave_included_files_alone() {
-    let member = Member::answering(|_| ok("served"));
+    let member = Member::answering_with(|_| ok_response("served"));
     let balancer = start(&member);
     let text = || balancer.folder().text("evenkeel.toml");
     let part_before = balancer.folder().text("conf.d/first.toml");
@@ -166,7 +166,7 @@ fn changes_by_the_api_keep_variables_and_leave_included_files_alone() {
     let file = shown["included"][0]["file"].as_str().unwrap();
     assert!(file.ends_with("conf.d/first.toml"), "{file}");
 
-    let undone = balancer.ctl("config undo").unwrap();
+    let undone = balancer.run_ctl("config undo").unwrap();
     assert_eq!(text(), MAIN, "{undone}");
     assert_eq!(balancer.folder().text("conf.d/first.toml"), part_before);
 }
@@ -175,10 +175,10 @@ fn changes_by_the_api_keep_variables_and_leave_included_files_alone() {
 fn check_covers_included_files_and_variables() {
     let folder = evenkeel_e2e::folder::Folder::new();
     let file = folder.write("evenkeel.toml", MAIN);
-    folder.make("conf.d");
+    folder.make_folder("conf.d");
     folder.write("conf.d/first.toml", part("first"));
     let check = |member: Option<&str>| {
-        let mut command = Command::new(binary());
+        let mut command = Command::new(evenkeel_binary());
         command.arg("check").arg(&file).env("PARTS_WORKERS", "2");
         match member {
             Some(member) => command.env("PARTS_MEMBER", member),

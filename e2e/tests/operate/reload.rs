@@ -6,13 +6,13 @@ use std::fs;
 use std::net::{SocketAddr, TcpStream, UdpSocket};
 
 use evenkeel_e2e::agent::key_file;
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::corba::LoadManager;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::load::{Clients, Wrk};
 use evenkeel_e2e::member::Member;
-use evenkeel_e2e::process::{Signal, installed};
+use evenkeel_e2e::process::{Signal, are_installed};
 use evenkeel_e2e::server::{Server, address};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 use serde_json::Value;
 
@@ -25,13 +25,13 @@ fn config(members: &[SocketAddr], more: &str) -> String {
 }
 
 fn requests(balancer: &Balancer, member: SocketAddr) -> u64 {
-    let member = balancer.member("web", member);
+    let member = balancer.member_status("web", member);
     member["totals"]["requests"].as_u64().unwrap()
 }
 
 #[test]
 fn changes_under_load_cost_no_answer() {
-    if !installed(&["nginx", "wrk"]) {
+    if !are_installed(&["nginx", "wrk"]) {
         return;
     }
     let content = "0123456789abcdef".repeat(64);
@@ -51,7 +51,7 @@ fn changes_under_load_cost_no_answer() {
 
     // A member comes.
     balancer.reconfigure(&config(&members, ""));
-    eventually("the new member gets requests", || {
+    wait_until("the new member gets requests", || {
         requests(&balancer, members[2]) > 0
     });
     // One goes. What is known about the others stays.
@@ -77,7 +77,7 @@ fn changes_under_load_cost_no_answer() {
     through.send("GET /name HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(through.read_response().text(), members[0].to_string());
     balancer.reconfigure(&config(&members[1..], ""));
-    eventually("the other rule listens no more", || {
+    wait_until("the other rule listens no more", || {
         TcpStream::connect(other).is_err()
     });
     ask();
@@ -94,8 +94,8 @@ fn changes_under_load_cost_no_answer() {
     }
     ask();
 
-    clients.end();
-    let tally = wrk.end();
+    clients.stop_and_count();
+    let tally = wrk.stop_and_tally();
     assert_eq!((tally.wrong, tally.errors), (0, 0), "{tally:?}");
     assert!(tally.requests > 100, "{tally:?}");
 }
@@ -116,35 +116,37 @@ fn f2_a_file_without_rules_takes_none_away_unless_it_is_forced() {
     for empty in ["", "# nothing\n", "[admin]\nlisten = \"127.0.0.1:0\"\n"] {
         let before = refusals();
         balancer.write_config(empty);
-        eventually("it is refused", || refusals() > before);
+        wait_until("it is refused", || refusals() > before);
         assert_eq!(ask(), "/x");
         // And when somebody asks for it, unless it is meant.
-        let refused = balancer.ctl("reload").unwrap_err();
+        let refused = balancer.run_ctl("reload").unwrap_err();
         assert!(refused.contains("ctl reload --force"), "{refused}");
         balancer.write_config(&text);
-        balancer.ctl("reload").unwrap();
+        balancer.run_ctl("reload").unwrap();
     }
     let file = balancer.folder().write("empty.toml", "\n# nothing\n");
     let file = file.display().to_string();
-    let said = evenkeel(&["check", &file]).unwrap_err();
+    let said = run_evenkeel(&["check", &file]).unwrap_err();
     assert!(said.contains("there is nothing in it"), "{said}");
-    let refused = balancer.ctl(&format!("config apply {file}")).unwrap_err();
+    let refused = balancer
+        .run_ctl(&format!("config apply {file}"))
+        .unwrap_err();
     assert!(refused.contains("has no rules"), "{refused}");
     assert_eq!(ask(), "/x");
     let admin = "[admin]\nlisten = \"127.0.0.1:0\"\n";
     balancer.write_config(admin);
-    balancer.ctl("reload --force").unwrap();
-    eventually("nobody listens", || {
+    balancer.run_ctl("reload --force").unwrap();
+    wait_until("nobody listens", || {
         TcpStream::connect(balancer.address("web")).is_err()
     });
 }
 
 #[test]
 fn a_broken_file_changes_nothing_and_is_complained_about() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
-    let servers = [Server::nginx(None), Server::nginx(None)];
+    let servers = [Server::start_nginx(None), Server::start_nginx(None)];
     let members = servers.each_ref().map(Server::address);
     let balancer = Balancer::start(&config(&members[..1], ""));
     let clients = Clients::start(balancer.address("web"), 2);
@@ -162,7 +164,7 @@ fn a_broken_file_changes_nothing_and_is_complained_about() {
         if by_signal {
             balancer.signal(Signal::HUP);
         }
-        eventually("the file is refused", || {
+        wait_until("the file is refused", || {
             let error = complaint(&balancer);
             [
                 "evenkeel.toml:8",
@@ -178,15 +180,15 @@ fn a_broken_file_changes_nothing_and_is_complained_about() {
         let status = balancer.status();
         let left = status["groups"][0]["members"].as_array().unwrap();
         assert_eq!(left.len(), 1, "{status:#}");
-        eventually("the log tells", || balancer.log().contains("fastest"));
+        wait_until("the log tells", || balancer.log().contains("fastest"));
         let metrics = balancer.admin_get("/metrics");
         let success = "evenkeel_config_last_reload_success 0\n";
         assert!(metrics.text().contains(success), "{}", metrics.text());
-        let refused = balancer.ctl("reload").unwrap_err();
+        let refused = balancer.run_ctl("reload").unwrap_err();
         assert!(refused.contains("fastest"), "{refused}");
 
         balancer.reconfigure(&config(&members, ""));
-        eventually("the new member gets requests", || {
+        wait_until("the new member gets requests", || {
             requests(&balancer, members[1]) > 0
         });
         assert_eq!(complaint(&balancer), "");
@@ -197,14 +199,14 @@ fn a_broken_file_changes_nothing_and_is_complained_about() {
     let address = taken.local_addr().unwrap();
     let more = format!("[rule.other]\nlisten = \"{address}\"\nmembers = [\"{address}\"]");
     balancer.write_config(&config(&members, &more));
-    eventually("the file is refused", || {
+    wait_until("the file is refused", || {
         complaint(&balancer).contains(&address.to_string())
     });
     let status = balancer.status();
     assert_eq!(status["rules"].as_array().unwrap().len(), 1);
     assert_eq!(status["groups"][0]["members"].as_array().unwrap().len(), 1);
     clients.wait_for(50);
-    clients.end();
+    clients.stop_and_count();
 }
 
 #[test]
@@ -214,7 +216,7 @@ fn hangup_reads_a_file_that_looks_the_same() {
     let generation = || balancer.status()["generation"].as_u64().unwrap();
     let before = generation();
     balancer.signal(Signal::HUP);
-    eventually("it is applied again", || generation() > before);
+    wait_until("it is applied again", || generation() > before);
 }
 
 #[test]
@@ -250,22 +252,22 @@ fn what_becomes_of_open_connections_is_up_to_the_rule() {
         if by_file {
             balancer.reconfigure(&config(&[member], &rules(false)));
         } else {
-            balancer.ctl("disable cut").unwrap();
-            balancer.ctl("disable kept").unwrap();
+            balancer.run_ctl("disable cut").unwrap();
+            balancer.run_ctl("disable kept").unwrap();
         }
         assert!(short.is_at_end());
         for listen in [cut, kept] {
-            eventually("nobody is accepted", || TcpStream::connect(listen).is_err());
+            wait_until("nobody is accepted", || TcpStream::connect(listen).is_err());
         }
         ping(&mut long);
         if by_file {
             balancer.reconfigure(&config(&[member], &rules(true)));
         } else {
-            balancer.ctl("enable cut").unwrap();
-            balancer.ctl("enable kept").unwrap();
+            balancer.run_ctl("enable cut").unwrap();
+            balancer.run_ctl("enable kept").unwrap();
         }
         for listen in [cut, kept] {
-            eventually("clients are accepted", || {
+            wait_until("clients are accepted", || {
                 TcpStream::connect(listen).is_ok()
             });
             open(listen);
@@ -320,14 +322,14 @@ fn u4_what_is_written_beside_the_file_delays_no_reload() {
         let _end = End(&ended);
         for weight in 2..12 {
             balancer.reconfigure(&with(weight));
-            let shown = balancer.member("web", member.address())["weight"].as_f64();
+            let shown = balancer.member_status("web", member.address())["weight"].as_f64();
             assert_eq!(shown, Some(weight as f64));
         }
     });
     let before = balancer.status()["generation"].as_u64();
     let other = "2:0f0e0d0c0b0a09080706050403020100\n";
     std::fs::write(balancer.folder().join("broker.key"), other).unwrap();
-    eventually("the keys are read again", || {
+    wait_until("the keys are read again", || {
         balancer.status()["generation"].as_u64() > before
     });
 }
@@ -369,7 +371,7 @@ fn c13_threads_run_only_for_what_is_configured() {
     // Off and on again, too.
     for _ in 0..2 {
         balancer.reconfigure(&all);
-        eventually("there is a thread for each", || {
+        wait_until("there is a thread for each", || {
             let names = threads_on_demand(&balancer);
             names == ["broker", "corba", "corba-0", "monitor", "negotiator"]
         });
@@ -380,7 +382,7 @@ fn c13_threads_run_only_for_what_is_configured() {
         assert!(client.read_response().second_word().starts_with('4'));
 
         let corba = address(&json("/v1/corba")["listen"]);
-        let manager = LoadManager::at(corba);
+        let manager = LoadManager::at_address(corba);
         manager.create_group("IDL:First:1.0", Vec::new()).unwrap();
 
         let broker = address(&json("/v1/broker")["listen"]);
@@ -392,11 +394,11 @@ fn c13_threads_run_only_for_what_is_configured() {
         let before = refused();
         let agent = UdpSocket::bind("127.0.0.1:0").unwrap();
         agent.send_to(b"nonsense", broker).unwrap();
-        eventually("the datagram is counted", || refused() > before);
+        wait_until("the datagram is counted", || refused() > before);
 
         let asked = || json("/v1/monitor")["asked"].as_u64().unwrap_or(0);
         let before = asked();
-        eventually("locations are asked", || asked() > before);
+        wait_until("locations are asked", || asked() > before);
 
         balancer.reconfigure(&plain);
         assert!(
@@ -411,11 +413,11 @@ fn c13_threads_run_only_for_what_is_configured() {
                 .is_none_or(Vec::is_empty)
         );
         assert_eq!(json("/v1/broker"), Value::Null);
-        eventually("nobody is asked", || json("/v1/monitor") == Value::Null);
+        wait_until("nobody is asked", || json("/v1/monitor") == Value::Null);
         addresses.extend([negotiator, corba]);
     }
     for address in addresses {
-        eventually("nobody listens there", || {
+        wait_until("nobody listens there", || {
             TcpStream::connect(address).is_err()
         });
     }

@@ -10,12 +10,12 @@ use std::os::unix::fs::{MetadataExt, PermissionsExt, chown};
 use std::path::Path;
 use std::process::{Command, Output};
 
-use evenkeel_e2e::balancer::{Balancer, binary, evenkeel, lab};
-use evenkeel_e2e::eventually;
+use evenkeel_e2e::balancer::{Balancer, evenkeel_binary, run_evenkeel, run_lab};
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::netns::Namespace;
-use evenkeel_e2e::process::{Signal, installed, skipped};
-use evenkeel_e2e::tls::{Key, certificate, s_client};
+use evenkeel_e2e::process::{Signal, are_installed, report_skipped};
+use evenkeel_e2e::tls::{Key, make_certificate, s_client};
+use evenkeel_e2e::wait_until;
 
 /// The user that is there on every Linux.
 const NOBODY: u32 = 65534;
@@ -26,7 +26,7 @@ const NET_RAW: u64 = 1 << 13;
 fn is_root() -> bool {
     let is_root = rustix::process::geteuid().is_root();
     if !is_root {
-        skipped("only root gives up rights; run it as root");
+        report_skipped("only root gives up rights; run it as root");
     }
     is_root
 }
@@ -101,7 +101,7 @@ fn config(folder: &Path, ports: &[u16], more: &str) -> String {
 
 /// A folder for logs in `folder`, which is the user's; with a log that root has begun.
 fn prepare(folder: &Folder) {
-    let log = folder.make("log");
+    let log = folder.make_folder("log");
     chown(&log, Some(NOBODY), Some(NOBODY)).unwrap();
     fs::write(log.join("access.log"), "").unwrap();
 }
@@ -112,10 +112,10 @@ fn connects(to: &str) -> bool {
 
 #[test]
 fn root_becomes_the_user_in_all_threads_and_everything_goes_on() {
-    if !is_root() || !installed(&["openssl"]) {
+    if !is_root() || !are_installed(&["openssl"]) {
         return;
     }
-    let Some(namespace) = Namespace::alone() else {
+    let Some(namespace) = Namespace::with_loopback() else {
         return;
     };
     let elsewhere = Folder::new();
@@ -123,10 +123,10 @@ fn root_becomes_the_user_in_all_threads_and_everything_goes_on() {
     let mut folder = None;
     let balancer = Balancer::start_by("", |own| {
         prepare(own);
-        let certificates = own.make("certificates");
+        let certificates = own.make_folder("certificates");
         chown(&certificates, Some(NOBODY), Some(NOBODY)).unwrap();
-        certificate(own, "first", Key::Ecdsa, "DNS:first.example", None);
-        certificate(own, "second", Key::Ecdsa, "DNS:second.example", None);
+        make_certificate(own, "first", Key::Ecdsa, "DNS:first.example", None);
+        make_certificate(own, "second", Key::Ecdsa, "DNS:second.example", None);
         give(own, "first.pem");
         folder = Some(own.path().to_owned());
         let mut command = namespace.command("sh");
@@ -138,15 +138,15 @@ fn root_becomes_the_user_in_all_threads_and_everything_goes_on() {
         );
         own.write("started.toml", config(own.path(), &[80], &tls));
         command.args(["-c", "cat $0/started.toml > $3; exec \"$1\" \"$2\" \"$3\""]);
-        command.arg(own.path()).arg(binary());
+        command.arg(own.path()).arg(evenkeel_binary());
         command
     });
     let folder = folder.unwrap();
-    namespace.inside(|| {
+    namespace.run_inside(|| {
         let (who, capabilities) = rights(balancer.id());
         assert_eq!(who, format!("{0} {0} {0} {0}; {0} {0} {0} {0}", NOBODY));
         assert_eq!(capabilities, NET_BIND_SERVICE);
-        eventually("the log says so", || {
+        wait_until("the log says so", || {
             balancer.log().contains("runs as nobody")
         });
         // What root had begun is the user's, and is written.
@@ -155,7 +155,7 @@ fn root_becomes_the_user_in_all_threads_and_everything_goes_on() {
         let mut wire = evenkeel_e2e::wire::Wire::connect("127.0.0.1:80".parse().unwrap());
         wire.send("GET / HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n");
         assert_eq!(wire.read_response().text(), "hello");
-        eventually("the request is in the log", || {
+        wait_until("the request is in the log", || {
             fs::read_to_string(&log).unwrap().contains("at-80")
         });
         // A reload listens on another low port.
@@ -163,11 +163,11 @@ fn root_becomes_the_user_in_all_threads_and_everything_goes_on() {
         let tls = tls.split_once("[rule.at-443]").unwrap().1;
         let tls = format!("[rule.at-443]{tls}");
         balancer.write_config(&config(&folder, &[80, 81], &tls));
-        eventually("the new rule listens", || connects("127.0.0.1:81"));
+        wait_until("the new rule listens", || connects("127.0.0.1:81"));
         // Log files are opened again, and new ones belong to the user.
         fs::rename(&log, folder.join("log/access.log.1")).unwrap();
         balancer.signal(Signal::HUP);
-        eventually("there is a new log", || log.exists());
+        wait_until("there is a new log", || log.exists());
         assert_eq!(fs::metadata(&log).unwrap().uid(), NOBODY);
         // Another certificate in place of the first.
         let shown = || s_client("127.0.0.1:443".parse().unwrap(), &["-servername", "x"], "");
@@ -176,12 +176,12 @@ fn root_becomes_the_user_in_all_threads_and_everything_goes_on() {
         fs::copy(folder.join("second.pem"), own.join("new")).unwrap();
         chown(own.join("new"), Some(NOBODY), Some(NOBODY)).unwrap();
         fs::rename(own.join("new"), own.join("site.pem")).unwrap();
-        eventually("it is shown", || shown().contains("CN = second"));
+        wait_until("it is shown", || shown().contains("CN = second"));
         // What it counts of itself is still to be seen.
-        assert!(balancer.metric("process_open_fds").unwrap() > 5.0);
+        assert!(balancer.read_metric("process_open_fds").unwrap() > 5.0);
 
         if balancer.log().contains("has no Landlock") {
-            return skipped("this kernel has no Landlock");
+            return report_skipped("this kernel has no Landlock");
         }
         let more = format!(
             "[rule.at-82]\nlisten = \"127.0.0.1:82\"\nprotocol = \"http\"\nmembers = [\"127.0.0.1:1\"]\n\
@@ -189,7 +189,7 @@ fn root_becomes_the_user_in_all_threads_and_everything_goes_on() {
             page.display()
         );
         balancer.write_config(&config(&folder, &[80], &more));
-        eventually("a file elsewhere is refused, and why", || {
+        wait_until("a file elsewhere is refused, and why", || {
             balancer.log().contains("was started with these limits")
         });
         assert!(connects("127.0.0.1:81") && !connects("127.0.0.1:82"));
@@ -214,10 +214,10 @@ fn refused(namespace: &Namespace, text: &str, wrap: &[&str]) -> String {
     );
     let program = wrap
         .first()
-        .map_or(binary().to_str().unwrap(), |first| first);
+        .map_or(evenkeel_binary().to_str().unwrap(), |first| first);
     let mut command = namespace.command(program);
     if let Some((_, rest)) = wrap.split_first() {
-        command.args(rest).arg(binary());
+        command.args(rest).arg(evenkeel_binary());
     }
     let output = command.arg("run").arg(&file).output().unwrap();
     let said = String::from_utf8(output.stderr).unwrap();
@@ -227,10 +227,10 @@ fn refused(namespace: &Namespace, text: &str, wrap: &[&str]) -> String {
 
 #[test]
 fn a_right_that_is_missing_is_named_with_how_to_give_it() {
-    if !is_root() || !installed(&["setpriv"]) {
+    if !is_root() || !are_installed(&["setpriv"]) {
         return;
     }
-    let Some(namespace) = Namespace::alone() else {
+    let Some(namespace) = Namespace::with_loopback() else {
         return;
     };
     let admin = "[admin]\nenabled = false\n";
@@ -253,7 +253,7 @@ fn a_right_that_is_missing_is_named_with_how_to_give_it() {
     // Who may not even start the program says so as well.
     if Command::new("setpriv")
         .args(&other[1..])
-        .arg(binary())
+        .arg(evenkeel_binary())
         .arg("-V")
         .output()
         .unwrap()
@@ -297,7 +297,7 @@ fn a_file_with_two_names_or_behind_a_link_is_not_given_away() {
     if !is_root() {
         return;
     }
-    let Some(namespace) = Namespace::alone() else {
+    let Some(namespace) = Namespace::with_loopback() else {
         return;
     };
     let outside = Folder::new();
@@ -319,7 +319,7 @@ fn a_file_with_two_names_or_behind_a_link_is_not_given_away() {
         }
         let text = text.replace("FOLDER", &folder.path().display().to_string());
         let file = folder.write("evenkeel.toml", text);
-        let mut command = namespace.command(binary());
+        let mut command = namespace.command(evenkeel_binary());
         let output = command.arg("run").arg(&file).output().unwrap();
         let said = String::from_utf8(output.stderr).unwrap();
         assert!(
@@ -335,17 +335,17 @@ fn clients_addresses_need_one_right_more() {
     if !is_root() {
         return;
     }
-    let Some(namespace) = Namespace::alone() else {
+    let Some(namespace) = Namespace::with_loopback() else {
         return;
     };
     let text = "[process]\nuser = \"nobody\"\nlandlock = false\n[admin]\nenabled = false\n\
                 [rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [\"127.0.0.1:1\"]\nsource = \"client\"\n";
-    let balancer = Balancer::start_by(text, |_| namespace.command(binary()));
+    let balancer = Balancer::start_by(text, |_| namespace.command(evenkeel_binary()));
     let (who, capabilities) = rights(balancer.id());
     assert!(who.starts_with("65534 "), "{who}");
     assert_eq!(capabilities, NET_BIND_SERVICE | NET_RAW);
     // What comes after what would be about Landlock.
-    eventually("the configuration is applied", || {
+    wait_until("the configuration is applied", || {
         balancer.log().contains("configuration applied")
     });
     assert!(!balancer.log().contains("Landlock"), "{}", balancer.log());
@@ -364,7 +364,7 @@ const UNITS: [(&str, &str, f64); 3] = [
 
 #[test]
 fn units_are_right_and_tight() {
-    if !installed(&["systemd-analyze"]) {
+    if !are_installed(&["systemd-analyze"]) {
         return;
     }
     let packaged = Path::new(env!("CARGO_MANIFEST_DIR")).join("../packaging/systemd");
@@ -376,7 +376,7 @@ fn units_are_right_and_tight() {
     for (unit, instance, _) in UNITS {
         let unit = fs::read_to_string(packaged.join(unit)).unwrap();
         // The program of this tree, and one that is really there.
-        let unit = unit.replace("/usr/bin/evenkeel", binary().to_str().unwrap());
+        let unit = unit.replace("/usr/bin/evenkeel", evenkeel_binary().to_str().unwrap());
         folder.write(instance, unit);
     }
     for (_, instance, limit) in UNITS {
@@ -408,11 +408,11 @@ fn units_are_right_and_tight() {
 #[test]
 fn completions_are_scripts_of_their_shells() {
     for shell in ["bash", "zsh", "fish"] {
-        if !installed(&[shell]) {
+        if !are_installed(&[shell]) {
             continue;
         }
         let folder = Folder::new();
-        let script = evenkeel(&["completions", shell]).unwrap();
+        let script = run_evenkeel(&["completions", shell]).unwrap();
         let file = folder.write("script", &script);
         let parsed = Command::new(shell).arg("-n").arg(&file).output().unwrap();
         let said = String::from_utf8_lossy(&parsed.stderr);
@@ -426,12 +426,12 @@ fn completions_are_scripts_of_their_shells() {
 /// Checks the completions that bash offers after some words.
 #[test]
 fn bash_completes_commands_and_options() {
-    if !installed(&["bash"]) {
+    if !are_installed(&["bash"]) {
         return;
     }
     let folder = Folder::new();
-    folder.write("evenkeel", evenkeel(&["completions", "bash"]).unwrap());
-    folder.write("evenkeel-lab", lab(&["completions", "bash"]).unwrap());
+    folder.write("evenkeel", run_evenkeel(&["completions", "bash"]).unwrap());
+    folder.write("evenkeel-lab", run_lab(&["completions", "bash"]).unwrap());
     let ask = r#". "$0"; COMP_WORDS=("$@"); COMP_CWORD=$(($# - 1)); COMPREPLY=()
         f=$(complete -p "$1"); f=${f#*-F }
         "${f%% *}" "$1" "${COMP_WORDS[COMP_CWORD]}" "${COMP_WORDS[COMP_CWORD-1]}"; printf '%s\n' "${COMPREPLY[@]}""#;
@@ -469,7 +469,7 @@ fn d2_what_the_api_cannot_write_is_told_before_somebody_tries_and_its_remedy_wor
     };
     let save = || {
         let body = r#"{"edits":[{"op":"set","path":["rule","web","max_connections"],"value":77}]}"#;
-        let mut wire = evenkeel_e2e::wire::Wire::connect(balancer.admin());
+        let mut wire = evenkeel_e2e::wire::Wire::connect(balancer.admin_address());
         wire.send(format!(
             "PATCH /v1/config HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\nIf-Match: {}\r\n\
              Content-Type: application/json\r\nContent-Length: {}\r\n\r\n{body}",
@@ -524,7 +524,7 @@ fn d5_d6_check_refuses_what_a_start_would_and_its_commands_can_be_pasted() {
     );
     let file = folder.write("evenkeel.toml", text);
     let said = |command: &str| {
-        let output = Command::new(binary())
+        let output = Command::new(evenkeel_binary())
             .arg(command)
             .arg(&file)
             .output()

@@ -6,12 +6,12 @@ use std::collections::HashSet;
 use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::{curl, installed};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::{are_installed, run_curl};
 use evenkeel_e2e::python::python;
 use evenkeel_e2e::script::Script;
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Message;
 use serde_json::Value;
 
@@ -33,7 +33,7 @@ fn logged(folder: &Folder, format: &str) -> String {
 
 fn lines(folder: &Folder, count: usize) -> Vec<String> {
     let text = || folder.text("access.log");
-    eventually("all is logged", || text().matches('\n').count() == count);
+    wait_until("all is logged", || text().matches('\n').count() == count);
     text().lines().map(str::to_owned).collect()
 }
 
@@ -50,7 +50,7 @@ fn lines_in_the_combined_format_are_read_by_a_parser_of_apaches() {
     let Some(mut parser) = python("log_parser.py", "apachelogs") else {
         return;
     };
-    let member = Member::answering(|_| ok("12345"));
+    let member = Member::answering_with(|_| ok_response("12345"));
     let folder = Folder::new();
     let balancer = Balancer::start(&config(
         &[member.address()],
@@ -69,7 +69,7 @@ fn lines_in_the_combined_format_are_read_by_a_parser_of_apaches() {
     wire.read_response();
     let lines = lines(&folder, 3);
     let mut parser = Script::start(&mut parser);
-    let mut read = |line: &str| -> Value { serde_json::from_str(&parser.ask(line)).unwrap() };
+    let mut read = |line: &str| -> Value { serde_json::from_str(&parser.ask_line(line)).unwrap() };
     let first = read(&lines[0]);
     assert_eq!(first["host"], "127.0.0.1", "{lines:?}");
     assert_eq!(first["request"], "GET /a?b=\"c\" HTTP/1.1", "{lines:?}");
@@ -86,7 +86,7 @@ fn lines_in_the_combined_format_are_read_by_a_parser_of_apaches() {
 
 #[test]
 fn lines_of_an_own_format_have_header_fields_and_no_client_forges_one() {
-    let member = Member::answering(|_| {
+    let member = Member::answering_with(|_| {
         "HTTP/1.1 200 OK\r\nContent-Length: 2\r\nServer: origin\r\n\r\nok".into()
     });
     let folder = Folder::new();
@@ -95,9 +95,9 @@ fn lines_of_an_own_format_have_header_fields_and_no_client_forges_one() {
     let text = |format: &str| config(&[member.address()], "", &logged(&folder, format));
     let balancer = Balancer::start(&text(format));
     get(&balancer, "/x", "X-Note: a\tb \"q\"\r\n");
-    if installed(&["curl"]) {
+    if are_installed(&["curl"]) {
         let url = format!("http://{}/h2", balancer.address("web"));
-        curl(&["--http2-prior-knowledge", "-H", "X-Note: over 2", &url]);
+        run_curl(&["--http2-prior-knowledge", "-H", "X-Note: over 2", &url]);
     } else {
         get(&balancer, "/h2", "X-Note: over 2\r\n");
     }
@@ -106,7 +106,7 @@ fn lines_of_an_own_format_have_header_fields_and_no_client_forges_one() {
         first[0],
         "127.0.0.1 {web} \"GET /x\" 200 2 \"a\\x09b \\x22q\\x22\" origin HTTP/1.1"
     );
-    if installed(&["curl"]) {
+    if are_installed(&["curl"]) {
         assert_eq!(
             first[1],
             "127.0.0.1 {web} \"GET /h2\" 200 2 \"over 2\" origin HTTP/2.0"
@@ -118,7 +118,7 @@ fn lines_of_an_own_format_have_header_fields_and_no_client_forges_one() {
         get(&balancer, "/y", "User-Agent: me\r\n");
         folder.text("access.log").contains("\n200 me\n")
     };
-    eventually("lines look otherwise", changed);
+    wait_until("lines look otherwise", changed);
 }
 
 const IDS: &str = "[rule.web.http]\nrequest_id = { answer = true }\n";
@@ -131,7 +131,7 @@ fn id(message: &Message) -> String {
 
 #[test]
 fn a_request_has_one_id_for_the_client_the_member_and_the_log() {
-    let member = Member::answering(|_| {
+    let member = Member::answering_with(|_| {
         "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nX-Request-Id: of-the-member\r\n\r\n".into()
     });
     let folder = Folder::new();
@@ -145,9 +145,9 @@ fn a_request_has_one_id_for_the_client_the_member_and_the_log() {
         assert_eq!(id(&answer).len(), 36);
         all.push(id(&answer));
     }
-    if installed(&["curl"]) {
+    if are_installed(&["curl"]) {
         let url = format!("http://{}/", balancer.address("web"));
-        let head = curl(&["--http2-prior-knowledge", "-i", &url]);
+        let head = run_curl(&["--http2-prior-knowledge", "-i", &url]);
         let (_, seen) = member.next_request();
         assert!(
             head.contains(&format!("x-request-id: {}", id(&seen))),
@@ -166,7 +166,7 @@ fn a_request_has_one_id_for_the_client_the_member_and_the_log() {
 
 #[test]
 fn ids_of_trusted_clients_are_taken_if_they_are_safe() {
-    let member = Member::answering(|_| ok(""));
+    let member = Member::answering_with(|_| ok_response(""));
     let rule =
         "[rule.web.http]\nrequest_id = { field = \"X-Correlation-ID\" }\ntrust_forwarded = true\n";
     let balancer = Balancer::start(&config(&[member.address()], rule, ""));
@@ -193,7 +193,7 @@ fn retries_and_answers_of_the_balancer_keep_the_id() {
     // Each closes after a request without an answer.
     let members = [(); 2].map(|()| {
         Member::start(|script, mut wire| {
-            script.request(&mut wire);
+            script.read_request(&mut wire);
         })
     });
     let addresses = members.each_ref().map(Member::address);
@@ -215,7 +215,7 @@ struct Collector {
 impl Collector {
     fn start() -> Option<Self> {
         let script = Script::start(&mut python("otlp_collector.py", "opentelemetry")?);
-        let port = script.line();
+        let port = script.read_line();
         Some(Collector { script, port })
     }
 
@@ -229,7 +229,7 @@ impl Collector {
     }
 
     fn span(&self) -> Value {
-        serde_json::from_str(&self.script.line()).unwrap()
+        serde_json::from_str(&self.script.read_line()).unwrap()
     }
 
     /// The spans of a request: its own, and those below it.
@@ -257,13 +257,13 @@ fn a_client_of_opentelemetry_the_balancer_and_the_member_are_in_one_trace() {
     ) else {
         return;
     };
-    let member = Member::answering(|_| ok("done"));
+    let member = Member::answering_with(|_| ok_response("done"));
     let folder = Folder::new();
     let rule = "[rule.web.http]\ntrust_forwarded = true\nrequest_id = true\n";
     let tables = collector.tables("0.0") + &logged(&folder, "json");
     let balancer = Balancer::start(&config(&[member.address()], rule, &tables));
     let mut client = Script::start(&mut client);
-    let told = client.ask(&format!("{} /a/b?c=d", balancer.address("web")));
+    let told = client.ask_line(&format!("{} /a/b?c=d", balancer.address("web")));
     let words: Vec<&str> = told.split(' ').collect();
     let [status, trace, span] = words[..] else {
         panic!("{told}");
@@ -315,8 +315,8 @@ fn a_client_of_opentelemetry_the_balancer_and_the_member_are_in_one_trace() {
     let line: Value = serde_json::from_str(&lines(&folder, 1)[0]).unwrap();
     assert_eq!(line["trace_id"], *trace);
     assert_eq!(line["request_id"], of_server["evenkeel.request_id"]);
-    eventually("spans are counted", || {
-        balancer.metric("evenkeel_trace_spans_total{result=\"exported\"}") == Some(2.0)
+    wait_until("spans are counted", || {
+        balancer.read_metric("evenkeel_trace_spans_total{result=\"exported\"}") == Some(2.0)
     });
 }
 
@@ -326,9 +326,9 @@ fn each_try_at_a_member_is_a_span_that_the_member_is_told_of() {
         return;
     };
     let bad = Member::start(|script, mut wire| {
-        script.request(&mut wire);
+        script.read_request(&mut wire);
     });
-    let good = Member::answering(|_| ok("done"));
+    let good = Member::answering_with(|_| ok_response("done"));
     let addresses = [bad.address(), good.address()];
     let balancer = Balancer::start(&config(&addresses, "", &collector.tables("1.0")));
     let mut most = 0;
@@ -362,15 +362,15 @@ fn each_try_at_a_member_is_a_span_that_the_member_is_told_of() {
 
 #[test]
 fn a_hedge_has_spans_for_both_members_over_http2_too() {
-    let (Some(collector), true) = (Collector::start(), installed(&["curl"])) else {
+    let (Some(collector), true) = (Collector::start(), are_installed(&["curl"])) else {
         return;
     };
     // Slow until the test is over.
     let slow = Member::start(|script, mut wire| {
-        script.request(&mut wire);
-        script.request(&mut wire);
+        script.read_request(&mut wire);
+        script.read_request(&mut wire);
     });
-    let fast = Member::answering(|_| ok("done"));
+    let fast = Member::answering_with(|_| ok_response("done"));
     let addresses = [slow.address(), fast.address()];
     let rule = "[rule.web.http.hedge]\nafter = \"10ms\"\npercent = 100\n";
     // By turns the fast one might be asked first each time: on a busy machine it is hedged, too, which takes a turn.
@@ -382,7 +382,7 @@ fn a_hedge_has_spans_for_both_members_over_http2_too() {
         if is_hedged {
             break;
         }
-        curl(&["--http2-prior-knowledge", &url]);
+        run_curl(&["--http2-prior-knowledge", &url]);
         let server = collector.span();
         assert_eq!(server["attributes"]["network.protocol.version"], "2");
         let first = collector.span();
@@ -420,7 +420,7 @@ fn what_a_stranger_says_of_traces_counts_for_nothing() {
     let Some(collector) = Collector::start() else {
         return;
     };
-    let member = Member::answering(|_| ok(""));
+    let member = Member::answering_with(|_| ok_response(""));
     let said = "traceparent: 00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01\r\ntracestate: a=b\r\n";
     let text = |sample: &str| config(&[member.address()], "", &collector.tables(sample));
     let balancer = Balancer::start(&text("0.0"));
@@ -428,7 +428,7 @@ fn what_a_stranger_says_of_traces_counts_for_nothing() {
     let (_, seen) = member.next_request();
     assert!(seen.values("traceparent").is_empty() && seen.values("tracestate").is_empty());
     balancer.reconfigure(&text("1.0"));
-    eventually("it is traced", || {
+    wait_until("it is traced", || {
         get(&balancer, "/traced", said);
         let (_, seen) = member.next_request();
         assert!(seen.values("tracestate").is_empty());
@@ -440,7 +440,7 @@ fn what_a_stranger_says_of_traces_counts_for_nothing() {
     assert_eq!(server["parent"], "");
     // Without the table what clients say is passed on as it is.
     balancer.reconfigure(&config(&[member.address()], "", ""));
-    eventually("there are no traces any more", || {
+    wait_until("there are no traces any more", || {
         get(&balancer, "/", said);
         let (_, seen) = member.next_request();
         seen.values("tracestate") == ["a=b"]
@@ -452,9 +452,9 @@ fn a_collector_that_fails_delays_nobody_and_gets_its_spans_later() {
     let Some(mut collector) = Collector::start() else {
         return;
     };
-    let member = Member::answering(|_| ok("done"));
+    let member = Member::answering_with(|_| ok_response("done"));
     let balancer = Balancer::start(&config(&[member.address()], "", &collector.tables("1.0")));
-    assert_eq!(collector.script.ask("fail 1"), "failing");
+    assert_eq!(collector.script.ask_line("fail 1"), "failing");
     for _ in 0..20 {
         assert_eq!(get(&balancer, "/", "").second_word(), "200");
     }
@@ -464,16 +464,19 @@ fn a_collector_that_fails_delays_nobody_and_gets_its_spans_later() {
         .iter()
         .filter(|span| span["kind"] == "SPAN_KIND_SERVER");
     assert_eq!(servers.count(), 20);
-    eventually("spans are counted", || {
-        balancer.metric("evenkeel_trace_spans_total{result=\"exported\"}") == Some(40.0)
+    wait_until("spans are counted", || {
+        balancer.read_metric("evenkeel_trace_spans_total{result=\"exported\"}") == Some(40.0)
     });
-    assert_eq!(balancer.metric("evenkeel_traces_dropped_total"), Some(0.0));
+    assert_eq!(
+        balancer.read_metric("evenkeel_traces_dropped_total"),
+        Some(0.0)
+    );
     // One that is gone.
     collector.script.kill();
     for _ in 0..20 {
         assert_eq!(get(&balancer, "/", "").second_word(), "200");
     }
-    eventually("what is lost is counted", || {
-        balancer.metric("evenkeel_trace_spans_total{result=\"lost\"}") >= Some(2.0)
+    wait_until("what is lost is counted", || {
+        balancer.read_metric("evenkeel_trace_spans_total{result=\"lost\"}") >= Some(2.0)
     });
 }

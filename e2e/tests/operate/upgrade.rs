@@ -19,15 +19,15 @@ use std::thread;
 use std::time::Duration;
 
 use evenkeel_e2e::agent::key_file;
-use evenkeel_e2e::balancer::{Balancer, binary, evenkeel, lab};
+use evenkeel_e2e::balancer::{Balancer, evenkeel_binary, run_evenkeel, run_lab};
 use evenkeel_e2e::corba::LoadManager;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::load::{Clients, Wrk};
-use evenkeel_e2e::member::{Member, Seen, ok};
-use evenkeel_e2e::process::{Signal, installed};
+use evenkeel_e2e::member::{Member, Seen, ok_response};
+use evenkeel_e2e::process::{Signal, are_installed};
 use evenkeel_e2e::server::Server;
-use evenkeel_e2e::tls::{Key, certificate};
+use evenkeel_e2e::tls::{Key, make_certificate};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 use serde_json::Value;
 
@@ -40,7 +40,7 @@ fn times(variable: &str, usually: usize) -> usize {
 fn start(config: &str, more: &str, prepare: impl FnOnce(&Folder)) -> Balancer {
     Balancer::start_by(config, |folder| {
         prepare(folder);
-        symlink(binary(), folder.join("evenkeel")).unwrap();
+        symlink(evenkeel_binary(), folder.join("evenkeel")).unwrap();
         let mut command = Command::new("sh");
         let script = format!("exec \"$0\" \"$@\" {more}");
         command.args(["-c", &script]).arg(folder.join("evenkeel"));
@@ -78,7 +78,7 @@ fn keep_asking(url: String, more: &'static str, stop: &Arc<AtomicBool>) -> threa
         let mut arguments = vec!["load", &url, "--quiet", "--json", &json];
         arguments.extend(words.split(' ').chain(more.split_whitespace()));
         while !stop.load(Ordering::Relaxed) {
-            lab(&arguments).unwrap();
+            run_lab(&arguments).unwrap();
             let run: Value = serde_json::from_str(&folder.text("out.json")).unwrap();
             assert_eq!(run["errors"], serde_json::json!({}), "{run}");
             assert_eq!(run["statuses"]["200"], 500, "{run}");
@@ -88,7 +88,7 @@ fn keep_asking(url: String, more: &'static str, stop: &Arc<AtomicBool>) -> threa
 
 #[test]
 fn upgrades_and_reloads_under_load_cost_no_answer() {
-    if !installed(&["nginx", "wrk", "openssl"]) {
+    if !are_installed(&["nginx", "wrk", "openssl"]) {
         return;
     }
     let content = "0123456789abcdef".repeat(64);
@@ -101,7 +101,7 @@ fn upgrades_and_reloads_under_load_cost_no_answer() {
     );
     let text = |more: &str| config(&members, &format!("{more}{tls}"));
     let mut balancer = start(&text(""), "", |folder| {
-        certificate(folder, "own", Key::Ecdsa, "IP:127.0.0.1", None);
+        make_certificate(folder, "own", Key::Ecdsa, "IP:127.0.0.1", None);
     });
     let (web, secure) = (balancer.address("web"), balancer.address("tls"));
     let wrk = Wrk::start(web, "/files/document", content.as_bytes());
@@ -123,8 +123,8 @@ fn upgrades_and_reloads_under_load_cost_no_answer() {
         balancer.reconfigure(&text(&retries));
         clients.wait_for(50);
     }
-    clients.end();
-    let tally = wrk.end();
+    clients.stop_and_count();
+    let tally = wrk.stop_and_tally();
     assert!(tally.requests > 100, "{tally:?}");
     assert_eq!((tally.wrong, tally.errors), (0, 0), "{tally:?}");
     stop.store(true, Ordering::Relaxed);
@@ -133,7 +133,7 @@ fn upgrades_and_reloads_under_load_cost_no_answer() {
     }
     // Those before have nobody left, and end.
     processes.pop();
-    eventually("the processes before end", || {
+    wait_until("the processes before end", || {
         !processes.iter().any(|process| is_alive(*process))
     });
     assert!(balancer.status()["generation"].as_u64() > Some(upgrades as u64));
@@ -142,13 +142,13 @@ fn upgrades_and_reloads_under_load_cost_no_answer() {
 #[test]
 fn who_is_connected_stays_until_the_grace_ends() {
     let member = Member::start(|script, mut wire| {
-        let Some(request) = script.request(&mut wire) else {
+        let Some(request) = script.read_request(&mut wire) else {
             return;
         };
         if request.values("upgrade").is_empty() {
-            wire.send(ok(request.second_word()));
-            while let Some(request) = script.request(&mut wire) {
-                if !wire.try_send(ok(request.second_word())) {
+            wire.send(ok_response(request.second_word()));
+            while let Some(request) = script.read_request(&mut wire) {
+                if !wire.try_send(ok_response(request.second_word())) {
                     return;
                 }
             }
@@ -226,7 +226,7 @@ fn who_is_connected_stays_until_the_grace_ends() {
     speak(&mut sockets);
     assert!(is_alive(before));
     // When the grace ends, everything does.
-    eventually("the process before ends", || !is_alive(before));
+    wait_until("the process before ends", || !is_alive(before));
     assert!(sockets.iter_mut().all(Wire::is_at_end));
     assert!(plain.is_at_end());
     ask(&mut Wire::connect(web), "/new");
@@ -239,7 +239,7 @@ fn the_one_before_goes_on_if_the_new_one_cannot() {
     let text = config(&[member.address()], more);
     let mut balancer = start(&text, "--upgrade-timeout 20", |_| ());
     let (web, before) = (balancer.address("web"), balancer.id());
-    let service = LoadManager::at(balancer.corba());
+    let service = LoadManager::at_address(balancer.corba_address());
     let group = service.create_group("IDL:Test:1.0", Vec::new()).unwrap().0;
     let mut kept = Wire::connect(web);
     let mut works = || {
@@ -266,10 +266,10 @@ fn the_one_before_goes_on_if_the_new_one_cannot() {
     refused(&mut balancer, "ended before it was ready");
     replace_program(&balancer, "#!/bin/sh\nexec sleep 1000\n");
     refused(&mut balancer, "was not ready within 20s");
-    let real = binary().display();
+    let real = evenkeel_binary().display();
     replace_program(&balancer, &format!("#!/bin/sh\nexec {real} \"$@\"\n"));
     balancer.write_config("[rule.web]\nlisten = 7\n");
-    eventually("the running one has refused it", || {
+    wait_until("the running one has refused it", || {
         balancer.log().contains("the configuration stays as it was")
     });
     refused(&mut balancer, "the configuration has errors");
@@ -281,7 +281,7 @@ fn the_one_before_goes_on_if_the_new_one_cannot() {
         &format!("[rule.web]\nlisten = \"{at}\""),
     );
     balancer.write_config(&other);
-    eventually("the running one has refused that, too", || {
+    wait_until("the running one has refused that, too", || {
         balancer
             .log()
             .matches("the configuration stays as it was")
@@ -290,16 +290,16 @@ fn the_one_before_goes_on_if_the_new_one_cannot() {
     });
     refused(&mut balancer, "cannot start: ");
     balancer.write_config(&text);
-    eventually("the old text is in force", || {
+    wait_until("the old text is in force", || {
         balancer.log().matches("configuration applied").count() >= 1
     });
     // It comes up, and dies before it is trusted.
     let known = balancer.log().matches("takes the place of").count();
     thread::scope(|scope| {
-        let admin = balancer.admin().to_string();
-        let upgrade = scope.spawn(move || evenkeel(&["upgrade", "--admin", &admin]));
+        let admin = balancer.admin_address().to_string();
+        let upgrade = scope.spawn(move || run_evenkeel(&["upgrade", "--admin", &admin]));
         let log = || balancer.log();
-        eventually("another process serves", || {
+        wait_until("another process serves", || {
             let log = log();
             let after = log.split("takes the place of").nth(known + 1);
             after.is_some_and(|after| after.contains("configuration applied"))
@@ -318,9 +318,9 @@ fn the_one_before_goes_on_if_the_new_one_cannot() {
 fn what_was_learnt_goes_on() {
     let slow = Duration::from_millis(40);
     let serve = |time: Duration| {
-        Member::answering(move |request| {
+        Member::answering_with(move |request| {
             thread::sleep(time);
-            ok(request.second_word())
+            ok_response(request.second_word())
         })
     };
     let members = [
@@ -350,24 +350,30 @@ fn what_was_learnt_goes_on() {
     };
     balancer.wait_for_state("web", dead, &["down"]);
     ask(400);
-    balancer.ctl(&format!("drain web {}", at[3])).unwrap();
-    balancer.ctl(&format!("weight web {} 3", at[1])).unwrap();
+    balancer.run_ctl(&format!("drain web {}", at[3])).unwrap();
+    balancer
+        .run_ctl(&format!("weight web {} 3", at[1]))
+        .unwrap();
     balancer.upgrade().unwrap();
-    let member = |at| balancer.member("web", at);
+    let member = |at| balancer.member_status("web", at);
     assert_eq!(member(dead)["state"], "down");
     assert_eq!(member(at[3])["state"], "draining");
     assert_eq!(member(at[1])["weight"], 3.0);
     // That the figures are the same, a test of the manager shows.
     balancer.wait_for_log("goes on with what the process before has learnt");
     for member in &members {
-        member.seen();
+        member.seen_events();
     }
     ask(100);
     // Not those of health checks.
     let asked = |seen: &Seen| matches!(seen, Seen::Request(_, of) if of.second_word() == "/asked");
-    let seen = members
-        .each_ref()
-        .map(|member| member.seen().iter().filter(|seen| asked(seen)).count());
+    let seen = members.each_ref().map(|member| {
+        member
+            .seen_events()
+            .iter()
+            .filter(|seen| asked(seen))
+            .count()
+    });
     assert_eq!(seen.iter().sum::<usize>(), 100, "{seen:?}");
     assert!(seen[2] < 34, "{seen:?}");
     assert_eq!(seen[3], 0, "{seen:?}");
@@ -375,13 +381,13 @@ fn what_was_learnt_goes_on() {
 
 #[test]
 fn sessions_of_tls_are_resumed_by_the_next_process() {
-    if !installed(&["openssl"]) {
+    if !are_installed(&["openssl"]) {
         return;
     }
     let member = Member::echoing_targets();
     let tls = "[rule.web.tls]\ncertificates = [{ certificate = \"own.pem\", key = \"own.pem\" }]\n";
     let mut balancer = start(&config(&[member.address()], tls), "", |folder| {
-        certificate(folder, "own", Key::Ecdsa, "IP:127.0.0.1", None);
+        make_certificate(folder, "own", Key::Ecdsa, "IP:127.0.0.1", None);
     });
     let web = balancer.address("web").to_string();
     let session = balancer.folder().join("session").display().to_string();
@@ -412,14 +418,14 @@ fn what_only_one_can_have_is_passed_on() {
                 [corba]\nlisten = \"127.0.0.1:0\"\n";
     let prepare = |folder: &Folder| drop(key_file(folder));
     let mut balancer = start(&config(&[member.address()], more), "", prepare);
-    let service = LoadManager::at(balancer.corba());
+    let service = LoadManager::at_address(balancer.corba_address());
     let group = service.create_group("IDL:Test:1.0", Vec::new()).unwrap().0;
-    let (broker, negotiator) = (balancer.broker(), balancer.negotiator());
+    let (broker, negotiator) = (balancer.broker_address(), balancer.negotiator_address());
     balancer.upgrade().unwrap();
     // Without a state file, too.
     assert!(service.locations(&group).unwrap().is_empty());
     assert_eq!(
-        (balancer.broker(), balancer.negotiator()),
+        (balancer.broker_address(), balancer.negotiator_address()),
         (broker, negotiator)
     );
     TcpStream::connect(negotiator).unwrap();
@@ -443,7 +449,7 @@ fn a_service_manager_is_told_who_is_who() {
     socket.set_read_timeout(Some(evenkeel_e2e::HANG)).unwrap();
     let text = config(&[member.address()], "");
     let mut balancer = Balancer::start_by(&text, |_| {
-        let mut command = Command::new(binary());
+        let mut command = Command::new(evenkeel_binary());
         command.env("NOTIFY_SOCKET", &path);
         command
     });
@@ -470,18 +476,18 @@ fn activated(config: &str, listener: &TcpListener) -> Balancer {
     command
         .arg("-c")
         .arg("exec 3<&0 </dev/null; LISTEN_PID=$$ LISTEN_FDS=1 exec \"$0\" \"$@\"")
-        .arg(binary());
+        .arg(evenkeel_binary());
     Balancer::start_by_with_input(config, command, Stdio::from(passed))
 }
 
 #[test]
 fn restarts_with_sockets_of_a_service_manager_cost_no_answer() {
-    if !installed(&["nginx", "wrk"]) {
+    if !are_installed(&["nginx", "wrk"]) {
         return;
     }
-    let server = Server::nginx(None);
+    let server = Server::start_nginx(None);
     let content = "0123456789abcdef".repeat(64);
-    server.serve("document", &content);
+    server.put_document("document", &content);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let web = listener.local_addr().unwrap();
     let text = config(&[server.address()], "").replace(
@@ -494,12 +500,12 @@ fn restarts_with_sockets_of_a_service_manager_cost_no_answer() {
     clients.wait_for(50);
     for _ in 0..times("EVENKEEL_UPGRADES", 3) {
         balancer.signal(Signal::TERM);
-        balancer.wait();
+        balancer.wait_for_end();
         balancer = activated(&text, &listener);
         clients.wait_for(50);
     }
-    clients.end();
-    let tally = wrk.end();
+    clients.stop_and_count();
+    let tally = wrk.stop_and_tally();
     assert!(tally.requests > 100, "{tally:?}");
     assert_eq!((tally.wrong, tally.errors), (0, 0), "{tally:?}");
 }

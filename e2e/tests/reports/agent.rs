@@ -10,30 +10,30 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use evenkeel_e2e::agent::{Agent, key_file};
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
-use evenkeel_e2e::eventually;
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::haproxy::Haproxy;
 use evenkeel_e2e::libarm::Instrumented;
-use evenkeel_e2e::process::installed;
+use evenkeel_e2e::process::are_installed;
 use evenkeel_e2e::server::address;
+use evenkeel_e2e::wait_until;
 use serde_json::Value;
 
 /// Returns the output of `evenkeel agent --once` with this configuration.
 fn once(folder: &Folder, config: &str) -> Result<String, String> {
     let file = folder.write("once.toml", config);
-    evenkeel(&["agent", "--once", file.to_str().unwrap()])
+    run_evenkeel(&["agent", "--once", file.to_str().unwrap()])
 }
 
 #[test]
 fn people_see_what_would_be_reported_and_what_is_wrong() {
-    if !installed(&["cc"]) {
+    if !are_installed(&["cc"]) {
         return;
     }
     let folder = Folder::new();
-    let pages = folder.make("pages");
+    let pages = folder.make_folder("pages");
     let mut shop = Instrumented::start(&pages, "shop");
-    let request = shop.begin(1);
+    let request = shop.begin_request(1);
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let config = format!(
         "interval = \"100ms\"\n\
@@ -67,7 +67,7 @@ fn people_see_what_would_be_reported_and_what_is_wrong() {
     has("no page of application mail in ");
     has("there are pages of shop. Is the ARM library loaded");
     has("would report to no broker");
-    shop.end(request);
+    shop.end_request(request);
 
     // Its page stays when it dies.
     drop(shop);
@@ -90,7 +90,7 @@ fn people_see_what_would_be_reported_and_what_is_wrong() {
 
 #[test]
 fn haproxy_follows_load_and_state() {
-    if !installed(&["haproxy", "cc"]) {
+    if !are_installed(&["haproxy", "cc"]) {
         return;
     }
     // The listener is the server that HAProxy and the agent know.
@@ -115,7 +115,7 @@ fn haproxy_follows_load_and_state() {
         )
     };
     let agent = Agent::start(&config("ready"));
-    let mut shop = Instrumented::start(&agent.pages(), "shop");
+    let mut shop = Instrumented::start(&agent.pages_folder(), "shop");
     let own = agent.agent_check("shop").port();
     let named = agent.agent_check("").port();
     // HAProxy 2.6 does not listen to the agent of a server without agent-send if it has
@@ -133,9 +133,9 @@ fn haproxy_follows_load_and_state() {
     };
     both((2, 100, 0));
     // Busy all the time: the smallest weight. Idle: all of it.
-    let request = shop.begin(1);
+    let request = shop.begin_request(1);
     both((2, 10, 0));
-    shop.end(request);
+    shop.end_request(request);
     both((2, 100, 0));
 
     // Its operator's will. Addresses that stay are not bound anew.
@@ -149,12 +149,12 @@ fn haproxy_follows_load_and_state() {
     // It says goodbye, and is started again; then it is killed.
     shop.close();
     both((0, 100, 0));
-    let shop = Instrumented::start(&agent.pages(), "shop");
+    let shop = Instrumented::start(&agent.pages_folder(), "shop");
     both((2, 100, 0));
     shop.kill();
     both((0, 100, 0));
     // What nobody knows is left alone.
-    assert_eq!(haproxy.state("c"), (2, 100, 0));
+    assert_eq!(haproxy.server_state("c"), (2, 100, 0));
     let log = agent.log();
     assert_eq!(
         log.matches("asks for an unknown server").count(),
@@ -183,7 +183,7 @@ fn an_agent_check_that_never_ends_holds_nobody_up() {
         let _ = stream.read_to_string(&mut answer);
         answer
     };
-    eventually("there is a measurement", || ask(b"a\n").contains('%'));
+    wait_until("there is a measurement", || ask(b"a\n").contains('%'));
     let answer = ask(b"a\r\n");
     assert!(
         answer.starts_with("up ready ") && answer.ends_with("%\n"),
@@ -262,7 +262,7 @@ impl Site {
              service_time = \"5ms\"\n\
              capacity = {capacity}\n"
         ));
-        let shop = Instrumented::start(&agent.pages(), "shop");
+        let shop = Instrumented::start(&agent.pages_folder(), "shop");
         let site = Self {
             config,
             balancer: Some(balancer),
@@ -285,7 +285,7 @@ impl Site {
 
     /// A load as `evenkeel ctl loads` shows it, if it is not old.
     fn load(&self, id: &str) -> Option<f64> {
-        let loads = self.balancer().ctl("loads --json").unwrap();
+        let loads = self.balancer().run_ctl("loads --json").unwrap();
         let loads: Value = serde_json::from_str(&loads).unwrap();
         let mut locations = loads.as_array().unwrap().iter();
         let location = locations.find(|location| location["name"] == LOCATION)?;
@@ -297,7 +297,7 @@ impl Site {
 
     fn wait_for_load(&self, id: &str, wanted: impl Fn(f64) -> bool) -> f64 {
         let mut found = None;
-        eventually(&format!("{id} is reported as it is"), || {
+        wait_until(&format!("{id} is reported as it is"), || {
             found = self.load(id);
             found.is_some_and(&wanted)
         });
@@ -305,13 +305,13 @@ impl Site {
     }
 
     fn wait_until_unknown(&self, id: &str) {
-        eventually(&format!("{id} is unknown"), || self.load(id).is_none());
+        wait_until(&format!("{id} is unknown"), || self.load(id).is_none());
     }
 }
 
 #[test]
 fn what_is_reported_is_what_the_server_did() {
-    if !installed(&["cc"]) {
+    if !are_installed(&["cc"]) {
         return;
     }
     let mut site = Site::new(4);
@@ -320,12 +320,14 @@ fn what_is_reported_is_what_the_server_did() {
         site.wait_for_load(id, |load| load >= 0.0);
     }
     // Three of the four that it can do, for as long as it takes.
-    let requests: Vec<_> = (1..=3).map(|client| site.shop().begin(client)).collect();
+    let requests: Vec<_> = (1..=3)
+        .map(|client| site.shop().begin_request(client))
+        .collect();
     site.wait_for_load("in_flight", |load| load == 3.0);
     site.wait_for_load("utilization", |load| load == 0.75);
     assert_eq!(site.load("service_time"), Some(0.005));
     for request in requests {
-        site.shop().end(request);
+        site.shop().end_request(request);
     }
     site.wait_for_load("utilization", |load| load == 0.0);
     site.wait_for_load("requests_per_second", |load| load == 0.0);
@@ -334,17 +336,17 @@ fn what_is_reported_is_what_the_server_did() {
     // within it, and one around it.
     let (mut response, mut think) = (Bounds::default(), Bounds::default());
     let mut end_of_last: Option<(Instant, Instant)> = None;
-    eventually("reported times are those that were", || {
+    wait_until("reported times are those that were", || {
         for _ in 0..5 {
             let before = Instant::now();
-            let request = site.shop().begin(9);
+            let request = site.shop().begin_request(9);
             let begun = Instant::now();
             if let Some((before_end, ended)) = end_of_last {
                 think.hold(before - ended, begun - before_end);
             }
             thread::sleep(Duration::from_millis(3));
             let before_end = Instant::now();
-            site.shop().end(request);
+            site.shop().end_request(request);
             let ended = Instant::now();
             response.hold(before_end - begun, ended - before);
             end_of_last = Some((before_end, ended));
@@ -386,20 +388,20 @@ impl Bounds {
 
 #[test]
 fn each_of_the_three_may_be_killed_and_is_back_when_it_is_started() {
-    if !installed(&["cc"]) {
+    if !are_installed(&["cc"]) {
         return;
     }
     let mut site = Site::new(4);
-    let request = site.shop().begin(1);
+    let request = site.shop().begin_request(1);
     site.wait_for_load("in_flight", |load| load == 1.0);
 
     // The agent: what it reported grows old, and is not taken for what is. The server goes
     // on, and is known again as it is.
     site.agent.kill();
     site.wait_until_unknown("in_flight");
-    site.shop().end(request);
-    site.shop().begin(1);
-    site.shop().begin(2);
+    site.shop().end_request(request);
+    site.shop().begin_request(1);
+    site.shop().begin_request(2);
     site.agent.restart();
     site.wait_for_load("in_flight", |load| load == 2.0);
 
@@ -415,7 +417,7 @@ fn each_of_the_three_may_be_killed_and_is_back_when_it_is_started() {
     site.shop.take().unwrap().kill();
     site.balancer()
         .wait_for_state("shop", site.member, &["reported_down"]);
-    let mut shop = Instrumented::start(&site.agent.pages(), "shop");
+    let mut shop = Instrumented::start(&site.agent.pages_folder(), "shop");
     site.balancer().wait_for_state("shop", site.member, &["up"]);
     site.wait_for_load("in_flight", |load| load == 0.0);
 
@@ -440,13 +442,13 @@ fn c11_an_agent_goes_by_its_name() {
         format!(
             "{name}interval = \"200ms\"\n[host]\nlocation = \"rack-1\"\n\
              [broker.main]\naddress = \"{}\"\nkey_file = {key:?}\n",
-            balancer.broker()
+            balancer.broker_address()
         )
     };
     let wait_for = |mut wanted: Vec<&str>| {
         wanted.sort_unstable();
-        eventually(&format!("agents {wanted:?} are registered"), || {
-            let agents = balancer.ctl("agents --json").unwrap();
+        wait_until(&format!("agents {wanted:?} are registered"), || {
+            let agents = balancer.run_ctl("agents --json").unwrap();
             let agents: Value = serde_json::from_str(&agents).unwrap();
             let agents = agents.as_array().unwrap().iter();
             let agents = agents.filter(|agent| agent["state"] == "registered");
@@ -463,10 +465,10 @@ fn c11_an_agent_goes_by_its_name() {
     let mut third = Agent::start(&config(""));
     wait_for(vec!["web-1-a", "web-1-b", host.trim()]);
     // As its table shows it, and as commands take it.
-    let table = balancer.ctl("agents").unwrap();
+    let table = balancer.run_ctl("agents").unwrap();
     let row = table.lines().find(|line| line.contains("web-1-b")).unwrap();
     assert!(row.starts_with("rack-1 "), "{table}");
-    balancer.ctl("agents query rack-1 web-1-b").unwrap();
+    balancer.run_ctl("agents query rack-1 web-1-b").unwrap();
 
     second.terminate();
     third.terminate();
@@ -476,45 +478,45 @@ fn c11_an_agent_goes_by_its_name() {
 
 #[test]
 fn an_alert_reaches_the_server_and_is_lifted_there() {
-    if !installed(&["cc"]) {
+    if !are_installed(&["cc"]) {
         return;
     }
     let mut site = Site::new(1);
-    assert!(!site.shop().sheds());
-    let request = site.shop().begin(1);
-    eventually("the server sheds", || site.shop().sheds());
-    site.shop().end(request);
-    eventually("the server sheds no more", || !site.shop().sheds());
+    assert!(!site.shop().is_shedding());
+    let request = site.shop().begin_request(1);
+    wait_until("the server sheds", || site.shop().is_shedding());
+    site.shop().end_request(request);
+    wait_until("the server sheds no more", || !site.shop().is_shedding());
 
     // Its agent dies, and nobody can lift it: it ends by itself.
-    let _request = site.shop().begin(1);
-    eventually("the server sheds", || site.shop().sheds());
+    let _request = site.shop().begin_request(1);
+    wait_until("the server sheds", || site.shop().is_shedding());
     site.agent.kill();
-    eventually("the alert has ended", || !site.shop().sheds());
+    wait_until("the alert has ended", || !site.shop().is_shedding());
     // One who is told to end lifts it before.
     site.agent.restart();
-    eventually("the server sheds", || site.shop().sheds());
+    wait_until("the server sheds", || site.shop().is_shedding());
     assert!(site.agent.terminate().success());
-    assert!(!site.shop().sheds());
+    assert!(!site.shop().is_shedding());
     // And has signed off.
-    let agents = site.balancer().ctl("agents --json").unwrap();
+    let agents = site.balancer().run_ctl("agents --json").unwrap();
     let agents: Value = serde_json::from_str(&agents).unwrap();
     assert_eq!(agents[0]["state"], "stopped", "{agents}");
-    eventually("its log says so", || {
+    wait_until("its log says so", || {
         site.agent.log().contains("signed off")
     });
-    let member = site.balancer().member("shop", site.member);
+    let member = site.balancer().member_status("shop", site.member);
     assert_ne!(member["state"], "up", "{member}");
 }
 
 #[test]
 fn a_reload_is_taken_as_a_whole_or_not_at_all() {
-    if !installed(&["cc"]) {
+    if !are_installed(&["cc"]) {
         return;
     }
     let site = Site::new(4);
     let states = || {
-        let agents = site.balancer().ctl("agents --json").unwrap();
+        let agents = site.balancer().run_ctl("agents --json").unwrap();
         let agents: Value = serde_json::from_str(&agents).unwrap();
         let agents = agents.as_array().unwrap().iter();
         let text = |agent: &Value, key: &str| agent[key].as_str().unwrap().to_owned();
@@ -523,18 +525,18 @@ fn a_reload_is_taken_as_a_whole_or_not_at_all() {
     };
     let registered = BTreeMap::from([(LOCATION.to_owned(), "registered".to_owned())]);
     // On a busy machine it may have been late, and counts as silent for a moment.
-    eventually("the agent is registered", || states() == registered);
+    wait_until("the agent is registered", || states() == registered);
 
     // Half of it would be good.
     let config = site.agent.folder().text("agent.toml");
     let (_, config) = config.split_once('\n').unwrap();
     let moved = config.replace(LOCATION, "machine-2");
     site.agent.write_config(&format!("{moved}nonsense = 1\n"));
-    eventually("the configuration is refused", || {
+    wait_until("the configuration is refused", || {
         site.agent.log().contains("the old one stays")
     });
     site.wait_for_load("in_flight", |load| load == 0.0);
-    eventually("nothing has changed", || states() == registered);
+    wait_until("nothing has changed", || states() == registered);
 
     // What moves signs off where it was.
     site.agent.reconfigure(&moved);
@@ -542,10 +544,10 @@ fn a_reload_is_taken_as_a_whole_or_not_at_all() {
         (LOCATION.to_owned(), "stopped".to_owned()),
         ("machine-2".to_owned(), "registered".to_owned()),
     ]);
-    eventually("the server has moved", || states() == both);
+    wait_until("the server has moved", || states() == both);
     // And comes back.
     site.agent.reconfigure(config);
-    eventually("the server is back", || {
+    wait_until("the server is back", || {
         states()
             .get(LOCATION)
             .is_some_and(|state| state == "registered")

@@ -7,14 +7,14 @@ use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
-use evenkeel_e2e::member::{Member, ok};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 use serde_json::Value;
 
 /// Three members that answer each request with their names, `0` to `2`.
 fn three() -> Vec<Member> {
-    let named = |number: usize| Member::answering(move |_| ok(&number.to_string()));
+    let named = |number: usize| Member::answering_with(move |_| ok_response(&number.to_string()));
     (0..3).map(named).collect()
 }
 
@@ -48,7 +48,7 @@ fn configuration(rules: &str) -> String {
 
 fn report(balancer: &Balancer, location: usize, cpu: f32) {
     let words = format!("loads push l{location} cpu={cpu}");
-    balancer.ctl(&words).unwrap();
+    balancer.run_ctl(&words).unwrap();
 }
 
 /// The locations of the status for which `holds`, by number.
@@ -66,7 +66,7 @@ fn alerted(balancer: &Balancer) -> BTreeSet<usize> {
 
 fn wait_for_alerts(balancer: &Balancer, wanted: &[usize]) {
     let wanted = BTreeSet::from_iter(wanted.iter().copied());
-    eventually(&format!("alerts are {wanted:?}"), || {
+    wait_until(&format!("alerts are {wanted:?}"), || {
         alerted(balancer) == wanted
     });
 }
@@ -107,7 +107,7 @@ fn clients_move_once_and_the_least_loaded_serves_when_all_are_critical() {
 
     report(&balancer, 0, 0.95);
     wait_for_alerts(&balancer, &[0]);
-    eventually("the members know", || shedding(&balancer, "web") == [0]);
+    wait_until("the members know", || shedding(&balancer, "web") == [0]);
     let moved = ask_all(&mut clients);
     for (home, now) in homes.iter().zip(&moved) {
         match home {
@@ -122,7 +122,7 @@ fn clients_move_once_and_the_least_loaded_serves_when_all_are_critical() {
     report(&balancer, 1, 0.95);
     wait_for_alerts(&balancer, &[0, 1]);
     let mut moves = 4;
-    eventually("all are at the only one without an alert", || {
+    wait_until("all are at the only one without an alert", || {
         ask_all(&mut clients) == [2; 12]
     });
     moves += moved.iter().filter(|&&now| now != 2).count();
@@ -130,7 +130,7 @@ fn clients_move_once_and_the_least_loaded_serves_when_all_are_critical() {
     // With every location critical the least loaded one serves, and nobody goes around.
     report(&balancer, 2, 0.99);
     wait_for_alerts(&balancer, &[0, 1, 2]);
-    eventually("all but the least loaded shed", || {
+    wait_until("all but the least loaded shed", || {
         shedding(&balancer, "web") == [1, 2]
     });
     for _ in 0..30 {
@@ -143,9 +143,9 @@ fn clients_move_once_and_the_least_loaded_serves_when_all_are_critical() {
 
     (0..3).for_each(|location| report(&balancer, location, 0.1));
     wait_for_alerts(&balancer, &[]);
-    eventually("nobody sheds", || shedding(&balancer, "web").is_empty());
+    wait_until("nobody sheds", || shedding(&balancer, "web").is_empty());
     assert_eq!(ask_all(&mut clients), [0; 12], "what is bound stays");
-    let raised = balancer.metric("evenkeel_group_alerts_raised_total{group=\"web\"}");
+    let raised = balancer.read_metric("evenkeel_group_alerts_raised_total{group=\"web\"}");
     assert_eq!(raised, Some(3.0));
     for cause in ["load alert raised", "threshold=0.8", "load alert lifted"] {
         balancer.wait_for_log(cause);
@@ -171,20 +171,20 @@ fn clients_leave_bit_by_bit_and_stay_when_the_alert_is_over() {
         let pairs = homes.iter().zip(&now);
         pairs.filter(|(home, now)| home != now).count()
     };
-    balancer.ctl("alert l0 on").unwrap();
-    eventually("the members know", || shedding(&balancer, "web") == [0]);
+    balancer.run_ctl("alert l0 on").unwrap();
+    wait_until("the members know", || shedding(&balancer, "web") == [0]);
     // Half of them leave in an hour, so next to none do in a few moments.
     for _ in 0..20 {
         assert!(left(&mut clients) <= 2);
     }
-    balancer.ctl("alert l0 auto").unwrap();
-    eventually("it is over", || shedding(&balancer, "web").is_empty());
+    balancer.run_ctl("alert l0 auto").unwrap();
+    wait_until("it is over", || shedding(&balancer, "web").is_empty());
     assert!(left(&mut clients) <= 2);
 
     // As fast as it can be: all of them, and nobody else.
     balancer.reconfigure(&config("0s", 1.0));
-    balancer.ctl("alert l0 on").unwrap();
-    eventually("the members know", || shedding(&balancer, "web") == [0]);
+    balancer.run_ctl("alert l0 on").unwrap();
+    wait_until("the members know", || shedding(&balancer, "web") == [0]);
     let from_it = homes.iter().filter(|&&home| home == 0).count();
     let left = left(&mut clients);
     assert!((from_it..=from_it + 2).contains(&left), "{left}");
@@ -250,10 +250,10 @@ fn idle_connections_are_closed_and_busy_ones_are_not() {
     }
     assert_eq!(kept.len(), 7);
     // A client sees the end of its connection a moment before that is counted.
-    eventually("both are counted", || {
-        balancer.metric("evenkeel_rule_closed_by_alert_total{rule=\"talk\"}") == Some(2.0)
+    wait_until("both are counted", || {
+        balancer.read_metric("evenkeel_rule_closed_by_alert_total{rule=\"talk\"}") == Some(2.0)
     });
-    eventually("the access log says why", || {
+    wait_until("the access log says why", || {
         let text = std::fs::read_to_string(&path).unwrap_or_default();
         text.lines()
             .filter(|l| l.contains("\"end\":\"alert\""))
@@ -274,26 +274,28 @@ fn an_administrator_has_the_last_word() {
     let balancer = balancer(&rule("web", "http", &members, more));
     report(&balancer, 0, 0.95);
     wait_for_alerts(&balancer, &[0]);
-    let loads = balancer.ctl("loads").unwrap();
+    let loads = balancer.run_ctl("loads").unwrap();
     assert!(
         loads.contains("ALERT by web") && loads.contains("above 0.8"),
         "{loads}"
     );
-    balancer.ctl("alert l0 off").unwrap();
+    balancer.run_ctl("alert l0 off").unwrap();
     wait_for_alerts(&balancer, &[]);
-    eventually("nobody sheds", || shedding(&balancer, "web").is_empty());
+    wait_until("nobody sheds", || shedding(&balancer, "web").is_empty());
     // More than the share that groups may alert, but never all of them.
     for location in 0..3 {
-        balancer.ctl(&format!("alert l{location} on")).unwrap();
+        balancer.run_ctl(&format!("alert l{location} on")).unwrap();
     }
     wait_for_alerts(&balancer, &[0, 1, 2]);
-    eventually("all but one shed", || shedding(&balancer, "web").len() == 2);
+    wait_until("all but one shed", || shedding(&balancer, "web").len() == 2);
     let serving: BTreeSet<_> = (0..10).map(|_| ask(&mut balancer.connect())).collect();
     assert_eq!(serving.len(), 1);
     for location in 0..3 {
-        balancer.ctl(&format!("alert l{location} auto")).unwrap();
+        balancer
+            .run_ctl(&format!("alert l{location} auto"))
+            .unwrap();
     }
     wait_for_alerts(&balancer, &[0]);
-    let complaint = balancer.ctl("alert nowhere on").unwrap_err();
+    let complaint = balancer.run_ctl("alert nowhere on").unwrap_err();
     assert!(complaint.contains("l0"), "{complaint}");
 }

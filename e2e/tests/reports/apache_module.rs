@@ -7,9 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use arm::page::{self, Lease, Reader, Sample};
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::httpd::{Httpd, MPMS, can_run, eventually_sampled};
 use evenkeel_e2e::process::{Signal, signal};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::{Message, Wire};
 
 /// Fits no buffer between a server and a client that does not read.
@@ -36,7 +36,7 @@ fn get(address: SocketAddr, target: &str) -> Message {
 }
 
 fn sample(page: &mut Reader) -> Sample {
-    page.sample(page::now()).unwrap()
+    page.sample(page::monotonic_nanos()).unwrap()
 }
 
 /// Waits for so many transactions to stop: a client has its response a moment before.
@@ -54,9 +54,9 @@ fn each_request_counts_once() {
     with_each_mpm("", |httpd, page| {
         let port = httpd.address().port();
         assert_eq!(page.application(), format!("apache.example:{port}"));
-        httpd.serve("part", "part");
+        httpd.put_document("part", "part");
         let include = "<!--#include virtual=\"/files/part\" -->";
-        httpd.serve("whole.shtml", format!("{include} and {include}"));
+        httpd.put_document("whole.shtml", format!("{include} and {include}"));
         let mut wire = Wire::connect(httpd.address());
         for _ in 0..3 {
             assert_eq!(ask(&mut wire, "/files/name").text(), "name");
@@ -120,7 +120,7 @@ fn a_client_thinks_between_its_requests() {
             served += 1;
             stopped(page, served)
         };
-        let start = page::now();
+        let start = page::monotonic_nanos();
         serve("192.0.2.1", page);
         serve("192.0.2.2", page);
         assert_eq!(serve("2001:db8::1", page).thinks, 0);
@@ -135,7 +135,7 @@ fn a_client_thinks_between_its_requests() {
 #[test]
 fn a_response_is_in_flight_until_it_is_sent_and_aborted_if_the_client_leaves() {
     with_each_mpm("", |httpd, page| {
-        httpd.serve("large", vec![b'x'; LARGE]);
+        httpd.put_document("large", vec![b'x'; LARGE]);
         let request = "GET /files/large HTTP/1.1\r\nHost: a\r\n\r\n";
         let (mut leaving, mut staying) = (
             Wire::connect(httpd.address()),
@@ -162,12 +162,12 @@ fn under_alert_clients_are_sent_to_the_balancer_with_what_they_asked_for() {
     let lines = "EvenkeelBalancer http://balancer.example:8080/\n\
                  EvenkeelShedExempt /health /status/";
     with_each_mpm(lines, |httpd, page| {
-        httpd.serve("health", "");
+        httpd.put_document("health", "");
         let address = httpd.address();
         assert_eq!(get(address, "/files/name").second_word(), "200");
         stopped(page, 1);
 
-        let alert = Lease::new(page::now(), Duration::from_secs(300));
+        let alert = Lease::new(page::monotonic_nanos(), Duration::from_secs(300));
         page.set_alert(Some(alert)).unwrap();
         let mut wire = Wire::connect(address);
         for (target, path) in [
@@ -198,9 +198,12 @@ fn under_alert_clients_are_sent_to_the_balancer_with_what_they_asked_for() {
         page.set_alert(None).unwrap();
         assert_eq!(ask(&mut wire, "/files/name").second_word(), "200");
         // An alert ends by itself.
-        page.set_alert(Some(Lease::new(page::now(), Duration::from_millis(300))))
-            .unwrap();
-        eventually("the alert is over", || {
+        page.set_alert(Some(Lease::new(
+            page::monotonic_nanos(),
+            Duration::from_millis(300),
+        )))
+        .unwrap();
+        wait_until("the alert is over", || {
             ask(&mut wire, "/files/name").second_word() == "200"
         });
     });
@@ -218,7 +221,7 @@ fn requests_of_proxies_and_of_servers_that_do_not_shed_are_served_under_alert() 
     }
     for lines in served {
         let httpd = Httpd::start("event", lines);
-        let alert = Lease::new(page::now(), Duration::from_secs(300));
+        let alert = Lease::new(page::monotonic_nanos(), Duration::from_secs(300));
         httpd.page().set_alert(Some(alert)).unwrap();
         assert_eq!(
             get(httpd.address(), "/files/name").second_word(),
@@ -229,7 +232,7 @@ fn requests_of_proxies_and_of_servers_that_do_not_shed_are_served_under_alert() 
     // Another address is no proxy.
     let lines = "EvenkeelBalancer https://b.example/in/\nEvenkeelProxy ::1 192.0.2.0/24";
     let httpd = Httpd::start("event", lines);
-    let alert = Lease::new(page::now(), Duration::from_secs(300));
+    let alert = Lease::new(page::monotonic_nanos(), Duration::from_secs(300));
     httpd.page().set_alert(Some(alert)).unwrap();
     let answer = get(httpd.address(), "/x");
     assert_eq!(answer.values("Location"), ["https://b.example/in/x"]);
@@ -260,7 +263,7 @@ fn a_virtual_host_may_be_an_application_of_its_own() {
 #[test]
 fn a_killed_child_leaves_nothing_in_flight() {
     with_each_mpm("", |httpd, page| {
-        httpd.serve("large", vec![b'x'; LARGE]);
+        httpd.put_document("large", vec![b'x'; LARGE]);
         let mut wire = Wire::connect(httpd.address());
         wire.send("GET /files/large HTTP/1.1\r\nHost: a\r\n\r\n");
         wire.read_head();
@@ -271,7 +274,7 @@ fn a_killed_child_leaves_nothing_in_flight() {
         eventually_sampled("nothing is in flight", page, |sample| sample.in_flight == 0);
         // The parent has new ones, whose requests count as before, and the dead one's is
         // written off.
-        eventually("a request is served", || {
+        wait_until("a request is served", || {
             let mut wire = Wire::connect(httpd.address());
             wire.try_send("GET /files/name HTTP/1.1\r\nHost: a\r\nConnection: close\r\n\r\n")
                 && wire
@@ -288,7 +291,7 @@ fn a_killed_child_leaves_nothing_in_flight() {
 #[test]
 fn a_graceful_restart_loses_nothing_and_an_end_is_seen() {
     with_each_mpm("", |httpd, page| {
-        httpd.serve("large", vec![b'x'; LARGE]);
+        httpd.put_document("large", vec![b'x'; LARGE]);
         assert_eq!(get(httpd.address(), "/files/name").second_word(), "200");
         stopped(page, 1);
         let mut wire = Wire::connect(httpd.address());
@@ -304,8 +307,8 @@ fn a_graceful_restart_loses_nothing_and_an_end_is_seen() {
         wire.try_read_exact(LARGE).unwrap();
         let before = stopped(page, 3);
         assert_eq!((before.good, before.lost), (3, 0));
-        httpd.end();
-        let interval = sample(page).since(&before);
+        httpd.stop_process();
+        let interval = sample(page).interval_since(&before);
         assert_eq!((interval.processes, interval.in_flight), (0, 0));
         assert!(interval.ended && !interval.restarted);
     });
@@ -360,7 +363,7 @@ fn wrong_settings_are_refused_with_what_is_wrong() {
         ("EvenkeelProxy somewhere", "neither an address nor like"),
         ("EvenkeelProxy 10.0.0.0/99", "neither an address nor like"),
     ] {
-        let refusal = Httpd::refusal(lines);
+        let refusal = Httpd::complaint_about(lines);
         assert!(refusal.contains(expected), "{lines}: {refusal}");
     }
 }

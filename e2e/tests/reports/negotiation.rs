@@ -8,14 +8,14 @@ use std::path::Path;
 use std::sync::{Arc, Mutex};
 use std::time::Instant;
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::engine::Engine;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::{curl, installed, program, try_curl};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::{are_installed, program, run_curl, try_curl};
 use evenkeel_e2e::server::{Server, address};
-use evenkeel_e2e::tls::{Key, certificate};
+use evenkeel_e2e::tls::{Key, make_certificate};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 use serde_json::{Value, json};
 
@@ -50,15 +50,15 @@ fn text(path: &Path) -> &str {
 
 #[test]
 fn curl_follows_to_the_members_and_takes_its_body_along() {
-    if !installed(&["curl", "nginx"]) {
+    if !are_installed(&["curl", "nginx"]) {
         return;
     }
-    let servers = [Server::nginx(None), Server::nginx(None)];
+    let servers = [Server::start_nginx(None), Server::start_nginx(None)];
     let members = servers.each_ref().map(Server::address);
     let broker = broker(&members, "quantum = \"9s\"");
-    let site = format!("http://{}", broker.negotiator());
+    let site = format!("http://{}", broker.negotiator_address());
     let mut seen: Vec<_> = (0..4)
-        .map(|_| curl(&["--location", &format!("{site}/name")]))
+        .map(|_| run_curl(&["--location", &format!("{site}/name")]))
         .collect();
     seen.sort();
     seen.dedup();
@@ -66,9 +66,9 @@ fn curl_follows_to_the_members_and_takes_its_body_along() {
     wanted.sort();
     assert_eq!(seen, wanted, "they take turns");
 
-    let echoed = curl(&["--location", &format!("{site}/echo/a%20b?c=d&e")]);
+    let echoed = run_curl(&["--location", &format!("{site}/echo/a%20b?c=d&e")]);
     assert_eq!(echoed, "/echo/a%20b?c=d&e");
-    let head = curl(&["--location", "--head", &format!("{site}/name")]);
+    let head = run_curl(&["--location", "--head", &format!("{site}/name")]);
     assert!(head.contains(" 307 ") && head.contains(" 200 "), "{head}");
     assert!(head.contains("private, max-age=9"), "{head}");
 
@@ -80,7 +80,7 @@ fn curl_follows_to_the_members_and_takes_its_body_along() {
     for (name, expect) in [("a", "Expect: 100-continue"), ("b", "Expect:")] {
         let url = format!("{site}/dav/{name}");
         let arguments = ["--location", "--fail", "--header", expect, "--upload-file"];
-        curl(&[&arguments[..], &[text(&file), &url]].concat());
+        run_curl(&[&arguments[..], &[text(&file), &url]].concat());
         let arrived = || {
             servers.iter().filter(|server| {
                 let log = server.access_log();
@@ -89,7 +89,7 @@ fn curl_follows_to_the_members_and_takes_its_body_along() {
             })
         };
         // nginx writes its log after the answer.
-        eventually("the upload is in a log", || arrived().count() > 0);
+        wait_until("the upload is in a log", || arrived().count() > 0);
         let arrived: Vec<_> = arrived().collect();
         assert_eq!(arrived.len(), 1);
         assert!(arrived[0].uploaded(name) == content.as_bytes());
@@ -107,7 +107,7 @@ fn curl_follows_to_the_members_and_takes_its_body_along() {
 
 /// Returns the server to which a client of the cluster `shop` is sent.
 fn redirected(broker: &Balancer) -> String {
-    let mut wire = Wire::connect(broker.negotiator());
+    let mut wire = Wire::connect(broker.negotiator_address());
     wire.send("GET /a HTTP/1.1\r\nHost: shop.example\r\nEvenkeel-Class: gold\r\n\r\n");
     let answer = wire.read_response();
     assert_eq!(answer.second_word(), "307", "{}", answer.head);
@@ -117,13 +117,13 @@ fn redirected(broker: &Balancer) -> String {
 
 #[test]
 fn a_chooser_decides_about_clients_and_the_strategy_where_it_does_not() {
-    let servers = [(); 3].map(|()| Member::answering(|_| ok("")));
+    let servers = [(); 3].map(|()| Member::answering_with(|_| ok_response("")));
     let [a, b, c] = servers.each_ref().map(Member::address);
     let act = Arc::new(Mutex::new(Some(c.to_string())));
     let now = Arc::clone(&act);
-    let chooser = Member::answering(move |_| match &*now.lock().unwrap() {
-        Some(member) => ok(&json!({ "member": member }).to_string()),
-        None => ok("no member").replace("200 OK", "500 Oops"),
+    let chooser = Member::answering_with(move |_| match &*now.lock().unwrap() {
+        Some(member) => ok_response(&json!({ "member": member }).to_string()),
+        None => ok_response("no member").replace("200 OK", "500 Oops"),
     });
     let more = format!(
         "[cluster.shop.class.gold]\n[group.pool.chooser]\nurl = \"http://{}/choose\"\ntimeout = \"10s\"",
@@ -132,7 +132,7 @@ fn a_chooser_decides_about_clients_and_the_strategy_where_it_does_not() {
     let broker = broker(&[a, b, c], &more);
     let decisions = |result: &str| {
         let labels = format!("{{group=\"pool\",result=\"{result}\"}}");
-        broker.metric(&format!("evenkeel_chooser_decisions_total{labels}"))
+        broker.read_metric(&format!("evenkeel_chooser_decisions_total{labels}"))
     };
     for _ in 0..4 {
         assert_eq!(redirected(&broker), c.to_string());
@@ -150,7 +150,7 @@ fn a_chooser_decides_about_clients_and_the_strategy_where_it_does_not() {
     // What a program asks for goes the same way; servers that it avoids are no candidates.
     let path = |more: &str| format!("/.well-known/evenkeel/negotiate?cluster=shop{more}");
     let ask = |more: &str| {
-        let mut wire = Wire::connect(broker.negotiator());
+        let mut wire = Wire::connect(broker.negotiator_address());
         wire.send(format!(
             "GET {} HTTP/1.1\r\nHost: shop.example\r\n\r\n",
             path(more)
@@ -161,7 +161,7 @@ fn a_chooser_decides_about_clients_and_the_strategy_where_it_does_not() {
     assert_eq!(ask(""), c.to_string());
     assert_ne!(ask(&format!("&avoid={c}")), c.to_string());
     let unusable = "evenkeel_chooser_failures_total{group=\"pool\",reason=\"unusable_member\"}";
-    assert_eq!(broker.metric(unusable), Some(1.0));
+    assert_eq!(broker.read_metric(unusable), Some(1.0));
     // It fails, and decides again.
     *act.lock().unwrap() = None;
     let mut seen: Vec<_> = (0..9).map(|_| redirected(&broker)).collect();
@@ -170,28 +170,28 @@ fn a_chooser_decides_about_clients_and_the_strategy_where_it_does_not() {
     assert_eq!(seen.len(), 3, "they take turns");
     assert_eq!(decisions("fallback"), Some(10.0));
     *act.lock().unwrap() = Some(b.to_string());
-    eventually("the chooser decides again", || {
+    wait_until("the chooser decides again", || {
         redirected(&broker);
         decisions("chooser") > Some(5.0)
     });
     assert_eq!(redirected(&broker), b.to_string());
-    let explained = broker.ctl("explain pool").unwrap();
+    let explained = broker.run_ctl("explain pool").unwrap();
     assert!(explained.contains("chooser"), "{explained}");
 }
 
 #[test]
 fn several_sites_share_a_broker() {
-    if !installed(&["curl", "nginx"]) {
+    if !are_installed(&["curl", "nginx"]) {
         return;
     }
-    let servers = [Server::nginx(None), Server::nginx(None)];
+    let servers = [Server::start_nginx(None), Server::start_nginx(None)];
     let [shop, blog] = servers.each_ref().map(Server::address);
     let more = format!(
         "[group.blog]\nmembers = [\"{blog}\"]\n\
          [cluster.blog]\ngroup = \"blog\"\nhosts = [\"blog.example\", \"www.blog.example\"]"
     );
     let broker = broker(&[shop], &more);
-    let port = broker.negotiator().port();
+    let port = broker.negotiator_address().port();
     for (host, member) in [
         ("shop.example", shop),
         ("blog.example", blog),
@@ -199,10 +199,10 @@ fn several_sites_share_a_broker() {
     ] {
         let resolve = format!("{host}:{port}:127.0.0.1");
         let url = format!("http://{host}:{port}/name");
-        let name = curl(&["--location", "--resolve", &resolve, &url]);
+        let name = run_curl(&["--location", "--resolve", &resolve, &url]);
         assert_eq!(name, member.to_string());
     }
-    let stranger = format!("http://{}/", broker.negotiator());
+    let stranger = format!("http://{}/", broker.negotiator_address());
     let code = [
         "--header",
         "Host: other.example",
@@ -211,12 +211,12 @@ fn several_sites_share_a_broker() {
         "--output",
         "/dev/null",
     ];
-    assert_eq!(curl(&[&code[..], &[&stranger]].concat()), "421");
+    assert_eq!(run_curl(&[&code[..], &[&stranger]].concat()), "421");
 }
 
 #[test]
 fn classes_get_what_they_may_and_refusals_say_why() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     // Nobody goes there.
@@ -229,9 +229,9 @@ fn classes_get_what_they_may_and_refusals_say_why() {
     let ask = |query: &str| -> Value {
         let url = format!(
             "http://{}/.well-known/evenkeel/negotiate?cluster=shop&{query}",
-            broker.negotiator()
+            broker.negotiator_address()
         );
-        let reply = curl(&["--write-out", "\n%{http_code} %header{retry-after}", &url]);
+        let reply = run_curl(&["--write-out", "\n%{http_code} %header{retry-after}", &url]);
         let (body, status) = reply.rsplit_once('\n').unwrap();
         let mut body: Value = serde_json::from_str(body).unwrap();
         body["status"] = status.trim().into();
@@ -244,7 +244,7 @@ fn classes_get_what_they_may_and_refusals_say_why() {
     );
     let report = |member: SocketAddr, loads: &str| {
         broker
-            .ctl(&format!("loads push {} {loads}", member.ip()))
+            .run_ctl(&format!("loads push {} {loads}", member.ip()))
             .unwrap();
     };
     report(members[0], "cpu=0.9 response_time=0.05");
@@ -279,39 +279,39 @@ fn classes_get_what_they_may_and_refusals_say_why() {
     let metrics = broker.admin_get("/metrics");
     let line = "evenkeel_negotiations_total{cluster=\"shop\",class=\"gold\",result=\"answered\"} 4";
     assert!(metrics.text().contains(line), "{}", metrics.text());
-    let table = broker.ctl("status").unwrap();
+    let table = broker.run_ctl("status").unwrap();
     assert!(
         table.contains("CLUSTER") && table.contains("guest"),
         "{table}"
     );
-    let explained = broker.ctl("explain pool").unwrap();
+    let explained = broker.run_ctl("explain pool").unwrap();
     assert!(explained.contains(&members[0].to_string()), "{explained}");
 }
 
 #[test]
 fn a_reload_changes_sites_and_quanta_without_a_gap() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let member = address();
     let listen: SocketAddr = "127.0.0.1:0".parse().unwrap();
     let broker = broker(&[member], "quantum = \"30s\"");
-    let site = format!("http://{}/x", broker.negotiator());
-    let ask = || curl(&["--include", &site]);
+    let site = format!("http://{}/x", broker.negotiator_address());
+    let ask = || run_curl(&["--include", &site]);
     assert!(ask().contains("max-age=30"));
     broker.reconfigure(&config(
         listen,
         &[member],
         "quantum = \"4s\"\nscheme = \"https\"",
     ));
-    eventually("the new quantum is given", || ask().contains("max-age=4"));
+    wait_until("the new quantum is given", || ask().contains("max-age=4"));
     assert!(ask().contains(&format!("https://{member}/x")));
     // One that cannot be done changes nothing.
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let taken = taken.local_addr().unwrap();
     let _holder = std::net::TcpListener::bind(taken);
     broker.write_config(&config(taken, &[member], "quantum = \"1s\""));
-    let refused = broker.ctl("reload").unwrap_err();
+    let refused = broker.run_ctl("reload").unwrap_err();
     assert!(
         refused.contains("negotiator: cannot listen on"),
         "{refused}"
@@ -345,13 +345,13 @@ print(len(seen), *sorted(set(seen)))
 
 #[test]
 fn a_client_that_keeps_redirects_asks_once_a_quantum() {
-    if !installed(&["python3", "nginx"]) {
+    if !are_installed(&["python3", "nginx"]) {
         return;
     }
-    let servers = [Server::nginx(None), Server::nginx(None)];
+    let servers = [Server::start_nginx(None), Server::start_nginx(None)];
     let members = servers.each_ref().map(Server::address);
     let broker = broker(&members, "quantum = \"1s\"");
-    let url = format!("http://{}/name", broker.negotiator());
+    let url = format!("http://{}/name", broker.negotiator_address());
     let mut client = program("python3");
     let output = client.args(["-c", CLIENT, &url, "2.5"]).output().unwrap();
     let complaint = String::from_utf8_lossy(&output.stderr);
@@ -376,10 +376,10 @@ fn through(engine: &Engine) -> Option<String> {
 
 #[test]
 fn the_engine_bridges_the_death_of_its_broker() {
-    if !installed(&["curl", "nginx"]) {
+    if !are_installed(&["curl", "nginx"]) {
         return;
     }
-    let server = Server::nginx(None);
+    let server = Server::start_nginx(None);
     let name = server.address().to_string();
     let place = address();
     let config = config(place, &[server.address()], "quantum = \"1s\"");
@@ -387,7 +387,7 @@ fn the_engine_bridges_the_death_of_its_broker() {
     let engine = Engine::start(&[place], "class = \"none\"");
     // Wrong for all brokers is like no broker.
     assert_eq!(through(&engine), None);
-    eventually("the engine says why", || {
+    wait_until("the engine says why", || {
         engine.log().contains("has no class")
     });
     drop(engine);
@@ -400,7 +400,7 @@ fn the_engine_bridges_the_death_of_its_broker() {
         "the first one is dead"
     );
     let url = format!("http://{}/echo/a?b", engine.address());
-    let head = curl(&["--include", &url]);
+    let head = run_curl(&["--include", &url]);
     assert!(
         head.contains("307") && head.contains(&format!("{name}/echo/a?b")),
         "{head}"
@@ -411,18 +411,18 @@ fn the_engine_bridges_the_death_of_its_broker() {
 
     drop(broker);
     // Well past the quantum.
-    eventually("the engine notices", || {
+    wait_until("the engine notices", || {
         assert_eq!(through(&engine).as_deref(), Some(name.as_str()));
         engine.log().contains("no connection")
     });
-    let head = curl(&["--include", &url]);
-    eventually("the quantum is over", || {
-        curl(&["--include", &url]).contains("max-age=0")
+    let head = run_curl(&["--include", &url]);
+    wait_until("the quantum is over", || {
+        run_curl(&["--include", &url]).contains("max-age=0")
     });
     assert!(head.contains("307"), "{head}");
 
     let broker = Balancer::start(&config);
-    eventually("the engine is back at the broker", || {
+    wait_until("the engine is back at the broker", || {
         assert_eq!(through(&engine).as_deref(), Some(name.as_str()));
         count(&broker, "answered") > 0
     });
@@ -430,10 +430,10 @@ fn the_engine_bridges_the_death_of_its_broker() {
 
 #[test]
 fn the_engine_trusts_brokers_with_the_right_certificate() {
-    if !installed(&["curl", "nginx", "openssl"]) {
+    if !are_installed(&["curl", "nginx", "openssl"]) {
         return;
     }
-    let server = Server::nginx(None);
+    let server = Server::start_nginx(None);
     let name = server.address().to_string();
     let listen = "127.0.0.1:0".parse().unwrap();
     let plain = config(listen, &[server.address()], "quantum = \"1s\"");
@@ -444,25 +444,25 @@ fn the_engine_trusts_brokers_with_the_right_certificate() {
     );
     assert_ne!(plain, secure);
     let broker = Balancer::start_with(&secure, |folder| {
-        certificate(folder, "authority", Key::Ecdsa, "DNS:authority", None);
-        certificate(folder, "b", Key::Ecdsa, "IP:127.0.0.1", Some("authority"));
-        certificate(folder, "other", Key::Ecdsa, "DNS:authority", None);
+        make_certificate(folder, "authority", Key::Ecdsa, "DNS:authority", None);
+        make_certificate(folder, "b", Key::Ecdsa, "IP:127.0.0.1", Some("authority"));
+        make_certificate(folder, "other", Key::Ecdsa, "DNS:authority", None);
     });
     let brokers = |authority: &str| {
         let file = broker.folder().join(authority).display().to_string();
-        let at = broker.negotiator();
+        let at = broker.negotiator_address();
         format!("brokers = \"https://{at}\"\nbroker_tls = {{ ca_file = {file:?} }}\n")
     };
     let engine = Engine::start_with(&brokers("authority.crt"), "");
     assert_eq!(through(&engine).as_deref(), Some(name.as_str()));
     let engine = Engine::start_with(&brokers("other.crt"), "");
     assert_eq!(through(&engine), None);
-    eventually("the engine says why", || {
+    wait_until("the engine says why", || {
         let log = engine.log();
         log.contains("no connection with TLS") && log.contains("other.crt")
     });
     let file = broker.folder().write("engine.toml", brokers("none.crt"));
-    let error = evenkeel(&["engine", &file.display().to_string()]).unwrap_err();
+    let error = run_evenkeel(&["engine", &file.display().to_string()]).unwrap_err();
     assert!(
         error.contains("broker_tls.ca_file") && error.contains("none.crt"),
         "{error}"
@@ -472,7 +472,7 @@ fn the_engine_trusts_brokers_with_the_right_certificate() {
 /// Clients learn from the engine what its broker says, and not only that there is nobody.
 #[test]
 fn mission_d15_the_engine_passes_on_why_its_broker_refuses() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     // No load is known, so that nobody can promise anything.
@@ -480,7 +480,7 @@ fn mission_d15_the_engine_passes_on_why_its_broker_refuses() {
         &[address()],
         "[cluster.shop.class.gold]\nresponse_time = \"100ms\"",
     );
-    let engine = Engine::start(&[broker.negotiator()], "class = \"gold\"");
+    let engine = Engine::start(&[broker.negotiator_address()], "class = \"gold\"");
     let url = format!("http://{}/", engine.address());
     let refused = try_curl(&["--write-out", "\n%{http_code}", &url]);
     let refused = String::from_utf8(refused.stdout).unwrap();
@@ -497,10 +497,10 @@ fn mission_d15_the_engine_passes_on_why_its_broker_refuses() {
 
 #[test]
 fn the_engine_leads_around_a_dead_server() {
-    if !installed(&["curl", "nginx"]) {
+    if !are_installed(&["curl", "nginx"]) {
         return;
     }
-    let mut servers = [Server::nginx(None), Server::nginx(None)];
+    let mut servers = [Server::start_nginx(None), Server::start_nginx(None)];
     let members = servers.each_ref().map(Server::address);
     let place = address();
     let config = config(place, &members, "quantum = \"1h\"");
@@ -511,7 +511,7 @@ fn the_engine_leads_around_a_dead_server() {
     let index = usize::from(first != members[0].to_string());
     servers[index].kill();
     let other = members[1 - index].to_string();
-    eventually("the other one serves", || {
+    wait_until("the other one serves", || {
         through(&engine).as_ref() == Some(&other)
     });
 
@@ -519,7 +519,7 @@ fn the_engine_leads_around_a_dead_server() {
     servers[index].restart();
     drop(broker);
     servers[1 - index].kill();
-    eventually("the first one serves again", || {
+    wait_until("the first one serves again", || {
         through(&engine).as_ref() == Some(&first)
     });
 }

@@ -9,9 +9,9 @@ use std::net::SocketAddr;
 use arm::page::{self, Reader};
 use evenkeel_e2e::agent::{Agent, key_file};
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::httpd::{Httpd, can_run};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::{Message, Wire};
 
 const SITE: &str = "www.example.org";
@@ -46,8 +46,8 @@ impl Place {
              MaxRequestWorkers 128\n\
              MaxSpareThreads 128\n"
         );
-        let httpd = Httpd::start_with_pages(&agent.pages(), "event", &lines);
-        httpd.serve("large", vec![b'x'; LARGE]);
+        let httpd = Httpd::start_with_pages(&agent.pages_folder(), "event", &lines);
+        httpd.put_document("large", vec![b'x'; LARGE]);
         Self { httpd, agent }
     }
 
@@ -74,9 +74,9 @@ impl Place {
 
     /// Requests that ever began here. Those that were sent back are none.
     fn requests(&self) -> u64 {
-        let pages = page::scan(&self.agent.pages()).unwrap();
+        let pages = page::find_pages(&self.agent.pages_folder()).unwrap();
         let mut page = Reader::open(&pages[0]).unwrap();
-        page.sample(page::now()).unwrap().starts
+        page.sample(page::monotonic_nanos()).unwrap().starts
     }
 
     /// Gives it something to do until the answer is dropped, alert or not.
@@ -196,7 +196,7 @@ impl Cluster {
              {members}"
         ));
         for place in &places {
-            place.report_to(balancer.broker(), &key_file);
+            place.report_to(balancer.broker_address(), &key_file);
         }
         let cluster = Self {
             balancer,
@@ -210,7 +210,7 @@ impl Cluster {
     /// Waits until `holds` of each place: its number, its load as reported, whether it
     /// sheds. And then until its valve is as the broker wants it.
     fn eventually(&self, what: &str, holds: impl Fn(usize, Option<f64>, bool) -> bool) {
-        eventually(what, || {
+        wait_until(what, || {
             let status = self.balancer.status();
             let members = status["groups"][0]["members"].as_array().unwrap();
             members.iter().enumerate().all(|(number, member)| {
@@ -250,7 +250,7 @@ fn clients_are_bound_by_redirect_and_come_back_when_their_server_sheds() {
     }
     let cluster = Cluster::start();
     let mut browsers: Vec<_> = (0..12)
-        .map(|_| Browser::new(cluster.balancer.negotiator()))
+        .map(|_| Browser::new(cluster.balancer.negotiator_address()))
         .collect();
     assert_eq!(cluster.spread(&mut browsers), [4; 3]);
 
@@ -278,7 +278,7 @@ fn clients_are_bound_by_redirect_and_come_back_when_their_server_sheds() {
         assert_eq!(redirects, if was_there { 2 } else { 0 });
         assert_eq!(browser.get(), (server, 0), "once is enough");
     }
-    let mut newcomer = Browser::new(cluster.balancer.negotiator());
+    let mut newcomer = Browser::new(cluster.balancer.negotiator_address());
     for _ in 0..6 {
         newcomer.place = None;
         assert_ne!(newcomer.get().0, cluster.places[0].address());
@@ -293,7 +293,7 @@ fn clients_are_bound_by_redirect_and_come_back_when_their_server_sheds() {
     cluster.eventually("the alert is lifted", |_, _, sheds| !sheds);
     assert_eq!(cluster.spread(&mut browsers)[0], 0, "who is bound stays");
     let newcomers: Vec<_> = (0..3)
-        .map(|_| Browser::new(cluster.balancer.negotiator()).get().0)
+        .map(|_| Browser::new(cluster.balancer.negotiator_address()).get().0)
         .collect();
     assert!(newcomers.contains(&cluster.places[0].address()));
 }
@@ -305,7 +305,7 @@ fn with_all_critical_the_least_loaded_serves_and_nobody_loops() {
     }
     let cluster = Cluster::start();
     let mut browsers: Vec<_> = (0..6)
-        .map(|_| Browser::new(cluster.balancer.negotiator()))
+        .map(|_| Browser::new(cluster.balancer.negotiator_address()))
         .collect();
     cluster.spread(&mut browsers);
     let mut burdens: Vec<_> = [MANY + 4, MANY, MANY + 5]
@@ -315,7 +315,7 @@ fn with_all_critical_the_least_loaded_serves_and_nobody_loops() {
         .collect();
     // No browser is without its answer meanwhile, nor has to follow many redirects.
     let settled = |browsers: &mut [Browser], least: usize| {
-        eventually("all are at the least loaded one", || {
+        wait_until("all are at the least loaded one", || {
             let expected: [usize; 3] = std::array::from_fn(|n| if n == least { 6 } else { 0 });
             cluster.spread(browsers) == expected
         });

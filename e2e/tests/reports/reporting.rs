@@ -10,9 +10,9 @@ use std::process::{Child, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex};
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::process::{installed, program};
+use evenkeel_e2e::process::{are_installed, program};
+use evenkeel_e2e::wait_until;
 use serde_json::Value;
 
 const KEY: &str = "1:000102030405060708090a0b0c0d0e0f";
@@ -64,7 +64,7 @@ impl Agent {
 
     /// Waits until it has said something that starts so, for the `times`th time.
     fn wait_for(&self, start: &str, times: usize) {
-        eventually(&format!("the agent says {start:?}"), || {
+        wait_until(&format!("the agent says {start:?}"), || {
             self.count(start) >= times
         });
     }
@@ -133,102 +133,102 @@ fn reasons(balancer: &Balancer, member: &str) -> Option<Vec<String>> {
 
 #[test]
 fn an_agent_of_another_make_registers_reports_obeys_and_signs_off() {
-    if !installed(&["python3"]) {
+    if !are_installed(&["python3"]) {
         return;
     }
     let folder = Folder::new();
     let balancer = balancer("127.0.0.1:0", &key_file(&folder));
-    let mut agent = Agent::start(balancer.broker(), KEY);
+    let mut agent = Agent::start(balancer.broker_address(), KEY);
     agent.wait_for("registered", 1);
     agent.wait_for("interval 200", 1);
     agent.tell("load 0=0.25 4=120");
-    eventually("the load is known", || cpu(&balancer) == Some(0.25));
+    wait_until("the load is known", || cpu(&balancer) == Some(0.25));
     // The second server stands in no file.
-    eventually("it has joined", || {
+    wait_until("it has joined", || {
         reasons(&balancer, "127.0.0.1:82").is_some()
     });
-    let listed = balancer.ctl("agents").unwrap();
+    let listed = balancer.run_ctl("agents").unwrap();
     assert!(
         listed.contains("rack-1") && listed.contains("python"),
         "{listed}"
     );
 
-    balancer.ctl("alert rack-1 on").unwrap();
+    balancer.run_ctl("alert rack-1 on").unwrap();
     agent.wait_for("alert 0 on", 1);
     // It would be over after ten intervals, but it is renewed.
     let updates = counted(&balancer, "updated");
-    eventually("it goes on", || {
+    wait_until("it goes on", || {
         counted(&balancer, "updated") > updates + 14
     });
     assert_eq!(agent.count("alert 0 o"), 1);
-    balancer.ctl("alert rack-1 auto").unwrap();
+    balancer.run_ctl("alert rack-1 auto").unwrap();
     agent.wait_for("alert 0 off", 1);
 
     let drained = Some(vec!["reported_drain".to_owned()]);
     let down = Some(vec!["reported_down".to_owned()]);
     agent.tell("state 1 2");
-    eventually("both states are known", || {
+    wait_until("both states are known", || {
         reasons(&balancer, "127.0.0.1:81") == drained && reasons(&balancer, "127.0.0.1:82") == down
     });
     agent.tell("state 0 0");
-    eventually("they serve", || {
+    wait_until("they serve", || {
         let is_up = |member| reasons(&balancer, member) == Some(vec![]);
         is_up("127.0.0.1:81") && is_up("127.0.0.1:82")
     });
 
     agent.tell("stop");
     assert!(agent.end().success());
-    eventually("no more clients", || {
+    wait_until("no more clients", || {
         reasons(&balancer, "127.0.0.1:81") == drained
             && reasons(&balancer, "127.0.0.1:82").is_none()
     });
-    balancer.ctl("agents forget rack-1 python").unwrap();
-    eventually("it counts no more", || {
+    balancer.run_ctl("agents forget rack-1 python").unwrap();
+    wait_until("it counts no more", || {
         reasons(&balancer, "127.0.0.1:81") == Some(vec![])
     });
-    assert!(balancer.ctl("agents query rack-1 python").is_err());
+    assert!(balancer.run_ctl("agents query rack-1 python").is_err());
 }
 
 #[test]
 fn a_broker_that_restarts_gets_its_agents_back() {
-    if !installed(&["python3"]) {
+    if !are_installed(&["python3"]) {
         return;
     }
     let folder = Folder::new();
     let keys = key_file(&folder);
     let first = balancer("127.0.0.1:0", &keys);
-    let address = first.broker();
+    let address = first.broker_address();
     let mut agent = Agent::start(address, KEY);
     agent.tell("load 0=0.5");
-    eventually("the load is known", || cpu(&first) == Some(0.5));
-    first.ctl("alert rack-1 on").unwrap();
+    wait_until("the load is known", || cpu(&first) == Some(0.5));
+    first.run_ctl("alert rack-1 on").unwrap();
     agent.wait_for("alert 0 on", 1);
     drop(first);
     // Nobody renews the lease.
     agent.wait_for("alert 0 over", 1);
     let second = balancer(&address.to_string(), &keys);
-    eventually("the load is known again", || cpu(&second) == Some(0.5));
+    wait_until("the load is known again", || cpu(&second) == Some(0.5));
     assert!(agent.count("registered") >= 2);
     assert_eq!(json(&second, "/v1/agents").as_array().unwrap().len(), 1);
 }
 
 #[test]
 fn what_is_wrong_is_counted_and_not_answered() {
-    if !installed(&["python3"]) {
+    if !are_installed(&["python3"]) {
         return;
     }
     let folder = Folder::new();
     let balancer = balancer("127.0.0.1:0", &key_file(&folder));
-    let mut agent = Agent::start(balancer.broker(), KEY);
+    let mut agent = Agent::start(balancer.broker_address(), KEY);
     agent.tell("load 0=0.5");
-    eventually("the load is known", || cpu(&balancer) == Some(0.5));
+    wait_until("the load is known", || cpu(&balancer) == Some(0.5));
 
-    let stranger = Agent::start(balancer.broker(), OTHER_KEY);
-    eventually("it is refused", || counted(&balancer, "mac") > 1);
+    let stranger = Agent::start(balancer.broker_address(), OTHER_KEY);
+    wait_until("it is refused", || counted(&balancer, "mac") > 1);
     assert_eq!(stranger.count(""), 0);
 
     let socket = UdpSocket::bind("127.0.0.1:0").unwrap();
-    socket.connect(balancer.broker()).unwrap();
+    socket.connect(balancer.broker_address()).unwrap();
     socket.set_nonblocking(true).unwrap();
     let garbage: [(&str, Vec<u8>); 4] = [
         ("truncated", b"EvKl\x01".to_vec()),
@@ -239,16 +239,16 @@ fn what_is_wrong_is_counted_and_not_answered() {
     for (result, datagram) in &garbage {
         let before = counted(&balancer, result);
         socket.send(datagram).unwrap();
-        eventually("it is counted", || counted(&balancer, result) > before);
+        wait_until("it is counted", || counted(&balancer, result) > before);
     }
     assert!(socket.recv(&mut [0; 2000]).is_err(), "nothing is answered");
 
     // A load that none can have: the Update is refused as a whole.
     agent.tell("load 0=nan 1=0.5");
-    eventually("it is refused", || counted(&balancer, "load") > 0);
+    wait_until("it is refused", || counted(&balancer, "load") > 0);
     assert_eq!(cpu(&balancer), Some(0.5));
     agent.tell("load 0=0.75");
-    eventually("the next one counts", || cpu(&balancer) == Some(0.75));
+    wait_until("the next one counts", || cpu(&balancer) == Some(0.75));
     assert_eq!(json(&balancer, "/v1/agents").as_array().unwrap().len(), 1);
 }
 
@@ -268,7 +268,7 @@ fn refused(balancer: &Balancer) -> Vec<(String, String)> {
 /// Whoever has a key of the broker does not thereby own the balancer.
 #[test]
 fn s1_nobody_joins_at_the_balancers_own_addresses() {
-    if !installed(&["python3"]) {
+    if !are_installed(&["python3"]) {
         return;
     }
     let folder = Folder::new();
@@ -281,7 +281,7 @@ fn s1_nobody_joins_at_the_balancers_own_addresses() {
         )
     };
     let balancer = Balancer::start(&config(""));
-    let admin = balancer.admin();
+    let admin = balancer.admin_address();
     let server = |address: SocketAddr| format!("web,{},{}", address.ip(), address.port());
     let servers = [
         server(admin),
@@ -291,9 +291,9 @@ fn s1_nobody_joins_at_the_balancers_own_addresses() {
         "web,10.0.0.1,80".into(),
     ];
     let servers = servers.each_ref().map(String::as_str);
-    let agent = Agent::with_servers(balancer.broker(), KEY, &servers);
+    let agent = Agent::with_servers(balancer.broker_address(), KEY, &servers);
     agent.wait_for("registered", 1);
-    eventually("who is elsewhere joins", || {
+    wait_until("who is elsewhere joins", || {
         reasons(&balancer, "10.0.0.1:80").is_some()
     });
     let why = |wanted: SocketAddr| {
@@ -316,7 +316,7 @@ fn s1_nobody_joins_at_the_balancers_own_addresses() {
     );
     assert_ne!(client.read_response().second_word(), "200");
     balancer.wait_for_log("allowed_networks");
-    let shown = balancer.ctl("status").unwrap();
+    let shown = balancer.run_ctl("status").unwrap();
     assert!(
         shown.contains(&format!("{admin} is not a member, because")),
         "{shown}"
@@ -324,7 +324,7 @@ fn s1_nobody_joins_at_the_balancers_own_addresses() {
 
     // A list lets the others in, but never the balancer itself.
     balancer.reconfigure(&config("allowed_networks = [\"127.0.0.0/8\"]\n"));
-    eventually("it is listed", || {
+    wait_until("it is listed", || {
         reasons(&balancer, "[::ffff:127.0.0.1]:82").is_some()
     });
     assert_eq!(why(admin), "the balancer itself listens there");

@@ -13,10 +13,10 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::JoinHandle;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::process::{installed, program};
-use evenkeel_e2e::tls::{Key, certificate};
+use evenkeel_e2e::process::{are_installed, program};
+use evenkeel_e2e::tls::{Key, make_certificate};
+use evenkeel_e2e::wait_until;
 use serde_json::Value;
 
 /// Debian's own, which knows Debian's packages.
@@ -151,12 +151,12 @@ server.serve_forever()
 
 #[test]
 fn orca_in_responses() {
-    if !installed(&[PYTHON]) {
+    if !are_installed(&[PYTHON]) {
         return;
     }
     let peer = Peer::python(ECHO, &[]);
     let orca = "[rule.web.orca.loads]\ncpu_utilization = \"cpu\"\n\"named_metrics.queue\" = 100";
-    let balancer = Balancer::http(&[peer.address], orca);
+    let balancer = Balancer::start_http(&[peer.address], orca);
     let mut wire = balancer.connect();
     let mut answer = |field: &str| {
         let path = field
@@ -207,11 +207,11 @@ fn orca_in_responses() {
 
 #[test]
 fn the_app_of_the_manual_reports_its_load() {
-    if !installed(&[PYTHON]) {
+    if !are_installed(&[PYTHON]) {
         return;
     }
     let peer = Peer::python(&from_the_manual("app.py"), &[]);
-    let balancer = Balancer::http(&[peer.address], "orca = true");
+    let balancer = Balancer::start_http(&[peer.address], "orca = true");
     let mut wire = balancer.connect();
     wire.send("GET / HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(wire.read_response().body, b"hello\n");
@@ -262,7 +262,7 @@ impl Acceptor {
 
 #[test]
 fn agents_and_health_checks_are_an_and() {
-    if !installed(&[PYTHON]) {
+    if !are_installed(&[PYTHON]) {
         return;
     }
     let folder = Folder::new();
@@ -281,34 +281,36 @@ fn agents_and_health_checks_are_an_and() {
          health_check = {{ interval = \"20ms\", fall = 1, rise = 1 }}\n\
          agent_check = {{ port = {port}, interval = \"20ms\", send = \"state?\\n\" }}"
     );
-    let balancer = Balancer::tcp(&[address], &checks);
-    let reasons = || balancer.member("web", address)["reasons"].to_string();
-    let becomes = |wanted: &str| eventually(wanted, || reasons() == wanted);
-    eventually("the weight is halved", || {
-        let member = balancer.member("web", address);
+    let balancer = Balancer::start_tcp(&[address], &checks);
+    let reasons = || balancer.member_status("web", address)["reasons"].to_string();
+    let becomes = |wanted: &str| wait_until(wanted, || reasons() == wanted);
+    wait_until("the weight is halved", || {
+        let member = balancer.member_status("web", address);
         number(&member, "effective_weight") == 0.5 && member["max_connections"] == 30
     });
     // A weight that is set live is halved, too, and not lost.
-    balancer.ctl(&format!("weight web {address} 10")).unwrap();
+    balancer
+        .run_ctl(&format!("weight web {address} 10"))
+        .unwrap();
     assert_eq!(
-        number(&balancer.member("web", address), "effective_weight"),
+        number(&balancer.member_status("web", address), "effective_weight"),
         5.0
     );
 
     say("drain down #disk full\r\n");
     becomes(r#"["reported_drain","reported_down"]"#);
-    let member_now = balancer.member("web", address);
+    let member_now = balancer.member_status("web", address);
     let says = member_now["opinions"][0]["says"].as_str().unwrap();
     assert_eq!(says, "down drain 50% maxconn:30 (disk full)");
     // Garbage, and what is ambiguous, changes nothing.
     let before = count(&balancer, "agent_check", "malformed");
     say("ready up now\n");
-    eventually("garbage is counted", || {
+    wait_until("garbage is counted", || {
         count(&balancer, "agent_check", "malformed") > before
     });
     say("up down\n");
     let before = count(&balancer, "agent_check", "malformed") + 1;
-    eventually("it is again", || {
+    wait_until("it is again", || {
         count(&balancer, "agent_check", "malformed") > before
     });
     assert_eq!(reasons(), r#"["reported_drain","reported_down"]"#);
@@ -319,7 +321,7 @@ fn agents_and_health_checks_are_an_and() {
     say("ready up 100%\n");
     becomes(r#"["down","dead"]"#);
     let before = count(&balancer, "agent_check", "taken") + 3;
-    eventually("it says so again and again", || {
+    wait_until("it says so again and again", || {
         count(&balancer, "agent_check", "taken") > before
     });
     assert_eq!(
@@ -342,14 +344,14 @@ fn agents_and_health_checks_are_an_and() {
 
 #[test]
 fn the_agent_of_the_manual_is_understood() {
-    if !installed(&[PYTHON]) {
+    if !are_installed(&[PYTHON]) {
         return;
     }
     let agent = Peer::python(&from_the_manual("agent.py"), &[]);
     let port = agent.address.port();
     let check = format!("agent_check = {{ port = {port}, interval = \"20ms\" }}");
-    let balancer = Balancer::http(&["127.0.0.1:1".parse().unwrap()], &check);
-    eventually("it is understood", || {
+    let balancer = Balancer::start_http(&["127.0.0.1:1".parse().unwrap()], &check);
+    wait_until("it is understood", || {
         count(&balancer, "agent_check", "taken") > 0
     });
     assert_eq!(count(&balancer, "agent_check", "malformed"), 0);
@@ -357,7 +359,7 @@ fn the_agent_of_the_manual_is_understood() {
 
 #[test]
 fn metrics_of_the_node_exporter() {
-    if !installed(&["prometheus-node-exporter"]) {
+    if !are_installed(&["prometheus-node-exporter"]) {
         return;
     }
     let exporter = Peer::exporter(Folder::new(), &[]);
@@ -372,9 +374,9 @@ fn metrics_of_the_node_exporter() {
         "127.0.0.1:1".parse().unwrap(),
         "127.0.0.1:2".parse().unwrap(),
     ];
-    let balancer = Balancer::http(&members, &source);
+    let balancer = Balancer::start_http(&members, &source);
     let known = ["cpu", "memory", "run_queue", "100"];
-    eventually("all loads are known", || {
+    wait_until("all loads are known", || {
         let loads = loads(&balancer);
         known
             .iter()
@@ -400,7 +402,7 @@ fn metrics_of_the_node_exporter() {
     );
     // Without the exporter they grow old.
     drop(exporter);
-    eventually("it is missed", || {
+    wait_until("it is missed", || {
         count(&balancer, "prometheus", "unreachable") > 0
     });
 }
@@ -408,15 +410,15 @@ fn metrics_of_the_node_exporter() {
 /// A folder with an authority, and a certificate of it for `m.example`.
 fn certificates() -> Folder {
     let folder = Folder::new();
-    certificate(&folder, "authority", Key::Ecdsa, "DNS:authority", None);
-    certificate(&folder, "other", Key::Ecdsa, "DNS:authority", None);
-    certificate(&folder, "m", Key::Ecdsa, "DNS:m.example", Some("authority"));
+    make_certificate(&folder, "authority", Key::Ecdsa, "DNS:authority", None);
+    make_certificate(&folder, "other", Key::Ecdsa, "DNS:authority", None);
+    make_certificate(&folder, "m", Key::Ecdsa, "DNS:m.example", Some("authority"));
     folder
 }
 
 #[test]
 fn metrics_are_fetched_with_tls_from_who_can_be_trusted() {
-    if !installed(&["prometheus-node-exporter", "openssl"]) {
+    if !are_installed(&["prometheus-node-exporter", "openssl"]) {
         return;
     }
     let folder = certificates();
@@ -437,20 +439,20 @@ fn metrics_are_fetched_with_tls_from_who_can_be_trusted() {
         )
     };
     let balancer = Balancer::start(&config("authority.crt", "m.example"));
-    eventually("loads are known", || load(&balancer, "memory").is_some());
+    wait_until("loads are known", || load(&balancer, "memory").is_some());
     balancer.reconfigure(&config("other.crt", "m.example"));
     let authority = file("other.crt");
-    eventually("it is not trusted", || {
+    wait_until("it is not trusted", || {
         let log = balancer.log();
         log.contains("no connection with TLS") && log.contains(&authority)
     });
     balancer.reconfigure(&config("authority.crt", "n.example"));
-    eventually("it has another name", || {
+    wait_until("it has another name", || {
         balancer.log().contains("m.example")
     });
     // What cannot be read changes nothing.
     balancer.write_config(&config("none.crt", "m.example"));
-    let error = balancer.ctl("reload").unwrap_err();
+    let error = balancer.run_ctl("reload").unwrap_err();
     assert!(error.contains("prometheus.tls.ca_file"), "{error}");
     assert!(error.contains("none.crt: cannot be read"), "{error}");
 }
@@ -493,7 +495,7 @@ server.wait_for_termination()
 
 /// Returns true if Debian's Python has gRPC.
 fn has_grpc() -> bool {
-    installed(&[PYTHON, "/usr/lib/python3/dist-packages/grpc/__init__.py"])
+    are_installed(&[PYTHON, "/usr/lib/python3/dist-packages/grpc/__init__.py"])
 }
 
 const OUT_OF_BAND: &str = r#"
@@ -509,8 +511,8 @@ fn orca_out_of_band() {
         return;
     }
     let peer = Peer::python(SERVICE, &[]);
-    let balancer = Balancer::tcp(&[peer.address], OUT_OF_BAND);
-    eventually("what is no longer reported is 0", || {
+    let balancer = Balancer::start_tcp(&[peer.address], OUT_OF_BAND);
+    wait_until("what is no longer reported is 0", || {
         load(&balancer, "cpu") == Some(0.0)
     });
     let others = [load(&balancer, "utilization"), load(&balancer, "100")];
@@ -518,14 +520,14 @@ fn orca_out_of_band() {
     assert_eq!(count(&balancer, "orca_out_of_band", "bad_value"), 1);
     // The server goes.
     drop(peer);
-    eventually("it is missed", || {
+    wait_until("it is missed", || {
         count(&balancer, "orca_out_of_band", "unreachable") > 0
     });
 }
 
 #[test]
 fn orca_out_of_band_with_tls() {
-    if !has_grpc() || !installed(&["openssl"]) {
+    if !has_grpc() || !are_installed(&["openssl"]) {
         return;
     }
     let folder = certificates();
@@ -533,15 +535,15 @@ fn orca_out_of_band_with_tls() {
     let peer = Peer::python(SERVICE, &["tls", &own]);
     let authority = folder.join("authority.crt").display().to_string();
     let tls = format!("tls = {{ ca_file = {authority:?}, server_name = \"m.example\" }}");
-    let balancer = Balancer::tcp(
+    let balancer = Balancer::start_tcp(
         &[peer.address],
         &OUT_OF_BAND.replace("\"20ms\"", &format!("\"20ms\", {tls}")),
     );
-    eventually("reports arrive", || load(&balancer, "cpu") == Some(0.0));
+    wait_until("reports arrive", || load(&balancer, "cpu") == Some(0.0));
     drop(balancer);
     let all = OUT_OF_BAND.replace("\"20ms\"", "\"20ms\", tls = { verify = false }");
-    let balancer = Balancer::tcp(&[peer.address], &all);
-    eventually("reports arrive, too", || {
+    let balancer = Balancer::start_tcp(&[peer.address], &all);
+    wait_until("reports arrive, too", || {
         load(&balancer, "cpu") == Some(0.0)
     });
 }
@@ -552,8 +554,8 @@ fn a_grpc_server_without_the_service_is_no_source() {
         return;
     }
     let peer = Peer::python(SERVICE, &["without"]);
-    let balancer = Balancer::tcp(&[peer.address], OUT_OF_BAND);
-    eventually("it says so", || {
+    let balancer = Balancer::start_tcp(&[peer.address], OUT_OF_BAND);
+    wait_until("it says so", || {
         count(&balancer, "orca_out_of_band", "failed") > 0
     });
     balancer.wait_for_log("gRPC status 12");

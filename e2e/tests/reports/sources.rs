@@ -8,9 +8,9 @@ use std::time::Duration;
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::cgroup::{Busy, CpuQuota};
-use evenkeel_e2e::eventually;
-use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::{installed, program};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::{are_installed, program};
+use evenkeel_e2e::wait_until;
 use serde_json::Value;
 
 /// Debian's own, which knows Debian's packages.
@@ -28,7 +28,7 @@ fn load(balancer: &Balancer, location: &str, id: &str) -> Option<f64> {
 
 /// The value of a sample; 0 if it is not there.
 fn metric(balancer: &Balancer, sample: &str) -> f64 {
-    balancer.metric(sample).unwrap_or_default()
+    balancer.read_metric(sample).unwrap_or_default()
 }
 
 /// Sends requests, each over a connection of its own; answers how many `name` has answered.
@@ -55,11 +55,11 @@ client.gauge("queue", 5, delta=True)
 
 #[test]
 fn gauges_of_a_real_client_are_loads() {
-    if !installed(&[PYTHON]) {
+    if !are_installed(&[PYTHON]) {
         return;
     }
     let members: Vec<Member> = ["a", "b"]
-        .map(|name| Member::answering(move |_| ok(name)))
+        .map(|name| Member::answering_with(move |_| ok_response(name)))
         .into();
     let addresses: Vec<_> = members
         .iter()
@@ -76,7 +76,7 @@ fn gauges_of_a_real_client_are_loads() {
          loads = {{ \"app.busy\" = \"cpu\" }}\n",
         addresses[0], addresses[1]
     ));
-    let port = balancer.statsd().port().to_string();
+    let port = balancer.statsd_address().port().to_string();
     // Both members have the address: whose gauges they are is not known.
     let status = program(PYTHON)
         .args(["-c", CLIENT, &port])
@@ -87,43 +87,43 @@ fn gauges_of_a_real_client_are_loads() {
         let sample = format!("evenkeel_statsd_lines_total{{result=\"{result}\"}}");
         metric(&balancer, &sample)
     };
-    eventually("the last line arrives", || lines("delta") >= 1.0);
+    wait_until("the last line arrives", || lines("delta") >= 1.0);
     assert_eq!((lines("other"), lines("used")), (1.0, 2.0));
     let missing = "evenkeel_reports_total{group=\"web\",source=\"statsd\",result=\"missing\"}";
     assert_eq!(metric(&balancer, missing), 2.0);
     // A tag says it.
     let client = UdpSocket::bind("127.0.0.1:0").unwrap();
     let line = b"app.busy:0.5|g|#host:web-1,env:test";
-    client.send_to(line, balancer.statsd()).unwrap();
-    eventually("a tagged gauge arrives", || {
+    client.send_to(line, balancer.statsd_address()).unwrap();
+    wait_until("a tagged gauge arrives", || {
         load(&balancer, "web-1", "cpu") == Some(0.5)
     });
 }
 
 #[test]
 fn a_group_decides_by_the_gauges_of_a_real_client() {
-    if !installed(&[PYTHON]) {
+    if !are_installed(&[PYTHON]) {
         return;
     }
-    let member = Member::answering(|_| ok("a"));
-    let balancer = Balancer::http(
+    let member = Member::answering_with(|_| ok_response("a"));
+    let balancer = Balancer::start_http(
         &[member.address()],
         "load = \"utilization\"\n[rule.web.statsd]\nlisten = \"127.0.0.1:0\"\n\
          senders = [\"127.0.0.0/8\"]\n\
          loads = { \"app.busy\" = \"utilization\", \"app.queue\" = 100 }",
     );
-    let port = balancer.statsd().port().to_string();
+    let port = balancer.statsd_address().port().to_string();
     let status = program(PYTHON)
         .args(["-c", CLIENT, &port])
         .status()
         .unwrap();
     assert!(status.success(), "python3-statsd is there");
-    eventually("gauges arrive", || {
+    wait_until("gauges arrive", || {
         load(&balancer, "127.0.0.1", "100") == Some(12.0)
     });
     assert_eq!(load(&balancer, "127.0.0.1", "utilization"), Some(0.75));
     // The group decides by it.
-    let group = balancer.member("web", member.address());
+    let group = balancer.member_status("web", member.address());
     assert_eq!(group["load"].as_f64(), Some(0.75));
     assert_eq!(answered_by(&balancer, "a", 3), 3);
 }
@@ -137,8 +137,8 @@ fn traffic_follows_the_load_of_cgroups() {
         eprintln!("skipped: no cgroup with a CPU controller may be made here");
         return;
     };
-    let busy = Busy::within(&full);
-    let members = ["full", "idle"].map(|name| Member::answering(move |_| ok(name)));
+    let busy = Busy::start_within(&full);
+    let members = ["full", "idle"].map(|name| Member::answering_with(move |_| ok_response(name)));
     let [a, b] = members.each_ref().map(Member::address);
     let path = |quota: &CpuQuota| quota.path().display().to_string();
     let balancer = Balancer::start(&format!(
@@ -152,7 +152,7 @@ fn traffic_follows_the_load_of_cgroups() {
         path(&idle)
     ));
     let cpu = |location| load(&balancer, location, "cpu");
-    eventually("loads are read", || {
+    wait_until("loads are read", || {
         cpu("full").is_some_and(|load| load > 0.5) && cpu("idle") == Some(0.0)
     });
     // Few between two readings: until the next one, each is taken to add to the load.
@@ -161,7 +161,7 @@ fn traffic_follows_the_load_of_cgroups() {
     let mut idle_has = 0;
     for _ in 0..20 {
         let before = metric(&balancer, &taken);
-        eventually("both are read again", || {
+        wait_until("both are read again", || {
             metric(&balancer, &taken) >= before + 4.0
         });
         idle_has += answered_by(&balancer, "idle", 5);
@@ -169,9 +169,9 @@ fn traffic_follows_the_load_of_cgroups() {
     assert!(idle_has > 75, "the idle one has {idle_has} of 100");
     // Without its process it is as idle as the other one, and without it unknown.
     drop(busy);
-    eventually("the load falls", || cpu("full") == Some(0.0));
+    wait_until("the load falls", || cpu("full") == Some(0.0));
     drop(full);
-    eventually("the load is unknown", || cpu("full").is_none());
+    wait_until("the load is unknown", || cpu("full").is_none());
     let gone = format!("evenkeel_reports_total{{{source},result=\"unreachable\"}}");
     assert!(metric(&balancer, &gone) > 0.0);
 }

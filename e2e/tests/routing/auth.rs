@@ -4,11 +4,11 @@
 
 use std::process::Command;
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
-use evenkeel_e2e::eventually;
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, Seen, ok};
-use evenkeel_e2e::process::{curl, installed};
+use evenkeel_e2e::member::{Member, Seen, ok_response};
+use evenkeel_e2e::process::{are_installed, run_curl};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 
 /// The protocols of clients, as options of curl.
@@ -41,9 +41,9 @@ fn config(member: &Member, lines: &str) -> String {
 
 /// A member that answers with the fields `X-User` and `Authorization`.
 fn echo() -> Member {
-    Member::answering(|request| {
+    Member::answering_with(|request| {
         let of = |name| request.values(name).join(",");
-        ok(&format!("{}|{}", of("x-user"), of("authorization")))
+        ok_response(&format!("{}|{}", of("x-user"), of("authorization")))
     })
 }
 
@@ -51,7 +51,7 @@ fn echo() -> Member {
 fn ask(balancer: &Balancer, client: &str, path: &str, more: &[&str]) -> (String, String, String) {
     let url = format!("http://{}{path}", balancer.address("web"));
     let arguments = [&[client, "-D", "-"], more, &[&url]].concat();
-    let text = curl(&arguments);
+    let text = run_curl(&arguments);
     let (fields, body) = text.split_once("\r\n\r\n").unwrap();
     let status = fields.split(' ').nth(1).unwrap().to_owned();
     (status, fields.to_lowercase(), body.to_owned())
@@ -63,7 +63,7 @@ fn metric(balancer: &Balancer, result: &str) -> f64 {
 
 #[test]
 fn only_users_with_their_passwords_get_to_members() {
-    if !installed(&["curl", "htpasswd", "openssl"]) {
+    if !are_installed(&["curl", "htpasswd", "openssl"]) {
         return;
     }
     let member = echo();
@@ -93,7 +93,7 @@ fn only_users_with_their_passwords_get_to_members() {
             let (_, _, body) = ask(&balancer, client, "/", &more);
             assert!(body.starts_with("anna|"), "{body}");
         }
-        let before = member.seen().len();
+        let before = member.seen_events().len();
         assert!(before > 0);
         for (more, text) in [
             (&[][..], "needed"),
@@ -112,7 +112,7 @@ fn only_users_with_their_passwords_get_to_members() {
             assert!(fields.contains(challenge), "{fields}");
             assert!(body.contains(text), "{more:?}: {body}");
         }
-        let asked = member.seen();
+        let asked = member.seen_events();
         let requests = asked
             .iter()
             .filter(|seen| matches!(seen, Seen::Request(..)));
@@ -136,7 +136,7 @@ fn only_users_with_their_passwords_get_to_members() {
         assert_eq!(wire.read_response().second_word(), status);
     }
     // The log says who it was, but not who somebody claims to be.
-    eventually("the log has all", || {
+    wait_until("the log has all", || {
         let log = logs.text("access.log");
         let users = log.matches("\"user\":\"anna\"").count();
         let others = log.matches("\"end\":\"unauthorized\"").count();
@@ -147,7 +147,7 @@ fn only_users_with_their_passwords_get_to_members() {
 
 #[test]
 fn routes_have_other_users_or_none_and_files_are_read_again() {
-    if !installed(&["curl", "htpasswd", "openssl"]) {
+    if !are_installed(&["curl", "htpasswd", "openssl"]) {
         return;
     }
     let member = echo();
@@ -186,7 +186,7 @@ fn routes_have_other_users_or_none_and_files_are_read_again() {
     balancer
         .folder()
         .write("users", line("anna", "other", "htpasswd"));
-    eventually("the other password is right", || {
+    wait_until("the other password is right", || {
         ask(&balancer, CLIENTS[0], "/", &["-u", "anna:other"]).0 == "200"
     });
     assert_eq!(status("/", "anna:secret"), "401");
@@ -195,7 +195,7 @@ fn routes_have_other_users_or_none_and_files_are_read_again() {
     // A file with errors changes nothing, and all of them are said.
     let bad = "anna:secret\n".to_owned() + &line("bert", "x", "-apr1");
     let file = balancer.folder().write("users", bad);
-    eventually("the reload fails", || {
+    wait_until("the reload fails", || {
         balancer.log().contains("stays in use until it is right")
     });
     assert_eq!(status("/", "anna:other"), "200");
@@ -204,7 +204,7 @@ fn routes_have_other_users_or_none_and_files_are_read_again() {
         .join("evenkeel.toml")
         .display()
         .to_string();
-    let complaint = evenkeel(&["check", &checked]).unwrap_err();
+    let complaint = run_evenkeel(&["check", &checked]).unwrap_err();
     let file = file.display();
     for wanted in [
         format!("rule.web.auth.users_file: {file}:1: not a hash of Argon2"),
@@ -225,7 +225,7 @@ fn routes_have_other_users_or_none_and_files_are_read_again() {
 
 #[test]
 fn guesses_of_passwords_hold_up_nobody_who_is_known() {
-    if !installed(&["htpasswd"]) {
+    if !are_installed(&["htpasswd"]) {
         return;
     }
     let member = echo();
@@ -268,6 +268,6 @@ fn guesses_of_passwords_hold_up_nobody_who_is_known() {
         .write("evenkeel.toml", config(&member, lines))
         .display()
         .to_string();
-    let complaint = evenkeel(&["check", &missing]).unwrap_err();
+    let complaint = run_evenkeel(&["check", &missing]).unwrap_err();
     assert!(complaint.contains("users: cannot be read"), "{complaint}");
 }

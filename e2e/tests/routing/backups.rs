@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::load::Clients;
-use evenkeel_e2e::process::installed;
+use evenkeel_e2e::process::are_installed;
 use evenkeel_e2e::server::Server;
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 
 /// Two members and two backups, whose clients stay with a member as long as they may.
@@ -42,19 +42,19 @@ fn ask(client: &mut Wire) -> String {
 
 #[test]
 fn backups_serve_while_nobody_else_does() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
-    let mut servers = [(); 4].map(|()| Server::nginx(None));
+    let mut servers = [(); 4].map(|()| Server::start_nginx(None));
     let [a, b, c, d] = servers.each_ref().map(Server::address);
     let balancer = start(&servers, 2);
-    let picks = |member| balancer.member("web", member)["totals"]["requests"].as_u64();
-    let state = |member| balancer.member("web", member)["state"].clone();
+    let picks = |member| balancer.member_status("web", member)["totals"]["requests"].as_u64();
+    let state = |member| balancer.member_status("web", member)["state"].clone();
     let clients = Clients::start(balancer.address("web"), 4);
     clients.wait_for(100);
     assert_eq!((state(c), state(d)), ("standby".into(), "standby".into()));
     assert_eq!((picks(c), picks(d)), (Some(0), Some(0)));
-    let explained = balancer.ctl("explain web").unwrap();
+    let explained = balancer.run_ctl("explain web").unwrap();
     assert!(explained.contains("standby"), "{explained}");
 
     // One member is enough for them to wait.
@@ -66,7 +66,7 @@ fn backups_serve_while_nobody_else_does() {
     servers[1].kill();
     // Those who are bound stay with one of them; new ones are distributed.
     let mut new = Vec::new();
-    eventually("both backups serve", || {
+    wait_until("both backups serve", || {
         let mut client = Wire::connect(balancer.address("web"));
         ask(&mut client);
         new.push(client);
@@ -75,7 +75,7 @@ fn backups_serve_while_nobody_else_does() {
     drop(new);
     balancer.wait_for_state("web", b, &["down", "dead", "ejected"]);
     balancer.wait_for_state("web", c, &["up"]);
-    let explained = balancer.ctl("explain web").unwrap();
+    let explained = balancer.run_ctl("explain web").unwrap();
     assert!(explained.contains("backups"), "{explained}");
     let status = balancer.status();
     assert_eq!(status["groups"][0]["panic"], false);
@@ -91,31 +91,31 @@ fn backups_serve_while_nobody_else_does() {
     let before = (picks(c), picks(d));
     clients.wait_for(100);
     assert_eq!((picks(c), picks(d)), before);
-    clients.end();
+    clients.stop_and_count();
 }
 
 #[test]
 fn it_is_changed_live_and_by_reload() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
-    let servers = [(); 4].map(|()| Server::nginx(None));
+    let servers = [(); 4].map(|()| Server::start_nginx(None));
     let [a, b, c, d] = servers.each_ref().map(Server::address);
     let balancer = start(&servers, 1);
     let serving = || {
         let members = [a, b, c, d];
-        members.map(|member| balancer.member("web", member)["effective_weight"] != 0.0)
+        members.map(|member| balancer.member_status("web", member)["effective_weight"] != 0.0)
     };
-    let is = |wanted: [bool; 4]| eventually("the others serve", || serving() == wanted);
+    let is = |wanted: [bool; 4]| wait_until("the others serve", || serving() == wanted);
     is([true, true, false, false]);
-    balancer.ctl(&format!("backup web {a} on")).unwrap();
+    balancer.run_ctl(&format!("backup web {a} on")).unwrap();
     is([false, true, false, false]);
-    balancer.ctl(&format!("drain web {b}")).unwrap();
+    balancer.run_ctl(&format!("drain web {b}")).unwrap();
     is([true, false, true, true]);
-    balancer.ctl(&format!("backup web {d} off")).unwrap();
+    balancer.run_ctl(&format!("backup web {d} off")).unwrap();
     is([false, false, false, true]);
     assert_eq!(ask(&mut balancer.connect()), d.to_string());
-    balancer.ctl(&format!("ready web {b}")).unwrap();
+    balancer.run_ctl(&format!("ready web {b}")).unwrap();
     is([false, true, false, true]);
     // The file says the same as before of all but the first backup.
     let file = balancer.folder().path().join("evenkeel.toml");

@@ -9,10 +9,10 @@ use std::process::{Child, Stdio};
 use std::sync::{Arc, Mutex};
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
-use evenkeel_e2e::member::{Member, Seen, ok};
-use evenkeel_e2e::process::{curl, installed, program};
+use evenkeel_e2e::member::{Member, Seen, ok_response};
+use evenkeel_e2e::process::{are_installed, program, run_curl};
 use evenkeel_e2e::server::Server;
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 use serde_json::{Value, json};
 use socket2::{Domain, Socket, Type};
@@ -36,7 +36,7 @@ enum Act {
 
 /// Names a member.
 fn name(member: &str) -> Act {
-    Act::Answer(ok(&json!({ "member": member }).to_string()))
+    Act::Answer(ok_response(&json!({ "member": member }).to_string()))
 }
 
 /// A chooser that does what `act` says about a question.
@@ -49,7 +49,7 @@ fn chooser_at(
     act: impl Fn(&Value) -> Act + Send + Sync + 'static,
 ) -> Member {
     Member::start_at(listener, move |script, mut wire| {
-        while let Some(question) = script.request(&mut wire) {
+        while let Some(question) = script.read_request(&mut wire) {
             match act(&serde_json::from_str(question.text()).unwrap()) {
                 Act::Answer(answer) => {
                     wire.try_send(answer);
@@ -73,7 +73,7 @@ fn told(first: Act) -> (Member, Arc<Mutex<Act>>) {
 
 /// The questions that a chooser has got since it was last asked for them.
 fn questions(chooser: &Member) -> Vec<Value> {
-    let seen = chooser.seen().into_iter();
+    let seen = chooser.seen_events().into_iter();
     let questions = seen.filter_map(|seen| match seen {
         Seen::Request(_, question) => Some(serde_json::from_str(question.text()).unwrap()),
         Seen::End(..) => None,
@@ -88,7 +88,7 @@ fn asked_at(address: SocketAddr) -> String {
 
 /// Members that answer with their names.
 fn members<const N: usize>(names: [&'static str; N]) -> [Member; N] {
-    names.map(|name| Member::answering(move |_| ok(name)))
+    names.map(|name| Member::answering_with(move |_| ok_response(name)))
 }
 
 /// A balancer's configuration with the rule `web`.
@@ -118,19 +118,19 @@ fn ask(wire: &mut Wire, path: &str) -> String {
 
 fn decisions(balancer: &Balancer, result: &str) -> u64 {
     let series = format!("evenkeel_chooser_decisions_total{{group=\"web\",result=\"{result}\"}}");
-    balancer.metric(&series).unwrap() as u64
+    balancer.read_metric(&series).unwrap() as u64
 }
 
 fn failures(balancer: &Balancer, reason: &str) -> u64 {
     let series = format!("evenkeel_chooser_failures_total{{group=\"web\",reason=\"{reason}\"}}");
-    balancer.metric(&series).unwrap() as u64
+    balancer.read_metric(&series).unwrap() as u64
 }
 
 /// Sends requests until an explanation of one of them says this.
 fn wait_for_explanation(balancer: &Balancer, text: &str) {
-    eventually(&format!("a decision is explained by {text:?}"), || {
+    wait_until(&format!("a decision is explained by {text:?}"), || {
         get(balancer, "/");
-        balancer.ctl("explain web").unwrap().contains(text)
+        balancer.run_ctl("explain web").unwrap().contains(text)
     });
 }
 
@@ -160,13 +160,13 @@ impl Drop for Program {
 
 #[test]
 fn the_program_of_the_manual_decides_about_each_request() {
-    if !installed(&["python3", "nginx", "curl"]) {
+    if !are_installed(&["python3", "nginx", "curl"]) {
         return;
     }
     let page = concat!(env!("CARGO_MANIFEST_DIR"), "/../docs/strategies.md");
     let page = std::fs::read_to_string(page).unwrap();
     assert!(page.contains(&std::fs::read_to_string(PROGRAM).unwrap()));
-    let servers = [(); 3].map(|()| Server::nginx(None));
+    let servers = [(); 3].map(|()| Server::start_nginx(None));
     let [dear, cheap, other] = servers.each_ref().map(Server::address);
     let (program, at) = Program::start();
     let members = [("web-1", dear), ("web-2", cheap), ("web-3", other)];
@@ -174,39 +174,39 @@ fn the_program_of_the_manual_decides_about_each_request() {
     let url = format!("http://{}/name", balancer.address("web"));
     for client in CLIENTS {
         for _ in 0..5 {
-            assert_eq!(curl(&[client, &url]), cheap.to_string());
+            assert_eq!(run_curl(&[client, &url]), cheap.to_string());
         }
     }
     assert_eq!(decisions(&balancer, "chooser"), 10);
     // Only members that may be picked are candidates.
-    balancer.ctl("drain web web-2").unwrap();
+    balancer.run_ctl("drain web web-2").unwrap();
     for client in CLIENTS {
-        assert_eq!(curl(&[client, &url]), other.to_string());
+        assert_eq!(run_curl(&[client, &url]), other.to_string());
     }
     assert_eq!(decisions(&balancer, "chooser"), 12);
     assert_eq!(decisions(&balancer, "fallback"), 0);
     // With one candidate there is nothing to choose.
-    balancer.ctl("drain web web-3").unwrap();
-    assert_eq!(curl(&[&url]), dear.to_string());
+    balancer.run_ctl("drain web web-3").unwrap();
+    assert_eq!(run_curl(&[&url]), dear.to_string());
     assert_eq!(decisions(&balancer, "chooser"), 12);
     for member in ["web-2", "web-3"] {
-        balancer.ctl(&format!("ready web {member}")).unwrap();
+        balancer.run_ctl(&format!("ready web {member}")).unwrap();
     }
-    let explained = balancer.ctl("explain web").unwrap();
+    let explained = balancer.run_ctl("explain web").unwrap();
     assert!(
         explained.contains(&format!("the chooser at http://{at}/choose")),
         "{explained}"
     );
     // The program dies.
     drop(program);
-    let mut seen: Vec<_> = (0..30).map(|_| curl(&[&url])).collect();
+    let mut seen: Vec<_> = (0..30).map(|_| run_curl(&[&url])).collect();
     seen.sort();
     seen.dedup();
     assert_eq!(seen.len(), 3, "the strategy decides");
     assert_eq!(decisions(&balancer, "fallback"), 30);
     assert!(failures(&balancer, "unreachable") + failures(&balancer, "broken") >= 3);
     assert_eq!(
-        balancer.metric("evenkeel_chooser_up{group=\"web\"}"),
+        balancer.read_metric("evenkeel_chooser_up{group=\"web\"}"),
         Some(0.0)
     );
     balancer.wait_for_log("chooser fails");
@@ -229,7 +229,7 @@ fn a_chooser_is_told_the_request_and_its_candidates() {
         asked_at(program.address())
     );
     let balancer = Balancer::start(&config(&[("a", a), ("b", b)], &more));
-    balancer.report("127.0.0.1", 0.5);
+    balancer.report_load("127.0.0.1", 0.5);
     let mut wire = balancer.connect();
     for tenant in names {
         wire.send(format!(
@@ -271,19 +271,19 @@ fn a_chooser_that_lies_is_overruled_and_counted() {
         &[("a", a), ("b", b), ("drained", drained)],
         &asked_at(program.address()),
     ));
-    balancer.ctl("drain web drained").unwrap();
+    balancer.run_ctl("drain web drained").unwrap();
     let huge = format!(
         "{{\"member\": \"b\", \"why\": \"{}\"}}",
         "x".repeat(1 << 20)
     );
-    let failed = ok("{\"member\": \"b\"}").replace("200 OK", "500 Oops");
+    let failed = ok_response("{\"member\": \"b\"}").replace("200 OK", "500 Oops");
     for (reason, lie) in [
         ("unknown_member", name("nobody")),
         ("unusable_member", name("drained")),
-        ("garbage", Act::Answer(ok("b"))),
+        ("garbage", Act::Answer(ok_response("b"))),
         ("garbage", Act::Close("no HTTP\r\n\r\n".into())),
         ("status", Act::Answer(failed)),
-        ("too_long", Act::Answer(ok(&huge))),
+        ("too_long", Act::Answer(ok_response(&huge))),
         ("broken", Act::Close(String::new())),
         (
             "broken",
@@ -312,7 +312,7 @@ fn a_chooser_that_lies_is_overruled_and_counted() {
         assert_eq!(decisions(&balancer, "chooser"), before + 2);
     }
     assert_eq!(
-        balancer.metric("evenkeel_chooser_up{group=\"web\"}"),
+        balancer.read_metric("evenkeel_chooser_up{group=\"web\"}"),
         Some(1.0)
     );
     wait_for_explanation(
@@ -323,7 +323,7 @@ fn a_chooser_that_lies_is_overruled_and_counted() {
     wait_for_explanation(&balancer, "the custom strategy has not decided (");
     balancer.wait_for_log("chooser fails");
     *act.lock().unwrap() = name("a");
-    eventually("the chooser is believed again", || {
+    wait_until("the chooser is believed again", || {
         get(&balancer, "/");
         balancer.log().contains("chooser answers again")
     });
@@ -340,7 +340,7 @@ fn a_chooser_that_hangs_costs_a_time_limit_now_and_then() {
     let balancer = Balancer::start(&config(&[("a", a), ("b", b)], &more));
     let mut wire = balancer.connect();
     let mut asks = 0;
-    eventually("the chooser is not asked for a request", || {
+    wait_until("the chooser is not asked for a request", || {
         ask(&mut wire, "/");
         asks += 1;
         failures(&balancer, "suspended") >= 20
@@ -369,7 +369,7 @@ fn a_chooser_that_comes_later_decides_from_then_on() {
     assert_eq!(decisions(&balancer, "fallback"), 5);
     socket.listen(16).unwrap();
     let program = chooser_at(socket.into(), |_| name("b"));
-    eventually("the chooser decides", || {
+    wait_until("the chooser decides", || {
         get(&balancer, "/");
         decisions(&balancer, "chooser") > 0
     });
@@ -386,7 +386,7 @@ fn clients_that_are_bound_and_connections_are_asked_about_once() {
         let name = if at == a { "a\n" } else { "b\n" };
         Member::start(move |script, mut wire| {
             wire.try_send(name);
-            script.request(&mut wire);
+            script.read_request(&mut wire);
         })
     });
     let [c, d] = lines.each_ref().map(Member::address);
@@ -480,7 +480,10 @@ fn choosers_come_change_and_go_while_clients_stay() {
     let mut seen: Vec<_> = (0..4).map(|_| ask(&mut wire, "/")).collect();
     seen.sort();
     assert_eq!(seen, ["a", "a", "b", "b"], "the strategy decides");
-    assert_eq!(balancer.metric("evenkeel_chooser_up{group=\"web\"}"), None);
+    assert_eq!(
+        balancer.read_metric("evenkeel_chooser_up{group=\"web\"}"),
+        None
+    );
     assert_eq!(
         questions(&programs[0]).len() + questions(&programs[1]).len(),
         7

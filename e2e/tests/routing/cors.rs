@@ -5,7 +5,7 @@
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::member::Member;
-use evenkeel_e2e::process::{curl, installed};
+use evenkeel_e2e::process::{are_installed, run_curl};
 
 /// The two protocols of clients, as options of curl.
 const CLIENTS: [&str; 2] = ["--http1.1", "--http2-prior-knowledge"];
@@ -18,7 +18,7 @@ fn ask(
     more: &[&str],
 ) -> (u16, Vec<(String, String)>) {
     let url = format!("http://{}{path}", balancer.address("web"));
-    let text = curl(&[&[client, "--dump-header", "-", &url], more].concat());
+    let text = run_curl(&[&[client, "--dump-header", "-", &url], more].concat());
     let head = text.split("\r\n\r\n").next().unwrap().to_lowercase();
     let status = head.split(' ').nth(1).unwrap().trim().parse().unwrap();
     let fields = head.lines().filter_map(|line| line.split_once(": "));
@@ -42,11 +42,11 @@ const PREFLIGHT: [&str; 4] = ["-X", "OPTIONS", "-H", "Access-Control-Request-Met
 
 #[test]
 fn browsers_are_told_which_pages_may_read_responses() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     // A member that would let every page read its responses.
-    let member = Member::answering(|_| {
+    let member = Member::answering_with(|_| {
         "HTTP/1.1 200 OK\r\nContent-Length: 0\r\nAccess-Control-Allow-Origin: *\r\nX-Key: 1\r\n\r\n"
             .into()
     });
@@ -146,7 +146,7 @@ fn browsers_are_told_which_pages_may_read_responses() {
     }
     let count = |result: &str| {
         let name = format!("evenkeel_rule_preflights_total{{rule=\"web\",result=\"{result}\"}}");
-        balancer.metric(&name)
+        balancer.read_metric(&name)
     };
     assert_eq!(count("granted"), Some(8.0));
     assert_eq!(count("refused"), Some(2.0));

@@ -4,9 +4,9 @@
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::corba::LoadManager;
-use evenkeel_e2e::eventually;
-use evenkeel_e2e::member::{Member, ok};
+use evenkeel_e2e::member::{Member, ok_response};
 use evenkeel_e2e::omniorb::{self, Crowd};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 
 const MEMBERS: usize = 4;
@@ -32,7 +32,7 @@ fn round(balancer: &Balancer, clients: &mut [Wire]) -> [usize; MEMBERS] {
     for (location, count) in served.iter().enumerate() {
         let cpu = *count as f64 / 12.0;
         balancer
-            .ctl(&format!("loads push l{location} cpu={cpu}"))
+            .run_ctl(&format!("loads push l{location} cpu={cpu}"))
             .unwrap();
     }
     served
@@ -40,7 +40,7 @@ fn round(balancer: &Balancer, clients: &mut [Wire]) -> [usize; MEMBERS] {
 
 #[test]
 fn b2_clients_of_a_rule_that_are_bound_on_demand_settle() {
-    let named = |number: usize| Member::answering(move |_| ok(&number.to_string()));
+    let named = |number: usize| Member::answering_with(move |_| ok_response(&number.to_string()));
     let members: Vec<Member> = (0..MEMBERS).map(named).collect();
     let listed: Vec<String> = members
         .iter()
@@ -68,15 +68,15 @@ fn b2_clients_of_a_rule_that_are_bound_on_demand_settle() {
     // All find one member only.
     for member in &members[1..] {
         let drain = format!("drain web {}", member.address());
-        balancer.ctl(&drain).unwrap();
+        balancer.run_ctl(&drain).unwrap();
     }
     let mut clients: Vec<Wire> = RATES.iter().map(|_| balancer.connect()).collect();
     assert_eq!(round(&balancer, &mut clients), [12, 0, 0, 0]);
     for member in &members[1..] {
         let ready = format!("ready web {}", member.address());
-        balancer.ctl(&ready).unwrap();
+        balancer.run_ctl(&ready).unwrap();
     }
-    eventually("every member has as much", || {
+    wait_until("every member has as much", || {
         round(&balancer, &mut clients) == [3; MEMBERS]
     });
     // And stays so.
@@ -92,12 +92,12 @@ fn b2_corba_clients_settle_without_any_setting() {
         return;
     }
     let balancer = Balancer::start("[corba]\nlisten = \"127.0.0.1:0\"\nstate_file = false\n");
-    let manager = LoadManager::at(balancer.corba());
+    let manager = LoadManager::at_address(balancer.corba_address());
     let kind = "IDL:evenkeel.org/PeerTest/Peer:1.0";
     let (group, _) = manager.create_group(kind, Vec::new()).unwrap();
     let rates = RATES.map(|rate| rate * 25);
-    let mut crowd = Crowd::start(balancer.corba(), &group.to_string(), rates);
+    let mut crowd = Crowd::start(balancer.corba_address(), &group.to_string(), rates);
     // The next best way to share them is 33 % off.
-    crowd.settle(0.1);
-    crowd.end();
+    crowd.wait_until_even(0.1);
+    crowd.end_clients();
 }

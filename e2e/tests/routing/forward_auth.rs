@@ -5,12 +5,12 @@
 use std::net::SocketAddr;
 use std::sync::Arc;
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
-use evenkeel_e2e::eventually;
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, Seen, Signal, ok};
-use evenkeel_e2e::process::{curl, installed};
+use evenkeel_e2e::member::{Member, Seen, Signal, ok_response};
+use evenkeel_e2e::process::{are_installed, run_curl};
 use evenkeel_e2e::server::{self, Server};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Message;
 
 /// The protocols of clients, as options of curl.
@@ -31,17 +31,17 @@ fn config(member: SocketAddr, login: &[SocketAddr], auth: &str, lines: &str) -> 
 
 /// A member that answers with the fields that the other one may have said, and how long the body is.
 fn echo() -> Member {
-    Member::answering(|request| {
+    Member::answering_with(|request| {
         let of = |name| request.values(name).join(",");
         let (user, groups) = (of("x-user"), of("x-groups"));
-        ok(&format!("{user}|{groups}|{}", request.body.len()))
+        ok_response(&format!("{user}|{groups}|{}", request.body.len()))
     })
 }
 
 /// A member that lets the requests of a session pass, sends others to where they log in, and refuses
 /// those that say that they want no page.
 fn login() -> Member {
-    Member::answering(answer)
+    Member::answering_with(answer)
 }
 
 fn answer(question: &Message) -> String {
@@ -69,7 +69,7 @@ fn answer(question: &Message) -> String {
 fn ask(balancer: &Balancer, client: &str, path: &str, more: &[&str]) -> (String, String, String) {
     let url = format!("http://{}{path}", balancer.address("web"));
     let arguments = [&[client, "-D", "-"], more, &[&url]].concat();
-    let text = curl(&arguments);
+    let text = run_curl(&arguments);
     let (fields, body) = text.split_once("\r\n\r\n").unwrap();
     let status = fields.split(' ').nth(1).unwrap().to_owned();
     (status, fields.to_lowercase(), body.to_owned())
@@ -81,7 +81,7 @@ fn count(balancer: &Balancer, result: &str) -> u64 {
 
 /// The requests that a member has seen.
 fn requests(member: &Member) -> Vec<Message> {
-    let seen = member.seen().into_iter();
+    let seen = member.seen_events().into_iter();
     let requests = seen.filter_map(|seen| match seen {
         Seen::Request(_, request) => Some(request),
         Seen::End(..) => None,
@@ -91,7 +91,7 @@ fn requests(member: &Member) -> Vec<Message> {
 
 #[test]
 fn a_group_says_which_requests_pass_and_what_the_others_get() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let (member, login) = (echo(), login());
@@ -233,13 +233,13 @@ fn a_group_says_which_requests_pass_and_what_the_others_get() {
     let at = login.address();
     let series = "evenkeel_member_requests_total{group=\"login\",";
     let series = format!("{series}member=\"{at}\",outcome=\"success\"}}");
-    assert_eq!(balancer.metric(&series), Some(12.0));
-    let explained = balancer.ctl("explain login").unwrap();
+    assert_eq!(balancer.read_metric(&series), Some(12.0));
+    let explained = balancer.run_ctl("explain login").unwrap();
     assert!(
         explained.contains("whether requests of rule \"web\" may pass"),
         "{explained}"
     );
-    eventually("the log has all", || {
+    wait_until("the log has all", || {
         let log = logs.text("access.log");
         let refused = log.matches("\"end\":\"unauthorized\"").count();
         let asked = format!("\"group\":\"login\",\"member\":\"{}\"", login.address());
@@ -296,7 +296,7 @@ fn connections_go_on_after_answers_of_both_kinds() {
         assert_eq!(wire.read_response().text(), "who?");
     }
     // All questions came over one connection.
-    for seen in login.seen() {
+    for seen in login.seen_events() {
         assert!(matches!(seen, Seen::Request(0, _)), "{seen:?}");
     }
     // The response to a HEAD has no body, though that to the question has: nobody gets it later.
@@ -337,14 +337,14 @@ fn a_member_that_ends_its_idle_connections_is_asked_again() {
 
 #[test]
 fn a_body_is_not_sent_before_the_request_may_pass() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let go = Arc::new(Signal::default());
     let may = Arc::clone(&go);
-    let login = Member::answering(move |question| {
+    let login = Member::answering_with(move |question| {
         if !question.values("x-wait").is_empty() {
-            may.wait();
+            may.wait_for_release();
         }
         answer(question)
     });
@@ -355,9 +355,9 @@ fn a_body_is_not_sent_before_the_request_may_pass() {
                 wire.send("HTTP/1.1 100 Continue\r\n\r\n");
             }
             let body = wire.try_read_exact(length).unwrap();
-            script.note(Seen::Request(script.connection, head.clone()));
+            script.record_event(Seen::Request(script.connection, head.clone()));
             let sum: u64 = body.iter().map(|&byte| u64::from(byte)).sum();
-            wire.send(ok(&format!(
+            wire.send(ok_response(&format!(
                 "{}:{}:{sum}",
                 head.values("x-user").join(","),
                 body.len()
@@ -380,8 +380,8 @@ fn a_body_is_not_sent_before_the_request_may_pass() {
         wire.send(head("Cookie: session=anna\r\nX-Wait: 1\r\n"));
         let (_, question) = login.next_request();
         assert_eq!(question.values("expect"), [""; 0]);
-        assert!(!wire.has_input() && member.seen().is_empty());
-        go.give();
+        assert!(!wire.has_input() && member.seen_events().is_empty());
+        go.release_one();
         assert_eq!(wire.read_head().second_word(), "100");
         wire.send(&body);
         assert_eq!(wire.read_response().text(), told);
@@ -443,18 +443,18 @@ fn a_body_is_not_sent_before_the_request_may_pass() {
     gone.send(format!("GET / HTTP/1.1\r\nHost: a\r\n{cookie}\r\n"));
     login.next_request();
     drop(gone);
-    go.give();
+    go.release_one();
     assert_eq!(count(&balancer, "failed"), 0);
 }
 
 #[test]
 fn without_an_answer_no_request_passes() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let member = echo();
-    let silent = Member::answering(|_| String::new());
-    let late_head = Member::answering(|_| "HTTP/1.1 200 OK\r\nX-Us".into());
+    let silent = Member::answering_with(|_| String::new());
+    let late_head = Member::answering_with(|_| "HTTP/1.1 200 OK\r\nX-Us".into());
     let dead = server::address();
     let long = format!("X-Groups: {}\r\n", "g".repeat(17 * 1024));
     let says = |fields: &str| format!("HTTP/1.1 200 OK\r\nContent-Length: 0\r\n{fields}\r\n");
@@ -519,27 +519,29 @@ fn without_an_answer_no_request_passes() {
     requests(&good);
     requests(&member);
     let at = good.address();
-    balancer.ctl(&format!("maintenance login {at}")).unwrap();
+    balancer
+        .run_ctl(&format!("maintenance login {at}"))
+        .unwrap();
     for client in CLIENTS {
         assert_eq!(ask(&balancer, client, "/", &fields).0, "503");
     }
     assert_eq!((requests(&good), requests(&member)), (vec![], vec![]));
     // The rule is ready all the same: its members are there.
     assert!(balancer.admin_get("/readyz").start_line().contains("200"));
-    balancer.ctl(&format!("ready login {at}")).unwrap();
+    balancer.run_ctl(&format!("ready login {at}")).unwrap();
     assert_eq!(ask(&balancer, CLIENTS[1], "/", &fields).0, "200");
 }
 
 #[test]
 fn another_group_path_or_field_holds_after_a_reload() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
-    let member = Member::answering(|request| {
+    let member = Member::answering_with(|request| {
         let of = |name| request.values(name).join(",");
-        ok(&format!("{}|{}", of("x-user"), of("authorization")))
+        ok_response(&format!("{}|{}", of("x-user"), of("authorization")))
     });
-    let other = Member::answering(|question| {
+    let other = Member::answering_with(|question| {
         let token = question.values("authorization").join(",");
         format!(
             "HTTP/1.1 200 OK\r\nAuthorization: Bearer {}-{token}\r\nConnection: close\r\n\r\nlong body",
@@ -576,20 +578,20 @@ fn another_group_path_or_field_holds_after_a_reload() {
     let folder = Folder::new();
     let text = groups("{ group = \"othr\" }");
     let file = folder.write("evenkeel.toml", text).display().to_string();
-    let complaint = evenkeel(&["check", &file]).unwrap_err();
+    let complaint = run_evenkeel(&["check", &file]).unwrap_err();
     assert!(complaint.contains("other"), "{complaint}");
 }
 
 #[test]
 fn members_that_speak_http2_are_asked_and_copies_have_what_the_answer_says() {
-    if !installed(&["curl", "nginx"]) {
+    if !are_installed(&["curl", "nginx"]) {
         return;
     }
     // It lets requests for what is there pass, and no others.
     let login = Server::nginx_http2();
-    login.serve("yes", "may pass");
+    login.put_document("yes", "may pass");
     let member = Server::nginx_http2();
-    member.serve("page", "the page");
+    member.put_document("page", "the page");
     let http = "http = { member_protocol = \"h2\" }\n\
         [[rule.web.routes]]\npath = \"/files/no\"\n\
         auth = { group = \"login\", path = \"/files/no\" }\n";
@@ -626,7 +628,7 @@ fn members_that_speak_http2_are_asked_and_copies_have_what_the_answer_says() {
 
 #[test]
 fn nginx_says_who_is_who_by_passwords() {
-    if !installed(&["curl", "nginx"]) {
+    if !are_installed(&["curl", "nginx"]) {
         return;
     }
     let folder = Folder::new();

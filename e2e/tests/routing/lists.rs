@@ -7,11 +7,11 @@ use std::fs;
 use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::load::{Clients, Wrk};
 use evenkeel_e2e::nsd::Nsd;
-use evenkeel_e2e::process::installed;
+use evenkeel_e2e::process::are_installed;
 use evenkeel_e2e::server::Server;
+use evenkeel_e2e::wait_until;
 use serde_json::{Value, json};
 
 const HEAD: &str = "workers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n";
@@ -65,10 +65,10 @@ fn balanced(nsd: &Nsd, member: &str) -> Balancer {
 
 #[test]
 fn srv_records_are_members_and_backups() {
-    if !installed(&["nginx", "nsd"]) {
+    if !are_installed(&["nginx", "nsd"]) {
         return;
     }
-    let servers = [(); 3].map(|()| Server::nginx(None));
+    let servers = [(); 3].map(|()| Server::start_nginx(None));
     let [a, b, c] = servers.each_ref().map(Server::address);
     let hosts = [host("a", a), host("b", b), host("c", c)].join("\n");
     let zone = |records: &[String]| format!("{hosts}\n{}", records.join("\n"));
@@ -118,7 +118,7 @@ fn srv_records_are_members_and_backups() {
     let before = requests(b).unwrap();
     // One leaves, another one is no backup any more; the one that stays keeps what it has.
     nsd.set(&zone(&[service("b", 10, 10, b), service("c", 10, 10, c)]));
-    eventually("the records are followed", || {
+    wait_until("the records are followed", || {
         serving(&balancer) == set(&[b, c])
     });
     assert!(requests(b).unwrap() >= before && requests(a).is_none());
@@ -127,7 +127,7 @@ fn srv_records_are_members_and_backups() {
     let hosts = [host("b", a), host("c", c)].join("\n");
     let records = [service("b", 10, 10, a), service("c", 10, 10, c)].join("\n");
     nsd.set(&format!("{hosts}\n{records}"));
-    eventually("addresses are followed", || {
+    wait_until("addresses are followed", || {
         serving(&balancer) == set(&[a, c])
     });
     clients.wait_for(50);
@@ -135,29 +135,29 @@ fn srv_records_are_members_and_backups() {
     // No such name, and no such server, are no reason to forget members.
     nsd.set("");
     let list = || group(&balancer)["lists"][0].clone();
-    eventually("the failure is told", || list()["error"].is_string());
+    wait_until("the failure is told", || list()["error"].is_string());
     assert_eq!(serving(&balancer), set(&[a, c]));
     nsd.kill();
     clients.wait_for(50);
     nsd.set(&format!("{hosts}\n{}", service("c", 1, 0, c)));
     nsd.run();
-    eventually("the server is asked again", || {
+    wait_until("the server is asked again", || {
         serving(&balancer) == set(&[c])
     });
-    eventually("it is good again", || list()["error"].is_null());
+    wait_until("it is good again", || list()["error"].is_null());
     assert!(list()["failures"].as_u64() > Some(0));
     let metrics = balancer.admin_get("/metrics").text().to_owned();
     let line = "evenkeel_members_list_up{group=\"web\",list=\"_http._tcp.web.example.test\"} 1";
     assert!(metrics.contains(line), "{metrics}");
-    clients.end();
+    clients.stop_and_count();
 }
 
 #[test]
 fn a_name_is_looked_up_again_when_its_ttl_is_over() {
-    if !installed(&["nginx", "nsd"]) {
+    if !are_installed(&["nginx", "nsd"]) {
         return;
     }
-    let a = Server::nginx(None);
+    let a = Server::start_nginx(None);
     let at = a.address();
     let other = SocketAddr::from(([127, 99, 0, 1], at.port()));
     let mut nsd = Nsd::start(&host("web", other));
@@ -165,7 +165,7 @@ fn a_name_is_looked_up_again_when_its_ttl_is_over() {
     let balancer = balanced(&nsd, &member);
     assert_eq!(serving(&balancer), set(&[other]));
     nsd.set(&host("web", at));
-    eventually("the address is followed", || {
+    wait_until("the address is followed", || {
         serving(&balancer) == set(&[at])
     });
     let mut client = balancer.connect();
@@ -184,13 +184,13 @@ fn a_name_is_looked_up_again_when_its_ttl_is_over() {
 
 #[test]
 fn files_are_followed_under_load() {
-    if !installed(&["nginx", "wrk"]) {
+    if !are_installed(&["nginx", "wrk"]) {
         return;
     }
     let content = "0123456789abcdef".repeat(64);
-    let servers = [(); 3].map(|()| Server::nginx(None));
+    let servers = [(); 3].map(|()| Server::start_nginx(None));
     for server in &servers {
-        server.serve("document", &content);
+        server.put_document("document", &content);
     }
     let [a, b, c] = servers.each_ref().map(Server::address);
     let list = |members: &[SocketAddr]| json!([{ "targets": members }]).to_string();
@@ -198,7 +198,7 @@ fn files_are_followed_under_load() {
         "{HEAD}[rule.web]\nlisten = \"127.0.0.1:0\"\nmembers_files = [\"lists/*.json\"]\nslow_start = \"0s\"\n"
     );
     let balancer = Balancer::start_with(&config, |folder| {
-        folder.make("lists");
+        folder.make_folder("lists");
         folder.write("lists/web.json", list(&[a]));
     });
     let folder = balancer.folder().join("lists");
@@ -209,7 +209,7 @@ fn files_are_followed_under_load() {
         fs::rename(new, folder.join(name)).unwrap();
     };
     let is = |what: &str, wanted: &[SocketAddr]| {
-        eventually(what, || serving(&balancer) == set(wanted));
+        wait_until(what, || serving(&balancer) == set(wanted));
     };
     let error = || group(&balancer)["lists"][0]["error"].clone();
     assert_eq!(serving(&balancer), set(&[a]));
@@ -232,7 +232,7 @@ fn files_are_followed_under_load() {
 
     // A bad file changes nothing.
     replace("web.json", "[\n  {\"targets\": [\"10.0.0.1\"]}\n]");
-    eventually("the error is told", || error().is_string());
+    wait_until("the error is told", || error().is_string());
     let told = error();
     assert!(told.as_str().unwrap().contains("web.json:2:"), "{told}");
     balancer.wait_for_log("web.json:2:");
@@ -244,33 +244,33 @@ fn files_are_followed_under_load() {
     assert_eq!(serving(&balancer), set(&[b, c]));
     let file = balancer.folder().join("evenkeel.toml");
     let file = file.to_str().unwrap();
-    let checked = evenkeel_e2e::balancer::evenkeel(&["check", file]).unwrap_err();
+    let checked = evenkeel_e2e::balancer::run_evenkeel(&["check", file]).unwrap_err();
     assert!(checked.contains("web.json:2:"), "{checked}");
     // Neither does a reload.
     balancer.reconfigure(&format!("{config}# again\n"));
     assert_eq!(serving(&balancer), set(&[b, c]));
     replace("web.json", &list(&[a, b]));
     is("it is good again", &[a, b, c]);
-    eventually("no error is told", || error().is_null());
+    wait_until("no error is told", || error().is_null());
 
     // A file that is gone takes its members with it; a folder does not.
     fs::remove_file(folder.join("more.json")).unwrap();
     is("a file goes", &[a, b]);
     let away = balancer.folder().join("away");
     fs::rename(&folder, &away).unwrap();
-    eventually("the folder is missed", || error().is_string());
+    wait_until("the folder is missed", || error().is_string());
     assert_eq!(serving(&balancer), set(&[a, b]));
     fs::rename(&away, &folder).unwrap();
-    eventually("the folder is back", || error().is_null());
+    wait_until("the folder is back", || error().is_null());
 
     // A live change stays while the list says the same.
-    let status = balancer.ctl(&format!("weight web {a} 3"));
+    let status = balancer.run_ctl(&format!("weight web {a} 3"));
     status.unwrap();
     replace("web.json", &list(&[a, c]));
     is("another member comes", &[a, c]);
-    assert_eq!(balancer.member("web", a)["weight"], 3.0);
-    clients.end();
-    let tally = wrk.end();
+    assert_eq!(balancer.member_status("web", a)["weight"], 3.0);
+    clients.stop_and_count();
+    let tally = wrk.stop_and_tally();
     assert_eq!((tally.wrong, tally.errors), (0, 0), "{tally:?}");
 }
 
@@ -290,7 +290,7 @@ fn a_thousand_members_of_a_file() {
     let ids = || -> Vec<Value> { members_named(&balancer) };
     assert_eq!(ids().len(), 1_000);
     balancer.folder().write("all.json", list(&members[1..]));
-    eventually("one has left", || ids().len() == 999);
+    wait_until("one has left", || ids().len() == 999);
     assert!(!balancer.log().contains("ERROR"), "{}", balancer.log());
 }
 

@@ -5,10 +5,10 @@
 use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::load::{Clients, Wrk};
-use evenkeel_e2e::process::{curl, installed, try_curl};
+use evenkeel_e2e::process::{are_installed, run_curl, try_curl};
 use evenkeel_e2e::server::Server;
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 
 /// Quick to notice, but not so quick that a busy machine looks like an outage.
@@ -22,14 +22,14 @@ const CHECKED: &str = "slow_start = \"1s\"\n\
 
 fn three() -> [Server; 3] {
     [
-        Server::nginx(None),
-        Server::nginx(None),
-        Server::nginx(None),
+        Server::start_nginx(None),
+        Server::start_nginx(None),
+        Server::start_nginx(None),
     ]
 }
 
 fn requests(balancer: &Balancer, member: SocketAddr) -> u64 {
-    let member = balancer.member("web", member);
+    let member = balancer.member_status("web", member);
     member["totals"]["requests"].as_u64().unwrap()
 }
 
@@ -37,21 +37,21 @@ fn requests(balancer: &Balancer, member: SocketAddr) -> u64 {
 fn wait_for_traffic(balancer: &Balancer, member: SocketAddr) {
     balancer.wait_for_state("web", member, &["warming", "up"]);
     let before = requests(balancer, member);
-    eventually("it gets requests", || requests(balancer, member) > before);
+    wait_until("it gets requests", || requests(balancer, member) > before);
 }
 
 #[test]
 fn a_member_that_is_killed_under_load_costs_no_answer() {
-    if !installed(&["nginx", "wrk"]) {
+    if !are_installed(&["nginx", "wrk"]) {
         return;
     }
     let content = "0123456789abcdef".repeat(64);
     let mut servers = three();
     for server in &servers {
-        server.serve("document", &content);
+        server.put_document("document", &content);
     }
     let members = servers.each_ref().map(Server::address);
-    let balancer = Balancer::http(&members, CHECKED);
+    let balancer = Balancer::start_http(&members, CHECKED);
     let web = balancer.address("web");
     let wrk = Wrk::start(web, "/files/document", content.as_bytes());
     let clients = Clients::start(web, 4);
@@ -64,21 +64,21 @@ fn a_member_that_is_killed_under_load_costs_no_answer() {
         server.restart();
         wait_for_traffic(&balancer, server.address());
     }
-    clients.end();
-    let tally = wrk.end();
+    clients.stop_and_count();
+    let tally = wrk.stop_and_tally();
     assert_eq!((tally.wrong, tally.errors), (0, 0), "{tally:?}");
     assert!(tally.requests > 100, "{tally:?}");
 }
 
 #[test]
 fn a_member_that_freezes_is_left_alone_until_it_goes_on() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
     let servers = three();
     let members = servers.each_ref().map(Server::address);
     // No health check: that the member is bad must show in the requests themselves.
-    let balancer = Balancer::http(
+    let balancer = Balancer::start_http(
         &members,
         "response_timeout = \"3s\"\nslow_start = \"0s\"\nconnection_failure_limit = 2",
     );
@@ -98,26 +98,26 @@ fn a_member_that_freezes_is_left_alone_until_it_goes_on() {
     assert!(retried, "{}", metrics.text());
     frozen.go_on();
     wait_for_traffic(&balancer, frozen.address());
-    clients.end();
+    clients.stop_and_count();
 }
 
 #[test]
 fn a_request_that_may_not_be_sent_twice_fails_in_time() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
-    let server = Server::nginx(None);
-    let balancer = Balancer::http(&[server.address()], "response_timeout = \"3s\"");
+    let server = Server::start_nginx(None);
+    let balancer = Balancer::start_http(&[server.address()], "response_timeout = \"3s\"");
     let url = format!("http://{}/name", balancer.address("web"));
-    assert_eq!(curl(&[&url]), server.address().to_string());
+    assert_eq!(run_curl(&[&url]), server.address().to_string());
     server.stop();
     let code = ["--output", "/dev/null", "--write-out", "%{http_code}"];
     for arguments in [&["--data", "x"][..], &[]] {
-        let answer = curl(&[&code[..], arguments, &[&url]].concat());
+        let answer = run_curl(&[&code[..], arguments, &[&url]].concat());
         assert_eq!(answer, "504", "{arguments:?}");
     }
     server.go_on();
-    eventually("it answers again", || {
+    wait_until("it answers again", || {
         let answer = try_curl(&["--fail", &url]);
         answer.stdout == server.address().to_string().as_bytes()
     });
@@ -125,12 +125,12 @@ fn a_request_that_may_not_be_sent_twice_fails_in_time() {
 
 #[test]
 fn with_nobody_left_clients_are_told_so_at_once() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
     let mut servers = three();
     let members = servers.each_ref().map(Server::address);
-    let balancer = Balancer::http(&members, CHECKED);
+    let balancer = Balancer::start_http(&members, CHECKED);
     let mut client = balancer.connect();
     let ask = |client: &mut Wire| {
         client.send("GET /echo/x HTTP/1.1\r\nHost: a\r\n\r\n");
@@ -152,5 +152,5 @@ fn with_nobody_left_clients_are_told_so_at_once() {
     // The same connection gets answers as soon as one is back.
     servers[1].restart();
     balancer.wait_for_state("web", members[1], &["warming", "up"]);
-    eventually("it answers again", || ask(&mut client).text() == "/echo/x");
+    wait_until("it answers again", || ask(&mut client).text() == "/echo/x");
 }

@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::member::Member;
-use evenkeel_e2e::process::{curl, installed};
+use evenkeel_e2e::process::{are_installed, run_curl};
+use evenkeel_e2e::wait_until;
 
 /// The two protocols of clients, as options of curl.
 const CLIENTS: [&str; 2] = ["--http1.1", "--http2-prior-knowledge"];
@@ -15,7 +15,7 @@ const CLIENTS: [&str; 2] = ["--http1.1", "--http2-prior-knowledge"];
 fn ask(balancer: &Balancer, client: &str, host: &str) -> (String, String) {
     let url = format!("http://{}/x", balancer.address("web"));
     let host = format!("Host: {host}");
-    let text = curl(&[client, "--dump-header", "-", "-H", &host, &url]);
+    let text = run_curl(&[client, "--dump-header", "-", "-H", &host, &url]);
     let (head, body) = text.split_once("\r\n\r\n").unwrap();
     (head.to_lowercase(), body.to_owned())
 }
@@ -32,7 +32,7 @@ fn values<'h>(head: &'h str, name: &str) -> Vec<&'h str> {
 
 #[test]
 fn one_of_two_applications_behind_a_rule_is_in_maintenance() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let (shop, site) = (Member::echoing_targets(), Member::echoing_targets());
@@ -53,12 +53,12 @@ fn one_of_two_applications_behind_a_rule_is_in_maintenance() {
         site.address(),
     );
     let balancer = Balancer::start(&config);
-    let said = balancer.ctl("maintain shop on").unwrap();
+    let said = balancer.run_ctl("maintain shop on").unwrap();
     assert_eq!(said, "group shop is in maintenance\n");
     for client in CLIENTS {
         // Who is told to come again later has not used up the limit by then.
         for _ in 0..4 {
-            eventually("the worker knows", || {
+            wait_until("the worker knows", || {
                 let (head, body) = ask(&balancer, client, "shop.example");
                 let is_page = status(&head) == "503" && body == "<p>The shop.</p>";
                 is_page && values(&head, "retry-after") == ["600"]
@@ -67,33 +67,33 @@ fn one_of_two_applications_behind_a_rule_is_in_maintenance() {
     }
     assert_eq!(status(&ask(&balancer, CLIENTS[0], "site.example").0), "200");
     assert_eq!(
-        balancer.metric("evenkeel_group_maintenance{group=\"shop\"}"),
+        balancer.read_metric("evenkeel_group_maintenance{group=\"shop\"}"),
         Some(1.0)
     );
     assert_eq!(
-        balancer.metric("evenkeel_rule_maintenance{rule=\"web\"}"),
+        balancer.read_metric("evenkeel_rule_maintenance{rule=\"web\"}"),
         Some(0.0)
     );
-    assert!(balancer.ctl("groups").unwrap().contains("maintenance"));
-    balancer.ctl("maintain --group nothing on").unwrap_err();
+    assert!(balancer.run_ctl("groups").unwrap().contains("maintenance"));
+    balancer.run_ctl("maintain --group nothing on").unwrap_err();
 
     // The whole rule: each application has its own page, or the rule's.
-    balancer.ctl("maintain web on").unwrap();
+    balancer.run_ctl("maintain web on").unwrap();
     let (_, body) = ask(&balancer, CLIENTS[0], "shop.example");
     assert_eq!(body, "<p>The shop.</p>");
-    eventually("the worker knows", || {
+    wait_until("the worker knows", || {
         ask(&balancer, CLIENTS[1], "site.example").1 == "<p>All of it.</p>"
     });
-    balancer.ctl("maintain web off").unwrap();
-    balancer.ctl("maintain shop off").unwrap();
-    eventually("the worker knows", || {
+    balancer.run_ctl("maintain web off").unwrap();
+    balancer.run_ctl("maintain shop off").unwrap();
+    wait_until("the worker knows", || {
         status(&ask(&balancer, CLIENTS[0], "shop.example").0) != "503"
     });
 }
 
 #[test]
 fn pages_and_fields_are_of_the_route_then_the_group_then_the_rule() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let gone = Member::start(|_, wire| drop(wire));
@@ -176,7 +176,7 @@ fn pages_and_fields_are_of_the_route_then_the_group_then_the_rule() {
     // Pages are read at reloads, and a page that cannot be read at a start is an error.
     folder.write("rule.html", "<p>So sorry.</p>");
     balancer.reconfigure(&(config.clone() + "[group.more]\nmembers = [\"127.0.0.1:9\"]\n"));
-    eventually("the new page is there", || {
+    wait_until("the new page is there", || {
         ask(&balancer, CLIENTS[0], "none.example").1 == "<p>So sorry.</p>"
     });
 }

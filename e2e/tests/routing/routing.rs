@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 use std::net::SocketAddr;
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
-use evenkeel_e2e::eventually;
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::{curl, installed};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::{are_installed, run_curl};
 use evenkeel_e2e::server::Server;
+use evenkeel_e2e::wait_until;
 
 /// A configuration of one rule `web` without a group of its own, and of groups with a member each.
 fn config(lines: &str, groups: &[(&str, SocketAddr)]) -> String {
@@ -47,7 +47,7 @@ fn ask(balancer: &Balancer, client: &str, target: &str, more: &[&str]) -> Answer
     ];
     arguments.extend(more);
     arguments.push(&url);
-    let text = curl(&arguments);
+    let text = run_curl(&arguments);
     let (text, status) = text.rsplit_once('\n').unwrap();
     let (mut fields, mut body) = text.split_once("\r\n\r\n").unwrap();
     while fields.starts_with("HTTP/1.1 100") {
@@ -82,7 +82,7 @@ fn group(balancer: &Balancer, client: &str, target: &str, more: &[&str]) -> Stri
 
 #[test]
 fn the_first_route_whose_conditions_hold_has_the_request() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
     let routes = r#"
@@ -168,7 +168,7 @@ fn the_first_route_whose_conditions_hold_has_the_request() {
             is("/", &["-H", "Cookie: a=b; canary=1"], "canary");
             is("/", &["-H", "Cookie: canary2=1"], "rest");
         }
-        let shown = balancer.ctl("status").unwrap();
+        let shown = balancer.run_ctl("status").unwrap();
         for name in names {
             assert!(shown.contains(name), "{shown}");
         }
@@ -219,7 +219,7 @@ fn no_spelling_of_a_path_gets_around_a_route() {
 
 #[test]
 fn members_get_what_a_route_makes_of_a_request() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
     let routes = r#"
@@ -342,7 +342,7 @@ fn redirects_and_answers_need_no_member() {
         assert_eq!(wire.read_response().text(), "User-agent: *");
     }
     balancer.folder().write("page.html", "<p>Soon.</p>");
-    eventually("the page that has changed is the answer", || {
+    wait_until("the page that has changed is the answer", || {
         ask(&balancer, "--http1.1", "/maintenance/x", &[]).body == "<p>Soon.</p>"
     });
     let metrics = balancer.admin_get("/metrics");
@@ -353,7 +353,8 @@ fn redirects_and_answers_need_no_member() {
 
 #[test]
 fn groups_share_by_weight_and_a_bound_client_stays() {
-    let [stable, canary] = ["stable", "canary"].map(|name| Member::answering(move |_| ok(name)));
+    let [stable, canary] =
+        ["stable", "canary"].map(|name| Member::answering_with(move |_| ok_response(name)));
     let groups = [("stable", stable.address()), ("canary", canary.address())];
     let routes = "[[rule.web.routes]]\ngroups = { stable = 75, canary = 25 }";
     let balancer = Balancer::start(&config(routes, &groups));
@@ -399,7 +400,7 @@ fn bodies_are_as_large_as_their_route_allows() {
         [[rule.web.routes]]
         group = "all"
     "#;
-    let member = Member::answering(|request| ok(&request.text().len().to_string()));
+    let member = Member::answering_with(|request| ok_response(&request.text().len().to_string()));
     let balancer = Balancer::start(&config(routes, &[("all", member.address())]));
     let folder = Folder::new();
     for size in [100, 101, 1024, 1025, 100_000] {
@@ -446,9 +447,9 @@ fn bodies_are_as_large_as_their_route_allows() {
 #[test]
 fn another_member_is_asked_after_some_statuses() {
     let answering = |status: &'static str| {
-        Member::answering(move |request| match request.second_word() {
+        Member::answering_with(move |request| match request.second_word() {
             "/bad" => format!("HTTP/1.1 {status}\r\nContent-Length: 4\r\n\r\nbad!"),
-            target => ok(target),
+            target => ok_response(target),
         })
     };
     let (bad, good) = (answering("503 Unavailable"), answering("200 OK"));
@@ -496,9 +497,9 @@ fn another_member_is_asked_after_some_statuses() {
 #[test]
 fn a_route_has_time_limits_of_its_own() {
     let silent = Member::start(|script, mut wire| {
-        while let Some(request) = script.request(&mut wire) {
+        while let Some(request) = script.read_request(&mut wire) {
             if request.second_word() != "/slow" {
-                wire.send(ok("here"));
+                wire.send(ok_response("here"));
             }
         }
     });
@@ -520,7 +521,7 @@ fn a_route_has_time_limits_of_its_own() {
 
 #[test]
 fn equal_keys_have_the_same_member_within_the_group_of_a_route() {
-    let member = |name: &'static str| Member::answering(move |_| ok(name));
+    let member = |name: &'static str| Member::answering_with(move |_| ok_response(name));
     let members = ["a", "b", "c", "d"].map(member);
     let list: Vec<_> = members
         .iter()
@@ -570,7 +571,7 @@ fn the_access_log_names_route_and_group() {
         ask(&balancer, "--http1.1", target, &[]);
     }
     let lines = || std::fs::read_to_string(&log).unwrap_or_default();
-    eventually("three requests are logged", || lines().lines().count() == 3);
+    wait_until("three requests are logged", || lines().lines().count() == 3);
     let lines = lines();
     let lines: Vec<_> = lines.lines().collect();
     assert!(
@@ -593,7 +594,7 @@ fn a_route_that_can_never_match_is_an_error() {
     let complaint = |routes: &str| {
         let text = config(routes, &[("all", "127.0.0.1:1".parse().unwrap())]);
         let file = folder.write("evenkeel.toml", text);
-        evenkeel(&["check", &file.display().to_string()]).unwrap_err()
+        run_evenkeel(&["check", &file.display().to_string()]).unwrap_err()
     };
     let first =
         "[[rule.web.routes]]\nhost = \"*.example.org\"\npath = \"/api/*\"\ngroup = \"all\"\n";
@@ -611,7 +612,7 @@ fn a_route_that_can_never_match_is_an_error() {
 
 #[test]
 fn g1_requests_are_routed_by_the_address_of_the_client() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let rule = |name: &str, more: &str| {
@@ -665,7 +666,7 @@ fn g1_requests_are_routed_by_the_address_of_the_client() {
                 let mut arguments = vec![client, "--interface", from];
                 arguments.extend(field.iter().flat_map(|field| ["--header", field]));
                 arguments.push(&url);
-                let body = curl(&arguments);
+                let body = run_curl(&arguments);
                 assert_eq!(body, wanted, "{client} {rule} {from} {forwarded:?} {path}");
             }
         }

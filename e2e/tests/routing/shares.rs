@@ -10,14 +10,14 @@ use std::thread::sleep;
 use std::time::Duration;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::load::Clients;
-use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::installed;
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::are_installed;
 use evenkeel_e2e::server::{Server, address};
+use evenkeel_e2e::wait_until;
 
 fn requests(balancer: &Balancer, member: SocketAddr) -> u64 {
-    balancer.member("web", member)["totals"]["requests"]
+    balancer.member_status("web", member)["totals"]["requests"]
         .as_u64()
         .unwrap()
 }
@@ -27,7 +27,7 @@ fn requests(balancer: &Balancer, member: SocketAddr) -> u64 {
 /// are equally good.
 #[test]
 fn u1_the_canary_gets_one_request_in_twenty_at_every_load() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
     let new = address();
@@ -44,12 +44,12 @@ fn u1_the_canary_gets_one_request_in_twenty_at_every_load() {
         let balancer = Balancer::start(&config);
         let load = Clients::start(balancer.address("web"), clients);
         // What is known of a server that has answered twice is what came by chance.
-        eventually("both are known", || requests(&balancer, new) >= 64);
+        wait_until("both are known", || requests(&balancer, new) >= 64);
         let counts = || [server.address(), new].map(|member| requests(&balancer, member));
         let of_the_next = || {
             let before = counts();
             let mut got = [0; 2];
-            eventually("eight thousand more requests", || {
+            wait_until("eight thousand more requests", || {
                 let now = counts();
                 got = [now[0] - before[0], now[1] - before[1]];
                 got[0] + got[1] >= 8000
@@ -65,7 +65,7 @@ fn u1_the_canary_gets_one_request_in_twenty_at_every_load() {
         while all.len() < 3 && !all.last().is_some_and(is_right) {
             all.push(of_the_next());
         }
-        load.end();
+        load.stop_and_count();
         assert!(
             all.last().is_some_and(is_right),
             "{clients} clients: {all:?}"
@@ -76,10 +76,10 @@ fn u1_the_canary_gets_one_request_in_twenty_at_every_load() {
 /// Two servers with little to do: what is seen of them differs by chance only, so they take turns.
 #[test]
 fn newcomer_d1_equal_servers_with_few_requests_take_turns() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
-    let servers = [Server::nginx(None), Server::nginx(None)];
+    let servers = [Server::start_nginx(None), Server::start_nginx(None)];
     let members = servers.each_ref().map(Server::address);
     let [a, b] = members;
     let balancer = Balancer::start(&format!(
@@ -111,11 +111,11 @@ fn newcomer_d1_equal_servers_with_few_requests_take_turns() {
 /// with each answer.
 fn reporting(swapped: &Arc<AtomicBool>, loads: [&'static str; 2]) -> Member {
     let swapped = Arc::clone(swapped);
-    Member::answering(move |_| {
+    Member::answering_with(move |_| {
         sleep(Duration::from_millis(5));
         let load = loads[usize::from(swapped.load(Ordering::Relaxed))];
         let field = format!("endpoint-load-metrics: TEXT cpu_utilization={load}\r\n\r\n");
-        ok("/").replacen("\r\n\r\n", &format!("\r\n{field}"), 1)
+        ok_response("/").replacen("\r\n\r\n", &format!("\r\n{field}"), 1)
     })
 }
 
@@ -156,18 +156,18 @@ fn u3_traffic_follows_reports_that_are_reversed() {
     let goes_to = |index: usize| {
         let before = counts();
         let mut got = [0; 2];
-        eventually("two thousand requests", || {
+        wait_until("two thousand requests", || {
             let now = counts();
             got = [now[0] - before[0], now[1] - before[1]];
             got[0] + got[1] >= 2000
         });
         got[index] > 2 * got[1 - index]
     };
-    eventually("traffic goes where there is less load", || goes_to(1));
+    wait_until("traffic goes where there is less load", || goes_to(1));
     swapped.store(true, Ordering::Relaxed);
-    eventually("traffic follows", || goes_to(0));
+    wait_until("traffic follows", || goes_to(0));
     // The service time is that of a request, and not of an eighth.
-    let explained = balancer.ctl("explain web").unwrap();
+    let explained = balancer.run_ctl("explain web").unwrap();
     let times: Vec<f64> = explained
         .split("service time ")
         .skip(1)

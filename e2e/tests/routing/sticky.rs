@@ -5,13 +5,13 @@
 
 use std::net::SocketAddr;
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
-use evenkeel_e2e::eventually;
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::{curl, installed};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::{are_installed, run_curl};
 use evenkeel_e2e::server::Server;
-use evenkeel_e2e::tls::{Key, certificate, secret};
+use evenkeel_e2e::tls::{Key, make_certificate, write_secret};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::{Message, Wire};
 
 /// The protocols of clients, as options of curl.
@@ -42,7 +42,7 @@ impl Browser {
     fn get(&self, url: &str) -> (String, String) {
         let jar = self.folder.join("jar").display().to_string();
         let arguments = [self.client, "-k", "-D", "-", "-b", &jar, "-c", &jar, url];
-        let text = curl(&arguments);
+        let text = run_curl(&arguments);
         let (fields, body) = text.split_once("\r\n\r\n").unwrap();
         (fields.to_lowercase(), body.to_owned())
     }
@@ -78,9 +78,9 @@ fn metric(balancer: &Balancer, result: &str) -> f64 {
 
 /// A member that answers with its number and the cookies that it gets.
 fn echo(number: usize) -> Member {
-    Member::answering(move |request| {
+    Member::answering_with(move |request| {
         let cookies = request.values("cookie").join("|");
-        ok(&format!("{number}: {cookies}"))
+        ok_response(&format!("{number}: {cookies}"))
     })
 }
 
@@ -103,16 +103,16 @@ fn cookie(answer: &Message) -> Option<String> {
 
 #[test]
 fn a_client_stays_over_connections_balancers_reloads_and_restarts() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
-    let servers: Vec<_> = (0..4).map(|_| Server::nginx(None)).collect();
+    let servers: Vec<_> = (0..4).map(|_| Server::start_nginx(None)).collect();
     let all: Vec<_> = servers.iter().map(Server::address).collect();
     let keyed = "sticky = { key_file = \"sticky.key\" }";
     let start = |key: &str, members: &[SocketAddr]| {
         let key = format!("{key}{}", "0".repeat(32));
         Balancer::start_with(&config(keyed, members), |folder| {
-            secret(folder, "sticky.key", key)
+            write_secret(folder, "sticky.key", key)
         })
     };
     let first = start("a", &all[..3]);
@@ -171,7 +171,7 @@ fn a_client_stays_over_connections_balancers_reloads_and_restarts() {
 
 #[test]
 fn members_get_no_cookie_of_ours_and_all_others_as_they_are() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let members = [echo(0), echo(1), echo(2)];
@@ -213,7 +213,7 @@ fn members_get_no_cookie_of_ours_and_all_others_as_they_are() {
         "-i",
         &url,
     ];
-    let answer = curl(&[&[CLIENTS[1]], &pieces[..]].concat());
+    let answer = run_curl(&[&[CLIENTS[1]], &pieces[..]].concat());
     assert!(
         answer.ends_with(&format!("\r\n\r\n{home}: a=1; b=2; c=3")),
         "{answer}"
@@ -246,7 +246,7 @@ fn members_get_no_cookie_of_ours_and_all_others_as_they_are() {
     assert_eq!(homes, ["0: ", "1: ", "2: "]);
     // Explanations say why it was chosen anew.
     let why = "the client was bound to a member before: its cookie names none that is here";
-    eventually("an explanation says so", || {
+    wait_until("an explanation says so", || {
         once(&balancer, "Cookie: at=x\r\n");
         let explained = balancer.admin_get("/v1/groups/web/explain");
         explained.text().contains(why)
@@ -255,13 +255,13 @@ fn members_get_no_cookie_of_ours_and_all_others_as_they_are() {
 
 #[test]
 fn over_tls_browsers_keep_the_cookie_there() {
-    if !installed(&["curl", "openssl"]) {
+    if !are_installed(&["curl", "openssl"]) {
         return;
     }
     let member = echo(0);
     let lines = "sticky = { cookie = \"at\" }\ntls = { certificates = \"a.pem\" }";
     let balancer = Balancer::start_with(&config(lines, &[member.address()]), |folder| {
-        certificate(folder, "a", Key::Ecdsa, "DNS:localhost", None);
+        make_certificate(folder, "a", Key::Ecdsa, "DNS:localhost", None);
     });
     for client in ["--http1.1", "--http2"] {
         let browser = Browser::new(client);
@@ -279,10 +279,10 @@ fn over_tls_browsers_keep_the_cookie_there() {
 
 #[test]
 fn drained_members_keep_their_clients_and_dead_ones_lose_them() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
-    let mut servers: Vec<_> = (0..3).map(|_| Server::nginx(None)).collect();
+    let mut servers: Vec<_> = (0..3).map(|_| Server::start_nginx(None)).collect();
     let all: Vec<_> = servers.iter().map(Server::address).collect();
     let lines = "sticky = true\nhealth_check = false";
     let balancer = Balancer::start(&config(lines, &all));
@@ -293,7 +293,7 @@ fn drained_members_keep_their_clients_and_dead_ones_lose_them() {
             .iter()
             .find(|at| home.contains(&at.to_string()))
             .unwrap();
-        balancer.ctl(&format!("drain web {at}")).unwrap();
+        balancer.run_ctl(&format!("drain web {at}")).unwrap();
         assert_eq!(
             browser.stays(&balancer, "/name"),
             home,
@@ -305,10 +305,10 @@ fn drained_members_keep_their_clients_and_dead_ones_lose_them() {
         }
         // Off for good: its clients move, once.
         let moved = metric(&balancer, "moved");
-        balancer.ctl(&format!("maintenance web {at}")).unwrap();
+        balancer.run_ctl(&format!("maintenance web {at}")).unwrap();
         let next = browser.is_bound(&balancer, "/name");
         assert_ne!(next, home);
-        balancer.ctl(&format!("ready web {at}")).unwrap();
+        balancer.run_ctl(&format!("ready web {at}")).unwrap();
         assert_eq!(browser.stays(&balancer, "/name"), next);
         assert_eq!(metric(&balancer, "moved"), moved + 1.0);
         // It dies, and another one answers: that is the one to stay with.
@@ -354,7 +354,7 @@ fn an_alert_moves_clients_at_its_pace_though_each_request_is_a_new_connection() 
     let balancer = Balancer::start(&configured("1h"));
     let report = |member: usize, cpu: f32| {
         let words = format!("loads push l{member} cpu={cpu}");
-        balancer.ctl(&words).unwrap();
+        balancer.run_ctl(&words).unwrap();
     };
     (0..3).for_each(|member| report(member, 0.5));
     let mut clients: Vec<String> = (0..60)
@@ -393,15 +393,15 @@ fn an_alert_moves_clients_at_its_pace_though_each_request_is_a_new_connection() 
     assert_eq!(ask(), then);
     assert_eq!(metric(&balancer, "moved"), 20.0);
     report(0, 0.1);
-    eventually("the alert is lifted", || {
-        balancer.member("web", all[0])["state"] == "up"
+    wait_until("the alert is lifted", || {
+        balancer.member_status("web", all[0])["state"] == "up"
     });
     assert_eq!(ask(), then, "nobody is called back");
 }
 
 #[test]
 fn groups_have_cookies_of_their_own() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let members: Vec<_> = (0..6).map(echo).collect();
@@ -446,14 +446,14 @@ fn groups_have_cookies_of_their_own() {
     let folder = Folder::new();
     let twice = config.replace("sticky = true", "sticky = { cookie = \"at\" }");
     let file = folder.write("evenkeel.toml", twice).display().to_string();
-    let complaint = evenkeel(&["check", &file]).unwrap_err();
+    let complaint = run_evenkeel(&["check", &file]).unwrap_err();
     assert!(
         complaint.contains("has the same cookie, \"at\", as the group"),
         "{complaint}"
     );
     let missing = config.replace("sticky = true", "sticky = { key_file = \"none.key\" }");
     let file = folder.write("evenkeel.toml", missing).display().to_string();
-    let complaint = evenkeel(&["check", &file]).unwrap_err();
+    let complaint = run_evenkeel(&["check", &file]).unwrap_err();
     assert!(
         complaint.contains("sticky.key_file: key file"),
         "{complaint}"

@@ -3,10 +3,10 @@
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::load::Clients;
-use evenkeel_e2e::process::installed;
+use evenkeel_e2e::process::are_installed;
 use evenkeel_e2e::server::Server;
+use evenkeel_e2e::wait_until;
 use serde_json::Value;
 
 /// A balancer in the zone `north`, with two members there and two in `south`. Those of each zone are
@@ -72,16 +72,16 @@ fn requests(balancer: &Balancer) -> [u64; 2] {
 
 #[test]
 fn requests_leave_a_zone_that_is_loaded_or_down_and_come_back() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
-    let mut servers = [(); 4].map(|()| Server::nginx(None));
+    let mut servers = [(); 4].map(|()| Server::start_nginx(None));
     let [a, b, c, _] = servers.each_ref().map(Server::address);
     let balancer = start(&servers, "adaptive");
     let clients = Clients::start(balancer.address("web"), 4);
     clients.wait_for(200);
     assert_eq!(requests(&balancer)[1], 0, "the own zone has them all");
-    let member = balancer.member("web", c);
+    let member = balancer.member_status("web", c);
     assert_eq!(
         (&member["zone"], &member["state"]),
         (&"south".into(), &"up".into())
@@ -89,11 +89,13 @@ fn requests_leave_a_zone_that_is_loaded_or_down_and_come_back() {
 
     // A share leaves, and not all at once.
     let push = |north: f64| {
-        balancer.ctl(&format!("loads push n cpu={north}")).unwrap();
-        balancer.ctl("loads push s cpu=0.2").unwrap();
+        balancer
+            .run_ctl(&format!("loads push n cpu={north}"))
+            .unwrap();
+        balancer.run_ctl("loads push s cpu=0.2").unwrap();
     };
     push(1.6);
-    eventually("some go to the other zone", || requests(&balancer)[1] > 50);
+    wait_until("some go to the other zone", || requests(&balancer)[1] > 50);
     let north = &zones(&balancer)[0];
     assert!(
         (north["load"].as_f64().unwrap() - 1.6).abs() < 0.01,
@@ -110,31 +112,31 @@ fn requests_leave_a_zone_that_is_loaded_or_down_and_come_back() {
         "{before:?} {after:?}"
     );
     let metric =
-        |series: &str| balancer.metric(&format!("{series}{{group=\"web\",zone=\"south\"}}"));
+        |series: &str| balancer.read_metric(&format!("{series}{{group=\"web\",zone=\"south\"}}"));
     assert!(metric("evenkeel_zone_share").unwrap() > 0.0);
     assert_eq!(metric("evenkeel_zone_usable"), Some(1.0));
     let info = format!("evenkeel_member_zone_info{{group=\"web\",member=\"{a}\",zone=\"north\"}}");
-    assert_eq!(balancer.metric(&info), Some(1.0));
-    let table = balancer.ctl("status").unwrap();
+    assert_eq!(balancer.read_metric(&info), Some(1.0));
+    let table = balancer.run_ctl("status").unwrap();
     let row = table
         .lines()
         .find(|line| line.contains("north (own)"))
         .unwrap();
     assert!(row.contains("100%") && row.contains("1.60"), "{table}");
-    let explained = balancer.ctl("explain web").unwrap();
+    let explained = balancer.run_ctl("explain web").unwrap();
     assert!(explained.contains("is drawn, which gets"), "{explained}");
     assert!(explained.contains("zone north: load 1.6"), "{explained}");
-    eventually("more and more go there", || {
+    wait_until("more and more go there", || {
         push(1.6);
         share(&balancer) < now / 2.0
     });
 
     // They come back when the load is gone, but for those that are under way.
-    eventually("all are back", || {
+    wait_until("all are back", || {
         push(0.3);
         share(&balancer) == 1.0
     });
-    eventually("none goes to the other zone any more", || {
+    wait_until("none goes to the other zone any more", || {
         let before = requests(&balancer)[1];
         clients.wait_for(200);
         requests(&balancer)[1] == before
@@ -146,28 +148,28 @@ fn requests_leave_a_zone_that_is_loaded_or_down_and_come_back() {
     let out = ["down", "dead", "ejected"];
     balancer.wait_for_state("web", a, &out);
     balancer.wait_for_state("web", b, &out);
-    eventually("all go to the other zone", || share(&balancer) == 0.0);
+    wait_until("all go to the other zone", || share(&balancer) == 0.0);
     clients.wait_for(200);
     assert_eq!(balancer.status()["groups"][0]["panic"], false);
 
     // One of two is less than the zone needs for all, and more than nothing.
     servers[0].restart();
     balancer.wait_for_state("web", a, &["up"]);
-    eventually("a part comes back", || {
+    wait_until("a part comes back", || {
         (share(&balancer) - 0.5 / 0.7).abs() < 0.01
     });
     servers[1].restart();
     balancer.wait_for_state("web", b, &["up"]);
-    eventually("all are back", || share(&balancer) == 1.0);
-    clients.end();
+    wait_until("all are back", || share(&balancer) == 1.0);
+    clients.stop_and_count();
 }
 
 #[test]
 fn zones_are_changed_by_a_reload() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
-    let servers = [(); 4].map(|()| Server::nginx(None));
+    let servers = [(); 4].map(|()| Server::start_nginx(None));
     let balancer = start(&servers, "round_robin");
     let clients = Clients::start(balancer.address("web"), 4);
     clients.wait_for(100);
@@ -177,7 +179,7 @@ fn zones_are_changed_by_a_reload() {
     let totals = || {
         let members = servers
             .each_ref()
-            .map(|server| balancer.member("web", server.address()));
+            .map(|server| balancer.member_status("web", server.address()));
         members.map(|member| member["totals"]["requests"].as_u64().unwrap())
     };
 
@@ -185,7 +187,7 @@ fn zones_are_changed_by_a_reload() {
     let off = config.replacen("load_max_age", "zones = false\nload_max_age", 1);
     balancer.reconfigure(&off);
     assert!(balancer.status()["groups"][0].get("zones").is_none());
-    eventually("all members serve", || {
+    wait_until("all members serve", || {
         totals().iter().all(|&count| count > 20)
     });
 
@@ -193,7 +195,7 @@ fn zones_are_changed_by_a_reload() {
     balancer.reconfigure(&config.replacen("zone = \"north\"", "zone = \"south\"", 1));
     // What is under way is not turned round.
     let mut got = [0; 4];
-    eventually("none goes to the other zone any more", || {
+    wait_until("none goes to the other zone any more", || {
         let before = totals();
         clients.wait_for(200);
         got = totals();
@@ -203,5 +205,5 @@ fn zones_are_changed_by_a_reload() {
         got[0] + got[1] == 0
     });
     assert!(got[2] > 50 && got[3] > 50, "{got:?}");
-    clients.end();
+    clients.stop_and_count();
 }

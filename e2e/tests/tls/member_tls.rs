@@ -6,13 +6,15 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::{curl, installed, program};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::{are_installed, program, run_curl};
 use evenkeel_e2e::script::Script;
 use evenkeel_e2e::server::{self, Server};
-use evenkeel_e2e::tls::{Key, certificate, expired, revocations, secret};
+use evenkeel_e2e::tls::{
+    Key, make_certificate, make_expired_certificate, make_revocation_list, write_secret,
+};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 use serde_json::Value;
 
@@ -24,7 +26,7 @@ struct Authority(Folder);
 impl Authority {
     fn new() -> Self {
         let folder = Folder::new();
-        certificate(&folder, "authority", Key::Ecdsa, "DNS:authority", None);
+        make_certificate(&folder, "authority", Key::Ecdsa, "DNS:authority", None);
         Authority(folder)
     }
 
@@ -34,7 +36,7 @@ impl Authority {
 
     /// Signs a certificate for `names`.
     fn sign(&self, name: &str, names: &str) {
-        certificate(&self.0, name, Key::Ecdsa, names, Some("authority"));
+        make_certificate(&self.0, name, Key::Ecdsa, names, Some("authority"));
     }
 
     /// A certificate for `names`, as nginx is told of it.
@@ -67,7 +69,7 @@ fn nginx_lines(file: &str) -> String {
 }
 
 fn can_run() -> bool {
-    installed(&["openssl", "nginx", "curl"])
+    are_installed(&["openssl", "nginx", "curl"])
 }
 
 fn config(members: &[SocketAddr], rule: &str, tls: &str) -> String {
@@ -117,7 +119,7 @@ fn requests_pass_over_connections_that_are_verified_and_kept() {
     let authority = Authority::new();
     let member = authority.member("ssl");
     let body = "0123456789".repeat(300_000);
-    member.serve("long", &body);
+    member.put_document("long", &body);
     let balancer = Balancer::start(&config(&[member.address()], "", &authority.trust()));
     for _ in 0..5 {
         let (status, text) = get(&balancer, "/tls");
@@ -132,7 +134,7 @@ fn requests_pass_over_connections_that_are_verified_and_kept() {
     balancer.folder().write("body", &body);
     let file = format!("@{}", balancer.folder().join("body").display());
     let url = format!("http://{}/dav/up", balancer.address("web"));
-    curl(&["-X", "PUT", "--data-binary", &file, &url]);
+    run_curl(&["-X", "PUT", "--data-binary", &file, &url]);
     assert!(member.uploaded("up") == body.as_bytes());
     // TLS 1.2, and the same with TLS in front.
     let old = authority.nginx("o", "DNS:m.example");
@@ -191,8 +193,8 @@ fn a_member_that_cannot_be_trusted_is_not_used_and_it_is_said_why() {
         return;
     }
     let authority = Authority::new();
-    expired(&authority.0, "old", "DNS:m.example", "authority");
-    certificate(&authority.0, "own", Key::Ecdsa, "DNS:m.example", None);
+    make_expired_certificate(&authority.0, "old", "DNS:m.example", "authority");
+    make_certificate(&authority.0, "own", Key::Ecdsa, "DNS:m.example", None);
     let other = authority.nginx("other", "DNS:other.example");
     let stranger = Authority::new();
     for (lines, cause, why) in [
@@ -232,17 +234,17 @@ fn a_member_that_cannot_be_trusted_is_not_used_and_it_is_said_why() {
             balancer.log()
         );
         let name = format!("member={}", bad.address());
-        eventually(&format!("the log names {cause}"), || {
+        wait_until(&format!("the log names {cause}"), || {
             let log = balancer.log();
             log.lines()
                 .any(|line| line.contains(&name) && line.contains(why))
         });
-        let explained = balancer.ctl("explain web").unwrap();
+        let explained = balancer.run_ctl("explain web").unwrap();
         assert!(explained.contains(why), "{explained}");
         // As it is said: nobody looks.
         balancer.reconfigure(&config(&[bad.address()], "", "verify = false"));
         assert_eq!(get(&balancer, "/name").1, bad.address().to_string());
-        eventually("the log warns", || {
+        wait_until("the log warns", || {
             balancer.log().contains("are not verified")
         });
     }
@@ -254,7 +256,7 @@ fn a_member_without_tls_is_told_from_one_that_is_away() {
         return;
     }
     let authority = Authority::new();
-    let plain = Server::nginx(None);
+    let plain = Server::start_nginx(None);
     let balancer = Balancer::start(&config(&[plain.address()], "", &authority.trust()));
     assert_eq!(get(&balancer, "/name").0, 502);
     assert!(failures(&balancer, "not_tls") > 0, "{}", balancer.log());
@@ -280,7 +282,7 @@ fn members_may_ask_for_a_certificate() {
     let own = authority.trust_as("me");
     let balancer = Balancer::start(&config(&[member.address()], "", &own));
     assert!(get(&balancer, "/tls").1.contains("|SUCCESS|"));
-    let shown = balancer.ctl("certs").unwrap();
+    let shown = balancer.run_ctl("certs").unwrap();
     assert!(shown.contains("group web  balancer  ECDSA"), "{shown}");
     balancer.reconfigure(&config(&[member.address()], "", &authority.trust()));
     // The connection of before is somebody else's.
@@ -289,7 +291,7 @@ fn members_may_ask_for_a_certificate() {
 
 #[test]
 fn http2_is_spoken_as_it_is_agreed_on() {
-    if !can_run() || !installed(&["apache2"]) {
+    if !can_run() || !are_installed(&["apache2"]) {
         return;
     }
     let authority = Authority::new();
@@ -331,7 +333,7 @@ fn http2_is_spoken_as_it_is_agreed_on() {
     let lines = format!("SSLCertificateFile {file}\nSSLCertificateKeyFile {file}");
     let apache = Server::apache_secured(&lines);
     let body = "0123456789".repeat(100_000);
-    apache.serve("long", &body);
+    apache.put_document("long", &body);
     for (protocol, version) in [
         ("h2", "HTTP/2.0"),
         ("auto", "HTTP/2.0"),
@@ -339,7 +341,7 @@ fn http2_is_spoken_as_it_is_agreed_on() {
     ] {
         balancer.reconfigure(&config(&[apache.address()], &rule(protocol), &trust));
         assert!(get(&balancer, "/files/long").1 == body);
-        eventually(&format!("Apache has seen {version}"), || {
+        wait_until(&format!("Apache has seen {version}"), || {
             let log = apache.access_log();
             log.last().is_some_and(|line| line.contains(version))
         });
@@ -352,7 +354,7 @@ fn websockets_pass_to_members_that_may_choose_http2() {
         return;
     }
     let behind = Member::start(|script, mut wire| {
-        let Some(request) = script.request(&mut wire) else {
+        let Some(request) = script.read_request(&mut wire) else {
             return;
         };
         assert_eq!(request.values("upgrade"), ["websocket"]);
@@ -397,10 +399,10 @@ fn a_tcp_rule_adds_tls_for_clients_that_have_none() {
         "TLSv1.3|.|HTTP/1.1|NONE|m.example"
     );
     let body = "0123456789".repeat(300_000);
-    member.serve("long", &body);
+    member.put_document("long", &body);
     assert!(get(&balancer, "/files/long").1 == body);
     // In front and behind, with certificates of their own.
-    certificate(
+    make_certificate(
         balancer.folder(),
         "front",
         Key::Ecdsa,
@@ -413,7 +415,7 @@ fn a_tcp_rule_adds_tls_for_clients_that_have_none() {
     let authority_of_front = balancer.folder().join("front.crt").display().to_string();
     let connect = format!("a.example:{port}:127.0.0.1:{port}");
     let url = format!("https://a.example:{port}/tls");
-    let answer = curl(&[
+    let answer = run_curl(&[
         "--cacert",
         &authority_of_front,
         "--connect-to",
@@ -442,10 +444,10 @@ fn a_member_that_refuses_our_certificate_says_why() {
     let member = SServer::start(&authority);
     let balancer = Balancer::start(&config(&[member.address], "", &authority.trust()));
     assert_eq!(get(&balancer, "/").0, 502);
-    eventually("it is counted", || {
+    wait_until("it is counted", || {
         failures(&balancer, "client_certificate") > 0
     });
-    eventually("it is logged", || {
+    wait_until("it is logged", || {
         balancer.log().contains("it wants a `certificate`")
     });
     let own = authority.trust_as("me");
@@ -499,22 +501,22 @@ fn files_are_read_again_when_they_change() {
     let trust = "ca_file = \"ca.crt\"\nserver_name = \"m.example\"";
     let own = authority.0.read("authority.crt");
     let config = config(&[member.address()], "", trust);
-    let balancer = Balancer::start_with(&config, |folder| secret(folder, "ca.crt", &own));
+    let balancer = Balancer::start_with(&config, |folder| write_secret(folder, "ca.crt", &own));
     assert_eq!(get(&balancer, "/name").0, 200);
     // The connection that is kept was made with the file of before.
-    secret(
+    write_secret(
         balancer.folder(),
         "ca.crt",
         stranger.0.read("authority.crt"),
     );
-    eventually("nobody is trusted", || get(&balancer, "/name").0 == 502);
-    secret(balancer.folder(), "ca.crt", &own);
-    eventually("the member is trusted again", || {
+    wait_until("nobody is trusted", || get(&balancer, "/name").0 == 502);
+    write_secret(balancer.folder(), "ca.crt", &own);
+    wait_until("the member is trusted again", || {
         get(&balancer, "/name").0 == 200
     });
     let before = handshakes(&balancer, "full");
-    secret(balancer.folder(), "ca.crt", "nothing");
-    eventually("what is wrong is said", || {
+    write_secret(balancer.folder(), "ca.crt", "nothing");
+    wait_until("what is wrong is said", || {
         let log = balancer.log();
         log.contains("ca.crt: holds no certificate") && log.contains("stays in use")
     });
@@ -529,12 +531,13 @@ fn what_is_revoked_is_not_trusted() {
     }
     let (authority, stranger) = (Authority::new(), Authority::new());
     let member = authority.member("ssl");
-    certificate(&stranger.0, "other", Key::Ecdsa, "DNS:other", None);
-    let none = revocations(&authority.0, "authority", &[]);
+    make_certificate(&stranger.0, "other", Key::Ecdsa, "DNS:other", None);
+    let none = make_revocation_list(&authority.0, "authority", &[]);
     let trust = format!("{}\ncrl_file = \"revoked.crl\"", authority.trust());
     let config = config(&[member.address()], "", &trust);
-    let balancer = Balancer::start_with(&config, |folder| secret(folder, "revoked.crl", &none));
-    let put = |list: &[u8]| secret(balancer.folder(), "revoked.crl", list);
+    let balancer =
+        Balancer::start_with(&config, |folder| write_secret(folder, "revoked.crl", &none));
+    let put = |list: &[u8]| write_secret(balancer.folder(), "revoked.crl", list);
     assert_eq!(get(&balancer, "/name").0, 200);
     // The connection that is kept was made with the list of before, and so was the session.
     for (folder, by, revoked, says) in [
@@ -549,21 +552,21 @@ fn what_is_revoked_is_not_trusted() {
         ),
     ] {
         let before = failures(&balancer, "revoked");
-        put(&revocations(folder, by, revoked));
-        eventually("the member is not trusted", || {
+        put(&make_revocation_list(folder, by, revoked));
+        wait_until("the member is not trusted", || {
             get(&balancer, "/name").0 == 502 && failures(&balancer, "revoked") > before
         });
-        eventually("it is said why", || {
-            let status = balancer.ctl("explain web").unwrap_or_default();
+        wait_until("it is said why", || {
+            let status = balancer.run_ctl("explain web").unwrap_or_default();
             status.contains(says)
         });
         put(&none);
-        eventually("the member is trusted again", || {
+        wait_until("the member is trusted again", || {
             get(&balancer, "/name").0 == 200
         });
     }
     put(b"nothing");
-    eventually("what is wrong is said", || {
+    wait_until("what is wrong is said", || {
         let log = balancer.log();
         log.contains("revoked.crl: holds no list of revoked certificates")
             && log.contains("stays in use")
@@ -580,7 +583,7 @@ fn only(balancer: &Balancer) -> Value {
 
 /// Waits until the only member is so, and its last check has said that.
 fn eventually_checked(balancer: &Balancer, state_is: &str, error: &str) {
-    eventually(&format!("{state_is}: {error}"), || {
+    wait_until(&format!("{state_is}: {error}"), || {
         let member = only(balancer);
         let check = &member["check"];
         let found = check["error"].as_str().unwrap_or_default();
@@ -616,7 +619,7 @@ fn health_checks_speak_tls_and_say_what_is_wrong_with_a_certificate() {
     }
     balancer.wait_for_log("member is down");
     // A port beside it may do without.
-    let plain = Server::nginx(None);
+    let plain = Server::start_nginx(None);
     let keys = |more: &str| format!("path = \"/name\", port = {}{more}", plain.address().port());
     let members = [SocketAddr::new(
         plain.address().ip(),
@@ -670,7 +673,7 @@ server.wait_for_termination()
 
 #[test]
 fn the_health_service_of_grpc_is_asked_with_tls_and_without() {
-    if !installed(&[
+    if !are_installed(&[
         "openssl",
         PYTHON,
         "/usr/lib/python3/dist-packages/grpc/__init__.py",
@@ -681,7 +684,7 @@ fn the_health_service_of_grpc_is_asked_with_tls_and_without() {
     authority.sign("m", "DNS:m.example");
     let folder = Folder::new();
     let file = folder.write("health.py", HEALTH);
-    let say = |text: &str| secret(&folder, "health", text);
+    let say = |text: &str| write_secret(&folder, "health", text);
     say("=1\nshop=1\n");
     let quick = "interval = \"20ms\", fall = 1, rise = 1, timeout = \"5s\"";
     let rule = |keys: &str| {
@@ -697,7 +700,7 @@ fn the_health_service_of_grpc_is_asked_with_tls_and_without() {
             python.arg(authority.file("m.pem"));
         }
         let server = Script::start(&mut python);
-        let address = format!("127.0.0.1:{}", server.line()).parse().unwrap();
+        let address = format!("127.0.0.1:{}", server.read_line()).parse().unwrap();
         let whole = |rule: &str| {
             let whole = config(&[address], rule, &authority.trust());
             match secured {
@@ -726,7 +729,7 @@ fn the_health_service_of_grpc_is_asked_with_tls_and_without() {
         eventually_checked(&balancer, "down", "no connection");
     }
     // What is no server of gRPC.
-    let member = Member::answering(|_| ok("hello"));
+    let member = Member::answering_with(|_| ok_response("hello"));
     let text = config(&[member.address()], &rule("type = \"grpc\""), "");
     let text = text.replace("[rule.web.member_tls]", "");
     let balancer = Balancer::start(&text);
@@ -768,7 +771,7 @@ impl SServer {
             .stdout(Stdio::null())
             .stderr(Stdio::null());
         let process = openssl.spawn().unwrap();
-        eventually("s_server listens", || TcpStream::connect(address).is_ok());
+        wait_until("s_server listens", || TcpStream::connect(address).is_ok());
         SServer { address, process }
     }
 }

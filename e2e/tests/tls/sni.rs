@@ -6,13 +6,13 @@
 use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::member::Member;
-use evenkeel_e2e::process::{curl, installed, program};
+use evenkeel_e2e::process::{are_installed, program, run_curl};
 use evenkeel_e2e::script::Script;
 use evenkeel_e2e::server::{Server, address};
-use evenkeel_e2e::tls::{Key, certificate, s_client};
+use evenkeel_e2e::tls::{Key, make_certificate, s_client};
+use evenkeel_e2e::wait_until;
 
 /// A rule `web` with `lines` and groups by name, each with one member.
 fn config(lines: &str, names: &[(&str, SocketAddr)]) -> String {
@@ -38,7 +38,7 @@ fn failures(balancer: &Balancer, cause: &str) -> u64 {
 
 #[track_caller]
 fn eventually_counted(balancer: &Balancer, cause: &str, count: u64) {
-    eventually(&format!("{cause} is counted {count} times"), || {
+    wait_until(&format!("{cause} is counted {count} times"), || {
         failures(balancer, cause) == count
     });
 }
@@ -51,23 +51,23 @@ fn get(balancer: &Balancer, authority: &str, name: &str, path: &str, more: &[&st
     let mut arguments = vec!["--fail", "--cacert", authority, "--connect-to", &to];
     arguments.extend(more);
     arguments.push(&url);
-    curl(&arguments)
+    run_curl(&arguments)
 }
 
 /// Certificates for all, with one authority, whose certificate is `authority.crt`.
 fn certificates(names: &[&str]) -> Folder {
     let folder = Folder::new();
-    certificate(&folder, "authority", Key::Ecdsa, "DNS:authority", None);
+    make_certificate(&folder, "authority", Key::Ecdsa, "DNS:authority", None);
     for name in names {
         let names = format!("DNS:{name}");
-        certificate(&folder, name, Key::Ecdsa, &names, Some("authority"));
+        make_certificate(&folder, name, Key::Ecdsa, &names, Some("authority"));
     }
     folder
 }
 
 #[test]
 fn curl_reaches_the_member_of_a_name_with_its_own_certificate() {
-    if !installed(&["openssl", "nginx", "curl"]) {
+    if !are_installed(&["openssl", "nginx", "curl"]) {
         return;
     }
     let names = ["a.example", "*.b.example", "other.example", "client"];
@@ -106,7 +106,7 @@ fn curl_reaches_the_member_of_a_name_with_its_own_certificate() {
     let content: Vec<u8> = (0..8_000_000u32)
         .map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8)
         .collect();
-    exact.serve("x", &content);
+    exact.put_document("x", &content);
     let got = folder.join("got");
     get(
         "a.example",
@@ -117,17 +117,17 @@ fn curl_reaches_the_member_of_a_name_with_its_own_certificate() {
 
     for name in ["a.example", "x.b.example", "other.example"] {
         let wanted = format!("\"server_name\":\"{name}\",\"bytes_received\"");
-        eventually(&format!("{name} is logged"), || {
+        wait_until(&format!("{name} is logged"), || {
             balancer.folder().text("access.log").contains(&wanted)
         });
     }
-    let shown = balancer.ctl("status").unwrap();
+    let shown = balancer.run_ctl("status").unwrap();
     assert!(shown.contains("web g0 g1"), "{shown}");
     let status = balancer.status();
     assert_eq!(status["rules"][0]["sni"]["*.b.example"], "g1");
     assert!(
         balancer
-            .ctl("explain g1")
+            .run_ctl("explain g1")
             .unwrap()
             .contains(&wildcard.address().to_string())
     );
@@ -135,7 +135,7 @@ fn curl_reaches_the_member_of_a_name_with_its_own_certificate() {
 
 #[test]
 fn without_a_group_for_others_they_are_refused() {
-    if !installed(&["openssl"]) {
+    if !are_installed(&["openssl"]) {
         return;
     }
     let folder = certificates(&["a.example"]);
@@ -219,7 +219,7 @@ fn every_byte_is_forwarded_however_it_comes() {
     for byte in &small {
         client.send([*byte]);
     }
-    client.finish();
+    client.end_sending();
     assert_eq!(client.read_to_end(), small);
     let large = [hello("A.EXAMPLE", 15_000), vec![5; 300_000]].concat();
     let mut client = balancer.connect();
@@ -227,7 +227,7 @@ fn every_byte_is_forwarded_however_it_comes() {
     let sent = large.clone();
     let sending = std::thread::spawn(move || {
         writer.send(sent);
-        writer.finish();
+        writer.end_sending();
     });
     assert!(client.read_to_end() == large);
     sending.join().unwrap();
@@ -267,11 +267,11 @@ fn what_is_no_first_message_is_refused_and_counted_by_cause() {
     eventually_counted(&balancer, "timeout", 2);
     let mut gone = balancer.connect();
     gone.send(&hello("a.example", 0)[..20]);
-    gone.finish();
+    gone.end_sending();
     assert!(gone.is_at_end());
     eventually_counted(&balancer, "closed", 1);
     // Nobody of them came to a member, and the next one does.
-    assert_eq!(member.seen().len(), 0);
+    assert_eq!(member.seen_events().len(), 0);
     let good = hello("a.example", 0);
     let mut client = balancer.connect();
     client.send(&good);

@@ -5,14 +5,16 @@
 use std::net::SocketAddr;
 use std::process::Output;
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
-use evenkeel_e2e::eventually;
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::load::Wrk;
-use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::{curl, installed, try_curl};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::{are_installed, run_curl, try_curl};
 use evenkeel_e2e::server::Server;
-use evenkeel_e2e::tls::{Key, certificate, expired, revocations, s_client, secret};
+use evenkeel_e2e::tls::{
+    Key, make_certificate, make_expired_certificate, make_revocation_list, s_client, write_secret,
+};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 
 fn config(member: SocketAddr, tls: &str) -> String {
@@ -28,22 +30,22 @@ fn config(member: SocketAddr, tls: &str) -> String {
 fn balancer(member: SocketAddr, tls: &str) -> Balancer {
     let tls = format!("certificates = [\"a.pem\"]\n{tls}");
     Balancer::start_with(&config(member, &tls), |folder| {
-        certificate(
+        make_certificate(
             folder,
             "a",
             Key::Ecdsa,
             "DNS:a.example,DNS:*.b.example",
             None,
         );
-        certificate(folder, "authority", Key::Ecdsa, "DNS:authority", None);
-        certificate(
+        make_certificate(folder, "authority", Key::Ecdsa, "DNS:authority", None);
+        make_certificate(
             folder,
             "client",
             Key::Ecdsa,
             "DNS:client.example",
             Some("authority"),
         );
-        certificate(folder, "stranger", Key::Ecdsa, "DNS:stranger.example", None);
+        make_certificate(folder, "stranger", Key::Ecdsa, "DNS:stranger.example", None);
     })
 }
 
@@ -66,12 +68,12 @@ fn get(balancer: &Balancer, name: &str, more: &[&str]) -> String {
     let mut arguments: Vec<&str> = at.iter().map(String::as_str).collect();
     arguments.extend(more);
     arguments.push(&url);
-    curl(&arguments)
+    run_curl(&arguments)
 }
 
 /// A counter of the rule `web`.
 fn count(balancer: &Balancer, name: &str, label: &str) -> u64 {
-    let count = balancer.metric(&format!("{name}{{rule=\"web\",{label}}}"));
+    let count = balancer.read_metric(&format!("{name}{{rule=\"web\",{label}}}"));
     count.unwrap_or_default() as u64
 }
 
@@ -81,17 +83,17 @@ fn failures(balancer: &Balancer, cause: &str) -> u64 {
 }
 
 fn eventually_fails(balancer: &Balancer, cause: &str) {
-    eventually(&format!("{cause} is counted"), || {
+    wait_until(&format!("{cause} is counted"), || {
         failures(balancer, cause) > 0
     });
 }
 
 #[test]
 fn curl_verifies_the_certificate_and_members_hear_of_https() {
-    if !installed(&["openssl", "curl"]) {
+    if !are_installed(&["openssl", "curl"]) {
         return;
     }
-    let member = Member::answering(|request| ok(&request.head));
+    let member = Member::answering_with(|request| ok_response(&request.head));
     let balancer = balancer(member.address(), "");
     for name in ["a.example", "x.b.example"] {
         let head = get(&balancer, name, &[]);
@@ -119,17 +121,17 @@ fn curl_verifies_the_certificate_and_members_hear_of_https() {
     balancer.reconfigure(&(config(member.address(), "certificates = [\"a.pem\"]") + &more));
     get(&balancer, "x.b.example", &["--tls-max", "1.2"]);
     let wanted = "\"tls\":\"TLSv1.2\",\"server_name\":\"x.b.example\",";
-    eventually("the request is logged", || {
+    wait_until("the request is logged", || {
         balancer.folder().text("access.log").contains(wanted)
     });
 }
 
 #[test]
 fn http2_is_offered_and_certificates_are_shown() {
-    if !installed(&["openssl", "curl"]) {
+    if !are_installed(&["openssl", "curl"]) {
         return;
     }
-    let member = Member::answering(|request| ok(&request.head));
+    let member = Member::answering_with(|request| ok_response(&request.head));
     let balancer = balancer(member.address(), "");
     let version = ["--http2", "--write-out", "\nHTTP/%{http_version}"];
     let answer = get(&balancer, "a.example", &version);
@@ -138,7 +140,7 @@ fn http2_is_offered_and_certificates_are_shown() {
         answer.contains("\r\nX-Forwarded-Proto: https\r\n"),
         "{answer}"
     );
-    let table = balancer.ctl("certs").unwrap();
+    let table = balancer.run_ctl("certs").unwrap();
     assert!(table.contains("a.example,*.b.example  ECDSA"), "{table}");
     assert!(table.contains("36"), "{table}");
     let metrics = balancer.admin_get("/metrics");
@@ -149,14 +151,14 @@ fn http2_is_offered_and_certificates_are_shown() {
 
 #[test]
 fn bodies_pass_both_ways_and_servers_may_end_them_by_closing() {
-    if !installed(&["openssl", "curl"]) {
+    if !are_installed(&["openssl", "curl"]) {
         return;
     }
     let body: String = ('a'..='z').cycle().take(3_000_000).collect();
     let sent = body.clone();
-    let member = Member::answering(move |request| {
+    let member = Member::answering_with(move |request| {
         assert!(request.body.is_empty() || request.text() == sent);
-        ok(&sent)
+        ok_response(&sent)
     });
     let balancer = balancer(member.address(), "");
     balancer.folder().write("body", &body);
@@ -168,7 +170,7 @@ fn bodies_pass_both_ways_and_servers_may_end_them_by_closing() {
     let url = format!("https://a.example:{}/", balancer.address("web").port());
     let mut arguments: Vec<&str> = at.iter().map(String::as_str).collect();
     arguments.extend([url.as_str(), &url, &url]);
-    assert!(curl(&arguments) == body.repeat(3));
+    assert!(run_curl(&arguments) == body.repeat(3));
 
     let member = Member::closing_after(format!("HTTP/1.1 200 OK\r\n\r\n{body}"));
     balancer.reconfigure(&config(member.address(), "certificates = [\"a.pem\"]"));
@@ -177,15 +179,15 @@ fn bodies_pass_both_ways_and_servers_may_end_them_by_closing() {
 
 #[test]
 fn each_name_has_its_certificate_and_each_client_the_key_that_it_knows() {
-    if !installed(&["openssl"]) {
+    if !are_installed(&["openssl"]) {
         return;
     }
     let member = Member::echoing_targets();
     let tls = "certificates = [\"a.pem\", \"rsa.pem\", \"wild.pem\"]";
     let balancer = Balancer::start_with(&config(member.address(), tls), |folder| {
-        certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
-        certificate(folder, "rsa", Key::Rsa, "DNS:a.example", None);
-        certificate(folder, "wild", Key::Ecdsa, "DNS:*.example", None);
+        make_certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
+        make_certificate(folder, "rsa", Key::Rsa, "DNS:a.example", None);
+        make_certificate(folder, "wild", Key::Ecdsa, "DNS:*.example", None);
     });
     let shown = |name: &str, more: &[&str]| {
         let mut arguments = vec!["-servername", name];
@@ -231,15 +233,15 @@ fn each_name_has_its_certificate_and_each_client_the_key_that_it_knows() {
 
 #[test]
 fn sessions_are_resumed_also_by_another_balancer_with_the_same_keys() {
-    if !installed(&["openssl"]) {
+    if !are_installed(&["openssl"]) {
         return;
     }
     let member = Member::echoing_targets();
     let shared = "ticket_key_file = \"tickets.key\"\ncertificates = [\"a.pem\"]";
     let start = |tls: &str, key: &str| {
         Balancer::start_with(&config(member.address(), tls), |folder| {
-            certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
-            secret(folder, "tickets.key", key);
+            make_certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
+            write_secret(folder, "tickets.key", key);
         })
     };
     let [one, two] = ["11", "22"].map(|key| key.repeat(32));
@@ -284,10 +286,10 @@ fn sessions_are_resumed_also_by_another_balancer_with_the_same_keys() {
 
 #[test]
 fn members_learn_who_a_client_is_and_no_client_says_so_itself() {
-    if !installed(&["openssl", "curl"]) {
+    if !are_installed(&["openssl", "curl"]) {
         return;
     }
-    let member = Member::answering(|request| ok(&request.head));
+    let member = Member::answering_with(|request| ok_response(&request.head));
     let clients = "[rule.web.tls.client_certificates]\nca_file = \"authority.crt\"";
     let balancer = balancer(member.address(), &format!("{clients}\nrequired = false"));
     let client = balancer.folder().join("client.pem");
@@ -327,7 +329,7 @@ fn members_learn_who_a_client_is_and_no_client_says_so_itself() {
     );
     // Nor through a rule beside it.
     let plain = format!("http://{}/", balancer.address("plain"));
-    let beside = curl(&[&forged[..], &[&plain]].concat());
+    let beside = run_curl(&[&forged[..], &[&plain]].concat());
     assert_eq!(fields(&beside), ["x-client-certificate: mine"]);
 
     let stranger = balancer.folder().join("stranger.pem");
@@ -345,19 +347,19 @@ fn members_learn_who_a_client_is_and_no_client_says_so_itself() {
     assert!(refused(&[]));
     assert!(!refused(&["--cert", client]));
     // A client hears of it a moment before it is counted.
-    eventually("both are counted", || {
+    wait_until("both are counted", || {
         failures(&balancer, "client_certificate") == 2
     });
 }
 
 #[test]
 fn certificates_change_under_load_and_broken_ones_do_not_count() {
-    if !installed(&["openssl", "wrk", "nginx"]) {
+    if !are_installed(&["openssl", "wrk", "nginx"]) {
         return;
     }
     let content = "0123456789abcdef".repeat(64);
-    let server = Server::nginx(None);
-    server.serve("document", &content);
+    let server = Server::start_nginx(None);
+    server.put_document("document", &content);
     let balancer = balancer(server.address(), "");
     let web = balancer.address("web");
     let wrk = Wrk::start_at(&format!("https://{web}/files/document"), content.as_bytes());
@@ -371,11 +373,11 @@ fn certificates_change_under_load_and_broken_ones_do_not_count() {
     };
     let mut known = serial();
     for _ in 0..3 {
-        certificate(balancer.folder(), "a", Key::Ecdsa, "DNS:a.example", None);
-        eventually("the new certificate is in use", || serial() != known);
+        make_certificate(balancer.folder(), "a", Key::Ecdsa, "DNS:a.example", None);
+        wait_until("the new certificate is in use", || serial() != known);
         known = serial();
-        secret(balancer.folder(), "a.pem", "nonsense");
-        eventually("the broken one is told of", || {
+        write_secret(balancer.folder(), "a.pem", "nonsense");
+        wait_until("the broken one is told of", || {
             balancer.log().contains("a.pem: holds no certificate")
         });
         assert_eq!(serial(), known);
@@ -383,7 +385,7 @@ fn certificates_change_under_load_and_broken_ones_do_not_count() {
     let log = balancer.log();
     assert!(log.contains("stays in use until it is right"), "{log}");
     assert!(log.contains("rule.web.tls.certificates"), "{log}");
-    let tally = wrk.end();
+    let tally = wrk.stop_and_tally();
     assert!(
         tally.requests > 0 && (tally.wrong, tally.errors) == (0, 0),
         "{tally:?}"
@@ -392,7 +394,7 @@ fn certificates_change_under_load_and_broken_ones_do_not_count() {
 
 #[test]
 fn f1_one_bad_file_harms_nothing_but_what_it_is_for() {
-    if !installed(&["openssl", "curl"]) {
+    if !are_installed(&["openssl", "curl"]) {
         return;
     }
     let member = Member::echoing_targets();
@@ -420,13 +422,13 @@ fn f1_one_bad_file_harms_nothing_but_what_it_is_for() {
     ]
     .concat();
     let mut balancer = Balancer::start_with(&text, |folder| {
-        certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
-        certificate(folder, "late", Key::Ecdsa, "DNS:a.example", None);
-        certificate(folder, "authority", Key::Ecdsa, "DNS:authority", None);
+        make_certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
+        make_certificate(folder, "late", Key::Ecdsa, "DNS:a.example", None);
+        make_certificate(folder, "authority", Key::Ecdsa, "DNS:authority", None);
         let by = Some("authority");
-        certificate(folder, "client", Key::Ecdsa, "DNS:client.example", by);
-        expired(folder, "old", "DNS:a.example", "authority");
-        let none = revocations(folder, "authority", &[]);
+        make_certificate(folder, "client", Key::Ecdsa, "DNS:client.example", by);
+        make_expired_certificate(folder, "old", "DNS:a.example", "authority");
+        let none = make_revocation_list(folder, "authority", &[]);
         folder.write("list.crl", none);
         folder.write("hi.txt", "first");
     });
@@ -452,34 +454,34 @@ fn f1_one_bad_file_harms_nothing_but_what_it_is_for() {
     assert!(shown(&balancer, "old").is_some());
     let (first, late) = (shown(&balancer, "web"), shown(&balancer, "late"));
     assert!(first.is_some() && late.is_some() && gets_in(&balancer));
-    secret(balancer.folder(), "late.pem", "nonsense");
+    write_secret(balancer.folder(), "late.pem", "nonsense");
     balancer.wait_for_log("late.pem: holds no certificate");
     // Renewal, revocation, what others read, and changes of other rules take effect.
-    certificate(balancer.folder(), "a", Key::Ecdsa, "DNS:a.example", None);
-    eventually("the new certificate is in use", || {
+    make_certificate(balancer.folder(), "a", Key::Ecdsa, "DNS:a.example", None);
+    wait_until("the new certificate is in use", || {
         shown(&balancer, "web") != first
     });
-    let revoked = revocations(balancer.folder(), "authority", &["client"]);
+    let revoked = make_revocation_list(balancer.folder(), "authority", &["client"]);
     balancer.folder().write("list.crl", revoked);
-    eventually("the client is revoked", || !gets_in(&balancer));
+    wait_until("the client is revoked", || !gets_in(&balancer));
     balancer.folder().write("hi.txt", "second");
-    eventually("the new text is sent", || hi(&balancer) == "second");
+    wait_until("the new text is sent", || hi(&balancer) == "second");
     balancer.reconfigure(&format!("{text}{}", rule("more", "")));
     balancer.reconfigure(&text);
     assert_eq!(shown(&balancer, "late"), late);
-    let problems = |balancer: &Balancer| balancer.metric("evenkeel_file_problems");
+    let problems = |balancer: &Balancer| balancer.read_metric("evenkeel_file_problems");
     assert_eq!(problems(&balancer), Some(2.0));
     let check = |balancer: &Balancer| {
         let file = balancer.folder().join("evenkeel.toml");
-        evenkeel(&["check", &file.display().to_string()])
+        run_evenkeel(&["check", &file.display().to_string()])
     };
     assert!(check(&balancer).unwrap_err().contains("late.pem"));
     // The process that takes over has what was good from the one before.
     balancer.upgrade().unwrap();
     assert_eq!(shown(&balancer, "late"), late);
     assert_eq!(hi(&balancer), "second");
-    certificate(balancer.folder(), "late", Key::Ecdsa, "DNS:a.example", None);
-    eventually("it is right again", || shown(&balancer, "late") != late);
+    make_certificate(balancer.folder(), "late", Key::Ecdsa, "DNS:a.example", None);
+    wait_until("it is right again", || shown(&balancer, "late") != late);
     assert_eq!(problems(&balancer), Some(1.0));
     let said = check(&balancer).unwrap();
     assert!(
@@ -490,7 +492,7 @@ fn f1_one_bad_file_harms_nothing_but_what_it_is_for() {
 
 #[test]
 fn whatever_is_no_tls_ends_and_is_counted() {
-    if !installed(&["openssl"]) {
+    if !are_installed(&["openssl"]) {
         return;
     }
     let member = Member::echoing_targets();
@@ -535,7 +537,7 @@ fn whatever_is_no_tls_ends_and_is_counted() {
 
 #[test]
 fn nobody_renegotiates_and_keys_may_be_updated() {
-    if !installed(&["openssl"]) {
+    if !are_installed(&["openssl"]) {
         return;
     }
     let member = Member::echoing_targets();
@@ -554,7 +556,7 @@ fn nobody_renegotiates_and_keys_may_be_updated() {
 
 #[test]
 fn tcp_rules_speak_tls_too() {
-    if !installed(&["openssl"]) {
+    if !are_installed(&["openssl"]) {
         return;
     }
     let member = Member::start(|_, mut wire| {
@@ -566,7 +568,7 @@ fn tcp_rules_speak_tls_too() {
     let config =
         config(member.address(), tls).replace("[rule.web]\n", "[rule.web]\nprotocol = \"tcp\"\n");
     let balancer = Balancer::start_with(&config, |folder| {
-        certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
+        make_certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
     });
     let said = s_client(
         balancer.address("web"),
@@ -582,18 +584,18 @@ fn tcp_rules_speak_tls_too() {
 
 #[test]
 fn what_is_wrong_with_certificates_is_told_before_the_start() {
-    if !installed(&["openssl"]) {
+    if !are_installed(&["openssl"]) {
         return;
     }
     let folder = Folder::new();
-    certificate(&folder, "a", Key::Ecdsa, "DNS:a.example", None);
-    certificate(&folder, "b", Key::Ecdsa, "DNS:b.example", None);
+    make_certificate(&folder, "a", Key::Ecdsa, "DNS:a.example", None);
+    make_certificate(&folder, "b", Key::Ecdsa, "DNS:b.example", None);
     let tls = "certificates = [\n\
          { certificate = \"a.crt\", key = \"b.pem\" },\n\
          { certificate = \"b.pem\", names = [\"c.example\"] },\n\
          \"none.pem\",\n]";
     let file = folder.write("evenkeel.toml", config("127.0.0.1:1".parse().unwrap(), tls));
-    let said = evenkeel(&["check", file.to_str().unwrap()]).unwrap_err();
+    let said = run_evenkeel(&["check", file.to_str().unwrap()]).unwrap_err();
     for wrong in [
         "3 errors",
         "evenkeel.toml:12:32: rule.web.tls.certificates[0].key: ",
@@ -604,7 +606,7 @@ fn what_is_wrong_with_certificates_is_told_before_the_start() {
     ] {
         assert!(said.contains(wrong), "{wrong}: {said}");
     }
-    let said = evenkeel(&["run", file.to_str().unwrap()]).unwrap_err();
+    let said = run_evenkeel(&["run", file.to_str().unwrap()]).unwrap_err();
     assert!(said.contains("evenkeel.toml:12:32:"), "{said}");
 }
 
@@ -620,7 +622,7 @@ fn ask(balancer: &Balancer, address: SocketAddr, authority: &str, more: &[&str])
 
 #[test]
 fn the_negotiator_speaks_tls() {
-    if !installed(&["openssl", "curl"]) {
+    if !are_installed(&["openssl", "curl"]) {
         return;
     }
     let config = "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n\
@@ -628,9 +630,9 @@ fn the_negotiator_speaks_tls() {
                   tls = { certificates = \"a.pem\" }\n\
                   [group.servers]\nmembers = [\"127.0.0.1:9\"]\n\
                   [cluster.site]\ngroup = \"servers\"\nhosts = [\"a.example\"]\n";
-    let make = |folder: &Folder| certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
+    let make = |folder: &Folder| make_certificate(folder, "a", Key::Ecdsa, "DNS:a.example", None);
     let balancer = Balancer::start_with(config, make);
-    let negotiator = balancer.negotiator();
+    let negotiator = balancer.negotiator_address();
     let url = format!("https://a.example:{}/x", negotiator.port());
     let location = ["--write-out", "%{http_code} %{redirect_url}", &url];
     let moved = |authority: &str| {
@@ -647,12 +649,12 @@ fn the_negotiator_speaks_tls() {
     plain.send("GET /x HTTP/1.1\r\nHost: a.example\r\n\r\n");
     assert_eq!(plain.read_response().second_word(), "400");
     let counted = "evenkeel_negotiator_tls_failures_total{cause=\"plain_http\"} 1\n";
-    eventually("it is counted", || {
+    wait_until("it is counted", || {
         balancer.admin_get("/metrics").text().contains(counted)
     });
     assert!(
         balancer
-            .ctl("certs")
+            .run_ctl("certs")
             .unwrap()
             .contains("negotiator  a.example")
     );
@@ -660,11 +662,11 @@ fn the_negotiator_speaks_tls() {
     // A broken certificate changes nothing; a new one is used for new connections.
     let old = balancer.folder().text("a.crt");
     balancer.folder().write("old.crt", old);
-    secret(balancer.folder(), "a.pem", "broken");
-    eventually("it is refused", || balancer.log().contains("a.pem"));
+    write_secret(balancer.folder(), "a.pem", "broken");
+    wait_until("it is refused", || balancer.log().contains("a.pem"));
     assert!(moved("old.crt").starts_with("307"), "{}", moved("old.crt"));
     make(balancer.folder());
-    eventually("the new one is used", || moved("a.crt").starts_with("307"));
+    wait_until("the new one is used", || moved("a.crt").starts_with("307"));
     // Without TLS again.
     balancer.reconfigure(&config.replace("tls = { certificates = \"a.pem\" }\n", ""));
     plain = Wire::connect(negotiator);
@@ -674,7 +676,7 @@ fn the_negotiator_speaks_tls() {
 
 #[test]
 fn the_admin_api_knows_its_users_by_their_certificates() {
-    if !installed(&["openssl", "curl"]) {
+    if !are_installed(&["openssl", "curl"]) {
         return;
     }
     let config = |more: &str| {
@@ -686,13 +688,13 @@ fn the_admin_api_knows_its_users_by_their_certificates() {
     };
     let clients = "client_certificates = { ca_file = \"authority.crt\" }\n";
     let balancer = Balancer::start_with(&config(clients), |folder| {
-        certificate(folder, "authority", Key::Ecdsa, "DNS:authority", None);
+        make_certificate(folder, "authority", Key::Ecdsa, "DNS:authority", None);
         let by = Some("authority");
-        certificate(folder, "a", Key::Ecdsa, "DNS:a.example,IP:127.0.0.1", by);
-        certificate(folder, "client", Key::Ecdsa, "DNS:client.example", by);
-        certificate(folder, "stranger", Key::Ecdsa, "DNS:stranger.example", None);
+        make_certificate(folder, "a", Key::Ecdsa, "DNS:a.example,IP:127.0.0.1", by);
+        make_certificate(folder, "client", Key::Ecdsa, "DNS:client.example", by);
+        make_certificate(folder, "stranger", Key::Ecdsa, "DNS:stranger.example", None);
     });
-    let admin = balancer.admin();
+    let admin = balancer.admin_address();
     let client = balancer.folder().join("client.pem").display().to_string();
     let stranger = balancer.folder().join("stranger.pem").display().to_string();
     let get = |path: &str, more: &[&str]| {
@@ -707,7 +709,7 @@ fn the_admin_api_knows_its_users_by_their_certificates() {
     assert_eq!(get("/v1/status", &[]), None);
     assert_eq!(get("/v1/status", &["--cert", &stranger]), None);
     let counted = "evenkeel_admin_tls_failures_total{cause=\"client_certificate\"} ";
-    eventually("both are counted", || {
+    wait_until("both are counted", || {
         let metrics = get("/metrics", &["--cert", &client]).unwrap();
         let line = metrics.lines().find_map(|line| line.strip_prefix(counted));
         line == Some("2")
@@ -725,7 +727,7 @@ fn the_admin_api_knows_its_users_by_their_certificates() {
         .join("authority.crt")
         .display()
         .to_string();
-    let ctl = |more: &[&str]| evenkeel(&[&["ctl", "--admin", &at, "certs"][..], more].concat());
+    let ctl = |more: &[&str]| run_evenkeel(&[&["ctl", "--admin", &at, "certs"][..], more].concat());
     let known = ctl(&["--ca-file", &authority, "--cert", &client]).unwrap();
     assert!(known.contains("admin API  a.example"), "{known}");
     let error = ctl(&["--ca-file", &authority]).unwrap_err();
@@ -744,7 +746,7 @@ fn the_admin_api_knows_its_users_by_their_certificates() {
         "client_certificates = { ca_file = \"authority.crt\", required = false }\n",
     ] {
         balancer.folder().write("evenkeel.toml", config(open));
-        let error = evenkeel(&["check", &file]).unwrap_err();
+        let error = run_evenkeel(&["check", &file]).unwrap_err();
         assert!(
             error.contains("`token`, `token_file` or `users_file` is required"),
             "{error}"
@@ -754,7 +756,7 @@ fn the_admin_api_knows_its_users_by_their_certificates() {
         "evenkeel.toml",
         config(clients).replace("a.pem", "none.pem"),
     );
-    let error = evenkeel(&["check", &file]).unwrap_err();
+    let error = run_evenkeel(&["check", &file]).unwrap_err();
     assert!(
         error.contains("admin.tls.certificates") && error.contains("none.pem"),
         "{error}"

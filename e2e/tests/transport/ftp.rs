@@ -9,11 +9,11 @@ use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::ftp::{FtpServer, Kind, PASSWORD, USER, can_run};
-use evenkeel_e2e::process::{installed, program, try_curl};
-use evenkeel_e2e::tls::{Key, certificate, secret};
+use evenkeel_e2e::process::{are_installed, program, try_curl};
+use evenkeel_e2e::tls::{Key, make_certificate, write_secret};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 
 /// Longer than anything takes here.
@@ -47,7 +47,7 @@ fn servers() -> Vec<FtpServer> {
 
 #[test]
 fn curl_downloads_uploads_and_lists_in_all_ways() {
-    if !can_run() || !installed(&["curl"]) {
+    if !can_run() || !are_installed(&["curl"]) {
         return;
     }
     let content = content();
@@ -55,7 +55,7 @@ fn curl_downloads_uploads_and_lists_in_all_ways() {
     let file = folder.write("file", &content).display().to_string();
     let got = folder.join("got").display().to_string();
     for server in servers() {
-        server.serve("file", &content);
+        server.put_file("file", &content);
         let (user, password) = server.kind.login();
         for listen in ["127.0.0.1", "[::1]"] {
             let balancer = balancer(&[server.address()], listen, "");
@@ -94,7 +94,7 @@ fn curl_downloads_uploads_and_lists_in_all_ways() {
             assert_eq!(passive + active, ways.len() as u64);
             assert!(active > 0);
             // A client hears of the end a moment before it is counted.
-            eventually("all bytes are counted", || {
+            wait_until("all bytes are counted", || {
                 let data = balancer.rule_count("ftp_bytes_total", "of=\"data_in\"");
                 data == (ways.len() * content.len()) as u64
             });
@@ -126,12 +126,12 @@ fn run(what: &str, mut command: Command, input: &str) -> String {
 
 #[test]
 fn lftp_tnftp_and_ftplib_transfer_in_both_modes() {
-    if !can_run() || !installed(&["lftp", "tnftp", "python3"]) {
+    if !can_run() || !are_installed(&["lftp", "tnftp", "python3"]) {
         return;
     }
     let content = content();
     for server in servers() {
-        server.serve("file", &content);
+        server.put_file("file", &content);
         let (user, password) = server.kind.login();
         for listen in ["127.0.0.1", "[::1]"] {
             let balancer = balancer(&[server.address()], listen, "");
@@ -228,19 +228,19 @@ fn secured(server: &FtpServer, ftp: &str) -> Balancer {
         server.address()
     );
     Balancer::start_with(&config, |folder| {
-        certificate(folder, "a", Key::Ecdsa, "DNS:localhost,IP:127.0.0.1", None);
+        make_certificate(folder, "a", Key::Ecdsa, "DNS:localhost,IP:127.0.0.1", None);
     })
 }
 
 #[test]
 fn tls_ends_here_for_commands_and_data() {
-    if !can_run() || !installed(&["curl", "lftp", "python3"]) {
+    if !can_run() || !are_installed(&["curl", "lftp", "python3"]) {
         return;
     }
     let content = content();
     for kind in Kind::ALL {
         let server = FtpServer::start(kind);
-        server.serve("file", &content);
+        server.put_file("file", &content);
         let (user, password) = kind.login();
         let balancer = secured(&server, "require_tls = true");
         let authority = balancer.folder().join("a.crt").display().to_string();
@@ -306,11 +306,11 @@ ftp.quit()
 
 #[test]
 fn without_a_table_tls_is_refused() {
-    if !can_run() || !installed(&["curl"]) {
+    if !can_run() || !are_installed(&["curl"]) {
         return;
     }
     let server = FtpServer::start(Kind::Vsftpd);
-    server.serve("file", "content");
+    server.put_file("file", "content");
     let balancer = balancer(&[server.address()], "127.0.0.1", "");
     let url = format!("ftp://{}/file", balancer.address("web"));
     let refused = try_curl(&["-sS", "--max-time", "50", "--ssl-reqd", &url]);
@@ -335,16 +335,16 @@ fn a_check_logs_in() {
         )
     };
     let balancer = Balancer::start_with(&config("right"), |folder| {
-        secret(folder, "right", PASSWORD);
-        secret(folder, "wrong", "no");
+        write_secret(folder, "right", PASSWORD);
+        write_secret(folder, "wrong", "no");
     });
-    eventually("it was checked", || {
-        balancer.member("web", server.address())["check"]["passed"].as_bool() == Some(true)
-            || balancer.member("web", server.address())["state"] == "up"
+    wait_until("it was checked", || {
+        balancer.member_status("web", server.address())["check"]["passed"].as_bool() == Some(true)
+            || balancer.member_status("web", server.address())["state"] == "up"
     });
     balancer.reconfigure(&config("wrong"));
     balancer.wait_for_state("web", server.address(), &["down"]);
-    let member = balancer.member("web", server.address()).to_string();
+    let member = balancer.member_status("web", server.address()).to_string();
     assert!(member.contains("530"), "{member}");
     assert!(!balancer.status().to_string().contains(PASSWORD));
 }
@@ -352,7 +352,7 @@ fn a_check_logs_in() {
 /// A client is told, in words that its program knows, that it is not served.
 #[test]
 fn who_is_not_served_gets_421() {
-    if !can_run() || !installed(&["curl"]) {
+    if !can_run() || !are_installed(&["curl"]) {
         return;
     }
     let server = FtpServer::start(Kind::Vsftpd);
@@ -381,7 +381,7 @@ fn who_is_not_served_gets_421() {
 
 /// A line of the access log that has all of these.
 fn logged(balancer: &Balancer, parts: &[&str]) {
-    eventually(&format!("it is logged: {parts:?}"), || {
+    wait_until(&format!("it is logged: {parts:?}"), || {
         let log = balancer.folder().text("access.log");
         let mut lines = log.lines();
         lines.any(|line| parts.iter().all(|part| line.contains(part)))
@@ -411,11 +411,11 @@ fn data_connections(balancer: &Balancer) -> u64 {
 /// TLS that is passed on is between client and member, and so is where data goes.
 #[test]
 fn tls_may_be_passed_on() {
-    if !can_run() || !installed(&["python3"]) {
+    if !can_run() || !are_installed(&["python3"]) {
         return;
     }
     let server = FtpServer::start_with_tls();
-    server.serve("file", content());
+    server.put_file("file", content());
     let balancer = start_logged(&format!(
         "members = [\"{}\"]\n\
          [rule.web.ftp]\nauth_tls = \"pass\"\n",
@@ -436,7 +436,7 @@ fn tls_may_be_passed_on() {
         &["\"end\":\"complete\"", &server.address().to_string()],
     );
     // What is passed on counts when it has ended.
-    eventually("a certificate and replies are counted", || {
+    wait_until("a certificate and replies are counted", || {
         balancer.rule_count("ftp_bytes_total", "of=\"control_out\"") > 500
     });
     assert_eq!(
@@ -466,12 +466,12 @@ ftp.quit()
 /// The client that a proxy in front names is the one whose data connections are taken and made.
 #[test]
 fn clients_may_come_by_a_proxy() {
-    if !can_run() || !installed(&["python3"]) {
+    if !can_run() || !are_installed(&["python3"]) {
         return;
     }
     let content = content();
     for server in [Kind::Vsftpd, Kind::PureFtpd].map(FtpServer::start) {
-        server.serve("file", &content);
+        server.put_file("file", &content);
         let balancer = start_logged(&format!(
             "members = [\"{}\"]\n\
              accept_proxy = [\"127.0.0.1\"]\n",
@@ -484,10 +484,10 @@ fn clients_may_come_by_a_proxy() {
         python.args(["-c", FTPLIB_PROXIED, &port, user, password]);
         run(&format!("{:?}", server.kind), python, "");
         // They may be counted a moment after the client has all of it.
-        eventually("data connections of both modes are counted", || {
+        wait_until("data connections of both modes are counted", || {
             data_connections(&balancer) >= 4
         });
-        eventually("the connection of somebody else is counted", || {
+        wait_until("the connection of somebody else is counted", || {
             balancer.rule_count("ftp_refused_total", "reason=\"foreign\"") == 1
         });
         logged(
@@ -576,13 +576,13 @@ fn without_header(server: SocketAddr) -> (SocketAddr, Receiver<String>) {
 
 #[test]
 fn members_may_be_told_the_client() {
-    if !can_run() || !installed(&["curl"]) {
+    if !can_run() || !are_installed(&["curl"]) {
         return;
     }
     let content = content();
     for kind in Kind::ALL {
         let server = FtpServer::start(kind);
-        server.serve("file", &content);
+        server.put_file("file", &content);
         let (member, headers) = without_header(server.address());
         let more = "send_proxy = \"v1\"\nhealth_check = false\n";
         let balancer = balancer(&[member], "127.0.0.1", more);
@@ -613,8 +613,8 @@ fn sessions_survive_reloads() {
     let content = content();
     for kind in Kind::ALL {
         let servers = [FtpServer::start(kind), FtpServer::start(kind)];
-        servers[0].serve("file", &content);
-        servers[1].serve("other", "content");
+        servers[0].put_file("file", &content);
+        servers[1].put_file("other", "content");
         let config = |member: usize, ports: &str| {
             format!(
                 "workers = 2\n[admin]\nlisten = \"127.0.0.1:0\"\n\

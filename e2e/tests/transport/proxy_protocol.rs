@@ -8,12 +8,12 @@ use std::net::{SocketAddr, TcpStream};
 use std::process::{Child, Stdio};
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, ok};
-use evenkeel_e2e::process::{curl, installed, program, try_curl};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::{are_installed, program, run_curl, try_curl};
 use evenkeel_e2e::server::{Server, address};
-use evenkeel_e2e::tls::{Key, certificate};
+use evenkeel_e2e::tls::{Key, make_certificate};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 
 /// A proxy in front, killed when dropped.
@@ -37,7 +37,7 @@ impl Front {
             .stderr(output)
             .spawn()
             .unwrap();
-        eventually(&format!("{name} is there"), || {
+        wait_until(&format!("{name} is there"), || {
             if let Some(status) = process.try_wait().unwrap() {
                 panic!("{status}: {}", folder.text("output.log"));
             }
@@ -94,9 +94,9 @@ impl Drop for Front {
 
 /// Answers with what the balancer says of the client.
 fn member() -> Member {
-    Member::answering(|request| {
+    Member::answering_with(|request| {
         let said = ["x-forwarded-for", "x-forwarded-proto", "forwarded"];
-        ok(&said.map(|name| request.values(name).join(",")).join("|"))
+        ok_response(&said.map(|name| request.values(name).join(",")).join("|"))
     })
 }
 
@@ -125,11 +125,11 @@ fn ask(balancer: &Balancer, header: &[u8]) -> Option<String> {
 
 #[test]
 fn a_client_has_the_address_that_the_proxy_in_front_says() {
-    if !installed(&["haproxy", "nginx", "curl", "openssl"]) {
+    if !are_installed(&["haproxy", "nginx", "curl", "openssl"]) {
         return;
     }
     let folder = Folder::new();
-    certificate(&folder, "a.example", Key::Ecdsa, "DNS:a.example", None);
+    make_certificate(&folder, "a.example", Key::Ecdsa, "DNS:a.example", None);
     let pem = folder.join("a.example.pem").display().to_string();
     let accept = "accept_proxy = [\"127.0.0.0/8\", \"::1\"]";
     let secured = format!("{accept}\ntls = {{ certificates = [\"{pem}\"] }}");
@@ -159,7 +159,7 @@ fn a_client_has_the_address_that_the_proxy_in_front_says() {
             "--resolve",
             &name,
         ];
-        curl(&[&to[..], &[&url]].concat())
+        run_curl(&[&to[..], &[&url]].concat())
     };
     let fronts = |target: SocketAddr| {
         [
@@ -190,13 +190,13 @@ fn a_client_has_the_address_that_the_proxy_in_front_says() {
     for (number, (_front, at)) in fronts(balancer.address("tcp")).into_iter().enumerate() {
         let client = format!("127.79.0.{}", number + 1);
         assert_eq!(get("http", at, &client), "||", "nothing is added to bytes");
-        eventually(&format!("{client} is logged"), || {
+        wait_until(&format!("{client} is logged"), || {
             balancer.folder().text("access.log").contains(&client)
         });
     }
     let port = balancer.address("web").port();
     let url = format!("http://127.0.0.1:{port}/x");
-    let said = curl(&["--fail", "--haproxy-protocol", &url]);
+    let said = run_curl(&["--fail", "--haproxy-protocol", &url]);
     assert!(said.starts_with("127.0.0.1|http|"), "{said}");
     // A health check of the proxy is a request of its own.
     let local = b"\r\n\r\n\0\r\nQUIT\n\x20\0\0\0";
@@ -233,7 +233,7 @@ fn a_client_has_the_address_that_the_proxy_in_front_says() {
 
 #[test]
 fn headers_from_others_and_wrong_ones_are_refused() {
-    if !installed(&["curl"]) {
+    if !are_installed(&["curl"]) {
         return;
     }
     let member = member();
@@ -246,7 +246,7 @@ fn headers_from_others_and_wrong_ones_are_refused() {
     assert_eq!(refused(&balancer, "not_proxied"), 2);
     let url = format!("http://{}/x", balancer.address("web"));
     let trusted = ["--interface", "127.0.0.2", &url, "--haproxy-protocol"];
-    assert!(curl(&trusted).starts_with("127.0.0.2|"));
+    assert!(run_curl(&trusted).starts_with("127.0.0.2|"));
     // The same without a header.
     assert!(!try_curl(&trusted[..3]).status.success());
     assert_eq!(refused(&balancer, "proxy_header"), 1);
@@ -274,7 +274,7 @@ fn headers_from_others_and_wrong_ones_are_refused() {
         let mut client = balancer.connect();
         client.try_send(header);
         if number == wrong.len() - 3 {
-            client.finish();
+            client.end_sending();
         }
         assert!(closes(&mut client), "{}", header.escape_ascii());
     }
@@ -290,7 +290,7 @@ fn closes(client: &mut Wire) -> bool {
 
 #[test]
 fn members_are_told_who_the_client_is() {
-    if !installed(&["haproxy", "nginx", "curl", "openssl"]) {
+    if !are_installed(&["haproxy", "nginx", "curl", "openssl"]) {
         return;
     }
     let nginx = Server::nginx_told();
@@ -310,7 +310,7 @@ fn members_are_told_who_the_client_is() {
                 // Two requests in a connection, and the next client's.
                 let url = format!("http://{at}/who");
                 let ports = "50000-60999";
-                let said = curl(&["--interface", client, "--local-port", ports, &url, &url]);
+                let said = run_curl(&["--interface", client, "--local-port", ports, &url, &url]);
                 let first = format!("{client}|");
                 assert_eq!(said.matches(&first).count(), 2, "{rule} {said}");
                 assert!(said.ends_with("|127.0.0.1"), "{rule} {said}");
@@ -324,12 +324,12 @@ fn members_are_told_who_the_client_is() {
 
 #[test]
 fn what_a_proxy_in_front_says_is_passed_on() {
-    if !installed(&["haproxy", "curl", "openssl"]) {
+    if !are_installed(&["haproxy", "curl", "openssl"]) {
         return;
     }
-    let member = Member::answering(|request| {
+    let member = Member::answering_with(|request| {
         let said = ["x-forwarded-for", "x-name", "x-port"];
-        ok(&said.map(|name| request.values(name).join(",")).join("|"))
+        ok_response(&said.map(|name| request.values(name).join(",")).join("|"))
     });
     let (_behind, target) = Front::haproxy_told(member.address());
     let accept = "accept_proxy = \"127.0.0.1\"\nprotocol = \"tcp\"";
@@ -338,7 +338,7 @@ fn what_a_proxy_in_front_says_is_passed_on() {
     let config = told(&rules, target, &format!("send_proxy = \"v2\"\n{check}"));
     let balancer = Balancer::start(&config);
     let folder = Folder::new();
-    certificate(&folder, "a.example", Key::Ecdsa, "DNS:a.example", None);
+    make_certificate(&folder, "a.example", Key::Ecdsa, "DNS:a.example", None);
     // The front ends TLS, and says which name was asked for.
     let own = address();
     let pem = folder.join("a.example.pem").display().to_string();
@@ -353,7 +353,7 @@ fn what_a_proxy_in_front_says_is_passed_on() {
     let url = format!("https://a.example:{}/x", own.port());
     let client = ["--interface", "127.88.1.1", "--local-port", "50000-60999"];
     let to = ["--fail", "--insecure", "--resolve", &name, &url];
-    let said = curl(&[&client[..], &to].concat());
+    let said = run_curl(&[&client[..], &to].concat());
     let port = said
         .strip_prefix("127.88.1.1|a.example|")
         .unwrap_or_default();

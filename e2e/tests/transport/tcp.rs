@@ -6,20 +6,20 @@ use std::collections::{BTreeMap, BTreeSet};
 use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
-use evenkeel_e2e::eventually;
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::member::Member;
-use evenkeel_e2e::process::{curl, installed};
+use evenkeel_e2e::process::{are_installed, run_curl};
 use evenkeel_e2e::server::{Server, address};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 
 #[test]
 fn http_passes_as_it_is() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
-    let server = Server::nginx(None);
-    let balancer = Balancer::tcp(&[server.address()], "");
+    let server = Server::start_nginx(None);
+    let balancer = Balancer::start_tcp(&[server.address()], "");
     let url = format!("http://{}", balancer.address("web"));
     let content: Vec<u8> = (0..20 * 1024 * 1024u32)
         .map(|number| (number.wrapping_mul(2_654_435_761) >> 24) as u8)
@@ -27,11 +27,11 @@ fn http_passes_as_it_is() {
     let folder = Folder::new();
     let file = folder.write("content", &content);
     let (file, got) = (file.to_str().unwrap(), folder.join("got"));
-    curl(&["--fail", "--upload-file", file, &format!("{url}/dav/x")]);
+    run_curl(&["--fail", "--upload-file", file, &format!("{url}/dav/x")]);
     assert!(server.uploaded("x") == content);
-    server.serve("x", &content);
+    server.put_document("x", &content);
     let got = got.to_str().unwrap();
-    curl(&["--fail", "--output", got, &format!("{url}/files/x")]);
+    run_curl(&["--fail", "--output", got, &format!("{url}/files/x")]);
     assert!(folder.read("got") == content);
 }
 
@@ -46,10 +46,10 @@ fn counting() -> Member {
 #[test]
 fn one_direction_may_end_before_the_other() {
     let member = counting();
-    let balancer = Balancer::tcp(&[member.address()], "");
+    let balancer = Balancer::start_tcp(&[member.address()], "");
     let mut client = balancer.connect();
     client.send(vec![1; 1_000_000]);
-    client.finish();
+    client.end_sending();
     assert_eq!(client.read_to_end(), b"1000000");
 }
 
@@ -60,10 +60,10 @@ fn the_first_end_closes_both_directions_where_the_rule_says_so() {
         // Without an end of what comes, this member would never end.
         wire.read_to_end();
     });
-    let balancer = Balancer::tcp(&[member.address()], "half_close = false");
+    let balancer = Balancer::start_tcp(&[member.address()], "half_close = false");
     let mut client = balancer.connect();
     assert_eq!(client.try_read_exact(5).unwrap(), b"hello");
-    client.finish();
+    client.end_sending();
     assert!(client.is_at_end());
 }
 
@@ -75,7 +75,7 @@ fn silence_ends_a_connection() {
         }
     });
     // Long enough for an answer on a machine that has much else to do.
-    let balancer = Balancer::tcp(&[member.address()], "idle_timeout = \"3s\"");
+    let balancer = Balancer::start_tcp(&[member.address()], "idle_timeout = \"3s\"");
     let mut client = balancer.connect();
     client.send("ping");
     assert_eq!(client.try_read_exact(4).unwrap(), b"ping");
@@ -84,41 +84,41 @@ fn silence_ends_a_connection() {
 
 #[test]
 fn a_member_that_is_not_there_costs_no_connection() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
-    let server = Server::nginx(None);
+    let server = Server::start_nginx(None);
     let members = [address(), server.address(), address()];
     for protocol in ["tcp", "http"] {
         let more = "strategy = \"round_robin\"";
         let balancer = match protocol {
-            "tcp" => Balancer::tcp(&members, more),
-            _ => Balancer::http(&members, more),
+            "tcp" => Balancer::start_tcp(&members, more),
+            _ => Balancer::start_http(&members, more),
         };
         let url = format!("http://{}/name", balancer.address("web"));
         for _ in 0..20 {
-            assert_eq!(curl(&["--fail", &url]), server.address().to_string());
+            assert_eq!(run_curl(&["--fail", &url]), server.address().to_string());
         }
     }
 }
 
 fn three() -> [Server; 3] {
     [
-        Server::nginx(None),
-        Server::nginx(None),
-        Server::nginx(None),
+        Server::start_nginx(None),
+        Server::start_nginx(None),
+        Server::start_nginx(None),
     ]
 }
 
 /// Returns the name of the member that answers a client that comes from `from`.
 fn who(balancer: &Balancer, from: &str) -> String {
     let url = format!("http://{}/name", balancer.address("web"));
-    curl(&["--fail", "--interface", from, &url])
+    run_curl(&["--fail", "--interface", from, &url])
 }
 
 #[test]
 fn a_client_address_stays_with_its_member() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
     let mut servers = three();
@@ -127,8 +127,8 @@ fn a_client_address_stays_with_its_member() {
         // Without a bound: a connection that is being closed would move the next one of its client.
         let more = "strategy = { name = \"source_ip_hash\", bound = 0 }\nslow_start = \"0s\"";
         let balancer = match protocol {
-            "tcp" => Balancer::tcp(&members, more),
-            _ => Balancer::http(&members, more),
+            "tcp" => Balancer::start_tcp(&members, more),
+            _ => Balancer::start_http(&members, more),
         };
         let homes: BTreeMap<String, String> = (1..=20)
             .map(|client| format!("127.9.0.{client}"))
@@ -163,7 +163,7 @@ fn next(client: &mut Wire) -> String {
 
 #[test]
 fn a_session_stays_and_requests_wander() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
     let servers = three();
@@ -172,7 +172,7 @@ fn a_session_stays_and_requests_wander() {
         let more = format!(
             "strategy = \"round_robin\"\nslow_start = \"0s\"\ngranularity = \"{granularity}\""
         );
-        let balancer = Balancer::http(&members, &more);
+        let balancer = Balancer::start_http(&members, &more);
         let mut all = BTreeSet::new();
         for _ in 0..6 {
             let mut client = balancer.connect();
@@ -186,12 +186,12 @@ fn a_session_stays_and_requests_wander() {
 
 #[test]
 fn an_alert_takes_clients_away_and_no_alert_leaves_them() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
     let servers = three();
     let members = servers.each_ref().map(Server::address);
-    let balancer = Balancer::http(
+    let balancer = Balancer::start_http(
         &members,
         "granularity = \"on_demand\"\nslow_start = \"0s\"\nload_max_age = \"1h\"\n\
          strategy = \"load_minimum\"\n\
@@ -202,7 +202,7 @@ fn an_alert_takes_clients_away_and_no_alert_leaves_them() {
     let report = |member: &str, load: f32| {
         let location = member.parse::<SocketAddr>().unwrap().ip();
         let words = format!("loads push {location} cpu={load}");
-        balancer.ctl(&words).unwrap();
+        balancer.run_ctl(&words).unwrap();
     };
     for member in members {
         report(&member.to_string(), 0.5);
@@ -216,7 +216,7 @@ fn an_alert_takes_clients_away_and_no_alert_leaves_them() {
     }
     report(&home, 0.95);
     let mut moved = home.clone();
-    eventually("the client moves", || {
+    wait_until("the client moves", || {
         moved = next(&mut client);
         moved != home
     });
@@ -236,8 +236,8 @@ fn an_alert_takes_clients_away_and_no_alert_leaves_them() {
     }
     report(&home, 0.1);
     let home = home.parse().unwrap();
-    eventually("the alert is lifted", || {
-        balancer.member("web", home)["alert"] == false
+    wait_until("the alert is lifted", || {
+        balancer.member_status("web", home)["alert"] == false
     });
     for _ in 0..20 {
         assert_eq!(next(&mut client), moved);
@@ -265,14 +265,14 @@ fn b15_a_member_that_refuses_connections_is_taken_out_of_a_tcp_rule() {
     let member = echoing();
     let dead = address();
     let more = "strategy = \"round_robin\"\nslow_start = \"0s\"\nconnection_failure_limit = 2";
-    let balancer = Balancer::tcp(&[member.address(), dead], more);
+    let balancer = Balancer::start_tcp(&[member.address(), dead], more);
     // Nobody notices.
     for _ in 0..20 {
         assert!(is_served(&balancer));
     }
     balancer.wait_for_state("web", dead, &["ejected", "down"]);
     let failures = || {
-        let member = balancer.member("web", dead);
+        let member = balancer.member_status("web", dead);
         member["totals"]["failures"].as_u64().unwrap()
     };
     let before = failures();
@@ -291,11 +291,11 @@ fn b15_how_many_members_are_tried_for_a_tcp_client_is_configured() {
     // Nobody is taken out, so that each client may meet all of them.
     let more = "strategy = \"round_robin\"\nslow_start = \"0s\"\n\
                 connection_failure_limit = 1000\nconnect_retries = ";
-    let balancer = Balancer::tcp(&members, &format!("{more}4"));
+    let balancer = Balancer::start_tcp(&members, &format!("{more}4"));
     for _ in 0..10 {
         assert!(is_served(&balancer));
     }
-    let balancer = Balancer::tcp(&members, &format!("{more}0"));
+    let balancer = Balancer::start_tcp(&members, &format!("{more}0"));
     let served = (0..10).filter(|_| is_served(&balancer)).count();
     assert!(served < 10, "{served}");
 }
@@ -319,18 +319,18 @@ fn a_group_in_maintenance_refuses_clients_of_tcp_and_ftp() {
     let mut open = Wire::connect(balancer.address("tcp"));
     assert_eq!(open.try_read_exact(3).unwrap(), b"220");
     assert_eq!(greeting("ftp").unwrap(), b"220");
-    balancer.ctl("maintain app on").unwrap();
-    eventually("the worker knows", || greeting("tcp").is_none());
+    balancer.run_ctl("maintain app on").unwrap();
+    wait_until("the worker knows", || greeting("tcp").is_none());
     assert_eq!(greeting("ftp").unwrap(), b"421");
     for name in ["tcp", "ftp"] {
         let series =
             format!("evenkeel_rule_refused_total{{rule=\"{name}\",reason=\"maintenance\"}}");
-        assert!(balancer.metric(&series) >= Some(1.0), "{name}");
+        assert!(balancer.read_metric(&series) >= Some(1.0), "{name}");
     }
     // Who is there already stays.
     assert_eq!(open.try_read_exact(6).unwrap(), b" hello");
-    balancer.ctl("maintain app off").unwrap();
-    eventually("the worker knows", || {
+    balancer.run_ctl("maintain app off").unwrap();
+    wait_until("the worker knows", || {
         greeting("tcp").as_deref() == Some(b"220")
     });
     assert_eq!(greeting("ftp").unwrap(), b"220");

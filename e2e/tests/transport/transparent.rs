@@ -8,11 +8,11 @@ use std::net::{IpAddr, SocketAddr, TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 
-use evenkeel_e2e::balancer::{Balancer, binary};
+use evenkeel_e2e::balancer::{Balancer, evenkeel_binary};
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::netns::{BACK4, BACK6, FRONT, Namespace, Pair, ip};
-use evenkeel_e2e::process::installed;
-use evenkeel_e2e::{HANG, eventually};
+use evenkeel_e2e::netns::{BACK4, BACK6, FRONT, Namespace, Pair, run_ip};
+use evenkeel_e2e::process::are_installed;
+use evenkeel_e2e::{HANG, wait_until};
 
 /// The port at which members serve.
 const PORT: u16 = 8080;
@@ -26,13 +26,13 @@ struct Machines {
 impl Machines {
     /// None if this machine does not let us, which is said.
     fn new() -> Option<Self> {
-        let (clients, pair) = (Namespace::alone()?, Pair::new()?);
+        let (clients, pair) = (Namespace::with_loopback()?, Pair::new()?);
         let name = |namespace: &Namespace| {
             let path = namespace.path();
             path.file_name().unwrap().to_str().unwrap().to_owned()
         };
         let (a, b, c) = (name(&clients), name(&pair.front), name(&pair.back));
-        ip(&format!(
+        run_ip(&format!(
             "link add client0 netns {a} type veth peer name client1 netns {b}"
         ));
         for (namespace, interface, addresses) in [
@@ -45,24 +45,24 @@ impl Machines {
         ] {
             for address in addresses {
                 let nodad = if address.contains(':') { " nodad" } else { "" };
-                ip(&format!(
+                run_ip(&format!(
                     "-n {namespace} addr add {address} dev {interface}{nodad}"
                 ));
             }
-            ip(&format!("-n {namespace} link set {interface} up"));
+            run_ip(&format!("-n {namespace} link set {interface} up"));
         }
         // What members answer goes to the balancer, which takes it for its own: the commands of
         // the manual.
-        ip(&format!("-n {c} route add default via 10.77.0.1"));
-        ip(&format!("-6 -n {c} route add default via fd77::1"));
+        run_ip(&format!("-n {c} route add default via 10.77.0.1"));
+        run_ip(&format!("-6 -n {c} route add default via fd77::1"));
         for (family, members, all) in [
             ("", "10.77.0.0/24", "0.0.0.0/0"),
             ("-6 ", "fd77::/64", "::/0"),
         ] {
-            ip(&format!(
+            run_ip(&format!(
                 "{family}-n {b} rule add iif {FRONT} from {members} ipproto tcp sport {PORT} lookup 100"
             ));
-            ip(&format!(
+            run_ip(&format!(
                 "{family}-n {b} route add local {all} dev lo table 100"
             ));
         }
@@ -75,7 +75,7 @@ impl Machines {
         let listener = self
             .pair
             .back
-            .inside(|| TcpListener::bind((at, PORT)).unwrap());
+            .run_inside(|| TcpListener::bind((at, PORT)).unwrap());
         thread::spawn(move || {
             while let Ok((mut stream, from)) = listener.accept() {
                 thread::spawn(move || {
@@ -95,13 +95,13 @@ impl Machines {
 
     fn balancer(&self, rules: &str) -> Balancer {
         let config = format!("workers = 2\n{rules}");
-        Balancer::start_by(&config, |_| self.pair.front.command(binary()))
+        Balancer::start_by(&config, |_| self.pair.front.command(evenkeel_binary()))
     }
 
     /// A connection of the client at `from`.
     fn connect(&self, from: &str, to: SocketAddr) -> Client {
         let from: IpAddr = from.parse().unwrap();
-        Client(self.clients.inside(|| {
+        Client(self.clients.run_inside(|| {
             let domain = socket2::Domain::for_address(to);
             let socket = socket2::Socket::new(domain, socket2::Type::STREAM, None).unwrap();
             socket.bind(&SocketAddr::new(from, 0).into()).unwrap();
@@ -174,14 +174,14 @@ fn members_see_the_address_of_each_client() {
     let mut mixed = machines.connect("fd78::2", balancer.address("mixed"));
     assert_eq!(mixed.ask(), "10.77.0.1");
     // It is written by another thread.
-    eventually("the log says so", || {
+    wait_until("the log says so", || {
         balancer.log().contains("one has IPv4, the other IPv6")
     });
 }
 
 #[test]
 fn without_the_right_it_does_not_start() {
-    if !installed(&["setpriv"]) {
+    if !are_installed(&["setpriv"]) {
         return;
     }
     let folder = Folder::new();
@@ -199,7 +199,7 @@ fn without_the_right_it_does_not_start() {
             ]);
         }
         let output = process
-            .arg(binary())
+            .arg(evenkeel_binary())
             .arg(command)
             .arg(&config)
             .output()

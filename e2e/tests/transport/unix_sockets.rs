@@ -8,12 +8,12 @@ use std::os::unix::net::UnixListener;
 use std::path::Path;
 use std::process::Stdio;
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
-use evenkeel_e2e::eventually;
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::process::{Signal, curl, installed, program};
+use evenkeel_e2e::process::{Signal, are_installed, program, run_curl};
 use evenkeel_e2e::server::{Server, address};
-use evenkeel_e2e::tls::{Key, certificate};
+use evenkeel_e2e::tls::{Key, make_certificate};
+use evenkeel_e2e::wait_until;
 
 const PYTHON: &str = "python3";
 
@@ -47,7 +47,7 @@ impl Application {
             .stderr(Stdio::null())
             .spawn()
             .unwrap();
-        eventually("the application listens", || {
+        wait_until("the application listens", || {
             std::os::unix::net::UnixStream::connect(socket).is_ok()
         });
         Application(process)
@@ -66,7 +66,7 @@ fn answers(balancer: &Balancer, path: &str, count: usize) -> HashMap<String, usi
     let url = format!("http://{}{path}", balancer.address("web"));
     let mut seen = HashMap::new();
     for _ in 0..count {
-        *seen.entry(curl(&["--fail", &url])).or_default() += 1;
+        *seen.entry(run_curl(&["--fail", &url])).or_default() += 1;
     }
     seen
 }
@@ -80,7 +80,7 @@ fn status_of(balancer: &Balancer, name: &str) -> serde_json::Value {
 
 #[test]
 fn unix_sockets_and_tcp_serve_together_and_die_and_come_back() {
-    if !installed(&["nginx", "curl", PYTHON]) {
+    if !are_installed(&["nginx", "curl", PYTHON]) {
         return;
     }
     let folder = Folder::new();
@@ -128,29 +128,29 @@ fn unix_sockets_and_tcp_serve_together_and_die_and_come_back() {
     );
     let metrics = balancer.admin_get("/metrics");
     assert!(metrics.text().contains(&format!("member=\"{name}\"")));
-    balancer.ctl(&format!("drain web {name}")).unwrap();
+    balancer.run_ctl(&format!("drain web {name}")).unwrap();
     assert!(!answers(&balancer, "/which", 12).contains_key("python"));
-    balancer.ctl(&format!("ready web {name}")).unwrap();
+    balancer.run_ctl(&format!("ready web {name}")).unwrap();
 
     // Its file stays, and nobody listens: no request fails, and it is down until it is back.
     drop(application);
     assert!(python.exists());
     assert!(!answers(&balancer, "/which", 12).contains_key("python"));
-    eventually("it is down", || {
+    wait_until("it is down", || {
         status_of(&balancer, &name)["state"] == "down"
     });
     let dead = status_of(&balancer, &name);
     assert_eq!(dead["reasons"], serde_json::json!(["down", "dead"]));
     // Nor is it there without its file.
     std::fs::remove_file(&python).unwrap();
-    eventually("that it is gone is noticed", || {
+    wait_until("that it is gone is noticed", || {
         let error = &status_of(&balancer, &name)["check"]["error"];
         error
             .as_str()
             .is_some_and(|error| error.contains("No such file"))
     });
     let _application = Application::start(&folder, &python, "python");
-    eventually("it is up", || status_of(&balancer, &name)["state"] == "up");
+    wait_until("it is up", || status_of(&balancer, &name)["state"] == "up");
     assert!(answers(&balancer, "/which", 12).contains_key("python"));
 
     // A reload keeps what is known of it, and a change takes the other one out.
@@ -167,12 +167,12 @@ fn unix_sockets_and_tcp_serve_together_and_die_and_come_back() {
 
 #[test]
 fn unix_sockets_speak_tls_and_http2() {
-    if !installed(&["nginx", "curl", "openssl"]) {
+    if !are_installed(&["nginx", "curl", "openssl"]) {
         return;
     }
     let folder = Folder::new();
-    certificate(&folder, "ca", Key::Ecdsa, "DNS:ca", None);
-    certificate(&folder, "app", Key::Ecdsa, "DNS:app.example", Some("ca"));
+    make_certificate(&folder, "ca", Key::Ecdsa, "DNS:ca", None);
+    make_certificate(&folder, "app", Key::Ecdsa, "DNS:app.example", Some("ca"));
     let socket = |name: &str| folder.join(name).display().to_string();
     let answer = "return 200 \"$scheme|$server_protocol|$ssl_server_name|$http_host\";";
     let _servers = [
@@ -214,11 +214,11 @@ fn unix_sockets_speak_tls_and_http2() {
         let url = format!("http://{}/what", balancer.address(name));
         for _ in 0..4 {
             assert_eq!(
-                curl(&["--fail", "--header", "Host: named.example", &url]),
+                run_curl(&["--fail", "--header", "Host: named.example", &url]),
                 expected
             );
         }
-        eventually("it is checked", || {
+        wait_until("it is checked", || {
             let status = balancer.status();
             let groups = status["groups"].as_array().unwrap().clone();
             let group = groups
@@ -233,7 +233,7 @@ fn unix_sockets_speak_tls_and_http2() {
 
 #[test]
 fn bytes_and_who_sends_them_go_to_unix_sockets() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
     let folder = Folder::new();
@@ -245,7 +245,7 @@ fn bytes_and_who_sends_them_go_to_unix_sockets() {
         socket("told"),
     ));
     let content: Vec<u8> = (0..48_000_000u32).map(|at| (at % 253) as u8).collect();
-    server.serve("large", &content);
+    server.put_document("large", &content);
     let rule = |name: &str, protocol: &str, more: &str| {
         format!(
             "[rule.{name}-{protocol}]\nlisten = \"127.0.0.1:0\"\nprotocol = \"{protocol}\"\n\
@@ -264,10 +264,10 @@ fn bytes_and_who_sends_them_go_to_unix_sockets() {
     for protocol in ["http", "tcp"] {
         let base = format!("http://{}", balancer.address(&format!("plain-{protocol}")));
         let got = folder.join("got").display().to_string();
-        curl(&["--fail", "--output", &got, &format!("{base}/files/large")]);
+        run_curl(&["--fail", "--output", &got, &format!("{base}/files/large")]);
         assert!(folder.read("got") == content, "{protocol}");
         let to = format!("{base}/dav/{protocol}");
-        curl(&[
+        run_curl(&[
             "--fail",
             "--upload-file",
             &upload.display().to_string(),
@@ -275,15 +275,15 @@ fn bytes_and_who_sends_them_go_to_unix_sockets() {
         ]);
         assert!(server.uploaded(protocol) == content, "{protocol}");
         let base = format!("http://{}", balancer.address(&format!("told-{protocol}")));
-        assert_eq!(curl(&["--fail", &format!("{base}/who")]), "127.0.0.1");
+        assert_eq!(run_curl(&["--fail", &format!("{base}/who")]), "127.0.0.1");
     }
     let base = format!("http://{}", balancer.address("told2"));
-    assert_eq!(curl(&["--fail", &format!("{base}/who")]), "127.0.0.1");
+    assert_eq!(run_curl(&["--fail", &format!("{base}/who")]), "127.0.0.1");
 }
 
 #[test]
 fn who_takes_no_connections_is_left_out() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
     let folder = Folder::new();
@@ -316,7 +316,7 @@ fn a_configuration_says_what_is_wrong_with_a_socket() {
         "wrong.toml",
         "[rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [\n  \"unix:run/app.sock\",\n]\n",
     );
-    let complaint = evenkeel(&["check", file.to_str().unwrap()]).unwrap_err();
+    let complaint = run_evenkeel(&["check", file.to_str().unwrap()]).unwrap_err();
     assert!(complaint.contains("wrong.toml:4:"), "{complaint}");
     assert!(complaint.contains("must be absolute"), "{complaint}");
 }
@@ -326,12 +326,12 @@ fn curl_at(socket: &Path, more: &[&str]) -> String {
     let socket = socket.display().to_string();
     let mut arguments = vec!["--fail", "--unix-socket", &socket];
     arguments.extend(more);
-    curl(&arguments)
+    run_curl(&arguments)
 }
 
 #[test]
 fn clients_come_over_unix_sockets_through_restarts_and_reloads() {
-    if !installed(&["nginx", "curl"]) {
+    if !are_installed(&["nginx", "curl"]) {
         return;
     }
     let folder = Folder::new();
@@ -341,7 +341,7 @@ fn clients_come_over_unix_sockets_through_restarts_and_reloads() {
         "location = /who { return 200 \"$http_x_forwarded_for|$http_forwarded\"; }",
     );
     let content: Vec<u8> = (0..24_000_000u32).map(|at| (at % 251) as u8).collect();
-    server.serve("large", &content);
+    server.put_document("large", &content);
     let log = folder.join("access.log");
     let config = |listen: &str, more: &str| {
         format!(
@@ -382,12 +382,12 @@ fn clients_come_over_unix_sockets_through_restarts_and_reloads() {
         "--abstract-unix-socket",
         name.trim_start_matches('@'),
     ];
-    curl(&[&raw[..], &["--output", &got, "http://x/files/large"]].concat());
+    run_curl(&[&raw[..], &["--output", &got, "http://x/files/large"]].concat());
     assert!(folder.read("got") == content);
-    eventually("the log says so", || {
+    wait_until("the log says so", || {
         folder.text("access.log").contains("\"client\":\"unix\"")
     });
-    let status = balancer.ctl("status").unwrap();
+    let status = balancer.run_ctl("status").unwrap();
     assert!(
         status.contains(&format!("unix:{}", socket.display())),
         "{status}"
@@ -418,9 +418,9 @@ fn clients_come_over_unix_sockets_through_restarts_and_reloads() {
     balancer.reconfigure(&config(&one, ""));
     assert!(!other.exists());
     curl_at(&socket, &["http://x/name"]);
-    balancer.ctl("disable web").unwrap();
+    balancer.run_ctl("disable web").unwrap();
     assert!(!socket.exists());
-    balancer.ctl("enable web").unwrap();
+    balancer.run_ctl("enable web").unwrap();
     curl_at(&socket, &["http://x/name"]);
 
     // Nobody else may have it; what a killed process leaves is replaced.
@@ -428,20 +428,20 @@ fn clients_come_over_unix_sockets_through_restarts_and_reloads() {
         "twin.toml",
         config(&one, "").replace(&name, &format!("{name}-2")),
     );
-    let complaint = evenkeel(&["run", twin.to_str().unwrap()]).unwrap_err();
+    let complaint = run_evenkeel(&["run", twin.to_str().unwrap()]).unwrap_err();
     assert!(complaint.contains("cannot listen on unix:"), "{complaint}");
     curl_at(&socket, &["http://x/name"]);
     balancer.signal(Signal::KILL);
     let mut balancer = balancer.replace(&config(&one, ""));
     curl_at(&socket, &["http://x/name"]);
     balancer.signal(Signal::TERM);
-    balancer.wait();
+    balancer.wait_for_end();
     assert!(!socket.exists());
 }
 
 #[test]
 fn haproxy_in_front_says_who_clients_are() {
-    if !installed(&["nginx", "haproxy", "curl"]) {
+    if !are_installed(&["nginx", "haproxy", "curl"]) {
         return;
     }
     let folder = Folder::new();
@@ -474,13 +474,13 @@ fn haproxy_in_front_says_who_clients_are() {
         .arg(file)
         .spawn()
         .unwrap();
-    eventually("HAProxy listens", || {
+    wait_until("HAProxy listens", || {
         [told, old, plain]
             .iter()
             .all(|at| std::net::TcpStream::connect(at).is_ok())
     });
     for (at, client) in [(told, "127.0.0.1"), (old, "127.0.0.1"), (plain, "")] {
-        assert_eq!(curl(&["--fail", &format!("http://{at}/who")]), client);
+        assert_eq!(run_curl(&["--fail", &format!("http://{at}/who")]), client);
     }
     let _ = haproxy.kill();
     let _ = haproxy.wait();

@@ -7,10 +7,10 @@ use std::sync::Mutex;
 use std::thread;
 use std::time::Duration;
 
-use evenkeel_e2e::balancer::{Balancer, evenkeel};
-use evenkeel_e2e::eventually;
+use evenkeel_e2e::balancer::{Balancer, run_evenkeel};
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::member::{Member, ok};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::Wire;
 use serde_json::Value;
 
@@ -20,10 +20,10 @@ const REQUESTS: usize = 200;
 /// A member that works on one request at a time, and takes at least this long for each.
 fn member(time: Duration) -> Member {
     let worker = Mutex::new(());
-    Member::answering(move |_| {
+    Member::answering_with(move |_| {
         let _one = worker.lock().unwrap();
         thread::sleep(time);
-        ok("done")
+        ok_response("done")
     })
 }
 
@@ -43,7 +43,7 @@ fn ask(config: &str, log: &Path, member: &str) -> f64 {
         }
     });
     let lines = || std::fs::read_to_string(log).unwrap_or_default();
-    eventually("all is logged", || {
+    wait_until("all is logged", || {
         lines().lines().count() == CLIENTS * REQUESTS
     });
     let text = lines();
@@ -81,7 +81,7 @@ fn what_a_log_advises_comes_true_when_it_is_followed() {
     let file = folder.write("evenkeel.toml", &before).display().to_string();
     let json = folder.path().join("advice.json").display().to_string();
     let log = log.display().to_string();
-    let told = evenkeel(&["sim", &file, "--from-log", &log, "--json", &json]).unwrap();
+    let told = run_evenkeel(&["sim", &file, "--from-log", &log, "--json", &json]).unwrap();
     assert!(
         told.contains("line 401: no JSON: \"what is this?\""),
         "{told}"
@@ -121,7 +121,7 @@ fn m5_a_log_of_several_groups_asks_for_the_option_and_names_them() {
                [rule.ws]\nlisten = \"127.0.0.1:3\"\nmembers = [\"127.0.0.1:4\"]\n";
     let file = folder.write("evenkeel.toml", two).display().to_string();
     let log = folder.write("access.log", "").display().to_string();
-    let complaint = evenkeel(&["sim", &file, "--from-log", &log]).unwrap_err();
+    let complaint = run_evenkeel(&["sim", &file, "--from-log", &log]).unwrap_err();
     assert!(
         complaint.contains("with --group NAME, one of echo, ws"),
         "{complaint}"

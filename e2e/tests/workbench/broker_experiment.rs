@@ -170,7 +170,7 @@ impl Limited {
         let agent = Agent::start("[host]\nscope = \"off\"\n");
         // Who waits for the place holds a thread.
         let httpd = Httpd::start_with_pages(
-            &agent.pages(),
+            &agent.pages_folder(),
             "event",
             &format!(
                 "ServerLimit 4\n\
@@ -225,7 +225,8 @@ impl Limited {
         let millisecond = Duration::from_millis(1);
         let quota = CpuQuota::new(millisecond, millisecond.div_f64(share));
         let quota = quota.expect("this machine has no cgroup CPU quota for us");
-        self.processes().for_each(|process| quota.hold(process));
+        self.processes()
+            .for_each(|process| quota.add_process(process));
         self._quota = Some(quota);
     }
 
@@ -303,7 +304,7 @@ impl Cluster {
         let module = apxs::build(&source, &[], &files);
         let mut rng = fastrand::Rng::with_seed(1998);
         let site = Site::new(2000, &mut rng);
-        site.write(&files.make("site"));
+        site.write(&files.make_folder("site"));
         let capacity = Capacity::wanted();
         let servers =
             service_times.map(|time| Limited::start(capacity, time, &module, &site, &files));
@@ -334,10 +335,10 @@ impl Cluster {
             members.concat()
         ));
         for limited in &servers {
-            limited.report_to(balancer.broker(), &key_file);
+            limited.report_to(balancer.broker_address(), &key_file);
         }
         let broker = Broker {
-            address: balancer.negotiator(),
+            address: balancer.negotiator_address(),
             host: "www.example.org".to_owned(),
         };
         let sessions = Sessions::start(broker, site, users, PACE, 2003);
@@ -354,7 +355,7 @@ impl Cluster {
     /// Where something else keeps the machine so busy that users get their answers late,
     /// the figures are its and not the policy's: then they are taken again, a few times.
     fn play(&self, strategy: &str, measure: usize) -> Vec<Figures> {
-        let told = self.balancer.ctl(&format!("strategy www {strategy}"));
+        let told = self.balancer.run_ctl(&format!("strategy www {strategy}"));
         told.expect("the strategy is changed");
         self.wait_for(SETTLE);
         let mut figures = self.measure(measure);

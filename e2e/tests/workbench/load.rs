@@ -7,13 +7,13 @@ use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpListener};
 use std::thread;
 
-use evenkeel_e2e::balancer::{Balancer, lab};
-use evenkeel_e2e::eventually;
+use evenkeel_e2e::balancer::{Balancer, run_lab};
 use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::ftp::{FtpServer, Kind, can_run};
-use evenkeel_e2e::process::{installed, program, skipped};
+use evenkeel_e2e::process::{are_installed, program, report_skipped};
 use evenkeel_e2e::server::Server;
-use evenkeel_e2e::tls::{Key, certificate};
+use evenkeel_e2e::tls::{Key, make_certificate};
+use evenkeel_e2e::wait_until;
 use serde_json::Value;
 
 /// Runs it with these words, and `url` first: the figures.
@@ -30,7 +30,7 @@ fn try_load(url: &str, words: &str) -> Result<Value, String> {
         // Real servers take their time on a busy machine.
         arguments.extend(["--timeout", "60s"]);
     }
-    lab(&arguments)?;
+    run_lab(&arguments)?;
     Ok(serde_json::from_str(&folder.text("out.json")).unwrap())
 }
 
@@ -61,10 +61,10 @@ fn serve(each: impl Fn(std::net::TcpStream) + Clone + Send + 'static) -> SocketA
 
 #[test]
 fn requests_are_those_that_a_server_has_seen() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
-    let server = Server::nginx(None);
+    let server = Server::start_nginx(None);
     let url = format!("http://{}/name", server.address());
     all_well(&load(&url, "--requests 500 --connections 7"), 500, "200");
     let open = load(
@@ -77,7 +77,7 @@ fn requests_are_those_that_a_server_has_seen() {
     let p50 = |of: &str| open[of]["p50"].as_f64().unwrap();
     assert!(p50("corrected_us") >= p50("from_send_us"), "{open}");
     // The log is written by the time that the answer has come, or soon after.
-    eventually("all are logged", || server.access_log().len() == 800);
+    wait_until("all are logged", || server.access_log().len() == 800);
 
     let refused = load(
         &format!("http://{}/nothing", server.address()),
@@ -98,10 +98,10 @@ fn requests_are_those_that_a_server_has_seen() {
 
 #[test]
 fn paths_follow_their_popularity() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
-    let server = Server::nginx(None);
+    let server = Server::start_nginx(None);
     let folder = Folder::new();
     let paths: String = (1..=50).map(|rank| format!("/echo/{rank}\n")).collect();
     let paths = folder.write("paths", paths).display().to_string();
@@ -117,7 +117,7 @@ fn paths_follow_their_popularity() {
             .count()
     };
     // 4000 / 4.5 and a tenth of it.
-    eventually("the most popular one is logged", || times("/echo/1") > 700);
+    wait_until("the most popular one is logged", || times("/echo/1") > 700);
     assert!(
         (40..140).contains(&times("/echo/10")),
         "{}",
@@ -166,12 +166,12 @@ fn sessions_have_connections_of_their_own() {
 
 #[test]
 fn tls_and_http2_are_spoken() {
-    if !installed(&["nginx", "openssl"]) {
+    if !are_installed(&["nginx", "openssl"]) {
         return;
     }
     let folder = Folder::new();
-    certificate(&folder, "ca", Key::Ecdsa, "DNS:ca.example", None);
-    certificate(&folder, "own", Key::Ecdsa, "DNS:shop.example", Some("ca"));
+    make_certificate(&folder, "ca", Key::Ecdsa, "DNS:ca.example", None);
+    make_certificate(&folder, "own", Key::Ecdsa, "DNS:shop.example", Some("ca"));
     let pem = folder.join("own.pem").display().to_string();
     let ca = folder.join("ca.pem").display().to_string();
     let lines = format!("ssl_certificate {pem};\nssl_certificate_key {pem};");
@@ -203,7 +203,7 @@ fn tls_and_http2_are_spoken() {
 
 #[test]
 fn requests_of_http2_that_a_server_gives_back_unread_are_sent_again() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
     // Each connection ends with the fiftieth stream (GOAWAY), whatever is behind it.
@@ -216,10 +216,10 @@ fn requests_of_http2_that_a_server_gives_back_unread_are_sent_again() {
 
 #[test]
 fn redirects_are_followed_and_counted_apart() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
-    let other = Server::nginx(None);
+    let other = Server::start_nginx(None);
     let lines = format!(
         "location /away {{ return 302 http://{}/name; }}\n\
          location /here {{ return 308 /echo/x; }}\n\
@@ -255,7 +255,7 @@ fn negotiator(servers: &[Server; 2]) -> Balancer {
 
 #[test]
 fn redirects_are_followed_over_http2_to_other_hosts_too() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
     // Each gets to know what was meant for it, and nothing else.
@@ -284,7 +284,7 @@ fn redirects_are_followed_over_http2_to_other_hosts_too() {
             "--json",
             &json,
         ];
-        lab(&[&all[..], options].concat()).unwrap();
+        run_lab(&[&all[..], options].concat()).unwrap();
         serde_json::from_str::<Value>(&folder.text("out.json")).unwrap()
     };
     let secret = ["--header", "Authorization: Basic eDp5"];
@@ -303,7 +303,7 @@ fn redirects_are_followed_over_http2_to_other_hosts_too() {
     let seen = other.access_log().join("\n");
     assert!(seen.contains("/there HTTP/2.0|200"), "{seen}");
     // HTTP/1.1 has nobody there.
-    let plain = Server::nginx(None);
+    let plain = Server::start_nginx(None);
     let lines = format!(
         "location /away {{ return 302 http://{}/name; }}",
         plain.address()
@@ -316,12 +316,12 @@ fn redirects_are_followed_over_http2_to_other_hosts_too() {
 
 #[test]
 fn clients_of_http2_negotiate() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
     let servers = [Server::nginx_http2(), Server::nginx_http2()];
     let broker = negotiator(&servers);
-    let url = format!("http://{}/name", broker.negotiator());
+    let url = format!("http://{}/name", broker.negotiator_address());
     let words = "--requests 80 --connections 2 --streams 3";
     let run = load(&url, &format!("{words} --http2 --negotiate"));
     all_well(&run, 80, "200");
@@ -329,7 +329,7 @@ fn clients_of_http2_negotiate() {
     assert_eq!(count(&run, "negotiations"), 6);
     assert_eq!(count(&run, "redirects"), 0);
     let seen = || servers.each_ref().map(Server::access_log);
-    eventually("all are in the logs", || {
+    wait_until("all are in the logs", || {
         seen().iter().map(Vec::len).sum::<usize>() == 80
     });
     let seen = seen();
@@ -347,12 +347,12 @@ fn clients_of_http2_negotiate() {
 
 #[test]
 fn a_client_stays_with_the_server_that_it_was_sent_to() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
-    let servers = [Server::nginx(None), Server::nginx(None)];
+    let servers = [Server::start_nginx(None), Server::start_nginx(None)];
     let broker = negotiator(&servers);
-    let url = format!("http://{}/name", broker.negotiator());
+    let url = format!("http://{}/name", broker.negotiator_address());
     let asked_once = load(&url, "--requests 80 --connections 4 --negotiate");
     all_well(&asked_once, 80, "200");
     assert_eq!(count(&asked_once, "negotiations"), 4);
@@ -445,8 +445,8 @@ fn files_come_over_ftp() {
     }
     for kind in Kind::ALL {
         let server = FtpServer::start(kind);
-        server.serve("a", [b'a'; 100_000]);
-        server.serve("b", [b'b'; 7]);
+        server.put_file("a", [b'a'; 100_000]);
+        server.put_file("b", [b'b'; 7]);
         let (user, password) = kind.login();
         let url = format!("ftp://{user}:{password}@{}", server.address());
         let run = load(&url, "--file a --file b --requests 6 --connections 2");
@@ -462,10 +462,10 @@ fn files_come_over_ftp() {
 
 #[test]
 fn a_log_is_sent_once_more() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
-    let server = Server::nginx(None);
+    let server = Server::start_nginx(None);
     let folder = Folder::new();
     let line = |second: u32, path: &str| {
         format!(
@@ -484,24 +484,24 @@ fn a_log_is_sent_once_more() {
         "200",
     );
     let seen = || -> HashSet<String> { server.access_log().into_iter().collect() };
-    eventually("each request is there", || seen().len() == 60);
+    wait_until("each request is there", || seen().len() == 60);
 }
 
 #[test]
 fn users_as_in_surge_find_their_documents() {
-    if !installed(&["nginx"]) {
+    if !are_installed(&["nginx"]) {
         return;
     }
-    let server = Server::nginx(None);
-    server.serve("x", "");
+    let server = Server::start_nginx(None);
+    server.put_document("x", "");
     let folder = Folder::new();
     let site = folder.join("site").display().to_string();
-    let said = lab(&["load", "site", &site, "--documents", "40", "--seed", "3"]).unwrap();
+    let said = run_lab(&["load", "site", &site, "--documents", "40", "--seed", "3"]).unwrap();
     assert!(said.contains("40 documents"), "{said}");
     for number in 0..40 {
         // The sizes do not matter here, and some are large.
         assert!(folder.join("site").join(number.to_string()).exists());
-        server.serve(&number.to_string(), "document");
+        server.put_document(&number.to_string(), "document");
     }
     let url = format!("http://{}/files", server.address());
     let run = load(
@@ -539,7 +539,7 @@ fn runs_are_written_and_compared() {
         );
         let words = ["load", &url, "--rate", "200", "--duration", "4s", "--quiet"];
         let files = ["--json", &json, "--csv", &csv, "--hdr", &hdr];
-        let text = lab(&[&words[..], &files].concat()).unwrap();
+        let text = run_lab(&[&words[..], &files].concat()).unwrap();
         assert!(
             text.contains("from due") && text.contains("own error"),
             "{text}"
@@ -551,14 +551,14 @@ fn runs_are_written_and_compared() {
         hgrm.contains("1/(1-Percentile)") && hgrm.contains("#[Max"),
         "{hgrm}"
     );
-    let same = lab(&["load", "compare", &file("a.json"), &file("a.json")]).unwrap();
+    let same = run_lab(&["load", "compare", &file("a.json"), &file("a.json")]).unwrap();
     let lines = same.matches("no difference that this run can show").count();
     let equal = same.matches("the same").count();
     assert_eq!(lines + equal, 7, "{same}");
     let wrong = folder.write("wrong", "{}").display().to_string();
-    let error = lab(&["load", "compare", &wrong, &wrong]).unwrap_err();
+    let error = run_lab(&["load", "compare", &wrong, &wrong]).unwrap_err();
     assert!(error.contains("load --json"), "{error}");
-    let error = lab(&["load", "compare", &file("a.hgrm"), &wrong]).unwrap_err();
+    let error = run_lab(&["load", "compare", &file("a.hgrm"), &wrong]).unwrap_err();
     assert!(error.contains("no seconds to compare"), "{error}");
 }
 
@@ -567,7 +567,7 @@ fn runs_are_written_and_compared() {
 fn processed(log: &str, options: &[&str]) -> Option<String> {
     const JAR: &str = "/usr/share/java/hdrhistogram.jar";
     if !std::path::Path::new(JAR).exists() {
-        skipped("libhdrhistogram-java is not installed; scripts/setup test does that");
+        report_skipped("libhdrhistogram-java is not installed; scripts/setup test does that");
         return None;
     }
     let mut java = program("java");
@@ -587,17 +587,17 @@ fn processed(log: &str, options: &[&str]) -> Option<String> {
 
 #[test]
 fn interval_logs_are_read_by_others_and_compared() {
-    if !installed(&["nginx", "java"]) {
+    if !are_installed(&["nginx", "java"]) {
         return;
     }
-    let server = Server::nginx(None);
+    let server = Server::start_nginx(None);
     let url = format!("http://{}/name", server.address());
     let folder = Folder::new();
     let file = |name: &str| folder.join(name).display().to_string();
     let (log, json) = (file("a.hlog"), file("a.json"));
     let words = ["load", &url, "--rate", "300", "--duration", "4s", "--quiet"];
     let files = ["--json", &json, "--hdr", &log, "--hdr", &file("a.hgrm")];
-    lab(&[&words[..], &files].concat()).unwrap();
+    run_lab(&[&words[..], &files].concat()).unwrap();
     let run: Value = serde_json::from_str(&folder.text("a.json")).unwrap();
     let Some(due) = processed(&log, &[]) else {
         return;
@@ -620,7 +620,7 @@ fn interval_logs_are_read_by_others_and_compared() {
     assert_eq!(figure(&hgrm, "Total count") as u64, count(&run, "answered"));
 
     let lines = |a: &str, b: &str| {
-        let text = lab(&["load", "compare", a, b]).unwrap();
+        let text = run_lab(&["load", "compare", a, b]).unwrap();
         assert!(!text.contains("B is "), "{text}");
         let of = |line: &&str| line.contains(" us  ") || line.contains(" per s");
         text.lines().filter(of).count()

@@ -7,7 +7,7 @@ use std::net::SocketAddr;
 use std::rc::Rc;
 use std::time::Duration;
 
-use evenkeel_demo::load::ask;
+use evenkeel_demo::load::send_request;
 use evenkeel_demo::timer::Timer;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
@@ -39,7 +39,7 @@ pub(crate) struct Answer {
 
 /// Draws the requests of a run: `rate` per second on average, at random, for `length`, with costs around `mean`:
 /// exponential ones, or `mixed`, where one in ten costs 20 times the others.
-pub(crate) fn requests(
+pub(crate) fn draw_requests(
     rate: f64,
     length: Duration,
     mean: Duration,
@@ -72,7 +72,7 @@ pub(crate) fn requests(
 type Idle = Rc<RefCell<Vec<TcpStream>>>;
 
 /// Sends the requests to the targets in rotation; answers in the order in which they are due.
-pub(crate) async fn play(
+pub(crate) async fn send_requests(
     begin: Instant,
     requests: &[Request],
     targets: &[SocketAddr],
@@ -89,7 +89,7 @@ pub(crate) async fn play(
         under_way.push(tokio::task::spawn_local(async move {
             let reused = idle.borrow_mut().pop();
             let path = format!("/work/{}", request.work.as_micros());
-            let result = timeout(PATIENCE, ask(target, reused, &path)).await;
+            let result = timeout(PATIENCE, send_request(target, reused, &path)).await;
             let latency = due.elapsed();
             let kept = matches!(result, Ok(Ok(_)));
             if let Ok(Ok(Some(stream))) = result {
@@ -118,9 +118,9 @@ mod tests {
     fn one_seed_gives_the_same_requests_and_costs_have_their_mean() {
         let (mean, length) = (Duration::from_millis(10), Duration::from_secs(100));
         for mixed in [false, true] {
-            let first = requests(200.0, length, mean, mixed, 7);
-            assert_eq!(first, requests(200.0, length, mean, mixed, 7));
-            assert_ne!(first, requests(200.0, length, mean, mixed, 8));
+            let first = draw_requests(200.0, length, mean, mixed, 7);
+            assert_eq!(first, draw_requests(200.0, length, mean, mixed, 7));
+            assert_ne!(first, draw_requests(200.0, length, mean, mixed, 8));
             let rate = first.len() as f64 / length.as_secs_f64();
             assert!((190.0..210.0).contains(&rate), "{rate}");
             let work: Duration = first.iter().map(|request| request.work).sum();

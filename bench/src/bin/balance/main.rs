@@ -15,7 +15,7 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use clap::Parser;
-use evenkeel_bench::arms::{Places, build};
+use evenkeel_bench::arms::{Places, build_programs};
 use evenkeel_bench::balancers::{Balancer, CLIENT_SIDE_WEIGHTED, Program};
 use evenkeel_bench::server::{Server, pin_to, processors, raise_file_limit, sharpen_timers};
 use evenkeel_demo::backend::{Backend, Settings};
@@ -102,7 +102,7 @@ fn main() -> Result<()> {
     let mut arguments = Arguments::parse();
     arguments.quick |= std::env::var_os("BENCH_QUICK").is_some();
     if !arguments.as_built && !arguments.page && arguments.evenkeel.is_none() {
-        build()?;
+        build_programs()?;
     }
     let bench = PathBuf::from(env!("CARGO_MANIFEST_DIR"));
     let programs = std::env::current_exe()?;
@@ -169,11 +169,11 @@ async fn measure(arguments: &Arguments, places: &Places, first_served: bool) -> 
                         tokio::task::spawn_local(async { turn.await.map_err(|e| e.to_string()) })
                     })
                     .collect();
-                let machine = results::Machine::now();
+                let machine = results::Machine::read_counters();
                 for (row, turn) in beside.iter().zip(turns) {
                     let name = row.name();
                     match turn.await? {
-                        Ok(turn) => results.add(&name, arm, round, turn, &machine),
+                        Ok(turn) => results.add_turn(&name, arm, round, turn, &machine),
                         Err(error) => println!("{name}: no turn of {}: {error}", arm.name),
                     }
                 }
@@ -263,7 +263,7 @@ async fn turn(
     }
     let addresses: Vec<_> = members.iter().map(Backend::address).collect();
     let (mut servers, mut targets) = (Vec::new(), Vec::new());
-    for instance in 0..row.scenario.instances() {
+    for instance in 0..row.scenario.instance_count() {
         let folder = folder.join(instance.to_string());
         let (server, listen) = balancer.start(&program, &folder, &addresses).await?;
         serves(listen, &folder).await?;
@@ -278,12 +278,13 @@ async fn turn(
     };
     let seed = u64::from(round) + 1;
     let length = warm_up + counted;
-    let requests = row.requests(length, seed);
+    let requests = row.draw_requests(length, seed);
     let begin = Instant::now() + Duration::from_millis(50);
-    let happening = tokio::task::spawn_local(row.happen(Rc::clone(&members), begin, length, seed));
+    let happening =
+        tokio::task::spawn_local(row.play_events(Rc::clone(&members), begin, length, seed));
     let used = tokio::task::spawn_local(used(Rc::clone(&members), begin + warm_up, counted));
     let cpu = cpu_time(&servers);
-    let answers = load::play(begin, &requests, &targets).await?;
+    let answers = load::send_requests(begin, &requests, &targets).await?;
     let cpu = cpu_time(&servers).saturating_sub(cpu);
     happening.abort();
     // Ending takes until the process has gone, for which nobody should have to wait.
@@ -319,7 +320,7 @@ fn cpu_time(servers: &[Server]) -> Duration {
 
 /// Worker time that each member spends in the time that is counted.
 async fn used(members: Rc<Vec<Backend>>, from: Instant, counted: Duration) -> Vec<Duration> {
-    let busy = || members.iter().map(Backend::assigned);
+    let busy = || members.iter().map(Backend::assigned_time);
     sleep_until(from).await;
     let before: Vec<Duration> = busy().collect();
     sleep_until(from + counted).await;
@@ -329,7 +330,7 @@ async fn used(members: Rc<Vec<Backend>>, from: Instant, counted: Duration) -> Ve
 /// Waits until a balancer has an answer: it may listen before it knows its members.
 async fn serves(listen: std::net::SocketAddr, folder: &Path) -> Result<()> {
     let end = Instant::now() + Duration::from_secs(20);
-    while evenkeel_demo::load::ask(listen, None, "/work/0")
+    while evenkeel_demo::load::send_request(listen, None, "/work/0")
         .await
         .is_err()
     {

@@ -97,7 +97,7 @@ pub(crate) struct Machine {
 
 impl Machine {
     /// Reads the machine's counters. All are zero where there is no `/proc/stat`.
-    pub(crate) fn now() -> Self {
+    pub(crate) fn read_counters() -> Self {
         let text = fs::read_to_string("/proc/stat").unwrap_or_default();
         let line = text.lines().next().unwrap_or_default();
         // user nice system idle iowait irq softirq steal
@@ -114,7 +114,7 @@ impl Machine {
     }
 
     fn busy_since(&self) -> f64 {
-        let now = Self::now();
+        let now = Self::read_counters();
         (now.busy - self.busy) as f64 / (now.all - self.all).max(1) as f64
     }
 }
@@ -175,7 +175,7 @@ impl Results {
     ) -> Self {
         let asked = rows.iter().map(|row| Asked {
             row: *row,
-            ideal_ms: row.ideal().map(|ideal| {
+            ideal_ms: row.ideal_outcomes().map(|ideal| {
                 let scale = row.mean.as_secs_f64() / 10e-3;
                 let at = |share: &f64| ms(ideal.quantile(*share).mul_f64(scale));
                 SHARES.iter().map(at).collect()
@@ -190,7 +190,14 @@ impl Results {
         }
     }
 
-    pub(crate) fn add(&mut self, row: &str, arm: &Arm, round: u32, turn: Turn, machine: &Machine) {
+    pub(crate) fn add_turn(
+        &mut self,
+        row: &str,
+        arm: &Arm,
+        round: u32,
+        turn: Turn,
+        machine: &Machine,
+    ) {
         let doubt = match turn.late_p99_ms > LATE {
             true => " (the machine is too busy for this: requests were sent too late)",
             false => "",
@@ -521,7 +528,7 @@ fn describe(row: &Row) -> String {
     };
     format!(
         "{}; {} members with {workers} each, {} ms for a request on average, {:.0} requests per second",
-        row.scenario.words(),
+        row.scenario.in_words(),
         row.members,
         row.mean.as_millis(),
         row.rate()

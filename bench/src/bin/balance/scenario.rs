@@ -87,9 +87,9 @@ impl Row {
     }
 
     /// The requests of a turn.
-    pub(crate) fn requests(&self, length: Duration, seed: u64) -> Vec<Request> {
+    pub(crate) fn draw_requests(&self, length: Duration, seed: u64) -> Vec<Request> {
         let mixed = self.scenario == Scenario::Mixed;
-        load::requests(self.rate(), length, self.mean, mixed, seed)
+        load::draw_requests(self.rate(), length, self.mean, mixed, seed)
     }
 
     /// Number of members that another balancer loads.
@@ -121,7 +121,7 @@ impl Row {
     }
 
     /// Lets happen what happens, from `begin` until it is dropped.
-    pub(crate) async fn happen(
+    pub(crate) async fn play_events(
         self,
         members: Rc<Vec<Backend>>,
         begin: Instant,
@@ -149,20 +149,20 @@ impl Row {
                 let theirs: Vec<_> = members.iter().take(self.antagonised()).collect();
                 let rate = ANTAGONIST * theirs.len() as f64 * self.workers as f64
                     / self.mean.as_secs_f64();
-                let requests = load::requests(rate, length, self.mean, false, !seed);
+                let requests = load::draw_requests(rate, length, self.mean, false, !seed);
                 let addresses: Vec<_> = theirs.iter().map(|member| member.address()).collect();
                 // Without it the turn would be an easy one for all.
-                let _ = load::play(begin, &requests, &addresses).await;
+                let _ = load::send_requests(begin, &requests, &addresses).await;
             }
             _ => {}
         }
     }
 
     /// The ideal in the simulator: one queue that knows every speed. `None` if the simulator has no such world.
-    pub(crate) fn ideal(&self) -> Option<Outcomes> {
+    pub(crate) fn ideal_outcomes(&self) -> Option<Outcomes> {
         let world = World::new(self.name(), self.members)
-            .working(Discipline::Fifo, self.workers)
-            .utilisation(UTILISATION);
+            .with_discipline(Discipline::Fifo, self.workers)
+            .with_utilisation(UTILISATION);
         // The simulator's requests take 10 ms.
         let scale = Service::MEAN / 1e9 / self.mean.as_secs_f64();
         let world = match self.scenario {
@@ -170,7 +170,7 @@ impl Row {
             Scenario::Slow => world.one_slow(SLOW),
             Scenario::Moving => world.moving_slow(SLOW, MOVES.mul_f64(scale)),
             Scenario::Failing => world.one_failing(0.5),
-            Scenario::Mixed => world.service(Service::Mixed),
+            Scenario::Mixed => world.with_service(Service::Mixed),
             Scenario::Stall => self.stalling(world, scale),
             Scenario::Antagonist | Scenario::Cold => return None,
         };
@@ -218,12 +218,12 @@ impl Scenario {
     }
 
     /// Instances of the balancer.
-    pub(crate) fn instances(self) -> usize {
+    pub(crate) fn instance_count(self) -> usize {
         if self == Self::Two { 2 } else { 1 }
     }
 
     /// Returns a description of the scenario.
-    pub(crate) fn words(self) -> &'static str {
+    pub(crate) fn in_words(self) -> &'static str {
         match self {
             Self::Equal => "equal members",
             Self::Slow => "one member takes five times as long",

@@ -63,10 +63,10 @@ enum Reader {
 impl Reader {
     fn cpu(&mut self) -> Option<f64> {
         match self {
-            Reader::Query(asker) => asker.ask()?.1.cpu,
+            Reader::Query(asker) => asker.query_loads()?.1.cpu,
             Reader::Page(page) => page.read()?.cpu,
             Reader::Agent(location, clock) => {
-                let load = location.load(LoadId::CPU, clock.now())?;
+                let load = location.last_load(LoadId::CPU, clock.now())?;
                 Some(f64::from(load.value.get()))
             }
         }
@@ -130,7 +130,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
     for name in names {
         let cell = |scene| error(name, scene).map_or("-".to_owned(), |mean| format!("{mean:.3}"));
         let cells = Scene::ALL.map(cell);
-        table.row([name.to_owned()].into_iter().chain(cells));
+        table.add_row([name.to_owned()].into_iter().chain(cells));
     }
     run.write("accuracy.csv", &csv)?;
     run.write("accuracy.md", table.text())?;
@@ -145,7 +145,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
                 let seen = format!("{klm:.3} to {ulm:.3}: 1/{:.1}", ulm / klm);
                 Verdict::new("accuracy", &what, seen, klm * 3.0 <= ulm)
             }
-            _ => Verdict::unknown("accuracy", &what, "no responder in the kernel".into()),
+            _ => Verdict::not_measured("accuracy", &what, "no responder in the kernel".into()),
         });
         if let (Some(klm), Some(ulm)) = (error(KLM_50, scene), error(ULM_50, scene)) {
             println!("{name}, both read every 50 ms: {klm:.3} to {ulm:.3}");
@@ -241,7 +241,7 @@ impl Desk {
                         socket: 0,
                         address: from,
                     };
-                    let (_, answer) = broker.receive(peer, &buffer[..length], clock.now());
+                    let (_, answer) = broker.receive_datagram(peer, &buffer[..length], clock.now());
                     if let Some(answer) = answer {
                         // A datagram that is lost is sent again.
                         let _ = socket.send_to(&answer, from);
@@ -273,14 +273,14 @@ type Error = (&'static str, f64, f64, f64, usize);
 
 fn play(run: &Run, scene: Scene) -> Result<Vec<Error>> {
     let folder = Folder::new()?;
-    let (file, key) = folder.key()?;
+    let (file, key) = folder.make_key()?;
     let front = Namespace::new()?;
     let (link, plain) = (Link::new(&front)?, Link::new(&front)?);
     // The helpers are among those that are busy.
     let crowd = Cgroup::new()?;
     let alone = Cgroup::new()?;
     let watched = Cgroup::new()?;
-    watched.weigh(8)?;
+    watched.set_weight(8)?;
     let (told, target): (&[&Cgroup], u16) = match scene {
         Scene::Beside => (&[&watched], 1),
         _ => (&[], 0),
@@ -301,7 +301,7 @@ fn play(run: &Run, scene: Scene) -> Result<Vec<Error>> {
         Ok(responder) => {
             for (name, every) in [(KLM, 1), (KLM_50, 5)] {
                 let mut asker = Asker::new(&link, DEFAULT_PORT, &key, target)?;
-                asker.wait("the kernel")?;
+                asker.wait_for_answer("the kernel")?;
                 arm(name, every, Reader::Query(Box::new(asker)));
             }
             Some(responder)
@@ -331,11 +331,11 @@ fn play(run: &Run, scene: Scene) -> Result<Vec<Error>> {
     for (index, (name, interval, every, how, is_first)) in pages.into_iter().enumerate() {
         let page = folder.join(&format!("page{index}"));
         let interval = Duration::from_millis(interval);
-        let mut words = ground::writing(&page, interval, cgroup);
+        let mut words = ground::page_arguments(&page, interval, cgroup);
         if is_first {
             words.extend(["--fifo".to_owned(), FIFO.to_string()]);
         }
-        let helper = ground::serve(run, &words, how)?;
+        let helper = ground::start_serve(run, &words, how)?;
         match Page::open(&page) {
             Ok(page) => {
                 helpers.push(helper);
@@ -344,11 +344,11 @@ fn play(run: &Run, scene: Scene) -> Result<Vec<Error>> {
             Err(error) => println!("{name} is missing: {error}"),
         }
     }
-    let mut words = ground::responding(&plain, DEFAULT_PORT, &file);
-    words.extend(cgroup.map(ground::telling).into_iter().flatten());
-    let helper = ground::serve(run, &words, among)?;
+    let mut words = ground::respond_arguments(&plain, DEFAULT_PORT, &file);
+    words.extend(cgroup.map(ground::target_arguments).into_iter().flatten());
+    let helper = ground::start_serve(run, &words, among)?;
     let mut asker = Asker::new(&plain, DEFAULT_PORT, &key, target)?;
-    match asker.wait("the helper") {
+    match asker.wait_for_answer("the helper") {
         Ok(()) => {
             helpers.push(helper);
             let reader = Reader::Query(Box::new(asker));
@@ -376,11 +376,11 @@ fn play(run: &Run, scene: Scene) -> Result<Vec<Error>> {
     }
     let clocks = CpuClocks::new(counted)?;
     let seconds = run.scale(30, 6);
-    let start = clock::now() + 1_000_000_000;
+    let start = clock::monotonic_nanos() + 1_000_000_000;
     let end = start + seconds * 1_000_000_000;
     let stop = AtomicBool::new(false);
     let truth = std::thread::scope(|scope| -> Result<Series> {
-        let sampler = scope.spawn(|| clock::sample(TICK, &stop, || clocks.total() as f64));
+        let sampler = scope.spawn(|| clock::sample_series(TICK, &stop, || clocks.total() as f64));
         let readers: Vec<_> = arms
             .iter_mut()
             .map(|arm| scope.spawn(move || watch(arm, start, end)))
@@ -400,10 +400,10 @@ fn play(run: &Run, scene: Scene) -> Result<Vec<Error>> {
     }
     drop((load, helpers, desk));
 
-    let processors = ground::processors()? as f64;
+    let processors = ground::count_processors()? as f64;
     // A CPU clock counts all CPUs.
     let truth_at = |at: u64| {
-        let rate = truth.rate(at - TICK.as_nanos() as u64, at)?;
+        let rate = truth.growth_rate(at - TICK.as_nanos() as u64, at)?;
         Some((rate / processors).min(1.0))
     };
     plot(run, scene, &arms, start, &truth_at)?;
@@ -436,10 +436,10 @@ struct Loaders {
 fn loaders(scene: Scene, crowd: &Cgroup, watched: &Cgroup) -> Result<Loaders> {
     // Milliseconds for which they spin and sleep.
     let (least, most) = ("20", "200");
-    let start = (clock::now() + 200_000_000).to_string();
+    let start = (clock::monotonic_nanos() + 200_000_000).to_string();
     let count = match scene {
         Scene::Bursts => 16,
-        _ => ground::processors()?,
+        _ => ground::count_processors()?,
     };
     let how = Scheduling {
         cgroup: Some(match scene {
@@ -455,10 +455,10 @@ fn loaders(scene: Scene, crowd: &Cgroup, watched: &Cgroup) -> Result<Loaders> {
             _ => 1 + index,
         };
         let words = ["alternate", &seed.to_string(), &start, least, most];
-        processes.push(Process::helper(&words, Stdio::null(), how)?);
+        processes.push(Process::start_helper(&words, Stdio::null(), how)?);
     }
     let others = match scene {
-        Scene::Beside => ground::busy(Some(crowd))?,
+        Scene::Beside => ground::start_busy_processes(Some(crowd))?,
         _ => Vec::new(),
     };
     Ok(Loaders {
@@ -479,10 +479,10 @@ fn watch(arm: &mut Arm, start: u64, end: u64) -> std::io::Result<()> {
         }
         clock::sleep_until(due);
         if let Some(cpu) = arm.reader.cpu() {
-            let at = clock::now();
+            let at = clock::monotonic_nanos();
             arm.readings.push(Reading { tick, at, cpu });
         }
-        let passed = clock::now().saturating_sub(start) / tick_ns + 1;
+        let passed = clock::monotonic_nanos().saturating_sub(start) / tick_ns + 1;
         tick = passed.max(tick + 1).next_multiple_of(arm.every);
     }
 }

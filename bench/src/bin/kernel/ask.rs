@@ -39,7 +39,12 @@ impl Asker {
     }
 
     /// For a responder at the other end of a cable between machines.
-    pub(crate) fn between(front: Ipv4Addr, back: Ipv4Addr, port: u16, key: &Key) -> Result<Self> {
+    pub(crate) fn between_machines(
+        front: Ipv4Addr,
+        back: Ipv4Addr,
+        port: u16,
+        key: &Key,
+    ) -> Result<Self> {
         Self::over(Self::socket(front, back, port)?, back, key, 0)
     }
 
@@ -55,7 +60,7 @@ impl Asker {
                 first_cpu: 0,
                 reader: rng.u64(..),
                 number: 1,
-                host: Host::at(back.into()),
+                host: Host::from_address(back.into()),
             },
             before: None,
             last: None,
@@ -77,9 +82,9 @@ impl Asker {
     }
 
     /// Waits until the responder answers.
-    pub(crate) fn wait(&mut self, who: &str) -> Result<()> {
+    pub(crate) fn wait_for_answer(&mut self, who: &str) -> Result<()> {
         for _ in 0..40 {
-            if self.ask().is_some() {
+            if self.query_loads().is_some() {
                 self.lost = 0;
                 return Ok(());
             }
@@ -91,19 +96,19 @@ impl Asker {
 
     /// The time that a query and its answer took, in nanoseconds, and the loads since the
     /// last one. None if there was no answer.
-    pub(crate) fn ask(&mut self) -> Option<(u64, Loads)> {
+    pub(crate) fn query_loads(&mut self) -> Option<(u64, Loads)> {
         self.query.number += 1;
         self.query.write(&self.key, &mut self.out);
-        let sent = clock::now();
+        let sent = clock::monotonic_nanos();
         let answered = self.socket.send(&self.out).is_ok() && self.receive();
-        let took = clock::now() - sent;
+        let took = clock::monotonic_nanos() - sent;
         if !answered {
             self.lost += 1;
             return None;
         }
         let length = usize::from(self.query.length);
         let answer = Answer::parse(self.buffer.get(..length)?, &self.key).ok()?;
-        let loads = Loads::since(self.before.as_ref(), &answer.record);
+        let loads = Loads::since_last(self.before.as_ref(), &answer.record);
         self.before = Some(Before::new(&answer.record.base));
         self.last = Some(answer.record.base);
         Some((took, loads))
@@ -125,7 +130,7 @@ impl Asker {
     }
 
     /// Asks `count` times without a look at the answers; returns the number of answers.
-    pub(crate) fn flood(&mut self, count: usize) -> u64 {
+    pub(crate) fn flood_queries(&mut self, count: usize) -> u64 {
         // Number of queries under way at once.
         const WINDOW: usize = 16;
         let mut answered = 0;
@@ -184,7 +189,7 @@ impl Page {
             let record = reading.record;
             if self.before.map(|before| before.time_ns) != Some(record.base.time_ns) {
                 let before = self.before.as_ref().map(Before::new);
-                self.last = Some(Loads::since(before.as_ref(), &record));
+                self.last = Some(Loads::since_last(before.as_ref(), &record));
                 self.before = Some(record.base);
             }
         }

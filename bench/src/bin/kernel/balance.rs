@@ -334,7 +334,7 @@ fn describe(run: &Run, sweep: &Sweep, rows: &[Vec<Figures>]) -> Result<String> {
                     _ => format!("{value:.digits$}"),
                 }
             });
-            table.row(std::iter::once(arm.name.to_owned()).chain(cells));
+            table.add_row(std::iter::once(arm.name.to_owned()).chain(cells));
             let points = sweep.cells.iter().zip(row);
             let points = points.map(|(cell, f)| (cell.x, figure(f)));
             lines.push(Line::new(arm.name, points.collect()));
@@ -373,7 +373,7 @@ fn per_site(sweep: &Sweep, rows: &[Vec<Figures>], base: Option<usize>) -> String
                 gains.map(|(site, random)| format!("{:+.0} %", (site / random - 1.0) * 1e2));
             gains.collect::<Vec<_>>().join(", ")
         });
-        table.row(std::iter::once(arm.name.to_owned()).chain(cells));
+        table.add_row(std::iter::once(arm.name.to_owned()).chain(cells));
     }
     format!("{}\n", table.text())
 }
@@ -410,7 +410,7 @@ fn judge(sweep: &Sweep, rows: &[Vec<Figures>]) -> Vec<Verdict> {
     {
         let what = format!("as published: {title}");
         let why = "not all can be had here".to_owned();
-        return vec![Verdict::unknown("balance", &what, why)];
+        return vec![Verdict::not_measured("balance", &what, why)];
     }
     match sweep.name {
         "loaded" | "changing" | "alpha" | "shared" => {
@@ -457,7 +457,7 @@ impl Backend {
         };
         let ip = link.back.to_string();
         let words = ["serve", &ip, CACHE, HIT, MISS];
-        let mut server = Process::helper(&words, Stdio::null(), how)?;
+        let mut server = Process::start_helper(&words, Stdio::null(), how)?;
         let stdout = server.stdout().ok_or("no standard output")?;
         let mut line = String::new();
         BufReader::new(stdout).read_line(&mut line)?;
@@ -467,7 +467,7 @@ impl Backend {
         let ids = std::iter::once(&server).chain(&others).map(Process::id);
         let clocks = CpuClocks::new(ids)?;
         // All programs have started at full speed.
-        cgroup.limit(QUOTA, PERIOD)?;
+        cgroup.set_quota(QUOTA, PERIOD)?;
         Ok(Backend {
             server,
             address,
@@ -495,15 +495,15 @@ struct FrontEnd(Cgroup);
 impl FrontEnd {
     fn new() -> Result<Self> {
         let cgroup = Cgroup::new()?;
-        cgroup.weigh(32)?;
-        cgroup.hold(std::process::id())?;
+        cgroup.set_weight(32)?;
+        cgroup.add_process(std::process::id())?;
         Ok(FrontEnd(cgroup))
     }
 }
 
 impl Drop for FrontEnd {
     fn drop(&mut self) {
-        let _ = self.0.release(std::process::id());
+        let _ = self.0.remove_process(std::process::id());
     }
 }
 
@@ -524,7 +524,7 @@ struct Stage<'a> {
 impl<'a> Stage<'a> {
     fn new(run: &'a Run) -> Result<Self> {
         let folder = Folder::new()?;
-        let (key, _) = folder.key()?;
+        let (key, _) = folder.make_key()?;
         let front = Namespace::new()?;
         let link = Link::new(&front)?;
         let front_end = FrontEnd::new()?;
@@ -578,7 +578,7 @@ impl<'a> Stage<'a> {
             _ => Vec::new(),
         };
         let (balancer, addresses) = self.balancer(arm, cell)?;
-        let begin = clock::now() + WARM_UP;
+        let begin = clock::monotonic_nanos() + WARM_UP;
         let end = begin + (self.seconds * 1e9) as u64;
         let sites: Vec<Site> = cell
             .sites
@@ -600,7 +600,7 @@ impl<'a> Stage<'a> {
             if cell.changes {
                 scope.spawn(|| self.change(cell.loaded, turn, &stop));
             }
-            let asked = self.front.enter(|| {
+            let asked = self.front.run_inside(|| {
                 std::thread::scope(|scope| {
                     let asking: Vec<_> = sites
                         .iter()
@@ -637,13 +637,17 @@ impl<'a> Stage<'a> {
         for (index, backend) in self.backends.iter().enumerate() {
             let page = self.page(index);
             let _ = fs::remove_file(&page);
-            let words = ground::writing(&page, interval, Some(&backend.cgroup));
-            helpers.push(ground::serve(self.run, &words, Scheduling::default())?);
+            let words = ground::page_arguments(&page, interval, Some(&backend.cgroup));
+            helpers.push(ground::start_serve(
+                self.run,
+                &words,
+                Scheduling::default(),
+            )?);
         }
         for (index, backend) in self.backends.iter().enumerate() {
             super::ask::Page::open(&self.page(index))?;
             // The helper has started at full speed; from here on it must be scheduled in the cgroup.
-            backend.cgroup.hold(helpers[index].id())?;
+            backend.cgroup.add_process(helpers[index].id())?;
         }
         Ok(helpers)
     }
@@ -726,11 +730,11 @@ impl<'a> Stage<'a> {
         const MEAN: f64 = 500e6;
         let mut rng = fastrand::Rng::with_seed(turn);
         let mut gap = move || -(1.0 - rng.f64()).ln() * MEAN;
-        let start = clock::now();
+        let start = clock::monotonic_nanos();
         let mut changes: Vec<(u64, bool)> =
             (0..loaded).map(|_| (start + gap() as u64, true)).collect();
         while !stop.load(Ordering::Relaxed) {
-            let now = clock::now();
+            let now = clock::monotonic_nanos();
             for (index, (at, is_loaded)) in changes.iter_mut().enumerate() {
                 if *at <= now {
                     *is_loaded = !*is_loaded;
@@ -750,7 +754,7 @@ impl<'a> Stage<'a> {
         let share = QUOTA.as_secs_f64() / PERIOD.as_secs_f64();
         let read = || {
             let used = self.backends.iter().map(|backend| backend.clocks.total());
-            (clock::now(), used.collect::<Vec<_>>())
+            (clock::monotonic_nanos(), used.collect::<Vec<_>>())
         };
         clock::sleep_until(begin);
         let mut before = read();
@@ -775,7 +779,7 @@ impl<'a> Stage<'a> {
 impl Drop for Backend {
     fn drop(&mut self) {
         // Processes need CPU time to end, and must not be stopped.
-        let _ = self.cgroup.limit(PERIOD, PERIOD);
+        let _ = self.cgroup.set_quota(PERIOD, PERIOD);
         self.load(true);
         self.server.signal(libc::SIGKILL);
     }

@@ -5,7 +5,7 @@ use std::io;
 use std::time::Duration;
 
 /// Nanoseconds of the monotonic clock.
-pub(crate) fn now() -> u64 {
+pub(crate) fn monotonic_nanos() -> u64 {
     read(libc::CLOCK_MONOTONIC).unwrap_or(0)
 }
 
@@ -96,7 +96,7 @@ impl Series {
     }
 
     /// The figure at a moment, by the line between the samples around it.
-    pub(crate) fn at(&self, moment: u64) -> Option<f64> {
+    pub(crate) fn value_at(&self, moment: u64) -> Option<f64> {
         let after = self.0.partition_point(|(at, _)| *at < moment);
         let &(right, high) = self.0.get(after)?;
         let Some(&(left, low)) = after.checked_sub(1).and_then(|before| self.0.get(before)) else {
@@ -107,14 +107,14 @@ impl Series {
     }
 
     /// By how much it grew, per nanosecond.
-    pub(crate) fn rate(&self, from: u64, to: u64) -> Option<f64> {
-        let grown = self.at(to)? - self.at(from)?;
+    pub(crate) fn growth_rate(&self, from: u64, to: u64) -> Option<f64> {
+        let grown = self.value_at(to)? - self.value_at(from)?;
         (to > from).then(|| grown / (to - from) as f64)
     }
 }
 
 /// Samples `figure` every `interval` on a thread that comes first, until `stop` says so.
-pub(crate) fn sample(
+pub(crate) fn sample_series(
     interval: Duration,
     stop: &std::sync::atomic::AtomicBool,
     mut figure: impl FnMut() -> f64,
@@ -122,13 +122,13 @@ pub(crate) fn sample(
     be_first(70)?;
     let interval = interval.as_nanos() as u64;
     let mut series = Series::default();
-    let mut next = now();
+    let mut next = monotonic_nanos();
     while !stop.load(std::sync::atomic::Ordering::Relaxed) {
         sleep_until(next);
         // Both clocks are read before and after: a thread can still be interrupted.
-        let before = now();
+        let before = monotonic_nanos();
         let value = figure();
-        series.push(before + (now() - before) / 2, value);
+        series.push(before + (monotonic_nanos() - before) / 2, value);
         next += interval;
     }
     Ok(series)
@@ -144,12 +144,12 @@ mod tests {
         series.push(100, 1.0);
         series.push(200, 3.0);
         series.push(400, 3.0);
-        assert_eq!(series.at(100), Some(1.0));
-        assert_eq!(series.at(150), Some(2.0));
-        assert_eq!(series.at(300), Some(3.0));
-        assert_eq!(series.at(50), None);
-        assert_eq!(series.at(401), None);
-        assert_eq!(series.rate(100, 300), Some(0.01));
-        assert_eq!(series.rate(300, 300), None);
+        assert_eq!(series.value_at(100), Some(1.0));
+        assert_eq!(series.value_at(150), Some(2.0));
+        assert_eq!(series.value_at(300), Some(3.0));
+        assert_eq!(series.value_at(50), None);
+        assert_eq!(series.value_at(401), None);
+        assert_eq!(series.growth_rate(100, 300), Some(0.01));
+        assert_eq!(series.growth_rate(300, 300), None);
     }
 }

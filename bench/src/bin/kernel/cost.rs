@@ -20,7 +20,7 @@ const LIMIT_US: f64 = 3.0;
 pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
     let (first, last) = ground::first_and_last()?;
     let folder = Folder::new()?;
-    let (file, key) = folder.key()?;
+    let (file, key) = folder.make_key()?;
     let front = Namespace::new()?;
     let link = Link::new(&front)?;
     let generic_link = Link::new(&front)?;
@@ -38,12 +38,12 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
             Some(((one?, two?), native, generic))
         }
     };
-    let words = ground::responding(&plain, DEFAULT_PORT, &file);
+    let words = ground::respond_arguments(&plain, DEFAULT_PORT, &file);
     let among = Scheduling {
         cpu: Some(last),
         ..Scheduling::default()
     };
-    let helper = ground::serve(run, &words, among)?;
+    let helper = ground::start_serve(run, &words, among)?;
     let _counting = Counting::start()?;
     // From here on only this thread asks, at the other end of the machine.
     evenkeel_bench::server::pin_to(first)?;
@@ -107,26 +107,26 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
             }
             let mut asker = Asker::new(&plain, DEFAULT_PORT, &key, 0)?;
             asker.set_length(length);
-            if let Err(error) = asker.wait("the helper") {
+            if let Err(error) = asker.wait_for_answer("the helper") {
                 println!("user process: {error}");
                 continue;
             }
             let before = cpu_time(helper.id() as i32)?;
             let count = queries / 10;
             for _ in 0..count {
-                asker.ask();
+                asker.query_loads();
             }
             let spent = cpu_time(helper.id() as i32)? - before;
             keep(4, "user process", spent.as_secs_f64() * 1e6 / count as f64);
         }
         let middle = figures.map(|figures| median(figures).unwrap_or(f64::NAN));
         let figures = middle.map(|us| format!("{us:.2}"));
-        table.row([format!("{length}, {name}")].into_iter().chain(figures));
+        table.add_row([format!("{length}, {name}")].into_iter().chain(figures));
         if other.is_some() {
             let figures = others.map(|figures| median(figures).unwrap_or(f64::NAN));
             let figures = figures.map(|us| format!("{us:.2}"));
             let row = [format!("{length}, {name}, compared build")].into_iter();
-            table.row(row.chain(figures).chain([String::new()]));
+            table.add_row(row.chain(figures).chain([String::new()]));
         }
         asked.push((length, middle));
     }
@@ -148,7 +148,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
         verdicts.push(Verdict::new("cost", what, seen, worst <= LIMIT_US));
         let what = "at most 3 us of CPU per query on the back-end: with all receive work (veth)";
         verdicts.push(if all.is_nan() {
-            Verdict::unknown("cost", what, "no threaded NAPI".into())
+            Verdict::not_measured("cost", what, "no threaded NAPI".into())
         } else {
             Verdict::new("cost", what, format!("{all:.2} us"), all <= LIMIT_US)
         });
@@ -166,13 +166,13 @@ fn one_at_a_time(
 ) -> Result<f64> {
     let mut asker = Asker::new(link, DEFAULT_PORT, key, 0)?;
     asker.set_length(length);
-    asker.wait(what)?;
+    asker.wait_for_answer(what)?;
     let program = program_on(&link.interface)?;
     let before = bpf::program_time(program)?;
     // Pauses as between a monitor's queries: caches are as cold as they are then.
     for _ in 0..queries {
-        clock::sleep_until(clock::now() + 100_000);
-        asker.ask();
+        clock::sleep_until(clock::monotonic_nanos() + 100_000);
+        asker.query_loads();
     }
     let after = bpf::program_time(program)?;
     let runs = (after.1 - before.1).max(1) as f64;
@@ -195,10 +195,10 @@ fn receive_work(
         ground::run("taskset", ["-pc", &cpu.to_string(), &thread.to_string()])?;
         let mut asker = Asker::new(link, DEFAULT_PORT, key, 0)?;
         asker.set_length(length);
-        asker.wait("responder")?;
+        asker.wait_for_answer("responder")?;
         let program = program_on(&link.interface)?;
         let before = (run_time(thread)?, bpf::program_time(program)?);
-        let answered = asker.flood(queries);
+        let answered = asker.flood_queries(queries);
         std::thread::sleep(Duration::from_millis(5));
         let spent = run_time(thread)? - before.0;
         let (time, runs) = bpf::program_time(program)?;

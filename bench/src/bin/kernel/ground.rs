@@ -24,7 +24,7 @@ const CPUACCT: &str = "/sys/fs/cgroup/cpuacct";
 const UNIFIED: &str = "/sys/fs/cgroup";
 
 /// Checks that this process is allowed to make the environment, and removes leftovers.
-pub(crate) fn check() -> Result<()> {
+pub(crate) fn check_machine() -> Result<()> {
     // SAFETY: takes nothing, cannot fail.
     if unsafe { libc::geteuid() } != 0 {
         return Err("network namespaces, cgroups and real-time priorities need root".into());
@@ -153,7 +153,11 @@ impl Process {
     }
 
     /// Starts one of the programs of [`helper`].
-    pub(crate) fn helper(words: &[&str], stdin: Stdio, how: Scheduling<'_>) -> io::Result<Self> {
+    pub(crate) fn start_helper(
+        words: &[&str],
+        stdin: Stdio,
+        how: Scheduling<'_>,
+    ) -> io::Result<Self> {
         let mut command = Command::new(std::env::current_exe()?);
         command.arg(helper::WORD).args(words);
         command.stdin(stdin).stdout(Stdio::piped());
@@ -199,19 +203,19 @@ pub(crate) fn ping_pong(how: Scheduling<'_>) -> Result<Vec<Process>> {
         for (word, stream) in [("pong", one), ("ping", other)] {
             stream.set_nodelay(true)?;
             let stream = Stdio::from(OwnedFd::from(stream));
-            processes.push(Process::helper(&[word], stream, how)?);
+            processes.push(Process::start_helper(&[word], stream, how)?);
         }
     }
     Ok(processes)
 }
 
 /// Sixteen processes that never rest.
-pub(crate) fn busy(cgroup: Option<&Cgroup>) -> Result<Vec<Process>> {
+pub(crate) fn start_busy_processes(cgroup: Option<&Cgroup>) -> Result<Vec<Process>> {
     let how = Scheduling {
         cgroup,
         ..Scheduling::default()
     };
-    let spin = |_| Process::helper(&["spin"], Stdio::null(), how);
+    let spin = |_| Process::start_helper(&["spin"], Stdio::null(), how);
     let all: io::Result<Vec<_>> = (0..16).map(spin).collect();
     Ok(all?)
 }
@@ -263,7 +267,7 @@ impl Cgroup {
     }
 
     /// Lets its processes have `time` of CPU in each `period` together.
-    pub(crate) fn limit(&self, time: Duration, period: Duration) -> Result<()> {
+    pub(crate) fn set_quota(&self, time: Duration, period: Duration) -> Result<()> {
         let (time, period) = (time.as_micros(), period.as_micros());
         if self.version == 2 {
             return Ok(fs::write(
@@ -279,7 +283,7 @@ impl Cgroup {
     }
 
     /// Sets the cgroup's weight where CPUs are short, as a multiple of the normal weight.
-    pub(crate) fn weigh(&self, times: u32) -> Result<()> {
+    pub(crate) fn set_weight(&self, times: u32) -> Result<()> {
         let (file, normal) = match self.version {
             2 => ("cpu.weight", 100),
             _ => ("cpu.shares", 1024),
@@ -291,7 +295,7 @@ impl Cgroup {
     }
 
     /// Moves a process into it, with all its threads.
-    pub(crate) fn hold(&self, process: u32) -> Result<()> {
+    pub(crate) fn add_process(&self, process: u32) -> Result<()> {
         for file in self.procs() {
             fs::write(file, process.to_string())?;
         }
@@ -299,7 +303,7 @@ impl Cgroup {
     }
 
     /// Moves a process out of the cgroup.
-    pub(crate) fn release(&self, process: u32) -> Result<()> {
+    pub(crate) fn remove_process(&self, process: u32) -> Result<()> {
         for folder in self.folders.iter().filter_map(|folder| folder.parent()) {
             fs::write(folder.join("cgroup.procs"), process.to_string())?;
         }
@@ -339,7 +343,10 @@ impl Namespace {
     }
 
     /// Runs a function on a thread within the namespace: its sockets and processes stay there.
-    pub(crate) fn enter<T: Send>(&self, inside: impl FnOnce() -> Result<T> + Send) -> Result<T> {
+    pub(crate) fn run_inside<T: Send>(
+        &self,
+        inside: impl FnOnce() -> Result<T> + Send,
+    ) -> Result<T> {
         let path = self.path();
         let inside = move || -> std::result::Result<T, String> {
             let file = fs::File::open(&path).map_err(|error| error.to_string())?;
@@ -423,7 +430,7 @@ impl Link {
     }
 
     /// Has packets that arrive at the back-end handled by this processor (RPS).
-    pub(crate) fn steer(&self, cpu: usize) -> Result<()> {
+    pub(crate) fn steer_packets(&self, cpu: usize) -> Result<()> {
         let file = format!("/sys/class/net/{}/queues/rx-0/rps_cpus", self.interface);
         fs::write(&file, format!("{:x}", 1u64 << cpu))
             .map_err(|error| format!("{file}: {error}").into())
@@ -431,7 +438,7 @@ impl Link {
 
     /// Runs a function on a thread at the front-end.
     pub(crate) fn at_front<T: Send>(&self, inside: impl FnOnce() -> Result<T> + Send) -> Result<T> {
-        self.namespace.enter(inside)
+        self.namespace.run_inside(inside)
     }
 }
 
@@ -456,7 +463,7 @@ impl Folder {
     }
 
     /// A file with a key that only its owner may read.
-    pub(crate) fn key(&self) -> Result<(PathBuf, Key)> {
+    pub(crate) fn make_key(&self) -> Result<(PathBuf, Key)> {
         let mut rng = fastrand::Rng::new();
         let secret = rng.u128(..);
         let file = self.join("key");
@@ -524,7 +531,7 @@ impl Drop for Responder {
 }
 
 /// Arguments of `evenkeel kernel serve` to answer queries over a link, from `/proc` for each.
-pub(crate) fn responding(link: &Link, port: u16, key: &Path) -> Vec<String> {
+pub(crate) fn respond_arguments(link: &Link, port: u16, key: &Path) -> Vec<String> {
     [
         "--respond",
         &format!("{}:{port}", link.back),
@@ -540,7 +547,11 @@ pub(crate) fn responding(link: &Link, port: u16, key: &Path) -> Vec<String> {
 }
 
 /// Arguments of `evenkeel kernel serve` to write a page, of a cgroup or of the machine.
-pub(crate) fn writing(page: &Path, interval: Duration, cgroup: Option<&Cgroup>) -> Vec<String> {
+pub(crate) fn page_arguments(
+    page: &Path,
+    interval: Duration,
+    cgroup: Option<&Cgroup>,
+) -> Vec<String> {
     let mut words = vec![
         "--shared".to_owned(),
         page.display().to_string(),
@@ -554,7 +565,7 @@ pub(crate) fn writing(page: &Path, interval: Duration, cgroup: Option<&Cgroup>) 
 }
 
 /// Arguments of `evenkeel kernel serve` to report a cgroup as target 1.
-pub(crate) fn telling(cgroup: &Cgroup) -> [String; 2] {
+pub(crate) fn target_arguments(cgroup: &Cgroup) -> [String; 2] {
     [
         "--cgroup".to_owned(),
         format!("1={}", cgroup.path().display()),
@@ -562,7 +573,7 @@ pub(crate) fn telling(cgroup: &Cgroup) -> [String; 2] {
 }
 
 /// Starts `evenkeel kernel serve` with these words: a helper at user level.
-pub(crate) fn serve(run: &Run, words: &[String], how: Scheduling<'_>) -> Result<Process> {
+pub(crate) fn start_serve(run: &Run, words: &[String], how: Scheduling<'_>) -> Result<Process> {
     let mut command = Command::new(&run.evenkeel);
     command.args(["kernel", "serve", "--source", "proc"]);
     command.args(words);
@@ -583,6 +594,6 @@ pub(crate) fn first_and_last() -> Result<(usize, usize)> {
 }
 
 /// Returns the number of processors.
-pub(crate) fn processors() -> Result<usize> {
+pub(crate) fn count_processors() -> Result<usize> {
     Ok(evenkeel_bench::server::processors()?.len())
 }

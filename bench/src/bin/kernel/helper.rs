@@ -29,8 +29,8 @@ pub(crate) fn main(arguments: impl Iterator<Item = String>) -> ExitCode {
         ["ping"] => pong(true).or(Ok(())),
         ["pong"] => pong(false).or(Ok(())),
         ["serve", ip, cache, hit, miss] => serve(ip, cache, hit, miss),
-        ["back-end", cable] => number(cable).and_then(machines::back),
-        ["front-end", rounds, millis] => machines::front(rounds, millis),
+        ["back-end", cable] => number(cable).and_then(machines::run_back_end),
+        ["front-end", rounds, millis] => machines::run_front_end(rounds, millis),
         _ => Err(io::Error::other(format!("what is {words:?}?"))),
     };
     match done {
@@ -62,7 +62,7 @@ fn alternate(seed: &str, start: &str, least: &str, most: &str) -> io::Result<()>
     loop {
         clock::sleep_until(at);
         at += length();
-        while clock::now() < at {
+        while clock::monotonic_nanos() < at {
             (0..50).for_each(|_| std::hint::spin_loop());
         }
         at += length();

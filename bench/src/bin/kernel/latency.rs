@@ -33,26 +33,26 @@ fn user(
     more: &[&str],
     how: Scheduling<'_>,
 ) -> Result<Process> {
-    let mut words = ground::responding(link, port, key);
+    let mut words = ground::respond_arguments(link, port, key);
     words.extend(more.iter().map(|&word| word.to_owned()));
-    ground::serve(run, &words, how)
+    ground::start_serve(run, &words, how)
 }
 
 /// Starts all arms, asks them in turns, idle and busy.
 pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
     let (first, last) = ground::first_and_last()?;
     let folder = Folder::new()?;
-    let (file, key) = folder.key()?;
+    let (file, key) = folder.make_key()?;
     // The busy processes and helpers beside them; autogroups would separate them otherwise.
     let crowd = Cgroup::new()?;
     let alone = Cgroup::new()?;
     let front = Namespace::new()?;
     let [native, generic, plain] = [Link::new(&front)?, Link::new(&front)?, Link::new(&front)?];
-    generic.steer(last)?;
+    generic.steer_packets(last)?;
     let mut arms = Vec::new();
     let mut arm = |name, link: &Link, port, key: &Key| -> Result<()> {
         let mut asker = Asker::new(link, port, key, 0)?;
-        asker.wait(name)?;
+        asker.wait_for_answer(name)?;
         arms.push(Arm {
             name,
             asker,
@@ -120,7 +120,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
     const TURN: usize = 250;
     for busy in [false, true] {
         let crowd = if busy {
-            ground::busy(Some(&crowd))?
+            ground::start_busy_processes(Some(&crowd))?
         } else {
             Vec::new()
         };
@@ -157,8 +157,8 @@ fn ask(
             let arm = &mut arms[index];
             for _ in 0..turn {
                 // At no fixed distance from the ticks of the clock.
-                clock::sleep_until(clock::now() + rng.u64(300_000..1_500_000));
-                match arm.asker.ask() {
+                clock::sleep_until(clock::monotonic_nanos() + rng.u64(300_000..1_500_000));
+                match arm.asker.query_loads() {
                     Some((took, _)) => arm.took[usize::from(busy)].push(took),
                     None => arm.lost[usize::from(busy)] += 1,
                 }
@@ -217,7 +217,7 @@ fn report(run: &Run, arms: &[Arm]) -> Result<Vec<Verdict>> {
             continue;
         };
         let lost = arm.lost.iter().sum::<u64>();
-        table.row([
+        table.add_row([
             arm.name.into(),
             idle.clone(),
             busy.clone(),
@@ -250,7 +250,7 @@ fn report(run: &Run, arms: &[Arm]) -> Result<Vec<Verdict>> {
         let rival = format!("{name}: p99 under saturation no worse than with SCHED_FIFO");
         let Some(kernel) = p99(name) else {
             let why = "not attached".to_owned();
-            verdicts.push(Verdict::unknown("latency", &tenth, why));
+            verdicts.push(Verdict::not_measured("latency", &tenth, why));
             continue;
         };
         let seen = format!("{kernel:.0} us to {user:.0} us: 1/{:.1}", user / kernel);

@@ -134,7 +134,7 @@ fn measure(options: &Options) -> Result<()> {
         quick: options.quick || std::env::var_os("BENCH_QUICK").is_some_and(|is| is != "0"),
     };
     if options.parts != [Part::Machines] {
-        ground::check()?;
+        ground::check_machine()?;
     }
     type Measure = fn(&Run) -> Result<Vec<Verdict>>;
     let parts: [(Part, &str, Measure); 5] = [
@@ -165,7 +165,7 @@ fn measure(options: &Options) -> Result<()> {
         }
         println!("({name}: {:.0} s)\n", start.elapsed().as_secs_f64());
     }
-    let table = Verdict::table(&verdicts);
+    let table = Verdict::format_table(&verdicts);
     println!("{table}");
     keep(&run.file("verdicts.md"), &verdicts)?;
     if failed.is_empty() {

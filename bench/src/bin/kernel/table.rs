@@ -12,12 +12,12 @@ impl Table {
         let mut table = Table {
             text: String::new(),
         };
-        table.row(heads.iter().map(|head| (*head).to_owned()));
-        table.row(heads.iter().map(|_| "---".to_owned()));
+        table.add_row(heads.iter().map(|head| (*head).to_owned()));
+        table.add_row(heads.iter().map(|_| "---".to_owned()));
         table
     }
 
-    pub(crate) fn row(&mut self, cells: impl IntoIterator<Item = String>) {
+    pub(crate) fn add_row(&mut self, cells: impl IntoIterator<Item = String>) {
         for cell in cells {
             self.text.push_str("| ");
             self.text.push_str(&cell);
@@ -51,7 +51,7 @@ impl Verdict {
     }
 
     /// A demand that could not be measured here.
-    pub(crate) fn unknown(part: &'static str, what: &str, why: String) -> Self {
+    pub(crate) fn not_measured(part: &'static str, what: &str, why: String) -> Self {
         Verdict {
             part,
             what: what.into(),
@@ -73,7 +73,7 @@ impl Verdict {
     }
 
     /// A table of verdicts.
-    pub(crate) fn table(verdicts: &[Verdict]) -> String {
+    pub(crate) fn format_table(verdicts: &[Verdict]) -> String {
         let mut text = Table::new(&["part", "must reach", "seen", "reached"]).text;
         verdicts
             .iter()
@@ -83,7 +83,7 @@ impl Verdict {
 
     /// A table of these, and of those in `before` whose parts are not among them.
     pub(crate) fn merge(before: &str, verdicts: &[Verdict]) -> String {
-        let mut text = Self::table(&[]);
+        let mut text = Self::format_table(&[]);
         let heads = text.lines().count();
         let is_new = |line: &str| {
             let part = line.split('|').nth(1).unwrap_or_default().trim();

@@ -62,7 +62,7 @@ impl Site {
             let mut seen = Seen::default();
             loop {
                 let due = match self.arrivals {
-                    Arrivals::Closed(_) => clock::now(),
+                    Arrivals::Closed(_) => clock::monotonic_nanos(),
                     Arrivals::Open(_) => {
                         let turn = next.fetch_add(1, Ordering::Relaxed) as usize;
                         let Some(&due) = schedule.get(turn) else {
@@ -78,7 +78,7 @@ impl Site {
                 let luck = rng.f64();
                 let document = popularity.partition_point(|&below| below < luck);
                 let is_good = connection.get(self.name, document)?;
-                let now = clock::now();
+                let now = clock::monotonic_nanos();
                 // Requests that end after the end would make slow arms seem faster.
                 let counts = match self.arrivals {
                     Arrivals::Closed(_) => now >= begin && now < end,
@@ -114,7 +114,7 @@ impl Site {
             return Vec::new();
         };
         let mut rng = fastrand::Rng::with_seed(!self.seed);
-        let mut at = clock::now() as f64;
+        let mut at = clock::monotonic_nanos() as f64;
         let gap = || {
             at += -(1.0 - rng.f64()).ln() * 1e9 / rate;
             Some(at as u64)

@@ -59,7 +59,7 @@ impl Login {
 
 impl Session {
     /// Fields of a request of this session.
-    pub(super) fn fields(&self) -> [(&str, &str); 2] {
+    pub(super) fn header_fields(&self) -> [(&str, &str); 2] {
         [("Cookie", &self.cookie), ("X-Csrf-Token", &self.csrf)]
     }
 }
@@ -71,11 +71,11 @@ impl Client {
     ///
     /// The API does not answer, or does not let the user in.
     pub fn log_in(&self) -> Result<(), ClientError> {
-        self.session().map(drop)
+        self.ensure_session().map(drop)
     }
 
     /// Returns the session, and whether it was opened just now; `None` without a user.
-    pub(super) fn session(&self) -> Result<(Option<Session>, bool), ClientError> {
+    pub(super) fn ensure_session(&self) -> Result<(Option<Session>, bool), ClientError> {
         let Some(login) = &self.login else {
             return Ok((None, false));
         };
@@ -91,9 +91,9 @@ impl Client {
         }
         let body = serde_json::to_vec(&login.credentials);
         let body = body.map_err(|error| self.not_the_api(error.to_string()))?;
-        let answer = self.answer("POST", "/v1/login", &[], Some(&body))?;
+        let answer = self.send_request("POST", "/v1/login", &[], Some(&body))?;
         if answer.code != 200 {
-            let refused = self.refusal(&answer);
+            let refused = self.refusal_error(&answer);
             if let ClientError::Refused { status: 401, body } = &refused {
                 *state = State::Refused(body.clone());
             }
@@ -107,7 +107,7 @@ impl Client {
         };
         let can_be_sent = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
         if session
-            .fields()
+            .header_fields()
             .iter()
             .any(|(_, value)| !can_be_sent(value))
         {
@@ -145,7 +145,8 @@ impl Client {
                 patience: FAREWELL.min(self.patience),
             };
             // If that fails, the session ends with `session_idle`.
-            let _ = farewell.answer("POST", "/v1/logout", &session.fields(), Some(b"{}"));
+            let _ =
+                farewell.send_request("POST", "/v1/logout", &session.header_fields(), Some(b"{}"));
         }
     }
 }

@@ -21,30 +21,32 @@ impl Ctl {
     }
 
     /// Returns the configuration in force, and whether its file says the same.
-    pub fn configuration(&self) -> Result<String, ClientError> {
-        self.show(PATH, shown)
+    pub fn show_configuration(&self) -> Result<String, ClientError> {
+        self.show_path(PATH, format_configuration)
     }
 
     /// Returns the image of a rule, as text.
-    pub fn image(&self, rule: &str) -> Result<String, ClientError> {
+    pub fn show_image(&self, rule: &str) -> Result<String, ClientError> {
         let path = ["v1", "config", "export", rule];
-        self.show(&path, |image: &RuleImage| image.text.clone())
+        self.show_path(&path, |image: &RuleImage| image.text.clone())
     }
 
     /// Returns all keys that a configuration may have.
     pub fn keys(&self) -> Result<String, ClientError> {
-        self.show(&["v1", "config", "schema"], keys)
+        self.show_path(&["v1", "config", "schema"], keys)
     }
 
     /// Returns the configurations that are and were in force.
-    pub fn revisions(&self) -> Result<String, ClientError> {
-        self.show(&["v1", "config", "history"], |all: &Vec<_>| history(all))
+    pub fn list_revisions(&self) -> Result<String, ClientError> {
+        self.show_path(&["v1", "config", "history"], |all: &Vec<_>| {
+            format_revisions(all)
+        })
     }
 
     /// Changes the configuration, by `method` at `act` below its path. The revision in force must
     /// be `base`; if none is given, it is the one that is. Answers what to print, or else what is wrong
     /// with the new configuration.
-    pub fn configure(
+    pub fn change_configuration(
         &self,
         method: &str,
         act: Option<&str>,
@@ -56,7 +58,7 @@ impl Ctl {
             None => self.in_force()?.revision,
         };
         let path: Vec<&str> = PATH.iter().copied().chain(act).collect();
-        let changed = match self.client.change(method, &path, &base, body) {
+        let changed = match self.client.change_config(method, &path, &base, body) {
             Err(ClientError::Refused { status, mut body }) => {
                 let problems = body.more.remove("problems");
                 let problems = problems.map(serde_json::from_value::<Vec<Told>>);
@@ -70,11 +72,11 @@ impl Ctl {
             }
             changed => changed?,
         };
-        self.print(&changed, said).map(Ok)
+        self.print_answer(&changed, format_changed).map(Ok)
     }
 }
 
-fn said(changed: &Changed) -> String {
+fn format_changed(changed: &Changed) -> String {
     let Changed {
         revision,
         generation,
@@ -82,7 +84,7 @@ fn said(changed: &Changed) -> String {
         in_effect,
         import,
     } = changed;
-    let notes = import.iter().map(outcome).collect::<String>() + &self::notes(notes);
+    let notes = import.iter().map(format_outcome).collect::<String>() + &self::format_notes(notes);
     match in_effect {
         true => format!("configuration {generation} is in effect, revision {revision}\n{notes}"),
         false => {
@@ -92,7 +94,7 @@ fn said(changed: &Changed) -> String {
 }
 
 /// Returns the effect of an import on each table of the image, a line each.
-pub fn outcome(import: &ImportOutcome) -> String {
+pub fn format_outcome(import: &ImportOutcome) -> String {
     let ImportOutcome {
         added,
         replaced,
@@ -114,11 +116,11 @@ pub fn outcome(import: &ImportOutcome) -> String {
 }
 
 /// Returns the notes for the user, a line each.
-pub fn notes(notes: &[String]) -> String {
+pub fn format_notes(notes: &[String]) -> String {
     notes.iter().map(|note| format!("note: {note}\n")).collect()
 }
 
-fn shown(configuration: &Configuration) -> String {
+fn format_configuration(configuration: &Configuration) -> String {
     let Configuration {
         file,
         revision,
@@ -135,7 +137,7 @@ fn shown(configuration: &Configuration) -> String {
     format!("{file}: revision {revision}, configuration {generation}{disk}\n\n{text}")
 }
 
-fn history(revisions: &[Revision]) -> String {
+fn format_revisions(revisions: &[Revision]) -> String {
     let row = |revision: &Revision| {
         let at = i64::try_from(revision.at).map(Timestamp::from_second);
         let at = at.ok().and_then(Result::ok).map(|at| at.to_string());
@@ -153,7 +155,7 @@ fn history(revisions: &[Revision]) -> String {
     let names = [
         "REVISION", ">NUMBER", "TIME", "HOW", "WHO", "FROM", "COMMENT",
     ];
-    text::table(&names, revisions.iter().map(row))
+    text::format_table(&names, revisions.iter().map(row))
 }
 
 /// Returns all keys, a line each.
@@ -173,7 +175,7 @@ fn keys(schema: &Value) -> String {
         };
         keys.into_iter().map(row)
     });
-    text::table(&["TABLE", "KEY", "DEFAULT", "ALLOWED"], rows)
+    text::format_table(&["TABLE", "KEY", "DEFAULT", "ALLOWED"], rows)
 }
 
 #[cfg(test)]
@@ -190,9 +192,9 @@ mod tests {
             import: None,
         };
         let now = "configuration 7 is in effect, revision abc\nnote: look\n";
-        assert_eq!(said(&changed(true)), now);
+        assert_eq!(format_changed(&changed(true)), now);
         let later = "the store has it, revision abc; it takes effect from there\nnote: look\n";
-        assert_eq!(said(&changed(false)), later);
+        assert_eq!(format_changed(&changed(false)), later);
     }
 
     #[test]
@@ -210,6 +212,6 @@ mod tests {
         };
         let expected = "configuration 7 is in effect, revision abc\nadded: rule.web\nadded: group.pool\n\
                         unchanged: location.a\n";
-        assert_eq!(said(&changed), expected);
+        assert_eq!(format_changed(&changed), expected);
     }
 }

@@ -30,49 +30,49 @@ type Answer<T> = Result<Json<T>, ApiError>;
 const EVENTS: &str = "text/event-stream";
 
 /// Adds what is answered here.
-pub(crate) fn operations(operations: Operations) -> Operations {
+pub(crate) fn add_operations(operations: Operations) -> Operations {
     operations
-        .add(
+        .add_operation(
             Operation::act_alone::<CheckDone>(
                 "/v1/groups/{group}/members/{member}/check",
                 Role::Operate,
                 "Checks a member once, now; the result counts as that of any check",
             ),
-            check,
+            check_member,
         )
-        .add(
-            Operation::show::<Vec<Family>>("/v1/counters", "All metrics as JSON"),
-            counters,
+        .add_operation(
+            Operation::show_json::<Vec<Family>>("/v1/counters", "All metrics as JSON"),
+            show_counters,
         )
-        .add(
-            Operation::show::<Process>("/v1/process", "What the process uses"),
-            process,
+        .add_operation(
+            Operation::show_json::<Process>("/v1/process", "What the process uses"),
+            show_process,
         )
-        .add(
+        .add_operation(
             Operation::show_text(
                 "/v1/events",
                 EVENTS,
                 "Samples once a second, changes and load alerts, as server-sent events",
             )
             .with_query::<EventsQuery>(),
-            events,
+            stream_events,
         )
-        .add(
-            Operation::show::<LastHour>(
+        .add_operation(
+            Operation::show_json::<LastHour>(
                 "/v1/history",
                 "The last hour of a group and its members, or of all groups together",
             )
             .with_query::<HistoryQuery>(),
-            history,
+            show_history,
         )
-        .add(
-            Operation::act::<Simulate, Simulated>(
+        .add_operation(
+            Operation::act_on_body::<Simulate, Simulated>(
                 Method::POST,
                 "/v1/groups/{group}/simulate",
                 Role::View,
                 "What other strategies would make of the group and its traffic; changes nothing",
             ),
-            simulate::simulate,
+            simulate::simulate_group,
         )
 }
 
@@ -86,38 +86,38 @@ pub(crate) async fn note_who(
     let Some(Extension(actor)) = actor.filter(|_| *request.method() != Method::GET) else {
         return next.run(request).await;
     };
-    let changes = sources.manager.changes();
+    let changes = sources.manager.subscribe_changes();
     let response = next.run(request).await;
     // If nobody changes anything any more, nobody asks.
     if changes.has_changed().unwrap_or(false) {
-        sources.live.asked(&actor.user);
+        sources.live.note_change_by(&actor.user);
     }
     response
 }
 
-async fn check(
+async fn check_member(
     State(sources): State<Arc<Sources>>,
     Path((group, member)): Path<(String, String)>,
 ) -> Answer<CheckDone> {
     let checked = sources.manager.check_now(&group, &member).await;
-    let checked = checked.map_err(|error| sources.refused(error))?;
+    let checked = checked.map_err(|error| sources.explain_refusal(error))?;
     Ok(Json(CheckDone {
         ok: checked.error.is_none(),
         error: checked.error,
-        took_ms: super::rounded(checked.took.as_secs_f64() * 1e3),
+        took_ms: super::round_value(checked.took.as_secs_f64() * 1e3),
         what: checked.what.into_owned(),
     }))
 }
 
-async fn counters(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
+async fn show_counters(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
     (
         [(CONTENT_TYPE, "application/json")],
         metrics::as_json(&sources),
     )
 }
 
-async fn process(State(sources): State<Arc<Sources>>) -> Json<Process> {
-    Json(sources.live.process())
+async fn show_process(State(sources): State<Arc<Sources>>) -> Json<Process> {
+    Json(sources.live.process_usage())
 }
 
 #[derive(Deserialize, JsonSchema)]
@@ -127,7 +127,7 @@ struct EventsQuery {
     group: Option<String>,
 }
 
-async fn events(
+async fn stream_events(
     State(sources): State<Arc<Sources>>,
     ConnectInfo(peer): ConnectInfo<Peer>,
     Extension(guard): Extension<Guard>,
@@ -136,16 +136,16 @@ async fn events(
 ) -> Result<Response, ApiError> {
     let Query(query) = query.map_err(|error| bad_query(&error))?;
     if let Some(group) = &query.group {
-        known(&sources, group)?;
+        check_group(&sources, group)?;
     }
     let last = headers.get("last-event-id");
     // What is no text is no place that anybody was told.
     let last = last.map(|last| last.to_str().unwrap_or_default());
     let from = peer.address.ip();
     let fields = headers.clone();
-    let may_stay = move || guard.still(&fields, from, Instant::now());
+    let may_stay = move || guard.still_allows(&fields, from, Instant::now());
     let live = &sources.live;
-    let stream = live.stream(query.group, last, peer.activity, may_stay);
+    let stream = live.open_stream(query.group, last, peer.activity, may_stay);
     let body = stream.map_err(|why| {
         let detail = match why {
             NoStream::TooMany(most) => format!(
@@ -170,13 +170,13 @@ struct HistoryQuery {
     since: Option<u64>,
 }
 
-async fn history(
+async fn show_history(
     State(sources): State<Arc<Sources>>,
     query: Result<Query<HistoryQuery>, QueryRejection>,
 ) -> Answer<LastHour> {
     let Query(query) = query.map_err(|error| bad_query(&error))?;
     if let Some(group) = &query.group {
-        known(&sources, group)?;
+        check_group(&sources, group)?;
     }
     // With many members there are megabytes.
     let told = tokio::task::spawn_blocking(move || {
@@ -196,9 +196,9 @@ fn bad_query(error: &QueryRejection) -> ApiError {
     ApiError::invalid("bad_query", error.body_text())
 }
 
-fn known(sources: &Sources, group: &str) -> Result<(), ApiError> {
+fn check_group(sources: &Sources, group: &str) -> Result<(), ApiError> {
     match sources.manager.has_group(group) {
         true => Ok(()),
-        false => Err(sources.refused(ManageError::NoGroup(group.into()))),
+        false => Err(sources.explain_refusal(ManageError::NoGroup(group.into()))),
     }
 }

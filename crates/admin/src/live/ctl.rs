@@ -16,10 +16,10 @@ use crate::ctl::Ctl;
 
 impl Ctl {
     /// Has a member checked now. A check that fails is no error: it is what was asked for.
-    pub fn check(&self, group: &str, member: &str) -> Result<String, ClientError> {
+    pub fn check_member(&self, group: &str, member: &str) -> Result<String, ClientError> {
         let path = ["v1", "groups", group, "members", member, "check"];
-        let answer: CheckDone = self.client.post(&path, &json!({}))?;
-        self.print(&answer, |checked| {
+        let answer: CheckDone = self.client.post_resource(&path, &json!({}))?;
+        self.print_answer(&answer, |checked| {
             let CheckDone {
                 took_ms,
                 what,
@@ -38,8 +38,8 @@ impl Ctl {
     }
 
     /// Returns all counters, a line each.
-    pub fn counters(&self) -> Result<String, ClientError> {
-        self.show(&["v1", "counters"], |families: &Vec<Family>| {
+    pub fn list_counters(&self) -> Result<String, ClientError> {
+        self.show_path(&["v1", "counters"], |families: &Vec<Family>| {
             let mut out = String::new();
             for family in families {
                 for sample in &family.samples {
@@ -58,8 +58,8 @@ impl Ctl {
     }
 
     /// Returns what the process uses.
-    pub fn process(&self) -> Result<String, ClientError> {
-        self.show(&["v1", "process"], |process: &Process| {
+    pub fn show_process(&self) -> Result<String, ClientError> {
+        self.show_path(&["v1", "process"], |process: &Process| {
             let number = |value: Option<u64>| value.map_or("-".into(), |value| value.to_string());
             let share = process.cpu_share.map_or("-".into(), |share| format!("{:.1} %", share * 100.0));
             let mib = process.resident_bytes.map(|bytes| bytes >> 20);
@@ -79,22 +79,22 @@ impl Ctl {
     }
 
     /// Returns the last hour of a group, or of all together: the last moment of each minute.
-    pub fn history(&self, group: Option<&str>) -> Result<String, ClientError> {
+    pub fn show_history(&self, group: Option<&str>) -> Result<String, ClientError> {
         let query: Vec<_> = group.iter().map(|group| ("group", *group)).collect();
         let answer: LastHour = self.client.get(&["v1", "history"], &query)?;
-        self.print(&answer, last_hour)
+        self.print_answer(&answer, last_hour)
     }
 
     /// Has strategies simulated on a group as it is.
-    pub fn simulate(&self, group: &str, body: &Simulate) -> Result<String, ClientError> {
+    pub fn simulate_strategies(&self, group: &str, body: &Simulate) -> Result<String, ClientError> {
         let path = ["v1", "groups", group, "simulate"];
-        let answer: Simulated = self.client.post(&path, body)?;
-        self.print(&answer, simulated)
+        let answer: Simulated = self.client.post_resource(&path, body)?;
+        self.print_answer(&answer, format_simulated)
     }
 
     /// Prints what goes on as it comes, of one group or of all, at most `count` events. `print` answers
     /// whether there is anybody to read more.
-    pub fn watch(
+    pub fn watch_events(
         &self,
         group: Option<&str>,
         count: Option<u64>,
@@ -104,21 +104,22 @@ impl Ctl {
         let mut states = HashMap::new();
         let mut left = count;
         let mut wrong = None;
-        self.client.follow(&["v1", "events"], &query, |event| {
-            let text = match self.json {
-                true => as_json(&event),
-                false => in_words(&event, group, &mut states),
-            };
-            let text = match text {
-                Ok(text) => text,
-                Err(error) => {
-                    wrong = Some(self.client.not_the_api(format!("{}: {error}", event.kind)));
-                    return false;
-                }
-            };
-            left = left.map(|left| left.saturating_sub(1));
-            print(&text) && left != Some(0)
-        })?;
+        self.client
+            .follow_events(&["v1", "events"], &query, |event| {
+                let text = match self.json {
+                    true => as_json(&event),
+                    false => in_words(&event, group, &mut states),
+                };
+                let text = match text {
+                    Ok(text) => text,
+                    Err(error) => {
+                        wrong = Some(self.client.not_the_api(format!("{}: {error}", event.kind)));
+                        return false;
+                    }
+                };
+                left = left.map(|left| left.saturating_sub(1));
+                print(&text) && left != Some(0)
+            })?;
         match wrong {
             Some(error) => Err(error),
             None => Ok(()),
@@ -143,7 +144,7 @@ fn last_hour(hour: &LastHour) -> String {
             &hour.queue,
             &hour.spread,
         ];
-        let at = hour.t.get(index).map(|t| time(*t as f64));
+        let at = hour.t.get(index).map(|t| format_time(*t as f64));
         let cells = columns.into_iter().map(|column| cell(column));
         at.into_iter().chain(cells).collect()
     });
@@ -157,10 +158,10 @@ fn last_hour(hour: &LastHour) -> String {
         ">QUEUE",
         ">SPREAD",
     ];
-    text::table(&names, rows)
+    text::format_table(&names, rows)
 }
 
-fn simulated(simulated: &Simulated) -> String {
+fn format_simulated(simulated: &Simulated) -> String {
     let assumed = &simulated.assumed;
     let row = |of: &SimulatedStrategy| {
         let ms = |value: f64| format!("{value:.1}");
@@ -177,7 +178,7 @@ fn simulated(simulated: &Simulated) -> String {
     let names = [
         "STRATEGY", ">P50 MS", ">P90 MS", ">P99 MS", ">MEAN MS", ">FAILED", ">QUEUE",
     ];
-    let mut out = text::table(&names, simulated.results.iter().map(row));
+    let mut out = text::format_table(&names, simulated.results.iter().map(row));
     let row = |(index, of): (usize, &AssumedMember)| {
         let mut row = vec![
             of.name.clone(),
@@ -197,7 +198,7 @@ fn simulated(simulated: &Simulated) -> String {
     let _ = write!(
         out,
         "\n{}\nat {:.1} requests per second\n",
-        text::table(&names, assumed.members.iter().enumerate().map(row)),
+        text::format_table(&names, assumed.members.iter().enumerate().map(row)),
         assumed.rate
     );
     for note in &assumed.notes {
@@ -218,7 +219,7 @@ fn in_words(
     states: &mut HashMap<String, String>,
 ) -> Result<String, serde_json::Error> {
     Ok(match &*event.kind {
-        "sample" => sample(&serde_json::from_str(&event.data)?, group, states),
+        "sample" => format_sample(&serde_json::from_str(&event.data)?, group, states),
         "change" => {
             let change: ChangeEvent = serde_json::from_str(&event.data)?;
             let who = change
@@ -232,7 +233,7 @@ fn in_words(
                 ),
                 how => format!("configuration {} is in effect ({how})", change.generation),
             };
-            format!("{} change: {what}{who}\n", time(change.at))
+            format!("{} change: {what}{who}\n", format_time(change.at))
         }
         "alert" => {
             let alert: AlertEvent = serde_json::from_str(&event.data)?;
@@ -243,7 +244,7 @@ fn in_words(
             };
             format!(
                 "{} alert: {} {is} of {}\n",
-                time(alert.t),
+                format_time(alert.t),
                 alert.location,
                 alert.group
             )
@@ -252,12 +253,12 @@ fn in_words(
     })
 }
 
-fn sample(
+fn format_sample(
     sample: &SampleEvent,
     group: Option<&str>,
     states: &mut HashMap<String, String>,
 ) -> String {
-    let at = time(sample.t);
+    let at = format_time(sample.t);
     let mut out = String::new();
     let groups = sample.groups.iter();
     for row in groups.filter(|row| group.is_none_or(|group| *row.name == *group)) {
@@ -303,7 +304,7 @@ fn group_line(row: &GroupRow) -> String {
 }
 
 /// Returns the time of day, UTC.
-fn time(seconds: f64) -> String {
+fn format_time(seconds: f64) -> String {
     let time = jiff::Timestamp::from_second(seconds as i64);
     time.map_or_else(
         |_| seconds.to_string(),

@@ -14,7 +14,7 @@ use tokio::sync::OwnedSemaphorePermit;
 use tokio::time::MissedTickBehavior;
 
 use super::news::Id;
-use super::{Live, locked};
+use super::{Live, lock_mutex};
 
 /// Time between two comments, so that nobody takes a quiet connection for a dead one.
 const COMMENT: Duration = Duration::from_secs(15);
@@ -43,7 +43,7 @@ impl Drop for Watched {
             return;
         };
         let mut watched: std::sync::MutexGuard<'_, HashMap<String, usize>> =
-            locked(&self.live.watched);
+            lock_mutex(&self.live.watched);
         if let Some(count) = watched.get_mut(group) {
             *count -= 1;
             if *count == 0 {
@@ -57,7 +57,7 @@ impl Live {
     /// Starts a stream of events, with the members of `group`; of what has happened since the place `last`,
     /// if that is given. `activity` is of its connection; `may_stay` is asked now and then whether the client
     /// may still see all that.
-    pub(crate) fn stream(
+    pub(crate) fn open_stream(
         self: &Arc<Self>,
         group: Option<String>,
         last: Option<&str>,
@@ -70,7 +70,7 @@ impl Live {
         let place = Arc::clone(&self.streams).try_acquire_owned();
         let place = place.map_err(|_| NoStream::TooMany(self.most_streams))?;
         if let Some(group) = &group {
-            *locked(&self.watched).entry(group.clone()).or_default() += 1;
+            *lock_mutex(&self.watched).entry(group.clone()).or_default() += 1;
         }
         let watched = Watched {
             live: Arc::clone(self),
@@ -78,7 +78,7 @@ impl Live {
         };
         let (sender, body) = Channel::new(1);
         let since = match last {
-            None => Ok(self.news.now()),
+            None => Ok(self.news.current_id()),
             Some(last) => Id::parse(last).ok_or(()),
         };
         let may_stay = Box::new(may_stay);
@@ -87,7 +87,7 @@ impl Live {
             activity,
             may_stay,
         };
-        tokio::spawn(feed(watched, since, events, place));
+        tokio::spawn(feed_stream(watched, since, events, place));
         Ok(Body::new(body))
     }
 }
@@ -101,15 +101,15 @@ struct Events {
 }
 
 impl Events {
-    async fn send(&mut self, event: impl Into<Bytes>) -> Result<(), SendError> {
+    async fn send_event(&mut self, event: impl Into<Bytes>) -> Result<(), SendError> {
         // As long as its events are taken it is not silent, and makes way for nobody.
-        self.activity.begin();
+        self.activity.mark_complete();
         self.sender.send_data(event.into()).await
     }
 }
 
 /// Feeds a stream until its client, or the process, ends.
-async fn feed(
+async fn feed_stream(
     watched: Watched,
     since: Result<Id, ()>,
     mut events: Events,
@@ -118,40 +118,40 @@ async fn feed(
     let mut ended = watched.live.ended.subscribe();
     tokio::select! {
         // Whether the client has gone, or can be told nothing more, is the same.
-        _ = follow(&watched, since, &mut events) => {}
+        _ = follow_news(&watched, since, &mut events) => {}
         _ = ended.wait_for(|ended| *ended) => {}
     }
 }
 
-async fn follow(
+async fn follow_news(
     watched: &Watched,
     since: Result<Id, ()>,
     events: &mut Events,
 ) -> Result<(), SendError> {
     let live = &watched.live;
     let mut ticks = live.ticks.subscribe();
-    let mut news = live.news.follow();
+    let mut news = live.news.subscribe_events();
     let mut comments = tokio::time::interval(COMMENT);
     comments.set_missed_tick_behavior(MissedTickBehavior::Delay);
     comments.reset();
     // It must not begin with a sample of the time before.
     ticks.borrow_and_update();
-    events.send(RETRY).await?;
+    events.send_event(RETRY).await?;
     let mut lost = since.is_err();
-    let mut since = since.unwrap_or_else(|()| live.news.now());
+    let mut since = since.unwrap_or_else(|()| live.news.current_id());
     let mut last = 0;
     loop {
         news.borrow_and_update();
-        let missed = live.news.since(since);
+        let missed = live.news.events_since(since);
         since = missed.id;
         lost |= missed.lost;
         if std::mem::take(&mut lost) {
             let detail = "what happened meanwhile is not known any more: ask for everything anew";
             let event = format!("event: lost\nid: {since}\ndata: {{\"detail\":\"{detail}\"}}\n\n");
-            events.send(event).await?;
+            events.send_event(event).await?;
         }
         for event in missed.events {
-            events.send(event).await?;
+            events.send_event(event).await?;
         }
         tokio::select! {
             // If the sender is gone, so is the process.
@@ -162,17 +162,17 @@ async fn follow(
                     return Ok(());
                 }
                 if let Some(tick) = tick {
-                    let text = tick.event(watched.group.as_deref(), last);
+                    let text = tick.event_for(watched.group.as_deref(), last);
                     last = tick.number;
-                    events.send(format!("id: {since}\n")).await?;
-                    events.send(text).await?;
+                    events.send_event(format!("id: {since}\n")).await?;
+                    events.send_event(text).await?;
                 }
             }
             _ = comments.tick() => {
                 if !(events.may_stay)() {
                     return Ok(());
                 }
-                events.send(": still here\n\n").await?;
+                events.send_event(": still here\n\n").await?;
             }
         }
     }

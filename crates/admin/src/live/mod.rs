@@ -69,18 +69,18 @@ pub struct Live {
     ended: watch::Sender<bool>,
 }
 
-fn locked<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Seconds since 1970.
-fn now() -> f64 {
+fn unix_seconds() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     (since.unwrap_or_default().as_secs_f64() * 1e3).round() / 1e3
 }
 
 /// Rounds a value to as many digits as a picture shows.
-fn rounded(value: f64) -> f64 {
+fn round_value(value: f64) -> f64 {
     (value * 1e4).round() / 1e4
 }
 
@@ -119,7 +119,7 @@ impl Live {
     }
 
     /// Ends all streams, as the process ends.
-    pub(crate) fn end(&self) {
+    pub(crate) fn end_streams(&self) {
         self.ended.send_replace(true);
     }
 
@@ -133,7 +133,7 @@ impl Live {
                 // Nobody will ask what has changed since.
                 self.ticks.send_replace(None);
             }
-            if !is_watched && !locked(&self.past).is_due(now() as u64) {
+            if !is_watched && !lock_mutex(&self.past).is_due(unix_seconds() as u64) {
                 continue;
             }
             // With many members it takes a few milliseconds, in which others go on.
@@ -146,13 +146,13 @@ impl Live {
     }
 
     fn sample_once(&self, is_watched: bool) {
-        let at = now();
-        let is_due = locked(&self.past).is_due(at as u64);
-        let watched: Vec<String> = locked(&self.watched).keys().cloned().collect();
+        let at = unix_seconds();
+        let is_due = lock_mutex(&self.past).is_due(at as u64);
+        let watched: Vec<String> = lock_mutex(&self.watched).keys().cloned().collect();
         let is_group_watched = |name: &str| is_watched && watched.iter().any(|of| of == name);
         let mut room = Room::default();
         let sample = self.manager.sample(MOST_GROUPS, |name, members| {
-            let is_kept = is_due && room.takes(members);
+            let is_kept = is_due && room.take_room(members);
             match (is_group_watched(name), is_kept) {
                 (true, _) => Detail::Latencies,
                 (false, true) => Detail::Members,
@@ -160,7 +160,7 @@ impl Live {
             }
         });
         let process = self.meter.usage();
-        let rules = locked(&self.rules).rows(&sample.rules, Instant::now());
+        let rules = lock_mutex(&self.rules).rates_by_rule(&sample.rules, Instant::now());
         if is_watched {
             let before = self.ticks.borrow().clone();
             let tick = Tick::new(
@@ -175,12 +175,12 @@ impl Live {
             self.ticks.send_replace(Some(Arc::new(tick)));
         }
         if is_due {
-            locked(&self.past).keep(&within(sample), at as u64);
+            lock_mutex(&self.past).keep_sample(&reduce_sample(sample), at as u64);
         }
     }
 
     async fn follow_changes(&self) {
-        let mut changes = self.manager.changes();
+        let mut changes = self.manager.subscribe_changes();
         let mut snapshots = self.manager.snapshots();
         let mut revisions = self.manager.in_force_changes();
         let mut before = revisions.borrow_and_update().clone();
@@ -197,7 +197,7 @@ impl Live {
             changes.borrow_and_update();
             let generation = snapshots.borrow_and_update().generation;
             let revision = revisions.borrow_and_update().clone();
-            let asked = locked(&self.asked).take();
+            let asked = lock_mutex(&self.asked).take();
             let asked = asked.filter(|(at, _)| at.elapsed() < ASKED);
             let news = revision
                 .as_ref()
@@ -209,18 +209,18 @@ impl Live {
             let event = ChangeEvent {
                 generation,
                 revision: revision.as_ref().map(|now| now.revision.revision.clone()),
-                at: now(),
+                at: unix_seconds(),
                 who: who.filter(|who| !who.is_empty()),
                 how: how.into(),
             };
-            self.news.tell("change", &event);
+            self.news.add_event("change", &event);
             before = revision;
         }
     }
 
     /// Notes that a request of the user has changed something.
-    pub(crate) fn asked(&self, user: &str) {
-        *locked(&self.asked) = Some((Instant::now(), user.into()));
+    pub(crate) fn note_change_by(&self, user: &str) {
+        *lock_mutex(&self.asked) = Some((Instant::now(), user.into()));
     }
 
     async fn follow_alerts(&self) {
@@ -233,23 +233,23 @@ impl Live {
                 Err(RecvError::Closed) => return,
             };
             let event = AlertEvent {
-                t: now(),
+                t: unix_seconds(),
                 location: news.location,
                 group: news.group,
                 on: news.on,
             };
-            self.news.tell("alert", &event);
+            self.news.add_event("alert", &event);
         }
     }
 
     /// Returns what the process uses.
-    pub(crate) fn process(&self) -> Process {
-        self.meter.process(self.workers)
+    pub(crate) fn process_usage(&self) -> Process {
+        self.meter.process_usage(self.workers)
     }
 
     /// Returns the last hour of a group, or of all together if it is "".
     pub(crate) fn last_hour(&self, group: &str, member: Option<&str>, since: u64) -> LastHour {
-        let mut hour = locked(&self.past).tell(group, member, since);
+        let mut hour = lock_mutex(&self.past).last_hour(group, member, since);
         if group.is_empty() {
             return hour;
         }
@@ -267,10 +267,10 @@ impl Live {
 }
 
 /// Reduces a sample to the members of as many groups as the history keeps.
-fn within(mut sample: Sample) -> Sample {
+fn reduce_sample(mut sample: Sample) -> Sample {
     let mut room = Room::default();
     for group in &mut sample.groups {
-        if !room.takes(group.members) {
+        if !room.take_room(group.members) {
             group.rows = Vec::new();
         }
     }
@@ -288,7 +288,7 @@ impl Default for Room {
 
 impl Room {
     /// True if there is room for a group of `members` members, which then takes it.
-    fn takes(&mut self, members: usize) -> bool {
+    fn take_room(&mut self, members: usize) -> bool {
         let left = self.0.checked_sub(members);
         self.0 = left.unwrap_or(self.0);
         left.is_some()
@@ -301,7 +301,7 @@ struct RuleRates(VecDeque<(Instant, HashMap<String, [u64; 3]>)>);
 
 impl RuleRates {
     /// Returns the rates of the rules per second, given what was counted until `now`.
-    fn rows(&mut self, rules: &[RuleSample], now: Instant) -> Vec<RuleRow> {
+    fn rates_by_rule(&mut self, rules: &[RuleSample], now: Instant) -> Vec<RuleRow> {
         let is_old = |at: &Instant| now.duration_since(*at) >= RATE_TIME;
         // The last one that is old enough is what the others are compared with.
         while self.0.get(1).is_some_and(|(at, _)| is_old(at)) {
@@ -323,10 +323,10 @@ impl RuleRates {
                 name: rule.name.clone(),
                 enabled: rule.enabled,
                 maintenance: rule.maintenance,
-                rate: since.map(|(rate, ..)| rounded(rate)),
+                rate: since.map(|(rate, ..)| round_value(rate)),
                 failures: since
                     .filter(|(_, ended, _)| *ended > 0.0)
-                    .map(|(_, ended, failed)| rounded((failed / ended).min(1.0))),
+                    .map(|(_, ended, failed)| round_value((failed / ended).min(1.0))),
                 group: rule.group.clone(),
             }
         };
@@ -359,7 +359,7 @@ mod tests {
         };
         let mut row = |seconds, asked, failed| {
             let now = start + Duration::from_secs(seconds);
-            let row = rates.rows(&[rule(asked, failed)], now).remove(0);
+            let row = rates.rates_by_rule(&[rule(asked, failed)], now).remove(0);
             (row.rate, row.failures)
         };
         assert_eq!(row(0, 1000, 10), (None, None));

@@ -71,18 +71,18 @@ impl News {
         }
     }
 
-    fn kept(&self) -> MutexGuard<'_, Kept> {
+    fn lock_kept(&self) -> MutexGuard<'_, Kept> {
         self.kept.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Returns a receiver that is told when there is more.
-    pub(super) fn follow(&self) -> watch::Receiver<u64> {
+    pub(super) fn subscribe_events(&self) -> watch::Receiver<u64> {
         self.last.subscribe()
     }
 
     /// Returns the place of now.
-    pub(super) fn now(&self) -> Id {
-        self.id(self.kept().last())
+    pub(super) fn current_id(&self) -> Id {
+        self.id(self.lock_kept().last_number())
     }
 
     fn id(&self, number: u64) -> Id {
@@ -93,11 +93,11 @@ impl News {
     }
 
     /// Adds an event.
-    pub(super) fn tell(&self, kind: &str, data: &impl Serialize) {
+    pub(super) fn add_event(&self, kind: &str, data: &impl Serialize) {
         // Numbers and strings can always be written.
         let data = serde_json::to_string(data).unwrap_or_default();
-        let mut kept = self.kept();
-        let number = kept.last() + 1;
+        let mut kept = self.lock_kept();
+        let number = kept.last_number() + 1;
         let id = self.id(number);
         let event = format!("event: {kind}\nid: {id}\ndata: {data}\n\n");
         if kept.events.len() >= KEPT {
@@ -110,9 +110,9 @@ impl News {
     }
 
     /// Returns the events since `id`.
-    pub(super) fn since(&self, id: Id) -> Since {
-        let kept = self.kept();
-        let last = kept.last();
+    pub(super) fn events_since(&self, id: Id) -> Since {
+        let kept = self.lock_kept();
+        let last = kept.last_number();
         let known = kept.before..=last;
         let lost = id.process != self.process || !known.contains(&id.number);
         let skipped = match lost {
@@ -129,7 +129,7 @@ impl News {
 }
 
 impl Kept {
-    fn last(&self) -> u64 {
+    fn last_number(&self) -> u64 {
         self.before + self.events.len() as u64
     }
 }
@@ -141,35 +141,35 @@ mod tests {
     #[test]
     fn who_was_away_gets_what_was_missed_or_hears_that_it_is_lost() {
         let news = News::new(0xab);
-        let start = news.now();
+        let start = news.current_id();
         assert_eq!(start.to_string(), "ab-0");
-        assert!(!news.since(start).lost);
+        assert!(!news.events_since(start).lost);
         for number in 1..=3 {
-            news.tell("change", &number);
+            news.add_event("change", &number);
         }
-        let since = news.since(start);
+        let since = news.events_since(start);
         assert!(!since.lost);
         assert_eq!(since.events.len(), 3);
         assert_eq!(since.events[2], "event: change\nid: ab-3\ndata: 3\n\n");
         assert_eq!(since.id.to_string(), "ab-3");
         let two = Id::parse("ab-2").unwrap();
-        assert_eq!(news.since(two).events.len(), 1);
+        assert_eq!(news.events_since(two).events.len(), 1);
 
         for number in 4..=KEPT + 2 {
-            news.tell("alert", &number);
+            news.add_event("alert", &number);
         }
         // The first two are forgotten.
-        assert!(!news.since(two).lost);
-        assert_eq!(news.since(two).events.len(), KEPT);
+        assert!(!news.events_since(two).lost);
+        assert_eq!(news.events_since(two).events.len(), KEPT);
         for (id, why) in [
             ("ab-1", "too old"),
             ("ab-99999", "of the future"),
             ("ac-2", "of another process"),
         ] {
-            let since = news.since(Id::parse(id).unwrap());
+            let since = news.events_since(Id::parse(id).unwrap());
             assert!(since.lost, "{why}");
             assert!(since.events.is_empty(), "{why}");
-            assert_eq!(since.id, news.now(), "{why}");
+            assert_eq!(since.id, news.current_id(), "{why}");
         }
         for bad in ["", "ab", "ab-", "-1", "zz-1", "ab--1", "ab-1-2"] {
             assert_eq!(Id::parse(bad), None, "{bad}");

@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use evenkeel_manager::sample::{GroupSample, MemberSample, Sample};
 
-use super::rounded;
+use super::round_value;
 use super::wire::{LastHour, MemberHour};
 
 /// Seconds that are kept.
@@ -70,7 +70,7 @@ struct Names {
 
 impl Layout {
     /// Returns the layout of all groups together, whose numbers come first, and of each group.
-    fn of(sample: &Sample) -> Self {
+    fn from_sample(sample: &Sample) -> Self {
         let mut at = 0;
         let groups = std::iter::once(&sample.all).chain(&sample.groups);
         let places = groups.map(|group| {
@@ -130,15 +130,15 @@ impl Past {
     }
 
     /// Keeps a moment.
-    pub(super) fn keep(&mut self, sample: &Sample, now: u64) {
+    pub(super) fn keep_sample(&mut self, sample: &Sample, now: u64) {
         let last = self.moments.back();
         let same = last.filter(|last| last.layout.is_of(sample));
         let layout = match same {
             Some(last) => Arc::clone(&last.layout),
-            None => Arc::new(Layout::of(sample)),
+            None => Arc::new(Layout::from_sample(sample)),
         };
         let groups = std::iter::once(&sample.all).chain(&sample.groups);
-        let values: Vec<f32> = groups.flat_map(numbers).collect();
+        let values: Vec<f32> = groups.flat_map(group_numbers).collect();
         let values = values.into_boxed_slice();
         if same.is_none() {
             self.bytes += layout.bytes();
@@ -205,12 +205,12 @@ impl Past {
 
     /// Returns what is known since a time of a group, or of all groups together if `group` is ""; of one
     /// member only, if it is named: by its name or its address.
-    pub(super) fn tell(&self, group: &str, member: Option<&str>, since: u64) -> LastHour {
+    pub(super) fn last_hour(&self, group: &str, member: Option<&str>, since: u64) -> LastHour {
         let from = self.moments.partition_point(|moment| moment.at < since);
         let moments: Vec<&Moment> = self.moments.range(from..).collect();
         let place = |moment: &Moment| moment.layout.0.get(group).map(|(start, _)| *start);
         let column = |number: usize| {
-            let value = |moment: &&Moment| known(moment, place(moment)? + number);
+            let value = |moment: &&Moment| known_number(moment, place(moment)? + number);
             moments.iter().map(value).collect::<Vec<_>>()
         };
         let now = moments.last().and_then(|last| last.layout.0.get(group));
@@ -231,8 +231,9 @@ impl Past {
             });
             let starts: Vec<Option<usize>> = starts.collect();
             let column = |number: usize| {
-                let value =
-                    |(moment, start): (&&Moment, &Option<usize>)| known(moment, (*start)? + number);
+                let value = |(moment, start): (&&Moment, &Option<usize>)| {
+                    known_number(moment, (*start)? + number)
+                };
                 moments.iter().zip(&starts).map(value).collect::<Vec<_>>()
             };
             MemberHour {
@@ -261,13 +262,13 @@ impl Past {
 }
 
 /// Returns a number of a moment, if it is known.
-fn known(moment: &Moment, at: usize) -> Option<f64> {
+fn known_number(moment: &Moment, at: usize) -> Option<f64> {
     let value = moment.values.get(at).filter(|value| !value.is_nan())?;
-    Some(rounded(f64::from(*value)))
+    Some(round_value(f64::from(*value)))
 }
 
 /// Returns the numbers of a group and its members.
-fn numbers(group: &GroupSample) -> impl Iterator<Item = f32> {
+fn group_numbers(group: &GroupSample) -> impl Iterator<Item = f32> {
     let of_group: [f64; OF_GROUP] = [
         group.rate,
         group.failures.unwrap_or(f64::NAN),
@@ -351,12 +352,12 @@ mod tests {
         for turn in 0..1000 {
             let now = 1_000_000 + turn * STEP;
             assert!(past.is_due(now) && (turn == 0 || !past.is_due(now - 1)));
-            past.keep(
+            past.keep_sample(
                 &sample(vec![group("a", turn as f64, vec![row("m", 0.5)])]),
                 now,
             );
         }
-        let all = past.tell("a", None, 0);
+        let all = past.last_hour("a", None, 0);
         assert_eq!(all.step_seconds, STEP);
         assert_eq!(all.t.len() as u64, HOUR / STEP + 1);
         assert_eq!(all.t.last(), Some(&(1_000_000 + 999 * STEP)));
@@ -364,10 +365,10 @@ mod tests {
         assert_eq!(all.spread.first(), Some(&None));
         assert_eq!(all.members.len(), 1);
         assert_eq!(all.members[0].load.first(), Some(&Some(0.5)));
-        let late = past.tell("", None, 1_000_000 + 998 * STEP);
+        let late = past.last_hour("", None, 1_000_000 + 998 * STEP);
         assert_eq!(late.rate, [Some(998.0), Some(999.0)]);
         assert!(late.members.is_empty());
-        let nobody = past.tell("b", None, 0);
+        let nobody = past.last_hour("b", None, 0);
         assert!(nobody.rate.iter().all(Option::is_none));
         assert_eq!(past.bytes, past.count_bytes());
     }
@@ -381,18 +382,18 @@ mod tests {
             vec![row("z", 0.2), row("y", 0.3)],
             vec![row("y", 0.4)],
         ] {
-            past.keep(&sample(vec![group("a", 1.0, rows)]), now);
+            past.keep_sample(&sample(vec![group("a", 1.0, rows)]), now);
             now += STEP;
         }
-        let told = past.tell("a", None, 0);
+        let told = past.last_hour("a", None, 0);
         let y = &told.members[0];
         assert_eq!((told.members.len(), &*y.name), (1, "y"));
         assert_eq!(y.load, [Some(0.95), Some(0.3), Some(0.4)]);
         assert_eq!(y.alert, [true, false, false]);
-        past.keep(&sample(vec![group("a", 1.0, vec![row("x", 0.7)])]), now);
-        let x = past.tell("a", Some("x"), 0).members.remove(0);
+        past.keep_sample(&sample(vec![group("a", 1.0, vec![row("x", 0.7)])]), now);
+        let x = past.last_hour("a", Some("x"), 0).members.remove(0);
         assert_eq!(x.load, [Some(0.1), None, None, Some(0.7)]);
-        assert!(past.tell("a", Some("none"), 0).members.is_empty());
+        assert!(past.last_hour("a", Some("none"), 0).members.is_empty());
         assert_eq!(past.bytes, past.count_bytes());
     }
 
@@ -405,20 +406,20 @@ mod tests {
                 name: name.into(),
                 ..row("x", load)
             };
-            past.keep(
+            past.keep_sample(
                 &sample(vec![group("a", 1.0, vec![named, row("y", 0.9)])]),
                 now,
             );
             now += STEP;
         }
         for asked in ["s2", "x"] {
-            let mut told = past.tell("a", Some(asked), 0).members;
+            let mut told = past.last_hour("a", Some(asked), 0).members;
             assert_eq!(told.len(), 1, "{asked}");
             let member = told.remove(0);
             assert_eq!(member.name, "s2");
             assert_eq!(member.load, [Some(0.1), Some(0.2), Some(0.3)]);
         }
-        assert!(past.tell("a", Some("s1"), 0).members.is_empty());
+        assert!(past.last_hour("a", Some("s1"), 0).members.is_empty());
         assert_eq!(past.bytes, past.count_bytes());
     }
 
@@ -434,13 +435,13 @@ mod tests {
         for _ in 0..3 * HOUR {
             now += 1;
             if past.is_due(now) {
-                past.keep(&sample(vec![group("a", 1.0, rows())]), now);
+                past.keep_sample(&sample(vec![group("a", 1.0, rows())]), now);
                 kept += 1;
                 assert!(past.bytes <= past.room);
                 assert_eq!(past.bytes, past.count_bytes());
             }
         }
-        let told = past.tell("a", None, 0);
+        let told = past.last_hour("a", None, 0);
         assert!(
             told.step_seconds > STEP && told.step_seconds <= 16 * STEP,
             "{}",
@@ -456,7 +457,7 @@ mod tests {
         for _ in 0..3 * HOUR {
             now += 1;
             if past.is_due(now) {
-                past.keep(&sample(vec![group("a", 1.0, Vec::new())]), now);
+                past.keep_sample(&sample(vec![group("a", 1.0, Vec::new())]), now);
             }
         }
         assert!(past.step < told.step_seconds);
@@ -465,9 +466,9 @@ mod tests {
     #[test]
     fn a_clock_that_is_set_back_does_not_stop_it() {
         let mut past = Past::default();
-        past.keep(&sample(Vec::new()), 5000);
+        past.keep_sample(&sample(Vec::new()), 5000);
         assert!(past.is_due(10));
-        past.keep(&sample(Vec::new()), 10);
+        past.keep_sample(&sample(Vec::new()), 10);
         assert!(!past.is_due(12) && past.is_due(15));
     }
 }

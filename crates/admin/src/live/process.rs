@@ -45,7 +45,7 @@ impl Meter {
     }
 
     /// Cores that it has used of late.
-    fn share(&self) -> Option<f64> {
+    fn cpu_share(&self) -> Option<f64> {
         let mut last = self.last.lock().unwrap_or_else(PoisonError::into_inner);
         let (now, cpu) = (Instant::now(), cpu_seconds());
         let since = now.duration_since(last.at);
@@ -62,18 +62,18 @@ impl Meter {
 
     pub(super) fn usage(&self) -> Usage {
         Usage {
-            cpu_share: self.share().map(super::rounded),
+            cpu_share: self.cpu_share().map(super::round_value),
             resident_bytes: status_field(&status(), "VmRSS:").map(|kib| kib * 1024),
         }
     }
 
-    pub(super) fn process(&self, workers: usize) -> Process {
+    pub(super) fn process_usage(&self, workers: usize) -> Process {
         let status = status();
         Process {
             pid: std::process::id(),
             uptime_seconds: self.started.elapsed().as_secs_f64(),
             cpu_seconds: cpu_seconds(),
-            cpu_share: self.share().map(super::rounded),
+            cpu_share: self.cpu_share().map(super::round_value),
             resident_bytes: status_field(&status, "VmRSS:").map(|kib| kib * 1024),
             open_files: open_files(),
             threads: status_field(&status, "Threads:"),
@@ -85,13 +85,13 @@ impl Meter {
 
 /// Writes what Prometheus' own client libraries say of a process, under their names, for dashboards
 /// that are made for any program.
-pub(crate) fn metrics(out: &mut Exposition) {
+pub(crate) fn write_metrics(out: &mut Exposition) {
     let status = status();
     let bytes = |name| status_field(&status, name).map(|kib| kib as f64 * 1024.0);
     let mut write = |name, kind, help, value: Option<f64>| {
         if let Some(value) = value {
-            out.family(name, kind, help);
-            out.sample(&[], value);
+            out.begin_family(name, kind, help);
+            out.add_sample(&[], value);
         }
     };
     write(
@@ -132,7 +132,7 @@ pub(crate) fn metrics(out: &mut Exposition) {
         "process_max_fds",
         Type::Gauge,
         "Most files that the process may open (RLIMIT_NOFILE).",
-        Some(files::most() as f64),
+        Some(files::file_limit() as f64),
     );
     write(
         "process_threads",
@@ -194,7 +194,7 @@ mod tests {
     #[test]
     fn this_process_is_measured() {
         let meter = Meter::new();
-        let process = meter.process(3);
+        let process = meter.process_usage(3);
         assert_eq!(
             process.cpu_share, None,
             "nothing is known of the time before"
@@ -211,7 +211,7 @@ mod tests {
     #[test]
     fn the_process_has_the_metrics_of_any_program() {
         let mut out = Exposition::default();
-        metrics(&mut out);
+        write_metrics(&mut out);
         let text = out.finish();
         let value = |name: &str| -> f64 {
             let mut lines = text.lines();

@@ -12,7 +12,7 @@ use evenkeel_manager::measured::{Measured, MeasuredMember, simulated_member, str
 use evenkeel_sim::what_if::{Forecast, Question};
 use tokio::sync::oneshot;
 
-use super::rounded;
+use super::round_value;
 use super::wire::{
     Assumed, AssumedMember, Simulate, Simulated, SimulatedMember, SimulatedStrategy,
 };
@@ -40,7 +40,7 @@ const LONGEST: Duration = Duration::from_secs(8);
 /// Priority of the simulation's thread beside the threads that forward (nice).
 const NICE: i32 = 10;
 
-pub(super) async fn simulate(
+pub(super) async fn simulate_group(
     State(sources): State<Arc<Sources>>,
     Path(group): Path<String>,
     Body(body): Body<Simulate>,
@@ -48,24 +48,24 @@ pub(super) async fn simulate(
     let strategies = body.strategies.iter().map(|strategy| {
         let params = strategy.params.iter();
         let params: Vec<_> = params.map(|(name, value)| (name.clone(), *value)).collect();
-        strategy_of(&strategy.name, &params).map_err(|error| sources.refused(error))
+        strategy_of(&strategy.name, &params).map_err(|error| sources.explain_refusal(error))
     });
     let strategies: Vec<Values> = strategies.collect::<Result<_, _>>()?;
     if !(1..=STRATEGIES).contains(&strategies.len()) {
         let found = strategies.len();
-        return Err(bad(format!(
+        return Err(bad_request(format!(
             "{found} strategies; expected 1 to {STRATEGIES}"
         )));
     }
     let requests = body.requests.unwrap_or(REQUESTS);
     if !(FEWEST_REQUESTS..=MOST_REQUESTS).contains(&requests) {
-        return Err(bad(format!(
+        return Err(bad_request(format!(
             "{requests} requests; expected {FEWEST_REQUESTS} to {MOST_REQUESTS}"
         )));
     }
-    let measured = sources.manager.measured(&group);
-    let measured = measured.map_err(|error| sources.refused(error))?;
-    let (question, assumed) = question(measured, &group, &body, requests)?;
+    let measured = sources.manager.measured_group(&group);
+    let measured = measured.map_err(|error| sources.explain_refusal(error))?;
+    let (question, assumed) = build_question(measured, &group, &body, requests)?;
     let place = Arc::clone(&sources.live.simulating).try_acquire_owned();
     let place = place.map_err(|_| {
         let detail =
@@ -82,7 +82,7 @@ pub(super) async fn simulate(
         let mut go_on = || started.elapsed() < LONGEST && !stopped.load(Ordering::Relaxed);
         let all = strategies.iter();
         let forecasts: Option<Vec<(&'static str, Forecast)>> = all
-            .map(|of| Some((of.kind().name, question.play(of, &mut go_on)?)))
+            .map(|of| Some((of.kind().name, question.play_strategy(of, &mut go_on)?)))
             .collect();
         drop(place);
         // Whoever has asked may be gone.
@@ -101,7 +101,8 @@ pub(super) async fn simulate(
     })?;
     drop(stop);
     let results = forecasts.into_iter();
-    let results = results.map(|(strategy, forecast)| result(strategy, forecast, &assumed.members));
+    let results =
+        results.map(|(strategy, forecast)| strategy_result(strategy, forecast, &assumed.members));
     let results = results.collect();
     Ok(Json(Simulated { assumed, results }))
 }
@@ -116,12 +117,12 @@ impl Drop for Stop {
     }
 }
 
-fn bad(detail: String) -> ApiError {
+fn bad_request(detail: String) -> ApiError {
     ApiError::invalid("bad_simulation", detail)
 }
 
 /// Returns the simulation to play, and what of it was not measured.
-fn question(
+fn build_question(
     measured: Measured,
     group: &str,
     body: &Simulate,
@@ -142,7 +143,7 @@ fn question(
     let rate = body.rate.unwrap_or(rate);
     if !(rate > 0.0 && rate <= 1e7) {
         return Err(match body.rate {
-            Some(_) => bad(format!(
+            Some(_) => bad_request(format!(
                 "rate {rate}; expected requests per second, above 0 to 10,000,000"
             )),
             None => ApiError::invalid(
@@ -156,16 +157,16 @@ fn question(
             replace(&mut config, &members, given)?;
             given.clone()
         }
-        None => assume(&members, &mut notes)?,
+        None => assume_members(&members, &mut notes)?,
     };
     if assumed.is_empty() || assumed.len() > MEMBERS {
-        return Err(bad(format!(
+        return Err(bad_request(format!(
             "{} members; expected 1 to {MEMBERS}",
             assumed.len()
         )));
     }
     if body.more_members > MORE_MEMBERS {
-        return Err(bad(format!(
+        return Err(bad_request(format!(
             "{} more members; expected 0 to {MORE_MEMBERS}",
             body.more_members
         )));
@@ -207,7 +208,7 @@ fn question(
         seed: body.seed.unwrap_or(1),
     };
     let assumed = Assumed {
-        rate: rounded(rate),
+        rate: round_value(rate),
         members: assumed,
         notes,
     };
@@ -223,7 +224,7 @@ fn replace(
     for member in given {
         let is_time = member.mean_ms > 0.0 && member.mean_ms <= 1e6;
         if !is_time || !(1..=100_000).contains(&member.concurrency) {
-            return Err(bad(format!(
+            return Err(bad_request(format!(
                 "member {:?}: expected a mean_ms above 0 to 1,000,000, and a concurrency of 1 to 100,000",
                 member.name
             )));
@@ -273,7 +274,7 @@ fn add_members(
     }
     assumed.extend((1..=count).map(|number| AssumedMember {
         name: format!("more-{number}"),
-        mean_ms: rounded(mean_ms).max(1e-3),
+        mean_ms: round_value(mean_ms).max(1e-3),
         concurrency,
     }));
     notes.push(format!(
@@ -282,7 +283,7 @@ fn add_members(
 }
 
 /// Returns the members that are assumed, by what was measured of them.
-fn assume(
+fn assume_members(
     members: &[MeasuredMember],
     notes: &mut Vec<String>,
 ) -> Result<Vec<AssumedMember>, ApiError> {
@@ -317,7 +318,7 @@ fn assume(
     let assumed = members.iter().map(|member| AssumedMember {
         name: member.name.clone(),
         // To a digit behind the microsecond, and never nothing.
-        mean_ms: rounded(member.mean.map_or(usual, |mean| mean.as_secs_f64() * 1e3)).max(1e-3),
+        mean_ms: round_value(member.mean.map_or(usual, |mean| mean.as_secs_f64() * 1e3)).max(1e-3),
         concurrency: member
             .concurrency
             .unwrap_or_else(|| (member.in_flight * 2.0).ceil() as u32)
@@ -326,8 +327,12 @@ fn assume(
     Ok(assumed.collect())
 }
 
-fn result(strategy: &str, forecast: Forecast, members: &[AssumedMember]) -> SimulatedStrategy {
-    let ms = |time: Duration| rounded(time.as_secs_f64() * 1e3);
+fn strategy_result(
+    strategy: &str,
+    forecast: Forecast,
+    members: &[AssumedMember],
+) -> SimulatedStrategy {
+    let ms = |time: Duration| round_value(time.as_secs_f64() * 1e3);
     let [p50, p90, p99] = forecast.quantiles;
     let shares = members.iter().zip(forecast.members);
     SimulatedStrategy {
@@ -336,13 +341,13 @@ fn result(strategy: &str, forecast: Forecast, members: &[AssumedMember]) -> Simu
         p90_ms: ms(p90),
         p99_ms: ms(p99),
         mean_ms: ms(forecast.mean),
-        failed: rounded(forecast.failed),
+        failed: round_value(forecast.failed),
         queue_p99: forecast.queue,
         shares: shares
             .map(|(member, (share, busy))| SimulatedMember {
                 member: member.name.clone(),
-                share: rounded(share),
-                utilisation: rounded(busy),
+                share: round_value(share),
+                utilisation: round_value(busy),
             })
             .collect(),
     }

@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use evenkeel_manager::sample::{GroupSample, MemberSample};
 use serde::Serialize;
 
-use super::rounded;
+use super::round_value;
 use super::wire::{GroupRow, MemberRow, RuleRow, Usage};
 
 /// Sample of what goes on in a second.
@@ -80,7 +80,7 @@ impl Tick {
             let rows: Vec<MemberRow> = group.rows.iter().map(member_row).collect();
             let members = Members {
                 name: Arc::clone(&group.name),
-                changed: last.map(|last| changes(&last.rows, &rows)),
+                changed: last.map(|last| list_changes(&last.rows, &rows)),
                 rows,
                 full_text: OnceLock::new(),
                 changed_text: OnceLock::new(),
@@ -97,7 +97,7 @@ impl Tick {
 
     /// Returns the event, without its `id`, for whoever watches `group` and has had the tick of number
     /// `last`.
-    pub(super) fn event(&self, group: Option<&str>, last: u64) -> Bytes {
+    pub(super) fn event_for(&self, group: Option<&str>, last: u64) -> Bytes {
         let group = group.and_then(|group| self.groups.get(group));
         let text = match group {
             None => self.alone.get_or_init(|| self.text(None)),
@@ -105,11 +105,15 @@ impl Tick {
                 Some((changed, gone)) if last + 1 == self.number => {
                     of.changed_text.get_or_init(|| {
                         let members = changed.iter().filter_map(|&index| of.rows.get(index));
-                        self.text(Some(&of.shown(false, members.collect(), gone)))
+                        self.text(Some(&of.select_members(false, members.collect(), gone)))
                     })
                 }
                 _ => of.full_text.get_or_init(|| {
-                    self.text(Some(&of.shown(true, of.rows.iter().collect(), &[])))
+                    self.text(Some(&of.select_members(
+                        true,
+                        of.rows.iter().collect(),
+                        &[],
+                    )))
                 }),
             },
         };
@@ -132,7 +136,7 @@ impl Tick {
 }
 
 impl Members {
-    fn shown<'a>(
+    fn select_members<'a>(
         &'a self,
         full: bool,
         members: Vec<&'a MemberRow>,
@@ -153,7 +157,7 @@ fn to_json(value: &impl Serialize) -> String {
 }
 
 /// Returns which of `rows` are new or another than before, and which members are in them no more.
-fn changes(before: &[MemberRow], rows: &[MemberRow]) -> (Vec<usize>, Vec<Arc<str>>) {
+fn list_changes(before: &[MemberRow], rows: &[MemberRow]) -> (Vec<usize>, Vec<Arc<str>>) {
     let names = |rows: &[MemberRow]| {
         rows.iter()
             .map(|row| Arc::clone(&row.name))
@@ -182,17 +186,17 @@ fn changes(before: &[MemberRow], rows: &[MemberRow]) -> (Vec<usize>, Vec<Arc<str
 fn group_row(group: &GroupSample) -> GroupRow {
     GroupRow {
         name: Arc::clone(&group.name),
-        rate: rounded(group.rate),
-        failures: group.failures.map(rounded),
-        p50_ms: group.p50_ms.map(rounded),
-        p99_ms: group.p99_ms.map(rounded),
+        rate: round_value(group.rate),
+        failures: group.failures.map(round_value),
+        p50_ms: group.p50_ms.map(round_value),
+        p99_ms: group.p99_ms.map(round_value),
         in_flight: group.in_flight,
         queue: group.queue,
         up: group.up,
         members: group.members,
         panic: group.panic,
         alerts: group.alerts,
-        spread: group.spread.map(rounded),
+        spread: group.spread.map(round_value),
     }
 }
 
@@ -201,15 +205,15 @@ fn member_row(row: &MemberSample) -> MemberRow {
         name: Arc::clone(&row.name),
         state: row.state.into(),
         admin: row.admin,
-        weight: rounded(f64::from(row.weight)),
-        effective_weight: rounded(f64::from(row.effective_weight)),
-        share: rounded(row.share),
-        rate: rounded(row.rate),
-        failures: row.failures.map(rounded),
+        weight: round_value(f64::from(row.weight)),
+        effective_weight: round_value(f64::from(row.effective_weight)),
+        share: round_value(row.share),
+        rate: round_value(row.rate),
+        failures: row.failures.map(round_value),
         in_flight: row.in_flight,
-        p50_ms: row.p50_ms.map(rounded),
-        p99_ms: row.p99_ms.map(rounded),
-        load: row.load.map(|load| rounded(f64::from(load))),
+        p50_ms: row.p50_ms.map(round_value),
+        p99_ms: row.p99_ms.map(round_value),
+        load: row.load.map(|load| round_value(f64::from(load))),
         alert: row.alert,
     }
 }
@@ -283,7 +287,7 @@ mod tests {
             (group.full, rows.collect::<Vec<_>>(), group.gone.len())
         };
         let first = tick(None, vec![row("x", 1), row("y", 1)]);
-        let event = read(&first.event(Some("a\"b"), 0));
+        let event = read(&first.event_for(Some("a\"b"), 0));
         assert_eq!(names(&event), (true, vec!["x".into(), "y".into()], 0));
         assert_eq!(
             (event.t, event.groups_left_out, event.groups.len()),
@@ -291,20 +295,20 @@ mod tests {
         );
         let share = event.group.unwrap().members[0].share;
         assert_eq!(share, 0.3333);
-        assert_eq!(read(&first.event(None, 0)).group, None);
+        assert_eq!(read(&first.event_for(None, 0)).group, None);
         assert_eq!(
-            read(&first.event(Some("other"), 0)).group,
+            read(&first.event_for(Some("other"), 0)).group,
             None,
             "nobody watches it"
         );
 
         let second = tick(Some(&first), vec![row("x", 2), row("y", 1)]);
-        let event = |last| read(&second.event(Some("a\"b"), last));
+        let event = |last| read(&second.event_for(Some("a\"b"), last));
         assert_eq!(names(&event(1)), (false, vec!["x".into()], 0));
         assert_eq!(names(&event(0)), (true, vec!["x".into(), "y".into()], 0));
 
         let third = tick(Some(&second), vec![row("z", 1), row("x", 2)]);
-        let event = read(&third.event(Some("a\"b"), 2));
+        let event = read(&third.event_for(Some("a\"b"), 2));
         assert_eq!(names(&event), (false, vec!["z".into()], 1));
         assert_eq!(&*event.group.unwrap().gone[0], "y");
     }

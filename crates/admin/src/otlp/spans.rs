@@ -22,7 +22,7 @@ const PARENT_IS_REMOTE: u32 = 0x200;
 pub(super) struct Attributes(pub(super) Vec<KeyValue>);
 
 impl Attributes {
-    fn put(&mut self, key: &str, value: Value) {
+    fn put_value(&mut self, key: &str, value: Value) {
         self.0.push(KeyValue {
             key: key.into(),
             value: Some(AnyValue { value: Some(value) }),
@@ -30,18 +30,18 @@ impl Attributes {
     }
 
     pub(super) fn text(&mut self, key: &str, text: impl Into<String>) {
-        self.put(key, Value::Text(text.into()));
+        self.put_value(key, Value::Text(text.into()));
     }
 
-    fn whole(&mut self, key: &str, number: impl Into<i64>) {
-        self.put(key, Value::Whole(number.into()));
+    fn put_whole(&mut self, key: &str, number: impl Into<i64>) {
+        self.put_value(key, Value::Whole(number.into()));
     }
 
-    fn time(&mut self, key: &str, time: Duration) {
-        self.put(key, Value::Number(time.as_micros() as f64 / 1e3));
+    fn put_time(&mut self, key: &str, time: Duration) {
+        self.put_value(key, Value::Number(time.as_micros() as f64 / 1e3));
     }
 
-    fn method(&mut self, method: &str) {
+    fn put_method(&mut self, method: &str) {
         match METHODS.contains(&method) {
             true => self.text("http.request.method", method),
             false => {
@@ -52,25 +52,25 @@ impl Attributes {
     }
 
     /// Adds `host[:port]` of a server.
-    fn server(&mut self, authority: &str) {
+    fn put_server(&mut self, authority: &str) {
         let (host, port) = match authority.rsplit_once(':') {
             Some((host, port)) if !host.contains(':') || host.ends_with(']') => (host, Some(port)),
             _ => (authority, None),
         };
         self.text("server.address", host.trim_matches(['[', ']']));
         if let Some(port) = port.and_then(|port| port.parse::<u16>().ok()) {
-            self.whole("server.port", port);
+            self.put_whole("server.port", port);
         }
     }
 }
 
-fn nanos(at: SystemTime) -> u64 {
+fn unix_nanos(at: SystemTime) -> u64 {
     let since = at.duration_since(UNIX_EPOCH).unwrap_or_default();
     u64::try_from(since.as_nanos()).unwrap_or(u64::MAX)
 }
 
-fn after(at: SystemTime, time: Duration) -> u64 {
-    nanos(at).saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+fn nanos_after(at: SystemTime, time: Duration) -> u64 {
+    unix_nanos(at).saturating_add(u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
 }
 
 fn status_of(error: Option<String>) -> Status {
@@ -85,7 +85,7 @@ fn status_of(error: Option<String>) -> Status {
 }
 
 /// Returns the spans of a request that is traced.
-pub(super) fn of(record: &Record<'_>) -> Vec<Span> {
+pub(super) fn spans_of_record(record: &Record<'_>) -> Vec<Span> {
     let details = record.details.as_ref();
     let Some(trace) = details.and_then(|details| details.trace.as_ref()) else {
         return Vec::new();
@@ -97,7 +97,7 @@ pub(super) fn of(record: &Record<'_>) -> Vec<Span> {
         .collect()
 }
 
-fn span(record: &Record<'_>, trace: &Trace, kind: Kind) -> Span {
+fn new_span(record: &Record<'_>, trace: &Trace, kind: Kind) -> Span {
     let method = record.request.as_ref().map_or("", |(method, _)| method);
     Span {
         trace_id: trace.id.to_vec(),
@@ -115,7 +115,7 @@ fn span(record: &Record<'_>, trace: &Trace, kind: Kind) -> Span {
 fn of_request(record: &Record<'_>, trace: &Trace) -> Span {
     let mut all = Attributes::default();
     if let Some((method, target)) = &record.request {
-        all.method(method);
+        all.put_method(method);
         // A target may be a whole URL.
         let target = match target.split_once("://") {
             Some((scheme, rest)) if !scheme.contains('/') => {
@@ -131,25 +131,25 @@ fn of_request(record: &Record<'_>, trace: &Trace) -> Span {
     }
     all.text("url.scheme", trace.scheme);
     if let Some(authority) = trace.authority.as_deref().filter(|text| !text.is_empty()) {
-        all.server(authority);
+        all.put_server(authority);
     }
     if let Some(address) = record.client.0 {
         all.text("client.address", address.ip().to_canonical().to_string());
-        all.whole("client.port", address.port());
+        all.put_whole("client.port", address.port());
     }
     put_protocol(record, &mut all);
     if let Some(agent) = &trace.user_agent {
         all.text("user_agent.original", &**agent);
     }
     if let Some(status) = record.status {
-        all.whole("http.response.status_code", status);
+        all.put_whole("http.response.status_code", status);
     }
     all.text("evenkeel.rule", &*record.rule);
     if let Some(group) = &record.group {
         all.text("evenkeel.group", &**group);
     }
     all.text("evenkeel.end", record.end.name());
-    all.whole("evenkeel.retries", record.retries);
+    all.put_whole("evenkeel.retries", record.retries);
     if let Some(id) = record
         .details
         .as_ref()
@@ -157,7 +157,7 @@ fn of_request(record: &Record<'_>, trace: &Trace) -> Span {
     {
         all.text("evenkeel.request_id", id);
     }
-    let mut span = span(record, trace, Kind::Server);
+    let mut span = new_span(record, trace, Kind::Server);
     if let Some(route) = &record.route {
         all.text("http.route", &**route);
         span.name = format!("{} {route}", span.name);
@@ -178,8 +178,8 @@ fn of_request(record: &Record<'_>, trace: &Trace) -> Span {
     Span {
         span_id: trace.span.to_vec(),
         parent_span_id: trace.parent.map(Vec::from).unwrap_or_default(),
-        start_time_unix_nano: nanos(record.at),
-        end_time_unix_nano: after(record.at, record.total_time),
+        start_time_unix_nano: unix_nanos(record.at),
+        end_time_unix_nano: nanos_after(record.at, record.total_time),
         attributes: all.0,
         status: Some(status_of(error)),
         flags: match trace.parent {
@@ -193,17 +193,17 @@ fn of_request(record: &Record<'_>, trace: &Trace) -> Span {
 fn of_attempt(record: &Record<'_>, trace: &Trace, attempt: &Attempt, index: usize) -> Span {
     let mut all = Attributes::default();
     if let Some((method, _)) = &record.request {
-        all.method(method);
+        all.put_method(method);
     }
-    all.server(&attempt.member);
+    all.put_server(&attempt.member);
     if index > 0 {
-        all.whole(
+        all.put_whole(
             "http.request.resend_count",
             i64::try_from(index).unwrap_or(i64::MAX),
         );
     }
     if let Some(status) = attempt.status {
-        all.whole("http.response.status_code", status);
+        all.put_whole("http.response.status_code", status);
     }
     all.text("evenkeel.member", &*attempt.member);
     if let Some(name) = attempt.member_name.as_deref() {
@@ -211,12 +211,12 @@ fn of_attempt(record: &Record<'_>, trace: &Trace, attempt: &Attempt, index: usiz
     }
     all.text("evenkeel.group", &*attempt.group);
     all.text("evenkeel.strategy", attempt.strategy);
-    all.time("evenkeel.queue_ms", attempt.queued);
+    all.put_time("evenkeel.queue_ms", attempt.queued);
     if let Some(time) = attempt.connect_time {
-        all.time("evenkeel.connect_ms", time);
+        all.put_time("evenkeel.connect_ms", time);
     }
     if attempt.hedge {
-        all.put("evenkeel.hedge", Value::Flag(true));
+        all.put_value("evenkeel.hedge", Value::Flag(true));
     }
     let failed = attempt.failure.map(str::to_owned);
     let error = match attempt.status {
@@ -230,11 +230,11 @@ fn of_attempt(record: &Record<'_>, trace: &Trace, attempt: &Attempt, index: usiz
     Span {
         span_id: attempt.span.to_vec(),
         parent_span_id: trace.span.to_vec(),
-        start_time_unix_nano: after(record.at, attempt.began),
-        end_time_unix_nano: after(record.at, ended.max(attempt.began)),
+        start_time_unix_nano: nanos_after(record.at, attempt.began),
+        end_time_unix_nano: nanos_after(record.at, ended.max(attempt.began)),
         attributes: all.0,
         status: Some(status_of(error)),
-        ..span(record, trace, Kind::Client)
+        ..new_span(record, trace, Kind::Client)
     }
 }
 
@@ -254,7 +254,7 @@ mod tests {
     use evenkeel_proxy::access::Details;
 
     use super::*;
-    use crate::access_log::tests::record;
+    use crate::access_log::tests::sample_record;
 
     fn traced(target: &str) -> Record<'static> {
         let attempt = Attempt {
@@ -298,7 +298,7 @@ mod tests {
         Record {
             details: Some(Box::new(details)),
             route: Some("r".into()),
-            ..record(target)
+            ..sample_record(target)
         }
     }
 
@@ -316,7 +316,7 @@ mod tests {
 
     #[test]
     fn a_request_has_a_span_and_each_try_one_below_it() {
-        let spans = of(&traced("/a?b=c"));
+        let spans = spans_of_record(&traced("/a?b=c"));
         let [server, first, second] = &spans[..] else {
             panic!("{spans:?}");
         };
@@ -380,7 +380,7 @@ mod tests {
                 end,
                 ..traced("/")
             };
-            of(&record)[0].status.as_ref().unwrap().code == Code::Error as i32
+            spans_of_record(&record)[0].status.as_ref().unwrap().code == Code::Error as i32
         };
         assert!(code(Some(502), End::Member));
         assert!(code(None, End::Terminated));
@@ -394,12 +394,12 @@ mod tests {
     fn odd_requests_have_a_name_as_well() {
         let mut record = traced("http://a/b/c?d");
         record.request = Some(("BREW".into(), "http://a/b/c?d".into()));
-        let spans = of(&record);
+        let spans = spans_of_record(&record);
         assert_eq!(spans[0].name, "HTTP r");
         assert_eq!(text(&spans[0], "http.request.method"), "_OTHER");
         assert_eq!(text(&spans[0], "http.request.method_original"), "BREW");
         assert_eq!(text(&spans[0], "url.path"), "/b/c");
         record.details = None;
-        assert!(of(&record).is_empty());
+        assert!(spans_of_record(&record).is_empty());
     }
 }

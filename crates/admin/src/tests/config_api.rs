@@ -25,13 +25,14 @@ impl Balancer {
 
     fn edit(&self, revision: &str, edits: Value) -> Result<Changed, ClientError> {
         let body = json!({ "edits": edits, "comment": "a test" });
-        self.client().change("PATCH", CONFIG, revision, &body)
+        self.client()
+            .change_config("PATCH", CONFIG, revision, &body)
     }
 
     fn post(&self, act: &str, body: Value) -> Result<Changed, ClientError> {
         let revision = self.in_force().revision;
         let path = ["v1", "config", act];
-        self.client().change("POST", &path, &revision, &body)
+        self.client().change_config("POST", &path, &revision, &body)
     }
 
     fn history(&self) -> Vec<Revision> {
@@ -65,7 +66,7 @@ fn the_configuration_in_force_is_shown() {
     let text = balancer.on_disk();
     assert!(text.contains(&configuration(&two_members())));
     assert_eq!(shown.text, text);
-    assert_eq!(shown.revision, edit::revision(&text));
+    assert_eq!(shown.revision, edit::text_revision(&text));
     assert_eq!(shown.generation, 1);
     assert_eq!(shown.values["rule"]["web"]["members"][1], "127.0.0.1:2");
     assert!(!shown.on_disk.differs);
@@ -87,7 +88,7 @@ fn the_configuration_in_force_is_shown() {
     let disk = balancer.in_force().on_disk;
     assert_eq!(
         (disk.differs, disk.revision),
-        (true, Some(edit::revision("# other\n")))
+        (true, Some(edit::text_revision("# other\n")))
     );
     fs::remove_file(&balancer.sources.config_file).unwrap();
     let disk = balancer.in_force().on_disk;
@@ -107,7 +108,7 @@ fn a_change_is_live_and_in_the_file_and_can_be_taken_back() {
     assert_eq!(balancer.strategy(), "round_robin");
     let expected = start.text.replace("\"random\"", "\"round_robin\"");
     assert_eq!(balancer.on_disk(), expected);
-    assert_eq!(changed.revision, edit::revision(&expected));
+    assert_eq!(changed.revision, edit::text_revision(&expected));
     let rights = fs::metadata(&balancer.sources.config_file)
         .unwrap()
         .permissions();
@@ -182,7 +183,7 @@ fn a_whole_text_is_put() {
     let put = |revision: &str, text: &str| {
         let body = json!({ "text": text });
         let client = balancer.client();
-        client.change::<Changed>("PUT", CONFIG, revision, &body)
+        client.change_config::<Changed>("PUT", CONFIG, revision, &body)
     };
     let changed = put(&start.revision, &text).unwrap();
     assert_eq!(balancer.on_disk(), text);
@@ -307,7 +308,7 @@ fn what_is_wrong_has_its_place_and_changes_nothing() {
     for comment in ["x".repeat(1001), "\u{7}".into()] {
         let body = json!({ "edits": strategy("round_robin"), "comment": comment });
         let client = balancer.client();
-        let refused = client.change::<Changed>("PATCH", CONFIG, &start.revision, &body);
+        let refused = client.change_config::<Changed>("PATCH", CONFIG, &start.revision, &body);
         assert_eq!(refusal(refused), (422, "bad_comment".into()));
     }
     assert_eq!(balancer.on_disk(), start.text);
@@ -337,7 +338,7 @@ fn a_change_is_looked_at_before_it_is_made() {
     let client = balancer.client();
     let validate = |body: Value| {
         let path = ["v1", "config", "validate"];
-        client.post::<Examined>(&path, &body)
+        client.post_resource::<Examined>(&path, &body)
     };
     let good = validate(json!({ "edits": strategy("round_robin") })).unwrap();
     assert!(
@@ -374,7 +375,7 @@ fn a_change_is_looked_at_before_it_is_made() {
 
     let path = ["v1", "config", "diff"];
     let compared: Compared = client
-        .post(&path, &json!({ "edits": strategy("round_robin") }))
+        .post_resource(&path, &json!({ "edits": strategy("round_robin") }))
         .unwrap();
     assert!(
         compared.ok && compared.diff.contains("+strategy = \"round_robin\""),
@@ -402,10 +403,10 @@ fn a_large_configuration_fits_and_other_bodies_stay_small() {
     let body = json!({ "text": text });
     let client = balancer.client();
     let changed: Changed = client
-        .change("PUT", CONFIG, &start.revision, &body)
+        .change_config("PUT", CONFIG, &start.revision, &body)
         .unwrap();
-    assert_eq!(changed.revision, edit::revision(&text));
-    let large = client.put::<Done>(&["v1", "rules", "web", "enabled"], &body);
+    assert_eq!(changed.revision, edit::text_revision(&text));
+    let large = client.put_resource::<Done>(&["v1", "rules", "web", "enabled"], &body);
     assert_eq!(refusal(large), (413, "too_large".into()));
 }
 
@@ -431,7 +432,7 @@ fn secrets_are_for_administrators() {
     let body = json!({ "text": seen });
     let refused = balancer
         .client()
-        .change::<Changed>("PUT", CONFIG, &now.revision, &body);
+        .change_config::<Changed>("PUT", CONFIG, &now.revision, &body);
     let told = more(refused);
     assert!(
         told["problems"][0]["message"]
@@ -442,7 +443,7 @@ fn secrets_are_for_administrators() {
     );
     let examined: Examined = balancer
         .client()
-        .post(&["v1", "config", "validate"], &body)
+        .post_resource(&["v1", "config", "validate"], &body)
         .unwrap();
     assert!(!examined.ok);
     assert_eq!(balancer.on_disk(), now.text);
@@ -464,7 +465,7 @@ fn f2_a_text_without_rules_must_be_meant() {
     let balancer = Balancer::start(&two_members(), None);
     let start = balancer.in_force();
     let client = balancer.client();
-    let put = |body| client.change::<Changed>("PUT", CONFIG, &start.revision, &body);
+    let put = |body| client.change_config::<Changed>("PUT", CONFIG, &start.revision, &body);
     let refused = put(json!({ "text": "# nothing\n" }));
     assert_eq!(refusal(refused), (409, "no_rules".into()));
     assert_eq!(balancer.on_disk(), start.text);

@@ -14,7 +14,7 @@ impl Balancer {
     fn import(&self, body: Value) -> Result<Changed, ClientError> {
         let path = ["v1", "config", "import"];
         let revision = self.text().revision;
-        self.client().change("POST", &path, &revision, &body)
+        self.client().change_config("POST", &path, &revision, &body)
     }
 
     fn image(&self, rule: &str) -> Result<RuleImage, ClientError> {
@@ -89,7 +89,7 @@ fn a_rule_goes_out_and_comes_in_as_one_change_that_is_taken_back() {
     let undo = ["v1", "config", "undo"];
     let undone: Changed = balancer
         .client()
-        .change("POST", &undo, &now.revision, &json!({}))
+        .change_config("POST", &undo, &now.revision, &json!({}))
         .unwrap();
     assert_eq!(
         (undone.revision, balancer.text().text),
@@ -151,7 +151,7 @@ fn an_import_that_is_refused_says_all_and_changes_nothing() {
     let body = json!({ "text": IMAGE });
     let late = balancer
         .client()
-        .change::<Changed>("POST", &path, "0123456789abcdef", &body);
+        .change_config::<Changed>("POST", &path, "0123456789abcdef", &body);
     assert_eq!(refusal(late), (412, "changed_meanwhile".into()));
     // More than a configuration may have, in a body that is not too large.
     let large = told(json!({ "text": "#".repeat((16 << 20) + 1) }));
@@ -168,7 +168,10 @@ fn an_import_is_looked_at_before_it_is_made() {
     let diff = |import: Value| {
         let path = ["v1", "config", "diff"];
         let body = json!({ "import": import });
-        balancer.client().post::<Compared>(&path, &body).unwrap()
+        balancer
+            .client()
+            .post_resource::<Compared>(&path, &body)
+            .unwrap()
     };
     let good = diff(json!({ "text": IMAGE, "rename": { "pool": "other" } }));
     assert!(

@@ -111,9 +111,9 @@ mod tests {
     #[test]
     fn labels_and_help_are_escaped() {
         let mut out = Exposition::default();
-        out.family("evenkeel_x", Type::Gauge, "a \\ b\nc");
-        out.sample(&[("a", "q\"b\\n\n"), ("b", "")], 0.25);
-        out.sample(&[], f64::INFINITY);
+        out.begin_family("evenkeel_x", Type::Gauge, "a \\ b\nc");
+        out.add_sample(&[("a", "q\"b\\n\n"), ("b", "")], 0.25);
+        out.add_sample(&[], f64::INFINITY);
         let text = out.finish();
         let wanted = "# HELP evenkeel_x a \\\\ b\\nc\n# TYPE evenkeel_x gauge\n\
                       evenkeel_x{a=\"q\\\"b\\\\n\\n\",b=\"\"} 0.25\nevenkeel_x +Inf\n";

@@ -86,7 +86,7 @@ pub(super) struct Cursor {
 
 impl Cursor {
     /// Finds the selected row. If it is gone, the one in its place is selected.
-    pub(super) fn place(&mut self, rows: &[Row]) -> Option<usize> {
+    pub(super) fn find_selected(&mut self, rows: &[Row]) -> Option<usize> {
         let selected = self.selected.as_deref();
         let known = rows.iter().position(|row| Some(&*row.name) == selected);
         self.index = known.unwrap_or(self.index.min(rows.len().saturating_sub(1)));
@@ -95,12 +95,12 @@ impl Cursor {
         Some(self.index)
     }
 
-    fn step(&mut self, rows: &[Row], by: isize) {
-        if self.place(rows).is_some() {
+    fn step_selection(&mut self, rows: &[Row], by: isize) {
+        if self.find_selected(rows).is_some() {
             let next = self.index.saturating_add_signed(by);
             self.index = next.min(rows.len().saturating_sub(1));
             self.selected = None;
-            self.place(rows);
+            self.find_selected(rows);
         }
     }
 }
@@ -174,19 +174,19 @@ impl App {
         match news {
             News::Look(Ok(look)) => {
                 self.picture = Some(Picture {
-                    groups: GroupView::all(&look.status),
+                    groups: GroupView::all_groups(&look.status),
                     status: look.status,
                     at,
                 });
                 self.explanation = look.explained;
                 self.error = None;
-                if self.open.is_some() && self.group().is_none() {
+                if self.open.is_some() && self.open_group().is_none() {
                     let gone = self.open.take().unwrap_or_default();
-                    self.tell(format!("there is no group {gone} any more"), true);
+                    self.show_message(format!("there is no group {gone} any more"), true);
                 }
             }
             News::Look(Err(error)) => self.error = Some(error.to_string()),
-            News::Changed(command, Ok(Done { .. })) => self.tell(command.effect(), false),
+            News::Changed(command, Ok(Done { .. })) => self.show_message(command.effect(), false),
             News::Changed(_, Err(error)) => {
                 // Who was refused here could read until now.
                 let why = match &error {
@@ -195,25 +195,25 @@ impl App {
                     } => "you may look, but not change anything: ",
                     _ => "",
                 };
-                self.tell(format!("nothing was changed: {why}{error}"), true);
+                self.show_message(format!("nothing was changed: {why}{error}"), true);
             }
         }
     }
 
-    fn tell(&mut self, text: impl Into<String>, is_error: bool) {
+    fn show_message(&mut self, text: impl Into<String>, is_error: bool) {
         let text = text.into();
         self.message = Some(Message { text, is_error });
     }
 
-    pub(super) fn wish(&self) -> Wish {
+    pub(super) fn next_wish(&self) -> Wish {
         Wish {
-            explained: self.explained().map(str::to_owned),
+            explained: self.explained_group().map(str::to_owned),
             interval: (!self.paused).then_some(self.interval),
         }
     }
 
     /// Returns the group whose decision is explained.
-    pub(super) fn explained(&self) -> Option<&str> {
+    pub(super) fn explained_group(&self) -> Option<&str> {
         let selected = self.cursors[0].selected.as_deref();
         let chosen = self.open.as_deref().or(selected);
         chosen.filter(|_| self.explaining)
@@ -222,26 +222,26 @@ impl App {
     /// Returns the explanation of the group, once there is one.
     pub(super) fn explanation(&self) -> Option<&Result<Explain, ClientError>> {
         let (group, explanation) = self.explanation.as_ref()?;
-        (self.explained() == Some(group)).then_some(explanation)
+        (self.explained_group() == Some(group)).then_some(explanation)
     }
 
     /// Returns the group that is open.
-    pub(super) fn group(&self) -> Option<&GroupView> {
+    pub(super) fn open_group(&self) -> Option<&GroupView> {
         let open = self.open.as_ref()?;
         let mut groups = self.picture.iter().flat_map(|picture| &picture.groups);
         groups.find(|group| group.name == *open)
     }
 
     /// Returns the rows that are shown: those of the open group, or all groups.
-    pub(super) fn listing(&self) -> Option<Listing> {
+    pub(super) fn shown_listing(&self) -> Option<Listing> {
         let picture = self.picture.as_ref()?;
-        let mut listing = match self.group() {
-            Some(group) => group.listing(),
-            None => overview::listing(&picture.status, &picture.groups),
+        let mut listing = match self.open_group() {
+            Some(group) => group.member_listing(),
+            None => overview::group_listing(&picture.status, &picture.groups),
         };
-        listing.filter(&self.cursor().filter);
+        listing.filter_rows(&self.cursor().filter);
         if let Some(sort) = self.cursor().sort {
-            listing.sort(sort);
+            listing.sort_rows(sort);
         }
         Some(listing)
     }
@@ -255,7 +255,7 @@ impl App {
     }
 
     /// Handles a key that was pressed. Returns the command to send to the API.
-    pub(super) fn key(&mut self, key: KeyEvent) -> Option<Command> {
+    pub(super) fn handle_key(&mut self, key: KeyEvent) -> Option<Command> {
         if key.modifiers.contains(KeyModifiers::CONTROL) && key.code == KeyCode::Char('c') {
             self.done = true;
         }
@@ -272,24 +272,24 @@ impl App {
             return None;
         }
         match self.prompt.take() {
-            Some(prompt) => self.answer(prompt, key.code),
+            Some(prompt) => self.answer_prompt(prompt, key.code),
             None => {
-                self.command(key.code);
+                self.handle_command_key(key.code);
                 None
             }
         }
     }
 
     /// Handles a key while something is asked.
-    fn answer(&mut self, mut prompt: Prompt, key: KeyCode) -> Option<Command> {
+    fn answer_prompt(&mut self, mut prompt: Prompt, key: KeyCode) -> Option<Command> {
         if let Prompt::Confirm(command) = prompt {
             match key {
                 KeyCode::Char('y' | 'Y') => {
-                    self.tell("waiting for the answer …", false);
+                    self.show_message("waiting for the answer …", false);
                     return Some(command);
                 }
                 KeyCode::Char('n' | 'N' | 'q') | KeyCode::Esc => {
-                    self.tell("nothing was changed", false);
+                    self.show_message("nothing was changed", false);
                 }
                 _ => self.prompt = Some(Prompt::Confirm(command)),
             }
@@ -307,9 +307,9 @@ impl App {
                 return None;
             }
             KeyCode::Enter => {
-                match entered(prompt) {
+                match enter_text(prompt) {
                     Ok(next) => self.prompt = next,
-                    Err(complaint) => self.tell(complaint, true),
+                    Err(complaint) => self.show_message(complaint, true),
                 }
                 return None;
             }
@@ -320,7 +320,7 @@ impl App {
     }
 
     /// Handles a key while nothing is asked.
-    fn command(&mut self, key: KeyCode) {
+    fn handle_command_key(&mut self, key: KeyCode) {
         let page = isize::try_from(self.page).unwrap_or(isize::MAX);
         match key {
             KeyCode::Char('q') | KeyCode::F(10) => self.done = true,
@@ -328,7 +328,7 @@ impl App {
             KeyCode::Esc if self.explaining => self.explaining = false,
             KeyCode::Esc if !self.cursor().filter.is_empty() => self.cursor_mut().filter.clear(),
             KeyCode::Esc | KeyCode::Backspace => self.open = None,
-            KeyCode::Enter => self.enter(),
+            KeyCode::Enter => self.open_selected(),
             KeyCode::Left | KeyCode::BackTab => self.other_group(-1),
             KeyCode::Right | KeyCode::Tab => self.other_group(1),
             KeyCode::PageUp if self.explaining => {
@@ -337,14 +337,14 @@ impl App {
             KeyCode::PageDown if self.explaining => {
                 self.scrolled = self.scrolled.saturating_add(self.page);
             }
-            KeyCode::Up | KeyCode::Char('k') => self.step(-1),
-            KeyCode::Down | KeyCode::Char('j') => self.step(1),
-            KeyCode::PageUp => self.step(-page),
-            KeyCode::PageDown => self.step(page),
-            KeyCode::Home => self.step(isize::MIN),
-            KeyCode::End => self.step(isize::MAX),
-            KeyCode::Char('<') => self.sort(-1),
-            KeyCode::Char('>') => self.sort(1),
+            KeyCode::Up | KeyCode::Char('k') => self.move_cursor(-1),
+            KeyCode::Down | KeyCode::Char('j') => self.move_cursor(1),
+            KeyCode::PageUp => self.move_cursor(-page),
+            KeyCode::PageDown => self.move_cursor(page),
+            KeyCode::Home => self.move_cursor(isize::MIN),
+            KeyCode::End => self.move_cursor(isize::MAX),
+            KeyCode::Char('<') => self.change_sort(-1),
+            KeyCode::Char('>') => self.change_sort(1),
             KeyCode::Char('I' | 'r') => {
                 let sort = &mut self.cursor_mut().sort;
                 let (column, descending) = sort.map_or((0, false), |s| (s.column, s.descending));
@@ -360,10 +360,10 @@ impl App {
             KeyCode::Char('m') => self.ask_for_state(AdminState::Maintenance),
             KeyCode::Char('u') => self.ask_for_state(AdminState::Ready),
             KeyCode::Char('w') => {
-                self.ask(|member, _| Prompt::Weight(member, String::new()));
+                self.ask_about_member(|member, _| Prompt::Weight(member, String::new()));
             }
             KeyCode::Char('a') => {
-                self.ask(|_, location| Prompt::Alert(location.into(), String::new()));
+                self.ask_about_member(|_, location| Prompt::Alert(location.into(), String::new()));
             }
             KeyCode::Char('p' | ' ') => self.paused = !self.paused,
             KeyCode::Char('+' | '=') => {
@@ -380,28 +380,28 @@ impl App {
         }
     }
 
-    fn step(&mut self, by: isize) {
-        if let Some(listing) = self.listing() {
-            self.cursor_mut().step(&listing.rows, by);
+    fn move_cursor(&mut self, by: isize) {
+        if let Some(listing) = self.shown_listing() {
+            self.cursor_mut().step_selection(&listing.rows, by);
         }
     }
 
-    fn sort(&mut self, step: isize) {
-        if let Some(listing) = self.listing() {
+    fn change_sort(&mut self, step: isize) {
+        if let Some(listing) = self.shown_listing() {
             let cursor = self.cursor_mut();
             cursor.sort = listing.next_sort(cursor.sort, step);
         }
     }
 
     /// Opens the selected group.
-    fn enter(&mut self) {
-        self.step(0);
-        if self.open.is_none() && self.listing().is_some_and(|all| !all.rows.is_empty()) {
-            self.open(self.cursor().selected.clone());
+    fn open_selected(&mut self) {
+        self.move_cursor(0);
+        if self.open.is_none() && self.shown_listing().is_some_and(|all| !all.rows.is_empty()) {
+            self.set_open_group(self.cursor().selected.clone());
         }
     }
 
-    fn open(&mut self, group: Option<String>) {
+    fn set_open_group(&mut self, group: Option<String>) {
         self.open = group;
         self.scrolled = 0;
         // The order of its members stays that of the group before.
@@ -420,7 +420,9 @@ impl App {
         }
         let before = self.open.take();
         // Without an open group these are the groups.
-        let rows = self.listing().map_or_else(Vec::new, |listing| listing.rows);
+        let rows = self
+            .shown_listing()
+            .map_or_else(Vec::new, |listing| listing.rows);
         let index = rows
             .iter()
             .position(|row| Some(&row.name) == before.as_ref());
@@ -431,19 +433,19 @@ impl App {
         if next.is_some() {
             self.cursors[0].selected = next.clone();
         }
-        self.open(next.or(before));
+        self.set_open_group(next.or(before));
     }
 
     fn ask_for_state(&mut self, state: AdminState) {
-        self.ask(|member, _| Prompt::Confirm(Command::State(member, state)));
+        self.ask_about_member(|member, _| Prompt::Confirm(Command::State(member, state)));
     }
 
     /// Asks something about the selected member, or its location.
-    fn ask(&mut self, prompt: impl FnOnce(Member, &str) -> Prompt) {
-        self.step(0);
-        let listing = self.listing();
+    fn ask_about_member(&mut self, prompt: impl FnOnce(Member, &str) -> Prompt) {
+        self.move_cursor(0);
+        let listing = self.shown_listing();
         let shown = listing.is_some_and(|listing| !listing.rows.is_empty());
-        let group = self.group().filter(|_| shown);
+        let group = self.open_group().filter(|_| shown);
         let member = group.and_then(|group| {
             let mut members = group.members.iter();
             let member = members.find(|m| Some(&m.name) == self.cursor().selected.as_ref())?;
@@ -454,13 +456,13 @@ impl App {
         });
         match member {
             Some(prompt) => self.prompt = Some(prompt),
-            None => self.tell("open a group (Enter) and choose a member first", true),
+            None => self.show_message("open a group (Enter) and choose a member first", true),
         }
     }
 }
 
 /// Returns the next question for a text that was typed.
-fn entered(prompt: Prompt) -> Result<Option<Prompt>, String> {
+fn enter_text(prompt: Prompt) -> Result<Option<Prompt>, String> {
     let command = match prompt {
         Prompt::Filter => return Ok(None),
         Prompt::Confirm(command) => command,

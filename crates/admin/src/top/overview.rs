@@ -4,67 +4,67 @@ use evenkeel_manager::status::{GroupStatus, Status};
 use ratatui::style::{Color, Style};
 
 use crate::columns::{Cell, Column, Listing, Row, WIDE};
-use crate::view::{GroupView, count, failures, latency, millis};
-use evenkeel_manager::text::{digits, percent};
+use crate::view::{GroupView, count, duration_of_millis, failure_share, latency_cell};
+use evenkeel_manager::text::{format_number, format_percent};
 
 const COLUMNS: [Column; 15] = [
-    Column::words("GROUP", 0).cut(16, 32),
-    Column::numbers("UP", 1),
-    Column::words("STATE", 1),
-    Column::numbers("REQ/S", 1),
-    Column::numbers("P50", 4),
-    Column::numbers("P99", 2),
-    Column::numbers("FAILED", 2),
-    Column::numbers("ALERTS", 3),
-    Column::numbers("IN FLIGHT", 6),
-    Column::words("STRATEGY", 5).cut(8, 32),
-    Column::words("OWNER", 7),
-    Column::words("RULES", WIDE).cut(8, 24),
-    Column::words("LISTEN", WIDE).cut(16, 40),
-    Column::words("BOUND", WIDE),
-    Column::words("LOAD", WIDE),
+    Column::of_words("GROUP", 0).cut_to(16, 32),
+    Column::of_numbers("UP", 1),
+    Column::of_words("STATE", 1),
+    Column::of_numbers("REQ/S", 1),
+    Column::of_numbers("P50", 4),
+    Column::of_numbers("P99", 2),
+    Column::of_numbers("FAILED", 2),
+    Column::of_numbers("ALERTS", 3),
+    Column::of_numbers("IN FLIGHT", 6),
+    Column::of_words("STRATEGY", 5).cut_to(8, 32),
+    Column::of_words("OWNER", 7),
+    Column::of_words("RULES", WIDE).cut_to(8, 24),
+    Column::of_words("LISTEN", WIDE).cut_to(16, 40),
+    Column::of_words("BOUND", WIDE),
+    Column::of_words("LOAD", WIDE),
 ];
 
 /// Returns all groups, a row each. `views` are those of the status.
-pub(super) fn listing(status: &Status, views: &[GroupView]) -> Listing {
+pub(super) fn group_listing(status: &Status, views: &[GroupView]) -> Listing {
     let groups = status.groups.iter().zip(views);
     Listing {
         columns: &COLUMNS,
         rows: groups
-            .map(|(group, view)| row(status, group, view))
+            .map(|(group, view)| group_row(status, group, view))
             .collect(),
     }
 }
 
 /// Returns all groups in a line.
-pub(super) fn totals(status: &Status, views: &[GroupView]) -> String {
+pub(super) fn totals_line(status: &Status, views: &[GroupView]) -> String {
     let rate: f64 = views.iter().map(|view| view.rate).sum();
     let usable: usize = views.iter().map(|view| view.usable).sum();
     let members: usize = views.iter().map(|view| view.members.len()).sum();
-    let alerts: usize = status.groups.iter().map(alerts).sum();
+    let alerts: usize = status.groups.iter().map(count_alerts).sum();
     let groups = views.len();
     let plural = if groups == 1 { "" } else { "s" };
     format!(
         "{groups} group{plural}  {} req/s  {usable} of {members} members up  {alerts} under alert",
-        digits(rate),
+        format_number(rate),
     )
 }
 
 /// Counts the members whose location is under a load alert.
-fn alerts(group: &GroupStatus) -> usize {
+fn count_alerts(group: &GroupStatus) -> usize {
     group.members.iter().filter(|member| member.alert).count()
 }
 
-fn row(status: &Status, group: &GroupStatus, view: &GroupView) -> Row {
+fn group_row(status: &Status, group: &GroupStatus, view: &GroupView) -> Row {
     let (recent, members) = (&group.recent, view.members.len());
-    let (usable, alerts) = (view.usable, alerts(group));
+    let (usable, alerts) = (view.usable, count_alerts(group));
     let in_flight = view.members.iter().map(|member| member.in_flight).sum();
-    let failed = failures(recent);
+    let failed = failure_share(recent);
     let rules = || {
         status
             .rules
             .iter()
-            .filter(|rule| rule.groups().contains(&&*group.name))
+            .filter(|rule| rule.group_names().contains(&&*group.name))
     };
     let clusters = status.clusters.iter();
     let clusters = clusters.filter(|cluster| cluster.group == group.name);
@@ -87,7 +87,7 @@ fn row(status: &Status, group: &GroupStatus, view: &GroupView) -> Row {
     ];
     let cells: [Cell; COLUMNS.len()] = [
         group.name.clone().into(),
-        Cell::number(
+        Cell::of_number(
             usable as f64 / members.max(1) as f64,
             format!("{usable}/{members}"),
         ),
@@ -97,10 +97,10 @@ fn row(status: &Status, group: &GroupStatus, view: &GroupView) -> Row {
             .collect::<Vec<_>>()
             .join(", ")
             .into(),
-        Cell::number(view.rate, digits(view.rate)),
-        latency(millis(recent.p50_ms)),
-        latency(millis(recent.p99_ms)),
-        Cell::number(failed, percent(failed)),
+        Cell::of_number(view.rate, format_number(view.rate)),
+        latency_cell(duration_of_millis(recent.p50_ms)),
+        latency_cell(duration_of_millis(recent.p99_ms)),
+        Cell::of_number(failed, format_percent(failed)),
         count(alerts as u64),
         count(in_flight),
         view.strategy.clone().into(),

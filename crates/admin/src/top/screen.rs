@@ -21,12 +21,12 @@ const DIM: Style = Style::new().add_modifier(Modifier::DIM);
 const REVERSED: Style = Style::new().add_modifier(Modifier::REVERSED);
 
 impl App {
-    pub(super) fn draw(&mut self, frame: &mut Frame<'_>, now: Instant) {
+    pub(super) fn draw_screen(&mut self, frame: &mut Frame<'_>, now: Instant) {
         let area = frame.area();
         let room = usize::from(area.width);
         let status = self.status_lines(room);
-        let why = self.explaining.then(|| self.why(room));
-        let listing = self.listing();
+        let why = self.explaining.then(|| self.explanation_lines(room));
+        let listing = self.shown_listing();
         let rows = listing.as_ref().map_or(0, |listing| listing.rows.len());
         let height = |lines: usize| u16::try_from(lines).unwrap_or(u16::MAX);
         // Where both are long, the table and the explanation get half of the screen each.
@@ -42,8 +42,8 @@ impl App {
             Constraint::Length(1),
         ])
         .areas(area);
-        frame.render_widget(fit(self.head(now), room), head);
-        frame.render_widget(fit(self.title(), room), title);
+        frame.render_widget(fit_line(self.head_line(now), room), head);
+        frame.render_widget(fit_line(self.table_title(), room), title);
         if let Some(listing) = listing {
             if listing.rows.is_empty() {
                 let nothing = if self.cursor().filter.is_empty() {
@@ -60,8 +60,8 @@ impl App {
             };
             let cursor = self.cursor_mut();
             let mut state = TableState::new().with_offset(cursor.offset);
-            state.select(cursor.place(&listing.rows));
-            let widget = listing.table(table.width, cursor.sort).style(old);
+            state.select(cursor.find_selected(&listing.rows));
+            let widget = listing.draw_table(table.width, cursor.sort).style(old);
             frame.render_stateful_widget(widget, table, &mut state);
             cursor.offset = state.offset();
         }
@@ -70,14 +70,14 @@ impl App {
             self.draw_why(frame, below, &lines);
         }
         frame.render_widget(Paragraph::new(status), bottom);
-        frame.render_widget(fit(Line::styled(self.hint(), DIM), room), keys);
+        frame.render_widget(fit_line(Line::styled(self.key_hint(), DIM), room), keys);
         if self.help {
             draw_help(frame);
         }
     }
 
     /// Returns the line with the address of the balancer, which also says whether the picture can be trusted.
-    fn head(&self, now: Instant) -> Line<'static> {
+    fn head_line(&self, now: Instant) -> Line<'static> {
         let Some(picture) = &self.picture else {
             return Line::raw(format!("asking {} …", self.address));
         };
@@ -86,7 +86,7 @@ impl App {
             spans.extend([Span::styled(text, style), Span::raw("  ")]);
         };
         if self.error.is_some() {
-            let age = text::duration(now.saturating_duration_since(picture.at));
+            let age = text::format_duration(now.saturating_duration_since(picture.at));
             mark(format!(" OLD: {age} ago; asking again "), LOUD);
         }
         if self.paused {
@@ -99,16 +99,18 @@ impl App {
         spans.push(Span::raw(format!(
             "configuration {}, every {}",
             picture.status.generation,
-            text::duration(self.interval),
+            text::format_duration(self.interval),
         )));
         Line::from(spans)
     }
 
     /// Returns the title of the table.
-    fn title(&self) -> Line<'static> {
-        let mut line = match (self.group(), &self.picture) {
-            (Some(group), _) => group.title(),
-            (None, Some(picture)) => Line::raw(overview::totals(&picture.status, &picture.groups)),
+    fn table_title(&self) -> Line<'static> {
+        let mut line = match (self.open_group(), &self.picture) {
+            (Some(group), _) => group.title_line(),
+            (None, Some(picture)) => {
+                Line::raw(overview::totals_line(&picture.status, &picture.groups))
+            }
             (None, None) => Line::default(),
         };
         let filter = &self.cursor().filter;
@@ -119,8 +121,8 @@ impl App {
         line
     }
 
-    fn hint(&self) -> &'static str {
-        if self.group().is_some() {
+    fn key_hint(&self) -> &'static str {
+        if self.open_group().is_some() {
             "? help  Esc back  d drain  m maintenance  u ready  w weight  < > sort  / filter  e why  q quit"
         } else {
             "? help  Enter open  < > sort  / filter  e why  p pause  q quit"
@@ -166,7 +168,7 @@ impl App {
     }
 
     /// Returns the reasons why the next request goes to its member.
-    fn why(&self, room: usize) -> Vec<String> {
+    fn explanation_lines(&self, room: usize) -> Vec<String> {
         let text = match self.explanation() {
             Some(Ok(explain)) => view::explain_within(explain, room),
             Some(Err(error)) => text::wrap(&error.to_string(), room).join("\n"),
@@ -195,7 +197,7 @@ impl App {
 }
 
 /// Returns a line in at most `room` characters; if it is cut, it ends with an ellipsis.
-fn fit(line: Line<'static>, room: usize) -> Line<'static> {
+fn fit_line(line: Line<'static>, room: usize) -> Line<'static> {
     let mut left = room;
     let whole: usize = line.spans.iter().map(|span| width(&span.content)).sum();
     if whole <= room {

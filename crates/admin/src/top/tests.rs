@@ -147,7 +147,7 @@ fn press(app: &mut App, keys: &str) -> Option<Command> {
             text => text.chars().map(KeyCode::Char).collect(),
         };
         for code in codes {
-            command = app.key(KeyEvent::from(code));
+            command = app.handle_key(KeyEvent::from(code));
         }
     }
     command
@@ -155,7 +155,7 @@ fn press(app: &mut App, keys: &str) -> Option<Command> {
 
 fn terminal(app: &mut App, (width, height): (u16, u16), now: Instant) -> Terminal<TestBackend> {
     let mut terminal = Terminal::new(TestBackend::new(width, height)).unwrap();
-    terminal.draw(|frame| app.draw(frame, now)).unwrap();
+    terminal.draw(|frame| app.draw_screen(frame, now)).unwrap();
     terminal
 }
 
@@ -355,7 +355,7 @@ fn changes_are_confirmed_and_their_answer_is_shown() {
     assert_eq!(press(&mut app, "u y"), Some(other));
     // With another key at the same time it is another key.
     for modifiers in [KeyModifiers::CONTROL, KeyModifiers::ALT] {
-        app.key(KeyEvent::new(KeyCode::Char('d'), modifiers));
+        app.handle_key(KeyEvent::new(KeyCode::Char('d'), modifiers));
         assert_eq!(app.prompt, None);
     }
 }
@@ -464,17 +464,17 @@ fn a_lost_connection_leaves_the_last_picture() {
 fn looks_are_paused_and_made_more_or_less_often() {
     let mut app = app();
     press(&mut app, "+");
-    assert_eq!(app.wish().interval, Some(2 * SECOND));
+    assert_eq!(app.next_wish().interval, Some(2 * SECOND));
     assert_shows(&mut app, &["every 2s"]);
     press(&mut app, &"+".repeat(20));
-    assert_eq!(app.wish().interval, Some(60 * SECOND));
+    assert_eq!(app.next_wish().interval, Some(60 * SECOND));
     press(&mut app, &"-".repeat(20));
-    assert_eq!(app.wish().interval, Some(FRAME));
+    assert_eq!(app.next_wish().interval, Some(FRAME));
     press(&mut app, "p");
-    assert_eq!(app.wish().interval, None);
+    assert_eq!(app.next_wish().interval, None);
     assert_shows(&mut app, &[" PAUSED "]);
     press(&mut app, "p");
-    assert_eq!(app.wish().interval, Some(FRAME));
+    assert_eq!(app.next_wish().interval, Some(FRAME));
 }
 
 fn explanation(verdict: &str) -> Explain {
@@ -501,10 +501,10 @@ fn explanation(verdict: &str) -> Explain {
 #[test]
 fn explanations_are_asked_for_and_shown_whole() {
     let mut app = app();
-    assert_eq!(app.wish().explained, None);
+    assert_eq!(app.next_wish().explained, None);
     screen(&mut app);
     press(&mut app, "e");
-    assert_eq!(app.wish().explained.as_deref(), Some("web"));
+    assert_eq!(app.next_wish().explained.as_deref(), Some("web"));
     assert_shows(&mut app, &["asking …"]);
     let explained = |group: &str, verdict: &str| {
         News::Look(Ok(Box::new(Look {
@@ -541,7 +541,7 @@ fn explanations_are_asked_for_and_shown_whole() {
     assert_ne!(top, end);
     assert!(end.contains("There was no request yet."), "{end}");
     press(&mut app, "Esc");
-    assert_eq!(app.wish().explained, None);
+    assert_eq!(app.next_wish().explained, None);
 }
 
 #[test]
@@ -571,9 +571,9 @@ fn three_keys_end_it() {
     let control_c = KeyEvent::new(KeyCode::Char('c'), KeyModifiers::CONTROL);
     for key in [KeyCode::Char('q').into(), KeyCode::F(10).into(), control_c] {
         let mut app = app();
-        app.key(KeyCode::Char('c').into());
+        app.handle_key(KeyCode::Char('c').into());
         assert!(!app.done);
-        app.key(key);
+        app.handle_key(key);
         assert!(app.done, "{key:?}");
     }
 }

@@ -4,7 +4,7 @@
 use evenkeel_config::agent::AgentConfig;
 use evenkeel_core::time::Instant;
 
-use super::registrations::{locations, plans};
+use super::registrations::{locations, make_plans};
 use super::{Agent, Beside, Error, Watched};
 use crate::agent_check::{Bound, Subject, Weight};
 use crate::hook::Hook;
@@ -30,13 +30,13 @@ pub(super) struct Prepared {
 impl Agent {
     /// Does everything about a configuration that can fail.
     pub(super) async fn prepare(&self, config: AgentConfig) -> Result<Prepared, Error> {
-        let plans = plans(&config)?;
+        let plans = make_plans(&config)?;
         let default = Owners::of_agent(&config).map_err(Error::Owners)?;
         let servers = config.servers.iter();
         let of_servers = servers.map(|server| Owners::of_server(server, &default));
         let of_servers = of_servers.collect::<Result<Vec<_>, _>>();
         let of_servers = of_servers.map_err(Error::Owners)?;
-        let owners = of_servers.iter().fold(default, Owners::and);
+        let owners = of_servers.iter().fold(default, Owners::merged_with);
         let named = config.agent_check.listen.iter();
         let named = named.map(|address| (*address, Subject::Named));
         let own = config.servers.iter().flat_map(|server| {
@@ -80,7 +80,7 @@ impl Agent {
             self.pages.set_owners(owners);
         }
         self.take_plans(plans, now);
-        self.responder.serve(bound);
+        self.responder.serve_bound(bound);
         self.config = config;
         self.publish_lines();
     }
@@ -149,7 +149,7 @@ impl Agent {
                 Some(index) => {
                     let mut link = before.swap_remove(index);
                     for session in link.replan(plan, now, &mut self.rng) {
-                        link.adopt(session, now);
+                        link.sign_off_session(session, now);
                     }
                     link
                 }

@@ -9,13 +9,14 @@ use super::Error;
 use crate::link::{Place, Plan};
 
 /// Makes the plan for each broker: what is to be registered there.
-pub(super) fn plans(config: &AgentConfig) -> Result<Vec<Plan>, Error> {
+pub(super) fn make_plans(config: &AgentConfig) -> Result<Vec<Plan>, Error> {
     let places = registrations(config)?;
     let plan = |broker: &config::BrokerConfig| {
-        let keys = key_file::load(&broker.key_file, Keys::parse).map_err(|error| Error::Keys {
-            broker: broker.name.clone(),
-            reason: error.to_string(),
-        })?;
+        let keys =
+            key_file::load_parsed(&broker.key_file, Keys::parse).map_err(|error| Error::Keys {
+                broker: broker.name.clone(),
+                reason: error.to_string(),
+            })?;
         Ok(Plan {
             broker: broker.name.clone(),
             address: broker.address.clone(),

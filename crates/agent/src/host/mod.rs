@@ -25,7 +25,7 @@ pub struct Monitor {
     missing: BTreeMap<LoadId, String>,
 }
 
-/// Result of [`Monitor::measure`].
+/// Result of [`Monitor::measure_loads_loads`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostLoad {
     /// Loads that are available.
@@ -54,7 +54,7 @@ impl Monitor {
 
     /// The loads from the last call to this one, at the monotonic time `at`. The first
     /// call has only those that need no difference.
-    pub fn measure(&mut self, at: Duration, location: &str) -> HostLoad {
+    pub fn measure_loads(&mut self, at: Duration, location: &str) -> HostLoad {
         let now = Snapshot::take(&self.files, &self.settings, at);
         let found = now.since(self.before.as_ref(), self.settings.scope != Scope::Off);
         self.before = Some(now);
@@ -132,8 +132,8 @@ impl Snapshot {
             Scope::Own => Some(Cgroup::find(files, None)),
             Scope::Cgroup(path) => Some(Cgroup::find(files, Some(path))),
         };
-        let stat = files.parse("/proc/stat", text::cpu);
-        let total_and_used = files.parse("/proc/meminfo", text::memory);
+        let stat = files.parse("/proc/stat", text::parse_cpu_times);
+        let total_and_used = files.parse("/proc/meminfo", text::parse_memory);
         let mut machine = Snapshot {
             at,
             cpus: stat.as_ref().ok().map(|(_, cpus)| f64::from(*cpus)),
@@ -142,7 +142,7 @@ impl Snapshot {
                 .map(|(ticks, _)| Cpu::Machine(*ticks))
                 .map_err(Clone::clone),
             run_queue: files
-                .parse("/proc/loadavg", text::running)
+                .parse("/proc/loadavg", text::parse_running_tasks)
                 .and_then(|running| {
                     let (_, cpus) = stat.as_ref().map_err(Clone::clone)?;
                     // This process runs while it asks.
@@ -153,13 +153,13 @@ impl Snapshot {
                 .map(|(total, used)| *used as f64 / *total as f64)
                 .map_err(Clone::clone),
             disk: files.read("/proc/diskstats").map(|text| {
-                let disks = text::disks(&text);
+                let disks = text::parse_disk_times(&text);
                 Disk::Busy(disks.map(|(name, busy)| (name.to_owned(), busy)).collect())
             }),
             network: network(files, settings.network_capacity),
             pressure: PRESSURE.map(|(id, kind)| {
                 let path = format!("/proc/pressure/{kind}");
-                (id, files.parse(path, text::pressure))
+                (id, files.parse(path, text::parse_pressure))
             }),
         };
         match cgroup {
@@ -196,10 +196,13 @@ impl Snapshot {
             self.disk = Ok(Disk::Limited(transfers));
         }
         self.pressure = PRESSURE.map(|(id, kind)| {
-            let path = cgroup.pressure(kind);
+            let path = cgroup.pressure_file(kind);
             let none = || "only cgroups of version 2 have it".to_owned();
             let had = path.ok_or_else(none);
-            (id, had.and_then(|path| files.parse(path, text::pressure)))
+            (
+                id,
+                had.and_then(|path| files.parse(path, text::parse_pressure)),
+            )
         });
     }
 
@@ -329,13 +332,14 @@ fn network(files: &Files, capacity: Option<f64>) -> Had<Vec<Interface>> {
     let text = files.read("/proc/self/net/dev")?;
     let sys = |name: &str, file: &str| format!("/sys/class/net/{name}/{file}");
     let has_device = |name: &str| files.exists(sys(name, "device"));
-    let any = text::interfaces(&text).any(|(name, ..)| has_device(name));
-    let interfaces = text::interfaces(&text)
+    let any = text::parse_interface_bytes(&text).any(|(name, ..)| has_device(name));
+    let interfaces = text::parse_interface_bytes(&text)
         .filter(|(name, ..)| !any || has_device(name))
         .map(|(name, received, sent)| Interface {
             received,
             sent,
-            capacity: capacity.or_else(|| files.parse(sys(name, "speed"), text::speed).ok()),
+            capacity: capacity
+                .or_else(|| files.parse(sys(name, "speed"), text::parse_link_speed).ok()),
             name: name.to_owned(),
         });
     Ok(interfaces.collect())

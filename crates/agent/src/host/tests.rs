@@ -121,14 +121,14 @@ const AFTER: [(&str, &str); 5] = [
 fn a_machine_between_two_moments() {
     let machine = Machine::new(&BEFORE);
     let mut monitor = machine.monitor(Scope::Host);
-    let first = monitor.measure(10 * SECOND, "x");
+    let first = monitor.measure_loads(10 * SECOND, "x");
     assert_eq!(load(&first, LoadId::CPU), None, "no interval yet");
     near(load(&first, LoadId::MEMORY), 0.25);
     near(load(&first, LoadId::RUN_QUEUE), 2.0);
     assert_eq!(first.cpus, Some(2.0));
 
     machine.write(&AFTER);
-    let found = monitor.measure(12 * SECOND, "x");
+    let found = monitor.measure_loads(12 * SECOND, "x");
     near(load(&found, LoadId::CPU), 0.25);
     // sda was busy for 500 ms; sdb for 1000, past the end of 32 bits; sdc is new.
     near(load(&found, LoadId::DISK), 0.5);
@@ -147,7 +147,7 @@ fn a_network_that_does_not_know_how_fast_it_is_needs_to_be_told() {
     let machine = Machine::new(&BEFORE);
     machine.write(&[("sys/class/net/eth0/speed", "-1\n")]);
     let mut monitor = machine.monitor(Scope::Host);
-    let found = monitor.measure(SECOND, "x");
+    let found = monitor.measure_loads(SECOND, "x");
     let network = found.missing.iter().find(|(id, _)| *id == LoadId::NETWORK);
     assert!(network.unwrap().1.contains("network_capacity"));
 
@@ -156,10 +156,10 @@ fn a_network_that_does_not_know_how_fast_it_is_needs_to_be_told() {
         network_capacity: Some(2e8),
     };
     let mut monitor = Monitor::new(Files::new(&machine.0), settings);
-    monitor.measure(SECOND, "x");
+    monitor.measure_loads(SECOND, "x");
     machine.write(&AFTER);
     near(
-        load(&monitor.measure(3 * SECOND, "x"), LoadId::NETWORK),
+        load(&monitor.measure_loads(3 * SECOND, "x"), LoadId::NETWORK),
         0.5,
     );
 }
@@ -180,12 +180,12 @@ fn what_a_kernel_does_not_have_is_missing_and_nothing_else_is() {
         ("proc/diskstats", "8 0 hda 1 1 1 1 1 1 1 1 0 1000 9\n"),
     ]);
     let mut monitor = machine.monitor(Scope::Host);
-    monitor.measure(SECOND, "x");
+    monitor.measure_loads(SECOND, "x");
     machine.write(&[(
         "proc/stat",
         "cpu  60 0 60 100 0 0 0\ncpu0 60 0 60 100 0 0 0\n",
     )]);
-    let found = monitor.measure(2 * SECOND, "x");
+    let found = monitor.measure_loads(2 * SECOND, "x");
     near(load(&found, LoadId::CPU), 1.0);
     near(load(&found, LoadId::MEMORY), 0.5);
     near(load(&found, LoadId::DISK), 0.0);
@@ -193,7 +193,7 @@ fn what_a_kernel_does_not_have_is_missing_and_nothing_else_is() {
     assert_eq!((found.loads.len(), found.missing.len()), (4, 4));
     // And if the rest goes, too.
     machine.remove("proc");
-    let found = monitor.measure(3 * SECOND, "x");
+    let found = monitor.measure_loads(3 * SECOND, "x");
     assert_eq!((found.loads.len(), found.missing.len()), (0, 8));
     assert_eq!(monitor.missing.len(), 8, "each is said once");
 }
@@ -202,19 +202,19 @@ fn what_a_kernel_does_not_have_is_missing_and_nothing_else_is() {
 fn counters_that_begin_anew_and_clocks_that_stand_still_are_no_load() {
     let machine = Machine::new(&BEFORE);
     let mut monitor = machine.monitor(Scope::Host);
-    monitor.measure(SECOND, "x");
+    monitor.measure_loads(SECOND, "x");
     let zero = "proc/self/net/dev";
     machine.write(&[
         ("proc/stat", "cpu  1 0 1 1 1 0 0 0 0 0\ncpu0 1 1 1 1\n"),
         ("proc/diskstats", "8 0 sda 1 1 1 1 1 1 1 1 0 3 9\n"),
         (zero, "h\n eth0: 10 1 0 0 0 0 0 0 5 1 0 0 0 0 0 0\n"),
     ]);
-    let found = monitor.measure(2 * SECOND, "x");
+    let found = monitor.measure_loads(2 * SECOND, "x");
     for id in [LoadId::CPU, LoadId::DISK, LoadId::NETWORK] {
         assert_eq!(load(&found, id), None, "{id}");
     }
     // Twice at the same moment.
-    let found = monitor.measure(2 * SECOND, "x");
+    let found = monitor.measure_loads(2 * SECOND, "x");
     assert!(found.loads.iter().all(|(_, load)| load.is_finite()));
     for id in [LoadId::DISK, LoadId::NETWORK, LoadId::CPU_PRESSURE] {
         assert_eq!(load(&found, id), None, "{id}");
@@ -266,7 +266,7 @@ fn a_cgroup_of_version_2_against_the_limits_of_all_that_it_is_in() {
         ),
     ]);
     let mut monitor = machine.monitor(Scope::Cgroup("/web.slice/shop".into()));
-    let first = monitor.measure(SECOND, "x");
+    let first = monitor.measure_loads(SECOND, "x");
     assert_eq!(first.cpus, Some(0.5));
     machine.write(&AFTER);
     machine.write(&[
@@ -283,7 +283,7 @@ fn a_cgroup_of_version_2_against_the_limits_of_all_that_it_is_in() {
             "some avg10=0 total=1000100\n",
         ),
     ]);
-    let found = monitor.measure(3 * SECOND, "x");
+    let found = monitor.measure_loads(3 * SECOND, "x");
     // 400 ms of the half of a CPU in 2 s.
     near(load(&found, LoadId::CPU), 0.4);
     near(load(&found, LoadId::MEMORY), 0.5);
@@ -297,7 +297,7 @@ fn a_cgroup_of_version_2_against_the_limits_of_all_that_it_is_in() {
 
     // The service is started again, and meanwhile gone.
     machine.remove("sys/fs/cgroup/web.slice/shop");
-    let found = monitor.measure(4 * SECOND, "x");
+    let found = monitor.measure_loads(4 * SECOND, "x");
     assert_eq!(load(&found, LoadId::CPU), None);
     near(load(&found, LoadId::NETWORK), 0.0);
     assert!(found.missing[0].1.contains("/web.slice/shop"), "{found:?}");
@@ -316,12 +316,12 @@ fn the_own_cgroup_in_a_container_is_at_the_top_of_what_it_sees() {
         ("sys/fs/cgroup/memory.max", "max\n"),
         ("sys/fs/cgroup/memory.stat", "inactive_file 0\n"),
     ]);
-    let found = machine.monitor(Scope::Own).measure(SECOND, "x");
+    let found = machine.monitor(Scope::Own).measure_loads(SECOND, "x");
     assert_eq!(found.cpus, Some(1.5));
     near(load(&found, LoadId::MEMORY), 0.5);
     // On a machine without containers it is all there is, and has no figures of its own.
     machine.remove("sys/fs/cgroup/memory.current");
-    let found = machine.monitor(Scope::Own).measure(SECOND, "x");
+    let found = machine.monitor(Scope::Own).measure_loads(SECOND, "x");
     near(load(&found, LoadId::MEMORY), 0.25);
 }
 
@@ -365,13 +365,13 @@ fn a_cgroup_of_version_1_beside_an_empty_version_2() {
     );
     file("blkio/blkio.throttle.write_iops_device", "8:0 10\n");
     let mut monitor = machine.monitor(Scope::Own);
-    assert_eq!(monitor.measure(SECOND, "x").cpus, Some(1.0));
+    assert_eq!(monitor.measure_loads(SECOND, "x").cpus, Some(1.0));
     file("cpu,cpuacct/cpuacct.usage", "1500000000\n");
     file(
         "blkio/blkio.throttle.io_serviced",
         "8:0 Read 99\n8:0 Write 15\n",
     );
-    let found = monitor.measure(3 * SECOND, "x");
+    let found = monitor.measure_loads(3 * SECOND, "x");
     near(load(&found, LoadId::CPU), 0.25);
     near(load(&found, LoadId::MEMORY), 0.3);
     near(load(&found, LoadId::DISK), 0.75);
@@ -380,7 +380,7 @@ fn a_cgroup_of_version_1_beside_an_empty_version_2() {
 #[test]
 fn nothing_is_measured_where_nothing_is_wanted_but_the_cpus_are_known() {
     let machine = Machine::new(&BEFORE);
-    let found = machine.monitor(Scope::Off).measure(SECOND, "x");
+    let found = machine.monitor(Scope::Off).measure_loads(SECOND, "x");
     assert_eq!((found.loads.len(), found.missing.len()), (0, 0));
     assert_eq!(found.cpus, Some(2.0));
 }
@@ -389,8 +389,8 @@ fn nothing_is_measured_where_nothing_is_wanted_but_the_cpus_are_known() {
 #[test]
 fn this_machine_has_a_load() {
     let mut monitor = Monitor::new(Files::new("/"), HostSettings::default());
-    monitor.measure(Duration::ZERO, "x");
-    let found = monitor.measure(SECOND, "x");
+    monitor.measure_loads(Duration::ZERO, "x");
+    let found = monitor.measure_loads(SECOND, "x");
     assert!(load(&found, LoadId::MEMORY).is_some_and(|load| load > 0.0 && load < 1.0));
     assert!(load(&found, LoadId::RUN_QUEUE).is_some());
     assert!(found.cpus.is_some_and(|cpus| cpus >= 1.0));

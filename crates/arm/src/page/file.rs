@@ -5,7 +5,7 @@ use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::{Error, boot, io_error, not_a_page};
+use super::{Error, boot_digest, io_error, not_a_page};
 use crate::layout::{HEADER_LEN, Header, MAGIC, NAME_MAX, SIZE, VERSION};
 
 /// A file that was a page when it was opened.
@@ -45,7 +45,7 @@ impl Open {
         let mut bytes = [0; HEADER_LEN];
         open.read(path, &mut bytes, 0)?;
         let header = open.check(path, &bytes)?;
-        if header.word(offset_of!(Header, boot)) != boot() {
+        if header.word_at(offset_of!(Header, boot)) != boot_digest() {
             return Err(not_a_page(
                 path,
                 "it is from before the last boot of the machine",
@@ -73,10 +73,10 @@ impl Open {
     /// The header, if it is one of this version.
     pub(super) fn check<'a>(&self, path: &Path, bytes: &'a [u8]) -> Result<Words<'a>, Error> {
         let header = Words(bytes);
-        if header.word(offset_of!(Header, magic)) != MAGIC {
+        if header.word_at(offset_of!(Header, magic)) != MAGIC {
             return Err(not_a_page(path, "the magic number is missing"));
         }
-        let version = header.word(offset_of!(Header, version));
+        let version = header.word_at(offset_of!(Header, version));
         if version != VERSION {
             return Err(Error::Version {
                 path: path.to_owned(),
@@ -94,14 +94,14 @@ pub(super) struct Words<'a>(pub(super) &'a [u8]);
 
 impl Words<'_> {
     /// The word at an offset; 0 behind the end, where none is asked for.
-    pub(super) fn word(&self, at: usize) -> u64 {
+    pub(super) fn word_at(&self, at: usize) -> u64 {
         let bytes = self.0.get(at..).and_then(<[u8]>::first_chunk);
         bytes.map_or(0, |bytes| u64::from_ne_bytes(*bytes))
     }
 
     /// The name in a header.
     fn application(&self) -> Option<String> {
-        let len = usize::try_from(self.word(offset_of!(Header, name_len))).ok()?;
+        let len = usize::try_from(self.word_at(offset_of!(Header, name_len))).ok()?;
         let at = offset_of!(Header, name);
         if len == 0 || len > NAME_MAX {
             return None;

@@ -16,7 +16,7 @@ pub(super) struct Pulse {
 
 impl Pulse {
     /// Time with something in flight, in nanoseconds.
-    pub(super) fn until(self, now: u64) -> u64 {
+    pub(super) fn busy_time(self, now: u64) -> u64 {
         let open = if self.since == 0 {
             0
         } else {
@@ -91,7 +91,7 @@ pub struct Sample {
 impl Sample {
     /// Adds what a lane counted.
     pub(super) fn count(&mut self, lane: Words<'_>) -> Process {
-        let word = |at| lane.word(at);
+        let word = |at| lane.word_at(at);
         let starts = word(offset_of!(Lane, starts));
         let good = word(offset_of!(Lane, good));
         let aborted = word(offset_of!(Lane, aborted));
@@ -136,7 +136,7 @@ impl Sample {
     }
 
     /// Counts what the processes that run have in flight.
-    pub(super) fn settle(&mut self, lanes: &mut [Process], namespace: u64) {
+    pub(super) fn count_in_flight(&mut self, lanes: &mut [Process], namespace: u64) {
         const NOBODY: ProcessId = ProcessId(0);
         lanes.sort_unstable_by_key(|lane| (lane.id.0, lane.namespace));
         let mut unowned = 0u64;
@@ -150,7 +150,7 @@ impl Sample {
                 continue;
             }
             // Elsewhere the process id may be anybody's: then the page has the last word.
-            if process.namespace == namespace && !process.id.runs() {
+            if process.namespace == namespace && !process.id.is_running() {
                 continue;
             }
             self.in_flight += in_flight;
@@ -168,7 +168,7 @@ impl Sample {
     ///
     /// If the application got a new page in between, or a counter went backwards, the
     /// interval is what the new page counted, and says so.
-    pub fn since(&self, earlier: &Sample) -> Interval {
+    pub fn interval_since(&self, earlier: &Sample) -> Interval {
         let length = Duration::from_nanos(self.at.saturating_sub(earlier.at));
         let restarted = self.epoch != earlier.epoch || self.starts < earlier.starts;
         let fresh = Sample::default();

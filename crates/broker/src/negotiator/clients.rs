@@ -40,7 +40,7 @@ impl Clients {
     }
 
     /// True if `client` asks no oftener than a client that keeps each answer for a `quantum`.
-    pub(super) fn ask(&mut self, client: IpAddr, quantum: Duration, now: Instant) -> bool {
+    pub(super) fn may_ask(&mut self, client: IpAddr, quantum: Duration, now: Instant) -> bool {
         let network = match client {
             IpAddr::V4(ip) => u128::from(ip.to_bits()),
             IpAddr::V6(ip) => ip.to_bits() >> 64 << 64,
@@ -88,18 +88,18 @@ mod tests {
     fn s23_a_client_is_believed_so_often_in_a_quantum() {
         let mut clients = Clients::new();
         let (one, other) = (IpAddr::from([192, 0, 2, 1]), IpAddr::from([192, 0, 2, 2]));
-        let believed = (0..100).filter(|_| clients.ask(one, QUANTUM, at(1000)));
+        let believed = (0..100).filter(|_| clients.may_ask(one, QUANTUM, at(1000)));
         assert_eq!(believed.count(), 8);
-        assert!(clients.ask(other, QUANTUM, at(1000)));
+        assert!(clients.may_ask(other, QUANTUM, at(1000)));
         // One more for each second.
-        let believed = (0..100).filter(|_| clients.ask(one, QUANTUM, at(3000)));
+        let believed = (0..100).filter(|_| clients.may_ask(one, QUANTUM, at(3000)));
         assert_eq!(believed.count(), 2);
-        let believed = (0..100).filter(|_| clients.ask(one, QUANTUM, at(60_000)));
+        let believed = (0..100).filter(|_| clients.may_ask(one, QUANTUM, at(60_000)));
         assert_eq!(believed.count(), 8);
         // All addresses of a network are one client.
         let of_network = (0..100u16).filter(|&last| {
             let ip = IpAddr::from([0x2001, 0xdb8, 0, 0, last, 0, 0, last]);
-            clients.ask(ip, QUANTUM, at(1000))
+            clients.may_ask(ip, QUANTUM, at(1000))
         });
         assert_eq!(of_network.count(), 8);
     }
@@ -109,7 +109,7 @@ mod tests {
         let mut clients = Clients::new();
         for number in 0..100_000u32 {
             let ip = IpAddr::V4(number.into());
-            assert!(clients.ask(ip, QUANTUM, at(u64::from(number))));
+            assert!(clients.may_ask(ip, QUANTUM, at(u64::from(number))));
         }
         assert!(size_of_val(&*clients.sets) <= 64 * 1024);
     }

@@ -84,7 +84,7 @@ fn request_of<'a>(wish: &Wish<'_>, now: Instant, excluded: &'a [MemberId]) -> Re
     Request {
         client: Some(wish.client),
         tried: excluded,
-        ..Request::at(now)
+        ..Request::at_time(now)
     }
 }
 
@@ -96,8 +96,8 @@ pub(super) fn request_to_choose<'a>(
     now: Instant,
     excluded: &'a mut Vec<MemberId>,
 ) -> Option<Request<'a>> {
-    let request = Request::at(now);
-    let view = group.view(&request).despite_alerts();
+    let request = Request::at_time(now);
+    let view = group.view_for(&request).despite_alerts();
     exclude_all(&view, wish, excluded);
     match stays(&view, wish, excluded) {
         Some(_) => None,
@@ -107,7 +107,7 @@ pub(super) fn request_to_choose<'a>(
 
 /// Decides, and counts the client at its member. Members in `excluded` are not chosen; the vector is room for
 /// the work, too. `advice` is what a chooser says, if one was asked.
-pub(super) fn decide(
+pub(super) fn decide_grant(
     group: &Group,
     wish: &Wish<'_>,
     advice: Option<Advice>,
@@ -115,16 +115,16 @@ pub(super) fn decide(
     rng: &mut fastrand::Rng,
     excluded: &mut Vec<MemberId>,
 ) -> Result<Grant, Refusal> {
-    let request = Request::at(now);
+    let request = Request::at_time(now);
     // A member under a load alert serves those whom nobody else can: it must be good
     // enough for them, too.
-    let view = group.view(&request).despite_alerts();
+    let view = group.view_for(&request).despite_alerts();
     let Exclusion { why, avoided } = exclude_all(&view, wish, excluded);
     let ask = |excluded: &[MemberId], rng: &mut fastrand::Rng| {
         let request = request_of(wish, now, excluded);
         match advice {
             Some(advice) => group.choose_advised(&request, advice, rng),
-            None => group.choose(&request, rng),
+            None => group.choose_member(&request, rng),
         }
     };
     let mut chosen = match stays(&view, wish, excluded) {
@@ -138,9 +138,9 @@ pub(super) fn decide(
     let member = chosen.map_err(|_| why.unwrap_or(Refusal::NoMember))?;
     let quantum = quantum(&view, member, wish.terms.quantum);
     let alternatives = alternatives(&view, member, wish.alternatives, excluded, rng);
-    group.assign(member, Duration::from_secs(quantum));
+    group.assign_client(member, Duration::from_secs(quantum));
     if !wish.is_vouched {
-        group.doubt(member);
+        group.doubt_client(member);
     }
     Ok(Grant {
         member,
@@ -161,7 +161,7 @@ fn stays(view: &View<'_>, wish: &Wish<'_>, excluded: &[MemberId]) -> Option<usiz
     let members = view.members();
     let index = members.iter().position(|member| *member.name == *current)?;
     let is_kept = view.is_eligible_unless_full(index)
-        && !view.slot(index).has(Reason::Shedding)
+        && !view.slot(index).has_reason(Reason::Shedding)
         && excluded.binary_search(&members.get(index)?.id).is_err();
     is_kept.then_some(index)
 }
@@ -192,7 +192,7 @@ fn exclude(view: &View<'_>, wish: &Wish<'_>, excluded: &mut Vec<MemberId>) -> Op
     for (index, member) in view.members().iter().enumerate() {
         if !view.is_eligible_unless_full(index) {
             // Backups stand in for members that cannot serve, not for those that are slow.
-            if view.slot(index).has(Reason::Standby) {
+            if view.slot(index).has_reason(Reason::Standby) {
                 excluded.push(member.id);
             }
             continue;
@@ -219,7 +219,7 @@ fn exclude(view: &View<'_>, wish: &Wish<'_>, excluded: &mut Vec<MemberId>) -> Op
 /// would only be sent back again, however good the member is otherwise. There always is another member,
 /// unless it has just gone.
 fn exclude_shedding(view: &View<'_>, excluded: &mut Vec<MemberId>) {
-    let sheds = |index: &usize| view.slot(*index).has(Reason::Shedding);
+    let sheds = |index: &usize| view.slot(*index).has_reason(Reason::Shedding);
     let taking = || (0..view.len()).filter(|&index| view.is_eligible_unless_full(index));
     if taking().any(|index| !sheds(&index)) {
         let members = view.members();
@@ -234,10 +234,10 @@ fn exclude_shedding(view: &View<'_>, excluded: &mut Vec<MemberId>) {
 /// this process has seen of it lately. `None` is unknown, and nothing to be promised.
 fn response_time_of(view: &View<'_>, index: usize) -> Option<f32> {
     let settings = view.settings();
-    let (now, max_age) = (view.now(), settings.load_max_age);
+    let (now, max_age) = (view.decision_time(), settings.load_max_age);
     let location = view.location(index);
     let reported = location
-        .fresh(LoadId::RESPONSE_TIME, now, max_age)
+        .fresh_load(LoadId::RESPONSE_TIME, now, max_age)
         .filter(|_| settings.adaptive);
     // The average of what was seen decays without requests, and would promise the more
     // the longer nobody has looked.
@@ -247,7 +247,7 @@ fn response_time_of(view: &View<'_>, index: usize) -> Option<f32> {
 
 /// The mean of the known loads, with what was assigned since they were reported.
 fn mean_load(view: &View<'_>) -> Option<f32> {
-    mean_of(view, |index| view.load(index))
+    mean_of(view, |index| view.member_load(index))
 }
 
 fn mean_of(view: &View<'_>, load: impl Fn(usize) -> Option<f32>) -> Option<f32> {
@@ -271,10 +271,10 @@ fn quantum(view: &View<'_>, member: usize, quantum: Quantum) -> u64 {
         Quantum::ByLoad { min, max } => (min, max),
     };
     let fullness = || {
-        if view.slot(member).has(Reason::Shedding) {
+        if view.slot(member).has_reason(Reason::Shedding) {
             return Some(1.0);
         }
-        let own = view.load(member);
+        let own = view.member_load(member);
         if view.settings().load_id.is_utilization() {
             return own.or_else(|| mean_load(view));
         }
@@ -305,7 +305,7 @@ fn alternatives(
         let id = members.get(index).map(|member| member.id);
         index != chosen
             && view.is_eligible_unless_full(index)
-            && !view.slot(index).has(Reason::Shedding)
+            && !view.slot(index).has_reason(Reason::Shedding)
             && id.is_none_or(|id| excluded.binary_search(&id).is_err())
     })
     .take(count)
@@ -317,7 +317,7 @@ mod tests {
     use std::sync::Arc;
 
     use evenkeel_config::{Reach, default_for};
-    use evenkeel_control::analyzer::{Site, analyze};
+    use evenkeel_control::analyzer::{Site, choose_alerted};
     use evenkeel_core::group::{GroupSettings, Outcome};
     use evenkeel_core::load::{LoadValue, Location};
     use evenkeel_core::member::{Member, Slot, Weight};
@@ -355,7 +355,7 @@ mod tests {
         let value = LoadValue::new(value).unwrap();
         group.members()[index]
             .location
-            .report(id, value, at(ms))
+            .report_load(id, value, at(ms))
             .unwrap();
     }
 
@@ -374,7 +374,7 @@ mod tests {
 
     fn ask(group: &Group, wish: &Wish<'_>, ms: u64) -> Result<Grant, Refusal> {
         let mut rng = fastrand::Rng::with_seed(ms);
-        decide(group, wish, None, at(ms), &mut rng, &mut Vec::new())
+        decide_grant(group, wish, None, at(ms), &mut rng, &mut Vec::new())
     }
 
     #[test]
@@ -428,7 +428,7 @@ mod tests {
             "nothing speaks against it"
         );
         // What a client costs is known from those before.
-        (0..100).for_each(|_| group.assign(1, Duration::from_secs(1)));
+        (0..100).for_each(|_| group.assign_client(1, Duration::from_secs(1)));
         report(&group, 0, LoadId::CPU, 0.7, 1000);
         report(&group, 1, LoadId::CPU, 0.4, 1000);
         assert_eq!(
@@ -455,7 +455,7 @@ mod tests {
         };
         for second in 1..20 {
             for index in 0..2 {
-                (0..5).for_each(|_| group.assign(index, Duration::from_secs(5)));
+                (0..5).for_each(|_| group.assign_client(index, Duration::from_secs(5)));
                 report(&group, index, LoadId::CPU, 0.3, second * 1000);
             }
         }
@@ -502,7 +502,8 @@ mod tests {
                     current: Some(&current),
                     ..wish(&terms)
                 };
-                let grant = decide(&group, &wish, None, at(ms), &mut rng, &mut Vec::new()).unwrap();
+                let grant =
+                    decide_grant(&group, &wish, None, at(ms), &mut rng, &mut Vec::new()).unwrap();
                 at_member[client] = grant.member;
                 // It asks when it has a request again.
                 until[client] = ms + 10_000 + rng.u64(0..2_000);
@@ -518,15 +519,17 @@ mod tests {
                 history.push(loads);
             }
             let site = |member: &Member| Site {
-                load: member
-                    .location
-                    .fresh(LoadId::UTILIZATION, at(ms), Duration::from_secs(15)),
+                load: member.location.fresh_load(
+                    LoadId::UTILIZATION,
+                    at(ms),
+                    Duration::from_secs(15),
+                ),
                 takes_traffic: true,
-                alerted: member.slot.has(Reason::Shedding),
+                alerted: member.slot.has_reason(Reason::Shedding),
             };
             let sites: Vec<Site> = group.members().iter().map(site).collect();
             let threshold = group.alert_threshold().unwrap();
-            let alerts = analyze(threshold, &group.settings().alert, &sites);
+            let alerts = choose_alerted(threshold, &group.settings().alert, &sites);
             for (member, alert) in group.members().iter().zip(alerts) {
                 member.slot.set(Reason::Shedding, alert);
             }
@@ -684,8 +687,8 @@ mod tests {
             max: Duration::from_secs(60),
         };
         let of = |group: &Group, member, ms| {
-            let request = Request::at(at(ms));
-            quantum(&group.view(&request), member, by_load)
+            let request = Request::at_time(at(ms));
+            quantum(&group.view_for(&request), member, by_load)
         };
         assert_eq!(of(&group, 0, 1), 35, "half full, for all we know");
         report(&group, 0, LoadId::CPU, 0.5, 1000);
@@ -738,7 +741,7 @@ mod tests {
                 let room = max_utilization.zip(loads[index]).is_none_or(|(max, (u, _))| (u as f32) < max);
                 up && fast && room
             };
-            match decide(&group, &wish, None, at(1001), &mut rng, &mut Vec::new()) {
+            match decide_grant(&group, &wish, None, at(1001), &mut rng, &mut Vec::new()) {
                 Ok(grant) => {
                     prop_assert!(good(grant.member));
                     prop_assert!((3..=9).contains(&grant.quantum));

@@ -22,7 +22,7 @@ use hyper::{Method, StatusCode};
 use tracing::debug;
 
 use super::clients::Clients;
-use super::decide::{Grant, Refusal, Wish, decide, request_to_choose};
+use super::decide::{Grant, Refusal, Wish, decide_grant, request_to_choose};
 use super::metrics::{ClassCounters, Ending, Metrics, Unheard};
 use evenkeel_wire::negotiation::{
     self, Binding, CLASS, MEDIA_TYPE, MOST_MEMBERS, NEGOTIATE, REBIND, RESPONSE_TIME, Refused,
@@ -158,7 +158,7 @@ impl Handler for Dispatcher {
                 let (status, name) = (problem.status, problem.why.name());
                 let answer = answer::error(status, name, &problem.detail, problem.allowed);
                 match status {
-                    StatusCode::METHOD_NOT_ALLOWED => answer::with(answer, ALLOW, &allow),
+                    StatusCode::METHOD_NOT_ALLOWED => answer::with_field(answer, ALLOW, &allow),
                     _ => answer,
                 }
             }
@@ -185,14 +185,14 @@ impl Dispatcher {
     pub(super) fn set(&self, next: &Snapshot) {
         let mut book = Book::default();
         for cluster in next.section::<Vec<Cluster>>().into_iter().flatten() {
-            let Some(group) = next.group(&cluster.group) else {
+            let Some(group) = next.find_group(&cluster.group) else {
                 continue;
             };
             let index = book.clusters.len();
             let classes = cluster.classes.iter().map(|class| class.name.as_str());
             let counters = std::iter::once("")
                 .chain(classes)
-                .map(|class| self.metrics.class(&cluster.name, class));
+                .map(|class| self.metrics.class_counters(&cluster.name, class));
             book.clusters.push(Rc::new(Counter {
                 cluster: cluster.clone(),
                 group: Arc::clone(group),
@@ -205,7 +205,7 @@ impl Dispatcher {
             }
         }
         self.book.replace(book);
-        self.choosers.sweep(self.clock.now());
+        self.choosers.close_expired(self.clock.now());
     }
 
     async fn hear(&self, head: &Head, client: IpAddr) -> Result<Answer, Problem> {
@@ -218,7 +218,7 @@ impl Dispatcher {
 
     /// Finds out what a request asks for.
     fn understand(&self, head: &Head) -> Result<Understood, Problem> {
-        let target = Target::of(head).map_err(|error| {
+        let target = Target::from_head(head).map_err(|error| {
             let detail = error.to_string();
             Problem::new(Unheard::Malformed, error.status(), detail)
         })?;
@@ -278,7 +278,7 @@ impl Dispatcher {
         let now = self.clock.now();
         let is_vouched = {
             let mut scratch = self.scratch.borrow_mut();
-            scratch.clients.ask(client, quantum, now)
+            scratch.clients.may_ask(client, quantum, now)
         };
         let wish = Wish {
             terms,
@@ -304,7 +304,7 @@ impl Dispatcher {
         let group = counter.group.group.current.load_full();
         excluded.clear();
         counter.exclude_unreachable(&group, excluded);
-        let granted = decide(&group, &wish, advice, now, rng, excluded);
+        let granted = decide_grant(&group, &wish, advice, now, rng, excluded);
         if let (Some(chooser), Some(advice), Ok(grant)) = (chooser, advice, &granted)
             && let Some(member) = group.members().get(grant.member)
         {
@@ -351,7 +351,7 @@ impl Dispatcher {
                     retry_after_seconds: after,
                 };
                 let answer = answer::json(StatusCode::SERVICE_UNAVAILABLE, &body, Freshness::None);
-                return Ok(answer::with(answer, RETRY_AFTER, &after.to_string()));
+                return Ok(answer::with_field(answer, RETRY_AFTER, &after.to_string()));
             }
         };
         let freshness = Freshness::Seconds(grant.quantum);
@@ -365,12 +365,12 @@ impl Dispatcher {
                 answer::json(StatusCode::OK, &binding, freshness)
             }
         };
-        let answer = answer::with(
+        let answer = answer::with_field(
             answer,
             VARY,
             "accept, evenkeel-class, evenkeel-response-time",
         );
-        Ok(answer::with(
+        Ok(answer::with_field(
             answer,
             HeaderName::from_static(SESSION),
             &session,
@@ -406,7 +406,9 @@ impl Dispatcher {
             class,
             ..About::default()
         };
-        chooser.ask(&handle.current, &request, &about, self).await
+        chooser
+            .ask_advice(&handle.current, &request, &about, self)
+            .await
     }
 }
 
@@ -644,7 +646,7 @@ impl Asked {
     }
 
     fn set_response_time(&mut self, value: &str) -> Result<(), Problem> {
-        let time = negotiation::time(value);
+        let time = negotiation::parse_time(value);
         self.response_time = Some(time.ok_or_else(|| {
             Problem::bad(format!(
                 "{value:?} is not a response time; expected a number with a unit, as in 200ms or 1.5s, of at most 3600s"

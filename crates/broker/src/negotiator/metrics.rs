@@ -87,7 +87,7 @@ pub(super) struct ClassCounters(Tally<{ Ending::ALL.len() }>);
 
 impl ClassCounters {
     pub(super) fn count(&self, ending: Ending) {
-        self.0.add(ending as usize);
+        self.0.count_at(ending as usize);
     }
 }
 
@@ -104,17 +104,17 @@ pub struct ClassTotals {
 
 impl Metrics {
     pub(super) fn count(&self, unheard: Unheard) {
-        self.unheard.add(unheard as usize);
+        self.unheard.count_at(unheard as usize);
     }
 
-    pub(super) fn class(&self, cluster: &str, class: &str) -> Arc<ClassCounters> {
+    pub(super) fn class_counters(&self, cluster: &str, class: &str) -> Arc<ClassCounters> {
         let mut classes = self.classes.lock().unwrap_or_else(PoisonError::into_inner);
         Arc::clone(classes.entry((cluster.into(), class.into())).or_default())
     }
 
     /// Requests that were no negotiation, by why.
     pub fn unheard(&self) -> impl Iterator<Item = (Unheard, u64)> {
-        self.unheard.of(Unheard::ALL)
+        self.unheard.totals_by_kind(Unheard::ALL)
     }
 
     /// Negotiations by cluster and class, of all that ever were configured.
@@ -125,14 +125,14 @@ impl Metrics {
             .map(|((cluster, class), counters)| ClassTotals {
                 cluster: cluster.clone(),
                 class: class.clone(),
-                endings: counters.0.of(Ending::ALL).collect(),
+                endings: counters.0.totals_by_kind(Ending::ALL).collect(),
             });
         totals.collect()
     }
 
     /// Writes them.
-    pub(super) fn families(&self, out: &mut Exposition) {
-        out.family(
+    pub(super) fn write_families(&self, out: &mut Exposition) {
+        out.begin_family(
             "evenkeel_negotiations_total",
             Type::Counter,
             "Clients that negotiated, by result; class is empty for clients that name none.",
@@ -144,16 +144,16 @@ impl Metrics {
                     ("class", &totals.class),
                     ("result", ending.name()),
                 ];
-                out.sample(&labels, count as f64);
+                out.add_sample(&labels, count as f64);
             }
         }
-        out.family(
+        out.begin_family(
             "evenkeel_negotiator_unheard_total",
             Type::Counter,
             "Invalid requests to the negotiator, by reason.",
         );
         for (why, count) in self.unheard() {
-            out.sample(&[("reason", why.name())], count as f64);
+            out.add_sample(&[("reason", why.name())], count as f64);
         }
     }
 }

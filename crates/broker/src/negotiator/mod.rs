@@ -190,14 +190,14 @@ impl Subsystem for Negotiator {
         }
         let wanted = settings.map_or(&[][..], |settings| &settings.listen);
         let tls = settings.and_then(|settings| settings.tls.as_ref());
-        let load = || self.inner.tls.load(tls, "negotiator");
+        let load = || self.inner.tls.load_server(tls, "negotiator");
         let server = next.reload.then(load).transpose();
         let server = server.map_err(PrepareError::files)?;
         let cannot_listen = PrepareError::listen("negotiator");
-        let listeners = state.listeners.prepare(wanted, 1, WHOSE);
+        let listeners = state.listeners.prepare_addresses(wanted, 1, WHOSE);
         let listeners = listeners.map_err(&cannot_listen)?;
         // The thread gets handles of its own.
-        let for_thread = listeners.handles(0, 1).map_err(&cannot_listen)?;
+        let for_thread = listeners.clone_for_thread(0, 1).map_err(&cannot_listen)?;
         let (inner, next) = (Arc::clone(&self.inner), Arc::clone(next));
         Ok(Box::new(move || {
             let mut state = inner.state();
@@ -219,7 +219,7 @@ impl Subsystem for Negotiator {
     }
 
     fn sockets(&self) -> io::Result<Vec<Handed>> {
-        self.inner.state().listeners.handed(WHOSE)
+        self.inner.state().listeners.clone_for_handover(WHOSE)
     }
 
     fn hand_over(&self, to: &mut Handover) {
@@ -237,7 +237,7 @@ impl Subsystem for Negotiator {
 
     fn resume(&self) {
         let state = self.inner.state();
-        match state.listeners.handles(0, 1) {
+        match state.listeners.clone_for_thread(0, 1) {
             Ok(listeners) => self.serve(&state, listeners),
             Err(errors) => {
                 for error in errors {
@@ -268,7 +268,7 @@ impl Subsystem for Negotiator {
     }
 
     fn metrics(&self, out: &mut Exposition) {
-        self.inner.metrics.families(out);
+        self.inner.metrics.write_families(out);
         certificates::failures(
             out,
             "evenkeel_negotiator_tls_failures_total",
@@ -278,7 +278,7 @@ impl Subsystem for Negotiator {
 
     fn check(&self, config: &Config) -> PrepareErrors {
         let own = config.negotiator.as_ref();
-        PrepareError::files(Listener::check(own.and_then(|own| own.tls.as_ref())))
+        PrepareError::files(Listener::check_files(own.and_then(|own| own.tls.as_ref())))
     }
 
     fn certificates(&self) -> Vec<(String, Details)> {
@@ -385,7 +385,8 @@ impl Serving {
             max_header_bytes: settings.max_header_bytes,
         };
         let (phase, phases) = watch::channel(Phase::Serve);
-        let serve = evenkeel_net::http::serve(listener, limits, Rc::clone(dispatcher), phases);
+        let serve =
+            evenkeel_net::http::serve_listener(listener, limits, Rc::clone(dispatcher), phases);
         Ok(Serving {
             settings: settings.clone(),
             phase,

@@ -64,7 +64,7 @@ impl Broker {
 
     fn apply(&self, text: &str) -> Result<(), String> {
         let config = config::parse("test.toml", text).unwrap();
-        let applied = self.runtime.block_on(self.manager.apply(config));
+        let applied = self.runtime.block_on(self.manager.apply_config(config));
         applied.map(drop).map_err(|error| error.to_string())
     }
 
@@ -277,7 +277,7 @@ fn what_nobody_can_promise_is_refused() {
     assert_eq!(gold.class.as_deref(), Some("gold"));
     for (location, seconds) in [("192.0.2.1", 0.3), ("192.0.2.2", 0.05)] {
         let loads = [(LoadId::RESPONSE_TIME, seconds)];
-        broker.manager.report(location, &loads).unwrap();
+        broker.manager.report_loads(location, &loads).unwrap();
     }
     let class = "Evenkeel-Class: gold\r\n";
     for _ in 0..4 {
@@ -294,7 +294,7 @@ fn what_nobody_can_promise_is_refused() {
     );
     // The only one that is fast enough sheds its load: whoever comes from there would only
     // be sent back again.
-    let group = broker.manager.groups().remove(0);
+    let group = broker.manager.list_groups().remove(0);
     let slot = &group.members()[1].slot;
     slot.set(Reason::Shedding, true);
     let back = broker.get("127.0.0.1", &format!("{}/", negotiation::REBIND), class);

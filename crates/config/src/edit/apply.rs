@@ -6,20 +6,20 @@ use std::path::{Path, PathBuf};
 use serde_json::Value as Json;
 use toml_edit::{Array, Decor, DocumentMut, Entry, Item, Key, Table, TableLike};
 
-use super::compare::{equal, json_of};
+use super::compare::{is_equal, json_of};
 use super::parts::{Edit, EditError, MAX_DEPTH, MAX_EDITS, MAX_PART, Part, shown};
 use super::write::{self, Shape};
-use crate::schema::include::{included, place_in};
+use crate::schema::include::{list_included, place_in};
 use crate::schema::source::MAX_FILE_SIZE;
 
-/// [`apply`] to the text of `file`, which may include others: what stands in one of those cannot be
+/// [`apply_edits`] to the text of `file`, which may include others: what stands in one of those cannot be
 /// edited here.
 ///
 /// # Errors
 ///
-/// As those of [`apply`]; or where that stands which an edit is about.
+/// As those of [`apply_edits`]; or where that stands which an edit is about.
 pub fn apply_in(file: &Path, text: &str, edits: &[Edit]) -> Result<String, EditError> {
-    let files = included(file, text);
+    let files = list_included(file, text);
     if !files.is_empty()
         && let Ok(document) = text.parse::<DocumentMut>()
     {
@@ -31,7 +31,7 @@ pub fn apply_in(file: &Path, text: &str, edits: &[Edit]) -> Result<String, EditE
             })?;
         }
     }
-    apply(text, edits)
+    apply_edits(text, edits)
 }
 
 /// Refuses an edit of what stands in one of `files` and not in the document.
@@ -80,7 +80,7 @@ fn elsewhere(
 /// # Errors
 ///
 /// The first edit that is not possible, or why the text cannot be edited.
-pub fn apply(text: &str, edits: &[Edit]) -> Result<String, EditError> {
+pub fn apply_edits(text: &str, edits: &[Edit]) -> Result<String, EditError> {
     let whole = |why: String| EditError {
         edit: None,
         path: String::new(),
@@ -373,7 +373,7 @@ fn set(
     match parent.get_mut(&*key) {
         Some(known) if !known.is_none() => merge(known, value, depth)?,
         _ => {
-            let mut new = write::item(value, depth, Shape::in_item(parent));
+            let mut new = write::write_item(value, depth, Shape::in_item(parent));
             if let Some(table) = new.as_table_mut() {
                 table.set_position((depth == 1).then_some(end));
             }
@@ -453,7 +453,7 @@ fn text_of(raw: Option<&toml_edit::RawString>) -> &str {
 
 /// Makes `known` say `value`; what says so already stays as it is written.
 fn merge(known: &mut Item, value: &Json, depth: usize) -> Result<(), String> {
-    if equal(&json_of(known), value) {
+    if is_equal(&json_of(known), value) {
         return Ok(());
     }
     match value {
@@ -507,7 +507,7 @@ const MANY: usize = 1000;
 
 /// Puts a value in the place of what is there.
 fn replace(known: &mut Item, value: &Json) -> Result<(), String> {
-    let mut new = write::value(value);
+    let mut new = write::write_value(value);
     if let Item::Value(old) = &*known {
         *new.decor_mut() = old.decor().clone();
     }
@@ -518,7 +518,7 @@ fn replace(known: &mut Item, value: &Json) -> Result<(), String> {
 /// Makes a list say `elements`: what both begin and end with stays.
 fn list(known: &mut Item, elements: &[Json], depth: usize) -> Result<(), String> {
     let old = self::elements(known);
-    let same = |(old, new): &(&Json, &Json)| equal(old, new);
+    let same = |(old, new): &(&Json, &Json)| is_equal(old, new);
     let begin = old.iter().zip(elements).take_while(same).count();
     let rest = old.len().min(elements.len()) - begin;
     let ends = old.iter().rev().zip(elements.iter().rev());
@@ -541,7 +541,7 @@ fn list(known: &mut Item, elements: &[Json], depth: usize) -> Result<(), String>
                 tables.remove(index);
             }
             for (index, value) in more.iter().enumerate() {
-                let table = write::table(value, depth);
+                let table = write::write_table(value, depth);
                 match both + index < tables.len() {
                     true => tables.insert(both + index, table),
                     false => tables.push(table),
@@ -553,7 +553,7 @@ fn list(known: &mut Item, elements: &[Json], depth: usize) -> Result<(), String>
                 take(array, index);
             }
             for (index, value) in more.iter().enumerate() {
-                put(array, both + index, write::value(value));
+                put(array, both + index, write::write_value(value));
             }
         }
         _ => return Err("it is no list".into()),

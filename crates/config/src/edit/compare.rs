@@ -55,16 +55,20 @@ pub(super) fn json_of_value(value: &Value) -> Json {
 }
 
 /// True if two trees have the same values: 1 is 1.0.
-pub(crate) fn equal(one: &Json, other: &Json) -> bool {
+pub(crate) fn is_equal(one: &Json, other: &Json) -> bool {
     match (one, other) {
         (Json::Number(one), Json::Number(other)) => {
             one == other || one.as_f64() == other.as_f64() && (one.is_f64() || other.is_f64())
         }
         (Json::Array(one), Json::Array(other)) => {
-            one.len() == other.len() && one.iter().zip(other).all(|(one, other)| equal(one, other))
+            one.len() == other.len()
+                && one
+                    .iter()
+                    .zip(other)
+                    .all(|(one, other)| is_equal(one, other))
         }
         (Json::Object(one), Json::Object(other)) => {
-            let same = |(key, value)| other.get(key).is_some_and(|other| equal(value, other));
+            let same = |(key, value)| other.get(key).is_some_and(|other| is_equal(value, other));
             one.len() == other.len() && one.iter().all(same)
         }
         (one, other) => one == other,
@@ -83,7 +87,7 @@ pub struct Change {
 }
 
 /// Differences between two trees: the smallest tables, or lists, that contain all differences.
-pub fn changes(before: &Json, after: &Json) -> Vec<Change> {
+pub fn list_changes(before: &Json, after: &Json) -> Vec<Change> {
     let mut found = Vec::new();
     compare(&mut Vec::new(), before, after, &mut found);
     found

@@ -7,7 +7,7 @@ use serde::{Deserialize, Serialize};
 use serde_json::Value as Json;
 use sha2::{Digest, Sha256};
 
-use crate::schema::document::join;
+use crate::schema::document::join_key;
 
 /// At most so many edits come at once.
 pub const MAX_EDITS: usize = 1000;
@@ -97,7 +97,7 @@ impl From<usize> for Part {
 /// A path as it stands in messages: `rule.web.routes.0.host`.
 pub fn shown(path: &[Part]) -> String {
     let parts = path.iter().map(Part::key);
-    parts.fold(String::new(), |path, part| join(&path, &part))
+    parts.fold(String::new(), |path, part| join_key(&path, &part))
 }
 
 /// The path in `text`, as it is written in TOML: parts with dots in them stand in quotes.
@@ -139,7 +139,7 @@ impl fmt::Display for EditError {
 }
 
 /// Revision of a text: the first 16 hexadecimal digits of its SHA-256.
-pub fn revision(text: &str) -> String {
+pub fn text_revision(text: &str) -> String {
     let digest = Sha256::digest(text.as_bytes());
     let digits = digest.iter().take(8).map(|byte| format!("{byte:02x}"));
     digits.collect()

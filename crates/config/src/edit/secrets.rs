@@ -10,7 +10,7 @@ use crate::reference::{is_login, is_secret};
 pub const MASK: &str = "********";
 
 /// `text` with [`MASK`] in place of each secret; empty if it is no TOML document.
-pub fn mask(text: &str) -> String {
+pub fn mask_secrets(text: &str) -> String {
     let mut masked = String::with_capacity(text.len());
     let mut at = 0;
     for place in places(text, |_| true) {
@@ -25,7 +25,7 @@ pub fn mask(text: &str) -> String {
 }
 
 /// True if a secret of `text` is masked, so that its value is not known.
-pub fn masked(text: &str) -> bool {
+pub fn has_masked_secret(text: &str) -> bool {
     !masked_places(text).is_empty()
 }
 

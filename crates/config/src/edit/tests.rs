@@ -24,7 +24,7 @@ fn path_of(path: &str) -> Vec<Part> {
 
 #[track_caller]
 fn edited(text: &str, edit: Edit, expected: &str) {
-    let found = apply(text, &[edit]).unwrap();
+    let found = apply_edits(text, &[edit]).unwrap();
     assert_eq!(
         found,
         expected,
@@ -35,7 +35,7 @@ fn edited(text: &str, edit: Edit, expected: &str) {
 
 #[track_caller]
 fn refused(text: &str, edit: Edit, why: &str) {
-    let error = apply(text, &[edit]).unwrap_err();
+    let error = apply_edits(text, &[edit]).unwrap_err();
     assert!(error.to_string().contains(why), "{error}");
 }
 
@@ -380,7 +380,7 @@ fn what_surrounds_a_text_stays() {
 
 #[test]
 fn an_edit_that_is_not_possible_says_which_and_why() {
-    let error = apply(FILE, &[set("workers", json!(1)), remove("group/none/x")]).unwrap_err();
+    let error = apply_edits(FILE, &[set("workers", json!(1)), remove("group/none/x")]).unwrap_err();
     assert_eq!(error.edit, Some(1));
     assert_eq!(
         error.to_string(),
@@ -410,7 +410,12 @@ fn an_edit_that_is_not_possible_says_which_and_why() {
     let levels = (0..MAX_DEPTH).fold(json!(1), |value, _| json!([value]));
     refused(FILE, set("x", levels), "levels");
     let many = vec![set("workers", json!(1)); MAX_EDITS + 1];
-    assert!(apply(FILE, &many).unwrap_err().why.contains("too many"));
+    assert!(
+        apply_edits(FILE, &many)
+            .unwrap_err()
+            .why
+            .contains("too many")
+    );
     let large = set("x", json!("x".repeat(17 << 20)));
     refused(FILE, large, "larger than");
 }
@@ -462,8 +467,8 @@ fn changes_name_the_smallest_that_differs() {
         remove("group/pictures"),
         set("dns", json!({"min_ttl": "1s"})),
     ];
-    let after = values(&apply(FILE, &edits).unwrap()).unwrap();
-    let found = changes(&before, &after);
+    let after = values(&apply_edits(FILE, &edits).unwrap()).unwrap();
+    let found = list_changes(&before, &after);
     let found: Vec<_> = found
         .iter()
         .map(|c| (shown(&c.path), &c.before, &c.after))
@@ -481,12 +486,12 @@ fn changes_name_the_smallest_that_differs() {
             ("dns".into(), &Json::Null, &json!({"min_ttl": "1s"})),
         ]
     );
-    assert_eq!(changes(&before, &before), []);
+    assert_eq!(list_changes(&before, &before), []);
     let tables = (
         values("[[a]]\nb=1\n[[a]]\nb=2\n").unwrap(),
         values("[[a]]\nb=1\n[[a]]\nb=3\n").unwrap(),
     );
-    assert_eq!(shown(&changes(&tables.0, &tables.1)[0].path), "a.1.b");
+    assert_eq!(shown(&list_changes(&tables.0, &tables.1)[0].path), "a.1.b");
 }
 
 #[test]
@@ -500,21 +505,21 @@ fn a_diff_is_one_as_diff_writes_it() {
 fn secrets_are_masked_and_a_mask_is_no_secret() {
     let text = "[admin]\ntoken = 'a-long-secret' # ours\n[[rule.a.routes]]\nrequest_fields.set = { A = \"x\", B = \"y\" }\n\
         [[rule.a.routes]]\nrequest_fields = { add = { C = [\"z\"] }, set = {} }\n";
-    let masked_text = mask(text);
+    let masked_text = mask_secrets(text);
     let expected = text
         .replace("'a-long-secret'", "\"********\"")
         .replace("\"x\"", "\"********\"")
         .replace("\"y\"", "\"********\"")
         .replace("\"z\"", "\"********\"");
     assert_eq!(masked_text, expected);
-    assert!(masked(&masked_text) && !masked(text));
-    assert_eq!(mask(FILE), FILE);
-    assert_eq!(mask("token = "), "");
+    assert!(has_masked_secret(&masked_text) && !has_masked_secret(text));
+    assert_eq!(mask_secrets(FILE), FILE);
+    assert_eq!(mask_secrets("token = "), "");
 }
 
 #[test]
 fn a_revision_is_of_the_text() {
-    assert_eq!(revision(""), "e3b0c44298fc1c14");
+    assert_eq!(text_revision(""), "e3b0c44298fc1c14");
 }
 
 /// A small document with comments, in the ways people write.
@@ -642,7 +647,7 @@ proptest! {
         }
         path.push(Part::Key(format!("k{key}")));
         let edit = Edit::Set { path: path.clone(), value: value.clone() };
-        let edited = apply(&text, &[edit]).unwrap();
+        let edited = apply_edits(&text, &[edit]).unwrap();
         let after = values(&edited).unwrap();
         let found = path.iter().fold(&after, |at, part| match part {
             Part::Key(key) => &at[key.as_str()],
@@ -650,7 +655,7 @@ proptest! {
         });
         prop_assert_eq!(found, &value);
         // Nothing else says anything else.
-        let changes = changes(&tree, &after);
+        let changes = list_changes(&tree, &after);
         let inside = |change: &Change| {
             let common = change.path.len().min(path.len());
             change.path[..common] == path[..common]
@@ -697,7 +702,7 @@ proptest! {
             1 => Edit::Remove { path },
             _ => Edit::Rename { path, to: "n9".into() },
         };
-        match apply(&text, &[edit]) {
+        match apply_edits(&text, &[edit]) {
             Ok(edited) => prop_assert!(values(&edited).is_ok()),
             Err(error) => prop_assert!(error.edit.is_some(), "{}", error),
         }
@@ -726,7 +731,7 @@ path = "/up"
 members = ["10.0.0.1:1"]
 health_check.path = "/up?token=SECRET"
 "#;
-    let seen = mask(text);
+    let seen = mask_secrets(text);
     assert!(!seen.contains("SECRET"), "{seen}");
     assert!(
         seen.contains("path = \"/up\"") && seen.contains("group = \"web\""),

@@ -34,15 +34,15 @@ pub(super) fn empty_table(shape: Shape) -> Item {
 }
 
 /// A value at the depth `depth` of the file, from 1.
-pub(super) fn item(json: &Json, depth: usize, shape: Shape) -> Item {
+pub(super) fn write_item(json: &Json, depth: usize, shape: Shape) -> Item {
     match json {
         Json::Object(map) if shape == Shape::Header => {
             let flat = map.values().all(|value| !value.is_object());
-            let inline = value(json);
+            let inline = write_value(json);
             if depth > 2 && flat && inline.to_string().len() <= LINE {
                 return Item::Value(inline);
             }
-            Item::Table(table(json, depth))
+            Item::Table(write_table(json, depth))
         }
         Json::Array(list)
             if shape == Shape::Header && !list.is_empty() && list.iter().all(Json::is_object) =>
@@ -50,30 +50,30 @@ pub(super) fn item(json: &Json, depth: usize, shape: Shape) -> Item {
             let short = list.iter().all(|element| {
                 let flat = element.as_object().into_iter().flat_map(|map| map.values());
                 flat.into_iter().all(|value| !value.is_object())
-                    && value(element).to_string().len() <= LINE
+                    && write_value(element).to_string().len() <= LINE
             });
             if short {
-                return Item::Value(value(json));
+                return Item::Value(write_value(json));
             }
-            let tables = list.iter().map(|element| table(element, depth));
+            let tables = list.iter().map(|element| write_table(element, depth));
             Item::ArrayOfTables(tables.collect::<ArrayOfTables>())
         }
-        json => Item::Value(value(json)),
+        json => Item::Value(write_value(json)),
     }
 }
 
 /// A table with a header.
-pub(super) fn table(json: &Json, depth: usize) -> Table {
+pub(super) fn write_table(json: &Json, depth: usize) -> Table {
     let mut table = Table::new();
     for (key, value) in json.as_object().into_iter().flatten() {
-        table.insert(key, item(value, depth + 1, Shape::Header));
+        table.insert(key, write_item(value, depth + 1, Shape::Header));
     }
     table.set_implicit(!table.is_empty() && table.get_values().is_empty());
     table
 }
 
 /// Returns the TOML value that is written behind `=`.
-pub(super) fn value(json: &Json) -> Value {
+pub(super) fn write_value(json: &Json) -> Value {
     match json {
         // Refused before.
         Json::Null => Value::from(""),
@@ -84,7 +84,7 @@ pub(super) fn value(json: &Json) -> Value {
         },
         Json::String(text) => Value::from(text.as_str()),
         Json::Array(list) => {
-            let elements = list.iter().map(value);
+            let elements = list.iter().map(write_value);
             let mut array: Array = elements.collect();
             let tables = list.len() > 1 && list.iter().any(Json::is_object);
             if tables || array.to_string().len() > LINE {
@@ -99,7 +99,7 @@ pub(super) fn value(json: &Json) -> Value {
         Json::Object(map) => {
             let mut table = InlineTable::new();
             for (key, one) in map {
-                table.insert(key, value(one));
+                table.insert(key, write_value(one));
             }
             Value::InlineTable(table)
         }

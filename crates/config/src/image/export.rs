@@ -34,12 +34,12 @@ pub fn export(file: &Path, texts: &Texts, config: &Config, rule: &str) -> Option
     let rules = config.rules.iter();
     let found = { rules }.find(|known| known.name == rule)?;
     documents.find("rule", rule)?;
-    let used = found.groups();
+    let used = found.group_names();
     let groups = config.groups.iter();
     let groups = groups.filter(|group| used.contains(&&*group.name));
     let mut locations = HashSet::new();
     for member in groups.clone().flat_map(|group| &group.members) {
-        locations.insert(member.location());
+        locations.insert(member.location_name());
         if member.is_apart {
             // Its zone may be that of its host.
             locations.insert((&*member.host).into());
@@ -123,11 +123,11 @@ fn body(file: &Path, documents: &Documents, tables: &[TableName]) -> String {
 fn with(text: &str, edits: &[Edit]) -> String {
     let mut edited = text.to_owned();
     for edits in edits.chunks(MAX_EDITS) {
-        match edit::apply(&edited, edits) {
+        match edit::apply_edits(&edited, edits) {
             Ok(text) => edited = text,
             Err(_) => {
                 for edit in edits {
-                    let one = edit::apply(&edited, std::slice::from_ref(edit));
+                    let one = edit::apply_edits(&edited, std::slice::from_ref(edit));
                     edited = one.unwrap_or(edited);
                 }
             }

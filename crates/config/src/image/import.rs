@@ -14,7 +14,7 @@ use crate::edit::{self, Edit, Part};
 use crate::model::config;
 use crate::schema::errors::{Errors, Problem};
 use crate::schema::source::MAX_FILE_SIZE;
-use crate::schema::table::document;
+use crate::schema::table::read_document;
 
 /// Most keys that are named where two tables differ.
 const MAX_NAMED: usize = 5;
@@ -176,10 +176,10 @@ impl Plan {
             let known = edit::json_of(known);
             let of_known = inherit::leaves(section, &known, &defaults);
             let (known, wanted) = (
-                inherit::filled(&known, of_known),
-                inherit::filled(&value, inherited),
+                inherit::fill_table(&known, of_known),
+                inherit::fill_table(&value, inherited),
             );
-            if edit::equal(&known, &wanted) {
+            if edit::is_equal(&known, &wanted) {
                 self.outcome.unchanged.push(path);
                 continue;
             }
@@ -196,7 +196,7 @@ impl Plan {
                 continue;
             }
             if !is_replaced {
-                let differences = edit::changes(&known, &wanted);
+                let differences = edit::list_changes(&known, &wanted);
                 let differences = differences.iter().map(|change| edit::shown(&change.path));
                 let rename = match *section {
                     "location" => "",
@@ -223,7 +223,7 @@ impl Plan {
         let moved: BTreeSet<String> = moved.into_iter().flatten().collect();
         let edited = match edits.is_empty() {
             true => Ok(self.text.clone()),
-            false => edit::apply(&self.text, &edits),
+            false => edit::apply_edits(&self.text, &edits),
         };
         match edited.and_then(|text| appended(&text, &new)) {
             Ok(text) => self.text = text,
@@ -238,7 +238,7 @@ impl Plan {
                 .push(of_image(format!("and {more} more problems")));
         }
         self.places = all;
-        self.places.keep(&moved);
+        self.places.keep_tables(&moved);
     }
 }
 
@@ -308,7 +308,7 @@ fn renamed(import: &Import) -> Result<String, Vec<Problem>> {
     }
     if let Err(error) = Document::parse(import.text.as_str()) {
         // The parser of configurations tells all mistakes, and knows files of other products.
-        let told = document(IMAGE, &import.text, config::tables, |_, _, _| ());
+        let told = read_document(IMAGE, &import.text, config::describe_tables, |_, _, _| ());
         let told = told.err().map(|errors| errors.problems);
         return Err(told.unwrap_or_else(|| vec![of_image(error.to_string())]));
     }
@@ -329,7 +329,7 @@ fn renamed(import: &Import) -> Result<String, Vec<Problem>> {
     }
     let mut text = import.text.clone();
     for edit in edits {
-        match edit::apply(&text, std::slice::from_ref(&edit)) {
+        match edit::apply_edits(&text, std::slice::from_ref(&edit)) {
             Ok(renamed) => text = renamed,
             Err(error) => problems.push(Problem {
                 key: error.path,
@@ -396,7 +396,7 @@ fn appended(text: &str, tables: &[(Vec<Part>, Json, String)]) -> Result<String, 
                 Part::Key(key) => at.get(key),
                 Part::Index(index) => at.get(index),
             });
-            found.is_some_and(|found| edit::equal(found, value))
+            found.is_some_and(|found| edit::is_equal(found, value))
         })
     });
     if says_it {
@@ -407,5 +407,5 @@ fn appended(text: &str, tables: &[(Vec<Part>, Json, String)]) -> Result<String, 
         path: path.clone(),
         value: value.clone(),
     });
-    edit::apply(text, &set.collect::<Vec<_>>())
+    edit::apply_edits(text, &set.collect::<Vec<_>>())
 }

@@ -19,7 +19,7 @@ struct Keys {
 }
 
 static KEYS: LazyLock<Keys> = LazyLock::new(|| {
-    let tables = reference::tables();
+    let tables = reference::list_tables();
     let keys = |header: &str| -> HashSet<&'static str> {
         let tables = tables.iter().filter(|table| table.header == header);
         let keys = tables.flat_map(|table| &table.keys);
@@ -95,7 +95,7 @@ fn merge(path: &mut Vec<String>, own: Option<&Json>, default: &Json, found: &mut
 }
 
 /// The table `own` with these keys.
-pub(super) fn filled(own: &Json, leaves: Vec<Leaf>) -> Json {
+pub(super) fn fill_table(own: &Json, leaves: Vec<Leaf>) -> Json {
     let mut filled = own.clone();
     for (path, value) in leaves {
         put(&mut filled, &path, value);

@@ -5,7 +5,7 @@ use std::ops::Range;
 
 use toml_edit::{Document, Item, TableLike, Value};
 
-use crate::schema::document::join;
+use crate::schema::document::join_key;
 
 /// Line and column in characters, from 1.
 pub(super) type LineColumn = (usize, usize);
@@ -51,7 +51,7 @@ impl Places {
     }
 
     /// Keeps the places of these named tables, and of what is in them.
-    pub(super) fn keep(&mut self, tables: &BTreeSet<String>) {
+    pub(super) fn keep_tables(&mut self, tables: &BTreeSet<String>) {
         self.0.retain(|key, place| {
             let table = key.get(..place.table).unwrap_or_default();
             tables.contains(table)
@@ -98,7 +98,7 @@ impl Keys {
     /// Adds the keys of a table at `path`, which is so many keys long.
     fn add_table(&mut self, path: &str, depth: usize, named: usize, within: &dyn TableLike) {
         for (key, item) in within.iter() {
-            let path = join(path, key);
+            let path = join_key(path, key);
             let named = if depth < 2 { path.len() } else { named };
             let written = within.key(key).and_then(|key| key.span());
             self.add(&path, named, written.or_else(|| item.span()));

@@ -86,7 +86,7 @@ fn text_of_value((section, name): (&str, &str), item: &Item) -> String {
         path: parts_of((section, name)),
         value: edit::json_of(item),
     };
-    let text = edit::apply("", &[set]).unwrap_or_default();
+    let text = edit::apply_edits("", &[set]).unwrap_or_default();
     format!("{}\n", text.trim_matches('\n'))
 }
 

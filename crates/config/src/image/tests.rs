@@ -4,7 +4,7 @@ use std::path::Path;
 use super::*;
 use crate::edit::MASK;
 use crate::schema::errors::Problem;
-use crate::tests::scratch;
+use crate::tests::scratch_folder;
 use crate::{Config, ErrorPages, FtpOptions, HttpOptions, Protocol, Rule, parse};
 
 const SHOP: &str = r#"# The balancers of the shop.
@@ -131,7 +131,7 @@ fn assert_same(one: &Config, other: &Config, rule: &str) {
     // What else they are is made of their list.
     same.routes = rule.routes.clone();
     assert_eq!(rule, same);
-    for name in rule.groups() {
+    for name in rule.group_names() {
         let group = |config: &Config| {
             let mut groups = config.groups.iter();
             groups.find(|group| group.name == name).unwrap().clone()
@@ -315,7 +315,7 @@ fn another_table_of_the_same_name_is_told_replaced_or_avoided() {
             .iter()
             .find(|rule| rule.name == "shop")
             .unwrap();
-        assert_eq!(rule.groups(), ["api2", "canary", "copies", "login"]);
+        assert_eq!(rule.group_names(), ["api2", "canary", "copies", "login"]);
         assert!(config.groups.iter().any(|group| group.name == "api"));
         assert_eq!(imported(&text, &rename), text);
     }
@@ -417,12 +417,12 @@ fn names_that_are_not_there_are_told() {
         "[rule.a]\nlisten = \"127.0.0.1:2\"\nmembers = [\"c:1\"]\n",
         &rename,
     );
-    assert_eq!(config(&text).rules[1].groups(), ["b", "g"]);
+    assert_eq!(config(&text).rules[1].group_names(), ["b", "g"]);
 }
 
 #[test]
 fn tables_in_files_that_are_included_are_known_and_not_changed() {
-    let folder = scratch("image-included");
+    let folder = scratch_folder("image-included");
     let file = folder.join("evenkeel.toml");
     let part = folder.join("part.toml");
     let main = "include = [\"part.toml\"]\n[defaults]\nhealth_check = false\n";
@@ -433,7 +433,7 @@ fn tables_in_files_that_are_included_are_known_and_not_changed() {
     .unwrap();
     let texts = || {
         let mut texts = vec![(file.display().to_string(), main.to_owned())];
-        let included = crate::included(&file, main).into_iter();
+        let included = crate::list_included(&file, main).into_iter();
         texts.extend(included.map(|(file, text)| (file.display().to_string(), text)));
         texts
     };

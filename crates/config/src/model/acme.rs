@@ -4,7 +4,7 @@ use std::path::{Path, PathBuf};
 use std::time::Duration;
 
 use crate::schema::field::{FileName, Texts, choice_field};
-use crate::schema::key::{HOUR, docs, secs, section};
+use crate::schema::key::{HOUR, describe_keys, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::Table;
@@ -74,7 +74,7 @@ const CONTACT: Texts = ("an e-mail address", |text| {
 
 /// Reads `[acme]` of the file, if it is there.
 pub(crate) fn read(top: &mut Table<'_>, folder: &Path, report: &mut Report<'_>) -> Option<Acme> {
-    let mut table = top.table("acme", report)?;
+    let mut table = top.read_table("acme", report)?;
     let mut acme = Acme::default();
     table.read(ACME, &mut acme, report);
     table.require("folder", report);
@@ -86,7 +86,7 @@ pub(crate) fn read(top: &mut Table<'_>, folder: &Path, report: &mut Report<'_>) 
         (None, Some(_)) => table.require("eab_key_id", report),
         _ => {}
     }
-    table.finish(report);
+    table.report_unread(report);
     Some(acme)
 }
 
@@ -99,10 +99,10 @@ impl Acme {
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "Automatic certificates for your rules: see \
                [tls.md](tls.md#certificates-by-themselves).";
-    TableDoc::new("[acme]", doc, [docs(ACME, Acme::default())])
+    TableDoc::new("[acme]", doc, [describe_keys(ACME, Acme::default())])
 }
 
 #[cfg(test)]

@@ -10,7 +10,7 @@ use super::listeners::Listeners;
 use super::tls::Tls;
 use crate::schema::document::{Item, quote};
 use crate::schema::field::{Field, FileName, Limits, Texts, WRONG_TYPE};
-use crate::schema::key::{DAY, docs, secs, section};
+use crate::schema::key::{DAY, describe_keys, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::source::load_secret;
@@ -80,7 +80,7 @@ pub(crate) fn read(
     report: &mut Report<'_>,
 ) -> Option<Admin> {
     let mut admin = Admin::default();
-    if let Some(mut table) = top.table("admin", report) {
+    if let Some(mut table) = top.read_table("admin", report) {
         table.read(ADMIN, &mut admin, report);
         if let Some(tls) = &mut admin.tls {
             tls.resolve(folder);
@@ -92,10 +92,10 @@ pub(crate) fn read(
             *file = folder.join(&*file);
         }
         resolve_token(&mut admin, &table, folder, report);
-        table.finish(report);
+        table.report_unread(report);
     }
     if admin.enabled {
-        listeners.add(&[admin.listen], "the admin API", (top, "admin"), report);
+        listeners.add_addresses(&[admin.listen], "the admin API", (top, "admin"), report);
     }
     admin.enabled.then_some(admin)
 }
@@ -106,43 +106,43 @@ fn resolve_token(admin: &mut Admin, table: &Table<'_>, folder: &Path, report: &m
         *file = folder.join(&*file);
         if admin.token.is_some() {
             let message = "there is a `token`, too: only one of them can be";
-            table.problem("token_file", message, report);
+            table.report_problem("token_file", message, report);
         }
         match read_token(file) {
             Ok(token) => admin.token = Some(token),
-            Err(message) => return table.problem("token_file", message, report),
+            Err(message) => return table.report_problem("token_file", message, report),
         }
     }
     if admin.local_access && admin.behind_proxy {
         let message = "with `behind_proxy` everybody comes from the proxy's address, which is perhaps \
                        on this machine";
-        table.misplaced("local_access", message, report);
+        table.report_misplaced("local_access", message, report);
     }
-    let asks = admin.token.is_some() || table.given("token") || admin.users_file.is_some();
+    let asks = admin.token.is_some() || table.has_key("token") || admin.users_file.is_some();
     if admin.users_file.is_some()
         && admin.tls.is_none()
         && !admin.behind_proxy
         && !admin.listen.ip().is_loopback()
     {
         let message = "passwords of users cross the network in clear: add tls in [admin]";
-        table.warning(message, report);
+        table.report_warning(message, report);
     }
     if asks {
         return;
     }
     if admin.local_access {
         let message = "without `token` and `users_file` nobody is asked for anything anyway";
-        table.misplaced("local_access", message, report);
+        table.report_misplaced("local_access", message, report);
     }
     if admin.behind_proxy {
         let message = "without `token`, `token_file` or `users_file` anybody whom the proxy lets through would \
                        administer the balancer";
-        table.misplaced("behind_proxy", message, report);
+        table.report_misplaced("behind_proxy", message, report);
     }
     if admin.enabled && !admin.listen.ip().is_loopback() && !admin.knows_clients() {
         let what =
             "is not a loopback address, so `token`, `token_file` or `users_file` is required";
-        table.misplaced("listen", format!("{} {what}", admin.listen), report);
+        table.report_misplaced("listen", format!("{} {what}", admin.listen), report);
     }
 }
 
@@ -194,8 +194,8 @@ impl Field for Option<AccessLog> {
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "The admin API, with metrics; by default on a loopback address. Changes need a \
                restart.";
-    TableDoc::new("[admin]", doc, [docs(ADMIN, Admin::default())])
+    TableDoc::new("[admin]", doc, [describe_keys(ADMIN, Admin::default())])
 }

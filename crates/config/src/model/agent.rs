@@ -18,11 +18,11 @@ use crate::schema::errors::{Errors, Problem};
 use crate::schema::field::{
     Field, Limits, OUT_OF_RANGE, Texts, WRONG_TYPE, choice_field, read_one, read_text,
 };
-use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::key::{DAY, HOUR, describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::source;
-use crate::schema::table::{LOCATION_NAMES, NAMES, Table, document};
+use crate::schema::table::{LOCATION_NAMES, NAMES, Table, read_document};
 
 /// Reads and checks the agent's configuration in the file at `path`.
 ///
@@ -30,8 +30,8 @@ use crate::schema::table::{LOCATION_NAMES, NAMES, Table, document};
 ///
 /// Everything that is wrong, with its place in the file. A file that is missing,
 /// unreadable, too large or not UTF-8 is an error of the same type.
-pub fn load(path: &Path) -> Result<AgentConfig, Errors> {
-    source::load(path, parse)
+pub fn load_agent_config(path: &Path) -> Result<AgentConfig, Errors> {
+    source::load_file(path, parse)
 }
 
 /// Checks the agent's configuration in `text`. `file` names it in messages, and is where
@@ -41,7 +41,7 @@ pub fn load(path: &Path) -> Result<AgentConfig, Errors> {
 ///
 /// Everything that is wrong, with its place in the text.
 pub fn parse(file: &str, text: &str) -> Result<AgentConfig, Errors> {
-    let (mut config, warnings) = document(file, text, tables, read)?;
+    let (mut config, warnings) = read_document(file, text, describe_tables, read)?;
     config.warnings = warnings;
     Ok(config)
 }
@@ -260,32 +260,32 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> AgentConf
         table.read(BROKER, &mut broker, report);
         table.require("address", report);
         table.require("key_file", report);
-        if table.given("address") && broker.address.host.is_empty() {
-            table.problem("address", "the host is missing", report);
+        if table.has_key("address") && broker.address.host.is_empty() {
+            table.report_problem("address", "the host is missing", report);
         }
         broker.key_file = folder.join(broker.key_file);
         config.brokers.push(broker);
-        table.finish(report);
+        table.report_unread(report);
     }
 
-    if let Some(mut table) = top.table("host", report) {
+    if let Some(mut table) = top.read_table("host", report) {
         table.read(HOST_OWN, &mut config, report);
         table.read(HOST, &mut config.host, report);
-        table.finish(report);
+        table.report_unread(report);
     }
     for mut table in top.named_tables("location", LOCATION_NAMES, report) {
         let mut host = config.host.clone();
         table.read(HOST, &mut host, report);
         config.locations.push((table.name(), host));
-        table.finish(report);
+        table.report_unread(report);
     }
 
     let mut listeners = Listeners::default();
-    if let Some(mut table) = top.table("agent_check", report) {
+    if let Some(mut table) = top.read_table("agent_check", report) {
         table.read(AGENT_CHECK, &mut config.agent_check, report);
         let who = "agent-check for all servers";
-        listeners.add(&config.agent_check.listen, who, (&table, "listen"), report);
-        table.finish(report);
+        listeners.add_addresses(&config.agent_check.listen, who, (&table, "listen"), report);
+        table.report_unread(report);
     }
 
     for mut table in top.named_tables("server", NAMES, report) {
@@ -293,10 +293,10 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> AgentConf
         table.read(SERVER, &mut server, report);
         table.require("address", report);
         let who = format!("agent-check for server {:?}", server.name);
-        listeners.add(&server.agent_check, &who, (&table, "agent_check"), report);
+        listeners.add_addresses(&server.agent_check, &who, (&table, "agent_check"), report);
         for key in ["service_time", "capacity", "page_owners"] {
-            if server.applications.is_empty() && table.given(key) {
-                table.misplaced(
+            if server.applications.is_empty() && table.has_key(key) {
+                table.report_misplaced(
                     key,
                     "only a server with an `application` has this key",
                     report,
@@ -304,10 +304,10 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> AgentConf
             }
         }
         config.servers.push(server);
-        table.finish(report);
+        table.report_unread(report);
     }
 
-    top.finish(report);
+    top.report_unread(report);
     config
 }
 
@@ -327,8 +327,8 @@ const COMMANDS: Texts = ("1 to 4096 characters without zeros", |text| {
 });
 
 /// All tables of the agent's file.
-pub(crate) fn tables() -> Vec<TableDoc> {
-    let host = || docs(HOST, HostSettings::default());
+pub(crate) fn describe_tables() -> Vec<TableDoc> {
+    let host = || describe_keys(HOST, HostSettings::default());
     let top = "Keys before the first table.";
     let broker = "A broker for the reports. If you name several brokers, each gets all reports.";
     let own = "Location of the agent, and the host load reported for all locations of the agent.";
@@ -337,25 +337,25 @@ pub(crate) fn tables() -> Vec<TableDoc> {
                     is at the location.";
     let server = "A server beside the agent. You choose `NAME`.";
     let check = "Answers to HAProxy's agent-check.";
-    let host_keys = [docs(HOST_OWN, AgentConfig::default()), host()];
+    let host_keys = [describe_keys(HOST_OWN, AgentConfig::default()), host()];
     vec![
-        TableDoc::new("", top, [docs(TOP, AgentConfig::default())]),
+        TableDoc::new("", top, [describe_keys(TOP, AgentConfig::default())]),
         TableDoc::new(
             "[broker.NAME]",
             broker,
-            [docs(BROKER, BrokerConfig::default())],
+            [describe_keys(BROKER, BrokerConfig::default())],
         ),
         TableDoc::new("[host]", own, host_keys),
         TableDoc::new("[location.NAME]", location, [host()]),
         TableDoc::new(
             "[server.NAME]",
             server,
-            [docs(SERVER, ServerConfig::default())],
+            [describe_keys(SERVER, ServerConfig::default())],
         ),
         TableDoc::new(
             "[agent_check]",
             check,
-            [docs(AGENT_CHECK, AgentCheck::default())],
+            [describe_keys(AGENT_CHECK, AgentCheck::default())],
         ),
     ]
 }
@@ -463,9 +463,9 @@ const GIVEN: Limits = Limits::Time(Duration::from_micros(1), HOUR);
 impl Field for Option<bool> {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
         let mut flag = false;
-        let before = report.problems();
+        let before = report.problem_count();
         flag.read(item, limits, report);
-        if report.problems() == before {
+        if report.problem_count() == before {
             *self = Some(flag);
         }
     }

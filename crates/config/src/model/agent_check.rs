@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::schema::field::{Texts, blank};
-use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::key::{DAY, HOUR, describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
@@ -54,9 +54,9 @@ impl AsTable for AgentCheck {
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "Agent check of a group, as in HAProxy. Off unless you add the table. For the use of \
                this and the next tables see [load-reports.md](load-reports.md).";
-    let keys = [docs(AGENT_CHECK, AgentCheck::default())];
+    let keys = [describe_keys(AGENT_CHECK, AgentCheck::default())];
     TableDoc::new("[group.NAME.agent_check]", doc, keys)
 }

@@ -6,7 +6,7 @@ use toml::de::DeValue;
 
 use crate::schema::document::{Item, entries};
 use crate::schema::field::{Blank, Field, Limits, OUT_OF_RANGE};
-use crate::schema::key::{DAY, HOUR, docs, keys, millis, secs};
+use crate::schema::key::{DAY, HOUR, describe_keys, keys, millis, secs};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
@@ -86,7 +86,7 @@ impl Blank for Threshold {
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "Load alerts of a group, which make locations shed existing clients. You need load \
                reports. Groups share locations, so an alert applies to each `adaptive` group with \
                clients bound to the location (granularity `per_session` or `on_demand`). New \
@@ -96,6 +96,6 @@ pub(crate) fn tables() -> TableDoc {
     TableDoc::new(
         "[group.NAME.alert]",
         doc,
-        [docs(ALERT, AlertSettings::default())],
+        [describe_keys(ALERT, AlertSettings::default())],
     )
 }

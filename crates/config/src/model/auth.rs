@@ -11,7 +11,7 @@ use crate::fields::is_of_application;
 use crate::schema::document::Item;
 use crate::schema::document::Span;
 use crate::schema::field::{Field, FileName, Limits, Texts, blank};
-use crate::schema::key::{HOUR, docs, millis, section};
+use crate::schema::key::{HOUR, describe_keys, millis, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
@@ -100,26 +100,26 @@ impl AsTable for Auth {
 
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(AUTH, self, report);
-        match (table.given("users_file"), table.given("group")) {
+        match (table.has_key("users_file"), table.has_key("group")) {
             (true, true) => {
                 let message =
                     "there is `users_file`, too: either a file says who may pass, or a group";
-                table.problem("group", message, report);
+                table.report_problem("group", message, report);
             }
             (false, false) => {
                 let message = "`users_file` is missing, or `group`: what says whose requests pass";
-                report.problem(&table.span_of(""), table.path(), message, None);
+                report.add_problem(&table.span_of(""), table.path(), message, None);
             }
             (true, false) => {
                 let of_group = ["path", "copy_fields", "timeout"];
-                for key in of_group.into_iter().filter(|key| table.given(key)) {
-                    table.problem(key, "has no effect without `group`", report);
+                for key in of_group.into_iter().filter(|key| table.has_key(key)) {
+                    table.report_problem(key, "has no effect without `group`", report);
                 }
             }
             (false, true) => {
-                if table.given("realm") {
+                if table.has_key("realm") {
                     let message = "has no effect: what clients are told is what the group says";
-                    table.problem("realm", message, report);
+                    table.report_problem("realm", message, report);
                 }
                 self.check_copied(table, report);
             }
@@ -137,13 +137,13 @@ impl Auth {
                 && first == second
             {
                 let message = format!("{first:?} is copied twice");
-                table.problem("copy_fields", message, report);
+                table.report_problem("copy_fields", message, report);
             }
         }
     }
 
     /// Looks at whether its group exists. `table` has the key `auth`, and `rule` is the rule's name.
-    pub(super) fn check(
+    pub(super) fn check_group(
         &self,
         rule: &str,
         table: &Table<'_>,
@@ -151,7 +151,7 @@ impl Auth {
         report: &mut Report<'_>,
     ) {
         // The group of a rule is one of its own name, too.
-        if let Some(group) = self.asked()
+        if let Some(group) = self.asked_group()
             && !shared.contains_key(group)
             && group != rule
         {
@@ -160,7 +160,7 @@ impl Auth {
     }
 
     /// The group that is asked, if one is.
-    pub fn asked(&self) -> Option<&str> {
+    pub fn asked_group(&self) -> Option<&str> {
         Some(self.group.as_str()).filter(|group| !group.is_empty())
     }
 
@@ -219,7 +219,7 @@ impl RouteAuth {
     }
 
     /// Users of the route, in a rule with the users `of_rule`.
-    pub fn or<'a>(&'a self, of_rule: Option<&'a Auth>) -> Option<&'a Auth> {
+    pub fn or_rule<'a>(&'a self, of_rule: Option<&'a Auth>) -> Option<&'a Auth> {
         match self {
             RouteAuth::OfRule => of_rule,
             RouteAuth::Own(own) => own.as_deref(),
@@ -228,10 +228,14 @@ impl RouteAuth {
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "Authentication of requests of a rule with `protocol = \"http\"`: by \
                [users](routing.md#passwords) with passwords, where requests of others get 401, or \
                by [a group](routing.md#forward-authentication) which decides. You can set `auth` of \
                a route, too.";
-    TableDoc::new("[rule.NAME.auth]", doc, [docs(AUTH, Auth::default())])
+    TableDoc::new(
+        "[rule.NAME.auth]",
+        doc,
+        [describe_keys(AUTH, Auth::default())],
+    )
 }

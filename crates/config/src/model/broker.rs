@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::key::{DAY, HOUR, describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::Table;
@@ -43,7 +43,7 @@ section! {
 
 /// Reads `[broker]` of the file, if it is there.
 pub(crate) fn read(top: &mut Table<'_>, folder: &Path, report: &mut Report<'_>) -> Option<Broker> {
-    let mut table = top.table("broker", report)?;
+    let mut table = top.read_table("broker", report)?;
     let mut broker = Broker::default();
     table.read(BROKER, &mut broker, report);
     table.require("listen", report);
@@ -53,18 +53,18 @@ pub(crate) fn read(top: &mut Table<'_>, folder: &Path, report: &mut Report<'_>) 
     // Port 0 is a different port each time.
     for address in broker.listen.iter().filter(|address| address.port() != 0) {
         if !listening.insert(address) {
-            table.problem("listen", format!("{address} comes twice"), report);
+            table.report_problem("listen", format!("{address} comes twice"), report);
         }
     }
-    table.finish(report);
+    table.report_unread(report);
     Some(broker)
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "Receiver of load reports, sent by agents (`evenkeel agent`) over UDP: see \
                [reporting-protocol.md](reporting-protocol.md). Off unless you add the table.";
-    TableDoc::new("[broker]", doc, [docs(BROKER, Broker::default())])
+    TableDoc::new("[broker]", doc, [describe_keys(BROKER, Broker::default())])
 }
 
 #[cfg(test)]

@@ -5,7 +5,7 @@ use std::time::Duration;
 use super::prometheus::Url;
 use crate::schema::document::Item;
 use crate::schema::field::{Field, Limits, blank, read_text};
-use crate::schema::key::{docs, millis, secs, section};
+use crate::schema::key::{describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
@@ -66,10 +66,10 @@ impl Field for ChooserUrl {
 }
 
 /// Text of the reference about the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "A [custom strategy](strategies.md#custom-strategies): a program of yours, asked over \
                HTTP for the member of a request, connection or negotiation. Off unless you add the \
                table. The group's `strategy` decides when your program does not.";
-    let keys = [docs(CHOOSER, Chooser::default())];
+    let keys = [describe_keys(CHOOSER, Chooser::default())];
     TableDoc::new("[group.NAME.chooser]", doc, keys)
 }

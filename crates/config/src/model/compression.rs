@@ -1,7 +1,7 @@
 //! `[rule.NAME.compression]`: compression of responses to clients.
 
 use crate::schema::field::{Blank, Element, Texts, blank, choice_field};
-use crate::schema::key::{docs, section};
+use crate::schema::key::{describe_keys, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
@@ -106,12 +106,12 @@ impl AsTable for Compression {
         for (index, coding) in self.codings.iter().enumerate() {
             if self.codings.iter().take(index).any(|other| other == coding) {
                 let message = format!("{:?} comes twice", coding.name());
-                table.problem("codings", message, report);
+                table.report_problem("codings", message, report);
             }
         }
         if self.types.is_empty() {
             let message = "has no type, so nothing would be compressed: leave `compression` out";
-            table.problem("types", message, report);
+            table.report_problem("types", message, report);
         }
     }
 }
@@ -185,10 +185,10 @@ fn weight_of(parameter: &[u8]) -> Option<u32> {
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc =
         "[Compression](routing.md#compression) of responses, in rules with `protocol = \"http\"`.";
-    let keys = [docs(COMPRESSION, Compression::default())];
+    let keys = [describe_keys(COMPRESSION, Compression::default())];
     TableDoc::new("[rule.NAME.compression]", doc, keys)
 }
 

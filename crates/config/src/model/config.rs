@@ -38,7 +38,7 @@ use super::{
 };
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
-use crate::schema::key::{DAY, docs, secs, section};
+use crate::schema::key::{DAY, describe_keys, secs, section};
 use crate::schema::overrides::Override;
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
@@ -51,8 +51,8 @@ use crate::schema::table::{NAMES, Reading, Table, document_with};
 ///
 /// Everything that is wrong, with its place in the file. A file that is missing,
 /// unreadable, too large or not UTF-8 is an error of the same type.
-pub fn load(path: &Path) -> Result<Config, Errors> {
-    source::load(path, parse)
+pub fn load_config(path: &Path) -> Result<Config, Errors> {
+    source::load_file(path, parse)
 }
 
 /// Checks the configuration in `text`. `file` names it in messages, and is where relative paths of
@@ -117,14 +117,20 @@ pub fn parse_own(file: &str, text: &str) -> Result<Option<Own>, Errors> {
         ..Reading::default()
     };
     let mut is_shared = false;
-    let parsed = document_with(file, text, with, tables, |mut top, folder, report| {
-        let store = store::read(&mut top, folder, report);
-        is_shared = store.is_some();
-        Some(Own {
-            store: store?,
-            node: node::read(&mut top, report),
-        })
-    });
+    let parsed = document_with(
+        file,
+        text,
+        with,
+        describe_tables,
+        |mut top, folder, report| {
+            let store = store::read(&mut top, folder, report);
+            is_shared = store.is_some();
+            Some(Own {
+                store: store?,
+                node: node::read(&mut top, report),
+            })
+        },
+    );
     match is_shared {
         true => parsed.map(|(own, _)| own),
         false => Ok(None),
@@ -138,7 +144,7 @@ pub(crate) fn parse_reading(file: &str, text: &str, with: Reading<'_>) -> Result
         includes: true,
         ..with
     };
-    let parsed = document_with(file, text, with, tables, read);
+    let parsed = document_with(file, text, with, describe_tables, read);
     let (mut config, warnings) = parsed.map_err(|mut errors| {
         let moved = |problem| {
             changes
@@ -268,7 +274,7 @@ impl Config {
 
     /// The files that the running balancer makes or writes, with the keys that name them; but for those in
     /// the folder of `[acme]` and the configuration itself.
-    pub fn written(&self) -> impl Iterator<Item = (&'static str, &Path)> {
+    pub fn written_files(&self) -> impl Iterator<Item = (&'static str, &Path)> {
         let log = self.access_log.iter().filter_map(|log| match log {
             AccessLog::File(path) => Some(("access_log.output", path.as_path())),
             AccessLog::Stdout => None,
@@ -306,9 +312,9 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         ..Config::default()
     };
     top.read(TOP, &mut config, report);
-    if let Some(mut table) = top.table("access_log", report) {
+    if let Some(mut table) = top.read_table("access_log", report) {
         table.read(ACCESS_LOG, &mut config, report);
-        table.finish(report);
+        table.report_unread(report);
     }
     config.process = process::read(&mut top, report);
     config.node = node::read(&mut top, report);
@@ -331,7 +337,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
             table.require("members", report);
         }
         groups.push((table.name_span().clone(), group));
-        table.finish(report);
+        table.report_unread(report);
     }
     let place = |(span, group): &(Span, GroupConfig)| (group.name.clone(), span.clone());
     let shared: HashMap<String, Span> = groups.iter().map(place).collect();
@@ -340,9 +346,9 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         let (mut rule, own) = rule::read(&mut table, &defaults, &shared, report);
         let who = format!("rule {:?}", rule.name);
         rule.routes.resolve(folder);
-        listeners.add(&rule.listen, &who, (&table, "listen"), report);
+        listeners.add_addresses(&rule.listen, &who, (&table, "listen"), report);
         groups.extend(own.map(|group| (table.name_span().clone(), group)));
-        used.extend(rule.groups().into_iter().map(str::to_owned));
+        used.extend(rule.group_names().into_iter().map(str::to_owned));
         rule.responses.resolve(folder);
         if let Some(auth) = &mut rule.auth {
             auth.resolve(folder);
@@ -350,16 +356,16 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         if let Some(tls) = &mut rule.tls {
             tls.resolve(folder);
             if !tls.have_issued(&mut config.acme) {
-                table.problem("tls", NO_AUTHORITY, report);
+                table.report_problem("tls", NO_AUTHORITY, report);
             }
         }
         config.rules.push(rule);
-        table.finish(report);
+        table.report_unread(report);
     }
     reserve(&mut config.rules);
     let mut users: HashMap<&str, Vec<&Rule>> = HashMap::new();
     for rule in &config.rules {
-        for group in rule.groups() {
+        for group in rule.group_names() {
             users.entry(group).or_default().push(rule);
         }
     }
@@ -379,10 +385,10 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
                 "has `{key}`, which is about one client: with HTTP/2 many share a connection. Write \
                  member_protocol = \"http1\" in the rules that use it"
             );
-            report.problem(span, &group.path(), message, None);
+            report.add_problem(span, &group.path(), message, None);
         }
         if let Some(check) = &mut group.health_check {
-            check.speak(spoken);
+            check.adopt_protocol(spoken);
         }
         if let Some(rule) = users.iter().find(|rule| rule.protocol == Protocol::Ftp) {
             check_ftp(group, &rule.name, span, report);
@@ -391,8 +397,8 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     check_cookies(&groups, &users, report);
     groups.sort_by_key(|(span, _)| span.start);
     // Agents tell of hosts.
-    if !top.given("broker") {
-        let hosts = Hosts::of(groups.iter().flat_map(|(_, group)| &group.members));
+    if !top.has_key("broker") {
+        let hosts = Hosts::of_members(groups.iter().flat_map(|(_, group)| &group.members));
         groups
             .iter_mut()
             .for_each(|(_, group)| group.separate(&hosts));
@@ -404,11 +410,11 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     let elsewhere = |group: &GroupConfig| {
         group.agents_may_join || !group.services.is_empty() || !group.members_files.is_empty()
     };
-    let others = groups.iter().any(|(_, group)| elsewhere(group)) || top.given("corba");
+    let others = groups.iter().any(|(_, group)| elsewhere(group)) || top.has_key("corba");
     config.locations = location::read(&mut top, &defaults.group, &placed, others, report);
-    location::check(&placed, &config.locations, report);
+    location::check_locations(&placed, &config.locations, report);
     let (node, locations) = (&config.node, &config.locations);
-    zones::check(&placed, node, locations, others, &top, report);
+    zones::check_zones(&placed, node, locations, others, &top, report);
     config.groups = groups.iter().map(|(_, group)| group.clone()).collect();
     let of_groups = config.groups.iter_mut().map(|group| &mut group.monitor);
     let of_locations = config
@@ -422,7 +428,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         let check = group.health_check.as_mut();
         if let Some(Err(message)) = check.map(|check| check.read_password(folder)) {
             let path = format!("{}.health_check", group.path());
-            report.problem(span, &path, message, None);
+            report.add_problem(span, &path, message, None);
         }
     }
     for group in &mut config.groups {
@@ -438,7 +444,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     }
     // What clusters have to say below may depend on the load.
     for group in &mut config.groups {
-        group.choose(Reach::Carried);
+        group.choose_defaults(Reach::Carried);
     }
     let carried = used.clone();
     (config.negotiator, config.clusters) = negotiator::read(
@@ -467,7 +473,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         if let Some(tls) = tls
             && !tls.have_issued(&mut config.acme)
         {
-            top.problem(key, NO_AUTHORITY, report);
+            top.report_problem(key, NO_AUTHORITY, report);
         }
     }
     if let Some(acme) = &config.acme {
@@ -476,7 +482,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     for group in &mut config.groups {
         // Where a rule carries clients, too, what is good for them counts.
         if before.contains(&group.name) && !carried.contains(&group.name) {
-            group.choose(Reach::Redirected);
+            group.choose_defaults(Reach::Redirected);
         }
     }
     config.broker = broker::read(&mut top, folder, report);
@@ -491,10 +497,10 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         warn_of_one_location(group, span, report);
         if group.agents_may_join && config.broker.is_none() {
             let message = "agents may join this group, but there is no [broker] for them";
-            report.warning(span, &group.path(), message);
+            report.add_warning(span, &group.path(), message);
         }
         if !used.contains(&group.name) {
-            report.warning(
+            report.add_warning(
                 span,
                 &group.path(),
                 "no rule, no cluster and no [xds] uses this group",
@@ -502,10 +508,10 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         } else if group.chooser.is_some() && !before.contains(&group.name) {
             let message = "`chooser` has no effect: it is asked for clients of rules and clusters, and none of \
                            these uses this group";
-            report.warning(span, &group.path(), message);
+            report.add_warning(span, &group.path(), message);
         }
     }
-    top.finish(report);
+    top.report_unread(report);
     config
 }
 
@@ -544,14 +550,14 @@ fn warn_of_loops(
             .filter_map(|port| listening.get(port))
             .flatten();
         for (rule, listen) in same_port {
-            if leads_to(member, listen) && rule.groups().contains(&&*group.name) {
+            if leads_to(member, listen) && rule.group_names().contains(&&*group.name) {
                 let message = format!(
                     "member {} is the address of the rule {:?}, {listen}: requests would come back to it, again and \
                      again. Name the servers behind it",
                     member.name(),
                     rule.name
                 );
-                report.warning(span, &group.path(), message);
+                report.add_warning(span, &group.path(), message);
             }
         }
     }
@@ -582,10 +588,10 @@ fn warn_of_one_location(group: &GroupConfig, span: &Span, report: &mut Report<'_
     };
     let mut members: HashMap<_, u32> = HashMap::new();
     for member in &group.members {
-        *members.entry(member.location()).or_default() += 1;
+        *members.entry(member.location_name()).or_default() += 1;
     }
     let shared = group.members.iter().find_map(|member| {
-        let location = member.location();
+        let location = member.location_name();
         let count = *members.get(&location)?;
         (count > 1).then_some((location, count))
     });
@@ -594,7 +600,7 @@ fn warn_of_one_location(group: &GroupConfig, span: &Span, report: &mut Report<'_
             "{count} members are at the location {location:?} and report by `{key}`: a location has one load, so each \
              report replaces those of the others. Give each member a `location` of its own"
         );
-        report.warning(span, &group.path(), message);
+        report.add_warning(span, &group.path(), message);
     }
 }
 
@@ -605,17 +611,17 @@ fn warn_of_shared_loads(groups: &[(Span, GroupConfig)], report: &mut Report<'_>)
     let mut known = HashMap::new();
     for (span, group) in groups {
         let mut shared = None;
-        for (key, loads) in group.sources.loads() {
+        for (key, loads) in group.sources.named_loads() {
             let is_of_member = group.sources.asks_each_member(key);
             for member in group.members.iter().filter(|_| !loads.is_empty()) {
                 let of = is_of_member.then_some((&member.host, member.port));
                 for load in &loads {
-                    let place = (member.location(), *load);
+                    let place = (member.location_name(), *load);
                     let (other, other_key, other_of) =
                         *known.entry(place).or_insert((group, key, of));
                     let is_other = (other_key, other_of) != (key, of);
                     if is_other && other.name != group.name && shared.is_none() {
-                        shared = Some((member.location(), *load, key, other, other_key));
+                        shared = Some((member.location_name(), *load, key, other, other_key));
                     }
                 }
             }
@@ -627,7 +633,7 @@ fn warn_of_shared_loads(groups: &[(Span, GroupConfig)], report: &mut Report<'_>)
                  `location` of their own",
                 other.name
             );
-            report.warning(span, &group.path(), message);
+            report.add_warning(span, &group.path(), message);
         }
     }
 }
@@ -650,7 +656,7 @@ fn check_cookies<'a>(
                  `protocol = \"http\"` does",
                 rule.name
             );
-            report.problem(span, &group.path(), message, None);
+            report.add_problem(span, &group.path(), message, None);
         }
         let cookie = sticky.cookie_of(&group.name);
         if let Some(other) = cookies.get(&cookie) {
@@ -658,7 +664,7 @@ fn check_cookies<'a>(
                 "has the same cookie, {cookie:?}, as the group {other:?}, and each would replace the \
                  other's: give one of them another name with `cookie` in `sticky`"
             );
-            report.problem(span, &group.path(), message, None);
+            report.add_problem(span, &group.path(), message, None);
         }
         cookies.insert(cookie, &group.name);
     }
@@ -672,27 +678,27 @@ fn check_ftp(group: &GroupConfig, rule: &str, span: &Span, report: &mut Report<'
              ports for data: write their addresses",
             member.name()
         );
-        report.problem(span, &group.path(), message, None);
+        report.add_problem(span, &group.path(), message, None);
     }
     if group.member_tls.is_some() {
         let message = format!(
             "has `member_tls`, but members of the FTP rule {rule:?} are spoken to without TLS"
         );
-        report.problem(span, &group.path(), message, None);
+        report.add_problem(span, &group.path(), message, None);
     }
     if group.source == Source::Client {
         let message = format!(
             "has `source = \"client\"`, but members of the FTP rule {rule:?} get data connections from the \
              balancer's address: leave it out, or give the rule another group"
         );
-        report.problem(span, &group.path(), message, None);
+        report.add_problem(span, &group.path(), message, None);
     }
     if group.send_proxy.is_some() {
         let message = format!(
             "has `send_proxy`: members of the FTP rule {rule:?} are told the client's address, and \
              have to accept data connections from the balancer's"
         );
-        report.warning(span, &group.path(), message);
+        report.add_warning(span, &group.path(), message);
     }
 }
 
@@ -720,7 +726,7 @@ fn check_port(acme: &Acme, rules: &[Rule], top: &Table<'_>, report: &mut Report<
         }
         Some(_) => return,
     };
-    report.warning(&top.span_of("acme"), "acme", message);
+    report.add_warning(&top.span_of("acme"), "acme", message);
 }
 
 /// Reserves fields that rules set for members. No client of another rule may send such a field, because rules
@@ -732,7 +738,9 @@ fn reserve(rules: &mut [Rule]) {
     let users = rules.iter().flat_map(Rule::auths);
     let users = users.flat_map(auth::Auth::reserved).map(str::to_owned);
     let mut reserved: Vec<_> = clients.chain(users).collect();
-    let mirrors = rules.iter().any(|rule| rule.mirrors().next().is_some());
+    let mirrors = rules
+        .iter()
+        .any(|rule| rule.mirror_groups().next().is_some());
     reserved.extend(mirrors.then(|| MIRRORED.to_owned()));
     reserved.sort_unstable();
     reserved.dedup();
@@ -742,39 +750,55 @@ fn reserve(rules: &mut [Rule]) {
 }
 
 /// All tables of the file.
-pub(crate) fn tables() -> Vec<TableDoc> {
+pub(crate) fn describe_tables() -> Vec<TableDoc> {
     let top = "Keys before the first table.";
-    let access_log = [docs(ACCESS_LOG, Config::default())];
+    let access_log = [describe_keys(ACCESS_LOG, Config::default())];
     let mut tables = vec![
-        TableDoc::new("", top, [docs(TOP, Config::default())]),
-        process::tables(),
-        node::tables(),
-        admin::tables(),
-        acme::tables(),
-        dns::tables(),
-        fleet::tables(),
+        TableDoc::new("", top, [describe_keys(TOP, Config::default())]),
+        process::describe_table(),
+        node::describe_table(),
+        admin::describe_table(),
+        acme::describe_table(),
+        dns::describe_table(),
+        fleet::describe_table(),
         TableDoc::new("[access_log]", "The access log.", access_log),
-        tracing::tables(),
+        tracing::describe_table(),
     ];
-    tables.extend(rule::tables());
-    tables.extend([mirror::tables(), hedge::tables(), request_id::tables()]);
-    tables.extend(limits::tables());
-    tables.push(priority::table());
-    tables.extend([maintenance::tables(), cors::tables()]);
-    tables.push(ftp::tables());
-    tables.extend(tls::tables());
-    tables.extend([group::tables(), sticky::tables(), chooser::tables()]);
-    tables.push(health::tables());
-    tables.extend(route::tables());
-    tables.extend(sources::tables());
-    tables.extend([compression::tables(), auth::tables()]);
-    tables.push(monitor::tables());
-    tables.extend([alert::tables(), ejection::tables(), zones::tables()]);
-    tables.extend([member::tables(), location::tables(), broker::tables()]);
-    tables.extend(negotiator::tables());
-    tables.push(corba::tables());
-    tables.push(xds::tables());
-    tables.extend(steer::tables());
-    tables.extend(store::tables());
+    tables.extend(rule::describe_tables());
+    tables.extend([
+        mirror::describe_table(),
+        hedge::describe_table(),
+        request_id::describe_table(),
+    ]);
+    tables.extend(limits::describe_tables());
+    tables.push(priority::describe_table());
+    tables.extend([maintenance::describe_table(), cors::describe_table()]);
+    tables.push(ftp::describe_table());
+    tables.extend(tls::describe_tables());
+    tables.extend([
+        group::describe_table(),
+        sticky::describe_table(),
+        chooser::describe_table(),
+    ]);
+    tables.push(health::describe_table());
+    tables.extend(route::describe_tables());
+    tables.extend(sources::describe_tables());
+    tables.extend([compression::describe_table(), auth::describe_table()]);
+    tables.push(monitor::describe_table());
+    tables.extend([
+        alert::describe_table(),
+        ejection::describe_table(),
+        zones::describe_table(),
+    ]);
+    tables.extend([
+        member::describe_table(),
+        location::describe_table(),
+        broker::describe_table(),
+    ]);
+    tables.extend(negotiator::describe_tables());
+    tables.push(corba::describe_table());
+    tables.push(xds::describe_table());
+    tables.extend(steer::describe_tables());
+    tables.extend(store::describe_tables());
     tables
 }

@@ -12,7 +12,7 @@ use super::listeners::Listeners;
 use super::reach::Reach;
 use crate::schema::address::Address;
 use crate::schema::field::choice_field;
-use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::key::{DAY, HOUR, describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{NAMES, Table};
@@ -122,7 +122,7 @@ fn object_groups() -> GroupConfig {
     groups.settings.in_order = true;
     // Who counts clients round robin expects each member in its turn.
     groups.settings.slow_start = Duration::ZERO;
-    groups.choose(Reach::Forwarded);
+    groups.choose_defaults(Reach::Forwarded);
     groups
 }
 
@@ -140,18 +140,18 @@ pub(crate) fn read(
     has_store: bool,
     report: &mut Report<'_>,
 ) -> Option<Corba> {
-    let mut table = top.table("corba", report)?;
+    let mut table = top.read_table("corba", report)?;
     if !IS_SERVED {
         return not_served(&table, report);
     }
     let mut corba = Corba::default();
     table.read(CORBA, &mut corba, report);
     table.require("listen", report);
-    listeners.add(&corba.listen, "[corba]", (&table, "listen"), report);
-    if let Some(groups) = table.table("groups", report) {
+    listeners.add_addresses(&corba.listen, "[corba]", (&table, "listen"), report);
+    if let Some(groups) = table.read_table("groups", report) {
         corba.groups.warn_of_alerts(&groups, report);
     }
-    corba.groups.choose(Reach::Forwarded);
+    corba.groups.choose_defaults(Reach::Forwarded);
     for file in [&mut corba.ior_file, &mut corba.state_file]
         .into_iter()
         .flatten()
@@ -161,25 +161,25 @@ pub(crate) fn read(
     let no_host = |other: &Address| other.host.is_empty();
     if corba.advertise.iter().skip(1).any(no_host) {
         let message = "has an address without a host behind the first one: name each balancer";
-        table.problem("advertise", message, report);
+        table.report_problem("advertise", message, report);
     }
     if corba.advertise.len() > MAX_ADVERTISED {
         let message = format!("has more than {MAX_ADVERTISED} addresses");
-        table.problem("advertise", message, report);
+        table.report_problem("advertise", message, report);
     }
     if corba.standby && !has_store {
         let message =
             "needs a store that the balancers share: add [store] to the balancer's own file";
-        table.problem("standby", message, report);
+        table.report_problem("standby", message, report);
     }
     if corba.ior_file.is_some() && corba.ior_file == corba.state_file {
-        table.problem(
+        table.report_problem(
             "ior_file",
             "is the `state_file`, too: name another file",
             report,
         );
     }
-    table.finish(report);
+    table.report_unread(report);
     Some(corba)
 }
 
@@ -187,16 +187,16 @@ pub(crate) fn read(
 fn not_served(table: &Table<'_>, report: &mut Report<'_>) -> Option<Corba> {
     let message = "this build has no CORBA: remove the table, or use a build with the feature \
                    `corba`";
-    report.problem(table.name_span(), "corba", message, None);
+    report.add_problem(table.name_span(), "corba", message, None);
     None
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "The CORBA load balancing and monitoring service: see [corba.md](corba.md). Off \
                unless you add the table. Use the service in a trusted network only: every client \
                which can connect can change your groups, as with any CORBA service.";
-    TableDoc::new("[corba]", doc, [docs(CORBA, Corba::default())])
+    TableDoc::new("[corba]", doc, [describe_keys(CORBA, Corba::default())])
 }
 
 #[cfg(test)]
@@ -204,7 +204,7 @@ mod tests {
     use evenkeel_core::strategy::{Values, default_kind};
 
     use super::*;
-    use crate::schema::table::document;
+    use crate::schema::table::read_document;
     use crate::{Config, parse};
 
     fn config(text: &str) -> Config {
@@ -331,10 +331,15 @@ mod tests {
     fn a_build_without_the_service_refuses_the_table() {
         let text = "workers = 1\n[corba]\nlisten = \"127.0.0.1:2809\"\n";
         let read = |mut top: Table<'_>, _: &Path, report: &mut Report<'_>| {
-            let table = top.table("corba", report).unwrap();
+            let table = top.read_table("corba", report).unwrap();
             not_served(&table, report)
         };
-        let refused = document("evenkeel.toml", text, crate::model::config::tables, read);
+        let refused = read_document(
+            "evenkeel.toml",
+            text,
+            crate::model::config::describe_tables,
+            read,
+        );
         let refused = refused.unwrap_err().to_string();
         assert!(
             refused.starts_with("evenkeel.toml:2:1: corba: this build has no CORBA"),

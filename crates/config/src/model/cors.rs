@@ -8,7 +8,7 @@ use evenkeel_core::key::is_field_name;
 use crate::schema::address::Origin;
 use crate::schema::document::Item;
 use crate::schema::field::{Blank, Element, Field, Limits, Texts, blank, read_text};
-use crate::schema::key::{DAY, docs, secs, section};
+use crate::schema::key::{DAY, describe_keys, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
@@ -54,10 +54,10 @@ impl AsTable for Cors {
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(CORS, self, report);
         let needless = CORS.iter().map(|key| key.name);
-        let needless = needless.filter(|key| *key != "allow_origins" && table.given(key));
-        if self.allow_origins.is_empty() && !table.given("allow_origins") {
+        let needless = needless.filter(|key| *key != "allow_origins" && table.has_key(key));
+        if self.allow_origins.is_empty() && !table.has_key("allow_origins") {
             for key in needless {
-                table.problem(key, "has no effect without `allow_origins`", report);
+                table.report_problem(key, "has no effect without `allow_origins`", report);
             }
         }
     }
@@ -198,12 +198,16 @@ impl Element for OriginPattern {
 }
 
 /// Documentation of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "[Cross-origin resource sharing](routing.md#pages-of-other-origins) of a rule: pages \
                of other origins which may read the rule's responses. You can set `cors` of a group \
                and of a route with the same keys; the more specific table replaces the rule's as a \
                whole.";
-    TableDoc::new("[rule.NAME.cors]", doc, [docs(CORS, Cors::default())])
+    TableDoc::new(
+        "[rule.NAME.cors]",
+        doc,
+        [describe_keys(CORS, Cors::default())],
+    )
 }
 
 #[cfg(test)]

@@ -3,7 +3,7 @@
 use std::net::SocketAddr;
 use std::time::Duration;
 
-use crate::schema::key::{DAY, docs, secs, section};
+use crate::schema::key::{DAY, describe_keys, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::Table;
@@ -36,20 +36,20 @@ impl Dns {
 /// Reads `[dns]` of the file, if it is there.
 pub(crate) fn read(top: &mut Table<'_>, report: &mut Report<'_>) -> Dns {
     let mut dns = Dns::default();
-    if let Some(mut table) = top.table("dns", report) {
+    if let Some(mut table) = top.read_table("dns", report) {
         table.read(DNS, &mut dns, report);
         if dns.min_ttl > dns.max_ttl {
-            table.problem("min_ttl", "is longer than `max_ttl`", report);
+            table.report_problem("min_ttl", "is longer than `max_ttl`", report);
         }
-        table.finish(report);
+        table.report_unread(report);
     }
     dns
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "Resolution of members' host names: see [members.md](members.md#names).";
-    TableDoc::new("[dns]", doc, [docs(DNS, Dns::default())])
+    TableDoc::new("[dns]", doc, [describe_keys(DNS, Dns::default())])
 }
 
 #[cfg(test)]

@@ -2,7 +2,7 @@
 
 use evenkeel_core::ejection::EjectionSettings;
 
-use crate::schema::key::{DAY, HOUR, docs, keys, secs};
+use crate::schema::key::{DAY, HOUR, describe_keys, keys, secs};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
@@ -41,7 +41,7 @@ impl AsTable for EjectionSettings {
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(EJECTION, self, report);
         if self.window.subsec_nanos() > 0 {
-            table.problem("window", "not a number of whole seconds", report);
+            table.report_problem("window", "not a number of whole seconds", report);
         }
         if self.time > self.max_time {
             let message = format!("`time`, {:?}, is longer than `max_time`", self.time);
@@ -51,11 +51,11 @@ impl AsTable for EjectionSettings {
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "Passive health: ejection of members. An ejected member gets no traffic for a while. \
                A member is ejected after `connection_failure_limit` failures in a row, or when far \
                more of its requests fail than at the other members. At most as many members are \
                ejected as `panic_threshold` allows.";
-    let keys = [docs(EJECTION, EjectionSettings::default())];
+    let keys = [describe_keys(EJECTION, EjectionSettings::default())];
     TableDoc::new("[group.NAME.ejection]", doc, keys)
 }

@@ -9,11 +9,11 @@ use super::tls::{self, ClientTls};
 use crate::schema::address::Origin;
 use crate::schema::errors::{Errors, Problem};
 use crate::schema::field::Element;
-use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::key::{DAY, HOUR, describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::source;
-use crate::schema::table::{NAMES, Table, document};
+use crate::schema::table::{NAMES, Table, read_document};
 
 /// Reads and checks the client engine's configuration in the file at `path`.
 ///
@@ -21,8 +21,8 @@ use crate::schema::table::{NAMES, Table, document};
 ///
 /// Everything that is wrong, with its place in the file. A file that is missing,
 /// unreadable, too large or not UTF-8 is an error of the same type.
-pub fn load(path: &Path) -> Result<EngineConfig, Errors> {
-    source::load(path, parse)
+pub fn load_engine_config(path: &Path) -> Result<EngineConfig, Errors> {
+    source::load_file(path, parse)
 }
 
 /// Checks the client engine's configuration in `text`. `file` names it in messages.
@@ -31,7 +31,7 @@ pub fn load(path: &Path) -> Result<EngineConfig, Errors> {
 ///
 /// Everything that is wrong, with its place in the text.
 pub fn parse(file: &str, text: &str) -> Result<EngineConfig, Errors> {
-    let (mut config, warnings) = document(file, text, tables, read)?;
+    let (mut config, warnings) = read_document(file, text, describe_tables, read)?;
     config.warnings = warnings;
     Ok(config)
 }
@@ -110,7 +110,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> EngineCon
     for (index, origin) in config.brokers.iter().enumerate() {
         let before = config.brokers.iter().take(index);
         if before.into_iter().any(|other| other == origin) {
-            top.problem("brokers", format!("{origin} comes twice"), report);
+            top.report_problem("brokers", format!("{origin} comes twice"), report);
         }
     }
     let secure = config.brokers.iter().any(Origin::is_secure);
@@ -118,7 +118,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> EngineCon
         tls.resolve(folder);
         if !secure {
             let message = "has no effect: no broker is at `https`";
-            report.warning(
+            report.add_warning(
                 &top.span_of("broker_tls"),
                 &top.path_of("broker_tls"),
                 message,
@@ -133,23 +133,23 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> EngineCon
         table.read(CLUSTER, &mut cluster, report);
         table.require("listen", report);
         let who = format!("cluster {:?}", cluster.name);
-        listeners.add(&cluster.listen, &who, (&table, "listen"), report);
+        listeners.add_addresses(&cluster.listen, &who, (&table, "listen"), report);
         config.clusters.push(cluster);
-        table.finish(report);
+        table.report_unread(report);
     }
     if config.clusters.is_empty() {
-        top.warning("there is no [cluster.NAME], so nobody is served", report);
+        top.report_warning("there is no [cluster.NAME], so nobody is served", report);
     }
-    top.finish(report);
+    top.report_unread(report);
     config
 }
 
 /// The tables, for the reference and the hints.
-pub(crate) fn tables() -> Vec<TableDoc> {
+pub(crate) fn describe_tables() -> Vec<TableDoc> {
     let top = "Keys before the first table.";
-    let keys = [docs(CLUSTER, EngineCluster::default())];
+    let keys = [describe_keys(CLUSTER, EngineCluster::default())];
     vec![
-        TableDoc::new("", top, [docs(TOP, EngineConfig::default())]),
+        TableDoc::new("", top, [describe_keys(TOP, EngineConfig::default())]),
         tls::client_table("[broker_tls]", "TLS with brokers."),
         TableDoc::new("[cluster.NAME]", "A cluster of the brokers.", keys),
     ]

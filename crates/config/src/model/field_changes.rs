@@ -37,7 +37,7 @@ impl FieldChanges {
     }
 
     /// Names and values of the fields that are written.
-    pub fn written(&self) -> impl Iterator<Item = (&str, &Template)> {
+    pub fn written_fields(&self) -> impl Iterator<Item = (&str, &Template)> {
         self.written
             .iter()
             .map(|(name, value)| (name.as_str(), value))
@@ -50,7 +50,7 @@ impl FieldChanges {
 
     /// Returns the changes of `base` and these; where two are about one field, these count. What both add, is
     /// added twice.
-    pub(crate) fn over(&self, base: &FieldChanges) -> FieldChanges {
+    pub(crate) fn layer_over(&self, base: &FieldChanges) -> FieldChanges {
         let mut merged = base.clone();
         merged.set.retain(|name, _| !self.takes_out(name));
         merged.add.retain(|name, _| !self.takes_out(name));
@@ -121,18 +121,18 @@ impl AsTable for FieldChanges {
         for (key, fields) in [("set", &self.set), ("add", &self.add)] {
             for (name, value) in fields {
                 if let Some(problem) = Self::refusal(name) {
-                    table.problem(key, format!("{name:?} {problem}"), report);
+                    table.report_problem(key, format!("{name:?} {problem}"), report);
                 } else if name.eq_ignore_ascii_case("host") && key == "add" {
-                    table.problem(key, "there can only be one \"Host\": use `set`", report);
+                    table.report_problem(key, "there can only be one \"Host\": use `set`", report);
                 }
                 if !(VALUE.1)(value) || !value.is_ascii() {
                     let message =
                         format!("the value of {name:?} must be ASCII without control characters");
-                    table.problem(key, message, report);
+                    table.report_problem(key, message, report);
                 }
                 match Template::parse(value) {
                     Ok(value) => written.push((name.clone(), value)),
-                    Err(error) => table.problem(key, format!("{name:?}: {error}"), report),
+                    Err(error) => table.report_problem(key, format!("{name:?}: {error}"), report),
                 }
             }
         }
@@ -142,7 +142,7 @@ impl AsTable for FieldChanges {
                 problem => problem,
             };
             if let Some(problem) = problem {
-                table.problem("remove", format!("{name:?} {problem}"), report);
+                table.report_problem("remove", format!("{name:?} {problem}"), report);
             }
         }
         self.written = written;

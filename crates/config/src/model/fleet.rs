@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use super::node::Node;
 use crate::schema::address::Address;
-use crate::schema::key::{docs, section};
+use crate::schema::key::{describe_keys, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::Table;
@@ -59,11 +59,11 @@ pub(crate) fn read(
     node: &Node,
     report: &mut Report<'_>,
 ) -> Option<Fleet> {
-    let mut table = top.table("fleet", report)?;
+    let mut table = top.read_table("fleet", report)?;
     if !IS_SERVED {
         let message = "this build has no fleet: remove the table, or use a build with the feature \
                        `fleet`";
-        report.problem(table.name_span(), "fleet", message, None);
+        report.add_problem(table.name_span(), "fleet", message, None);
         return None;
     }
     let mut fleet = Fleet {
@@ -77,28 +77,28 @@ pub(crate) fn read(
     if fleet.listen.is_some() && fleet.reached_at().is_none() {
         let message =
             "is missing: `listen` is all addresses of this machine, and the others need one";
-        table.problem("advertise", message, report);
+        table.report_problem("advertise", message, report);
     }
     if let Some(address) = fleet.advertise
         && (address.ip().is_unspecified() || address.ip().is_multicast() || address.port() == 0)
     {
-        table.problem("advertise", format!("{address} is of nobody"), report);
+        table.report_problem("advertise", format!("{address} is of nobody"), report);
     }
     let mut known = HashSet::new();
     for address in &fleet.join {
         if !known.insert(address.to_string()) {
-            table.problem("join", format!("{address} comes twice"), report);
+            table.report_problem("join", format!("{address} comes twice"), report);
         }
     }
-    table.finish(report);
+    table.report_unread(report);
     Some(fleet)
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "Exchange of load alerts, ejections and observed response times with your other balancers, \
                over UDP: see [fleet.md](fleet.md). Off unless you add the table.";
-    TableDoc::new("[fleet]", doc, [docs(FLEET, Fleet::default())])
+    TableDoc::new("[fleet]", doc, [describe_keys(FLEET, Fleet::default())])
 }
 
 #[cfg(test)]

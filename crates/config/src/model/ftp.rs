@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use crate::schema::document::Item;
 use crate::schema::field::{Field, Limits, blank, choice_field, read_text};
-use crate::schema::key::{HOUR, docs, millis, secs, section};
+use crate::schema::key::{HOUR, describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
@@ -118,8 +118,8 @@ impl crate::schema::field::Blank for Ipv4Addr {
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
-    let keys = [docs(FTP, FtpOptions::default())];
+pub(crate) fn describe_table() -> TableDoc {
+    let keys = [describe_keys(FTP, FtpOptions::default())];
     TableDoc::new(
         "[rule.NAME.ftp]",
         "Options of FTP rules: [FTP](ftp.md).",

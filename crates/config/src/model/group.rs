@@ -21,13 +21,13 @@ use super::responses::{RESPONSES, Responses};
 use super::sources::{Hosts, SOURCES, Sources};
 use super::sticky::Sticky;
 use super::tls::ClientTls;
-use crate::schema::document::{Span, join};
+use crate::schema::document::{Span, join_key};
 use crate::schema::field::{Texts, choice_field};
-use crate::schema::key::{DAY, HOUR, docs, keys, millis, secs, section};
+use crate::schema::key::{DAY, HOUR, describe_keys, keys, millis, secs, section};
 use crate::schema::networks::Networks;
 use crate::schema::reference::{KeyDoc, TableDoc};
 use crate::schema::report::Report;
-use crate::schema::similar::{similar, unknown};
+use crate::schema::similar::{similar, unknown_message};
 use crate::schema::table::{AsTable, Table};
 
 section! {
@@ -274,7 +274,7 @@ impl GroupConfig {
         group.read_shared(table, report);
         if group.sticky.is_some() {
             let is_said = group.said.granularity;
-            Sticky::bind(&mut group.settings, is_said, table, report);
+            Sticky::set_binding(&mut group.settings, is_said, table, report);
         }
         group.warn_of_alerts(table, report);
         group.sources.warn_of_twins(table, report);
@@ -291,12 +291,12 @@ impl GroupConfig {
 
     /// Path in the configuration, for messages.
     pub(crate) fn path(&self) -> String {
-        join("group", &self.name)
+        join_key("group", &self.name)
     }
 
     /// Chooses the defaults that depend on how clients reach members, for settings that the file
     /// does not have.
-    pub fn choose(&mut self, reach: Reach) {
+    pub fn choose_defaults(&mut self, reach: Reach) {
         self.reach = reach;
         if reach == Reach::Redirected && !self.said.granularity {
             // They stay until their quantum is over, or an alert sends them back.
@@ -358,7 +358,7 @@ impl GroupConfig {
     pub fn set_strategy(&mut self, strategy: Values) {
         self.strategy = strategy;
         self.said.strategy = true;
-        self.choose(self.reach);
+        self.choose_defaults(self.reach);
     }
 
     /// First member of the group that is a Unix socket.
@@ -427,7 +427,7 @@ impl GroupConfig {
             .filter(|(_, is_wrong, _)| *is_wrong)
         {
             let message = format!("member {} is a Unix socket: {why}", member.name());
-            table.problem(key, message, report);
+            table.report_problem(key, message, report);
         }
     }
 
@@ -436,20 +436,20 @@ impl GroupConfig {
         let alert = &self.settings.alert;
         let wants = alert.close_idle.is_some() || alert.move_sessions;
         let is_bound = self.settings.granularity != Granularity::PerRequest;
-        if table.given("alert") && wants && !is_bound {
+        if table.has_key("alert") && wants && !is_bound {
             let message = "`close_idle` and `move_sessions` have no effect with granularity \
                            `per_request`: write granularity = \"per_session\" or \"on_demand\"";
-            report.warning(&table.span_of("alert"), &table.path_of("alert"), message);
+            report.add_warning(&table.span_of("alert"), &table.path_of("alert"), message);
         }
     }
 
     /// Warns of a key that none of the clients of a TCP rule has.
     pub(crate) fn warn_of_key(&self, table: &Table<'_>, report: &mut Report<'_>) {
         let wants = self.strategy.kind().sees == Sees::Key && self.settings.hash_key != Key::Client;
-        if table.given("strategy") && wants {
+        if table.has_key("strategy") && wants {
             let message = "a rule with `protocol = \"tcp\"` sees no requests, so that all are \
                            distributed by weight: write hash_key = \"client\"";
-            report.warning(
+            report.add_warning(
                 &table.span_of("strategy"),
                 &table.path_of("strategy"),
                 message,
@@ -466,30 +466,30 @@ impl AsTable for GroupConfig {
         table.read(STRATEGY, self, report);
         table.read(SETTINGS, &mut self.settings, report);
         table.read(LIMIT, &mut self.settings.ejection, report);
-        self.said.strategy |= table.given("strategy");
-        self.said.load |= table.given("load");
-        self.said.granularity |= table.given("granularity");
+        self.said.strategy |= table.has_key("strategy");
+        self.said.load |= table.has_key("load");
+        self.said.granularity |= table.has_key("granularity");
         self.said.move_share |= table.given_in("alert", "move_share");
-        self.said.slow_start |= table.given("slow_start");
+        self.said.slow_start |= table.has_key("slow_start");
     }
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
-    let own = |keys| -> Vec<KeyDoc> { docs(keys, GroupConfig::default()) };
+pub(crate) fn describe_table() -> TableDoc {
+    let own = |keys| -> Vec<KeyDoc> { describe_keys(keys, GroupConfig::default()) };
     let doc = "A group of members. You may set all these keys in `[rule.NAME]`, too, for the rule's \
                own group; there `maintenance`, `error_pages`, `response_fields` and `cors` are the \
                rule's.";
     let GroupSettings { ejection, .. } = GroupSettings::default();
-    let settings = docs(SETTINGS, GroupSettings::default());
+    let settings = describe_keys(SETTINGS, GroupSettings::default());
     let keys = [
         own(OWN),
         own(STRATEGY),
         settings,
-        docs(LIMIT, ejection),
+        describe_keys(LIMIT, ejection),
         own(ADDRESSED),
-        docs(SOURCES, Sources::default()),
-        docs(RESPONSES, Responses::default()),
+        describe_keys(SOURCES, Sources::default()),
+        describe_keys(RESPONSES, Responses::default()),
     ];
     TableDoc::new("[group.NAME]", doc, keys)
 }
@@ -508,7 +508,7 @@ pub(super) fn unknown_group(
     }
     let mut names: Vec<&str> = shared.keys().map(String::as_str).collect();
     names.sort_unstable();
-    let message = unknown("group", similar(name, names.iter().copied()));
+    let message = unknown_message("group", similar(name, names.iter().copied()));
     let some: Vec<_> = names
         .iter()
         .take(20)
@@ -520,5 +520,5 @@ pub(super) fn unknown_group(
         some.join(", ")
     };
     let (span, path) = (table.span_of(key), table.path_of(key));
-    report.misplaced(&span, &path, message, Some(allowed));
+    report.add_misplaced(&span, &path, message, Some(allowed));
 }

@@ -10,7 +10,7 @@ use super::protocol::MemberProtocol;
 use crate::schema::address::is_host_name;
 use crate::schema::document::Item;
 use crate::schema::field::{Field, Limits, Texts, WRONG_TYPE, blank, choice_field};
-use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::key::{DAY, HOUR, describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::source::load_secret;
@@ -164,7 +164,7 @@ impl HealthCheck {
     }
 
     /// Takes over what rules with the group speak to its members, if nothing else is said.
-    pub(super) fn speak(&mut self, mut spoken: impl Iterator<Item = MemberProtocol>) {
+    pub(super) fn adopt_protocol(&mut self, mut spoken: impl Iterator<Item = MemberProtocol>) {
         let is_of_members = self.port.is_none() && !self.plain;
         if self.kind == HealthCheckKind::Http && self.protocol.is_none() && is_of_members {
             self.protocol = spoken
@@ -180,11 +180,11 @@ impl AsTable for HealthCheck {
 
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(HEALTH_CHECK, self, report);
-        for (key, kinds) in KEYS.into_iter().filter(|(key, _)| table.given(key)) {
+        for (key, kinds) in KEYS.into_iter().filter(|(key, _)| table.has_key(key)) {
             if kinds.contains(&self.kind) {
                 continue;
             }
-            let is_said = table.given("type") || self.kind != HealthCheckKind::Tcp;
+            let is_said = table.has_key("type") || self.kind != HealthCheckKind::Tcp;
             let [kind, ..] = kinds else { continue };
             if is_said {
                 let needed = match kind {
@@ -192,7 +192,7 @@ impl AsTable for HealthCheck {
                     HealthCheckKind::Ftp => "ftp",
                     HealthCheckKind::Http | HealthCheckKind::Tcp => "http",
                 };
-                table.problem(key, format!("needs `type = {needed:?}`"), report);
+                table.report_problem(key, format!("needs `type = {needed:?}`"), report);
             }
             self.kind = *kind;
         }
@@ -258,8 +258,8 @@ impl Field for Vec<u16> {
 const CODES: &str = r#"a response code from 100 to 599, or a range of them as in "200-399""#;
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "Active health check of a group. Off unless you add the table.";
-    let keys = [docs(HEALTH_CHECK, HealthCheck::default())];
+    let keys = [describe_keys(HEALTH_CHECK, HealthCheck::default())];
     TableDoc::new("[group.NAME.health_check]", doc, keys)
 }

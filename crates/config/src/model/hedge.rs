@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use crate::schema::field::blank;
-use crate::schema::key::{HOUR, docs, millis, section};
+use crate::schema::key::{HOUR, describe_keys, millis, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
@@ -27,19 +27,19 @@ impl AsTable for Hedge {
 
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(HEDGE, self, report);
-        if !table.given("after") && self.after.is_none() {
+        if !table.has_key("after") && self.after.is_none() {
             let message = "`after` is missing: the time after which a second member is asked";
-            report.problem(&table.span_of(""), table.path(), message, None);
+            report.add_problem(&table.span_of(""), table.path(), message, None);
         }
     }
 }
 blank!(Hedge);
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "[Second requests](routing.md#hedging) to another member when the first takes long. \
                You can set `hedge` of a route with the same keys; the route's table replaces the \
                rule's.";
-    let keys = [docs(HEDGE, Hedge::default())];
+    let keys = [describe_keys(HEDGE, Hedge::default())];
     TableDoc::new("[rule.NAME.http.hedge]", doc, keys)
 }

@@ -27,11 +27,11 @@ impl Kind {
     /// top. A file that cannot be read, or has no known key, is the balancer's.
     pub fn of_file(path: &Path) -> Kind {
         let text = read_bounded(path, MAX_FILE_SIZE);
-        text.map_or(Kind::Balancer, |text| Kind::of(&text))
+        text.map_or(Kind::Balancer, |text| Kind::from_text(&text))
     }
 
     /// Returns the program that a file with this text is for.
-    pub fn of(text: &str) -> Kind {
+    pub fn from_text(text: &str) -> Kind {
         // What cannot be parsed is left out; the rest tells enough.
         let (document, _) = DeTable::parse_recoverable(text);
         let known = |tables: Vec<TableDoc>| {
@@ -39,8 +39,14 @@ impl Kind {
             let keys = document.get_ref().keys();
             keys.filter(|key| names.contains(&**key.get_ref())).count()
         };
-        let (agent, engine) = (known(agent::tables()), known(engine::tables()));
-        let (balancer, scenario) = (known(config::tables()), known(scenario::tables()));
+        let (agent, engine) = (
+            known(agent::describe_tables()),
+            known(engine::describe_tables()),
+        );
+        let (balancer, scenario) = (
+            known(config::describe_tables()),
+            known(scenario::describe_tables()),
+        );
         match balancer {
             _ if scenario > balancer.max(engine).max(agent) => Kind::Scenario,
             _ if agent > balancer.max(engine) => Kind::Agent,
@@ -89,7 +95,7 @@ mod tests {
                 Kind::Scenario,
             ),
         ] {
-            assert_eq!(Kind::of(text), kind, "{text}");
+            assert_eq!(Kind::from_text(text), kind, "{text}");
         }
         let examples = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../examples");
         let mut seen = 0;

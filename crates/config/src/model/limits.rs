@@ -10,7 +10,7 @@ use evenkeel_core::key::{Key, ParseKeyError};
 use crate::schema::document::{Item, quote};
 use crate::schema::field::{Element, Field, blank, read_text};
 use crate::schema::frequency::{ByteRate, Frequency};
-use crate::schema::key::{DAY, HOUR, docs, secs, section};
+use crate::schema::key::{DAY, HOUR, describe_keys, secs, section};
 use crate::schema::networks::Networks;
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
@@ -156,7 +156,7 @@ impl RequestLimit {
 
     /// Looks at a list that stands in `table`: what it needs of the rule, and whether `labels`, those of the
     /// lists before, are others.
-    pub(crate) fn check(
+    pub(crate) fn check_list(
         list: &[RequestLimit],
         (route, trusts): (Option<&str>, bool),
         labels: &mut HashSet<String>,
@@ -166,22 +166,22 @@ impl RequestLimit {
         const KEY: &str = "request_limits";
         if list.len() > MAX_REQUEST_LIMITS {
             let message = format!("more than {MAX_REQUEST_LIMITS} limits");
-            table.problem(KEY, message, report);
+            table.report_problem(KEY, message, report);
         }
         for (place, limit) in list.iter().enumerate() {
             let label = limit.label(place, route);
             if limit.key == LimitKey::ForwardedFor && !trusts {
                 let message = format!("limit {label}: {FORGED}");
-                table.problem(KEY, message, report);
+                table.report_problem(KEY, message, report);
             }
             if TAKEN.contains(&label.as_str()) {
                 let message = format!("limit {label}: another limit is called so, choose a name");
-                table.problem(KEY, message, report);
+                table.report_problem(KEY, message, report);
             } else if !labels.insert(label.clone()) {
                 let message = format!(
                     "there are two limits {label}: give one of them, or its route, another name"
                 );
-                table.problem(KEY, message, report);
+                table.report_problem(KEY, message, report);
             }
         }
     }
@@ -290,10 +290,10 @@ impl AsTable for Limits {
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(LIMITS, self, report);
         for (key, needs) in DEPENDENT {
-            if table.given(key) && !needs.iter().any(|need| table.given(need)) {
+            if table.has_key(key) && !needs.iter().any(|need| table.has_key(need)) {
                 let needs = needs.join("`, `");
                 let message = format!("has no effect without `{needs}`");
-                table.problem(key, message, report);
+                table.report_problem(key, message, report);
             }
         }
     }
@@ -302,9 +302,9 @@ impl AsTable for Limits {
 impl Limits {
     /// Keys that are not for TCP, as they stand in `table`, which is that of the limits.
     pub(crate) fn check_tcp(table: &Table<'_>, report: &mut Report<'_>) {
-        for key in HTTP_ONLY.into_iter().filter(|key| table.given(key)) {
+        for key in HTTP_ONLY.into_iter().filter(|key| table.has_key(key)) {
             let message = "only a rule with `protocol = \"http\"` has this limit";
-            table.problem(key, message, report);
+            table.report_problem(key, message, report);
         }
     }
 
@@ -332,14 +332,18 @@ impl Limits {
 }
 
 /// Reference of the tables.
-pub(crate) fn tables() -> [TableDoc; 2] {
+pub(crate) fn describe_tables() -> [TableDoc; 2] {
     let doc = "[Limits](limits.md) of a rule, for each client and for all together.";
     let requests = "[Further limits](limits.md#several-limits) of requests. You can set \
                     `request_limits` of a route with the same keys, for the requests of the route. \
                     At most 8 in each list.";
-    let keys = docs(REQUEST_LIMIT, RequestLimit::default());
+    let keys = describe_keys(REQUEST_LIMIT, RequestLimit::default());
     [
-        TableDoc::new("[rule.NAME.limits]", doc, [docs(LIMITS, Limits::default())]),
+        TableDoc::new(
+            "[rule.NAME.limits]",
+            doc,
+            [describe_keys(LIMITS, Limits::default())],
+        ),
         TableDoc::new("[[rule.NAME.request_limits]]", requests, [keys]),
     ]
 }

@@ -13,7 +13,7 @@ pub(crate) struct Listeners(HashMap<Address, String>);
 
 impl Listeners {
     /// Notes that `who` listens on `addresses`, as `key` of `table` says; nobody else may.
-    pub(crate) fn add(
+    pub(crate) fn add_addresses(
         &mut self,
         addresses: &[impl Clone + Into<Address>],
         who: &str,
@@ -26,7 +26,7 @@ impl Listeners {
         for address in addresses.filter(|address| !is_chosen(address)) {
             if let Some(other) = self.0.get(&address) {
                 let message = format!("{other} listens on {address} already");
-                table.problem(key, message, report);
+                table.report_problem(key, message, report);
             } else {
                 self.0.insert(address, who.into());
             }

@@ -3,7 +3,7 @@
 use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
 use toml::de::DeValue;
 
-use crate::schema::document::{Entry, Item, entries, join};
+use crate::schema::document::{Entry, Item, entries, join_key};
 use crate::schema::field::{Field, Limits, WRONG_TYPE, read_one};
 use crate::schema::report::Report;
 
@@ -14,14 +14,14 @@ pub struct NamedLoads(Vec<(String, LoadId)>);
 impl NamedLoads {
     /// The load that `name` is; it stands there behind `prefix`.
     #[inline]
-    pub fn load(&self, prefix: &str, name: &str) -> Option<LoadId> {
+    pub fn find_load(&self, prefix: &str, name: &str) -> Option<LoadId> {
         let is_it = |known: &str| known.strip_prefix(prefix) == Some(name);
         let found = self.0.iter().find(|(known, _)| is_it(known))?;
         Some(found.1)
     }
 
     /// The loads.
-    pub fn loads(&self) -> impl Iterator<Item = LoadId> {
+    pub fn load_ids(&self) -> impl Iterator<Item = LoadId> {
         self.0.iter().map(|(_, load)| *load)
     }
 
@@ -47,13 +47,13 @@ impl Field for NamedLoads {
             if let Limits::Names(problem) = limits
                 && let Some((message, allowed)) = problem(entry.name)
             {
-                report.problem(&entry.key_span, &entry.item.path, message, Some(allowed));
+                report.add_problem(&entry.key_span, &entry.item.path, message, Some(allowed));
                 continue;
             }
             let Some(load) = read_one(&entry.item, &Limits::Any, report) else {
                 continue;
             };
-            if check_load(load, self.loads(), &entry, report) {
+            if check_load(load, self.load_ids(), &entry, report) {
                 self.0.push((entry.name.into(), load));
             }
         }
@@ -61,7 +61,7 @@ impl Field for NamedLoads {
 
     fn show(&self, _: &Limits) -> Option<String> {
         let loads = self.0.iter().map(|(name, load)| {
-            let name = join("", name);
+            let name = join_key("", name);
             format!("{name} = \"{load}\"")
         });
         let loads: Vec<_> = loads.collect();
@@ -88,6 +88,6 @@ pub(crate) fn check_load(
     } else {
         return true;
     };
-    report.problem(&entry.key_span, &entry.item.path, message, None);
+    report.add_problem(&entry.key_span, &entry.item.path, message, None);
     false
 }

@@ -6,8 +6,8 @@ use std::net::IpAddr;
 
 use super::group::GroupConfig;
 use super::monitor::Monitor;
-use crate::schema::document::{Span, join};
-use crate::schema::key::{docs, section};
+use crate::schema::document::{Span, join_key};
+use crate::schema::key::{describe_keys, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{LOCATION_NAMES, NAMES, Table};
@@ -48,7 +48,7 @@ pub(crate) fn read(
 ) -> Vec<LocationConfig> {
     let mut known = HashSet::new();
     for member in groups.iter().flat_map(|placed| &placed.group.members) {
-        known.insert(member.location());
+        known.insert(member.location_name());
         if member.is_apart {
             // Its zone may be that of its host.
             known.insert((&*member.host).into());
@@ -61,8 +61,11 @@ pub(crate) fn read(
     for mut table in top.named_tables("location", LOCATION_NAMES, report) {
         let mut location = LocationConfig {
             name: table.name(),
-            says_monitor: table.given("monitor"),
-            monitor: defaults.monitor.clone().filter(|_| table.given("monitor")),
+            says_monitor: table.has_key("monitor"),
+            monitor: defaults
+                .monitor
+                .clone()
+                .filter(|_| table.has_key("monitor")),
             zone: None,
         };
         table.read(LOCATION, &mut location, report);
@@ -73,9 +76,9 @@ pub(crate) fn read(
             } else {
                 "no member is at this location"
             };
-            table.warning(message, report);
+            table.report_warning(message, report);
         }
-        table.finish(report);
+        table.report_unread(report);
         locations.push(location);
     }
     locations
@@ -83,7 +86,11 @@ pub(crate) fn read(
 
 /// Reports groups that want the load of one location to be read in different ways, which
 /// has no answer, and what of their settings makes little sense.
-pub(crate) fn check(groups: &[Placed<'_>], own: &[LocationConfig], report: &mut Report<'_>) {
+pub(crate) fn check_locations(
+    groups: &[Placed<'_>],
+    own: &[LocationConfig],
+    report: &mut Report<'_>,
+) {
     let own = own.iter().filter(|location| location.says_monitor);
     let own: HashSet<&str> = own.map(|location| &*location.name).collect();
     let mut first: HashMap<Cow<'_, str>, &GroupConfig> = HashMap::new();
@@ -91,18 +98,18 @@ pub(crate) fn check(groups: &[Placed<'_>], own: &[LocationConfig], report: &mut 
         let Some(monitor) = &group.monitor else {
             continue;
         };
-        let path = join(&group.path(), "monitor");
+        let path = join_key(&group.path(), "monitor");
         if monitor.interval > group.settings.load_max_age {
             let message = format!(
                 "is asked every {:?}, but loads are unknown after `load_max_age`, {:?}: make \
                  one shorter or the other longer",
                 monitor.interval, group.settings.load_max_age
             );
-            report.warning(span, &path, message);
+            report.add_warning(span, &path, message);
         }
         let mut told = HashSet::new();
         for member in &group.members {
-            let location = member.location();
+            let location = member.location_name();
             if own.contains(&*location) {
                 continue;
             }
@@ -112,22 +119,22 @@ pub(crate) fn check(groups: &[Placed<'_>], own: &[LocationConfig], report: &mut 
                     "group {:?} has its load at location {location:?} read in another way: make \
                      both the same, or say how in [location.{}.monitor]",
                     other.name,
-                    join("", &location)
+                    join_key("", &location)
                 );
-                report.problem(span, &path, message, None);
+                report.add_problem(span, &path, message, None);
             }
         }
     }
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "Settings of one location: the machine where members run, by default named by the \
                host of the members; not a path as in nginx. Write a name with dots in quotes, as in \
                `[location.\"10.0.0.7\".monitor]`.";
     TableDoc::new(
         "[location.NAME]",
         doc,
-        [docs(LOCATION, LocationConfig::default())],
+        [describe_keys(LOCATION, LocationConfig::default())],
     )
 }

@@ -6,7 +6,7 @@ use toml::de::DeValue;
 use crate::schema::document::{Item, quote};
 use crate::schema::field::{Field, Limits, WRONG_TYPE};
 use crate::schema::report::Report;
-use crate::schema::similar::{similar, unknown};
+use crate::schema::similar::{similar, unknown_message};
 
 /// Format of a line of the access log.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
@@ -182,7 +182,7 @@ fn field(name: &str) -> Result<LogField, String> {
     let others = ["request.header.NAME", "response.header.NAME"];
     let near = similar(name, LogField::NAMES.into_iter().chain(others));
     Err(match near {
-        Some(near) => unknown("field", Some(near)),
+        Some(near) => unknown_message("field", Some(near)),
         None => format!(
             "unknown field {name:?}; there are {}, {}",
             LogField::NAMES.join(", "),
@@ -236,7 +236,8 @@ impl Field for LogFormat {
             "json" => *self = LogFormat::Json,
             "combined" => *self = LogFormat::Combined,
             text if !text.contains('{') => {
-                let message = unknown("format", similar(text, ["json", "combined"].into_iter()));
+                let message =
+                    unknown_message("format", similar(text, ["json", "combined"].into_iter()));
                 report.wrong(item, &message, self.allowed(limits));
             }
             text => match LogTemplate::parse(text) {

@@ -5,7 +5,7 @@ use std::path::Path;
 use std::time::Duration;
 
 use crate::schema::field::{FileName, Texts, blank};
-use crate::schema::key::{DAY, docs, secs, section};
+use crate::schema::key::{DAY, describe_keys, secs, section};
 use crate::schema::networks::Networks;
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
@@ -50,9 +50,9 @@ impl AsTable for Maintenance {
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(MAINTENANCE, self, report);
         let keys = MAINTENANCE.iter().map(|key| key.name);
-        self.said.extend(keys.filter(|key| table.given(key)));
-        if table.given("content_type") && self.page.is_none() {
-            table.problem("content_type", "has no effect without `page`", report);
+        self.said.extend(keys.filter(|key| table.has_key(key)));
+        if table.has_key("content_type") && self.page.is_none() {
+            table.report_problem("content_type", "has no effect without `page`", report);
         }
     }
 }
@@ -61,7 +61,7 @@ blank!(Maintenance);
 impl Maintenance {
     /// Returns `base` with what `self` says in its place. Either of them may be on.
     #[must_use]
-    pub fn over(&self, base: &Maintenance) -> Maintenance {
+    pub fn layer_over(&self, base: &Maintenance) -> Maintenance {
         let mut merged = Maintenance {
             on: self.on || base.on,
             ..base.clone()
@@ -99,10 +99,10 @@ impl Maintenance {
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "[Maintenance](limits.md#maintenance) of a rule: answer to clients while you do not \
                want the service to be used. You can set `maintenance` of a group and of a route \
                with the same keys.";
-    let keys = [docs(MAINTENANCE, Maintenance::default())];
+    let keys = [describe_keys(MAINTENANCE, Maintenance::default())];
     TableDoc::new("[rule.NAME.maintenance]", doc, keys)
 }

@@ -9,9 +9,9 @@ use evenkeel_core::member::Weight;
 use toml::de::DeValue;
 
 use crate::schema::address::{Address, Origin, UNIX, host_port, is_host_name};
-use crate::schema::document::{Item, Span, join};
+use crate::schema::document::{Item, Span, join_key};
 use crate::schema::field::{Blank, Field, Limits, OUT_OF_RANGE, Texts, WRONG_TYPE, read_one};
-use crate::schema::key::{docs, section};
+use crate::schema::key::{describe_keys, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{LOCATION_NAMES, NAMES, Table, is_name};
@@ -121,7 +121,7 @@ impl MemberConfig {
 
     /// A member that is no address, with all defaults: `name` is its
     /// [`MemberConfig::reference`], and its location unless it has another one.
-    pub fn referred(name: &str) -> Self {
+    pub fn from_reference(name: &str) -> Self {
         MemberConfig {
             reference: Some(name.into()),
             location: Some(name.into()),
@@ -173,7 +173,7 @@ impl MemberConfig {
     }
 
     /// Name of the location of a member with one address.
-    pub fn location(&self) -> Cow<'_, str> {
+    pub fn location_name(&self) -> Cow<'_, str> {
         match (&self.location, self.is_apart) {
             (Some(location), _) => location.into(),
             (None, true) => self.name().into(),
@@ -194,15 +194,15 @@ impl MemberConfig {
 
 /// Reads a member: its address, or a table.
 fn read_member(item: &Item<'_>, report: &mut Report<'_>) -> Option<MemberConfig> {
-    let before = report.problems();
+    let before = report.problem_count();
     let mut member = MemberConfig::default();
-    let place = match Table::open(item) {
+    let place = match Table::from_item(item) {
         Some(mut table) => {
             let mut place = Place::default();
             table.read(PLACE, &mut place, report);
             table.read(MEMBER, &mut member, report);
-            if table.given("srv") && table.given("address") {
-                table.problem(
+            if table.has_key("srv") && table.has_key("address") {
+                table.report_problem(
                     "srv",
                     "a member has an `address` or `srv`, not both",
                     report,
@@ -210,26 +210,26 @@ fn read_member(item: &Item<'_>, report: &mut Report<'_>) -> Option<MemberConfig>
             } else if let Some(name) = &place.srv {
                 let name = name.strip_suffix('.').unwrap_or(name);
                 member.srv = Some(name.to_ascii_lowercase());
-                if table.given("url") {
+                if table.has_key("url") {
                     let message =
                         "members that are looked up have different addresses: leave it out";
-                    table.problem("url", message, report);
+                    table.report_problem("url", message, report);
                 }
-                if table.given("name") {
+                if table.has_key("name") {
                     let message =
                         "a service has several members, and a name is for one: leave it out";
-                    table.problem("name", message, report);
+                    table.report_problem("name", message, report);
                 }
             } else {
                 table.require("address", report);
             }
-            table.finish(report);
+            table.report_unread(report);
             Some(place.address)
         }
         None => read_one::<Address>(item, &Limits::UnixToo, report),
     };
     let Address { host, port } = place?;
-    (report.problems() == before).then_some(MemberConfig {
+    (report.problem_count() == before).then_some(MemberConfig {
         host,
         port,
         ..member
@@ -259,7 +259,7 @@ fn check_names(
             }
             (None, _) => continue,
         };
-        report.problem(span, path, message, None);
+        report.add_problem(span, path, message, None);
     }
 }
 
@@ -281,12 +281,12 @@ impl Field for Vec<MemberConfig> {
             };
             if seen.insert(member.name()) {
                 if member.given_name.is_some() {
-                    named.push((self.len(), element.span, join(&element.path, "name")));
+                    named.push((self.len(), element.span, join_key(&element.path, "name")));
                 }
                 self.push(member);
             } else {
                 let message = format!("{} is a member already", member.name());
-                report.problem(&element.span, &element.path, message, None);
+                report.add_problem(&element.span, &element.path, message, None);
             }
         }
         check_names(self, &named, report);
@@ -330,12 +330,12 @@ bounded_field!(Weight, Weight::ONE, "a number from 0 to 1000");
 bounded_field!(Cost, Cost::ONE, "a number from 0.01 to 1000");
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "A member of a group. You may also write a list, as in `members = [{ address = \
                \"10.0.0.1:80\" }]`.";
     let keys = [
-        docs(PLACE, Place::default()),
-        docs(MEMBER, MemberConfig::default()),
+        describe_keys(PLACE, Place::default()),
+        describe_keys(MEMBER, MemberConfig::default()),
     ];
     TableDoc::new("[[group.NAME.members]]", doc, keys)
 }

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use super::group::unknown_group;
 use crate::schema::document::Span;
 use crate::schema::field::blank;
-use crate::schema::key::{docs, section};
+use crate::schema::key::{describe_keys, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
@@ -38,7 +38,7 @@ impl AsTable for Mirror {
         table.read(MIRROR, self, report);
         if self.group.is_empty() {
             let message = "`group` is missing: the one that gets the copies";
-            report.problem(&table.span_of(""), table.path(), message, None);
+            report.add_problem(&table.span_of(""), table.path(), message, None);
         }
     }
 }
@@ -47,7 +47,7 @@ blank!(Mirror);
 impl Mirror {
     /// Looks at whether its group exists, and is not `primary`, the only one that gets the requests
     /// themselves. `table` has the key `mirror`.
-    pub(super) fn check(
+    pub(super) fn check_group(
         &self,
         (rule, primary): (&str, Option<&str>),
         table: &Table<'_>,
@@ -59,16 +59,16 @@ impl Mirror {
             unknown_group(table, "mirror", &self.group, shared, report);
         } else if primary == Some(self.group.as_str()) {
             let message = "its group is that of the requests themselves: name another one";
-            table.problem("mirror", message, report);
+            table.report_problem("mirror", message, report);
         }
     }
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "[Copies of requests](routing.md#mirroring) for a second group, whose responses are \
                thrown away. You can set `mirror` of a route with the same keys; the route's table \
                replaces the rule's.";
-    let keys = [docs(MIRROR, Mirror::default())];
+    let keys = [describe_keys(MIRROR, Mirror::default())];
     TableDoc::new("[rule.NAME.http.mirror]", doc, keys)
 }

@@ -9,7 +9,7 @@ use toml::de::DeValue;
 
 use crate::schema::document::{Item, quote};
 use crate::schema::field::{Blank, Field, Limits, WRONG_TYPE, blank, choice_field, read_text};
-use crate::schema::key::{HOUR, docs, millis, secs, section};
+use crate::schema::key::{HOUR, describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
@@ -126,7 +126,7 @@ impl Monitor {
     const TIMEOUTS: (Duration, Duration) = (Duration::from_millis(100), secs(3));
 
     /// Loads that the monitor reports.
-    pub const fn loads() -> [LoadId; 10] {
+    pub const fn reported_loads() -> [LoadId; 10] {
         LOADS
     }
 
@@ -157,7 +157,7 @@ impl AsTable for Monitor {
         let before = self.kind;
         table.read(MONITOR, self, report);
         // What is of no use for another way of reading goes with it.
-        if self.kind != before && !table.given("path") {
+        if self.kind != before && !table.has_key("path") {
             self.path = None;
         }
         let missing = match self.kind {
@@ -165,7 +165,7 @@ impl AsTable for Monitor {
             MonitorKind::Ulm if self.path.is_none() => Some("path"),
             _ => None,
         };
-        if let Some(key) = missing.filter(|key| !table.given(key)) {
+        if let Some(key) = missing.filter(|key| !table.has_key(key)) {
             let message = format!("`{key}` is missing");
             let allowed = format!("with `type = {:?}` it is required", self.kind.name());
             table.lacks(message, Some(allowed), report);
@@ -175,9 +175,9 @@ impl AsTable for Monitor {
             MonitorKind::Rdma => &["path", "host"],
             MonitorKind::Kernel => &["path"],
         };
-        for key in foreign.iter().filter(|key| table.given(key)) {
+        for key in foreign.iter().filter(|key| table.has_key(key)) {
             let message = format!("is of no use with `type = {:?}`", self.kind.name());
-            table.problem(key, message, report);
+            table.report_problem(key, message, report);
         }
     }
 }
@@ -257,7 +257,7 @@ impl Blank for MonitorAddress {
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "Loads of the group's locations read from their kernels, many times a second: see \
                [kernel-monitor.md](kernel-monitor.md). Off unless you add the table. With the table \
                the default `load` of the group is `composite`. Each location is read once for all \
@@ -267,7 +267,7 @@ pub(crate) fn tables() -> TableDoc {
     TableDoc::new(
         "[group.NAME.monitor]",
         doc,
-        [docs(MONITOR, Monitor::default())],
+        [describe_keys(MONITOR, Monitor::default())],
     )
 }
 

@@ -12,14 +12,14 @@ use super::group::GroupConfig;
 use super::listeners::Listeners;
 use super::member::MemberConfig;
 use super::tls::Tls;
-pub use crate::schema::address::{Origin, ParseOriginError, Scheme, host};
+pub use crate::schema::address::{Origin, ParseOriginError, Scheme, normalize_host};
 use crate::schema::amount::show_duration;
 use crate::schema::document::{Item, entries};
 use crate::schema::field::{Field, Limits, Texts, choice_field, read_one};
-use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::key::{DAY, HOUR, describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::similar::{similar, unknown};
+use crate::schema::similar::{similar, unknown_message};
 use crate::schema::table::{NAMES, Table};
 
 section! {
@@ -131,7 +131,7 @@ choice_field!(Scheme, "http" => Scheme::Http, "https" => Scheme::Https);
 
 const HOSTS: Texts = (
     r#"a host name or an IP address without port, as in "www.example.org""#,
-    |text| host(text.trim()).is_some(),
+    |text| normalize_host(text.trim()).is_some(),
 );
 
 /// Returns the URL under which clients reach `member`.
@@ -168,7 +168,7 @@ impl Field for Quantum {
             }
             return;
         };
-        let before = report.problems();
+        let before = report.problem_count();
         let (mut min, mut max) = (None, None);
         for entry in entries(&item.path, table) {
             match entry.name {
@@ -177,7 +177,7 @@ impl Field for Quantum {
                 _ => return report.wrong(item, "not a quantum", self.allowed(limits)),
             }
         }
-        if report.problems() > before {
+        if report.problem_count() > before {
             return;
         }
         match (min, max) {
@@ -212,15 +212,15 @@ pub(crate) fn read(
     report: &mut Report<'_>,
 ) -> (Option<Negotiator>, Vec<Cluster>) {
     let mut negotiator = None;
-    if let Some(mut table) = top.table("negotiator", report) {
+    if let Some(mut table) = top.read_table("negotiator", report) {
         let mut found = Negotiator::default();
         table.read(NEGOTIATOR, &mut found, report);
         table.require("listen", report);
         if let Some(tls) = &mut found.tls {
             tls.resolve(folder);
         }
-        listeners.add(&found.listen, "the negotiator", (&table, "listen"), report);
-        table.finish(report);
+        listeners.add_addresses(&found.listen, "the negotiator", (&table, "listen"), report);
+        table.report_unread(report);
         negotiator = Some(found);
     }
     let mut clusters = Vec::new();
@@ -233,35 +233,35 @@ pub(crate) fn read(
                 Some(other) => format!("{host} is a host of cluster {other:?} already"),
                 None => continue,
             };
-            table.problem("hosts", message, report);
+            table.report_problem("hosts", message, report);
         }
         if negotiator.is_none() {
-            table.warning("nobody can ask for it: there is no [negotiator]", report);
+            table.report_warning("nobody can ask for it: there is no [negotiator]", report);
         }
         used.insert(cluster.group.clone());
         clusters.push(cluster);
-        table.finish(report);
+        table.report_unread(report);
     }
     (negotiator, clusters)
 }
 
 fn read_cluster(table: &mut Table<'_>, groups: &[GroupConfig], report: &mut Report<'_>) -> Cluster {
     let mut cluster = Cluster::new(&table.name(), "");
-    let problems = report.problems();
+    let problems = report.problem_count();
     table.read(CLUSTER, &mut cluster, report);
-    if table.given("hosts") && cluster.hosts.is_empty() && report.problems() == problems {
-        table.problem("hosts", "no host", report);
+    if table.has_key("hosts") && cluster.hosts.is_empty() && report.problem_count() == problems {
+        table.report_problem("hosts", "no host", report);
     }
     table.read(TERMS, &mut cluster.terms, report);
     table.require("group", report);
     cluster.hosts = { cluster.hosts.iter() }
-        .filter_map(|name| host(name.trim()))
+        .filter_map(|name| normalize_host(name.trim()))
         .collect();
     let group = groups.iter().find(|group| group.name == cluster.group);
-    if group.is_none() && table.given("group") {
+    if group.is_none() && table.has_key("group") {
         let names = groups.iter().map(|group| group.name.as_str());
-        let message = unknown("group", similar(&cluster.group, names));
-        table.misplaced("group", message, report);
+        let message = unknown_message("group", similar(&cluster.group, names));
+        table.report_misplaced("group", message, report);
     }
     if let Some(member) = group.and_then(GroupConfig::unix) {
         let message = format!(
@@ -269,7 +269,7 @@ fn read_cluster(table: &mut Table<'_>, groups: &[GroupConfig], report: &mut Repo
              addresses",
             member.name()
         );
-        table.problem("group", message, report);
+        table.report_problem("group", message, report);
     }
     let load = group.map(|group| group.settings.load_id);
     check_utilization(table, load, report);
@@ -281,30 +281,30 @@ fn read_cluster(table: &mut Table<'_>, groups: &[GroupConfig], report: &mut Repo
         inner.read(TERMS, &mut class.terms, report);
         check_utilization(&inner, load, report);
         cluster.classes.push(class);
-        inner.finish(report);
+        inner.report_unread(report);
     }
     cluster
 }
 
 fn check_utilization(table: &Table<'_>, load: Option<LoadId>, report: &mut Report<'_>) {
     let key = "max_utilization";
-    if let Some(load) = load.filter(|load| table.given(key) && !load.is_utilization()) {
+    if let Some(load) = load.filter(|load| table.has_key(key) && !load.is_utilization()) {
         let message = format!("the `load` of the group is {load}, which is no utilisation");
-        table.problem(key, message, report);
+        table.report_problem(key, message, report);
     }
 }
 
 /// The tables, for the reference.
-pub(crate) fn tables() -> [TableDoc; 3] {
-    let terms = || docs(TERMS, Terms::default());
-    let cluster = [docs(CLUSTER, Cluster::default()), terms()];
+pub(crate) fn describe_tables() -> [TableDoc; 3] {
+    let terms = || describe_keys(TERMS, Terms::default());
+    let cluster = [describe_keys(CLUSTER, Cluster::default()), terms()];
     let negotiator = "The negotiator, which assigns servers to clients with direct connections: by \
                       a redirect, or by a JSON answer for programs. See \
                       [negotiation.md](negotiation.md).";
     let class = "A class of clients of the cluster. For keys which you leave out, the cluster's \
                  values apply.";
     let site = "A server cluster, or site, for which clients negotiate.";
-    let keys = [docs(NEGOTIATOR, Negotiator::default())];
+    let keys = [describe_keys(NEGOTIATOR, Negotiator::default())];
     [
         TableDoc::new("[negotiator]", negotiator, keys),
         TableDoc::new("[cluster.NAME]", site, cluster),

@@ -1,6 +1,6 @@
 //! `[node]`: name and zone of this balancer.
 
-use crate::schema::key::{docs, section};
+use crate::schema::key::{describe_keys, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{NAMES, Table};
@@ -22,16 +22,16 @@ section! {
 /// Reads `[node]` of the file, if it is there.
 pub(crate) fn read(top: &mut Table<'_>, report: &mut Report<'_>) -> Node {
     let mut node = Node::default();
-    if let Some(mut table) = top.table("node", report) {
+    if let Some(mut table) = top.read_table("node", report) {
         table.read(NODE, &mut node, report);
-        table.finish(report);
+        table.report_unread(report);
     }
     node
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "Name and zone of this balancer: see [store.md](store.md), [fleet.md](fleet.md) and \
                [zones.md](zones.md).";
-    TableDoc::new("[node]", doc, [docs(NODE, Node::default())])
+    TableDoc::new("[node]", doc, [describe_keys(NODE, Node::default())])
 }

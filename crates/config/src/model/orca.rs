@@ -7,10 +7,10 @@ use evenkeel_core::load::LoadId;
 use super::loads::NamedLoads;
 use super::tls::ClientTls;
 use crate::schema::field::{Texts, blank};
-use crate::schema::key::{HOUR, docs, millis, secs, section};
+use crate::schema::key::{HOUR, describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::similar::{similar, unknown};
+use crate::schema::similar::{similar, unknown_message};
 use crate::schema::table::{AsTable, Table};
 
 section! {
@@ -114,19 +114,23 @@ fn wrong_field(name: &str) -> Option<(String, String)> {
         let numbers = ORCA_NUMBERS.join(", ");
         format!("{numbers}, or utilization.NAME or named_metrics.NAME in quotes")
     };
-    let message = || unknown("field", similar(name, ORCA_NUMBERS.into_iter()));
+    let message = || unknown_message("field", similar(name, ORCA_NUMBERS.into_iter()));
     (!is_known).then(|| (message(), allowed()))
 }
 
 /// Reference of the tables.
-pub(crate) fn tables() -> [TableDoc; 2] {
+pub(crate) fn describe_tables() -> [TableDoc; 2] {
     let doc = "ORCA load reports of a group. Off unless you add the table, because anybody able to \
                set a response header could otherwise influence balancing.";
     let service = "ORCA over gRPC (`xds.service.orca.v3.OpenRcaService`). Off unless you add the \
                    table.";
-    let keys = [docs(ORCA_SERVICE, OrcaService::default())];
+    let keys = [describe_keys(ORCA_SERVICE, OrcaService::default())];
     [
-        TableDoc::new("[group.NAME.orca]", doc, [docs(ORCA, Orca::default())]),
+        TableDoc::new(
+            "[group.NAME.orca]",
+            doc,
+            [describe_keys(ORCA, Orca::default())],
+        ),
         TableDoc::new("[group.NAME.orca.out_of_band]", service, keys),
     ]
 }

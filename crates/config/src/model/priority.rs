@@ -3,7 +3,7 @@
 use std::net::IpAddr;
 
 use crate::schema::field::{Element, blank};
-use crate::schema::key::{docs, section};
+use crate::schema::key::{describe_keys, section};
 use crate::schema::networks::Networks;
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
@@ -51,8 +51,8 @@ impl ClientPriority {
 }
 
 /// Reference of the table.
-pub(crate) fn table() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "The [priority](overload.md#priorities) of some clients.";
-    let keys = docs(CLIENT_PRIORITY, ClientPriority::default());
+    let keys = describe_keys(CLIENT_PRIORITY, ClientPriority::default());
     TableDoc::new("[[rule.NAME.client_priorities]]", doc, [keys])
 }

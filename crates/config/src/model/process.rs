@@ -1,7 +1,7 @@
 //! `[process]`: user and group of the balancer's process, and its rights to files.
 
 use crate::schema::field::Texts;
-use crate::schema::key::{docs, section};
+use crate::schema::key::{describe_keys, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::Table;
@@ -40,21 +40,25 @@ const NAME: Texts = (
 /// Reads `[process]` of the file, if it is there.
 pub(crate) fn read(top: &mut Table<'_>, report: &mut Report<'_>) -> Process {
     let mut process = Process::default();
-    if let Some(mut table) = top.table("process", report) {
+    if let Some(mut table) = top.read_table("process", report) {
         table.read(PROCESS, &mut process, report);
         if process.user.is_none() && process.group.is_some() {
-            table.warning("`group` has no effect without `user`", report);
+            table.report_warning("`group` has no effect without `user`", report);
         }
-        table.finish(report);
+        table.report_unread(report);
     }
     process
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "User, group and file rights of the process: see \
                [service.md](service.md#users-and-rights).";
-    TableDoc::new("[process]", doc, [docs(PROCESS, Process::default())])
+    TableDoc::new(
+        "[process]",
+        doc,
+        [describe_keys(PROCESS, Process::default())],
+    )
 }
 
 #[cfg(test)]
@@ -92,7 +96,7 @@ mod tests {
                     [acme]\nfolder = \"/a/acme\"\nagree_to_terms = true\n\
                     [rule.x]\nlisten = [\"unix:/r/x.sock\", \"unix:@x\", \"127.0.0.1:1\"]\nmembers = [\"a:1\"]\n";
         let config = parse("/c/evenkeel.toml", text).unwrap();
-        let written: Vec<_> = config.written().collect();
+        let written: Vec<_> = config.written_files().collect();
         let expected = [
             ("access_log.output", "/l/access.log"),
             ("admin.audit_log", "/c/audit.log"),

@@ -9,11 +9,11 @@ use toml::de::DeValue;
 
 use super::loads::check_load;
 use super::tls::ClientTls;
-use crate::schema::address::{Scheme, authority, bracketed};
+use crate::schema::address::{Scheme, bracketed, split_authority};
 use crate::schema::document::{Item, entries};
 use crate::schema::expression::Expression;
 use crate::schema::field::{Blank, Field, Limits, WRONG_TYPE, blank, choice_field, read_text};
-use crate::schema::key::{HOUR, docs, millis, secs, section};
+use crate::schema::key::{HOUR, describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
@@ -57,7 +57,7 @@ blank!(Prometheus);
 
 impl AsTable for Prometheus {
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
-        let (preset, named) = (table.given("preset"), table.given("loads"));
+        let (preset, named) = (table.has_key("preset"), table.has_key("loads"));
         if preset || named {
             // Loads of `[defaults]` are replaced as a whole, not key by key.
             (self.preset, self.named) = (None, MetricLoads::default());
@@ -66,9 +66,9 @@ impl AsTable for Prometheus {
         if self.url.0.is_empty() {
             table.require("url", report);
         }
-        if table.given("tls") && self.tls.is_some() && !self.url.is_secure() {
+        if table.has_key("tls") && self.tls.is_some() && !self.url.is_secure() {
             let message = "has no effect: `url` is not `https`";
-            report.warning(&table.span_of("tls"), &table.path_of("tls"), message);
+            report.add_warning(&table.span_of("tls"), &table.path_of("tls"), message);
         }
         self.loads = self.preset.map(Preset::loads).unwrap_or_default();
         for own in &self.named.0 {
@@ -79,7 +79,7 @@ impl AsTable for Prometheus {
             table.lacks("names neither a `preset` nor `loads`", None, report);
         } else if self.loads.len() > LOADS_PER_LOCATION {
             let message = format!("a location keeps at most {LOADS_PER_LOCATION} loads");
-            table.problem("loads", message, report);
+            table.report_problem("loads", message, report);
         }
     }
 }
@@ -147,7 +147,7 @@ impl Url {
             Some(at) => rest.split_at(at),
             None => (rest, "/"),
         };
-        let (host, port) = authority(place, if is_secure { 443 } else { 80 })?;
+        let (host, port) = split_authority(place, if is_secure { 443 } else { 80 })?;
         let visible = path.bytes().all(|byte| byte.is_ascii_graphic());
         if !visible || path.contains(['#', '{', '}']) || !path.starts_with('/') {
             return Err("not a path, or an unknown {name}");
@@ -316,7 +316,7 @@ impl Field for MetricLoads {
             let Ok(load) = entry.name.parse::<LoadId>() else {
                 let allowed = LoadId::CPU.allowed(&Limits::Any);
                 let message = "unknown load";
-                report.problem(&entry.key_span, &entry.item.path, message, Some(allowed));
+                report.add_problem(&entry.key_span, &entry.item.path, message, Some(allowed));
                 continue;
             };
             let DeValue::String(text) = entry.item.value else {
@@ -365,9 +365,9 @@ impl Field for UrlTemplate {
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "Loads from the metrics of a group. Off unless you add the table.";
-    let keys = [docs(PROMETHEUS, Prometheus::default())];
+    let keys = [describe_keys(PROMETHEUS, Prometheus::default())];
     TableDoc::new("[group.NAME.prometheus]", doc, keys)
 }
 

@@ -3,7 +3,7 @@
 use evenkeel_core::key::is_field_name;
 
 use crate::schema::field::{Texts, blank};
-use crate::schema::key::{docs, section};
+use crate::schema::key::{describe_keys, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
@@ -55,8 +55,8 @@ impl AsTable for RequestId {
 blank!(RequestId);
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "[Request ids](telemetry.md#request-ids): `request_id = true` is a table with all defaults.";
-    let keys = [docs(REQUEST_ID, RequestId::default())];
+    let keys = [describe_keys(REQUEST_ID, RequestId::default())];
     TableDoc::new("[rule.NAME.http.request_id]", doc, keys)
 }

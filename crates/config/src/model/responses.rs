@@ -48,24 +48,24 @@ impl Responses {
         table.read(RESPONSES, self, report);
         if !self.response_fields.is_plain() {
             let message = "fields of responses can have no parts of the request";
-            table.problem("response_fields", message, report);
+            table.report_problem("response_fields", message, report);
         }
     }
 
     /// Returns `base` with what `self` says in its place.
     #[must_use]
-    pub fn over(&self, base: &Responses) -> Responses {
+    pub fn layer_over(&self, base: &Responses) -> Responses {
         let mut merged = base.clone();
         if let Some(own) = &self.maintenance {
             let base = base.maintenance.clone().unwrap_or_default();
-            merged.maintenance = Some(own.over(&base));
+            merged.maintenance = Some(own.layer_over(&base));
         }
         let pages = self.error_pages.0.clone();
         merged.error_pages.0.extend(pages);
         if self.cors.is_some() {
             merged.cors.clone_from(&self.cors);
         }
-        merged.response_fields = self.response_fields.over(&base.response_fields);
+        merged.response_fields = self.response_fields.layer_over(&base.response_fields);
         merged
     }
 
@@ -131,7 +131,7 @@ impl Field for ErrorPages {
                 .filter(|status| (400..=599).contains(status));
             let Some(status) = status else {
                 let message = "not a status from 400 to 599, as in 503";
-                report.problem(&entry.key_span, &entry.item.path, message, None);
+                report.add_problem(&entry.key_span, &entry.item.path, message, None);
                 continue;
             };
             if let Some(page) = read_one(&entry.item, &Limits::Any, report) {
@@ -168,7 +168,7 @@ mod tests {
             responses("maintenance = { page = \"group.html\" }\nerror_pages = { 503 = \"c\" }");
         let mut on = Responses::default();
         on.maintenance.get_or_insert_default().on = true;
-        let merged = on.over(&group.over(&rule));
+        let merged = on.layer_over(&group.layer_over(&rule));
         let maintenance = merged.maintenance.clone().unwrap();
         let page = maintenance.page.as_ref().unwrap();
         assert!(page.path.ends_with("group.html"));
@@ -182,7 +182,7 @@ mod tests {
         assert_eq!(pages, [(502, "a"), (503, "c")]);
         assert_eq!(merged.files().count(), 3);
         // What says nothing changes nothing.
-        assert_eq!(Responses::default().over(&rule), rule);
+        assert_eq!(Responses::default().layer_over(&rule), rule);
     }
 
     #[test]
@@ -193,8 +193,8 @@ mod tests {
         let route = responses(
             "response_fields = { set = { a = \"route\" }, add = { C = \"route\" }, remove = [\"b\", \"d\"] }",
         );
-        let merged = route.over(&rule).response_fields;
-        let written = merged.written();
+        let merged = route.layer_over(&rule).response_fields;
+        let written = merged.written_fields();
         let text = |value: &Template| {
             value
                 .pieces()

@@ -26,7 +26,7 @@ use crate::schema::errors::Problem;
 use crate::schema::field::{
     Blank, Element, Field, FileName, Limits, Texts, WRONG_TYPE, blank, read_one,
 };
-use crate::schema::key::{DAY, docs, millis, secs, section};
+use crate::schema::key::{DAY, describe_keys, millis, secs, section};
 use crate::schema::networks::Networks;
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
@@ -166,7 +166,7 @@ const PATH: Texts = (
         let plain = text.strip_suffix("/*").unwrap_or(text);
         let is_short = plain.split('/').all(|segment| segment.len() <= MAX_SEGMENT);
         let is_plain = |byte: u8| byte > b' ' && byte != 0x7f && !b"?#*;".contains(&byte);
-        (plain.is_empty() && text == "/*" || path::check(plain).is_ok())
+        (plain.is_empty() && text == "/*" || path::check_path(plain).is_ok())
             && is_short
             && !(text != plain && plain.ends_with('/'))
             && plain.bytes().all(is_plain)
@@ -177,7 +177,7 @@ const PREFIX: Texts = (
     r#"a path that begins with "/", without a query, "//" and "." or ".." as a segment"#,
     |text| {
         let is_plain = |byte: u8| byte > b' ' && byte < 0x7f && !b"?#".contains(&byte);
-        path::check(text).is_ok() && text.bytes().all(is_plain)
+        path::check_path(text).is_ok() && text.bytes().all(is_plain)
     },
 );
 
@@ -209,13 +209,13 @@ impl Field for Patterns {
                 && !is_name(entry.name)
             {
                 let message = format!("must be {what}");
-                report.problem(&entry.key_span, &entry.item.path, message, None);
+                report.add_problem(&entry.key_span, &entry.item.path, message, None);
                 continue;
             }
             let pattern = match entry.item.value {
                 DeValue::Boolean(false) => Pattern::Absent,
                 DeValue::Boolean(true) => Pattern::Prefix("".into()),
-                DeValue::String(text) if (VALUE.1)(text) => Pattern::of(text),
+                DeValue::String(text) if (VALUE.1)(text) => Pattern::from_text(text),
                 _ => {
                     let allowed = "a value, the beginning of one with \"*\" behind it, or false";
                     report.wrong(&entry.item, "not a value", allowed.into());
@@ -223,7 +223,7 @@ impl Field for Patterns {
                 }
             };
             if self.0.insert(entry.name.to_owned(), pattern).is_some() {
-                report.problem(&entry.key_span, &entry.item.path, "is there twice", None);
+                report.add_problem(&entry.key_span, &entry.item.path, "is there twice", None);
             }
         }
     }
@@ -245,13 +245,13 @@ impl Field for Weights {
         let DeValue::Table(table) = item.value else {
             return report.wrong(item, WRONG_TYPE, self.allowed(limits));
         };
-        let before = report.problems();
+        let before = report.problem_count();
         for entry in entries(&item.path, table) {
             let weight = read_one(&entry.item, &WEIGHT, report);
             self.0
                 .extend(weight.map(|weight: u32| (entry.name.to_owned(), weight)));
         }
-        if report.problems() == before && self.0.iter().all(|(_, weight)| *weight == 0) {
+        if report.problem_count() == before && self.0.iter().all(|(_, weight)| *weight == 0) {
             report.wrong(item, "no group has a weight above 0", self.allowed(limits));
         }
     }
@@ -297,9 +297,9 @@ blank!(MaxBody);
 impl Field for MaxBody {
     fn read(&mut self, item: &Item<'_>, _: &Limits, report: &mut Report<'_>) {
         let mut bytes = 0_usize;
-        let before = report.problems();
+        let before = report.problem_count();
         bytes.read(item, &BODY, report);
-        if report.problems() == before {
+        if report.problem_count() == before {
             self.0 = bytes as u64;
         }
     }
@@ -320,12 +320,12 @@ impl AsTable for FixedAnswer {
 
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(ANSWER, self, report);
-        if table.given("file") && table.given("body") {
-            table.problem("body", "there is a `file`, too", report);
+        if table.has_key("file") && table.has_key("body") {
+            table.report_problem("body", "there is a `file`, too", report);
         }
-        let has_body = table.given("file") || !self.body.is_empty();
+        let has_body = table.has_key("file") || !self.body.is_empty();
         if matches!(self.status, 204 | 205 | 304) && has_body {
-            table.problem("status", "an answer with this status has no body", report);
+            table.report_problem("status", "an answer with this status has no body", report);
         }
     }
 }
@@ -357,7 +357,7 @@ impl Routes {
         if list.is_empty() {
             return Routes::default();
         }
-        let groups = list.iter().flat_map(Route::groups).map(str::to_owned);
+        let groups = list.iter().flat_map(Route::group_names).map(str::to_owned);
         let mut groups: Vec<String> = groups.collect();
         groups.sort_unstable();
         groups.dedup();
@@ -382,7 +382,7 @@ impl Routes {
     }
 
     /// The names of their groups, each once.
-    pub fn groups(&self) -> &[String] {
+    pub fn group_names(&self) -> &[String] {
         self.0.as_ref().map_or(&[], |all| &all.groups)
     }
 
@@ -418,29 +418,32 @@ impl Routes {
 
 impl Route {
     /// The names of its groups; none if it is the rule's, or if there is none.
-    pub fn groups(&self) -> impl Iterator<Item = &str> {
+    pub fn group_names(&self) -> impl Iterator<Item = &str> {
         let one = Some(self.group.as_str()).filter(|group| !group.is_empty());
         let several = self.groups.0.iter().map(|(group, _)| group.as_str());
         one.into_iter().chain(several)
     }
 
     /// Returns the copies of the route's requests, in a rule with the copies `rule`.
-    pub fn mirror<'a>(&'a self, rule: Option<&'a Mirror>) -> Option<&'a Mirror> {
-        self.mirror.as_ref().or(rule).filter(|_| !self.answers())
+    pub fn mirror_in_rule<'a>(&'a self, rule: Option<&'a Mirror>) -> Option<&'a Mirror> {
+        self.mirror
+            .as_ref()
+            .or(rule)
+            .filter(|_| !self.answers_itself())
     }
 
     /// True if the balancer answers by itself.
-    pub fn answers(&self) -> bool {
+    pub fn answers_itself(&self) -> bool {
         self.redirect.is_some() || self.answer.is_some()
     }
 
     /// True if the route's requests go to the group of the rule.
     pub fn uses_own(&self) -> bool {
-        !self.answers() && self.groups().next().is_none()
+        !self.answers_itself() && self.group_names().next().is_none()
     }
 
     /// The time limits of its requests in a rule with these.
-    pub fn timeouts(&self, rule: &Timeouts) -> Timeouts {
+    pub fn timeouts_in_rule(&self, rule: &Timeouts) -> Timeouts {
         Timeouts {
             connect: self.connection_timeout.unwrap_or(rule.connect),
             idle: self.idle_timeout.unwrap_or(rule.idle),
@@ -475,20 +478,20 @@ pub(crate) fn read(
     report: &mut Report<'_>,
 ) -> Routes {
     let (mut list, mut places) = (Vec::new(), Vec::new());
-    for mut table in table.tables("routes", report) {
-        let (number, before) = (list.len() + 1, report.problems());
+    for mut table in table.read_tables("routes", report) {
+        let (number, before) = (list.len() + 1, report.problem_count());
         let route = read_one_route(number, rule, &mut table, shared, report);
         let route = Route {
             line: report.line_of(table.name_span()),
             ..route
         };
         let of = (Some(&*route.label), rule.trusts_forwarded);
-        RequestLimit::check(&route.request_limits, of, labels, &table, report);
+        RequestLimit::check_list(&route.request_limits, of, labels, &table, report);
         list.push(route);
         let (span, path) = (table.name_span().clone(), table.path().to_owned());
-        table.finish(report);
+        table.report_unread(report);
         // A condition that is wrong is not there, and what is not there covers everything.
-        let is_whole = report.problems() == before;
+        let is_whole = report.problem_count() == before;
         places.push(RoutePlace {
             span,
             path,
@@ -507,10 +510,10 @@ fn read_one_route(
     shared: &HashMap<String, Span>,
     report: &mut Report<'_>,
 ) -> Route {
-    let (mut route, before) = (Route::default(), report.problems());
+    let (mut route, before) = (Route::default(), report.problem_count());
     table.read(ROUTE, &mut route, report);
     route.responses.read(table, report);
-    let is_whole = report.problems() == before;
+    let is_whole = report.problem_count() == before;
     route.label = match &route.name {
         Some(name) => name.as_str().into(),
         None => number.to_string().into(),
@@ -527,7 +530,10 @@ fn read_one_route(
         cookies: route.cookies.0.clone(),
     };
     check_conditions(&route, is_whole, table, report);
-    for name in route.groups().filter(|name| !shared.contains_key(*name)) {
+    for name in route
+        .group_names()
+        .filter(|name| !shared.contains_key(*name))
+    {
         // The group of a rule is one of its own name, too.
         if name != rule.name {
             let key = if route.group.is_empty() {
@@ -545,20 +551,23 @@ fn read_one_route(
             ("", _) => None,
             (group, _) => Some(group),
         };
-        mirror.check((rule.name, primary), table, shared, report);
+        mirror.check_group((rule.name, primary), table, shared, report);
     }
-    if let Some(auth) = route.auth.or(None) {
-        auth.check(rule.name, table, shared, report);
+    if let Some(auth) = route.auth.or_rule(None) {
+        auth.check_group(rule.name, table, shared, report);
     }
     let actions = ["group", "groups", "redirect", "answer"];
-    let given: Vec<_> = actions.into_iter().filter(|key| table.given(key)).collect();
+    let given: Vec<_> = actions
+        .into_iter()
+        .filter(|key| table.has_key(key))
+        .collect();
     if let [first, second, ..] = given.as_slice() {
         let message = format!("there is `{first}`, too: only one of them can be done");
-        table.problem(second, message, report);
+        table.report_problem(second, message, report);
     }
     check_redirect(&mut route, rule, table, report);
     check_rewrite(&mut route, table, report);
-    if route.answers() {
+    if route.answers_itself() {
         let of_members = [
             "request_fields",
             "max_body",
@@ -573,8 +582,8 @@ fn read_one_route(
             "body_timeout",
             "response_timeout",
         ];
-        for key in of_members.into_iter().filter(|key| table.given(key)) {
-            table.problem(key, "has no effect, as no member gets the request", report);
+        for key in of_members.into_iter().filter(|key| table.has_key(key)) {
+            table.report_problem(key, "has no effect, as no member gets the request", report);
         }
     }
     route
@@ -598,28 +607,28 @@ fn check_conditions(route: &Route, is_whole: bool, table: &Table<'_>, report: &m
             "path" => route.path.is_empty(),
             _ => route.method.is_empty(),
         };
-        if table.given(key) && is_empty && is_whole {
+        if table.has_key(key) && is_empty && is_whole {
             let message = "an empty list: nothing is one of none, so the route can never match";
-            table.problem(key, message, report);
+            table.report_problem(key, message, report);
         }
     }
     if route.host.len().saturating_mul(route.path.len()) > MAX_PAIRS {
         let message = format!("more than {MAX_PAIRS} pairs of a host and a path: split the route");
-        table.problem("path", message, report);
+        table.report_problem("path", message, report);
     }
     if !route.client.0.is_empty() && route.except_client.cover(&route.client) {
         let message = "has all networks of `client` in it, so the route can never match";
-        table.problem("except_client", message, report);
+        table.report_problem("except_client", message, report);
     }
     if route.conditions.headers.contains_key("host") {
-        table.problem("headers", "a condition on Host is `host`", report);
+        table.report_problem("headers", "a condition on Host is `host`", report);
     }
     if route.conditions.headers.contains_key("cookie") {
-        table.problem("headers", "a condition on Cookie is `cookies`", report);
+        table.report_problem("headers", "a condition on Cookie is `cookies`", report);
     }
     if route.conditions.headers.len() < route.headers.0.len() {
         let message = "a name is there twice: names of fields are the same in any case";
-        table.problem("headers", message, report);
+        table.report_problem("headers", message, report);
     }
 }
 
@@ -630,18 +639,18 @@ fn check_redirect(
     report: &mut Report<'_>,
 ) {
     let Some(redirect) = &route.redirect else {
-        if table.given("redirect_status") {
-            table.problem("redirect_status", "there is no `redirect`", report);
+        if table.has_key("redirect_status") {
+            table.report_problem("redirect_status", "there is no `redirect`", report);
         }
         return;
     };
     if !matches!(route.redirect_status, 301 | 302 | 303 | 307 | 308) {
         let message = "must be 301, 302, 303, 307 or 308";
-        table.problem("redirect_status", message, report);
+        table.report_problem("redirect_status", message, report);
     }
     let template = match Template::parse(redirect) {
         Ok(template) => template,
-        Err(error) => return table.problem("redirect", error.to_string(), report),
+        Err(error) => return table.report_problem("redirect", error.to_string(), report),
     };
     let begins = ["http://", "https://", "{scheme}://", "/", "{path}"];
     let is_ascii = redirect.is_ascii() && redirect.bytes().all(|byte| byte > b' ' && byte != 0x7f);
@@ -652,7 +661,7 @@ fn check_redirect(
     {
         let message = "must begin with \"https://\", \"http://\", \"{scheme}://\", \"/\" or \
                        \"{path}\", and have no spaces";
-        table.problem("redirect", message, report);
+        table.report_problem("redirect", message, report);
     }
     let to_itself = |to: &str| redirect == to;
     let is_tls = rule.has_tls;
@@ -663,7 +672,7 @@ fn check_redirect(
     });
     if route.rewrite_prefix.is_none() && (to_itself("{path}{query}") || same) {
         let message = "leads to where the request came from, again and again";
-        report.warning(
+        report.add_warning(
             &table.span_of("redirect"),
             &table.path_of("redirect"),
             message,
@@ -681,7 +690,7 @@ fn check_rewrite(route: &mut Route, table: &Table<'_>, report: &mut Report<'_>) 
     } else if route
         .location
         .as_ref()
-        .is_some_and(|location| !location.has(Part::Path))
+        .is_some_and(|location| !location.has_part(Part::Path))
     {
         "has no effect, as the redirect has no {path}"
     } else {
@@ -694,7 +703,7 @@ fn check_rewrite(route: &mut Route, table: &Table<'_>, report: &mut Report<'_>) 
             _ => "needs `path` with prefixes only, as in \"/api/*\", of as many segments each",
         }
     };
-    table.problem("rewrite_prefix", message, report);
+    table.report_problem("rewrite_prefix", message, report);
 }
 
 /// Reports routes for the group of a rule that has none.
@@ -707,8 +716,8 @@ pub(crate) fn need_own(
     let own = table.name();
     let names_own = |route: &Route| {
         let mirror = route.mirror.iter().map(|mirror| mirror.group.as_str());
-        let asked = route.auth.or(None).and_then(Auth::asked);
-        let mut all = route.groups().chain(mirror).chain(asked);
+        let asked = route.auth.or_rule(None).and_then(Auth::asked_group);
+        let mut all = route.group_names().chain(mirror).chain(asked);
         all.any(|group| group == own)
     };
     if let Some(route) = routes.list().iter().find(|route| names_own(route))
@@ -719,7 +728,7 @@ pub(crate) fn need_own(
                                `members`",
             route.label, route.line
         );
-        table.problem("routes", message, report);
+        table.report_problem("routes", message, report);
     }
     if let Some(route) = routes.list().iter().find(|route| route.uses_own()) {
         let message = format!(
@@ -727,7 +736,7 @@ pub(crate) fn need_own(
              group of its own: write one, or give the rule `members`",
             route.label, route.line
         );
-        table.problem("routes", message, report);
+        table.report_problem("routes", message, report);
     }
 }
 
@@ -758,7 +767,7 @@ fn check_order(routes: &Routes, places: &[RoutePlace], report: &mut Report<'_>) 
                  one first",
                 earlier.label, earlier.line
             );
-            report.misplaced(span, path, message, None);
+            report.add_misplaced(span, path, message, None);
         }
     }
 }
@@ -777,12 +786,12 @@ pub fn content_of(file: &FileName) -> Result<Arc<[u8]>, Box<Problem>> {
         Box::new(file.place.problem(message))
     };
     let read = |source: &kept::Source| source.read(&file.path, |path| read_bytes(path, MAX_ANSWER));
-    let content = kept::load(read, |error| problem(error).to_string());
+    let content = kept::load_or_keep(read, |error| problem(error).to_string());
     content.map_err(|error| problem(&error))
 }
 
 /// Reference of the tables.
-pub(crate) fn tables() -> [TableDoc; 3] {
+pub(crate) fn describe_tables() -> [TableDoc; 3] {
     let route = "Routes: special treatment of some requests of a rule with `protocol = \"http\"`, \
                  see [routing](routing.md). Routes are tried in file order; the first route whose \
                  conditions all match handles the request. Requests without a matching route go to \
@@ -792,20 +801,20 @@ pub(crate) fn tables() -> [TableDoc; 3] {
             "[[rule.NAME.routes]]",
             route,
             [
-                docs(ROUTE, Route::default()),
-                docs(RESPONSES, Responses::default()),
+                describe_keys(ROUTE, Route::default()),
+                describe_keys(RESPONSES, Responses::default()),
             ],
         ),
         TableDoc::new(
             "[rule.NAME.routes.answer]",
             "An answer of the balancer's own.",
-            [docs(ANSWER, FixedAnswer::default())],
+            [describe_keys(ANSWER, FixedAnswer::default())],
         ),
         TableDoc::new(
             "[rule.NAME.routes.request_fields]",
             "Changes to the fields of a head; `response_fields` has the same keys. You cannot \
              change fields which frame a message, or belong to one connection.",
-            [docs(CHANGES, FieldChanges::default())],
+            [describe_keys(CHANGES, FieldChanges::default())],
         ),
     ]
 }

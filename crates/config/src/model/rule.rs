@@ -25,7 +25,7 @@ use crate::fields;
 use crate::schema::document::Span;
 use crate::schema::field::{FileName, Texts, choice_field};
 use crate::schema::foreign;
-use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::key::{DAY, HOUR, describe_keys, millis, secs, section};
 use crate::schema::networks::Proxies;
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
@@ -125,24 +125,27 @@ impl Rule {
     /// The users of the rule and of its routes.
     pub fn auths(&self) -> impl Iterator<Item = &Auth> {
         let routes = self.routes.list().iter();
-        let routes = routes.filter_map(|route| route.auth.or(None));
+        let routes = routes.filter_map(|route| route.auth.or_rule(None));
         self.auth.iter().chain(routes)
     }
 
     /// The names of its groups, each once: first the one of clients that ask for no name.
-    pub fn groups(&self) -> Vec<&str> {
-        let named = self.sni.values().chain(self.routes.groups());
-        groups(&self.group, named.chain(self.mirrors()).chain(self.asked()))
+    pub fn group_names(&self) -> Vec<&str> {
+        let named = self.sni.values().chain(self.routes.group_names());
+        collect_groups(
+            &self.group,
+            named.chain(self.mirror_groups()).chain(self.asked_groups()),
+        )
     }
 
     /// True if clients get the responses of a group.
     pub fn is_served_by(&self, group: &str) -> bool {
-        let mut named = self.sni.values().chain(self.routes.groups());
+        let mut named = self.sni.values().chain(self.routes.group_names());
         self.group == group || named.any(|name| name == group)
     }
 
     /// The names of the groups that get copies of requests.
-    pub fn mirrors(&self) -> impl Iterator<Item = &String> {
+    pub fn mirror_groups(&self) -> impl Iterator<Item = &String> {
         let of_routes = self.routes.list().iter();
         let of_routes = of_routes.filter_map(|route| route.mirror.as_ref());
         let all = self.http.mirror.iter().chain(of_routes);
@@ -150,8 +153,8 @@ impl Rule {
     }
 
     /// The names of the groups that are asked whether requests may pass.
-    pub fn asked(&self) -> impl Iterator<Item = &String> {
-        let asks = |auth: &&Auth| auth.asked().is_some();
+    pub fn asked_groups(&self) -> impl Iterator<Item = &String> {
+        let asks = |auth: &&Auth| auth.asked_group().is_some();
         self.auths().filter(asks).map(|auth| &auth.group)
     }
 
@@ -179,7 +182,7 @@ impl Rule {
 }
 
 /// The names of a rule's groups, each once: its own, if there is one, and the others.
-pub fn groups<'a>(own: &'a str, others: impl Iterator<Item = &'a String>) -> Vec<&'a str> {
+pub fn collect_groups<'a>(own: &'a str, others: impl Iterator<Item = &'a String>) -> Vec<&'a str> {
     let mut groups: Vec<&str> = others.map(String::as_str).collect();
     groups.sort_unstable();
     groups.dedup();
@@ -342,10 +345,10 @@ impl Defaults {
     /// Reads `[defaults]`, if it is there.
     pub(crate) fn read(top: &mut Table<'_>, report: &mut Report<'_>) -> Self {
         let mut defaults = Defaults::default();
-        if let Some(mut table) = top.table("defaults", report) {
+        if let Some(mut table) = top.read_table("defaults", report) {
             read_shared(&mut defaults.rule, &mut table, report);
             defaults.group.read_shared(&mut table, report);
-            table.finish(report);
+            table.report_unread(report);
         }
         defaults
     }
@@ -390,13 +393,13 @@ pub(crate) fn read(
     read_shared(&mut rule, table, report);
     table.require("listen", report);
     if rule.protocol != Protocol::Http {
-        if table.given("routes") {
+        if table.has_key("routes") {
             let message = "only a rule with `protocol = \"http\"` has routes";
-            table.problem("routes", message, report);
+            table.report_problem("routes", message, report);
         }
-        for key in HTTP_ONLY.into_iter().filter(|key| table.given(key)) {
+        for key in HTTP_ONLY.into_iter().filter(|key| table.has_key(key)) {
             let message = "only a rule with `protocol = \"http\"` has this key";
-            table.problem(key, message, report);
+            table.report_problem(key, message, report);
         }
     }
     check_ftp(&rule, table, report);
@@ -410,26 +413,26 @@ pub(crate) fn read(
         group: &rule.group,
     };
     if let Some(mirror) = &rule.http.mirror
-        && let Some(http) = table.table("http", report)
-        && http.given("mirror")
+        && let Some(http) = table.read_table("http", report)
+        && http.has_key("mirror")
     {
-        mirror.check((&rule.name, Some(&rule.group)), &http, shared, report);
+        mirror.check_group((&rule.name, Some(&rule.group)), &http, shared, report);
     } else if let Some(mirror) = &rule.http.mirror
         && rule.protocol == Protocol::Http
     {
         // It comes from the defaults.
-        mirror.check((&rule.name, Some(&rule.group)), table, shared, report);
+        mirror.check_group((&rule.name, Some(&rule.group)), table, shared, report);
     }
     if let Some(auth) = rule
         .auth
         .as_ref()
         .filter(|_| rule.protocol == Protocol::Http)
     {
-        auth.check(&rule.name, table, shared, report);
+        auth.check_group(&rule.name, table, shared, report);
     }
     let mut labels = HashSet::new();
     let trusts = rule.http.trust_forwarded;
-    RequestLimit::check(
+    RequestLimit::check_list(
         &rule.request_limits,
         (None, trusts),
         &mut labels,
@@ -437,18 +440,18 @@ pub(crate) fn read(
         report,
     );
     rule.routes = route::read(&facts, &mut labels, table, shared, report);
-    if table.given("group") {
+    if table.has_key("group") {
         if !shared.contains_key(&rule.group) {
             unknown_group(table, "group", &rule.group, shared, report);
         }
         for key in group::keys()
-            .filter(|key| table.given(key))
+            .filter(|key| table.has_key(key))
             .collect::<Vec<_>>()
         {
-            table.know(key);
+            table.note_key(key);
             let home = &rule.group;
             let message = format!("belongs in [group.{home}], because the rule names a group");
-            table.problem(key, message, report);
+            table.report_problem(key, message, report);
         }
         return (rule, None);
     }
@@ -458,10 +461,10 @@ pub(crate) fn read(
         group.warn_of_key(table, report);
     }
     let has_members =
-        table.given("members") || table.given("members_files") || group.agents_may_join;
-    if (table.given("sni") || table.given("routes")) && !has_members {
-        for key in group::keys().filter(|key| table.given(key)) {
-            let message = match table.given("sni") {
+        table.has_key("members") || table.has_key("members_files") || group.agents_may_join;
+    if (table.has_key("sni") || table.has_key("routes")) && !has_members {
+        for key in group::keys().filter(|key| table.has_key(key)) {
+            let message = match table.has_key("sni") {
                 true => {
                     "belongs in the groups that `sni` names, because the rule has none of its own"
                 }
@@ -469,13 +472,13 @@ pub(crate) fn read(
                     "belongs in the groups that the routes name, because the rule has none of its own"
                 }
             };
-            table.problem(key, message, report);
+            table.report_problem(key, message, report);
         }
         rule.group.clear();
-        let asked = rule.auth.as_ref().and_then(Auth::asked);
+        let asked = rule.auth.as_ref().and_then(Auth::asked_group);
         if asked == Some(&*rule.name) && !shared.contains_key(&rule.name) {
             let message = "names the rule's own group, and it has none: write `members`";
-            table.problem("auth", message, report);
+            table.report_problem("auth", message, report);
         }
         route::need_own(&rule.routes, table, shared, report);
         return (rule, None);
@@ -494,7 +497,7 @@ pub(crate) fn read(
                  give one of them another name",
                 rule.name
             );
-            report.problem(span, &group.path(), message, None);
+            report.add_problem(span, &group.path(), message, None);
         }
         None if !has_members => {
             let message = "names neither `members` nor a `group`";
@@ -510,11 +513,11 @@ pub(crate) fn read(
 fn check_limits(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
     let trusts = rule.http.trust_forwarded;
     let key = &rule.limits.key;
-    let Some(limits) = table.table("limits", report) else {
+    let Some(limits) = table.read_table("limits", report) else {
         return;
     };
-    if rule.protocol == Protocol::Ftp && limits.given("max_lifetime") {
-        limits.problem(
+    if rule.protocol == Protocol::Ftp && limits.has_key("max_lifetime") {
+        limits.report_problem(
             "max_lifetime",
             "a rule with `protocol = \"ftp\"` has no such limit",
             report,
@@ -524,13 +527,13 @@ fn check_limits(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
         return Limits::check_tcp(&limits, report);
     }
     if *key == LimitKey::ForwardedFor && !trusts {
-        limits.problem("key", FORGED, report);
+        limits.report_problem("key", FORGED, report);
     }
     let by_client = *key == LimitKey::default();
     if by_client && trusts && rule.accept_proxy.is_none() && rule.limits.requests.is_some() {
         let message = "`trust_forwarded` says that there is a proxy in front, so all its clients have \
                        one address here: if that is not meant, write key = \"forwarded_for\"";
-        limits.warning(message, report);
+        limits.report_warning(message, report);
     }
 }
 
@@ -544,47 +547,47 @@ const MODE: Texts = ("rights of a file in octal, as in \"0660\"", |text| {
 fn check_unix(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
     let is_unix = |at: &Listen| matches!(at, Listen::Unix(_));
     let has_file = |at: &Listen| matches!(at, Listen::Unix(path) if !path.starts_with('@'));
-    if table.given("listen_mode") && !rule.listen.iter().any(has_file) {
+    if table.has_key("listen_mode") && !rule.listen.iter().any(has_file) {
         let message = "`listen` names no Unix socket with a file";
         let key = "listen_mode";
-        report.warning(&table.span_of(key), &table.path_of(key), message);
+        report.add_warning(&table.span_of(key), &table.path_of(key), message);
     }
     let believes = rule.accept_proxy.as_ref();
     let believes = believes.map(|proxies| proxies.contains(None));
     if !rule.listen.iter().any(is_unix) {
         if believes == Some(true) {
             let message = "has \"unix\", but `listen` names no Unix socket";
-            table.problem("accept_proxy", message, report);
+            table.report_problem("accept_proxy", message, report);
         }
         return;
     }
     if rule.protocol == Protocol::Ftp {
         let message = "clients of a rule with `protocol = \"ftp\"` need addresses for data: they cannot \
                        come over a Unix socket";
-        table.problem("listen", message, report);
+        table.report_problem("listen", message, report);
     }
     if believes == Some(false) {
         let message =
             "nobody can connect to the Unix socket of `listen`: add \"unix\" for the proxy there";
-        table.problem("accept_proxy", message, report);
+        table.report_problem("accept_proxy", message, report);
     }
     let limits = &rule.limits;
     let by_address = limits.connections.is_some()
         || limits.new_connections.is_some()
         || limits.requests.is_some() && limits.key == LimitKey::default();
-    if believes.is_none() && by_address && table.given("limits") {
+    if believes.is_none() && by_address && table.has_key("limits") {
         let message = "clients of the Unix socket have no address, so limits by address are not for \
                        them; with `accept_proxy = [\"unix\"]` a proxy in front says their addresses";
-        report.warning(&table.span_of("limits"), &table.path_of("limits"), message);
+        report.add_warning(&table.span_of("limits"), &table.path_of("limits"), message);
     }
 }
 
 /// Looks at what an FTP rule has, and what others have of it.
 fn check_ftp(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
     if rule.protocol != Protocol::Ftp {
-        if table.given("ftp") {
+        if table.has_key("ftp") {
             let message = "only a rule with `protocol = \"ftp\"` has this key";
-            table.problem("ftp", message, report);
+            table.report_problem("ftp", message, report);
         }
         return;
     }
@@ -592,22 +595,22 @@ fn check_ftp(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
     let ends_here = auth.unwrap_or_default() == FtpTls::End && has_tls;
     if auth == Some(FtpTls::End) && !has_tls {
         let message = "`auth_tls = \"end\"` needs a table `tls` with certificates";
-        table.problem("ftp", message, report);
+        table.report_problem("ftp", message, report);
     }
     if rule.ftp.require_tls && !ends_here {
         let message =
             "`require_tls` needs TLS that ends here: a table `tls`, and no other `auth_tls`";
-        table.problem("ftp", message, report);
+        table.report_problem("ftp", message, report);
     }
     if has_tls && !ends_here {
         let message =
             "nobody uses its certificates, since `auth_tls` says that TLS does not end here";
-        report.warning(&table.span_of("tls"), &table.path_of("tls"), message);
+        report.add_warning(&table.span_of("tls"), &table.path_of("tls"), message);
     }
     if auth == Some(FtpTls::Pass) {
         let message = "after AUTH TLS, which is passed on, the balancer cannot prepare data \
                        connections: clients must reach the members' ports themselves";
-        report.warning(&table.span_of("ftp"), &table.path_of("ftp"), message);
+        report.add_warning(&table.span_of("ftp"), &table.path_of("ftp"), message);
     }
 }
 
@@ -618,31 +621,31 @@ fn check_names(
     shared: &HashMap<String, Span>,
     report: &mut Report<'_>,
 ) {
-    if !table.given("sni") {
+    if !table.has_key("sni") {
         return;
     }
     if rule.protocol != Protocol::Tcp {
         let message = "only a rule with `protocol = \"tcp\"` has this key";
-        table.problem("sni", message, report);
-    } else if table.given("tls") {
+        table.report_problem("sni", message, report);
+    } else if table.has_key("tls") {
         let message = "names are for `tls` here, which ends at the balancer; members of a rule \
                        with `sni` have the certificates";
-        table.problem("sni", message, report);
+        table.report_problem("sni", message, report);
     }
-    let Some(names) = table.table("sni", report) else {
+    let Some(names) = table.read_table("sni", report) else {
         return;
     };
     if names.is_empty() {
-        table.problem("sni", "has no name", report);
+        table.report_problem("sni", "has no name", report);
     }
     let (what, is_server_name) = SERVER_NAMES;
     let mut lower = HashMap::new();
     for (name, group) in &rule.sni {
         if !is_server_name(name) {
-            names.problem(name, format!("the name must be {what}"), report);
+            names.report_problem(name, format!("the name must be {what}"), report);
         }
         if let Some(twin) = lower.insert(name.to_ascii_lowercase(), name) {
-            names.problem(name, format!("the same name as {twin:?}"), report);
+            names.report_problem(name, format!("the same name as {twin:?}"), report);
         }
         if !shared.contains_key(group) {
             unknown_group(&names, name, group, shared, report);
@@ -651,16 +654,16 @@ fn check_names(
 }
 
 /// Reference of the tables.
-pub(crate) fn tables() -> [TableDoc; 2] {
+pub(crate) fn describe_tables() -> [TableDoc; 2] {
     let doc = "A rule: a service for your clients. You choose `NAME` (letters, digits, `-`, `_` and \
                `.`, at most 64).";
     let rule = [
-        docs(OWN, Rule::default()),
-        docs(RULE, Rule::default()),
-        docs(TIMEOUTS, Timeouts::default()),
-        docs(RESPONSES, Responses::default()),
+        describe_keys(OWN, Rule::default()),
+        describe_keys(RULE, Rule::default()),
+        describe_keys(TIMEOUTS, Timeouts::default()),
+        describe_keys(RESPONSES, Responses::default()),
     ];
-    let http = [docs(HTTP, HttpOptions::default())];
+    let http = [describe_keys(HTTP, HttpOptions::default())];
     [
         TableDoc::new("[rule.NAME]", doc, rule),
         TableDoc::new("[rule.NAME.http]", "Options of HTTP rules.", http),

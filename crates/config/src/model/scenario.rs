@@ -8,8 +8,8 @@ use toml::de::DeValue;
 use crate::schema::document::{Item, Span};
 use crate::schema::errors::{Errors, Place, Problem};
 use crate::schema::field::{Field, FileName, Limits, Texts, WRONG_TYPE, blank, choice_field};
-use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
-use crate::schema::overrides::{Override, path};
+use crate::schema::key::{DAY, HOUR, describe_keys, millis, secs, section};
+use crate::schema::overrides::{Override, parse_path};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::source;
@@ -21,8 +21,8 @@ use crate::schema::table::{AsTable, LOCATION_NAMES, NAMES, Reading, Table, docum
 ///
 /// Everything that is wrong, with its place in the file. A file that is missing,
 /// unreadable, too large or not UTF-8 is an error of the same type.
-pub fn load(path: &Path, changes: &[Override]) -> Result<Scenario, Errors> {
-    source::load(path, |file, text| parse(file, text, changes))
+pub fn load_scenario(path: &Path, changes: &[Override]) -> Result<Scenario, Errors> {
+    source::load_file(path, |file, text| parse(file, text, changes))
 }
 
 /// Reads and checks the scenario in `text`, with the values of `changes` in place of its own. `file` names the
@@ -38,7 +38,7 @@ pub fn parse(file: &str, text: &str, changes: &[Override]) -> Result<Scenario, E
         changes,
         ..Reading::default()
     };
-    let (mut scenario, warnings) = document_with(file, text, with, tables, read)?;
+    let (mut scenario, warnings) = document_with(file, text, with, describe_tables, read)?;
     scenario.warnings = warnings;
     Ok(scenario)
 }
@@ -290,7 +290,7 @@ section! {
 /// Rules for the key of a sweep.
 const PATHS: Texts = (
     "the path of a key, as in \"load.utilisation\" or \"config.group.web.strategy\"",
-    |text| path(text).is_some(),
+    |text| parse_path(text).is_some(),
 );
 
 /// Values of any type: where they are.
@@ -322,7 +322,7 @@ impl AsTable for Bursts {
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(BURSTS, self, report);
         if self.length >= self.every {
-            table.problem("length", "must be shorter than `every`", report);
+            table.report_problem("length", "must be shorter than `every`", report);
         }
     }
 }
@@ -396,58 +396,58 @@ fn read(mut top: Table<'_>, folder: &Path, text: &str, report: &mut Report<'_>) 
     scenario.config.resolve(folder);
     scenario.group_place = report.place_of(&top.span_of("group"), &top.path_of("group"));
     scenario.load_place = report.place_of(&top.span_of("load"), &top.path_of("load"));
-    if let Some(mut table) = top.table("load", report) {
+    if let Some(mut table) = top.read_table("load", report) {
         read_load(&mut table, &mut scenario.load, report);
-        table.finish(report);
+        table.report_unread(report);
     }
-    if let Some(mut table) = top.table("service", report) {
+    if let Some(mut table) = top.read_table("service", report) {
         read_service(&mut table, &mut scenario.service, folder, report);
-        table.finish(report);
+        table.report_unread(report);
     }
-    if let Some(mut table) = top.table("keys", report) {
+    if let Some(mut table) = top.read_table("keys", report) {
         let keys = &mut scenario.keys;
         table.read(KEYS, keys, report);
         if keys.cache > 0 && keys.count == 1 {
-            table.problem("cache", "needs more than one key: set `count`", report);
+            table.report_problem("cache", "needs more than one key: set `count`", report);
         }
-        if table.given("hit") && keys.cache == 0 {
-            table.problem("hit", "has no effect without `cache`", report);
+        if table.has_key("hit") && keys.cache == 0 {
+            table.report_problem("hit", "has no effect without `cache`", report);
         }
-        table.finish(report);
+        table.report_unread(report);
     }
-    if let Some(mut table) = top.table("members", report) {
+    if let Some(mut table) = top.read_table("members", report) {
         table.read(MEMBERS, &mut scenario.members, report);
         table.read(MODEL, &mut scenario.members.model, report);
-        table.finish(report);
+        table.report_unread(report);
     }
     for mut table in top.named_tables("member", LOCATION_NAMES, report) {
         let mut model = scenario.members.model;
         table.read(MODEL, &mut model, report);
         let place = report.place_of(table.name_span(), table.path());
         scenario.member.push((table.name(), place, model));
-        table.finish(report);
+        table.report_unread(report);
     }
-    for mut table in top.tables("event", report) {
+    for mut table in top.read_tables("event", report) {
         let event = read_event(&mut table, scenario.duration, report);
         scenario.events.push(event);
-        table.finish(report);
+        table.report_unread(report);
     }
-    if let Some(mut table) = top.table("reports", report) {
+    if let Some(mut table) = top.read_table("reports", report) {
         let mut reports = Reports::default();
         table.read(REPORTS, &mut reports, report);
         scenario.reports = Some(reports);
-        table.finish(report);
+        table.report_unread(report);
     }
-    for mut table in top.tables("sweep", report) {
+    for mut table in top.read_tables("sweep", report) {
         if let Some(sweep) = read_sweep(&mut table, text, report) {
             scenario.sweeps.push(sweep);
         }
-        table.finish(report);
+        table.report_unread(report);
     }
     if scenario.sweeps.len() > 2 {
-        top.problem("sweep", "there may be at most two [[sweep]]", report);
+        top.report_problem("sweep", "there may be at most two [[sweep]]", report);
     }
-    top.finish(report);
+    top.report_unread(report);
     scenario
 }
 
@@ -459,17 +459,17 @@ fn read_load(table: &mut Table<'_>, load: &mut Load, report: &mut Report<'_>) {
         ("rate", "clients"),
         ("burst", "clients"),
     ] {
-        if table.given(one) && table.given(other) {
+        if table.has_key(one) && table.has_key(other) {
             let message = format!("`{one}` and `{other}` exclude each other: leave one out");
-            table.problem(other, message, report);
+            table.report_problem(other, message, report);
         }
     }
     if load.level == Level::Connection && load.requests == 1 {
         let message = "makes no difference while a session has one request: set `requests`";
-        table.problem("level", message, report);
+        table.report_problem("level", message, report);
     }
     if load.level == Level::Connection && load.linger > Duration::ZERO {
-        table.problem("linger", "is for requests, not for connections", report);
+        table.report_problem("linger", "is for requests, not for connections", report);
     }
 }
 
@@ -488,15 +488,15 @@ fn read_service(
         ("alpha", Distribution::Pareto, "pareto"),
         ("file", Distribution::File, "file"),
     ] {
-        if table.given(key) && service.distribution != of {
+        if table.has_key(key) && service.distribution != of {
             let message = format!("has no effect without `distribution = {name:?}`");
-            table.problem(key, message, report);
+            table.report_problem(key, message, report);
         }
     }
     if service.distribution == Distribution::File {
         table.require("file", report);
-        if table.given("mean") {
-            table.problem("mean", "is that of the times in `file`", report);
+        if table.has_key("mean") {
+            table.report_problem("mean", "is that of the times in `file`", report);
         }
     }
 }
@@ -506,23 +506,23 @@ fn read_event(table: &mut Table<'_>, duration: Duration, report: &mut Report<'_>
     table.read(EVENT, &mut event, report);
     event.place = report.place_of(&table.span_of(""), table.path());
     const EFFECTS: [&str; 5] = ["slowness", "pause", "dead", "failing", "tasks"];
-    if !EFFECTS.iter().any(|effect| table.given(effect)) {
+    if !EFFECTS.iter().any(|effect| table.has_key(effect)) {
         let names = EFFECTS.map(|name| format!("`{name}`")).join(", ");
         let message = format!("says nothing that happens: it needs one of {names}");
-        report.problem(&table.span_of(""), table.path(), message, None);
+        report.add_problem(&table.span_of(""), table.path(), message, None);
     }
-    if event.at >= duration && table.given("at") {
-        table.problem("at", "is after the end: see `duration`", report);
+    if event.at >= duration && table.has_key("at") {
+        table.report_problem("at", "is after the end: see `duration`", report);
     }
     let left = duration.saturating_sub(event.at).as_nanos();
     if let Some(every) = event.every
         && left / every.as_nanos().max(1) > MAX_STROKES
     {
         let message = format!("happens more than {MAX_STROKES} times: make it longer");
-        table.problem("every", message, report);
+        table.report_problem("every", message, report);
     }
     if event.random && event.every.is_none() && event.length.is_none() {
-        table.problem(
+        table.report_problem(
             "random",
             "has no effect without `every` or `length`",
             report,
@@ -533,7 +533,7 @@ fn read_event(table: &mut Table<'_>, duration: Duration, report: &mut Report<'_>
         .is_some_and(|length| Some(length) < event.every);
     if event.every.is_some() && !ends && event.strikes == Strikes::All && !event.random {
         let message = "needs a `length` that is shorter: otherwise it never ends";
-        table.problem("every", message, report);
+        table.report_problem("every", message, report);
     }
     event
 }
@@ -543,13 +543,13 @@ fn read_sweep(table: &mut Table<'_>, text: &str, report: &mut Report<'_>) -> Opt
     table.read(SWEEP, &mut keys, report);
     table.require("key", report);
     table.require("values", report);
-    let mut names = path(&keys.key)?;
+    let mut names = parse_path(&keys.key)?;
     let first = names.first()?.clone();
     let of_config = first == "config" && names.len() > 1;
     if of_config {
         names.remove(0);
     } else if ["config", "sweep", "seed", "seeds"].contains(&first.as_str()) {
-        table.problem("key", "cannot be swept", report);
+        table.report_problem("key", "cannot be swept", report);
         return None;
     }
     let value = |(at, place): (Span, Place)| {
@@ -566,7 +566,7 @@ fn read_sweep(table: &mut Table<'_>, text: &str, report: &mut Report<'_>) -> Opt
 }
 
 /// The tables, for the reference and the hints.
-pub(crate) fn tables() -> Vec<TableDoc> {
+pub(crate) fn describe_tables() -> Vec<TableDoc> {
     let top = "Keys before the first table.";
     let load = "Offered load: requests at random, or clients which wait for answers.";
     let burst = "Times of many more sessions.";
@@ -584,23 +584,43 @@ pub(crate) fn tables() -> Vec<TableDoc> {
     let sweep = "A parameter with several values. You get a run for each value, and with two `[[sweep]]` a run \
                  for each pair.";
     vec![
-        TableDoc::new("", top, [docs(TOP, Scenario::default())]),
-        TableDoc::new("[load]", load, [docs(LOAD, Load::default())]),
-        TableDoc::new("[load.burst]", burst, [docs(BURSTS, Bursts::default())]),
-        TableDoc::new("[service]", service, [docs(SERVICE, Service::default())]),
-        TableDoc::new("[keys]", keys, [docs(KEYS, Keys::default())]),
+        TableDoc::new("", top, [describe_keys(TOP, Scenario::default())]),
+        TableDoc::new("[load]", load, [describe_keys(LOAD, Load::default())]),
+        TableDoc::new(
+            "[load.burst]",
+            burst,
+            [describe_keys(BURSTS, Bursts::default())],
+        ),
+        TableDoc::new(
+            "[service]",
+            service,
+            [describe_keys(SERVICE, Service::default())],
+        ),
+        TableDoc::new("[keys]", keys, [describe_keys(KEYS, Keys::default())]),
         TableDoc::new(
             "[members]",
             members,
             [
-                docs(MEMBERS, Members::default()),
-                docs(MODEL, Model::default()),
+                describe_keys(MEMBERS, Members::default()),
+                describe_keys(MODEL, Model::default()),
             ],
         ),
-        TableDoc::new("[member.NAME]", member, [docs(MODEL, Model::default())]),
-        TableDoc::new("[[event]]", event, [docs(EVENT, Event::default())]),
-        TableDoc::new("[reports]", reports, [docs(REPORTS, Reports::default())]),
-        TableDoc::new("[[sweep]]", sweep, [docs(SWEEP, SweepKeys::default())]),
+        TableDoc::new(
+            "[member.NAME]",
+            member,
+            [describe_keys(MODEL, Model::default())],
+        ),
+        TableDoc::new("[[event]]", event, [describe_keys(EVENT, Event::default())]),
+        TableDoc::new(
+            "[reports]",
+            reports,
+            [describe_keys(REPORTS, Reports::default())],
+        ),
+        TableDoc::new(
+            "[[sweep]]",
+            sweep,
+            [describe_keys(SWEEP, SweepKeys::default())],
+        ),
     ]
 }
 

@@ -15,7 +15,7 @@ pub use super::prometheus::{MetricLoad, Prometheus, Url, UrlTemplate};
 use super::tls::ClientTls;
 use super::{agent_check, orca, prometheus};
 use crate::schema::field::{Texts, blank};
-use crate::schema::key::{HOUR, docs, millis, secs, section};
+use crate::schema::key::{HOUR, describe_keys, millis, secs, section};
 use crate::schema::networks::Networks;
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
@@ -53,10 +53,13 @@ impl Sources {
 
     /// Loads that are named here, by the key of their source. Those of cgroups are not among them: they take
     /// precedence, and others may stand in for them.
-    pub(crate) fn loads(&self) -> [(&'static str, Vec<LoadId>); 3] {
-        let orca = self.orca.iter().flat_map(|orca| orca.loads.loads());
+    pub(crate) fn named_loads(&self) -> [(&'static str, Vec<LoadId>); 3] {
+        let orca = self.orca.iter().flat_map(|orca| orca.loads.load_ids());
         let pages = self.prometheus.iter().flat_map(|pages| &pages.loads);
-        let statsd = self.statsd.iter().flat_map(|statsd| statsd.loads.loads());
+        let statsd = self
+            .statsd
+            .iter()
+            .flat_map(|statsd| statsd.loads.load_ids());
         [
             ("orca", orca.collect()),
             ("prometheus", pages.map(|known| known.load).collect()),
@@ -83,7 +86,7 @@ impl Sources {
 
     /// Warns of loads that two sources report: which of them counts then depends on the moment.
     pub(crate) fn warn_of_twins(&self, table: &Table<'_>, report: &mut Report<'_>) {
-        let all = self.loads();
+        let all = self.named_loads();
         for (index, (one, loads)) in all.iter().enumerate() {
             for (other, of_other) in all.iter().skip(index + 1) {
                 let Some(load) = loads.iter().find(|load| of_other.contains(load)) else {
@@ -93,7 +96,7 @@ impl Sources {
                     "load {load} comes from `{one}` and from `{other}`: whichever was reported last \
                      counts; take it out of one of them"
                 );
-                table.warning(message, report);
+                table.report_warning(message, report);
             }
         }
     }
@@ -105,7 +108,7 @@ pub struct Hosts(HashMap<String, Option<u16>>);
 
 impl Hosts {
     /// Collects the hosts of these members.
-    pub fn of<'a>(members: impl IntoIterator<Item = &'a MemberConfig>) -> Self {
+    pub fn of_members<'a>(members: impl IntoIterator<Item = &'a MemberConfig>) -> Self {
         let mut hosts = HashMap::new();
         for member in members.into_iter().filter(|member| member.is_at_host()) {
             let port = hosts
@@ -123,18 +126,18 @@ impl Hosts {
 }
 
 /// Reference of the tables.
-pub(crate) fn tables() -> Vec<TableDoc> {
-    let mut tables = vec![agent_check::tables()];
-    tables.extend(orca::tables());
-    tables.push(prometheus::tables());
+pub(crate) fn describe_tables() -> Vec<TableDoc> {
+    let mut tables = vec![agent_check::describe_table()];
+    tables.extend(orca::describe_tables());
+    tables.push(prometheus::describe_table());
     let statsd = "Gauges of StatsD as loads of a group's locations. Off unless you add the table. \
                   See [load-reports.md](load-reports.md#statsd).";
-    let keys = [docs(STATSD, Statsd::default())];
+    let keys = [describe_keys(STATSD, Statsd::default())];
     tables.push(TableDoc::new("[group.NAME.statsd]", statsd, keys));
     let cgroup = "Loads of containers and services on the balancer's own machine, read from \
                   cgroups. Off unless you add the table. See \
                   [load-reports.md](load-reports.md#cgroups-of-this-machine).";
-    let keys = [docs(CGROUP, Cgroup::default())];
+    let keys = [describe_keys(CGROUP, Cgroup::default())];
     tables.push(TableDoc::new("[group.NAME.cgroup]", cgroup, keys));
     tables
 }
@@ -216,7 +219,7 @@ const PATH: Texts = ("a path that begins with \"/\"", |text| {
 impl Cgroup {
     /// Returns the cgroup of a location, if the file names one. A location whose name could lead elsewhere has
     /// none.
-    pub fn of(&self, location: &str) -> Option<String> {
+    pub fn of_location(&self, location: &str) -> Option<String> {
         if let Some(path) = self.paths.get(location) {
             return Some(path.clone());
         }
@@ -232,7 +235,7 @@ const LOCATION: &str = "{location}";
 impl AsTable for Cgroup {
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(CGROUP, self, report);
-        let is_said = table.given("path") || table.given("paths");
+        let is_said = table.has_key("path") || table.has_key("paths");
         if self.path.is_none() && self.paths.is_empty() && !is_said {
             table.lacks("names neither `path` nor `paths`", None, report);
         }
@@ -255,16 +258,19 @@ mod tests {
         );
         let config = parse("f", &text).unwrap();
         let statsd = config.groups[0].sources.statsd.clone().unwrap();
-        assert_eq!(statsd.loads.load("", "app.busy"), Some(LoadId::UTILIZATION));
+        assert_eq!(
+            statsd.loads.find_load("", "app.busy"),
+            Some(LoadId::UTILIZATION)
+        );
         assert_eq!(
             statsd
                 .loads
-                .load("", "queue")
+                .find_load("", "queue")
                 .map(|load| load.to_string())
                 .as_deref(),
             Some("100")
         );
-        assert_eq!(statsd.loads.load("", "other"), None);
+        assert_eq!(statsd.loads.find_load("", "other"), None);
         assert_eq!(statsd.location_tag.as_deref(), Some("host"));
     }
 
@@ -324,10 +330,13 @@ mod tests {
         );
         let config = parse("f", &text).unwrap();
         let cgroup = config.groups[0].sources.cgroup.clone().unwrap();
-        assert_eq!(cgroup.of("web").as_deref(), Some("/a/web.service"));
-        assert_eq!(cgroup.of("b/c").as_deref(), Some("/sys/fs/cgroup/x"));
-        assert_eq!(cgroup.of("../b"), None);
-        assert_eq!(cgroup.of(".."), None);
+        assert_eq!(cgroup.of_location("web").as_deref(), Some("/a/web.service"));
+        assert_eq!(
+            cgroup.of_location("b/c").as_deref(),
+            Some("/sys/fs/cgroup/x")
+        );
+        assert_eq!(cgroup.of_location("../b"), None);
+        assert_eq!(cgroup.of_location(".."), None);
     }
 
     #[test]

@@ -9,10 +9,10 @@ use super::process::Process;
 use crate::schema::address::Address;
 use crate::schema::document::Span;
 use crate::schema::field::{Texts, blank, choice_field};
-use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::key::{DAY, HOUR, describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::similar::{similar, unknown};
+use crate::schema::similar::{similar, unknown_message};
 use crate::schema::table::{AsTable, NAMES, Table};
 
 section! {
@@ -165,7 +165,7 @@ impl AsTable for SteerNginx {
         table.require("file", report);
         if !self.reload.is_empty() && self.pid_file.is_some() {
             let message = "`reload` does it already: leave one of the two out";
-            table.problem("pid_file", message, report);
+            table.report_problem("pid_file", message, report);
         }
     }
 }
@@ -180,7 +180,11 @@ impl Steer {
     /// The other balancer, in words: two that are the same are one.
     pub fn target(&self) -> String {
         match (&self.haproxy, &self.nginx) {
-            (Some(haproxy), _) => format!("HAProxy {} backend {}", haproxy.at(), haproxy.backend),
+            (Some(haproxy), _) => format!(
+                "HAProxy {} backend {}",
+                haproxy.socket_address(),
+                haproxy.backend
+            ),
             (None, Some(nginx)) => format!("nginx {}", nginx.file.display()),
             (None, None) => String::new(),
         }
@@ -189,7 +193,7 @@ impl Steer {
 
 impl SteerHaproxy {
     /// Address of the socket as written.
-    pub fn at(&self) -> String {
+    pub fn socket_address(&self) -> String {
         match self.unix() {
             Some(path) => format!("unix:{path}"),
             None => self.socket.to_string(),
@@ -221,19 +225,19 @@ pub(crate) fn read(
         table.read(STEER, &mut steer, report);
         table.require("group", report);
         let is_known = groups.iter().any(|(_, group)| group.name == steer.group);
-        if !is_known && table.given("group") {
+        if !is_known && table.has_key("group") {
             let names = groups.iter().map(|(_, group)| group.name.as_str());
-            let message = unknown("group", similar(&steer.group, names));
-            table.misplaced("group", message, report);
+            let message = unknown_message("group", similar(&steer.group, names));
+            table.report_misplaced("group", message, report);
         }
-        match (table.given("haproxy"), table.given("nginx")) {
+        match (table.has_key("haproxy"), table.has_key("nginx")) {
             (false, false) => {
                 let message = "says nobody whom it steers: `haproxy` or `nginx` is missing";
                 table.lacks(message, None, report);
             }
             (true, true) => {
                 let message = "one table steers one balancer: write another [steer.NAME] for nginx";
-                table.problem("nginx", message, report);
+                table.report_problem("nginx", message, report);
             }
             _ => {}
         }
@@ -252,7 +256,7 @@ pub(crate) fn read(
                 let message = "`check` and `reload` run with the few rights that `user` in [process] leaves, with which nginx \
                                can hardly be tested or reloaded: write check = [] and let systemd do both when the file \
                                has changed (docs/steer.md)";
-                report.warning(&table.span_of("nginx"), &table.path_of("nginx"), message);
+                report.add_warning(&table.span_of("nginx"), &table.path_of("nginx"), message);
             }
         }
         let target = steer.target();
@@ -264,28 +268,32 @@ pub(crate) fn read(
         }
         used.insert(steer.group.clone());
         all.push(steer);
-        table.finish(report);
+        table.report_unread(report);
     }
     all
 }
 
 /// The tables, for the reference.
-pub(crate) fn tables() -> [TableDoc; 3] {
+pub(crate) fn describe_tables() -> [TableDoc; 3] {
     let steer = "Another balancer, HAProxy or nginx, which gets the weights and states of a group's \
                  members: see [steer.md](steer.md).";
     let haproxy = "A backend of HAProxy, whose servers get weights over its stats socket.";
     let nginx = "An upstream of nginx, whose servers are written into a file, with a reload.";
     [
-        TableDoc::new("[steer.NAME]", steer, [docs(STEER, Steer::default())]),
+        TableDoc::new(
+            "[steer.NAME]",
+            steer,
+            [describe_keys(STEER, Steer::default())],
+        ),
         TableDoc::new(
             "[steer.NAME.haproxy]",
             haproxy,
-            [docs(HAPROXY, SteerHaproxy::default())],
+            [describe_keys(HAPROXY, SteerHaproxy::default())],
         ),
         TableDoc::new(
             "[steer.NAME.nginx]",
             nginx,
-            [docs(NGINX, SteerNginx::default())],
+            [describe_keys(NGINX, SteerNginx::default())],
         ),
     ]
 }
@@ -322,7 +330,7 @@ mod tests {
         assert_eq!(edge.haproxy.as_ref().unwrap().unix(), Some("/run/h.sock"));
         assert_eq!(front.on_stop, OnStop::Keep);
         assert!(front.nginx.as_ref().unwrap().check.is_empty());
-        let written: Vec<_> = config.written().map(|(_, path)| path).collect();
+        let written: Vec<_> = config.written_files().map(|(_, path)| path).collect();
         assert_eq!(written, [Path::new("/etc/evenkeel/up.conf")]);
     }
 

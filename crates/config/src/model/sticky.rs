@@ -7,7 +7,7 @@ use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_core::key;
 
 use crate::schema::field::{FileName, Texts, blank, choice_field};
-use crate::schema::key::{DAY, docs, secs, section};
+use crate::schema::key::{DAY, describe_keys, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
@@ -78,7 +78,7 @@ impl Sticky {
 
     /// Looks at when clients of the group are bound. They are per session if the file does not say
     /// (`is_said`).
-    pub(super) fn bind(
+    pub(super) fn set_binding(
         settings: &mut GroupSettings,
         is_said: bool,
         table: &Table<'_>,
@@ -99,7 +99,7 @@ impl Sticky {
             }
             _ => return,
         };
-        report.problem(
+        report.add_problem(
             &table.span_of("sticky"),
             &table.path_of("sticky"),
             message,
@@ -116,12 +116,12 @@ impl Sticky {
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "The [cookie](routing.md#sticky-clients) which binds clients to members, in groups of \
                rules with `protocol = \"http\"`.";
     TableDoc::new(
         "[group.NAME.sticky]",
         doc,
-        [docs(STICKY, Sticky::default())],
+        [describe_keys(STICKY, Sticky::default())],
     )
 }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::tls::ClientTls;
 use crate::schema::address::Origin;
 use crate::schema::field::{FileName, Texts, blank};
-use crate::schema::key::{DAY, HOUR, docs, millis, secs, section};
+use crate::schema::key::{DAY, HOUR, describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
@@ -83,7 +83,7 @@ impl AsTable for Rollout {
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(ROLLOUT, self, report);
         if self.limit < self.watch {
-            table.problem("limit", "is shorter than `watch`", report);
+            table.report_problem("limit", "is shorter than `watch`", report);
         }
     }
 }
@@ -109,7 +109,7 @@ const MAX_ENDPOINTS: usize = 16;
 
 /// Reads `[store]` of the file, if it is there.
 pub(crate) fn read(top: &mut Table<'_>, folder: &Path, report: &mut Report<'_>) -> Option<Store> {
-    let mut table = top.table("store", report)?;
+    let mut table = top.read_table("store", report)?;
     let mut store = Store::default();
     table.read(STORE, &mut store, report);
     table.require("endpoints", report);
@@ -125,29 +125,29 @@ pub(crate) fn read(top: &mut Table<'_>, folder: &Path, report: &mut Report<'_>) 
     }
     if store.endpoints.len() > MAX_ENDPOINTS {
         let message = format!("has more than {MAX_ENDPOINTS} servers");
-        table.problem("endpoints", message, report);
+        table.report_problem("endpoints", message, report);
     }
     let secure = store.endpoints.iter().any(Origin::is_secure);
     if store.tls.is_some() && !secure && !store.endpoints.is_empty() {
         let message = "no server is at https, so there is no TLS: write https in `endpoints`";
-        table.problem("tls", message, report);
+        table.report_problem("tls", message, report);
     }
     let plain = store.endpoints.iter().find(|one| !one.is_secure());
     if let (Some(plain), Some(_)) = (plain, &store.user) {
         let message = format!(
             "the password goes to {plain} in the clear: whoever is on the way can read it; write https"
         );
-        report.warning(&table.span_of("user"), &table.path_of("user"), message);
+        report.add_warning(&table.span_of("user"), &table.path_of("user"), message);
     }
     if let Some(tls) = &mut store.tls {
         tls.resolve(folder);
     }
-    table.finish(report);
+    table.report_unread(report);
     (!store.endpoints.is_empty()).then_some(store)
 }
 
 /// Reference of the tables.
-pub(crate) fn tables() -> [TableDoc; 2] {
+pub(crate) fn describe_tables() -> [TableDoc; 2] {
     let store = "A store (etcd) with the configuration shared by several balancers: see \
                  [store.md](store.md). With the table, keep in the file only the tables of this \
                  balancer alone: `[store]`, `[node]`, `[process]`, `[admin]`.";
@@ -155,11 +155,11 @@ pub(crate) fn tables() -> [TableDoc; 2] {
                    with the balancers still without the change, and a worse change is taken back \
                    automatically.";
     [
-        TableDoc::new("[store]", store, [docs(STORE, Store::default())]),
+        TableDoc::new("[store]", store, [describe_keys(STORE, Store::default())]),
         TableDoc::new(
             "[store.rollout]",
             rollout,
-            [docs(ROLLOUT, Rollout::default())],
+            [describe_keys(ROLLOUT, Rollout::default())],
         ),
     ]
 }

@@ -7,12 +7,12 @@ use evenkeel_core::load::{LoadId, ParseLoadIdError};
 use evenkeel_core::strategy::{self, Kind, Param, Values};
 use toml::de::DeValue;
 
-use crate::schema::amount::{duration, nanos_of};
+use crate::schema::amount::{nanos_of, parse_duration};
 use crate::schema::document::{Item, entries, quote};
 use crate::schema::field::{Blank, Field, Limits, OUT_OF_RANGE, WRONG_TYPE};
 use crate::schema::foreign;
 use crate::schema::report::Report;
-use crate::schema::similar::{similar, unknown};
+use crate::schema::similar::{similar, unknown_message};
 use crate::schema::variables;
 
 /// A strategy: its name, or a table of its name and parameters.
@@ -27,7 +27,7 @@ impl Field for Values {
         if named.is_none() && matches!(item.value, DeValue::Table(_)) {
             let allowed = Some(self.allowed(limits));
             let message = "the name of the strategy is missing";
-            return report.misplaced(&item.span, &item.path, message, allowed);
+            return report.add_misplaced(&item.span, &item.path, message, allowed);
         }
         let name = named.as_ref().unwrap_or(item);
         let DeValue::String(text) = name.value else {
@@ -36,7 +36,7 @@ impl Field for Values {
         let Some(kind) = strategy::find(text) else {
             let names = strategy::REGISTRY.iter().map(|kind| kind.name);
             let theirs = foreign::strategy(text).map(quote);
-            let message = unknown("strategy", theirs.or_else(|| similar(text, names)));
+            let message = unknown_message("strategy", theirs.or_else(|| similar(text, names)));
             return report.wrong(name, &message, self.allowed(limits));
         };
         let mut values = Values::defaults(kind);
@@ -44,13 +44,13 @@ impl Field for Values {
             let Some(param) = kind.params.iter().find(|param| param.name == entry.name) else {
                 let names = || kind.params.iter().map(|param| param.name);
                 let what = format!("parameter of strategy {:?}", kind.name);
-                let message = unknown(&what, similar(entry.name, names()));
+                let message = unknown_message(&what, similar(entry.name, names()));
                 let allowed = match names().collect::<Vec<_>>().join(", ") {
                     none if none.is_empty() => "no parameters".into(),
                     names => names,
                 };
                 let path = &entry.item.path;
-                report.misplaced(&entry.key_span, path, message, Some(allowed));
+                report.add_misplaced(&entry.key_span, path, message, Some(allowed));
                 continue;
             };
             let number = variables::scalar(&entry.item, report);
@@ -71,8 +71,8 @@ impl Field for Values {
                 None => report.wrong(&entry.item, WRONG_TYPE, param_allowed(param)),
             }
         }
-        if let Err(error) = values.check() {
-            report.problem(&item.span, &item.path, error.to_string(), None);
+        if let Err(error) = values.check_params() {
+            report.add_problem(&item.span, &item.path, error.to_string(), None);
         }
         *self = values;
     }
@@ -110,7 +110,7 @@ fn param_value(param: &Param, item: &Item<'_>) -> Option<f64> {
         return item.number();
     };
     let nanos = nanos_of(param.unit)?;
-    Some(duration(text)?.as_nanos() as f64 / nanos as f64)
+    Some(parse_duration(text)?.as_nanos() as f64 / nanos as f64)
 }
 
 /// Allowed values of a parameter of a strategy.
@@ -178,7 +178,7 @@ impl Blank for LoadId {
 }
 
 /// All strategies, in Markdown: the end of `docs/strategies.md`.
-pub(crate) fn reference() -> String {
+pub(crate) fn describe_strategies() -> String {
     strategy::REGISTRY.iter().map(chapter).collect()
 }
 

@@ -14,7 +14,7 @@ use crate::schema::errors::Place;
 use crate::schema::field::{
     Element, Field, FileName, Limits, Texts, WRONG_TYPE, blank, choice_field, read_one,
 };
-use crate::schema::key::{docs, millis, secs, section};
+use crate::schema::key::{describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, Table};
@@ -187,7 +187,7 @@ impl AsTable for Tls {
 
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(TLS, self, report);
-        if !table.given("acme") && !table.given("certificates") {
+        if !table.has_key("acme") && !table.has_key("certificates") {
             let message = "`certificates` is missing";
             let allowed = r#"certificates = [{ certificate = "www.pem", key = "www.key" }]"#;
             table.lacks(message, Some(allowed.into()), report);
@@ -209,24 +209,24 @@ impl Field for ClientTls {
         if matches!(item.value, DeValue::Boolean(true)) {
             return;
         }
-        let Some(mut table) = Table::open(item) else {
+        let Some(mut table) = Table::from_item(item) else {
             return report.wrong(item, WRONG_TYPE, self.allowed(limits));
         };
         table.read(CLIENT_TLS, self, report);
         if self.key.is_some() && self.certificate.is_none() {
-            table.problem("key", "needs the `certificate` that it belongs to", report);
+            table.report_problem("key", "needs the `certificate` that it belongs to", report);
         }
         for key in ["ca_file", "crl_file"] {
-            if !self.verify && table.given(key) {
-                table.problem(key, "has no effect with `verify = false`", report);
+            if !self.verify && table.has_key(key) {
+                table.report_problem(key, "has no effect with `verify = false`", report);
             }
         }
-        if !self.verify && table.given("verify") {
+        if !self.verify && table.has_key("verify") {
             let message = "certificates are not verified: whoever is on the way can pretend to be \
                            the other side, and read and change everything; better name a `ca_file`";
-            report.warning(&table.span_of("verify"), &table.path_of("verify"), message);
+            report.add_warning(&table.span_of("verify"), &table.path_of("verify"), message);
         }
-        table.finish(report);
+        table.report_unread(report);
     }
 
     fn allowed(&self, _: &Limits) -> String {
@@ -258,10 +258,10 @@ impl ClientTls {
 /// A path, or a table.
 impl Field for CertificateFiles {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
-        if let Some(mut table) = Table::open(item) {
+        if let Some(mut table) = Table::from_item(item) {
             table.read(CERTIFICATE, self, report);
             table.require("certificate", report);
-            table.finish(report);
+            table.report_unread(report);
         } else if let Some(certificate) = read_one(item, limits, report) {
             self.certificate = certificate;
         }
@@ -329,27 +329,34 @@ impl Tls {
 
 /// Reference of a table for TLS where the balancer is the client.
 pub(crate) fn client_table(header: &'static str, doc: &'static str) -> TableDoc {
-    TableDoc::new(header, doc, [docs(CLIENT_TLS, ClientTls::default())])
+    TableDoc::new(
+        header,
+        doc,
+        [describe_keys(CLIENT_TLS, ClientTls::default())],
+    )
 }
 
 /// Reference of the tables.
-pub(crate) fn tables() -> [TableDoc; 4] {
+pub(crate) fn describe_tables() -> [TableDoc; 4] {
     let tls = "TLS between a rule and its clients: [tls.md](tls.md). `[negotiator.tls]`, `[admin.tls]` and \
                `[xds.tls]` have the same keys.";
     let certificate = "A certificate with its key. You may also write a list, as in `certificates = \
                        [{ certificate = \"www.pem\", key = \"www.key\" }]`.";
     let clients = "Certificates of clients.";
     [
-        TableDoc::new("[rule.NAME.tls]", tls, [docs(TLS, Tls::default())]),
+        TableDoc::new("[rule.NAME.tls]", tls, [describe_keys(TLS, Tls::default())]),
         TableDoc::new(
             "[[rule.NAME.tls.certificates]]",
             certificate,
-            [docs(CERTIFICATE, CertificateFiles::default())],
+            [describe_keys(CERTIFICATE, CertificateFiles::default())],
         ),
         TableDoc::new(
             "[rule.NAME.tls.client_certificates]",
             clients,
-            [docs(CLIENT_CERTIFICATES, ClientCertificates::default())],
+            [describe_keys(
+                CLIENT_CERTIFICATES,
+                ClientCertificates::default(),
+            )],
         ),
         client_table(
             "[group.NAME.member_tls]",

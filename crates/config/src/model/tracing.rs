@@ -9,7 +9,7 @@ use evenkeel_core::key::is_field_name;
 use super::tls::ClientTls;
 use crate::schema::address::Origin;
 use crate::schema::field::Texts;
-use crate::schema::key::{HOUR, docs, millis, secs, section};
+use crate::schema::key::{HOUR, describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::Table;
@@ -79,7 +79,7 @@ const MAX_ENTRIES: usize = 64;
 
 /// Reads `[tracing]`.
 pub(crate) fn read(top: &mut Table<'_>, folder: &Path, report: &mut Report<'_>) -> Option<Tracing> {
-    let mut table = top.table("tracing", report)?;
+    let mut table = top.read_table("tracing", report)?;
     let mut tracing = Tracing::default();
     table.read(TRACING, &mut tracing, report);
     table.require("endpoint", report);
@@ -87,7 +87,7 @@ pub(crate) fn read(top: &mut Table<'_>, folder: &Path, report: &mut Report<'_>) 
         let is_framing = FRAMING.iter().any(|own| name.eq_ignore_ascii_case(own));
         if !is_field_name(name) || is_framing {
             let message = format!("{name:?} is no name of a header field that can be added here");
-            table.problem("headers", message, report);
+            table.report_problem("headers", message, report);
         }
     }
     for (key, count) in [
@@ -95,24 +95,28 @@ pub(crate) fn read(top: &mut Table<'_>, folder: &Path, report: &mut Report<'_>) 
         ("attributes", tracing.attributes.len()),
     ] {
         if count > MAX_ENTRIES {
-            table.problem(key, format!("has more than {MAX_ENTRIES} entries"), report);
+            table.report_problem(key, format!("has more than {MAX_ENTRIES} entries"), report);
         }
     }
     let is_plain = |origin: &Origin| !origin.is_secure();
     if tracing.tls.is_some() && tracing.endpoint.as_ref().is_some_and(is_plain) {
         let message = "`endpoint` begins with http, so there is no TLS: write https";
-        table.problem("tls", message, report);
+        table.report_problem("tls", message, report);
     }
     if let Some(tls) = &mut tracing.tls {
         tls.resolve(folder);
     }
-    table.finish(report);
+    table.report_unread(report);
     tracing.endpoint.is_some().then_some(tracing)
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "[Traces](telemetry.md#traces) of requests, sent to a collector of OpenTelemetry. Off \
                unless you add the table.";
-    TableDoc::new("[tracing]", doc, [docs(TRACING, Tracing::default())])
+    TableDoc::new(
+        "[tracing]",
+        doc,
+        [describe_keys(TRACING, Tracing::default())],
+    )
 }

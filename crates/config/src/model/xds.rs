@@ -12,7 +12,7 @@ use super::rule::{Protocol, Rule};
 use super::tls::Tls;
 use crate::schema::document::Span;
 use crate::schema::field::choice_field;
-use crate::schema::key::{DAY, docs, millis, secs, section};
+use crate::schema::key::{DAY, describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::Table;
@@ -127,11 +127,11 @@ pub(crate) fn read(
     listeners: &mut Listeners,
     report: &mut Report<'_>,
 ) -> Option<Xds> {
-    let mut table = top.table("xds", report)?;
+    let mut table = top.read_table("xds", report)?;
     if !IS_SERVED {
         let message = "this build has no xDS: remove the table, or use a build with the feature \
                        `fleet`";
-        report.problem(table.name_span(), "xds", message, None);
+        report.add_problem(table.name_span(), "xds", message, None);
         return None;
     }
     let mut xds = Xds::default();
@@ -140,12 +140,12 @@ pub(crate) fn read(
     if let Some(tls) = &mut xds.tls {
         tls.resolve(folder);
     }
-    listeners.add(&xds.listen, "[xds]", (&table, "listen"), report);
+    listeners.add_addresses(&xds.listen, "[xds]", (&table, "listen"), report);
     let is_local = xds.listen.iter().all(|address| address.ip().is_loopback());
     if !xds.knows_clients() && !is_local {
         let message = "whoever can connect sees all members and may report loads of them: ask for \
                        client_certificates in tls";
-        table.warning(message, report);
+        table.report_warning(message, report);
     }
     for (key, names) in [("groups", &xds.groups), ("http2", &xds.http2)] {
         for name in names {
@@ -158,7 +158,7 @@ pub(crate) fn read(
         rule.protocol == Protocol::Http && rule.http.member_protocol == MemberProtocol::Http2
     });
     let http2: HashSet<&str> = of_http2
-        .flat_map(|rule| rule.groups())
+        .flat_map(|rule| rule.group_names())
         .chain(xds.http2.iter().map(String::as_str))
         .collect();
     let wanted: HashSet<&str> = xds.groups.iter().map(String::as_str).collect();
@@ -171,15 +171,15 @@ pub(crate) fn read(
     });
     xds.served = served.collect();
     used.extend(xds.served.iter().map(|group| group.name.clone()));
-    table.finish(report);
+    table.report_unread(report);
     Some(xds)
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "Groups for Envoy and for clients of gRPC, by xDS: see [xds.md](xds.md). Off unless \
                you add the table.";
-    TableDoc::new("[xds]", doc, [docs(XDS, Xds::default())])
+    TableDoc::new("[xds]", doc, [describe_keys(XDS, Xds::default())])
 }
 
 #[cfg(test)]

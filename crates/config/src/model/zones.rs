@@ -6,9 +6,9 @@ use evenkeel_core::zone::{MOST_IN_ORDER, ZoneSettings};
 
 use super::location::{LocationConfig, Placed};
 use super::node::Node;
-use crate::schema::document::join;
+use crate::schema::document::join_key;
 use crate::schema::field::blank;
-use crate::schema::key::{docs, keys};
+use crate::schema::key::{describe_keys, keys};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::{AsTable, NAMES, Table};
@@ -42,17 +42,17 @@ impl AsTable for ZoneSettings {
         let mut seen = HashSet::new();
         if let Some(twice) = self.order.iter().find(|zone| !seen.insert(*zone)) {
             let message = format!("{twice:?} stands there twice");
-            table.problem("order", message, report);
+            table.report_problem("order", message, report);
         }
         if self.order.len() > MOST_IN_ORDER {
             let message = format!("has more than {MOST_IN_ORDER} zones");
-            table.problem("order", message, report);
+            table.report_problem("order", message, report);
         }
     }
 }
 
 /// Warns of zones without effect. `others` is whether there are members that do not stand in the file.
-pub(crate) fn check(
+pub(crate) fn check_zones(
     groups: &[Placed<'_>],
     node: &Node,
     locations: &[LocationConfig],
@@ -72,7 +72,7 @@ pub(crate) fn check(
         && !zones.contains(own)
     {
         let message = format!("no member is in the zone {own:?}, so that none comes first");
-        report.warning(&top.span_of("node"), "node.zone", message);
+        report.add_warning(&top.span_of("node"), "node.zone", message);
     }
     for Placed { span, group } in groups {
         let Some(settings) = &group.settings.zones else {
@@ -82,18 +82,18 @@ pub(crate) fn check(
         if is_said && node.zone.is_none() && settings.order.is_empty() {
             let message = "no zone comes first: say in [node] in which `zone` the balancer is, or in \
                            `order` which comes first";
-            report.warning(span, &join(&group.path(), "zones"), message);
+            report.add_warning(span, &join_key(&group.path(), "zones"), message);
         }
     }
 }
 
 /// Reference of the table.
-pub(crate) fn tables() -> TableDoc {
+pub(crate) fn describe_table() -> TableDoc {
     let doc = "Order of the [zones](zones.md) of members, and the limits above which requests go to \
                other zones. If you leave the table out, its defaults hold: if you set the \
                balancer's zone in `[node]`, and the group has members in the same zone and in \
                others, members in the same zone come first.";
-    let keys = docs(ZONES, ZoneSettings::default());
+    let keys = describe_keys(ZONES, ZoneSettings::default());
     TableDoc::new("[group.NAME.zones]", doc, [keys])
 }
 

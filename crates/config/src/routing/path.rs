@@ -2,7 +2,7 @@
 //!
 //! Two spellings that servers take for the same path are the same here (RFC 3986, section 6.2.2.2):
 //! `/%61dmin` is `/admin`. What servers read differently is refused before a route is looked for
-//! ([`check`]), so that no spelling gets around a route. Members get every path as it was sent.
+//! ([`check_path`]), so that no spelling gets around a route. Members get every path as it was sent.
 
 /// Longest segment that a route may name; a longer one of a request equals none.
 pub const MAX_SEGMENT: usize = 255;
@@ -31,7 +31,7 @@ pub enum Ambiguous {
 }
 
 /// Checks that servers read `path`, which has no query, alike.
-pub fn check(path: &str) -> Result<(), Ambiguous> {
+pub fn check_path(path: &str) -> Result<(), Ambiguous> {
     let Some(rest) = path.strip_prefix('/') else {
         return Err(Ambiguous::NotAbsolute);
     };
@@ -129,7 +129,10 @@ fn without_parameters(segment: &str) -> &str {
 
 /// A segment as routes compare it, in `space` if it has to be changed; `None` if it is too long to
 /// equal that of a route.
-pub(super) fn normal<'a>(segment: &'a str, space: &'a mut [u8; MAX_SEGMENT]) -> Option<&'a [u8]> {
+pub(super) fn normalize_segment<'a>(
+    segment: &'a str,
+    space: &'a mut [u8; MAX_SEGMENT],
+) -> Option<&'a [u8]> {
     let segment = without_parameters(segment);
     if !segment.contains('%') {
         return Some(segment.as_bytes()).filter(|segment| segment.len() <= MAX_SEGMENT);
@@ -143,7 +146,7 @@ pub(super) fn normal<'a>(segment: &'a str, space: &'a mut [u8; MAX_SEGMENT]) -> 
 }
 
 /// Rest of `path` after the first `segments` segments: empty, or with a slash at the beginning.
-pub fn after(path: &str, segments: usize) -> &str {
+pub fn rest_after(path: &str, segments: usize) -> &str {
     let mut rest = path;
     for _ in 0..segments {
         let segment = rest.strip_prefix('/').unwrap_or(rest);
@@ -175,7 +178,7 @@ mod tests {
             "/a;..",
             "/%252e%252e/",
         ] {
-            assert_eq!(check(path), Ok(()), "{path}");
+            assert_eq!(check_path(path), Ok(()), "{path}");
         }
         for (path, why) in [
             ("", Ambiguous::NotAbsolute),
@@ -204,7 +207,7 @@ mod tests {
             ("/%4", Ambiguous::Percent),
             ("/%zz", Ambiguous::Percent),
         ] {
-            assert_eq!(check(path), Err(why), "{path}");
+            assert_eq!(check_path(path), Err(why), "{path}");
         }
     }
 
@@ -212,7 +215,7 @@ mod tests {
     fn spellings_of_a_segment_are_one() {
         let is = |segment: &str, wanted: Option<&[u8]>| {
             let space = &mut [0; MAX_SEGMENT];
-            assert_eq!(normal(segment, space), wanted, "{segment}");
+            assert_eq!(normalize_segment(segment, space), wanted, "{segment}");
         };
         is("admin", Some(b"admin"));
         is("%61dm%69n", Some(b"admin"));
@@ -234,7 +237,7 @@ mod tests {
             ("/a", 0, "/a"),
             ("/a", 5, ""),
         ] {
-            assert_eq!(after(path, segments), rest, "{path}");
+            assert_eq!(rest_after(path, segments), rest, "{path}");
         }
     }
 }

@@ -70,7 +70,7 @@ impl Template {
     }
 
     /// True if the text has this part.
-    pub fn has(&self, wanted: Part) -> bool {
+    pub fn has_part(&self, wanted: Part) -> bool {
         self.0.iter().any(|(_, part)| *part == Some(wanted))
     }
 

@@ -121,7 +121,7 @@ fn conditions() -> impl Strategy<Value = Conditions> {
     )
         .prop_map(|(methods, hosts, paths, field, absent, clients)| {
             let (clients, except_clients) = clients.unwrap_or_default();
-            let pattern = field.map(|text| Pattern::of(&text));
+            let pattern = field.map(|text| Pattern::from_text(&text));
             let pattern = pattern.or(absent.then_some(Pattern::Absent));
             let headers = pattern.map(|pattern| ("x".to_owned(), pattern));
             Conditions {
@@ -183,7 +183,7 @@ proptest! {
 fn a_route_is_covered_by_one_that_asks_for_less() {
     let conditions = |host: &[&str], path: &[&str], method: &[&str], field: Option<&str>| {
         let all = |texts: &[&str]| texts.iter().map(|&text| text.to_owned()).collect();
-        let field = field.map(|text| ("x".to_owned(), Pattern::of(text)));
+        let field = field.map(|text| ("x".to_owned(), Pattern::from_text(text)));
         Conditions {
             hosts: all(host),
             paths: all(path),

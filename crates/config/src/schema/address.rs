@@ -30,7 +30,7 @@ pub(crate) fn bracketed(host: &str) -> Cow<'_, str> {
 }
 
 /// Host and port of an authority as URLs have it; without a port it is `implied`.
-pub(crate) fn authority(text: &str, implied: u16) -> Result<(&str, u16), &'static str> {
+pub(crate) fn split_authority(text: &str, implied: u16) -> Result<(&str, u16), &'static str> {
     let (host, port) = match text.strip_prefix('[') {
         Some(rest) => {
             let (host, rest) = rest.split_once(']').ok_or("not a host")?;
@@ -140,7 +140,7 @@ pub(crate) fn is_host_name(host: &str) -> bool {
 
 /// A host as [`Cluster::hosts`] has it: in lower case, without brackets and final dot.
 /// `None` if it is none.
-pub fn host(text: &str) -> Option<String> {
+pub fn normalize_host(text: &str) -> Option<String> {
     let inner = text.strip_prefix('[').and_then(|t| t.strip_suffix(']'));
     if let Ok(ip) = inner.unwrap_or(text).parse::<Ipv6Addr>() {
         return Some(ip.to_string());
@@ -253,7 +253,7 @@ impl FromStr for Origin {
         let scheme = [Scheme::Http, Scheme::Https].into_iter();
         let scheme = { scheme }.find(|scheme| scheme.name() == name);
         let implied = scheme.ok_or(ParseOriginError)?.default_port();
-        let (host, port) = authority(rest, implied).map_err(|_| ParseOriginError)?;
+        let (host, port) = split_authority(rest, implied).map_err(|_| ParseOriginError)?;
         let mut text = format!("{name}://{}", bracketed(host));
         if port != implied {
             text += &format!(":{port}");

@@ -25,12 +25,12 @@ const SIZE_UNITS: [(&str, u64); 7] = [
 ];
 
 /// A time as in `250ms` or `1.5h`; `None` if `text` is none, or too long a one.
-pub fn duration(text: &str) -> Option<Duration> {
+pub fn parse_duration(text: &str) -> Option<Duration> {
     amount(text, &TIME_UNITS).map(Duration::from_nanos)
 }
 
 /// The number of bytes that `text` says, as in `64KiB`.
-pub(crate) fn size(text: &str) -> Option<u64> {
+pub(crate) fn parse_size(text: &str) -> Option<u64> {
     amount(text, &SIZE_UNITS)
 }
 
@@ -61,7 +61,7 @@ fn in_largest_unit(amount: u64, units: &[(&str, u64)], zero: &str) -> String {
 /// `text` as a number directly followed by one of `units`, in the smallest of them;
 /// `None` if it is not, or too large.
 fn amount(text: &str, units: &[(&str, u64)]) -> Option<u64> {
-    let (number, unit) = split(text);
+    let (number, unit) = split_unit(text);
     let (_, size) = units.iter().find(|(name, _)| *name == unit)?;
     match number.parse::<u64>() {
         Ok(whole) => whole.checked_mul(*size),
@@ -74,7 +74,7 @@ fn amount(text: &str, units: &[(&str, u64)]) -> Option<u64> {
 }
 
 /// The number at the start of `text`, and the unit after it.
-pub(crate) fn split(text: &str) -> (&str, &str) {
+pub(crate) fn split_unit(text: &str) -> (&str, &str) {
     let text = text.trim();
     let unit = text.trim_start_matches(|c: char| c.is_ascii_digit() || c == '.');
     let number = text.strip_suffix(unit).unwrap_or_default();

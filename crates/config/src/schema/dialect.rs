@@ -35,7 +35,7 @@ const MAX_LINES: usize = 2000;
 
 impl Dialect {
     /// The language of `text`; `None` if it may be TOML.
-    pub fn of(text: &str) -> Option<Self> {
+    pub fn from_text(text: &str) -> Option<Self> {
         let lines = text.lines().take(MAX_LINES);
         let lines =
             lines.filter(|line| !line.trim().is_empty() && !line.trim_start().starts_with('#'));
@@ -170,7 +170,7 @@ mod tests {
                 Some(Dialect::Nginx),
             ),
         ] {
-            assert_eq!(Dialect::of(text), dialect, "{text}");
+            assert_eq!(Dialect::from_text(text), dialect, "{text}");
         }
     }
 }

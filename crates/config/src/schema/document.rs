@@ -86,7 +86,7 @@ pub(crate) fn shorten(text: &str) -> String {
 }
 
 /// A path with one more key, quoted where TOML asks for it.
-pub(crate) fn join(path: &str, key: &str) -> String {
+pub(crate) fn join_key(path: &str, key: &str) -> String {
     let bare = !key.is_empty()
         && key
             .bytes()
@@ -117,7 +117,7 @@ pub(crate) fn entries<'d>(path: &str, table: &'d DeTable<'d>) -> Vec<Entry<'d>> 
             name: key.get_ref(),
             key_span: key.span(),
             item: Item {
-                path: join(path, key.get_ref()),
+                path: join_key(path, key.get_ref()),
                 span: value.span(),
                 value: value.get_ref(),
             },

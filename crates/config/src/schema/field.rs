@@ -10,14 +10,14 @@ use evenkeel_core::address::Address as Listen;
 use toml::de::DeValue;
 
 use super::address::{Address, ORIGIN, Origin, UNIX, host_port, unix_path};
-use super::amount::{duration, nanos_of, show_duration, show_size, size, split};
+use super::amount::{nanos_of, parse_duration, parse_size, show_duration, show_size, split_unit};
 use super::document::{Item, entries, quote};
 use super::errors::Place;
 pub(crate) use super::errors::WRONG_TYPE;
 use super::foreign;
 use super::networks::{Network, Networks, Proxies, Proxy};
 use super::report::Report;
-use super::similar::{similar, unknown};
+use super::similar::{similar, unknown_message};
 use super::variables;
 
 /// A place in the configuration that one key fills.
@@ -89,9 +89,9 @@ pub(crate) fn read_one<F: Field + Blank>(
     limits: &Limits,
     report: &mut Report<'_>,
 ) -> Option<F> {
-    let (before, mut value) = (report.problems(), F::blank());
+    let (before, mut value) = (report.problem_count(), F::blank());
     read_value(&mut value, item, limits, report);
-    (report.problems() == before).then_some(value)
+    (report.problem_count() == before).then_some(value)
 }
 
 /// Takes the value of `item`. A text that is nothing but a variable is also what it says, a number or
@@ -158,7 +158,7 @@ impl Field for Duration {
             let message = if is_number { NO_UNIT } else { WRONG_TYPE };
             return report.wrong(item, message, allowed);
         };
-        match (duration(text), limits) {
+        match (parse_duration(text), limits) {
             (None, _) => {
                 let allowed = format!("{allowed}, with one of the units {UNITS}");
                 report.wrong(item, &no_time(text), allowed);
@@ -189,7 +189,7 @@ const UNITS: &str = "ns, us, ms, s, m (minutes), h and d";
 
 /// Reason why a text is no time.
 fn no_time(text: &str) -> String {
-    let (number, unit) = split(text);
+    let (number, unit) = split_unit(text);
     match foreign::unit(unit) {
         _ if number.is_empty() || nanos_of(unit).is_some() => "not a time".into(),
         Some(ours) => format!("unknown unit {}, did you mean {ours:?}?", quote(unit)),
@@ -207,7 +207,7 @@ fn whole(item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) -> Option<u6
     };
     let is_size = matches!(limits, Limits::Bytes(..));
     let found = match item.value {
-        DeValue::String(text) if is_size => size(text).ok_or("not a size"),
+        DeValue::String(text) if is_size => parse_size(text).ok_or("not a size"),
         // Beyond 64 bits is out of range, not of the wrong type.
         DeValue::Integer(_) => {
             let number = item.integer().and_then(|number| u64::try_from(number).ok());
@@ -400,10 +400,10 @@ impl<F: Field + Blank> Field for Option<F> {
             *self = None;
             return;
         }
-        let before = report.problems();
+        let before = report.problem_count();
         let mut value = self.take().unwrap_or_else(F::blank);
         value.read(item, limits, report);
-        *self = (report.problems() == before).then_some(value);
+        *self = (report.problem_count() == before).then_some(value);
     }
 
     fn show(&self, limits: &Limits) -> Option<String> {
@@ -658,7 +658,7 @@ pub(crate) fn choose<T: Copy>(
             Some((_, value)) => return Some(*value),
             None => match meant(text) {
                 Some(message) => message.to_owned(),
-                None => unknown("name", similar(text, names)),
+                None => unknown_message("name", similar(text, names)),
             },
         },
         _ => WRONG_TYPE.to_owned(),

@@ -197,17 +197,17 @@ pub(crate) fn unit(unit: &str) -> Option<&'static str> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::model::config::tables;
+    use crate::model::config::describe_tables;
 
     #[test]
     fn u9_what_is_suggested_is_there() {
-        let tables = tables();
+        let tables = describe_tables();
         for row in ADVICE {
-            let mut homes = tables.iter().filter(|table| table.has(row.has));
+            let mut homes = tables.iter().filter(|table| table.has_key(row.has));
             let last = row.end.trim_matches(['[', ']', '.']);
             let home = homes.find(|table| table.header.trim_matches(['[', ']']).ends_with(last));
             for word in row.keys.split(' ') {
-                assert!(home.is_some_and(|table| !table.has(word)), "{word}");
+                assert!(home.is_some_and(|table| !table.has_key(word)), "{word}");
                 assert_eq!(plain(word), word);
             }
         }

@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::amount::{duration, show_duration, show_size, size};
+use super::amount::{parse_duration, parse_size, show_duration, show_size};
 use super::document::{Item, quote};
 use super::field::{Field, Limits, OUT_OF_RANGE, blank, read_text};
 use super::report::Report;
@@ -37,8 +37,8 @@ impl Frequency {
         let per = per.trim();
         let digits = per.starts_with(|c: char| c.is_ascii_digit());
         let per = match digits {
-            true => duration(per),
-            false => duration(&format!("1{per}")),
+            true => parse_duration(per),
+            false => parse_duration(&format!("1{per}")),
         };
         let per = per.ok_or("not a rate")?;
         let fits = |per: Duration| {
@@ -85,7 +85,7 @@ pub struct ByteRate(pub u64);
 impl Field for ByteRate {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
         read_text(self, item, limits, report, |text| {
-            let bytes = text.trim().strip_suffix("/s").and_then(size);
+            let bytes = text.trim().strip_suffix("/s").and_then(parse_size);
             let bytes = bytes.ok_or("not a number of bytes per second")?;
             let (min, max) = bounds(limits);
             let fits = (min..=max).contains(&bytes);

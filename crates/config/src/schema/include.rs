@@ -10,7 +10,7 @@ use std::path::{Path, PathBuf};
 use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
-use super::document::{Item, Span, join};
+use super::document::{Item, Span, join_key};
 use super::errors::Place;
 use super::pattern::{MAX_FILES, Pattern};
 use super::report::Report;
@@ -56,10 +56,10 @@ pub(crate) fn read_all(
     let (mut files, mut known, mut left) = (Vec::new(), HashSet::new(), MAX_FILE_SIZE);
     for (pattern, span, key) in patterns(document) {
         let wrong = |message: String, report: &mut Report<'_>| {
-            report.problem(&span, &key, message, None);
+            report.add_problem(&span, &key, message, None);
         };
         let pattern = folder.join(pattern).display().to_string();
-        let pattern = Pattern::of(&pattern);
+        let pattern = Pattern::from_text(&pattern);
         let paths = match pattern.paths() {
             Ok(paths) => paths,
             // As there may be none of the files, there may be no folder.
@@ -71,7 +71,7 @@ pub(crate) fn read_all(
         };
         if paths.is_empty() {
             let folder = pattern.folder().display();
-            report.warning(&span, &key, format!("no file in {folder} is called so"));
+            report.add_warning(&span, &key, format!("no file in {folder} is called so"));
         }
         for path in paths {
             if !known.insert(path.clone()) {
@@ -110,7 +110,7 @@ pub(crate) fn read_all(
 }
 
 /// Adds what one file says to `document`.
-pub(crate) fn add<'t>(
+pub(crate) fn add_file<'t>(
     name: &str,
     text: &'t str,
     document: &mut DeTable<'t>,
@@ -153,13 +153,13 @@ fn add_but<'t>(
 ) {
     let base = report.add_file(name, text);
     let (parsed, syntax) = DeTable::parse_recoverable(text);
-    report.syntax(&syntax, parsed.get_ref(), base);
+    report.add_syntax_errors(&syntax, parsed.get_ref(), base);
     let mut parsed = parsed.into_inner();
     shift_table(&mut parsed, base);
     variables::expand_all(&mut parsed, lookup, report);
     for (key, value) in parsed {
         if let Some(message) = refused(key.get_ref()) {
-            report.problem(&key.span(), key.get_ref(), message, None);
+            report.add_problem(&key.span(), key.get_ref(), message, None);
             continue;
         }
         let is_named = NAMED.contains(&&**key.get_ref());
@@ -174,7 +174,7 @@ fn add_but<'t>(
                 for (name, value) in new {
                     match old.get_key_value(&**name.get_ref()) {
                         Some((first, _)) => {
-                            let path = join(key.get_ref(), name.get_ref());
+                            let path = join_key(key.get_ref(), name.get_ref());
                             twice(&first.span(), &name.span(), &path, report);
                         }
                         None => {
@@ -192,7 +192,7 @@ fn add_but<'t>(
 fn twice(first: &Span, second: &Span, path: &str, report: &mut Report<'_>) {
     let Place { file, line, .. } = report.place_of(first, path);
     let message = format!("stands in {file}, line {line}, already: keep one of the two");
-    report.problem(second, path, message, None);
+    report.add_problem(second, path, message, None);
 }
 
 fn moved(span: &Span, by: usize) -> Span {
@@ -245,14 +245,14 @@ pub(crate) fn files_of(patterns: &[String]) -> Vec<PathBuf> {
     let mut known = HashSet::new();
     let paths = patterns
         .iter()
-        .flat_map(|pattern| Pattern::of(pattern).paths().unwrap_or_default());
+        .flat_map(|pattern| Pattern::from_text(pattern).paths().unwrap_or_default());
     let new = paths.filter(|path| known.insert(path.clone()));
     new.take(MAX_FILES).collect()
 }
 
 /// The files that a configuration with this text in `file` includes, in their order, with what
 /// they say; without those that cannot be read.
-pub fn included(file: &Path, text: &str) -> Vec<(PathBuf, String)> {
+pub fn list_included(file: &Path, text: &str) -> Vec<(PathBuf, String)> {
     let paths = files_of(&patterns_of(file, text)).into_iter();
     let texts = paths.filter_map(|path| {
         let text = read_bounded(&path, MAX_FILE_SIZE).ok()?;

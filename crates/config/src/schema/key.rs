@@ -23,7 +23,7 @@ pub(crate) struct Key<T: 'static> {
 }
 
 /// Documentation of the keys of a table, with the values of `default` as their defaults.
-pub(crate) fn docs<T>(keys: &'static [Key<T>], mut default: T) -> Vec<KeyDoc> {
+pub(crate) fn describe_keys<T>(keys: &'static [Key<T>], mut default: T) -> Vec<KeyDoc> {
     let doc = |key: &Key<T>| {
         let field = (key.field)(&mut default);
         let lines: Vec<_> = key.doc.iter().map(|line| line.trim()).collect();

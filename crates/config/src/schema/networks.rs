@@ -192,7 +192,7 @@ impl Networks {
     /// # Errors
     ///
     /// The reason why not.
-    pub fn judge(allowed: Option<&Networks>, ip: IpAddr) -> Result<(), Unusual> {
+    pub fn judge_address(allowed: Option<&Networks>, ip: IpAddr) -> Result<(), Unusual> {
         match allowed {
             Some(listed) if listed.contains(ip) => Ok(()),
             Some(_) => Err(Unusual::NotListed),
@@ -287,7 +287,7 @@ mod tests {
             "64:ff9b::10.0.0.1",
         ] {
             assert_eq!(unusual(ip(ordinary)), None, "{ordinary}");
-            assert_eq!(Networks::judge(None, ip(ordinary)), Ok(()));
+            assert_eq!(Networks::judge_address(None, ip(ordinary)), Ok(()));
         }
         for (address, why) in [
             ("127.0.0.1", Unusual::Loopback),
@@ -330,7 +330,7 @@ mod tests {
             ("192.168.1.1", Err(Unusual::NotListed)),
             ("::1", Err(Unusual::NotListed)),
         ] {
-            assert_eq!(Networks::judge(Some(&list), ip(address)), judged);
+            assert_eq!(Networks::judge_address(Some(&list), ip(address)), judged);
         }
     }
 }

@@ -3,7 +3,7 @@
 use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::document::{Span, join};
+use super::document::{Span, join_key};
 use super::errors::{Place, Problem};
 
 /// A value in place of what a document says.
@@ -40,7 +40,7 @@ impl Override {
     /// The key, as messages have it.
     pub fn key(&self) -> String {
         let names = self.path.iter();
-        names.fold(String::new(), |path, name| join(&path, name))
+        names.fold(String::new(), |path, name| join_key(&path, name))
     }
 
     /// Moves a problem of the value from the document that it was put into to its own place.
@@ -62,7 +62,7 @@ impl Override {
     }
 
     /// Puts the value where it belongs, tables on the way included.
-    pub(super) fn apply<'d>(&'d self, document: &mut DeTable<'d>) {
+    pub(super) fn apply_to<'d>(&'d self, document: &mut DeTable<'d>) {
         let (Some((last, tables)), Ok(value)) =
             (self.path.split_last(), DeValue::parse(&self.value))
         else {
@@ -93,7 +93,7 @@ impl Override {
 }
 
 /// The names of a path as TOML has it: `member."10.0.0.1:80".capacity`.
-pub(crate) fn path(text: &str) -> Option<Vec<String>> {
+pub(crate) fn parse_path(text: &str) -> Option<Vec<String>> {
     if text.contains(['\n', '\r', '=']) {
         return None;
     }
@@ -116,14 +116,14 @@ mod tests {
 
     #[test]
     fn paths_are_those_of_toml() {
-        let names = |text| path(text).unwrap_or_default();
+        let names = |text| parse_path(text).unwrap_or_default();
         assert_eq!(names("load.rate"), ["load", "rate"]);
         assert_eq!(
             names("member.\"10.0.0.1:80\".x"),
             ["member", "10.0.0.1:80", "x"]
         );
         for bad in ["", "a.", "a b", "a = 1\nb", "a = {}", "[a]"] {
-            assert_eq!(path(bad), None, "{bad}");
+            assert_eq!(parse_path(bad), None, "{bad}");
         }
     }
 
@@ -137,7 +137,7 @@ mod tests {
         };
         let changes = [change(&["a", "b"], "2"), change(&["c", "d"], "\"x\"")];
         for change in &changes {
-            change.apply(&mut document);
+            change.apply_to(&mut document);
         }
         assert_eq!(
             format!(

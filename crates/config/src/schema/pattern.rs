@@ -14,7 +14,7 @@ pub struct Pattern<'a> {
 
 impl<'a> Pattern<'a> {
     /// The pattern in `text`.
-    pub fn of(text: &'a str) -> Self {
+    pub fn from_text(text: &'a str) -> Self {
         let (folder, name) = text.rsplit_once('/').unwrap_or((".", text));
         let folder = Path::new(if folder.is_empty() { "/" } else { folder });
         Pattern { folder, name }
@@ -107,9 +107,9 @@ mod tests {
             ("*", "x", true),
         ] {
             let text = format!("/f/{pattern}");
-            let is = Pattern::of(&text).matches(&Path::new("/f").join(name));
+            let is = Pattern::from_text(&text).matches(&Path::new("/f").join(name));
             assert_eq!(is, wanted, "{pattern} {name}");
         }
-        assert!(!Pattern::of("/f/*").matches(Path::new("/f/g/x")));
+        assert!(!Pattern::from_text("/f/*").matches(Path::new("/f/g/x")));
     }
 }

@@ -40,7 +40,7 @@ impl TableDoc {
     }
 
     /// True if the table has, or once had, a key of this name.
-    pub(crate) fn has(&self, key: &str) -> bool {
+    pub(crate) fn has_key(&self, key: &str) -> bool {
         let names = |known: &KeyDoc| known.name == key || known.alias == Some(key);
         self.keys.iter().any(names)
     }

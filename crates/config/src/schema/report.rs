@@ -136,7 +136,7 @@ impl<'s> Report<'s> {
 
     /// The syntax errors of the TOML parser, which has recovered `document` from them: the file
     /// that begins at `base`, and ends where the texts do so far.
-    pub(crate) fn syntax(
+    pub(crate) fn add_syntax_errors(
         &mut self,
         errors: &[toml::de::Error],
         document: &DeTable<'_>,
@@ -245,7 +245,7 @@ impl<'s> Report<'s> {
     }
 
     /// Something else that is wrong at `span`.
-    pub(crate) fn problem(
+    pub(crate) fn add_problem(
         &mut self,
         span: &Span,
         path: &str,
@@ -256,7 +256,7 @@ impl<'s> Report<'s> {
     }
 
     /// Something that is missing or does not belong there.
-    pub(crate) fn misplaced(
+    pub(crate) fn add_misplaced(
         &mut self,
         span: &Span,
         path: &str,
@@ -268,7 +268,7 @@ impl<'s> Report<'s> {
 
     /// Something that a table lacks which ends at `end`: perhaps it is there under a wrong
     /// name, so what else is wrong in the table is told first.
-    pub(crate) fn missing(
+    pub(crate) fn add_missing(
         &mut self,
         span: &Span,
         path: &str,
@@ -277,14 +277,14 @@ impl<'s> Report<'s> {
         end: usize,
     ) {
         let before = self.found.len();
-        self.misplaced(span, path, message, allowed);
+        self.add_misplaced(span, path, message, allowed);
         for found in self.found.iter_mut().skip(before) {
             found.order = end;
         }
     }
 
     /// Something that is allowed, but probably not meant.
-    pub(crate) fn warning(&mut self, span: &Span, path: &str, message: impl Into<String>) {
+    pub(crate) fn add_warning(&mut self, span: &Span, path: &str, message: impl Into<String>) {
         if self.warnings.len() < Errors::MAX_PROBLEMS {
             let warning = self.found(Trust::Sure, span, path, message, None, None);
             self.warnings.push(warning);
@@ -315,7 +315,7 @@ impl<'s> Report<'s> {
     }
 
     /// The tables that such a file can have.
-    pub(crate) fn tables(&self) -> Vec<TableDoc> {
+    pub(crate) fn known_tables(&self) -> Vec<TableDoc> {
         (self.tables)()
     }
 
@@ -330,7 +330,7 @@ impl<'s> Report<'s> {
     }
 
     /// Number of problems so far.
-    pub(crate) fn problems(&self) -> usize {
+    pub(crate) fn problem_count(&self) -> usize {
         self.found.len() + self.omitted
     }
 

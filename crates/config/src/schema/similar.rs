@@ -48,7 +48,7 @@ pub(crate) fn nearest(name: &str, known: &[&str]) -> String {
 }
 
 /// "unknown key, did you mean …?"
-pub(crate) fn unknown(what: &str, similar: Option<String>) -> String {
+pub(crate) fn unknown_message(what: &str, similar: Option<String>) -> String {
     match similar {
         Some(similar) => format!("unknown {what}, did you mean {similar}?"),
         None => format!("unknown {what}"),

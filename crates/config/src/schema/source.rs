@@ -11,7 +11,7 @@ use crate::kept;
 pub const MAX_FILE_SIZE: u64 = 16 * 1024 * 1024;
 
 /// Reads the file at `path`, and what `parse` makes of its name and text.
-pub(crate) fn load<T>(
+pub(crate) fn load_file<T>(
     path: &Path,
     parse: impl FnOnce(&str, &str) -> Result<T, Errors>,
 ) -> Result<T, Errors> {
@@ -28,7 +28,7 @@ pub(crate) fn load<T>(
 ///
 /// Why there is none: it is missing, unreadable, too large or not UTF-8.
 pub fn text_of(path: &Path) -> Result<String, Errors> {
-    load(path, |_, text| Ok(text.to_owned()))
+    load_file(path, |_, text| Ok(text.to_owned()))
 }
 
 /// The text of a regular file of at most `limit` bytes.
@@ -60,7 +60,7 @@ pub(crate) fn load_secret<T>(
         })?;
         parse(&String::from_utf8_lossy(&text))
     };
-    kept::load(make, |error| format!("{} {error}", path.display()))
+    kept::load_or_keep(make, |error| format!("{} {error}", path.display()))
 }
 
 /// Reads a file that holds secrets: not everybody may access it.

@@ -5,7 +5,7 @@ use std::path::Path;
 use toml::de::{DeTable, DeValue};
 
 use super::dialect::Dialect;
-use super::document::{Entry, Item, Span, entries, join};
+use super::document::{Entry, Item, Span, entries, join_key};
 use super::errors::{Errors, Problem};
 use super::field::{Field, Limits, Texts, WRONG_TYPE, read_value};
 use super::foreign;
@@ -14,13 +14,13 @@ use super::key::Key;
 use super::overrides::Override;
 use super::reference::TableDoc;
 use super::report::Report;
-use super::similar::{nearest, similar, unknown};
+use super::similar::{nearest, similar, unknown_message};
 use super::source::MAX_FILE_SIZE;
 use super::variables::{self, Lookup};
 
 /// Reads the document in `text`, whose keys are those of `tables`, with `read`: it gets
 /// the top table and the folder of the file. Answers what it made, and the warnings.
-pub(crate) fn document<T>(
+pub(crate) fn read_document<T>(
     file: &str,
     text: &str,
     tables: fn() -> Vec<TableDoc>,
@@ -52,7 +52,7 @@ impl Default for Reading<'_> {
     }
 }
 
-/// Reads the document as [`document`] does, with these settings.
+/// Reads the document as [`read_document`] does, with these settings.
 pub(crate) fn document_with<T>(
     file: &str,
     text: &str,
@@ -68,21 +68,24 @@ pub(crate) fn document_with<T>(
     let mut files = Vec::new();
     let mut report = Report::new(file, text, tables);
     let (document, syntax) = DeTable::parse_recoverable(text);
-    if let Some(dialect) = (!syntax.is_empty()).then(|| Dialect::of(text)).flatten() {
+    if let Some(dialect) = (!syntax.is_empty())
+        .then(|| Dialect::from_text(text))
+        .flatten()
+    {
         let mut errors = Errors::of_file(file.into(), dialect.remedy(file));
         for problem in &mut errors.problems {
             (problem.line, problem.column) = (1, 1);
         }
         return Err(errors);
     }
-    report.syntax(&syntax, document.get_ref(), 0);
+    report.add_syntax_errors(&syntax, document.get_ref(), 0);
     let mut document = document.into_inner();
     variables::expand_all(&mut document, with.variables, &mut report);
     if with.includes {
         files = include::read_all(file, &document, &mut report);
     }
     for (name, text) in &files {
-        include::add(name, text, &mut document, with.variables, &mut report);
+        include::add_file(name, text, &mut document, with.variables, &mut report);
     }
     if let Some((name, text)) = with.shared {
         if text.len() as u64 > MAX_FILE_SIZE {
@@ -92,7 +95,7 @@ pub(crate) fn document_with<T>(
         include::add_shared(name, text, &mut document, with.variables, &mut report);
     }
     for change in with.changes {
-        change.apply(&mut document);
+        change.apply_to(&mut document);
     }
     let folder = Path::new(file).parent().unwrap_or(Path::new(""));
     let top = Table::of("", 0..0, entries("", &document));
@@ -117,11 +120,11 @@ impl<T: AsTable> Field for T {
         if T::TRUE && matches!(item.value, DeValue::Boolean(true)) {
             return;
         }
-        let Some(mut table) = Table::open(item) else {
+        let Some(mut table) = Table::from_item(item) else {
             return report.wrong(item, WRONG_TYPE, self.allowed(limits));
         };
         self.fill(&mut table, report);
-        table.finish(report);
+        table.report_unread(report);
     }
 
     fn allowed(&self, _: &Limits) -> String {
@@ -145,7 +148,7 @@ pub(crate) struct Table<'d> {
 
 impl<'d> Table<'d> {
     /// The table `item`, if it is one.
-    pub(crate) fn open(item: &Item<'d>) -> Option<Self> {
+    pub(crate) fn from_item(item: &Item<'d>) -> Option<Self> {
         match item.value {
             DeValue::Table(table) => {
                 let entries = entries(&item.path, table);
@@ -175,7 +178,7 @@ impl<'d> Table<'d> {
     ) {
         for key in keys {
             self.rename(key.alias, key.name, report);
-            self.know(key.name);
+            self.note_key(key.name);
             if let Some(entry) = self.entry(key.name) {
                 let before = report.mark();
                 read_value((key.field)(target), &entry.item, &key.limits, report);
@@ -186,14 +189,14 @@ impl<'d> Table<'d> {
 
     /// Takes what stands under an older name as if it stood under the present one.
     fn rename(&mut self, old: Option<&'static str>, name: &'static str, report: &mut Report<'_>) {
-        let is_there = self.given(name);
+        let is_there = self.has_key(name);
         let is_old = |entry: &&mut Entry<'_>| old == Some(entry.name);
         match self.entries.iter_mut().find(is_old) {
             Some(entry) if is_there => {
                 let message = format!("an older name of `{name}`, which is there, too");
-                report.problem(&entry.key_span, &entry.item.path, message, None);
+                report.add_problem(&entry.key_span, &entry.item.path, message, None);
                 if let Some(old) = old {
-                    self.know(old);
+                    self.note_key(old);
                 }
             }
             Some(entry) => entry.name = name,
@@ -207,18 +210,20 @@ impl<'d> Table<'d> {
     }
 
     /// True if `key` stands in the table.
-    pub(crate) fn given(&self, key: &str) -> bool {
+    pub(crate) fn has_key(&self, key: &str) -> bool {
         self.entry(key).is_some()
     }
 
     /// True if `key` stands in the table called `table`, in this one.
     pub(crate) fn given_in(&self, table: &str, key: &str) -> bool {
-        let inner = self.entry(table).and_then(|entry| Table::open(&entry.item));
-        inner.is_some_and(|inner| inner.given(key))
+        let inner = self
+            .entry(table)
+            .and_then(|entry| Table::from_item(&entry.item));
+        inner.is_some_and(|inner| inner.has_key(key))
     }
 
     /// Reports every key that was not read: there is no such key.
-    pub(crate) fn finish(self, report: &mut Report<'_>) {
+    pub(crate) fn report_unread(self, report: &mut Report<'_>) {
         for entry in &self.entries {
             if self.known.contains(&entry.name) {
                 continue;
@@ -232,21 +237,24 @@ impl<'d> Table<'d> {
             let (message, allowed) = match advised.or_else(|| self.meant(entry.name, report)) {
                 Some(message) => (message, None),
                 None => match similar(entry.name, known) {
-                    Some(similar) => (unknown("key", Some(similar)), None),
-                    None => match home_of(&report.tables(), &self.path, entry.name) {
+                    Some(similar) => (unknown_message("key", Some(similar)), None),
+                    None => match home_of(&report.known_tables(), &self.path, entry.name) {
                         Some(home) => (format!("does not belong here, but {home}"), None),
-                        None => (unknown("key", None), Some(nearest(entry.name, &self.known))),
+                        None => (
+                            unknown_message("key", None),
+                            Some(nearest(entry.name, &self.known)),
+                        ),
                     },
                 },
             };
-            report.misplaced(&entry.key_span, &entry.item.path, message, allowed);
+            report.add_misplaced(&entry.key_span, &entry.item.path, message, allowed);
         }
     }
 
     /// Meaning of a key of another product, if it is one.
     fn meant(&self, key: &str, report: &Report<'_>) -> Option<String> {
         let ours = foreign::keys(key);
-        let tables = report.tables();
+        let tables = report.known_tables();
         if let Some(here) = ours.iter().find(|ours| self.known.contains(ours)) {
             let header = format!("[{here}]");
             let is_table = self.path.is_empty() && tables.iter().any(|t| t.header == header);
@@ -255,10 +263,10 @@ impl<'d> Table<'d> {
                 _ if is_table => header,
                 _ => format!("{here:?}"),
             };
-            return Some(unknown("key", Some(name)));
+            return Some(unknown_message("key", Some(name)));
         }
         // One of ours in the wrong place says where it belongs.
-        if tables.iter().any(|table| table.has(key)) {
+        if tables.iter().any(|table| table.has_key(key)) {
             return None;
         }
         let (name, home) = ours
@@ -277,7 +285,7 @@ impl<'d> Table<'d> {
     }
 
     /// Notes that `key` may stand here.
-    pub(crate) fn know(&mut self, key: &'static str) {
+    pub(crate) fn note_key(&mut self, key: &'static str) {
         if !self.known.contains(&key) {
             self.known.push(key);
         }
@@ -305,17 +313,27 @@ impl<'d> Table<'d> {
 
     /// Path of `key`.
     pub(crate) fn path_of(&self, key: &str) -> String {
-        join(&self.path, key)
+        join_key(&self.path, key)
     }
 
     /// Something that is wrong with the value of `key`.
-    pub(crate) fn problem(&self, key: &str, message: impl Into<String>, report: &mut Report<'_>) {
-        report.problem(&self.span_of(key), &self.path_of(key), message, None);
+    pub(crate) fn report_problem(
+        &self,
+        key: &str,
+        message: impl Into<String>,
+        report: &mut Report<'_>,
+    ) {
+        report.add_problem(&self.span_of(key), &self.path_of(key), message, None);
     }
 
     /// Something about `key` that may only follow from another problem.
-    pub(crate) fn misplaced(&self, key: &str, message: impl Into<String>, report: &mut Report<'_>) {
-        report.misplaced(&self.span_of(key), &self.path_of(key), message, None);
+    pub(crate) fn report_misplaced(
+        &self,
+        key: &str,
+        message: impl Into<String>,
+        report: &mut Report<'_>,
+    ) {
+        report.add_misplaced(&self.span_of(key), &self.path_of(key), message, None);
     }
 
     /// Something that the whole table lacks.
@@ -325,23 +343,23 @@ impl<'d> Table<'d> {
         allowed: Option<String>,
         report: &mut Report<'_>,
     ) {
-        report.missing(&self.name_span, &self.path, message, allowed, self.end());
+        report.add_missing(&self.name_span, &self.path, message, allowed, self.end());
     }
 
     /// Something about the whole table that is probably not meant.
-    pub(crate) fn warning(&self, message: impl Into<String>, report: &mut Report<'_>) {
-        report.warning(&self.name_span, &self.path, message);
+    pub(crate) fn report_warning(&self, message: impl Into<String>, report: &mut Report<'_>) {
+        report.add_warning(&self.name_span, &self.path, message);
     }
 
     /// Reports that `key` is missing, if it is.
     pub(crate) fn require(&self, key: &str, report: &mut Report<'_>) {
-        if !self.given(key) {
+        if !self.has_key(key) {
             self.lacks(format!("`{key}` is missing"), None, report);
         }
     }
 
     /// The table called `key` within this one, if it is there.
-    pub(crate) fn table(
+    pub(crate) fn read_table(
         &mut self,
         key: &'static str,
         report: &mut Report<'_>,
@@ -355,9 +373,9 @@ impl<'d> Table<'d> {
         allowed: String,
         report: &mut Report<'_>,
     ) -> Option<Table<'d>> {
-        self.know(key);
+        self.note_key(key);
         let entry = self.entry(key)?;
-        let table = Table::open(&entry.item);
+        let table = Table::from_item(&entry.item);
         if table.is_none() {
             report.wrong(&entry.item, WRONG_TYPE, allowed);
         }
@@ -365,8 +383,12 @@ impl<'d> Table<'d> {
     }
 
     /// The tables in the list called `key`, in order.
-    pub(crate) fn tables(&mut self, key: &'static str, report: &mut Report<'_>) -> Vec<Table<'d>> {
-        self.know(key);
+    pub(crate) fn read_tables(
+        &mut self,
+        key: &'static str,
+        report: &mut Report<'_>,
+    ) -> Vec<Table<'d>> {
+        self.note_key(key);
         let Some(entry) = self.entry(key) else {
             return Vec::new();
         };
@@ -379,7 +401,7 @@ impl<'d> Table<'d> {
             }
         };
         for item in list {
-            match Table::open(&item) {
+            match Table::from_item(&item) {
                 Some(table) => tables.push(table),
                 None => report.wrong(&item, WRONG_TYPE, "a table".into()),
             }
@@ -408,10 +430,10 @@ impl<'d> Table<'d> {
         for entry in outer.entries {
             if !is_name(entry.name) {
                 let allowed = Some(names.to_owned());
-                report.problem(&entry.key_span, &entry.item.path, "not a name", allowed);
+                report.add_problem(&entry.key_span, &entry.item.path, "not a name", allowed);
                 continue;
             }
-            match Table::open(&entry.item) {
+            match Table::from_item(&entry.item) {
                 Some(table) => tables.push(Table {
                     name_span: entry.key_span,
                     name: entry.name,
@@ -459,7 +481,7 @@ fn home_of(tables: &[TableDoc], path: &str, key: &str) -> Option<String> {
     tables.iter().find_map(|home| match home.header {
         header if header == table => Some(format!("is a table of its own: {table}")),
         // Files without rules have few tables, and a key in one of them only.
-        header if !home.has(key) || (has_rules && !is_near(path, header)) => None,
+        header if !home.has_key(key) || (has_rules && !is_near(path, header)) => None,
         "" => Some("at the top of the file, before the first [table]".into()),
         header if header.contains("group.") => {
             let own = header.replace("group.", "rule.");

@@ -8,7 +8,7 @@ use std::env::VarError;
 
 use toml::de::{DeString, DeTable, DeValue};
 
-use super::document::{Item, Span, join};
+use super::document::{Item, Span, join_key};
 use super::report::Report;
 
 /// Lookup of a variable's value.
@@ -121,7 +121,7 @@ fn table(
 ) {
     for (key, found) in table.iter_mut() {
         let span = found.span();
-        let path = || join(path, key.get_ref());
+        let path = || join_key(path, key.get_ref());
         value(&path, &span, found.get_mut(), lookup, left, report);
     }
 }
@@ -162,7 +162,7 @@ fn value(
                     *text = DeString::Owned(new);
                     report.note_variable(span, whole);
                 }
-                Err(message) => report.problem(span, &path(), message, None),
+                Err(message) => report.add_problem(span, &path(), message, None),
             }
         }
         _ => {}
@@ -203,7 +203,7 @@ pub(crate) mod tests {
     use super::*;
 
     /// An environment of a few variables.
-    pub(crate) fn few(name: &str) -> Result<String, VarError> {
+    pub(crate) fn few_variables(name: &str) -> Result<String, VarError> {
         match name {
             "HOST" => Ok("10.0.0.1".into()),
             "PORT" => Ok("8080".into()),
@@ -215,7 +215,7 @@ pub(crate) mod tests {
     }
 
     fn text(text: &str) -> Result<String, String> {
-        let expanded = expand(text, &few)?;
+        let expanded = expand(text, &few_variables)?;
         Ok(expanded.map_or_else(|| text.to_owned(), |expanded| expanded.text))
     }
 
@@ -261,7 +261,7 @@ pub(crate) mod tests {
             ("${EMPTY}${PORT}", false),
             ("$$${PORT}", false),
         ] {
-            let expanded = expand(written, &few).unwrap().unwrap();
+            let expanded = expand(written, &few_variables).unwrap().unwrap();
             assert_eq!(expanded.whole, whole, "{written}");
         }
     }

@@ -3,16 +3,16 @@
 use std::fs;
 use std::path::Path;
 
-use super::scratch;
+use super::scratch_folder;
 use crate::edit::{self, Edit, Part};
 use crate::model::config::parse_reading;
 use crate::schema::table::Reading;
-use crate::schema::variables::tests::few;
+use crate::schema::variables::tests::few_variables;
 use crate::{Config, Errors, parse};
 
 fn with_variables(text: &str) -> Result<Config, Errors> {
     let with = Reading {
-        variables: &few,
+        variables: &few_variables,
         ..Reading::default()
     };
     parse_reading("t", text, with)
@@ -24,7 +24,7 @@ fn rule(name: &str, port: u16) -> String {
 
 /// A main file with this text, and others in `conf.d` beside it.
 fn files(name: &str, main: &str, others: &[(&str, &str)]) -> (std::path::PathBuf, String) {
-    let folder = scratch(name);
+    let folder = scratch_folder(name);
     fs::create_dir_all(folder.join("conf.d")).unwrap();
     for (name, text) in others {
         fs::write(folder.join("conf.d").join(name), text).unwrap();

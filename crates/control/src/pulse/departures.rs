@@ -63,7 +63,7 @@ impl Order {
 }
 
 impl Plan {
-    pub(super) fn at(&self, location: &Arc<Location>) -> Option<&Departures> {
+    pub(super) fn departures_at(&self, location: &Arc<Location>) -> Option<&Departures> {
         let mut all = self.departures.iter();
         all.find(|departures| Arc::ptr_eq(&departures.location, location))
     }
@@ -90,7 +90,7 @@ impl Plan {
     }
 
     /// The location of a roll call.
-    pub(super) fn called(&self) -> Option<&Arc<Location>> {
+    pub(super) fn roll_call_location(&self) -> Option<&Arc<Location>> {
         let mut all = self.departures.iter();
         all.find(|d| d.roll_call.is_some()).map(|d| &d.location)
     }
@@ -102,20 +102,20 @@ impl Plan {
     }
 
     /// The member that an unknown client leaves: one that is to give clients away.
-    pub(super) fn stranger(&self, now: Instant) -> Option<MemberId> {
+    pub(super) fn move_stranger(&self, now: Instant) -> Option<MemberId> {
         let mut on = self.departures.iter().filter(|d| d.location.has_pulse());
         let leave = |d: &Departures| (!d.rebinds).then(|| d.leave_any(now)).flatten();
         on.find_map(leave)
     }
 
-    pub(super) fn begin(&self) {
+    pub(super) fn begin_pulses(&self) {
         self.departures
             .iter()
             .for_each(|d| d.location.begin_pulse());
     }
 
     /// Locations whose pulse is on, and their load when it began.
-    pub(super) fn on(&self) -> impl Iterator<Item = (&Arc<Location>, f32)> {
+    pub(super) fn active_pulses(&self) -> impl Iterator<Item = (&Arc<Location>, f32)> {
         let on = self.departures.iter().filter(|d| d.location.has_pulse());
         on.map(|departures| (&departures.location, departures.load))
     }
@@ -150,7 +150,7 @@ impl Departures {
     }
 
     /// Returns the member to which a client goes that brings `load`, if the client is to leave.
-    pub(super) fn leave(&self, load: Option<f32>, now: Instant) -> Option<MemberId> {
+    pub(super) fn move_client(&self, load: Option<f32>, now: Instant) -> Option<MemberId> {
         let Some(load) = load else {
             return self.leave_any(now);
         };
@@ -177,13 +177,13 @@ impl Departures {
             .ok()?;
         self.moved_at.store(millis(now), Ordering::Relaxed);
         if self.left.fetch_add(1, Ordering::AcqRel) + 1 >= self.wanted {
-            self.end(now);
+            self.end_pulse(now);
         }
         Some(order.target)
     }
 
     /// No more clients are to leave.
-    pub(super) fn end(&self, now: Instant) {
+    pub(super) fn end_pulse(&self, now: Instant) {
         if self.location.has_pulse() {
             self.ended.store(millis(now), Ordering::Relaxed);
             self.location.end_pulse();
@@ -191,12 +191,12 @@ impl Departures {
     }
 
     /// Returns true if clients may come now that were sent away before the server heard of the end.
-    pub(super) fn echoes(&self, now: Instant) -> bool {
+    pub(super) fn has_echoes(&self, now: Instant) -> bool {
         let ended = self.ended.load(Ordering::Relaxed);
         self.location.is_shut() || ended != 0 && millis_since(ended, now) < ECHO_MS
     }
 
-    pub(super) fn left(&self) -> u32 {
+    pub(super) fn count_left(&self) -> u32 {
         self.left.load(Ordering::Relaxed)
     }
 }
@@ -221,16 +221,16 @@ impl Relocation for Plan {
                 }
                 // It counts for whoever is to give somebody away.
                 None => Move {
-                    to: self.stranger(now)?,
+                    to: self.move_stranger(now)?,
                     undecided: false,
                 },
             });
         };
         *at = member::find(members, id, *at)?;
         let location = &members[*at].location;
-        let departures = self.at(location)?;
+        let departures = self.departures_at(location)?;
         if location.has_pulse()
-            && let Some(to) = departures.leave(client.load(), now)
+            && let Some(to) = departures.move_client(client.estimated_load(), now)
         {
             if departures.rebinds {
                 // Nowhere until the strategy has chosen.
@@ -243,13 +243,13 @@ impl Relocation for Plan {
             });
         }
         let undecided = location.has_pulse();
-        (undecided || departures.echoes(now)).then_some(Move { to: id, undecided })
+        (undecided || departures.has_echoes(now)).then_some(Move { to: id, undecided })
     }
 
     fn give_up(&self, location: &Location, now: Instant) {
         let mut all = self.departures.iter();
         if let Some(departures) = all.find(|d| std::ptr::eq(&*d.location, location)) {
-            departures.end(now);
+            departures.end_pulse(now);
         }
     }
 }

@@ -37,7 +37,7 @@ use evenkeel_core::member::{Member, MemberId};
 use evenkeel_core::relocation::{Client, Relocation};
 use evenkeel_core::time::{Instant, millis, millis_since};
 
-use crate::analyzer::{Site, level};
+use crate::analyzer::{Site, alert_level};
 use crate::place::{Place, Places};
 
 mod departures;
@@ -154,7 +154,7 @@ impl Pulses {
         threshold: Threshold,
         now: Instant,
     ) -> Vec<Raised> {
-        let places = Places::of(group, shaping, now);
+        let places = Places::of_group(group, shaping, now);
         self.read(&places.all);
         if let State::Pulsing { .. } = self.state {
             self.lift(&places.all, now);
@@ -184,8 +184,8 @@ impl Pulses {
     /// elsewhere. If all were, one location would always be empty, and clients that come to a
     /// location just before its turn would leave at once; with half, each client is rebound about
     /// once in an interval.
-    pub fn turn(&mut self, group: &Group, shaping: &Shaping, now: Instant) -> Vec<Raised> {
-        let places = Places::of(group, shaping, now);
+    pub fn take_turn(&mut self, group: &Group, shaping: &Shaping, now: Instant) -> Vec<Raised> {
+        let places = Places::of_group(group, shaping, now);
         self.read(&places.all);
         let taking = places
             .all
@@ -199,12 +199,12 @@ impl Pulses {
                 let others = taking - u32::from(place.takes_traffic);
                 let deaf = took >= DEAF && !place.location.is_shut();
                 if (others == 0 || deaf || took >= between.min(LONGEST))
-                    && let Some(departures) = plan.at(place.location)
+                    && let Some(departures) = plan.departures_at(place.location)
                 {
-                    departures.end(now);
+                    departures.end_pulse(now);
                 }
             }
-            if plan.on().next().is_none() {
+            if plan.active_pulses().next().is_none() {
                 self.state = State::Settling { since: now };
             }
         }
@@ -229,7 +229,7 @@ impl Pulses {
     }
 
     /// Ends what was begun, if anything.
-    pub fn end(&mut self, group: &Group) {
+    pub fn end_pulses(&mut self, group: &Group) {
         if group.state().is_relocating() {
             group.state().relocate(None);
             *self = Pulses::default();
@@ -262,7 +262,7 @@ impl Pulses {
         let there = group.members().iter().zip(of_member);
         let ids = there.filter(|&(_, &place)| place == next);
         let ids: Vec<MemberId> = ids.map(|(member, _)| member.id).collect();
-        let clients = group.state().clients();
+        let clients = group.state().list_clients();
         let bound = clients.iter().filter_map(|client| client.member());
         let bound = bound.filter(|id| ids.contains(id)).count();
         let wanted = bound.div_ceil(2);
@@ -272,7 +272,7 @@ impl Pulses {
     fn raised(&self) -> Vec<Raised> {
         match &self.state {
             State::Pulsing { plan, level, .. } => plan
-                .on()
+                .active_pulses()
                 .map(|(location, load)| Raised {
                     location: Arc::clone(location),
                     load,
@@ -323,7 +323,7 @@ impl Pulses {
         }
         // A location near the mean has nowhere to send clients: all others are about as loaded.
         let mean = loads.iter().sum::<f32>() / loads.len() as f32;
-        let mut level = level(threshold, &sites).max(mean * (1.0 + CLOSE));
+        let mut level = alert_level(threshold, &sites).max(mean * (1.0 + CLOSE));
         // The load of each that takes traffic, and how far it may be off by chance.
         let known = |(site, place): (&Site, &Place<'_>)| {
             let track = self.tracks.get(place.location.name())?;
@@ -351,7 +351,7 @@ impl Pulses {
                 return;
             }
         }
-        let clients = group.state().clients();
+        let clients = group.state().list_clients();
         let at = self.learn(group, &clients, &sites, places);
         let early = self.until.is_some_and(|until| now < until);
         if !critical.contains(&true) || early {
@@ -365,7 +365,7 @@ impl Pulses {
             track.map_or(0.0, |track| track.strangers)
         };
         let strangers: Vec<f32> = all.iter().map(strangers).collect();
-        let Some(plan) = plan::make(group, places, &sites, &critical, level, &at, &strangers)
+        let Some(plan) = plan::make_plan(group, places, &sites, &critical, level, &at, &strangers)
         else {
             return;
         };
@@ -398,7 +398,7 @@ impl Pulses {
             }
         }
         self.rounds = self.rounds.wrapping_add(1);
-        plan.begin();
+        plan.begin_pulses();
         group
             .state()
             .relocate(Some(Arc::clone(&plan) as Arc<dyn Relocation>));
@@ -491,12 +491,12 @@ impl Pulses {
                 u128::from(millis_since(at, now)) < now.since(*since).as_millis() && load <= *level
             });
             if (late || fallen || !place.takes_traffic)
-                && let Some(departures) = plan.at(place.location)
+                && let Some(departures) = plan.departures_at(place.location)
             {
-                departures.end(now);
+                departures.end_pulse(now);
             }
         }
-        if plan.on().next().is_some() {
+        if plan.active_pulses().next().is_some() {
             return;
         }
         let mut all = 0;
@@ -504,7 +504,9 @@ impl Pulses {
         for place in places {
             if let Some(track) = self.tracks.get_mut(place.location.name()) {
                 let came = place.location.came() != track.bound;
-                let left = plan.at(place.location).map_or(0, Departures::left);
+                let left = plan
+                    .departures_at(place.location)
+                    .map_or(0, Departures::count_left);
                 if came || left > 0 {
                     track.moved = Some(ended);
                 }
@@ -512,7 +514,7 @@ impl Pulses {
                 all += left;
             }
         }
-        if let Some(location) = plan.called() {
+        if let Some(location) = plan.roll_call_location() {
             // Clients waited, and so their requests are fewer than usual.
             if let Some(track) = self.tracks.get_mut(location.name()) {
                 track.moved = Some(millis(now));
@@ -529,15 +531,23 @@ impl Pulses {
 impl Track {
     /// Spreads what is left over or missing of `load` over the clients `there`.
     fn learn(&mut self, load: f32, there: &[Arc<Client>]) {
-        let known: f32 = there.iter().filter_map(|client| client.load()).sum();
+        let known: f32 = there
+            .iter()
+            .filter_map(|client| client.estimated_load())
+            .sum();
         let error = load - known - self.strangers;
-        let new = there.iter().filter(|client| client.load().is_none());
+        let new = there
+            .iter()
+            .filter(|client| client.estimated_load().is_none());
         let (new, old) = (new.count(), there.len());
         let gone = self.known > old as i64;
         self.known = old as i64;
         if new > 0 {
             // What is not explained by others is taken to be theirs.
-            for client in there.iter().filter(|client| client.load().is_none()) {
+            for client in there
+                .iter()
+                .filter(|client| client.estimated_load().is_none())
+            {
                 client.set_load((error / new as f32).max(0.0));
             }
         } else if there.is_empty() || gone && error > 0.0 {
@@ -546,7 +556,7 @@ impl Track {
             let all = old + usize::from(self.strangers > 0.0);
             let share = error / all as f32;
             for client in there {
-                client.set_load((client.load().unwrap_or(0.0) + share).max(0.0));
+                client.set_load((client.estimated_load().unwrap_or(0.0) + share).max(0.0));
             }
             if self.strangers > 0.0 {
                 self.strangers = (self.strangers + share).max(0.0);

@@ -6,7 +6,7 @@ use evenkeel_core::group::Group;
 use evenkeel_core::relocation::Client;
 
 use super::departures::{Departures, Order, Plan};
-use crate::analyzer::{Site, allowed};
+use crate::analyzer::{Site, count_allowed};
 use crate::place::{Place, Places};
 
 /// Kinds of clients of one location that are told apart: by the load that they bring.
@@ -142,7 +142,7 @@ impl Model {
 
 /// Plans who leaves the `critical` of `sites` until their load is not above `level`, given
 /// the clients `at` each and the load of `strangers` there.
-pub(super) fn make(
+pub(super) fn make_plan(
     group: &Group,
     places: &Places<'_>,
     sites: &[Site],
@@ -176,7 +176,7 @@ pub(super) fn make(
             .collect(),
         budget: budget.collect(),
         gives: vec![false; sites.len()],
-        allowed: allowed(settings, sites).min(taking.saturating_sub(1)),
+        allowed: count_allowed(settings, sites).min(taking.saturating_sub(1)),
         kinds,
     };
     let mut steps = Vec::new();
@@ -285,7 +285,10 @@ fn kinds(clients: &[Arc<Client>], strangers: f32, typical: f32) -> Vec<Kind> {
             count: ((strangers / load).round() as u32).max(1),
         });
     }
-    let mut loads: Vec<f32> = clients.iter().filter_map(|client| client.load()).collect();
+    let mut loads: Vec<f32> = clients
+        .iter()
+        .filter_map(|client| client.estimated_load())
+        .collect();
     loads.sort_by(f32::total_cmp);
     let largest = loads.last().copied().unwrap_or(0.0);
     for load in loads {

@@ -97,9 +97,9 @@ proptest! {
             prop_assert!(has.len() <= 3);
         }
         let keys = held.values().filter(|has| !has.is_empty()).count();
-        prop_assert_eq!(table.used(), keys);
+        prop_assert_eq!(table.count_used(), keys);
         held.values().flatten().for_each(|place| table.leave(*place));
-        prop_assert_eq!(table.used(), 0);
+        prop_assert_eq!(table.count_used(), 0);
         prop_assert_eq!(table.overflows(), 0);
     }
 }
@@ -117,7 +117,7 @@ fn a_full_table_forgets_and_locks_nobody_out() {
     }
     assert!(table.evictions() > 900_000, "{}", table.evictions());
     assert_eq!(table.places_in_all(), 1024);
-    assert!(table.used(at(0)) <= 1024);
+    assert!(table.count_used(at(0)) <= 1024);
 }
 
 /// Half a table of keys that are busy at the same time costs next to nobody its place.
@@ -148,7 +148,7 @@ fn a_place_is_free_again_when_its_key_has_used_nothing() {
     for key in 0..10_000_u64 {
         let now = at(key * 2_000_000);
         table.take(mixed(key), now, &rate).unwrap();
-        assert!(table.used(now) <= 6);
+        assert!(table.count_used(now) <= 6);
     }
     assert_eq!(
         table.evictions(),
@@ -185,7 +185,7 @@ fn threads_together_get_no_more_than_one_would() {
         }
     });
     assert_eq!(taken.into_inner(), 1000);
-    assert_eq!(counts.used(), 0);
+    assert_eq!(counts.count_used(), 0);
 }
 
 #[test]
@@ -214,8 +214,8 @@ proptest! {
         let mut now = 0;
         for (kind, gap) in steps {
             now += gap;
-            let said = table.check(7, at(now), &rate);
-            prop_assert_eq!(said, table.check(7, at(now), &rate));
+            let said = table.check_key(7, at(now), &rate);
+            prop_assert_eq!(said, table.check_key(7, at(now), &rate));
             match kind {
                 0 => {}
                 1 => {
@@ -227,7 +227,7 @@ proptest! {
                     if table.take(7, at(now), &rate).is_ok() {
                         table.give_back(7, &rate);
                     }
-                    prop_assert_eq!(said, table.check(7, at(now), &rate));
+                    prop_assert_eq!(said, table.check_key(7, at(now), &rate));
                 }
             }
         }
@@ -238,10 +238,10 @@ proptest! {
 fn a_look_needs_no_place() {
     let (table, rate) = (RateTable::new(8), Rate::new(1, Duration::from_secs(1), 1));
     for key in 0..100 {
-        assert!(table.check(mixed(key), at(0), &rate).is_ok());
+        assert!(table.check_key(mixed(key), at(0), &rate).is_ok());
         table.give_back(mixed(key), &rate);
     }
-    assert_eq!((table.used(at(0)), table.evictions()), (0, 0));
+    assert_eq!((table.count_used(at(0)), table.evictions()), (0, 0));
 }
 
 /// Threads that meet a key for the first time at once count it together.

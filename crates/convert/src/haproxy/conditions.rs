@@ -58,7 +58,7 @@ pub(crate) fn read(words: &[String], acls: &Acls, facts: Facts) -> Result<Altern
             let mut next = Vec::new();
             for one in &found {
                 for other in &alternatives {
-                    next.push(one.and(other).ok_or(TWICE)?);
+                    next.push(one.merge_with(other).ok_or(TWICE)?);
                 }
                 if next.len() > MAX_ALTERNATIVES {
                     return Err("it has too many alternatives".into());
@@ -208,7 +208,7 @@ fn meaning(literal: &Literal, facts: Facts) -> Result<Alternatives, String> {
         match criterion(line, facts)?.as_slice() {
             [] => {}
             [one] => match negated(one)? {
-                Some(one) => match found.and(&one) {
+                Some(one) => match found.merge_with(&one) {
                     Some(both) => found = both,
                     None => return Err(TWICE.into()),
                 },
@@ -264,7 +264,7 @@ fn criterion(words: &[String], facts: Facts) -> Result<Alternatives, String> {
         number: 0,
         words: words.to_vec(),
     };
-    let what = line.word(0);
+    let what = line.word_at(0);
     let (fetch, argument) = match what.split_once('(') {
         Some((fetch, rest)) => (fetch, rest.trim_end_matches(')')),
         None => (what, ""),

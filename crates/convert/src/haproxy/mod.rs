@@ -13,7 +13,7 @@ use words::{Line, Section, sections};
 use crate::ConvertError;
 use crate::model::{Changes, Model, Notes};
 use crate::toml::Table;
-use crate::units::{DAY, TEN_MINUTES, millis, time};
+use crate::units::{DAY, TEN_MINUTES, parse_millis, time};
 
 /// Action for requests, instead of a member's answer.
 #[derive(Clone, Debug)]
@@ -69,7 +69,7 @@ pub(crate) fn read(text: &str) -> Result<Model, ConvertError> {
         let has_variable = |line: &&Line| line.words.iter().any(|word| word.contains("${"));
         for line in section.lines.iter().filter(has_variable) {
             let why = "variables of the environment are none in the translation: write \"${NAME}\" where there is to be one";
-            model.notes.add(line.number, why);
+            model.notes.add_note(line.number, why);
         }
         match section.kind.as_str() {
             "global" => global(section, &mut model),
@@ -79,23 +79,23 @@ pub(crate) fn read(text: &str) -> Result<Model, ConvertError> {
             }
             "frontend" | "backend" | "listen" => {
                 let from = section.head.words.iter().position(|word| word == "from");
-                let from = from.and_then(|place| defaults.get(section.head.word(place + 1)));
+                let from = from.and_then(|place| defaults.get(section.head.word_at(place + 1)));
                 let inherited = from.unwrap_or(&last_defaults);
                 proxies.push(proxy(section, inherited, &mut model));
             }
             "userlist" => {
                 let why = "users are in a file that `evenkeel users` writes: auth = { users_file = \"FILE\" } of the rule";
-                model.notes.add(section.head.number, why);
+                model.notes.add_note(section.head.number, why);
             }
             "peers" | "resolvers" | "mailers" | "ring" => {
-                model.notes.add(
+                model.notes.add_note(
                     section.head.number,
                     "there is no counterpart, and mostly no need",
                 );
             }
             _ => model
                 .notes
-                .add(section.head.number, "there is no counterpart"),
+                .add_note(section.head.number, "there is no counterpart"),
         }
     }
     for proxy in &proxies {
@@ -105,31 +105,31 @@ pub(crate) fn read(text: &str) -> Result<Model, ConvertError> {
         }
     }
     for proxy in proxies.iter().filter(|proxy| proxy.is_listening) {
-        proxy.rules(&proxies, &mut model);
+        proxy.add_rules(&proxies, &mut model);
     }
     Ok(model)
 }
 
 fn global(section: &Section, model: &mut Model) {
     for line in &section.lines {
-        match line.word(0) {
-            "nbthread" => match line.word(1).parse::<u64>() {
+        match line.word_at(0) {
+            "nbthread" => match line.word_at(1).parse::<u64>() {
                 Ok(threads @ 1..=1024) => model.top.set("workers", threads),
-                _ => model.notes.add(line.number, "not a number of threads"),
+                _ => model.notes.add_note(line.number, "not a number of threads"),
             },
-            "hard-stop-after" => match millis(line.word(1), 1) {
+            "hard-stop-after" => match parse_millis(line.word_at(1), 1) {
                 Some(millis) => model.top.set("shutdown_grace", time(millis, DAY)),
-                None => model.notes.add(line.number, "not a time"),
+                None => model.notes.add_note(line.number, "not a time"),
             },
             "log" => log(line, model),
-            "maxconn" => model.notes.add(
+            "maxconn" => model.notes.add_note(
                 line.number,
                 "connections are limited for each rule, by `max_connections`",
             ),
             "user" | "group" | "uid" | "gid" | "chroot" => {
-                model.notes.add(line.number, "as whom it runs is `user` of [process], and the unit of systemd has it: docs/service.md");
+                model.notes.add_note(line.number, "as whom it runs is `user` of [process], and the unit of systemd has it: docs/service.md");
             }
-            "stats" => model.notes.add(
+            "stats" => model.notes.add_note(
                 line.number,
                 "there is an admin API, with `evenkeel ctl` and metrics, without being asked for",
             ),
@@ -138,20 +138,22 @@ fn global(section: &Section, model: &mut Model) {
             | "set-dumpable" | "spread-checks" | "quiet" => {
                 model
                     .notes
-                    .add(line.number, "there is no counterpart, and mostly no need");
+                    .add_note(line.number, "there is no counterpart, and mostly no need");
             }
-            "crt-base" => model.notes.add(
+            "crt-base" => model.notes.add_note(
                 line.number,
                 "paths of certificates are from the folder of the configuration: write them whole",
             ),
             word if word.starts_with("ssl-") => {
-                model.notes.add(line.number, "TLS 1.2 and 1.3 with safe ciphers are what there is; `min_version` of `tls` is the only choice");
+                model.notes.add_note(line.number, "TLS 1.2 and 1.3 with safe ciphers are what there is; `min_version` of `tls` is the only choice");
             }
-            word if word.starts_with("tune.") => {
-                model.notes.add(line.number, "there is no need to tune it")
+            word if word.starts_with("tune.") => model
+                .notes
+                .add_note(line.number, "there is no need to tune it"),
+            word if word.starts_with("lua") => {
+                model.notes.add_note(line.number, "there are no scripts")
             }
-            word if word.starts_with("lua") => model.notes.add(line.number, "there are no scripts"),
-            _ => model.notes.add(line.number, "there is no counterpart"),
+            _ => model.notes.add_note(line.number, "there is no counterpart"),
         }
     }
 }
@@ -159,9 +161,9 @@ fn global(section: &Section, model: &mut Model) {
 /// A line `log`: the access log goes to a file or to standard output.
 fn log(line: &Line, model: &mut Model) {
     model.access_log.set_new("output", "stdout");
-    let to = line.word(1);
+    let to = line.word_at(1);
     if to != "stdout" && to != "global" {
-        model.notes.add(line.number, "the access log goes to a file or to standard output, not to syslog: `output` of [access_log]");
+        model.notes.add_note(line.number, "the access log goes to a file or to standard output, not to syslog: `output` of [access_log]");
     }
 }
 
@@ -176,19 +178,19 @@ fn proxy(section: &Section, inherited: &[Line], model: &mut Model) -> Proxy {
         ..Proxy::default()
     };
     let all = || inherited.iter().chain(&section.lines);
-    if let Some(mode) = all().rfind(|line| line.word(0) == "mode") {
-        proxy.is_tcp = mode.word(1) == "tcp";
-        if !matches!(mode.word(1), "tcp" | "http") {
+    if let Some(mode) = all().rfind(|line| line.word_at(0) == "mode") {
+        proxy.is_tcp = mode.word_at(1) == "tcp";
+        if !matches!(mode.word_at(1), "tcp" | "http") {
             model
                 .notes
-                .add(mode.number, "there are rules of HTTP, TCP and FTP only");
+                .add_note(mode.number, "there are rules of HTTP, TCP and FTP only");
         }
     }
-    for line in all().filter(|line| line.word(0) == "acl") {
+    for line in all().filter(|line| line.word_at(0) == "acl") {
         let words = line.from(2).to_vec();
         proxy
             .acls
-            .entry(line.word(1).to_owned())
+            .entry(line.word_at(1).to_owned())
             .or_default()
             .push(words);
     }
@@ -202,27 +204,27 @@ impl Proxy {
     /// Takes what a line says.
     fn take(&mut self, line: &Line, model: &mut Model) {
         let notes = &mut model.notes;
-        match line.word(0) {
+        match line.word_at(0) {
             "mode" | "acl" => {}
             "bind" => match servers::bind(line, notes) {
                 Some(bind) => self.binds.push(bind),
-                None => notes.add(line.number, "not an address to listen on"),
+                None => notes.add_note(line.number, "not an address to listen on"),
             },
             "default_backend" => {
-                self.default_backend = Some((line.number, line.word(1).to_owned()))
+                self.default_backend = Some((line.number, line.word_at(1).to_owned()))
             }
             "use_backend" => {
-                let name = line.word(1).to_owned();
+                let name = line.word_at(1).to_owned();
                 self.uses.push((line.number, name, line.from(2).to_vec()));
             }
-            "maxconn" => match line.word(1).parse::<u64>() {
+            "maxconn" => match line.word_at(1).parse::<u64>() {
                 Ok(most @ 1..=10_000_000) => self.rule.set("max_connections", most),
-                _ => notes.add(line.number, "not a number of connections"),
+                _ => notes.add_note(line.number, "not a number of connections"),
             },
             "timeout" => self.timeout(line, notes),
-            "retries" => match line.word(1).parse::<u64>() {
+            "retries" => match line.word_at(1).parse::<u64>() {
                 Ok(retries) => self.times.set("retries", retries.min(10)),
-                Err(_) => notes.add(line.number, "not a number"),
+                Err(_) => notes.add_note(line.number, "not a number"),
             },
             "retry-on" => {
                 let statuses = line
@@ -256,9 +258,9 @@ impl Proxy {
             }
             "tcp-request" | "tcp-response" => self.tcp_rule(line, notes),
             "stick-table" => self.stick_table(line),
-            "stick" => match (line.word(1), line.word(2)) {
+            "stick" => match (line.word_at(1), line.word_at(2)) {
                 ("on", "src") => self.servers.stick_to_address(),
-                _ => notes.add(
+                _ => notes.add_note(
                     line.number,
                     "clients are bound by a cookie of the balancer's (`sticky`), or by a hash",
                 ),
@@ -266,30 +268,30 @@ impl Proxy {
             "compression" => self.compression(line, notes),
             "log" => log(line, model),
             "log-format" | "log-format-sd" | "unique-id-format" | "error-log-format" => {
-                notes.add(
+                notes.add_note(
                     line.number,
                     "`format` of [access_log] has fields of its own, as {member_name} for %s: docs/cli.md",
                 );
             }
             "unique-id-header" => {
                 let mut id = Table::default();
-                id.set("field", line.word(1));
+                id.set("field", line.word_at(1));
                 self.http.set("request_id", id);
             }
             "errorfile" => self.error_page(line, notes),
             "errorfiles" | "errorloc" | "errorloc302" | "errorloc303" | "http-error" => {
-                notes.add(
+                notes.add_note(
                     line.number,
                     "`error_pages` names a file for each status: docs/routing.md#error-pages",
                 );
             }
-            "stats" => notes.add(
+            "stats" => notes.add_note(
                 line.number,
                 "the console is at http://127.0.0.1:9900/console/ without being asked for",
             ),
             "capture" | "monitor-uri" | "monitor" | "rate-limit" | "declare" | "filter"
             | "email-alert" => {
-                notes.add(line.number, "there is no counterpart");
+                notes.add_note(line.number, "there is no counterpart");
             }
             "fullconn"
             | "backlog"
@@ -302,21 +304,21 @@ impl Proxy {
             | "max-keep-alive-queue"
             | "http-reuse"
             | "no" => {
-                notes.add(line.number, "there is no counterpart, and mostly no need");
+                notes.add_note(line.number, "there is no counterpart, and mostly no need");
             }
             "disabled" => self.rule.set("enabled", false),
-            _ => notes.add(line.number, "there is no counterpart"),
+            _ => notes.add_note(line.number, "there is no counterpart"),
         }
     }
 
     fn timeout(&mut self, line: &Line, notes: &mut Notes) {
-        let Some(millis) = millis(line.word(2), 1) else {
-            return notes.add(line.number, "not a time");
+        let Some(millis) = parse_millis(line.word_at(2), 1) else {
+            return notes.add_note(line.number, "not a time");
         };
         if millis == 0 {
-            return notes.add(line.number, "there is always a limit: the default stays");
+            return notes.add_note(line.number, "there is always a limit: the default stays");
         }
-        let (times, key, longest) = match (line.word(1), self.is_tcp) {
+        let (times, key, longest) = match (line.word_at(1), self.is_tcp) {
             ("connect", _) => (&mut self.times, "connection_timeout", TEN_MINUTES),
             ("queue", _) => (&mut self.times, "queue_timeout", TEN_MINUTES),
             ("server", false) => (&mut self.times, "response_timeout", DAY),
@@ -336,23 +338,23 @@ impl Proxy {
                 self.servers.set_check("timeout", time(millis, 3_600_000));
                 return;
             }
-            _ => return notes.add(line.number, "there is no counterpart, and mostly no need"),
+            _ => return notes.add_note(line.number, "there is no counterpart, and mostly no need"),
         };
         times.set(key, time(millis, longest));
     }
 
     fn option(&mut self, line: &Line, model: &mut Model) {
         let notes = &mut model.notes;
-        match line.word(1) {
+        match line.word_at(1) {
             "forwardfor" => {
                 let options = line.from(2);
                 if options.iter().any(|word| word == "if-none") {
                     self.http.set("trust_forwarded", true);
                     let why = "what clients say in X-Forwarded-For is believed, as there: leave `trust_forwarded` out if no proxy is in front";
-                    notes.add(line.number, why);
+                    notes.add_note(line.number, why);
                 }
                 if options.iter().any(|word| word == "header") {
-                    notes.add(line.number, "the field is X-Forwarded-For; request_fields = { set = { \"NAME\" = \"{client}\" } } of a route has another one");
+                    notes.add_note(line.number, "the field is X-Forwarded-For; request_fields = { set = { \"NAME\" = \"{client}\" } } of a route has another one");
                 }
             }
             "httpchk" | "tcp-check" | "ssl-hello-chk" | "mysql-check" | "pgsql-check"
@@ -388,14 +390,16 @@ impl Proxy {
             | "http-buffer-request"
             | "allbackups"
             | "idle-close-on-response" => {}
-            _ => notes.add(line.number, "there is no counterpart"),
+            _ => notes.add_note(line.number, "there is no counterpart"),
         }
     }
 
     /// A table of clients that are counted, for the limits that name it.
     fn stick_table(&mut self, line: &Line) {
         let store = line.words.iter().position(|word| word == "store");
-        let stored = store.map(|place| line.word(place + 1)).unwrap_or_default();
+        let stored = store
+            .map(|place| line.word_at(place + 1))
+            .unwrap_or_default();
         for counted in stored.split(',') {
             for (name, key) in [
                 ("http_req_rate(", "requests"),
@@ -411,20 +415,20 @@ impl Proxy {
 
     /// Takes `errorfile STATUS FILE`.
     fn error_page(&mut self, line: &Line, notes: &mut Notes) {
-        let status = line.word(1).parse().ok();
+        let status = line.word_at(1).parse().ok();
         match (
             status.filter(|status| (400..=599_u16).contains(status)),
-            line.word(2),
+            line.word_at(2),
         ) {
             (None, _) | (_, "") => {
-                notes.add(line.number, "`error_pages` has statuses from 400 to 599");
+                notes.add_note(line.number, "`error_pages` has statuses from 400 to 599");
             }
-            (_, "/dev/null") => notes.add(line.number, "each error has an answer"),
+            (_, "/dev/null") => notes.add_note(line.number, "each error has an answer"),
             (Some(status), file) => {
                 self.rule
-                    .table("error_pages")
+                    .ensure_table("error_pages")
                     .set(&status.to_string(), file);
-                notes.add(
+                notes.add_note(
                     line.number,
                     "in `error_pages`; the file is the page alone: take its head away, up to the first empty line",
                 );
@@ -433,8 +437,8 @@ impl Proxy {
     }
 
     fn compression(&mut self, line: &Line, notes: &mut Notes) {
-        let table = self.rule.table("compression");
-        match line.word(1) {
+        let table = self.rule.ensure_table("compression");
+        match line.word_at(1) {
             "algo" => {
                 let known = line
                     .from(2)
@@ -442,12 +446,14 @@ impl Proxy {
                     .filter(|word| matches!(word.as_str(), "gzip"));
                 let known: Vec<String> = known.cloned().collect();
                 match known.is_empty() {
-                    true => notes.add(line.number, "responses are compressed by zstd, br and gzip"),
+                    true => {
+                        notes.add_note(line.number, "responses are compressed by zstd, br and gzip")
+                    }
                     false => table.set("codings", known),
                 }
             }
             "type" => table.set("types", line.from(2).to_vec()),
-            _ => notes.add(line.number, "there is no counterpart, and mostly no need"),
+            _ => notes.add_note(line.number, "there is no counterpart, and mostly no need"),
         }
     }
 }

@@ -49,8 +49,8 @@ fn template(text: &str) -> Option<String> {
 impl Proxy {
     /// `http-request`, `http-response` and what is like them.
     pub(super) fn http_rule(&mut self, line: &Line, notes: &mut Notes) {
-        let is_response = matches!(line.word(0), "http-response" | "http-after-response");
-        let words: Vec<String> = match line.word(0) {
+        let is_response = matches!(line.word_at(0), "http-response" | "http-after-response");
+        let words: Vec<String> = match line.word_at(0) {
             "redirect" => line.words.clone(),
             "block" | "reqdeny" => [&["deny".to_owned()], line.from(1)].concat(),
             _ => line.from(1).to_vec(),
@@ -114,7 +114,7 @@ impl Proxy {
                 };
                 match to.filter(fits).filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308)) {
                     Some(to) => self.actions.push((number, Action::Redirect { to, status }, when.to_vec())),
-                    None => notes.add(number, "a redirect has {scheme}, {host}, {path}, {query} and {client} of the request only"),
+                    None => notes.add_note(number, "a redirect has {scheme}, {host}, {path}, {query} and {client} of the request only"),
                 }
             }
             "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value" => {
@@ -129,7 +129,7 @@ impl Proxy {
             "set-path" | "replace-path" | "set-uri" | "replace-uri" if !is_response => {
                 match rewrite(word(0), word(1), word(2)) {
                     Some((prefix, to)) => self.rewrites.push((number, prefix, to, when.to_vec())),
-                    None => notes.add(
+                    None => notes.add_note(
                         number,
                         "a route replaces the prefix of its `path`, by `rewrite_prefix`",
                     ),
@@ -140,19 +140,19 @@ impl Proxy {
                 "passwords are a table of the rule or a route: auth = { users_file = \"FILE\" }",
             ),
             "allow" if !is_response => {
-                notes.add(number, "routes are tried in order: put one for these requests before those that answer");
+                notes.add_note(number, "routes are tried in order: put one for these requests before those that answer");
             }
             word if word.starts_with("track-sc") || word.starts_with("sc-") => {}
-            "set-src" => notes.add(
+            "set-src" => notes.add_note(
                 number,
                 "the client's address comes from `accept_proxy` or `trust_forwarded`",
             ),
             "wait-for-handshake" | "wait-for-body" | "disable-l7-retry" => {}
-            "use-service" => notes.add(
+            "use-service" => notes.add_note(
                 number,
                 "metrics are at http://127.0.0.1:9900/metrics without being asked for",
             ),
-            _ => notes.add(number, "there is no counterpart"),
+            _ => notes.add_note(number, "there is no counterpart"),
         }
     }
 
@@ -167,7 +167,7 @@ impl Proxy {
     ) {
         // Members get the scheme of the client in any case, so a condition on it changes little.
         if !when.is_empty() {
-            return notes.add(
+            return notes.add_note(
                 line,
                 "fields are changed for all requests of a route: give the route that condition",
             );
@@ -176,14 +176,14 @@ impl Proxy {
             "set-header" => Change::Set,
             "add-header" => Change::Add,
             "del-header" => Change::Remove,
-            _ => return notes.add(line, "fields are set, added and removed, not edited"),
+            _ => return notes.add_note(line, "fields are set, added and removed, not edited"),
         };
         let (head, changes) = match is_response {
             true => (Head::Response, &mut self.response),
             false => (Head::Request, &mut self.request),
         };
         if let Err(why) = changes.take(head, (change, name), template(value)) {
-            notes.add(line, why);
+            notes.add_note(line, why);
         }
     }
 
@@ -240,10 +240,10 @@ impl Proxy {
         let number = line.number;
         let place = condition(&line.words);
         let when = line.words.get(place..).unwrap_or_default();
-        let action = match line.word(1) {
-            "connection" | "content" | "session" => line.word(2),
+        let action = match line.word_at(1) {
+            "connection" | "content" | "session" => line.word_at(2),
             "inspect-delay" => return,
-            _ => return notes.add(number, "there is no counterpart"),
+            _ => return notes.add_note(number, "there is no counterpart"),
         };
         match action {
             "accept" | "capture" | "set-var" => {}
@@ -268,17 +268,17 @@ impl Proxy {
                     }
                 }
             }
-            _ => notes.add(number, "there is no counterpart"),
+            _ => notes.add_note(number, "there is no counterpart"),
         }
     }
 
     /// The rules of a frontend: one for the addresses with TLS, and one for those without.
-    pub(super) fn rules(&self, all: &[Proxy], model: &mut Model) {
+    pub(super) fn add_rules(&self, all: &[Proxy], model: &mut Model) {
         let has_traffic =
             self.default_backend.is_some() || !self.uses.is_empty() || !self.actions.is_empty();
         if self.binds.is_empty() || !has_traffic && self.servers.is_empty() {
             if !self.binds.is_empty() {
-                model.notes.add(self.line, "clients get nothing there");
+                model.notes.add_note(self.line, "clients get nothing there");
             }
             return;
         }
@@ -302,7 +302,7 @@ impl Proxy {
             if addresses.is_empty() {
                 model
                     .notes
-                    .add(self.line, "another one listens there: it is left out");
+                    .add_note(self.line, "another one listens there: it is left out");
                 continue;
             }
             let has_socket = addresses.iter().any(|address| address.starts_with("unix:"));
@@ -352,7 +352,7 @@ impl Proxy {
                 if backend.is_none() {
                     model
                         .notes
-                        .add(*line, format!("there is no backend {name} with servers"));
+                        .add_note(*line, format!("there is no backend {name} with servers"));
                 }
                 backend
             }
@@ -449,16 +449,16 @@ impl Proxy {
             };
             match self.backend(name, all) {
                 _ if names.is_empty() || rule.keys.get("tls").is_some() => {
-                    model.notes.add(*line, "rules of TCP choose by the name that clients ask for (`sni`), and by nothing else");
+                    model.notes.add_note(*line, "rules of TCP choose by the name that clients ask for (`sni`), and by nothing else");
                 }
                 None => model
                     .notes
-                    .add(*line, format!("there is no backend {name} with servers")),
+                    .add_note(*line, format!("there is no backend {name} with servers")),
                 Some(backend) => {
                     is_served = true;
                     for server_name in names {
                         rule.keys
-                            .table("sni")
+                            .ensure_table("sni")
                             .set_new(&server_name, Model::name(&backend.name, |_| false));
                     }
                 }
@@ -467,13 +467,13 @@ impl Proxy {
         if !is_served {
             // A rule must have members: at this address nobody listens.
             let name = Model::name("none", |name| {
-                model.group(name).is_some() || all.iter().any(|proxy| proxy.name == name)
+                model.find_group(name).is_some() || all.iter().any(|proxy| proxy.name == name)
             });
             let mut keys = Table::default();
             keys.set("members", vec!["127.0.0.1:1"]);
             rule.keys.set("group", name.as_str());
             model.groups.push(Group { name, keys });
-            model.notes.add(
+            model.notes.add_note(
                 self.line,
                 "it has no servers: 127.0.0.1:1 stands in their place",
             );
@@ -495,19 +495,19 @@ impl Proxy {
         let mut shares: Vec<(String, u64)> = Vec::new();
         for (line, name, when) in &self.uses {
             let Some(backend) = self.backend(name, all) else {
-                notes.add(*line, format!("there is no backend {name} with servers"));
+                notes.add_note(*line, format!("there is no backend {name} with servers"));
                 continue;
             };
             let alternatives = match read(when, &self.acls, facts) {
                 Ok(alternatives) => alternatives,
                 Err(why) => {
-                    notes.add(*line, why);
+                    notes.add_note(*line, why);
                     continue;
                 }
             };
             for conditions in &alternatives {
                 if !conditions.names.is_empty() {
-                    notes.add(
+                    notes.add_note(
                         *line,
                         "routes know hosts, and not the names that clients of TLS ask for",
                     );
@@ -521,7 +521,7 @@ impl Proxy {
                     .is_any()
                     {
                         true => shares.push((Model::name(&backend.name, |_| false), share)),
-                        false => notes.add(
+                        false => notes.add_note(
                             *line,
                             "a share of some requests: give `groups` of their route a weight each",
                         ),
@@ -529,7 +529,7 @@ impl Proxy {
                     continue;
                 }
                 self.actions_of(backend, conditions, rule, facts, notes);
-                let mut route = conditions.route();
+                let mut route = conditions.to_route();
                 route.set("group", Model::name(&backend.name, |_| false));
                 if let Some((prefix, to)) = self.rewritten(conditions, when) {
                     if conditions.paths.is_empty() {
@@ -543,7 +543,7 @@ impl Proxy {
         }
         for (line, _, _, when) in &self.rewrites {
             if !self.uses.iter().any(|(_, _, of_use)| of_use == when) {
-                notes.add(*line, "a route replaces the prefix of its `path`: give the route of that path `rewrite_prefix`");
+                notes.add_note(*line, "a route replaces the prefix of its `path`: give the route of that path `rewrite_prefix`");
             }
         }
         if let Some(backend) = default.filter(|backend| !std::ptr::eq(*backend, self)) {
@@ -556,10 +556,10 @@ impl Proxy {
             .unwrap_or_default();
         if taken + rest > 0 && taken > 0 {
             for (group, share) in &shares {
-                last.table("groups").set_new(group, *share);
+                last.ensure_table("groups").set_new(group, *share);
             }
             if let Some(default) = default {
-                last.table("groups")
+                last.ensure_table("groups")
                     .set_new(&Model::name(&default.name, |_| false), rest);
             }
         } else {
@@ -590,7 +590,7 @@ impl Proxy {
                 let mut route = Table::default();
                 route.set("answer", answer);
                 rule.routes.push(route);
-                notes.add(self.line, "requests for which there are no servers get 503");
+                notes.add_note(self.line, "requests for which there are no servers get 503");
             }
         }
     }
@@ -610,7 +610,7 @@ impl Proxy {
         for (line, action, when) in &backend.actions {
             let found = read(when, &backend.acls, facts);
             let both = found.and_then(|all| {
-                let both = all.iter().map(|one| conditions.and(one));
+                let both = all.iter().map(|one| conditions.merge_with(one));
                 both.collect::<Option<Alternatives>>()
                     .ok_or_else(|| TWICE.into())
             });
@@ -655,7 +655,7 @@ impl Proxy {
                 let why = "paths are compared with their case, and a prefix ends at a slash: others get through";
                 notes.add_restriction(line, why);
             }
-            let mut route = conditions.route();
+            let mut route = conditions.to_route();
             act(&mut route, action);
             self.response.write_to(Head::Response, &mut route);
             rule.routes.push(route);
@@ -713,7 +713,7 @@ fn is_condition(key: &str) -> bool {
 fn refuse(line: usize, action: &Action, why: String, notes: &mut Notes) {
     match action {
         Action::Answer { status: 400.., .. } => notes.add_restriction(line, why),
-        _ => notes.add(line, why),
+        _ => notes.add_note(line, why),
     }
 }
 

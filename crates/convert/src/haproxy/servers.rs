@@ -6,7 +6,7 @@ use super::words::Line;
 use super::{Proxy, Table};
 use crate::model::{Group, Model, Notes};
 use crate::toml::Value;
-use crate::units::{DAY, millis, time};
+use crate::units::{DAY, parse_millis, time};
 
 /// Most addresses of a range of ports.
 const MAX_PORTS: u16 = 100;
@@ -28,7 +28,7 @@ pub(crate) fn bind(line: &Line, notes: &mut Notes) -> Option<Bind> {
         accept_proxy: false,
         mode: None,
     };
-    for text in line.word(1).split(',') {
+    for text in line.word_at(1).split(',') {
         bind.addresses.extend(addresses(text)?);
     }
     let mut tls = Table::default();
@@ -42,7 +42,7 @@ pub(crate) fn bind(line: &Line, notes: &mut Notes) -> Option<Bind> {
             "crt" => {
                 let path = value();
                 if !path.ends_with(".pem") && !path.ends_with(".crt") && !path.contains('.') {
-                    notes.add(
+                    notes.add_note(
                         number,
                         "a folder of certificates: name each file in `certificates`",
                     );
@@ -51,7 +51,7 @@ pub(crate) fn bind(line: &Line, notes: &mut Notes) -> Option<Bind> {
             }
             "crt-list" => {
                 value();
-                notes.add(
+                notes.add_note(
                     number,
                     "a list of certificates: name each file in `certificates`",
                 );
@@ -62,20 +62,22 @@ pub(crate) fn bind(line: &Line, notes: &mut Notes) -> Option<Bind> {
             "ssl-min-ver" => match value().as_str() {
                 "TLSv1.3" => tls.set("min_version", "1.3"),
                 "TLSv1.2" => {}
-                _ => notes.add(number, "TLS 1.2 is the least"),
+                _ => notes.add_note(number, "TLS 1.2 is the least"),
             },
             "ca-file" => {
                 let path = value();
-                tls.table("client_certificates").set("ca_file", path);
+                tls.ensure_table("client_certificates").set("ca_file", path);
             }
             "crl-file" => {
                 let path = value();
-                tls.table("client_certificates").set("crl_file", path);
+                tls.ensure_table("client_certificates")
+                    .set("crl_file", path);
             }
             "verify" => {
                 let how = value();
                 if how == "optional" {
-                    tls.table("client_certificates").set("required", false);
+                    tls.ensure_table("client_certificates")
+                        .set("required", false);
                 }
             }
             "strict-sni" => tls.set("strict_sni", true),
@@ -94,7 +96,7 @@ pub(crate) fn bind(line: &Line, notes: &mut Notes) -> Option<Bind> {
             | "namespace" | "defer-accept" => {
                 value();
             }
-            _ => notes.add(number, format!("`{word}` of an address has no counterpart")),
+            _ => notes.add_note(number, format!("`{word}` of an address has no counterpart")),
         }
     }
     if is_tls {
@@ -106,7 +108,7 @@ pub(crate) fn bind(line: &Line, notes: &mut Notes) -> Option<Bind> {
         }
         if tls.get("certificates").is_none() {
             tls.set("certificates", vec!["certificate.pem".to_owned()]);
-            notes.add(
+            notes.add_note(
                 number,
                 "it names no file with a certificate: put one in place of certificate.pem",
             );
@@ -115,7 +117,7 @@ pub(crate) fn bind(line: &Line, notes: &mut Notes) -> Option<Bind> {
     }
     if bind.accept_proxy {
         let why = "every peer may say whose address a client has, as there: name the networks of the proxies in `accept_proxy`";
-        notes.add(number, why);
+        notes.add_note(number, why);
     }
     Some(bind)
 }
@@ -194,20 +196,20 @@ impl Servers {
 
     /// Takes what a line says.
     pub(crate) fn take(&mut self, line: &Line, notes: &mut Notes) {
-        match line.word(0) {
+        match line.word_at(0) {
             "balance" => self.balance(line, notes),
             "hash-type" => {}
-            "hash-balance-factor" => match line.word(1).parse::<f64>() {
+            "hash-balance-factor" => match line.word_at(1).parse::<f64>() {
                 Ok(percent) if (101.0..=10_000.0).contains(&percent) => {
                     self.strategy.set("bound", Value::Decimal(percent / 100.0));
                 }
-                _ => notes.add(line.number, "not a percentage above 100"),
+                _ => notes.add_note(line.number, "not a percentage above 100"),
             },
             "cookie" => self.cookie(line, notes),
             "default-server" => self.common.extend(line.from(1).iter().cloned()),
             "server" => self.server(line, notes),
             "server-template" => {
-                let address = line.word(3).to_owned();
+                let address = line.word_at(3).to_owned();
                 let words = [&["server".to_owned(), String::new(), address], line.from(4)].concat();
                 self.server(
                     &Line {
@@ -216,20 +218,20 @@ impl Servers {
                     },
                     notes,
                 );
-                notes.add(
+                notes.add_note(
                     line.number,
                     "a name with several addresses is a member for each of them",
                 );
             }
             "http-check" => self.http_check(line, notes),
-            _ => notes.add(line.number, "there is no counterpart"),
+            _ => notes.add_note(line.number, "there is no counterpart"),
         }
     }
 
     fn balance(&mut self, line: &Line, notes: &mut Notes) {
-        let (name, argument) = match line.word(1).split_once('(') {
+        let (name, argument) = match line.word_at(1).split_once('(') {
             Some((name, rest)) => (name, rest.trim_end_matches(')')),
-            None => (line.word(1), ""),
+            None => (line.word_at(1), ""),
         };
         let (strategy, key) =
             match name {
@@ -238,25 +240,25 @@ impl Servers {
                 "source" => ("source_ip_hash", None),
                 "random" if argument == "1" => ("random", None),
                 "random" => ("least_request", None),
-                "uri" if line.word(2) == "path-only" => ("hash", Some("path".to_owned())),
+                "uri" if line.word_at(2) == "path-only" => ("hash", Some("path".to_owned())),
                 "uri" => ("hash", Some("uri".to_owned())),
                 "hdr" => ("hash", Some(format!("header:{argument}"))),
                 "hash" => {
-                    let (_, inner) = line.word(2).split_once('(').unwrap_or_default();
+                    let (_, inner) = line.word_at(2).split_once('(').unwrap_or_default();
                     let inner = inner.trim_end_matches(')');
-                    match line.word(2).split('(').next().unwrap_or_default() {
+                    match line.word_at(2).split('(').next().unwrap_or_default() {
                         "req.cook" => ("hash", Some(format!("cookie:{inner}"))),
                         "req.hdr" => ("hash", Some(format!("header:{inner}"))),
                         "src" => ("source_ip_hash", None),
                         "path" => ("hash", Some("path".to_owned())),
-                        _ => return notes.add(
+                        _ => return notes.add_note(
                             line.number,
                             "a hash is one of the URI, the path, a field, a cookie or the address",
                         ),
                     }
                 }
                 _ => {
-                    return notes.add(
+                    return notes.add_note(
                         line.number,
                         "there is no such strategy: it is `adaptive` then",
                     );
@@ -272,20 +274,20 @@ impl Servers {
         let options = line.from(2);
         let has = |word: &str| options.iter().any(|option| option == word);
         if !has("insert") {
-            return notes.add(
+            return notes.add_note(
                 line.number,
                 "cookies are the balancer's own (`sticky`): members' cookies name nobody",
             );
         }
-        self.cookie = Some(line.word(1).to_owned());
+        self.cookie = Some(line.word_at(1).to_owned());
         let mut sticky = Table::default();
-        sticky.set("cookie", line.word(1));
+        sticky.set("cookie", line.word_at(1));
         self.group.set("sticky", sticky);
     }
 
     /// `option httpchk` and the like.
     pub(crate) fn option_check(&mut self, line: &Line, notes: &mut Notes) {
-        match line.word(1) {
+        match line.word_at(1) {
             "httpchk" => {
                 self.is_http_check = true;
                 let words = line.from(2);
@@ -298,7 +300,7 @@ impl Servers {
                     self.path(uri);
                 }
                 if method != "GET" && !words.is_empty() {
-                    notes.add(line.number, "members are checked with GET");
+                    notes.add_note(line.number, "members are checked with GET");
                 }
                 let mut hosts = words.iter().filter_map(|word| word.split_once("Host:"));
                 if let Some((_, host)) = hosts.next_back() {
@@ -308,12 +310,12 @@ impl Servers {
             "tcp-check" | "log-health-checks" => {}
             "mysql-check" | "pgsql-check" | "redis-check" | "smtpchk" | "ldap-check"
             | "ssl-hello-chk" => {
-                notes.add(
+                notes.add_note(
                     line.number,
                     "members are checked by HTTP, gRPC, FTP or a connection of TCP",
                 );
             }
-            _ => notes.add(line.number, "there is no counterpart"),
+            _ => notes.add_note(line.number, "there is no counterpart"),
         }
     }
 
@@ -329,7 +331,7 @@ impl Servers {
             let place = words.iter().position(|word| word == name)?;
             words.get(place + 1).map(String::as_str)
         };
-        match line.word(1) {
+        match line.word_at(1) {
             "send" => {
                 if let Some(uri) = after("uri") {
                     self.path(uri);
@@ -341,42 +343,42 @@ impl Servers {
                     self.check.set("host", value.as_str());
                 }
                 if after("meth").is_some_and(|method| method != "GET") {
-                    notes.add(line.number, "members are checked with GET");
+                    notes.add_note(line.number, "members are checked with GET");
                 }
             }
-            "expect" => match (line.word(2), line.word(3)) {
+            "expect" => match (line.word_at(2), line.word_at(3)) {
                 ("status", codes) => {
                     let codes: Vec<String> = codes.split(',').map(str::to_owned).collect();
                     self.check.set("response_code", Value::one_or_list(&codes));
                 }
                 ("string", text) => self.check.set("doc_text", text),
-                _ => notes.add(
+                _ => notes.add_note(
                     line.number,
                     "checks compare the status and a text in the body",
                 ),
             },
             "connect" | "disable-on-404" | "send-state" => {
-                notes.add(line.number, "there is no counterpart, and mostly no need");
+                notes.add_note(line.number, "there is no counterpart, and mostly no need");
             }
-            _ => notes.add(line.number, "there is no counterpart"),
+            _ => notes.add_note(line.number, "there is no counterpart"),
         }
     }
 
     fn server(&mut self, line: &Line, notes: &mut Notes) {
         let number = line.number;
-        let Some(address) = member(line.word(2)) else {
-            return notes.add(number, "not the address of a server");
+        let Some(address) = member(line.word_at(2)) else {
+            return notes.add_note(number, "not the address of a server");
         };
         let mut member = Table::default();
         member.set("address", address);
-        match line.word(1) {
+        match line.word_at(1) {
             // A template names nobody.
             "" => {}
-            name if !is_member_name(name) => notes.add(
+            name if !is_member_name(name) => notes.add_note(
                 number,
                 "not a name that a member can have: the member is called by its address",
             ),
-            name if self.has_name(name) => notes.add(
+            name if self.has_name(name) => notes.add_note(
                 number,
                 "another server has that name: the member is called by its address",
             ),
@@ -392,7 +394,7 @@ impl Servers {
             match word.as_str() {
                 "weight" => match value().parse::<u64>() {
                     Ok(weight @ 0..=256) => member.set("weight", weight),
-                    _ => notes.add(number, "not a weight"),
+                    _ => notes.add_note(number, "not a weight"),
                 },
                 "maxconn" => {
                     if let Ok(most @ 1..=10_000_000) = value().parse::<u64>() {
@@ -404,7 +406,7 @@ impl Servers {
                 "no-check" => {}
                 "disabled" => {
                     member.set("drain", true);
-                    notes.add(number, "a disabled server drains: `evenkeel ctl maintenance GROUP MEMBER` takes it out at once");
+                    notes.add_note(number, "a disabled server drains: `evenkeel ctl maintenance GROUP MEMBER` takes it out at once");
                 }
                 "inter" => self.check_time("interval", value(), DAY, notes, number),
                 "fastinter" | "downinter" => {
@@ -415,9 +417,9 @@ impl Servers {
                         self.check.set(word, count);
                     }
                 }
-                "slowstart" => match millis(value(), 1) {
+                "slowstart" => match parse_millis(value(), 1) {
                     Some(millis) => self.group.set("slow_start", time(millis, 3_600_000)),
-                    None => notes.add(number, "not a time"),
+                    None => notes.add_note(number, "not a time"),
                 },
                 "port" => {
                     if let Ok(port @ 1..=65_535) = value().parse::<u64>() {
@@ -433,7 +435,7 @@ impl Servers {
                 "crt" => tls.set("certificate", value()),
                 "sni" => match value() {
                     text if text.starts_with("str(") => tls.set("server_name", text.trim_start_matches("str(").trim_end_matches(')')),
-                    _ => notes.add(number, "the name that members are asked for is fixed: `server_name` of `member_tls`"),
+                    _ => notes.add_note(number, "the name that members are asked for is fixed: `server_name` of `member_tls`"),
                 },
                 "verifyhost" => tls.set("server_name", value()),
                 "proto" => self.speaks_http2 |= value() == "h2",
@@ -444,20 +446,20 @@ impl Servers {
                 | "pool-low-conn" | "redir" | "tcp-ut" | "check-proto" | "resolve-opts" | "resolve-net" => {
                     value();
                     if matches!(word.as_str(), "observe" | "error-limit" | "on-error") {
-                        notes.add(number, "members that fail requests are ejected without being asked for: `ejection`");
+                        notes.add_note(number, "members that fail requests are ejected without being asked for: `ejection`");
                     }
                     if word == "track" {
-                        notes.add(number, "each group checks its own members");
+                        notes.add_note(number, "each group checks its own members");
                     }
                 }
                 "agent-port" => {
                     if let Ok(port @ 1..=65_535) = value().parse::<u64>() {
-                        self.group.table("agent_check").set("port", port);
+                        self.group.ensure_table("agent_check").set("port", port);
                     }
                 }
                 "agent-check" | "check-ssl" | "check-send-proxy" | "no-ssl" | "non-stick" | "no-backup" | "enabled" | "tfo"
                 | "no-tls-tickets" | "check-via-socks4" | "allow-0rtt" | "no-verifyhost" => {}
-                _ => notes.add(number, format!("`{word}` of a server has no counterpart")),
+                _ => notes.add_note(number, format!("`{word}` of a server has no counterpart")),
             }
         }
         if is_tls {
@@ -479,16 +481,16 @@ impl Servers {
             .iter()
             .any(|known| known.get("address") == member.get("address"))
         {
-            return notes.add(number, "the same address stands there twice");
+            return notes.add_note(number, "the same address stands there twice");
         }
         self.members.push(member);
     }
 
     fn check_time(&mut self, key: &str, text: &str, longest: u64, notes: &mut Notes, line: usize) {
-        match millis(text, 1) {
+        match parse_millis(text, 1) {
             // The least interval of checks.
             Some(millis) => self.check.set(key, time(millis.max(10), longest)),
-            None => notes.add(line, "not a time"),
+            None => notes.add_note(line, "not a time"),
         }
     }
 
@@ -566,7 +568,7 @@ impl Proxy {
         }
         let mut more = self.servers.group.clone();
         if self.is_tcp && more.remove("sticky").is_some() {
-            notes.add(self.line, "rules of TCP see no cookies");
+            notes.add_note(self.line, "rules of TCP see no cookies");
         }
         keys.add_missing(&more);
         let mut check = self.servers.check.clone();

@@ -11,7 +11,7 @@ pub(crate) struct Line {
 
 impl Line {
     /// The word at a place, or an empty one.
-    pub(crate) fn word(&self, place: usize) -> &str {
+    pub(crate) fn word_at(&self, place: usize) -> &str {
         self.words.get(place).map_or("", String::as_str)
     }
 
@@ -64,7 +64,7 @@ pub(crate) fn sections(text: &str) -> Result<Vec<Section>, ConvertError> {
             words: words.clone(),
         };
         if KINDS.contains(&first.as_str()) {
-            let name = line.word(1).to_owned();
+            let name = line.word_at(1).to_owned();
             all.push(Section {
                 kind: first.clone(),
                 name,

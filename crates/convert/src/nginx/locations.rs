@@ -2,7 +2,7 @@
 
 use evenkeel_config::FieldChanges;
 
-use super::servers::{group_of, push_network, set_time, zone};
+use super::servers::{group_of, limit_zone, push_network, set_time};
 use super::words::Directive;
 use super::{Variable, World, argument};
 use crate::model::{Change, Changes, Conditions, Head, Model, Wanted};
@@ -83,7 +83,7 @@ impl Scope {
     /// Takes what a directive says.
     pub(super) fn take(&mut self, directive: &Directive, world: &World, model: &mut Model) {
         let line = directive.line;
-        let first = directive.word(0);
+        let first = directive.word_at(0);
         self.begin_own(&directive.name);
         match directive.name.as_str() {
             "listen" | "server_name" | "ssl" | "http2" | "ssl_preread" => {}
@@ -95,15 +95,27 @@ impl Scope {
                     self.tls.set("min_version", "1.3");
                 }
                 if has("TLSv1") || has("TLSv1.1") {
-                    model.notes.add(line, "TLS 1.2 is the least");
+                    model.notes.add_note(line, "TLS 1.2 is the least");
                 }
             }
-            "ssl_client_certificate" => self.tls.table("client_certificates").set("ca_file", first),
-            "ssl_crl" => self.tls.table("client_certificates").set("crl_file", first),
+            "ssl_client_certificate" => self
+                .tls
+                .ensure_table("client_certificates")
+                .set("ca_file", first),
+            "ssl_crl" => self
+                .tls
+                .ensure_table("client_certificates")
+                .set("crl_file", first),
             "ssl_verify_client" => match first {
                 "off" => {}
-                "on" => self.tls.table("client_certificates").set("required", true),
-                _ => self.tls.table("client_certificates").set("required", false),
+                "on" => self
+                    .tls
+                    .ensure_table("client_certificates")
+                    .set("required", true),
+                _ => self
+                    .tls
+                    .ensure_table("client_certificates")
+                    .set("required", false),
             },
             "proxy_pass" | "grpc_pass" => self.pass = Some((line, first.to_owned())),
             "return" => self.answer = Some((line, directive.words.clone())),
@@ -125,11 +137,11 @@ impl Scope {
             "real_ip_header" => self.trusts_field = first != "proxy_protocol",
             "proxy_set_header" | "grpc_set_header" => {
                 self.request
-                    .push((line, first.to_owned(), directive.word(1).to_owned()))
+                    .push((line, first.to_owned(), directive.word_at(1).to_owned()))
             }
             "add_header" => {
                 self.response
-                    .push((line, first.to_owned(), directive.word(1).to_owned()))
+                    .push((line, first.to_owned(), directive.word_at(1).to_owned()))
             }
             "proxy_hide_header" => self.response.push((line, first.to_owned(), String::new())),
             "proxy_connect_timeout" | "grpc_connect_timeout" => set_time(
@@ -165,7 +177,7 @@ impl Scope {
             "client_max_body_size" => match (first, size(first)) {
                 ("0", _) => {}
                 (_, Some(size)) => self.route.set("max_body", size),
-                _ => model.notes.add(line, "not a size"),
+                _ => model.notes.add_note(line, "not a size"),
             },
             "client_body_timeout" => {
                 set_time(&mut self.rule, "body_timeout", directive, DAY, model)
@@ -188,7 +200,7 @@ impl Scope {
             "proxy_ssl_certificate_key" => self.member_tls.set("key", first),
             "gzip" if first == "on" => {
                 self.rule
-                    .table("compression")
+                    .ensure_table("compression")
                     .set("codings", vec!["gzip".to_owned()]);
             }
             "gzip" => {
@@ -204,19 +216,19 @@ impl Scope {
                 if !types.is_empty() {
                     let html = ["text/html".to_owned()];
                     self.rule
-                        .table("compression")
+                        .ensure_table("compression")
                         .set("types", [&html[..], &types].concat());
                 }
             }
             "gzip_min_length" if self.rule.get("compression").is_some() => {
                 if let Some(size) = size(first) {
-                    self.rule.table("compression").set("min_size", size);
+                    self.rule.ensure_table("compression").set("min_size", size);
                 }
             }
             "limit_req" => self.limit_requests(directive, world, model),
             "limit_conn" => match (
-                world.by_client.get(zone(directive, true)),
-                directive.word(1).parse::<u64>(),
+                world.by_client.get(limit_zone(directive, true)),
+                directive.word_at(1).parse::<u64>(),
             ) {
                 (Some(true), Ok(most @ 1..=1_000_000)) => self.limits.set("connections", most),
                 _ => model.notes.add_restriction(
@@ -238,7 +250,7 @@ impl Scope {
                     .access_log
                     .set_new("output", if is_syslog { "stdout" } else { first });
                 if is_syslog || directive.words.len() > 1 {
-                    model.notes.add(
+                    model.notes.add_note(
                         line,
                         "`output` and `format` of [access_log] are for all rules: docs/cli.md",
                     );
@@ -264,7 +276,7 @@ impl Scope {
             }
             "stub_status" => {
                 self.is_internal = true;
-                model.notes.add(
+                model.notes.add_note(
                     line,
                     "metrics are at http://127.0.0.1:9900/metrics without being asked for",
                 );
@@ -274,27 +286,27 @@ impl Scope {
             | "sub_filter"
             | "recursive_error_pages"
             | "proxy_intercept_errors" => {
-                model.notes.add(line, "there is no counterpart: routes have `redirect`, `rewrite_prefix` and `answer`");
+                model.notes.add_note(line, "there is no counterpart: routes have `redirect`, `rewrite_prefix` and `answer`");
             }
             "error_page" => {
-                model.notes.add(
+                model.notes.add_note(
                     line,
                     "`error_pages` names a file for each status: docs/routing.md#error-pages",
                 );
             }
             "proxy_cache" | "proxy_cache_valid" | "proxy_cache_key" | "proxy_cache_path"
             | "expires" | "proxy_store" => {
-                model.notes.add(line, "there is no cache");
+                model.notes.add_note(line, "there is no cache");
             }
             "include" => model
                 .notes
-                .add(line, "the file is not read: convert it, too"),
-            "log_format" => model.notes.add(
+                .add_note(line, "the file is not read: convert it, too"),
+            "log_format" => model.notes.add_note(
                 line,
                 "`format` of [access_log] has fields of its own: docs/cli.md",
             ),
             name if is_needless(name) => {}
-            _ => model.notes.add(line, "there is no counterpart"),
+            _ => model.notes.add_note(line, "there is no counterpart"),
         }
     }
 
@@ -311,7 +323,7 @@ impl Scope {
     }
 
     fn limit_requests(&mut self, directive: &Directive, world: &World, model: &mut Model) {
-        let zone = zone(directive, false);
+        let zone = limit_zone(directive, false);
         let (Some(rate), Some(true)) = (world.rates.get(zone), world.by_client.get(zone)) else {
             let why = "requests are limited for each client, or by a key: `requests` and `key` of [rule.NAME.limits]";
             return model.notes.add_restriction(directive.line, why);
@@ -446,18 +458,18 @@ pub(super) fn locations(
     }
     let mut all: Vec<(u8, &str, &Directive)> = Vec::new();
     for location in server
-        .inner()
+        .inner_directives()
         .iter()
         .filter(|inner| inner.name == "location")
     {
-        match (location.word(0), location.words.len()) {
-            ("=", _) => all.push((0, location.word(1), location)),
-            ("^~", _) => all.push((1, location.word(1), location)),
+        match (location.word_at(0), location.words.len()) {
+            ("=", _) => all.push((0, location.word_at(1), location)),
+            ("^~", _) => all.push((1, location.word_at(1), location)),
             ("~" | "~*", _) => model
                 .notes
-                .add(location.line, "routes have no regular expressions"),
+                .add_note(location.line, "routes have no regular expressions"),
             (path, 1) if path.starts_with('/') => all.push((1, path, location)),
-            _ => model.notes.add(location.line, "no path of a route"),
+            _ => model.notes.add_note(location.line, "no path of a route"),
         }
     }
     // Exact ones first, then the longest.
@@ -465,10 +477,10 @@ pub(super) fn locations(
     let has_rest = all.iter().any(|(kind, path, _)| *kind == 1 && *path == "/");
     for (kind, path, location) in all {
         let mut own = scope.for_location();
-        for directive in location.inner() {
+        for directive in location.inner_directives() {
             match directive.name.as_str() {
                 "location" | "if" | "limit_except" => {
-                    model.notes.add(
+                    model.notes.add_note(
                         directive.line,
                         "blocks in a location are no routes: write them beside it",
                     );
@@ -481,7 +493,7 @@ pub(super) fn locations(
             || path.contains("//")
             || path.split('/').any(|part| part == "." || part == "..")
         {
-            model.notes.add(location.line, "no path of a route");
+            model.notes.add_note(location.line, "no path of a route");
             continue;
         }
         let mut conditions = conditions.clone();
@@ -527,7 +539,7 @@ fn route(
     }
     if let Some(refused) = refused(scope, conditions, model) {
         let is_all = refused.clients.is_empty() && refused.except_clients.is_empty();
-        let mut route = refused.route();
+        let mut route = refused.to_route();
         let mut answer = Table::default();
         answer.set("status", 403_u64);
         route.set("answer", answer);
@@ -537,18 +549,18 @@ fn route(
         }
     }
     if let Some((line, words)) = &scope.answer {
-        let mut route = conditions.route();
+        let mut route = conditions.to_route();
         answer(*line, words, &mut route, model);
         respond(scope, &mut route, model);
         return out.push(route);
     }
     let Some((line, pass)) = &scope.pass else {
         if let Some(line) = scope.files {
-            model.notes.add(
+            model.notes.add_note(
                 line,
                 "there is no web server: put one behind it as a member. Requests get 404",
             );
-            let mut route = conditions.route();
+            let mut route = conditions.to_route();
             let mut answer = Table::default();
             answer.set("status", 404_u64);
             route.set("answer", answer);
@@ -557,14 +569,14 @@ fn route(
         return;
     };
     for (more, to) in targets(*line, pass, world, model) {
-        let Some(conditions) = conditions.and(&more) else {
-            model.notes.add(
+        let Some(conditions) = conditions.merge_with(&more) else {
+            model.notes.add_note(
                 *line,
                 "two conditions of one kind, of which a route has one",
             );
             continue;
         };
-        let mut route = conditions.route();
+        let mut route = conditions.to_route();
         let mut rewrites = None;
         for (weight, to) in &to {
             let Some((group, uri)) = target(*line, to, scope, model) else {
@@ -572,7 +584,7 @@ fn route(
             };
             rewrites = rewrites.or(uri);
             match weight {
-                Some(weight) => route.table("groups").set(&group, *weight),
+                Some(weight) => route.ensure_table("groups").set(&group, *weight),
                 None => route.set("group", group),
             }
         }
@@ -582,7 +594,7 @@ fn route(
             route.set("answer", answer);
             model
                 .notes
-                .add(*line, "there are no servers behind it: requests get 503");
+                .add_note(*line, "there are no servers behind it: requests get 503");
             out.push(route);
             continue;
         }
@@ -616,7 +628,7 @@ fn route(
         if let Some((line, path)) = &scope.asks {
             match group_at(server, path, model) {
                 Some(group) => {
-                    let auth = route.table("auth");
+                    let auth = route.ensure_table("auth");
                     auth.set("group", group);
                     auth.set("path", path.as_str());
                 }
@@ -627,10 +639,10 @@ fn route(
         }
         if let Some((line, path)) = &scope.mirror {
             match group_at(server, path, model) {
-                Some(group) => route.table("mirror").set("group", group),
+                Some(group) => route.ensure_table("mirror").set("group", group),
                 None => model
                     .notes
-                    .add(*line, "the location that gets copies is not there"),
+                    .add_note(*line, "the location that gets copies is not there"),
             }
         }
         route.add_missing(&scope.route);
@@ -641,7 +653,7 @@ fn route(
 /// The group to which the location at `path` sends requests: the one of this path, or the longest that it begins with.
 fn group_at(server: &Directive, path: &str, model: &mut Model) -> Option<String> {
     let locations = server
-        .inner()
+        .inner_directives()
         .iter()
         .filter(|inner| inner.name == "location");
     let paths = locations.filter_map(|location| {
@@ -651,10 +663,10 @@ fn group_at(server: &Directive, path: &str, model: &mut Model) -> Option<String>
     });
     let (_, location) = paths.max_by_key(|(length, _)| *length)?;
     let pass = location
-        .inner()
+        .inner_directives()
         .iter()
         .find(|inner| inner.name == "proxy_pass")?;
-    let to = pass.word(0).strip_prefix("http://")?;
+    let to = pass.word_at(0).strip_prefix("http://")?;
     group_of(to.split(['/', '$']).next()?, None, model)
 }
 
@@ -690,7 +702,7 @@ fn targets(line: usize, pass: &str, world: &World, model: &mut Model) -> Vec<Tar
                     Some(conditions) => all.push((conditions, vec![(None, whole(to))])),
                     None => model
                         .notes
-                        .add(line, format!("{of} = {value} is no condition of a route")),
+                        .add_note(line, format!("{of} = {value} is no condition of a route")),
                 }
             }
             all.extend(
@@ -701,7 +713,7 @@ fn targets(line: usize, pass: &str, world: &World, model: &mut Model) -> Vec<Tar
             all
         }
         None => {
-            model.notes.add(
+            model.notes.add_note(
                 line,
                 format!("{variable} is no variable of a map or split_clients"),
             );
@@ -755,7 +767,7 @@ fn target(
     let is_tls = matches!(scheme, "https" | "grpcs");
     let group = group_of(host, Some(if is_tls { 443 } else { 80 }), model);
     let Some(group) = group else {
-        model.notes.add(line, "not the address of a server");
+        model.notes.add_note(line, "not the address of a server");
         return None;
     };
     if is_tls {
@@ -766,7 +778,7 @@ fn target(
         if !scope.verifies_members {
             tls.remove("ca_file");
             tls.set("verify", false);
-            model.notes.add(line, "members' certificates are not verified, as there: name a `ca_file` in `member_tls`");
+            model.notes.add_note(line, "members' certificates are not verified, as there: name a `ca_file` in `member_tls`");
         }
         if let Some(found) = model.groups.iter_mut().find(|found| found.name == group) {
             found.keys.set(
@@ -779,7 +791,7 @@ fn target(
         }
     }
     if scheme.starts_with("grpc") {
-        model.notes.add(
+        model.notes.add_note(
             line,
             "members that speak HTTP/2 only need `member_protocol = \"h2\"` in `http` of the rule",
         );
@@ -789,7 +801,7 @@ fn target(
         "" => None,
         uri if uri.chars().all(is_plain) && !uri.contains("//") => Some(uri.to_owned()),
         _ => {
-            model.notes.add(
+            model.notes.add_note(
                 line,
                 "the path behind the address is none of `rewrite_prefix`",
             );
@@ -857,7 +869,7 @@ fn answer(line: usize, words: &[String], route: &mut Table, model: &mut Model) {
                 }
                 return;
             }
-            None => model.notes.add(
+            None => model.notes.add_note(
                 line,
                 "a redirect has {scheme}, {host}, {path}, {query} and {client} of the request only",
             ),
@@ -869,7 +881,7 @@ fn answer(line: usize, words: &[String], route: &mut Table, model: &mut Model) {
     if !known {
         model
             .notes
-            .add(line, "this status is none of an answer: it is 403");
+            .add_note(line, "this status is none of an answer: it is 403");
     }
     if !text.is_empty() && !text.contains('$') && !matches!(status, 204 | 205 | 304) && !is_redirect
     {
@@ -900,7 +912,7 @@ fn request(scope: &Scope, route: &mut Table, model: &mut Model) {
             false => Change::Set,
         };
         if let Err(why) = changes.take(Head::Request, (change, name), template(value)) {
-            model.notes.add(*line, why);
+            model.notes.add_note(*line, why);
         }
     }
     changes.write_to(Head::Request, route);
@@ -916,7 +928,7 @@ fn respond(scope: &Scope, route: &mut Table, model: &mut Model) {
         };
         let value = Some(value.clone()).filter(|value| !value.contains('$'));
         if let Err(why) = changes.take(Head::Response, (change, name), value) {
-            model.notes.add(*line, why);
+            model.notes.add_note(*line, why);
         }
     }
     changes.write_to(Head::Response, route);

@@ -11,7 +11,7 @@ use words::{Directive, directives};
 use crate::ConvertError;
 use crate::model::{Group, Model};
 use crate::toml::{Table, Value};
-use crate::units::{DAY, millis, time};
+use crate::units::{DAY, parse_millis, time};
 
 /// A variable whose value depends on the request.
 #[derive(Clone, Debug)]
@@ -46,24 +46,24 @@ pub(crate) fn read(text: &str) -> Result<Model, ConvertError> {
     let (mut http, mut stream): (Vec<&Directive>, Vec<&Directive>) = (Vec::new(), Vec::new());
     for directive in &all {
         match directive.name.as_str() {
-            "http" => http.extend(directive.inner()),
-            "stream" => stream.extend(directive.inner()),
+            "http" => http.extend(directive.inner_directives()),
+            "stream" => stream.extend(directive.inner_directives()),
             "worker_processes" => {
-                if let Ok(count @ 1..=1024) = directive.word(0).parse::<u64>() {
+                if let Ok(count @ 1..=1024) = directive.word_at(0).parse::<u64>() {
                     model.top.set("workers", count);
                 }
             }
-            "worker_shutdown_timeout" => match millis(directive.word(0), 1000) {
+            "worker_shutdown_timeout" => match parse_millis(directive.word_at(0), 1000) {
                 Some(millis) => model.top.set("shutdown_grace", time(millis, DAY)),
-                None => model.notes.add(directive.line, "not a time"),
+                None => model.notes.add_note(directive.line, "not a time"),
             },
             "events" | "pid" | "worker_rlimit_nofile" | "daemon" | "master_process" | "worker_priority" | "worker_cpu_affinity"
             | "pcre_jit" | "timer_resolution" => {
-                model.notes.add(directive.line, "there is no counterpart, and mostly no need");
+                model.notes.add_note(directive.line, "there is no counterpart, and mostly no need");
             }
-            "user" => model.notes.add(directive.line, "as whom it runs is `user` of [process], and the unit of systemd has it: docs/service.md"),
-            "error_log" => model.notes.add(directive.line, "the log goes to standard error"),
-            "load_module" | "mail" => model.notes.add(directive.line, "there is no counterpart"),
+            "user" => model.notes.add_note(directive.line, "as whom it runs is `user` of [process], and the unit of systemd has it: docs/service.md"),
+            "error_log" => model.notes.add_note(directive.line, "the log goes to standard error"),
+            "load_module" | "mail" => model.notes.add_note(directive.line, "there is no counterpart"),
             // A part of a file, as it is included in `http`.
             _ => http.push(directive),
         }
@@ -79,8 +79,8 @@ pub(crate) fn read(text: &str) -> Result<Model, ConvertError> {
     {
         upstream(directive, &mut model);
     }
-    servers::http(&http, &world, &mut model);
-    servers::stream(&stream, &world, &mut model);
+    servers::add_http(&http, &world, &mut model);
+    servers::add_stream(&stream, &world, &mut model);
     Ok(model)
 }
 
@@ -90,24 +90,24 @@ impl World {
             "map" => {
                 let mut entries = Vec::new();
                 let mut other = None;
-                for entry in directive.inner() {
-                    let value = entry.word(0).to_owned();
+                for entry in directive.inner_directives() {
+                    let value = entry.word_at(0).to_owned();
                     match entry.name.as_str() {
                         "default" => other = Some(value),
                         "hostnames" | "volatile" => {}
                         name => entries.push((name.to_owned(), value)),
                     }
                 }
-                let of = directive.word(0).to_owned();
+                let of = directive.word_at(0).to_owned();
                 let variable = Variable::Map { of, entries, other };
                 self.variables
-                    .insert(directive.word(1).to_owned(), variable);
+                    .insert(directive.word_at(1).to_owned(), variable);
             }
             "split_clients" => {
                 let mut entries = Vec::new();
                 let mut other = None;
-                for entry in directive.inner() {
-                    let value = entry.word(0).to_owned();
+                for entry in directive.inner_directives() {
+                    let value = entry.word_at(0).to_owned();
                     match entry.name.trim_end_matches('%').parse::<f64>() {
                         // Weights are thousandths of a percent.
                         Ok(percent) if (0.0..=100.0).contains(&percent) => {
@@ -117,7 +117,7 @@ impl World {
                     }
                 }
                 self.variables.insert(
-                    directive.word(1).to_owned(),
+                    directive.word_at(1).to_owned(),
                     Variable::Split { entries, other },
                 );
             }
@@ -133,7 +133,7 @@ impl World {
                         "s"
                     };
                     self.by_client
-                        .insert(zone.clone(), directive.word(0).contains("remote_addr"));
+                        .insert(zone.clone(), directive.word_at(0).contains("remote_addr"));
                     if rate.parse::<u64>().is_ok_and(|rate| rate > 0) {
                         self.rates.insert(zone, format!("{rate}/{unit}"));
                     }
@@ -143,7 +143,7 @@ impl World {
                 if let Some(zone) = argument(directive, "zone") {
                     let zone = zone.split(':').next().unwrap_or_default().to_owned();
                     self.by_client
-                        .insert(zone, directive.word(0).contains("remote_addr"));
+                        .insert(zone, directive.word_at(0).contains("remote_addr"));
                 }
             }
             "geo" => model.notes.add_restriction(
@@ -152,7 +152,7 @@ impl World {
             ),
             "include" => model
                 .notes
-                .add(directive.line, "the file is not read: convert it, too"),
+                .add_note(directive.line, "the file is not read: convert it, too"),
             _ => {}
         }
     }
@@ -169,19 +169,21 @@ fn argument<'d>(directive: &'d Directive, name: &str) -> Option<&'d str> {
 fn upstream(directive: &Directive, model: &mut Model) {
     let mut keys = Table::default();
     let mut members: Vec<Table> = Vec::new();
-    for inner in directive.inner() {
+    for inner in directive.inner_directives() {
         let line = inner.line;
         match inner.name.as_str() {
             "server" => {
-                let Some(address) = address(inner.word(0), 80) else {
-                    model.notes.add(line, "not the address of a server");
+                let Some(address) = address(inner.word_at(0), 80) else {
+                    model.notes.add_note(line, "not the address of a server");
                     continue;
                 };
                 if members
                     .iter()
                     .any(|member| member.get("address") == Some(&Value::from(address.as_str())))
                 {
-                    model.notes.add(line, "the same address stands there twice");
+                    model
+                        .notes
+                        .add_note(line, "the same address stands there twice");
                     continue;
                 }
                 let mut member = Table::default();
@@ -199,20 +201,20 @@ fn upstream(directive: &Directive, model: &mut Model) {
                             keys.set("connection_failure_limit", failures)
                         }
                         ("fail_timeout", _) => {
-                            if let Some(millis) = millis(value, 1000) {
-                                keys.table("ejection")
+                            if let Some(millis) = parse_millis(value, 1000) {
+                                keys.ensure_table("ejection")
                                     .set("time", time(millis.clamp(1000, 300_000), 300_000));
                             }
                         }
                         ("slow_start", _) => {
-                            if let Some(millis) = millis(value, 1000) {
+                            if let Some(millis) = parse_millis(value, 1000) {
                                 keys.set("slow_start", time(millis, 3_600_000));
                             }
                         }
                         ("resolve" | "max_fails" | "max_conns", _) => {}
                         _ => model
                             .notes
-                            .add(line, format!("`{name}` of a server has no counterpart")),
+                            .add_note(line, format!("`{name}` of a server has no counterpart")),
                     }
                 }
                 members.push(member);
@@ -221,19 +223,19 @@ fn upstream(directive: &Directive, model: &mut Model) {
             "ip_hash" => keys.set("strategy", "source_ip_hash"),
             "random" => keys.set(
                 "strategy",
-                if inner.word(0) == "two" {
+                if inner.word_at(0) == "two" {
                     "least_request"
                 } else {
                     "random"
                 },
             ),
-            "hash" => match hash_key(inner.word(0)) {
+            "hash" => match hash_key(inner.word_at(0)) {
                 Some(None) => keys.set("strategy", "source_ip_hash"),
                 Some(Some(key)) => {
                     keys.set("strategy", "hash");
                     keys.set("hash_key", key);
                 }
-                None => model.notes.add(
+                None => model.notes.add_note(
                     line,
                     "a hash is one of the URI, the path, a field, a cookie or the address",
                 ),
@@ -241,23 +243,23 @@ fn upstream(directive: &Directive, model: &mut Model) {
             "keepalive" | "keepalive_timeout" | "keepalive_requests" | "keepalive_time"
             | "zone" => {}
             "queue" => {
-                if let Ok(most @ 0..=1_000_000) = inner.word(0).parse::<u64>() {
+                if let Ok(most @ 0..=1_000_000) = inner.word_at(0).parse::<u64>() {
                     keys.set("max_queue", most);
                 }
             }
-            "sticky" => model.notes.add(
+            "sticky" => model.notes.add_note(
                 line,
                 "clients are bound by a cookie of the balancer's: sticky = true",
             ),
-            "least_time" => model.notes.add(
+            "least_time" => model.notes.add_note(
                 line,
                 "without a strategy it is `adaptive`, which goes by times, too",
             ),
-            _ => model.notes.add(line, "there is no counterpart"),
+            _ => model.notes.add_note(line, "there is no counterpart"),
         }
     }
     if members.is_empty() {
-        return model.notes.add(directive.line, "it has no servers");
+        return model.notes.add_note(directive.line, "it has no servers");
     }
     let list = members.into_iter().map(|member| {
         let only = member.keys().count() == 1;
@@ -269,7 +271,7 @@ fn upstream(directive: &Directive, model: &mut Model) {
     let mut all = Table::default();
     all.set("members", Value::List(list.collect()));
     all.add_missing(&keys);
-    let name = Model::name(directive.word(0), |_| false);
+    let name = Model::name(directive.word_at(0), |_| false);
     model.add_group(directive.line, Group { name, keys: all });
 }
 

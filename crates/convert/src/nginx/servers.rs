@@ -5,7 +5,7 @@ use super::words::Directive;
 use super::{Variable, World, address, argument};
 use crate::model::{Conditions, Group, Model, Rule};
 use crate::toml::{Table, Value};
-use crate::units::{DAY, is_network, millis, time};
+use crate::units::{DAY, is_network, parse_millis, time};
 
 /// An address that servers listen on.
 struct Listen {
@@ -19,17 +19,25 @@ struct Listen {
 fn listens(server: &Directive, model: &mut Model) -> Vec<Listen> {
     let mut all = Vec::new();
     let tls_of_server = server
-        .inner()
+        .inner_directives()
         .iter()
-        .any(|inner| inner.name == "ssl" && inner.word(0) == "on");
-    for listen in server.inner().iter().filter(|inner| inner.name == "listen") {
+        .any(|inner| inner.name == "ssl" && inner.word_at(0) == "on");
+    for listen in server
+        .inner_directives()
+        .iter()
+        .filter(|inner| inner.name == "listen")
+    {
         let has = |word: &str| listen.words.iter().any(|found| found == word);
         if has("quic") || has("udp") {
-            model.notes.add(listen.line, "nothing over UDP is balanced");
+            model
+                .notes
+                .add_note(listen.line, "nothing over UDP is balanced");
             continue;
         }
-        let Some(address) = listen_address(listen.word(0)) else {
-            model.notes.add(listen.line, "not an address to listen on");
+        let Some(address) = listen_address(listen.word_at(0)) else {
+            model
+                .notes
+                .add_note(listen.line, "not an address to listen on");
             continue;
         };
         all.push(Listen {
@@ -39,7 +47,12 @@ fn listens(server: &Directive, model: &mut Model) -> Vec<Listen> {
             is_default: has("default_server") || has("default"),
         });
     }
-    if all.is_empty() && !server.inner().iter().any(|inner| inner.name == "listen") {
+    if all.is_empty()
+        && !server
+            .inner_directives()
+            .iter()
+            .any(|inner| inner.name == "listen")
+    {
         let address = "0.0.0.0:80".to_owned();
         all.push(Listen {
             address,
@@ -84,7 +97,7 @@ fn is_host(text: &str) -> bool {
 fn hosts(server: &Directive, model: &mut Model) -> Vec<String> {
     let mut hosts = Vec::new();
     for names in server
-        .inner()
+        .inner_directives()
         .iter()
         .filter(|inner| inner.name == "server_name")
     {
@@ -97,7 +110,7 @@ fn hosts(server: &Directive, model: &mut Model) -> Vec<String> {
                     hosts.extend([domain.to_owned(), format!("*.{domain}")])
                 }
                 _ if is_host(&lower) => hosts.push(lower.clone()),
-                _ => model.notes.add(
+                _ => model.notes.add_note(
                     names.line,
                     format!(
                         "{name} is no host of a route: one, or *. and one for all right below it"
@@ -111,7 +124,7 @@ fn hosts(server: &Directive, model: &mut Model) -> Vec<String> {
 }
 
 /// Rules for the servers of `http`.
-pub(super) fn http(all: &[&Directive], world: &World, model: &mut Model) {
+pub(super) fn add_http(all: &[&Directive], world: &World, model: &mut Model) {
     let outer: Vec<&Directive> = all
         .iter()
         .copied()
@@ -125,13 +138,21 @@ pub(super) fn http(all: &[&Directive], world: &World, model: &mut Model) {
         for directive in &outer {
             scope.take(directive, world, &mut Model::default());
         }
-        for directive in server.inner().iter().filter(|inner| inner.block.is_none()) {
+        for directive in server
+            .inner_directives()
+            .iter()
+            .filter(|inner| inner.block.is_none())
+        {
             scope.take(directive, world, model);
         }
-        for inner in server.inner().iter().filter(|inner| inner.name == "if") {
+        for inner in server
+            .inner_directives()
+            .iter()
+            .filter(|inner| inner.name == "if")
+        {
             model
                 .notes
-                .add(inner.line, "conditions are those of routes");
+                .add_note(inner.line, "conditions are those of routes");
         }
         for listen in &listens {
             let place = rules
@@ -164,14 +185,14 @@ pub(super) fn http(all: &[&Directive], world: &World, model: &mut Model) {
                 let networks = proxies(&scope, &listen.address);
                 rule.keys.set("accept_proxy", networks);
             } else if !scope.proxies.is_empty() && scope.trusts_field {
-                rule.keys.table("http").set("trust_forwarded", true);
+                rule.keys.ensure_table("http").set("trust_forwarded", true);
             }
             if listen.is_tls {
-                scope.tls_of(rule.keys.table("tls"));
+                scope.tls_of(rule.keys.ensure_table("tls"));
             }
             rule.keys.add_missing(&scope.rule);
             if !scope.limits.is_empty() {
-                rule.keys.table("limits").add_missing(&scope.limits);
+                rule.keys.ensure_table("limits").add_missing(&scope.limits);
             }
             let is_first = rule.routes.is_empty() && last.is_empty();
             let has_other = all.iter().any(|other| {
@@ -281,9 +302,9 @@ fn complete_tls(rule: &mut Rule, model: &mut Model) {
         && tls.get("certificates").is_none()
     {
         rule.keys
-            .table("tls")
+            .ensure_table("tls")
             .set("certificates", vec!["certificate.pem".to_owned()]);
-        model.notes.add(
+        model.notes.add_note(
             1,
             "a server with TLS names no certificate: put one in place of certificate.pem",
         );
@@ -291,7 +312,7 @@ fn complete_tls(rule: &mut Rule, model: &mut Model) {
 }
 
 /// Rules for the servers of `stream`.
-pub(super) fn stream(all: &[&Directive], world: &World, model: &mut Model) {
+pub(super) fn add_stream(all: &[&Directive], world: &World, model: &mut Model) {
     for server in all.iter().filter(|directive| directive.name == "server") {
         let listens = listens(server, model);
         let Some(listen) = listens.first() else {
@@ -309,7 +330,7 @@ pub(super) fn stream(all: &[&Directive], world: &World, model: &mut Model) {
         let addresses = model.take_addresses(addresses.collect());
         if addresses.is_empty() {
             let why = "another one listens there: it is left out";
-            model.notes.add(server.line, why);
+            model.notes.add_note(server.line, why);
             continue;
         }
         rule.keys.set("listen", Value::one_or_list(&addresses));
@@ -318,12 +339,12 @@ pub(super) fn stream(all: &[&Directive], world: &World, model: &mut Model) {
         let mut sends_proxy = false;
         let mut is_tls_to_members = false;
         let mut pass = None;
-        for inner in server.inner() {
+        for inner in server.inner_directives() {
             match inner.name.as_str() {
                 "listen" | "ssl_preread" | "ssl" => {}
                 "proxy_pass" => pass = Some(inner),
-                "proxy_protocol" => sends_proxy = inner.word(0) == "on",
-                "proxy_ssl" => is_tls_to_members = inner.word(0) == "on",
+                "proxy_protocol" => sends_proxy = inner.word_at(0) == "on",
+                "proxy_ssl" => is_tls_to_members = inner.word_at(0) == "on",
                 "proxy_connect_timeout" => {
                     set_time(&mut rule.keys, "connection_timeout", inner, 600_000, model)
                 }
@@ -335,11 +356,11 @@ pub(super) fn stream(all: &[&Directive], world: &World, model: &mut Model) {
                 name if name.starts_with("ssl_") || name == "set_real_ip_from" => {
                     scope.take(inner, world, model)
                 }
-                _ => model.notes.add(inner.line, "there is no counterpart"),
+                _ => model.notes.add_note(inner.line, "there is no counterpart"),
             }
         }
         if listen.is_tls {
-            scope.tls_of(rule.keys.table("tls"));
+            scope.tls_of(rule.keys.ensure_table("tls"));
         }
         if listen.accept_proxy {
             let networks = proxies(&scope, &listen.address);
@@ -360,12 +381,12 @@ pub(super) fn stream(all: &[&Directive], world: &World, model: &mut Model) {
                 }
             }
             match server_name {
-                Some(server_name) => rule.keys.table("sni").set(&server_name, group),
+                Some(server_name) => rule.keys.ensure_table("sni").set(&server_name, group),
                 None => rule.keys.set("group", group),
             }
         }
         if !is_served {
-            model.notes.add(
+            model.notes.add_note(
                 server.line,
                 "there are no servers behind it: it is left out",
             );
@@ -378,7 +399,7 @@ pub(super) fn stream(all: &[&Directive], world: &World, model: &mut Model) {
 
 /// Groups of a `proxy_pass` of TCP, with the name that clients ask for.
 fn tcp_groups(pass: &Directive, world: &World, model: &mut Model) -> Vec<(Option<String>, String)> {
-    let text = pass.word(0);
+    let text = pass.word_at(0);
     if !text.starts_with('$') {
         return group_of(text, None, model)
             .map(|group| (None, group))
@@ -395,7 +416,7 @@ fn tcp_groups(pass: &Directive, world: &World, model: &mut Model) -> Vec<(Option
                     Some(group) => all.push((Some(name), group)),
                     None => model
                         .notes
-                        .add(pass.line, format!("{name} is no name of a server")),
+                        .add_note(pass.line, format!("{name} is no name of a server")),
                 }
             }
             let other = other
@@ -405,7 +426,7 @@ fn tcp_groups(pass: &Directive, world: &World, model: &mut Model) -> Vec<(Option
             all
         }
         _ => {
-            model.notes.add(
+            model.notes.add_note(
                 pass.line,
                 "a variable that is no map of $ssl_preread_server_name",
             );
@@ -418,7 +439,7 @@ fn tcp_groups(pass: &Directive, world: &World, model: &mut Model) -> Vec<(Option
 pub(super) fn group_of(to: &str, port: Option<u16>, model: &mut Model) -> Option<String> {
     let name = Model::name(to, |_| false);
     if model
-        .group(&name)
+        .find_group(&name)
         .is_some_and(|_| name == to || !to.contains(':'))
     {
         return Some(name);
@@ -433,7 +454,9 @@ pub(super) fn group_of(to: &str, port: Option<u16>, model: &mut Model) -> Option
         return Some(known.name.clone());
     }
     let plain = address.replace([':', '/', '[', ']'], "-");
-    let name = Model::name(plain.trim_matches('-'), |name| model.group(name).is_some());
+    let name = Model::name(plain.trim_matches('-'), |name| {
+        model.find_group(name).is_some()
+    });
     let mut keys = Table::default();
     keys.set("members", member);
     model.groups.push(Group {
@@ -450,25 +473,25 @@ pub(super) fn set_time(
     longest: u64,
     model: &mut Model,
 ) {
-    match millis(directive.word(0), 1000) {
-        Some(0) | None => model.notes.add(directive.line, "not a time"),
+    match parse_millis(directive.word_at(0), 1000) {
+        Some(0) | None => model.notes.add_note(directive.line, "not a time"),
         Some(millis) => table.set(key, time(millis, longest)),
     }
 }
 
 /// Adds a network to a list; notes another one.
 pub(super) fn push_network(list: &mut Vec<String>, directive: &Directive, model: &mut Model) {
-    match directive.word(0) {
+    match directive.word_at(0) {
         "unix:" => list.push("unix".into()),
         text if is_network(text) => list.push(text.to_owned()),
-        _ => model.notes.add(directive.line, "not a network"),
+        _ => model.notes.add_note(directive.line, "not a network"),
     }
 }
 
 /// The zone of `limit_req` and `limit_conn`.
-pub(super) fn zone(directive: &Directive, is_connections: bool) -> &str {
+pub(super) fn limit_zone(directive: &Directive, is_connections: bool) -> &str {
     match is_connections {
-        true => directive.word(0),
+        true => directive.word_at(0),
         false => argument(directive, "zone").unwrap_or_default(),
     }
 }

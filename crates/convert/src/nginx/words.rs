@@ -16,12 +16,12 @@ pub(crate) struct Directive {
 
 impl Directive {
     /// The word at a place behind the name, or an empty one.
-    pub(crate) fn word(&self, place: usize) -> &str {
+    pub(crate) fn word_at(&self, place: usize) -> &str {
         self.words.get(place).map_or("", String::as_str)
     }
 
     /// The directives in its block.
-    pub(crate) fn inner(&self) -> &[Directive] {
+    pub(crate) fn inner_directives(&self) -> &[Directive] {
         self.block.as_deref().unwrap_or_default()
     }
 }
@@ -182,14 +182,17 @@ mod tests {
         let text = "# head\nhttp {\n  map $a ${b} { x 'y z;'; }\n  log \"a\\\"b\"; }\n";
         let all = directives(text).unwrap();
         assert_eq!(all.len(), 1);
-        let map = &all[0].inner()[0];
+        let map = &all[0].inner_directives()[0];
         assert_eq!(
             (map.line, map.words.as_slice()),
             (3, &["$a".to_owned(), "${b}".to_owned()][..])
         );
-        assert_eq!(map.inner()[0].word(0), "y z;");
+        assert_eq!(map.inner_directives()[0].word_at(0), "y z;");
         assert_eq!(
-            (all[0].inner()[1].line, all[0].inner()[1].word(0)),
+            (
+                all[0].inner_directives()[1].line,
+                all[0].inner_directives()[1].word_at(0)
+            ),
             (4, "a\"b")
         );
         for broken in ["a {", "a }", "a", "a { b }", "a 'b;", "{ }"] {

@@ -52,7 +52,7 @@ async fn serve(service: Rc<impl Service>) -> SocketAddr {
     let server = Server::new(Settings::default());
     tokio::task::spawn_local(async move {
         server
-            .serve(listener, service, std::future::pending())
+            .serve_clients(listener, service, std::future::pending())
             .await;
     });
     address
@@ -65,7 +65,7 @@ impl Objects for Manager {
     fn manager(&self, call: Call) -> impl Future<Output = Outcome> + use<> {
         std::future::ready(match call.operation.as_str() {
             "get_loads" => {
-                let mut results = call.results();
+                let mut results = call.results_writer();
                 vec![Load {
                     id: 0,
                     value: MANAGER_LOAD,
@@ -80,7 +80,7 @@ impl Objects for Manager {
 
     fn strategy(&self, level: Level<'_>, call: Call) -> impl Future<Output = Outcome> + use<> {
         assert_eq!((level, &*call.operation), (Level::Default, "_get_name"));
-        let mut results = call.results();
+        let mut results = call.results_writer();
         results.write_string("Random");
         std::future::ready(Outcome::Reply(results.into_bytes()))
     }
@@ -113,7 +113,7 @@ impl House {
             fastrand::Rng::with_seed(5),
         );
         let dispatcher = Dispatcher::new(clock, relay, snapshot, Rc::new(Manager), count);
-        let dispatcher = dispatcher.under(tenure);
+        let dispatcher = dispatcher.with_tenure(tenure);
         let queues = Rc::clone(dispatcher.queues());
         let address = serve(Rc::new(dispatcher)).await;
         let house = House {
@@ -134,7 +134,7 @@ impl House {
         let handle = Arc::new(GroupHandle::new(Arc::new(group), 0));
         let known = |name: &str| Some(reference(name));
         let entry = Entry::new(1, group_ior(1), handle, known, custom, None);
-        self.directory.publish([Arc::new(entry)]);
+        self.directory.publish_groups([Arc::new(entry)]);
     }
 
     /// Has a strategy at `address` decide.
@@ -147,7 +147,7 @@ impl House {
     }
 
     fn entry(&self) -> Arc<Entry> {
-        Arc::clone(self.directory.load().group(1).unwrap())
+        Arc::clone(self.directory.load_snapshot().group(1).unwrap())
     }
 
     fn ior(&self, key: &[u8]) -> Ior {
@@ -166,13 +166,13 @@ impl House {
     }
 
     fn total(&self, answer: Answer) -> u64 {
-        let totals = self.entry().counters.totals();
+        let totals = self.entry().counters.answer_totals();
         totals.into_iter().find(|(a, _)| *a == answer).unwrap().1
     }
 }
 
 fn ior_of(address: SocketAddr, key: &[u8]) -> Ior {
-    Ior::iiop(
+    Ior::new_iiop(
         "IDL:Test:1.0",
         &address.ip().to_string(),
         address.port(),
@@ -204,7 +204,7 @@ fn request(target: Target<'_>, operation: &str, flags: u8) -> Vec<u8> {
 }
 
 fn reply_status(bytes: &[u8]) -> (ReplyStatus, Vec<u8>) {
-    match Message::whole(bytes).unwrap().content().unwrap() {
+    match Message::from_whole(bytes).unwrap().read_content().unwrap() {
         Content::Reply(reply) => {
             assert_eq!(reply.request_id, 77);
             (reply.status, reply.body.to_vec())
@@ -222,7 +222,7 @@ fn nothing_is_answered_by_a_balancer_that_is_not_the_load_manager_any_more() {
         let group = Key::Group(1).to_bytes();
         let sent = answer(stream, &request(Target::Key(&group), "op", 3)).await;
         assert_eq!(reply_status(&sent).0, ReplyStatus::LocationForward);
-        tenure.end("another balancer has it");
+        tenure.end_now("another balancer has it");
         // Neither for a group, nor for the manager, nor for what it does not know: another
         // balancer may. What expects no answer gets none.
         let oneway = request(Target::Key(&group), "op", 0);
@@ -305,7 +305,7 @@ fn everything_is_answered_by_whom_it_is_for() {
             (b"group/g", LocateStatus::ObjectForward),
         ] {
             let bytes = answer(stream, &locate(key)).await;
-            match Message::whole(&bytes).unwrap().content().unwrap() {
+            match Message::from_whole(&bytes).unwrap().read_content().unwrap() {
                 Content::LocateReply(reply) => assert_eq!(reply.status, expected),
                 other => panic!("{other:?}"),
             }
@@ -359,34 +359,43 @@ impl Scripted {
     fn next_member(&self, manager: Ior, reply_to: ReplyTo, out: &Out<'_>) {
         self.asked.set(self.asked.get() + 1);
         match self.manner.get() {
-            Manner::Names(0) => out.write(|out| reply_to.answer(&named(None, reply_to), out)),
-            Manner::Names(id) => out.write(|out| reply_to.answer(&named(Some(id), reply_to), out)),
+            Manner::Names(0) => {
+                out.write(|out| reply_to.write_outcome(&named(None, reply_to), out))
+            }
+            Manner::Names(id) => {
+                out.write(|out| reply_to.write_outcome(&named(Some(id), reply_to), out))
+            }
             Manner::Raises => {
                 let mut body = evenkeel_giop::cdr::Writer::new(reply_to.endian);
                 body.write_string("IDL:omg.org/PortableGroup/MemberNotFound:1.0");
                 let raised = Outcome::User(body.into_bytes());
-                out.write(|out| reply_to.answer(&raised, out));
+                out.write(|out| reply_to.write_outcome(&raised, out));
             }
-            Manner::Silent => self.waiting.borrow_mut().push((out.later(), reply_to)),
+            Manner::Silent => self
+                .waiting
+                .borrow_mut()
+                .push((out.defer_answer(), reply_to)),
             Manner::WaitsFor(many) => {
-                self.waiting.borrow_mut().push((out.later(), reply_to));
+                self.waiting
+                    .borrow_mut()
+                    .push((out.defer_answer(), reply_to));
                 if self.waiting.borrow().len() == many {
                     for (later, reply_to) in self.waiting.take() {
-                        later.write(|out| reply_to.answer(&named(Some(3), reply_to), out));
+                        later.write(|out| reply_to.write_outcome(&named(Some(3), reply_to), out));
                     }
                 }
             }
             Manner::AsksBack => {
-                let later = out.later();
+                let later = out.defer_answer();
                 tokio::task::spawn_local(async move {
                     let orb = Orb::new(client::Settings::default());
                     let deadline = tokio::time::Instant::now() + LONG;
                     let call = Outgoing::new(&manager, "get_loads", deadline);
-                    let call = call.arguments(|writer| Name::simple("host2").write(writer));
+                    let call = call.with_arguments(|writer| Name::from_id("host2").write(writer));
                     let loads = orb.call(&call).await.unwrap();
                     let loads = Vec::<Load>::read(&mut loads.reader()).unwrap();
                     assert_eq!(loads[0].value, MANAGER_LOAD);
-                    later.write(|out| reply_to.answer(&named(Some(2), reply_to), out));
+                    later.write(|out| reply_to.write_outcome(&named(Some(2), reply_to), out));
                 });
             }
         }
@@ -404,7 +413,7 @@ fn named(id: Option<u64>, reply_to: ReplyTo) -> Outcome {
             profile
                 .components
                 .push(evenkeel_giop::ior::Tagged::alternate_address("h", 1));
-            ior.profiles = vec![profile.tagged()];
+            ior.profiles = vec![profile.to_tagged()];
             ior.write(&mut body);
         }
         None => Ior::default().write(&mut body),
@@ -418,7 +427,7 @@ impl Service for Scripted {
     fn connected(&self, _: SocketAddr) {}
 
     fn message(&self, (): &mut (), message: Message<'_>, out: &Out<'_>) -> Result<(), GiopError> {
-        let Content::Request(request) = message.content()? else {
+        let Content::Request(request) = message.read_content()? else {
             return Ok(());
         };
         let (version, endian) = (message.header.version, message.header.endian);
@@ -436,7 +445,7 @@ impl Service for Scripted {
                 let loads = Vec::<Load>::read(arguments)?;
                 let loads: Vec<_> = loads.iter().map(|load| (load.id, load.value)).collect();
                 self.told.borrow_mut().push(format!("{location} {loads:?}"));
-                out.write(|out| reply_to.answer(&Outcome::Reply(Vec::new()), out));
+                out.write(|out| reply_to.write_outcome(&Outcome::Reply(Vec::new()), out));
             }
             ("analyze_loads", None) => {
                 assert_eq!(Ior::read(arguments)?, group_ior(1));
@@ -515,7 +524,7 @@ fn s16_a_client_waits_too_when_a_custom_strategy_names_a_member_that_sheds() {
             let house = Rc::clone(&house);
             tokio::task::spawn_local(async move { house.bound_to().await })
         };
-        while house.queues.looks() == 0 {
+        while house.queues.look_count() == 0 {
             assert!(!client.is_finished(), "it is sent to who sends it back");
             tokio::task::yield_now().await;
         }
@@ -542,12 +551,12 @@ fn c8_clients_that_wait_are_looked_at_when_something_has_changed() {
                 tokio::task::spawn_local(async move { house.bound_to().await })
             })
             .collect();
-        while house.queues.looks() < CLIENTS {
+        while house.queues.look_count() < CLIENTS {
             tokio::task::yield_now().await;
         }
         // Time in which they would be looked at again and again if that were how.
         tokio::time::sleep(Duration::from_millis(100)).await;
-        let waiting = house.queues.looks();
+        let waiting = house.queues.look_count();
         assert!(
             waiting <= 4 * CLIENTS,
             "{waiting} looks at {CLIENTS} clients"
@@ -557,7 +566,7 @@ fn c8_clients_that_wait_are_looked_at_when_something_has_changed() {
             client.await.unwrap();
         }
         // Each of the three locations wakes it.
-        let all = house.queues.looks();
+        let all = house.queues.look_count();
         assert!(all <= 12 * CLIENTS, "{all} looks at {CLIENTS} clients");
     });
 }
@@ -568,20 +577,20 @@ fn c8_a_client_that_waits_hears_of_new_members() {
         let house = Rc::new(House::new().await);
         shut(&house, true);
         let (entry, queues) = (house.entry(), &house.queues);
-        let (queue, other) = (queues.of(&entry), queues.of(&entry));
+        let (queue, other) = (queues.queue_for(&entry), queues.queue_for(&entry));
         assert!(Rc::ptr_eq(&queue, &other));
-        let seen = queue.news();
+        let seen = queue.news_count();
         let next = group("g", "round_robin", &[1, 2, 3, 4], on_demand());
         entry.handle.current.store(Arc::new(next));
         entry.handle.changed.wake();
-        queue.wait(seen, LONG).await;
-        let seen = queue.news();
+        queue.wait_for_news(seen, LONG).await;
+        let seen = queue.news_count();
         let location = Arc::clone(&entry.handle.current.load().members()[3].location);
         location.set_shut(true);
-        queue.wait(seen, LONG).await;
-        let seen = queue.news();
+        queue.wait_for_news(seen, LONG).await;
+        let seen = queue.news_count();
         location.set_shut(true);
-        assert_eq!(queue.news(), seen, "that is no news");
+        assert_eq!(queue.news_count(), seen, "that is no news");
     });
 }
 
@@ -619,7 +628,7 @@ fn nobody_waits_for_a_silent_one_twice() {
         let house = House::new().await;
         let (strategy, address) = Scripted::new(Manner::Silent).await;
         let custom = house.customize(address, Duration::from_millis(50), LONG);
-        assert!(custom.answers());
+        assert!(custom.is_answering());
         let hosts = [
             house.bound_to().await,
             house.bound_to().await,
@@ -633,7 +642,7 @@ fn nobody_waits_for_a_silent_one_twice() {
             "the fallback takes turns"
         );
         assert_eq!((strategy.asked.get(), custom.failures()), (1, (1, 0)));
-        assert!(!custom.answers());
+        assert!(!custom.is_answering());
         assert_eq!(house.total(Answer::Fallback), 3);
     });
 }
@@ -646,12 +655,12 @@ fn one_that_is_dead_is_probed_and_comes_back() {
         // Long enough for an answer on a machine that has much else to do.
         let custom = house.customize(address, Duration::from_secs(2), Duration::ZERO);
         house.bound_to().await;
-        assert!(!custom.answers());
+        assert!(!custom.is_answering());
         strategy.manner.set(Manner::Names(2));
         while house.total(Answer::Custom) == 0 {
             house.bound_to().await;
         }
-        assert!(custom.answers());
+        assert!(custom.is_answering());
         assert_eq!(house.bound_to().await, "host2");
         // Nobody listens there, and nobody else gets the port.
         let closed = TcpSocket::new_v4().unwrap();
@@ -684,7 +693,7 @@ fn answers_that_cannot_be_used_are_not_but_it_is_asked_again() {
             assert!(host == "host1" || host == "host3", "{host}");
         }
         assert_eq!((strategy.asked.get(), custom.failures()), (4, (0, 4)));
-        assert!(custom.answers());
+        assert!(custom.is_answering());
         group.members()[1].slot.set(Reason::Draining, false);
         assert_eq!(house.bound_to().await, "host2");
         // With nobody left the client may try again.
@@ -716,7 +725,7 @@ fn loads_are_handed_on_and_to_be_analyzed() {
         let report = |index: usize, value| {
             let (id, value) = (LoadId::CPU, LoadValue::new(value).unwrap());
             let location = &group.members()[index].location;
-            location.report(id, value, house.clock.now()).unwrap();
+            location.report_load(id, value, house.clock.now()).unwrap();
         };
         report(1, 0.5);
         strategy.news.notified().await;

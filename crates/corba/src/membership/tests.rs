@@ -55,7 +55,7 @@ impl World {
             });
         let observed: Vec<_> = observed.collect();
         self.membership
-            .step(self.now, &desired, &observed, &mut self.rng)
+            .next_actions(self.now, &desired, &observed, &mut self.rng)
     }
 
     /// A step whose orders are carried out, by factories that all work.
@@ -64,7 +64,7 @@ impl World {
         for action in &actions {
             match action {
                 Action::Make(location) => {
-                    self.membership.made(location);
+                    self.membership.member_made(location);
                     let before = self.members.insert(location.clone(), (None, Alive));
                     assert_eq!(before, None, "two members at {location}");
                 }
@@ -103,8 +103,8 @@ fn the_minimum_is_made_by_the_preferred_factories() {
     assert_eq!(world.step(), [make("f0"), make("f1")]);
     // They are being made.
     assert_eq!(world.step(), []);
-    world.membership.made("f0");
-    world.membership.made("f1");
+    world.membership.member_made("f0");
+    world.membership.member_made("f1");
     world.members.insert("f0".into(), (None, Alive));
     world.members.insert("f1".into(), (None, Alive));
     assert_eq!(world.step(), []);
@@ -412,7 +412,7 @@ fn few_are_made_at_the_same_time() {
     let mut world = World::new(100, 100, None);
     assert_eq!(world.step().len(), MOST_AT_ONCE);
     assert_eq!(world.step(), []);
-    world.membership.made("f3");
+    world.membership.member_made("f3");
     world.members.insert("f3".into(), (None, Alive));
     assert_eq!(world.step().len(), 1);
 }
@@ -442,7 +442,7 @@ proptest! {
                 1 if !ordered.is_empty() => {
                     let location = ordered.remove(index % ordered.len());
                     world.members.insert(location.clone(), (None, Alive));
-                    world.membership.made(&location);
+                    world.membership.member_made(&location);
                 }
                 2 if !ordered.is_empty() => {
                     let location = ordered.remove(index % ordered.len());

@@ -29,7 +29,7 @@ fn info(name: &str) -> Property {
 }
 
 fn reference() -> Ior {
-    Ior::iiop("IDL:Test:1.0", "host", 1, b"key")
+    Ior::new_iiop("IDL:Test:1.0", "host", 1, b"key")
 }
 
 fn set(properties: Properties) -> PropertySet {
@@ -63,7 +63,7 @@ fn is_valid(property: Property) {
 
 #[test]
 fn without_properties_the_load_manager_keeps_two_members() {
-    let settings = effective(&none(), &none(), &none());
+    let settings = effective_settings(&none(), &none(), &none());
     assert_eq!(settings.membership, Membership::Infrastructure);
     assert_eq!(settings.initial_members, 2);
     assert_eq!(settings.minimum_members, 2);
@@ -71,7 +71,7 @@ fn without_properties_the_load_manager_keeps_two_members() {
     assert!(settings.factories.is_empty());
     let before = GroupConfig::new("g", Vec::new());
     let mut config = before.clone();
-    settings.apply(&mut config);
+    settings.apply_to(&mut config);
     assert_eq!(config, before);
 }
 
@@ -106,7 +106,7 @@ fn what_is_not_known_is_kept_and_given_back_t8() {
     assert_eq!(set.describe().count(), 4);
     // The strongest level counts.
     let of_type = PropertySet::read(&vec![p("a", false), p("c", 1u32)], Scope::Type).unwrap();
-    let all = merged(&set, &of_type, &none());
+    let all = merge_properties(&set, &of_type, &none());
     assert!(all.contains(&p("a", true)) && all.contains(&p("c", 1u32)));
     assert_eq!(all.len(), 5);
     // Twice is ambiguous here, too.
@@ -135,7 +135,7 @@ fn aliases_do_not_count() {
     let mut property = p(MEMBERSHIP, 0i32);
     property.val = Any::of_type(twice, &0i32);
     is_valid(property.clone());
-    let settings = effective(&set(vec![property]), &none(), &none());
+    let settings = effective_settings(&set(vec![property]), &none(), &none());
     assert_eq!(settings.membership, Membership::Application);
 }
 
@@ -189,7 +189,7 @@ fn numbers_of_members_are_unsigned_short() {
 #[test]
 fn the_maximum_is_not_below_the_minimum() {
     let own = set(vec![p(MINIMUM, 3u16)]);
-    let settings = effective(&own, &none(), &set(vec![p(MAXIMUM, 2u16)]));
+    let settings = effective_settings(&own, &none(), &set(vec![p(MAXIMUM, 2u16)]));
     assert_eq!(settings.maximum_members, Some(3));
 }
 
@@ -200,18 +200,18 @@ fn factories_are_not_nil_and_each_at_a_place_of_its_own() {
         the_location: location,
         the_criteria: vec![p("anything", 1u32)],
     };
-    let at = |location: &str| factory(reference(), Name::simple(location));
+    let at = |location: &str| factory(reference(), Name::from_id(location));
     is_valid(p(FACTORIES, Vec::<FactoryInfo>::new()));
     is_valid(p(FACTORIES, vec![at("b"), at("a")]));
     is_invalid(p(FACTORIES, vec![at("a"), at("b"), at("a")]));
     is_invalid(p(
         FACTORIES,
-        vec![factory(Ior::default(), Name::simple("a"))],
+        vec![factory(Ior::default(), Name::from_id("a"))],
     ));
     is_invalid(p(FACTORIES, vec![factory(reference(), Name::default())]));
     is_invalid(p(FACTORIES, at("a")));
     // In the order given, with their criteria as they are.
-    let settings = effective(
+    let settings = effective_settings(
         &set(vec![p(FACTORIES, vec![at("b"), at("a")])]),
         &none(),
         &none(),
@@ -258,7 +258,7 @@ fn a_custom_strategy_is_a_reference_and_not_nil() {
     let alias = TypeCode::alias(custom, "CustomStrategy", &strategy);
     for type_code in [Ior::type_code(), strategy, alias] {
         let val = Any::of_type(type_code, &reference());
-        let nam = Name::simple(CUSTOM);
+        let nam = Name::from_id(CUSTOM);
         is_valid(Property { nam, val });
     }
     is_invalid(p(CUSTOM, Ior::default()));
@@ -276,7 +276,7 @@ fn a_fallback_is_a_strategy_that_is_known() {
 fn a_group_is_named_when_it_is_created() {
     let named = set(vec![text(NAME, "stock")]);
     assert_eq!(
-        effective(&named, &none(), &none()).group_name,
+        effective_settings(&named, &none(), &none()).group_name,
         Some("stock".into())
     );
     for scope in [Scope::Default, Scope::Type, Scope::Group] {
@@ -315,8 +315,8 @@ fn the_properties_of_evenkeel_have_types_and_ranges() {
 fn what_counts_is_the_groups_own_then_its_types_then_the_default() {
     let members = |n: u16| set(vec![p(MINIMUM, n)]);
     let least = |group: &PropertySet, of_type: &PropertySet, default: &PropertySet| {
-        let merged = merged(group, of_type, default);
-        let settings = effective(group, of_type, default);
+        let merged = merge_properties(group, of_type, default);
+        let settings = effective_settings(group, of_type, default);
         if settings.minimum_members != 2 {
             assert_eq!(merged, [p(MINIMUM, settings.minimum_members)]);
         }
@@ -328,20 +328,20 @@ fn what_counts_is_the_groups_own_then_its_types_then_the_default() {
     assert_eq!(least(&none(), &none(), &none()), 2);
     // Each property by itself.
     let own = set(vec![p(INITIAL, 1u16)]);
-    let settings = effective(&own, &members(4), &none());
+    let settings = effective_settings(&own, &members(4), &none());
     assert_eq!((settings.initial_members, settings.minimum_members), (1, 4));
 }
 
 #[test]
 fn a_custom_strategy_is_preferred() {
     let own = set(vec![p(CUSTOM, reference()), info("LeastLoaded")]);
-    let settings = effective(&own, &none(), &none());
+    let settings = effective_settings(&own, &none(), &none());
     assert_eq!(settings.custom_strategy, Some(reference()));
     // Which is used while it does not answer.
     assert_eq!(settings.strategy.unwrap().kind().name, "least_loaded");
     // One of the type does so over a built-in default.
     let custom = set(vec![p(CUSTOM, reference())]);
-    let settings = effective(&none(), &custom, &set(vec![info("Random")]));
+    let settings = effective_settings(&none(), &custom, &set(vec![info("Random")]));
     assert_eq!(settings.custom_strategy, Some(reference()));
     assert_eq!(settings.strategy.unwrap().kind().name, "random");
 }
@@ -350,12 +350,12 @@ fn a_custom_strategy_is_preferred() {
 fn a_built_in_strategy_of_a_stronger_level_counts_more_than_a_custom_one() {
     let custom = set(vec![p(CUSTOM, reference())]);
     let own = set(vec![info("Random")]);
-    let settings = effective(&own, &custom, &none());
+    let settings = effective_settings(&own, &custom, &none());
     assert_eq!(settings.custom_strategy, None);
     assert_eq!(settings.strategy.unwrap().kind().name, "random");
-    assert_eq!(merged(&own, &custom, &none()), [info("Random")]);
+    assert_eq!(merge_properties(&own, &custom, &none()), [info("Random")]);
     // And what a group says itself counts again.
-    let settings = effective(&custom, &own, &none());
+    let settings = effective_settings(&custom, &own, &none());
     assert_eq!(settings.custom_strategy, Some(reference()));
 }
 
@@ -363,11 +363,11 @@ fn a_built_in_strategy_of_a_stronger_level_counts_more_than_a_custom_one() {
 fn a_fallback_stands_in_for_a_custom_strategy_only() {
     let default = set(vec![text(FALLBACK, "RoundRobin")]);
     let custom = set(vec![p(CUSTOM, reference())]);
-    let settings = effective(&custom, &none(), &default);
+    let settings = effective_settings(&custom, &none(), &default);
     assert_eq!(settings.strategy.unwrap().kind().name, "round_robin");
-    let settings = effective(&none(), &none(), &default);
+    let settings = effective_settings(&none(), &none(), &default);
     assert_eq!(settings.strategy, None);
-    let settings = effective(&set(vec![info("Random")]), &none(), &default);
+    let settings = effective_settings(&set(vec![info("Random")]), &none(), &default);
     assert_eq!(settings.strategy.unwrap().kind().name, "random");
     // With the parameters that are given for it.
     let parameter = p(
@@ -383,7 +383,7 @@ fn a_fallback_stands_in_for_a_custom_strategy_only() {
         p(INFO, given),
         text(FALLBACK, "LeastLoaded"),
     ]);
-    let settings = effective(&own, &none(), &none());
+    let settings = effective_settings(&own, &none(), &none());
     assert_eq!(settings.strategy.unwrap().get("reject_threshold"), 3.0);
 }
 
@@ -398,14 +398,14 @@ fn settings_go_into_the_groups_configuration() {
         p("org.evenkeel.MoveShare", 0.25f32),
     ]);
     let mut config = GroupConfig::new("g", Vec::new());
-    effective(&own, &none(), &none()).apply(&mut config);
+    effective_settings(&own, &none(), &none()).apply_to(&mut config);
     assert_eq!(config.strategy.kind().name, "load_minimum");
     assert_eq!(config.settings.granularity, Granularity::PerSession);
     assert!(!config.settings.adaptive);
     assert_eq!(config.settings.rebind_interval, Duration::from_millis(2500));
     assert_eq!(config.settings.load_id, LoadId::REQUESTS_PER_SECOND);
     assert_eq!(config.settings.alert.move_share, 0.25);
-    config.choose(Reach::Forwarded);
+    config.choose_defaults(Reach::Forwarded);
     assert_eq!(config.settings.alert.move_share, 0.25);
 }
 
@@ -423,7 +423,7 @@ fn properties_are_set_and_removed_by_name() {
 fn the_state_file_keeps_what_was_given_and_says_what_it_means() {
     let factories = vec![FactoryInfo {
         the_factory: reference(),
-        the_location: Name::simple("www.x"),
+        the_location: Name::from_id("www.x"),
         the_criteria: vec![p("anything", 1u32)],
     }];
     let own = set(vec![

@@ -65,7 +65,7 @@ impl Job {
                 endian: header.endian,
                 locates: false,
             },
-            later: request.response_expected().then(|| out.later()),
+            later: request.response_expected().then(|| out.defer_answer()),
             message: relay.copy(message.bytes),
             joints: message.joints.to_vec(),
             _kept: Kept::new(&relay.kept, message.bytes.len()),

@@ -11,7 +11,7 @@ use evenkeel_giop::ior::{IiopProfile, Ior, TAG_INTERNET_IOP};
 use evenkeel_giop::message::{Target, Version};
 
 use super::Relay;
-use super::upstream::{Upstream, spoken};
+use super::upstream::{Upstream, outgoing_version};
 use crate::directory::Reference;
 
 /// An endpoint of an object: a profile of its reference.
@@ -27,7 +27,7 @@ pub(super) struct Endpoint {
 }
 
 /// All endpoints to an object, best first. Profiles that cannot be read are passed over.
-pub(super) fn endpoints(ior: &Ior) -> Vec<Rc<Endpoint>> {
+pub(super) fn read_endpoints(ior: &Ior) -> Vec<Rc<Endpoint>> {
     let profiles = ior.profiles.iter().enumerate();
     let endpoints = profiles.filter_map(|(selected, profile)| {
         if profile.tag != TAG_INTERNET_IOP {
@@ -35,7 +35,7 @@ pub(super) fn endpoints(ior: &Ior) -> Vec<Rc<Endpoint>> {
         }
         let profile = IiopProfile::decode(&profile.data).ok()??;
         Some(Rc::new(Endpoint {
-            addresses: profile.addresses().collect(),
+            addresses: profile.list_addresses().collect(),
             version: Version::for_minor(profile.minor),
             key: profile.object_key,
             ior: ior.clone(),
@@ -56,7 +56,7 @@ pub(super) enum Addressing {
 
 impl Addressing {
     /// Returns the addressing that the discriminator in a NEEDS_ADDRESSING_MODE stands for.
-    pub(super) fn of(discriminator: u16) -> Option<Self> {
+    pub(super) fn from_discriminator(discriminator: u16) -> Option<Self> {
         let all = [Addressing::Key, Addressing::Profile, Addressing::Reference];
         all.get(usize::from(discriminator)).copied()
     }
@@ -103,7 +103,7 @@ impl Member {
     fn new(reference: &Arc<Reference>) -> Self {
         Member {
             reference: Arc::clone(reference),
-            endpoints: endpoints(reference.ior()),
+            endpoints: read_endpoints(reference.ior()),
             current: Cell::new(0),
             forwarded: RefCell::default(),
             addressing: Cell::default(),
@@ -126,13 +126,13 @@ impl Member {
     }
 
     /// Notes where the member forwards requests. Returns true if the reference has an endpoint.
-    pub(super) fn forward(&self, ior: &Ior) -> bool {
+    pub(super) fn accept_forward(&self, ior: &Ior) -> bool {
         let mut forwarded = self.forwarded.borrow_mut();
         // Many requests may be under way when it says so.
         if forwarded.as_ref().is_some_and(|known| known.ior == *ior) {
             return true;
         }
-        match endpoints(ior).into_iter().next() {
+        match read_endpoints(ior).into_iter().next() {
             Some(endpoint) => {
                 *forwarded = Some(endpoint);
                 true
@@ -167,7 +167,7 @@ impl Member {
             Some(endpoint) => endpoint,
             None => self.endpoints.get(self.current.get())?,
         };
-        let version = spoken(client, endpoint);
+        let version = outgoing_version(client, endpoint);
         let mut pools = self.pools.borrow_mut();
         let known = pools.iter().find(|(known, pool)| {
             Rc::ptr_eq(known, endpoint) && pool.version == version && pool.code_sets == code_sets
@@ -254,10 +254,10 @@ impl Pool {
         connections.retain(|one| !std::ptr::eq(&**one, gone));
     }
 
-    pub(super) fn tick(&self, relay: &Relay, now: Instant) {
+    pub(super) fn check_time_limits(&self, relay: &Relay, now: Instant) {
         let connections = self.connections.borrow().clone();
         for connection in connections {
-            connection.tick(relay, now);
+            connection.check_time_limits(relay, now);
         }
     }
 
@@ -270,7 +270,7 @@ impl Pool {
 
 impl Relay {
     /// The member with this id, which has this reference.
-    pub(super) fn member(&self, id: MemberId, reference: &Arc<Reference>) -> Rc<Member> {
+    pub(super) fn member_for(&self, id: MemberId, reference: &Arc<Reference>) -> Rc<Member> {
         let mut members = self.members.borrow_mut();
         if let Some(member) = members.get(&id)
             && Arc::ptr_eq(&member.reference, reference)

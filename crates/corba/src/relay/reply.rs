@@ -19,13 +19,13 @@ const MOST_HOPS: u8 = 4;
 
 impl Relay {
     /// Handles one message of a member.
-    pub(super) fn answer(
+    pub(super) fn handle_message(
         &self,
         upstream: &Upstream,
         message: Message<'_>,
         now: Instant,
     ) -> Result<(), End> {
-        let content = message.content();
+        let content = message.read_content();
         match content.map_err(|error| End::Broken(error.to_string()))? {
             Content::Reply(reply) => {
                 // The answer to what was cancelled, or given up, is for nobody.
@@ -43,7 +43,7 @@ impl Relay {
     }
 
     fn reply(&self, mut request: UnderWay, message: Message<'_>, reply: &Reply<'_>, now: Instant) {
-        let reader = || Reader::after(reply.body_at, reply.body, message.header.endian);
+        let reader = || Reader::at_offset(reply.body_at, reply.body, message.header.endian);
         let outcome = match reply.status {
             ReplyStatus::NoException | ReplyStatus::UserException => Outcome::Success,
             ReplyStatus::SystemException => match SystemException::read(&mut reader()) {
@@ -65,7 +65,10 @@ impl Relay {
                 };
             }
             ReplyStatus::NeedsAddressingMode => {
-                let wanted = reader().read_u16().ok().and_then(Addressing::of);
+                let wanted = reader()
+                    .read_u16()
+                    .ok()
+                    .and_then(Addressing::from_discriminator);
                 return match wanted {
                     Some(wanted) => {
                         request.member.readdress(wanted);
@@ -89,7 +92,7 @@ impl Relay {
             let retry_after = None;
             request.job.finish(Outcome::Overloaded { retry_after }, now);
             self.send_again(request.job, now);
-        } else if request.member.forward(to) {
+        } else if request.member.accept_forward(to) {
             self.hop(request, now);
         } else {
             self.give_up(request, now);
@@ -139,7 +142,7 @@ impl Relay {
         if let Some(Err(error)) = passed_on {
             // A body that is aligned in another way than this version's would be.
             tracing::debug!("CORBA: a reply cannot be relayed: {error}");
-            let exception = SystemException::new(Kind::Marshal).completed(Completion::Yes);
+            let exception = SystemException::new(Kind::Marshal).with_completion(Completion::Yes);
             job.later = Some(later);
             return self.refuse(job, exception);
         }

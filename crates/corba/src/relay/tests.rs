@@ -45,7 +45,7 @@ async fn serve(service: Rc<impl Service>) -> SocketAddr {
     let server = Server::new(server::Settings::default());
     tokio::task::spawn_local(async move {
         let never = std::future::pending();
-        server.serve(listener, service, never).await;
+        server.serve_clients(listener, service, never).await;
     });
     address
 }
@@ -92,7 +92,7 @@ impl Service for Object {
         out: &Out<'_>,
     ) -> Result<(), GiopError> {
         self.told.notify_waiters();
-        let Content::Request(request) = message.content()? else {
+        let Content::Request(request) = message.read_content()? else {
             self.seen.borrow_mut().push("cancel".into());
             return Ok(());
         };
@@ -106,7 +106,7 @@ impl Service for Object {
         let mut writer = Writer::new(endian);
         let status = match &*self.does.borrow() {
             Does::Serve => {
-                assert_eq!(request.target.key(), Some(KEY));
+                assert_eq!(request.target.object_key(), Some(KEY));
                 writer.write_u32(self.number);
                 writer.write_u32(0);
                 writer.write_raw(request.body);
@@ -128,7 +128,7 @@ impl Service for Object {
                 }
             },
             Does::Hold => {
-                self.held.borrow_mut().push(out.later());
+                self.held.borrow_mut().push(out.defer_answer());
                 return Ok(());
             }
         };
@@ -170,7 +170,7 @@ fn reference_to(address: SocketAddr, minor: u8) -> Ior {
     };
     Ior {
         type_id: "IDL:Test:1.0".into(),
-        profiles: vec![profile.tagged()],
+        profiles: vec![profile.to_tagged()],
     }
 }
 
@@ -230,7 +230,7 @@ impl House {
             .collect();
         let known = |name: &str| references.get(name.parse::<usize>().ok()?).cloned();
         let key = Key::Group(1).to_bytes();
-        let own = Ior::iiop("IDL:Test:1.0", "127.0.0.1", 1, &key);
+        let own = Ior::new_iiop("IDL:Test:1.0", "127.0.0.1", 1, &key);
         let clock = Clock::start();
         let orb = Orb::new(client::Settings::default());
         let customs = Customs::new(orb.clone(), clock);
@@ -238,7 +238,7 @@ impl House {
         let custom = custom.map(|custom| customs.get(&custom));
         let entry = Entry::new(1, own, handle, known, custom, None);
         let directory = Arc::new(Directory::default());
-        directory.publish([Arc::new(entry)]);
+        directory.publish_groups([Arc::new(entry)]);
         let counters = Arc::new(Counters::default());
         let rng = fastrand::Rng::with_seed(3);
         let relay = Relay::start(settings, Arc::clone(&counters), clock, rng);
@@ -247,7 +247,7 @@ impl House {
         let address = serve(Rc::new(dispatcher)).await;
         House {
             orb,
-            group: Ior::iiop("IDL:Test:1.0", "127.0.0.1", address.port(), &key),
+            group: Ior::new_iiop("IDL:Test:1.0", "127.0.0.1", address.port(), &key),
             address,
             slots,
             counters,
@@ -261,7 +261,9 @@ impl House {
 
     /// The number of the member that has served, and what came of the number that was sent.
     async fn ask(&self, number: f64) -> Result<(u32, f64), CallError> {
-        let call = self.outgoing("ask").arguments(|to| to.write_f64(number));
+        let call = self
+            .outgoing("ask")
+            .with_arguments(|to| to.write_f64(number));
         let body = self.orb.call(&call).await?;
         let mut reader = body.reader();
         Ok((reader.read_u32()?, reader.read_f64()?))
@@ -296,8 +298,16 @@ fn each_request_goes_to_the_member_of_its_turn_and_back() {
         // An operation of every object is one like all others.
         let body = house.orb.call(&house.outgoing("_is_a")).await.unwrap();
         assert!(body.reader().read_u32().is_ok());
-        house.orb.oneway(&house.outgoing("hint")).await.unwrap();
-        house.orb.oneway(&house.outgoing("hint")).await.unwrap();
+        house
+            .orb
+            .call_oneway(&house.outgoing("hint"))
+            .await
+            .unwrap();
+        house
+            .orb
+            .call_oneway(&house.outgoing("hint"))
+            .await
+            .unwrap();
         one.saw(6).await;
         two.saw(6).await;
         let seen = one.seen.borrow();
@@ -319,7 +329,7 @@ fn requests_of_many_clients_share_few_connections() {
                 tokio::task::spawn_local(async move {
                     let orb = Orb::new(client::Settings::default());
                     let call = house.outgoing("ask");
-                    let call = call.arguments(|to| to.write_f64(f64::from(number)));
+                    let call = call.with_arguments(|to| to.write_f64(f64::from(number)));
                     let body = orb.call(&call).await.unwrap();
                     let mut reader = body.reader();
                     reader.read_u32().unwrap();
@@ -346,12 +356,12 @@ fn old_members_and_clients_get_what_they_understand() {
                 let mut group = house.group.iiop_profiles().next().unwrap();
                 group.minor = minor;
                 let target = Ior {
-                    profiles: vec![group.tagged()],
+                    profiles: vec![group.to_tagged()],
                     ..house.group.clone()
                 };
                 let deadline = tokio::time::Instant::now() + LONG;
                 let call = Outgoing::new(&target, "ask", deadline);
-                let call = call.arguments(|to| to.write_f64(0.5));
+                let call = call.with_arguments(|to| to.write_f64(0.5));
                 let body = house.orb.call(&call).await.unwrap();
                 assert_eq!(body.version(), Version::for_minor(minor));
                 let mut reader = body.reader();
@@ -369,7 +379,7 @@ fn what_a_member_turns_away_goes_to_another_one() {
         let (two, second) = Object::start(2).await;
         let members = [reference_to(first, 2), reference_to(second, 2)];
         let house = House::new(&members, Settings::default()).await;
-        let transient = SystemException::new(Kind::Transient).completed(Completion::No);
+        let transient = SystemException::new(Kind::Transient).with_completion(Completion::No);
         let back_to_the_group = house.group.clone();
         for sheds in [Does::Raise(transient), Does::Forward(back_to_the_group)] {
             one.does.replace(sheds.clone());
@@ -382,7 +392,7 @@ fn what_a_member_turns_away_goes_to_another_one() {
             two.does.replace(Does::Serve);
         }
         // What may have been carried out is not done twice.
-        let maybe = transient.completed(Completion::Maybe);
+        let maybe = transient.with_completion(Completion::Maybe);
         one.does.replace(Does::Raise(maybe));
         two.does.replace(Does::Raise(maybe));
         let before = one.seen.borrow().len() + two.seen.borrow().len();
@@ -442,7 +452,7 @@ impl Service for Favours {
         out: &Out<'_>,
     ) -> Result<(), GiopError> {
         let (version, endian) = (message.header.version, message.header.endian);
-        if let Content::Request(request) = message.content()?
+        if let Content::Request(request) = message.read_content()?
             && request.response_expected()
         {
             let mut writer = Writer::new(endian);
@@ -468,7 +478,7 @@ fn a_custom_strategy_decides_about_each_request() {
             assert_eq!(house.ask(1.0).await.unwrap().0, 1);
         }
         // Where its choice does not want a request, the group's own strategy is next.
-        let transient = SystemException::new(Kind::Transient).completed(Completion::No);
+        let transient = SystemException::new(Kind::Transient).with_completion(Completion::No);
         one.does.replace(Does::Raise(transient));
         assert_eq!(house.ask(1.0).await.unwrap().0, 2);
         one.does.replace(Does::Serve);
@@ -615,7 +625,9 @@ fn requests_that_nobody_answers_are_not_kept_in_any_number() {
         }
         one.saw(3).await;
         // One more is over the limit, whoever sends it.
-        let full = house.outgoing("ask").arguments(|to| to.write_raw(&body));
+        let full = house
+            .outgoing("ask")
+            .with_arguments(|to| to.write_raw(&body));
         let refused = house.orb.call(&full).await;
         let transient = SystemException::new(Kind::Transient);
         assert_eq!(refused, Err(CallError::System(transient)));
@@ -714,7 +726,7 @@ async fn send_in(
     let key = Key::Group(1).to_bytes();
     let mut out = Vec::new();
     let request = Request {
-        contexts: Contexts::given(contexts),
+        contexts: Contexts::from_list(contexts),
         ..Request::new(id, Target::Key(&key), "ask")
     };
     request.encode(version, Endian::Big, &mut out).unwrap();
@@ -724,8 +736,8 @@ async fn send_in(
     let header = Header::peek(&reply, 1 << 20).unwrap().unwrap();
     reply.resize(header.total(), 0);
     stream.read_exact(&mut reply[Header::LEN..]).await.unwrap();
-    let message = Message::whole(&reply).unwrap();
-    let Content::Reply(reply) = message.content().unwrap() else {
+    let message = Message::from_whole(&reply).unwrap();
+    let Content::Reply(reply) = message.read_content().unwrap() else {
         panic!("{message:?}")
     };
     assert_eq!(reply.request_id, id);

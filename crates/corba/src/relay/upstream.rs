@@ -85,7 +85,7 @@ fn id_of(slot: usize, used: u16) -> u32 {
 /// The version in which a request goes on. Where the member's is lower than the client's it is
 /// 1.0: a reply in fragments of 1.1 could not be put together for a client of 1.2, and in 1.0
 /// there are none.
-pub(super) fn spoken(client: Version, endpoint: &Endpoint) -> Version {
+pub(super) fn outgoing_version(client: Version, endpoint: &Endpoint) -> Version {
     match endpoint.version < client {
         true => Version::V1_0,
         false => client,
@@ -109,7 +109,7 @@ pub(super) enum End {
 impl End {
     /// Of a connection that broke, with `error` if that is known.
     fn of(error: Option<&io::Error>) -> Self {
-        match error.and_then(Shortage::of) {
+        match error.and_then(Shortage::of_error) {
             Some(shortage) => End::Exhausted(shortage),
             None => End::Broken(error.map_or("closed".into(), io::Error::to_string)),
         }
@@ -119,7 +119,7 @@ impl End {
     /// is not to blame.
     fn shortage(&self) -> Option<Shortage> {
         match self {
-            End::NotConnected(error) => Shortage::of(error),
+            End::NotConnected(error) => Shortage::of_error(error),
             End::Exhausted(shortage) => Some(*shortage),
             End::Closed | End::Broken(_) | End::Idle => None,
         }
@@ -211,7 +211,7 @@ impl Upstream {
                 state.free.push(slot as u16);
             }
             let exception = SystemException::new(Kind::Marshal);
-            return relay.refuse(job, exception.completed(Completion::No));
+            return relay.refuse(job, exception.with_completion(Completion::No));
         }
         state.settled = true;
         match slot.and_then(|slot| state.slots.get_mut(slot)) {
@@ -271,7 +271,7 @@ impl Upstream {
     fn send_cancel(&self, id: u32, request: &UnderWay) {
         let mut state = self.state.borrow_mut();
         let before = state.out.len();
-        let version = spoken(request.job.reply_to.version, &request.endpoint);
+        let version = outgoing_version(request.job.reply_to.version, &request.endpoint);
         let cancel = Content::CancelRequest { request_id: id };
         // Nothing in it depends on the version, so it cannot fail.
         let _ = cancel.encode(version, Endian::NATIVE, &mut state.out);
@@ -294,7 +294,7 @@ impl Upstream {
     }
 
     /// Looks at time limits.
-    pub(super) fn tick(&self, relay: &Relay, now: Instant) {
+    pub(super) fn check_time_limits(&self, relay: &Relay, now: Instant) {
         let mut state = self.state.borrow_mut();
         if self.under_way() > 0 || state.appended != state.appended_then {
             (state.used, state.appended_then) = (now, state.appended);
@@ -312,7 +312,7 @@ impl Upstream {
             count(&relay.counters.timeouts);
             request.job.finish(Outcome::Failure, now);
             let exception = SystemException::new(Kind::Timeout);
-            relay.refuse(request.job, exception.completed(Completion::Maybe));
+            relay.refuse(request.job, exception.with_completion(Completion::Maybe));
         }
     }
 
@@ -328,7 +328,7 @@ impl Upstream {
         let mut budget = REPLIES_PER_TURN;
         loop {
             let mut state = self.state.borrow_mut();
-            match wire.send(cx, &mut state.out) {
+            match wire.send_buffer(cx, &mut state.out) {
                 Ok(sent) => state.sent += sent as u64,
                 Err(error) => return Poll::Ready(End::of(Some(&error))),
             }
@@ -341,8 +341,8 @@ impl Upstream {
                 return Poll::Pending;
             }
             let now = relay.clock.now();
-            let handle = |message: Message<'_>| relay.answer(self, message, now);
-            match wire.receive(cx, &mut budget, handle) {
+            let handle = |message: Message<'_>| relay.handle_message(self, message, now);
+            match wire.receive_messages(cx, &mut budget, handle) {
                 Poll::Pending => return Poll::Pending,
                 Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(Stop::Handler(end))) => return Poll::Ready(end),
@@ -382,7 +382,7 @@ impl Upstream {
         }
         let shortage = end.shortage();
         if let Some(shortage) = shortage {
-            shortage.met("relay a request (CORBA)");
+            shortage.report_failure("relay a request (CORBA)");
         }
         let outcome = end.outcome();
         let now = relay.clock.now();
@@ -417,7 +417,7 @@ impl Upstream {
                     }
                     job.finish(outcome, now);
                     let exception = SystemException::new(Kind::CommFailure);
-                    relay.refuse(job, exception.completed(Completion::Maybe));
+                    relay.refuse(job, exception.with_completion(Completion::Maybe));
                 }
             }
         }
@@ -453,14 +453,14 @@ fn encode(
         target: route.endpoint.target(route.member.addressing()),
         operation: request.operation,
         contexts: match changed {
-            true => Contexts::given(&list),
+            true => Contexts::from_list(&list),
             false => request.contexts.clone(),
         },
         principal: request.principal,
         body: request.body,
         body_at: request.body_at,
     };
-    let version = spoken(job.reply_to.version, &route.endpoint);
+    let version = outgoing_version(job.reply_to.version, &route.endpoint);
     if state.out.capacity() == 0 {
         state.out = relay.buffers.take();
     }
@@ -498,7 +498,7 @@ async fn connect(endpoint: &Endpoint) -> io::Result<TcpStream> {
                 stream.set_nodelay(true)?;
                 return Ok(stream);
             }
-            Err(error) if Shortage::of(&failed).is_none() => failed = error,
+            Err(error) if Shortage::of_error(&failed).is_none() => failed = error,
             Err(_) => {}
         }
     }

@@ -25,7 +25,7 @@ impl LoadManager {
         let mut arguments = call.arguments();
         let from = &mut arguments;
         let one = |value: &dyn Fn(&mut Writer)| {
-            let mut results = call.results();
+            let mut results = call.results_writer();
             value(&mut results);
             results.into_bytes()
         };

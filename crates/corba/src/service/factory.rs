@@ -14,7 +14,7 @@ use tracing::{info, warn};
 
 use super::LoadManager;
 use super::groups::{
-    MOST_GROUPS, MOST_MEMBERS, check_type, check_type_id, location, warn_of_wildcard,
+    MOST_GROUPS, MOST_MEMBERS, check_type, check_type_id, location_text, warn_of_wildcard,
 };
 use super::raise::Raise;
 use super::state::{GroupMember, Made, ObjectGroup};
@@ -23,7 +23,7 @@ use crate::exceptions::UserException;
 use crate::name::Name;
 use crate::properties::{
     EffectiveSettings, FACTORIES, INITIAL_MEMBERS, MAXIMUM_MEMBERS, Membership, PropertySet, Scope,
-    effective,
+    effective_settings,
 };
 use crate::types::{FactoryInfo, Properties, Property};
 
@@ -42,7 +42,7 @@ impl LoadManager {
         criteria: Properties,
     ) -> Result<(Ior, Any), Raise> {
         check_type_id(&type_id)?;
-        let properties = self.checked(&criteria, Scope::Creation).await?;
+        let properties = self.check_properties(&criteria, Scope::Creation).await?;
         self.check_name(&criteria)?;
         let members = self.first_members(&type_id, &properties).await?;
         members.iter().for_each(warn_of_member);
@@ -83,7 +83,7 @@ impl LoadManager {
     ) -> Result<Vec<GroupMember>, Raise> {
         let counts = {
             let state = self.state();
-            effective(properties, state.of_type(type_id), &state.defaults)
+            effective_settings(properties, state.of_type(type_id), &state.defaults)
         };
         if counts.membership == Membership::Application {
             return Ok(Vec::new());
@@ -95,7 +95,9 @@ impl LoadManager {
         }
         let members = self.make(type_id, &counts.factories, wanted).await;
         if members.len() < wanted {
-            members.into_iter().for_each(|member| self.unmake(member));
+            members
+                .into_iter()
+                .for_each(|member| self.delete_member(member));
             return Err(UserException::ObjectNotCreated.into());
         }
         Ok(members)
@@ -159,7 +161,7 @@ impl LoadManager {
         group
             .members
             .iter()
-            .for_each(|member| self.unmake(member.clone()));
+            .for_each(|member| self.delete_member(member.clone()));
         Ok(())
     }
 
@@ -172,11 +174,11 @@ impl LoadManager {
         criteria: Properties,
     ) -> Result<Ior, Raise> {
         let (id, group) = self.group_of(group)?;
-        let place = location(at)?;
+        let place = location_text(at)?;
         if group.member(&place).is_some() {
             return Err(UserException::MemberAlreadyPresent.into());
         }
-        let factories = self.state().effective(&group).factories;
+        let factories = self.state().effective_settings(&group).factories;
         let info = factories.into_iter().find(|info| info.the_location == *at);
         let Some(mut info) = info else {
             let the_location = at.clone();
@@ -208,13 +210,13 @@ impl LoadManager {
                 raise => raise,
             }
         })?;
-        let group = self.join(id, vec![member]).await?;
+        let group = self.join_members(id, vec![member]).await?;
         Ok(self.group_reference(id, &group))
     }
 
     /// Takes members that were made into a group, as far as their places are free; the
     /// others are deleted.
-    pub(super) async fn join(
+    pub(super) async fn join_members(
         &self,
         id: u64,
         members: Vec<GroupMember>,
@@ -240,7 +242,9 @@ impl LoadManager {
             Ok((group, surplus)) => {
                 let locations = made.iter().map(|member| &member.location);
                 locations.for_each(|at| self.forget_predecessor(id, at));
-                surplus.into_iter().for_each(|member| self.unmake(member));
+                surplus
+                    .into_iter()
+                    .for_each(|member| self.delete_member(member));
                 Ok(group)
             }
             Err(raise) => {
@@ -254,7 +258,8 @@ impl LoadManager {
     /// file could not be written, they are in their group, and clients are sent to them.
     fn unmake_unless_changed(&self, raise: &Raise, made: Vec<GroupMember>) {
         if !raise.has_changed() {
-            made.into_iter().for_each(|member| self.unmake(member));
+            made.into_iter()
+                .for_each(|member| self.delete_member(member));
         }
     }
 
@@ -268,12 +273,12 @@ impl LoadManager {
             location = member.location,
             "a factory returned a group of this load manager, which cannot be a member"
         );
-        self.unmake(member);
+        self.delete_member(member);
         Err(UserException::ObjectNotCreated.into())
     }
 
     /// Has the factory that has made a member delete it, in its own time.
-    pub(super) fn unmake(&self, member: GroupMember) {
+    pub(super) fn delete_member(&self, member: GroupMember) {
         let (client, timeout) = (self.client().clone(), self.settings().call_timeout);
         self.runtime.spawn(unmake(client, member, timeout));
     }
@@ -304,7 +309,7 @@ async fn unmake(client: Client, member: GroupMember, timeout: Duration) {
     let mut tried = 0;
     loop {
         let call = Call::new(&made.factory, "delete_object", Instant::now() + timeout);
-        let call = call.arguments(|w| made.creation.write(w));
+        let call = call.with_arguments(|w| made.creation.write(w));
         let error = match client.call(&call).await {
             // ObjectNotFound, for one: it is gone.
             Ok(_) | Err(CallError::User { .. }) => return,
@@ -336,9 +341,9 @@ pub(super) async fn call_factory(
     of_type: &str,
     timeout: Duration,
 ) -> Result<GroupMember, Raise> {
-    let at = location(&info.the_location)?;
+    let at = location_text(&info.the_location)?;
     let deadline = Instant::now() + timeout;
-    let call = Call::new(&info.the_factory, "create_object", deadline).arguments(|w| {
+    let call = Call::new(&info.the_factory, "create_object", deadline).with_arguments(|w| {
         w.write_string(type_id);
         info.the_criteria.write(w);
     });

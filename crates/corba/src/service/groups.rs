@@ -34,7 +34,7 @@ const LONGEST_TYPE_ID: usize = 1024;
 
 /// The text of a location: what it is called everywhere else. One without any component
 /// names nothing, and control characters would end up in logs and terminals: BAD_PARAM.
-pub(super) fn location(name: &Name) -> Result<String, Raise> {
+pub(super) fn location_text(name: &Name) -> Result<String, Raise> {
     let text = name.to_string();
     let bad = name.0.is_empty() || text.len() > LONGEST_LOCATION;
     match bad || text.contains(char::is_control) {
@@ -84,7 +84,7 @@ pub(super) fn warn_of_wildcard(at: &str, what: &str, object: &Ior) {
 fn find_wildcard(object: &Ior) -> Option<String> {
     let mut addresses = object
         .iiop_profiles()
-        .flat_map(|profile| profile.addresses().collect::<Vec<_>>());
+        .flat_map(|profile| profile.list_addresses().collect::<Vec<_>>());
     let is_wildcard = |host: &str| {
         let ip: Result<IpAddr, _> = host.trim_matches(['[', ']']).parse();
         ip.is_ok_and(|ip| ip.to_canonical().is_unspecified())
@@ -98,7 +98,7 @@ impl LoadManager {
     /// reference, the same after a stay in a file, or one with the group's name.
     pub(super) fn group_id(&self, state: &State, group: &Ior) -> Result<u64, Raise> {
         not_nil(group)?;
-        let directory = self.directory().load();
+        let directory = self.directory().load_snapshot();
         let found = group.iiop_profiles().find_map(|profile| {
             let id = match Key::parse(&profile.object_key)? {
                 Key::Group(id) => id,
@@ -139,7 +139,7 @@ impl LoadManager {
         member: Ior,
     ) -> Result<Ior, Raise> {
         let (id, before) = self.group_of(group)?;
-        let at = location(at)?;
+        let at = location_text(at)?;
         not_nil(&member)?;
         // Whose process died is still a member, until another one comes to its place.
         let gone = match before.member(&at).map(|there| Arc::clone(&there.reference)) {
@@ -183,7 +183,9 @@ impl LoadManager {
             "member added"
         );
         self.forget_predecessor(id, &at);
-        replaced.into_iter().for_each(|gone| self.unmake(gone));
+        replaced
+            .into_iter()
+            .for_each(|gone| self.delete_member(gone));
         Ok(self.group_reference(id, &group))
     }
 
@@ -217,7 +219,7 @@ impl LoadManager {
                 // One that is created later, too.
                 _ if address.includes(&profile.host, profile.port) => true,
                 Key::Group(id) => state.groups.contains_key(&id),
-                Key::GroupName(_) => self.directory().load().find(key).is_some(),
+                Key::GroupName(_) => self.directory().load_snapshot().find(key).is_some(),
                 Key::Manager | Key::Strategy(_) => true,
             })
         })
@@ -225,7 +227,7 @@ impl LoadManager {
 
     pub(super) async fn remove_member(&self, group: &Ior, at: &Name) -> Result<Ior, Raise> {
         let (id, _) = self.group_of(group)?;
-        let group = self.remove_member_at(id, &location(at)?).await?;
+        let group = self.remove_member_at(id, &location_text(at)?).await?;
         Ok(self.group_reference(id, &group))
     }
 
@@ -241,7 +243,7 @@ impl LoadManager {
             })
             .await?;
         info!(id, location = at, "member removed");
-        self.unmake(removed);
+        self.delete_member(removed);
         Ok(group)
     }
 
@@ -251,7 +253,7 @@ impl LoadManager {
     }
 
     pub(super) fn groups_at_location(&self, at: &Name) -> Result<Vec<Ior>, Raise> {
-        let (state, at) = (self.state(), location(at)?);
+        let (state, at) = (self.state(), location_text(at)?);
         let there = state
             .groups
             .iter()
@@ -277,7 +279,7 @@ impl LoadManager {
 
     pub(super) fn member_ref(&self, group: &Ior, at: &Name) -> Result<Ior, Raise> {
         let (_, group) = self.group_of(group)?;
-        let member = group.member(&location(at)?);
+        let member = group.member(&location_text(at)?);
         let member = member.ok_or(UserException::MemberNotFound)?;
         Ok(member.reference.ior().clone())
     }
@@ -297,7 +299,7 @@ pub(super) async fn check_type(
         Err(UserException::ObjectNotAdded.into())
     };
     let deadline = Instant::now() + timeout;
-    let call = Call::new(member, "_is_a", deadline).arguments(|w| w.write_string(type_id));
+    let call = Call::new(member, "_is_a", deadline).with_arguments(|w| w.write_string(type_id));
     match client.call(&call).await {
         Ok(body) => match body.reader().read_bool() {
             Ok(true) => Ok(()),
@@ -347,7 +349,7 @@ mod tests {
             ("::1", false),
             ("host.example.org", false),
         ] {
-            let object = Ior::iiop("IDL:Test:1.0", host, 2809, b"key");
+            let object = Ior::new_iiop("IDL:Test:1.0", host, 2809, b"key");
             assert_eq!(find_wildcard(&object).is_some(), found, "{host}");
         }
         assert_eq!(find_wildcard(&Ior::default()), None);

@@ -22,8 +22,8 @@ use tracing::warn;
 
 use super::state::State;
 use super::store::{
-    GroupEntry, JOURNAL, MAX_SIZE, NO_LINK, PRIVATE, StoreError, beside, location, reference,
-    replace, save,
+    GroupEntry, JOURNAL, MAX_SIZE, NO_LINK, PRIVATE, StoreError, parse_location, parse_reference,
+    replace, save_state, sibling_path,
 };
 use crate::properties::PropertySet;
 
@@ -57,7 +57,7 @@ struct Change {
 }
 
 /// Returns the values of a map that were added or changed, and the keys that were removed (`None`).
-pub(super) fn changed<V: Clone + PartialEq, T>(
+pub(super) fn changed_entries<V: Clone + PartialEq, T>(
     before: &OrdMap<String, V>,
     next: &OrdMap<String, V>,
     text: impl Fn(&V) -> T,
@@ -93,7 +93,7 @@ impl Change {
                 DiffItem::Add(id, group)
                 | DiffItem::Update {
                     new: (id, group), ..
-                } => groups.push(GroupEntry::of(*id, group)),
+                } => groups.push(GroupEntry::from_group(*id, group)),
                 DiffItem::Remove(id, _) => gone.push(*id),
             }
         }
@@ -104,11 +104,11 @@ impl Change {
             next_creation: next.next_creation,
             groups,
             gone,
-            monitors: changed(&before.monitors, &next.monitors, ior),
-            alerts: changed(&before.alerts, &next.alerts, ior),
-            forced_alerts: changed(&before.forced, &next.forced, |on| *on),
+            monitors: changed_entries(&before.monitors, &next.monitors, ior),
+            alerts: changed_entries(&before.alerts, &next.alerts, ior),
+            forced_alerts: changed_entries(&before.forced, &next.forced, |on| *on),
             default_properties: (!same).then(|| (*next.defaults).clone()),
-            type_properties: changed(&before.types, &next.types, |set| (**set).clone()),
+            type_properties: changed_entries(&before.types, &next.types, |set| (**set).clone()),
         }
     }
 
@@ -127,9 +127,9 @@ impl Change {
             }
             state.groups.insert(id, Arc::new(group));
         }
-        let ior = |text: String| Ok(Arc::new(reference(&text)?));
+        let ior = |text: String| Ok(Arc::new(parse_reference(&text)?));
         for name in self.monitors.keys().chain(self.alerts.keys()) {
-            location(name.clone())?;
+            parse_location(name.clone())?;
         }
         take(&mut state.monitors, self.monitors, ior)?;
         take(&mut state.alerts, self.alerts, ior)?;
@@ -273,9 +273,9 @@ impl Writer {
     /// Writes the file anew, with a journal in which there is nothing yet.
     fn begin(&self, state: &Arc<State>) -> io::Result<Open> {
         let id = format!("{:016x}", fastrand::u64(..));
-        let length = save(&self.path, state, Some(&id))?;
+        let length = save_state(&self.path, state, Some(&id))?;
         let about = identity(&fs::symlink_metadata(&self.path)?);
-        let path = beside(&self.path, ".journal");
+        let path = sibling_path(&self.path, ".journal");
         let header = line(&Header { journal: id })?;
         replace(&path, &header, PRIVATE)?;
         let file = OpenOptions::new()

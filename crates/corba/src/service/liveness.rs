@@ -178,7 +178,7 @@ impl Questions {
 }
 
 /// Asks members at the interval of the settings, as long as the load manager is there.
-pub(super) async fn watch(load_manager: Weak<LoadManager>) {
+pub(super) async fn watch_members(load_manager: Weak<LoadManager>) {
     let mut questions = Questions::new();
     // When everybody was asked last.
     let mut asked: Option<Instant> = None;
@@ -304,7 +304,7 @@ impl LoadManager {
     /// Forgets what pings have found out about a member that was at this location before:
     /// Evenkeel's manager remembers it.
     pub(super) fn forget_predecessor(&self, id: u64, at: &str) {
-        self.say(id, at, Source::Liveness, None);
+        self.set_opinion(id, at, Source::Liveness, None);
     }
 
     /// Returns true if nobody is there who could serve an object: connections are refused, or its
@@ -347,7 +347,7 @@ impl LoadManager {
             dead: finding == Finding::Dead,
             ..Opinion::default()
         });
-        self.say(who.0, &who.1, Source::Liveness, opinion.as_ref());
+        self.set_opinion(who.0, &who.1, Source::Liveness, opinion.as_ref());
     }
 }
 

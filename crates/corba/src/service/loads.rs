@@ -11,12 +11,12 @@ use evenkeel_manager::{AlertSetting, ManageError};
 use imbl::OrdMap;
 use tracing::{info, warn};
 
-use super::groups::{location, not_nil, warn_of_wildcard};
+use super::groups::{location_text, not_nil, warn_of_wildcard};
 use super::raise::Raise;
 use super::state::State;
 use super::{LoadManager, Owned};
 use crate::exceptions::UserException;
-use crate::monitors::{Refused, checked};
+use crate::monitors::{Refused, check_loads};
 use crate::name::Name;
 use crate::types::Load;
 
@@ -48,12 +48,12 @@ impl Pushed {
 
     /// Returns the time at which loads of a location came last.
     #[cfg(test)]
-    pub(super) fn last(&self, at: &str) -> Option<Instant> {
+    pub(super) fn last_push(&self, at: &str) -> Option<Instant> {
         self.0.get(at).copied()
     }
 
     /// Returns true if there is a location of that name.
-    pub(super) fn has(&self, at: &str) -> bool {
+    pub(super) fn has_location(&self, at: &str) -> bool {
         self.0.contains_key(at)
     }
 
@@ -82,7 +82,7 @@ impl Pushed {
 impl LoadManager {
     /// Takes in what a location says of its load.
     pub(super) fn push_loads(&self, at: &Name, loads: &[Load]) -> Result<(), Raise> {
-        let at = location(at)?;
+        let at = location_text(at)?;
         let refused = |error: Refused| {
             warn!(location = at, "pushed loads are refused: {error}");
             Raise::from(match error {
@@ -90,9 +90,9 @@ impl LoadManager {
                 Refused::Empty | Refused::Value { .. } => Kind::BadParam,
             })
         };
-        let loads = checked(loads).map_err(refused)?;
+        let loads = check_loads(loads).map_err(refused)?;
         let now = self.manager().clock().now();
-        let place = match self.manager().location(&at) {
+        let place = match self.manager().find_location(&at) {
             Some(place) => {
                 self.lock().pushed.renew(&at, now);
                 place
@@ -100,7 +100,7 @@ impl LoadManager {
             None => {
                 let owned = &mut *self.lock();
                 self.hold_pushed(owned, &at, now)?;
-                let place = self.manager().location(&at);
+                let place = self.manager().find_location(&at);
                 place.ok_or(Raise::from(Kind::Internal))?
             }
         };
@@ -129,12 +129,14 @@ impl LoadManager {
     /// The loads that a location has reported, however old: by CORBA, an agent or in any
     /// other way.
     pub(super) fn get_loads(&self, at: &Name) -> Result<Vec<Load>, Raise> {
-        let place = self.manager().location(&location(at)?);
+        let place = self.manager().find_location(&location_text(at)?);
         let place = place.ok_or(UserException::LocationNotFound)?;
-        let loads = place.loads(self.manager().clock().now()).map(|load| Load {
-            id: load.id.0,
-            value: load.value.get(),
-        });
+        let loads = place
+            .list_loads(self.manager().clock().now())
+            .map(|load| Load {
+                id: load.id.0,
+                value: load.value.get(),
+            });
         let loads: Vec<Load> = loads.collect();
         match loads.is_empty() {
             true => Err(UserException::LocationNotFound.into()),
@@ -144,7 +146,7 @@ impl LoadManager {
 
     /// Switches the load alert of a location on, or leaves it to the load again.
     pub(super) async fn set_alert(&self, at: &Name, on: bool) -> Result<(), Raise> {
-        let at = location(at)?;
+        let at = location_text(at)?;
         if !self.state().alerts.contains_key(&at) {
             return Err(UserException::LoadAlertNotFound.into());
         }
@@ -207,7 +209,7 @@ impl LoadManager {
     }
 
     pub(crate) async fn register_load_alert(&self, at: &Name, alert: Ior) -> Result<(), Raise> {
-        let at = location(at)?;
+        let at = location_text(at)?;
         not_nil(&alert)?;
         let place = at.clone();
         let before = self.state().alerts.get(&at).cloned();
@@ -235,13 +237,13 @@ impl LoadManager {
 
     pub(super) fn get_load_alert(&self, at: &Name) -> Result<Ior, Raise> {
         let state = self.state();
-        let alert = state.alerts.get(&location(at)?);
+        let alert = state.alerts.get(&location_text(at)?);
         let alert = alert.ok_or(UserException::LoadAlertNotFound)?;
         Ok((**alert).clone())
     }
 
     pub(crate) async fn remove_load_alert(&self, at: &Name) -> Result<(), Raise> {
-        self.remove_alert_at(&location(at)?).await
+        self.remove_alert_at(&location_text(at)?).await
     }
 
     pub(super) async fn remove_alert_at(&self, at: &str) -> Result<(), Raise> {
@@ -258,7 +260,7 @@ impl LoadManager {
     }
 
     pub(crate) async fn register_load_monitor(&self, at: &Name, monitor: Ior) -> Result<(), Raise> {
-        let at = location(at)?;
+        let at = location_text(at)?;
         not_nil(&monitor)?;
         let place = at.clone();
         let before = self.state().monitors.get(&at).cloned();
@@ -286,13 +288,13 @@ impl LoadManager {
 
     pub(super) fn get_load_monitor(&self, at: &Name) -> Result<Ior, Raise> {
         let state = self.state();
-        let monitor = state.monitors.get(&location(at)?);
+        let monitor = state.monitors.get(&location_text(at)?);
         let monitor = monitor.ok_or(UserException::LocationNotFound)?;
         Ok((**monitor).clone())
     }
 
     pub(crate) async fn remove_load_monitor(&self, at: &Name) -> Result<(), Raise> {
-        self.remove_monitor_at(&location(at)?).await
+        self.remove_monitor_at(&location_text(at)?).await
     }
 
     pub(super) async fn remove_monitor_at(&self, at: &str) -> Result<(), Raise> {

@@ -182,7 +182,7 @@ impl LoadManager {
         parts.runtime.spawn(writing);
         let shared = replica.map(|replica| {
             // The file is a copy of what the other balancers have changed, too.
-            store.keep(0, Arc::clone(&state));
+            store.keep_state(0, Arc::clone(&state));
             let tenure = Arc::clone(replica.tenure());
             let (shared, writing) = Store::new(Sink::Replica(replica), Arc::clone(&state));
             parts.runtime.spawn(writing);
@@ -228,7 +228,7 @@ impl LoadManager {
         let mut tasks = self.background();
         if tasks.is_empty() {
             tasks.spawn_on(reconciler::run(Arc::downgrade(self)), &self.runtime);
-            tasks.spawn_on(liveness::watch(Arc::downgrade(self)), &self.runtime);
+            tasks.spawn_on(liveness::watch_members(Arc::downgrade(self)), &self.runtime);
         }
     }
 
@@ -281,7 +281,7 @@ impl LoadManager {
         self.forget_who_is_gone();
         let mut owned = self.lock();
         owned.off = true;
-        self.directory.publish([]);
+        self.directory.publish_groups([]);
         self.manager.set_groups(OWNER, Vec::new())?;
         for name in registered(&owned.state).chain(owned.pushed.names()) {
             self.manager.hold_location(name, false);
@@ -313,7 +313,7 @@ impl LoadManager {
     fn outcome(&self, call: &Call, results: Result<Vec<u8>, Raise>) -> Outcome {
         match results {
             Ok(results) => Outcome::Reply(results),
-            Err(raise) => raise.answer(call, &self.settings().repository_prefix),
+            Err(raise) => raise.to_outcome(call, &self.settings().repository_prefix),
         }
     }
 
@@ -328,7 +328,7 @@ impl LoadManager {
     }
 
     /// Returns a receiver of the current state, and of each new version once it is in effect.
-    pub fn states(&self) -> watch::Receiver<Arc<State>> {
+    pub fn watch_states(&self) -> watch::Receiver<Arc<State>> {
         self.states.subscribe()
     }
 
@@ -354,12 +354,12 @@ impl LoadManager {
 
     /// Waits until everything that has changed is in the state file and in the store that
     /// balancers share, or cannot be.
-    pub async fn kept(&self) {
+    pub async fn wait_until_kept(&self) {
         let version = self.lock().version;
         // Why it cannot has been said.
-        let _ = self.store.saved(version).await;
+        let _ = self.store.wait_until_saved(version).await;
         if let Some((shared, _)) = &self.shared {
-            let _ = shared.saved(version).await;
+            let _ = shared.wait_until_saved(version).await;
         }
     }
 
@@ -440,20 +440,24 @@ impl LoadManager {
                 })?;
             owned.size = size;
             owned.version += 1;
-            self.store.keep(owned.version, Arc::clone(&next));
+            self.store.keep_state(owned.version, Arc::clone(&next));
             if let Some((shared, _)) = &self.shared {
-                shared.keep(owned.version, Arc::clone(&next));
+                shared.keep_state(owned.version, Arc::clone(&next));
             }
             self.states.send_replace(next);
             (value, owned.version)
         };
         // Where balancers share the state, the file is a copy.
         let shared = self.shared.as_ref().map(|(shared, _)| shared);
-        match shared.unwrap_or(&self.store).saved(version).await {
+        match shared
+            .unwrap_or(&self.store)
+            .wait_until_saved(version)
+            .await
+        {
             Ok(()) => Ok(value),
             // It counts, but not for long.
             Err(_) => Err(SystemException::new(Kind::PersistStore)
-                .completed(Completion::Yes)
+                .with_completion(Completion::Yes)
                 .into()),
         }
     }
@@ -474,7 +478,7 @@ impl LoadManager {
             return self.publish_all(owned, next);
         }
         let settings = self.settings();
-        let before = self.directory.load();
+        let before = self.directory.load_snapshot();
         let name = |id: u64| Some(before.group(id)?.name().to_string());
         let mut gone: Vec<String> = difference
             .gone
@@ -496,11 +500,11 @@ impl LoadManager {
             })
             .collect();
         let gone: Vec<u64> = difference.gone.iter().map(|(id, _)| *id).collect();
-        self.directory.change(&gone, entries);
+        self.directory.change_groups(&gone, entries);
         for name in &difference.registered {
             let needed = next.monitors.contains_key(name)
                 || next.alerts.contains_key(name)
-                || owned.pushed.has(name);
+                || owned.pushed.has_location(name);
             self.manager.hold_location(name, needed);
         }
         owned.take(difference, next);
@@ -535,7 +539,7 @@ impl LoadManager {
             .into_iter()
             .map(|handle| (Arc::clone(handle.current.load().name()), handle))
             .collect();
-        let before = self.directory.load();
+        let before = self.directory.load_snapshot();
         let mut entries = Vec::with_capacity(names.len());
         for (id, name) in names {
             let (Some(group), Some(handle)) = (next.groups.get(&id), handles.get(&*name)) else {
@@ -544,7 +548,7 @@ impl LoadManager {
             let before = before.group(id).map(|entry| &**entry);
             entries.push(Arc::new(self.entry_of(id, group, &next, handle, before)));
         }
-        self.directory.publish(entries);
+        self.directory.publish_groups(entries);
         let creation = |(id, group): (&u64, &Arc<ObjectGroup>)| (group.creation, *id);
         owned.creations = next.groups.iter().map(creation).collect();
         owned.size = next.size();
@@ -566,7 +570,7 @@ impl LoadManager {
             .map(|member| (&*member.location, &member.reference))
             .collect();
         let member = |name: &str| references.get(name).map(|known| Arc::clone(known));
-        let custom = state.effective(group).custom_strategy;
+        let custom = state.effective_settings(group).custom_strategy;
         let custom = custom.map(|strategy| self.customs.get(&strategy));
         let reference = self.group_reference(id, group);
         let mut entry = Entry::new(id, reference, Arc::clone(handle), member, custom, before);
@@ -645,7 +649,8 @@ impl Difference {
                     DiffItem::Update { old, new } => (old.0, Some(old.1), Some(new.1)),
                     DiffItem::Remove(name, old) => (name, Some(old), None),
                 };
-                let size = |ior: Option<&Arc<Ior>>| ior.map_or(0, |ior| name.len() + ior.size());
+                let size =
+                    |ior: Option<&Arc<Ior>>| ior.map_or(0, |ior| name.len() + ior.encoded_size());
                 this.less += size(old);
                 this.more += size(new);
                 this.registered.push(name.clone());
@@ -662,18 +667,18 @@ impl Difference {
 /// Returns a group's configuration for Evenkeel's manager.
 fn config_of(id: u64, group: &ObjectGroup, state: &State, settings: &Settings) -> GroupConfig {
     let members = group.members.iter();
-    let members = members.map(|member| MemberConfig::referred(&member.location));
-    let counts = state.effective(group);
+    let members = members.map(|member| MemberConfig::from_reference(&member.location));
+    let counts = state.effective_settings(group);
     let mut config = GroupConfig {
         members: members.collect(),
         ..settings.groups.clone()
     };
-    counts.apply(&mut config);
+    counts.apply_to(&mut config);
     config.name = match counts.group_name {
         Some(name) => name,
         None => format!("{GROUP_PREFIX}{id}"),
     };
-    config.choose(Reach::Forwarded);
+    config.choose_defaults(Reach::Forwarded);
     config
 }
 

@@ -18,7 +18,7 @@ use crate::exceptions::UserException;
 use crate::interfaces::Interface;
 use crate::keys::Level;
 use crate::name::Name;
-use crate::properties::{PropertySet, STRATEGY, Scope, merged};
+use crate::properties::{PropertySet, STRATEGY, Scope, merge_properties};
 use crate::types::{Properties, Property};
 
 /// Most types that have properties of their own.
@@ -26,7 +26,7 @@ const MOST_TYPES: usize = 10_000;
 
 impl LoadManager {
     pub(super) async fn set_default_properties(&self, given: &Properties) -> Result<(), Raise> {
-        let set = self.checked(given, Scope::Default).await?;
+        let set = self.check_properties(given, Scope::Default).await?;
         self.change(|state| {
             Arc::make_mut(&mut state.defaults).set(set);
             Ok(())
@@ -55,7 +55,7 @@ impl LoadManager {
         given: &Properties,
     ) -> Result<(), Raise> {
         check_type_id(&type_id)?;
-        let set = self.checked(given, Scope::Type).await?;
+        let set = self.check_properties(given, Scope::Type).await?;
         let of = type_id.clone();
         self.change(|state| {
             if state.types.len() >= MOST_TYPES && !state.types.contains_key(&of) {
@@ -98,7 +98,7 @@ impl LoadManager {
         given: &Properties,
     ) -> Result<(), Raise> {
         let id = self.group_id(&self.state(), group)?;
-        let set = self.checked(given, Scope::Group).await?;
+        let set = self.check_properties(given, Scope::Group).await?;
         self.change(|state| {
             state.group_mut(id)?.properties.set(set);
             Ok(())
@@ -114,7 +114,7 @@ impl LoadManager {
         let id = self.group_id(&state, group)?;
         let group = state.group(id)?;
         let of_type = state.of_type(&group.type_id);
-        let all = merged(&group.properties, of_type, &state.defaults);
+        let all = merge_properties(&group.properties, of_type, &state.defaults);
         let level = self.strategy_level(&state, id)?;
         Ok(self.with(all, level))
     }
@@ -139,21 +139,21 @@ impl LoadManager {
         let strategy = self.strategy_reference(level);
         let type_code = TypeCode::interface(&strategy.type_id, "Strategy");
         all.push(Property {
-            nam: Name::simple(STRATEGY),
+            nam: Name::from_id(STRATEGY),
             val: Any::of_type(type_code, &strategy),
         });
         all
     }
 
     /// Reads properties that are to be set at `place`; a custom strategy must be one.
-    pub(super) async fn checked(
+    pub(super) async fn check_properties(
         &self,
         given: &Properties,
         place: Scope,
     ) -> Result<PropertySet, Raise> {
         let set = PropertySet::read(given, place)?;
         if let Some(custom) = set.custom_strategy() {
-            let named = |p: &&Property| p.val.reference().as_ref() == Some(custom);
+            let named = |p: &&Property| p.val.as_reference().as_ref() == Some(custom);
             let invalid = || given.iter().find(named).cloned();
             if let (false, Some(property)) = (self.is_strategy(custom).await, invalid()) {
                 return Err(UserException::InvalidProperty(property).into());
@@ -172,7 +172,7 @@ impl LoadManager {
         for prefix in ["tao.lb", "omg.org"] {
             let id = Interface::Strategy.id(prefix);
             let deadline = Instant::now() + self.settings().call_timeout;
-            let call = Call::new(object, "_is_a", deadline).arguments(|w| w.write_string(&id));
+            let call = Call::new(object, "_is_a", deadline).with_arguments(|w| w.write_string(&id));
             match self.client().call(&call).await {
                 Ok(body) if matches!(body.reader().read_bool(), Ok(true)) => return true,
                 Ok(_) => {}

@@ -37,7 +37,7 @@ impl From<CdrError> for Raise {
 /// Returns the exception for arguments that take more work than their bytes may. The minor code
 /// tells it from other limits.
 pub fn too_costly() -> SystemException {
-    SystemException::new(Kind::ImpLimit).minor(1)
+    SystemException::new(Kind::ImpLimit).with_minor(1)
 }
 
 impl Raise {
@@ -47,11 +47,11 @@ impl Raise {
     }
 
     /// Returns the answer to `call`, where the ids of `CosLoadBalancing` have this prefix.
-    pub fn answer(&self, call: &Call, prefix: &str) -> Outcome {
+    pub fn to_outcome(&self, call: &Call, prefix: &str) -> Outcome {
         match self {
             Raise::System(exception) => Outcome::System(*exception),
             Raise::User(exception) => {
-                let mut body = call.results();
+                let mut body = call.results_writer();
                 exception.write(prefix, &mut body);
                 Outcome::User(body.into_bytes())
             }

@@ -17,7 +17,7 @@ use tracing::{info, warn};
 
 use super::LoadManager;
 use super::factory::call_factory;
-use super::groups::location;
+use super::groups::location_text;
 use super::raise::Raise;
 use super::state::{GroupMember, ObjectGroup, State};
 use crate::exceptions::UserException;
@@ -47,7 +47,7 @@ struct Reconciler {
 
 /// Looks after groups for as long as the load manager is there.
 pub(super) async fn run(load_manager: Weak<LoadManager>) {
-    let Some(mut states) = load_manager.upgrade().map(|this| this.states()) else {
+    let Some(mut states) = load_manager.upgrade().map(|this| this.watch_states()) else {
         return;
     };
     let mut reconciler = Reconciler::default();
@@ -119,12 +119,12 @@ impl Reconciler {
         if state.membership(group) == properties::Membership::Application {
             // From now on the application says who goes.
             let before = self.groups.remove(&id);
-            if let Some(at) = before.as_ref().and_then(Membership::going) {
+            if let Some(at) = before.as_ref().and_then(Membership::departing_location) {
                 this.drain(id, at, false);
             }
             return;
         }
-        let counts = state.effective(group);
+        let counts = state.effective_settings(group);
         let actions = self.decide(this, id, group, &counts);
         for action in actions {
             match action {
@@ -146,7 +146,7 @@ impl Reconciler {
         let now = this.manager().clock().now();
         let factories = counts.factories.iter();
         let factories: Vec<String> = factories
-            .filter_map(|info| location(&info.the_location).ok())
+            .filter_map(|info| location_text(&info.the_location).ok())
             .collect();
         let (critical, loads) = this.loads_of(id, counts);
         let desired = Desired {
@@ -167,7 +167,7 @@ impl Reconciler {
             })
             .collect();
         let membership = self.groups.entry(id).or_default();
-        membership.step(now, &desired, &observed, &mut self.rng)
+        membership.next_actions(now, &desired, &observed, &mut self.rng)
     }
 
     fn make(
@@ -200,7 +200,7 @@ impl Reconciler {
         made: Result<GroupMember, Raise>,
     ) {
         let joined = match this.not_ours(made) {
-            Ok(member) => this.join(id, vec![member]).await.map(|_| ()),
+            Ok(member) => this.join_members(id, vec![member]).await.map(|_| ()),
             Err(raise) => Err(raise),
         };
         let now = this.manager().clock().now();
@@ -209,7 +209,7 @@ impl Reconciler {
             Ok(()) => {
                 info!(id, location = at, "a factory has created a member");
                 if let Some(membership) = membership {
-                    membership.made(at);
+                    membership.member_made(at);
                 }
             }
             Err(raise) => {
@@ -238,7 +238,7 @@ impl LoadManager {
     /// The critical load of a group, if it has one, and the effective loads of its
     /// locations that are known: what the threshold is compared with elsewhere, too.
     fn loads_of(&self, id: u64, counts: &EffectiveSettings) -> (Option<f32>, HashMap<String, f32>) {
-        let snapshot = self.directory().load();
+        let snapshot = self.directory().load_snapshot();
         let Some(entry) = snapshot.group(id) else {
             return (None, HashMap::new());
         };
@@ -273,12 +273,12 @@ impl LoadManager {
             drain,
             ..Opinion::default()
         });
-        self.say(id, at, Source::Membership, opinion.as_ref());
+        self.set_opinion(id, at, Source::Membership, opinion.as_ref());
     }
 
     /// Tells Evenkeel's manager something about a member.
-    pub(super) fn say(&self, id: u64, at: &str, source: Source, opinion: Option<&Opinion>) {
-        let snapshot = self.directory().load();
+    pub(super) fn set_opinion(&self, id: u64, at: &str, source: Source, opinion: Option<&Opinion>) {
+        let snapshot = self.directory().load_snapshot();
         let Some(entry) = snapshot.group(id) else {
             return;
         };
@@ -306,7 +306,7 @@ impl LoadManager {
                     location = at,
                     "a member is gone or not needed, and is removed"
                 );
-                self.unmake(member);
+                self.delete_member(member);
             }
             Err(raise) => warn!(id, location = at, "a member could not be removed: {raise}"),
         }

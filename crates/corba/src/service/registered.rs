@@ -95,10 +95,12 @@ fn id_of(state: &State, name: &str) -> Result<u64, Raise> {
         .strip_prefix(GROUP_PREFIX)
         .and_then(|id| id.parse().ok());
     let mut groups = state.groups.iter();
-    let found = groups.find(|(id, group)| match state.effective(group).group_name {
-        Some(given) => given == name,
-        None => unnamed == Some(**id),
-    });
+    let found = groups.find(
+        |(id, group)| match state.effective_settings(group).group_name {
+            Some(given) => given == name,
+            None => unnamed == Some(**id),
+        },
+    );
     let found = found.ok_or(UserException::ObjectGroupNotFound)?;
     Ok(*found.0)
 }

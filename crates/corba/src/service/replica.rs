@@ -16,9 +16,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-use super::journal::changed;
+use super::journal::changed_entries;
 use super::state::{ObjectGroup, State};
-use super::store::{self, GroupEntry, location, reference};
+use super::store::{self, GroupEntry, parse_location, parse_reference};
 use crate::properties::PropertySet;
 use crate::tenure::Tenure;
 
@@ -58,7 +58,7 @@ impl StateKeys {
     }
 
     /// Key of the balancer that serves.
-    pub fn owner(&self) -> String {
+    pub fn owner_key(&self) -> String {
         format!("{}owner", self.prefix)
     }
 
@@ -115,7 +115,7 @@ fn parts(keys: &StateKeys, before: &State, next: &State) -> Result<Vec<Write>, S
             DiffItem::Add(id, group)
             | DiffItem::Update {
                 new: (id, group), ..
-            } => put(keys.group(*id), &GroupEntry::of(*id, group))?,
+            } => put(keys.group(*id), &GroupEntry::from_group(*id, group))?,
             DiffItem::Remove(id, _) => Write::Delete(keys.group(*id)),
         });
     }
@@ -134,13 +134,13 @@ fn parts(keys: &StateKeys, before: &State, next: &State) -> Result<Vec<Write>, S
     }
     let ior = |ior: &Arc<Ior>| ior.to_string();
     let of = |kind: &'static str| move |name: &str| keys.part(kind, name);
-    let monitors = changed(&before.monitors, &next.monitors, ior);
+    let monitors = changed_entries(&before.monitors, &next.monitors, ior);
     add(&mut writes, of("monitors"), monitors)?;
-    let alerts = changed(&before.alerts, &next.alerts, ior);
+    let alerts = changed_entries(&before.alerts, &next.alerts, ior);
     add(&mut writes, of("alerts"), alerts)?;
-    let forced = changed(&before.forced, &next.forced, |on| *on);
+    let forced = changed_entries(&before.forced, &next.forced, |on| *on);
     add(&mut writes, of("forced_alerts"), forced)?;
-    let types = changed(&before.types, &next.types, |set| (**set).clone());
+    let types = changed_entries(&before.types, &next.types, |set| (**set).clone());
     add(&mut writes, of("types"), types)?;
     if !Arc::ptr_eq(&before.defaults, &next.defaults) {
         writes.push(put(keys.defaults(), &*next.defaults)?);
@@ -205,9 +205,9 @@ pub(super) fn is_too_long<'a>(
         let before = before.types.get(*id);
         before.is_none_or(|before| !Arc::ptr_eq(before, set))
     });
-    groups
-        .any(|(id, group)| may_be(group.size()) && length(&GroupEntry::of(*id, group)) > MAX_VALUE)
-        || !Arc::ptr_eq(&before.defaults, &next.defaults) && is_long(&next.defaults)
+    groups.any(|(id, group)| {
+        may_be(group.size()) && length(&GroupEntry::from_group(*id, group)) > MAX_VALUE
+    }) || !Arc::ptr_eq(&before.defaults, &next.defaults) && is_long(&next.defaults)
         || !before.types.ptr_eq(&next.types) && types.any(|(_, set)| is_long(set))
 }
 
@@ -249,7 +249,7 @@ impl FoundState {
                         read.version
                     ));
                 }
-                let next = read.as_ref().map_or(store::fresh(), |ids| State {
+                let next = read.as_ref().map_or(store::fresh_state(), |ids| State {
                     next_group: ids.next_group,
                     next_creation: ids.next_creation,
                     ..State::default()
@@ -282,7 +282,7 @@ impl FoundState {
         let (mut names, mut creations) = (HashSet::new(), HashSet::new());
         let mut doubles = Vec::new();
         for (id, group) in &state.groups {
-            let name = state.effective(group).group_name;
+            let name = state.effective_settings(group).group_name;
             let is_new = creations.insert(group.creation);
             if name.is_some_and(|name| !names.insert(name)) {
                 doubles.push((*id, "another group has its name"));
@@ -303,7 +303,7 @@ fn read<T: DeserializeOwned>(value: &[u8]) -> Result<T, String> {
 
 /// Adds to `state` what the key called `name` has.
 fn take(state: &mut State, name: &str, value: &[u8]) -> Result<(), String> {
-    let read_ior = || Ok::<_, String>(Arc::new(reference(&read::<String>(value)?)?));
+    let read_ior = || Ok::<_, String>(Arc::new(parse_reference(&read::<String>(value)?)?));
     match name.split_once('/') {
         None if name == "defaults" => state.defaults = Arc::new(read(value)?),
         Some(("groups", id)) => {
@@ -314,13 +314,17 @@ fn take(state: &mut State, name: &str, value: &[u8]) -> Result<(), String> {
             state.groups.insert(entry.id, Arc::new(entry.into_group()?));
         }
         Some(("monitors", at)) => {
-            state.monitors.insert(location(at.into())?, read_ior()?);
+            state
+                .monitors
+                .insert(parse_location(at.into())?, read_ior()?);
         }
         Some(("alerts", at)) => {
-            state.alerts.insert(location(at.into())?, read_ior()?);
+            state.alerts.insert(parse_location(at.into())?, read_ior()?);
         }
         Some(("forced_alerts", at)) => {
-            state.forced.insert(location(at.into())?, read(value)?);
+            state
+                .forced
+                .insert(parse_location(at.into())?, read(value)?);
         }
         Some(("types", id)) => {
             state.types.insert(id.into(), Arc::new(read(value)?));
@@ -469,24 +473,24 @@ impl<E: Guarded> Replica<E> {
     }
 
     async fn transact(&mut self, writes: &[Write]) -> Result<(), String> {
-        let owner = self.keys.owner();
+        let owner = self.keys.owner_key();
         let tenure = Arc::clone(&self.tenure);
         loop {
             let guard = (owner.as_str(), self.revision);
             let written = tokio::select! {
                 biased;
-                why = tenure.ended() => return Err(not_owner(&why)),
+                why = tenure.wait_for_end() => return Err(not_owner(&why)),
                 written = self.etcd.write_if(guard, writes.to_vec()) => written,
             };
             match written {
                 Ok(true) => return Ok(()),
                 Ok(false) => {
                     let why = format!("{owner} in the store is not this balancer's any more");
-                    tenure.end(&why);
+                    tenure.end_now(&why);
                     return Err(not_owner(&why));
                 }
                 Err(error) if error.is_unreachable() => tokio::select! {
-                    why = tenure.ended() => return Err(not_owner(&why)),
+                    why = tenure.wait_for_end() => return Err(not_owner(&why)),
                     () = sleep(PAUSE) => {}
                 },
                 Err(error) => return Err(format!("cannot write to the store: {error}")),

@@ -83,8 +83,10 @@ impl ObjectGroup {
     pub fn size(&self) -> usize {
         let member = |member: &GroupMember| {
             let made = member.made.as_ref();
-            let made = made.map_or(0, |made| made.factory.size() + made.creation.size());
-            member.location.len() + member.reference.ior().size() + made
+            let made = made.map_or(0, |made| {
+                made.factory.encoded_size() + made.creation.encoded_size()
+            });
+            member.location.len() + member.reference.ior().encoded_size() + made
         };
         let members: usize = self.members.iter().map(member).sum();
         self.type_id.len() + self.properties.size() + members
@@ -100,7 +102,7 @@ impl State {
     /// About how many bytes it keeps: what was given, without what it takes to hold it.
     pub fn size(&self) -> usize {
         let registered = self.monitors.iter().chain(&self.alerts);
-        let registered = registered.map(|(at, ior)| at.len() + ior.size());
+        let registered = registered.map(|(at, ior)| at.len() + ior.encoded_size());
         let groups = self.groups.values().map(|group| group.size());
         registered.chain(groups).sum::<usize>() + self.size_of_few()
     }
@@ -126,9 +128,9 @@ impl State {
     }
 
     /// Returns the settings in effect for a group.
-    pub fn effective(&self, group: &ObjectGroup) -> EffectiveSettings {
+    pub fn effective_settings(&self, group: &ObjectGroup) -> EffectiveSettings {
         let of_type = self.of_type(&group.type_id);
-        properties::effective(&group.properties, of_type, &self.defaults)
+        properties::effective_settings(&group.properties, of_type, &self.defaults)
     }
 
     /// Returns the membership style in effect for a group: [`EffectiveSettings::membership`].

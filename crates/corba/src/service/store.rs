@@ -169,7 +169,7 @@ impl Lock {
     ///
     /// Another process has it, or the file of the lock cannot be opened.
     pub fn take(path: &Path) -> Result<Self, StoreError> {
-        let beside = beside(path, ".lock");
+        let beside = sibling_path(path, ".lock");
         let lock = |error| StoreError::Lock {
             path: beside.clone(),
             error,
@@ -200,7 +200,7 @@ pub fn is_taken(path: &Path) -> bool {
 /// # Errors
 ///
 /// There is one, but it cannot be used.
-pub fn load(path: &Path) -> Result<State, StoreError> {
+pub fn load_state(path: &Path) -> Result<State, StoreError> {
     let read = |error| StoreError::Read {
         path: path.into(),
         error,
@@ -212,7 +212,7 @@ pub fn load(path: &Path) -> Result<State, StoreError> {
     let size = match fs::metadata(path) {
         Ok(meta) if meta.is_file() => meta.len(),
         Ok(_) => return Err(read(io::Error::other("it is not a regular file"))),
-        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(fresh()),
+        Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(fresh_state()),
         Err(error) => return Err(read(error)),
     };
     if size > MAX_SIZE {
@@ -236,7 +236,7 @@ pub fn load(path: &Path) -> Result<State, StoreError> {
     let journal = document.journal.clone();
     let mut state = document.into_state().map_err(damaged)?;
     if let Some(id) = journal {
-        journal::replay(&beside(path, ".journal"), &id, &mut state)?;
+        journal::replay(&sibling_path(path, ".journal"), &id, &mut state)?;
     }
     Ok(state)
 }
@@ -244,7 +244,7 @@ pub fn load(path: &Path) -> Result<State, StoreError> {
 /// The state of a load manager that knows nothing. References of an earlier one, whose
 /// file is lost, must not mean the groups of this one, so ids start with the time, in
 /// seconds: nobody makes a group per second for as long as the file was there.
-pub fn fresh() -> State {
+pub fn fresh_state() -> State {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     State {
         next_group: now.map_or(1, |now| now.as_secs()),
@@ -254,7 +254,7 @@ pub fn fresh() -> State {
 }
 
 /// The state as its file has it.
-pub fn document(state: &State) -> impl Serialize + use<> {
+pub fn state_document(state: &State) -> impl Serialize + use<> {
     Document::of(state)
 }
 
@@ -274,7 +274,7 @@ impl Document {
             let text = |(at, ior): (&String, &Arc<Ior>)| (at.clone(), ior.to_string());
             map.iter().map(text).collect()
         };
-        let group = |(id, group): (&u64, &Arc<ObjectGroup>)| GroupEntry::of(*id, group);
+        let group = |(id, group): (&u64, &Arc<ObjectGroup>)| GroupEntry::from_group(*id, group);
         let types = state.types.iter();
         Document {
             version: VERSION,
@@ -308,7 +308,9 @@ impl Document {
             }
         }
         let references = |map: BTreeMap<String, String>| {
-            let one = |(at, ior): (String, String)| Ok((location(at)?, Arc::new(reference(&ior)?)));
+            let one = |(at, ior): (String, String)| {
+                Ok((parse_location(at)?, Arc::new(parse_reference(&ior)?)))
+            };
             map.into_iter()
                 .map(one)
                 .collect::<Result<OrdMap<_, _>, String>>()
@@ -322,7 +324,7 @@ impl Document {
             alerts: references(self.alerts)?,
             forced: {
                 let forced = self.forced_alerts.into_iter();
-                let forced = forced.map(|(at, on)| Ok((location(at)?, on)));
+                let forced = forced.map(|(at, on)| Ok((parse_location(at)?, on)));
                 forced.collect::<Result<_, String>>()?
             },
             defaults: Arc::new(self.default_properties),
@@ -332,7 +334,7 @@ impl Document {
 }
 
 impl GroupEntry {
-    pub(super) fn of(id: u64, group: &ObjectGroup) -> Self {
+    pub(super) fn from_group(id: u64, group: &ObjectGroup) -> Self {
         GroupEntry {
             id,
             type_id: group.type_id.clone(),
@@ -348,17 +350,17 @@ impl GroupEntry {
             let made = match entry.factory {
                 None => None,
                 Some(factory) => Some(Made {
-                    factory: reference(&factory.reference)?,
+                    factory: parse_reference(&factory.reference)?,
                     creation: any(&factory.creation)?,
                 }),
             };
-            let location = location(entry.location)?;
+            let location = parse_location(entry.location)?;
             if members.iter().any(|member| member.location == location) {
                 return Err(format!("two members are at {location:?}"));
             }
             members.push(GroupMember {
                 location,
-                reference: Arc::new(Reference::new(reference(&entry.reference)?)),
+                reference: Arc::new(Reference::new(parse_reference(&entry.reference)?)),
                 made,
             });
         }
@@ -384,7 +386,7 @@ impl MemberEntry {
     }
 }
 
-pub(super) fn location(text: String) -> Result<String, String> {
+pub(super) fn parse_location(text: String) -> Result<String, String> {
     match text.parse::<Name>() {
         Ok(_) => Ok(text),
         Err(error) => Err(error.to_string()),
@@ -395,13 +397,13 @@ fn any(text: &str) -> Result<Any, String> {
     text.parse::<Any>().map_err(|error| error.to_string())
 }
 
-pub(super) fn reference(text: &str) -> Result<Ior, String> {
+pub(super) fn parse_reference(text: &str) -> Result<Ior, String> {
     text.parse::<Ior>().map_err(|error| error.to_string())
 }
 
 /// Replaces the file at `path`; answers how long it is. `journal` is what its journal is to be
 /// called.
-pub(super) fn save(path: &Path, state: &State, journal: Option<&str>) -> io::Result<u64> {
+pub(super) fn save_state(path: &Path, state: &State, journal: Option<&str>) -> io::Result<u64> {
     let mut document = Document::of(state);
     document.journal = journal.map(str::to_owned);
     let mut text = serde_json::to_vec_pretty(&document)?;
@@ -413,7 +415,7 @@ pub(super) fn save(path: &Path, state: &State, journal: Option<&str>) -> io::Res
 /// Replaces the file at `path` as a whole: after a crash there is the old one or this, which
 /// has the permissions `mode`, less the process's umask.
 pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let new = beside(path, ".new");
+    let new = sibling_path(path, ".new");
     // What an earlier process has left, or somebody else's link to elsewhere: it goes, and
     // what is opened is a new file in any case.
     match fs::remove_file(&new) {
@@ -446,7 +448,7 @@ fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
 }
 
 /// The path of another file in the same folder.
-pub(super) fn beside(path: &Path, ending: &str) -> PathBuf {
+pub(super) fn sibling_path(path: &Path, ending: &str) -> PathBuf {
     let mut beside = path.as_os_str().to_owned();
     beside.push(ending);
     PathBuf::from(beside)
@@ -493,7 +495,7 @@ impl OpenSink {
             OpenSink::Replica(replica) => {
                 let written = replica.write(&state).await;
                 written.map_err(|problem| {
-                    if let Some(left_out) = throttle.turn() {
+                    if let Some(left_out) = throttle.allow_line() {
                         error!(
                             left_out,
                             "CORBA: a change of object groups is not in the store: {problem}"
@@ -560,12 +562,12 @@ impl Store {
     }
 
     /// The state after change number `version` is to be kept.
-    pub fn keep(&self, version: u64, state: Arc<State>) {
+    pub fn keep_state(&self, version: u64, state: Arc<State>) {
         self.latest.send_replace((version, state));
     }
 
     /// Waits until change number `version` is in the file, or cannot be.
-    pub async fn saved(&self, version: u64) -> Result<(), Arc<str>> {
+    pub async fn wait_until_saved(&self, version: u64) -> Result<(), Arc<str>> {
         let mut saved = self.saved.clone();
         match saved.wait_for(|(done, _)| *done >= version).await {
             Ok(saved) => saved.1.clone(),
@@ -593,8 +595,8 @@ async fn write(
     let written = tokio::task::spawn_blocking(move || {
         let mut writer = writer.lock().unwrap_or_else(PoisonError::into_inner);
         writer.write(&state).map_err(|error| {
-            if let Some(shortage) = Shortage::of(&error) {
-                shortage.met("write the state file of [corba]");
+            if let Some(shortage) = Shortage::of_error(&error) {
+                shortage.report_failure("write the state file of [corba]");
             }
             format!("cannot write {}: {error}", writer.path().display())
         })
@@ -604,7 +606,7 @@ async fn write(
         Ok(Err(problem)) => problem,
         Err(panic) => panic.to_string(),
     };
-    if let Some(left_out) = throttle.turn() {
+    if let Some(left_out) = throttle.allow_line() {
         error!(
             left_out,
             "object groups would be lost at a restart: {problem}; the file is unchanged, and \
@@ -623,10 +625,10 @@ mod tests {
     fn state() -> State {
         let member = |location: &str, made| GroupMember {
             location: location.into(),
-            reference: Arc::new(Reference::new(Ior::iiop("IDL:S:1.0", "h", 1, b"k"))),
+            reference: Arc::new(Reference::new(Ior::new_iiop("IDL:S:1.0", "h", 1, b"k"))),
             made,
         };
-        let factory = Ior::iiop("IDL:F:1.0", "f", 2, b"f");
+        let factory = Ior::new_iiop("IDL:F:1.0", "f", 2, b"f");
         let creation = Any::new(&7u32);
         let property = vec![Property::new("org.evenkeel.MoveShare", &0.5f32)];
         let property = PropertySet::read(&property, Scope::Default).unwrap();
@@ -682,10 +684,10 @@ mod tests {
     fn what_is_saved_is_loaded() {
         let folder = Folder::new("saved");
         let path = folder.0.join("state.json");
-        save(&path, &state(), None).unwrap();
-        assert_eq!(load(&path).unwrap(), state());
+        save_state(&path, &state(), None).unwrap();
+        assert_eq!(load_state(&path).unwrap(), state());
         // The old file goes, and nothing else is left.
-        save(
+        save_state(
             &path,
             &State {
                 next_group: 200,
@@ -694,7 +696,7 @@ mod tests {
             None,
         )
         .unwrap();
-        assert_eq!(load(&path).unwrap().next_group, 200);
+        assert_eq!(load_state(&path).unwrap().next_group, 200);
         assert_eq!(fs::read_dir(&folder.0).unwrap().count(), 1);
     }
 
@@ -706,7 +708,7 @@ mod tests {
         let (path, other) = (folder.0.join("state.json"), folder.0.join("precious"));
         fs::write(&other, "precious").unwrap();
         symlink(&other, folder.0.join("state.json.new")).unwrap();
-        save(&path, &state(), None).unwrap();
+        save_state(&path, &state(), None).unwrap();
         assert_eq!(fs::read_to_string(&other).unwrap(), "precious");
         let meta = fs::symlink_metadata(&path).unwrap();
         assert!(meta.is_file());
@@ -725,7 +727,7 @@ mod tests {
         let refused = Lock::take(&path).unwrap_err();
         assert!(matches!(refused, StoreError::InUse { .. }), "{refused}");
         // It survives the file that it is about.
-        save(&path, &state(), None).unwrap();
+        save_state(&path, &state(), None).unwrap();
         assert!(Lock::take(&path).is_err());
         drop(first);
         Lock::take(&path).unwrap();
@@ -739,14 +741,14 @@ mod tests {
             forced: OrdMap::new(),
             ..state()
         };
-        save(&path, &old, None).unwrap();
+        save_state(&path, &old, None).unwrap();
         assert!(!fs::read_to_string(&path).unwrap().contains("forced"));
-        assert_eq!(load(&path).unwrap(), old);
+        assert_eq!(load_state(&path).unwrap(), old);
     }
 
     #[test]
     fn without_a_file_ids_start_where_no_earlier_one_has_been() {
-        let state = load(Path::new("/nonexistent/state.json")).unwrap();
+        let state = load_state(Path::new("/nonexistent/state.json")).unwrap();
         assert!(state.groups.is_empty() && state.next_group > 1_700_000_000);
     }
 
@@ -775,13 +777,13 @@ mod tests {
         ];
         for (text, wanted) in texts {
             fs::write(&path, &text).unwrap();
-            let error = load(&path).unwrap_err().to_string();
+            let error = load_state(&path).unwrap_err().to_string();
             assert!(error.contains(wanted), "{error}");
             assert!(error.contains("state.json"), "{error}");
             assert!(error.contains("to start without object groups"), "{error}");
             assert_eq!(fs::read_to_string(&path).unwrap(), text);
         }
-        let error = load(&folder.0).unwrap_err().to_string();
+        let error = load_state(&folder.0).unwrap_err().to_string();
         assert!(error.contains("not a regular file"), "{error}");
     }
 
@@ -793,7 +795,7 @@ mod tests {
         let writing = tokio::spawn(writing);
         for version in 1..=50 {
             let next_group = 1000 + version;
-            store.keep(
+            store.keep_state(
                 version,
                 Arc::new(State {
                     next_group,
@@ -801,19 +803,19 @@ mod tests {
                 }),
             );
         }
-        store.saved(50).await.unwrap();
-        assert_eq!(load(&path).unwrap().next_group, 1050);
+        store.wait_until_saved(50).await.unwrap();
+        assert_eq!(load_state(&path).unwrap().next_group, 1050);
 
         // A folder is in the way: it is said, and tried again with the next change.
         fs::remove_file(&path).unwrap();
         fs::create_dir(&path).unwrap();
-        store.keep(51, Arc::new(state()));
-        let problem = store.saved(51).await.unwrap_err();
+        store.keep_state(51, Arc::new(state()));
+        let problem = store.wait_until_saved(51).await.unwrap_err();
         assert!(problem.contains("state.json"), "{problem}");
         assert_eq!(store.problem(), Some(problem));
         fs::remove_dir(&path).unwrap();
-        store.keep(52, Arc::new(state()));
-        store.saved(52).await.unwrap();
+        store.keep_state(52, Arc::new(state()));
+        store.wait_until_saved(52).await.unwrap();
         assert_eq!(store.problem(), None);
         drop(store);
         writing.await.unwrap();
@@ -826,8 +828,8 @@ mod tests {
         let (store, writing) = Store::new(Sink::File(path.clone()), Arc::new(state()));
         let writing = tokio::spawn(writing);
         fs::create_dir(&path).unwrap();
-        store.keep(1, Arc::new(state()));
-        store.saved(1).await.unwrap_err();
+        store.keep_state(1, Arc::new(state()));
+        store.wait_until_saved(1).await.unwrap_err();
         assert!(
             !folder.0.join("state.json.new").exists(),
             "half a file stays"
@@ -836,7 +838,7 @@ mod tests {
         while store.problem().is_some() {
             sleep(Duration::from_millis(10)).await;
         }
-        assert_eq!(load(&path).unwrap().next_group, state().next_group);
+        assert_eq!(load_state(&path).unwrap().next_group, state().next_group);
         drop(store);
         writing.await.unwrap();
     }

@@ -22,7 +22,7 @@ use crate::interfaces::Interface;
 use crate::keys::{Key, Level};
 use crate::locator;
 use crate::name::Name;
-use crate::properties::{PropertySet, effective};
+use crate::properties::{PropertySet, effective_settings};
 use crate::strategies;
 use crate::types::Load;
 
@@ -105,7 +105,7 @@ impl LoadManager {
     fn call_strategy(&self, level: Level<'_>, call: &Call) -> Result<Vec<u8>, Raise> {
         let values = self.values_at(level)?;
         let from = &mut call.arguments();
-        let mut results = call.results();
+        let mut results = call.results_writer();
         match &*call.operation {
             "_get_name" => results.write_string(&strategies::name(values.kind())),
             "get_properties" => strategies::properties_of(&values).write(&mut results),
@@ -154,10 +154,12 @@ impl LoadManager {
             Level::Group(id) => {
                 let group = state.group(id);
                 let group = group.map_err(|_| SystemException::new(Kind::ObjectNotExist))?;
-                state.effective(group)
+                state.effective_settings(group)
             }
-            Level::Type(type_id) => effective(&none, state.of_type(type_id), &state.defaults),
-            Level::Default => effective(&none, &none, &state.defaults),
+            Level::Type(type_id) => {
+                effective_settings(&none, state.of_type(type_id), &state.defaults)
+            }
+            Level::Default => effective_settings(&none, &none, &state.defaults),
         };
         let configured = || self.settings().groups.strategy.clone();
         Ok(counts.strategy.unwrap_or_else(configured))
@@ -178,7 +180,7 @@ impl LoadManager {
     fn next_member(&self, values: &Values, group: &Ior) -> Result<Ior, Raise> {
         let state = self.state();
         let id = self.group_id(&state, group)?;
-        let directory = self.directory().load();
+        let directory = self.directory().load_snapshot();
         let entry = directory.group(id);
         let entry = entry.ok_or(UserException::ObjectGroupNotFound)?;
         let mut group = entry.handle.current.load_full();
@@ -186,17 +188,17 @@ impl LoadManager {
         if !own {
             group = self.variants.under(id, &group, values);
         }
-        let request = Request::at(self.manager().clock().now());
-        let index = match group.choose(&request, &mut fastrand::Rng::new()) {
+        let request = Request::at_time(self.manager().clock().now());
+        let index = match group.choose_member(&request, &mut fastrand::Rng::new()) {
             Ok(index) => index,
             Err(PickError::NoneEligible) if group.members().is_empty() => {
                 return Err(UserException::MemberNotFound.into());
             }
-            Err(_) => return Err(locator::nobody(entry).into()),
+            Err(_) => return Err(locator::no_member_exception(entry).into()),
         };
         let member = entry.member(&group, index);
-        let member = member.ok_or_else(|| Raise::from(locator::nobody(entry)))?;
-        group.assign(index, locator::stay(group.settings()));
+        let member = member.ok_or_else(|| Raise::from(locator::no_member_exception(entry)))?;
+        group.assign_client(index, locator::expected_stay(group.settings()));
         Ok(member.ior().clone())
     }
 }

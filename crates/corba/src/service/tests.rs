@@ -36,10 +36,10 @@ pub(crate) fn address() -> Address {
 /// A load manager with these settings that goes on with what its state file says.
 pub(crate) async fn start(settings: Settings) -> Arc<LoadManager> {
     let manager = Manager::new(Clock::start(), Arc::new(()));
-    manager.apply(Config::default()).await.unwrap();
+    manager.apply_config(Config::default()).await.unwrap();
     let state = match &settings.state_file {
-        Some(path) => store::load(path).unwrap(),
-        None => store::fresh(),
+        Some(path) => store::load_state(path).unwrap(),
+        None => store::fresh_state(),
     };
     let parts = Parts {
         manager,
@@ -72,7 +72,7 @@ async fn call(
     arguments: impl FnOnce(&mut Writer),
 ) -> Outcome {
     // Behind the head of a request, in the order that is not the machine's.
-    let mut writer = Writer::after(40, Endian::Big);
+    let mut writer = Writer::at_offset(40, Endian::Big);
     arguments(&mut writer);
     lm.invoke(Call {
         operation: operation.into(),
@@ -91,7 +91,7 @@ fn result<T: Idl>(outcome: Outcome) -> T {
         Outcome::Reply(body) => {
             let mut reader = Reader::new(&body, Endian::Big);
             let value = T::read(&mut reader).unwrap();
-            assert_eq!(reader.remaining(), 0);
+            assert_eq!(reader.remaining_bytes(), 0);
             value
         }
         other => panic!("{other:?}"),
@@ -136,11 +136,11 @@ async fn group(lm: &Arc<LoadManager>) -> (Ior, Any) {
 
 /// An object with the type of the group, so that nobody asks it.
 fn object(host: &str) -> Ior {
-    Ior::iiop(TYPE, host, 4711, b"\0key")
+    Ior::new_iiop(TYPE, host, 4711, b"\0key")
 }
 
 fn at(id: &str) -> Name {
-    Name::simple(id)
+    Name::from_id(id)
 }
 
 #[tokio::test]
@@ -190,7 +190,12 @@ async fn members_come_and_go() {
     );
     let names: Vec<_> = status.members.iter().map(|m| &*m.location).collect();
     assert_eq!(names, ["host1", "host2"]);
-    let entry = lm.directory().load().find(Key::Group(id)).unwrap().clone();
+    let entry = lm
+        .directory()
+        .load_snapshot()
+        .find(Key::Group(id))
+        .unwrap()
+        .clone();
     let current = entry.handle.current.load();
     assert_eq!(entry.member(&current, 1).unwrap().ior(), &object("host2"));
 
@@ -211,7 +216,12 @@ async fn members_come_and_go() {
     let gone = call(&lm, "locations_of_members", args!(group)).await;
     assert_eq!(raised(gone), UserException::ObjectGroupNotFound);
     assert!(lm.manager().status().groups.is_empty());
-    assert!(lm.directory().load().find(Key::Group(id)).is_none());
+    assert!(
+        lm.directory()
+            .load_snapshot()
+            .find(Key::Group(id))
+            .is_none()
+    );
 }
 
 #[tokio::test]
@@ -221,11 +231,11 @@ async fn a_group_is_meant_by_any_reference_with_its_key() {
     let id: u64 = result(call(&lm, "get_object_group_id", args!(group)).await);
     let read_back: Ior = group.to_string().parse().unwrap();
     // Made when the load manager was somewhere else, and narrowed to another type.
-    let old = Ior::iiop("", "192.0.2.9", 1, &Key::Group(id).to_bytes());
+    let old = Ior::new_iiop("", "192.0.2.9", 1, &Key::Group(id).to_bytes());
     let mut second = object("other");
     second.profiles.extend(group.profiles.clone());
     let name = format!("corba-{id}");
-    let by_name = Ior::iiop("", "192.0.2.9", 1, &Key::GroupName(&name).to_bytes());
+    let by_name = Ior::new_iiop("", "192.0.2.9", 1, &Key::GroupName(&name).to_bytes());
     for reference in [read_back, old, second, by_name] {
         let same = call(&lm, "get_object_group_ref", args!(reference)).await;
         assert_eq!(result::<Ior>(same), group);
@@ -233,7 +243,7 @@ async fn a_group_is_meant_by_any_reference_with_its_key() {
     for other in [
         object("x"),
         lm.reference(),
-        Ior::iiop("", "h", 1, &Key::Group(id + 1).to_bytes()),
+        Ior::new_iiop("", "h", 1, &Key::Group(id + 1).to_bytes()),
     ] {
         let refused = call(&lm, "get_object_group_ref", args!(other)).await;
         assert_eq!(raised(refused), UserException::ObjectGroupNotFound);
@@ -273,7 +283,7 @@ async fn what_cannot_be_a_member_is_refused() {
     let free = tokio::net::TcpSocket::new_v4().unwrap();
     free.bind("127.0.0.1:0".parse().unwrap()).unwrap();
     let port = free.local_addr().unwrap().port();
-    let dead = Ior::iiop("IDL:Other:1.0", "127.0.0.1", port, b"k");
+    let dead = Ior::new_iiop("IDL:Other:1.0", "127.0.0.1", port, b"k");
     assert_eq!(
         raised(add(at("a"), dead).await),
         UserException::ObjectNotAdded
@@ -511,7 +521,7 @@ async fn what_was_told_outlives_the_process() {
     assert_eq!(raised(gone), UserException::ObjectGroupNotFound);
     let monitor = call(&lm, "get_load_monitor", args!(at("host9"))).await;
     assert_eq!(result::<Ior>(monitor), object("m"));
-    assert!(lm.manager().location("host9").is_some());
+    assert!(lm.manager().find_location("host9").is_some());
     // The id of the one that was deleted is not used again.
     let (third, _) = group(&lm).await;
     let keys = |ior: &Ior| {
@@ -585,7 +595,7 @@ async fn properties_count_at_once_and_the_strongest_level_wins() {
     let own = all
         .iter()
         .find(|p| p.nam.as_simple() == Some("org.omg.CosLoadBalancing.Strategy"));
-    let own = own.unwrap().val.reference().unwrap();
+    let own = own.unwrap().val.as_reference().unwrap();
     let key = own.iiop_profiles().next().unwrap().object_key;
     assert!(matches!(
         Key::parse(&key),
@@ -721,7 +731,7 @@ async fn strategies_of_ours_can_be_called() {
         let next = ask(&lm, level, "next_member", args!(group, own)).await;
         assert_eq!(result::<Ior>(next), object("host2"));
     }
-    let directory = lm.directory().load();
+    let directory = lm.directory().load_snapshot();
     let current = directory.group(id).unwrap().handle.current.load_full();
     let assigned = [0, 1].map(|i| current.members()[i].slot.record().assigned());
     assert_eq!(assigned, [0, 2], "clients of a strategy are counted, too");
@@ -773,7 +783,7 @@ async fn while_too_much_is_carried_out_clients_are_told_to_try_again() {
 #[tokio::test]
 async fn no_more_is_kept_than_can_be_read_back() {
     let lm = start(settings()).await;
-    let large = |host: &str| Ior::iiop(TYPE, host, 4711, &[7; 400 << 10]);
+    let large = |host: &str| Ior::new_iiop(TYPE, host, 4711, &[7; 400 << 10]);
     let (group, _) = group(&lm).await;
     let add = async |host: &str| {
         let member = args!(group, at(host), large(host));
@@ -786,7 +796,7 @@ async fn no_more_is_kept_than_can_be_read_back() {
     assert_eq!(add("c").await, system(Kind::NoResources));
     assert_eq!(
         lm.state().size(),
-        lm.group_of(&group).unwrap().1.size() + 1 + large("b").size()
+        lm.group_of(&group).unwrap().1.size() + 1 + large("b").encoded_size()
     );
     result::<Ior>(call(&lm, "remove_member", args!(group, at("a"))).await);
     result::<Ior>(add("c").await);
@@ -824,7 +834,7 @@ async fn a_location_that_is_pushed_stays_c5() {
     let push = async || {
         let loads = vec![Load { id: 0, value: 0.5 }];
         call(&lm, "push_loads", args!(at("host1"), loads)).await;
-        lm.lock().pushed.last("host1").unwrap()
+        lm.lock().pushed.last_push("host1").unwrap()
     };
     let first = push().await;
     tokio::time::sleep(std::time::Duration::from_millis(5)).await;
@@ -840,7 +850,7 @@ async fn forced_alerts_outlive_a_restart_c7() {
         ..settings()
     };
     let lm = start(kept.clone()).await;
-    let alert = Ior::iiop("IDL:Alert:1.0", "127.0.0.1", 1, b"a");
+    let alert = Ior::new_iiop("IDL:Alert:1.0", "127.0.0.1", 1, b"a");
     for place in ["host1", "host2"] {
         call(&lm, "register_load_alert", args!(at(place), alert)).await;
     }
@@ -966,7 +976,7 @@ async fn a_member_that_takes_the_place_of_a_dead_one_gets_clients() {
         dead: true,
         ..Opinion::default()
     };
-    lm.say(id, "host1", Source::Liveness, Some(&dead));
+    lm.set_opinion(id, "host1", Source::Liveness, Some(&dead));
     let next = next_members(&lm, Level::Group(id), &group, 2).await;
     assert_eq!(next, "2 2");
     call(&lm, "remove_member", args!(group, at("host1"))).await;
@@ -1029,7 +1039,7 @@ async fn the_strategy_is_always_listed_as_what_it_is_t4_t5() {
         );
         assert_eq!(*any.type_code(), expected);
         let key = any
-            .reference()
+            .as_reference()
             .unwrap()
             .iiop_profiles()
             .next()

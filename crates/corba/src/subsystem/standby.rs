@@ -76,7 +76,7 @@ impl Ticket {
     /// The right to serve, if it has not ended yet.
     pub(super) fn tenure(&self, clock: Clock) -> Option<Arc<Tenure>> {
         let tenure = Tenure::new(evenkeel_core::time::Instant::from_nanos(self.until));
-        tenure.holds(clock.now()).then_some(tenure)
+        tenure.holds_at(clock.now()).then_some(tenure)
     }
 
     /// Revision of the store in which the owner's key was written.
@@ -193,12 +193,12 @@ impl Standby {
     }
 
     /// Has it serve if nobody else does.
-    pub(super) fn follow(&self) {
+    pub(super) fn serve_if_free(&self) {
         let _ = self.orders.send(Order::Follow);
     }
 
     /// Has it serve no more.
-    pub(super) fn rest(&self) {
+    pub(super) fn stop_serving(&self) {
         let _ = self.orders.send(Order::Rest);
     }
 
@@ -211,7 +211,7 @@ impl Standby {
     }
 
     /// Ends it: then another balancer may serve.
-    pub(super) fn end(self) {
+    pub(super) fn end_and_join(self) {
         let _ = self.orders.send(Order::End);
         if self.handle.join().is_err() {
             error!("the thread that follows the owner of CORBA's load manager has panicked");
@@ -326,7 +326,7 @@ impl Keeper {
     }
 
     async fn try_claim(&mut self) -> Result<Claim, String> {
-        let key = self.keys.owner();
+        let key = self.keys.owner_key();
         let read = self.etcd.read(Keys::One(&key)).await;
         let read = read.map_err(|error| self.waits(&error))?;
         let Some(entry) = read.entries.first() else {
@@ -400,7 +400,7 @@ impl Keeper {
         let tenure = Arc::clone(&held.tenure);
         let lease = Lease {
             etcd: Etcd::new(&self.settings),
-            key: self.keys.owner(),
+            key: self.keys.owner_key(),
             id: held.lease,
             revision: held.revision,
             tenure: Arc::clone(&tenure),
@@ -421,7 +421,7 @@ impl Keeper {
             };
             held.serves = begun.is_ok();
             if let Err(why) = begun {
-                tenure.end(&why);
+                tenure.end_now(&why);
                 self.switch_off(true).await;
                 self.end_lease().await;
                 self.note_failure(why);
@@ -435,11 +435,11 @@ impl Keeper {
         let mut looks = interval(PAUSE);
         let told = loop {
             if is_over {
-                break Err(tenure.ended().await.to_string());
+                break Err(tenure.wait_for_end().await.to_string());
             }
             tokio::select! {
                 () = &mut renewing => is_over = true,
-                why = tenure.ended() => break Err(why.to_string()),
+                why = tenure.wait_for_end() => break Err(why.to_string()),
                 order = orders.recv() => match order {
                     Some(Order::Follow) => {}
                     order => break Ok(Some(order)),
@@ -482,7 +482,7 @@ impl Keeper {
                         instance: self.instance.clone(),
                         lease: held.lease,
                         revision: held.revision,
-                        until: tenure.until().as_nanos(),
+                        until: tenure.valid_until().as_nanos(),
                         has_state: false,
                     };
                     // The other process ends it. It may take long to begin: the lease is renewed
@@ -506,7 +506,7 @@ impl Keeper {
         let found = loop {
             match read_state(&mut self.etcd, &self.keys).await {
                 Ok(found) => break found,
-                Err(why) if !held.tenure.holds(self.clock.now()) => return Err(why),
+                Err(why) if !held.tenure.holds_at(self.clock.now()) => return Err(why),
                 Err(_) => sleep(AGAIN).await,
             }
         };
@@ -514,7 +514,7 @@ impl Keeper {
         let file = corba.prepared().state_file();
         let local = match file.clone() {
             None => None,
-            Some(path) => spawn_blocking(move || path.exists().then(|| store::load(&path)))
+            Some(path) => spawn_blocking(move || path.exists().then(|| store::load_state(&path)))
                 .await
                 .map_err(|panic| panic.to_string())?,
         };
@@ -584,7 +584,7 @@ impl Keeper {
         self.has_addresses()?;
         for address in self.addresses() {
             listen::check_free(address).map_err(|error| {
-                let why = listen::why(&error);
+                let why = listen::explain_error(&error);
                 format!("corba.listen: cannot listen on {address}: {why}")
             })?;
         }
@@ -701,7 +701,7 @@ fn choose_state(
             Ok((local, true))
         }
         (None, Some(Err(error))) => Err(error.to_string()),
-        (None, None) => Ok((store::fresh(), true)),
+        (None, None) => Ok((store::fresh_state(), true)),
     }
 }
 
@@ -723,10 +723,10 @@ impl Lease {
         loop {
             sleep(at.since(self.clock.now())).await;
             let sent = self.clock.now();
-            let left = self.tenure.until().since(sent);
+            let left = self.tenure.valid_until().since(sent);
             if left.is_zero() {
                 let why = format!("the store has not renewed its lease in time: {problem}");
-                return self.tenure.end(&why);
+                return self.tenure.end_now(&why);
             }
             let renewed = match timeout(left, self.renew_once()).await {
                 Ok(renewed) => renewed,
@@ -741,7 +741,7 @@ impl Lease {
                 Ok(false) => {
                     return self
                         .tenure
-                        .end("its lease in the store has ended, or its key is gone");
+                        .end_now("its lease in the store has ended, or its key is gone");
                 }
                 Err(error) => {
                     problem = error.to_string();

@@ -44,7 +44,7 @@ pub(super) struct Running {
 
 impl Supervisor {
     /// Follows commands until the last one. Answers what is to be given up in the end.
-    pub(super) async fn follow(
+    pub(super) async fn follow_commands(
         mut self,
         mut commands: mpsc::UnboundedReceiver<Command>,
     ) -> Option<store::Lock> {
@@ -68,12 +68,12 @@ impl Supervisor {
         // All at once: whoever takes over needs every address.
         let mut ends = JoinSet::new();
         for worker in self.workers.drain(..) {
-            ends.spawn(worker.end());
+            ends.spawn(worker.end_and_wait());
         }
         while ends.join_next().await.is_some() {}
         if let Some(running) = &self.running {
             // What was changed without waiting for it, too.
-            let _ = tokio::time::timeout(LAST_WRITE, running.service.kept()).await;
+            let _ = tokio::time::timeout(LAST_WRITE, running.service.wait_until_kept()).await;
         }
         self.lock.take()
     }
@@ -92,7 +92,7 @@ impl Supervisor {
         running.serving = None;
         running.tasks.abort_all();
         for worker in &self.workers {
-            worker.serve(None);
+            worker.set_serving(None);
         }
         if let Some(outside) = self.outside.upgrade() {
             outside.server.store(None);
@@ -140,7 +140,7 @@ impl Supervisor {
             let counters = Arc::clone(&outside.monitors);
             running
                 .tasks
-                .spawn(monitors::pull(Arc::clone(&service), counters));
+                .spawn(monitors::pull_loads(Arc::clone(&service), counters));
             let (alerts, service) = (Arc::clone(&outside.alerts), Arc::clone(&service));
             running
                 .tasks
@@ -174,7 +174,7 @@ impl Supervisor {
         outside.service.store(Some(Arc::clone(&service)));
         outside.server.store(Some(Arc::clone(&server)));
         for (worker, listeners) in self.workers.iter().zip(desired.listeners) {
-            worker.serve(Some(Serving {
+            worker.set_serving(Some(Serving {
                 server: Arc::clone(&server),
                 listeners,
                 service: Arc::clone(&service),

@@ -46,13 +46,13 @@ impl Worker {
     }
 
     /// Serves something else from now on, or nothing.
-    pub(super) fn serve(&self, serving: Option<Serving>) {
+    pub(super) fn set_serving(&self, serving: Option<Serving>) {
         // It only ends when it is told to.
         let _ = self.assignments.send(serving);
     }
 
     /// Ends it in good order.
-    pub(super) async fn end(self) {
+    pub(super) async fn end_and_wait(self) {
         drop(self.assignments);
         if self.ended.await.is_err() {
             error!("a worker of the CORBA service has panicked");
@@ -92,11 +92,11 @@ async fn work(mut assignments: mpsc::UnboundedReceiver<Option<Serving>>, clock: 
                 Rc::new(LocalObjects(Arc::clone(service))),
                 Arc::clone(&serving.counters),
             );
-            let dispatcher = Rc::new(dispatcher.under(service.tenure().cloned()));
+            let dispatcher = Rc::new(dispatcher.with_tenure(service.tenure().cloned()));
             let (server, mut stopped) = (Arc::clone(&serving.server), stop.subscribe());
             tasks.spawn_local(async move {
                 let stopped = async move { while stopped.changed().await.is_ok() {} };
-                server.serve(listener, dispatcher, stopped).await;
+                server.serve_clients(listener, dispatcher, stopped).await;
             });
         }
     }

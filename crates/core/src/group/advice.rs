@@ -24,18 +24,18 @@ impl Group {
     }
 
     /// Chooses the member that the chooser names if it may be picked, and else does what
-    /// [`Group::choose`] does.
+    /// [`Group::choose_member_member`] does.
     ///
     /// # Errors
     ///
-    /// The errors of [`Group::choose`].
+    /// The errors of [`Group::choose_member_member`].
     pub fn choose_advised(
         &self,
         request: &Request<'_>,
         advice: Advice,
         rng: &mut fastrand::Rng,
     ) -> Result<usize, PickError> {
-        let view = self.view(request);
+        let view = self.view_for(request);
         if self.pool.state.take_trace() {
             let (chosen, decision) = self.explain(&view, Some(advice), rng);
             self.pool.state.last.store(Some(Arc::new(decision)));
@@ -57,23 +57,24 @@ impl Group {
                 let named = self.find(id, 0).filter(|index| open.is_eligible(*index));
                 if let Some(index) = named {
                     if trace.is_on() {
-                        for other in open.eligible().filter(|other| *other != index) {
-                            trace.candidate(other, None, || {
+                        for other in open.eligible_indices().filter(|other| *other != index) {
+                            trace.note_candidate(other, None, || {
                                 "not named by the custom strategy".into()
                             });
                         }
                     }
-                    trace.candidate(index, None, || "named by the custom strategy".into());
-                    trace
-                        .note(|| "the custom strategy has decided, and not the group's own".into());
+                    trace.note_candidate(index, None, || "named by the custom strategy".into());
+                    trace.note_sentence(|| {
+                        "the custom strategy has decided, and not the group's own".into()
+                    });
                     return Ok(index);
                 }
-                trace.note(|| {
+                trace.note_sentence(|| {
                     "the member that the custom strategy has named cannot be used any more: the group's own decides".into()
                 });
             }
             Advice::Nobody(why) => {
-                trace.note(|| {
+                trace.note_sentence(|| {
                     format!("the custom strategy has not decided ({why}): the group's own does")
                 });
             }

@@ -98,7 +98,7 @@ impl Place {
 
 /// Learns the caps of the members, and their typical values; returns true if a member has a cap.
 #[cold]
-pub(super) fn learn(view: &View<'_>) -> bool {
+pub(super) fn learn_caps(view: &View<'_>) -> bool {
     let learn = |index: &usize| view.slot(*index).learn_cap().is_some();
     let has_caps = (0..view.len()).filter(learn).count() > 0;
     view.learn_typical(has_caps, &mut [0.0; MOST_MEMBERS]);
@@ -107,14 +107,14 @@ pub(super) fn learn(view: &View<'_>) -> bool {
 
 /// Decides about a request for which the strategy has chosen `chosen`, and before which `ahead` requests wait.
 #[cold]
-pub(super) fn decide(
+pub(super) fn decide_late(
     view: &View<'_>,
     chosen: usize,
     ahead: u32,
     rng: &mut fastrand::Rng,
     trace: &mut Trace,
 ) -> Late {
-    let moment = view.moment();
+    let moment = view.decision_moment();
     let mut places = [Place::default(); MOST_MEMBERS];
     let mut count = 0;
     let mut at_cap = false;
@@ -125,11 +125,11 @@ pub(super) fn decide(
             continue;
         }
         // A weight is a share of the requests, which waiting for certain members would change.
-        if *weight.get_or_insert(view.weight(index)) != view.weight(index) {
+        if *weight.get_or_insert(view.member_weight(index)) != view.member_weight(index) {
             return Late::Now;
         }
         let slot = view.slot(index);
-        let service = slot.service(slot.cost_in_flight(), &moment);
+        let service = slot.estimate_service(slot.cost_in_flight(), &moment);
         let Some(service) = service else {
             // Nothing is known of it.
             if index == chosen {
@@ -144,13 +144,13 @@ pub(super) fn decide(
             in_flight,
             mut cap,
             mut is_limit,
-        } = view.room(index);
+        } = view.room_at(index);
         if !view.is_eligible(index) {
             (cap, is_limit) = (in_flight.max(1), true);
         }
         at_cap |= cap > 0 && in_flight >= cap;
-        let load = busyness.of(view, index);
-        loads.add(load);
+        let load = busyness.busyness_at(view, index);
+        loads.add_load(load);
         let Some(place) = places.get_mut(count) else {
             return Late::Now;
         };
@@ -171,7 +171,7 @@ pub(super) fn decide(
         return Late::Now;
     }
     for place in places.iter_mut() {
-        place.time *= loads.cost(place.load, busyness.is_queue);
+        place.time *= loads.cost_factor(place.load, busyness.is_queue);
     }
     let more = ahead / (count as u32 * WAITING_FOR_ONE);
     for place in places.iter_mut().filter(|place| !place.is_limit) {
@@ -206,7 +206,7 @@ pub(super) fn decide(
             false => Late::Hold,
         };
     }
-    trace.note(|| {
+    trace.note_sentence(|| {
         let name = &view.members()[best].name;
         format!(
             "it waits for {name}, which works on as many requests as it can, and will have it done \

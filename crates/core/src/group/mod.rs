@@ -45,7 +45,7 @@ pub struct Group {
     strategy: Box<dyn Strategy>,
     /// True if a request that may wait does so for the member that will have it done first.
     binds_late: bool,
-    /// Source of [`Group::weights`] where the strategy has no weights that follow loads.
+    /// Source of [`Group::fill_weights`] where the strategy has no weights that follow loads.
     follow: Follow,
     pool: Pool,
 }
@@ -130,7 +130,10 @@ impl Group {
         if self.pool.settings.alert.pulses
             && let Some(member) = self.pool.members.get(index)
         {
-            self.pool.state.client(client).set_member(Some(member.id));
+            self.pool
+                .state
+                .ensure_client(client)
+                .set_member(Some(member.id));
             member.location.count_client();
         }
     }
@@ -141,8 +144,8 @@ impl Group {
     }
 
     /// The members as a strategy sees them for `request`.
-    pub fn view<'a>(&'a self, request: &'a Request<'a>) -> View<'a> {
-        self.pool.view(request)
+    pub fn view_for<'a>(&'a self, request: &'a Request<'a>) -> View<'a> {
+        self.pool.view_for(request)
     }
 
     /// Computes each member's weight for another balancer, which spreads requests in proportion to weights and sees
@@ -153,11 +156,11 @@ impl Group {
     /// turns. With other strategies that look at loads, the weights follow the loads as with `weighted_by_load` and its
     /// default parameters. With strategies that do not, they are the configured weights. Slow start counts. A step of
     /// the loads that is due is taken, as by a decision.
-    pub fn weights(&self, view: &View<'_>, weights: &mut Vec<f32>) {
+    pub fn fill_weights(&self, view: &View<'_>, weights: &mut Vec<f32>) {
         weights.clear();
-        weights.extend((0..view.len()).map(|index| view.weight(index)));
+        weights.extend((0..view.len()).map(|index| view.member_weight(index)));
         if !self.strategy.weigh(view, weights) && self.kind.looks_at_loads {
-            self.follow.weigh(view, weights);
+            self.follow.apply_factors(view, weights);
         }
     }
 
@@ -167,7 +170,7 @@ impl Group {
         request: &Request<'_>,
         rng: &mut fastrand::Rng,
     ) -> Result<Ticket, PickError> {
-        self.bind_chosen(request, || self.choose(request, rng))
+        self.bind_chosen(request, || self.choose_member(request, rng))
     }
 
     /// Binds a request to the member that `choose` finds.
@@ -192,13 +195,13 @@ impl Group {
     }
 
     /// Chooses a member without binding to it, for clients that go there themselves;
-    /// [`Group::assign`] then counts them.
-    pub fn choose(
+    /// [`Group::assign_client_client`] then counts them.
+    pub fn choose_member(
         &self,
         request: &Request<'_>,
         rng: &mut fastrand::Rng,
     ) -> Result<usize, PickError> {
-        let view = self.view(request);
+        let view = self.view_for(request);
         match self.pool.state.is_beside() {
             true => self.choose_beside(&view, rng),
             false => self.ask(&view, rng, &mut Trace::off()),
@@ -218,7 +221,8 @@ impl Group {
 
     /// Explains the decision that [`Group::pick`] would take now, without binding anything.
     pub fn explain_next(&self, request: &Request<'_>, rng: &mut fastrand::Rng) -> Decision {
-        self.explain(&self.view(request).rehearsed(), None, rng).1
+        self.explain(&self.view_for(request).rehearsed(), None, rng)
+            .1
     }
 
     /// Binds a request of cost 1 to the member at `index`, without asking the strategy; `None` if the member is at its
@@ -232,8 +236,8 @@ impl Group {
     pub fn bind_for(&self, index: usize, cost: Cost, now: Instant) -> Option<Ticket> {
         let seat = self.pool.seats.get(index)?;
         // Counted first and compared then: several workers may want the last place.
-        let others = seat.slot.begin(cost);
-        if others.count() < seat.limit() {
+        let others = seat.slot.begin_request(cost);
+        if others.count() < seat.request_limit() {
             let (settings, state) = (&self.pool.settings, &self.pool.state);
             let digest = Digest {
                 decay: settings.latency_decay,
@@ -241,22 +245,22 @@ impl Group {
                 growth: state.growth(),
                 is_weighted: state.is_weighted.load(Ordering::Relaxed),
                 learns_cap: self.binds_late,
-                typical: state.typical(),
+                typical: state.typical_time(),
                 latency: settings.latency,
             };
             let member = &self.pool.members[index];
             return Some(Ticket::new(member, index, cost, others, now, digest));
         }
-        seat.slot.end(cost);
+        seat.slot.end_request(cost);
         None
     }
 
     /// Counts a client that was told to go to the member at `index` itself, and to ask again after `stay`. Nothing
     /// reports the client's end, so there is no ticket: the client counts as bound since the last load report, so that
     /// the next client is not sent there for the same low load.
-    pub fn assign(&self, index: usize, stay: Duration) {
+    pub fn assign_client(&self, index: usize, stay: Duration) {
         if let Some(seat) = self.pool.seats.get(index) {
-            seat.location.assign(stay);
+            seat.location.assign_client(stay);
             seat.slot.record().count_assigned();
         }
     }
@@ -264,9 +268,9 @@ impl Group {
     /// Says of a client that was just assigned to the member at `index` that it asks more often
     /// than one client would: what it may bring is no reason to refuse others
     /// ([`View::vouched_load`]).
-    pub fn doubt(&self, index: usize) {
+    pub fn doubt_client(&self, index: usize) {
         if let Some(seat) = self.pool.seats.get(index) {
-            seat.location.doubt();
+            seat.location.doubt_client();
         }
     }
 
@@ -285,10 +289,10 @@ impl Group {
         }
         // An alert is no reason to refuse anybody.
         let all = view.despite_alerts();
-        if all.eligible().next().is_none() {
+        if all.eligible_indices().next().is_none() {
             return Err(all.why_none());
         }
-        trace.note(|| "nobody else can serve, so that load alerts are ignored".into());
+        trace.note_sentence(|| "nobody else can serve, so that load alerts are ignored".into());
         let chosen = self.strategy.pick(&all, rng, trace);
         chosen.ok_or_else(|| all.why_none())
     }
@@ -320,12 +324,14 @@ impl Group {
     ) -> Result<usize, PickError> {
         let state = &self.pool.state;
         if rng.u32(..late::LEARNING_INTERVAL) == 0 && !view.is_rehearsal() {
-            state.has_caps.store(late::learn(view), Ordering::Relaxed);
+            state
+                .has_caps
+                .store(late::learn_caps(view), Ordering::Relaxed);
         }
         if !self.pool.has_low_limit && !state.has_caps.load(Ordering::Relaxed) {
             return Ok(chosen);
         }
-        match late::decide(view, chosen, ahead, rng, trace) {
+        match late::decide_late(view, chosen, ahead, rng, trace) {
             Late::Now => Ok(chosen),
             Late::Instead(index) => Ok(index),
             Late::Hold => Err(PickError::Held),
@@ -340,9 +346,9 @@ impl Group {
         trace: &mut Trace,
     ) -> Option<usize> {
         let backups = view.or_backups();
-        backups.eligible().next()?;
+        backups.eligible_indices().next()?;
         let chosen = self.strategy.pick(&backups, rng, trace)?;
-        trace.note(|| "no other member may serve, so that backups do".into());
+        trace.note_sentence(|| "no other member may serve, so that backups do".into());
         Some(chosen)
     }
 
@@ -354,14 +360,16 @@ impl Group {
     ) -> (Result<usize, PickError>, Decision) {
         let mut trace = Trace::on();
         if self.pool.state.is_panicking() {
-            trace.note(|| "panic: too many members are down or ejected, so that is ignored".into());
+            trace.note_sentence(|| {
+                "panic: too many members are down or ejected, so that is ignored".into()
+            });
         }
         if let Some(why) = view.request().unbound {
-            trace.note(|| format!("the client was bound to a member before: {why}"));
+            trace.note_sentence(|| format!("the client was bound to a member before: {why}"));
         }
         let cost = view.request().cost;
         if cost != Cost::ONE {
-            trace.note(|| format!("the request costs {}", Short(cost.get())));
+            trace.note_sentence(|| format!("the request costs {}", Short(cost.get())));
         }
         let chosen = match advice {
             Some(advice) => self.ask_advised(view, advice, rng, &mut trace),
@@ -371,7 +379,7 @@ impl Group {
         let by_chooser = matches!((advice, &chosen), (Some(Advice::Member(named)), Ok(index)) if id_of(index) == Some(named));
         // Obstacles are reported as the chosen member's view shows them. A chooser sees all zones alike.
         let of_rank = match (&chosen, &self.pool.ranks) {
-            (Ok(index), Some(ranks)) if !by_chooser => view.of_rank(ranks.of(*index)),
+            (Ok(index), Some(ranks)) if !by_chooser => view.of_rank(ranks.rank_at(*index)),
             _ => *view,
         };
         let views = [of_rank, *view, view.or_backups(), view.despite_alerts()];
@@ -381,12 +389,12 @@ impl Group {
         };
         let view = view.unwrap_or(views[1]);
         for index in 0..self.pool.members.len() {
-            if let Some(obstacle) = view.obstacle(index) {
-                trace.candidate(index, None, || format!("not eligible: {obstacle}"));
+            if let Some(obstacle) = view.explain_obstacle(index) {
+                trace.note_candidate(index, None, || format!("not eligible: {obstacle}"));
             }
         }
         let decision = Decision {
-            at: view.now(),
+            at: view.decision_time(),
             strategy: self.kind.name,
             chosen: chosen.map(|index| Arc::clone(&self.pool.members[index].name)),
             explanation: trace.into_explanation().unwrap_or_default(),

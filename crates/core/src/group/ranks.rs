@@ -55,7 +55,7 @@ impl Ranks {
     }
 
     /// Rank of the member at `index`; the last rank if there is no such member.
-    pub fn of(&self, index: usize) -> usize {
+    pub fn rank_at(&self, index: usize) -> usize {
         let rank = self.of_member.get(index);
         rank.map_or(self.count() - 1, |rank| usize::from(*rank))
     }
@@ -126,7 +126,9 @@ mod tests {
         let members = members(&[Some("c"), Some("a"), None, Some("b"), Some("d"), Some("a")]);
         let of = |settings: &ZoneSettings| {
             let ranks = Ranks::new(settings, &members)?;
-            let of: Vec<usize> = (0..members.len()).map(|index| ranks.of(index)).collect();
+            let of: Vec<usize> = (0..members.len())
+                .map(|index| ranks.rank_at(index))
+                .collect();
             let labels = (0..ranks.count()).map(|rank| ranks.label(rank).to_owned());
             Some((of, labels.collect::<Vec<_>>()))
         };

@@ -32,7 +32,7 @@ pub struct Request<'a> {
 
 impl Request<'_> {
     /// A request about which nothing else is known.
-    pub fn at(now: Instant) -> Self {
+    pub fn at_time(now: Instant) -> Self {
         Request {
             now,
             client: None,

@@ -81,12 +81,12 @@ impl Clients {
 
 impl GroupState {
     /// Words that were learnt about the group.
-    pub fn learnt(&self) -> Learnt {
-        learnt::collect(|visit| self.words(visit))
+    pub fn export_learnt(&self) -> Learnt {
+        learnt::collect_words(|visit| self.words(visit))
     }
 
-    /// Takes over what another process [has learnt](GroupState::learnt).
-    pub fn relearn(&self, learnt: &Learnt) {
+    /// Takes over what another process [has learnt](GroupState::export_learnt).
+    pub fn import_learnt(&self, learnt: &Learnt) {
         learnt::restore(learnt, |visit| self.words(visit));
     }
 
@@ -97,7 +97,7 @@ impl GroupState {
         visit("is_weighted", Word::Flag(&self.is_weighted));
         visit("has_caps", Word::Flag(&self.has_caps));
         visit("typical", Word::Short(&self.typical));
-        self.zones.words(visit);
+        self.zones.visit_words(visit);
     }
 
     /// True if so many members are down or ejected that these opinions are ignored and all members get requests.
@@ -130,7 +130,7 @@ impl GroupState {
     }
 
     /// Returns the client held as `client`; a new one is counted until no other owner holds it.
-    pub fn client<'a>(&self, client: &'a mut Option<Arc<Client>>) -> &'a Arc<Client> {
+    pub fn ensure_client<'a>(&self, client: &'a mut Option<Arc<Client>>) -> &'a Arc<Client> {
         client.get_or_insert_with(|| {
             let client = Arc::<Client>::default();
             self.add_client(Arc::clone(&client));
@@ -148,7 +148,7 @@ impl GroupState {
     }
 
     /// The clients that are there.
-    pub fn clients(&self) -> Vec<Arc<Client>> {
+    pub fn list_clients(&self) -> Vec<Arc<Client>> {
         let mut clients = self.clients.lock().unwrap_or_else(PoisonError::into_inner);
         clients.leave_out();
         clients.all.clone()
@@ -180,13 +180,13 @@ impl GroupState {
 
     /// Time of a request at a typical member in seconds, for members' filters; 0 means unknown, or of no use.
     #[inline]
-    pub(super) fn typical(&self) -> f32 {
+    pub(super) fn typical_time(&self) -> f32 {
         f32::from_bits(self.typical.load(Ordering::Relaxed))
     }
 
     /// Sets the typical time. Small differences change nothing, as all filters are in units of it.
     pub(super) fn set_typical(&self, time: f32) {
-        let before = self.typical();
+        let before = self.typical_time();
         let is_other = time > SIMILAR * before || SIMILAR * time < before;
         if is_other {
             self.typical.store(time.to_bits(), Ordering::Relaxed);

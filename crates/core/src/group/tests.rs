@@ -49,7 +49,7 @@ fn a_load_without_a_name_is_seen_whether_it_comes_before_the_group_or_after() {
         for (index, load) in [1.0, 0.0].into_iter().enumerate() {
             let location = &group.members()[index].location;
             let load = LoadValue::new(load).unwrap();
-            location.report(id, load, at(1000)).unwrap();
+            location.report_load(id, load, at(1000)).unwrap();
         }
     };
     let before = going_by(
@@ -61,7 +61,7 @@ fn a_load_without_a_name_is_seen_whether_it_comes_before_the_group_or_after() {
     let after = going_by("least_loaded", settings, before.members().to_vec());
     let mut rng = fastrand::Rng::with_seed(3);
     for group in [before, after] {
-        let chosen = (0..32).map(|_| group.choose(&Request::at(at(1001)), &mut rng));
+        let chosen = (0..32).map(|_| group.choose_member(&Request::at_time(at(1001)), &mut rng));
         assert!(chosen.into_iter().all(|index| index == Ok(1)));
     }
 }
@@ -84,13 +84,13 @@ fn clients_that_stay_are_sent_by_load_and_not_one_to_each_in_turn() {
         for (index, member) in group.members().iter().enumerate() {
             let load = LoadValue::new(load(&sent, index)).unwrap();
             let now = at(second * 1000);
-            member.location.report(LoadId::CPU, load, now).unwrap();
+            member.location.report_load(LoadId::CPU, load, now).unwrap();
         }
         let mut counts = [0; 3];
         for client in 0..3 {
-            let request = Request::at(at(second * 1000 + client * 300));
-            let index = group.choose(&request, &mut rng).unwrap();
-            group.assign(index, Duration::from_secs(STAY as u64));
+            let request = Request::at_time(at(second * 1000 + client * 300));
+            let index = group.choose_member(&request, &mut rng).unwrap();
+            group.assign_client(index, Duration::from_secs(STAY as u64));
             counts[index] += 1;
         }
         sent.push(counts);
@@ -124,13 +124,13 @@ fn assigned_clients_count_until_a_report_shows_them() {
                 let there: u32 = sent.iter().rev().take(5).map(|sent| sent[index]).sum();
                 let load = LoadValue::new(f64::from(there) / capacity).unwrap();
                 let now = at(second * 1000);
-                member.location.report(id, load, now).unwrap();
+                member.location.report_load(id, load, now).unwrap();
             }
             let mut counts = [0; 3];
             for client in 0..100 {
-                let request = Request::at(at(second * 1000 + client * 10));
-                let index = group.choose(&request, &mut rng).unwrap();
-                group.assign(index, Duration::from_secs(5));
+                let request = Request::at_time(at(second * 1000 + client * 10));
+                let index = group.choose_member(&request, &mut rng).unwrap();
+                group.assign_client(index, Duration::from_secs(5));
                 counts[index] += 1;
             }
             sent.push(counts);
@@ -158,7 +158,7 @@ fn a_ticket_counts_as_in_flight_until_it_is_gone() {
     drop(dropped);
     assert_eq!(slot.in_flight(), 0);
     assert_eq!(group.members()[0].location.in_flight(), 0);
-    let totals = slot.record().totals();
+    let totals = slot.record().request_totals();
     assert_eq!((totals.successes, totals.cancelled), (1, 1));
     assert_eq!(totals.total(), 2);
 }
@@ -168,7 +168,7 @@ fn latency_is_the_time_to_the_response_head() {
     let group = group(1, None);
     let slot = &group.members()[0].slot;
     let mut ticket = group.bind(0, at(1000)).unwrap();
-    ticket.responded(Outcome::Success, at(1020));
+    ticket.record_response(Outcome::Success, at(1020));
     ticket.finish(Outcome::Success, at(9000));
     assert_eq!(slot.latency(at(1020), DECAY), Some(0.020));
     assert_eq!(slot.record().latencies().count(), 1);
@@ -375,13 +375,13 @@ fn a_member_that_breaks_off_every_answer_has_failures_in_a_row() {
     let slot = &group.members()[0].slot;
     for round in 1..=5 {
         let mut ticket = group.bind(0, at(0)).unwrap();
-        ticket.responded(Outcome::Success, at(1));
+        ticket.record_response(Outcome::Success, at(1));
         ticket.finish(Outcome::Failure, at(2));
         assert_eq!(slot.consecutive_failures(), round);
     }
     let recent = slot.record().recent(at(2), DECAY);
     assert_eq!((recent.total, recent.failures), (5, 5));
-    assert_eq!(slot.record().totals().failures, 5);
+    assert_eq!(slot.record().request_totals().failures, 5);
 }
 
 #[test]
@@ -401,7 +401,7 @@ fn answers_with_an_error_cost_but_are_no_failures_in_a_row() {
         slot.failure_share(at(1), DECAY) > 0.2,
         "four of about sixteen"
     );
-    let totals = slot.record().totals();
+    let totals = slot.record().request_totals();
     assert_eq!((totals.failures, totals.overloads), (3, 1));
 }
 
@@ -410,19 +410,19 @@ fn what_stands_in_the_way_is_told_apart() {
     let mut rng = fastrand::Rng::with_seed(1);
     let full = group(2, Some(1));
     let tickets: Vec<_> = (0..2).map(|i| full.bind(i, at(0)).unwrap()).collect();
-    let error = full.pick(&Request::at(at(0)), &mut rng).unwrap_err();
+    let error = full.pick(&Request::at_time(at(0)), &mut rng).unwrap_err();
     assert_eq!(error, PickError::AllFull);
     let tried = [MemberId(0), MemberId(1)];
     let request = Request {
         tried: &tried,
-        ..Request::at(at(0))
+        ..Request::at_time(at(0))
     };
     let error = full.pick(&request, &mut rng).unwrap_err();
     assert_eq!(error, PickError::NoneEligible);
     drop(tickets);
-    assert!(full.pick(&Request::at(at(0)), &mut rng).is_ok());
+    assert!(full.pick(&Request::at_time(at(0)), &mut rng).is_ok());
     let empty = group(0, None);
-    let error = empty.pick(&Request::at(at(0)), &mut rng).unwrap_err();
+    let error = empty.pick(&Request::at_time(at(0)), &mut rng).unwrap_err();
     assert_eq!(error, PickError::NoneEligible);
 }
 
@@ -432,11 +432,11 @@ fn panic_overrides_opinions_but_no_facts() {
     let group = group(2, None);
     group.members()[0].slot.set(Reason::Down, true);
     group.members()[1].slot.set(Reason::Maintenance, true);
-    let request = Request::at(at(0));
+    let request = Request::at_time(at(0));
     assert!(group.pick(&request, &mut rng).is_err());
     group.state().set_panicking(true);
     for _ in 0..20 {
-        assert_eq!(group.pick(&request, &mut rng).unwrap().index(), 0);
+        assert_eq!(group.pick(&request, &mut rng).unwrap().member_index(), 0);
     }
 }
 
@@ -445,7 +445,7 @@ fn slow_start_ramps_the_weight() {
     let group = group(1, None);
     let slot = &group.members()[0].slot;
     slot.set_ramp_from(Some(at(1000)));
-    let weight = |ms| group.view(&Request::at(at(ms))).weight(0);
+    let weight = |ms| group.view_for(&Request::at_time(at(ms))).member_weight(0);
     assert!((weight(1000) - 0.1).abs() < 1e-6);
     assert!((weight(6000) - 0.55).abs() < 1e-6);
     assert_eq!(weight(11_000), 1.0);
@@ -458,7 +458,7 @@ fn the_next_decision_is_traced_on_demand_only() {
     let mut rng = fastrand::Rng::with_seed(1);
     let group = group(3, None);
     group.members()[1].slot.set(Reason::Down, true);
-    let request = Request::at(at(7));
+    let request = Request::at_time(at(7));
     drop(group.pick(&request, &mut rng));
     assert!(group.state().last_decision().is_none());
     group.state().want_trace();
@@ -466,7 +466,7 @@ fn the_next_decision_is_traced_on_demand_only() {
     let decision = group.state().last_decision().unwrap();
     assert_eq!(
         decision.chosen,
-        Ok(group.members()[ticket.index()].name.clone())
+        Ok(group.members()[ticket.member_index()].name.clone())
     );
     let down = |c: &&crate::trace::Candidate| c.verdict == "not eligible: down";
     assert_eq!(
@@ -489,7 +489,7 @@ fn fast_and_slow(settings: GroupSettings, limit: Option<u32>) -> (Group, Ticket)
     for (index, millis) in [(0, 10), (1, 45)] {
         for answer in 0..40 {
             let mut ticket = group.bind(index, at(1000 + answer)).unwrap();
-            ticket.responded(Outcome::Success, at(1000 + answer + millis));
+            ticket.record_response(Outcome::Success, at(1000 + answer + millis));
             ticket.finish(Outcome::Success, at(1000 + answer + millis));
         }
     }
@@ -501,7 +501,7 @@ fn fast_and_slow(settings: GroupSettings, limit: Option<u32>) -> (Group, Ticket)
 fn request_behind(ahead: Option<u32>) -> Request<'static> {
     Request {
         ahead,
-        ..Request::at(at(1100))
+        ..Request::at_time(at(1100))
     }
 }
 
@@ -514,7 +514,7 @@ fn a_request_waits_where_it_will_be_done_first_and_each_one_before_it_counts() {
         let mut rng = fastrand::Rng::with_seed(7);
         let mut counts = [0; 3];
         for _ in 0..1000 {
-            match group.choose(&request, &mut rng) {
+            match group.choose_member(&request, &mut rng) {
                 Err(PickError::Held) => counts[2] += 1,
                 index => counts[index.unwrap()] += 1,
             }
@@ -569,7 +569,7 @@ fn nothing_waits_for_a_member_that_fails_or_for_one_with_many_places() {
     let decision = group.explain_next(&request, &mut rng);
     assert_eq!(decision.chosen.as_deref(), Ok("m1"));
     let (group, _ticket) = fast_and_slow(GroupSettings::default(), Some(100));
-    assert!(group.choose(&request, &mut rng).is_ok());
+    assert!(group.choose_member(&request, &mut rng).is_ok());
 }
 
 #[test]
@@ -577,7 +577,7 @@ fn a_chooser_goes_before_the_strategy_while_its_member_may_be_picked() {
     let group = group(3, Some(2));
     let rng = &mut fastrand::Rng::with_seed(1);
     let named = Advice::Member(MemberId(1));
-    let request = Request::at(at(1));
+    let request = Request::at_time(at(1));
     for _ in 0..32 {
         assert_eq!(group.choose_advised(&request, named, rng), Ok(1));
     }
@@ -602,7 +602,7 @@ fn a_chooser_goes_before_the_strategy_while_its_member_may_be_picked() {
     let tickets: Vec<_> = (0..2)
         .map(|_| group.pick_advised(&request, named, rng).unwrap())
         .collect();
-    assert!(tickets.iter().all(|ticket| ticket.index() == 1));
+    assert!(tickets.iter().all(|ticket| ticket.member_index() == 1));
     is_others(named, &request, rng);
     drop(tickets);
     assert_eq!(group.choose_advised(&request, named, rng), Ok(1));
@@ -624,7 +624,7 @@ fn a_chooser_goes_before_the_strategy_while_its_member_may_be_picked() {
 fn a_chooser_may_name_backups_and_members_that_shed_where_nobody_else_serves() {
     let group = group(2, None);
     let rng = &mut fastrand::Rng::with_seed(1);
-    let (request, named) = (Request::at(at(1)), Advice::Member(MemberId(1)));
+    let (request, named) = (Request::at_time(at(1)), Advice::Member(MemberId(1)));
     for reason in [Reason::Standby, Reason::Shedding] {
         group.members()[1].slot.set(reason, true);
         assert_eq!(group.choose_advised(&request, named, rng), Ok(0));
@@ -641,7 +641,7 @@ fn explanations_say_whether_the_chooser_or_the_strategy_has_decided() {
     let rng = &mut fastrand::Rng::with_seed(1);
     let mut explained = |advice: Advice| {
         group.state().want_trace();
-        let chosen = group.choose_advised(&Request::at(at(1)), advice, rng);
+        let chosen = group.choose_advised(&Request::at_time(at(1)), advice, rng);
         let decision = group.state().last_decision().unwrap();
         let chosen = Arc::clone(&group.members()[chosen.unwrap()].name);
         assert_eq!(decision.chosen, Ok(chosen));

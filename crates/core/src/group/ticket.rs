@@ -61,11 +61,11 @@ impl Ticket {
         now: Instant,
         digest: Digest,
     ) -> Self {
-        member.location.begin(cost);
+        member.location.begin_request(cost);
         member.slot.unanswered_begins(now);
         Ticket {
             cost,
-            others: others.cost(),
+            others: others.total_cost(),
             slot: Arc::clone(&member.slot),
             location: Arc::clone(&member.location),
             index,
@@ -98,7 +98,7 @@ impl Ticket {
     }
 
     /// Index of the member in the snapshot that picked.
-    pub fn index(&self) -> usize {
+    pub fn member_index(&self) -> usize {
         self.index
     }
 
@@ -126,7 +126,7 @@ impl Ticket {
 
     /// The member has begun to answer (TCP: first byte), and its latency is the time since
     /// [`Ticket::started`]. Only the first call counts.
-    pub fn responded(&mut self, outcome: Outcome, now: Instant) {
+    pub fn record_response(&mut self, outcome: Outcome, now: Instant) {
         self.head_arrived(outcome, Remainder::Nothing, now);
     }
 
@@ -268,7 +268,7 @@ impl Ticket {
     fn note_stream(&self, now: Instant) {
         if let Some(first) = self.first_byte() {
             let rest = self.counted(now).saturating_sub(first);
-            self.slot.record().streams.add(first, rest);
+            self.slot.record().streams.add_stream(first, rest);
         }
     }
 
@@ -318,7 +318,7 @@ impl Drop for Ticket {
     fn drop(&mut self) {
         self.answer();
         self.slot.record().count(self.end);
-        self.slot.end(self.cost);
-        self.location.end(self.cost);
+        self.slot.end_request(self.cost);
+        self.location.end_request(self.cost);
     }
 }

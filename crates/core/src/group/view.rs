@@ -55,7 +55,7 @@ impl Busyness {
 
     /// Reported load of the member at `index`; -1 means unknown.
     #[inline(always)]
-    pub(crate) fn of(&self, view: &View<'_>, index: usize) -> f32 {
+    pub(crate) fn busyness_at(&self, view: &View<'_>, index: usize) -> f32 {
         match self.is_known {
             true => lower(view.load_of_others(index).unwrap_or(-1.0), self.highest),
             false => -1.0,
@@ -104,7 +104,7 @@ pub(super) struct Seat {
 impl Seat {
     /// Most requests or connections at once.
     #[inline]
-    pub(super) fn limit(&self) -> u32 {
+    pub(super) fn request_limit(&self) -> u32 {
         self.max_connections.min(self.slot.reported_limit())
     }
 }
@@ -118,7 +118,7 @@ impl Pool {
         members.iter().for_each(|member| member.slot.prepare());
         let reported = Arc::clone(&state.reported);
         for member in &members {
-            member.location.announce(&reported);
+            member.location.flag_reports(&reported);
         }
         let seat = |member: &Member| Seat {
             slot: Arc::clone(&member.slot),
@@ -145,13 +145,13 @@ impl Pool {
     }
 
     /// The members as they are for `request`.
-    pub(super) fn view<'a>(&'a self, request: &'a Request<'a>) -> View<'a> {
+    pub(super) fn view_for<'a>(&'a self, request: &'a Request<'a>) -> View<'a> {
         debug_assert!(request.tried.is_sorted());
         View {
             pool: self,
             seats: &self.seats,
             request,
-            query: self.query.at(request.now),
+            query: self.query.moved_to(request.now),
             // The bits of [`Reason`] that count at the moment.
             mask: if self.state.is_panicking() {
                 !(Reason::OVERRIDDEN_BY_PANIC | Reason::Standby as u32 | RANK_BITS)
@@ -185,7 +185,7 @@ impl<'a> View<'a> {
 
     /// The current instant.
     #[inline]
-    pub fn now(&self) -> Instant {
+    pub fn decision_time(&self) -> Instant {
         self.request.now
     }
 
@@ -240,7 +240,7 @@ impl<'a> View<'a> {
     /// The narrowest view in which a member may be picked at once: this one, one with backups, or one in which load
     /// alerts are ignored. If there is no such member, this one.
     pub fn widened(self) -> Self {
-        let may_pick = |view: &Self| view.eligible().next().is_some();
+        let may_pick = |view: &Self| view.eligible_indices().next().is_some();
         if may_pick(&self) {
             return self;
         }
@@ -278,7 +278,7 @@ impl<'a> View<'a> {
 
     /// The rank of the zones whose members may be picked, below [`RANKS`]; `None` is any.
     #[inline]
-    pub(crate) fn rank(&self) -> Option<usize> {
+    pub(crate) fn allowed_rank(&self) -> Option<usize> {
         usize::from(self.way & !REHEARSAL).checked_sub(1)
     }
 
@@ -293,7 +293,7 @@ impl<'a> View<'a> {
     #[inline]
     pub fn is_eligible(&self, index: usize) -> bool {
         let seat = &self.seats[index];
-        seat.slot.in_flight() < seat.limit() && self.may_serve(&seat.slot, index)
+        seat.slot.in_flight() < seat.request_limit() && self.may_serve(&seat.slot, index)
     }
 
     /// [`View::is_eligible`], but a member at its connection limit counts, too.
@@ -304,7 +304,7 @@ impl<'a> View<'a> {
 
     #[inline]
     fn may_serve(&self, slot: &Slot, index: usize) -> bool {
-        slot.bits() & self.mask == 0
+        slot.decision_bits() & self.mask == 0
             && slot.weight() > 0.0
             && (self.request.tried.is_empty() || !self.was_tried(index))
     }
@@ -317,9 +317,9 @@ impl<'a> View<'a> {
 
     /// Requests at the member at `index`, and how many it works on at once: those without an answer where
     /// that was learnt, all where it is a limit.
-    pub(super) fn room(&self, index: usize) -> Room {
+    pub(super) fn room_at(&self, index: usize) -> Room {
         let seat = &self.seats[index];
-        let (limit, learnt) = (seat.limit(), seat.slot.caps().get());
+        let (limit, learnt) = (seat.request_limit(), seat.slot.caps().get());
         let is_limit = limit <= caps::HIGHEST && learnt.is_none_or(|cap| limit <= cap);
         Room {
             in_flight: match learnt {
@@ -333,7 +333,7 @@ impl<'a> View<'a> {
 
     /// Indices of the members that may be picked.
     #[inline]
-    pub fn eligible(&self) -> impl Iterator<Item = usize> + Clone + use<'a> {
+    pub fn eligible_indices(&self) -> impl Iterator<Item = usize> + Clone + use<'a> {
         let view = *self;
         (0..self.len()).filter(move |&index| view.is_eligible(index))
     }
@@ -343,7 +343,7 @@ impl<'a> View<'a> {
     /// During slow start it is the configured weight times a factor that grows linearly
     /// from 0.1 to 1 over [`GroupSettings::slow_start`].
     #[inline]
-    pub fn weight(&self, index: usize) -> f32 {
+    pub fn member_weight(&self, index: usize) -> f32 {
         self.weight_now(index).0
     }
 
@@ -364,7 +364,7 @@ impl<'a> View<'a> {
     #[cold]
     fn ramp(&self, from: Instant) -> f32 {
         let whole = self.settings().slow_start.as_secs_f32();
-        let age = self.now().since(from).as_secs_f32();
+        let age = self.decision_time().since(from).as_secs_f32();
         if age >= whole {
             return 1.0;
         }
@@ -378,21 +378,21 @@ impl<'a> View<'a> {
     }
 
     /// Reported load of the location of the member at `index`, with what our own
-    /// requests have added since ([`Location::projected`]). `None` is unknown: never
+    /// requests have added since ([`Location::projected_load_load`]). `None` is unknown: never
     /// reported, too old, or the group is not adaptive. An unknown load counts as
     /// average, not as idle.
     #[inline(always)]
-    pub fn load(&self, index: usize) -> Option<f32> {
+    pub fn member_load(&self, index: usize) -> Option<f32> {
         self.of_report(index, |report| report.value + report.added)
     }
 
-    /// Load like [`View::load`], without the load that [doubted](super::Group::doubt) clients would add.
+    /// Load like [`View::member_load`], without the load that [doubted](super::Group::doubt) clients would add.
     pub fn vouched_load(&self, index: usize) -> Option<f32> {
-        let load = self.load(index)?;
+        let load = self.member_load(index)?;
         Some(load - self.location(index).doubtful(&self.query))
     }
 
-    /// [`View::load`] for a strategy that counts and times our requests itself: with the load of the requests that are
+    /// [`View::member_load`] for a strategy that counts and times our requests itself: with the load of the requests that are
     /// there now, where it is known, and without an estimate of the load of the requests that came since the report.
     #[inline(always)]
     pub(crate) fn load_of_others(&self, index: usize) -> Option<f32> {
@@ -403,11 +403,11 @@ impl<'a> View<'a> {
     }
 
     /// Effective load of the member at `index`, with what our own requests have added
-    /// since the report; `None` is unknown, as with [`View::load`].
+    /// since the report; `None` is unknown, as with [`View::member_load`].
     #[inline(always)]
     pub fn effective_load(&self, index: usize, shaping: Option<Shaping>) -> Option<f32> {
         match shaping {
-            None => self.load(index).map(|load| higher(load, 0.0)),
+            None => self.member_load(index).map(|load| higher(load, 0.0)),
             Some(shaping) => self.shaped_load(index, shaping),
         }
     }
@@ -417,7 +417,7 @@ impl<'a> View<'a> {
         let report = self.of_report(index, |report| report)?;
         Some(
             shaping
-                .effective(report, self.slot(index).damped())
+                .shape_report(report, self.slot(index).damped())
                 .expected,
         )
     }
@@ -429,8 +429,8 @@ impl<'a> View<'a> {
     }
 
     /// Most requests or connections at once at the member at `index`; `u32::MAX` is no limit.
-    pub(super) fn limit(&self, index: usize) -> u32 {
-        self.seats[index].limit()
+    pub(super) fn member_limit(&self, index: usize) -> u32 {
+        self.seats[index].request_limit()
     }
 
     /// Reported load of the location of the member at `index` as it was reported, and
@@ -451,7 +451,7 @@ impl<'a> View<'a> {
 
     /// Query of the load that the group goes by.
     #[inline]
-    pub(crate) fn query(&self) -> &Query {
+    pub(crate) fn load_query(&self) -> &Query {
         &self.query
     }
 
@@ -465,14 +465,14 @@ impl<'a> View<'a> {
     #[inline]
     pub fn latency(&self, index: usize) -> Option<f32> {
         self.slot(index)
-            .latency(self.now(), self.settings().latency_decay)
+            .latency(self.decision_time(), self.settings().latency_decay)
     }
 
     /// Cost of the failures of the member at `index`, in seconds.
     #[inline]
     pub fn penalty(&self, index: usize) -> f32 {
         self.slot(index)
-            .penalty(self.now(), self.settings().latency_decay)
+            .penalty(self.decision_time(), self.settings().latency_decay)
     }
 
     /// Share of the recent requests at the member at `index` that failed, 0 to 1.
@@ -480,7 +480,7 @@ impl<'a> View<'a> {
     pub fn failure_share(&self, index: usize) -> f32 {
         let slot = self.slot(index);
         match slot.has_failed() {
-            true => slot.failure_share(self.now(), self.settings().latency_decay),
+            true => slot.failure_share(self.decision_time(), self.settings().latency_decay),
             false => 0.0,
         }
     }
@@ -489,14 +489,14 @@ impl<'a> View<'a> {
     /// answered yet.
     #[inline]
     pub fn service_time(&self, index: usize) -> Option<f32> {
-        self.slot(index).service_time(self.now())
+        self.slot(index).service_time(self.decision_time())
     }
 
     /// The moment of the decision, with the typical time of the group.
     #[inline]
-    pub(crate) fn moment(&self) -> Moment {
-        Moment::new(self.now(), self.settings().latency_decay)
-            .with_typical(self.pool.state.typical())
+    pub(crate) fn decision_moment(&self) -> Moment {
+        Moment::new(self.decision_time(), self.settings().latency_decay)
+            .with_typical(self.pool.state.typical_time())
     }
 
     /// Learns what a request takes at a typical member, where that `matters`; `logs` has room for all members.
@@ -504,7 +504,8 @@ impl<'a> View<'a> {
         let state = &self.pool.state;
         let mut known = 0;
         if matters && !state.is_weighted.load(Ordering::Relaxed) {
-            let all = (0..self.len()).map(|index| self.slot(index).regression().typical().1);
+            let all =
+                (0..self.len()).map(|index| self.slot(index).regression().typical_latency().1);
             for (place, log) in logs.iter_mut().zip(all.filter(|log| *log > 0.0)) {
                 *place = log;
                 known += 1;
@@ -526,7 +527,7 @@ impl<'a> View<'a> {
     /// Learns that anew from what these members have shown.
     pub(crate) fn learn_growth(&self, members: impl Iterator<Item = usize>) {
         let mut growth = Growth::unknown();
-        members.for_each(|index| growth.add(self.slot(index).regression()));
+        members.for_each(|index| growth.add_member(self.slot(index).regression()));
         self.pool.state.learn_growth(growth.get());
     }
 
@@ -534,7 +535,7 @@ impl<'a> View<'a> {
     #[inline]
     pub fn stale_since(&self, index: usize) -> Option<Duration> {
         self.slot(index)
-            .stale_since(self.now(), self.settings().latency_decay)
+            .stale_since(self.decision_time(), self.settings().latency_decay)
     }
 
     /// Requests in flight at the location of the member at `index` from all balancers, if the location reports them:
@@ -542,7 +543,7 @@ impl<'a> View<'a> {
     #[inline]
     pub fn reported_in_flight(&self, index: usize) -> Option<f32> {
         match self.query.id {
-            LoadId::IN_FLIGHT => self.load(index),
+            LoadId::IN_FLIGHT => self.member_load(index),
             _ => None,
         }
     }
@@ -558,9 +559,9 @@ impl<'a> View<'a> {
     }
 
     /// Describes the reason for which the member at `index` may not be picked; `None` if it may.
-    pub fn obstacle(&self, index: usize) -> Option<String> {
+    pub fn explain_obstacle(&self, index: usize) -> Option<String> {
         let slot = self.slot(index);
-        let against = slot.bits() & self.mask;
+        let against = slot.decision_bits() & self.mask;
         if against != 0 {
             let reasons = Reason::ALL.into_iter();
             let held = reasons.filter(|&reason| against & reason as u32 != 0);
@@ -574,7 +575,7 @@ impl<'a> View<'a> {
         if !self.is_eligible_unless_full(index) {
             return Some("tried already, or not good enough for this request".into());
         }
-        let limit = self.seats[index].limit();
+        let limit = self.seats[index].request_limit();
         (slot.in_flight() >= limit).then(|| format!("at its limit of {limit} connections"))
     }
 

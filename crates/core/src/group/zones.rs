@@ -22,7 +22,9 @@ impl Group {
     pub fn take_ranks(&self) {
         let ranks = self.ranks();
         for (index, member) in self.members().iter().enumerate() {
-            member.slot.set_rank(ranks.map(|ranks| ranks.of(index)));
+            member
+                .slot
+                .set_rank(ranks.map(|ranks| ranks.rank_at(index)));
         }
         self.pool.state.set_ranked(ranks.is_some());
     }
@@ -32,14 +34,14 @@ impl Group {
     /// The load of a member is the reported one that the group goes by, if that load is a share (of a utilisation, or
     /// tasks per CPU) or [a threshold](zone::ZoneSettings::spill_above) for it is set; if it is not known, the number
     /// of requests in flight at the member divided by the member's limit.
-    pub fn measure(&self, now: Instant) -> [Measured; RANKS] {
+    pub fn measure_ranks(&self, now: Instant) -> [Measured; RANKS] {
         let mut all = [Measured::default(); RANKS];
         let (Some(ranks), Some(zones)) = (self.ranks(), &self.settings().zones) else {
             return all;
         };
-        let request = Request::at(now);
+        let request = Request::at_time(now);
         // An alert speaks of no one's health.
-        let view = self.view(&request).despite_alerts();
+        let view = self.view_for(&request).despite_alerts();
         let id = view.settings().load_id;
         let is_share = id.is_utilization() || id.is_queue();
         let by_report = is_share || zones.spill_above.is_some();
@@ -47,10 +49,10 @@ impl Group {
         let mut known = [0u32; RANKS];
         for index in 0..view.len() {
             let slot = view.slot(index);
-            if slot.has(Reason::Standby) {
+            if slot.has_reason(Reason::Standby) {
                 continue;
             }
-            let rank = ranks.of(index);
+            let rank = ranks.rank_at(index);
             let (Some(of_rank), Some(known)) = (all.get_mut(rank), known.get_mut(rank)) else {
                 continue;
             };
@@ -60,7 +62,8 @@ impl Group {
             }
             of_rank.usable += slot.weight();
             let reported = view.last_report(index).filter(|_| by_report);
-            let reported = reported.map(|(load, at)| (load, view.query().horizon.age(at)));
+            let reported =
+                reported.map(|(load, at)| (load, view.load_query().horizon.millis_since(at)));
             let limited = || Some((fullness(&view, index).filter(|_| by_limit)?, 0));
             if let Some((load, age)) = reported.or_else(limited) {
                 *known += 1;
@@ -91,7 +94,7 @@ impl Group {
             None => rng.u32(..zone::WHOLE),
         };
         let drawn = self.pool.state.zones().draw(ranks.count(), random);
-        trace.note(|| self.why_drawn(ranks, drawn));
+        trace.note_sentence(|| self.why_drawn(ranks, drawn));
         let others = (0..ranks.count()).filter(|rank| *rank != drawn);
         for rank in std::iter::once(drawn).chain(others) {
             let of_rank = view.of_rank(rank);
@@ -99,7 +102,7 @@ impl Group {
                 continue;
             };
             if rank != drawn {
-                trace.note(|| {
+                trace.note_sentence(|| {
                     let (one, other) = (ranks.label(drawn), ranks.label(rank));
                     format!("no member of {one} can take it, so that it goes to {other}")
                 });
@@ -113,7 +116,7 @@ impl Group {
     fn why_drawn(&self, ranks: &Ranks, drawn: usize) -> String {
         let readings = self.pool.state.zones();
         let share = readings
-            .shares(ranks.count())
+            .rank_shares(ranks.count())
             .get(drawn)
             .map_or(0.0, |share| share * 100.0);
         let mut text = format!(
@@ -137,7 +140,7 @@ impl Group {
 
 /// Requests in flight at the member at `index` divided by its limit; `None` if it has no limit.
 fn fullness(view: &View<'_>, index: usize) -> Option<f32> {
-    let limit = Some(view.limit(index)).filter(|limit| *limit < u32::MAX)?;
+    let limit = Some(view.member_limit(index)).filter(|limit| *limit < u32::MAX)?;
     let own = || view.slot(index).in_flight() as f32;
     let in_flight = view.reported_in_flight(index).unwrap_or_else(own);
     Some(in_flight / limit.max(1) as f32)

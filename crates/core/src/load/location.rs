@@ -118,7 +118,7 @@ pub struct Location {
     /// Clients that ever came to members here to stay, wrapping: where clients are moved one by
     /// one.
     pub(super) came: AtomicU32,
-    /// Number of requests in `assigned` that are [doubted](Location::doubt), wrapping.
+    /// Number of requests in `assigned` that are [doubted](Location::doubt_client_client), wrapping.
     pub(super) doubted: AtomicU32,
     /// Sum of the times for which clients that go to members themselves may stay, in milliseconds, wrapping: clusters
     /// that give different quanta may share a location.
@@ -166,7 +166,7 @@ impl Cell {
     /// Estimated number of clients that have left, of `assigned` clients that were sent here `age` milliseconds ago or
     /// later, by the time for which they may stay.
     #[inline(never)]
-    pub(super) fn left(&self, assigned: f32, age: u32) -> f32 {
+    pub(super) fn departed_clients(&self, assigned: f32, age: u32) -> f32 {
         match f32::from_bits(self.stay.load(Ordering::Relaxed)) {
             stay if stay > 0.0 => assigned * (1.0 - stay_share(age, stay)),
             _ => 0.0,
@@ -174,7 +174,7 @@ impl Cell {
     }
 
     /// Milliseconds since the last report; 0 if there was none yet, or if a monitor holds the load.
-    pub(super) fn silence(&self, now: Instant) -> u32 {
+    pub(super) fn millis_since_report(&self, now: Instant) -> u32 {
         match self.value_at.load(Ordering::Acquire) {
             _ if self.held.load(Ordering::Acquire) => 0,
             0 => 0,
@@ -183,7 +183,7 @@ impl Cell {
     }
 
     pub(super) fn is_silent(&self, now: Instant, time: Duration) -> bool {
-        u128::from(self.silence(now)) > time.as_millis()
+        u128::from(self.millis_since_report(now)) > time.as_millis()
     }
 }
 
@@ -197,7 +197,7 @@ impl Location {
     }
 
     /// Has `reported` set as soon as any load is reported here, now if one was already.
-    pub(crate) fn announce(&self, reported: &Arc<AtomicBool>) {
+    pub(crate) fn flag_reports(&self, reported: &Arc<AtomicBool>) {
         let mut watchers = self.watchers.lock().unwrap_or_else(PoisonError::into_inner);
         watchers.retain(|watcher| watcher.strong_count() > 0);
         let is_same = |watcher: &Weak<AtomicBool>| watcher.as_ptr() == Arc::as_ptr(reported);
@@ -223,20 +223,23 @@ impl Location {
     }
 
     /// Words that were learnt about the location, and about each load that it reports.
-    pub fn learnt(&self) -> (Learnt, Vec<(LoadId, Learnt)>) {
+    pub fn export_learnt(&self) -> (Learnt, Vec<(LoadId, Learnt)>) {
         let unnamed = self.unnamed.load_full().unwrap_or_default();
         let cells = self.cells.iter().chain(unnamed.iter().map(|cell| &**cell));
         let loads = cells.filter_map(|cell| {
             let id = cell.id.load(Ordering::Acquire).checked_sub(1)?;
             let id = LoadId(u32::try_from(id).ok()?);
-            Some((id, learnt::collect(|visit| cell.words(visit))))
+            Some((id, learnt::collect_words(|visit| cell.words(visit))))
         });
-        (learnt::collect(|visit| self.words(visit)), loads.collect())
+        (
+            learnt::collect_words(|visit| self.words(visit)),
+            loads.collect(),
+        )
     }
 
-    /// Takes over what another process [has learnt](Location::learnt). A load for which there is no
+    /// Takes over what another process [has learnt](Location::export_learnt). A load for which there is no
     /// room is left out.
-    pub fn relearn(&self, own: &Learnt, loads: &[(LoadId, Learnt)], now: Instant) {
+    pub fn import_learnt(&self, own: &Learnt, loads: &[(LoadId, Learnt)], now: Instant) {
         learnt::restore(own, |visit| self.words(visit));
         for (id, learnt) in loads {
             let _ = self.with_cell_for(*id, now, |cell| {
@@ -293,33 +296,33 @@ impl Location {
     }
 
     /// The load that [`LoadId::FIRST`] means here, if there is one.
-    pub fn first(&self) -> Option<LoadId> {
+    pub fn first_load(&self) -> Option<LoadId> {
         let first = self.first.load(Ordering::Relaxed).checked_sub(1)?;
         u32::try_from(first).ok().map(LoadId)
     }
 
-    pub(super) fn meant(&self, id: LoadId) -> LoadId {
+    pub(super) fn resolve_id(&self, id: LoadId) -> LoadId {
         match id {
-            LoadId::FIRST => self.first().unwrap_or(LoadId::CPU),
+            LoadId::FIRST => self.first_load().unwrap_or(LoadId::CPU),
             id => id,
         }
     }
 
-    pub(crate) fn begin(&self, cost: Cost) {
+    pub(crate) fn begin_request(&self, cost: Cost) {
         self.bound.fetch_add(cost.units(), Ordering::Relaxed);
-        self.in_flight.begin(cost);
+        self.in_flight.begin_request(cost);
     }
 
     /// A client was sent to a member here, and will go there itself, for at most `stay`.
-    pub(crate) fn assign(&self, stay: Duration) {
+    pub(crate) fn assign_client(&self, stay: Duration) {
         self.bound.fetch_add(Cost::ONE.units(), Ordering::Relaxed);
         self.assigned.fetch_add(1, Ordering::Relaxed);
         let stay = u64::try_from(stay.as_millis()).unwrap_or(u64::MAX);
         self.stays.fetch_add(stay, Ordering::Relaxed);
     }
 
-    /// A client that was [assigned](Location::assign) asks more often than one client would.
-    pub(crate) fn doubt(&self) {
+    /// A client that was [assigned](Location::assign_client_client) asks more often than one client would.
+    pub(crate) fn doubt_client(&self) {
         self.doubted.fetch_add(1, Ordering::Relaxed);
     }
 
@@ -374,7 +377,7 @@ impl Location {
 
     /// Wakes listeners when a pulse begins or ends, when the servers here are shut or not any more, and when their
     /// instruction changes.
-    pub fn changed(&self) -> &Signal {
+    pub fn change_signal(&self) -> &Signal {
         &self.changed
     }
 
@@ -384,8 +387,8 @@ impl Location {
         }
     }
 
-    pub(crate) fn end(&self, cost: Cost) {
-        self.in_flight.end(cost);
+    pub(crate) fn end_request(&self, cost: Cost) {
+        self.in_flight.end_request(cost);
     }
 
     /// Keeps old reports old, and forgets loads without a name that are not reported any more. Times wrap after 49

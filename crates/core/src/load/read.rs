@@ -40,9 +40,9 @@ impl Query {
 
     /// Query for another moment.
     #[inline]
-    pub(crate) fn at(self, now: Instant) -> Self {
+    pub(crate) fn moved_to(self, now: Instant) -> Self {
         Query {
-            horizon: self.horizon.at(now),
+            horizon: self.horizon.moved_to(now),
             ..self
         }
     }
@@ -86,7 +86,7 @@ impl Location {
     /// the binds in a third of that time, and what is added falls as the report ages: by
     /// half when it is as old as they stay. For
     /// [`LoadId::IN_FLIGHT`] only those need an estimate whose clients go there themselves
-    /// ([`Group::assign`](crate::group::Group::assign)).
+    /// ([`Group::assign_client_client`](crate::group::Group::assign_client_client)).
     ///
     /// Where loads tell of the moment (tasks that run or wait, and utilisations that are
     /// reported four times a second or oftener) a request adds something from when it goes
@@ -107,7 +107,7 @@ impl Location {
     /// instead of 77. Random choice takes 25. With 4 balancers and a report every 500 ms it is
     /// 16 ms, 94 without the fading, and more than 200 if requests count as with slow reports.
     #[inline]
-    pub fn projected(&self, id: LoadId, now: Instant, max_age: Duration) -> Option<f32> {
+    pub fn projected_load(&self, id: LoadId, now: Instant, max_age: Duration) -> Option<f32> {
         self.last_report(&Query::new(id, Horizon::new(now, max_age)))
             .map(|report| report.value + report.added)
     }
@@ -150,7 +150,7 @@ impl Location {
             self.with_cell(id, report)?
         };
         match query.id {
-            LoadId::FIRST => of(self.meant(query.id)).or_else(|| of(LoadId::CPU)),
+            LoadId::FIRST => of(self.resolve_id(query.id)).or_else(|| of(LoadId::CPU)),
             // If the application does not report its utilisation, the machine's CPU load counts (as with ORCA, gRPC
             // proposal A58).
             LoadId::UTILIZATION => of(LoadId::CPU),
@@ -177,7 +177,7 @@ impl Location {
             false if assigned == 0 => per_unit * bound,
             false => {
                 let assigned = lower(assigned as f32 * UNIT, bound);
-                per_unit * (bound - cell.left(assigned, query.horizon.age(at)))
+                per_unit * (bound - cell.departed_clients(assigned, query.horizon.millis_since(at)))
             }
         };
         Report {
@@ -197,7 +197,7 @@ impl Location {
         let value = f32::from_bits((word >> 32) as u32);
         let get = |cell: &AtomicU32| f32::from_bits(cell.load(Ordering::Relaxed));
         let flying = self.in_flight.get();
-        let in_flight = flying.cost();
+        let in_flight = flying.total_cost();
         if query.id == LoadId::IN_FLIGHT {
             let count = flying.count() as f32;
             let then = cell.in_flight_at.load(Ordering::Relaxed) as f32;
@@ -208,7 +208,7 @@ impl Location {
         let per_request = get(&cell.per_request);
         let usual = get(&cell.usual);
         let others = value - per_request * get(&cell.ours);
-        let fresh = HALF_LIFE / (HALF_LIFE + query.horizon.age(word as u32) as f32);
+        let fresh = HALF_LIFE / (HALF_LIFE + query.horizon.millis_since(word as u32) as f32);
         let others = usual + (others - usual) * fresh;
         let is_queue = query.id.is_queue();
         let least = if is_queue { 0.0 } else { NOT_OURS * value };
@@ -217,7 +217,7 @@ impl Location {
         (there * 100.0 + 0.5) as i64 as f32 * 0.01 - value
     }
 
-    /// Part of [`Location::projected`] that is due to clients that are doubted.
+    /// Part of [`Location::projected_load_load`] that is due to clients that are doubted.
     pub(crate) fn doubtful(&self, query: &Query) -> f32 {
         let doubtful = self.with_cell(query.id, |cell| {
             let doubted = self.doubted.load(Ordering::Relaxed);
@@ -229,7 +229,7 @@ impl Location {
             let at = cell.value_at.load(Ordering::Acquire) as u32;
             let stay = get(&cell.stay);
             let left = match stay > 0.0 && get(&cell.per_request) == 0.0 {
-                true => stay_share(query.horizon.age(at), stay),
+                true => stay_share(query.horizon.millis_since(at), stay),
                 false => 1.0,
             };
             get(&cell.per_unit) * UNIT * doubted as f32 * left
@@ -238,31 +238,31 @@ impl Location {
     }
 
     /// The load `id` if it was reported at most `max_age` ago; `None` is *unknown*.
-    pub fn fresh(&self, id: LoadId, now: Instant, max_age: Duration) -> Option<f32> {
+    pub fn fresh_load(&self, id: LoadId, now: Instant, max_age: Duration) -> Option<f32> {
         let counts = |load: &Load| !load.expired && now.since(load.at) <= max_age;
-        let load = self.load(id, now).filter(counts).or_else(|| match id {
-            LoadId::FIRST => self.load(LoadId::CPU, now).filter(counts),
+        let load = self.last_load(id, now).filter(counts).or_else(|| match id {
+            LoadId::FIRST => self.last_load(LoadId::CPU, now).filter(counts),
             _ => None,
         });
         load.map(|load| load.value.get())
     }
 
-    /// The load `id`, if a monitor [has read](Location::observe) it and holds it.
+    /// The load `id`, if a monitor [has read](Location::observe_loads_loads) it and holds it.
     pub fn observed(&self, id: LoadId, now: Instant) -> Option<LoadValue> {
         let is_held = self.with_cell(id, |cell| cell.held.load(Ordering::Acquire));
-        let load = self.load(id, now).filter(|_| is_held == Some(true));
+        let load = self.last_load(id, now).filter(|_| is_held == Some(true));
         load.filter(|load| !load.expired).map(|load| load.value)
     }
 
     /// The load `id` as last reported, however old.
-    pub fn load(&self, id: LoadId, now: Instant) -> Option<Load> {
-        let id = self.meant(id);
+    pub fn last_load(&self, id: LoadId, now: Instant) -> Option<Load> {
+        let id = self.resolve_id(id);
         let word = self.with_cell(id, |cell| cell.value_at.load(Ordering::Acquire))?;
         (word != 0).then(|| decode(id, word, now))
     }
 
     /// All loads that are kept here, with their ages.
-    pub fn loads(&self, now: Instant) -> impl Iterator<Item = Load> + '_ {
+    pub fn list_loads(&self, now: Instant) -> impl Iterator<Item = Load> + '_ {
         let load = move |cell: &Cell| {
             let id = cell.id.load(Ordering::Acquire);
             let word = cell.value_at.load(Ordering::Acquire);
@@ -298,7 +298,7 @@ pub(crate) struct Loads {
 impl Loads {
     /// Adds one; below 0 is not known.
     #[inline]
-    pub(crate) fn add(&mut self, load: f32) {
+    pub(crate) fn add_load(&mut self, load: f32) {
         if load >= 0.0 {
             self.sum += load;
             self.count += 1.0;
@@ -308,7 +308,7 @@ impl Loads {
     /// Factor by which a load above the mean of the others multiplies the cost of a request; the load is in tasks per
     /// CPU (`is_queue`), or else a utilisation.
     #[inline]
-    pub(crate) fn cost(&self, load: f32, is_queue: bool) -> f32 {
+    pub(crate) fn cost_factor(&self, load: f32, is_queue: bool) -> f32 {
         // Without others it is no number, and above nothing, as is a load that is not known.
         let mean = (self.sum - load) / (self.count - 1.0);
         let excess = higher(load - mean - LOAD_TOLERANCE, 0.0);

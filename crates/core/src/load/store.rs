@@ -55,8 +55,13 @@ fn floor(id: LoadId) -> f32 {
 pub struct TooManyLoads;
 
 impl Location {
-    /// Stores a report; one that a monitor [holds](Location::observe) stays as it is.
-    pub fn report(&self, id: LoadId, value: LoadValue, now: Instant) -> Result<(), TooManyLoads> {
+    /// Stores a report; one that a monitor [holds](Location::observe_loads_loads) stays as it is.
+    pub fn report_load(
+        &self,
+        id: LoadId,
+        value: LoadValue,
+        now: Instant,
+    ) -> Result<(), TooManyLoads> {
         self.with_cell_for(id, now, |cell| {
             if !cell.held.load(Ordering::Acquire) {
                 self.store(cell, id, value, now);
@@ -73,7 +78,8 @@ impl Location {
                 return Ok(Arc::clone(cell));
             }
             if cells.len() >= UNNAMED_LOADS {
-                let oldest = (0..cells.len()).max_by_key(|&index| cells[index].silence(now));
+                let oldest =
+                    (0..cells.len()).max_by_key(|&index| cells[index].millis_since_report(now));
                 match oldest.filter(|&index| cells[index].is_silent(now, FORGOTTEN)) {
                     Some(index) => drop(cells.remove(index)),
                     None => return Err(TooManyLoads),
@@ -115,7 +121,7 @@ impl Location {
     /// Stores what a monitor has read, and holds it: until it [expires](Location::expire),
     /// reports of others do not count, which are older or about something else. All loads
     /// for which there is room are stored.
-    pub fn observe(
+    pub fn observe_loads(
         &self,
         loads: impl IntoIterator<Item = (LoadId, LoadValue)>,
         now: Instant,
@@ -154,7 +160,7 @@ impl Location {
         result
     }
 
-    /// Expires the loads that the monitor which [holds](Location::observe) them has no news of: they are unknown from
+    /// Expires the loads that the monitor which [holds](Location::observe_loads_loads) them has no news of: they are unknown from
     /// now on, and other reports of them count. Loads that it does not hold stay as they are.
     pub fn expire(&self, ids: impl IntoIterator<Item = LoadId>) {
         for id in ids {
@@ -208,10 +214,10 @@ impl Location {
         // First those that are kept, or one that was not heard of for long might make room
         // for another one of this report.
         for &(id, value) in loads.iter().filter(|(id, _)| is_kept(*id)) {
-            self.report(id, value, now)?;
+            self.report_load(id, value, now)?;
         }
         for &(id, value) in loads.iter().filter(|(id, _)| !is_kept(*id)) {
-            self.report(id, value, now)?;
+            self.report_load(id, value, now)?;
         }
         Ok(())
     }
@@ -219,7 +225,8 @@ impl Location {
     /// Stores a report of several loads, each of them if there is room for it; returns the number of loads without
     /// room. For reporters that get no answer: one load too many must not cost them the others.
     pub fn report_each(&self, loads: &[(LoadId, LoadValue)], now: Instant) -> usize {
-        let refused = |&&(id, value): &&(LoadId, LoadValue)| self.report(id, value, now).is_err();
+        let refused =
+            |&&(id, value): &&(LoadId, LoadValue)| self.report_load(id, value, now).is_err();
         loads.iter().filter(refused).count()
     }
 
@@ -288,7 +295,7 @@ impl Location {
     fn store_moment(&self, cell: &Cell, id: LoadId, value: f32, since: Option<f32>) {
         // Share of an average over `over` seconds that is new.
         let share = |over: f32| since.map_or(1.0, |seconds| new_share(seconds, over));
-        let in_flight = self.in_flight.get().cost();
+        let in_flight = self.in_flight.get().total_cost();
         let of_second = share(1.0);
         let mean = average(&cell.mean, value, of_second);
         let mean_in_flight = average(&cell.mean_in_flight, in_flight, of_second);

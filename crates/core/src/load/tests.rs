@@ -19,19 +19,28 @@ fn the_first_load_of_a_report_is_whatever_it_measures_t2() {
         Instant::from_nanos(s * 1_000_000_000)
     });
     let value = |value| LoadValue::new(value).unwrap();
-    let first = |seconds| location.projected(LoadId::FIRST, at(seconds), age);
+    let first = |seconds| location.projected_load(LoadId::FIRST, at(seconds), age);
     assert_eq!(first(1), None);
     // Others than monitors of CORBA have no order that says anything.
-    location.report(LoadId::CPU, value(0.5), at(1)).unwrap();
+    location
+        .report_load(LoadId::CPU, value(0.5), at(1))
+        .unwrap();
     assert_eq!(first(1), Some(0.5));
-    location.report(LoadId(4), value(100.0), at(2)).unwrap();
+    location
+        .report_load(LoadId(4), value(100.0), at(2))
+        .unwrap();
     location.lead_with(LoadId(4));
     assert_eq!(first(2), Some(100.0));
-    assert_eq!(location.fresh(LoadId::FIRST, at(2), age), Some(100.0));
-    assert_eq!(location.load(LoadId::FIRST, at(2)).unwrap().id, LoadId(4));
-    location.report(LoadId::CPU, value(0.75), at(20)).unwrap();
+    assert_eq!(location.fresh_load(LoadId::FIRST, at(2), age), Some(100.0));
+    assert_eq!(
+        location.last_load(LoadId::FIRST, at(2)).unwrap().id,
+        LoadId(4)
+    );
+    location
+        .report_load(LoadId::CPU, value(0.75), at(20))
+        .unwrap();
     assert_eq!(first(20), Some(0.75), "nothing is heard of the other");
-    assert_eq!(location.fresh(LoadId::FIRST, at(20), age), Some(0.75));
+    assert_eq!(location.fresh_load(LoadId::FIRST, at(20), age), Some(0.75));
     assert_eq!("first".parse(), Ok(LoadId::FIRST));
     assert_eq!(LoadId::FIRST.to_string(), "first");
 }
@@ -40,30 +49,35 @@ fn the_first_load_of_a_report_is_whatever_it_measures_t2() {
 fn a_stale_load_is_unknown() {
     let location = Location::new("a");
     let half = LoadValue::new(0.5).unwrap();
-    location.report(LoadId::CPU, half, at(10_000)).unwrap();
+    location.report_load(LoadId::CPU, half, at(10_000)).unwrap();
     let max_age = Duration::from_secs(3);
-    assert_eq!(location.fresh(LoadId::CPU, at(12_000), max_age), Some(0.5));
-    assert_eq!(location.fresh(LoadId::CPU, at(14_000), max_age), None);
-    assert_eq!(location.fresh(LoadId::DISK, at(12_000), max_age), None);
+    assert_eq!(
+        location.fresh_load(LoadId::CPU, at(12_000), max_age),
+        Some(0.5)
+    );
+    assert_eq!(location.fresh_load(LoadId::CPU, at(14_000), max_age), None);
+    assert_eq!(location.fresh_load(LoadId::DISK, at(12_000), max_age), None);
 }
 
 #[test]
 fn a_report_does_not_become_new_by_getting_old() {
     let location = Location::new("a");
     let half = LoadValue::new(0.5).unwrap();
-    location.report(LoadId::CPU, half, at(10_000)).unwrap();
+    location.report_load(LoadId::CPU, half, at(10_000)).unwrap();
     let max_age = Duration::from_secs(3);
     const DAY: u64 = 24 * 3600 * 1000;
     for day in 1..100 {
         let now = at(day * DAY);
         location.keep_age(now);
-        assert_eq!(location.projected(LoadId::CPU, now, max_age), None);
-        let load = location.load(LoadId::CPU, now).unwrap();
+        assert_eq!(location.projected_load(LoadId::CPU, now, max_age), None);
+        let load = location.last_load(LoadId::CPU, now).unwrap();
         assert_eq!(load.value, half);
     }
-    location.report(LoadId::CPU, half, at(100 * DAY)).unwrap();
+    location
+        .report_load(LoadId::CPU, half, at(100 * DAY))
+        .unwrap();
     location.keep_age(at(100 * DAY));
-    let projected = location.projected(LoadId::CPU, at(100 * DAY), max_age);
+    let projected = location.projected_load(LoadId::CPU, at(100 * DAY), max_age);
     assert_eq!(projected, Some(0.5));
 }
 
@@ -71,9 +85,9 @@ fn a_report_does_not_become_new_by_getting_old() {
 fn a_zero_load_is_known() {
     let location = Location::new("a");
     let idle = LoadValue::new(0.0).unwrap();
-    location.report(LoadId::CPU, idle, at(0)).unwrap();
+    location.report_load(LoadId::CPU, idle, at(0)).unwrap();
     assert_eq!(
-        location.fresh(LoadId::CPU, at(1), Duration::from_secs(1)),
+        location.fresh_load(LoadId::CPU, at(1), Duration::from_secs(1)),
         Some(0.0)
     );
 }
@@ -89,18 +103,22 @@ fn absurd_loads_are_refused() {
 fn our_own_requests_since_the_report_are_added_to_it() {
     let location = Location::new("a");
     let max_age = Duration::from_secs(15);
-    let load = |ms| location.projected(LoadId::CPU, at(ms), max_age).unwrap();
-    let half = LoadValue::new(0.5).unwrap();
-    location.report(LoadId::CPU, half, at(0)).unwrap();
-    for second in 1..20 {
-        (0..100).for_each(|_| location.begin(Cost::ONE));
+    let load = |ms| {
         location
-            .report(LoadId::CPU, half, at(second * 1000))
+            .projected_load(LoadId::CPU, at(ms), max_age)
+            .unwrap()
+    };
+    let half = LoadValue::new(0.5).unwrap();
+    location.report_load(LoadId::CPU, half, at(0)).unwrap();
+    for second in 1..20 {
+        (0..100).for_each(|_| location.begin_request(Cost::ONE));
+        location
+            .report_load(LoadId::CPU, half, at(second * 1000))
             .unwrap();
     }
     assert_eq!(load(19_000), 0.5);
     // A hundred requests a second make 0.5, so that fifty more add a half of that.
-    (0..50).for_each(|_| location.begin(Cost::ONE));
+    (0..50).for_each(|_| location.begin_request(Cost::ONE));
     assert!((load(19_500) - 0.75).abs() < 0.01, "{}", load(19_500));
     let query = Query::new(LoadId::CPU, Horizon::new(at(19_500), FORGOTTEN));
     assert_eq!(location.last_report(&query).unwrap().bound, 50.0);
@@ -115,12 +133,12 @@ fn the_rate_of_binds_does_not_depend_on_how_often_loads_are_reported() {
         let (mut bind, mut report) = (0, 0);
         while bind <= 5_000_000 {
             if bind < report {
-                location.begin(Cost::ONE);
+                location.begin_request(Cost::ONE);
                 bind += 10_000;
             } else {
                 let now = Instant::from_nanos(report * 1000 + 1_000_000);
                 let id = LoadId::REQUESTS_PER_SECOND;
-                location.report(id, load, now).unwrap();
+                location.report_load(id, load, now).unwrap();
                 report += every_us;
             }
         }
@@ -136,9 +154,9 @@ fn the_rate_of_binds_does_not_depend_on_how_often_loads_are_reported() {
 fn an_idle_location_does_not_stay_idle_in_our_eyes() {
     let location = Location::new("a");
     let idle = LoadValue::new(0.0).unwrap();
-    location.report(LoadId::CPU, idle, at(0)).unwrap();
-    (0..10).for_each(|_| location.begin(Cost::ONE));
-    let load = location.projected(LoadId::CPU, at(1), Duration::from_secs(1));
+    location.report_load(LoadId::CPU, idle, at(0)).unwrap();
+    (0..10).for_each(|_| location.begin_request(Cost::ONE));
+    let load = location.projected_load(LoadId::CPU, at(1), Duration::from_secs(1));
     assert!(load.unwrap() >= 0.5, "{load:?}");
 }
 
@@ -146,13 +164,15 @@ fn an_idle_location_does_not_stay_idle_in_our_eyes() {
 fn in_flight_is_corrected_exactly() {
     let location = Location::new("a");
     let max_age = Duration::from_secs(15);
-    (0..3).for_each(|_| location.begin(Cost::ONE));
+    (0..3).for_each(|_| location.begin_request(Cost::ONE));
     let seven = LoadValue::new(7.0).unwrap();
-    location.report(LoadId::IN_FLIGHT, seven, at(0)).unwrap();
-    location.begin(Cost::ONE);
-    location.begin(Cost::ONE);
-    location.end(Cost::ONE);
-    let load = location.projected(LoadId::IN_FLIGHT, at(9), max_age);
+    location
+        .report_load(LoadId::IN_FLIGHT, seven, at(0))
+        .unwrap();
+    location.begin_request(Cost::ONE);
+    location.begin_request(Cost::ONE);
+    location.end_request(Cost::ONE);
+    let load = location.projected_load(LoadId::IN_FLIGHT, at(9), max_age);
     assert_eq!(load, Some(8.0));
 }
 
@@ -161,22 +181,31 @@ fn what_a_monitor_has_news_of_is_not_for_others_to_report() {
     let location = Location::new("a");
     let max_age = Duration::from_secs(15);
     let value = |value| LoadValue::new(value).unwrap();
-    let cpu = |ms| location.fresh(LoadId::CPU, at(ms), max_age);
-    location.report(LoadId::CPU, value(0.9), at(0)).unwrap();
-    location.report(LoadId::DISK, value(0.1), at(0)).unwrap();
+    let cpu = |ms| location.fresh_load(LoadId::CPU, at(ms), max_age);
+    location
+        .report_load(LoadId::CPU, value(0.9), at(0))
+        .unwrap();
+    location
+        .report_load(LoadId::DISK, value(0.1), at(0))
+        .unwrap();
     let seen = [(LoadId::CPU, value(0.2)), (LoadId::COMPOSITE, value(0.0))];
-    location.observe(seen, at(10)).unwrap();
-    location.report(LoadId::CPU, value(0.9), at(20)).unwrap();
+    location.observe_loads(seen, at(10)).unwrap();
+    location
+        .report_load(LoadId::CPU, value(0.9), at(20))
+        .unwrap();
     assert_eq!(cpu(20), Some(0.2));
     // Unknown at once, and not idle; still there to be shown.
     let all = [LoadId::CPU, LoadId::DISK, LoadId::COMPOSITE];
     location.expire(all);
     assert_eq!(cpu(20), None);
-    assert_eq!(location.projected(LoadId::CPU, at(20), max_age), None);
-    assert_eq!(location.fresh(LoadId::COMPOSITE, at(20), max_age), None);
-    let shown = location.load(LoadId::COMPOSITE, at(20)).unwrap();
+    assert_eq!(location.projected_load(LoadId::CPU, at(20), max_age), None);
+    assert_eq!(
+        location.fresh_load(LoadId::COMPOSITE, at(20), max_age),
+        None
+    );
+    let shown = location.last_load(LoadId::COMPOSITE, at(20)).unwrap();
     assert!(shown.expired && shown.value == LoadValue::ZERO);
-    let disk = location.projected(LoadId::DISK, at(20), max_age);
+    let disk = location.projected_load(LoadId::DISK, at(20), max_age);
     assert_eq!(disk, Some(0.1), "nobody held it");
     const DAY: u64 = 24 * 3600 * 1000;
     for day in 1..100 {
@@ -185,11 +214,11 @@ fn what_a_monitor_has_news_of_is_not_for_others_to_report() {
     }
     // Now others count; and what they said is no news of the monitor's to expire.
     location
-        .report(LoadId::CPU, value(0.7), at(100 * DAY))
+        .report_load(LoadId::CPU, value(0.7), at(100 * DAY))
         .unwrap();
     location.expire(all);
     assert_eq!(cpu(100 * DAY), Some(0.7));
-    location.observe(seen, at(100 * DAY)).unwrap();
+    location.observe_loads(seen, at(100 * DAY)).unwrap();
     assert_eq!(cpu(100 * DAY), Some(0.2));
 }
 
@@ -208,16 +237,18 @@ fn s4_unknown_ids_leave_room_for_all_named_loads() {
     let one = LoadValue::new(1.0).unwrap();
     // Somebody pushes ids that nobody knows, without end.
     for id in 1000..1100 {
-        let _ = location.report(LoadId(id), one, at(1));
+        let _ = location.report_load(LoadId(id), one, at(1));
     }
     let named: Vec<_> = NAMES.iter().map(|&(id, _)| (id, one)).collect();
     location.report_all(&named, at(2)).unwrap();
-    location.observe(named.iter().copied(), at(3)).unwrap();
+    location
+        .observe_loads(named.iter().copied(), at(3))
+        .unwrap();
     for &(id, _) in &named {
-        let fresh = location.fresh(id, at(4), Duration::from_secs(1));
+        let fresh = location.fresh_load(id, at(4), Duration::from_secs(1));
         assert_eq!(fresh, Some(1.0), "{id}");
     }
-    assert_eq!(location.loads(at(4)).count(), LOADS_PER_LOCATION);
+    assert_eq!(location.list_loads(at(4)).count(), LOADS_PER_LOCATION);
 }
 
 #[test]
@@ -226,9 +257,9 @@ fn s4_a_load_without_a_name_expires_when_its_place_is_needed() {
     let one = LoadValue::new(1.0).unwrap();
     let ids = 100..100 + UNNAMED_LOADS as u32;
     for id in ids.clone() {
-        location.report(LoadId(id), one, at(1)).unwrap();
+        location.report_load(LoadId(id), one, at(1)).unwrap();
     }
-    location.report(LoadId(100), one, at(50_000)).unwrap();
+    location.report_load(LoadId(100), one, at(50_000)).unwrap();
     let new = [(LoadId(99), one), (LoadId(98), one)];
     assert_eq!(location.report_all(&new, at(50_000)), Err(TooManyLoads));
     assert_eq!(location.report_each(&new, at(50_000)), 2);
@@ -236,17 +267,22 @@ fn s4_a_load_without_a_name_expires_when_its_place_is_needed() {
     // again keeps it.
     let mixed = [new[0], new[1], (LoadId(101), one)];
     location.report_all(&mixed, at(61_000)).unwrap();
-    let kept: Vec<u32> = location.loads(at(61_000)).map(|load| load.id.0).collect();
+    let kept: Vec<u32> = location
+        .list_loads(at(61_000))
+        .map(|load| load.id.0)
+        .collect();
     assert_eq!(kept.len(), UNNAMED_LOADS);
     assert!(
         [98, 99, 100, 101].iter().all(|id| kept.contains(id)),
         "{kept:?}"
     );
     // Loads that are not reported any more are not kept forever.
-    location.report(LoadId(98), one, at(3_600_000)).unwrap();
+    location
+        .report_load(LoadId(98), one, at(3_600_000))
+        .unwrap();
     location.keep_age(at(3_662_000));
     let kept: Vec<u32> = location
-        .loads(at(3_662_000))
+        .list_loads(at(3_662_000))
         .map(|load| load.id.0)
         .collect();
     assert_eq!(kept, [98]);
@@ -257,16 +293,19 @@ fn s4_what_has_room_counts_beside_what_has_none() {
     let location = Location::new("a");
     let one = LoadValue::new(1.0).unwrap();
     for id in 100..100 + UNNAMED_LOADS as u32 {
-        location.report(LoadId(id), one, at(1)).unwrap();
+        location.report_load(LoadId(id), one, at(1)).unwrap();
     }
     let report = [(LoadId(99), one), (LoadId::CPU, one), (LoadId(100), one)];
     assert_eq!(location.report_all(&report, at(2)), Err(TooManyLoads));
-    assert!(location.load(LoadId::CPU, at(2)).is_none(), "all or none");
+    assert!(
+        location.last_load(LoadId::CPU, at(2)).is_none(),
+        "all or none"
+    );
     assert_eq!(location.report_each(&report, at(2)), 1);
     let max_age = Duration::from_secs(1);
-    assert_eq!(location.fresh(LoadId::CPU, at(3), max_age), Some(1.0));
-    assert_eq!(location.fresh(LoadId(100), at(3), max_age), Some(1.0));
-    assert_eq!(location.fresh(LoadId(99), at(3), max_age), None);
+    assert_eq!(location.fresh_load(LoadId::CPU, at(3), max_age), Some(1.0));
+    assert_eq!(location.fresh_load(LoadId(100), at(3), max_age), Some(1.0));
+    assert_eq!(location.fresh_load(LoadId(99), at(3), max_age), None);
 }
 
 /// Load that one more client is expected to add, after a second in which two clusters have each sent ten clients there.
@@ -275,15 +314,15 @@ fn cost_of_a_client(stays: [u64; 2]) -> f32 {
     let half = LoadValue::new(0.5).unwrap();
     for second in 0..30 {
         location
-            .report(LoadId::CPU, half, at(second * 1000))
+            .report_load(LoadId::CPU, half, at(second * 1000))
             .unwrap();
         for stay in stays {
-            (0..10).for_each(|_| location.assign(Duration::from_secs(stay)));
+            (0..10).for_each(|_| location.assign_client(Duration::from_secs(stay)));
         }
     }
-    location.report(LoadId::CPU, half, at(30_000)).unwrap();
-    location.assign(Duration::from_secs(1));
-    let load = location.projected(LoadId::CPU, at(30_000), Duration::from_secs(15));
+    location.report_load(LoadId::CPU, half, at(30_000)).unwrap();
+    location.assign_client(Duration::from_secs(1));
+    let load = location.projected_load(LoadId::CPU, at(30_000), Duration::from_secs(15));
     load.unwrap() - 0.5
 }
 
@@ -303,12 +342,12 @@ fn s23_what_was_assigned_counts_for_less_as_time_passes() {
     let half = LoadValue::new(0.5).unwrap();
     for second in 0..10 {
         location
-            .report(LoadId::CPU, half, at(second * 1000))
+            .report_load(LoadId::CPU, half, at(second * 1000))
             .unwrap();
-        (0..10).for_each(|_| location.assign(Duration::from_secs(3)));
+        (0..10).for_each(|_| location.assign_client(Duration::from_secs(3)));
     }
     let added = |ms| {
-        let load = location.projected(LoadId::CPU, at(ms), Duration::from_secs(60));
+        let load = location.projected_load(LoadId::CPU, at(ms), Duration::from_secs(60));
         load.unwrap() - 0.5
     };
     let first = added(9_000);
@@ -320,9 +359,9 @@ fn s23_what_was_assigned_counts_for_less_as_time_passes() {
     assert!(added(40_000) < 0.1 * first);
     // The load of our own requests does not go away by itself.
     let location = Location::new("a");
-    location.report(LoadId::CPU, half, at(0)).unwrap();
-    location.begin(Cost::ONE);
-    let load = |ms| location.projected(LoadId::CPU, at(ms), Duration::from_secs(60));
+    location.report_load(LoadId::CPU, half, at(0)).unwrap();
+    location.begin_request(Cost::ONE);
+    let load = |ms| location.projected_load(LoadId::CPU, at(ms), Duration::from_secs(60));
     assert_eq!(load(1), load(30_000));
 }
 
@@ -331,16 +370,23 @@ fn b10_what_an_application_does_not_say_its_machine_does() {
     let location = Location::new("a");
     let max_age = Duration::from_secs(3);
     let value = |value| LoadValue::new(value).unwrap();
-    let load = |ms| location.projected(LoadId::UTILIZATION, at(ms), max_age);
+    let load = |ms| location.projected_load(LoadId::UTILIZATION, at(ms), max_age);
     assert_eq!(load(0), None);
-    location.report(LoadId::CPU, value(0.3), at(0)).unwrap();
+    location
+        .report_load(LoadId::CPU, value(0.3), at(0))
+        .unwrap();
     assert_eq!(load(0), Some(0.3));
     location
-        .report(LoadId::UTILIZATION, value(0.8), at(0))
+        .report_load(LoadId::UTILIZATION, value(0.8), at(0))
         .unwrap();
     assert_eq!(load(0), Some(0.8));
-    assert_eq!(location.projected(LoadId::CPU, at(0), max_age), Some(0.3));
-    location.report(LoadId::CPU, value(0.4), at(4_000)).unwrap();
+    assert_eq!(
+        location.projected_load(LoadId::CPU, at(0), max_age),
+        Some(0.3)
+    );
+    location
+        .report_load(LoadId::CPU, value(0.4), at(4_000))
+        .unwrap();
     assert_eq!(load(4_000), Some(0.4), "the other one is old");
 }
 
@@ -359,18 +405,18 @@ fn reports_of_new_ids_by_many_threads_are_bounded_and_not_lost() {
             scope.spawn(move || {
                 for id in 0..4 {
                     location
-                        .report(LoadId(100 + 4 * thread + id), one, at(1))
+                        .report_load(LoadId(100 + 4 * thread + id), one, at(1))
                         .unwrap();
                     assert!(
                         location
-                            .load(LoadId(100 + 4 * thread + id), at(1))
+                            .last_load(LoadId(100 + 4 * thread + id), at(1))
                             .is_some()
                     );
                 }
             });
         }
     });
-    assert_eq!(location.loads(at(1)).count(), UNNAMED_LOADS);
+    assert_eq!(location.list_loads(at(1)).count(), UNNAMED_LOADS);
 }
 
 #[test]
@@ -390,20 +436,22 @@ fn what_another_balancer_has_read_is_held_until_it_is_read_here_or_said_no_more(
         .observe_elsewhere(told, at(2000), at(1000))
         .unwrap();
     assert!(location.is_read_elsewhere(at(1999)) && !location.is_read_elsewhere(at(2000)));
-    location.report(LoadId::CPU, value(0.9), at(1500)).unwrap();
+    location
+        .report_load(LoadId::CPU, value(0.9), at(1500))
+        .unwrap();
     let observed = |id| location.observed(id, at(3000)).map(LoadValue::get);
     assert_eq!(observed(LoadId::CPU), Some(0.5), "agents do not count");
     // One of the loads is read here since.
     location
-        .observe([(LoadId::CPU, value(0.75))], at(2500))
+        .observe_loads([(LoadId::CPU, value(0.75))], at(2500))
         .unwrap();
     location.expire_elsewhere();
     assert_eq!(observed(LoadId::CPU), Some(0.75));
     assert_eq!(observed(LoadId::MEMORY), None);
     location
-        .report(LoadId::MEMORY, value(0.125), at(3000))
+        .report_load(LoadId::MEMORY, value(0.125), at(3000))
         .unwrap();
-    let known = location.fresh(LoadId::MEMORY, at(3000), Duration::from_secs(15));
+    let known = location.fresh_load(LoadId::MEMORY, at(3000), Duration::from_secs(15));
     assert_eq!(known, Some(0.125), "agents count again");
     assert_eq!(observed(LoadId::MEMORY), None, "no monitor has read that");
     location

@@ -57,7 +57,7 @@
 use super::best::Best;
 use super::choose::{CHOICES, Candidates, Choices, MAX_CHOICES, SCAN_UP_TO};
 use super::kind::{Kind, Param, Strategy};
-use super::shares::{Ahead, Candidate, Due, Logs, Shares, Sums, account};
+use super::shares::{Ahead, Candidate, Due, Logs, Shares, Sums, weight_and_account};
 use crate::estimate::{FAILURE_COST, Moment, exp2, fade, higher, log2, lower};
 use crate::group::view::{Busyness, View};
 use crate::load::Loads;
@@ -180,7 +180,7 @@ fn learn(
     }
     learn_growth(view, candidates);
     let index = (chance == 0).then(|| silent_for_longest(view, rng, candidates))??;
-    trace.candidate(index, None, || {
+    trace.note_candidate(index, None, || {
         let seconds = silence(view, index);
         format!("tried for news: idle, and silent for {seconds:.1} s")
     });
@@ -204,7 +204,7 @@ fn silent_for_longest(
     candidates.indices(view).for_each(|index| {
         let silence = silence(view, index);
         if silence > 0.0 {
-            best.offer(index, -silence, view.weight(index), rng);
+            best.offer(index, -silence, view.member_weight(index), rng);
         }
     });
     best.index()
@@ -240,7 +240,7 @@ impl<'v, 'a> Eye<'v, 'a> {
     fn new(view: &'v View<'a>) -> Self {
         Eye {
             view,
-            moment: view.moment(),
+            moment: view.decision_moment(),
             busyness: Busyness::new(view),
         }
     }
@@ -250,8 +250,8 @@ impl<'v, 'a> Eye<'v, 'a> {
     fn look(&self, index: usize) -> Look {
         let slot = self.view.slot(index);
         let in_flight = slot.cost_in_flight();
-        let service = slot.service(in_flight, &self.moment);
-        let (weight, account) = account(self.view, index);
+        let service = slot.estimate_service(in_flight, &self.moment);
+        let (weight, account) = weight_and_account(self.view, index);
         Look {
             index: index as u32,
             in_flight,
@@ -260,7 +260,7 @@ impl<'v, 'a> Eye<'v, 'a> {
             is_stale: service.is_some_and(|service| service.is_stale),
             time: service.map_or(0.0, |service| service.time),
             failures: self.view.failure_share(index),
-            load: self.busyness.of(self.view, index),
+            load: self.busyness.busyness_at(self.view, index),
         }
     }
 
@@ -283,15 +283,15 @@ struct Others {
 impl Others {
     #[inline]
     fn add(&mut self, look: &Look) {
-        self.sums.add(look.weight, look.in_flight);
+        self.sums.add_member(look.weight, look.in_flight);
         self.times.add(log2(look.time));
-        self.loads.add(look.load);
+        self.loads.add_load(look.load);
     }
 
     /// Factor by which failures and reported load multiply a score.
     #[inline]
     fn cost(&self, look: &Look, is_queue: bool) -> f32 {
-        (1.0 + FAILURE_COST * look.failures) * self.loads.cost(look.load, is_queue)
+        (1.0 + FAILURE_COST * look.failures) * self.loads.cost_factor(look.load, is_queue)
     }
 }
 
@@ -326,7 +326,10 @@ impl Adaptive {
                 Some(turn(eye, trace, looks, &others, best))
             }
             None => {
-                let looks = eye.view.eligible().map(|index| eye.look_again(index));
+                let looks = eye
+                    .view
+                    .eligible_indices()
+                    .map(|index| eye.look_again(index));
                 self.shortest(eye, rng, trace, looks, &others, Due::InTurn)
             }
         }
@@ -361,7 +364,7 @@ impl Adaptive {
             let score = candidate.time * candidate.cost * places * price;
             if trace.is_on() {
                 let (index, time) = (candidate.index, candidate.time);
-                trace.candidate(index, Some(score.into()), || {
+                trace.note_candidate(index, Some(score.into()), || {
                     explain(eye.view, &eye.look_again(index), time, price)
                 });
             }
@@ -369,7 +372,7 @@ impl Adaptive {
         };
         let means = Some(others.sums.means());
         self.shares
-            .lowest(eye.view, rng, candidates, means, cost, due, score)
+            .pick_lowest(eye.view, rng, candidates, means, cost, due, score)
     }
 }
 
@@ -391,13 +394,13 @@ fn turn(
     let Some(look) = looks.iter().find(|look| look.index as usize == best) else {
         return best;
     };
-    let mut chosen = (best, eye.view.slot(best).unbound(&eye.moment));
+    let mut chosen = (best, eye.view.slot(best).seconds_since_bound(&eye.moment));
     for other in looks {
         let index = other.index as usize;
         if index == best || other.account != look.account {
             continue;
         }
-        let unbound = eye.view.slot(index).unbound(&eye.moment);
+        let unbound = eye.view.slot(index).seconds_since_bound(&eye.moment);
         if unbound > chosen.1
             && unbound > RARELY * looks.len() as f32 * other.time
             && is_alike(eye, others, look, other)
@@ -406,7 +409,7 @@ fn turn(
         }
     }
     if chosen.0 != best {
-        trace.note(|| {
+        trace.note_sentence(|| {
             "idle members that cannot be told apart take turns: longest without a request".into()
         });
     }
@@ -470,7 +473,7 @@ fn believed(view: &View<'_>, look: &Look, others: &Others) -> f32 {
 /// `typical` is the others' usual time.
 #[cold]
 fn faded(view: &View<'_>, look: &Look, typical: f32) -> f32 {
-    let silence = view.slot(look.index as usize).silence(view.now());
+    let silence = view.slot(look.index as usize).silence(view.decision_time());
     let faded = look.time * fade(silence, view.settings().latency_decay);
     if faded < typical * SIMILAR {
         typical
@@ -512,7 +515,7 @@ impl Good {
 
     #[inline]
     fn is_there(&self, others: &Others, is_queue: bool) -> bool {
-        let cost = others.loads.cost(self.load, is_queue);
+        let cost = others.loads.cost_factor(self.load, is_queue);
         self.idle * cost < SIMILAR * self.fastest
     }
 }

@@ -35,7 +35,7 @@ pub(super) enum Standing {
 }
 
 impl Standing {
-    pub(super) fn of(load: Option<f32>) -> Self {
+    pub(super) fn of_load(load: Option<f32>) -> Self {
         load.map_or(Standing::Unknown, Standing::Known)
     }
 
@@ -140,12 +140,12 @@ impl<K: Keep> Special<K> {
             let pairs = field.iter_mut().zip(failing);
             pairs.for_each(|(part, other)| part.merge(other, rng));
         } else if share > 0.0 && rng.f32() < TRIAL * share {
-            trace.note(|| "one of the failing members is tried".into());
+            trace.note_sentence(|| "one of the failing members is tried".into());
             field = failing;
         }
         let [known, unknown] = field;
         if known.weight > 0.0 && unknown.weight > 0.0 {
-            trace.note(|| "members of unknown load get an average share".into());
+            trace.note_sentence(|| "members of unknown load get an average share".into());
         }
         let all = known.weight + unknown.weight;
         match known.weight <= 0.0 || rng.f32() * all < unknown.weight {
@@ -172,13 +172,13 @@ fn of_unknown(
     let mut index = shares.least_in_flight(view, rng, None)?;
     let fails = sits_out(view, index, rng) && rng.f32() >= TRIAL;
     if fails && let Some(other) = shares.least_in_flight(view, rng, Some(index)) {
-        trace.candidate(index, None, || {
+        trace.note_candidate(index, None, || {
             "load unknown, left out because it fails".into()
         });
         index = other;
     }
-    trace.candidate(index, None, || {
-        let (flying, weight) = (view.in_flight(index), Short(view.weight(index)));
+    trace.note_candidate(index, None, || {
+        let (flying, weight) = (view.in_flight(index), Short(view.member_weight(index)));
         format!("no load is known: fewest in flight for its weight, {flying}, weight {weight}")
     });
     Some(index)
@@ -187,7 +187,7 @@ fn of_unknown(
 /// Chooses an eligible member with little load per unit of weight. If no member has the load of the `query`, no load is
 /// known. `empty` says how many members are kept to choose from, and which loads count as equal.
 #[inline]
-pub(super) fn least<K: Keep>(
+pub(super) fn pick_least<K: Keep>(
     view: &View<'_>,
     rng: &mut fastrand::Rng,
     trace: &mut Trace,
@@ -197,7 +197,7 @@ pub(super) fn least<K: Keep>(
     standing: impl Fn(usize) -> Standing,
 ) -> Option<usize> {
     let is_known = |index| view.location(index).has_fresh(query);
-    if !view.has_reports() || !view.eligible().any(is_known) {
+    if !view.has_reports() || !view.eligible_indices().any(is_known) {
         return of_unknown(view, rng, trace, shares);
     }
     let nobody = Part {
@@ -205,8 +205,8 @@ pub(super) fn least<K: Keep>(
         weight: 0.0,
     };
     let (mut usual, mut special) = (nobody, None);
-    for index in view.eligible() {
-        let weight = view.weight(index);
+    for index in view.eligible_indices() {
+        let weight = view.member_weight(index);
         let standing = standing(index);
         let fails = sits_out(view, index, rng);
         let in_flight = || view.slot(index).cost_in_flight();
@@ -262,8 +262,8 @@ impl Strategy for LeastLoad {
             shaping.per_balance_load = view.client_load();
         }
         let (shaping, reject) = (shaping.if_any(), self.reject);
-        let (shares, query, empty) = (&self.shares, view.query(), Best::new(self.spread));
-        least(view, rng, trace, shares, query, empty, |index| {
+        let (shares, query, empty) = (&self.shares, view.load_query(), Best::new(self.spread));
+        pick_least(view, rng, trace, shares, query, empty, |index| {
             match view.effective_load(index, shaping) {
                 Some(load) if load < reject => Standing::Known(load),
                 Some(load) => Standing::Rejects(load),
@@ -286,13 +286,13 @@ fn explain(
     standing: Standing,
     fails: bool,
 ) {
-    trace.candidate(index, Some(score.into()), || {
+    trace.note_candidate(index, Some(score.into()), || {
         let load = match standing {
             Standing::Known(load) => format!("load {load:.3}"),
             Standing::Rejects(load) => format!("load {load:.3} at or above the reject threshold"),
             Standing::Unknown => "load unknown".into(),
         };
-        let (flying, weight) = (view.in_flight(index), Short(view.weight(index)));
+        let (flying, weight) = (view.in_flight(index), Short(view.member_weight(index)));
         let fails = if fails {
             ", left out because it fails"
         } else {

@@ -129,9 +129,9 @@ impl Candidates {
     }
 
     /// The candidate with the lowest score, by weight where scores are equal. `score` gets a
-    /// member, requests in flight as they compare, and a factor: see [`Shares::lowest`].
+    /// member, requests in flight as they compare, and a factor: see [`Shares::pick_lowest`].
     #[inline]
-    pub(super) fn lowest(
+    pub(super) fn pick_lowest(
         &self,
         view: &View<'_>,
         rng: &mut fastrand::Rng,
@@ -139,21 +139,21 @@ impl Candidates {
         in_flight: InFlight<'_, '_>,
         mut score: impl FnMut(usize, f32, f32) -> f32,
     ) -> Option<usize> {
-        let at = |index| Candidate::new(view, index, in_flight.at(index));
+        let at = |index| Candidate::new(view, index, in_flight.cost_at(index));
         let score = |one: &Candidate, compares, price| score(one.index, compares, price);
         match self {
             Candidates::All => {
-                let candidates = view.eligible().map(at);
-                shares.lowest(view, rng, candidates, None, |_| 1.0, Due::InTurn, score)
+                let candidates = view.eligible_indices().map(at);
+                shares.pick_lowest(view, rng, candidates, None, |_| 1.0, Due::InTurn, score)
             }
             Candidates::Drawn(drawn, count) => {
                 let candidates = drawn[..*count].iter().map(|&index| at(index as usize));
                 let mut sums = Sums::default();
                 for one in candidates.clone() {
-                    sums.add(one.weight, one.in_flight);
+                    sums.add_member(one.weight, one.in_flight);
                 }
                 let means = Some(sums.means());
-                shares.lowest(view, rng, candidates, means, |_| 1.0, Due::First, score)
+                shares.pick_lowest(view, rng, candidates, means, |_| 1.0, Due::First, score)
             }
         }
     }
@@ -168,11 +168,12 @@ impl Candidates {
         shares: &Shares,
     ) -> Option<usize> {
         let (in_flight, own) = (self.in_flight(view), view.cost());
-        self.lowest(view, rng, shares, in_flight, |index, compares, price| {
+        self.pick_lowest(view, rng, shares, in_flight, |index, compares, price| {
             let score = (compares + own) * price;
             if trace.is_on() {
-                trace.candidate(index, Some(score.into()), || {
-                    let (flying, weight) = (in_flight.in_words(index), Short(view.weight(index)));
+                trace.note_candidate(index, Some(score.into()), || {
+                    let (flying, weight) =
+                        (in_flight.in_words(index), Short(view.member_weight(index)));
                     format!("{flying}, weight {weight}{}", Ahead(price))
                 });
             }
@@ -190,12 +191,12 @@ impl Candidates {
         if !unknown {
             return None;
         }
-        self.mean(view, |index| view.latency(index))
+        self.mean_value(view, |index| view.latency(index))
     }
 
     /// The mean of the known values of the candidates; `None` if none is known.
     #[inline]
-    pub(super) fn mean(
+    pub(super) fn mean_value(
         &self,
         view: &View<'_>,
         mut value: impl FnMut(usize) -> Option<f32>,
@@ -261,7 +262,7 @@ pub(super) struct InFlight<'v, 'a> {
 
 impl InFlight<'_, '_> {
     #[inline]
-    pub(super) fn at(self, index: usize) -> f32 {
+    pub(super) fn cost_at(self, index: usize) -> f32 {
         match self.reported {
             true => self.as_reported(index),
             false => self.view.slot(index).cost_in_flight(),

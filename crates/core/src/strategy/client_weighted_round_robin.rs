@@ -136,7 +136,7 @@ impl ClientWeighted {
     /// Calculates weights if it is time; one worker does, the others go on.
     #[inline]
     fn adjust(&self, view: &View<'_>) {
-        let now = view.now().as_nanos();
+        let now = view.decision_time().as_nanos();
         let updated = self.updated.load(Ordering::Relaxed);
         let period = self.update.as_nanos() as u64;
         if (updated != 0 && now.saturating_sub(updated) < period) || view.is_rehearsal() {
@@ -153,17 +153,17 @@ impl ClientWeighted {
 
     #[cold]
     fn step(&self, view: &View<'_>) {
-        let now = view.now();
+        let now = view.decision_time();
         let (mut sum, mut count) = (0.0, 0.0);
         for index in 0..view.len() {
             let slot = view.slot(index);
             let kept = slot.reported_weight();
-            let is_away = slot.has(Reason::Down) || slot.has(Reason::Dead);
+            let is_away = slot.has_reason(Reason::Down) || slot.has_reason(Reason::Dead);
             if is_away || kept.reported_for(now, &self.horizon(view)).is_none() {
                 kept.begin_again();
             }
             if let Some(figures) = self.figures(view, index).filter(|_| !is_away) {
-                kept.report(figures.weight(self.penalty), figures.at, now);
+                kept.take_weight(figures.weight(self.penalty), figures.at, now);
             }
             if let Some(weight) = self.weight(view, index)
                 && view.is_eligible_unless_full(index)
@@ -179,20 +179,20 @@ impl ClientWeighted {
             let value = weight.map_or(1.0, |weight| (weight / mean).clamp(LOWEST, HIGHEST)) as f32;
             factor.store(value.to_bits(), Ordering::Relaxed);
             if view.is_eligible(index) {
-                highest = highest.max(view.weight(index) * value);
+                highest = highest.max(view.member_weight(index) * value);
             }
         }
         self.stride.set_highest(highest);
     }
 
     fn horizon(&self, view: &View<'_>) -> Horizon {
-        Horizon::new(view.now(), self.expiration)
+        Horizon::new(view.decision_time(), self.expiration)
     }
 
     /// The weight of the member at `index`, if it may be used.
     fn weight(&self, view: &View<'_>, index: usize) -> Option<f64> {
         let kept = view.slot(index).reported_weight();
-        let reported_for = kept.reported_for(view.now(), &self.horizon(view))?;
+        let reported_for = kept.reported_for(view.decision_time(), &self.horizon(view))?;
         (reported_for >= self.blackout).then(|| kept.value().into())
     }
 
@@ -208,7 +208,9 @@ impl ClientWeighted {
             report(LoadId::UTILIZATION).or_else(|| report(view.settings().load_id))?;
         // Reports leave out what is 0: an older number of errors is not that of these requests.
         let errors = report(LoadId::ERRORS_PER_SECOND).filter(|errors| {
-            let later = horizon.age(errors.at).saturating_sub(horizon.age(rate.at));
+            let later = horizon
+                .millis_since(errors.at)
+                .saturating_sub(horizon.millis_since(rate.at));
             u128::from(later) <= self.update.as_millis()
         });
         Some(Figures {
@@ -231,16 +233,16 @@ impl ClientWeighted {
 
     #[cold]
     fn explain(&self, view: &View<'_>, trace: &mut Trace, chosen: usize) {
-        for index in view.eligible() {
+        for index in view.eligible_indices() {
             let next = if index == chosen {
                 "next in turn, "
             } else {
                 ""
             };
-            trace.candidate(index, None, || {
-                let (weight, factor) = (Short(view.weight(index)), self.factor(view, index));
+            trace.note_candidate(index, None, || {
+                let (weight, factor) = (Short(view.member_weight(index)), self.factor(view, index));
                 let kept = view.slot(index).reported_weight();
-                let reported_for = kept.reported_for(view.now(), &self.horizon(view));
+                let reported_for = kept.reported_for(view.decision_time(), &self.horizon(view));
                 let why = match (reported_for, self.figures(view, index)) {
                     (Some(time), Some(of)) => {
                         let Figures { rate, errors, .. } = of;
@@ -264,7 +266,7 @@ impl ClientWeighted {
 impl Strategy for ClientWeighted {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         self.adjust(view);
-        let weight = |index| view.weight(index) * self.factor(view, index);
+        let weight = |index| view.member_weight(index) * self.factor(view, index);
         let index = self.stride.next(view, rng, weight)?;
         if trace.is_on() {
             self.explain(view, trace, index);

@@ -50,7 +50,7 @@ impl Follow {
     /// Takes a step if it is time; one worker does, the others go on.
     #[inline]
     pub(super) fn adjust(&self, view: &View<'_>) {
-        let now = view.now().as_nanos();
+        let now = view.decision_time().as_nanos();
         let updated = self.updated.load(Ordering::Relaxed);
         let interval = self.gains.update_interval.as_nanos() as u64;
         if now.saturating_sub(updated) < interval || view.is_rehearsal() {
@@ -68,13 +68,13 @@ impl Follow {
     fn step(&self, view: &View<'_>) {
         let Gains { gain, limit, .. } = self.gains;
         let known = || {
-            view.eligible()
-                .filter_map(|index| Some((index, self.load(view, index)?)))
+            view.eligible_indices()
+                .filter_map(|index| Some((index, self.penalised_load(view, index)?)))
         };
         let (mut load, mut factor, mut count) = (0.0, 0.0, 0.0);
         for (index, (value, _)) in known() {
             load += value;
-            factor += view.slot(index).load_factor().value();
+            factor += view.slot(index).load_factor().last_factor();
             count += 1.0;
         }
         if count < 2.0 || load <= 0.0 {
@@ -93,13 +93,13 @@ impl Follow {
                 distance
             };
             // Divided by the mean factor they cannot all drift in one direction.
-            let next = held.value() / mean_factor * (1.0 + gain * distance);
+            let next = held.last_factor() / mean_factor * (1.0 + gain * distance);
             held.set(next.clamp(1.0 / limit, limit), at);
         }
     }
 
     /// Reported load with the penalty for failures, and which report it was.
-    pub(super) fn load(&self, view: &View<'_>, index: usize) -> Option<(f32, u32)> {
+    pub(super) fn penalised_load(&self, view: &View<'_>, index: usize) -> Option<(f32, u32)> {
         let (value, at) = view.last_report(index)?;
         let penalty = self.gains.failure_penalty * view.failure_share(index);
         Some((value + penalty, at))
@@ -107,19 +107,21 @@ impl Follow {
 
     /// Factor of the weight of the member at `index` by loads.
     #[inline]
-    pub(super) fn factor(&self, view: &View<'_>, index: usize) -> f32 {
+    pub(super) fn weight_factor(&self, view: &View<'_>, index: usize) -> f32 {
         if !view.settings().adaptive {
             return 1.0;
         }
         let factor = view.slot(index).load_factor();
-        factor.fresh(&view.query().horizon).unwrap_or(1.0)
+        factor
+            .fresh_factor(&view.load_query().horizon)
+            .unwrap_or(1.0)
     }
 
     /// Multiplies `weights`, one for each member, by these factors, after the step that is due.
-    pub(crate) fn weigh(&self, view: &View<'_>, weights: &mut [f32]) {
+    pub(crate) fn apply_factors(&self, view: &View<'_>, weights: &mut [f32]) {
         self.adjust(view);
         for (index, weight) in weights.iter_mut().enumerate() {
-            *weight *= self.factor(view, index);
+            *weight *= self.weight_factor(view, index);
         }
     }
 }

@@ -125,17 +125,18 @@ impl Hash {
     fn cap_per_weight(&self, view: &View<'_>) -> f32 {
         let word = self.average.load(Ordering::Relaxed);
         let large = view.len() > SUM_UP_TO;
-        if large && word != 0 && millis_since(word as u32, view.now()) <= AVERAGE_MAX_AGE {
+        if large && word != 0 && millis_since(word as u32, view.decision_time()) <= AVERAGE_MAX_AGE
+        {
             return f32::from_bits((word >> 32) as u32);
         }
         let (mut in_flight, mut weight) = (view.cost(), 0.0);
-        for index in view.eligible() {
+        for index in view.eligible_indices() {
             in_flight += view.slot(index).cost_in_flight();
-            weight += view.weight(index);
+            weight += view.member_weight(index);
         }
         let cap = self.bound * in_flight / weight;
         if large {
-            let word = (u64::from(cap.to_bits()) << 32) | u64::from(millis(view.now()));
+            let word = (u64::from(cap.to_bits()) << 32) | u64::from(millis(view.decision_time()));
             self.average.store(word, Ordering::Relaxed);
         }
         cap
@@ -157,12 +158,12 @@ impl Hash {
                 return false;
             }
             let cap = *cap.get_or_insert_with(|| self.cap_per_weight(view));
-            in_flight >= cap * view.weight(index)
+            in_flight >= cap * view.member_weight(index)
         };
         let mut best: Option<(usize, f32)> = None;
-        for index in view.eligible() {
+        for index in view.eligible_indices() {
             let chance = unit(mix(key ^ self.hashes[index])).max(f32::MIN_POSITIVE);
-            let weight = view.weight(index);
+            let weight = view.member_weight(index);
             let lowest = best.map_or(f32::INFINITY, |(_, lowest)| lowest);
             // -ln x is at least 1 - x: most need no logarithm to be seen to lose, and that is most
             // of what each of them would cost.
@@ -175,7 +176,7 @@ impl Hash {
             // Asked only of those that would win: it may cost a sum over all.
             let full = (wins || trace.is_on()) && is_full(index);
             if trace.is_on() {
-                trace.candidate(index, Some(score.into()), || {
+                trace.note_candidate(index, Some(score.into()), || {
                     let flying = view.in_flight(index);
                     let full = if full { ", as many as it may have" } else { "" };
                     format!("weight {}, {flying}{full}", Short(weight))
@@ -196,7 +197,7 @@ impl Hash {
     /// True if the member turns this key away because of its weight.
     #[inline]
     fn declines(&self, view: &View<'_>, index: usize, key: u64) -> bool {
-        let share = view.weight(index) / self.full_weight;
+        let share = view.member_weight(index) / self.full_weight;
         share < 1.0 && unit(mix(key ^ self.hashes[index])) >= share
     }
 }
@@ -205,7 +206,7 @@ impl Strategy for Hash {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let Some(key) = key_of(self.sees, view) else {
             let index = self.urn.draw(view, rng)?;
-            trace.candidate(index, None, || "drawn: the request has no such key".into());
+            trace.note_candidate(index, None, || "drawn: the request has no such key".into());
             return Some(index);
         };
         if self.ring.is_empty() {
@@ -222,12 +223,12 @@ impl Strategy for Hash {
         for point in walk.take(longest) {
             let index = (point & ((1 << INDEX_BITS) - 1)) as usize;
             if !view.is_eligible(index) {
-                trace.candidate(index, None, || "next on the ring, not eligible".into());
+                trace.note_candidate(index, None, || "next on the ring, not eligible".into());
                 continue;
             }
             if self.declines(view, index, key) {
-                let weight = view.weight(index);
-                trace.candidate(index, None, || {
+                let weight = view.member_weight(index);
+                trace.note_candidate(index, None, || {
                     format!(
                         "next on the ring, weight {} is too low for this key",
                         Short(weight)
@@ -239,16 +240,16 @@ impl Strategy for Hash {
             // An idle member is below any bound: no need to sum up.
             if in_flight > 0.0 && self.bound.is_finite() {
                 let cap = *cap.get_or_insert_with(|| self.cap_per_weight(view));
-                let cap = cap * view.weight(index);
+                let cap = cap * view.member_weight(index);
                 if in_flight >= cap {
-                    trace.candidate(index, Some(in_flight.into()), || {
+                    trace.note_candidate(index, Some(in_flight.into()), || {
                         let (flying, cap) = (view.in_flight(index), cap.ceil());
                         format!("next on the ring, but {flying} of at most {cap}")
                     });
                     continue;
                 }
             }
-            trace.candidate(index, Some(in_flight.into()), || {
+            trace.note_candidate(index, Some(in_flight.into()), || {
                 format!("next on the ring, {}", view.in_flight(index))
             });
             return Some(index);

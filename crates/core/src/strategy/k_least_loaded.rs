@@ -44,12 +44,12 @@ struct KLeastLoaded {
 impl Strategy for KLeastLoaded {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         // Of as many as there are, chance alone would decide, whatever they report.
-        let most = view.eligible().take(self.k + 1).count();
+        let most = view.eligible_indices().take(self.k + 1).count();
         let k = self.k.min(most.saturating_sub(1)).max(1);
-        trace.note(|| format!("by chance among the {k} least loaded"));
-        let (shares, query, empty) = (&self.shares, view.query(), Least::new(k));
-        by_load::least(view, rng, trace, shares, query, empty, |index| {
-            Standing::of(view.load(index))
+        trace.note_sentence(|| format!("by chance among the {k} least loaded"));
+        let (shares, query, empty) = (&self.shares, view.load_query(), Least::new(k));
+        by_load::pick_least(view, rng, trace, shares, query, empty, |index| {
+            Standing::of_load(view.member_load(index))
         })
     }
 }

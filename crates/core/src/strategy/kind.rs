@@ -17,7 +17,7 @@ pub trait Strategy: fmt::Debug + Send + Sync {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize>;
 
     /// Multiplies `weights`, one for each member, by the strategy's factors according to loads, after the step that is
-    /// due: for [`Group::weights`](crate::group::Group::weights). Returns true if the strategy has such factors.
+    /// due: for [`Group::fill_weights`](crate::group::Group::fill_weights). Returns true if the strategy has such factors.
     fn weigh(&self, _view: &View<'_>, _weights: &mut [f32]) -> bool {
         false
     }
@@ -115,7 +115,7 @@ impl Values {
     }
 
     /// Checks that the values go together.
-    pub fn check(&self) -> Result<(), ParamError> {
+    pub fn check_params(&self) -> Result<(), ParamError> {
         (self.kind.check)(self)
     }
 

@@ -153,7 +153,7 @@ fn mean_think(view: &View<'_>, queries: &Queries) -> f32 {
         return 0.0;
     }
     let (mut sum, mut rates) = (0.0, 0.0);
-    for index in view.eligible() {
+    for index in view.eligible_indices() {
         let location = view.location(index);
         let reported = |query| location.last_report(query).map(|report| report.value);
         if let (Some(rate), Some(think)) = (reported(&queries.rate), reported(&queries.think)) {
@@ -166,7 +166,7 @@ fn mean_think(view: &View<'_>, queries: &Queries) -> f32 {
 
 impl Strategy for LeastActiveSessions {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        let query = |id| Query::new(id, view.query().horizon);
+        let query = |id| Query::new(id, view.load_query().horizon);
         let queries = Queries {
             rate: query(LoadId::REQUESTS_PER_SECOND),
             service: query(LoadId::SERVICE_TIME),
@@ -176,7 +176,7 @@ impl Strategy for LeastActiveSessions {
         };
         let think = mean_think(view, &queries);
         let (shares, query, empty) = (&self.shares, &queries.rate, Best::new(SPREAD));
-        by_load::least(view, rng, trace, shares, query, empty, |index| {
+        by_load::pick_least(view, rng, trace, shares, query, empty, |index| {
             self.standing(view, &queries, think, index)
         })
     }

@@ -50,10 +50,10 @@ impl Strategy for LoadAverage {
             if !sits_out(view, index, rng) {
                 break;
             }
-            trace.candidate(index, None, || "drawn, left out because it fails".into());
+            trace.note_candidate(index, None, || "drawn, left out because it fails".into());
             index = self.urn.draw(view, rng)?;
         }
-        trace.candidate(index, None, || {
+        trace.note_candidate(index, None, || {
             match view.effective_load(index, self.shaping.if_any()) {
                 Some(load) => format!("drawn, load {load:.3}"),
                 None => "drawn, load unknown".into(),

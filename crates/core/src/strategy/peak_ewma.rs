@@ -45,7 +45,7 @@ impl Strategy for PeakEwma {
         let in_flight = candidates.in_flight(view);
         let own = view.cost();
         let neutral = candidates.neutral_latency(view).unwrap_or(PRIOR);
-        candidates.lowest(
+        candidates.pick_lowest(
             view,
             rng,
             &self.shares,
@@ -54,7 +54,7 @@ impl Strategy for PeakEwma {
                 let latency = view.latency(index).unwrap_or(neutral);
                 let penalty = view.penalty(index);
                 let score = (latency + penalty) * (compares + own) * price;
-                trace.candidate(index, Some(score.into()), move || {
+                trace.note_candidate(index, Some(score.into()), move || {
                     format!(
                         "latency {:.1} ms{}, penalty {:.0} ms, {}, weight {}{}",
                         latency * 1e3,
@@ -65,7 +65,7 @@ impl Strategy for PeakEwma {
                         },
                         penalty * 1e3,
                         in_flight.in_words(index),
-                        Short(view.weight(index)),
+                        Short(view.member_weight(index)),
                         Ahead(price),
                     )
                 });

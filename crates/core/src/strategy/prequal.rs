@@ -251,13 +251,13 @@ impl Prequal {
         let mut neutral = None;
         let own = view.cost();
         let hot_above = self.hot_above(view.len());
-        let at = |index| Candidate::new(view, index, in_flight.at(index));
-        let candidates = view.eligible().map(at);
+        let at = |index| Candidate::new(view, index, in_flight.cost_at(index));
+        let candidates = view.eligible_indices().map(at);
         let score = |one: &Candidate, rif: f32, price: f32| {
             let index = one.index;
             let service = service_time(view, index).unwrap_or_else(|| {
                 *neutral.get_or_insert_with(|| {
-                    let known = Candidates::All.mean(view, |index| service_time(view, index));
+                    let known = Candidates::All.mean_value(view, |index| service_time(view, index));
                     known.unwrap_or(PRIOR)
                 })
             });
@@ -270,14 +270,14 @@ impl Prequal {
             rank.score()
         };
         self.shares
-            .lowest(view, rng, candidates, None, |_| 1.0, Due::InTurn, score)
+            .pick_lowest(view, rng, candidates, None, |_| 1.0, Due::InTurn, score)
     }
 
     /// Looks at a few random members and keeps the probes in the pool.
     ///
     /// Answers the first of them, which was drawn by weight, as one that was due.
     fn probe(&self, view: &View<'_>, rng: &mut fastrand::Rng) -> Option<usize> {
-        let now = millis(view.now());
+        let now = millis(view.decision_time());
         let mut due = None;
         for _ in 0..self.probes {
             let index = self.shares.urn().draw(view, rng)?;
@@ -285,7 +285,7 @@ impl Prequal {
             let rif = view
                 .reported_in_flight(index)
                 .unwrap_or(view.slot(index).cost_in_flight())
-                / view.weight(index);
+                / view.member_weight(index);
             self.learn(rif);
             let fraction = rng.f32() < self.budget.fract();
             let probe = Probe {
@@ -312,7 +312,7 @@ impl Prequal {
         rng: &mut fastrand::Rng,
         trace: &mut Trace,
     ) -> Option<usize> {
-        let now = view.now();
+        let now = view.decision_time();
         let hot_above = self.hot_above(view.len());
         let mut neutral = None;
         let own = view.cost();
@@ -333,7 +333,7 @@ impl Prequal {
                 cost = *neutral + UNKNOWN - cost;
             }
             let price = match even {
-                false if probe.index < view.len() => self.shares.price(view, probe.index),
+                false if probe.index < view.len() => self.shares.score_factor(view, probe.index),
                 _ => 1.0,
             };
             let latency = cost * (probe.rif + own) * price;
@@ -359,7 +359,7 @@ impl Prequal {
             // The request to come is in flight when the probe is used next.
             place.set(&Probe {
                 uses: probe.uses.saturating_sub(1),
-                rif: probe.rif + own / view.weight(probe.index).max(1e-3),
+                rif: probe.rif + own / view.member_weight(probe.index).max(1e-3),
                 ..probe
             });
             if rng.f32() < REMOVED * self.probes as f32 {
@@ -399,7 +399,7 @@ fn service_time(view: &View<'_>, index: usize) -> Option<f32> {
 }
 
 fn note(trace: &mut Trace, index: usize, rank: Rank, rif: f32, latency: f32, hot_above: f32) {
-    trace.candidate(index, Some(rank.value().into()), || {
+    trace.note_candidate(index, Some(rank.value().into()), || {
         let ms = latency * 1e3;
         match rank.is_hot() {
             true => format!("hot: {rif:.2} in flight per weight, above {hot_above:.2}"),
@@ -423,7 +423,7 @@ impl Strategy for Prequal {
         }
         chosen.or_else(|| {
             let index = self.shares.urn().draw(view, rng)?;
-            trace.candidate(index, None, || "no usable probe: drawn".into());
+            trace.note_candidate(index, None, || "no usable probe: drawn".into());
             Some(index)
         })
     }

@@ -24,8 +24,8 @@ struct Random {
 impl Strategy for Random {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let index = self.urn.draw(view, rng)?;
-        trace.candidate(index, None, || {
-            format!("drawn with weight {}", view.weight(index))
+        trace.note_candidate(index, None, || {
+            format!("drawn with weight {}", view.member_weight(index))
         });
         Some(index)
     }

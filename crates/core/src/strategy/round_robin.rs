@@ -28,9 +28,14 @@ pub(super) struct RoundRobin {
 
 impl Strategy for RoundRobin {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        let index = self.stride.next(view, rng, |index| view.weight(index))?;
-        trace.candidate(index, None, || {
-            format!("next in turn with weight {}", Short(view.weight(index)))
+        let index = self
+            .stride
+            .next(view, rng, |index| view.member_weight(index))?;
+        trace.note_candidate(index, None, || {
+            format!(
+                "next in turn with weight {}",
+                Short(view.member_weight(index))
+            )
         });
         Some(index)
     }

@@ -63,7 +63,7 @@ const RAMPING: usize = ACCOUNTS;
 
 /// The weight of the member at `index`, and its account.
 #[inline]
-pub(super) fn account(view: &View<'_>, index: usize) -> (f32, u8) {
+pub(super) fn weight_and_account(view: &View<'_>, index: usize) -> (f32, u8) {
     let (weight, is_ramping) = view.weight_now(index);
     // Sign, exponent and five bits: weights that differ by less than 3 % share an account,
     // and so do some that differ by a factor of sixteen.
@@ -119,7 +119,7 @@ pub(super) struct Candidate {
     pub(super) time: f32,
     /// Factor by which failures and reported load make the member worse; 1 means no effect.
     pub(super) cost: f32,
-    /// Account of the member's weight ([`account`]).
+    /// Account of the member's weight ([`weight_and_account`]).
     pub(super) account: u8,
 }
 
@@ -127,7 +127,7 @@ impl Candidate {
     /// A candidate for strategies that go by requests in flight.
     #[inline]
     pub(super) fn new(view: &View<'_>, index: usize, in_flight: f32) -> Self {
-        let (weight, account) = account(view, index);
+        let (weight, account) = weight_and_account(view, index);
         Candidate {
             index,
             in_flight,
@@ -187,7 +187,7 @@ impl Default for Sums {
 
 impl Sums {
     #[inline]
-    pub(super) fn add(&mut self, weight: f32, in_flight: f32) {
+    pub(super) fn add_member(&mut self, weight: f32, in_flight: f32) {
         self.lightest = lower(self.lightest, weight);
         self.heaviest = higher(self.heaviest, weight);
         self.weights += weight;
@@ -290,7 +290,7 @@ impl Speeds {
     #[cold]
     #[inline(never)]
     fn add(&mut self, slot: &Slot, cost: f32) {
-        let (latency, time) = slot.regression().typical();
+        let (latency, time) = slot.regression().typical_latency();
         self.latencies.add(latency);
         self.times.add(time);
         self.costs.add(log2(cost));
@@ -316,7 +316,7 @@ impl Speeds {
     /// True if a member that was drawn by its weight is due: with a probability equal to the deserved part of its
     /// weight.
     fn deserves(&self, view: &View<'_>, index: usize, cost: f32, rng: &mut fastrand::Rng) -> bool {
-        let (latency, time) = view.slot(index).regression().typical();
+        let (latency, time) = view.slot(index).regression().typical_latency();
         let slower = lower(self.latencies.above(latency), self.times.above(time));
         let worse = higher(slower, 0.0) + higher(self.costs.above(log2(cost)), 0.0);
         worse <= WORSE || rng.f32() < libm::exp2f(2.0 * (WORSE - worse))
@@ -349,7 +349,7 @@ impl Shares {
     // Inlined, so that no decision asks for figures that its strategy never uses.
     #[inline(always)]
     #[expect(clippy::too_many_arguments, reason = "a decision has as many parts")]
-    pub(super) fn lowest(
+    pub(super) fn pick_lowest(
         &self,
         view: &View<'_>,
         rng: &mut fastrand::Rng,
@@ -374,7 +374,7 @@ impl Shares {
         let (mut due_score, mut due_cost) = (f32::INFINITY, 1.0);
         for candidate in candidates {
             if !is_known {
-                sums.add(candidate.weight, candidate.in_flight);
+                sums.add_member(candidate.weight, candidate.in_flight);
             }
             if !unequal {
                 // Of drawn ones that are equal the first stays, which was drawn by weight.
@@ -480,7 +480,9 @@ impl Shares {
             let in_flight = view.slot(index).cost_in_flight();
             Candidate::new(view, index, in_flight)
         };
-        let members = view.eligible().filter(move |&index| Some(index) != without);
+        let members = view
+            .eligible_indices()
+            .filter(move |&index| Some(index) != without);
         let candidates = members.map(at);
         let own = view.cost();
         let score = |_: &Candidate, compares: f32, price: f32| (compares + own) * price;
@@ -488,7 +490,7 @@ impl Shares {
             None => Due::InTurn,
             Some(_) => Due::Nobody,
         };
-        self.lowest(view, rng, candidates, None, |_| 1.0, due, score)
+        self.pick_lowest(view, rng, candidates, None, |_| 1.0, due, score)
     }
 
     #[inline]
@@ -504,8 +506,8 @@ impl Shares {
 
     /// Factor of the score of the member at `index`.
     #[inline]
-    pub(super) fn price(&self, view: &View<'_>, index: usize) -> f32 {
-        self.price_of(account(view, index).1)
+    pub(super) fn score_factor(&self, view: &View<'_>, index: usize) -> f32 {
+        self.price_of(weight_and_account(view, index).1)
     }
 
     /// Keeps the accounts when `chosen` was taken where `due` was due.
@@ -513,7 +515,10 @@ impl Shares {
         if chosen == due || view.is_rehearsal() {
             return;
         }
-        let (chosen, due) = (account(view, chosen).1, account(view, due).1);
+        let (chosen, due) = (
+            weight_and_account(view, chosen).1,
+            weight_and_account(view, due).1,
+        );
         if chosen != due {
             // Workers that count at once may miss the bound by one each: no matter.
             let [chosen, due] = [chosen, due].map(|account| &self.ahead[usize::from(account)]);

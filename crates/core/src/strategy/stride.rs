@@ -136,7 +136,7 @@ impl Stride {
         if len == 0 {
             return None;
         }
-        let ranked = view.rank().and_then(|rank| self.of_rank.get(rank));
+        let ranked = view.allowed_rank().and_then(|rank| self.of_rank.get(rank));
         let counter = ranked.unwrap_or(&self.sequence);
         let mut rehearsed = start(counter, view, rng);
         let mut step = || {
@@ -170,12 +170,12 @@ impl Stride {
                 }
             }
             // Two rounds without a member: the highest weight is not what it was.
-            let highest = view.eligible().map(&weight).fold(0.0, f32::max);
+            let highest = view.eligible_indices().map(&weight).fold(0.0, f32::max);
             self.highest.set(highest);
         }
         // Other workers had all the good steps, or all members are in debt.
         let mut best = Best::new(0.0);
-        for index in view.eligible() {
+        for index in view.eligible_indices() {
             let debt = (self.debt(index) + MOST_TURNS * TURN) as f32;
             best.offer(index, debt, weight(index), rng);
         }

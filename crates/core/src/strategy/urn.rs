@@ -101,7 +101,7 @@ impl Urn {
         if !view.is_eligible(index) {
             return None;
         }
-        let ratio = view.weight(index) / weight;
+        let ratio = view.member_weight(index) / weight;
         let highest = self.highest_ratio.get();
         if ratio >= highest {
             if ratio > highest {
@@ -131,8 +131,8 @@ impl Urn {
     fn walk(&self, view: &View<'_>, rng: &mut fastrand::Rng) -> Option<usize> {
         let mut best = Best::new(0.0);
         let mut highest = 0.0f32;
-        for index in view.eligible() {
-            let weight = view.weight(index);
+        for index in view.eligible_indices() {
+            let weight = view.member_weight(index);
             let held = self.table.as_ref().map_or(self.equal, |t| t[index].weight);
             highest = highest.max(weight / held);
             best.offer(index, 0.0, weight, rng);

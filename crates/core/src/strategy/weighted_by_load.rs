@@ -85,17 +85,17 @@ struct WeightedByLoad {
 impl Strategy for WeightedByLoad {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         self.follow.adjust(view);
-        let weight = |index| view.weight(index) * self.follow.factor(view, index);
+        let weight = |index| view.member_weight(index) * self.follow.weight_factor(view, index);
         let index = self.stride.next(view, rng, weight)?;
         if trace.is_on() {
-            for other in view.eligible() {
+            for other in view.eligible_indices() {
                 let next = if other == index { "next in turn, " } else { "" };
-                trace.candidate(other, None, || {
+                trace.note_candidate(other, None, || {
                     format!(
                         "{next}weight {} times {:.2} for its load{}",
-                        Short(view.weight(other)),
-                        self.follow.factor(view, other),
-                        match self.follow.load(view, other) {
+                        Short(view.member_weight(other)),
+                        self.follow.weight_factor(view, other),
+                        match self.follow.penalised_load(view, other) {
                             Some((load, _)) => format!(" of {load:.3}"),
                             None => ", which is unknown".into(),
                         }
@@ -107,7 +107,7 @@ impl Strategy for WeightedByLoad {
     }
 
     fn weigh(&self, view: &View<'_>, weights: &mut [f32]) -> bool {
-        self.follow.weigh(view, weights);
+        self.follow.apply_factors(view, weights);
         true
     }
 }

@@ -13,9 +13,9 @@ const NAME: &str = "client_weighted_round_robin";
 /// Reports of requests per second, errors per second and the CPU.
 fn tell(group: &Group, index: usize, figures: (f64, f64, f64), ms: u64) {
     let (requests, errors, cpu) = figures;
-    report(group, index, LoadId::REQUESTS_PER_SECOND, requests, ms);
-    report(group, index, LoadId::ERRORS_PER_SECOND, errors, ms);
-    report(group, index, LoadId::CPU, cpu, ms);
+    report_load(group, index, LoadId::REQUESTS_PER_SECOND, requests, ms);
+    report_load(group, index, LoadId::ERRORS_PER_SECOND, errors, ms);
+    report_load(group, index, LoadId::CPU, cpu, ms);
 }
 
 /// Each second from `from` to `to` every member with figures reports them, and there is a request.
@@ -27,16 +27,16 @@ fn live(group: &Group, figures: &[Option<(f64, f64, f64)>], from: u64, to: u64) 
                 tell(group, index, figures, second * 1000);
             }
         }
-        let ticket = group.pick(&Request::at(at(second * 1000 + 1)), &mut rng);
+        let ticket = group.pick(&Request::at_time(at_ms(second * 1000 + 1)), &mut rng);
         ticket
             .unwrap()
-            .finish(Outcome::Success, at(second * 1000 + 2));
+            .finish(Outcome::Success, at_ms(second * 1000 + 2));
     }
 }
 
 /// Shares of many requests that come at once.
 fn shares_at(group: &Group, second: u64) -> Vec<f64> {
-    let counts = shares(group, 20_000, second * 1000 + 100, 3);
+    let counts = count_picks(group, 20_000, second * 1000 + 100, 3);
     let share = |&count: &usize| count as f64 / 20_000.0;
     counts.iter().map(share).collect()
 }
@@ -49,7 +49,7 @@ fn close(shares: &[f64], expected: &[f64]) {
 
 #[test]
 fn shares_are_requests_over_utilisation() {
-    let group = group(NAME, &[1.0; 3]);
+    let group = group_with(NAME, &[1.0; 3]);
     // The second one does twice as much for the same CPU; half of what the third does fails.
     let figures = [(100.0, 0.0, 0.5), (200.0, 0.0, 0.5), (100.0, 50.0, 0.5)];
     live(&group, &figures.map(Some), 100, 111);
@@ -58,22 +58,22 @@ fn shares_are_requests_over_utilisation() {
 
 #[test]
 fn an_application_knows_its_utilisation_better_than_its_machine() {
-    let group = group(NAME, &[1.0; 2]);
+    let group = group_with(NAME, &[1.0; 2]);
     for second in 100..=111 {
         for index in 0..2 {
             let ms = second * 1000;
             tell(&group, index, (100.0, 0.0, 0.5), ms);
             // A utilisation of 0 says nothing: then the CPU load counts.
-            report(&group, index, LoadId::UTILIZATION, [0.0, 0.25][index], ms);
+            report_load(&group, index, LoadId::UTILIZATION, [0.0, 0.25][index], ms);
         }
-        shares(&group, 1, second * 1000 + 1, 1);
+        count_picks(&group, 1, second * 1000 + 1, 1);
     }
     close(&shares_at(&group, 111), &[1.0 / 3.0, 2.0 / 3.0]);
 }
 
 #[test]
 fn who_reports_nothing_has_the_mean_and_one_weight_is_none() {
-    let group = group(NAME, &[1.0; 3]);
+    let group = group_with(NAME, &[1.0; 3]);
     let (one, two) = (Some((100.0, 0.0, 0.5)), Some((300.0, 0.0, 0.5)));
     live(&group, &[one, two, None], 100, 111);
     close(&shares_at(&group, 111), &[1.0 / 6.0, 0.5, 1.0 / 3.0]);
@@ -82,14 +82,14 @@ fn who_reports_nothing_has_the_mean_and_one_weight_is_none() {
     live(&group, &[one, two, idle], 112, 123);
     close(&shares_at(&group, 123), &[1.0 / 6.0, 0.5, 1.0 / 3.0]);
 
-    let group = crate::common::group(NAME, &[1.0; 3]);
+    let group = crate::common::group_with(NAME, &[1.0; 3]);
     live(&group, &[None, two, None], 100, 111);
     close(&shares_at(&group, 111), &[1.0 / 3.0; 3]);
 }
 
 #[test]
 fn errors_that_are_not_reported_any_more_do_not_count() {
-    let group = group(NAME, &[1.0; 2]);
+    let group = group_with(NAME, &[1.0; 2]);
     let fine = Some((100.0, 0.0, 0.5));
     live(&group, &[fine, Some((100.0, 50.0, 0.5))], 100, 111);
     close(&shares_at(&group, 111), &[2.0 / 3.0, 1.0 / 3.0]);
@@ -97,17 +97,17 @@ fn errors_that_are_not_reported_any_more_do_not_count() {
     for second in 112..=115 {
         for index in 0..2 {
             let ms = second * 1000;
-            report(&group, index, LoadId::REQUESTS_PER_SECOND, 100.0, ms);
-            report(&group, index, LoadId::CPU, 0.5, ms);
+            report_load(&group, index, LoadId::REQUESTS_PER_SECOND, 100.0, ms);
+            report_load(&group, index, LoadId::CPU, 0.5, ms);
         }
-        shares(&group, 1, second * 1000 + 1, 1);
+        count_picks(&group, 1, second * 1000 + 1, 1);
     }
     close(&shares_at(&group, 115), &[0.5, 0.5]);
 }
 
 #[test]
 fn a_weight_is_used_after_the_blackout_and_until_it_expires() {
-    let group = group(NAME, &[1.0; 2]);
+    let group = group_with(NAME, &[1.0; 2]);
     let figures = [(100.0, 0.0, 0.5), (300.0, 0.0, 0.5)].map(Some);
     live(&group, &figures, 100, 109);
     close(&shares_at(&group, 109), &[0.5, 0.5]);
@@ -125,7 +125,7 @@ fn a_weight_is_used_after_the_blackout_and_until_it_expires() {
 
 #[test]
 fn one_that_was_down_begins_again() {
-    let group = group(NAME, &[1.0; 3]);
+    let group = group_with(NAME, &[1.0; 3]);
     let figures = [(100.0, 0.0, 0.5), (300.0, 0.0, 0.5), (800.0, 0.0, 0.5)].map(Some);
     live(&group, &figures, 100, 111);
     let slot = &group.members()[2].slot;
@@ -141,8 +141,8 @@ fn one_that_was_down_begins_again() {
 
 #[test]
 fn weights_outlive_a_change_of_membership_and_multiply_configured_ones() {
-    let members = members(&[1.0, 2.0, 1.0]);
-    let make = |members| build(&values(NAME, &[]), GroupSettings::default(), members);
+    let members = build_members(&[1.0, 2.0, 1.0]);
+    let make = |members| build_group(&values(NAME, &[]), GroupSettings::default(), members);
     let group = make(members[..2].to_vec());
     let figures = [(100.0, 0.0, 0.5), (300.0, 0.0, 0.5)].map(Some);
     live(&group, &figures, 100, 111);
@@ -160,7 +160,7 @@ fn a_group_that_is_not_adaptive_takes_no_notice() {
         adaptive: false,
         ..GroupSettings::default()
     };
-    let group = build(&values(NAME, &[]), settings, members(&[1.0; 2]));
+    let group = build_group(&values(NAME, &[]), settings, build_members(&[1.0; 2]));
     let figures = [(100.0, 0.0, 0.5), (300.0, 0.0, 0.5)].map(Some);
     live(&group, &figures, 100, 111);
     close(&shares_at(&group, 111), &[0.5, 0.5]);
@@ -168,10 +168,10 @@ fn a_group_that_is_not_adaptive_takes_no_notice() {
 
 #[test]
 fn it_can_be_explained() {
-    let group = group(NAME, &[1.0; 2]);
+    let group = group_with(NAME, &[1.0; 2]);
     live(&group, &[Some((100.0, 5.0, 0.5)), None], 100, 103);
     let mut rng = fastrand::Rng::with_seed(1);
-    let decision = group.explain_next(&Request::at(at(103_500)), &mut rng);
+    let decision = group.explain_next(&Request::at_time(at_ms(103_500)), &mut rng);
     let text = format!("{decision:?}");
     assert!(
         text.contains("100.0 requests and 5.0 errors per second"),
@@ -205,7 +205,7 @@ proptest! {
     ) {
         let values = values(NAME, &[("error_utilization_penalty", penalty)]);
         let weights = vec![1.0; members.len()];
-        let group = build(&values, GroupSettings::default(), crate::common::members(&weights));
+        let group = build_group(&values, GroupSettings::default(), crate::common::build_members(&weights));
         let figures: Vec<_> = members
             .iter()
             .map(|&(requests, failing, cpu)| Some((requests, requests * failing, cpu)))
@@ -226,7 +226,7 @@ proptest! {
         members in prop::collection::vec((loads(), loads(), loads(), loads()), 1..8),
         seconds in 1u64..30,
     ) {
-        let group = group(NAME, &vec![1.0; members.len()]);
+        let group = group_with(NAME, &vec![1.0; members.len()]);
         for second in 100..100 + seconds {
             for (index, &(requests, errors, cpu, own)) in members.iter().enumerate() {
                 for (id, value) in [
@@ -236,11 +236,11 @@ proptest! {
                     (LoadId::UTILIZATION, own),
                 ] {
                     if let Some(value) = value {
-                        report(&group, index, id, value, second * 1000);
+                        report_load(&group, index, id, value, second * 1000);
                     }
                 }
             }
-            shares(&group, 1, second * 1000 + 1, second);
+            count_picks(&group, 1, second * 1000 + 1, second);
         }
         let shares = shares_at(&group, 100 + seconds);
         // A hundredth of the mean, where one has ten times it and all others the mean.

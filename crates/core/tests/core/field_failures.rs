@@ -43,7 +43,7 @@ impl Traffic<'_> {
                     continue;
                 }
                 let (end_us, number, ticket) = flying.swap_remove(at);
-                let failed = (self.fails)(ticket.index(), number);
+                let failed = (self.fails)(ticket.member_index(), number);
                 let outcome = if failed {
                     Outcome::Failure
                 } else {
@@ -51,8 +51,8 @@ impl Traffic<'_> {
                 };
                 ticket.finish(outcome, Instant::from_nanos(end_us * 1000));
             }
-            let ticket = self.group.pick(&Request::at(now), &mut rng).unwrap();
-            let index = ticket.index();
+            let ticket = self.group.pick(&Request::at_time(now), &mut rng).unwrap();
+            let index = ticket.member_index();
             if number >= count_from {
                 counts[index] += 1;
             }
@@ -69,9 +69,9 @@ const NONE: fn(&Group, u64) = |_, _| ();
 /// single slow answer at the start was never forgotten.
 #[test]
 fn a_slow_first_answer_does_not_starve_one_of_five_identical_servers() {
-    for strategy in all() {
-        let group = group(strategy, &[1.0; 5]);
-        answer(&group, 2, Outcome::Success, 99_000, 1000);
+    for strategy in all_strategies() {
+        let group = group_with(strategy, &[1.0; 5]);
+        answer_request(&group, 2, Outcome::Success, 99_000, 1000);
         let traffic = Traffic {
             group: &group,
             gap_us: 20_000,
@@ -90,21 +90,23 @@ fn a_slow_first_answer_does_not_starve_one_of_five_identical_servers() {
 /// Traefik issue 12306: a new server scored 0 and took everything.
 #[test]
 fn a_new_server_scores_average_and_not_zero() {
-    for strategy in all() {
-        let group = group(strategy, &[1.0; 5]);
+    for strategy in all_strategies() {
+        let group = group_with(strategy, &[1.0; 5]);
         for index in 0..4 {
             for _ in 0..20 {
-                answer(&group, index, Outcome::Success, 99_000, 50);
+                answer_request(&group, index, Outcome::Success, 99_000, 50);
             }
-            report(&group, index, LoadId::CPU, 0.5, 99_990);
+            report_load(&group, index, LoadId::CPU, 0.5, 99_990);
         }
         // Requests that stay: nothing is learnt about the new one meanwhile.
         let mut rng = fastrand::Rng::with_seed(4);
         let mut counts = [0; 5];
         let mut held = Vec::new();
         for _ in 0..100 {
-            let ticket = group.pick(&Request::at(at(100_000)), &mut rng).unwrap();
-            counts[ticket.index()] += 1;
+            let ticket = group
+                .pick(&Request::at_time(at_ms(100_000)), &mut rng)
+                .unwrap();
+            counts[ticket.member_index()] += 1;
             held.push(ticket);
         }
         assert!(counts[4] <= 35, "{strategy}: {counts:?}");
@@ -128,7 +130,7 @@ fn a_server_that_fails_fast_does_not_draw_traffic() {
         "weighted_by_load",
     ];
     for strategy in aware {
-        let group = group(strategy, &[1.0; 4]);
+        let group = group_with(strategy, &[1.0; 4]);
         let traffic = Traffic {
             group: &group,
             gap_us: 3000,
@@ -138,8 +140,8 @@ fn a_server_that_fails_fast_does_not_draw_traffic() {
                 for index in 0..4 {
                     // The failing one has nothing to do.
                     let load = if index == 0 { 0.01 } else { 0.5 };
-                    report(group, index, LoadId::CPU, load, ms);
-                    report(group, index, LoadId::REQUESTS_PER_SECOND, load * 100.0, ms);
+                    report_load(group, index, LoadId::CPU, load, ms);
+                    report_load(group, index, LoadId::REQUESTS_PER_SECOND, load * 100.0, ms);
                 }
             },
         };
@@ -153,12 +155,12 @@ fn a_server_that_fails_fast_does_not_draw_traffic() {
 /// a success rate of nothing.
 #[test]
 fn one_failure_at_low_traffic_is_no_verdict() {
-    let group = group("least_utilization", &[1.0; 2]);
+    let group = group_with("least_utilization", &[1.0; 2]);
     let slot = &group.members()[0].slot;
-    answer(&group, 0, Outcome::Failure, 100_000, 10);
+    answer_request(&group, 0, Outcome::Failure, 100_000, 10);
     let decay = Duration::from_secs(10);
-    assert!(slot.failure_share(at(100_010), decay) < 0.1);
-    let recent = slot.record().recent(at(100_010), decay);
+    assert!(slot.failure_share(at_ms(100_010), decay) < 0.1);
+    let recent = slot.record().recent(at_ms(100_010), decay);
     assert_eq!((recent.total, recent.failures), (1, 1));
 }
 
@@ -173,11 +175,15 @@ fn two_draws_are_never_the_same_member() {
             &params[..]
         };
         let settings = GroupSettings::default();
-        let group = build(&values(strategy, params), settings, members(&[1.0; 3]));
+        let group = build_group(
+            &values(strategy, params),
+            settings,
+            build_members(&[1.0; 3]),
+        );
         let mut rng = fastrand::Rng::with_seed(6);
         for step in 0..300 {
             group.state().want_trace();
-            drop(group.pick(&Request::at(at(step)), &mut rng));
+            drop(group.pick(&Request::at_time(at_ms(step)), &mut rng));
             let decision = group.state().last_decision().unwrap();
             let mut drawn: Vec<_> = decision
                 .explanation
@@ -196,12 +202,14 @@ fn two_draws_are_never_the_same_member() {
 #[test]
 fn in_a_small_pool_the_idle_member_is_always_found() {
     for strategy in ["least_request", "least_connection"] {
-        let group = group(strategy, &[1.0; 5]);
+        let group = group_with(strategy, &[1.0; 5]);
         let mut rng = fastrand::Rng::with_seed(7);
-        let _held: Vec<_> = (0..4).map(|index| group.bind(index, at(1))).collect();
+        let _held: Vec<_> = (0..4).map(|index| group.bind(index, at_ms(1))).collect();
         for step in 0..100 {
-            let ticket = group.pick(&Request::at(at(step)), &mut rng).unwrap();
-            assert_eq!(ticket.index(), 4, "{strategy}");
+            let ticket = group
+                .pick(&Request::at_time(at_ms(step)), &mut rng)
+                .unwrap();
+            assert_eq!(ticket.member_index(), 4, "{strategy}");
         }
     }
 }
@@ -212,7 +220,7 @@ fn in_a_small_pool_the_idle_member_is_always_found() {
 fn more_choices_remove_the_floor_of_best_of_two() {
     let slow_share = |choices| {
         let values = values("peak_ewma", &[("choices", choices)]);
-        let group = build(&values, GroupSettings::default(), members(&[1.0; 4]));
+        let group = build_group(&values, GroupSettings::default(), build_members(&[1.0; 4]));
         let traffic = Traffic {
             group: &group,
             gap_us: 1000,
@@ -237,19 +245,23 @@ fn reported_requests_in_flight_show_what_other_balancers_do() {
             load_id: LoadId::IN_FLIGHT,
             ..GroupSettings::default()
         };
-        let group = build(&values(strategy, &[]), settings, members(&[1.0; 2]));
+        let group = build_group(&values(strategy, &[]), settings, build_members(&[1.0; 2]));
         for index in 0..2 {
-            answer(&group, index, Outcome::Success, 99_000, 10);
+            answer_request(&group, index, Outcome::Success, 99_000, 10);
         }
         // We have nothing at either; somebody else has 30 at the first.
-        report(&group, 0, LoadId::IN_FLIGHT, 30.0, 100_000);
-        report(&group, 1, LoadId::IN_FLIGHT, 0.0, 100_000);
+        report_load(&group, 0, LoadId::IN_FLIGHT, 30.0, 100_000);
+        report_load(&group, 1, LoadId::IN_FLIGHT, 0.0, 100_000);
         let mut rng = fastrand::Rng::with_seed(9);
         let held: Vec<_> = (0..20)
-            .map(|_| group.pick(&Request::at(at(100_001)), &mut rng).unwrap())
+            .map(|_| {
+                group
+                    .pick(&Request::at_time(at_ms(100_001)), &mut rng)
+                    .unwrap()
+            })
             .collect();
         assert!(
-            held.iter().filter(|t| t.index() == 1).count() >= 18,
+            held.iter().filter(|t| t.member_index() == 1).count() >= 18,
             "{strategy}"
         );
     }
@@ -259,17 +271,24 @@ fn reported_requests_in_flight_show_what_other_balancers_do() {
 /// on the weight, which every strategy honours, also while requests stay.
 #[test]
 fn a_new_member_is_not_hit_by_a_surge() {
-    for strategy in all() {
-        let group = group(strategy, &[1.0; 5]);
+    for strategy in all_strategies() {
+        let group = group_with(strategy, &[1.0; 5]);
         for index in 0..4 {
-            answer(&group, index, Outcome::Success, 99_000, 10);
+            answer_request(&group, index, Outcome::Success, 99_000, 10);
         }
-        group.members()[4].slot.set_ramp_from(Some(at(100_000)));
+        group.members()[4].slot.set_ramp_from(Some(at_ms(100_000)));
         let mut rng = fastrand::Rng::with_seed(10);
         let held: Vec<_> = (0..200)
-            .map(|_| group.pick(&Request::at(at(100_000)), &mut rng).unwrap())
+            .map(|_| {
+                group
+                    .pick(&Request::at_time(at_ms(100_000)), &mut rng)
+                    .unwrap()
+            })
             .collect();
-        let new = held.iter().filter(|ticket| ticket.index() == 4).count();
+        let new = held
+            .iter()
+            .filter(|ticket| ticket.member_index() == 4)
+            .count();
         assert!(new <= 16, "{strategy}: {new} of 200");
     }
 }
@@ -278,13 +297,13 @@ fn a_new_member_is_not_hit_by_a_surge() {
 /// and all bindings stay.
 #[test]
 fn a_change_of_weight_needs_no_new_snapshot() {
-    for strategy in all() {
-        let group = group(strategy, &[1.0, 1.0]);
-        let held = group.bind(0, at(0)).unwrap();
+    for strategy in all_strategies() {
+        let group = group_with(strategy, &[1.0, 1.0]);
+        let held = group.bind(0, at_ms(0)).unwrap();
         group.members()[0]
             .slot
             .set_weight(Weight::new(0.0).unwrap());
-        assert_eq!(shares(&group, 50, 100_000, 1), [0, 50], "{strategy}");
+        assert_eq!(count_picks(&group, 50, 100_000, 1), [0, 50], "{strategy}");
         assert_eq!(group.members()[0].slot.in_flight(), 1);
         drop(held);
     }
@@ -294,15 +313,19 @@ fn a_change_of_weight_needs_no_new_snapshot() {
 /// panic threshold opinions about health are ignored, by every strategy.
 #[test]
 fn when_everybody_is_ejected_everybody_is_routed_to() {
-    for strategy in all() {
-        let group = group(strategy, &[1.0; 4]);
+    for strategy in all_strategies() {
+        let group = group_with(strategy, &[1.0; 4]);
         for member in group.members() {
             member.slot.set(Reason::Ejected, true);
         }
         let mut rng = fastrand::Rng::with_seed(1);
-        assert!(group.pick(&Request::at(at(100_000)), &mut rng).is_err());
+        assert!(
+            group
+                .pick(&Request::at_time(at_ms(100_000)), &mut rng)
+                .is_err()
+        );
         group.state().set_panicking(true);
-        for count in shares(&group, 4000, 100_000, 3) {
+        for count in count_picks(&group, 4000, 100_000, 3) {
             assert!((850..1150).contains(&count), "{strategy}: {count}");
         }
     }
@@ -311,8 +334,8 @@ fn when_everybody_is_ejected_everybody_is_routed_to() {
 /// Without ejection, and with failures of all members alike, every member gets a share.
 #[test]
 fn when_everybody_fails_everybody_gets_a_share() {
-    for strategy in all() {
-        let group = group(strategy, &[1.0; 4]);
+    for strategy in all_strategies() {
+        let group = group_with(strategy, &[1.0; 4]);
         let traffic = Traffic {
             group: &group,
             gap_us: 5000,
@@ -340,11 +363,11 @@ fn the_least_loaded_member_is_not_swamped_until_its_next_report() {
         "client_weighted_round_robin",
     ];
     for strategy in by_load {
-        let group = group(strategy, &[1.0; 4]);
+        let group = group_with(strategy, &[1.0; 4]);
         for index in 0..4 {
             let load = if index == 0 { 0.1 } else { 0.3 };
-            report(&group, index, LoadId::CPU, load, 100_000);
-            report(
+            report_load(&group, index, LoadId::CPU, load, 100_000);
+            report_load(
                 &group,
                 index,
                 LoadId::REQUESTS_PER_SECOND,
@@ -352,7 +375,7 @@ fn the_least_loaded_member_is_not_swamped_until_its_next_report() {
                 100_000,
             );
         }
-        let counts = shares(&group, 1000, 100_100, 12);
+        let counts = count_picks(&group, 1000, 100_100, 12);
         assert!(counts[0] < 700, "{strategy}: {counts:?}");
         assert!(
             counts.iter().all(|&count| count > 30),
@@ -364,11 +387,11 @@ fn the_least_loaded_member_is_not_swamped_until_its_next_report() {
 /// linkerd2 issues 14086 and 5017: some pods get no requests, and the cause cannot be seen.
 #[test]
 fn a_member_that_gets_nothing_is_explained() {
-    for strategy in all() {
-        let group = group(strategy, &[1.0; 3]);
+    for strategy in all_strategies() {
+        let group = group_with(strategy, &[1.0; 3]);
         group.members()[1].slot.set(Reason::Draining, true);
         let mut rng = fastrand::Rng::with_seed(1);
-        let decision = group.explain_next(&Request::at(at(100_000)), &mut rng);
+        let decision = group.explain_next(&Request::at_time(at_ms(100_000)), &mut rng);
         let why = decision
             .explanation
             .candidates
@@ -383,16 +406,16 @@ fn a_member_that_gets_nothing_is_explained() {
 /// requests above its bound.
 #[test]
 fn a_lost_member_moves_only_its_own_clients() {
-    let group = group("source_ip_hash", &[1.0, 1.0, 2.0, 1.0, 1.0]);
+    let group = group_with("source_ip_hash", &[1.0, 1.0, 2.0, 1.0, 1.0]);
     let mut rng = fastrand::Rng::with_seed(1);
     let mut homes = || -> Vec<usize> {
         (0..2000u32)
             .map(|client| {
                 let request = Request {
                     client: Some(client.to_be_bytes().into()),
-                    ..Request::at(at(100_000))
+                    ..Request::at_time(at_ms(100_000))
                 };
-                group.pick(&request, &mut rng).unwrap().index()
+                group.pick(&request, &mut rng).unwrap().member_index()
             })
             .collect()
     };
@@ -409,11 +432,11 @@ fn a_lost_member_moves_only_its_own_clients() {
 
 #[test]
 fn one_client_cannot_overload_its_member() {
-    let group = group("source_ip_hash", &[1.0; 4]);
+    let group = group_with("source_ip_hash", &[1.0; 4]);
     let mut rng = fastrand::Rng::with_seed(1);
     let request = Request {
         client: Some([192, 0, 2, 1].into()),
-        ..Request::at(at(100_000))
+        ..Request::at_time(at_ms(100_000))
     };
     let held: Vec<_> = (0..100)
         .map(|_| group.pick(&request, &mut rng).unwrap())
@@ -430,17 +453,17 @@ fn one_client_cannot_overload_its_member() {
 #[test]
 fn a_reject_threshold_that_all_exceed_rejects_nobody() {
     let values = values("least_loaded", &[("reject_threshold", 0.8)]);
-    let group = build(&values, GroupSettings::default(), members(&[1.0; 3]));
+    let group = build_group(&values, GroupSettings::default(), build_members(&[1.0; 3]));
     for (index, load) in [0.9, 0.85, 0.5].into_iter().enumerate() {
-        report(&group, index, LoadId::CPU, load, 100_000);
+        report_load(&group, index, LoadId::CPU, load, 100_000);
     }
     let mut rng = fastrand::Rng::with_seed(1);
     let pick = |rng: &mut fastrand::Rng| {
-        let index = group.choose(&Request::at(at(100_001)), rng);
+        let index = group.choose_member(&Request::at_time(at_ms(100_001)), rng);
         index.unwrap()
     };
     assert_eq!(pick(&mut rng), 2);
-    report(&group, 2, LoadId::CPU, 0.95, 100_010);
+    report_load(&group, 2, LoadId::CPU, 0.95, 100_010);
     assert_eq!(pick(&mut rng), 1);
 }
 
@@ -448,7 +471,7 @@ fn a_reject_threshold_that_all_exceed_rejects_nobody() {
 /// and without oscillating.
 #[test]
 fn utilisation_becomes_equal_and_stays_so() {
-    let group = group("weighted_by_load", &[1.0; 4]);
+    let group = group_with("weighted_by_load", &[1.0; 4]);
     // Requests per second that make a member fully busy.
     let capacity = [500.0, 1000.0, 1000.0, 2000.0];
     let mut rng = fastrand::Rng::with_seed(1);
@@ -459,7 +482,7 @@ fn utilisation_becomes_equal_and_stays_so() {
         if step > 0 && step % 2000 == 0 {
             let used: Vec<f64> = (0..4).map(|i| counts[i] / capacity[i]).collect();
             for (index, &used) in used.iter().enumerate() {
-                report(&group, index, LoadId::CPU, used, now);
+                report_load(&group, index, LoadId::CPU, used, now);
             }
             let mean = used.iter().sum::<f64>() / 4.0;
             worst.push(
@@ -469,8 +492,8 @@ fn utilisation_becomes_equal_and_stays_so() {
             );
             counts = [0.0; 4];
         }
-        let ticket = group.pick(&Request::at(at(now)), &mut rng).unwrap();
-        counts[ticket.index()] += 1.0;
+        let ticket = group.pick(&Request::at_time(at_ms(now)), &mut rng).unwrap();
+        counts[ticket.member_index()] += 1.0;
     }
     assert!(worst[0] > 0.5, "{worst:?}");
     for &late in &worst[30..] {
@@ -482,7 +505,7 @@ fn utilisation_becomes_equal_and_stays_so() {
 #[test]
 fn a_fast_member_gets_more_but_not_all() {
     for members in [10, 40] {
-        let group = group("prequal", &vec![1.0; members]);
+        let group = group_with("prequal", &vec![1.0; members]);
         let mut service = vec![20_000; members];
         service[0] = 5000;
         let traffic = Traffic {

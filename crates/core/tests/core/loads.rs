@@ -17,19 +17,21 @@ fn sent(group: &Group, loads: &[Option<f64>]) -> Vec<usize> {
         let now = 100_000 + 1000 * step;
         for (index, load) in loads.iter().enumerate() {
             if let Some(load) = load {
-                report(group, index, LoadId::CPU, *load, now);
+                report_load(group, index, LoadId::CPU, *load, now);
             }
         }
-        counts[group.choose(&Request::at(at(now)), &mut rng).unwrap()] += 1;
+        counts[group
+            .choose_member(&Request::at_time(at_ms(now)), &mut rng)
+            .unwrap()] += 1;
     }
     counts
 }
 
 #[test]
 fn b1_k_least_loaded_follows_the_load_with_two_and_three_members() {
-    let two = group("k_least_loaded", &[1.0; 2]);
+    let two = group_with("k_least_loaded", &[1.0; 2]);
     assert_eq!(sent(&two, &[Some(0.9), Some(0.1)]), [0, 2000]);
-    let three = group("k_least_loaded", &[1.0; 3]);
+    let three = group_with("k_least_loaded", &[1.0; 3]);
     let counts = sent(&three, &[Some(0.9), Some(0.1), Some(0.2)]);
     assert_eq!(counts[0], 0);
     assert!(counts[1] > 900 && counts[2] > 900, "{counts:?}");
@@ -43,14 +45,14 @@ fn b1_k_least_loaded_follows_the_load_with_two_and_three_members() {
 /// With two members a mean that contains the member itself halves each difference.
 #[test]
 fn b4_a_load_is_compared_with_that_of_the_others() {
-    let group = group("adaptive", &[1.0; 2]);
+    let group = group_with("adaptive", &[1.0; 2]);
     for index in 0..2 {
-        (0..40).for_each(|_| answer(&group, index, Outcome::Success, 99_000, 10));
+        (0..40).for_each(|_| answer_request(&group, index, Outcome::Success, 99_000, 10));
     }
-    report(&group, 0, LoadId::CPU, 0.9, 100_000);
-    report(&group, 1, LoadId::CPU, 0.1, 100_000);
+    report_load(&group, 0, LoadId::CPU, 0.9, 100_000);
+    report_load(&group, 1, LoadId::CPU, 0.1, 100_000);
     let mut rng = fastrand::Rng::with_seed(1);
-    let decision = group.explain_next(&Request::at(at(100_000)), &mut rng);
+    let decision = group.explain_next(&Request::at_time(at_ms(100_000)), &mut rng);
     let score = |index: usize| {
         let candidates = &decision.explanation.candidates;
         let found = candidates.iter().find(|candidate| candidate.index == index);
@@ -65,15 +67,15 @@ fn b4_a_load_is_compared_with_that_of_the_others() {
 /// a mean that it has raised.
 #[test]
 fn b4_a_service_time_is_compared_with_those_of_the_others() {
-    let group = group("adaptive", &[1.0; 2]);
+    let group = group_with("adaptive", &[1.0; 2]);
     for _ in 0..40 {
-        answer(&group, 0, Outcome::Success, 90_000, 30);
-        answer(&group, 1, Outcome::Success, 90_000, 10);
+        answer_request(&group, 0, Outcome::Success, 90_000, 30);
+        answer_request(&group, 1, Outcome::Success, 90_000, 10);
     }
     // Both are stale. Three times the other's is more than the factor of two within which
     // that makes them equal; of the mean of both it is 1.7.
     let mut rng = fastrand::Rng::with_seed(1);
-    let decision = group.explain_next(&Request::at(at(93_200)), &mut rng);
+    let decision = group.explain_next(&Request::at_time(at_ms(93_200)), &mut rng);
     let candidates = &decision.explanation.candidates;
     let slow = candidates.iter().find(|candidate| candidate.index == 0);
     assert!(slow.unwrap().verdict.contains("service time 2"), "{slow:?}");
@@ -82,20 +84,23 @@ fn b4_a_service_time_is_compared_with_those_of_the_others() {
 /// An idle member that is ten times faster, and new, gets a tenth of a share all the same.
 #[test]
 fn b5_slow_start_holds_back_a_member_that_is_idle_and_fast() {
-    let group = group("adaptive", &[1.0; 3]);
+    let group = group_with("adaptive", &[1.0; 3]);
     for index in 0..3 {
         let took = if index == 2 { 1 } else { 10 };
-        (0..40).for_each(|_| answer(&group, index, Outcome::Success, 99_900, took));
+        (0..40).for_each(|_| answer_request(&group, index, Outcome::Success, 99_900, took));
     }
-    group.members()[2].slot.set_ramp_from(Some(at(100_000)));
+    group.members()[2].slot.set_ramp_from(Some(at_ms(100_000)));
     let mut rng = fastrand::Rng::with_seed(1);
     let mut counts = [0; 3];
     for step in 0..1000 {
         let now = 100_000 + step / 10;
-        let ticket = group.pick(&Request::at(at(now)), &mut rng).unwrap();
-        let index = ticket.index();
+        let ticket = group.pick(&Request::at_time(at_ms(now)), &mut rng).unwrap();
+        let index = ticket.member_index();
         counts[index] += 1;
-        ticket.finish(Outcome::Success, at(now + if index == 2 { 1 } else { 10 }));
+        ticket.finish(
+            Outcome::Success,
+            at_ms(now + if index == 2 { 1 } else { 10 }),
+        );
     }
     assert!((20..150).contains(&counts[2]), "{counts:?}");
 }
@@ -103,7 +108,7 @@ fn b5_slow_start_holds_back_a_member_that_is_idle_and_fast() {
 #[test]
 fn b7_a_member_that_never_reports_counts_as_the_mean() {
     for strategy in ["least_loaded", "load_minimum", "least_utilization"] {
-        let group = group(strategy, &[1.0; 4]);
+        let group = group_with(strategy, &[1.0; 4]);
         let counts = sent(&group, &[Some(0.5), Some(0.5), Some(0.5), None]);
         assert!((400..600).contains(&counts[3]), "{strategy}: {counts:?}");
     }
@@ -116,17 +121,17 @@ fn b14_without_a_bound_a_client_keeps_its_member() {
         for (bound, keeps) in [(1.25, false), (0.0, true)] {
             let values = values("source_ip_hash", &[("bound", bound)]);
             let weights = vec![1.0; members_of];
-            let group = build(&values, GroupSettings::default(), members(&weights));
+            let group = build_group(&values, GroupSettings::default(), build_members(&weights));
             let mut rng = fastrand::Rng::with_seed(1);
             let request = Request {
                 client: Some(IpAddr::from([192, 0, 2, 1])),
-                ..Request::at(at(100_000))
+                ..Request::at_time(at_ms(100_000))
             };
             let held: Vec<_> = (0..500)
                 .map(|_| group.pick(&request, &mut rng).unwrap())
                 .collect();
-            let home = held[0].index();
-            let stayed = held.iter().all(|ticket| ticket.index() == home);
+            let home = held[0].member_index();
+            let stayed = held.iter().all(|ticket| ticket.member_index() == home);
             assert_eq!(stayed, keeps, "{members_of} members, bound {bound}");
         }
     }
@@ -136,14 +141,14 @@ fn b14_without_a_bound_a_client_keeps_its_member() {
 /// by a group that was built before.
 #[test]
 fn b16_reports_are_looked_for_where_there_are_any() {
-    let group = group("adaptive", &[1.0; 2]);
-    let now = at(100_000);
-    assert!(!group.view(&Request::at(now)).has_reports());
-    report(&group, 1, LoadId::CPU, 0.9, 100_000);
-    assert!(group.view(&Request::at(now)).has_reports());
+    let group = group_with("adaptive", &[1.0; 2]);
+    let now = at_ms(100_000);
+    assert!(!group.view_for(&Request::at_time(now)).has_reports());
+    report_load(&group, 1, LoadId::CPU, 0.9, 100_000);
+    assert!(group.view_for(&Request::at_time(now)).has_reports());
     let settings = GroupSettings::default();
-    let other = build(&values("adaptive", &[]), settings, group.members().to_vec());
-    assert!(other.view(&Request::at(now)).has_reports());
+    let other = build_group(&values("adaptive", &[]), settings, group.members().to_vec());
+    assert!(other.view_for(&Request::at_time(now)).has_reports());
 }
 
 /// A single client sends one request after the other to two members that answer equally fast, one of which reports that
@@ -153,20 +158,20 @@ fn b16_reports_are_looked_for_where_there_are_any() {
 fn adaptive_believes_a_member_that_has_nothing_left() {
     for (interval, idle) in [(100, 0.0), (1000, 0.05), (5000, 0.02)] {
         for latency in [1, 10, 50] {
-            let group = group("adaptive", &[1.0, 1.0]);
+            let group = group_with("adaptive", &[1.0, 1.0]);
             let mut rng = fastrand::Rng::with_seed(interval + latency);
             let (mut now, mut next) = (1_000, 1_000);
             let mut counts = [0; 2];
             for _ in 0..1000 {
                 if now >= next {
-                    report(&group, 0, LoadId::CPU, 1.0, now);
-                    report(&group, 1, LoadId::CPU, idle, now);
+                    report_load(&group, 0, LoadId::CPU, 1.0, now);
+                    report_load(&group, 1, LoadId::CPU, idle, now);
                     next += interval;
                 }
-                let ticket = group.pick(&Request::at(at(now)), &mut rng).unwrap();
-                counts[ticket.index()] += 1;
+                let ticket = group.pick(&Request::at_time(at_ms(now)), &mut rng).unwrap();
+                counts[ticket.member_index()] += 1;
                 now += latency;
-                ticket.finish(Outcome::Success, at(now));
+                ticket.finish(Outcome::Success, at_ms(now));
             }
             // A decision in 256 is for news of the member.
             assert!(

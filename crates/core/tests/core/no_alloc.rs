@@ -42,20 +42,20 @@ static ALLOCATOR: Counting = Counting;
 
 #[test]
 fn no_strategy_allocates_in_pick_or_finish() {
-    for strategy in all() {
+    for strategy in all_strategies() {
         for members in [3, 100, 300] {
-            let group = group(strategy, &vec![1.0; members]);
+            let group = group_with(strategy, &vec![1.0; members]);
             let mut rng = fastrand::Rng::with_seed(1);
             let mut places: Vec<_> = (0..32).map(|_| None).collect();
             for index in 0..members {
-                report(&group, index, LoadId::CPU, 0.01 * index as f64, 90_000);
+                report_load(&group, index, LoadId::CPU, 0.01 * index as f64, 90_000);
             }
             let before = ALLOCATIONS.get();
             for step in 0..2000 {
-                let now = at(100_000 + step);
+                let now = at_ms(100_000 + step);
                 let request = Request {
                     client: Some([192, 0, 2, step as u8].into()),
-                    ..Request::at(now)
+                    ..Request::at_time(now)
                 };
                 let place = step as usize % places.len();
                 let old = places[place].replace(group.pick(&request, &mut rng).unwrap());
@@ -74,7 +74,7 @@ fn no_strategy_allocates_in_pick_or_finish() {
                         old.finish(Outcome::Success, now);
                     }
                     _ => {
-                        old.responded(Outcome::Success, now);
+                        old.record_response(Outcome::Success, now);
                         old.finish(Outcome::Success, now);
                     }
                 }

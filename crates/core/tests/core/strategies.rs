@@ -93,13 +93,13 @@ const NOW: u64 = 100_000;
 /// A group in the given state, with the tickets that keep its requests in flight.
 fn make(values: &Values, load_id: LoadId, states: &[State]) -> (Group, Vec<Ticket>) {
     let weights: Vec<f64> = states.iter().map(|state| state.weight).collect();
-    let mut members = members(&weights);
+    let mut members = build_members(&weights);
     let settings = GroupSettings {
         load_id,
         ..GroupSettings::default()
     };
     // A limit may have been lowered below what is in flight: it comes last.
-    let group = build(values, settings.clone(), members.clone());
+    let group = build_group(values, settings.clone(), members.clone());
     let mut tickets = Vec::new();
     for (index, state) in states.iter().enumerate() {
         let slot = &group.members()[index].slot;
@@ -108,26 +108,26 @@ fn make(values: &Values, load_id: LoadId, states: &[State]) -> (Group, Vec<Ticke
             slot.set(reason, state.reasons & reason as u32 != 0);
         }
         if state.ramping {
-            slot.set_ramp_from(Some(at(NOW - 3000)));
+            slot.set_ramp_from(Some(at_ms(NOW - 3000)));
         }
         if let Some(latency) = state.latency_ms {
-            answer(&group, index, Outcome::Success, NOW - 6000, latency);
+            answer_request(&group, index, Outcome::Success, NOW - 6000, latency);
         }
         for _ in 0..state.failures {
-            answer(&group, index, Outcome::Failure, NOW - 500, 1);
+            answer_request(&group, index, Outcome::Failure, NOW - 500, 1);
         }
         if let Some(load) = state.load {
-            report(&group, index, load_id, load, NOW - state.load_age);
+            report_load(&group, index, load_id, load, NOW - state.load_age);
         }
         for _ in 0..state.in_flight {
             let cost = Cost::new(state.cost).unwrap();
-            tickets.extend(group.bind_for(index, cost, at(NOW - 100)));
+            tickets.extend(group.bind_for(index, cost, at_ms(NOW - 100)));
         }
     }
     for (member, state) in members.iter_mut().zip(states) {
         member.max_connections = state.max_connections;
     }
-    (build(values, settings, members), tickets)
+    (build_group(values, settings, members), tickets)
 }
 
 /// True if the member could serve if no other member did, at its limit or not; written independently of the view.
@@ -135,7 +135,7 @@ fn may_serve(group: &Group, index: usize, panicking: bool, tried: &[MemberId]) -
     let member = &group.members()[index];
     let opinions = Reason::Down as u32 | Reason::Ejected as u32 | Reason::ReportedDown as u32;
     let soft = Reason::Shedding as u32 | Reason::Standby as u32;
-    let hard = member.slot.reasons() & !soft;
+    let hard = member.slot.reason_bits() & !soft;
     let against = if panicking { hard & !opinions } else { hard };
     against == 0 && member.slot.weight() > 0.0 && !tried.contains(&member.id)
 }
@@ -151,7 +151,7 @@ fn is_full(group: &Group, index: usize) -> bool {
 /// under alert. In panic backups are members as others are.
 fn may_be_picked(group: &Group, panicking: bool, tried: &[MemberId]) -> Vec<bool> {
     let all = 0..group.members().len();
-    let has = |index: usize, reason| group.members()[index].slot.has(reason);
+    let has = |index: usize, reason| group.members()[index].slot.has_reason(reason);
     let of = |shedding: bool, backups: bool| -> Vec<usize> {
         let backups = backups || panicking;
         let mut some: Vec<usize> = all.clone().collect();
@@ -202,12 +202,12 @@ proptest! {
                 let request = Request {
                     client: client.map(IpAddr::from),
                     tried: &tried,
-                    ..Request::at(at(NOW))
+                    ..Request::at_time(at_ms(NOW))
                 };
                 let eligible = may_be_picked(&group, panicking, &tried);
                 match group.pick(&request, &mut rng) {
                     Ok(ticket) => {
-                        prop_assert!(eligible[ticket.index()], "{}: picked {}", kind.name, ticket.index());
+                        prop_assert!(eligible[ticket.member_index()], "{}: picked {}", kind.name, ticket.member_index());
                         held.push(ticket);
                     }
                     Err(error) => {
@@ -231,19 +231,19 @@ proptest! {
             let mut silent_rng = fastrand::Rng::with_seed(seed);
             let mut traced_rng = fastrand::Rng::with_seed(seed);
             for step in 0..10 {
-                let request = Request::at(at(NOW + step));
+                let request = Request::at_time(at_ms(NOW + step));
                 traced.state().want_trace();
                 let expected = silent.pick(&request, &mut silent_rng);
                 let got = traced.pick(&request, &mut traced_rng);
                 let names = |group: &Group, picked: &Result<Ticket, PickError>| match picked {
-                    Ok(ticket) => Ok(group.members()[ticket.index()].name.clone()),
+                    Ok(ticket) => Ok(group.members()[ticket.member_index()].name.clone()),
                     Err(error) => Err(*error),
                 };
                 prop_assert_eq!(names(&silent, &expected), names(&traced, &got), "{}", kind.name);
                 let decision = traced.state().last_decision().unwrap();
                 prop_assert_eq!(&decision.chosen, &names(&traced, &got), "{}", kind.name);
                 if let Ok(ticket) = got {
-                    let chosen = decision.explanation.candidates.iter().any(|c| c.index == ticket.index());
+                    let chosen = decision.explanation.candidates.iter().any(|c| c.index == ticket.member_index());
                     prop_assert!(chosen, "{}: {:?}", kind.name, decision.explanation);
                 }
                 for candidate in &decision.explanation.candidates {
@@ -257,21 +257,21 @@ proptest! {
 /// A rehearsal takes the decision that comes next, and leaves no trace in the strategy.
 #[test]
 fn an_explained_next_decision_is_the_next_decision() {
-    for strategy in all() {
-        let group = group(strategy, &[1.0; 40]);
+    for strategy in all_strategies() {
+        let group = group_with(strategy, &[1.0; 40]);
         let mut rng = fastrand::Rng::with_seed(3);
         // Once, so that schedules have begun.
-        drop(group.pick(&Request::at(at(NOW)), &mut rng));
+        drop(group.pick(&Request::at_time(at_ms(NOW)), &mut rng));
         if strategy == "prequal" {
             // A rehearsal draws no probes: it sees the pool as it is.
             continue;
         }
         for step in 0..50 {
-            let request = Request::at(at(NOW + step));
+            let request = Request::at_time(at_ms(NOW + step));
             let mut same = rng.clone();
             let next = group.explain_next(&request, &mut same);
             let ticket = group.pick(&request, &mut rng).unwrap();
-            let name = group.members()[ticket.index()].name.clone();
+            let name = group.members()[ticket.member_index()].name.clone();
             assert_eq!(next.chosen, Ok(name), "{strategy}");
         }
     }
@@ -280,9 +280,9 @@ fn an_explained_next_decision_is_the_next_decision() {
 #[test]
 fn shares_follow_weights_where_requests_do_not_pile_up() {
     let weights = [1.0, 2.0, 4.0, 1.0, 8.0];
-    for strategy in all() {
-        let group = group(strategy, &weights);
-        let counts = shares(&group, 32_000, NOW, 5);
+    for strategy in all_strategies() {
+        let group = group_with(strategy, &weights);
+        let counts = count_picks(&group, 32_000, NOW, 5);
         for (count, weight) in counts.iter().zip(weights) {
             let expected = 2000.0 * weight;
             let error = (*count as f64 / expected - 1.0).abs();
@@ -294,9 +294,9 @@ fn shares_follow_weights_where_requests_do_not_pile_up() {
 #[test]
 fn shares_follow_weights_among_many() {
     let weights: Vec<f64> = (0..100).map(|i| if i < 50 { 1.0 } else { 3.0 }).collect();
-    for strategy in all() {
-        let group = group(strategy, &weights);
-        let counts = shares(&group, 40_000, NOW, 5);
+    for strategy in all_strategies() {
+        let group = group_with(strategy, &weights);
+        let counts = count_picks(&group, 40_000, NOW, 5);
         let heavy: usize = counts[50..].iter().sum();
         let share = heavy as f64 / 40_000.0;
         assert!((share - 0.75).abs() < 0.02, "{strategy}: {share}");
@@ -305,13 +305,13 @@ fn shares_follow_weights_among_many() {
 
 #[test]
 fn a_changed_weight_counts_at_once() {
-    for strategy in all() {
-        let group = group(strategy, &[1.0; 4]);
-        shares(&group, 100, NOW, 1);
+    for strategy in all_strategies() {
+        let group = group_with(strategy, &[1.0; 4]);
+        count_picks(&group, 100, NOW, 1);
         let slot = |index: usize| &group.members()[index].slot;
         slot(0).set_weight(Weight::new(5.0).unwrap());
         slot(3).set_weight(Weight::new(0.0).unwrap());
-        let counts = shares(&group, 7000, NOW, 1);
+        let counts = count_picks(&group, 7000, NOW, 1);
         assert_eq!(counts[3], 0, "{strategy}");
         for (index, expected) in [(0, 5000.0), (1, 1000.0), (2, 1000.0)] {
             let error = (counts[index] as f64 / expected - 1.0).abs();
@@ -319,7 +319,7 @@ fn a_changed_weight_counts_at_once() {
         }
         // And back: nothing remembers the 5.
         slot(0).set_weight(Weight::ONE);
-        let counts = shares(&group, 6000, NOW, 1);
+        let counts = count_picks(&group, 6000, NOW, 1);
         for &count in &counts[..3] {
             assert!((1700..2300).contains(&count), "{strategy}: {counts:?}");
         }
@@ -330,20 +330,20 @@ fn a_changed_weight_counts_at_once() {
 fn a_stale_load_is_neither_idle_nor_full() {
     // Three members report, one has stopped to: it gets about a fair share of what the
     // strategy would give it without reports, not nothing and not everything.
-    for strategy in all() {
+    for strategy in all_strategies() {
         for stale in [0.0, 1e6] {
-            let group = group(strategy, &[1.0; 4]);
-            report(&group, 3, LoadId::CPU, stale, NOW - 60_000);
+            let group = group_with(strategy, &[1.0; 4]);
+            report_load(&group, 3, LoadId::CPU, stale, NOW - 60_000);
             let mut rng = fastrand::Rng::with_seed(11);
             let mut counts = [0; 4];
             for step in 0..4000 {
                 if step % 200 == 0 {
                     for index in 0..3 {
-                        report(&group, index, LoadId::CPU, 0.5, NOW + step);
+                        report_load(&group, index, LoadId::CPU, 0.5, NOW + step);
                     }
                 }
-                let request = Request::at(at(NOW + step));
-                counts[group.pick(&request, &mut rng).unwrap().index()] += 1;
+                let request = Request::at_time(at_ms(NOW + step));
+                counts[group.pick(&request, &mut rng).unwrap().member_index()] += 1;
             }
             assert!((700..1300).contains(&counts[3]), "{strategy}: {counts:?}");
         }
@@ -352,10 +352,10 @@ fn a_stale_load_is_neither_idle_nor_full() {
 
 #[test]
 fn slow_start_ramps_the_share_up() {
-    for strategy in all() {
-        let group = group(strategy, &[1.0; 5]);
-        group.members()[2].slot.set_ramp_from(Some(at(NOW)));
-        let share = |ms| shares(&group, 4100, NOW + ms, 9)[2];
+    for strategy in all_strategies() {
+        let group = group_with(strategy, &[1.0; 5]);
+        group.members()[2].slot.set_ramp_from(Some(at_ms(NOW)));
+        let share = |ms| count_picks(&group, 4100, NOW + ms, 9)[2];
         let (start, half, end) = (share(0), share(5000), share(10_000));
         assert!((60..160).contains(&start), "{strategy}: {start}");
         assert!((350..650).contains(&half), "{strategy}: {half}");
@@ -365,16 +365,16 @@ fn slow_start_ramps_the_share_up() {
 
 #[test]
 fn strategies_work_without_reports_and_when_not_adaptive() {
-    for strategy in all() {
+    for strategy in all_strategies() {
         let settings = GroupSettings {
             adaptive: false,
             ..GroupSettings::default()
         };
-        let group = build(&values(strategy, &[]), settings, members(&[1.0; 4]));
+        let group = build_group(&values(strategy, &[]), settings, build_members(&[1.0; 4]));
         // A lie that must not be listened to.
-        report(&group, 0, LoadId::CPU, 0.0, NOW);
-        (1..4).for_each(|index| report(&group, index, LoadId::CPU, 9.0, NOW));
-        for count in shares(&group, 4000, NOW, 2) {
+        report_load(&group, 0, LoadId::CPU, 0.0, NOW);
+        (1..4).for_each(|index| report_load(&group, index, LoadId::CPU, 9.0, NOW));
+        for count in count_picks(&group, 4000, NOW, 2) {
             assert!((850..1150).contains(&count), "{strategy}");
         }
     }
@@ -382,22 +382,22 @@ fn strategies_work_without_reports_and_when_not_adaptive() {
 
 #[test]
 fn a_group_of_one_and_of_none() {
-    for strategy in all() {
-        assert_eq!(shares(&group(strategy, &[1.0]), 10, NOW, 1), [10]);
+    for strategy in all_strategies() {
+        assert_eq!(count_picks(&group_with(strategy, &[1.0]), 10, NOW, 1), [10]);
         let mut rng = fastrand::Rng::with_seed(1);
-        let none = group(strategy, &[]).pick(&Request::at(at(NOW)), &mut rng);
+        let none = group_with(strategy, &[]).pick(&Request::at_time(at_ms(NOW)), &mut rng);
         assert_eq!(none.unwrap_err(), PickError::NoneEligible, "{strategy}");
     }
 }
 
 #[test]
 fn everything_but_one_is_down_among_many() {
-    for strategy in all() {
-        let group = group(strategy, &[1.0; 300]);
+    for strategy in all_strategies() {
+        let group = group_with(strategy, &[1.0; 300]);
         for member in group.members() {
             member.slot.set(Reason::Down, &*member.name != "m123");
         }
-        assert_eq!(shares(&group, 50, NOW, 1)[123], 50, "{strategy}");
+        assert_eq!(count_picks(&group, 50, NOW, 1)[123], 50, "{strategy}");
     }
 }
 
@@ -413,8 +413,9 @@ fn parameters_are_checked_and_every_default_is_allowed() {
             assert!(values.set(param.name, f64::NAN).is_err());
             for extreme in [param.min, param.max] {
                 values.set(param.name, extreme).unwrap();
-                let group = build(&values, GroupSettings::default(), members(&[1.0; 30]));
-                assert_eq!(shares(&group, 100, NOW, 1).iter().sum::<usize>(), 100);
+                let group =
+                    build_group(&values, GroupSettings::default(), build_members(&[1.0; 30]));
+                assert_eq!(count_picks(&group, 100, NOW, 1).iter().sum::<usize>(), 100);
             }
         }
     }
@@ -427,7 +428,7 @@ fn names_are_unique_and_found() {
         let (group, _tickets) = make(&Values::defaults(kind), LoadId::CPU, &[]);
         assert_eq!(group.strategy().name, kind.name);
     }
-    let mut names: Vec<_> = all().collect();
+    let mut names: Vec<_> = all_strategies().collect();
     names.sort_unstable();
     names.dedup();
     assert_eq!(names.len(), strategy::REGISTRY.len());
@@ -435,19 +436,21 @@ fn names_are_unique_and_found() {
 
 #[test]
 fn b11_a_location_with_more_cpus_carries_more_sessions() {
-    let group = group("least_active_sessions", &[1.0, 1.0]);
+    let group = group_with("least_active_sessions", &[1.0, 1.0]);
     for (index, cpus) in [(0, 1.0), (1, 16.0)] {
         let (rate, service) = (80.0, 0.01);
-        report(&group, index, LoadId::REQUESTS_PER_SECOND, rate, 1000);
-        report(&group, index, LoadId::SERVICE_TIME, service, 1000);
-        report(&group, index, LoadId::RESPONSE_TIME, 0.02, 1000);
+        report_load(&group, index, LoadId::REQUESTS_PER_SECOND, rate, 1000);
+        report_load(&group, index, LoadId::SERVICE_TIME, service, 1000);
+        report_load(&group, index, LoadId::RESPONSE_TIME, 0.02, 1000);
         // By the utilisation law.
         let utilization = rate * service / cpus;
-        report(&group, index, LoadId::UTILIZATION, utilization, 1000);
+        report_load(&group, index, LoadId::UTILIZATION, utilization, 1000);
     }
     let mut rng = fastrand::Rng::with_seed(1);
     for _ in 0..20 {
-        let chosen = group.choose(&Request::at(at(1000)), &mut rng).unwrap();
+        let chosen = group
+            .choose_member(&Request::at_time(at_ms(1000)), &mut rng)
+            .unwrap();
         assert_eq!(chosen, 1, "it has sixteen times the room");
     }
 }
@@ -455,7 +458,7 @@ fn b11_a_location_with_more_cpus_carries_more_sessions() {
 /// Three members that do 50 requests of 10 ms per second; the first one has just worked off a backlog, and its
 /// clients seem to think for ever.
 fn with_a_backlog(values: &Values, busy: [f64; 3]) -> Group {
-    let group = build(values, GroupSettings::default(), members(&[1.0; 3]));
+    let group = build_group(values, GroupSettings::default(), build_members(&[1.0; 3]));
     for (index, busy) in busy.into_iter().enumerate() {
         let (response, think) = if index == 0 {
             (0.5, 0.3)
@@ -469,7 +472,7 @@ fn with_a_backlog(values: &Values, busy: [f64; 3]) -> Group {
             (LoadId::RESPONSE_TIME, response),
             (LoadId::THINK_TIME, think),
         ] {
-            report(&group, index, id, value, 1000);
+            report_load(&group, index, id, value, 1000);
         }
     }
     group
@@ -479,7 +482,9 @@ fn chosen(group: &Group, rounds: u64) -> [u32; 3] {
     let mut rng = fastrand::Rng::with_seed(1);
     let mut counts = [0; 3];
     for _ in 0..rounds {
-        let index = group.choose(&Request::at(at(1000)), &mut rng).unwrap();
+        let index = group
+            .choose_member(&Request::at_time(at_ms(1000)), &mut rng)
+            .unwrap();
         counts[index] += 1;
     }
     counts
@@ -510,7 +515,7 @@ fn clients_that_were_sent_there_since_count_at_the_utilisation_that_they_make() 
     let stay = std::time::Duration::from_secs(20);
     let mut sent = 0;
     while chosen(&group, 1) == [1, 0, 0] && sent < 1000 {
-        group.assign(0, stay);
+        group.assign_client(0, stay);
         sent += 1;
     }
     assert!((1..1000).contains(&sent), "{sent}");

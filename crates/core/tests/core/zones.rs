@@ -11,7 +11,7 @@ use proptest::prelude::*;
 
 /// A group as a balancer in zone `a` sees it, with a member in each of these zones.
 fn zoned(strategy: &str, zones: &[&str], limit: Option<u32>) -> Group {
-    let mut members = members(&vec![1.0; zones.len()]);
+    let mut members = build_members(&vec![1.0; zones.len()]);
     for (member, zone) in members.iter_mut().zip(zones) {
         member.zone = Some((*zone).into());
         member.max_connections = limit;
@@ -28,7 +28,7 @@ fn of(strategy: &str, members: Vec<Member>) -> Group {
         ..GroupSettings::default()
     };
     let values = Values::defaults(strategy::find(strategy).unwrap());
-    let group = build(&values, settings, members);
+    let group = build_group(&values, settings, members);
     group.take_ranks();
     group
 }
@@ -50,10 +50,10 @@ fn asked(group: &Group, requests: u32, rng: &mut fastrand::Rng) -> Vec<u32> {
         let request = Request {
             client: Some(std::net::Ipv4Addr::from_bits(client).into()),
             key: Some(u64::from(client).wrapping_mul(0x9E37_79B9_7F4A_7C15)),
-            ..Request::at(at(60_000 + u64::from(client)))
+            ..Request::at_time(at_ms(60_000 + u64::from(client)))
         };
         let ticket = group.pick(&request, rng).unwrap();
-        counts[ticket.index()] += 1;
+        counts[ticket.member_index()] += 1;
     }
     counts
 }
@@ -65,17 +65,17 @@ fn a_group_whose_members_are_all_in_one_zone_or_say_none_has_no_ranks() {
     for zones in [&["a", "a"][..], &["b", "c"], &["a"]] {
         assert!(zoned("random", zones, None).ranks().is_none());
     }
-    assert!(of("random", members(&[1.0; 3])).ranks().is_none());
+    assert!(of("random", build_members(&[1.0; 3])).ranks().is_none());
     let group = zoned("random", &ZONES, None);
     assert_eq!(group.ranks().unwrap().count(), 2);
     assert!(
         group
             .members()
             .iter()
-            .all(|member| member.slot.reasons() == 0)
+            .all(|member| member.slot.reason_bits() == 0)
     );
     // Ranks are set anew when there is another snapshot.
-    let alike = build(
+    let alike = build_group(
         &values("random", &[]),
         GroupSettings {
             zones: None,
@@ -90,7 +90,7 @@ fn a_group_whose_members_are_all_in_one_zone_or_say_none_has_no_ranks() {
 
 #[test]
 fn what_passes_on_is_shared_by_all_members_of_the_other_zones() {
-    for strategy in all() {
+    for strategy in all_strategies() {
         let group = zoned(strategy, &ZONES, None);
         let mut rng = fastrand::Rng::with_seed(2);
         let counts = asked(&group, 2000, &mut rng);
@@ -123,7 +123,7 @@ fn members_take_turns_within_each_zone() {
 
 #[test]
 fn a_zone_that_cannot_serve_is_left_at_once_and_backups_come_last() {
-    for strategy in all() {
+    for strategy in all_strategies() {
         let group = zoned(strategy, &ZONES, None);
         let slot = |index: usize| &group.members()[index].slot;
         let mut rng = fastrand::Rng::with_seed(4);
@@ -152,27 +152,34 @@ fn a_zone_that_cannot_serve_is_left_at_once_and_backups_come_last() {
 
 #[test]
 fn members_at_their_limit_and_those_that_were_tried_are_left_for_other_zones() {
-    for strategy in all() {
+    for strategy in all_strategies() {
         let group = zoned(strategy, &["a", "a", "b"], Some(2));
         let mut rng = fastrand::Rng::with_seed(5);
         let mut held: Vec<_> = (0..6)
-            .map(|_| group.pick(&Request::at(at(60_000)), &mut rng).unwrap())
+            .map(|_| {
+                group
+                    .pick(&Request::at_time(at_ms(60_000)), &mut rng)
+                    .unwrap()
+            })
             .collect();
-        let zones: Vec<bool> = held.iter().map(|ticket| ticket.index() == 2).collect();
+        let zones: Vec<bool> = held
+            .iter()
+            .map(|ticket| ticket.member_index() == 2)
+            .collect();
         assert_eq!(
             zones,
             [false, false, false, false, true, true],
             "{strategy}"
         );
-        let none = group.pick(&Request::at(at(60_000)), &mut rng);
+        let none = group.pick(&Request::at_time(at_ms(60_000)), &mut rng);
         assert_eq!(none.unwrap_err(), PickError::AllFull, "{strategy}");
         held.clear();
         let tried = [MemberId(0), MemberId(1)];
         let request = Request {
             tried: &tried,
-            ..Request::at(at(60_000))
+            ..Request::at_time(at_ms(60_000))
         };
-        assert_eq!(group.choose(&request, &mut rng), Ok(2), "{strategy}");
+        assert_eq!(group.choose_member(&request, &mut rng), Ok(2), "{strategy}");
     }
 }
 
@@ -182,7 +189,9 @@ fn a_decision_says_which_zone_was_drawn_and_why() {
     pass(&group, 0.25);
     group.state().want_trace();
     let mut rng = fastrand::Rng::with_seed(6);
-    let chosen = group.choose(&Request::at(at(60_000)), &mut rng).unwrap();
+    let chosen = group
+        .choose_member(&Request::at_time(at_ms(60_000)), &mut rng)
+        .unwrap();
     let decision = group.state().last_decision().unwrap();
     assert_eq!(decision.chosen.as_deref(), Ok(&*format!("m{chosen}")));
     let notes = decision.explanation.notes.join("\n");
@@ -207,14 +216,19 @@ fn a_decision_says_which_zone_was_drawn_and_why() {
         group.members()[index].slot.set(Reason::Down, true);
     }
     pass(&group, 0.0);
-    let decision = group.explain_next(&Request::at(at(60_000)), &mut rng);
+    let decision = group.explain_next(&Request::at_time(at_ms(60_000)), &mut rng);
     let notes = decision.explanation.notes.join("\n");
     assert!(notes.contains("no member of zone a can take it, so that it goes to zones b and c"));
     // The next decision is not traced, and goes by zones all the same.
     for index in 0..3 {
         group.members()[index].slot.set(Reason::Down, false);
     }
-    assert!(group.choose(&Request::at(at(60_000)), &mut rng).unwrap() < 3);
+    assert!(
+        group
+            .choose_member(&Request::at_time(at_ms(60_000)), &mut rng)
+            .unwrap()
+            < 3
+    );
 }
 
 /// Returns the member that each of 2,000 clients gets.
@@ -223,9 +237,9 @@ fn places(group: &Group) -> Vec<usize> {
     let place = |client: u32| {
         let request = Request {
             client: Some(std::net::Ipv4Addr::from_bits(client).into()),
-            ..Request::at(at(60_000))
+            ..Request::at_time(at_ms(60_000))
         };
-        group.choose(&request, &mut rng).unwrap()
+        group.choose_member(&request, &mut rng).unwrap()
     };
     (0..2000).map(place).collect()
 }
@@ -259,7 +273,7 @@ proptest! {
         seed in any::<u64>(),
     ) {
         let zones: Vec<&str> = reasons.iter().map(|(zone, _)| ["a", "b", "c"][*zone]).collect();
-        for strategy in all() {
+        for strategy in all_strategies() {
             let group = zoned(strategy, &zones, None);
             for (member, (_, reasons)) in group.members().iter().zip(&reasons) {
                 for reason in Reason::ALL {
@@ -268,10 +282,10 @@ proptest! {
             }
             pass(&group, passed);
             let own = zones.iter().zip(&reasons).any(|(zone, (_, of))| *zone == "a" && *of == 0);
-            let any = group.members().iter().any(|member| member.slot.reasons() & !Reason::SOFT == 0);
+            let any = group.members().iter().any(|member| member.slot.reason_bits() & !Reason::SOFT == 0);
             let mut rng = fastrand::Rng::with_seed(seed);
             for _ in 0..10 {
-                let chosen = group.choose(&Request::at(at(60_000)), &mut rng);
+                let chosen = group.choose_member(&Request::at_time(at_ms(60_000)), &mut rng);
                 prop_assert_eq!(chosen.is_ok(), any, "{}", strategy);
                 if let Ok(index) = chosen {
                     prop_assert!(!own || passed > 0.0 || zones[index] == "a", "{}", strategy);

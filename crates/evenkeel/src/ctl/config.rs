@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use clap::{Args, Subcommand};
 use evenkeel_admin::ctl::Ctl;
-use evenkeel_admin::ctl::config::{notes, outcome};
+use evenkeel_admin::ctl::config::{format_notes, format_outcome};
 use evenkeel_admin::wire::{
     Compared, Configuration, Examined, ImportRule, PatchConfig, Proposed, PutConfig, Restore, Told,
     Undo,
@@ -140,16 +140,18 @@ fn new_name(text: &str) -> Result<(String, String), String> {
 /// Runs a command; answers what to print.
 pub(crate) fn run(ctl: &Ctl, command: &Command) -> Result<String, Failure> {
     match command {
-        Command::Show => Ok(ctl.configuration()?),
+        Command::Show => Ok(ctl.show_configuration()?),
         Command::Download => Ok(ctl.in_force()?.text),
         Command::Schema => Ok(ctl.keys()?),
         Command::Validate { file } => {
             let here = Here::of(ctl, file)?;
             let body = here.proposed()?;
-            let examined: Examined = ctl.client.post(&["v1", "config", "validate"], &body)?;
-            let printed = ctl.print(&examined, |examined| {
+            let examined: Examined = ctl
+                .client
+                .post_resource(&["v1", "config", "validate"], &body)?;
+            let printed = ctl.print_answer(&examined, |examined| {
                 let warnings = here.warnings(&examined.warnings);
-                let notes = notes(&examined.needs_restart);
+                let notes = format_notes(&examined.needs_restart);
                 format!("{warnings}{}: good\n{notes}", file.display())
             })?;
             here.passed(ctl, printed, examined.problems)
@@ -171,7 +173,7 @@ pub(crate) fn run(ctl: &Ctl, command: &Command) -> Result<String, Failure> {
                 force: *force,
             };
             let base = change.base.as_deref().or(Some(&here.revision));
-            let done = ctl.configure("PUT", None, base, &body)?;
+            let done = ctl.change_configuration("PUT", None, base, &body)?;
             done.map_err(|problems| here.refused(problems))
         }
         Command::Set {
@@ -190,7 +192,7 @@ pub(crate) fn run(ctl: &Ctl, command: &Command) -> Result<String, Failure> {
             let (path, to) = (path.clone(), name.clone());
             patch(ctl, Edit::Rename { path, to }, change)
         }
-        Command::Export { rule } => Ok(ctl.image(rule)?),
+        Command::Export { rule } => Ok(ctl.show_image(rule)?),
         Command::Import {
             file,
             rename,
@@ -225,21 +227,21 @@ pub(crate) fn run(ctl: &Ctl, command: &Command) -> Result<String, Failure> {
                 comment: change.comment.clone(),
             };
             let base = change.base.as_deref().or(Some(&here.revision));
-            let done = ctl.configure("POST", Some("import"), base, &body)?;
+            let done = ctl.change_configuration("POST", Some("import"), base, &body)?;
             done.map_err(|problems| here.refused(problems))
         }
-        Command::History => Ok(ctl.revisions()?),
+        Command::History => Ok(ctl.list_revisions()?),
         Command::Undo { change } => {
             let comment = change.comment.clone();
             let base = change.base.as_deref();
-            let done = ctl.configure("POST", Some("undo"), base, &Undo { comment })?;
+            let done = ctl.change_configuration("POST", Some("undo"), base, &Undo { comment })?;
             done.map_err(refused)
         }
         Command::Restore { revision, change } => {
             let (revision, comment) = (revision.clone(), change.comment.clone());
             let body = Restore { revision, comment };
             let base = change.base.as_deref();
-            let done = ctl.configure("POST", Some("restore"), base, &body)?;
+            let done = ctl.change_configuration("POST", Some("restore"), base, &body)?;
             done.map_err(refused)
         }
     }
@@ -247,11 +249,17 @@ pub(crate) fn run(ctl: &Ctl, command: &Command) -> Result<String, Failure> {
 
 /// Shows what would change.
 fn compare(ctl: &Ctl, here: &Here<'_>, proposed: &Proposed) -> Result<String, Failure> {
-    let compared: Compared = ctl.client.post(&["v1", "config", "diff"], proposed)?;
-    let printed = ctl.print(&compared, |compared| {
+    let compared: Compared = ctl
+        .client
+        .post_resource(&["v1", "config", "diff"], proposed)?;
+    let printed = ctl.print_answer(&compared, |compared| {
         let warnings = here.warnings(&compared.warnings);
-        let notes = notes(&compared.needs_restart);
-        let import = compared.import.iter().map(outcome).collect::<String>();
+        let notes = format_notes(&compared.needs_restart);
+        let import = compared
+            .import
+            .iter()
+            .map(format_outcome)
+            .collect::<String>();
         match compared.diff.as_str() {
             "" => format!("{} is in force\n{import}", here.file.display()),
             diff => format!("{diff}{import}{warnings}{notes}"),
@@ -265,12 +273,12 @@ fn patch(ctl: &Ctl, edit: Edit, change: &ChangeArgs) -> Result<String, Failure> 
         edits: vec![edit],
         comment: change.comment.clone(),
     };
-    let done = ctl.configure("PATCH", None, change.base.as_deref(), &body)?;
+    let done = ctl.change_configuration("PATCH", None, change.base.as_deref(), &body)?;
     done.map_err(refused)
 }
 
 fn refused(problems: Vec<Problem>) -> Failure {
-    check::refused(Errors {
+    check::refuse_config(Errors {
         file: String::new(),
         problems,
         omitted: 0,

@@ -3,7 +3,7 @@
 use clap::Subcommand;
 use evenkeel_admin::client::ClientError;
 use evenkeel_admin::ctl::Ctl;
-use evenkeel_corba::status::{CorbaStatus, tables};
+use evenkeel_corba::status::{CorbaStatus, format_tables};
 
 /// `evenkeel ctl corba`.
 #[derive(Debug, Subcommand)]
@@ -45,10 +45,10 @@ pub(crate) enum Registration {
 /// Runs a command; answers what to print.
 pub(super) fn run(ctl: &Ctl, command: Option<&Command>) -> Result<String, ClientError> {
     let Some(Command::Remove(registration)) = command else {
-        return ctl.show(&["v1", "corba"], |corba: &Option<CorbaStatus>| {
+        return ctl.show_path(&["v1", "corba"], |corba: &Option<CorbaStatus>| {
             corba.as_ref().map_or_else(
                 || "there is no [corba] in the configuration\n".into(),
-                tables,
+                format_tables,
             )
         });
     };
@@ -68,5 +68,5 @@ pub(super) fn run(ctl: &Ctl, command: Option<&Command>) -> Result<String, Client
         ),
     };
     let path = [&["v1", "corba"], &path[..], &["remove"]].concat();
-    ctl.act(&path, || format!("{what} is removed"))
+    ctl.post_path(&path, || format!("{what} is removed"))
 }

@@ -145,9 +145,9 @@ mod with {
             interface: args.interface.clone(),
             folder: args.pin.folder.clone(),
             port: args.port,
-            keys: key_file::load(&args.key_file, keys::parse).map_err(Failure::of)?,
+            keys: key_file::load_parsed(&args.key_file, keys::parse).map_err(Failure::of)?,
             allow: allow.collect::<Result<_, _>>()?,
-            hosts: host::own(&args.hosts).map_err(Failure::of)?,
+            hosts: host::list_own_hosts(&args.hosts).map_err(Failure::of)?,
             ports: args.listen_ports.clone(),
             cgroups: cgroups.collect::<Result<_, _>>()?,
             rate: args.rate,
@@ -163,7 +163,7 @@ mod with {
             "{}: the kernel answers load queries on UDP port {} ({})\n",
             args.interface,
             args.port,
-            mode.words()
+            mode.in_words()
         ))
     }
 
@@ -186,7 +186,7 @@ mod with {
         let status = status.map_err(Failure::of)?;
         let status = status.ok_or_else(|| none(&args.interface))?;
         print(if args.json {
-            format!("{}\n", status.json(&args.interface))
+            format!("{}\n", status.to_json(&args.interface))
         } else {
             status.text()
         })

@@ -47,7 +47,7 @@ pub(super) struct Query {
 
 /// Asks, and prints what comes.
 pub(super) fn query(args: &Query) -> Result<(), Failure> {
-    let keys = key_file::load(&args.key_file, keys::parse).map_err(Failure::of)?;
+    let keys = key_file::load_parsed(&args.key_file, keys::parse).map_err(Failure::of)?;
     let key = keys.into_iter().next();
     let options = Options {
         // There is at least one.
@@ -61,11 +61,11 @@ pub(super) fn query(args: &Query) -> Result<(), Failure> {
     let to = resolve(&args.address).map_err(Failure::of)?;
     let mut asker = Asker::new(to, options).map_err(Failure::of)?;
     // Rates need something to compare with.
-    let mut before = asker.reading().map_err(Failure::of)?.before();
+    let mut before = asker.ask_record().map_err(Failure::of)?.before();
     for _ in 0..args.count {
         std::thread::sleep(Duration::from_millis(args.interval));
-        let reading = asker.reading().map_err(Failure::of)?;
-        let loads = reading.loads(&before);
+        let reading = asker.ask_record().map_err(Failure::of)?;
+        let loads = reading.loads_since(&before);
         let text = if args.json {
             format!("{}\n", reading.json(&loads))
         } else {
@@ -108,7 +108,7 @@ mod tests {
         let server = server.unwrap();
         let (say, said) = mpsc::channel();
         thread::spawn(move || {
-            let runtime = evenkeel_net::runtime().unwrap();
+            let runtime = evenkeel_net::new_runtime().unwrap();
             let ready = |listening: &str| say.send(listening.to_owned()).unwrap();
             runtime.block_on(server.run(std::future::pending(), ready))
         });

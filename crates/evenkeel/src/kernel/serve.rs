@@ -97,7 +97,7 @@ pub(super) struct Serve {
 
 fn interval(text: &str) -> Result<Duration, String> {
     let (least, most) = (Duration::from_millis(1), Duration::from_secs(600));
-    let time = evenkeel_config::duration(text).filter(|time| (least..=most).contains(time));
+    let time = evenkeel_config::parse_duration(text).filter(|time| (least..=most).contains(time));
     time.ok_or_else(|| "expected a time from 1ms to 10m, such as 50ms or 2s".into())
 }
 
@@ -141,19 +141,22 @@ pub(super) fn serve(args: &Serve) -> Result<(), Failure> {
         None
     };
     if let Some(value) = args.nice {
-        priority::nice(value).map_err(Failure::of)?;
+        priority::set_nice_value(value).map_err(Failure::of)?;
     }
     if let Some(priority) = args.fifo {
-        priority::fifo(priority).map_err(Failure::of)?;
+        priority::set_fifo_class(priority).map_err(Failure::of)?;
     }
     if let Some(path) = &args.key_file {
-        options.keys = key_file::load(path, keys::parse).map_err(Failure::of)?;
+        options.keys = key_file::load_parsed(path, keys::parse).map_err(Failure::of)?;
     }
     let server = Server::start(options).map_err(failure)?;
-    let runtime = process::runtime()?;
+    let runtime = process::build_runtime()?;
     runtime.block_on(async {
-        let stop = process::ended("ending")?;
-        server.run(stop, process::ready).await.map_err(failure)
+        let stop = process::end_signal("ending")?;
+        server
+            .run(stop, process::announce_ready)
+            .await
+            .map_err(failure)
     })
 }
 

@@ -239,7 +239,7 @@ fn a_value(types: &TypeCode, of: Ref, dice: &mut Dice<'_>, writer: &mut Writer, 
                         false => a_type(dice),
                     };
                     inner.write(writer);
-                    a_value(&inner, inner.root(), dice, writer, depth + 1);
+                    a_value(&inner, inner.root_ref(), dice, writer, depth + 1);
                 }
                 _ => {}
             };
@@ -265,7 +265,7 @@ fn a_value(types: &TypeCode, of: Ref, dice: &mut Dice<'_>, writer: &mut Writer, 
                 writer.write_bool(is_reference);
             }
             match is_reference {
-                true => Ior::iiop("IDL:x/Z:1.0", "host", 4711, b"key").write(writer),
+                true => Ior::new_iiop("IDL:x/Z:1.0", "host", 4711, b"key").write(writer),
                 false => writer.write_u32(0),
             }
         }
@@ -325,7 +325,7 @@ fn an_any(entropy: &[u8], mut writer: Writer) -> Vec<u8> {
     let mut dice = Dice(entropy);
     let type_code = a_type(&mut dice);
     type_code.write(&mut writer);
-    a_value(&type_code, type_code.root(), &mut dice, &mut writer, 0);
+    a_value(&type_code, type_code.root_ref(), &mut dice, &mut writer, 0);
     writer.into_bytes()
 }
 
@@ -341,13 +341,13 @@ proptest! {
         let expected = Any::read(&mut Reader::new(&first, Endian::NATIVE)).unwrap();
         for endian in [Endian::Big, Endian::Little] {
             for minor in 0..3 {
-                let bytes = an_any(&entropy, Writer::after(before, endian).of_minor(minor));
-                let mut reader = Reader::after(before, &bytes, endian).of_minor(minor);
+                let bytes = an_any(&entropy, Writer::at_offset(before, endian).of_minor(minor));
+                let mut reader = Reader::at_offset(before, &bytes, endian).of_minor(minor);
                 let read = Any::read(&mut reader).unwrap();
-                prop_assert_eq!(reader.remaining(), 0);
+                prop_assert_eq!(reader.remaining_bytes(), 0);
                 prop_assert_eq!(&read, &expected);
-                prop_assert!(read.type_code().equivalent(expected.type_code()));
-                let mut writer = Writer::after(before, endian).of_minor(minor);
+                prop_assert!(read.type_code().is_equivalent(expected.type_code()));
+                let mut writer = Writer::at_offset(before, endian).of_minor(minor);
                 read.write(&mut writer);
                 prop_assert_eq!(writer.into_bytes(), bytes);
             }
@@ -359,12 +359,12 @@ proptest! {
     fn aliases_do_not_count(entropy in proptest::collection::vec(any::<u8>(), 0..200)) {
         let plain = a_type(&mut Dice(&entropy));
         let alias = TypeCode::alias("IDL:A:1.0", "A", &TypeCode::alias("", "B", &plain));
-        prop_assert_eq!(alias.unaliased(), plain.unaliased());
-        prop_assert!(alias.equivalent(&plain) && plain.equivalent(&alias));
+        prop_assert_eq!(alias.without_aliases(), plain.without_aliases());
+        prop_assert!(alias.is_equivalent(&plain) && plain.is_equivalent(&alias));
         prop_assert_ne!(&alias, &plain);
         let (one, other) = (TypeCode::sequence(&alias), TypeCode::sequence(&plain));
-        prop_assert!(one.equivalent(&other));
-        prop_assert!(!one.equivalent(&alias) || plain.unaliased().kind() == Kind::Sequence);
+        prop_assert!(one.is_equivalent(&other));
+        prop_assert!(!one.is_equivalent(&alias) || plain.without_aliases().kind() == Kind::Sequence);
     }
 
     #[test]
@@ -395,7 +395,7 @@ proptest! {
 
 /// A TypeCode made by hand: a kind and, if there are any, its parameters in an encapsulation.
 fn complex(kind: u32, parameters: impl FnOnce(&mut Writer)) -> Writer {
-    let mut inner = Writer::encapsulation(Endian::Big);
+    let mut inner = Writer::new_encapsulation(Endian::Big);
     parameters(&mut inner);
     let mut writer = Writer::new(Endian::Big);
     writer.write_u32(kind);
@@ -463,7 +463,7 @@ fn an_indirection_bomb_is_not_expanded() {
             }
             _ => {
                 inner.write_u32(15);
-                let mut next = Writer::encapsulation(Endian::Big);
+                let mut next = Writer::new_encapsulation(Endian::Big);
                 level(&mut next, base + inner.position() + 4, depth - 1);
                 inner.write_octets(next.bytes());
             }
@@ -476,7 +476,7 @@ fn an_indirection_bomb_is_not_expanded() {
     }
     let bomb = complex(15, |inner| level(inner, 8, 60));
     let type_code = TypeCode::read(&mut Reader::new(bomb.bytes(), Endian::Big)).unwrap();
-    assert!(type_code.equivalent(&type_code.clone()));
+    assert!(type_code.is_equivalent(&type_code.clone()));
     let mut writer = Writer::new(Endian::Big);
     type_code.write(&mut writer);
     assert!(writer.bytes() == bomb.bytes());
@@ -488,7 +488,7 @@ fn an_indirection_bomb_is_not_expanded() {
 fn nesting_is_bounded() {
     let mut bytes = Vec::new();
     for _ in 0..100 {
-        let mut outer = Writer::encapsulation(Endian::Big);
+        let mut outer = Writer::new_encapsulation(Endian::Big);
         outer.align(4);
         match bytes.is_empty() {
             true => outer.write_u32(10),
@@ -679,13 +679,13 @@ fn equivalence_needs_the_same_structure() {
     let number = TypeCode::basic(Kind::Float);
     let load =
         |id: &str, member: &str| TypeCode::structure(id, "Load", &[(member, number.clone())]);
-    assert!(load("IDL:a:1.0", "x").equivalent(&load("IDL:a:1.0", "y")));
-    assert!(load("IDL:a:1.0", "x").equivalent(&load("", "x")));
-    assert!(!load("IDL:a:1.0", "x").equivalent(&load("IDL:b:1.0", "x")));
+    assert!(load("IDL:a:1.0", "x").is_equivalent(&load("IDL:a:1.0", "y")));
+    assert!(load("IDL:a:1.0", "x").is_equivalent(&load("", "x")));
+    assert!(!load("IDL:a:1.0", "x").is_equivalent(&load("IDL:b:1.0", "x")));
     assert!(load("IDL:a:1.0", "x").equivalent_if(&load("IDL:b:1.0", "x"), |_, _| true));
     assert_ne!(load("IDL:a:1.0", "x"), load("IDL:a:1.0", "y"));
     let liar = TypeCode::structure("IDL:a:1.0", "Load", &[("x", TypeCode::string())]);
-    assert!(!load("IDL:a:1.0", "x").equivalent(&liar));
+    assert!(!load("IDL:a:1.0", "x").is_equivalent(&liar));
     let longer = TypeCode::structure("IDL:a:1.0", "Load", &[]);
-    assert!(!load("IDL:a:1.0", "x").equivalent(&longer));
+    assert!(!load("IDL:a:1.0", "x").is_equivalent(&longer));
 }

@@ -53,9 +53,9 @@ pub(super) enum Failure {
 impl Failure {
     /// Makes the failure of a connection that broke with `error`.
     fn of(error: &std::io::Error) -> Self {
-        match Shortage::of(error) {
+        match Shortage::of_error(error) {
             Some(shortage) => {
-                shortage.met("talk to an object (CORBA)");
+                shortage.report_failure("talk to an object (CORBA)");
                 Failure::Exhausted(shortage)
             }
             None => Failure::Lost(error.to_string()),
@@ -118,7 +118,7 @@ impl Connection {
     }
 
     /// Sends a request and waits for the reply, if there is to be one.
-    pub(super) async fn call(
+    pub(super) async fn exchange_request(
         &self,
         outgoing: &Outgoing<'_>,
     ) -> Result<Option<(ReplyStatus, Body)>, Failure> {
@@ -178,7 +178,7 @@ impl Connection {
         }];
         let contexts = match data.is_empty() {
             true => Contexts::NONE,
-            false => Contexts::given(&context),
+            false => Contexts::from_list(&context),
         };
         let request = Request {
             response_flags: if outgoing.reply { 3 } else { 0 },
@@ -286,7 +286,7 @@ impl Connection {
                 };
                 let bytes = rest.get(..header.total()).unwrap_or_default();
                 handled += bytes.len();
-                let joined = match assembler.add(Message::new(header, bytes)) {
+                let joined = match assembler.add_message(Message::new(header, bytes)) {
                     Ok(joined) => joined,
                     Err(error) => return Failure::NotValid(error),
                 };
@@ -304,7 +304,7 @@ impl Connection {
     }
 
     fn message(&self, message: Message<'_>) -> Result<(), Failure> {
-        match message.content().map_err(Failure::NotValid)? {
+        match message.read_content().map_err(Failure::NotValid)? {
             Content::Reply(reply) => {
                 // Nobody waits for the reply to a call that was given up.
                 if let Some(waiting) = self.calls().waiting.remove(&reply.request_id) {

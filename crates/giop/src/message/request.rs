@@ -29,7 +29,7 @@ pub enum Target<'a> {
 impl<'a> Target<'a> {
     /// The object key; none if it is not in there. Then the answer is
     /// [`ReplyStatus::NeedsAddressingMode`].
-    pub fn key(&self) -> Option<&[u8]> {
+    pub fn object_key(&self) -> Option<&[u8]> {
         match self {
             Target::Key(key) => Some(key),
             Target::Profile { tag, data } => ior::key_of_profile(*tag, data),
@@ -68,7 +68,7 @@ impl<'a> Target<'a> {
     fn write(&self, version: Version, writer: &mut Writer) -> Result<(), GiopError> {
         if version < Version::V1_2 {
             let what = "target without an object key";
-            let key = self.key();
+            let key = self.object_key();
             writer.write_octets(key.ok_or(GiopError::NotInVersion { what, version })?);
             return Ok(());
         }

@@ -30,7 +30,7 @@ impl Decoder {
         base: usize,
         depth: usize,
     ) -> Result<Ref, CdrError> {
-        reader.work(1, "TypeCode")?;
+        reader.spend_work(1, "TypeCode")?;
         reader.align(4, "TypeCode")?;
         let start = base + reader.position();
         let kind = reader.read_u32()?;
@@ -38,7 +38,7 @@ impl Decoder {
             return self.read_indirection(reader, base);
         }
         let Some(&kind) = Kind::ALL.get(kind as usize) else {
-            return Err(invalid(reader, "kind of TypeCode", &kind.to_string()));
+            return Err(invalid_value(reader, "kind of TypeCode", &kind.to_string()));
         };
         if is_basic(kind) {
             self.starts.push((start, Ref::Basic(kind)));
@@ -77,8 +77,8 @@ impl Decoder {
                 inner.set_work(reader.work_left());
                 let node = self.read_parameters(kind, &mut inner, base, depth + 1)?;
                 reader.set_work(inner.work_left());
-                if inner.remaining() > 0 {
-                    return Err(invalid(&inner, "TypeCode", "bytes behind its end"));
+                if inner.remaining_bytes() > 0 {
+                    return Err(invalid_value(&inner, "TypeCode", "bytes behind its end"));
                 }
                 node
             }
@@ -103,7 +103,7 @@ impl Decoder {
         });
         match found {
             Some(&(_, reference)) => Ok(reference),
-            None => Err(invalid(
+            None => Err(invalid_value(
                 reader,
                 "indirection",
                 &format!("{offset}, where no TypeCode begins"),
@@ -115,7 +115,11 @@ impl Decoder {
         let (digits, scale) = (reader.read_u16()?, reader.read_i16()?);
         match digits {
             1..=31 => Ok(Node::Fixed { digits, scale }),
-            _ => Err(invalid(reader, "digits of fixed", &digits.to_string())),
+            _ => Err(invalid_value(
+                reader,
+                "digits of fixed",
+                &digits.to_string(),
+            )),
         }
     }
 
@@ -192,8 +196,8 @@ impl Decoder {
         depth: usize,
     ) -> Result<Node, CdrError> {
         let discriminator = self.read(reader, base, depth)?;
-        let Some(switch) = Switch::of(&self.nodes, discriminator) else {
-            return Err(invalid(
+        let Some(switch) = Switch::from_type(&self.nodes, discriminator) else {
+            return Err(invalid_value(
                 reader,
                 "union",
                 "a discriminator that it cannot have",
@@ -205,7 +209,13 @@ impl Decoder {
             -1 => None,
             index => match usize::try_from(index) {
                 Ok(position) if position < count => Some(index as u32),
-                _ => return Err(invalid(reader, "default of a union", &index.to_string())),
+                _ => {
+                    return Err(invalid_value(
+                        reader,
+                        "default of a union",
+                        &index.to_string(),
+                    ));
+                }
             },
         };
         let mut arms = Vec::new();
@@ -222,7 +232,11 @@ impl Decoder {
                 match by_label.entry(label) {
                     Entry::Vacant(free) => free.insert(index),
                     Entry::Occupied(_) => {
-                        return Err(invalid(reader, "union", "two arms with the same label"));
+                        return Err(invalid_value(
+                            reader,
+                            "union",
+                            "two arms with the same label",
+                        ));
                     }
                 };
             }
@@ -290,7 +304,7 @@ impl Encoder<'_> {
             _ => {
                 // Its length stands before it, in four bytes.
                 let base = base + writer.position() + 4;
-                let mut inner = Writer::encapsulation(writer.endian());
+                let mut inner = Writer::new_encapsulation(writer.endian());
                 self.write_parameters(node, &mut inner, base);
                 writer.write_octets(inner.bytes());
             }
@@ -327,7 +341,7 @@ impl Encoder<'_> {
                 self.write(*discriminator, writer, base);
                 writer.write_i32(default.map_or(-1, |index| index as i32));
                 writer.write_len(arms.len());
-                let switch = Switch::of(self.nodes, *discriminator);
+                let switch = Switch::from_type(self.nodes, *discriminator);
                 for (label, arm) in arms {
                     if let Some(switch) = switch {
                         switch.write(*label, writer);
@@ -376,7 +390,7 @@ impl Encoder<'_> {
     }
 }
 
-pub(super) fn invalid(reader: &Reader<'_>, what: &'static str, found: &str) -> CdrError {
+pub(super) fn invalid_value(reader: &Reader<'_>, what: &'static str, found: &str) -> CdrError {
     CdrError::Invalid {
         what,
         at: reader.position(),

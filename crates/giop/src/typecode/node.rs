@@ -109,7 +109,7 @@ impl Node {
     }
 
     /// All that are called something, in order.
-    pub(super) fn names(&self) -> Vec<&str> {
+    pub(super) fn all_names(&self) -> Vec<&str> {
         fn of<'a>(members: impl Iterator<Item = &'a Member>) -> Vec<&'a str> {
             members.map(|member| member.name.as_str()).collect()
         }
@@ -126,7 +126,7 @@ impl Node {
     }
 
     /// The types that it refers to.
-    pub(super) fn refs(&self) -> Vec<Ref> {
+    pub(super) fn referenced_types(&self) -> Vec<Ref> {
         match self {
             Node::Text { .. } | Node::Fixed { .. } | Node::Interface { .. } | Node::Enum { .. } => {
                 Vec::new()
@@ -197,7 +197,7 @@ impl Node {
 }
 
 /// Returns `of` without its aliases; `None` if there is no end of them.
-pub(crate) fn unalias(nodes: &[Node], of: Ref) -> Option<Ref> {
+pub(crate) fn resolve_alias(nodes: &[Node], of: Ref) -> Option<Ref> {
     end_of_aliases(nodes, of).0
 }
 

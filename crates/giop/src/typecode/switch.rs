@@ -3,8 +3,8 @@
 use crate::cdr::{CdrError, Reader, Writer};
 
 use super::Kind;
-use super::encoding::invalid;
-use super::node::{Label, Node, Ref, unalias};
+use super::encoding::invalid_value;
+use super::node::{Label, Node, Ref, resolve_alias};
 
 /// The values that a union is switched by.
 #[derive(Clone, Copy, Debug)]
@@ -16,8 +16,8 @@ pub(crate) enum Switch {
 
 impl Switch {
     /// `of`, a union's discriminator; `None` if unions cannot have it.
-    pub(crate) fn of(nodes: &[Node], of: Ref) -> Option<Switch> {
-        match unalias(nodes, of)? {
+    pub(crate) fn from_type(nodes: &[Node], of: Ref) -> Option<Switch> {
+        match resolve_alias(nodes, of)? {
             Ref::Basic(
                 kind @ (Kind::Short
                 | Kind::Long
@@ -50,7 +50,7 @@ impl Switch {
             Switch::Enum(values) => {
                 let value = reader.read_u32()?;
                 if value >= values {
-                    return Err(invalid(reader, "enum", &value.to_string()));
+                    return Err(invalid_value(reader, "enum", &value.to_string()));
                 }
                 value.into()
             }

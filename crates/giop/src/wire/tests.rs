@@ -80,7 +80,7 @@ fn read(bytes: &[u8], piece: usize) -> (Vec<Vec<u8>>, usize, usize) {
             got.borrow_mut().push(message.bytes.to_vec());
             Ok(())
         };
-        match wire.receive(&mut cx, &mut budget, handle) {
+        match wire.receive_messages(&mut cx, &mut budget, handle) {
             Poll::Ready(Ok(())) => {}
             Poll::Ready(Err(Stop::Gone(None))) => break,
             other => panic!("{other:?}"),

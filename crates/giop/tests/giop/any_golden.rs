@@ -16,16 +16,19 @@ struct Sent {
 
 impl Sent {
     fn read(&self) -> Any {
-        let mut reader = Reader::after(self.before, &self.body, self.endian);
+        let mut reader = Reader::at_offset(self.before, &self.body, self.endian);
         let any = Any::read(&mut reader).unwrap_or_else(|error| panic!("{}: {error}", self.what));
-        assert_eq!(reader.remaining(), 0, "{}", self.what);
+        assert_eq!(reader.remaining_bytes(), 0, "{}", self.what);
         any
     }
 }
 
 /// The type without aliases around it, and the value.
 fn unaliased(any: &Any) -> (TypeCode, Vec<u8>) {
-    (any.type_code().unaliased(), any.value().rest().to_vec())
+    (
+        any.type_code().without_aliases(),
+        any.value_reader().rest().to_vec(),
+    )
 }
 
 fn bytes(hex: &str) -> Vec<u8> {
@@ -50,8 +53,8 @@ fn sent(capture: &str) -> Vec<Sent> {
             continue;
         };
         let message = bytes(&line[2..]);
-        let message = Message::whole(&message).unwrap_or_else(|error| panic!("{error}"));
-        let (body, before) = match message.content() {
+        let message = Message::from_whole(&message).unwrap_or_else(|error| panic!("{error}"));
+        let (body, before) = match message.read_content() {
             Ok(Content::Request(request)) if request.operation == "reflect" => {
                 (request.body, request.body_at)
             }
@@ -81,7 +84,7 @@ fn jacorb() -> Vec<Sent> {
 fn what_is_understood_is_written_as_it_came() {
     for sent in omniorb().iter().chain(&jacorb()) {
         let any = sent.read();
-        let mut writer = Writer::after(sent.before, sent.endian);
+        let mut writer = Writer::at_offset(sent.before, sent.endian);
         any.write(&mut writer);
         let written = writer.into_bytes();
         // omniORB says the byte order of wide strings, JacORB leaves out zeros: neither
@@ -125,7 +128,7 @@ fn both_say_the_same_in_their_own_byte_order() {
         assert_eq!(one.what, other.what);
         assert_ne!(one.endian, other.endian);
         let (one, other, what) = (one.read(), other.read(), &one.what);
-        let equivalent = one.type_code().equivalent(other.type_code());
+        let equivalent = one.type_code().is_equivalent(other.type_code());
         // A nil reference is of no interface in particular.
         assert!(equivalent || what.starts_with("objref_nil"), "{what}");
         // References say where their object is; omniORB leaves out the id of an exception,

@@ -51,7 +51,7 @@ impl Service for Objects {
         message: Message<'_>,
         out: &Out<'_>,
     ) -> Result<(), GiopError> {
-        let Content::Request(request) = message.content()? else {
+        let Content::Request(request) = message.read_content()? else {
             self.seen.cancels.fetch_add(1, Ordering::SeqCst);
             return Ok(());
         };
@@ -69,7 +69,7 @@ impl Service for Objects {
                 ReplyStatus::NoException
             }
             "transient" => {
-                let exception = SystemException::new(Exception::Transient).minor(3);
+                let exception = SystemException::new(Exception::Transient).with_minor(3);
                 exception.write(&mut writer);
                 body = writer.bytes();
                 ReplyStatus::SystemException
@@ -87,7 +87,7 @@ impl Service for Objects {
             }
             "resolve_str" => {
                 let minor = message.header.version.minor();
-                let reader = Reader::after(request.body_at, request.body, endian);
+                let reader = Reader::at_offset(request.body_at, request.body, endian);
                 let name = reader.of_minor(minor).read_string("name").unwrap();
                 if name == "stock/New York.desk" {
                     self.elsewhere.write(&mut writer);
@@ -137,7 +137,7 @@ fn serve(elsewhere: impl FnOnce(SocketAddr) -> Ior) -> (SocketAddr, Arc<Seen>) {
             let listener = TcpListener::from_std(listener).unwrap();
             let server = Server::new(server::Settings::default());
             server
-                .serve(listener, objects, std::future::pending())
+                .serve_clients(listener, objects, std::future::pending())
                 .await;
         }));
     });
@@ -158,7 +158,7 @@ fn with_component(address: SocketAddr, minor: u8, component: Option<Tagged>) -> 
     };
     Ior {
         type_id: "IDL:test/Object:1.0".into(),
-        profiles: vec![profile.tagged()],
+        profiles: vec![profile.to_tagged()],
     }
 }
 
@@ -179,14 +179,14 @@ async fn calls_get_their_results_in_all_versions_on_one_connection_each() {
     for minor in 0..3 {
         let target = reference(address, minor);
         for _ in 0..3 {
-            let call = Call::new(&target, "echo", soon()).arguments(arguments);
+            let call = Call::new(&target, "echo", soon()).with_arguments(arguments);
             let body = client.call(&call).await.unwrap();
             assert_eq!(body.version(), Version::for_minor(minor));
             let mut reader = body.reader();
             assert_eq!(reader.read_u8(), Ok(1));
             assert_eq!(reader.read_f64(), Ok(2.5));
             assert_eq!(reader.read_string("text").unwrap(), "grüß");
-            assert_eq!(reader.remaining(), 0);
+            assert_eq!(reader.remaining_bytes(), 0);
         }
     }
     assert_eq!(seen.connections.load(Ordering::SeqCst), 3);
@@ -205,7 +205,7 @@ async fn many_calls_are_under_way_on_one_connection() {
             let (client, target) = (client.clone(), Arc::clone(&target));
             tokio::spawn(async move {
                 let call = Call::new(&target, "echo", soon());
-                let call = call.arguments(|writer| writer.write_u32(number));
+                let call = call.with_arguments(|writer| writer.write_u32(number));
                 let body = client.call(&call).await.unwrap();
                 assert_eq!(body.reader().read_u32(), Ok(number));
             })
@@ -223,7 +223,7 @@ async fn exceptions_are_errors_that_say_whether_to_call_again() {
     let client = Client::new(Settings::default());
     let target = reference(address, 2);
     let error = client.call(&Call::new(&target, "transient", soon())).await;
-    let exception = SystemException::new(Exception::Transient).minor(3);
+    let exception = SystemException::new(Exception::Transient).with_minor(3);
     assert_eq!(error, Err(CallError::System(exception)));
     let error = client.call(&Call::new(&target, "not_found", soon())).await;
     let Err(CallError::User { id, body }) = error else {
@@ -255,7 +255,7 @@ async fn forwards_are_followed_or_handed_out_and_never_for_ever() {
 
 #[tokio::test]
 async fn a_naming_service_is_asked_for_what_corbaname_says() {
-    let elsewhere = Ior::iiop("IDL:test/Desk:1.0", "desk", 5, b"desk");
+    let elsewhere = Ior::new_iiop("IDL:test/Desk:1.0", "desk", 5, b"desk");
     let found = elsewhere.clone();
     let (address, seen) = serve(move |_| elsewhere);
     let client = Client::new(Settings::default());
@@ -307,7 +307,7 @@ async fn the_next_address_is_tried_when_one_cannot_be_reached() {
     let error = client.call(&Call::new(&target, "echo", soon())).await;
     let error = error.unwrap_err();
     assert!(matches!(error, CallError::Unreachable { .. }), "{error}");
-    assert_eq!(error.completed(), Completion::No);
+    assert_eq!(error.completion_status(), Completion::No);
     let none = client
         .call(&Call::new(&Ior::default(), "echo", soon()))
         .await;
@@ -341,7 +341,7 @@ async fn a_deadline_cancels_the_call_and_a_oneway_waits_for_nothing() {
     let client = Client::new(Settings::default());
     let target = reference(address, 2);
     let call = Call::new(&target, "oneway", soon());
-    client.oneway(&call).await.unwrap();
+    client.call_oneway(&call).await.unwrap();
     client
         .call(&Call::new(&target, "echo", soon()))
         .await
@@ -371,8 +371,8 @@ async fn receive(stream: &mut TcpStream) -> Vec<u8> {
 }
 
 async fn answer(stream: &mut TcpStream, bytes: &[u8]) {
-    let message = Message::whole(bytes).unwrap();
-    let Content::Request(Request { request_id, .. }) = message.content().unwrap() else {
+    let message = Message::from_whole(bytes).unwrap();
+    let Content::Request(Request { request_id, .. }) = message.read_content().unwrap() else {
         panic!("{message:?}")
     };
     let mut out = Vec::new();
@@ -418,7 +418,7 @@ async fn only_what_was_certainly_not_carried_out_is_sent_again() {
     assert_eq!(accepted, 3);
     let (result, accepted) = after(b"", true).await;
     assert!(matches!(result, Err(CallError::Lost { .. })), "{result:?}");
-    assert_eq!(result.unwrap_err().completed(), Completion::Maybe);
+    assert_eq!(result.unwrap_err().completion_status(), Completion::Maybe);
     assert_eq!(accepted, 1);
     let (result, _) = after(b"GIOP\x01\x02\x00\x06\0\0\0\0", true).await;
     assert!(
@@ -474,7 +474,7 @@ async fn the_limit_of_replies_may_change_c4() {
     });
     let target = reference(address, 2);
     let call = async || {
-        let call = Call::new(&target, "echo", soon()).arguments(arguments);
+        let call = Call::new(&target, "echo", soon()).with_arguments(arguments);
         client.call(&call).await
     };
     assert!(call().await.is_err());

@@ -76,7 +76,7 @@ fn messages(file: &str, mut see: impl FnMut(&Piece, Message<'_>)) -> Vec<(String
                 let header = header.expect("whole headers");
                 let (bytes, after) = rest.split_at(header.total());
                 rest = after;
-                assembler.add(Message::new(header, bytes))
+                assembler.add_message(Message::new(header, bytes))
             });
             match next {
                 Ok(Some(message)) => see(&piece, message),
@@ -111,11 +111,11 @@ fn each_message_is_read_and_written_again() {
             let Header {
                 version, endian, ..
             } = message.header;
-            let content = message.content().expect(&about);
+            let content = message.read_content().expect(&about);
             let mut again = Vec::new();
             content.encode(version, endian, &mut again).expect(&about);
             // omniORB leaves in padding what was in its buffer: that does not count.
-            let second = Message::whole(&again).unwrap().content().unwrap();
+            let second = Message::from_whole(&again).unwrap().read_content().unwrap();
             assert_eq!(second, content, "{about}");
             assert_eq!(again.len(), message.bytes.len(), "{about}");
             if endian == Endian::Big {
@@ -162,7 +162,7 @@ fn calls(file: &str) -> Vec<Call> {
             version, endian, ..
         } = message.header;
         let joints = message.joints.to_vec();
-        match message.content().unwrap() {
+        match message.read_content().unwrap() {
             Content::Request(request) => {
                 assert!(piece.from_client);
                 let code_sets = request.contexts.get(CODE_SETS);
@@ -171,7 +171,7 @@ fn calls(file: &str) -> Vec<Call> {
                     operation: request.operation.to_owned(),
                     version,
                     endian,
-                    key: request.target.key().unwrap().to_vec(),
+                    key: request.target.object_key().unwrap().to_vec(),
                     flags: request.response_flags,
                     code_sets: code_sets.map(|data| CodeSets::decode(data).unwrap()),
                     arguments: (request.body.to_vec(), request.body_at, joints),
@@ -193,7 +193,7 @@ fn calls(file: &str) -> Vec<Call> {
 
 impl Call {
     fn reader<'a>(&self, (body, at, joints): &'a Body) -> Reader<'a> {
-        Reader::after(*at, body, self.endian)
+        Reader::at_offset(*at, body, self.endian)
             .of_minor(self.version.minor())
             .of_fragments(joints)
     }
@@ -263,8 +263,8 @@ fn calls_mean_what_was_called() {
 
         let ping = named("ping")[0];
         assert_eq!(ping.key, near);
-        assert_eq!(ping.arguments().remaining(), 0);
-        assert_eq!(ping.results().remaining(), 0);
+        assert_eq!(ping.arguments().remaining_bytes(), 0);
+        assert_eq!(ping.results().remaining_bytes(), 0);
         assert_eq!(named("post")[0].arguments().read_i32(), Ok(42));
 
         let narrow = named("narrow")[0];
@@ -282,7 +282,7 @@ fn calls_mean_what_was_called() {
                 for mut reader in [broad.arguments(), broad.results()] {
                     let units = reader.read_wstring("text").unwrap();
                     assert_eq!(String::from_utf16(&units).unwrap(), "grüß€", "{file}");
-                    assert_eq!(reader.remaining(), 0);
+                    assert_eq!(reader.remaining_bytes(), 0);
                 }
             }
         }
@@ -305,16 +305,16 @@ fn calls_mean_what_was_called() {
         assert_eq!(odd.read_u32(), Ok(3));
         let numbers = [(); 3].map(|()| odd.read_i32().unwrap());
         assert_eq!(numbers, [1, -1, 42]);
-        assert_eq!(odd.remaining(), 0);
+        assert_eq!(odd.remaining_bytes(), 0);
         assert_eq!(
             fail[1].exception(),
-            SystemException::new(Exception::Transient).minor(7)
+            SystemException::new(Exception::Transient).with_minor(7)
         );
         assert_eq!(
             fail[2].exception(),
             SystemException::new(Exception::NoImplement)
-                .minor(9)
-                .completed(Completion::Yes)
+                .with_minor(9)
+                .with_completion(Completion::Yes)
         );
 
         let other = Ior::read(&mut named("other")[0].results()).unwrap();
@@ -372,29 +372,31 @@ fn locate_requests_and_their_answers() {
     for file in files().into_iter().filter(|name| !name.contains("script")) {
         let mut questions = Vec::new();
         let mut forwards = 0;
-        messages(&file, |piece, message| match message.content().unwrap() {
-            Content::LocateRequest(request) => {
-                let key = request.target.key().unwrap().to_vec();
-                questions.push((request.request_id, key));
-            }
-            Content::LocateReply(reply) => {
-                let (id, key) = questions.last().unwrap();
-                assert_eq!(reply.request_id, *id, "{file}: {}", piece.about);
-                if !key.ends_with(b"moved") {
-                    assert_eq!(reply.status, LocateStatus::ObjectHere);
-                    assert!(reply.body.is_empty());
-                    return;
+        messages(&file, |piece, message| {
+            match message.read_content().unwrap() {
+                Content::LocateRequest(request) => {
+                    let key = request.target.object_key().unwrap().to_vec();
+                    questions.push((request.request_id, key));
                 }
-                forwards += 1;
-                assert_eq!(reply.status, LocateStatus::ObjectForward);
-                // Right behind the status, in all versions.
-                let endian = message.header.endian;
-                let mut reader = Reader::after(20, reply.body, endian);
-                let to = Ior::read(&mut reader).unwrap();
-                assert_eq!(to.type_id, ECHO);
-                assert_eq!(reader.remaining(), 0);
+                Content::LocateReply(reply) => {
+                    let (id, key) = questions.last().unwrap();
+                    assert_eq!(reply.request_id, *id, "{file}: {}", piece.about);
+                    if !key.ends_with(b"moved") {
+                        assert_eq!(reply.status, LocateStatus::ObjectHere);
+                        assert!(reply.body.is_empty());
+                        return;
+                    }
+                    forwards += 1;
+                    assert_eq!(reply.status, LocateStatus::ObjectForward);
+                    // Right behind the status, in all versions.
+                    let endian = message.header.endian;
+                    let mut reader = Reader::at_offset(20, reply.body, endian);
+                    let to = Ior::read(&mut reader).unwrap();
+                    assert_eq!(to.type_id, ECHO);
+                    assert_eq!(reader.remaining_bytes(), 0);
+                }
+                _ => {}
             }
-            _ => {}
         });
         let located = !file.contains("unlocated") && !file.contains("addressing");
         assert_eq!(!questions.is_empty(), located, "{file}");
@@ -408,7 +410,7 @@ fn answers(file: &str, about: &str) -> Vec<(ReplyStatus, Vec<u8>, Endian)> {
     let mut answers = Vec::new();
     messages(file, |piece, message| {
         if piece.about == about
-            && let Content::Reply(reply) = message.content().unwrap()
+            && let Content::Reply(reply) = message.read_content().unwrap()
         {
             answers.push((reply.status, reply.body.to_vec(), message.header.endian));
         }
@@ -444,7 +446,7 @@ fn what_the_orbs_answer_to_what_is_rare() {
 
         let mut located = Vec::new();
         messages(file, |piece, message| {
-            if let Content::LocateReply(reply) = message.content().unwrap() {
+            if let Content::LocateReply(reply) = message.read_content().unwrap() {
                 located.push((piece.about.clone(), reply.status));
             }
         });
@@ -487,7 +489,7 @@ fn what_the_orbs_answer_to_what_is_rare() {
     let count = |file, kind: fn(&Content<'_>) -> bool| {
         let mut count = 0;
         messages(file, |piece, message| {
-            count += usize::from(!piece.from_client && kind(&message.content().unwrap()));
+            count += usize::from(!piece.from_client && kind(&message.read_content().unwrap()));
         });
         count
     };
@@ -503,9 +505,9 @@ fn an_object_is_named_by_profile_or_reference_too() {
     let mut wanted = Vec::new();
     messages("omniorb-1.2-addressing.hex", |_, message| {
         let endian = message.header.endian;
-        match message.content().unwrap() {
+        match message.read_content().unwrap() {
             Content::Request(request) => {
-                assert_eq!(request.target.key(), Some(&b"near"[..]));
+                assert_eq!(request.target.object_key(), Some(&b"near"[..]));
                 targets.push(match &request.target {
                     Target::Key(_) => "key",
                     Target::Profile { tag: 0, .. } => "profile",
@@ -540,25 +542,25 @@ fn fragments_of_omniorb_are_joined_and_passed_on_with_the_same_cuts() {
         // omniORB does not align an array anew behind a joint of 1.1.
         let results = &calls[0].reply.as_ref().unwrap().1;
         for (body, arguments) in [(&calls[0].arguments, true), (results, false)] {
-            let mut reader = Reader::after(body.1, &body.0, Endian::Little);
+            let mut reader = Reader::at_offset(body.1, &body.0, Endian::Little);
             if arguments {
                 assert_eq!(reader.read_u8(), Ok(b'x'));
             }
             assert_eq!(doubles(&mut reader), numbers);
-            assert_eq!(reader.remaining(), 0);
+            assert_eq!(reader.remaining_bytes(), 0);
         }
         for mut reader in [calls[1].arguments(), calls[1].results()] {
             assert_eq!(reader.read_octets("blob"), Ok(&blob[..]));
-            assert_eq!(reader.remaining(), 0);
+            assert_eq!(reader.remaining_bytes(), 0);
         }
         // But single values.
         for mut reader in [calls[2].arguments(), calls[2].results()] {
             let seen = format!("{:?}", Any::read(&mut reader).unwrap());
-            assert_eq!(reader.remaining(), 0, "{seen}");
+            assert_eq!(reader.remaining_bytes(), 0, "{seen}");
         }
         let body = &calls[2].arguments;
-        let mut reader = Reader::after(body.1, &body.0, Endian::Little);
-        let read = Any::read(&mut reader).is_ok() && reader.remaining() == 0;
+        let mut reader = Reader::at_offset(body.1, &body.0, Endian::Little);
+        let read = Any::read(&mut reader).is_ok() && reader.remaining_bytes() == 0;
         assert_eq!(read, version == Version::V1_2);
         assert_eq!(calls[3].operation, "ping");
 
@@ -570,7 +572,7 @@ fn fragments_of_omniorb_are_joined_and_passed_on_with_the_same_cuts() {
             } = message.header;
             let out = passed.entry(piece.from_client).or_default();
             let start = out.len();
-            let content = message.content().unwrap();
+            let content = message.read_content().unwrap();
             content.encode(version, endian, out).unwrap();
             cut_like(&message, out, start).unwrap();
         });
@@ -646,7 +648,7 @@ fn references_say_where_and_how() {
         let orb = if omni { 0x4154_5400 } else { 0x4a41_4300 };
         let expected = (minor > 0).then_some(orb);
         assert_eq!(profile.orb_type(), expected, "{about}");
-        let addresses: Vec<_> = profile.addresses().collect();
+        let addresses: Vec<_> = profile.list_addresses().collect();
         let more = match about {
             _ if about.contains("two") => vec![(String::from("127.0.0.1"), 17102)],
             _ if about.contains("alternate") => vec![(String::from("127.0.0.2"), 17102)],
@@ -654,7 +656,7 @@ fn references_say_where_and_how() {
         };
         assert_eq!(addresses[1..], more, "{about}");
         assert_eq!(
-            profile.component(TAG_ALTERNATE_IIOP_ADDRESS).is_some(),
+            profile.find_component(TAG_ALTERNATE_IIOP_ADDRESS).is_some(),
             !more.is_empty()
         );
         if minor == 2 {

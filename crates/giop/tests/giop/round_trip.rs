@@ -134,7 +134,7 @@ impl Parts {
     }
 
     fn content<'a>(&'a self, version: Version, contexts: &'a [ServiceContext<'a>]) -> Content<'a> {
-        let contexts = Contexts::given(contexts);
+        let contexts = Contexts::from_list(contexts);
         let new = version == Version::V1_2;
         match self.kind {
             0 => Content::Request(Request {
@@ -244,14 +244,14 @@ proptest! {
         let mut out = ahead.clone();
         content.encode(version, endian, &mut out).unwrap();
         prop_assert_eq!(&out[..ahead.len()], &ahead[..]);
-        let message = Message::whole(&out[ahead.len()..]).unwrap();
+        let message = Message::from_whole(&out[ahead.len()..]).unwrap();
         prop_assert_eq!(message.header.version, version);
         prop_assert_eq!(message.header.endian, endian);
-        let got = message.content().unwrap();
+        let got = message.read_content().unwrap();
         if let Content::Request(Request { request_id_at: at, .. })
         | Content::Reply(Reply { request_id_at: at, .. }) = got
         {
-            let mut reader = Reader::after(at, &message.bytes[at..], endian);
+            let mut reader = Reader::at_offset(at, &message.bytes[at..], endian);
             prop_assert_eq!(reader.read_u32(), Ok(parts.id));
         }
         prop_assert_eq!(plain(got, &content), content);
@@ -274,12 +274,12 @@ proptest! {
             let bytes = &out[..end];
             if let Ok(Some(header)) = Header::peek(bytes, 1 << 20) {
                 let message = Message::new(header, bytes);
-                if let Ok(content) = message.content() {
+                if let Ok(content) = message.read_content() {
                     // Whatever was taken can be passed on, or is refused.
                     for version in VERSIONS {
                         let mut out = Vec::new();
                         match content.encode(version, endian, &mut out) {
-                            Ok(()) => prop_assert!(Message::whole(&out).unwrap().content().is_ok()),
+                            Ok(()) => prop_assert!(Message::from_whole(&out).unwrap().read_content().is_ok()),
                             Err(_) => prop_assert!(out.is_empty()),
                         }
                     }
@@ -290,7 +290,7 @@ proptest! {
 
     #[test]
     fn references(ior in ior(), endian in endian(), words in 0usize..4) {
-        let mut writer = Writer::after(4 * words, endian);
+        let mut writer = Writer::at_offset(4 * words, endian);
         ior.write(&mut writer);
         // The same bytes wherever a multiple of 4 is the start.
         let mut elsewhere = Writer::new(endian);
@@ -334,7 +334,7 @@ proptest! {
         let content = content.content(from, &[]);
         let mut bytes = Vec::new();
         content.encode(from, endian, &mut bytes).unwrap();
-        let Ok(Content::Request(request)) = Message::whole(&bytes).unwrap().content() else {
+        let Ok(Content::Request(request)) = Message::from_whole(&bytes).unwrap().read_content() else {
             unreachable!()
         };
         let mut out = Vec::new();
@@ -343,7 +343,7 @@ proptest! {
         match onward.encode(to, endian, &mut out) {
             Ok(()) => {
                 prop_assert!(to < Version::V1_2 || aligned);
-                let Ok(Content::Request(got)) = Message::whole(&out).unwrap().content() else {
+                let Ok(Content::Request(got)) = Message::from_whole(&out).unwrap().read_content() else {
                     unreachable!()
                 };
                 prop_assert_eq!(got.target, Target::Key(&key));
@@ -388,7 +388,7 @@ proptest! {
                 _ => 0,
             };
             let bytes = queues[at].pop_front().unwrap();
-            if let Some(message) = assembler.add(Message::whole(&bytes).unwrap()).unwrap() {
+            if let Some(message) = assembler.add_message(Message::from_whole(&bytes).unwrap()).unwrap() {
                 joined.push(message.bytes.to_vec());
                 let mut again = message.bytes.to_vec();
                 cut_like(&message, &mut again, 0).unwrap();
@@ -397,7 +397,7 @@ proptest! {
             }
         }
         prop_assert!(!assembler.is_open());
-        prop_assert_eq!(assembler.held(), 0);
+        prop_assert_eq!(assembler.held_bytes(), 0);
         joined.sort();
         wanted.sort();
         prop_assert_eq!(joined, wanted);

@@ -41,7 +41,7 @@ impl Service for Echo {
         self.seen.borrow_mut().push((*peer, first));
         match first {
             b'X' => return Err(GiopError::Type(b'X')),
-            b'L' => self.later.borrow_mut().push(out.later()),
+            b'L' => self.later.borrow_mut().push(out.defer_answer()),
             _ => out.write(|to| {
                 to.extend_from_slice(b"GIOP\x01\x02\x00\x01");
                 to.extend_from_slice(message.bytes.get(8..).unwrap());
@@ -98,7 +98,9 @@ fn with<R: Send + 'static>(
         let stop = async {
             let _ = stop.await;
         };
-        server.serve(listener, Rc::clone(&service), stop).await;
+        server
+            .serve_clients(listener, Rc::clone(&service), stop)
+            .await;
         clients.join().unwrap()
     }));
     assert_eq!(server.counters().open.load(Ordering::Relaxed), 0);
@@ -304,7 +306,7 @@ fn answers_may_come_later_and_an_orderly_stop_waits_for_them() {
                 let stopped = async {
                     let _ = stopped.await;
                 };
-                server.serve(listener, service, stopped).await;
+                server.serve_clients(listener, service, stopped).await;
             }
         });
         let client = tokio::task::spawn_blocking(move || {
@@ -352,7 +354,7 @@ fn an_answer_for_a_client_that_is_gone_is_dropped() {
             let stopped = async {
                 let _ = stopped.await;
             };
-            server.serve(listener, theirs, stopped).await;
+            server.serve_clients(listener, theirs, stopped).await;
         });
         stream.write_all(&request(b"L")).unwrap();
         while service.later.borrow().is_empty() {

@@ -76,7 +76,7 @@ impl Decoder {
     }
 
     /// Begins a block.
-    pub(crate) fn begin(&mut self) {
+    pub(crate) fn begin_block(&mut self) {
         self.at_start = true;
     }
 
@@ -85,7 +85,7 @@ impl Decoder {
     /// # Errors
     ///
     /// The block is no valid one.
-    pub(crate) fn decode(
+    pub(crate) fn decode_fields(
         &mut self,
         block: &[u8],
         sink: &mut impl Sink,
@@ -199,7 +199,7 @@ fn read_string(
     };
     *used += n + length;
     match rest.first() {
-        Some(first) if first & 0x80 != 0 => match huffman::decode(string, text) {
+        Some(first) if first & 0x80 != 0 => match huffman::decode_text(string, text) {
             true => Ok(true),
             false => Err(CompressionError),
         },
@@ -242,8 +242,8 @@ pub(crate) mod tests {
 
     fn decode_all(decoder: &mut Decoder, block: &[u8]) -> Result<Found, CompressionError> {
         let mut found = Found::default();
-        decoder.begin();
-        match decoder.decode(block, &mut found)? == block.len() {
+        decoder.begin_block();
+        match decoder.decode_fields(block, &mut found)? == block.len() {
             true => Ok(found),
             false => Err(CompressionError),
         }
@@ -393,10 +393,10 @@ pub(crate) mod tests {
                 decoder.table.set_most(most);
                 for (block, fields, _) in &blocks {
                     let (mut found, mut kept) = (Found::default(), Vec::new());
-                    decoder.begin();
+                    decoder.begin_block();
                     for part in hex(block).chunks(size) {
                         kept.extend_from_slice(part);
-                        let used = decoder.decode(&kept, &mut found).unwrap();
+                        let used = decoder.decode_fields(&kept, &mut found).unwrap();
                         kept.drain(..used);
                     }
                     assert!(kept.is_empty());

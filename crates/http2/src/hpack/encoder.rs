@@ -82,7 +82,7 @@ fn put_string(text: &[u8], out: &mut Vec<u8>) {
     let encoded = huffman::encoded_len(text);
     if encoded < text.len() {
         put_integer(encoded, 7, 0x80, out);
-        huffman::encode(text, out);
+        huffman::encode_text(text, out);
     } else {
         put_integer(text.len(), 7, 0, out);
         out.extend_from_slice(text);
@@ -103,19 +103,19 @@ impl Encoder {
         let most = most.min(MOST_BYTES);
         let (smallest, last) = self
             .resize
-            .unwrap_or((self.table.most(), self.table.most()));
+            .unwrap_or((self.table.max_size(), self.table.max_size()));
         if most != last {
             self.resize = Some((smallest.min(most), most));
         }
     }
 
     /// Begins a block.
-    pub(crate) fn begin(&mut self, out: &mut Vec<u8>) {
+    pub(crate) fn begin_block(&mut self, out: &mut Vec<u8>) {
         let Some((smallest, last)) = self.resize.take() else {
             return;
         };
         for most in [smallest, last] {
-            if most != self.table.most() {
+            if most != self.table.max_size() {
                 self.table.set_most(most);
                 put_integer(most, 5, 0x20, out);
             }
@@ -123,7 +123,7 @@ impl Encoder {
     }
 
     /// Appends a field, whose name is in lower case.
-    pub(crate) fn encode(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    pub(crate) fn encode_field(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
         let known = find_static_name(name);
         if let Some(first) = known {
             if let Some(index) = find_static(first, value) {
@@ -146,7 +146,7 @@ impl Encoder {
         if index.is_none() && is_secret(name) {
             return put_literal(None, 4, 0x10, name, value, out);
         }
-        if self.is_seen(both) && name.len() + value.len() <= self.table.most() / LARGEST_PART {
+        if self.is_seen(both) && name.len() + value.len() <= self.table.max_size() / LARGEST_PART {
             self.table.insert(name, value, (name_hash, both));
             put_literal(index, 6, 0x40, name, value, out);
         } else {
@@ -189,17 +189,17 @@ mod tests {
 
     fn block(encoder: &mut Encoder, fields: &[(&str, &str)]) -> Vec<u8> {
         let mut out = Vec::new();
-        encoder.begin(&mut out);
+        encoder.begin_block(&mut out);
         for (name, value) in fields {
-            encoder.encode(name.as_bytes(), value.as_bytes(), &mut out);
+            encoder.encode_field(name.as_bytes(), value.as_bytes(), &mut out);
         }
         out
     }
 
     fn decoded(decoder: &mut Decoder, block: &[u8]) -> Vec<(String, String)> {
         let mut found = Found::default();
-        decoder.begin();
-        assert_eq!(decoder.decode(block, &mut found), Ok(block.len()));
+        decoder.begin_block();
+        assert_eq!(decoder.decode_fields(block, &mut found), Ok(block.len()));
         found.0
     }
 
@@ -258,7 +258,7 @@ mod tests {
             let found = decoded(&mut decoder, &block);
             assert_eq!(found.len(), 2);
         }
-        assert_eq!(encoder.table.most(), 30);
+        assert_eq!(encoder.table.max_size(), 30);
     }
 
     proptest! {

@@ -91,7 +91,7 @@ pub(crate) fn encoded_len(text: &[u8]) -> usize {
 }
 
 /// Appends `text`, encoded.
-pub(crate) fn encode(text: &[u8], out: &mut Vec<u8>) {
+pub(crate) fn encode_text(text: &[u8], out: &mut Vec<u8>) {
     let (mut held, mut bits) = (0_u64, 0_u32);
     for &byte in text {
         let at = usize::from(byte);
@@ -116,7 +116,7 @@ pub(crate) fn encode(text: &[u8], out: &mut Vec<u8>) {
 }
 
 /// Appends the decoded text of `encoded`; false if it is no valid code. Text appended up to the error stays.
-pub(crate) fn decode(encoded: &[u8], out: &mut Vec<u8>) -> bool {
+pub(crate) fn decode_text(encoded: &[u8], out: &mut Vec<u8>) -> bool {
     // Codes have at least five bits.
     out.reserve(encoded.len() * 8 / 5);
     let mut rest = encoded.iter();
@@ -205,14 +205,14 @@ mod tests {
 
     fn decoded(encoded: &[u8]) -> Option<Vec<u8>> {
         let mut out = Vec::new();
-        decode(encoded, &mut out).then_some(out)
+        decode_text(encoded, &mut out).then_some(out)
     }
 
     #[test]
     fn the_examples_of_the_standard_are_coded_both_ways() {
         for (text, encoded) in VECTORS {
             let mut out = Vec::new();
-            encode(text.as_bytes(), &mut out);
+            encode_text(text.as_bytes(), &mut out);
             assert_eq!(out, encoded, "{text}");
             assert_eq!(encoded_len(text.as_bytes()), encoded.len());
             assert_eq!(decoded(encoded).as_deref(), Some(text.as_bytes()));
@@ -223,7 +223,7 @@ mod tests {
     fn every_byte_has_a_code() {
         for byte in 0..=255 {
             let mut out = Vec::new();
-            encode(&[byte], &mut out);
+            encode_text(&[byte], &mut out);
             assert_eq!(decoded(&out), Some(vec![byte]));
         }
     }
@@ -247,7 +247,7 @@ mod tests {
         #[test]
         fn what_is_encoded_is_decoded(text in proptest::collection::vec(any::<u8>(), 0..200)) {
             let mut out = Vec::new();
-            encode(&text, &mut out);
+            encode_text(&text, &mut out);
             prop_assert_eq!(out.len(), encoded_len(&text));
             prop_assert_eq!(decoded(&out), Some(text));
         }
@@ -256,7 +256,7 @@ mod tests {
         fn what_is_decoded_is_encoded_the_same(encoded in proptest::collection::vec(any::<u8>(), 0..40)) {
             if let Some(text) = decoded(&encoded) {
                 let mut out = Vec::new();
-                encode(&text, &mut out);
+                encode_text(&text, &mut out);
                 prop_assert_eq!(out, encoded);
             }
         }

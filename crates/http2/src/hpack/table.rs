@@ -250,7 +250,7 @@ impl Table {
         self.size
     }
 
-    pub(crate) fn most(&self) -> usize {
+    pub(crate) fn max_size(&self) -> usize {
         self.most
     }
 

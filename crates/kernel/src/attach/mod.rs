@@ -168,12 +168,12 @@ pub struct Status {
 }
 
 /// Returns the default folder for the pins of an interface's responder.
-pub fn folder(interface: &str) -> PathBuf {
+pub fn default_pin_folder(interface: &str) -> PathBuf {
     Path::new("/sys/fs/bpf/evenkeel").join(interface)
 }
 
 fn folder_of(interface: &str, folder: Option<&Path>) -> PathBuf {
-    folder.map_or_else(|| self::folder(interface), Path::to_owned)
+    folder.map_or_else(|| self::default_pin_folder(interface), Path::to_owned)
 }
 
 fn index(interface: &str) -> Result<u32, BpfError> {
@@ -280,13 +280,13 @@ impl Config {
         let map = pinned(folder, "evk_config")?;
         let value = map
             .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
-            .map_err(bpf::failure("read a BPF map"))?;
+            .map_err(bpf::failed_to("read a BPF map"))?;
         Ok(value.as_deref().and_then(Config::read))
     }
 }
 
 fn pinned(folder: &Path, name: &str) -> Result<MapHandle, BpfError> {
-    MapHandle::from_pinned_path(folder.join(name)).map_err(bpf::failure("open a pinned BPF map"))
+    MapHandle::from_pinned_path(folder.join(name)).map_err(bpf::failed_to("open a pinned BPF map"))
 }
 
 /// Puts a responder on an interface, or changes the one that is there. Answers how it gets at
@@ -375,22 +375,22 @@ fn lock(folder: &Path) -> Result<File, BpfError> {
 }
 
 fn open(folder: &Path) -> Result<OpenObject, BpfError> {
-    let mut object = bpf::open(crate::bpf_object!("respond.bpf.o"))?;
-    let cpus = libbpf_rs::num_possible_cpus().map_err(bpf::failure("count CPUs"))?;
+    let mut object = bpf::open_programs(crate::bpf_object!("respond.bpf.o"))?;
+    let cpus = libbpf_rs::num_possible_cpus().map_err(bpf::failed_to("count CPUs"))?;
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         if let Some((_, held)) = RECENT.iter().find(|(known, _)| *known == name) {
             map.set_max_entries(entries(*held, cpus))
-                .map_err(bpf::failure("size a BPF map"))?;
+                .map_err(bpf::failed_to("size a BPF map"))?;
         }
         if name == GLANCES {
             // Two for each target and CPU.
             map.set_max_entries(2 * u32::from(TARGETS) * cpus as u32)
-                .map_err(bpf::failure("size a BPF map"))?;
+                .map_err(bpf::failed_to("size a BPF map"))?;
         }
         if PINNED.contains(&name.as_str()) {
             map.set_pin_path(folder.join(name))
-                .map_err(bpf::failure("hold a BPF map"))?;
+                .map_err(bpf::failed_to("hold a BPF map"))?;
         }
     }
     Ok(object)
@@ -409,15 +409,15 @@ fn load(options: &Options, interface: u32, folder: &Path) -> Result<Mode, BpfErr
         // Those of another version, or of a start that did not succeed.
         unpin_maps(folder)?;
     }
-    let load = || bpf::load(|| open(folder), options.cgroups.len());
+    let load = || bpf::load_programs(|| open(folder), options.cgroups.len());
     let object = match load()? {
         Ok(object) => object,
         Err(error) if before.is_some() => {
             tracing::warn!("the existing maps cannot be reused ({error:#}): creating new ones");
             unpin_maps(folder)?;
-            load()?.map_err(bpf::failure("load the BPF programs"))?
+            load()?.map_err(bpf::failed_to("load the BPF programs"))?
         }
-        Err(error) => return Err(bpf::failure("load the BPF programs")(error)),
+        Err(error) => return Err(bpf::failed_to("load the BPF programs")(error)),
     };
     let object = &object;
     bpf::discover(object, epoch(object)?)?;
@@ -452,7 +452,7 @@ fn load(options: &Options, interface: u32, folder: &Path) -> Result<Mode, BpfErr
 }
 
 fn write(object: &Object, config: &Config) -> Result<(), BpfError> {
-    bpf::update(object, "evk_config", &0u32.to_ne_bytes(), &config.write())
+    bpf::update_map(object, "evk_config", &0u32.to_ne_bytes(), &config.write())
 }
 
 fn map<'a>(object: &'a Object, name: &str) -> Result<libbpf_rs::Map<'a>, BpfError> {
@@ -464,7 +464,7 @@ fn map<'a>(object: &'a Object, name: &str) -> Result<libbpf_rs::Map<'a>, BpfErro
 fn epoch(object: &Object) -> Result<u64, BpfError> {
     let facts = map(object, "evk_facts")?
         .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
-        .map_err(bpf::failure("read a BPF map"))?;
+        .map_err(bpf::failed_to("read a BPF map"))?;
     let before = facts.as_deref().and_then(<[u8]>::first_chunk);
     match before.map_or(0, |bytes| u64::from_ne_bytes(*bytes)) {
         0 => {
@@ -482,14 +482,15 @@ fn replace(object: &Object, name: &str, entries: &[(Vec<u8>, Vec<u8>)]) -> Resul
     let map = map(object, name)?;
     for (key, value) in entries {
         map.update(key, value, MapFlags::ANY)
-            .map_err(bpf::failure("write a BPF map"))?;
+            .map_err(bpf::failed_to("write a BPF map"))?;
     }
     let old: Vec<Vec<u8>> = map
         .keys()
         .filter(|key| !entries.iter().any(|(kept, _)| kept == key))
         .collect();
     for key in old {
-        map.delete(&key).map_err(bpf::failure("write a BPF map"))?;
+        map.delete(&key)
+            .map_err(bpf::failed_to("write a BPF map"))?;
     }
     Ok(())
 }
@@ -565,7 +566,7 @@ fn made(object: &Object, target: u16) -> Result<bool, BpfError> {
     for _ in 0..TICK_TRIES {
         let value = map
             .lookup(&u32::from(target).to_ne_bytes(), MapFlags::ANY)
-            .map_err(bpf::failure("read a BPF map"))?;
+            .map_err(bpf::failed_to("read a BPF map"))?;
         let generation = value.as_deref().and_then(<[u8]>::first_chunk);
         if generation.is_some_and(|bytes| u64::from_ne_bytes(*bytes) > 0) {
             return Ok(true);
@@ -590,7 +591,7 @@ fn targets(object: &Object, cgroups: &[(u16, PathBuf)]) -> Result<(), BpfError> 
         let same = there.contains(&(*number, stat.st_ino));
         let mut context = request(*number, folder.as_raw_fd().cast_unsigned());
         if !same {
-            let found = bpf::found(bpf::run(object, "evk_group", Some(&mut context))?);
+            let found = bpf::check_found(bpf::run(object, "evk_group", Some(&mut context))?);
             found.map_err(|error| cannot(error.to_string()))?;
         }
         start(&mut context, |context| {
@@ -602,7 +603,7 @@ fn targets(object: &Object, cgroups: &[(u16, PathBuf)]) -> Result<(), BpfError> 
     }
     for (number, _) in there {
         if !cgroups.iter().any(|(kept, _)| *kept == number) {
-            bpf::found(bpf::run(object, "evk_stop", Some(&mut request(number, 0)))?)?;
+            bpf::check_found(bpf::run(object, "evk_stop", Some(&mut request(number, 0)))?)?;
         }
     }
     Ok(())
@@ -614,7 +615,7 @@ fn cgroups_of(map: &impl MapCore) -> Result<Vec<(u16, u64)>, BpfError> {
     for number in 1..TARGETS {
         let value = map
             .lookup(&u32::from(number).to_ne_bytes(), MapFlags::ANY)
-            .map_err(bpf::failure("read a BPF map"))?
+            .map_err(bpf::failed_to("read a BPF map"))?
             .unwrap_or_default();
         let scope = value.first_chunk().map(|bytes| u32::from_ne_bytes(*bytes));
         let id = value.get(16..24).and_then(<[u8]>::first_chunk);
@@ -699,7 +700,7 @@ pub fn status(interface: &str, folder: Option<&Path>) -> Result<Option<Status>, 
     for (number, counter) in counted.iter_mut().enumerate() {
         let cpus = counters
             .lookup_percpu(&(number as u32).to_ne_bytes(), MapFlags::ANY)
-            .map_err(bpf::failure("read a BPF map"))?;
+            .map_err(bpf::failed_to("read a BPF map"))?;
         *counter = cpus
             .unwrap_or_default()
             .iter()

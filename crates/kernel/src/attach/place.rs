@@ -13,7 +13,7 @@ use libbpf_rs::{Link, Object, Program, TC_INGRESS, TcHook, TcHookBuilder, Xdp, X
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
 use super::{Config, LINK, Mode, Options, write};
-use crate::bpf::{BpfError, failure};
+use crate::bpf::{BpfError, failed_to};
 
 /// Puts the program where it belongs, or in the place of the one that is there.
 pub(super) fn put(
@@ -94,13 +94,15 @@ fn renew(object: &Object, config: &mut Config, folder: &Path) -> Result<(), BpfE
     if config.mode == Mode::Tc as u32 {
         let program = program(object, "evk_tc")?;
         let attached = hook(program.as_fd(), config).replace(true).attach();
-        return attached.map(drop).map_err(failure("change the tc filter"));
+        return attached
+            .map(drop)
+            .map_err(failed_to("change the tc filter"));
     }
-    let mut link = Link::open(folder.join(LINK)).map_err(failure("open the pinned link"))?;
+    let mut link = Link::open(folder.join(LINK)).map_err(failed_to("open the pinned link"))?;
     let changed = link.update_prog(&program(object, "evk_xdp")?);
     // It is pinned: this lets go of nothing.
     link.disconnect();
-    changed.map_err(failure("change the XDP program"))
+    changed.map_err(failed_to("change the XDP program"))
 }
 
 fn put_xdp(object: &Object, mode: Mode, interface: u32, folder: &Path) -> Result<(), BpfError> {
@@ -147,7 +149,7 @@ fn put_xdp(object: &Object, mode: Mode, interface: u32, folder: &Path) -> Result
 
 /// Makes an error of a number that libbpf returned.
 fn refused(what: &'static str, error: i32) -> BpfError {
-    failure(what)(libbpf_rs::Error::from_raw_os_error(-error))
+    failed_to(what)(libbpf_rs::Error::from_raw_os_error(-error))
 }
 
 fn hook(program: BorrowedFd<'_>, config: &Config) -> TcHook {
@@ -177,7 +179,7 @@ fn put_tc(object: &Object, config: &mut Config) -> Result<(), BpfError> {
     (config.handle, config.priority) = (0, 0);
     let program = program(object, "evk_tc")?;
     let attached = hook(program.as_fd(), config).attach();
-    let attached = attached.map_err(failure("attach the tc filter"))?;
+    let attached = attached.map_err(failed_to("attach the tc filter"))?;
     config.handle = attached.get_handle();
     config.priority = attached.get_priority();
     Ok(())
@@ -221,7 +223,7 @@ pub(super) fn take(config: &Config, folder: &Path) -> Result<(), BpfError> {
         if let Ok(mut link) = Link::open(folder.join(LINK)) {
             let detached = link.detach();
             link.disconnect();
-            detached.map_err(failure("detach XDP"))?;
+            detached.map_err(failed_to("detach XDP"))?;
         }
         return super::remove(&folder.join(LINK));
     }
@@ -229,13 +231,14 @@ pub(super) fn take(config: &Config, folder: &Path) -> Result<(), BpfError> {
         return Ok(());
     }
     let mut hook = hook(no_program()?.as_fd(), config);
-    hook.detach().map_err(failure("detach the tc filter"))?;
+    hook.detach().map_err(failed_to("detach the tc filter"))?;
     let still_used = || {
         filters(config.interface).map_err(|error| BpfError::File(format!("tc filters: {error}")))
     };
     if config.made_qdisc && !still_used()? {
         hook.attach_point(libbpf_rs::TC_INGRESS | libbpf_rs::TC_EGRESS);
-        hook.destroy().map_err(failure("remove the clsact qdisc"))?;
+        hook.destroy()
+            .map_err(failed_to("remove the clsact qdisc"))?;
     }
     Ok(())
 }

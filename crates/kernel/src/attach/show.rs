@@ -8,7 +8,7 @@ use super::{COUNTERS, Mode, Status};
 
 impl Mode {
     /// Describes the mode in words.
-    pub const fn words(self) -> &'static str {
+    pub const fn in_words(self) -> &'static str {
         match self {
             Mode::Native => "XDP in the driver",
             Mode::Generic => "generic XDP",
@@ -19,7 +19,7 @@ impl Mode {
 
 impl Status {
     /// Returns the status as JSON.
-    pub fn json(&self, interface: &str) -> Value {
+    pub fn to_json(&self, interface: &str) -> Value {
         let counters: Map<String, Value> = COUNTERS
             .iter()
             .zip(self.counters)
@@ -46,7 +46,7 @@ impl Status {
 
     /// A line for each thing that is known.
     pub fn text(&self) -> String {
-        let mode = self.mode.words();
+        let mode = self.mode.in_words();
         let responder = match self.program {
             Some(program) => format!("{mode}, program {program}"),
             None => format!("no longer there ({mode}): attach it again"),

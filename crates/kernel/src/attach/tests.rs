@@ -63,7 +63,7 @@ fn s22_every_cpu_may_keep_entries_for_itself() {
     let object = match open(Path::new("/sys/fs/bpf/nowhere")) {
         Ok(object) => object,
         Err(error @ BpfError::NoBtf(_)) => {
-            crate::testing::skipped(error);
+            crate::testing::report_skipped(error);
             return;
         }
         Err(error) => panic!("{error}"),
@@ -104,10 +104,10 @@ fn a_timer_is_asked_for_until_there_is_memory() {
 /// as many numbers for CPUs as it takes, each of which is one of this machine's. None if this user
 /// may not load it.
 fn responder(cpus: u32, direct: bool) -> Option<(Object, Key)> {
-    let mut object = match bpf::open(crate::bpf_object!("respond.bpf.o")) {
+    let mut object = match bpf::open_programs(crate::bpf_object!("respond.bpf.o")) {
         Ok(object) => object,
         Err(error) => {
-            crate::testing::skipped(error);
+            crate::testing::report_skipped(error);
             return None;
         }
     };
@@ -116,11 +116,14 @@ fn responder(cpus: u32, direct: bool) -> Option<(Object, Key)> {
             map.set_max_entries(2 * u32::from(TARGETS) * cpus).unwrap();
         }
     }
-    bpf::tell(&mut object, direct, 0).unwrap();
-    let object = match object.load().map_err(bpf::failure("load the BPF programs")) {
+    bpf::configure_programs(&mut object, direct, 0).unwrap();
+    let object = match object
+        .load()
+        .map_err(bpf::failed_to("load the BPF programs"))
+    {
         Ok(object) => object,
         Err(error @ BpfError::Rights(_)) if !rustix::process::geteuid().is_root() => {
-            crate::testing::skipped(error);
+            crate::testing::report_skipped(error);
             return None;
         }
         Err(error) => panic!("{error}"),
@@ -131,7 +134,7 @@ fn responder(cpus: u32, direct: bool) -> Option<(Object, Key)> {
     let own = libbpf_rs::num_possible_cpus().unwrap() as u32;
     for cpu in own..cpus {
         let base = bases.lookup(&(cpu % own).to_ne_bytes(), MapFlags::ANY);
-        bpf::update(
+        bpf::update_map(
             &object,
             "evk_bases",
             &cpu.to_ne_bytes(),
@@ -142,7 +145,7 @@ fn responder(cpus: u32, direct: bool) -> Option<(Object, Key)> {
     let facts = map(&object, "evk_facts").unwrap();
     let mut facts = facts.lookup(&zero, MapFlags::ANY).unwrap().unwrap();
     facts[8..12].copy_from_slice(&cpus.to_ne_bytes());
-    bpf::update(&object, "evk_facts", &zero, &facts).unwrap();
+    bpf::update_map(&object, "evk_facts", &zero, &facts).unwrap();
     let key = Key::parse("000102030405060708090a0b0c0d0e0f").unwrap();
     let config = Config {
         mode: Mode::Native as u32,
@@ -159,7 +162,7 @@ fn responder(cpus: u32, direct: bool) -> Option<(Object, Key)> {
     };
     write(&object, &config).unwrap();
     secrets(&object, std::slice::from_ref(&key)).unwrap();
-    hosts(&object, &[Host::named("it")]).unwrap();
+    hosts(&object, &[Host::from_name("it")]).unwrap();
     sources(&object, &["10.0.0.0/8".parse().unwrap()]).unwrap();
     start(&mut request(0, 0), |context| {
         bpf::run(&object, "evk_start", Some(context))
@@ -177,15 +180,15 @@ fn ask(object: &Object, key: &Key, length: usize, number: u64) -> (Vec<u8>, Dura
         first_cpu: 0,
         reader: 7,
         number,
-        host: Host::named("it"),
+        host: Host::from_name("it"),
     };
-    trial::ask(object, 9970, "10.0.0.1".parse().unwrap(), &query, key).unwrap()
+    trial::run_query(object, 9970, "10.0.0.1".parse().unwrap(), &query, key).unwrap()
 }
 
 /// Returns the ways to load the program: with and without direct reads. Kernels before 6.2 load the
 /// program without them.
 fn ways() -> Vec<bool> {
-    match bpf::casts() {
+    match bpf::has_rdonly_cast() {
         true => vec![true, false],
         false => vec![false],
     }
@@ -214,7 +217,7 @@ fn a_query_looks_at_no_more_than_eight_cpus() {
                 .unwrap()
                 .unwrap();
             scope[..4].copy_from_slice(&1u32.to_ne_bytes());
-            bpf::update(&object, "evk_targets", &0u32.to_ne_bytes(), &scope).unwrap();
+            bpf::update_map(&object, "evk_targets", &0u32.to_ne_bytes(), &scope).unwrap();
             let glances = map(&object, GLANCES).unwrap();
             for place in 0..2 * cpus {
                 let place = place.to_ne_bytes();

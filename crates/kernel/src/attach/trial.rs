@@ -8,7 +8,7 @@ use std::time::Duration;
 use libbpf_rs::{Object, ProgramInput};
 
 use super::Options;
-use crate::bpf::{BpfError, failure};
+use crate::bpf::{BpfError, failed_to};
 use crate::query::{Answer, Key, Query, WITH_PORTS};
 use crate::record::Available;
 
@@ -34,13 +34,15 @@ pub(super) fn run(object: &Object, options: &Options) -> Result<(), BpfError> {
         number: 1,
         host: *host,
     };
-    let (answer, _) = ask(object, options.port, source.address(), &query, key)?;
+    let (answer, _) = run_query(object, options.port, source.address(), &query, key)?;
     let answer = Answer::parse(&answer, key)
         .map_err(|_| BpfError::Lost("the responder's answer was wrong when it was tried"))?;
     let base = &answer.record.base;
-    let needed = Available::RUNNING.with(Available::BUSY);
+    let needed = Available::RUNNING.with_parts(Available::BUSY);
     let busiest = u64::from(base.cpus).saturating_mul(base.time_ns);
-    if base.available.has(needed) && base.totals.busy_ns <= busiest && base.totals.running < 1 << 22
+    if base.available.has_all(needed)
+        && base.totals.busy_ns <= busiest
+        && base.totals.running < 1 << 22
     {
         Ok(())
     } else {
@@ -51,7 +53,7 @@ pub(super) fn run(object: &Object, options: &Options) -> Result<(), BpfError> {
 }
 
 /// The answer to a query that no network has seen, and how long the program took.
-pub(super) fn ask(
+pub(super) fn run_query(
     object: &Object,
     port: u16,
     source: IpAddr,
@@ -72,7 +74,7 @@ pub(super) fn ask(
             data_out: Some(&mut out),
             ..ProgramInput::default()
         })
-        .map_err(failure("run a BPF program"))?;
+        .map_err(failed_to("run a BPF program"))?;
     let (verdict, took) = (output.return_value, output.duration);
     if verdict != XDP_TX {
         return Err(BpfError::Lost(

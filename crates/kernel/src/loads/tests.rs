@@ -8,7 +8,7 @@ const MS: u64 = 1_000_000;
 fn base(at: u64, busy: u64) -> Base {
     let mut base = Base::new(Source::Responder, Scope::Machine);
     (base.epoch, base.cpus, base.capacity) = (1, 2, 2000);
-    base.available = Available::BUSY.with(Available::RUNNING);
+    base.available = Available::BUSY.with_parts(Available::RUNNING);
     base.time_ns = at;
     base.totals.busy_ns = busy;
     base.totals.running = 3;
@@ -22,7 +22,7 @@ fn loads(before: Option<&Base>, now: &Base, ports: &[Port]) -> Loads {
         port.write(out.try_into().unwrap());
     }
     let before = before.map(Before::new);
-    Loads::since(before.as_ref(), &Record::parse(&bytes).unwrap())
+    Loads::since_last(before.as_ref(), &Record::parse(&bytes).unwrap())
 }
 
 #[test]
@@ -35,7 +35,7 @@ fn utilization_is_busy_time_over_time_and_capacity() {
 #[test]
 fn the_composite_goes_by_the_tasks_of_the_moment_and_their_logarithm() {
     let mut now = base(50 * MS, 100 * MS);
-    now.available = now.available.with(Available::RUNNING_AVERAGE);
+    now.available = now.available.with_parts(Available::RUNNING_AVERAGE);
     now.running_average = 2 * 2048;
     let mut composite = |running| {
         now.totals.running = running;
@@ -91,7 +91,7 @@ fn work_that_waits_is_added() {
         Available::MEMORY,
     ]
     .into_iter()
-    .fold(now.available, Available::with);
+    .fold(now.available, Available::with_parts);
     now.totals.backlog = 64;
     now.totals.softirq_threads = 1;
     now.running_average = 8 * 2048;
@@ -128,7 +128,7 @@ fn work_that_waits_is_added() {
 #[test]
 fn a_part_of_a_cpu_is_in_full_use_by_one_task() {
     let mut now = base(50 * MS, 0);
-    now.available = now.available.with(Available::RUNNING_AVERAGE);
+    now.available = now.available.with_parts(Available::RUNNING_AVERAGE);
     now.capacity = 150;
     now.running_average = 3 * 2048;
     assert_eq!(loads(None, &now, &[]).run_queue, Some(3.0));

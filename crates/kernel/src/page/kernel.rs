@@ -11,7 +11,7 @@ use std::time::{Duration, Instant};
 use libbpf_rs::{Iter, Link, MapCore, MapHandle, Object};
 
 use super::Mapping;
-use crate::bpf::{self, BpfError, failure};
+use crate::bpf::{self, BpfError, failed_to};
 use crate::record::{BadRecord, CPU, CPUS, MAX_CPUS, PORTS, Record};
 
 /// Bytes of the page. Only as many as there are CPUs are in use.
@@ -39,14 +39,15 @@ impl KernelPage {
     /// What the kernel lacks, or what right.
     pub fn load(ports: &[u16]) -> Result<Self, BpfError> {
         let epoch = random()?;
-        let object = bpf::load(|| bpf::open(crate::bpf_object!("page.bpf.o")), 0)?;
-        let object = object.map_err(failure("load the page's programs"))?;
+        let object =
+            bpf::load_programs(|| bpf::open_programs(crate::bpf_object!("page.bpf.o")), 0)?;
+        let object = object.map_err(failed_to("load the page's programs"))?;
         bpf::discover(&object, epoch)?;
         let plan = plan(ports)?;
-        bpf::update(&object, "evk_plan", &0u32.to_ne_bytes(), &plan)?;
+        bpf::update_map(&object, "evk_plan", &0u32.to_ne_bytes(), &plan)?;
         for (place, port) in ports.iter().enumerate() {
             let place = (place as u32).to_ne_bytes();
-            bpf::update(&object, "evk_ports", &port.to_ne_bytes(), &place)?;
+            bpf::update_map(&object, "evk_ports", &port.to_ne_bytes(), &place)?;
         }
         bpf::run(&object, "evk_place", None)?;
         let mut links = Vec::new();
@@ -57,13 +58,13 @@ impl KernelPage {
             }
             let link = program
                 .attach()
-                .map_err(failure("attach the page's programs"))?;
+                .map_err(failed_to("attach the page's programs"))?;
             if !listening {
                 links.push(link);
                 continue;
             }
             // Reading it runs it, once for each socket. It prints nothing.
-            let mut all = Iter::new(&link).map_err(failure("look at sockets"))?;
+            let mut all = Iter::new(&link).map_err(failed_to("look at sockets"))?;
             let looked = io::copy(&mut all, &mut io::sink());
             looked.map_err(|error| BpfError::Refused("look at sockets", error.to_string()))?;
         }
@@ -89,7 +90,7 @@ impl KernelPage {
     /// # Errors
     ///
     /// There is one already, or no right to it.
-    pub fn pin(&mut self, folder: &Path) -> Result<(), BpfError> {
+    pub fn pin_to(&mut self, folder: &Path) -> Result<(), BpfError> {
         bpf::pin_folder(folder)?;
         let Some((object, links)) = &mut self.loaded else {
             return Ok(());
@@ -102,11 +103,11 @@ impl KernelPage {
                 _ => continue,
             };
             map.pin(folder.join(name))
-                .map_err(failure("pin the page"))?;
+                .map_err(failed_to("pin the page"))?;
         }
         for (link, name) in links.iter_mut().zip(LINKS) {
             link.pin(folder.join(name))
-                .map_err(failure("pin the page"))?;
+                .map_err(failed_to("pin the page"))?;
         }
         Ok(())
     }
@@ -116,7 +117,7 @@ impl KernelPage {
     /// # Errors
     ///
     /// The system's. That there is nothing is none.
-    pub fn unpin(folder: &Path) -> Result<(), BpfError> {
+    pub fn remove_pins(folder: &Path) -> Result<(), BpfError> {
         for name in LINKS.into_iter().chain([MAP, TIMER]) {
             let path = folder.join(name);
             match fs::remove_file(&path) {
@@ -138,13 +139,13 @@ impl KernelPage {
     /// # Errors
     ///
     /// There is none, or no right to it.
-    pub fn open(folder: &Path) -> Result<Self, BpfError> {
+    pub fn open_pinned(folder: &Path) -> Result<Self, BpfError> {
         let path = folder.join(MAP);
         if !path.exists() {
             let path = path.display();
             return Err(BpfError::File(format!("no kernel load page at {path}")));
         }
-        let map = MapHandle::from_pinned_path(&path).map_err(failure("open the pinned page"))?;
+        let map = MapHandle::from_pinned_path(&path).map_err(failed_to("open the pinned page"))?;
         let page = KernelPage {
             mapping: map_page(map.as_fd())?,
             loaded: None,
@@ -161,7 +162,7 @@ impl KernelPage {
     fn wait(&self) -> Result<(), BpfError> {
         let limit = Instant::now() + FIRST;
         loop {
-            let mut bytes = vec![0; self.mapping.used()];
+            let mut bytes = vec![0; self.mapping.used_length()];
             self.mapping.copy(&mut bytes);
             match Record::parse(&bytes) {
                 Ok(_) => return Ok(()),

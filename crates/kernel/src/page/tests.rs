@@ -31,7 +31,7 @@ fn page(time_ns: u64, cpus: &[Cpu]) -> Vec<u8> {
         ports: Vec::new(),
         cpus: cpus.to_vec(),
     };
-    let mut bytes = vec![0; whole.length()];
+    let mut bytes = vec![0; whole.copy_length()];
     whole.copy(0, &mut bytes);
     bytes
 }

@@ -51,7 +51,7 @@ impl Top {
 pub fn name(files: &Files, folder: &str) -> Had<String> {
     let mounts = files.read("/proc/self/mountinfo")?;
     let mounts = CONTROLLERS.iter().filter_map(|controller| {
-        let mount = text::mount(&mounts, *controller)?;
+        let mount = text::find_mount(&mounts, *controller)?;
         let inside = Path::new(folder).strip_prefix(&mount.point).ok()?;
         let name = Path::new(&mount.root).join(inside);
         Some((mount.point.len(), name.to_str()?.to_owned()))
@@ -102,8 +102,8 @@ impl Cgroup {
             Some(_) => String::new(),
         };
         let dir = |controller: Option<&str>| {
-            let mount = text::mount(&mounts, controller)?;
-            let name = path.or_else(|| text::cgroup(&own, controller))?;
+            let mount = text::find_mount(&mounts, controller)?;
+            let name = path.or_else(|| text::find_cgroup(&own, controller))?;
             let inside = Path::new(name).strip_prefix(&mount.root).ok();
             // Of a namespace that does not show where its cgroups are, this one is the top.
             let inside = inside.filter(|path| !path.starts_with(".."));
@@ -131,10 +131,10 @@ impl Cgroup {
     /// CPU time used, in nanoseconds.
     pub fn cpu_time(&self, files: &Files) -> Had<u64> {
         if let Some(dir) = &self.cpuacct {
-            return files.parse(dir.file("cpuacct.usage"), text::number);
+            return files.parse(dir.file("cpuacct.usage"), text::parse_number);
         }
         let dir = self.v2.as_ref().ok_or("no controller of CPU time")?;
-        let usage = |text: &str| text::keyed(text, "usage_usec");
+        let usage = |text: &str| text::find_number(text, "usage_usec");
         let micros = files.parse(dir.file("cpu.stat"), usage)?;
         Ok(micros.saturating_mul(1000))
     }
@@ -147,8 +147,8 @@ impl Cgroup {
                 let quotas = dir.upwards("cpu.cfs_quota_us");
                 let periods = dir.upwards("cpu.cfs_period_us");
                 let of = |(quota, period)| {
-                    let quota = files.parse(quota, text::number).ok()?;
-                    text::share(quota, files.parse(period, text::number).ok()?)
+                    let quota = files.parse(quota, text::parse_number).ok()?;
+                    text::quota_share(quota, files.parse(period, text::parse_number).ok()?)
                 };
                 quotas.zip(periods).filter_map(of).collect()
             }
@@ -181,23 +181,23 @@ impl Cgroup {
     /// there is need. `None` where the cgroup is all there is.
     pub fn memory(&self, files: &Files, total: u64) -> Had<Option<(u64, u64)>> {
         let (used, stat, inactive, limit) = if let Some(dir) = &self.memory {
-            let used = files.parse(dir.file("memory.usage_in_bytes"), text::number)?;
+            let used = files.parse(dir.file("memory.usage_in_bytes"), text::parse_number)?;
             let stat = files.read(dir.file("memory.stat"))?;
-            let limit = text::keyed(&stat, "hierarchical_memory_limit");
+            let limit = text::find_number(&stat, "hierarchical_memory_limit");
             (used, stat, "total_inactive_file", limit)
         } else if let Some(dir) = &self.v2 {
-            let used = match files.parse(dir.file("memory.current"), text::number) {
+            let used = match files.parse(dir.file("memory.current"), text::parse_number) {
                 Err(_) if dir.path == dir.top => return Ok(None),
                 used => used?,
             };
             let limits = dir.upwards("memory.max");
-            let limit = limits.filter_map(|path| files.parse(path, text::number).ok());
+            let limit = limits.filter_map(|path| files.parse(path, text::parse_number).ok());
             let stat = files.read(dir.file("memory.stat"))?;
             (used, stat, "inactive_file", limit.min())
         } else {
             return Err("no controller of memory".into());
         };
-        let inactive = text::keyed(&stat, inactive).unwrap_or(0);
+        let inactive = text::find_number(&stat, inactive).unwrap_or(0);
         // Without a limit it says a number larger than any memory.
         let most = limit.unwrap_or(total).min(total).max(1);
         Ok(Some((used.saturating_sub(inactive), most)))
@@ -227,7 +227,7 @@ impl Cgroup {
     }
 
     /// The file of pressure of a kind, which only version 2 has.
-    pub fn pressure(&self, kind: &str) -> Option<PathBuf> {
+    pub fn pressure_file(&self, kind: &str) -> Option<PathBuf> {
         let dir = self.v2.as_ref()?;
         Some(dir.file(&format!("{kind}.pressure")))
     }
@@ -246,7 +246,8 @@ fn v1_transfers(files: &Files, dir: &Dir) -> (ByDevice, ByDevice) {
     let mut limits = ByDevice::new();
     let counts = ["io_service_bytes", "io_serviced"];
     for (index, name) in counts.into_iter().enumerate() {
-        for (device, writes, amount) in text::blkio(&read(&format!("blkio.throttle.{name}"))) {
+        for (device, writes, amount) in text::parse_blkio(&read(&format!("blkio.throttle.{name}")))
+        {
             *place(&mut done, device, 2 * index + usize::from(writes)) = amount;
         }
     }

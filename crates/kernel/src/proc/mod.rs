@@ -149,7 +149,7 @@ impl Meter {
             };
             whole.ports = had(ports, "listen backlogs", &mut missing).unwrap_or_default();
             if !whole.ports.is_empty() {
-                whole.base.available = whole.base.available.with(Available::PORTS);
+                whole.base.available = whole.base.available.with_parts(Available::PORTS);
             }
         }
         self.updates = self.updates.wrapping_add(1);
@@ -187,7 +187,7 @@ impl Meter {
 
     fn machine(&mut self, missing: &mut Vec<Missing>) -> Had<Whole> {
         let (now_ns, text) = self.stamped(|| self.files.read("/proc/stat"))?;
-        let stat = text::stat(&text).filter(|stat| !stat.cpus.is_empty());
+        let stat = text::parse_stat(&text).filter(|stat| !stat.cpus.is_empty());
         let stat = stat.ok_or("/proc/stat has an unknown format")?;
         let online = stat.cpus.len() as u32;
         let mut base = Base::new(Source::User, Scope::Machine);
@@ -211,40 +211,40 @@ impl Meter {
         let mut available = Available::TIMES;
         // Some systems that only look like Linux count nothing.
         if stat.total.iter().any(|ticks| *ticks > 0) {
-            available = available.with(Available::BUSY);
+            available = available.with_parts(Available::BUSY);
         } else {
             missing.push(("CPU time", "/proc/stat counts none".into()));
         }
         if let Some(running) = stat.running {
             // This process runs while it asks.
             totals.running = running.saturating_sub(1);
-            available = available.with(Available::RUNNING);
+            available = available.with_parts(Available::RUNNING);
             if let Some(average) = self.average(now_ns, totals.running) {
                 base.running_average = fixed(average);
-                available = available.with(Available::RUNNING_AVERAGE);
+                available = available.with_parts(Available::RUNNING_AVERAGE);
             }
         }
         if let Some(blocked) = stat.blocked {
             totals.blocked = blocked;
-            available = available.with(Available::BLOCKED);
+            available = available.with_parts(Available::BLOCKED);
         }
         if let Some(switches) = stat.switches {
             totals.switches = switches;
-            available = available.with(Available::SWITCHES);
+            available = available.with_parts(Available::SWITCHES);
         }
         base.available = available;
         self.interrupts(&mut base, &mut cpus, missing);
         self.threads(&mut base, &mut cpus);
         let path = |kind: &str| Some(format!("/proc/pressure/{kind}").into());
         self.pressure(&mut base, path, missing);
-        let averages = self.files.parse("/proc/loadavg", text::averages);
+        let averages = self.files.parse("/proc/loadavg", text::parse_load_averages);
         if let Some(averages) = had(averages, "load averages", missing) {
             base.load_averages = averages.map(fixed);
-            base.available = base.available.with(Available::LOAD_AVERAGES);
+            base.available = base.available.with_parts(Available::LOAD_AVERAGES);
         }
         if let Some(memory) = had(self.memory(), "memory", missing) {
             base.memory = memory;
-            base.available = base.available.with(Available::MEMORY);
+            base.available = base.available.with_parts(Available::MEMORY);
         }
         Ok(Whole {
             base,
@@ -299,9 +299,9 @@ impl Meter {
     fn interrupts(&self, base: &mut Base, cpus: &mut [Cpu], missing: &mut Vec<Missing>) {
         let softirqs = self
             .files
-            .parse("/proc/softirqs", text::softirqs::<SOFTIRQS>);
+            .parse("/proc/softirqs", text::parse_softirqs::<SOFTIRQS>);
         if let Some(counts) = had(softirqs, "soft interrupts", missing) {
-            base.available = base.available.with(Available::SOFTIRQS);
+            base.available = base.available.with_parts(Available::SOFTIRQS);
             for (number, counts) in counts {
                 for (sum, count) in base.totals.softirqs.iter_mut().zip(counts) {
                     *sum = sum.wrapping_add(count);
@@ -311,9 +311,11 @@ impl Meter {
                 }
             }
         }
-        let softnet = self.files.parse("/proc/net/softnet_stat", text::softnet);
+        let softnet = self
+            .files
+            .parse("/proc/net/softnet_stat", text::parse_softnet);
         if let Some(counts) = had(softnet, "network backlog", missing) {
-            base.available = base.available.with(Available::BACKLOG);
+            base.available = base.available.with_parts(Available::BACKLOG);
             let totals = &mut base.totals;
             for counts in counts {
                 totals.dropped = totals.dropped.wrapping_add(counts.dropped);
@@ -334,9 +336,9 @@ impl Meter {
         if self.threads.is_empty() {
             return;
         }
-        base.available = base.available.with(Available::SOFTIRQ_THREADS);
+        base.available = base.available.with_parts(Available::SOFTIRQ_THREADS);
         for (number, path) in &self.threads {
-            if self.files.parse(path, text::state) == Ok('R') {
+            if self.files.parse(path, text::parse_thread_state) == Ok('R') {
                 base.totals.softirq_threads += 1;
                 if let Some(cpu) = cpus.iter_mut().find(|cpu| cpu.number == *number) {
                     cpu.softirq_threads = 1;
@@ -356,7 +358,7 @@ impl Meter {
             self.files.read(path(kind).ok_or_else(none)?)
         };
         let stall = |text: &str, kind: &str| {
-            let (micros, average) = text::stall(text, kind)?;
+            let (micros, average) = text::parse_stall(text, kind)?;
             Some(Stall {
                 total_ns: micros.saturating_mul(1000),
                 avg10: fixed(average),
@@ -377,13 +379,13 @@ impl Meter {
         });
         if let Some(pressure) = had(pressure, "pressure", missing) {
             base.pressure = pressure;
-            base.available = base.available.with(Available::PRESSURE);
+            base.available = base.available.with_parts(Available::PRESSURE);
         }
     }
 
     fn memory(&self) -> Had<Memory> {
         self.files.parse("/proc/meminfo", |meminfo| {
-            let (total, used) = text::memory(meminfo)?;
+            let (total, used) = text::parse_memory(meminfo)?;
             Some(Memory {
                 total,
                 available: total - used,
@@ -417,7 +419,7 @@ impl Meter {
         base.available = Available::BUSY;
         let none = "the kernel does not report how many tasks of a cgroup run";
         missing.push(("running tasks", none.into()));
-        self.pressure(&mut base, |kind| cgroup.pressure(kind), missing);
+        self.pressure(&mut base, |kind| cgroup.pressure_file(kind), missing);
         let machine = self.memory();
         let memory = machine.and_then(|machine| {
             let memory = cgroup.memory(&files, machine.total)?;
@@ -429,7 +431,7 @@ impl Meter {
         });
         if let Some(memory) = had(memory, "memory", missing) {
             base.memory = memory;
-            base.available = base.available.with(Available::MEMORY);
+            base.available = base.available.with_parts(Available::MEMORY);
         }
         self.cgroup = Some(cgroup);
         Ok(Whole {

@@ -150,7 +150,7 @@ mod tests {
     #[test]
     fn connections_that_wait_are_counted() {
         let Ok(mut listeners) = Listeners::new() else {
-            crate::testing::skipped("no netlink sockets here");
+            crate::testing::report_skipped("no netlink sockets here");
             return;
         };
         let first = TcpListener::bind("127.0.0.1:0").unwrap();
@@ -162,7 +162,7 @@ mod tests {
         let found = match listeners.backlogs(&ports) {
             Ok(found) => found,
             Err(reason) => {
-                crate::testing::skipped(reason);
+                crate::testing::report_skipped(reason);
                 return;
             }
         };

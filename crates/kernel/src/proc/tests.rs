@@ -117,16 +117,16 @@ fn a_machine_that_says_everything() {
     assert_eq!(base.memory.available, 400 << 10);
     assert_eq!(base.memory.swap_used, 4 << 10);
     assert_eq!(base.load_averages, [1024, 512, 2048]);
-    assert!(!base.available.has(Available::RUNNING_AVERAGE));
+    assert!(!base.available.has_all(Available::RUNNING_AVERAGE));
     // In half a second, one CPU sleeps for all of the time and the other for 0.3 s of it.
     pass(500);
     machine.write(&[("proc/stat", &stat([8050, 8030]))]);
     let (second, _) = meter.take().unwrap();
     assert_eq!(second.base.epoch, first.base.epoch);
-    let mut bytes = vec![0; second.length()];
+    let mut bytes = vec![0; second.copy_length()];
     second.copy(0, &mut bytes);
     let record = Record::parse(&bytes).unwrap();
-    let loads = Loads::since(Some(&Before::new(&first.base)), &record);
+    let loads = Loads::since_last(Some(&Before::new(&first.base)), &record);
     assert_eq!(loads.cpu, Some(0.2));
     let busy = |whole: &Whole| [whole.cpus[0].busy_ns, whole.cpus[1].busy_ns];
     let (then, now) = (busy(&first), busy(&second));
@@ -144,7 +144,7 @@ fn what_is_not_there_is_missing() {
     )]);
     let mut meter = machine.meter(None);
     let (whole, missing) = meter.take().unwrap();
-    let available = Available::TIMES.with(Available::BUSY);
+    let available = Available::TIMES.with_parts(Available::BUSY);
     assert_eq!(whole.base.available, available);
     let names: Vec<_> = missing.iter().map(|(name, _)| *name).collect();
     let all = [
@@ -159,7 +159,7 @@ fn what_is_not_there_is_missing() {
     // A system that only looks like one.
     machine.write(&[("proc/stat", "cpu  0 0 0 0\ncpu0 0 0 0 0\n")]);
     let (whole, _) = meter.take().unwrap();
-    assert!(!whole.base.available.has(Available::BUSY));
+    assert!(!whole.base.available.has_all(Available::BUSY));
     machine.write(&[("proc/stat", "nothing of it\n")]);
     assert!(meter.take().is_err());
 }
@@ -215,7 +215,7 @@ fn running_tasks_are_averaged_over_readings_that_are_close() {
     assert!((2.99..=3.0).contains(&average), "{average}");
     pass(1000);
     let (whole, _) = meter.take().unwrap();
-    assert!(!whole.base.available.has(Available::RUNNING_AVERAGE));
+    assert!(!whole.base.available.has_all(Available::RUNNING_AVERAGE));
 }
 
 /// A machine with cgroups of version 2, and one of them: half of a CPU, a limit of memory.
@@ -269,7 +269,7 @@ fn a_cgroup_of_version_2() {
     let mut bytes = [0; BASE];
     second.copy(0, &mut bytes);
     let record = Record::parse(&bytes).unwrap();
-    let loads = Loads::since(Some(&Before::new(base)), &record);
+    let loads = Loads::since_last(Some(&Before::new(base)), &record);
     // 25 ms of the 50 ms that it may use.
     assert_eq!(loads.cpu, Some(0.5));
     assert_eq!(loads.run_queue, None);
@@ -337,10 +337,10 @@ fn this_machine() {
     let mut meter = Meter::new(Files::new("/"), Settings::default());
     meter.take().unwrap();
     let (whole, _) = meter.take().unwrap();
-    let mut bytes = vec![0; whole.length()];
+    let mut bytes = vec![0; whole.copy_length()];
     whole.copy(0, &mut bytes);
     let record = Record::parse(&bytes).unwrap();
-    assert!(record.base.available.has(Available::TIMES));
+    assert!(record.base.available.has_all(Available::TIMES));
     assert_eq!(
         record.cpus().count(),
         (bytes.len() - CPUS) / crate::record::CPU

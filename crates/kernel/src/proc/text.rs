@@ -30,7 +30,7 @@ fn kinds(fields: &str) -> Option<Kinds> {
 }
 
 /// CPU times, and the number of CPUs that are online, of `/proc/stat`.
-pub fn cpu(stat: &str) -> Option<(CpuTicks, u32)> {
+pub fn parse_cpu_times(stat: &str) -> Option<(CpuTicks, u32)> {
     let mut lines = stat.lines();
     let [user, nice, system, idle, iowait, irq, softirq, steal] =
         kinds(lines.next()?.strip_prefix("cpu ")?)?;
@@ -59,7 +59,7 @@ pub struct Stat {
 }
 
 /// All that a load record takes from `/proc/stat`.
-pub fn stat(text: &str) -> Option<Stat> {
+pub fn parse_stat(text: &str) -> Option<Stat> {
     let mut lines = text.lines();
     let mut stat = Stat {
         total: kinds(lines.next()?.strip_prefix("cpu ")?)?,
@@ -84,7 +84,7 @@ pub fn stat(text: &str) -> Option<Stat> {
 }
 
 /// Load averages of 1, 5 and 15 minutes, of `/proc/loadavg`.
-pub fn averages(loadavg: &str) -> Option<[f64; 3]> {
+pub fn parse_load_averages(loadavg: &str) -> Option<[f64; 3]> {
     let mut fields = loadavg.split_ascii_whitespace();
     let mut next = || fields.next()?.parse::<f64>().ok();
     let averages = [next()?, next()?, next()?];
@@ -94,7 +94,7 @@ pub fn averages(loadavg: &str) -> Option<[f64; 3]> {
 
 /// Returns the number of soft interrupts of each kind on each CPU, of `/proc/softirqs`, with the
 /// number of the CPU. The counters wrap.
-pub fn softirqs<const KINDS: usize>(text: &str) -> Option<Vec<(u32, [u32; KINDS])>> {
+pub fn parse_softirqs<const KINDS: usize>(text: &str) -> Option<Vec<(u32, [u32; KINDS])>> {
     let mut lines = text.lines();
     let cpus = lines.next()?.split_ascii_whitespace();
     let mut cpus: Vec<(u32, [u32; KINDS])> = cpus
@@ -125,7 +125,7 @@ pub struct Softnet {
 
 /// Each CPU of `/proc/net/softnet_stat`; `None` of kernels before 5.10, which do not say how
 /// many packets wait.
-pub fn softnet(text: &str) -> Option<Vec<Softnet>> {
+pub fn parse_softnet(text: &str) -> Option<Vec<Softnet>> {
     text.lines()
         .map(|line| {
             let mut fields = line.split_ascii_whitespace();
@@ -144,21 +144,21 @@ pub fn softnet(text: &str) -> Option<Vec<Softnet>> {
 }
 
 /// Tasks that run or wait for a CPU, of `/proc/loadavg`.
-pub fn running(loadavg: &str) -> Option<u32> {
+pub fn parse_running_tasks(loadavg: &str) -> Option<u32> {
     let (running, _) = loadavg.split_ascii_whitespace().nth(3)?.split_once('/')?;
     running.parse().ok()
 }
 
 /// Returns the state of a thread as a letter, of `/proc/PID/stat`: `R` is running, or waiting for a
 /// CPU.
-pub fn state(stat: &str) -> Option<char> {
+pub fn parse_thread_state(stat: &str) -> Option<char> {
     // Its name, in parentheses, may hold anything.
     let (_, rest) = stat.rsplit_once(") ")?;
     rest.chars().next()
 }
 
 /// Bytes of memory in all, and in use, of `/proc/meminfo`.
-pub fn memory(meminfo: &str) -> Option<(u64, u64)> {
+pub fn parse_memory(meminfo: &str) -> Option<(u64, u64)> {
     let bytes = |name| {
         let line = meminfo.lines().find_map(|line| line.strip_prefix(name))?;
         let kib: u64 = line.split_ascii_whitespace().next()?.parse().ok()?;
@@ -186,7 +186,7 @@ pub fn swap_used(meminfo: &str) -> u64 {
 
 /// Milliseconds in which each block device had something to do, of `/proc/diskstats`. The
 /// kernel counts in 32 bits, which wrap.
-pub fn disks(diskstats: &str) -> impl Iterator<Item = (&str, u32)> {
+pub fn parse_disk_times(diskstats: &str) -> impl Iterator<Item = (&str, u32)> {
     diskstats.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace().skip(2);
         let name = fields.next()?;
@@ -202,7 +202,7 @@ pub fn disks(diskstats: &str) -> impl Iterator<Item = (&str, u32)> {
 }
 
 /// Bytes received and sent by each network interface but loopback, of `/proc/net/dev`.
-pub fn interfaces(dev: &str) -> impl Iterator<Item = (&str, u64, u64)> {
+pub fn parse_interface_bytes(dev: &str) -> impl Iterator<Item = (&str, u64, u64)> {
     dev.lines().filter_map(|line| {
         // The name of an alias has a colon, too.
         let (name, counters) = line.rsplit_once(':')?;
@@ -215,19 +215,19 @@ pub fn interfaces(dev: &str) -> impl Iterator<Item = (&str, u64, u64)> {
 }
 
 /// Bits per second of `/sys/class/net/NAME/speed`, which is in Mbit/s and -1 if unknown.
-pub fn speed(text: &str) -> Option<f64> {
+pub fn parse_link_speed(text: &str) -> Option<f64> {
     let megabits: i64 = text.trim().parse().ok()?;
     (megabits > 0).then_some(megabits as f64 * 1e6)
 }
 
 /// Microseconds in which some task was stalled, of a file of pressure stall information.
-pub fn pressure(text: &str) -> Option<u64> {
-    stall(text, "some").map(|(total, _)| total)
+pub fn parse_pressure(text: &str) -> Option<u64> {
+    parse_stall(text, "some").map(|(total, _)| total)
 }
 
 /// Microseconds for which tasks were stalled, and in per cent the kernel's average of 10 s, of
 /// the line of a `kind` (`some`, `full`) in a file of pressure stall information.
-pub fn stall(text: &str, kind: &str) -> Option<(u64, f64)> {
+pub fn parse_stall(text: &str, kind: &str) -> Option<(u64, f64)> {
     let fields = text.lines().find_map(|line| line.strip_prefix(kind))?;
     let field = |name| {
         let mut fields = fields.split_ascii_whitespace();
@@ -240,12 +240,12 @@ pub fn stall(text: &str, kind: &str) -> Option<(u64, f64)> {
 
 /// The number of a file that holds nothing else. `max` is `None`, as is everything that
 /// is no number.
-pub fn number(text: &str) -> Option<u64> {
+pub fn parse_number(text: &str) -> Option<u64> {
     text.trim().parse().ok()
 }
 
 /// The number behind `key` in a file of one key and number a line.
-pub fn keyed(text: &str, key: &str) -> Option<u64> {
+pub fn find_number(text: &str, key: &str) -> Option<u64> {
     text.lines().find_map(|line| {
         let (name, number) = line.split_once(' ')?;
         (name == key).then(|| number.trim().parse().ok())?
@@ -255,11 +255,11 @@ pub fn keyed(text: &str, key: &str) -> Option<u64> {
 /// CPUs that a cgroup may use, of `cpu.max`: `None` if there is no limit.
 pub fn cpu_max(text: &str) -> Option<f64> {
     let (quota, period) = text.trim().split_once(' ')?;
-    share(quota.parse().ok()?, period.parse().ok()?)
+    quota_share(quota.parse().ok()?, period.parse().ok()?)
 }
 
 /// `quota` of `period`, if that is a limit.
-pub fn share(quota: u64, period: u64) -> Option<f64> {
+pub fn quota_share(quota: u64, period: u64) -> Option<f64> {
     (quota > 0 && period > 0).then(|| quota as f64 / period as f64)
 }
 
@@ -306,7 +306,7 @@ fn by_device<'t>(
 
 /// Returns the amounts that a cgroup of version 1 read and wrote at each device, of
 /// `blkio.throttle.io_service_bytes` or `blkio.throttle.io_serviced`.
-pub fn blkio(text: &str) -> impl Iterator<Item = (&str, bool, u64)> {
+pub fn parse_blkio(text: &str) -> impl Iterator<Item = (&str, bool, u64)> {
     text.lines().filter_map(|line| {
         let mut fields = line.split_ascii_whitespace();
         let (device, what) = (fields.next()?, fields.next()?);
@@ -339,7 +339,7 @@ fn is_device(text: &str) -> bool {
 
 /// The cgroup of a process in a hierarchy, of `/proc/PID/cgroup`; `None` asks for
 /// version 2, `Some` for the hierarchy of a controller of version 1.
-pub fn cgroup<'t>(text: &'t str, controller: Option<&str>) -> Option<&'t str> {
+pub fn find_cgroup<'t>(text: &'t str, controller: Option<&str>) -> Option<&'t str> {
     text.lines().find_map(|line| {
         let mut fields = line.splitn(3, ':');
         let (id, controllers, path) = (fields.next()?, fields.next()?, fields.next()?);
@@ -361,7 +361,7 @@ pub struct Mount {
 }
 
 /// The mount of a hierarchy, of `/proc/PID/mountinfo`; see [`cgroup`].
-pub fn mount(mountinfo: &str, controller: Option<&str>) -> Option<Mount> {
+pub fn find_mount(mountinfo: &str, controller: Option<&str>) -> Option<Mount> {
     mountinfo.lines().find_map(|line| {
         let (place, kind) = line.split_once(" - ")?;
         let mut kind = kind.split(' ');
@@ -412,14 +412,17 @@ mod tests {
             busy: 1_042_568 + 154_825 + 341_104 + 98_547 + 1808,
             idle: 652_614 + 6270,
         };
-        assert_eq!(cpu(new), Some((ticks, 2)));
+        assert_eq!(parse_cpu_times(new), Some((ticks, 2)));
         // Linux 2.6.9: no steal. 2.4: four fields, and no line per CPU on one.
         let ticks = |busy, idle| Some((CpuTicks { busy, idle }, 1));
         assert_eq!(
-            cpu("cpu  10 1 5 100 7 2 3\ncpu0 1\nintr 1\n"),
+            parse_cpu_times("cpu  10 1 5 100 7 2 3\ncpu0 1\nintr 1\n"),
             ticks(21, 107)
         );
-        assert_eq!(cpu("cpu  10 1 5 100\npage 1 2\n"), ticks(16, 100));
+        assert_eq!(
+            parse_cpu_times("cpu  10 1 5 100\npage 1 2\n"),
+            ticks(16, 100)
+        );
         for bad in [
             "",
             "cpu",
@@ -427,7 +430,7 @@ mod tests {
             "cpu  a b c d\n",
             "cpu0 1 2 3 4\n",
         ] {
-            assert_eq!(cpu(bad), None, "{bad:?}");
+            assert_eq!(parse_cpu_times(bad), None, "{bad:?}");
         }
     }
 
@@ -447,19 +450,23 @@ mod tests {
             running: Some(3),
             blocked: Some(1),
         };
-        assert_eq!(stat(text), Some(expected));
-        let little = stat("cpu  1 2 3 4\nctxt x\n").expect("enough");
+        assert_eq!(parse_stat(text), Some(expected));
+        let little = parse_stat("cpu  1 2 3 4\nctxt x\n").expect("enough");
         assert_eq!((little.switches, little.running), (None, None));
-        assert_eq!(stat("cpu  1 2 3 4\ncpu0 1 2\n"), None, "a CPU cut short");
-        assert_eq!(stat("cpu0 1 2 3 4\n"), None);
+        assert_eq!(
+            parse_stat("cpu  1 2 3 4\ncpu0 1 2\n"),
+            None,
+            "a CPU cut short"
+        );
+        assert_eq!(parse_stat("cpu0 1 2 3 4\n"), None);
     }
 
     #[test]
     fn load_averages() {
         let text = "0.22 0.45 1.04 3/93 27614\n";
-        assert_eq!(averages(text), Some([0.22, 0.45, 1.04]));
+        assert_eq!(parse_load_averages(text), Some([0.22, 0.45, 1.04]));
         for bad in ["", "1 2", "1 nan 2", "-1 0 0", "a b c"] {
-            assert_eq!(averages(bad), None, "{bad:?}");
+            assert_eq!(parse_load_averages(bad), None, "{bad:?}");
         }
     }
 
@@ -468,10 +475,10 @@ mod tests {
         let text = "                    CPU0       CPU2       \n          HI:          0          \
                     1\n       TIMER:      24325 4294967295\n      NET_TX:          5          0\n";
         let expected = vec![(0, [0, 24_325]), (2, [1, u32::MAX])];
-        assert_eq!(softirqs::<2>(text), Some(expected));
-        assert_eq!(softirqs::<2>("CPU0\nHI 1\n"), None);
-        assert_eq!(softirqs::<2>("CPU0\nHI: x\n"), None);
-        assert_eq!(softirqs::<2>(""), None);
+        assert_eq!(parse_softirqs::<2>(text), Some(expected));
+        assert_eq!(parse_softirqs::<2>("CPU0\nHI 1\n"), None);
+        assert_eq!(parse_softirqs::<2>("CPU0\nHI: x\n"), None);
+        assert_eq!(parse_softirqs::<2>(""), None);
     }
 
     #[test]
@@ -485,11 +492,11 @@ mod tests {
             squeezed: 10,
             backlog: 7,
         };
-        assert_eq!(softnet(new), Some(vec![expected]));
+        assert_eq!(parse_softnet(new), Some(vec![expected]));
         let thirteen = new.rsplitn(3, ' ').last().expect("a part");
-        assert_eq!(softnet(thirteen), Some(vec![expected]));
+        assert_eq!(parse_softnet(thirteen), Some(vec![expected]));
         assert_eq!(
-            softnet("0000000d 00000000 00000000 00000000 00000000\n"),
+            parse_softnet("0000000d 00000000 00000000 00000000 00000000\n"),
             None
         );
     }
@@ -504,26 +511,26 @@ mod tests {
 
     #[test]
     fn tasks_that_run() {
-        assert_eq!(running("0.22 0.45 1.04 3/93 27614\n"), Some(3));
-        assert_eq!(running("0.22 0.45 1.04 93 27614\n"), None);
-        assert_eq!(running(""), None);
-        assert_eq!(state("15 (a) R (b) S 2 0 0\n"), Some('S'));
-        assert_eq!(state("15 (a"), None);
+        assert_eq!(parse_running_tasks("0.22 0.45 1.04 3/93 27614\n"), Some(3));
+        assert_eq!(parse_running_tasks("0.22 0.45 1.04 93 27614\n"), None);
+        assert_eq!(parse_running_tasks(""), None);
+        assert_eq!(parse_thread_state("15 (a) R (b) S 2 0 0\n"), Some('S'));
+        assert_eq!(parse_thread_state("15 (a"), None);
     }
 
     #[test]
     fn memory_with_and_without_a_figure_for_what_is_available() {
         let new = "MemTotal:        1000 kB\nMemFree:  100 kB\nMemAvailable:     400 kB\n";
-        assert_eq!(memory(new), Some((1_024_000, 614_400)));
+        assert_eq!(parse_memory(new), Some((1_024_000, 614_400)));
         // Linux 2.6.32.
         let old = "MemTotal: 1000 kB\nMemFree: 100 kB\nBuffers: 50 kB\nCached: 250 kB\n\
                    SwapCached: 9 kB\n";
-        assert_eq!(memory(old), Some((1_024_000, 614_400)));
+        assert_eq!(parse_memory(old), Some((1_024_000, 614_400)));
         // Swap and shared memory can make more available than there is.
         let odd = "MemTotal: 10 kB\nMemAvailable: 11 kB\n";
-        assert_eq!(memory(odd), Some((10_240, 0)));
-        assert_eq!(memory("MemTotal: 0 kB\nMemAvailable: 0 kB\n"), None);
-        assert_eq!(memory("MemAvailable: 4 kB\n"), None);
+        assert_eq!(parse_memory(odd), Some((10_240, 0)));
+        assert_eq!(parse_memory("MemTotal: 0 kB\nMemAvailable: 0 kB\n"), None);
+        assert_eq!(parse_memory("MemAvailable: 4 kB\n"), None);
     }
 
     #[test]
@@ -535,7 +542,7 @@ mod tests {
             259 0 nvme0n1 1 2 3 4 5 6 7 8 0 12 11 0 0 0 0\n\
             253 0 zram0 0 0 0 0 0 0 0 0 0 9 0 0 0 0 0 0 0\n\
             3 1 hda1 10 20 30 40\n";
-        let found: Vec<_> = disks(text).collect();
+        let found: Vec<_> = parse_disk_times(text).collect();
         let expected = [("vda", 349_824), ("sda", 4_294_967_290), ("nvme0n1", 12)];
         assert_eq!(
             found, expected,
@@ -551,15 +558,15 @@ mod tests {
             eth0:191334782 6626 0 0 0 0 0 0 494584 4724 0 0 0 0 0 0\n\
             eth0:1: 5 0 0 0 0 0 0 0 6 0 0 0 0 0 0 0\n\
             bad0: 5 0 0\n";
-        let found: Vec<_> = interfaces(text).collect();
+        let found: Vec<_> = parse_interface_bytes(text).collect();
         assert_eq!(found, [("eth0", 191_334_782, 494_584), ("eth0:1", 5, 6)]);
     }
 
     #[test]
     fn speeds_that_are_known() {
-        assert_eq!(speed("10000\n"), Some(1e10));
+        assert_eq!(parse_link_speed("10000\n"), Some(1e10));
         for unknown in ["-1\n", "0\n", "", "4294967295000000000000"] {
-            assert_eq!(speed(unknown), None);
+            assert_eq!(parse_link_speed(unknown), None);
         }
     }
 
@@ -567,11 +574,11 @@ mod tests {
     fn pressure_of_a_host_and_a_cgroup() {
         let text = "some avg10=0.52 avg60=0.83 avg300=1.63 total=6265949613\n\
                     full avg10=0.00 avg60=0.00 avg300=0.00 total=7\n";
-        assert_eq!(pressure(text), Some(6_265_949_613));
-        assert_eq!(stall(text, "some"), Some((6_265_949_613, 0.52)));
-        assert_eq!(stall(text, "full"), Some((7, 0.0)));
+        assert_eq!(parse_pressure(text), Some(6_265_949_613));
+        assert_eq!(parse_stall(text, "some"), Some((6_265_949_613, 0.52)));
+        assert_eq!(parse_stall(text, "full"), Some((7, 0.0)));
         // Interrupt pressure has no line of `some`.
-        assert_eq!(pressure("full avg10=0.00 total=7\n"), None);
+        assert_eq!(parse_pressure("full avg10=0.00 total=7\n"), None);
     }
 
     #[test]
@@ -584,12 +591,12 @@ mod tests {
         for bad in ["\n", "3-0", "0-4294967295", "a", "0,,1"] {
             assert_eq!(cpu_list(bad), None, "{bad:?}");
         }
-        assert_eq!(number("1073741824\n"), Some(1 << 30));
-        assert_eq!(number("max\n"), None);
-        assert_eq!(number("-1\n"), None, "version 1 says so of CPU time");
+        assert_eq!(parse_number("1073741824\n"), Some(1 << 30));
+        assert_eq!(parse_number("max\n"), None);
+        assert_eq!(parse_number("-1\n"), None, "version 1 says so of CPU time");
         let stat = "usage_usec 77\nuser_usec 50\nnr_throttled 3\n";
-        assert_eq!(keyed(stat, "usage_usec"), Some(77));
-        assert_eq!(keyed(stat, "usage"), None);
+        assert_eq!(find_number(stat, "usage_usec"), Some(77));
+        assert_eq!(find_number(stat, "usage"), None);
     }
 
     #[test]
@@ -605,7 +612,7 @@ mod tests {
         let limits: Vec<_> = io_max("8:16 rbps=2097152 wbps=max riops=max wiops=120\n").collect();
         assert_eq!(limits, [("8:16", [2_097_152, 0, 0, 120])]);
         let old = "8:0 Read 5\n8:0 Write 6\n8:0 Sync 1\n8:0 Total 11\nTotal 11\n";
-        let found: Vec<_> = blkio(old).collect();
+        let found: Vec<_> = parse_blkio(old).collect();
         assert_eq!(found, [("8:0", false, 5), ("8:0", true, 6)]);
         let limits: Vec<_> = blkio_limit("8:0 1048576\nnonsense\n").collect();
         assert_eq!(limits, [("8:0", 1_048_576)]);
@@ -614,9 +621,9 @@ mod tests {
     #[test]
     fn cgroups_of_a_process_and_where_they_are_mounted() {
         let both = "9:name=systemd:/\n4:memory:/docker/c9\n2:cpu,cpuacct:/docker/c9\n0::/init\n";
-        assert_eq!(cgroup(both, None), Some("/init"));
-        assert_eq!(cgroup(both, Some("cpuacct")), Some("/docker/c9"));
-        assert_eq!(cgroup(both, Some("blkio")), None);
+        assert_eq!(find_cgroup(both, None), Some("/init"));
+        assert_eq!(find_cgroup(both, Some("cpuacct")), Some("/docker/c9"));
+        assert_eq!(find_cgroup(both, Some("blkio")), None);
         let mounts = "24 30 0:22 / /proc rw shared:5 - proc proc rw\n\
             35 24 0:30 /docker/c9 /sys/fs/cgroup/cpu,cpuacct ro,nosuid master:11 - cgroup cgroup rw,cpu,cpuacct\n\
             36 24 0:27 / /sys/fs/my\\040cgroup rw,nosuid - cgroup2 cgroup2 rw\n";
@@ -625,11 +632,11 @@ mod tests {
             Some(Mount { root, point })
         };
         assert_eq!(
-            mount(mounts, Some("cpuacct")),
+            find_mount(mounts, Some("cpuacct")),
             mount_of("/docker/c9", "/sys/fs/cgroup/cpu,cpuacct")
         );
-        assert_eq!(mount(mounts, None), mount_of("/", "/sys/fs/my cgroup"));
-        assert_eq!(mount(mounts, Some("memory")), None);
+        assert_eq!(find_mount(mounts, None), mount_of("/", "/sys/fs/my cgroup"));
+        assert_eq!(find_mount(mounts, Some("memory")), None);
         assert_eq!(unescape("a\\134b\\9\\777\\"), "a\\b\\9\\777\\");
     }
 
@@ -642,15 +649,15 @@ mod tests {
     proptest! {
         #[test]
         fn no_text_makes_any_of_them_panic(text in texts()) {
-            let _ = (cpu(&text), running(&text), memory(&text), speed(&text), pressure(&text));
-            let _ = (stat(&text), averages(&text), softirqs::<10>(&text), softnet(&text));
-            let _ = (swap_used(&text), stall(&text, "full"));
-            let _ = (number(&text), keyed(&text, "cpu"), cpu_max(&text));
+            let _ = (parse_cpu_times(&text), parse_running_tasks(&text), parse_memory(&text), parse_link_speed(&text), parse_pressure(&text));
+            let _ = (parse_stat(&text), parse_load_averages(&text), parse_softirqs::<10>(&text), parse_softnet(&text));
+            let _ = (swap_used(&text), parse_stall(&text, "full"));
+            let _ = (parse_number(&text), find_number(&text, "cpu"), cpu_max(&text));
             let _ = cpu_list(&text);
-            let _ = disks(&text).count() + interfaces(&text).count() + io_stat(&text).count();
-            let _ = io_max(&text).count() + blkio(&text).count() + blkio_limit(&text).count();
+            let _ = parse_disk_times(&text).count() + parse_interface_bytes(&text).count() + io_stat(&text).count();
+            let _ = io_max(&text).count() + parse_blkio(&text).count() + blkio_limit(&text).count();
             for controller in [None, Some("cpu")] {
-                let _ = (cgroup(&text, controller), mount(&text, controller));
+                let _ = (find_cgroup(&text, controller), find_mount(&text, controller));
             }
         }
     }

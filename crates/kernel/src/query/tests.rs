@@ -16,7 +16,7 @@ fn query(length: usize) -> Query {
         first_cpu: 0,
         reader: 0x1122_3344_5566_7788,
         number: 99,
-        host: Host::named("web-1"),
+        host: Host::from_name("web-1"),
     }
 }
 
@@ -51,7 +51,10 @@ fn a_query_is_read_and_answered() {
         );
 
         let datagram = answer(length);
-        assert_eq!(Answer::claims(&datagram), Some((query(length).reader, 99)));
+        assert_eq!(
+            Answer::claimed_ids(&datagram),
+            Some((query(length).reader, 99))
+        );
         let answer = Answer::parse(&datagram, &key()).unwrap();
         assert_eq!(answer.query, query(length));
     }

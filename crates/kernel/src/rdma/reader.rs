@@ -116,7 +116,7 @@ impl Reader {
     ///
     /// No libraries or no device.
     pub fn new() -> Result<Self, Error> {
-        let api = sys::api()?;
+        let api = sys::load_api()?;
         let channel = Channel::new(api)?;
         let system = |error: rustix::io::Errno| Error::System("epoll", error.into());
         let events = epoll::create(epoll::CreateFlags::CLOEXEC).map_err(system)?;
@@ -155,7 +155,7 @@ impl Reader {
     }
 
     /// Begins to read. Says whether there is a connection that is not being read already.
-    pub fn ask(&mut self, id: ConnectionId, now: Instant) -> bool {
+    pub fn begin_read(&mut self, id: ConnectionId, now: Instant) -> bool {
         let link = self.connections.get_mut(&id.0);
         match link.and_then(|connection| connection.link.as_mut()) {
             Some(link) if link.offer.is_some() && link.reading.is_none() => {

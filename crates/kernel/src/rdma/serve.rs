@@ -119,7 +119,7 @@ impl Server {
         limits: Limits,
         allowed: impl Fn(IpAddr) -> bool + Send + 'static,
     ) -> Result<Self, Error> {
-        let api = sys::api()?;
+        let api = sys::load_api()?;
         let channel = Channel::new(api)?;
         let listener = channel.create_id(0)?;
         let server = Server {
@@ -167,7 +167,7 @@ impl Server {
     }
 
     /// Returns the number of connections.
-    pub fn connections(&self) -> usize {
+    pub fn connection_count(&self) -> usize {
         self.connections.len()
     }
 

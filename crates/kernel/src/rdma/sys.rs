@@ -292,7 +292,7 @@ impl Api {
 }
 
 /// The libraries, loaded at the first call.
-pub(super) fn api() -> Result<&'static Api, Error> {
+pub(super) fn load_api() -> Result<&'static Api, Error> {
     static API: OnceLock<Result<Api, String>> = OnceLock::new();
     if cfg!(not(feature = "rdma")) {
         return Err(Error::NotBuilt);

@@ -67,7 +67,7 @@ fn copies_of_a_whole_have_the_parts_that_there_is_room_for() {
         ports: vec![Port::default(); 2],
         cpus: [0, 1, 2].map(cpu).to_vec(),
     };
-    let mut all = vec![1; whole.length()];
+    let mut all = vec![1; whole.copy_length()];
     whole.copy(0, &mut all);
     let record = Record::parse(&all).unwrap();
     assert!(record.cpus().eq([0, 1, 2].map(cpu).map(Ok)));
@@ -209,7 +209,7 @@ fn the_layout_in_c_is_this_one() {
     (base.begin, base.end) = (6, 6);
     base.time_ns = number();
     base.epoch = number();
-    base.available = Available::BACKLOG.with(Available::BLOCKED);
+    base.available = Available::BACKLOG.with_parts(Available::BLOCKED);
     base.cpus = MAX_CPUS as u32;
     base.capacity = number() as u32;
     base.first_cpu = number() as u16;
@@ -281,7 +281,7 @@ fn the_layout_in_c_is_this_one() {
     assert_eq!(envelope.len(), ENVELOPE);
     let (_target, _first_cpu) = (number(), number());
     let datagram = [envelope, bytes].concat();
-    assert_eq!(Answer::claims(&datagram), Some((number(), number())));
+    assert_eq!(Answer::claimed_ids(&datagram), Some((number(), number())));
     assert_eq!(
         envelope[ENVELOPE - 16..ENVELOPE - 8],
         number().to_le_bytes()

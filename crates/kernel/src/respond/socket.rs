@@ -95,7 +95,7 @@ impl Batch {
     ///
     /// The socket's; none waits: [`WouldBlock`](io::ErrorKind::WouldBlock). That an answer
     /// could not be sent is none, as it may be lost on its way as well.
-    pub fn turn(
+    pub fn answer_waiting(
         &mut self,
         socket: &UdpSocket,
         mut answer: impl FnMut(SocketAddr, &mut [u8]) -> bool,

@@ -29,7 +29,7 @@ fn responder(rate: u32) -> Responder {
         keys: vec![key(1), key(2)],
         allow: vec!["10.0.0.0/8".parse().unwrap(), "::1".parse().unwrap()],
         rate,
-        hosts: vec![Host::named("web-1"), Host::named("10.0.0.1")],
+        hosts: vec![Host::from_name("web-1"), Host::from_name("10.0.0.1")],
     })
 }
 
@@ -40,7 +40,7 @@ fn query(number: u64) -> Query {
         first_cpu: 0,
         reader: 5,
         number,
-        host: Host::named("web-1"),
+        host: Host::from_name("web-1"),
     }
 }
 
@@ -59,11 +59,12 @@ fn ask(responder: &mut Responder, datagram: &mut [u8]) -> Verdict {
 fn ask_from(from: &str, now: Duration, responder: &mut Responder, bytes: &mut [u8]) -> Verdict {
     let whole = record();
     let before = bytes.to_vec();
-    let verdict = responder.answer(from.parse().unwrap(), bytes, now, |target| match target {
-        0 => Ok(&whole),
-        1 => Err(Verdict::Gone),
-        _ => Err(Verdict::Target),
-    });
+    let verdict =
+        responder.answer_query(from.parse().unwrap(), bytes, now, |target| match target {
+            0 => Ok(&whole),
+            1 => Err(Verdict::Gone),
+            _ => Err(Verdict::Target),
+        });
     assert_eq!(verdict != Verdict::Answered, bytes == before, "{verdict:?}");
     verdict
 }
@@ -87,7 +88,7 @@ fn queries_of_every_length_are_answered_as_long_as_they_are() {
         let room = (length.saturating_sub(WITH_PORTS)) / 176;
         assert_eq!(answer.record.cpus().count(), room.min(2));
     }
-    assert_eq!(responder.counters().of(Verdict::Answered), 4);
+    assert_eq!(responder.counters().count_of(Verdict::Answered), 4);
 }
 
 #[test]
@@ -120,13 +121,13 @@ fn everything_else_is_counted_and_left_as_it_is() {
         (gone, Verdict::Gone),
     ];
     for (mut bytes, expected) in cases {
-        let before = responder.counters().of(expected);
+        let before = responder.counters().count_of(expected);
         assert_eq!(ask(&mut responder, &mut bytes), expected);
-        assert_eq!(responder.counters().of(expected), before + 1);
+        assert_eq!(responder.counters().count_of(expected), before + 1);
     }
     unknown[24] = 8;
     assert_eq!(ask(&mut responder, &mut unknown), Verdict::Code);
-    assert_eq!(responder.counters().of(Verdict::Answered), 0);
+    assert_eq!(responder.counters().count_of(Verdict::Answered), 0);
     // It was good, and is so once.
     assert_eq!(ask(&mut responder, &mut good.clone()), Verdict::Answered);
     assert_eq!(ask(&mut responder, &mut good.clone()), Verdict::Replay);
@@ -157,15 +158,15 @@ fn s21_who_is_not_meant_does_not_answer() {
         let mut bytes = datagram(&query, &key(1));
         (ask(&mut responder, &mut bytes), bytes)
     };
-    assert_eq!(ask(Host::named("web-2"), 9).0, Verdict::OtherHost);
-    assert_eq!(ask(Host::named("10.0.0.2"), 9).0, Verdict::OtherHost);
+    assert_eq!(ask(Host::from_name("web-2"), 9).0, Verdict::OtherHost);
+    assert_eq!(ask(Host::from_name("10.0.0.2"), 9).0, Verdict::OtherHost);
     // What was not meant for it is no number of its reader.
-    let (verdict, answer) = ask(Host::named("web-1"), 1);
+    let (verdict, answer) = ask(Host::from_name("web-1"), 1);
     assert_eq!(verdict, Verdict::Answered);
-    assert_eq!(ask(Host::named("10.0.0.1"), 2).0, Verdict::Answered);
+    assert_eq!(ask(Host::from_name("10.0.0.1"), 2).0, Verdict::Answered);
     assert_eq!(ask(Host::ANY, 3).0, Verdict::Answered);
     let mut forged = answer;
-    forged[32..40].copy_from_slice(&Host::named("web-2").id().to_le_bytes());
+    forged[32..40].copy_from_slice(&Host::from_name("web-2").id().to_le_bytes());
     assert_eq!(
         Answer::parse(&forged, &key(1)),
         Err(crate::query::BadDatagram::Mac)
@@ -261,7 +262,7 @@ fn a_socket_answers_from_the_address_at_which_it_was_asked() {
     let port = socket.local_addr().unwrap().port();
     let mut batch = Batch::new(8);
     let mut turn = |answer: fn(&mut [u8]) -> bool| {
-        batch.turn(&socket, |from, bytes| {
+        batch.answer_waiting(&socket, |from, bytes| {
             assert_eq!(from.ip(), IpAddr::from([127, 0, 0, 1]));
             answer(bytes)
         })
@@ -303,14 +304,14 @@ fn a_socket_answers_from_the_address_at_which_it_was_asked() {
 #[test]
 fn a_socket_for_both_families_answers_both() {
     let Ok(socket) = bind("[::]:0".parse().unwrap()) else {
-        crate::testing::skipped("no IPv6 here");
+        crate::testing::report_skipped("no IPv6 here");
         return;
     };
     let port = socket.local_addr().unwrap().port();
     let mut batch = Batch::new(4);
     for (own, place) in [("127.0.0.1:0", "127.0.0.77"), ("[::1]:0", "::1")] {
         let Ok(client) = std::net::UdpSocket::bind(own) else {
-            crate::testing::skipped(format_args!("no {own} here"));
+            crate::testing::report_skipped(format_args!("no {own} here"));
             continue;
         };
         client
@@ -320,7 +321,7 @@ fn a_socket_for_both_families_answers_both() {
         client.send_to(b"query", (place, port)).unwrap();
         let expected = client.local_addr().unwrap();
         while batch
-            .turn(&socket, |from, _| {
+            .answer_waiting(&socket, |from, _| {
                 assert_eq!(from, expected);
                 true
             })

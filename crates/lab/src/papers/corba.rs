@@ -29,7 +29,11 @@ pub(super) fn strategy(name: &str, parameters: &[(&str, f64)]) -> Values {
 }
 
 /// Clients that are forwarded to members by a strategy, which gets loads in requests per second.
-pub(super) fn forwarded(members: usize, clients: Vec<Client>, strategy: Values) -> Sessions {
+pub(super) fn forwarded_sessions(
+    members: usize,
+    clients: Vec<Client>,
+    strategy: Values,
+) -> Sessions {
     Sessions {
         members,
         clients,
@@ -54,8 +58,8 @@ pub(super) fn forwarded(members: usize, clients: Vec<Client>, strategy: Values) 
 }
 
 /// Plays the experiment. Without members there is no result.
-pub(super) fn play(sessions: &Sessions, seed: u64) -> Played {
-    sessions::play(sessions, seed).unwrap_or_default()
+pub(super) fn play_or_default(sessions: &Sessions, seed: u64) -> Played {
+    sessions::play_sessions(sessions, seed).unwrap_or_default()
 }
 
 /// Rates of each member in whole seconds, as means over this many seconds.
@@ -101,7 +105,7 @@ pub(super) fn rates_plot(lines: Vec<Line>, most: Option<f64>) -> Plot {
 
 /// Runs the program `corba` of `bench`, built as it is measured, with these arguments. Its files
 /// are in the folder that it answers.
-pub(super) fn bench(part: &str, arguments: &[String]) -> Result<Folder, String> {
+pub(super) fn run_bench(part: &str, arguments: &[String]) -> Result<Folder, String> {
     let mut build = Command::new("cargo");
     build.args([
         "build",

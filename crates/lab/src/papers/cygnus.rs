@@ -8,8 +8,8 @@ use evenkeel_core::group::Granularity;
 use evenkeel_core::strategy::Values;
 use evenkeel_sim::svg::{Line, Plot, Scale};
 
-use super::corba::{self, forwarded, play, rates, rates_plot, strategy};
-use crate::csv::cell;
+use super::corba::{self, forwarded_sessions, play_or_default, rates, rates_plot, strategy};
+use crate::csv::cell_number;
 use crate::findings::{Cell, Chart, Findings, Table};
 use crate::machine::Need;
 use crate::paper::{Play, Real};
@@ -84,7 +84,7 @@ fn measure(point: &Point, iterations: u64, seed: u64) -> Measured {
             // A second of the fifty and more that the run takes.
             false => Duration::from_micros(5 * iterations).mul_f64(rng.f64()),
         },
-        ..Client::at(f64::INFINITY, None)
+        ..Client::at_rate(f64::INFINITY, None)
     });
     let values = match point.strategy {
         "RoundRobin" => strategy("round_robin", &[]),
@@ -101,9 +101,9 @@ fn measure(point: &Point, iterations: u64, seed: u64) -> Measured {
         message: MESSAGE,
         service: SERVICE,
         length: Duration::from_secs(3600),
-        ..forwarded(point.servers, clients.collect(), values)
+        ..forwarded_sessions(point.servers, clients.collect(), values)
     };
-    let played = play(&sessions, seed);
+    let played = play_or_default(&sessions, seed);
     let answered = &played.answered;
     let count = answered.len() as f64;
     let each = answered.iter().map(|one| one.throughput()).sum::<f64>() / count;
@@ -132,7 +132,7 @@ fn grid() -> Vec<Point> {
 }
 
 fn scalability(run: &Run) -> Findings {
-    let iterations = run.scale(200_000, 400);
+    let iterations = run.by_scale(200_000, 400);
     let mut points = grid();
     for (servers, clients) in [(8, 16), (2, 8)] {
         points.extend(STRATEGIES.map(|strategy| Point {
@@ -144,12 +144,12 @@ fn scalability(run: &Run) -> Findings {
     }
     let seeds = run.seeds(40);
     let (few, more) = seeds.split_at(seeds.len().min(8));
-    let mut all = run.grid(&points, few, |point, seed| measure(point, iterations, seed));
+    let mut all = run.run_grid(&points, few, |point, seed| measure(point, iterations, seed));
     // Single draws are judged of what is left to chance, which takes more of them.
     let drawn: Vec<usize> = (0..points.len())
         .filter(|&at| points.get(at).is_some_and(is_drawn))
         .collect();
-    let draws = run.grid(&drawn, more, |&at, seed| {
+    let draws = run.run_grid(&drawn, more, |&at, seed| {
         measure(&points[at], iterations, seed)
     });
     for (at, draws) in drawn.into_iter().zip(draws) {
@@ -193,7 +193,7 @@ fn judged(points: &[Point], all: &[Vec<Measured>]) -> Findings {
         STRATEGIES.map(|strategy| move |clients, servers| of(strategy, clients, servers, false));
     let alone = |of: &[Measured]| -> Vec<f64> { of.iter().map(latency).collect() };
     let mut findings = Findings::default();
-    let mut measured = |claim, values| findings.measured(claim, values);
+    let mut measured = |claim, values| findings.add_measured(claim, values);
     measured("unchanged", ratio(each, rr(8, 16), rr(1, 16)));
     measured("decreases", ratio(each, rr(16, 4), rr(4, 4)));
     measured("more-servers", ratio(each, rr(8, 4), rr(8, 2)));
@@ -309,10 +309,10 @@ fn judged(points: &[Point], all: &[Vec<Measured>]) -> Findings {
 }
 
 fn real_scalability(run: &Run) -> Result<Findings, String> {
-    let seconds = run.scale(2.0, 0.3);
+    let seconds = run.by_scale(2.0, 0.3);
     let points = grid();
     let round = |_| {
-        let folder = corba::bench("scalability", &["--point".into(), format!("{seconds}")])?;
+        let folder = corba::run_bench("scalability", &["--point".into(), format!("{seconds}")])?;
         let rows = corba::read(&folder, "scalability.csv")?;
         let values = points.iter().map(|point| at(&rows, point));
         values.collect::<Result<Vec<Measured>, String>>()
@@ -322,15 +322,15 @@ fn real_scalability(run: &Run) -> Result<Findings, String> {
         let all: Vec<Vec<Measured>> = (0..points.len()).map(of_point).collect();
         judged(&points, &all)
     };
-    run.repeat(run.scale(3, 1), round, found)
+    run.repeat_rounds(run.by_scale(3, 1), round, found)
 }
 
 /// A point in a file of the measurement: `strategy,servers,clients,requests_per_s,mean_us,p99_us`.
 fn at(rows: &[Vec<String>], point: &Point) -> Result<Measured, String> {
     let is_it = |row: &&Vec<String>| {
         row.first().is_some_and(|name| name == point.strategy)
-            && cell(row, 1) == point.servers as f64
-            && cell(row, 2) == point.clients as f64
+            && cell_number(row, 1) == point.servers as f64
+            && cell_number(row, 2) == point.clients as f64
     };
     let row = rows.iter().find(is_it).ok_or_else(|| {
         format!(
@@ -338,11 +338,11 @@ fn at(rows: &[Vec<String>], point: &Point) -> Result<Measured, String> {
             point.strategy, point.servers, point.clients
         )
     })?;
-    let all = cell(row, 3);
+    let all = cell_number(row, 3);
     Ok(Measured {
         each: all / point.clients as f64,
         all,
-        latency: cell(row, 4),
+        latency: cell_number(row, 4),
     })
 }
 
@@ -353,10 +353,10 @@ const ARMS: [(&str, &str); 2] = [
 ];
 
 fn oscillation(run: &Run) -> Findings {
-    let seconds = run.scale(120, 20);
+    let seconds = run.by_scale(120, 20);
     let arm = |&with: &bool, seed: u64| {
         let values = least_loaded(9_000.0, 10_000.0, if with { 0.2 } else { 0.0 });
-        let clients = vec![Client::at(f64::INFINITY, Some(0)); 8];
+        let clients = vec![Client::at_rate(f64::INFINITY, Some(0)); 8];
         let sessions = Sessions {
             granularity: Granularity::OnDemand,
             alert: AlertSettings {
@@ -367,17 +367,20 @@ fn oscillation(run: &Run) -> Findings {
             message: MESSAGE,
             service: SERVICE,
             length: Duration::from_secs(seconds + 1),
-            ..forwarded(4, clients, values)
+            ..forwarded_sessions(4, clients, values)
         };
         // Both halves, so that what happens in the second one is known of their difference.
         let half = Sessions {
             length: Duration::from_secs(seconds / 2),
             ..sessions.clone()
         };
-        (play(&half, seed), play(&sessions, seed))
+        (
+            play_or_default(&half, seed),
+            play_or_default(&sessions, seed),
+        )
     };
     let seeds = run.seeds(10);
-    let all = run.grid(&[false, true], &seeds, arm);
+    let all = run.run_grid(&[false, true], &seeds, arm);
     let moved = |played: &Played| f64::from(played.rebound.iter().sum::<u32>());
     let minutes = seconds as f64 / 2.0 / 60.0;
     let late = |arm: &[(Played, Played)]| -> Vec<f64> {
@@ -396,10 +399,10 @@ fn oscillation(run: &Run) -> Findings {
     };
     let of = |arm: usize| all.get(arm).map_or(&[][..], Vec::as_slice);
     let mut findings = Findings::default();
-    findings.measured("oscillates", late(of(0)));
-    findings.measured("settles", late(of(1)));
+    findings.add_measured("oscillates", late(of(0)));
+    findings.add_measured("settles", late(of(1)));
     let pairs = answers(of(1)).into_iter().zip(answers(of(0)));
-    findings.measured(
+    findings.add_measured(
         "gain",
         pairs.map(|(with, without)| with / without).collect(),
     );

@@ -42,7 +42,7 @@ const FILES: [(&str, &str, &[Play]); 5] = [
 /// # Panics
 ///
 /// If a file of a paper is wrong. The files are part of the program, and a test reads all of them.
-pub fn all() -> &'static [Paper] {
+pub fn all_papers() -> &'static [Paper] {
     static PAPERS: LazyLock<Vec<Paper>> = LazyLock::new(|| {
         let papers = FILES.map(|(name, text, plays)| read(name, text, plays));
         let papers = papers.map(|paper| paper.unwrap_or_else(|errors| panic!("{errors}")));
@@ -53,7 +53,7 @@ pub fn all() -> &'static [Paper] {
 
 /// Lists the experiments that a name stands for: one experiment, or all of a paper.
 pub fn find(name: &str) -> Vec<(&'static Paper, &'static Experiment)> {
-    let every = all().iter().flat_map(|paper| {
+    let every = all_papers().iter().flat_map(|paper| {
         let experiments = paper.experiments.iter();
         experiments.map(move |experiment| (paper, experiment))
     });
@@ -80,7 +80,7 @@ mod tests {
     #[test]
     fn names_are_unique_and_rows_lead_to_experiments() {
         let mut names = BTreeSet::from(["all"]);
-        for paper in all() {
+        for paper in all_papers() {
             assert!(
                 is_name(paper.name) && names.insert(paper.name),
                 "{}",
@@ -121,8 +121,8 @@ mod tests {
 
     #[test]
     fn nine_tenths_of_the_figures_and_tables_are_run() {
-        let (run, rows) = all().iter().fold((0, 0), |(run, rows), paper| {
-            let (of, count) = crate::page::covered(paper);
+        let (run, rows) = all_papers().iter().fold((0, 0), |(run, rows), paper| {
+            let (of, count) = crate::page::count_covered_rows(paper);
             (run + of, rows + count)
         });
         assert!(run * 10 >= rows * 9, "{run} of {rows}");
@@ -131,7 +131,7 @@ mod tests {
     /// Each rule can say both, whatever is measured.
     #[test]
     fn each_claim_can_hold_and_can_fail() {
-        for experiment in all().iter().flat_map(|paper| &paper.experiments) {
+        for experiment in all_papers().iter().flat_map(|paper| &paper.experiments) {
             for claim in &experiment.claims {
                 let place = format!("{}: {}", experiment.name, claim.id);
                 let (from, to) = claim.rule.range();
@@ -141,8 +141,8 @@ mod tests {
                     (true, false) => (from + off(from), [from - off(from); 2]),
                     _ => (to - off(to), [to + off(to); 2]),
                 };
-                assert_eq!(claim.judge(&[good; 40]), Verdict::Holds, "{place}");
-                let fails = bad.map(|bad| claim.judge(&[bad; 40]));
+                assert_eq!(claim.judge_values(&[good; 40]), Verdict::Holds, "{place}");
+                let fails = bad.map(|bad| claim.judge_values(&[bad; 40]));
                 let is_failure =
                     |verdict: &Verdict| matches!(verdict, Verdict::DoesNot | Verdict::Contradicts);
                 assert!(fails.iter().any(is_failure), "{place}: {fails:?}");
@@ -153,7 +153,7 @@ mod tests {
     /// All experiments of virtual time, small: whatever is claimed is measured.
     #[test]
     fn each_claim_is_measured() {
-        for experiment in all().iter().flat_map(|paper| &paper.experiments) {
+        for experiment in all_papers().iter().flat_map(|paper| &paper.experiments) {
             let Some(simulate) = experiment.simulate else {
                 continue;
             };

@@ -10,8 +10,8 @@ use evenkeel_manager::config::Reach;
 use evenkeel_sim::experiment::Mean;
 use evenkeel_sim::svg::{Line, Plot, Scale};
 
-use super::corba::{self, forwarded, play, rates, rates_plot, strategy};
-use crate::csv::cell;
+use super::corba::{self, forwarded_sessions, play_or_default, rates, rates_plot, strategy};
+use crate::csv::cell_number;
 use crate::findings::{Cell, Chart, Findings, Table};
 use crate::machine::Need;
 use crate::paper::{Play, Real};
@@ -97,11 +97,11 @@ const FIGURES: [(&str, Figure); 3] = [
 ];
 
 fn overhead(run: &Run) -> Findings {
-    let iterations = run.scale(200_000, 2_000);
+    let iterations = run.by_scale(200_000, 2_000);
     let way = |way: &usize, seed: u64| {
         let client = Client {
             iterations: Some(iterations),
-            ..Client::at(f64::INFINITY, (*way == 0).then_some(0))
+            ..Client::at_rate(f64::INFINITY, (*way == 0).then_some(0))
         };
         let plain = Sessions {
             // Nobody asks for loads unless on demand.
@@ -110,7 +110,7 @@ fn overhead(run: &Run) -> Findings {
             service: Duration::from_micros(18),
             report_work: Duration::from_micros(60),
             length: Duration::from_secs(3600),
-            ..forwarded(1, vec![client], strategy("round_robin", &[]))
+            ..forwarded_sessions(1, vec![client], strategy("round_robin", &[]))
         };
         let sessions = match way {
             2 => Sessions {
@@ -127,11 +127,11 @@ fn overhead(run: &Run) -> Findings {
             },
             _ => plain,
         };
-        let played = play(&sessions, seed);
+        let played = play_or_default(&sessions, seed);
         Turn::of(&played.answered.first().copied().unwrap_or_default())
     };
     let seeds = run.seeds(10);
-    let turns = run.grid(&[0, 1, 2, 3], &seeds, way);
+    let turns = run.run_grid(&[0, 1, 2, 3], &seeds, way);
     let mut findings = overheads(&turns, 1);
     findings.notes.push(
         "In virtual time the jitter of a message is what the set-up gives it. Four messages that vary, instead of two, \
@@ -168,19 +168,19 @@ fn overheads(turns: &[Vec<Turn>], block: usize) -> Findings {
     };
     let [throughput, latency, jitter] = FIGURES.map(|(_, figure)| figure);
     let mut findings = Findings::default();
-    findings.measured("per-session-latency", ratios(1, latency));
-    findings.measured("per-session-throughput", ratios(1, throughput));
-    findings.measured("on-demand-latency", ratios(3, latency));
-    findings.measured("on-demand-throughput", ratios(3, throughput));
-    findings.measured("per-request-throughput", ratios(2, throughput));
-    findings.measured("per-request-jitter", ratios(2, jitter));
+    findings.add_measured("per-session-latency", ratios(1, latency));
+    findings.add_measured("per-session-throughput", ratios(1, throughput));
+    findings.add_measured("on-demand-latency", ratios(3, latency));
+    findings.add_measured("on-demand-throughput", ratios(3, throughput));
+    findings.add_measured("per-request-throughput", ratios(2, throughput));
+    findings.add_measured("per-request-jitter", ratios(2, jitter));
     let both = ratios(1, jitter).into_iter().zip(ratios(3, jitter));
-    findings.measured("bound-jitter", both.map(|(a, b)| a.max(b)).collect());
+    findings.add_measured("bound-jitter", both.map(|(a, b)| a.max(b)).collect());
     let mut rows = Vec::new();
     let mut lines = Vec::new();
     for (name, figure) in FIGURES {
         let all: Vec<Vec<f64>> = (0..WAYS.len()).map(|way| ratios(way, figure)).collect();
-        let means: Vec<Mean> = all.iter().map(|values| Mean::of(values)).collect();
+        let means: Vec<Mean> = all.iter().map(|values| Mean::of_values(values)).collect();
         let points = means.iter().enumerate();
         lines.push(Line {
             name: name.split(" (").next().unwrap_or(name).into(),
@@ -232,15 +232,15 @@ fn mean(values: &[f64]) -> f64 {
 }
 
 fn real_overhead(run: &Run) -> Result<Findings, String> {
-    let (rounds, block) = run.scale((400, 40), (6, 4));
-    let requests = run.scale(2_500, 500);
+    let (rounds, block) = run.by_scale((400, 40), (6, 4));
+    let requests = run.by_scale(2_500, 500);
     let arguments = [
         "--rounds",
         &format!("{rounds}"),
         "--requests",
         &format!("{requests}"),
     ];
-    let folder = corba::bench("overhead", &arguments.map(str::to_owned))?;
+    let folder = corba::run_bench("overhead", &arguments.map(str::to_owned))?;
     let rows = corba::read(&folder, "overhead.csv")?;
     Ok(overheads(&turns(&rows), block))
 }
@@ -252,9 +252,9 @@ fn turns(rows: &[Vec<String>]) -> [Vec<Turn>; 4] {
             .iter()
             .filter(|row| row.get(1).is_some_and(|name| name == arm));
         let turn = |row: &Vec<String>| Turn {
-            throughput: cell(row, 2),
-            latency: cell(row, 3),
-            jitter: cell(row, 6),
+            throughput: cell_number(row, 2),
+            latency: cell_number(row, 3),
+            jitter: cell_number(row, 6),
         };
         own.map(turn).collect()
     })
@@ -265,7 +265,7 @@ fn in_turn(rates: [f64; 8], iterations: Option<u64>) -> Vec<Client> {
     let client = |(index, rate): (usize, f64)| Client {
         iterations,
         begins: Duration::from_millis(500 * index as u64),
-        ..Client::at(rate, None)
+        ..Client::at_rate(rate, None)
     };
     rates.into_iter().enumerate().map(client).collect()
 }
@@ -274,7 +274,7 @@ fn in_turn(rates: [f64; 8], iterations: Option<u64>) -> Vec<Client> {
 const SLOW: [f64; 8] = [10.0, 5.0, 10.0, 5.0, 10.0, 5.0, 5.0, 10.0];
 
 fn per_session(run: &Run) -> Findings {
-    let iterations = run.scale(200_000, 500);
+    let iterations = run.by_scale(200_000, 500);
     // That of the slow ones, which begin within four seconds.
     let seconds = iterations / 5;
     let one = |_: &(), seed: u64| {
@@ -282,16 +282,16 @@ fn per_session(run: &Run) -> Findings {
             round: Duration::from_secs(1),
             length: Duration::from_secs(seconds + 60),
             // The next requests of those that came together are not sent together.
-            ..forwarded(
+            ..forwarded_sessions(
                 4,
                 in_turn(SLOW, Some(iterations)),
                 strategy("round_robin", &[]),
             )
         };
-        play(&sessions, seed)
+        play_or_default(&sessions, seed)
     };
     let seeds = run.seeds(5);
-    let played = run.grid(&[()], &seeds, one).pop().unwrap_or_default();
+    let played = run.run_grid(&[()], &seeds, one).pop().unwrap_or_default();
     let window = seconds as usize / 100;
     ends(played.iter().map(|played| rates(played, window)).collect())
 }
@@ -325,9 +325,9 @@ fn ends(all: Vec<Vec<Line>>) -> Findings {
         row.extend([Cell::from(all_there), Cell::from(end)]);
         rows.push(row);
     }
-    findings.measured("uneven", uneven);
-    findings.measured("alike", alike);
-    findings.measured("drop", drop);
+    findings.add_measured("uneven", uneven);
+    findings.add_measured("alike", alike);
+    findings.add_measured("drop", drop);
     let head = [
         "run",
         "member 1 (per s)",
@@ -384,23 +384,27 @@ fn mean_between(line: &Line, is_there: impl Fn(f64) -> bool) -> f64 {
 }
 
 fn real_per_session(run: &Run) -> Result<Findings, String> {
-    let iterations = run.scale(400, 100);
+    let iterations = run.by_scale(400, 100);
     let round = |_| {
         let arguments = ["--iterations".to_owned(), format!("{iterations}")];
-        let folder = corba::bench("ends", &arguments)?;
+        let folder = corba::run_bench("ends", &arguments)?;
         Ok(members(&corba::read(&folder, "ends.csv")?))
     };
     let found = |rounds: &[Vec<Line>]| ends(rounds.to_vec());
-    run.repeat(run.scale(3, 1), round, found)
+    run.repeat_rounds(run.by_scale(3, 1), round, found)
 }
 
 /// Rates of each member, of a file of the measurement: `seconds,member,requests_per_s`.
 fn members(rows: &[Vec<String>]) -> Vec<Line> {
     let line = |member: usize| {
-        let own = rows.iter().filter(|row| cell(row, 1) == member as f64);
+        let own = rows
+            .iter()
+            .filter(|row| cell_number(row, 1) == member as f64);
         Line {
             name: format!("member {member}"),
-            points: own.map(|row| (cell(row, 0), cell(row, 2))).collect(),
+            points: own
+                .map(|row| (cell_number(row, 0), cell_number(row, 2)))
+                .collect(),
             ..Line::default()
         }
     };
@@ -432,12 +436,12 @@ const TAO_DAMPENING: [f64; 6] = [0.0, 0.2, 0.5, 0.8, 0.9, 0.95];
 const FAST: [f64; 8] = [100.0, 50.0, 100.0, 50.0, 100.0, 50.0, 100.0, 50.0];
 
 fn on_demand(run: &Run) -> Findings {
-    let seconds = run.scale(300, 60);
+    let seconds = run.by_scale(300, 60);
     let arm = |&(arm, dampening): &(usize, f64), seed: u64| {
         let clients = FAST.iter().enumerate();
         let clients = clients.map(|(index, &rate)| Client {
             iterations: Some(750_000),
-            ..Client::at(rate, Some(index % 4))
+            ..Client::at_rate(rate, Some(index % 4))
         });
         let by_load = strategy("minimum_dispersion", &[("dampening", dampening)]);
         let plain = Sessions {
@@ -445,7 +449,7 @@ fn on_demand(run: &Run) -> Findings {
             in_step: false,
             length: Duration::from_secs(seconds + 1),
             granularity: Granularity::OnDemand,
-            ..forwarded(4, clients.collect(), by_load)
+            ..forwarded_sessions(4, clients.collect(), by_load)
         };
         let sessions = match arm {
             0 => Sessions {
@@ -459,14 +463,14 @@ fn on_demand(run: &Run) -> Findings {
             },
             _ => plain,
         };
-        play(&sessions, seed)
+        play_or_default(&sessions, seed)
     };
     let seeds = run.seeds(20);
     let arms: Vec<(usize, f64)> = (ARMS.iter().enumerate())
         .map(|(index, (_, dampening))| (index, *dampening))
         .collect();
-    let all = run.grid(&arms, &seeds, arm);
-    let last = run.scale(60, 20);
+    let all = run.run_grid(&arms, &seeds, arm);
+    let last = run.by_scale(60, 20);
     let mut findings = Findings::default();
     let of = |arm: usize| all.get(arm).map_or(&[][..], Vec::as_slice);
     let off = |arm: usize| -> Vec<f64> {
@@ -487,12 +491,12 @@ fn on_demand(run: &Run) -> Findings {
             .map(|played| settles(&rates(played, 1)))
             .collect()
     };
-    findings.measured("reach-150", off(1));
-    findings.measured("settles", settled(1));
-    findings.measured("non-adaptive", off(0));
-    findings.measured("oscillates", unrest(2));
-    findings.measured("dampening-valve", unrest(3));
-    findings.measured("pulses", unrest(1));
+    findings.add_measured("reach-150", off(1));
+    findings.add_measured("settles", settled(1));
+    findings.add_measured("non-adaptive", off(0));
+    findings.add_measured("oscillates", unrest(2));
+    findings.add_measured("dampening-valve", unrest(3));
+    findings.add_measured("pulses", unrest(1));
     let row = |(arm, (name, _)): (usize, &(&str, f64))| {
         let rebound = of(arm)
             .iter()
@@ -567,13 +571,13 @@ fn note_advisories(run: &Run, seconds: u64, last: usize, findings: &mut Findings
         threshold: 1.0,
         length: Duration::from_secs(seconds + 1),
     };
-    let all = run.grid(&variants, &seeds, |&(threshold, dampening), seed| {
+    let all = run.run_grid(&variants, &seeds, |&(threshold, dampening), seed| {
         let world = Advisories {
             threshold,
             dampening,
             ..world.clone()
         };
-        advisories::play(&world, seed)
+        advisories::play_advisories(&world, seed)
     });
     let unrest = |runs: &[Advised]| -> Vec<f64> {
         runs.iter()
@@ -585,8 +589,8 @@ fn note_advisories(run: &Run, seconds: u64, last: usize, findings: &mut Findings
         let at = variants.iter().position(is_it);
         at.and_then(|at| all.get(at)).map_or(&[][..], Vec::as_slice)
     };
-    findings.measured("dampening", unrest(of(0.8)));
-    findings.measured("dampening-needed", unrest(of(0.0)));
+    findings.add_measured("dampening", unrest(of(0.8)));
+    findings.add_measured("dampening-needed", unrest(of(0.0)));
     let row = |(variant, runs): (&(f64, f64), &Vec<Advised>)| {
         let unrest = unrest(runs);
         let settled = unrest.iter().filter(|unrest| **unrest <= 5.0).count();
@@ -674,15 +678,15 @@ fn dispersion(served: &[Vec<u32>], last: usize) -> f64 {
     let seconds = seconds.unwrap_or_default().iter();
     mean(
         &seconds
-            .map(|served| 100.0 * sessions::dispersion(served))
+            .map(|served| 100.0 * sessions::dispersion_of(served))
             .collect::<Vec<f64>>(),
     )
 }
 
 fn real_on_demand(run: &Run) -> Result<Findings, String> {
-    let watch = run.scale(30, 20);
+    let watch = run.by_scale(30, 20);
     let round = |_| {
-        let folder = corba::bench("effectiveness", &["--watch".into(), format!("{watch}")])?;
+        let folder = corba::run_bench("effectiveness", &["--watch".into(), format!("{watch}")])?;
         let read = |name: &str| corba::read(&folder, name).map(|rows| seconds(&members(&rows)));
         Ok([
             read("effectiveness-per_session.csv")?,
@@ -690,7 +694,7 @@ fn real_on_demand(run: &Run) -> Result<Findings, String> {
         ])
     };
     let found = |rounds: &[[Vec<Line>; 2]]| on_demand_found(rounds, watch);
-    run.repeat(run.scale(3, 1), round, found)
+    run.repeat_rounds(run.by_scale(3, 1), round, found)
 }
 
 /// Findings from the rates of real members, bound per session and on demand, in each round.
@@ -729,9 +733,9 @@ fn on_demand_found(rounds: &[[Vec<Line>; 2]], watch: u32) -> Findings {
             }
         }
     }
-    findings.measured("reach-150", even);
-    findings.measured("settles", settled);
-    findings.measured("non-adaptive", uneven);
+    findings.add_measured("reach-150", even);
+    findings.add_measured("settles", settled);
+    findings.add_measured("non-adaptive", uneven);
     findings.tables.push(Table {
         name: "arms",
         title: "Figure 6: how even real members are at the end".into(),
@@ -773,7 +777,7 @@ mod tests {
 
     fn verdict(play: &Play, findings: &Findings, claim: &str) -> Verdict {
         let (_, experiment) = find(play.experiment)[0];
-        record::judge(&experiment.claims, findings)[claim].verdict
+        record::judge_claims(&experiment.claims, findings)[claim].verdict
     }
 
     /// A file of the measurement in which `on demand` has this share of the throughput.

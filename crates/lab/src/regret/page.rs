@@ -11,7 +11,7 @@ const MOST: f64 = 3.0;
 const POINTS: usize = 200;
 
 /// HTML of the page: two plots, and the tables of [`Summary::text`].
-pub fn html(summary: &Summary, tables: &str, origin: &str) -> String {
+pub fn to_html(summary: &Summary, tables: &str, origin: &str) -> String {
     let mean = plot(summary, "regret of the mean", |regret| regret.mean);
     let p99 = plot(summary, "regret of the 99th percentile", |regret| {
         regret.p99

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 
 use evenkeel_core::strategy::{self, Values};
 use evenkeel_sim::Dispatch;
-use evenkeel_sim::requests::play;
+use evenkeel_sim::requests::play_sources;
 use serde::{Deserialize, Serialize};
 
 use super::world::World;
@@ -130,7 +130,7 @@ pub fn play_strategy(world: &World, name: &str, seeds: u64) -> Option<Figures> {
     let useful = world.useful() as u64;
     for seed in 1..=seeds {
         let seed = world.number.wrapping_mul(1_000).wrapping_add(seed);
-        let outcomes = play(&world.scenario, &dispatch, world.sources(), seed);
+        let outcomes = play_sources(&world.scenario, &dispatch, world.sources(), seed);
         let in_time = outcomes.latencies.partition_point(|&took| took <= useful);
         // Requests before the warm-up's end fail, too, but are not among the latencies.
         let asked = outcomes.requests as f64 * (1.0 - evenkeel_sim::requests::WARM_UP);

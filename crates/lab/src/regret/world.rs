@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evenkeel_core::load::LoadId;
-use evenkeel_sim::engine::{exponential, lognormal, pareto};
+use evenkeel_sim::engine::{draw_exponential, draw_lognormal, draw_pareto};
 use evenkeel_sim::work::{Arrivals, Ask, Bursts, Source, Visit, Work};
 use evenkeel_sim::{Change, Discipline, MemberModel, Reports, Scenario, To, Way};
 
@@ -85,9 +85,9 @@ impl Work for Times {
     fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask {
         let cost = match self.shape {
             Shape::Constant => 1.0,
-            Shape::Exponential => exponential(1.0, rng),
-            Shape::Lognormal(sigma) => lognormal(-sigma * sigma / 2.0, sigma, rng),
-            Shape::Pareto(alpha) => pareto((alpha - 1.0) / alpha, alpha, rng),
+            Shape::Exponential => draw_exponential(1.0, rng),
+            Shape::Lognormal(sigma) => draw_lognormal(-sigma * sigma / 2.0, sigma, rng),
+            Shape::Pareto(alpha) => draw_pareto((alpha - 1.0) / alpha, alpha, rng),
             Shape::Mixed(share, factor) => {
                 let usual = 1.0 / (1.0 - share + share * factor);
                 usual * if rng.f64() < share { factor } else { 1.0 }

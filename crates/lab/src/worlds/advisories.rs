@@ -10,7 +10,7 @@
 
 use std::time::Duration;
 
-use evenkeel_sim::engine::{self, Engine, World, nanos};
+use evenkeel_sim::engine::{self, Engine, World, duration_nanos};
 
 /// Set-up of a run.
 #[derive(Clone, Debug)]
@@ -63,15 +63,15 @@ struct Running<'a> {
 }
 
 /// Plays a run with a seed.
-pub fn play(play: &Advisories, seed: u64) -> Advised {
+pub fn play_advisories(play: &Advisories, seed: u64) -> Advised {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut engine = Engine::new(0.0);
     for (client, (rate, _)) in play.clients.iter().enumerate() {
-        engine.after(1.0 + rng.f64() * 1e9 / rate, Happening::Send(client));
+        engine.schedule_after(1.0 + rng.f64() * 1e9 / rate, Happening::Send(client));
     }
     for member in 0..play.members {
-        let first = 1.0 + rng.f64() * nanos(play.report_interval);
-        engine.after(first, Happening::Report(member));
+        let first = 1.0 + rng.f64() * duration_nanos(play.report_interval);
+        engine.schedule_after(first, Happening::Report(member));
     }
     let mut running = Running {
         play,
@@ -97,7 +97,7 @@ impl World for Running<'_> {
     }
 
     fn happen(&mut self, event: Happening) -> bool {
-        let is_running = self.engine.nanos() as f64 <= nanos(self.play.length);
+        let is_running = self.engine.elapsed_nanos() as f64 <= duration_nanos(self.play.length);
         if is_running {
             match event {
                 Happening::Send(client) => self.send(client),
@@ -111,7 +111,8 @@ impl World for Running<'_> {
 impl Running<'_> {
     fn send(&mut self, client: usize) {
         let (rate, _) = self.play.clients[client];
-        self.engine.after(1e9 / rate, Happening::Send(client));
+        self.engine
+            .schedule_after(1e9 / rate, Happening::Send(client));
         let before = self.bound[client];
         if std::mem::take(&mut self.is_advised[before]) {
             let known = self.loads.iter().enumerate();
@@ -122,7 +123,7 @@ impl Running<'_> {
         }
         let member = self.bound[client];
         self.counts[member] += 1;
-        let second = (self.engine.nanos() / 1_000_000_000) as usize;
+        let second = (self.engine.elapsed_nanos() / 1_000_000_000) as usize;
         while self.advised.served.len() <= second {
             self.advised.served.push(vec![0; self.play.members]);
         }
@@ -132,9 +133,9 @@ impl Running<'_> {
     fn report(&mut self, member: usize) {
         let interval = self.play.report_interval;
         self.engine
-            .after(nanos(interval), Happening::Report(member));
+            .schedule_after(duration_nanos(interval), Happening::Report(member));
         let count = std::mem::take(&mut self.counts[member]);
-        let now = self.engine.nanos();
+        let now = self.engine.elapsed_nanos();
         let since = std::mem::replace(&mut self.reported[member], now);
         // The first report is of a part of an interval.
         let new = f64::from(count) * 1e9 / (now - since).max(1) as f64;
@@ -167,7 +168,7 @@ mod tests {
 
     #[test]
     fn an_advisory_sends_one_request_back_and_is_forgotten() {
-        let played = play(&uneven(0.0, 1.2), 1);
+        let played = play_advisories(&uneven(0.0, 1.2), 1);
         assert!(
             played.advisories > 0 && played.moved <= played.advisories,
             "{played:?}"
@@ -181,15 +182,15 @@ mod tests {
 
     #[test]
     fn no_load_above_the_threshold_moves_nobody() {
-        let played = play(&uneven(0.0, 1.6), 1);
+        let played = play_advisories(&uneven(0.0, 1.6), 1);
         assert_eq!((played.advisories, played.moved), (0, 0));
         assert_eq!(played.served[10], [150, 50]);
         assert_eq!(
-            play(&uneven(0.9, 1.2), 7).served,
-            play(&uneven(0.9, 1.2), 7).served
+            play_advisories(&uneven(0.9, 1.2), 7).served,
+            play_advisories(&uneven(0.9, 1.2), 7).served
         );
         assert!(
-            play(
+            play_advisories(
                 &Advisories {
                     members: 0,
                     clients: Vec::new(),
@@ -207,7 +208,7 @@ mod tests {
     fn dampening_makes_advisories_last() {
         let count = |dampening| -> u32 {
             (1..=5)
-                .map(|seed| play(&uneven(dampening, 1.2), seed).advisories)
+                .map(|seed| play_advisories(&uneven(dampening, 1.2), seed).advisories)
                 .sum()
         };
         assert!(count(0.9) > count(0.0), "{} {}", count(0.9), count(0.0));

@@ -11,7 +11,7 @@ use evenkeel_core::strategy::Values;
 use evenkeel_manager::config::Config;
 
 use evenkeel_sim::config::group_config;
-use evenkeel_sim::engine::nanos;
+use evenkeel_sim::engine::duration_nanos;
 use evenkeel_sim::requests::{self, Dispatch};
 use evenkeel_sim::scenario::{MemberModel, Scenario};
 use evenkeel_sim::server::Discipline;
@@ -83,7 +83,7 @@ impl Work for Pieces {
 }
 
 /// Plays it with a seed. `None` without a server or a piece.
-pub fn play(downloads: &Downloads, seed: u64) -> Option<Downloaded> {
+pub fn play_downloads(downloads: &Downloads, seed: u64) -> Option<Downloaded> {
     if downloads.servers == 0 || downloads.pieces.is_empty() {
         return None;
     }
@@ -105,13 +105,20 @@ pub fn play(downloads: &Downloads, seed: u64) -> Option<Downloaded> {
         length: Some(downloads.length),
         ..base
     };
-    let costs = Rc::new(downloads.pieces.iter().copied().map(nanos).collect());
+    let costs = Rc::new(
+        downloads
+            .pieces
+            .iter()
+            .copied()
+            .map(duration_nanos)
+            .collect(),
+    );
     let source = |client: &Client| Source {
         group: scenario.group.clone(),
         arrivals: Arrivals::Closed(1),
         visit: Visit {
             requests: downloads.pieces.len(),
-            think: nanos(client.pace),
+            think: duration_nanos(client.pace),
             connection: downloads.one_connection,
         },
         work: Box::new(Pieces {
@@ -121,7 +128,7 @@ pub fn play(downloads: &Downloads, seed: u64) -> Option<Downloaded> {
         }),
     };
     let sources = downloads.clients.iter().map(source).collect();
-    let outcomes = requests::play(&scenario, &Dispatch::Configured, sources, seed);
+    let outcomes = requests::play_sources(&scenario, &Dispatch::Configured, sources, seed);
     let mut sessions = vec![Vec::new(); downloads.clients.len()];
     for &(client, took) in &outcomes.visits {
         sessions[client].push(Duration::from_nanos(took));
@@ -169,7 +176,7 @@ mod tests {
     #[test]
     fn a_session_takes_what_the_client_and_the_servers_take() {
         for one_connection in [false, true] {
-            let played = play(&downloads("round_robin", one_connection), 1).unwrap();
+            let played = play_downloads(&downloads("round_robin", one_connection), 1).unwrap();
             let ended = played.sessions.concat();
             let sum: f64 = ended.iter().map(Duration::as_secs_f64).sum();
             // 99 pauses of 30 ms, and 100 answers.
@@ -182,12 +189,12 @@ mod tests {
 
     #[test]
     fn connections_are_what_is_balanced() {
-        let crawl = play(&downloads("round_robin", false), 1).unwrap();
+        let crawl = play_downloads(&downloads("round_robin", false), 1).unwrap();
         let (most, least) = (crawl.pieces.iter().max(), crawl.pieces.iter().min());
         assert!(most.unwrap() - least.unwrap() <= 1, "{:?}", crawl.pieces);
         // Two sessions at each server, always; and by chance not.
-        let even = apart(&play(&downloads("least_connection", true), 1).unwrap());
-        let uneven = apart(&play(&downloads("random", true), 1).unwrap());
+        let even = apart(&play_downloads(&downloads("least_connection", true), 1).unwrap());
+        let uneven = apart(&play_downloads(&downloads("random", true), 1).unwrap());
         assert!(even < uneven * 0.7, "{even} {uneven}");
     }
 
@@ -197,11 +204,11 @@ mod tests {
             servers: 0,
             ..downloads("random", true)
         };
-        assert!(play(&none, 1).is_none());
+        assert!(play_downloads(&none, 1).is_none());
         let none = Downloads {
             pieces: Vec::new(),
             ..downloads("random", true)
         };
-        assert!(play(&none, 1).is_none());
+        assert!(play_downloads(&none, 1).is_none());
     }
 }

@@ -13,9 +13,9 @@ use std::time::Duration;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::Values;
 
-pub use accuracy::{Accuracy, Errors, accuracy};
+pub use accuracy::{Accuracy, Errors, play_accuracy};
 
-use evenkeel_sim::engine::{exponential, nanos};
+use evenkeel_sim::engine::{draw_exponential, duration_nanos};
 use evenkeel_sim::requests::{self, Dispatch, Outcomes, WARM_UP};
 use evenkeel_sim::scenario::{Change, MemberModel, Reading, Reports, Scenario, To};
 use evenkeel_sim::server::Discipline;
@@ -131,7 +131,7 @@ impl Balance {
     }
 
     /// The mean of these.
-    pub fn variance(&self) -> f64 {
+    pub fn mean_variance(&self) -> f64 {
         let all = &self.outcomes.variances;
         all.iter().sum::<f64>() / all.len().max(1) as f64
     }
@@ -165,7 +165,7 @@ impl Documents {
         Documents {
             popularity: Popularity::new(count, alpha),
             costs: (0..count)
-                .map(|_| hit + exponential(miss - hit, rng))
+                .map(|_| hit + draw_exponential(miss - hit, rng))
                 .collect(),
             hit,
             site,
@@ -176,7 +176,7 @@ impl Documents {
 
 impl Work for Documents {
     fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask {
-        let document = self.popularity.draw(rng);
+        let document = self.popularity.draw_rank(rng);
         Ask {
             cost: self.costs[document],
             document,
@@ -184,7 +184,7 @@ impl Work for Documents {
     }
 
     fn cost(&mut self, ask: Ask, member: usize) -> f64 {
-        let known = self.caches.borrow_mut()[member].has((self.site, ask.document));
+        let known = self.caches.borrow_mut()[member].check_and_insert((self.site, ask.document));
         if known { self.hit } else { ask.cost }
     }
 }
@@ -196,7 +196,7 @@ const NETWORK: Duration = Duration::from_micros(50);
 const VARIANCE: Duration = Duration::from_millis(50);
 
 /// Plays it with a seed.
-pub fn play(centre: &DataCentre, seed: u64) -> Balance {
+pub fn play_data_centre(centre: &DataCentre, seed: u64) -> Balance {
     let member = MemberModel {
         discipline: Discipline::Sharing,
         slots: centre.cpus,
@@ -232,7 +232,7 @@ pub fn play(centre: &DataCentre, seed: u64) -> Balance {
     let mut documents = fastrand::Rng::with_seed(seed ^ 0x5eed);
     let caches = (0..centre.backends).map(|_| Cache::new(centre.cache));
     let caches = Rc::new(RefCell::new(caches.collect()));
-    let costs = (nanos(centre.hit), nanos(centre.miss));
+    let costs = (duration_nanos(centre.hit), duration_nanos(centre.miss));
     let sites = centre.sites.iter().enumerate();
     let sources = sites.map(|(index, site)| {
         let (count, at) = (centre.documents, (index, Rc::clone(&caches)));
@@ -245,11 +245,11 @@ pub fn play(centre: &DataCentre, seed: u64) -> Balance {
         }
     });
     let dispatch = Dispatch::Strategy(centre.strategy.clone());
-    let outcomes = requests::play(&scenario, &dispatch, sources.collect(), seed);
+    let outcomes = requests::play_sources(&scenario, &dispatch, sources.collect(), seed);
     let seconds = (1.0 - WARM_UP) * centre.length.as_secs_f64();
     let rate = |&served: &usize| served as f64 / seconds;
     Balance {
-        others: outcomes.others / nanos(centre.length).max(1.0),
+        others: outcomes.others / duration_nanos(centre.length).max(1.0),
         throughput: outcomes.served.iter().map(rate).collect(),
         outcomes,
     }
@@ -259,10 +259,10 @@ pub fn play(centre: &DataCentre, seed: u64) -> Balance {
 fn monitoring(centre: &DataCentre) -> f64 {
     let (cost, every) = match centre.monitor {
         Monitor::None => return 0.0,
-        Monitor::User { update, cost, .. } => (nanos(cost), nanos(update)),
+        Monitor::User { update, cost, .. } => (duration_nanos(cost), duration_nanos(update)),
         Monitor::KernelCpu | Monitor::KernelPending | Monitor::Kernel | Monitor::KernelAverage => (
-            nanos(centre.query) * centre.front_ends as f64,
-            nanos(centre.poll),
+            duration_nanos(centre.query) * centre.front_ends as f64,
+            duration_nanos(centre.poll),
         ),
     };
     cost / every.max(1.0) / centre.cpus as f64
@@ -295,8 +295,8 @@ fn background(centre: &DataCentre, rng: &mut fastrand::Rng) -> Vec<Change> {
             let Some((on, off)) = changes else {
                 break;
             };
-            let mean = nanos(if comes { on } else { off });
-            at += Duration::from_nanos(exponential(mean, rng) as u64);
+            let mean = duration_nanos(if comes { on } else { off });
+            at += Duration::from_nanos(draw_exponential(mean, rng) as u64);
             comes = !comes;
         }
     }
@@ -347,7 +347,7 @@ mod tests {
             alpha: 0.0,
             arrivals: Arrivals::Closed(400),
         };
-        let throughput = play(&centre, 1).throughput[0];
+        let throughput = play_data_centre(&centre, 1).throughput[0];
         // 16 CPUs, 8 ms for each request.
         assert!((throughput / 2000.0 - 1.0).abs() < 0.05, "{throughput}");
     }
@@ -355,7 +355,7 @@ mod tests {
     #[test]
     fn the_same_seed_plays_the_same() {
         let centre = centre("k_least_loaded", Monitor::Kernel);
-        let (one, other) = (play(&centre, 3), play(&centre, 3));
+        let (one, other) = (play_data_centre(&centre, 3), play_data_centre(&centre, 3));
         assert_eq!(one.throughput, other.throughput);
         assert_eq!(one.outcomes.latencies, other.outcomes.latencies);
     }
@@ -372,7 +372,7 @@ mod tests {
                 monitor,
                 ..centre.clone()
             };
-            play(&centre, 1).throughput[0]
+            play_data_centre(&centre, 1).throughput[0]
         };
         let (cpu, pending) = (of(Monitor::KernelCpu), of(Monitor::KernelPending));
         assert!(pending > 1.1 * cpu, "{pending} against {cpu}");
@@ -386,7 +386,7 @@ mod tests {
         };
         let random = front_ends(centre("random", Monitor::None));
         let kernel = front_ends(centre("adaptive", Monitor::Kernel));
-        let [random, kernel] = [random, kernel].map(|centre| play(&centre, 1));
+        let [random, kernel] = [random, kernel].map(|centre| play_data_centre(&centre, 1));
         assert!(kernel.throughput[0] > 1.1 * random.throughput[0]);
         // Eight tasks share two CPUs with the requests there.
         assert!(
@@ -399,8 +399,8 @@ mod tests {
 
     #[test]
     fn the_kernels_load_finds_the_back_ends_that_others_load() {
-        let random = play(&centre("random", Monitor::None), 1).throughput[0];
-        let kernel = play(&centre("adaptive", Monitor::Kernel), 1).throughput[0];
+        let random = play_data_centre(&centre("random", Monitor::None), 1).throughput[0];
+        let kernel = play_data_centre(&centre("adaptive", Monitor::Kernel), 1).throughput[0];
         assert!(kernel > 1.1 * random, "{kernel} against {random}");
     }
 }

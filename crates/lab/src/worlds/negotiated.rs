@@ -15,8 +15,8 @@ use evenkeel_core::strategy::Values;
 use evenkeel_manager::groups::Groups;
 
 use evenkeel_load::surge::{Pace, References, Site, Step, User};
-use evenkeel_sim::config::{equal_members, group, groups};
-use evenkeel_sim::engine::{self, Engine, World, nanos};
+use evenkeel_sim::config::{equal_members, find_group, make_groups};
+use evenkeel_sim::engine::{self, Engine, World, duration_nanos};
 use evenkeel_sim::server::{Discipline, Server};
 
 /// Share of the service time that goes with the length of the document, as in the Apache of the
@@ -107,7 +107,7 @@ impl Played {
     }
 
     /// The share of them that a server had.
-    pub fn share(&self, server: usize) -> f64 {
+    pub fn server_share(&self, server: usize) -> f64 {
         let own = self.servers.get(server).map_or(0, |server| server.requests);
         own as f64 / self.requests().max(1) as f64
     }
@@ -186,7 +186,7 @@ struct Running<'a> {
 }
 
 /// Plays it on a site, with `seed`. `None` if there is no server or no user.
-pub fn play(play: &Negotiated, site: &Site, seed: u64) -> Option<Played> {
+pub fn play_negotiated(play: &Negotiated, site: &Site, seed: u64) -> Option<Played> {
     let mut running = Running::new(play, site, seed)?;
     engine::run(&mut running);
     running.played.think = running.thinks.0 / running.thinks.1.max(1) as f64;
@@ -206,13 +206,13 @@ impl World for Running<'_> {
             Happening::Done { server, version } => self.done(server, version),
             Happening::Report(server) => self.report(server),
             Happening::Round => {
-                self.groups.round(self.engine.now());
-                self.engine.after(1e9, Happening::Round);
+                self.groups.run_round(self.engine.current_time());
+                self.engine.schedule_after(1e9, Happening::Round);
             }
             Happening::Window => self.window(),
         }
-        let end = nanos(self.play.warm_up) + nanos(self.play.length);
-        (self.engine.nanos() as f64) < end + 1.0
+        let end = duration_nanos(self.play.warm_up) + duration_nanos(self.play.length);
+        (self.engine.elapsed_nanos() as f64) < end + 1.0
     }
 }
 
@@ -230,7 +230,7 @@ impl<'a> Running<'a> {
         };
         let config = equal_members("www", count, settings, play.strategy.clone());
         let engine = Engine::new(1e9);
-        let groups = groups(config, engine.now());
+        let groups = make_groups(config, engine.current_time());
         let mut rng = fastrand::Rng::with_seed(seed);
         let addresses = if play.own_addresses { play.users } else { 1 };
         let agent = || Agent {
@@ -246,7 +246,7 @@ impl<'a> Running<'a> {
         let mut running = Running {
             play,
             site,
-            group: group(&groups, "www").filter(|group| !group.members().is_empty())?,
+            group: find_group(&groups, "www").filter(|group| !group.members().is_empty())?,
             groups,
             engine,
             references: References::new(site, &mut rng),
@@ -266,20 +266,24 @@ impl<'a> Running<'a> {
         };
         for user in 0..play.users {
             let after = 1.0 + running.rng.f64() * ARRIVAL * 1e9;
-            running.engine.after(after, Happening::Awake(user));
+            running.engine.schedule_after(after, Happening::Awake(user));
         }
         for server in 0..count {
             let phase = if play.in_step { 1.0 } else { running.rng.f64() };
-            let first = 1.0 + phase * nanos(play.interval);
-            running.engine.after(first, Happening::Report(server));
+            let first = 1.0 + phase * duration_nanos(play.interval);
+            running
+                .engine
+                .schedule_after(first, Happening::Report(server));
         }
-        running.engine.after(1.0, Happening::Round);
-        running.engine.after(nanos(play.warm_up), Happening::Window);
+        running.engine.schedule_after(1.0, Happening::Round);
+        running
+            .engine
+            .schedule_after(duration_nanos(play.warm_up), Happening::Window);
         Some(running)
     }
 
     fn is_measured(&self) -> bool {
-        self.engine.nanos() as f64 >= nanos(self.play.warm_up)
+        self.engine.elapsed_nanos() as f64 >= duration_nanos(self.play.warm_up)
     }
 
     fn address(&self, user: usize) -> usize {
@@ -293,9 +297,11 @@ impl<'a> Running<'a> {
             .user
             .next(self.site, &mut self.references, &mut self.rng);
         match step {
-            Step::Wait(seconds) => self.engine.after(seconds * 1e9, Happening::Awake(user)),
+            Step::Wait(seconds) => self
+                .engine
+                .schedule_after(seconds * 1e9, Happening::Awake(user)),
             Step::Ask { document, begins } => {
-                let now = self.engine.nanos();
+                let now = self.engine.elapsed_nanos();
                 if begins || now >= self.visitors[user].until {
                     self.negotiate(user);
                 }
@@ -305,21 +311,21 @@ impl<'a> Running<'a> {
     }
 
     fn negotiate(&mut self, user: usize) {
-        let request = Request::at(self.engine.now());
-        let Ok(server) = self.group.choose(&request, &mut self.rng) else {
+        let request = Request::at_time(self.engine.current_time());
+        let Ok(server) = self.group.choose_member(&request, &mut self.rng) else {
             return;
         };
-        self.group.assign(server, self.play.quantum);
+        self.group.assign_client(server, self.play.quantum);
         let visitor = &mut self.visitors[user];
         visitor.server = server;
-        visitor.until = self.engine.nanos() + nanos(self.play.quantum) as u64;
+        visitor.until = self.engine.elapsed_nanos() + duration_nanos(self.play.quantum) as u64;
         if self.is_measured() {
             self.played.negotiations += 1;
         }
     }
 
     fn ask(&mut self, user: usize, document: usize) {
-        let (now, address) = (self.engine.nanos(), self.address(user));
+        let (now, address) = (self.engine.elapsed_nanos(), self.address(user));
         let visitor = &mut self.visitors[user];
         visitor.asked = now;
         let server = visitor.server;
@@ -333,21 +339,21 @@ impl<'a> Running<'a> {
         }
         let length = self.site.length(document) as f64 / self.mean_length;
         let factor = 1.0 - LENGTH_SHARE + LENGTH_SHARE * length;
-        let work = nanos(self.play.service_times[server]) * factor;
+        let work = duration_nanos(self.play.service_times[server]) * factor;
         self.servers[server].push(user, work, now);
         self.schedule(server);
     }
 
     fn schedule(&mut self, server: usize) {
         if let Some((at, version)) = self.servers[server].reschedule() {
-            let after = at.saturating_sub(self.engine.nanos()) as f64;
+            let after = at.saturating_sub(self.engine.elapsed_nanos()) as f64;
             self.engine
-                .after(after, Happening::Done { server, version });
+                .schedule_after(after, Happening::Done { server, version });
         }
     }
 
     fn done(&mut self, server: usize, version: u32) {
-        let now = self.engine.nanos();
+        let now = self.engine.elapsed_nanos();
         if self.servers[server].version() != version {
             return;
         }
@@ -371,7 +377,10 @@ impl<'a> Running<'a> {
 
     /// The figures of an interval, as the agent has them where the service time is given.
     fn report(&mut self, index: usize) {
-        let (now, interval) = (self.engine.nanos(), self.play.interval.as_secs_f64());
+        let (now, interval) = (
+            self.engine.elapsed_nanos(),
+            self.play.interval.as_secs_f64(),
+        );
         let service = self.play.service_times[index].as_secs_f64();
         let server = &mut self.servers[index];
         let (busy, in_flight) = (server.busy(now), server.in_flight());
@@ -439,26 +448,26 @@ impl<'a> Running<'a> {
         for (id, value) in loads {
             if let Some(Ok(value)) = value.map(LoadValue::new) {
                 // All have a name, so there is room for them.
-                let _ = location.report(id, value, self.engine.now());
+                let _ = location.report_load(id, value, self.engine.current_time());
             }
         }
-        let next = nanos(self.play.interval);
-        self.engine.after(next, Happening::Report(index));
+        let next = duration_nanos(self.play.interval);
+        self.engine.schedule_after(next, Happening::Report(index));
     }
 
     fn window(&mut self) {
-        let now = self.engine.nanos();
-        let length = nanos(self.play.window);
+        let now = self.engine.elapsed_nanos();
+        let length = duration_nanos(self.play.window);
         for (index, server) in self.servers.iter_mut().enumerate() {
             let busy = server.busy(now);
             let before = std::mem::replace(&mut self.busy[index], busy);
             // The first one only begins.
-            if now as f64 > nanos(self.play.warm_up) + 1.0 {
+            if now as f64 > duration_nanos(self.play.warm_up) + 1.0 {
                 let share = (busy - before) / length;
                 self.played.servers[index].utilization.push(share);
             }
         }
-        self.engine.after(length, Happening::Window);
+        self.engine.schedule_after(length, Happening::Window);
     }
 }
 
@@ -496,15 +505,15 @@ mod tests {
     fn the_same_seed_plays_the_same_and_nobody_is_lost() {
         let (site, cluster) = (site(), cluster("least_active_sessions"));
         let (one, other) = (
-            play(&cluster, &site, 3).unwrap(),
-            play(&cluster, &site, 3).unwrap(),
+            play_negotiated(&cluster, &site, 3).unwrap(),
+            play_negotiated(&cluster, &site, 3).unwrap(),
         );
         assert_eq!(one.requests(), other.requests());
         assert_eq!(one.mean_response(), other.mean_response());
         assert!(one.requests() > 10_000 && one.negotiations > 1_000);
         assert_eq!(one.servers[0].utilization.len(), 12);
         assert!(
-            play(
+            play_negotiated(
                 &Negotiated {
                     users: 0,
                     ..cluster.clone()
@@ -516,7 +525,7 @@ mod tests {
         );
         let service_times = Vec::new();
         assert!(
-            play(
+            play_negotiated(
                 &Negotiated {
                     service_times,
                     ..cluster
@@ -533,13 +542,13 @@ mod tests {
         let (site, mut cluster) = (site(), cluster("round_robin"));
         cluster.service_times = vec![Duration::from_millis(1); 3];
         cluster.length = Duration::from_secs(300);
-        let played = play(&cluster, &site, 1).unwrap();
+        let played = play_negotiated(&cluster, &site, 1).unwrap();
         for server in &played.servers {
             let expected = server.requests as f64 * 0.001 / 300.0;
             let found = server.mean_utilization();
             assert!((found / expected - 1.0).abs() < 0.1, "{found}, {expected}");
         }
-        let shares = (0..3).map(|server| played.share(server));
+        let shares = (0..3).map(|server| played.server_share(server));
         assert!(
             shares
                 .into_iter()
@@ -550,9 +559,12 @@ mod tests {
     #[test]
     fn reports_spare_the_slowest_server() {
         let site = site();
-        let of = |strategy| play(&cluster(strategy), &site, 2).unwrap();
+        let of = |strategy| play_negotiated(&cluster(strategy), &site, 2).unwrap();
         let (blind, lu) = (of("round_robin"), of("least_utilization"));
-        assert!(lu.share(2) < 0.15 && blind.share(2) > lu.share(2), "{lu:?}");
+        assert!(
+            lu.server_share(2) < 0.15 && blind.server_share(2) > lu.server_share(2),
+            "{lu:?}"
+        );
         assert!(blind.servers[2].mean_response() > 3.0 * lu.servers[2].mean_response());
     }
 
@@ -564,7 +576,7 @@ mod tests {
             own_addresses: true,
             ..one.clone()
         };
-        let think = |cluster| play(&cluster, &site, 2).unwrap().think;
+        let think = |cluster| play_negotiated(&cluster, &site, 2).unwrap().think;
         let (one, each) = (think(one), think(each));
         assert!(one < 0.05 && each > 0.1, "{one} {each}");
     }

@@ -25,8 +25,8 @@ use evenkeel_core::time::Instant;
 use evenkeel_manager::config::Reach;
 use evenkeel_manager::groups::Groups;
 
-use evenkeel_sim::config::{equal_members, group, groups};
-use evenkeel_sim::engine::{self, Engine, World, exponential, nanos};
+use evenkeel_sim::config::{equal_members, find_group, make_groups};
+use evenkeel_sim::engine::{self, Engine, World, draw_exponential, duration_nanos};
 
 /// Time for which a client is expected to stay: until it is told to leave.
 const STAY: Duration = Duration::from_secs(3600);
@@ -47,7 +47,7 @@ pub struct Client {
 
 impl Client {
     /// A client that sends this many requests per second from the beginning to the end.
-    pub fn at(rate: f64, start: Option<usize>) -> Self {
+    pub fn at_rate(rate: f64, start: Option<usize>) -> Self {
         Client {
             rate,
             begins: Duration::ZERO,
@@ -104,7 +104,7 @@ pub struct Sessions {
 impl Sessions {
     /// Draws the time that a message takes, in nanoseconds.
     fn way(&self, rng: &mut fastrand::Rng) -> f64 {
-        (0.5 + 0.5 * rng.f64()) * nanos(self.message)
+        (0.5 + 0.5 * rng.f64()) * duration_nanos(self.message)
     }
 }
 
@@ -162,13 +162,13 @@ impl Answered {
 
 impl Played {
     /// The largest share by which a member's rate differs from the mean, in second `at`.
-    pub fn dispersion(&self, at: usize) -> f64 {
-        dispersion(&self.served[at])
+    pub fn dispersion_at(&self, at: usize) -> f64 {
+        dispersion_of(&self.served[at])
     }
 }
 
 /// The largest share by which a member's number of requests differs from the mean.
-pub fn dispersion(served: &[u32]) -> f64 {
+pub fn dispersion_of(served: &[u32]) -> f64 {
     let mean = f64::from(served.iter().sum::<u32>()) / served.len() as f64;
     let off = |&count: &u32| (f64::from(count) - mean).abs() / mean;
     served.iter().map(off).fold(0.0, f64::max)
@@ -243,7 +243,7 @@ struct State {
 }
 
 /// Plays with `seed`. `None` if there is no member.
-pub fn play(play: &Sessions, seed: u64) -> Option<Played> {
+pub fn play_sessions(play: &Sessions, seed: u64) -> Option<Played> {
     let mut running = Running::new(play, seed)?;
     engine::run(&mut running);
     Some(running.played)
@@ -257,7 +257,8 @@ impl World for Running<'_> {
     }
 
     fn happen(&mut self, event: Happening) -> bool {
-        let goes_on = self.left > 0 && self.engine.nanos() as f64 <= nanos(self.play.length);
+        let goes_on =
+            self.left > 0 && self.engine.elapsed_nanos() as f64 <= duration_nanos(self.play.length);
         if goes_on {
             self.handle(event);
         }
@@ -279,10 +280,10 @@ impl<'a> Running<'a> {
         };
         let config = equal_members("app", play.members, settings, play.strategy.clone());
         let engine = Engine::new(0.0);
-        let groups = groups(config, engine.now());
+        let groups = make_groups(config, engine.current_time());
         let mut running = Running {
             play,
-            group: group(&groups, "app")?,
+            group: find_group(&groups, "app")?,
             groups,
             engine,
             rng: fastrand::Rng::with_seed(seed),
@@ -325,24 +326,25 @@ impl<'a> Running<'a> {
                 sent_back: 0,
                 left: client.iterations.unwrap_or(u64::MAX),
             });
-            let first = 1.0 + nanos(client.begins) + self.rng.f64() * 1e9 / client.rate;
-            self.engine.after(first, Happening::Send(index));
+            let first = 1.0 + duration_nanos(client.begins) + self.rng.f64() * 1e9 / client.rate;
+            self.engine.schedule_after(first, Happening::Send(index));
         }
         for member in 0..play.members {
             let phase = if play.in_step { 1.0 } else { self.rng.f64() };
-            let first = phase * nanos(play.report_interval);
-            self.engine.after(first, Happening::Report(member));
+            let first = phase * duration_nanos(play.report_interval);
+            self.engine.schedule_after(first, Happening::Report(member));
         }
-        let first = self.rng.f64() * nanos(play.round);
-        self.engine.after(first, Happening::Round);
+        let first = self.rng.f64() * duration_nanos(play.round);
+        self.engine.schedule_after(first, Happening::Round);
         if let Some((at, member)) = play.dies {
-            self.engine.after(nanos(at), Happening::Death(member));
+            self.engine
+                .schedule_after(duration_nanos(at), Happening::Death(member));
         }
     }
 
     fn message(&mut self, event: Happening) {
         let way = self.play.way(&mut self.rng);
-        self.engine.after(way, event);
+        self.engine.schedule_after(way, event);
     }
 
     /// Lets a client send its next request in `after` nanoseconds, if it has one to send.
@@ -353,18 +355,18 @@ impl<'a> Running<'a> {
             return;
         };
         state.left = left;
-        (state.sent, state.sent_back) = (self.engine.nanos() as f64 + after, 0);
+        (state.sent, state.sent_back) = (self.engine.elapsed_nanos() as f64 + after, 0);
         let to = match state.member {
             Some(member) if self.play.reach != Reach::Carried => {
                 Happening::AtMember { client, member }
             }
             _ => Happening::AtManager(client),
         };
-        self.engine.after(after + way, to);
+        self.engine.schedule_after(after + way, to);
     }
 
     fn second(&mut self) -> usize {
-        let second = (self.engine.nanos() / 1_000_000_000) as usize;
+        let second = (self.engine.elapsed_nanos() / 1_000_000_000) as usize;
         while self.played.served.len() <= second {
             self.played.served.push(vec![0; self.play.members]);
             self.played.sent_back.push(0);
@@ -381,11 +383,11 @@ impl<'a> Running<'a> {
                 // Otherwise the answer is what the next one waits for.
                 if gap > 0.0 && !is_last {
                     let gap = if self.play.poisson {
-                        exponential(gap, &mut self.rng)
+                        draw_exponential(gap, &mut self.rng)
                     } else {
                         gap
                     };
-                    self.engine.after(gap, Happening::Send(client));
+                    self.engine.schedule_after(gap, Happening::Send(client));
                 }
             }
             Happening::AtMember { client, member } => self.at_member(client, member),
@@ -409,7 +411,7 @@ impl<'a> Running<'a> {
                 }
                 let interval = self.play.report_interval;
                 self.engine
-                    .after(nanos(interval), Happening::Report(member));
+                    .schedule_after(duration_nanos(interval), Happening::Report(member));
                 self.work(member, self.play.report_work);
                 let count = std::mem::take(&mut self.counts[member]);
                 let rate = f64::from(count) / interval.as_secs_f64();
@@ -424,12 +426,14 @@ impl<'a> Running<'a> {
                 let location = &self.group.members()[member].location;
                 if let Ok(value) = LoadValue::new(f64::from_bits(load)) {
                     // Only one id is ever reported here, so there is room for it.
-                    let _ = location.report(self.play.load_id, value, self.engine.now());
+                    let _ =
+                        location.report_load(self.play.load_id, value, self.engine.current_time());
                 }
             }
             Happening::Round => {
-                self.engine.after(nanos(self.play.round), Happening::Round);
-                let events = self.groups.round(self.engine.now());
+                self.engine
+                    .schedule_after(duration_nanos(self.play.round), Happening::Round);
+                let events = self.groups.run_round(self.engine.current_time());
                 let is_pulse =
                     |event: &Event| matches!(event, Event::AlertRaised { is_pulse: true, .. });
                 let raised = |event: &&(_, Event)| matches!(event.1, Event::AlertRaised { .. });
@@ -448,11 +452,11 @@ impl<'a> Running<'a> {
 
     /// The balancer carries a request of the client.
     fn carried(&mut self, client: usize) {
-        let (now, group) = (self.engine.now(), &self.group);
+        let (now, group) = (self.engine.current_time(), &self.group);
         let binding = &mut self.clients[client].binding;
         let kept = binding
             .as_mut()
-            .and_then(|binding| match binding.check(group, now) {
+            .and_then(|binding| match binding.check_request(group, now) {
                 Verdict::Keep(index) => Some(index),
                 Verdict::Move(index) => {
                     binding.move_to(group, index, now);
@@ -463,14 +467,14 @@ impl<'a> Running<'a> {
         let ticket = match kept {
             Some(index) => group.bind(index, now),
             None => {
-                let ticket = group.pick(&Request::at(now), &mut self.rng).ok();
-                let index = ticket.as_ref().map(|ticket| ticket.index());
+                let ticket = group.pick(&Request::at_time(now), &mut self.rng).ok();
+                let index = ticket.as_ref().map(|ticket| ticket.member_index());
                 *binding = index.and_then(|at| Binding::new(group, at, now, &mut self.rng));
                 ticket
             }
         };
         if let Some(ticket) = ticket {
-            let member = ticket.index();
+            let member = ticket.member_index();
             ticket.finish(Outcome::Success, now);
             self.message(Happening::AtMember { client, member });
         }
@@ -483,8 +487,10 @@ impl<'a> Running<'a> {
             self.clients[client].sent_back += 1;
             let times = self.clients[client].sent_back;
             self.played.most_sent_back = self.played.most_sent_back.max(times);
-            let back = 1.5 * nanos(self.play.message);
-            return self.engine.after(back, Happening::AtManager(client));
+            let back = 1.5 * duration_nanos(self.play.message);
+            return self
+                .engine
+                .schedule_after(back, Happening::AtManager(client));
         }
         self.counts[member] += 1;
         self.played.served[second][member] += 1;
@@ -494,7 +500,7 @@ impl<'a> Running<'a> {
         if self.play.reach == Reach::Carried {
             answer += self.play.way(&mut self.answers);
         }
-        let answer_in = answer - self.engine.nanos() as f64;
+        let answer_in = answer - self.engine.elapsed_nanos() as f64;
         self.answered(client, answer);
         if self.play.clients[client].rate.is_infinite() {
             self.send(client, answer_in);
@@ -503,8 +509,8 @@ impl<'a> Running<'a> {
 
     /// Has a member do something when it has done all that came before; answers when it is done.
     fn work(&mut self, member: usize, time: Duration) -> f64 {
-        let begins = self.busy[member].max(self.engine.nanos() as f64);
-        self.busy[member] = begins + nanos(time);
+        let begins = self.busy[member].max(self.engine.elapsed_nanos() as f64);
+        self.busy[member] = begins + duration_nanos(time);
         self.busy[member]
     }
 
@@ -525,30 +531,35 @@ impl<'a> Running<'a> {
     }
 
     fn at_manager(&mut self, client: usize) {
-        let now = self.engine.now();
+        let now = self.engine.current_time();
         if self.play.strangers {
             self.clients[client].trail = Trail::default(); // nobody knows it
         }
         let trail = &mut self.clients[client].trail;
-        let to = match trail.advise(&self.group, now) {
+        let to = match trail.advise_client(&self.group, now) {
             Advice::Wait => None,
             Advice::Back(member) => Some((member, false)),
             Advice::To(member) => Some((member, true)),
             Advice::Free => {
-                let Ok(member) = self.group.choose(&Request::at(now), &mut self.rng) else {
+                let Ok(member) = self
+                    .group
+                    .choose_member(&Request::at_time(now), &mut self.rng)
+                else {
                     return;
                 };
                 let location = &self.group.members()[member].location;
-                (!trail.knocks(location, now)).then_some((member, true))
+                (!trail.must_ask_later(location, now)).then_some((member, true))
             }
         };
         let Some((member, is_new)) = to else {
             self.tell();
             let pause = Advice::PAUSE.as_nanos() as f64;
-            return self.engine.after(pause, Happening::AtManager(client));
+            return self
+                .engine
+                .schedule_after(pause, Happening::AtManager(client));
         };
         if is_new {
-            self.group.assign(member, STAY);
+            self.group.assign_client(member, STAY);
             trail.leads_to(&self.group, member);
         }
         self.tell();

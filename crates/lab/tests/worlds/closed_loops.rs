@@ -23,7 +23,7 @@ fn sessions(members: usize, clients: usize) -> Sessions {
     let strategy = find("round_robin").expect("a strategy of the registry");
     let client = Client {
         iterations: Some(ITERATIONS),
-        ..Client::at(f64::INFINITY, None)
+        ..Client::at_rate(f64::INFINITY, None)
     };
     Sessions {
         members,
@@ -49,7 +49,7 @@ fn sessions(members: usize, clients: usize) -> Sessions {
 }
 
 fn play(sessions: &Sessions) -> Played {
-    evenkeel_lab::worlds::sessions::play(sessions, 7).expect("members")
+    evenkeel_lab::worlds::sessions::play_sessions(sessions, 7).expect("members")
 }
 
 /// Mean response time of all clients, in microseconds.
@@ -92,7 +92,7 @@ fn clients_with_a_rate_end_when_they_have_sent_what_they_have_to() {
     sessions.clients = [10.0, 5.0]
         .map(|rate| Client {
             iterations: Some(100),
-            ..Client::at(rate, None)
+            ..Client::at_rate(rate, None)
         })
         .into();
     let played = play(&sessions);

@@ -11,7 +11,7 @@ use evenkeel_core::alert::AlertSettings;
 use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::{Values, find};
-use evenkeel_lab::worlds::sessions::{Client, Sessions, play};
+use evenkeel_lab::worlds::sessions::{Client, Sessions, play_sessions};
 use evenkeel_manager::config::{Reach, carries_in_pulses, default_for};
 
 const MEMBERS: usize = 4;
@@ -57,7 +57,7 @@ fn run(played: &Play, seconds: u64, seed: u64) -> Vec<[u32; MEMBERS]> {
         None => default_for(&settings, Reach::Carried),
     };
     let clients = CLIENTS.into_iter().zip(played.starts);
-    let client = |(rate, start): (u32, usize)| Client::at(rate.into(), Some(start));
+    let client = |(rate, start): (u32, usize)| Client::at_rate(rate.into(), Some(start));
     let sessions = Sessions {
         members: MEMBERS,
         clients: clients.map(client).collect(),
@@ -82,7 +82,7 @@ fn run(played: &Play, seconds: u64, seed: u64) -> Vec<[u32; MEMBERS]> {
         report_work: Duration::ZERO,
         length: Duration::from_secs(seconds),
     };
-    let mut served = play(&sessions, seed).unwrap().served;
+    let mut served = play_sessions(&sessions, seed).unwrap().served;
     served.truncate(seconds as usize);
     let rates = |rates: Vec<u32>| <[u32; MEMBERS]>::try_from(rates).unwrap();
     served.into_iter().map(rates).collect()

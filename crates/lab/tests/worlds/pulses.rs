@@ -17,7 +17,7 @@ use evenkeel_lab::worlds::sessions::{Client, Played, Sessions};
 use evenkeel_manager::config::{Reach, default_for};
 
 fn play(sessions: &Sessions, seed: u64) -> Played {
-    evenkeel_lab::worlds::sessions::play(sessions, seed).expect("members")
+    evenkeel_lab::worlds::sessions::play_sessions(sessions, seed).expect("members")
 }
 
 fn ms(ms: u64) -> Duration {
@@ -25,7 +25,7 @@ fn ms(ms: u64) -> Duration {
 }
 
 fn client(rate: f64, start: usize) -> Client {
-    Client::at(rate, Some(start))
+    Client::at_rate(rate, Some(start))
 }
 
 fn sessions(members: usize, clients: Vec<Client>) -> Sessions {
@@ -70,7 +70,7 @@ fn experiment(starts: [usize; 8]) -> Sessions {
 fn settled(played: &Played, share: f64) -> usize {
     // The last second is not a whole one.
     let whole = 0..played.served.len() - 1;
-    let off = whole.rev().find(|&at| played.dispersion(at) > share);
+    let off = whole.rev().find(|&at| played.dispersion_at(at) > share);
     off.map_or(0, |at| at + 1)
 }
 
@@ -141,9 +141,9 @@ fn a_thousand_clients_of_all_rates_settle_and_stay() {
         sessions.poisson = true;
         sessions.length = Duration::from_secs(60);
         let played = play(&sessions, seed);
-        let (at_first, later) = (played.dispersion(0), 20..played.served.len() - 1);
+        let (at_first, later) = (played.dispersion_at(0), 20..played.served.len() - 1);
         assert!(at_first > 1.0, "all are on one: {at_first}");
-        let worst = later.map(|at| played.dispersion(at)).fold(0.0, f64::max);
+        let worst = later.map(|at| played.dispersion_at(at)).fold(0.0, f64::max);
         // About 380 requests per member and second: chance alone makes differences of 15 %.
         assert!(worst < 0.25, "seed {seed}: {worst}");
         let unrest = unrest(&played, 20);

@@ -27,7 +27,7 @@ use tracing::{debug, info, warn};
 
 pub use self::question::About;
 use crate::config;
-use crate::exposition::{Exposition, Type, flag};
+use crate::exposition::{Exposition, Type, flag_value};
 use crate::status::{ChooserFailure, ChooserFailures, ChooserStatus};
 
 /// Failures in a row after which a chooser is hardly asked.
@@ -260,7 +260,7 @@ impl Chooser {
 
     /// Asks about a request that is to be bound to a member of `group`. `None` if there is nothing to
     /// choose: fewer than two members may be picked at the moment.
-    pub async fn ask(
+    pub async fn ask_advice(
         &self,
         group: &ArcSwap<Group>,
         request: &Request<'_>,
@@ -269,8 +269,8 @@ impl Chooser {
     ) -> Option<Advice> {
         let candidates = {
             let group = group.load();
-            let view = group.view(request).widened();
-            view.eligible().take(MOST_CANDIDATES + 1).count()
+            let view = group.view_for(request).widened();
+            view.eligible_indices().take(MOST_CANDIDATES + 1).count()
         };
         if candidates < 2 {
             return None;
@@ -310,7 +310,9 @@ impl Chooser {
         };
         let program = (self.id, &*url.host, url.port);
         let (clock, permit) = (|| asker.now(), || asker.permit());
-        let answered = asker.idle().ask(program, question, LIMITS, clock, permit);
+        let answered = asker
+            .idle()
+            .ask_program(program, question, LIMITS, clock, permit);
         let answered = tokio::select! {
             biased;
             answered = answered => answered,
@@ -341,7 +343,7 @@ impl Chooser {
             Err(failure) => *failure,
         };
         let place = Failure::ALL.iter().position(|other| *other == failure);
-        self.counts.failures.add(place.unwrap_or_default());
+        self.counts.failures.count_at(place.unwrap_or_default());
         if !failure.is_of_question() {
             return;
         }
@@ -376,7 +378,7 @@ impl Chooser {
     /// State of the chooser.
     pub(crate) fn status(&self, now: Instant) -> ChooserStatus {
         let [(_, decisions), (_, fallbacks)] = self.decisions();
-        let counts = self.counts.failures.of(&Failure::ALL);
+        let counts = self.counts.failures.totals_by_kind(&Failure::ALL);
         let failures = counts
             .filter(|(_, count)| *count > 0)
             .map(|(failure, count)| ChooserFailures {
@@ -399,7 +401,7 @@ impl Chooser {
     }
 
     /// A line about it for an explanation of the strategy.
-    pub(crate) fn remark(&self) -> String {
+    pub(crate) fn status_line(&self) -> String {
         let (url, timeout) = (&self.config.url.0, self.config.timeout);
         let state = match self.health.fails() {
             true => "; it fails at present, and is asked once a second",
@@ -414,24 +416,24 @@ impl Chooser {
 /// Returns the member that `named` is the name or address of, if it may be picked.
 fn check(group: &Group, request: &Request<'_>, named: &str) -> Result<MemberId, Failure> {
     let index = question::find(group, named).ok_or(Failure::UnknownMember)?;
-    let view = group.view(request).widened();
+    let view = group.view_for(request).widened();
     let member = group.members().get(index).map(|member| member.id);
     let member = member.filter(|_| view.is_eligible(index));
     member.ok_or(Failure::UnusableMember)
 }
 
 /// Writes the metrics of these choosers.
-pub(crate) fn families(out: &mut Exposition, choosers: &[Arc<Chooser>]) {
-    out.family(
+pub(crate) fn write_families(out: &mut Exposition, choosers: &[Arc<Chooser>]) {
+    out.begin_family(
         "evenkeel_chooser_up",
         Type::Gauge,
         "1 while the group's chooser answers, 0 while it fails and is asked once a second.",
     );
     for chooser in choosers {
-        let up = flag(!chooser.health.fails());
-        out.sample(&[("group", &chooser.group)], up);
+        let up = flag_value(!chooser.health.fails());
+        out.add_sample(&[("group", &chooser.group)], up);
     }
-    out.family(
+    out.begin_family(
         "evenkeel_chooser_decisions_total",
         Type::Counter,
         "Bindings for which the group's chooser was asked, by who has decided: the chooser, or the strategy as its fallback.",
@@ -439,18 +441,18 @@ pub(crate) fn families(out: &mut Exposition, choosers: &[Arc<Chooser>]) {
     for chooser in choosers {
         for (result, count) in chooser.decisions() {
             let labels = [("group", &*chooser.group), ("result", result)];
-            out.sample(&labels, count as f64);
+            out.add_sample(&labels, count as f64);
         }
     }
-    out.family(
+    out.begin_family(
         "evenkeel_chooser_failures_total",
         Type::Counter,
         "Questions that the group's chooser has not answered with a member that can be used, and those that were not sent.",
     );
     for chooser in choosers {
-        for (failure, count) in chooser.counts.failures.of(&Failure::ALL) {
+        for (failure, count) in chooser.counts.failures.totals_by_kind(&Failure::ALL) {
             let labels = [("group", &*chooser.group), ("reason", failure.name())];
-            out.sample(&labels, count as f64);
+            out.add_sample(&labels, count as f64);
         }
     }
 }

@@ -67,12 +67,12 @@ struct Answer {
 
 /// Writes the question about a request: its candidates are the members that may be picked.
 pub(super) fn write(group: &Group, request: &Request<'_>, about: &About<'_>) -> Vec<u8> {
-    let view = group.view(request).widened();
+    let view = group.view_for(request).widened();
     let max_age = group.settings().load_max_age;
     let now = request.now;
     let candidate = |index: usize| {
         let member = group.members().get(index)?;
-        let loads = member.location.loads(now);
+        let loads = member.location.list_loads(now);
         let fresh = loads.filter(|load| !load.expired && now.since(load.at) <= max_age);
         Some(Candidate {
             member: &member.name,
@@ -80,7 +80,7 @@ pub(super) fn write(group: &Group, request: &Request<'_>, about: &About<'_>) -> 
             address: member.address.to_string(),
             location: member.location.name(),
             zone: member.zone.as_deref(),
-            weight: view.weight(index),
+            weight: view.member_weight(index),
             in_flight: view.slot(index).in_flight(),
             latency_seconds: view.latency(index),
             loads: fresh
@@ -92,7 +92,7 @@ pub(super) fn write(group: &Group, request: &Request<'_>, about: &About<'_>) -> 
         group: group.name(),
         client: request.client,
         about,
-        candidates: view.eligible().filter_map(candidate).collect(),
+        candidates: view.eligible_indices().filter_map(candidate).collect(),
     };
     // Texts, numbers and nothing else: that does not fail. An empty question would be answered with an error.
     serde_json::to_vec(&question).unwrap_or_default()

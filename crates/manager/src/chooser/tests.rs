@@ -110,14 +110,14 @@ fn response(status: u16, body: &str) -> Vec<u8> {
 }
 
 async fn ask(chooser: &Chooser, group: &ArcSwap<Group>, thread: &Thread) -> Option<Advice> {
-    let request = Request::at(thread.now());
+    let request = Request::at_time(thread.now());
     chooser
-        .ask(group, &request, &About::default(), thread)
+        .ask_advice(group, &request, &About::default(), thread)
         .await
 }
 
 fn failures(chooser: &Chooser) -> Vec<(&'static str, u64)> {
-    let all = chooser.counts.failures.of(&Failure::ALL);
+    let all = chooser.counts.failures.totals_by_kind(&Failure::ALL);
     let all = all.filter(|(_, count)| *count > 0);
     all.map(|(failure, count)| (failure.name(), count))
         .collect()
@@ -208,7 +208,7 @@ async fn a_question_has_the_request_and_the_members_that_may_be_picked() {
         first.slot.set(Reason::Draining, true);
         let report = |member: &Member, id, load, ms| {
             let load = LoadValue::new(load).unwrap();
-            member.location.report(id, load, at(ms)).unwrap();
+            member.location.report_load(id, load, at(ms)).unwrap();
         };
         report(second, LoadId::CPU, 0.5, 900);
         report(second, LoadId::MEMORY, 0.25, 950);
@@ -225,7 +225,7 @@ async fn a_question_has_the_request_and_the_members_that_may_be_picked() {
     };
     let request = Request {
         client: Some(Ipv4Addr::new(192, 0, 2, 9).into()),
-        ..Request::at(at(1000))
+        ..Request::at_time(at(1000))
     };
     let serve = async {
         let (mut stream, _) = listener.accept().await.unwrap();
@@ -236,7 +236,7 @@ async fn a_question_has_the_request_and_the_members_that_may_be_picked() {
             .unwrap();
         asked
     };
-    let asks = chooser.ask(&group, &request, &about, &thread);
+    let asks = chooser.ask_advice(&group, &request, &about, &thread);
     let (advice, (head, question)) = tokio::join!(asks, serve);
     assert_eq!(advice, Some(Advice::Member(MemberId(3))));
     assert!(
@@ -267,10 +267,13 @@ async fn a_question_has_the_request_and_the_members_that_may_be_picked() {
         tried: &[MemberId(2)],
         ..request
     };
-    assert_eq!(chooser.ask(&group, &tried, &about, &thread).await, None);
+    assert_eq!(
+        chooser.ask_advice(&group, &tried, &about, &thread).await,
+        None
+    );
     drop(ticket);
     // An old load is unknown.
-    let question = question::write(&group.load(), &Request::at(at(60_000)), &about);
+    let question = question::write(&group.load(), &Request::at_time(at(60_000)), &about);
     let question: Value = serde_json::from_slice(&question).unwrap();
     assert_eq!(question["candidates"][0]["loads"], json!({}));
     assert_eq!(failures(&chooser), []);
@@ -299,7 +302,7 @@ async fn a_chooser_that_fails_is_asked_once_a_second_until_it_answers() {
         assert_eq!(advice, nobody(Failure::Timeout));
     }
     assert!(!chooser.status(thread.now()).answers);
-    assert!(chooser.remark().contains("it fails at present"));
+    assert!(chooser.status_line().contains("it fails at present"));
     for second in 1..=2 {
         for _ in 0..10 {
             let advice = ask(&chooser, &group, &thread).await;
@@ -374,7 +377,7 @@ fn counts_outlive_a_change_of_the_chooser() {
     assert_ne!(other.id, first.id);
     assert_eq!(other.decisions(), [("chooser", 1), ("fallback", 2)]);
     let mut out = Exposition::default();
-    families(&mut out, &[other]);
+    write_families(&mut out, &[other]);
     let text = out.finish();
     for line in [
         "evenkeel_chooser_up{group=\"g\"} 1\n",

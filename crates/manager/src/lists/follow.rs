@@ -9,7 +9,7 @@ use evenkeel_net::Tasks;
 use tracing::{info, warn};
 
 use super::service::Service;
-use super::{Files, Lists, Read, patterns, read, same, services};
+use super::{Files, Lists, Read, file_patterns, read, same_files, service_names};
 use crate::config::Config;
 use crate::config::watch::Folders;
 use crate::dns::{FAILED, RETRY_UNKNOWN};
@@ -29,7 +29,7 @@ impl Manager {
             services: mut of_services,
             files,
         } = known;
-        let wanted = services(config);
+        let wanted = service_names(config);
         of_services.retain(|name, _| wanted.contains(name));
         let new: HashSet<String> = { wanted.into_iter() }
             .filter(|name| !of_services.contains_key(name))
@@ -51,7 +51,7 @@ impl Manager {
     }
 
     async fn read_files(&self, config: &Config, known: Files) -> Files {
-        let patterns = patterns(config);
+        let patterns = file_patterns(config);
         if patterns.is_empty() {
             return Files::new();
         }
@@ -82,13 +82,13 @@ impl Manager {
 
     /// Reads files with members again when they change.
     pub(crate) async fn follow_files(self: &Arc<Self>) {
-        let (mut changes, mut folders) = (self.changes(), Folders::new());
+        let (mut changes, mut folders) = (self.subscribe_changes(), Folders::new());
         loop {
-            let config = self.config();
-            let all = patterns(&config);
-            folders.follow(all.iter().map(PathBuf::from));
+            let config = self.file_config();
+            let all = file_patterns(&config);
+            folders.follow_files(all.iter().map(PathBuf::from));
             tokio::select! {
-                () = folders.touched() => tokio::time::sleep(QUIET).await,
+                () = folders.wait_for_change() => tokio::time::sleep(QUIET).await,
                 () = tokio::time::sleep(POLL), if !all.is_empty() => {}
                 changed = changes.changed() => match changed {
                     // What is new has been read with the configuration.
@@ -101,7 +101,7 @@ impl Manager {
             let mut owned = self.lock();
             // Unless the configuration is another one by now.
             let inputs = &owned.state.inputs;
-            if patterns(&inputs.config) != all || same(&inputs.lists.files, &files) {
+            if file_patterns(&inputs.config) != all || same_files(&inputs.lists.files, &files) {
                 continue;
             }
             let lists = Lists {
@@ -109,7 +109,7 @@ impl Manager {
                 ..inputs.lists.clone()
             };
             let inputs = inputs.with_lists(lists, self.clock().now());
-            match self.change(&mut owned.state, inputs) {
+            match self.apply_change(&mut owned.state, inputs) {
                 Ok(()) => info!("members of files have changed"),
                 Err(error) => warn!("members of files are not used: {error}"),
             }
@@ -118,9 +118,9 @@ impl Manager {
 
     /// Looks all services up again and again.
     pub(crate) async fn follow_services(self: &Arc<Self>) {
-        let (mut tasks, mut changes) = (Tasks::default(), self.changes());
+        let (mut tasks, mut changes) = (Tasks::default(), self.subscribe_changes());
         loop {
-            let wanted = services(&self.config()).into_iter();
+            let wanted = service_names(&self.file_config()).into_iter();
             let wanted: HashMap<String, ()> = wanted.map(|name| (name, ())).collect();
             tasks.reconcile(wanted, |name, ()| follow(Arc::clone(self), name));
             if changes.changed().await.is_err() {
@@ -144,7 +144,7 @@ impl Manager {
         let addresses = self.resolver.lookup_all(&dns, new).await;
         let mut owned = self.lock();
         let inputs = &owned.state.inputs;
-        if !services(&inputs.config).contains(name) {
+        if !service_names(&inputs.config).contains(name) {
             return;
         }
         let mut lists = inputs.lists.clone();
@@ -152,7 +152,7 @@ impl Manager {
         lists.services.insert(name.to_owned(), records);
         let mut inputs = inputs.with_lists(lists, self.clock().now());
         inputs.addresses.extend(addresses);
-        if let Err(error) = self.change(&mut owned.state, inputs) {
+        if let Err(error) = self.apply_change(&mut owned.state, inputs) {
             warn!(service = name, "its new members are not used: {error}");
         }
     }

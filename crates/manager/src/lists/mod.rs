@@ -35,7 +35,7 @@ pub(crate) struct File {
 impl Lists {
     /// Returns the members of lists of a group, each once, without those that the group has anyway. A member whose given
     /// name another member has goes by its address.
-    pub(crate) fn members(&self, group: &GroupConfig) -> Vec<MemberConfig> {
+    pub(crate) fn list_members(&self, group: &GroupConfig) -> Vec<MemberConfig> {
         if group.services.is_empty() && group.members_files.is_empty() {
             return Vec::new();
         }
@@ -44,7 +44,10 @@ impl Lists {
             let records = template.srv.as_ref().and_then(|srv| self.services.get(srv));
             service::members(template, records.map_or(&[], Vec::as_slice))
         });
-        let patterns = group.members_files.iter().map(|text| Pattern::of(text));
+        let patterns = group
+            .members_files
+            .iter()
+            .map(|text| Pattern::from_text(text));
         let of_files = patterns.flat_map(|pattern| {
             let files = self
                 .files
@@ -67,14 +70,14 @@ impl Lists {
     }
 
     /// Returns the number of members that each list of a group has, with the name of the list.
-    pub(crate) fn counts(&self, group: &GroupConfig) -> Vec<(String, usize)> {
+    pub(crate) fn count_members(&self, group: &GroupConfig) -> Vec<(String, usize)> {
         let services = group.services.iter().flat_map(|template| {
             let name = template.srv.as_ref()?;
             let records = self.services.get(name).map_or(0, Vec::len);
             Some((name.clone(), records))
         });
         let files = group.members_files.iter().map(|text| {
-            let pattern = Pattern::of(text);
+            let pattern = Pattern::from_text(text);
             let files = self.files.iter().filter(|(path, _)| pattern.matches(path));
             (
                 text.clone(),
@@ -111,13 +114,13 @@ impl Troubles {
         is_news
     }
 
-    pub(crate) fn of(&self, list: &str) -> Trouble {
+    pub(crate) fn trouble_of(&self, list: &str) -> Trouble {
         self.0.get(list).cloned().unwrap_or_default()
     }
 }
 
 /// The names of services of a configuration.
-pub(crate) fn services(config: &Config) -> HashSet<String> {
+pub(crate) fn service_names(config: &Config) -> HashSet<String> {
     let services = config.groups.iter().flat_map(|group| &group.services);
     services
         .filter_map(|template| template.srv.clone())
@@ -125,7 +128,7 @@ pub(crate) fn services(config: &Config) -> HashSet<String> {
 }
 
 /// The patterns of files of a configuration.
-pub(crate) fn patterns(config: &Config) -> BTreeSet<String> {
+pub(crate) fn file_patterns(config: &Config) -> BTreeSet<String> {
     let groups = config.groups.iter();
     groups
         .flat_map(|group| group.members_files.iter().cloned())
@@ -133,8 +136,8 @@ pub(crate) fn patterns(config: &Config) -> BTreeSet<String> {
 }
 
 /// Returns the errors of the files that a configuration names.
-pub fn check(config: &Config) -> Vec<String> {
-    let read = read(&patterns(config), &Files::new());
+pub fn check_files(config: &Config) -> Vec<String> {
+    let read = read(&file_patterns(config), &Files::new());
     read.errors.into_values().collect()
 }
 
@@ -151,7 +154,7 @@ pub(crate) struct Read {
 pub(crate) fn read(patterns: &BTreeSet<String>, known: &Files) -> Read {
     let mut read = Read::default();
     for text in patterns {
-        let pattern = Pattern::of(text);
+        let pattern = Pattern::from_text(text);
         let mut wrong = |error: String| {
             read.errors.entry(text.clone()).or_insert(error);
         };
@@ -195,7 +198,7 @@ fn read_one(path: &Path, before: Option<&File>) -> Result<File, String> {
 }
 
 /// True if two readings found the same.
-pub(crate) fn same(a: &Files, b: &Files) -> bool {
+pub(crate) fn same_files(a: &Files, b: &Files) -> bool {
     let same = |((path, file), (other_path, other)): (_, (&PathBuf, &File))| {
         let (path, file): (&PathBuf, &File) = (path, file);
         path == other_path && file.hash == other.hash
@@ -227,7 +230,7 @@ mod tests {
         write("a.json", "[\n{\"targets\": [\"a.example\"]}]");
         let second = read(&patterns, &first.files);
         assert_eq!(names(&second.files), ["a.example:1", "b.example:1"]);
-        assert!(same(&first.files, &second.files));
+        assert!(same_files(&first.files, &second.files));
         let error = second.errors.values().next().unwrap();
         assert!(error.contains("a.json:2:"), "{error}");
 
@@ -271,7 +274,7 @@ mod tests {
             files: files.into(),
             ..Lists::default()
         };
-        let members = lists.members(&config.groups[0]);
+        let members = lists.list_members(&config.groups[0]);
         let names: Vec<_> = members
             .iter()
             .map(|of| (&*of.host, of.given_name.as_deref()))
@@ -293,7 +296,7 @@ mod tests {
         assert!(!troubles.note("x", Some("a".into())));
         assert!(troubles.note("x", Some("b".into())));
         assert!(troubles.note("x", None));
-        assert_eq!(troubles.of("x").failures, 2);
-        assert_eq!(troubles.of("y").failures, 0);
+        assert_eq!(troubles.trouble_of("x").failures, 2);
+        assert_eq!(troubles.trouble_of("y").failures, 0);
     }
 }

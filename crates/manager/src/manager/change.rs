@@ -30,7 +30,7 @@ impl Manager {
 
     /// The texts that are and were in force, the last one first.
     pub fn revisions(&self) -> Vec<Revision> {
-        self.revisions.lock().list()
+        self.revisions.lock().list_revisions()
     }
 
     /// The text of a revision, if it is kept.
@@ -39,7 +39,7 @@ impl Manager {
     }
 
     /// Notes that a text is in force. `undoes` is what it goes back to.
-    pub(super) fn record(
+    pub(super) fn record_text(
         &self,
         text: Arc<str>,
         generation: u64,
@@ -90,12 +90,12 @@ impl Manager {
                 let file = self.store().is_none().then(|| file.to_owned());
                 let edit = move || match file {
                     Some(file) => edit::apply_in(&file, &old, &edits),
-                    None => edit::apply(&old, &edits),
+                    None => edit::apply_edits(&old, &edits),
                 };
                 (blocking(edit).await?.into(), How::Patch, None)
             }
             Wanted::Undo => {
-                let target = self.revisions.lock().before();
+                let target = self.revisions.lock().undo_entry();
                 let target = target.ok_or(ChangeError::NothingToUndo)?;
                 (Arc::clone(&target.text), How::Undo, Some(target))
             }
@@ -131,7 +131,7 @@ impl Manager {
         if text == in_force.text {
             return Ok(self.no_change(&in_force));
         }
-        if edit::masked(&text) {
+        if edit::has_masked_secret(&text) {
             return Err(ChangeError::Masked);
         }
         let config = self.parse(file, &text)?;
@@ -151,7 +151,7 @@ impl Manager {
             "the admin API changed the configuration in the store"
         );
         Ok(Changed {
-            revision: edit::revision(&text),
+            revision: edit::text_revision(&text),
             generation: self.lock().state.snapshot.generation,
             notes: put.notes,
             in_effect: self
@@ -186,7 +186,7 @@ impl Manager {
         if text == in_force.text {
             return Ok(self.no_change(&in_force));
         }
-        if edit::masked(&text) {
+        if edit::has_masked_secret(&text) {
             return Err(ChangeError::Masked);
         }
         let config = config::parse(&file.display().to_string(), &text)?;
@@ -218,7 +218,7 @@ impl Manager {
                     back,
                 };
                 tracing::error!("{stuck}");
-                self.record(text, applied.generation, how, author, undoes.as_deref());
+                self.record_text(text, applied.generation, how, author, undoes.as_deref());
                 return Err(stuck);
             }
             tracing::error!("{error}");
@@ -226,9 +226,9 @@ impl Manager {
         }
         let who = author.who.clone();
         tracing::info!(who, ?how, "the admin API changed the configuration");
-        self.record(text, applied.generation, how, author, undoes.as_deref());
+        self.record_text(text, applied.generation, how, author, undoes.as_deref());
         let applied = Ok::<_, ApplyError>(applied);
-        self.note(&applied);
+        self.note_reload(&applied);
         let in_force = self.in_force().ok_or(ChangeError::NoFile)?;
         applied.map_err(ChangeError::from).map(|applied| Changed {
             revision: in_force.revision.revision.clone(),

@@ -35,7 +35,7 @@ impl Manager {
     pub fn hand_over(&self, to: &mut Handover) {
         let text = self.in_force().map(|entry| entry.text.to_string());
         let owned = self.lock();
-        let files = kept::differing(owned.state.inputs.config.files());
+        let files = kept::list_differing(owned.state.inputs.config.files());
         let files = files
             .iter()
             .map(|(path, content)| (path, BASE64.encode(content)));
@@ -43,7 +43,7 @@ impl Manager {
         to.give(
             LEARNT,
             learnt::VERSION,
-            &All::of(&owned.state.groups, &owned.state.locations),
+            &All::collect_from(&owned.state.groups, &owned.state.locations),
         );
         if let Some(text) = text {
             let generation = owned.state.snapshot.generation;

@@ -6,7 +6,7 @@ use std::sync::Arc;
 use evenkeel_core::member::{Member, Weight};
 use tracing::info;
 
-use super::{ManageError, Manager, entry};
+use super::{ManageError, Manager, find_entry};
 use crate::config::{GroupConfig, MemberConfig};
 use crate::inputs::{AdminState, AlertSetting, endpoint_of};
 use crate::measured::strategy_of;
@@ -24,7 +24,7 @@ impl Manager {
         }
         let mut inputs = owned.state.inputs.clone();
         inputs.live.enabled.insert(rule.into(), enabled);
-        self.change(&mut owned.state, inputs)?;
+        self.apply_change(&mut owned.state, inputs)?;
         info!(rule, enabled, "rule changed");
         Ok(())
     }
@@ -38,7 +38,7 @@ impl Manager {
         }
         let mut inputs = owned.state.inputs.clone();
         inputs.live.maintenance.insert(rule.into(), on);
-        self.change(&mut owned.state, inputs)?;
+        self.apply_change(&mut owned.state, inputs)?;
         info!(rule, on, "maintenance of a rule changed");
         Ok(())
     }
@@ -46,10 +46,10 @@ impl Manager {
     /// Puts a group into maintenance, or ends that.
     pub fn set_group_maintenance(&self, group: &str, on: bool) -> Result<(), ManageError> {
         let mut owned = self.lock();
-        let _ = entry(&owned.state, group)?;
+        let _ = find_entry(&owned.state, group)?;
         let mut inputs = owned.state.inputs.clone();
         inputs.live.group_maintenance.insert(group.into(), on);
-        self.change(&mut owned.state, inputs)?;
+        self.apply_change(&mut owned.state, inputs)?;
         info!(group, on, "maintenance of a group changed");
         Ok(())
     }
@@ -64,10 +64,10 @@ impl Manager {
     ) -> Result<(), ManageError> {
         let values = strategy_of(strategy, params)?;
         let mut owned = self.lock();
-        let _ = entry(&owned.state, group)?;
+        let _ = find_entry(&owned.state, group)?;
         let mut inputs = owned.state.inputs.clone();
         inputs.live.strategies.insert(group.into(), values);
-        self.change(&mut owned.state, inputs)?;
+        self.apply_change(&mut owned.state, inputs)?;
         info!(group, strategy, "strategy changed");
         Ok(())
     }
@@ -84,7 +84,7 @@ impl Manager {
         let (member, member_name) = &find_member(&owned.state, group, member)?;
         let mut inputs = owned.state.inputs.clone();
         set_live(&mut inputs.live.admin, group, member, to);
-        self.change(&mut owned.state, inputs)?;
+        self.apply_change(&mut owned.state, inputs)?;
         info!(group, member, member_name, state = ?to, "admin state changed");
         Ok(())
     }
@@ -96,7 +96,7 @@ impl Manager {
         let (member, member_name) = &find_member(&owned.state, group, member)?;
         let mut inputs = owned.state.inputs.clone();
         set_live(&mut inputs.live.weights, group, member, weight);
-        self.change(&mut owned.state, inputs)?;
+        self.apply_change(&mut owned.state, inputs)?;
         info!(
             group,
             member,
@@ -114,7 +114,7 @@ impl Manager {
         let (member, member_name) = &find_member(&owned.state, group, member)?;
         let mut inputs = owned.state.inputs.clone();
         set_live(&mut inputs.live.backups, group, member, backup);
-        self.change(&mut owned.state, inputs)?;
+        self.apply_change(&mut owned.state, inputs)?;
         info!(group, member, member_name, backup, "backup changed");
         Ok(())
     }
@@ -129,7 +129,7 @@ impl Manager {
         }
         let mut inputs = owned.state.inputs.clone();
         inputs.set_joined(joined, self.clock.now());
-        self.change(&mut owned.state, inputs)
+        self.apply_change(&mut owned.state, inputs)
     }
 
     /// The groups that `owner` has and that do not stand in the file, in place of those
@@ -159,7 +159,7 @@ impl Manager {
         }
         let now = self.clock.now();
         let inputs = owned.state.inputs.with_groups(owner, groups, now);
-        self.change(&mut owned.state, inputs)
+        self.apply_change(&mut owned.state, inputs)
     }
 
     /// Changes some of the groups that `owner` has and that do not stand in the file: takes away those called
@@ -167,7 +167,7 @@ impl Manager {
     /// are, and are not looked at: the cost does not depend on how many there are. Answers the handles of
     /// `groups`.
     ///
-    /// Those who follow [`Manager::changes`] hear of the change with one of the next rounds of the control
+    /// Those who follow [`Manager::subscribe_changes`] hear of the change with one of the next rounds of the control
     /// loop.
     ///
     /// # Errors
@@ -197,7 +197,7 @@ impl Manager {
     /// reports its load or listens to its alerts; or keeps it for its members only.
     pub fn hold_location(&self, name: &str, held: bool) {
         let mut owned = self.lock();
-        owned.state.hold(name, held);
+        owned.state.hold_location(name, held);
         owned.untold = true;
     }
 
@@ -241,7 +241,7 @@ pub(super) fn find_member(
     group: &str,
     name: &str,
 ) -> Result<(String, Option<String>), ManageError> {
-    let entry = entry(state, group)?;
+    let entry = find_entry(state, group)?;
     let mut in_file = entry.config.members.iter();
     let in_file = in_file.find(|m| m.is_called(name));
     let in_file = in_file.map(|m| (m.name(), m.given_name.clone()));

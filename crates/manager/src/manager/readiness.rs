@@ -51,12 +51,12 @@ impl Manager {
 
     fn find_readiness(&self, at: u64) -> ReadyRules {
         let snapshot = Arc::clone(&self.snapshots.borrow());
-        let request = Request::at(self.clock.now());
+        let request = Request::at_time(self.clock.now());
         let serves = |group: &Arc<GroupHandle>| {
             let group = group.current.load();
-            let view = group.view(&request).or_backups();
+            let view = group.view_for(&request).or_backups();
             (0..group.members().len())
-                .any(|index| view.is_eligible_unless_full(index) && view.weight(index) > 0.0)
+                .any(|index| view.is_eligible_unless_full(index) && view.member_weight(index) > 0.0)
         };
         // One without a group answers by itself.
         let is_ready = |rule: &Arc<RuleSnapshot>| {

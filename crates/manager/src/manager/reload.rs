@@ -10,7 +10,7 @@ use tracing::{error, info, warn};
 use super::{Applied, Manager, Owned, Reload, ReloadError};
 use crate::config::{self, Admin, Config, Errors, kept};
 use crate::files;
-use crate::inputs::hosts;
+use crate::inputs::host_names;
 use crate::member_tls;
 use crate::revisions::{Author, How};
 use crate::snapshot::Snapshot;
@@ -99,7 +99,7 @@ impl Manager {
     ) -> Result<Applied, ReloadError> {
         let parsed = text.and_then(|text| {
             let config = self.parse(path, &text)?;
-            for complaint in config::rights(path, &config.included) {
+            for complaint in config::check_rights(path, &config.included) {
                 warn!("{complaint}");
             }
             Ok((config, text))
@@ -111,12 +111,12 @@ impl Manager {
             Ok((config, text)) => {
                 let applied = self.replace(config).await;
                 applied.map_err(ReloadError::from).inspect(|applied| {
-                    self.record(text.into(), applied.generation, how, author, None);
+                    self.record_text(text.into(), applied.generation, how, author, None);
                 })
             }
             Err(errors) => Err(ReloadError::Config(errors)),
         };
-        self.note(&result);
+        self.note_reload(&result);
         result
     }
 
@@ -124,10 +124,10 @@ impl Manager {
     ///
     /// Names of members that are new are resolved first, for a few seconds at most. A name that does not
     /// resolve is no error: its member waits until it does.
-    pub async fn apply(&self, config: Config) -> Result<Applied, ApplyError> {
+    pub async fn apply_config(&self, config: Config) -> Result<Applied, ApplyError> {
         let _one_at_a_time = self.reloading.lock().await;
         let result = self.replace(config).await;
-        self.note(&result);
+        self.note_reload(&result);
         result
     }
 
@@ -138,9 +138,9 @@ impl Manager {
         let result = self.replace(config).await;
         if let Ok(applied) = &result {
             let author = Author::default();
-            self.record(text.into(), applied.generation, How::Start, author, None);
+            self.record_text(text.into(), applied.generation, How::Start, author, None);
         }
-        self.note(&result);
+        self.note_reload(&result);
         result
     }
 
@@ -151,7 +151,7 @@ impl Manager {
             (inputs.addresses.clone(), inputs.lists.clone())
         };
         let lists = self.read_lists(&config, lists).await;
-        let hosts = hosts(&config, &lists).into_keys();
+        let hosts = host_names(&config, &lists).into_keys();
         let new: HashSet<String> = hosts.filter(|host| !known.contains_key(host)).collect();
         let found = self.resolver.lookup_all(&config.dns, new).await;
         let (clients, cookies, files) = {
@@ -216,7 +216,7 @@ impl Manager {
             .collect()
     }
 
-    pub(super) fn note<E: fmt::Display>(&self, result: &Result<Applied, E>) {
+    pub(super) fn note_reload<E: fmt::Display>(&self, result: &Result<Applied, E>) {
         match result {
             Ok(applied) => {
                 info!(generation = applied.generation, "configuration applied");

@@ -8,7 +8,7 @@ use evenkeel_core::member::MemberId;
 use tracing::{debug, info, warn};
 
 use super::live::find_member;
-use super::{ManageError, Manager, entry};
+use super::{ManageError, Manager, find_entry};
 use crate::state::State;
 
 impl Manager {
@@ -27,7 +27,7 @@ impl Manager {
     ) -> Result<(), ManageError> {
         let mut owned = self.lock();
         let (member, _) = find_member(&owned.state, group, member)?;
-        let endpoints = entry(&owned.state, group)?.endpoints.iter();
+        let endpoints = find_entry(&owned.state, group)?.endpoints.iter();
         let meant = endpoints.filter(|e| *e.member.name == *member || *e.in_file == *member);
         let meant: Vec<MemberId> = meant.map(|endpoint| endpoint.member.id).collect();
         for member in meant {
@@ -46,7 +46,7 @@ impl Manager {
     pub fn opinion_of(&self, member: MemberId, source: Source) -> Option<Opinion> {
         let mut owned = self.lock();
         let (_, endpoint) = owned.state.endpoint_mut(member)?;
-        endpoint.opinions.of(source).cloned()
+        endpoint.opinions.find_opinion(source).cloned()
     }
 
     fn take_in(
@@ -63,7 +63,7 @@ impl Manager {
         let Some((handle, endpoint)) = state.endpoint_mut(member) else {
             return;
         };
-        let is_news = endpoint.opinions.of(source) != opinion;
+        let is_news = endpoint.opinions.find_opinion(source) != opinion;
         endpoint.opinions.set(source, opinion.cloned(), now);
         if !is_news {
             return;
@@ -89,20 +89,20 @@ impl Manager {
     }
 
     /// Takes in a load report of a location: all of it, or nothing if a part is wrong.
-    pub fn report(&self, location: &str, loads: &[(LoadId, f64)]) -> Result<(), ManageError> {
+    pub fn report_loads(&self, location: &str, loads: &[(LoadId, f64)]) -> Result<(), ManageError> {
         let mut values = Vec::with_capacity(loads.len());
         for &(id, value) in loads {
             values.push((id, LoadValue::new(value)?));
         }
-        let at = self.location(location);
+        let at = self.find_location(location);
         let at = at.ok_or_else(|| ManageError::NoLocation(location.into()))?;
         Ok(at.report_all(&values, self.clock.now())?)
     }
 
     /// The location called `name`, if a member is there. A source that reports often keeps
-    /// it, and asks again after [`Manager::changes`]: it then reports to the location
+    /// it, and asks again after [`Manager::subscribe_changes`]: it then reports to the location
     /// itself, without the manager's lock.
-    pub fn location(&self, name: &str) -> Option<Arc<Location>> {
+    pub fn find_location(&self, name: &str) -> Option<Arc<Location>> {
         self.lock().state.locations.get(name).cloned()
     }
 }

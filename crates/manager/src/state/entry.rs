@@ -129,7 +129,7 @@ impl GroupEntry {
         self.group.take_ranks();
         self.handle.queue.set_policy(policy(&self.config));
         if let Some(cookie) = &self.cookie {
-            cookie.follow(&self.group);
+            cookie.update_members(&self.group);
         }
         if !Arc::ptr_eq(&self.handle.current.load(), &self.group) {
             self.handle.current.store(Arc::clone(&self.group));
@@ -149,7 +149,7 @@ impl GroupEntry {
 
     /// The endpoints that the next state may go on with: first those that had left,
     /// the longest gone first.
-    pub(super) fn kept(&self, now: Instant) -> impl Iterator<Item = &Endpoint> {
+    pub(super) fn kept_endpoints(&self, now: Instant) -> impl Iterator<Item = &Endpoint> {
         let is_kept = move |e: &&Endpoint| !e.is_long_gone(now) || e.member.slot.in_flight() > 0;
         self.departed.iter().filter(is_kept).chain(&self.endpoints)
     }

@@ -79,7 +79,7 @@ struct OfLocation {
 }
 
 impl All {
-    pub(crate) fn of(groups: &[GroupEntry], locations: &Locations) -> Self {
+    pub(crate) fn collect_from(groups: &[GroupEntry], locations: &Locations) -> Self {
         let (groups, locations) = (groups.iter(), locations.iter());
         All {
             groups: groups
@@ -87,7 +87,7 @@ impl All {
                 .collect(),
             locations: locations
                 .map(|(name, location)| {
-                    let (own, loads) = location.learnt();
+                    let (own, loads) = location.export_learnt();
                     let loads = loads.into_iter().map(|(id, learnt)| (id.0, learnt));
                     let loads = loads.collect();
                     (name.to_string(), OfLocation { own, loads })
@@ -97,7 +97,7 @@ impl All {
     }
 
     /// Has groups of which nobody has heard yet go on with it, each once.
-    pub(crate) fn restore(&mut self, groups: &mut [GroupEntry], now: Instant) {
+    pub(crate) fn restore_groups(&mut self, groups: &mut [GroupEntry], now: Instant) {
         let mut members = 0;
         for entry in groups {
             if let Some(known) = self.groups.remove(&entry.config.name) {
@@ -118,7 +118,7 @@ impl All {
             if let Some(known) = self.locations.remove(&**name) {
                 let loads = known.loads.into_iter();
                 let loads: Vec<_> = loads.map(|(id, learnt)| (LoadId(id), learnt)).collect();
-                location.relearn(&known.own, &loads, now);
+                location.import_learnt(&known.own, &loads, now);
             }
         }
     }
@@ -138,9 +138,9 @@ impl OfGroup {
                 host: endpoint.host.clone(),
                 port: endpoint.port,
                 address: endpoint.member.address.to_string(),
-                slot: endpoint.member.slot.learnt(),
-                sheds: endpoint.member.slot.has(Reason::Shedding),
-                health: endpoint.health.found(),
+                slot: endpoint.member.slot.export_learnt(),
+                sheds: endpoint.member.slot.has_reason(Reason::Shedding),
+                health: endpoint.health.known_state(),
                 ejected: ejection.map(|last| (last.until.as_nanos(), nanos(last.time))),
                 seen: ejection.map_or((0, 0), |last| (last.seen.requests, last.seen.failures)),
                 opinions: opinions.map(OfSource::of).collect(),
@@ -148,7 +148,7 @@ impl OfGroup {
         });
         let raised = entry.control.alerts.raised().iter();
         OfGroup {
-            own: entry.group.state().learnt(),
+            own: entry.group.state().export_learnt(),
             members: members.collect(),
             alerts: raised
                 .map(|(location, alert)| {
@@ -161,7 +161,7 @@ impl OfGroup {
 
     /// Answers for how many members something was known.
     fn restore(&self, entry: &mut GroupEntry, now: Instant) -> usize {
-        entry.group.state().relearn(&self.own);
+        entry.group.state().import_learnt(&self.own);
         let by_key: HashMap<Key<'_>, &OfMember> = self
             .members
             .iter()
@@ -176,7 +176,7 @@ impl OfGroup {
             };
             members += 1;
             let slot = &endpoint.member.slot;
-            slot.relearn(&known.slot);
+            slot.import_learnt(&known.slot);
             // Until the first round has looked at the alerts itself.
             slot.set(Reason::Shedding, known.sheds);
             if let Some(found) = known.health {

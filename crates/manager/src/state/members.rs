@@ -48,17 +48,19 @@ impl State {
         if let Some(zones) = &mut config.settings.zones {
             zones.own.clone_from(&self.inputs.config.node.zone);
         }
-        let before: Vec<&Endpoint> = old.map(|old| old.kept(now).collect()).unwrap_or_default();
+        let before: Vec<&Endpoint> = old
+            .map(|old| old.kept_endpoints(now).collect())
+            .unwrap_or_default();
         let old_endpoints = Before {
             by_identity: before.iter().map(|e| (e.identity(), *e)).collect(),
             locations: old_locations,
         };
-        let listed = self.inputs.lists.members(&config);
+        let listed = self.inputs.lists.list_members(&config);
         if !listed.is_empty() {
             config.members.extend(listed);
             // What the file says of others is in its members.
             if self.inputs.config.broker.is_none() {
-                config.separate(&Hosts::of(&config.members));
+                config.separate(&Hosts::of_members(&config.members));
             }
         }
         let (mut endpoints, mut refused) = (Vec::new(), Vec::new());
@@ -283,7 +285,7 @@ fn is_admitted(
     refused: &mut Vec<Refused>,
 ) -> bool {
     let address = SocketAddr::new(ip, member.port);
-    let judged = admission.judge(group, &member.host, address);
+    let judged = admission.judge_address(group, &member.host, address);
     refused.extend(judged.err().map(|why| Refused {
         name: member.name(),
         address,

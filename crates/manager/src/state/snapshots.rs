@@ -28,10 +28,10 @@ impl State {
                 // What passes through is encrypted already.
                 let passes = !rule.sni.is_empty();
                 let target = |name: &str| {
-                    let entry = self.group(name)?;
+                    let entry = self.find_group(name)?;
                     let mut responses = entry.config.responses.clone();
                     responses.set_maintenance(live.group_maintenance.get(name));
-                    let responses = responses.over(&rule.responses);
+                    let responses = responses.layer_over(&rule.responses);
                     Some(Target {
                         policy: ResponsePolicy::new(responses, &self.inputs.files),
                         group: Arc::clone(&entry.handle),
@@ -44,7 +44,7 @@ impl State {
                         chooser: entry.chooser.clone(),
                     })
                 };
-                let all = rule.groups();
+                let all = rule.group_names();
                 let others = all.iter().filter(|name| **name != rule.group);
                 let others: Vec<&str> = others.copied().collect();
                 let targets = others.iter().copied().map(target);
@@ -121,7 +121,7 @@ impl State {
     fn next_groups(&self, old: &Snapshot) -> Vec<Arc<GroupSnapshot>> {
         let mut next: Vec<Arc<GroupSnapshot>> = Vec::new();
         for name in self.inputs.config.groups_of_sections() {
-            let Some(entry) = self.group(name) else {
+            let Some(entry) = self.find_group(name) else {
                 continue;
             };
             if next.iter().any(|known| known.name == name) {
@@ -132,7 +132,7 @@ impl State {
                 .map(|member| (member.name(), member.clone()))
                 .collect();
             let chooser = |of: &Option<Arc<Chooser>>| of.as_ref().map(Arc::as_ptr);
-            let same = old.group(name).filter(|old| {
+            let same = old.find_group(name).filter(|old| {
                 Arc::ptr_eq(&old.group, &entry.handle)
                     && old.members == members
                     && chooser(&old.chooser) == chooser(&entry.chooser)
@@ -156,7 +156,7 @@ fn nobody(old: &Snapshot, rule: &str) -> Arc<GroupHandle> {
     let mut rules = old.rules.iter();
     let known = rules.find(|known| known.rule.name == rule && known.rule.group.is_empty());
     known.map_or_else(
-        || Arc::new(GroupHandle::nobody()),
+        || Arc::new(GroupHandle::without_members()),
         |known| Arc::clone(&known.own.group),
     )
 }

@@ -57,7 +57,7 @@ fn edits() -> Wanted {
 }
 
 async fn change(manager: &Manager, file: &Path, wanted: Wanted) -> Result<Changed, ChangeError> {
-    let base = edit::revision(TEXT);
+    let base = edit::text_revision(TEXT);
     let author = Author::default();
     manager.change_file(file, &base, wanted, author).await
 }
@@ -73,7 +73,7 @@ async fn what_is_in_force_and_in_the_file_is_the_same() {
         revisions.borrow_and_update().as_ref().unwrap().text,
         file.text().into()
     );
-    assert_eq!(changed.revision, edit::revision(&file.text()));
+    assert_eq!(changed.revision, edit::text_revision(&file.text()));
     assert!(file.text().starts_with("# ours\n"));
     assert_eq!(app(&manager).members.len(), 2);
     assert_eq!(file.names(), 1);
@@ -155,7 +155,10 @@ async fn a_configuration_that_cannot_be_done_leaves_nothing_behind() {
 async fn what_came_from_no_file_cannot_be_changed() {
     let file = File::new("none");
     let (manager, _, _) = manager();
-    manager.apply(config(&["10.0.0.1:80"])).await.unwrap();
+    manager
+        .apply_config(config(&["10.0.0.1:80"]))
+        .await
+        .unwrap();
     let refused = change(&manager, &file.path, edits()).await.unwrap_err();
     assert!(matches!(refused, ChangeError::NoFile), "{refused}");
 }

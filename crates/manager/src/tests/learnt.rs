@@ -30,7 +30,7 @@ fn status(manager: &Manager, name: &str) -> MemberStatus {
 async fn what_was_learnt_and_changed_goes_on() {
     let (before, _, _) = manager();
     start(&before, TEXT).await;
-    let group = before.groups().remove(0);
+    let group = before.list_groups().remove(0);
     let now = before.clock().now();
     for (index, millis) in [(0, 5), (1, 50), (0, 5), (1, 50)] {
         let ticket = group.bind(index, now).unwrap();
@@ -42,13 +42,15 @@ async fn what_was_learnt_and_changed_goes_on() {
     }
     // Two members answer still.
     before.round_now();
-    assert!(group.members()[2].slot.has(Reason::Ejected));
+    assert!(group.members()[2].slot.has_reason(Reason::Ejected));
     before.set_weight("web", "10.0.0.1:80", 3.0).unwrap();
     let drain = AdminState::Drain;
     before.set_admin_state("web", "10.0.0.2:80", drain).unwrap();
     before.set_strategy("web", "random", &[]).unwrap();
     before.set_alert("10.0.0.1", AlertSetting::Off).unwrap();
-    before.report("10.0.0.1", &[(LoadId::CPU, 0.5)]).unwrap();
+    before
+        .report_loads("10.0.0.1", &[(LoadId::CPU, 0.5)])
+        .unwrap();
     {
         // What checks have found.
         let mut owned = before.lock();
@@ -66,13 +68,13 @@ async fn what_was_learnt_and_changed_goes_on() {
     after.take_over(&handover, "test.toml".as_ref());
     start(&after, TEXT).await;
     let slots = |manager: &Manager| {
-        let group = manager.groups().remove(0);
+        let group = manager.list_groups().remove(0);
         let slots = group.members().iter().map(|m| Arc::clone(&m.slot));
         slots.collect::<Vec<_>>()
     };
     let at = now.after(Duration::from_millis(100));
     for (old, new) in slots(&before).iter().zip(slots(&after)) {
-        assert_eq!(old.reasons(), new.reasons());
+        assert_eq!(old.reason_bits(), new.reason_bits());
         assert_eq!(old.service_time(at), new.service_time(at));
         assert_eq!(old.weight(), new.weight());
         let decay = Duration::from_secs(10);
@@ -96,9 +98,9 @@ async fn what_was_learnt_and_changed_goes_on() {
     assert_eq!((seen, ejection.by), ((20, 20), None));
     // A round changes nothing of it, and ends the ejection when it would have ended.
     after.round_now();
-    assert!(slots(&after)[2].has(Reason::Ejected));
+    assert!(slots(&after)[2].has_reason(Reason::Ejected));
     after.round_after(Duration::from_secs(3600));
-    assert!(!slots(&after)[2].has(Reason::Ejected));
+    assert!(!slots(&after)[2].has_reason(Reason::Ejected));
     // The next configuration is the second one.
     assert!(after.status().generation > before.status().generation);
 }

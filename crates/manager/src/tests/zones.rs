@@ -33,11 +33,11 @@ fn in_zones() -> Config {
 
 /// Returns the member that a request would go to.
 fn next(manager: &Manager, group: &str) -> String {
-    let groups = manager.groups();
+    let groups = manager.list_groups();
     let group = groups.iter().find(|of| &**of.name() == group).unwrap();
-    let request = Request::at(manager.clock().now());
+    let request = Request::at_time(manager.clock().now());
     let index = group
-        .choose(&request, &mut fastrand::Rng::with_seed(1))
+        .choose_member(&request, &mut fastrand::Rng::with_seed(1))
         .unwrap();
     group.members()[index].name.to_string()
 }
@@ -45,7 +45,7 @@ fn next(manager: &Manager, group: &str) -> String {
 #[tokio::test]
 async fn members_are_in_their_own_zone_or_in_that_of_their_location() {
     let (manager, _, _) = manager();
-    manager.apply(in_zones()).await.unwrap();
+    manager.apply_config(in_zones()).await.unwrap();
     let all = app(&manager);
     let zones: Vec<_> = all.members.iter().map(|of| of.zone.as_deref()).collect();
     assert_eq!(zones, [Some("b"), Some("a"), None]);
@@ -67,12 +67,12 @@ async fn members_are_in_their_own_zone_or_in_that_of_their_location() {
     let mut moved = in_zones();
     moved.locations[1].zone = Some("b".into());
     moved.groups[0].members[0].zone = None;
-    manager.apply(moved).await.unwrap();
+    manager.apply_config(moved).await.unwrap();
     assert_eq!(ids(&manager), before);
     assert_eq!(next(&manager, "app"), "10.0.0.1:80");
     let mut alike = in_zones();
     alike.groups[0].settings.zones = None;
-    manager.apply(alike).await.unwrap();
+    manager.apply_config(alike).await.unwrap();
     assert!(app(&manager).zones.is_empty());
     assert!(app(&manager).members.iter().all(|of| of.state == "up"));
 }
@@ -88,7 +88,7 @@ async fn what_leaves_a_zone_goes_on_in_another_process() {
     let share = |manager: &Manager| app(manager).zones[0].share;
     let (before, _, _) = manager();
     start(&before).await;
-    let group = before.groups().remove(0);
+    let group = before.list_groups().remove(0);
     let reading = group.state().zones().get(0);
     let passed = WHOLE / 4;
     group.state().zones().set(0, Reading { passed, ..reading });

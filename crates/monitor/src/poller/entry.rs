@@ -98,7 +98,7 @@ impl Entry {
 
     /// Asks nothing this time: another balancer says the loads. A record that was read before is too old to
     /// be compared with what is read next.
-    pub(super) fn rest(&mut self, now: Instant, chance: f64) {
+    pub(super) fn skip_question(&mut self, now: Instant, chance: f64) {
         self.state = State::Elsewhere;
         self.before = None;
         self.open.clear();
@@ -129,7 +129,7 @@ impl Entry {
             return Verdict::Old;
         }
         let before = self.before.as_ref().map(|(before, ..)| before);
-        let loads = Loads::since(before, record);
+        let loads = Loads::since_last(before, record);
         self.before = Some((Before::new(base), stamp.0, stamp.1));
         let mut has = 0;
         let round = round_trip.map(|time| (LoadId::ROUND_TRIP, time.as_secs_f64()));
@@ -139,10 +139,10 @@ impl Entry {
             Some((id, LoadValue::new(value).ok()?))
         });
         // There is room: all of them have a name.
-        let _ = self.wanted.location.observe(values, at);
+        let _ = self.wanted.location.observe_loads(values, at);
         let gone = std::mem::replace(&mut self.had, has) & !has;
         if gone != 0 {
-            let ids = Monitor::loads().into_iter();
+            let ids = Monitor::reported_loads().into_iter();
             let gone = ids.filter(|id| gone & bit(*id) != 0);
             self.wanted.location.expire(gone);
         }
@@ -164,12 +164,12 @@ impl Entry {
         self.next = if next > now { next } else { now.after(pause) };
     }
 
-    pub(super) fn expire(&mut self) {
-        self.wanted.location.expire(Monitor::loads());
+    pub(super) fn expire_loads(&mut self) {
+        self.wanted.location.expire(Monitor::reported_loads());
         self.had = 0;
     }
 
-    pub(super) fn refuse(&mut self, error: &dyn std::fmt::Display) {
+    pub(super) fn note_refusal(&mut self, error: &dyn std::fmt::Display) {
         self.refused += 1;
         if self.trouble.is_none() {
             self.trouble = Some(error.to_string());
@@ -179,6 +179,8 @@ impl Entry {
 
 /// A bit for each load that a record can give.
 fn bit(id: LoadId) -> u16 {
-    let place = Monitor::loads().iter().position(|known| *known == id);
+    let place = Monitor::reported_loads()
+        .iter()
+        .position(|known| *known == id);
     place.map_or(0, |place| 1 << place)
 }

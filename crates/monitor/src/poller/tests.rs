@@ -45,7 +45,7 @@ fn answer(question: &[u8], time: Instant, busy: Duration, running: u32) -> Vec<u
     let keys = [key(1), key(2)];
     let (query, key) = Query::parse(question, &keys).unwrap();
     let mut base = Base::new(Source::Responder, Scope::Machine);
-    base.available = Available::BUSY.with(Available::RUNNING);
+    base.available = Available::BUSY.with_parts(Available::RUNNING);
     base.time_ns = time.as_nanos();
     base.epoch = 5;
     (base.cpus, base.capacity, base.target) = (1, 1000, query.target);
@@ -80,7 +80,7 @@ fn next(poller: &mut Poller) -> (Instant, Vec<u8>) {
 }
 
 fn load(location: &Location, id: LoadId, now: Instant) -> Option<f32> {
-    location.fresh(id, now, AGE)
+    location.fresh_load(id, now, AGE)
 }
 
 /// Returns the load that so many tasks for one CPU count as.
@@ -101,7 +101,10 @@ fn an_answer_becomes_loads() {
     let (now, question) = next(&mut poller);
     let came = now.after(2 * MS);
     let datagram = answer(&question, now, Duration::ZERO, 3);
-    assert_eq!(poller.receive(&datagram, address(1), came), Verdict::Taken);
+    assert_eq!(
+        poller.receive_datagram(&datagram, address(1), came),
+        Verdict::Taken
+    );
     assert_eq!(load(&location, LoadId::COMPOSITE, came), of_tasks(3.0));
     assert_eq!(load(&location, LoadId::ROUND_TRIP, came), Some(0.002));
     assert_eq!(load(&location, LoadId::CPU, came), None, "that takes two");
@@ -110,7 +113,10 @@ fn an_answer_becomes_loads() {
     let apart = now.since(first);
     assert!(apart > 47 * MS && apart < 53 * MS, "{apart:?}");
     let datagram = answer(&question, now, apart / 4, 0);
-    assert_eq!(poller.receive(&datagram, address(1), now), Verdict::Taken);
+    assert_eq!(
+        poller.receive_datagram(&datagram, address(1), now),
+        Verdict::Taken
+    );
     let cpu = load(&location, LoadId::CPU, now).unwrap();
     assert!((cpu - 0.25).abs() < 1e-6, "{cpu}");
     assert_eq!(load(&location, LoadId::COMPOSITE, now), Some(cpu));
@@ -135,8 +141,8 @@ fn what_is_fetched_ahead_is_guessed_from_any_bytes_and_changes_nothing() {
     for (index, (from, question)) in questions.iter().enumerate() {
         let mut datagram = answer(question, now, Duration::ZERO, 3);
         assert_eq!(
-            Answer::reader(&datagram),
-            Answer::claims(&datagram).map(|(reader, _)| reader)
+            Answer::claimed_reader(&datagram),
+            Answer::claimed_ids(&datagram).map(|(reader, _)| reader)
         );
         match index % 4 {
             // Cut off, of a place that there is not, and not authentic.
@@ -145,17 +151,17 @@ fn what_is_fetched_ahead_is_guessed_from_any_bytes_and_changes_nothing() {
             2 => datagram[70] ^= 1,
             _ => {}
         }
-        one.expect(&datagram);
+        one.prefetch_entry(&datagram);
         one.expect_soon(&datagram);
-        let verdict = one.receive(&datagram, *from, now);
-        assert_eq!(verdict, other.receive(&datagram, *from, now));
+        let verdict = one.receive_datagram(&datagram, *from, now);
+        assert_eq!(verdict, other.receive_datagram(&datagram, *from, now));
         assert_eq!(verdict == Verdict::Taken, index % 4 == 3, "{verdict:?}");
     }
     let counts = |poller: &Poller| poller.counts().collect::<Vec<_>>();
     assert_eq!(counts(&one), counts(&other));
-    one.expect(&[]);
+    one.prefetch_entry(&[]);
     one.expect_soon(&[0; 23]);
-    assert_eq!(Answer::reader(&[0; 23]), None);
+    assert_eq!(Answer::claimed_reader(&[0; 23]), None);
 }
 
 #[test]
@@ -165,7 +171,7 @@ fn without_news_the_loads_are_unknown_and_never_idle() {
     let location = Arc::clone(&wanted.location);
     poller.set(vec![wanted], at(0));
     let (now, question) = next(&mut poller);
-    poller.receive(&answer(&question, now, MS, 3), address(1), now);
+    poller.receive_datagram(&answer(&question, now, MS, 3), address(1), now);
     let (silent, _) = next(&mut poller);
     let mut last = silent;
     while load(&location, LoadId::COMPOSITE, last).is_some() {
@@ -178,7 +184,7 @@ fn without_news_the_loads_are_unknown_and_never_idle() {
         150 * MS,
         "three intervals after the first without an answer"
     );
-    for id in Monitor::loads() {
+    for id in Monitor::reported_loads() {
         assert_eq!(load(&location, id, last), None, "{id}");
     }
     assert_eq!(view(&poller).expired, 1);
@@ -192,7 +198,10 @@ fn without_news_the_loads_are_unknown_and_never_idle() {
     assert!(gap > 450 * MS && gap < 550 * MS, "{gap:?}");
     let (now, question) = next(&mut poller);
     let datagram = answer(&question, now, MS, 2);
-    assert_eq!(poller.receive(&datagram, address(1), now), Verdict::Taken);
+    assert_eq!(
+        poller.receive_datagram(&datagram, address(1), now),
+        Verdict::Taken
+    );
     assert_eq!(load(&location, LoadId::COMPOSITE, now), of_tasks(2.0));
     let (then, _) = next(&mut poller);
     assert!(then.since(now) < 53 * MS, "as often as ever");
@@ -206,16 +215,18 @@ fn others_may_report_what_the_monitor_does_not_know() {
     let location = Arc::clone(&wanted.location);
     poller.set(vec![wanted], at(0));
     let (now, question) = next(&mut poller);
-    poller.receive(&answer(&question, now, MS, 3), address(1), now);
+    poller.receive_datagram(&answer(&question, now, MS, 3), address(1), now);
     let agent = LoadValue::new(0.9).unwrap();
-    location.report(LoadId::COMPOSITE, agent, now).unwrap();
+    location.report_load(LoadId::COMPOSITE, agent, now).unwrap();
     assert_eq!(load(&location, LoadId::COMPOSITE, now), of_tasks(3.0));
     let mut last = now;
     while view(&poller).state == State::Fresh {
         last = poller.next_event().unwrap();
         due(&mut poller, last);
     }
-    location.report(LoadId::COMPOSITE, agent, last).unwrap();
+    location
+        .report_load(LoadId::COMPOSITE, agent, last)
+        .unwrap();
     assert_eq!(load(&location, LoadId::COMPOSITE, last), Some(0.9));
     // Nobody asks here any more: what the agent says stays.
     poller.set(Vec::new(), last);
@@ -229,7 +240,7 @@ fn what_the_process_before_has_read_is_not_known_for_ever() {
     let wanted = wanted(1, 50 * MS);
     let location = Arc::clone(&wanted.location);
     let cpu = LoadValue::new(0.5).unwrap();
-    location.observe([(LoadId::CPU, cpu)], at(0)).unwrap();
+    location.observe_loads([(LoadId::CPU, cpu)], at(0)).unwrap();
     poller.set(vec![wanted], at(0));
     let (began, _) = next(&mut poller);
     let mut now = began;
@@ -248,7 +259,7 @@ fn what_another_balancer_reads_is_not_asked_until_it_says_nothing_more() {
     let location = Arc::clone(&wanted.location);
     poller.set(vec![wanted.clone()], at(0));
     let (now, question) = next(&mut poller);
-    poller.receive(&answer(&question, now, MS, 3), address(1), now);
+    poller.receive_datagram(&answer(&question, now, MS, 3), address(1), now);
     let end = now.after(Duration::from_secs(5));
     location.observe_elsewhere([], end, now).unwrap();
     while poller.next_event().unwrap() < end {
@@ -288,7 +299,7 @@ fn s21_nothing_counts_that_was_not_asked_for() {
     poller.set(vec![wanted], at(0));
     let (now, question) = next(&mut poller);
     let good = answer(&question, now, MS, 1);
-    let mut receive = |bytes: &[u8], from| poller.receive(bytes, from, now);
+    let mut receive = |bytes: &[u8], from| poller.receive_datagram(bytes, from, now);
     let changed = |at: usize| {
         let mut bytes = good.clone();
         bytes[at] ^= 1;
@@ -345,10 +356,13 @@ fn s21_nothing_counts_that_was_not_asked_for() {
         Verdict::Record
     );
     // What B answers to what it was asked, in the place of A's answer: both have the key.
-    let host = evenkeel_kernel::host::Host::at(address(2).ip());
+    let host = evenkeel_kernel::host::Host::from_address(address(2).ip());
     let of_other = {
         let query = Query::parse(&question, &[key(1)]).unwrap().0;
-        assert_eq!(query.host, evenkeel_kernel::host::Host::at(address(1).ip()));
+        assert_eq!(
+            query.host,
+            evenkeel_kernel::host::Host::from_address(address(1).ip())
+        );
         let mut out = good.clone();
         Query { host, ..query }.answer(&key(1), &mut out);
         out
@@ -359,7 +373,7 @@ fn s21_nothing_counts_that_was_not_asked_for() {
         Verdict::Record
     );
     assert_eq!(receive(&signed(|_| (), 3), address(1)), Verdict::Record);
-    assert_eq!(location.loads(now).count(), 0);
+    assert_eq!(location.list_loads(now).count(), 0);
     // After all that the right answer still counts, once.
     assert_eq!(receive(&good, address(1)), Verdict::Taken);
     assert_eq!(receive(&good, address(1)), Verdict::Unasked);
@@ -379,13 +393,22 @@ fn a_late_answer_counts_unless_something_newer_is_known() {
     let (second, late) = next(&mut poller);
     let (third, last) = next(&mut poller);
     let slow = answer(&early, first, Duration::ZERO, 9);
-    assert_eq!(poller.receive(&slow, address(1), third), Verdict::Taken);
+    assert_eq!(
+        poller.receive_datagram(&slow, address(1), third),
+        Verdict::Taken
+    );
     let round_trip = load(&location, LoadId::ROUND_TRIP, third).unwrap();
     assert_eq!(round_trip, third.since(first).as_secs_f32());
     let fast = answer(&last, third, MS, 2);
-    assert_eq!(poller.receive(&fast, address(1), third), Verdict::Taken);
+    assert_eq!(
+        poller.receive_datagram(&fast, address(1), third),
+        Verdict::Taken
+    );
     let overtaken = answer(&late, second, MS, 5);
-    assert_eq!(poller.receive(&overtaken, address(1), third), Verdict::Old);
+    assert_eq!(
+        poller.receive_datagram(&overtaken, address(1), third),
+        Verdict::Old
+    );
     assert_eq!(load(&location, LoadId::RUN_QUEUE, third), Some(2.0));
 }
 
@@ -396,25 +419,37 @@ fn a_machine_that_is_put_back_to_an_earlier_state_is_believed_again() {
     let day = Duration::from_secs(24 * 3600);
     let (now, question) = next(&mut poller);
     let datagram = answer(&question, now.after(day), Duration::ZERO, 3);
-    assert_eq!(poller.receive(&datagram, address(1), now), Verdict::Taken);
+    assert_eq!(
+        poller.receive_datagram(&datagram, address(1), now),
+        Verdict::Taken
+    );
     // A late one may be that old, so what is known stays ...
     let (now, question) = next(&mut poller);
     let datagram = answer(&question, now, Duration::ZERO, 1);
-    assert_eq!(poller.receive(&datagram, address(1), now), Verdict::Old);
+    assert_eq!(
+        poller.receive_datagram(&datagram, address(1), now),
+        Verdict::Old
+    );
     let mut now = now;
     while view(&poller).state == State::Fresh {
         let question;
         (now, question) = next(&mut poller);
         if view(&poller).state == State::Fresh {
             let datagram = answer(&question, now, Duration::ZERO, 1);
-            assert_eq!(poller.receive(&datagram, address(1), now), Verdict::Old);
+            assert_eq!(
+                poller.receive_datagram(&datagram, address(1), now),
+                Verdict::Old
+            );
         }
     }
     // ... until it counts no more.
     let (later, question) = next(&mut poller);
     assert!(later > now);
     let datagram = answer(&question, later, Duration::ZERO, 1);
-    assert_eq!(poller.receive(&datagram, address(1), later), Verdict::Taken);
+    assert_eq!(
+        poller.receive_datagram(&datagram, address(1), later),
+        Verdict::Taken
+    );
     assert_eq!(view(&poller).state, State::Fresh);
 }
 
@@ -426,7 +461,7 @@ fn a_load_that_a_record_has_no_more_is_unknown() {
     poller.set(vec![wanted], at(0));
     for round in 0..2u32 {
         let (now, question) = next(&mut poller);
-        poller.receive(&answer(&question, now, MS, 1), address(1), now);
+        poller.receive_datagram(&answer(&question, now, MS, 1), address(1), now);
         let cpu = load(&location, LoadId::CPU, now);
         assert_eq!(cpu.is_some(), round == 1);
     }
@@ -434,12 +469,15 @@ fn a_load_that_a_record_has_no_more_is_unknown() {
     let (now, question) = next(&mut poller);
     let (query, _) = Query::parse(&question, &[key(1)]).unwrap();
     let mut base = Base::new(Source::Responder, Scope::Machine);
-    base.available = Available::BUSY.with(Available::RUNNING);
+    base.available = Available::BUSY.with_parts(Available::RUNNING);
     (base.epoch, base.time_ns, base.cpus, base.capacity) = (6, 1, 1, 1000);
     let mut out = question.clone();
     base.write(out[ENVELOPE..].first_chunk_mut::<BASE>().unwrap());
     query.answer(&key(1), &mut out);
-    assert_eq!(poller.receive(&out, address(1), now), Verdict::Taken);
+    assert_eq!(
+        poller.receive_datagram(&out, address(1), now),
+        Verdict::Taken
+    );
     assert_eq!(load(&location, LoadId::CPU, now), None);
     assert_eq!(load(&location, LoadId::RUN_QUEUE, now), Some(0.0));
 }
@@ -464,7 +502,7 @@ fn questions_are_spread_and_who_is_dead_costs_others_nothing() {
             // Every other one is dead.
             if index % 2 == 0 {
                 let datagram = answer(&question, now, ms as u32 * MS / 2, 1);
-                assert_eq!(poller.receive(&datagram, to, now), Verdict::Taken);
+                assert_eq!(poller.receive_datagram(&datagram, to, now), Verdict::Taken);
             }
         }
     }
@@ -482,9 +520,9 @@ fn questions_are_spread_and_who_is_dead_costs_others_nothing() {
             assert_eq!(known, None);
         }
     }
-    let (delays, sum) = poller.delays();
-    assert_eq!(delays.iter().sum::<u64>(), poller.asked());
-    assert!(sum < MS * poller.asked() as u32);
+    let (delays, sum) = poller.question_delays();
+    assert_eq!(delays.iter().sum::<u64>(), poller.count_asked());
+    assert!(sum < MS * poller.count_asked() as u32);
 }
 
 #[test]
@@ -500,12 +538,12 @@ fn a_long_interval_does_not_mean_a_long_wait_after_a_loss() {
     );
     let (again, question) = next(&mut poller);
     assert!(again.since(now) < 1100 * MS, "{:?}", again.since(now));
-    poller.receive(&answer(&question, again, MS, 1), address(1), again);
+    poller.receive_datagram(&answer(&question, again, MS, 1), address(1), again);
     let (later, question) = next(&mut poller);
     let gap = later.since(again);
     assert!(gap > 56_000 * MS && gap < 64_000 * MS, "{gap:?}");
     assert_eq!(load(&location, LoadId::RUN_QUEUE, again), Some(1.0));
-    poller.receive(&answer(&question, later, MS, 1), address(1), later);
+    poller.receive_datagram(&answer(&question, later, MS, 1), address(1), later);
     let (first, _) = next(&mut poller);
     let (second, _) = next(&mut poller);
     assert!(second.since(first) < 1100 * MS);
@@ -520,7 +558,10 @@ fn what_changes_takes_effect_and_loses_nothing() {
     poller.set(vec![before.clone()], at(0));
     let (now, question) = next(&mut poller);
     let datagram = answer(&question, now, Duration::ZERO, 1);
-    assert_eq!(poller.receive(&datagram, address(1), now), Verdict::Taken);
+    assert_eq!(
+        poller.receive_datagram(&datagram, address(1), now),
+        Verdict::Taken
+    );
     // Another key and interval: at once, with the history of the last record.
     let mut other = before.clone();
     other.key = Some(key(2));
@@ -529,14 +570,17 @@ fn what_changes_takes_effect_and_loses_nothing() {
     let (then, question) = next(&mut poller);
     assert!(then.since(now) <= 10 * MS);
     assert!(Query::parse(&question, &[key(1)]).is_err());
-    poller.receive(&answer(&question, then, MS, 1), address(1), then);
+    poller.receive_datagram(&answer(&question, then, MS, 1), address(1), then);
     assert!(load(&location, LoadId::CPU, then).is_some());
     assert_eq!(view(&poller).taken, 2);
     // The same again is nothing: a question that is on its way keeps its answer.
     let (now, question) = next(&mut poller);
     poller.set(vec![other.clone()], now);
     let datagram = answer(&question, now, MS, 1);
-    assert_eq!(poller.receive(&datagram, address(1), now), Verdict::Taken);
+    assert_eq!(
+        poller.receive_datagram(&datagram, address(1), now),
+        Verdict::Taken
+    );
     // Elsewhere: what the old one says counts no more, and its load until there is news.
     other.config.target = 3;
     other.config.address = Some(MonitorAddress {
@@ -547,11 +591,17 @@ fn what_changes_takes_effect_and_loses_nothing() {
     let (now, question) = next(&mut poller);
     poller.set(vec![other], now);
     let datagram = answer(&question, now, MS, 1);
-    assert_eq!(poller.receive(&datagram, address(1), now), Verdict::Foreign);
+    assert_eq!(
+        poller.receive_datagram(&datagram, address(1), now),
+        Verdict::Foreign
+    );
     assert_eq!(load(&location, LoadId::RUN_QUEUE, now), Some(1.0));
     let (now, question) = next(&mut poller);
     let datagram = answer(&question, now, MS, 4);
-    assert_eq!(poller.receive(&datagram, address(9), now), Verdict::Taken);
+    assert_eq!(
+        poller.receive_datagram(&datagram, address(9), now),
+        Verdict::Taken
+    );
     assert_eq!(load(&location, LoadId::RUN_QUEUE, now), Some(4.0));
     assert_eq!(load(&location, LoadId::CPU, now), None);
     poller.set(Vec::new(), now);
@@ -640,7 +690,7 @@ proptest! {
             flying.sort_by_key(|(at, _)| *at);
             if flying.first().is_some_and(|(at, _)| *at <= now) {
                 let (came, datagram) = flying.remove(0);
-                let verdict = poller.receive(&datagram, address(1), came);
+                let verdict = poller.receive_datagram(&datagram, address(1), came);
                 if verdict == Verdict::Taken {
                     let claims = Record::parse(&datagram[ENVELOPE..]).unwrap().base;
                     let which = claims.totals.running as usize;
@@ -693,6 +743,6 @@ proptest! {
         let mut poller = poller();
         poller.set(vec![wanted(1, 50 * MS)], at(0));
         let (now, _) = next(&mut poller);
-        prop_assert_ne!(poller.receive(&bytes, address(1), now), Verdict::Taken);
+        prop_assert_ne!(poller.receive_datagram(&bytes, address(1), now), Verdict::Taken);
     }
 }

@@ -102,7 +102,7 @@ pub fn empty(status: StatusCode) -> Answer {
 }
 
 /// Adds a field, unless `value` cannot be one.
-pub fn with(mut answer: Answer, name: HeaderName, value: &str) -> Answer {
+pub fn with_field(mut answer: Answer, name: HeaderName, value: &str) -> Answer {
     if let Ok(value) = HeaderValue::try_from(value) {
         answer.headers_mut().insert(name, value);
     }

@@ -67,7 +67,7 @@ impl Answer {
         Answer {
             code,
             media_type: response.media_type().into(),
-            cookie: response.cookie().into(),
+            cookie: response.first_cookie().into(),
             body,
         }
     }
@@ -139,7 +139,7 @@ impl Whom<'_> {
 /// # Errors
 ///
 /// There is no answer, or none within the limits.
-pub async fn ask(
+pub async fn ask_server(
     whom: Whom<'_>,
     question: Question<'_>,
     limits: Limits,
@@ -147,13 +147,13 @@ pub async fn ask(
 ) -> Result<Answer, AskError> {
     let mut stream = whom.connect().await?;
     let bytes = question.to_bytes(true);
-    let (answer, _) = exchange(&mut stream, &bytes, limits, is_read).await?;
+    let (answer, _) = ask_on_connection(&mut stream, &bytes, limits, is_read).await?;
     Ok(answer)
 }
 
 /// Sends a question on a connection, and reads the answer. Says whether the connection may carry another
 /// question.
-pub(super) async fn exchange(
+pub(super) async fn ask_on_connection(
     stream: &mut (impl AsyncRead + AsyncWrite + Unpin),
     question: &[u8],
     limits: Limits,
@@ -171,13 +171,13 @@ pub(super) async fn exchange(
         let room = most.saturating_add(1).saturating_sub(response.len());
         let taken = bytes.get(..room).unwrap_or(&bytes);
         response.push(taken).map_err(|_| AskError::Garbage)?;
-        if response.code().is_none() && response.len() > limits.head {
+        if response.status_code().is_none() && response.len() > limits.head {
             return Err(AskError::TooLong(limits.head));
         }
         if response.len() > most {
             return Err(AskError::TooLong(limits.body));
         }
-        match (response.code(), response.seen()) {
+        match (response.status_code(), response.body_seen()) {
             (None, _) if read == 0 => return Err(AskError::Closed),
             (None, _) => {}
             (Some(code), _) if !is_read(code) => {
@@ -206,7 +206,7 @@ pub(super) async fn exchange(
 /// # Errors
 ///
 /// There is no answer, or it breaks.
-pub async fn follow(
+pub async fn follow_answer(
     whom: Whom<'_>,
     question: Question<'_>,
     limits: Limits,
@@ -224,7 +224,7 @@ pub async fn follow(
         let read = timeout(silence, stream.read_buf(&mut bytes)).await;
         let read = read.map_err(silent)??;
         response.push(&bytes).map_err(|_| AskError::Garbage)?;
-        match (response.code(), response.seen()) {
+        match (response.status_code(), response.body_seen()) {
             (_, Seen::Garbage) => return Err(AskError::Garbage),
             (None, _) if response.len() > limits.head => {
                 return Err(AskError::TooLong(limits.head));
@@ -283,7 +283,7 @@ mod tests {
                 stream.write_all(answer).await.unwrap();
             };
             let mut seen = Vec::new();
-            let followed = follow(
+            let followed = follow_answer(
                 at(address),
                 question,
                 limits,
@@ -337,7 +337,10 @@ mod tests {
             let _ = stream.write_all(answer).await;
             String::from_utf8(asked).unwrap()
         };
-        tokio::join!(ask(at(address), question, limits, |code| code < 500), serve)
+        tokio::join!(
+            ask_server(at(address), question, limits, |code| code < 500),
+            serve
+        )
     }
 
     #[tokio::test]
@@ -380,7 +383,7 @@ mod tests {
             body: None,
         };
         let limits = Limits { head: 1, body: 1 };
-        let refused = ask(at(address), question, limits, |_| true).await;
+        let refused = ask_server(at(address), question, limits, |_| true).await;
         assert!(matches!(refused, Err(AskError::Connect(_))));
     }
 }

@@ -92,7 +92,7 @@ impl Bounded {
             let (stream, peer) = match listener.accept() {
                 Ok(next) => next,
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => return,
-                Err(error) if Shortage::of(&error).is_some() => return,
+                Err(error) if Shortage::of_error(&error).is_some() => return,
                 // One client less.
                 Err(_) => continue,
             };
@@ -107,7 +107,7 @@ impl Bounded {
     /// The next connection, when there is room for it; `None` when the listener is closed
     /// and all have been accepted. Nothing is lost if the future is dropped before it is
     /// ready.
-    pub async fn accept(&mut self) -> Option<(Connection, SocketAddr)> {
+    pub async fn accept_connection(&mut self) -> Option<(Connection, SocketAddr)> {
         loop {
             if self.waiting.is_empty() {
                 let listener = self.listener.as_ref()?;
@@ -115,7 +115,7 @@ impl Bounded {
                 self.waiting.extend(next);
             }
             if !self.waiting.is_empty() && self.room.available_permits() == 0 {
-                self.seats.evict();
+                self.seats.evict_silent();
             }
             // The semaphore is never closed, so an error cannot happen; waiting for the
             // next turn would be right all the same.
@@ -126,7 +126,7 @@ impl Bounded {
                 // segment a wait, and without it all works, too.
                 let _ = stream.set_nodelay(true);
                 let seats = Arc::clone(&self.seats);
-                let stream = self.tls.accept(stream);
+                let stream = self.tls.accept_socket(stream);
                 let connection = Connection::new(stream, permit, self.patience, seats);
                 return Some((connection, peer));
             }
@@ -144,11 +144,11 @@ async fn accept_any(
         Ok(accepted) => return Some(accepted),
         Err(error) => error,
     };
-    match Shortage::of(&error) {
+    match Shortage::of_error(&error) {
         Some(shortage) => {
-            shortage.met(&format!("accept a connection ({name})"));
+            shortage.report_failure(&format!("accept a connection ({name})"));
             // A silent connection holds a file that a new one needs.
-            seats.evict();
+            seats.evict_silent();
         }
         None => warn_throttled!(%error, "{name}: accept failed, trying again shortly"),
     }
@@ -186,7 +186,7 @@ impl Seats {
     }
 
     /// Ends the connection that has been silent for longest, if there is one.
-    fn evict(&self) {
+    fn evict_silent(&self) {
         let oldest = self.lock().silent.pop_first();
         if let Some((_, seat)) = oldest {
             let mut state = seat.lock();
@@ -208,7 +208,7 @@ impl Seats {
     }
 
     /// A request is complete, or the connection is gone.
-    fn leave(&self, seat: &Seat) {
+    fn leave_queue(&self, seat: &Seat) {
         let mut queue = self.lock();
         if let Some(place) = seat.lock().place.take() {
             queue.silent.remove(&place);
@@ -238,8 +238,8 @@ pub struct Activity {
 impl Activity {
     /// A request is complete, with its body: the connection is not silent until the answer
     /// has begun.
-    pub fn begin(&self) {
-        self.seats.leave(&self.seat);
+    pub fn mark_complete(&self) {
+        self.seats.leave_queue(&self.seat);
         let mut state = self.seat.lock();
         state.begun = true;
         wake(&mut state);
@@ -311,7 +311,7 @@ impl Connection {
     }
 
     /// The time of the first request begins with the end of the handshake.
-    fn greeted(&mut self) {
+    fn start_first_request(&mut self) {
         if self.greeting && self.stream.handshake_limit().is_none() {
             self.greeting = false;
             let deadline = Instant::now() + self.patience.min(REQUEST_TIME);
@@ -328,7 +328,7 @@ impl Connection {
     }
 
     /// Only an answer sets a new time limit.
-    fn wrote(&mut self, result: io::Result<usize>) -> Poll<io::Result<usize>> {
+    fn note_write(&mut self, result: io::Result<usize>) -> Poll<io::Result<usize>> {
         if result.as_ref().is_ok_and(|&bytes| bytes > 0) {
             let deadline = Instant::now() + self.patience;
             self.deadline.as_mut().reset(deadline);
@@ -342,7 +342,7 @@ impl Connection {
 
 impl Drop for Connection {
     fn drop(&mut self) {
-        self.activity.seats.leave(&self.activity.seat);
+        self.activity.seats.leave_queue(&self.activity.seat);
     }
 }
 
@@ -354,7 +354,7 @@ impl AsyncRead for Connection {
     ) -> Poll<io::Result<()>> {
         let before = buffer.filled().len();
         let read = Pin::new(&mut self.stream).poll_read(context, buffer);
-        self.greeted();
+        self.start_first_request();
         match read {
             Poll::Ready(result) => {
                 self.read(buffer.filled().len().saturating_sub(before));
@@ -372,7 +372,7 @@ impl AsyncWrite for Connection {
         bytes: &[u8],
     ) -> Poll<io::Result<usize>> {
         match Pin::new(&mut self.stream).poll_write(context, bytes) {
-            Poll::Ready(result) => self.wrote(result),
+            Poll::Ready(result) => self.note_write(result),
             Poll::Pending => self.out_of_patience(context),
         }
     }
@@ -383,7 +383,7 @@ impl AsyncWrite for Connection {
         slices: &[io::IoSlice<'_>],
     ) -> Poll<io::Result<usize>> {
         match Pin::new(&mut self.stream).poll_write_vectored(context, slices) {
-            Poll::Ready(result) => self.wrote(result),
+            Poll::Ready(result) => self.note_write(result),
             Poll::Pending => self.out_of_patience(context),
         }
     }
@@ -446,7 +446,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let mut bounded = Bounded::new(listener, "test", 10, Duration::from_secs(90));
         let mut client = TcpStream::connect(address).await.unwrap();
-        let (mut server, _) = bounded.accept().await.unwrap();
+        let (mut server, _) = bounded.accept_connection().await.unwrap();
 
         client.write_all(b"G").await.unwrap();
         socket(&server).readable().await.unwrap();
@@ -469,13 +469,13 @@ mod tests {
         let mut bounded = Bounded::new(listener, "test", 1, Duration::from_secs(90));
         let _first_client = TcpStream::connect(address).await.unwrap();
         let _second_client = TcpStream::connect(address).await.unwrap();
-        let (first, _) = bounded.accept().await.unwrap();
+        let (first, _) = bounded.accept_connection().await.unwrap();
         assert_eq!(bounded.room.available_permits(), 0);
-        first.activity().begin();
+        first.activity().mark_complete();
         // Its request is being answered, so it does not make way.
         tokio::select! {
             biased;
-            _ = bounded.accept() => panic!("there is no room"),
+            _ = bounded.accept_connection() => panic!("there is no room"),
             () = async {
                 for _ in 0..100 {
                     tokio::task::yield_now().await;
@@ -483,7 +483,7 @@ mod tests {
             } => {}
         }
         drop(first);
-        bounded.accept().await.unwrap();
+        bounded.accept_connection().await.unwrap();
     }
 
     /// Whoever has connected when the listener is closed is answered, and not reset.
@@ -503,13 +503,13 @@ mod tests {
         assert_eq!(refused.kind(), io::ErrorKind::ConnectionRefused);
         assert!(bounded.local_addr().is_err());
         for (number, mut client) in (0..).zip(clients) {
-            let (mut server, peer) = bounded.accept().await.unwrap();
+            let (mut server, peer) = bounded.accept_connection().await.unwrap();
             assert_eq!(peer, client.local_addr().unwrap());
             assert_eq!(server.read_u8().await.unwrap(), number);
             server.write_all(b"k").await.unwrap();
             assert_eq!(client.read_u8().await.unwrap(), b'k');
         }
-        assert!(bounded.accept().await.is_none());
+        assert!(bounded.accept_connection().await.is_none());
     }
 
     #[tokio::test]
@@ -521,12 +521,12 @@ mod tests {
         let mut accepted = Vec::new();
         for _ in 0..2 {
             clients.push(TcpStream::connect(address).await.unwrap());
-            accepted.push(bounded.accept().await.unwrap().0);
+            accepted.push(bounded.accept_connection().await.unwrap().0);
         }
         // The first has asked and got an answer: it is silent only since then.
         let mut second = accepted.pop().unwrap();
         let mut first = accepted.pop().unwrap();
-        first.activity().begin();
+        first.activity().mark_complete();
         first.write_all(b"answer").await.unwrap();
         clients.push(TcpStream::connect(address).await.unwrap());
         let evicted = async {
@@ -534,7 +534,7 @@ mod tests {
             assert_eq!(error.kind(), io::ErrorKind::ConnectionAborted);
             drop(second);
         };
-        let (_third, ()) = tokio::join!(bounded.accept(), evicted);
+        let (_third, ()) = tokio::join!(bounded.accept_connection(), evicted);
         clients[0].write_all(b"G").await.unwrap();
         assert_eq!(first.read_u8().await.unwrap(), b'G');
         // Places of connections that are gone are nobody's.
@@ -548,7 +548,7 @@ mod tests {
         let address = listener.local_addr().unwrap();
         let mut bounded = Bounded::new(listener, "test", 10, Duration::from_secs(90));
         let mut client = TcpStream::connect(address).await.unwrap();
-        let (mut server, _) = bounded.accept().await.unwrap();
+        let (mut server, _) = bounded.accept_connection().await.unwrap();
         let start = Instant::now();
         let error = server.read_u8().await.unwrap_err();
         assert_eq!(error.kind(), io::ErrorKind::TimedOut);
@@ -556,9 +556,9 @@ mod tests {
 
         let (mut other, mut server) = {
             let other = TcpStream::connect(address).await.unwrap();
-            (other, bounded.accept().await.unwrap().0)
+            (other, bounded.accept_connection().await.unwrap().0)
         };
-        server.activity().begin();
+        server.activity().mark_complete();
         let start = Instant::now();
         server.read_u8().await.unwrap_err();
         assert_eq!(start.elapsed().as_secs(), 90, "while it is being answered");

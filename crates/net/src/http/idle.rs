@@ -8,7 +8,7 @@ use evenkeel_core::time::Instant;
 use socket2::SockRef;
 use tokio::net::TcpStream;
 
-use super::client::{Answer, AskError, Limits, Question, exchange};
+use super::client::{Answer, AskError, Limits, Question, ask_on_connection};
 
 /// Time for which an idle connection is kept. Most servers keep theirs for longer.
 const KEPT_FOR: Duration = Duration::from_secs(4);
@@ -37,7 +37,7 @@ impl<P> Default for IdleConnections<P> {
 
 impl<P> IdleConnections<P> {
     /// Closes those that have been idle for too long, or that the program has closed.
-    pub fn sweep(&self, now: Instant) {
+    pub fn close_expired(&self, now: Instant) {
         let is_left = |idle: &Idle<P>| now < idle.expires && is_silent(&idle.stream);
         self.0.borrow_mut().retain(is_left);
     }
@@ -69,7 +69,7 @@ impl<P> IdleConnections<P> {
         None
     }
 
-    fn give(&self, program: u64, (stream, permit): (TcpStream, P), now: Instant) {
+    fn give_back(&self, program: u64, (stream, permit): (TcpStream, P), now: Instant) {
         let mut all = self.0.borrow_mut();
         if all.iter().filter(|idle| idle.program == program).count() < MOST_IDLE {
             all.push(Idle {
@@ -88,7 +88,7 @@ impl<P> IdleConnections<P> {
     /// # Errors
     ///
     /// There is no answer, or none within the limits; `permit` gives none.
-    pub async fn ask(
+    pub async fn ask_program(
         &self,
         (program, host, port): (u64, &str, u16),
         question: Question<'_>,
@@ -98,9 +98,9 @@ impl<P> IdleConnections<P> {
     ) -> Result<Answer, AskError> {
         let bytes = question.to_bytes(false);
         if let Some(mut idle) = self.take(program, now()) {
-            match exchange(&mut idle.0, &bytes, limits, |_| true).await {
+            match ask_on_connection(&mut idle.0, &bytes, limits, |_| true).await {
                 Err(AskError::Io(_) | AskError::Closed) => {}
-                answered => return self.keep(program, idle, answered, now()),
+                answered => return self.keep_connection(program, idle, answered, now()),
             }
         }
         let permit = permit().ok_or_else(|| {
@@ -112,11 +112,11 @@ impl<P> IdleConnections<P> {
         // All is written at once; the option only spares its last segment a wait.
         let _ = stream.set_nodelay(true);
         let mut opened = (stream, permit);
-        let answered = exchange(&mut opened.0, &bytes, limits, |_| true).await;
-        self.keep(program, opened, answered, now())
+        let answered = ask_on_connection(&mut opened.0, &bytes, limits, |_| true).await;
+        self.keep_connection(program, opened, answered, now())
     }
 
-    fn keep(
+    fn keep_connection(
         &self,
         program: u64,
         connection: (TcpStream, P),
@@ -125,7 +125,7 @@ impl<P> IdleConnections<P> {
     ) -> Result<Answer, AskError> {
         let (answer, is_kept) = answered?;
         if is_kept {
-            self.give(program, connection, now);
+            self.give_back(program, connection, now);
         }
         Ok(answer)
     }
@@ -175,7 +175,8 @@ mod tests {
             Some(())
         };
         let whom = (7, "127.0.0.1", address.port());
-        idle.ask(whom, QUESTION, LIMITS, || at(ms), permit).await
+        idle.ask_program(whom, QUESTION, LIMITS, || at(ms), permit)
+            .await
     }
 
     /// Reads a question.
@@ -224,7 +225,7 @@ mod tests {
             assert_eq!(opened.get(), 1);
             ask(&idle, address, 1, &opened).await.unwrap();
             assert_eq!((opened.get(), idle.len()), (2, 1));
-            idle.sweep(at(1).after(KEPT_FOR));
+            idle.close_expired(at(1).after(KEPT_FOR));
             assert!(idle.is_empty());
         };
         let _open = tokio::join!(serve, asks).0;
@@ -278,7 +279,7 @@ mod tests {
     #[tokio::test]
     async fn without_a_permit_nobody_is_asked() {
         let idle = IdleConnections::<()>::default();
-        let asked = idle.ask((1, "127.0.0.1", 1), QUESTION, LIMITS, || at(1), || None);
+        let asked = idle.ask_program((1, "127.0.0.1", 1), QUESTION, LIMITS, || at(1), || None);
         assert!(matches!(asked.await, Err(AskError::Connect(_))));
     }
 }

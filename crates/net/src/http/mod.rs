@@ -15,5 +15,5 @@ mod target;
 pub use answer::{Answer, ErrorBody};
 pub use conn::{Activity, Bounded, Connection};
 pub use idle::IdleConnections;
-pub use serve::{Handler, Head, Phase, Settings, serve};
+pub use serve::{Handler, Head, Phase, Settings, serve_listener};
 pub use target::{BadTarget, Target};

@@ -59,7 +59,7 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// Answers on `listener` until `phase` says otherwise; nobody there to set it says stop.
 /// Ends with the last connection. Must run in a [`tokio::task::LocalSet`].
-pub async fn serve<H: Handler>(
+pub async fn serve_listener<H: Handler>(
     mut listener: Bounded,
     settings: Settings,
     handler: Rc<H>,
@@ -69,7 +69,7 @@ pub async fn serve<H: Handler>(
     let mut is_open = true;
     loop {
         let accepted = tokio::select! {
-            accepted = listener.accept() => accepted,
+            accepted = listener.accept_connection() => accepted,
             _ = phase.wait_for(|phase| *phase >= Phase::Close), if is_open => {
                 listener.close();
                 is_open = false;
@@ -88,8 +88,8 @@ pub async fn serve<H: Handler>(
                 let (handler, activity) = (Rc::clone(&handler), activity.clone());
                 async move {
                     let (head, body) = request.into_parts();
-                    let all_read = head.headers.contains_key(EXPECT) || discard(body).await;
-                    activity.begin();
+                    let all_read = head.headers.contains_key(EXPECT) || discard_body(body).await;
+                    activity.mark_complete();
                     let mut answer = handler.answer(head, client).await;
                     if !all_read {
                         let close = HeaderValue::from_static("close");
@@ -125,7 +125,7 @@ pub async fn serve<H: Handler>(
 }
 
 /// Reads a body and forgets it; whether that was all of it.
-async fn discard(mut body: Incoming) -> bool {
+async fn discard_body(mut body: Incoming) -> bool {
     if body.is_end_stream() {
         return true;
     }
@@ -180,7 +180,8 @@ mod tests {
         };
         let local = LocalSet::new();
         let server = local.run_until(async {
-            let server = tokio::task::spawn_local(serve(bounded, settings, Rc::new(Echo), phases));
+            let server =
+                tokio::task::spawn_local(serve_listener(bounded, settings, Rc::new(Echo), phases));
             let mut client = TcpStream::connect(address).await.unwrap();
             // The server may close while it is written to.
             let _ = client.write_all(request).await;

@@ -1,6 +1,6 @@
 //! Target of a request: one site, and a path in it.
 
-use evenkeel_config::negotiator::host;
+use evenkeel_config::negotiator::normalize_host;
 use hyper::header::HOST;
 use hyper::http::request::Parts;
 use hyper::{StatusCode, Version};
@@ -42,7 +42,7 @@ impl BadTarget {
 impl Target {
     /// Checks a request's head. The host of an absolute target is stronger than the `Host`
     /// field, which must be there all the same (RFC 9112, section 3.2.2).
-    pub fn of(head: &Parts) -> Result<Target, BadTarget> {
+    pub fn from_head(head: &Parts) -> Result<Target, BadTarget> {
         let mut fields = head.headers.get_all(HOST).iter();
         let field = match (fields.next(), fields.next()) {
             (_, Some(_)) => return Err(BadTarget::ManyHosts),
@@ -110,7 +110,7 @@ fn host_of(authority: &str) -> Option<String> {
     if !good {
         return None;
     }
-    host(name)
+    normalize_host(name)
 }
 
 #[cfg(test)]
@@ -126,7 +126,7 @@ mod tests {
             request = request.header(HOST, *host);
         }
         let (head, ()) = request.body(()).unwrap().into_parts();
-        Target::of(&head)
+        Target::from_head(&head)
     }
 
     #[test]
@@ -171,7 +171,7 @@ mod tests {
         let mut request = Request::builder().uri("/").body(()).unwrap();
         *request.version_mut() = Version::HTTP_10;
         let (head, ()) = request.into_parts();
-        assert_eq!(Target::of(&head).unwrap().host, None);
+        assert_eq!(Target::from_head(&head).unwrap().host, None);
     }
 
     proptest! {
@@ -180,7 +180,7 @@ mod tests {
         fn whatever_is_accepted_is_harmless(uri in "\\PC{0,40}", host in "\\PC{0,40}") {
             let request = Request::builder().uri(uri).header(HOST, host).body(());
             if let Ok(request) = request
-                && let Ok(target) = Target::of(&request.into_parts().0)
+                && let Ok(target) = Target::from_head(&request.into_parts().0)
             {
                 let text = &target.path_and_query;
                 prop_assert!(text == "*" || text.starts_with('/'));

@@ -25,7 +25,7 @@ pub struct Formatted {
 
 impl Formatted {
     /// Lines of this format.
-    pub fn of(format: LogFormat) -> Self {
+    pub fn with_format(format: LogFormat) -> Self {
         let wants = Wants {
             request: format.request_fields(),
             response: format.response_fields(),
@@ -40,12 +40,12 @@ impl Formatted {
 
 impl Lines for Formatted {
     fn push(&mut self, record: &Record<'_>, lines: &mut Vec<u8>) {
-        let time = self.times.of(record.at);
+        let time = self.times.time_text(record.at);
         match &self.format {
-            LogFormat::Json => json(record, time, lines),
-            LogFormat::Combined => text::combined(record, time, &self.wants, lines),
+            LogFormat::Json => append_json(record, time, lines),
+            LogFormat::Combined => text::append_combined(record, time, &self.wants, lines),
             LogFormat::Custom(template) => {
-                text::custom(template, record, time, &self.wants, lines);
+                text::append_custom(template, record, time, &self.wants, lines);
             }
         }
     }
@@ -55,7 +55,7 @@ impl Lines for Formatted {
     }
 
     fn another(&self) -> Box<dyn Lines> {
-        Box::new(Formatted::of(self.format.clone()))
+        Box::new(Formatted::with_format(self.format.clone()))
     }
 }
 
@@ -79,7 +79,7 @@ pub(super) struct Time<'t> {
 }
 
 impl Times {
-    fn of(&mut self, at: SystemTime) -> Time<'_> {
+    fn time_text(&mut self, at: SystemTime) -> Time<'_> {
         let millis = Timestamp::try_from(at).unwrap_or_default();
         let millis = millis.as_millisecond();
         let second = millis.div_euclid(1000);
@@ -101,16 +101,16 @@ impl Times {
 }
 
 /// The last digit of a number.
-fn digit(number: u64) -> u8 {
+fn last_digit(number: u64) -> u8 {
     b'0' + u8::try_from(number % 10).unwrap_or_default()
 }
 
 impl Time<'_> {
     /// Appends the time in UTC with milliseconds, as RFC 3339 has it.
-    pub(super) fn put(self, line: &mut Vec<u8>) {
+    pub(super) fn append_to(self, line: &mut Vec<u8>) {
         let millis = u64::from(self.millis);
         line.extend_from_slice(self.second.as_bytes());
-        let [a, b, c] = [millis / 100, millis / 10, millis].map(digit);
+        let [a, b, c] = [millis / 100, millis / 10, millis].map(last_digit);
         line.extend_from_slice(&[b'.', a, b, c, b'Z']);
     }
 }
@@ -119,10 +119,10 @@ impl Time<'_> {
 const USUAL: usize = 512;
 
 /// Appends a record as a JSON object. The names are part of the documented format.
-fn json(record: &Record<'_>, time: Time<'_>, line: &mut Vec<u8>) {
+fn append_json(record: &Record<'_>, time: Time<'_>, line: &mut Vec<u8>) {
     line.reserve(USUAL);
     line.extend_from_slice(b"{\"time\":\"");
-    time.put(line);
+    time.append_to(line);
     put_text(b"\",\"rule\":\"", Some(&record.rule), line);
     line.extend_from_slice(b",\"client\":\"");
     put_peer(record.client, line);
@@ -190,7 +190,7 @@ fn json(record: &Record<'_>, time: Time<'_>, line: &mut Vec<u8>) {
     put_whole(u64::from(record.retries), line);
     put_text(b",\"end\":\"", Some(record.end.name()), line);
     put_text(b",\"member_error\":\"", member_error(record), line);
-    put_text(b",\"limit\":\"", limit(record), line);
+    put_text(b",\"limit\":\"", limit_name(record), line);
     put_text(b",\"hedge\":\"", record.hedged.map(Into::into), line);
     put_text(b",\"request_id\":\"", request_id(record), line);
     put_text(b",\"trace_id\":\"", trace_id(record).as_deref(), line);
@@ -201,7 +201,7 @@ fn json(record: &Record<'_>, time: Time<'_>, line: &mut Vec<u8>) {
 fn put_text<const N: usize>(before: &[u8; N], text: Option<&str>, line: &mut Vec<u8>) {
     if let Some(text) = text {
         line.extend_from_slice(before);
-        escape(text, line);
+        escape_json(text, line);
         line.push(b'"');
     }
 }
@@ -226,7 +226,7 @@ const ESCAPES: [u8; 256] = {
 };
 
 /// Appends a text as it stands between the quotes of JSON.
-fn escape(text: &str, line: &mut Vec<u8>) {
+fn escape_json(text: &str, line: &mut Vec<u8>) {
     const DIGITS: &[u8; 16] = b"0123456789abcdef";
     let escape_of = |byte: u8| ESCAPES.get(usize::from(byte)).copied().unwrap_or(0);
     let mut rest = text.as_bytes();
@@ -256,7 +256,7 @@ pub(super) fn put_whole(number: u64, line: &mut Vec<u8>) {
     let mut digits = [b'0'; 20];
     let (mut rest, mut first) = (number, digits.len());
     for place in digits.iter_mut().rev() {
-        *place = digit(rest);
+        *place = last_digit(rest);
         rest /= 10;
         first -= 1;
         if rest == 0 {
@@ -274,11 +274,11 @@ fn put_millis(time: Duration, line: &mut Vec<u8>) {
     let micros = u64::try_from(time.as_micros()).unwrap_or(u64::MAX);
     if micros >= EXACT {
         // A number, which a vector takes.
-        let _ = serde_json::to_writer(line, &millis(time));
+        let _ = serde_json::to_writer(line, &to_millis(time));
         return;
     }
     put_whole(micros / 1000, line);
-    match [micros / 100, micros / 10, micros].map(digit) {
+    match [micros / 100, micros / 10, micros].map(last_digit) {
         [a, b'0', b'0'] => line.extend_from_slice(&[b'.', a]),
         [a, b, b'0'] => line.extend_from_slice(&[b'.', a, b]),
         [a, b, c] => line.extend_from_slice(&[b'.', a, b, c]),
@@ -304,7 +304,7 @@ fn put_peer(client: Peer, line: &mut Vec<u8>) {
     }
 }
 
-pub(super) fn limit<'r>(record: &'r Record<'_>) -> Option<&'r str> {
+pub(super) fn limit_name<'r>(record: &'r Record<'_>) -> Option<&'r str> {
     let named = record.request_limit.as_deref();
     named.or(record.limit.map(Limit::name))
 }
@@ -322,7 +322,7 @@ pub(super) fn trace_id(record: &Record<'_>) -> Option<String> {
     Some(trace_text(trace.id))
 }
 
-pub(super) fn millis(duration: Duration) -> f64 {
+pub(super) fn to_millis(duration: Duration) -> f64 {
     duration.as_micros() as f64 / 1e3
 }
 
@@ -340,7 +340,7 @@ pub(super) mod tests {
     use super::*;
     use crate::trace::Trace;
 
-    pub(crate) fn record(target: &str) -> Record<'static> {
+    pub(crate) fn sample_record(target: &str) -> Record<'static> {
         Record {
             at: UNIX_EPOCH + Duration::from_millis(1_709_210_096_789),
             client: Peer(Some("[::1]:4711".parse().unwrap())),
@@ -382,7 +382,7 @@ pub(super) mod tests {
 
     fn push(record: &Record<'_>) -> Vec<u8> {
         let mut line = Vec::new();
-        Formatted::of(LogFormat::Json).push(record, &mut line);
+        Formatted::with_format(LogFormat::Json).push(record, &mut line);
         line
     }
 
@@ -393,12 +393,15 @@ pub(super) mod tests {
             \"tried\":[\"b:80\",\"c:80\"],\"method\":\"GET\",\
             \"target\":\"/a?b=c\",\"status\":200,\"bytes_received\":0,\"bytes_sent\":1234,\
             \"queue_ms\":3.0,\"connect_ms\":0.15,\"response_ms\":1.25,\"total_ms\":2.5,\"retries\":1,\"end\":\"complete\"}\n";
-        assert_eq!(String::from_utf8(push(&record("/a?b=c"))).unwrap(), wanted);
+        assert_eq!(
+            String::from_utf8(push(&sample_record("/a?b=c"))).unwrap(),
+            wanted
+        );
     }
 
     #[test]
     fn g6_a_member_with_a_name_has_it_beside_its_address() {
-        let mut record = record("/");
+        let mut record = sample_record("/");
         record.tries.as_mut().unwrap().member_name = Some("s1".into());
         let line = String::from_utf8(push(&record)).unwrap();
         let wanted = ",\"member\":\"a:80\",\"member_name\":\"s1\",\"tried\":";
@@ -408,7 +411,7 @@ pub(super) mod tests {
     #[test]
     fn hostile_targets_stay_within_their_string() {
         let all: String = (0..=0x2100u32).filter_map(char::from_u32).collect();
-        let line = push(&record(&all));
+        let line = push(&sample_record(&all));
         assert_eq!(line.iter().filter(|&&byte| byte == b'\n').count(), 1);
         let line: serde_json::Value = serde_json::from_slice(&line).unwrap();
         assert_eq!(line["target"], all.as_str());
@@ -420,7 +423,7 @@ pub(super) mod tests {
         let limited = Record {
             end: End::Limited,
             limit: Some(Limit::NewConnections),
-            ..record("/")
+            ..sample_record("/")
         };
         let line: serde_json::Value = serde_json::from_slice(&push(&limited)).unwrap();
         assert_eq!(line["end"], "limited");
@@ -430,7 +433,7 @@ pub(super) mod tests {
             status: None,
             tries: None,
             cost: Cost::new(2.5).unwrap(),
-            ..record("")
+            ..sample_record("")
         };
         let line: serde_json::Value = serde_json::from_slice(&push(&record)).unwrap();
         assert!(line.get("target").is_none() && line.get("status").is_none());
@@ -442,7 +445,7 @@ pub(super) mod tests {
 
     fn time(times: &mut Times, at: SystemTime) -> String {
         let mut line = Vec::new();
-        times.of(at).put(&mut line);
+        times.time_text(at).append_to(&mut line);
         String::from_utf8(line).unwrap()
     }
 
@@ -544,16 +547,16 @@ pub(super) mod tests {
             grpc_status: record.grpc_status.map(CallStatus::name),
             bytes_received: record.bytes_received,
             bytes_sent: record.bytes_sent,
-            queue_ms: tries.map(|tries| millis(tries.queued)),
-            connect_ms: tries.and_then(|tries| tries.connect_time).map(millis),
-            response_ms: record.response_time.map(millis),
-            first_byte_ms: tries.and_then(|tries| tries.first_byte).map(millis),
-            total_ms: millis(record.total_time),
+            queue_ms: tries.map(|tries| to_millis(tries.queued)),
+            connect_ms: tries.and_then(|tries| tries.connect_time).map(to_millis),
+            response_ms: record.response_time.map(to_millis),
+            first_byte_ms: tries.and_then(|tries| tries.first_byte).map(to_millis),
+            total_ms: to_millis(record.total_time),
             cost: (record.cost != Cost::ONE).then(|| record.cost.get()),
             retries: record.retries,
             end: record.end.name(),
             member_error: member_error(record),
-            limit: limit(record),
+            limit: limit_name(record),
             hedge: record.hedged.map(Into::into),
             request_id: request_id(record),
             trace_id: trace_id(record),
@@ -659,7 +662,7 @@ pub(super) mod tests {
                 limit,
                 request_limit: label.map(Into::into),
                 hedged,
-                ..record("")
+                ..sample_record("")
             }
         }
     }
@@ -668,7 +671,7 @@ pub(super) mod tests {
         /// Each one twice, so that its second is a known one.
         #[test]
         fn json_is_as_serde_json_writes_it(records in proptest::collection::vec(some_record(), 1..4)) {
-            let mut lines = Formatted::of(LogFormat::Json);
+            let mut lines = Formatted::with_format(LogFormat::Json);
             for record in records.iter().flat_map(|record| [record, record]) {
                 let mut line = Vec::new();
                 lines.push(record, &mut line);

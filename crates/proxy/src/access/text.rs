@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use evenkeel_manager::config::{LogField, LogTemplate};
 
-use super::line::{Time, limit, member_error, millis, put_whole, request_id, trace_id};
+use super::line::{Time, limit_name, member_error, put_whole, request_id, to_millis, trace_id};
 use super::{Record, Wants};
 use crate::http2::grpc::CallStatus;
 
@@ -39,7 +39,7 @@ impl Write for Escaped<'_> {
     }
 }
 
-fn put(value: Option<impl Display>, line: &mut Vec<u8>) {
+fn append_value(value: Option<impl Display>, line: &mut Vec<u8>) {
     match value {
         // Writing to a vector cannot fail.
         Some(value) => {
@@ -62,7 +62,12 @@ fn put_text(text: Option<&str>, line: &mut Vec<u8>) {
 
 /// Appends a line in the combined format:
 /// `ADDRESS - USER [TIME] "METHOD TARGET PROTOCOL" STATUS BYTES "REFERER" "USER AGENT"`.
-pub(super) fn combined(record: &Record<'_>, time: Time<'_>, wants: &Wants, line: &mut Vec<u8>) {
+pub(super) fn append_combined(
+    record: &Record<'_>,
+    time: Time<'_>,
+    wants: &Wants,
+    line: &mut Vec<u8>,
+) {
     let put_field = |name: &'static str, line: &mut Vec<u8>| {
         put_field(&LogField::Named(name), record, time, wants, line);
     };
@@ -111,7 +116,7 @@ pub(super) fn combined(record: &Record<'_>, time: Time<'_>, wants: &Wants, line:
 }
 
 /// Appends a line as the template has it.
-pub(super) fn custom(
+pub(super) fn append_custom(
     template: &LogTemplate,
     record: &Record<'_>,
     time: Time<'_>,
@@ -128,7 +133,7 @@ pub(super) fn custom(
 }
 
 /// A header field that was kept, by the place of its name in what was wanted.
-fn kept<'r>(names: &[Box<str>], name: &str, kept: &'r [Option<Box<str>>]) -> Option<&'r str> {
+fn find_kept<'r>(names: &[Box<str>], name: &str, kept: &'r [Option<Box<str>>]) -> Option<&'r str> {
     let place = names.iter().position(|known| **known == *name)?;
     kept.get(place)?.as_deref()
 }
@@ -141,30 +146,30 @@ fn put_field(
     line: &mut Vec<u8>,
 ) {
     let tries = record.tries.as_deref();
-    let ms = |time: Option<Duration>| time.map(millis);
+    let ms = |time: Option<Duration>| time.map(to_millis);
     let header = |name: &str| {
         let details = record.details.as_ref()?;
-        kept(&wants.request, name, &details.fields)
+        find_kept(&wants.request, name, &details.fields)
     };
     let name = match field {
         LogField::Named(name) => *name,
         LogField::Request(name) => return put_text(header(name), line),
         LogField::Response(name) => {
-            let value = tries.and_then(|tries| kept(&wants.response, name, &tries.fields));
+            let value = tries.and_then(|tries| find_kept(&wants.response, name, &tries.fields));
             return put_text(value, line);
         }
     };
     let request = record.request.as_ref();
     match name {
-        "time" => time.put(line),
+        "time" => time.append_to(line),
         "time_local" => line.extend_from_slice(time.local.as_bytes()),
         "rule" => put_text(Some(&record.rule), line),
-        "client" => put(Some(record.client), line),
+        "client" => append_value(Some(record.client), line),
         "client_ip" => match record.client.ip() {
-            Some(ip) => put(Some(ip.to_canonical()), line),
-            None => put(Some("unix"), line),
+            Some(ip) => append_value(Some(ip.to_canonical()), line),
+            None => append_value(Some("unix"), line),
         },
-        "client_port" => put(record.client.0.map(|address| address.port()), line),
+        "client_port" => append_value(record.client.0.map(|address| address.port()), line),
         "user" => put_text(record.user.as_deref(), line),
         "route" => put_text(record.route.as_deref(), line),
         "group" => put_text(record.group.as_deref(), line),
@@ -174,12 +179,12 @@ fn put_field(
             let before = tries.map(|tries| tries.before.join(","));
             put_text(before.as_deref(), line);
         }
-        "tls" => put(record.tls.as_ref().map(|tls| tls.version), line),
+        "tls" => append_value(record.tls.as_ref().map(|tls| tls.version), line),
         "server_name" => put_text(record.asked_name(), line),
         "method" => put_text(request.map(|(method, _)| &**method), line),
         "target" => put_text(request.map(|(_, target)| &**target), line),
-        "protocol" => put(record.protocol, line),
-        "status" => put(record.status, line),
+        "protocol" => append_value(record.protocol, line),
+        "status" => append_value(record.status, line),
         "grpc_status" => put_text(record.grpc_status.map(CallStatus::name), line),
         "bytes_received" => put_whole(record.bytes_received, line),
         "bytes_sent" => put_whole(record.bytes_sent, line),
@@ -187,19 +192,19 @@ fn put_field(
             let body = record.bytes_sent.saturating_sub(record.head_bytes_sent);
             put_whole(body, line);
         }
-        "queue_ms" => put(ms(tries.map(|tries| tries.queued)), line),
-        "first_byte_ms" => put(ms(tries.and_then(|tries| tries.first_byte)), line),
-        "connect_ms" => put(ms(tries.and_then(|tries| tries.connect_time)), line),
-        "response_ms" => put(ms(record.response_time), line),
-        "total_ms" => put(Some(millis(record.total_time)), line),
-        "cost" => put(Some(record.cost.get()), line),
+        "queue_ms" => append_value(ms(tries.map(|tries| tries.queued)), line),
+        "first_byte_ms" => append_value(ms(tries.and_then(|tries| tries.first_byte)), line),
+        "connect_ms" => append_value(ms(tries.and_then(|tries| tries.connect_time)), line),
+        "response_ms" => append_value(ms(record.response_time), line),
+        "total_ms" => append_value(Some(to_millis(record.total_time)), line),
+        "cost" => append_value(Some(record.cost.get()), line),
         "retries" => put_whole(u64::from(record.retries), line),
         "end" => put_text(Some(record.end.name()), line),
         "member_error" => put_text(member_error(record), line),
-        "limit" => put_text(limit(record), line),
-        "hedge" => put(record.hedged.map(<&str>::from), line),
+        "limit" => put_text(limit_name(record), line),
+        "hedge" => append_value(record.hedged.map(<&str>::from), line),
         "request_id" => put_text(request_id(record), line),
-        "trace_id" => put(trace_id(record), line),
+        "trace_id" => append_value(trace_id(record), line),
         "referer" => put_text(header("referer"), line),
         "user_agent" => put_text(header("user-agent"), line),
         _ => put_text(None, line),
@@ -209,7 +214,7 @@ fn put_field(
 #[cfg(test)]
 mod tests {
     use super::super::line::Formatted;
-    use super::super::line::tests::record;
+    use super::super::line::tests::sample_record;
     use super::super::{Details, Lines, Peer};
     use super::*;
     use evenkeel_manager::config::LogFormat;
@@ -225,7 +230,7 @@ mod tests {
 
     fn line(format: LogFormat, record: &Record<'_>) -> String {
         let mut line = Vec::new();
-        Formatted::of(format).push(record, &mut line);
+        Formatted::with_format(format).push(record, &mut line);
         String::from_utf8(line).unwrap()
     }
 
@@ -235,7 +240,7 @@ mod tests {
             client: Peer(Some("[::ffff:192.0.2.7]:4711".parse().unwrap())),
             user: Some("an na\"".into()),
             details: details(&[Some("http://a/\"x\"\\"), Some("curl/8 (ä\n)")]),
-            ..record("/a?b=c")
+            ..sample_record("/a?b=c")
         };
         assert_eq!(
             line(LogFormat::Combined, &record),
@@ -268,7 +273,7 @@ mod tests {
         let value = crate::access::kept_value(b"a\xffb");
         let record = Record {
             details: details(&[None, Some(&value)]),
-            ..record("/")
+            ..sample_record("/")
         };
         let line = line(LogFormat::Combined, &record);
         assert!(line.ends_with("\"a\\xEF\\xBF\\xBDb\"\n"), "{line}");
@@ -283,13 +288,13 @@ mod tests {
             .collect();
         let template = LogTemplate::parse(&format!("{every}{{request.header.a}}")).unwrap();
         let format = LogFormat::Custom(template);
-        let wanted = Formatted::of(format.clone()).wants();
+        let wanted = Formatted::with_format(format.clone()).wants();
         assert_eq!(wanted.request.len(), 3);
         let mut record = Record {
             user: Some(all.clone().into()),
             details: details(&[Some(all.as_str()); 3]),
             server_name: Some(all.as_str().into()),
-            ..record(&all)
+            ..sample_record(&all)
         };
         if let Some((method, _)) = &mut record.request {
             *method = all.clone().into();
@@ -309,7 +314,7 @@ mod tests {
     fn g6_a_format_has_the_name_of_the_member_if_it_has_one() {
         let template = LogTemplate::parse("{group}/{member_name} {member}").unwrap();
         let format = LogFormat::Custom(template);
-        let mut record = record("/");
+        let mut record = sample_record("/");
         assert_eq!(line(format.clone(), &record), "app/- a:80\n");
         record.tries.as_mut().unwrap().member_name = Some("s1".into());
         assert_eq!(line(format, &record), "app/s1 a:80\n");
@@ -319,7 +324,7 @@ mod tests {
     fn each_field_says_what_the_record_says() {
         let record = Record {
             details: details(&[Some("x")]),
-            ..record("/")
+            ..sample_record("/")
         };
         for (text, wanted) in [
             ("{{{time}}}", "{2024-02-29T12:34:56.789Z}}"),

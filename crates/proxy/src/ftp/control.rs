@@ -128,7 +128,7 @@ impl<'a> Control<'a> {
         server: &Io,
         names: Option<MemberNames>,
     ) -> Self {
-        let tls = session.service.tls();
+        let tls = session.service.tls_server();
         let auth = match rule.rule.ftp.auth_tls {
             Some(FtpTls::Refuse) => Auth::Refuse,
             Some(FtpTls::Pass) => Auth::Pass,
@@ -183,12 +183,12 @@ impl<'a> Control<'a> {
     }
 
     /// Returns the outcome of the server's greeting, if it came.
-    pub(super) fn greeting(&self) -> Option<Outcome> {
+    pub(super) fn greeting_outcome(&self) -> Option<Outcome> {
         self.greeting
     }
 
     /// Bytes from the client, and to it.
-    pub(super) fn moved(&self) -> [u64; 2] {
+    pub(super) fn moved_bytes(&self) -> [u64; 2] {
         self.moved
     }
 
@@ -201,14 +201,16 @@ impl<'a> Control<'a> {
         greeted: &mut impl FnMut(bool) -> Outcome,
     ) -> Ended {
         let jitter = self.session.worker.rng.borrow_mut().f32();
-        self.session.watch.tie(self.member, jitter);
-        self.session.watch.arm(self.rule.rule.timeouts.idle);
+        self.session.watch.tie_to_member(self.member, jitter);
+        self.session
+            .watch
+            .arm_deadline(self.rule.rule.timeouts.idle);
         let turn = std::future::poll_fn(|cx| self.poll(cx, client, server, greeted)).await;
         Ended::Session(match turn {
-            Turn::End(end) => self.ended(client, end).await,
+            Turn::End(end) => self.send_last_words(client, end).await,
             Turn::Secure => return Ended::Clear,
-            Turn::Tunnel => self.tunnel(client, server).await,
-            Turn::Refuse(problem) => self.refuse(client, problem).await,
+            Turn::Tunnel => self.run_tunnel(client, server).await,
+            Turn::Refuse(problem) => self.refuse_session(client, problem).await,
         })
     }
 
@@ -229,23 +231,23 @@ impl<'a> Control<'a> {
                 Err(turn) => return Poll::Ready(turn),
             }
             if self.greeting.is_none()
-                && let Some(code) = self.conversation.greeting()
+                && let Some(code) = self.conversation.greeting_code()
             {
                 self.greeting = Some(greeted((200..300).contains(&code)));
             }
         }
-        if let Err(OutOfMemory) = self.pay() {
+        if let Err(OutOfMemory) = self.charge_held() {
             return Poll::Ready(Turn::Refuse(Problem::Exhausted(Shortage::Memory)));
         }
-        self.look(cx, before != self.moved || server_said)
+        self.check_limits(cx, before != self.moved || server_said)
     }
 
     /// Counts the memory that is held while the session waits.
-    fn pay(&mut self) -> Result<(), OutOfMemory> {
+    fn charge_held(&mut self) -> Result<(), OutOfMemory> {
         let lines = self.commands.capacity() + self.replies.capacity();
         let waiting = self.out.client.capacity() + self.out.server.capacity();
         let held = lines + waiting + self.unread.capacity();
-        pay(&self.session.worker.memory, &mut self.charge, held)
+        charge_excess(&self.session.worker.memory, &mut self.charge, held)
     }
 
     /// Sends, understands, reads; answers whether anything was done.
@@ -256,7 +258,7 @@ impl<'a> Control<'a> {
         server: &mut Io,
         server_said: &mut bool,
     ) -> Result<bool, Turn> {
-        let mut done = self.send(cx, client, server)?;
+        let mut done = self.send_pending(cx, client, server)?;
         if self.next.is_some() {
             let all_sent = self.out.client.is_empty() && self.out.server.is_empty();
             return match all_sent {
@@ -278,7 +280,7 @@ impl<'a> Control<'a> {
                 false => End::Member,
             }));
         }
-        done |= self.understand()?;
+        done |= self.take_commands()?;
         if self.next.is_some() {
             return Ok(true);
         }
@@ -306,7 +308,7 @@ impl<'a> Control<'a> {
                     done = true;
                     *server_said = true;
                     self.server_ended = bytes.filled().is_empty();
-                    self.replies(bytes.filled())?;
+                    self.take_replies(bytes.filled())?;
                 }
                 // What it has said before is still good.
                 Poll::Ready(Err(_)) => {
@@ -316,7 +318,7 @@ impl<'a> Control<'a> {
                 // Nothing has followed what may be the end of a reply.
                 Poll::Pending if !done && self.looks && self.session.watch.take_look() => {
                     let step = self.conversation.end_loosely(&mut self.out);
-                    self.step(step.map_err(refused)?)?;
+                    self.apply_step(step.map_err(refusal_turn)?)?;
                     done = true;
                     *server_said = true;
                 }
@@ -333,7 +335,7 @@ impl<'a> Control<'a> {
     }
 
     /// Sends what is to be sent; answers whether anything was.
-    fn send(
+    fn send_pending(
         &mut self,
         cx: &mut Context<'_>,
         client: &mut Io,
@@ -377,14 +379,14 @@ impl<'a> Control<'a> {
     }
 
     /// Takes the client's lines as far as that may be.
-    fn understand(&mut self) -> Result<bool, Turn> {
+    fn take_commands(&mut self) -> Result<bool, Turn> {
         let mut done = false;
         loop {
             if !self.line_waits {
                 if self.unread.is_empty() || self.out.client.len() >= MAX_WAITING {
                     return Ok(done);
                 }
-                let taken = self.commands.take(&self.unread).map_err(refused)?;
+                let taken = self.commands.take(&self.unread).map_err(refusal_turn)?;
                 self.unread.drain(..taken.used);
                 if self.unread.is_empty() {
                     self.unread = Vec::new();
@@ -394,15 +396,15 @@ impl<'a> Control<'a> {
                     return Ok(true);
                 }
             }
-            if !self.conversation.takes(self.commands.line()) {
+            if !self.conversation.may_take(self.commands.current_line()) {
                 return Ok(done);
             }
             done = true;
             self.line_waits = false;
             let interrupted = self.commands.is_interrupted();
-            let (line, out) = (self.commands.line(), &mut self.out);
-            let step = self.conversation.command(line, interrupted, out);
-            self.step(step.map_err(refused)?)?;
+            let (line, out) = (self.commands.current_line(), &mut self.out);
+            let step = self.conversation.take_command(line, interrupted, out);
+            self.apply_step(step.map_err(refusal_turn)?)?;
             if self.next.is_some() {
                 return Ok(true);
             }
@@ -410,7 +412,7 @@ impl<'a> Control<'a> {
     }
 
     /// Takes bytes of the server.
-    fn replies(&mut self, mut bytes: &[u8]) -> Result<(), Turn> {
+    fn take_replies(&mut self, mut bytes: &[u8]) -> Result<(), Turn> {
         while !bytes.is_empty() {
             let taken = self.replies.take(bytes);
             let taken = taken.map_err(|_| Turn::Refuse(Problem::ServerLine))?;
@@ -418,18 +420,18 @@ impl<'a> Control<'a> {
             if taken.ended {
                 // A look is taken at what came last.
                 self.session.watch.take_look();
-                let line = self.replies.line();
-                let step = self.conversation.reply(line, &mut self.out);
-                self.step(step.map_err(refused)?)?;
+                let line = self.replies.current_line();
+                let step = self.conversation.take_reply(line, &mut self.out);
+                self.apply_step(step.map_err(refusal_turn)?)?;
             }
         }
         Ok(())
     }
 
-    fn step(&mut self, step: Step) -> Result<(), Turn> {
+    fn apply_step(&mut self, step: Step) -> Result<(), Turn> {
         match step {
             Step::Nothing => {}
-            Step::Open(opening) => self.open(opening).map_err(Turn::Refuse)?,
+            Step::Open(opening) => self.open_data(opening).map_err(Turn::Refuse)?,
             Step::Close => self.close_waiting(),
             Step::Secure => {
                 // What came in the clear is not of the encrypted session.
@@ -444,12 +446,12 @@ impl<'a> Control<'a> {
                 if let Some(data) = &self.transfer
                     && self.session.worker.log.borrow().is_some()
                 {
-                    data.begin(self.commands.line(), self.names.clone());
+                    data.begin_command(self.commands.current_line(), self.names.clone());
                 }
             }
             Step::Transfer(Transfer::Ended(code)) => {
                 if let Some(data) = self.transfer.take() {
-                    data.finish(Some(code), self.session);
+                    data.finish_command(Some(code), self.session);
                 }
             }
             Step::Refused(refusal) => {
@@ -482,7 +484,7 @@ impl<'a> Control<'a> {
     }
 
     /// Prepares a data connection.
-    fn open(&mut self, opening: Opening) -> Result<(), Problem> {
+    fn open_data(&mut self, opening: Opening) -> Result<(), Problem> {
         self.close_waiting();
         self.data.retain(|data| data.stage() == Stage::Open);
         if self.data.len() >= MAX_OPEN {
@@ -512,14 +514,14 @@ impl<'a> Control<'a> {
             }
         };
         target.set_port(opening.port);
-        let drawn = evenkeel_net::random().map(u32::from_ne_bytes);
-        let leased = drawn.and_then(|drawn| ports::listen(ip, &options.ports.0, drawn));
+        let drawn = evenkeel_net::random_bytes().map(u32::from_ne_bytes);
+        let leased = drawn.and_then(|drawn| ports::listen_in_range(ip, &options.ports.0, drawn));
         let listening = leased.and_then(|(lease, listener)| {
             let address = listener.local_addr()?;
             Ok((lease, TcpListener::from_std(listener)?, address))
         });
         let (lease, listener, mut address) =
-            listening.map_err(|error| match Shortage::of(&error) {
+            listening.map_err(|error| match Shortage::of_error(&error) {
                 Some(shortage) if error.kind() != io::ErrorKind::AddrInUse => {
                     Problem::Exhausted(shortage)
                 }
@@ -549,15 +551,15 @@ impl<'a> Control<'a> {
                 .clone()
                 .filter(|_| self.conversation.protects_data()),
         };
-        tokio::task::spawn_local(data::serve(session.of_stream(), waiting));
+        tokio::task::spawn_local(data::serve_data(session.of_stream(), waiting));
         self.data.push(data);
         self.conversation
-            .listening(address, options.announce, &mut self.out);
+            .announce_listener(address, options.announce, &mut self.out);
         Ok(())
     }
 
     /// Looks at time limits, alerts and data connections.
-    fn look(&mut self, cx: &mut Context<'_>, moved: bool) -> Poll<Turn> {
+    fn check_limits(&mut self, cx: &mut Context<'_>, moved: bool) -> Poll<Turn> {
         let watch = &self.session.watch;
         let idle = self.rule.rule.timeouts.idle;
         self.waker.replace(Some(cx.waker().clone()));
@@ -566,12 +568,12 @@ impl<'a> Control<'a> {
         self.open = self.data.len();
         let is_calm = self.data.is_empty() && self.conversation.is_at_rest() && !self.line_waits;
         if moved || has_changed {
-            watch.stir(idle, is_calm);
+            watch.arm_after_traffic(idle, is_calm);
             let looks = self.conversation.has_loose_end();
             if looks {
                 watch.arm_and_look(idle);
             } else if self.looks {
-                watch.arm(idle);
+                watch.arm_deadline(idle);
             }
             self.looks = looks;
         } else if watch.take_call() && is_calm {
@@ -583,7 +585,7 @@ impl<'a> Control<'a> {
             Stop::Cut => Poll::Ready(Turn::End(End::Terminated)),
             // It has a limit of its own, for bytes.
             Stop::Expired if is_open => {
-                watch.stir(idle, false);
+                watch.arm_after_traffic(idle, false);
                 watch.poll_stop(cx).map(|_| Turn::End(End::Terminated))
             }
             Stop::Expired if self.conversation.is_at_rest() => {
@@ -594,17 +596,17 @@ impl<'a> Control<'a> {
     }
 
     /// Does the handshake with the client.
-    pub(super) async fn secure(&mut self, client: Io) -> Option<Io> {
+    pub(super) async fn secure_client(&mut self, client: Io) -> Option<Io> {
         let server = self.tls.clone()?;
         let limit = server.handshake_timeout;
-        let secured = tls::accept(self.session, client, &server, limit);
+        let secured = tls::accept_tls(self.session, client, &server, limit);
         let secured = Box::pin(secured).await?;
-        self.conversation.secured();
+        self.conversation.mark_secured();
         Some(Io::Tls(Box::new(secured)))
     }
 
     /// Carries what nobody here understands.
-    async fn tunnel(&mut self, client: &mut Io, server: &mut Io) -> End {
+    async fn run_tunnel(&mut self, client: &mut Io, server: &mut Io) -> End {
         let mut traffic = Traffic::default();
         let tunnel = Tunnel {
             session: self.session,
@@ -626,11 +628,11 @@ impl<'a> Control<'a> {
     }
 
     /// The last words to a client.
-    async fn ended(&mut self, client: &mut Io, end: End) -> End {
+    async fn send_last_words(&mut self, client: &mut Io, end: End) -> End {
         let text = match end {
             End::Complete if self.server_ended => {
                 // The last bytes of a transfer may be on their way to a client that reads slowly.
-                self.drain().await;
+                self.drain_data().await;
                 return end;
             }
             End::Alert => "421 The server has much to do: connect again",
@@ -651,7 +653,7 @@ impl<'a> Control<'a> {
     }
 
     /// Tells the client why the session ends here, and counts it.
-    async fn refuse(&mut self, client: &mut Io, problem: Problem) -> End {
+    async fn refuse_session(&mut self, client: &mut Io, problem: Problem) -> End {
         match problem {
             Problem::Protocol(refusal) => self.count_refusal(refusal),
             Problem::ServerLine => self.count_refusal(Refusal::Reply),
@@ -675,19 +677,19 @@ impl<'a> Control<'a> {
                 )
             }
             Problem::Exhausted(shortage) => {
-                shortage.met("serve a session of FTP");
+                shortage.report_failure("serve a session of FTP");
                 ("421 Too many connections: try again later", End::Exhausted)
             }
         };
         let (rule, client_address) = (&self.session.service.name, self.session.peer);
         tracing::debug!(%rule, client = %client_address, reason = text, "an FTP session is ended");
         self.say_farewell(client, text);
-        self.session.watch.arm(LINGER);
+        self.session.watch.arm_deadline(LINGER);
         let mut left = MAX_LINGERING;
         let _ = self
             .session
             .watch
-            .until(|cx| {
+            .poll_until_stop(|cx| {
                 let mut bytes = [0; READ_BYTES];
                 loop {
                     let mut bytes = ReadBuf::new(&mut bytes);
@@ -704,14 +706,14 @@ impl<'a> Control<'a> {
     }
 
     /// Waits for data connections that are open.
-    async fn drain(&mut self) {
+    async fn drain_data(&mut self) {
         self.close_waiting();
         let watch = &self.session.watch;
-        watch.disarm();
+        watch.disarm_deadline();
         let (waker, all) = (&self.waker, &self.data);
         // Only an order to stop ends it: each has a time limit of its own.
         let _ = watch
-            .until(|cx| {
+            .poll_until_stop(|cx| {
                 waker.replace(Some(cx.waker().clone()));
                 match all.iter().any(|data| data.stage() == Stage::Open) {
                     true => Poll::Pending,
@@ -724,11 +726,11 @@ impl<'a> Control<'a> {
     /// Ends the data connections with the session.
     pub(super) async fn close(&mut self) {
         for data in &self.data {
-            data.finish(None, self.session);
+            data.finish_command(None, self.session);
             data.stop();
         }
         if let Some(data) = self.transfer.take() {
-            data.finish(None, self.session);
+            data.finish_command(None, self.session);
         }
         let (waker, all) = (&self.waker, &self.data);
         std::future::poll_fn(|cx| {
@@ -743,16 +745,20 @@ impl<'a> Control<'a> {
 }
 
 /// Charges what is beyond what each client may have.
-fn pay(memory: &Arc<Memory>, charge: &mut Option<Charge>, held: usize) -> Result<(), OutOfMemory> {
+fn charge_excess(
+    memory: &Arc<Memory>,
+    charge: &mut Option<Charge>,
+    held: usize,
+) -> Result<(), OutOfMemory> {
     match charge {
         _ if held <= SMALL_BYTES => *charge = None,
-        Some(charge) => charge.grow(held)?,
+        Some(charge) => charge.grow_to(held)?,
         None => *charge = Some(memory.take(held)?),
     }
     Ok(())
 }
 
-fn refused(refusal: Refusal) -> Turn {
+fn refusal_turn(refusal: Refusal) -> Turn {
     Turn::Refuse(Problem::Protocol(refusal))
 }
 
@@ -787,7 +793,7 @@ fn poll_send(
 }
 
 /// Says something before the connection is closed, if there is room for it without waiting.
-pub(super) fn farewell(client: &mut Io, text: &str) {
+pub(super) fn send_farewell(client: &mut Io, text: &str) {
     farewell_bytes(client, text.as_bytes().to_vec());
 }
 
@@ -801,20 +807,20 @@ fn farewell_bytes(client: &mut Io, mut bytes: Vec<u8>) {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::tests::memory;
+    use crate::memory::tests::new_memory;
 
     #[test]
     fn long_lines_count_as_memory_while_they_are_held() {
-        let memory = memory(20_000);
+        let memory = new_memory(20_000);
         let (mut one, mut other) = (None, None);
-        pay(&memory, &mut one, SMALL_BYTES).unwrap();
+        charge_excess(&memory, &mut one, SMALL_BYTES).unwrap();
         assert!(one.is_none(), "so much every client may have");
-        pay(&memory, &mut one, 6000).unwrap();
-        pay(&memory, &mut one, 12_000).unwrap();
-        pay(&memory, &mut other, 8001).unwrap_err();
-        pay(&memory, &mut other, 8000).unwrap();
-        pay(&memory, &mut one, 12_001).unwrap_err();
-        pay(&memory, &mut one, 100).unwrap();
-        pay(&memory, &mut other, 20_000).unwrap();
+        charge_excess(&memory, &mut one, 6000).unwrap();
+        charge_excess(&memory, &mut one, 12_000).unwrap();
+        charge_excess(&memory, &mut other, 8001).unwrap_err();
+        charge_excess(&memory, &mut other, 8000).unwrap();
+        charge_excess(&memory, &mut one, 12_001).unwrap_err();
+        charge_excess(&memory, &mut one, 100).unwrap();
+        charge_excess(&memory, &mut other, 20_000).unwrap();
     }
 }

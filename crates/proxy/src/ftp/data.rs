@@ -101,7 +101,7 @@ impl Data {
     }
 
     /// A command uses it: for the log.
-    pub(super) fn begin(&self, line: &[u8], member: Option<MemberNames>) {
+    pub(super) fn begin_command(&self, line: &[u8], member: Option<MemberNames>) {
         let mut parts = line.splitn(2, |byte| *byte == b' ');
         let mut next = |most: usize| {
             let part = parts.next().unwrap_or_default();
@@ -120,16 +120,16 @@ impl Data {
     }
 
     /// The server has said how the command ended; `None` if nothing will be said any more.
-    pub(super) fn finish(&self, status: Option<u16>, session: &Session) {
+    pub(super) fn finish_command(&self, status: Option<u16>, session: &Session) {
         if let Some(entry) = &mut *self.entry.borrow_mut() {
             entry.status = entry.status.or(status);
             entry.is_last = true;
         }
-        self.log(session);
+        self.log_line(session);
     }
 
     /// Writes the line of the log as soon as all is known.
-    fn log(&self, session: &Session) {
+    fn log_line(&self, session: &Session) {
         let is_whole = |entry: &mut Entry| entry.is_last && entry.carried.is_some();
         let Some(entry) = self.entry.borrow_mut().take_if(is_whole) else {
             return;
@@ -169,7 +169,7 @@ impl Data {
             retries: 0,
             end: carried.end,
         };
-        session.record(false, record);
+        session.log_record(false, record);
     }
 
     fn set(&self, stage: Stage) {
@@ -218,31 +218,31 @@ pub(super) struct Waiting {
 }
 
 /// Waits for a data connection and carries it.
-pub(super) async fn serve(session: Session, waiting: Waiting) {
+pub(super) async fn serve_data(session: Session, waiting: Waiting) {
     let data = Rc::clone(&waiting.data);
     let started = session.worker.now();
     let mut traffic = Traffic::default();
     let mut sides = None;
     let carried = data
-        .unless_stopped(waiting.carry(&session, &mut sides, &mut traffic))
+        .unless_stopped(waiting.carry_data(&session, &mut sides, &mut traffic))
         .await;
     let end = carried.unwrap_or(End::Terminated);
-    traffic.up.release(&session.worker);
-    traffic.down.release(&session.worker);
+    traffic.up.release_buffers(&session.worker);
+    traffic.down.release_buffers(&session.worker);
     let mut agreed = None;
     if let Some((client, member)) = sides {
-        agreed = client.agreed().cloned();
+        agreed = client.agreed_parameters().cloned();
         if !end.is_orderly() {
-            client.reset();
-            member.reset();
+            client.reset_on_drop();
+            member.reset_on_drop();
         }
     }
-    data.over(&session, &traffic, end, agreed, started);
+    data.record_end(&session, &traffic, end, agreed, started);
 }
 
 impl Data {
     /// Counts and logs what was carried.
-    fn over(
+    fn record_end(
         &self,
         session: &Session,
         traffic: &Traffic,
@@ -275,14 +275,14 @@ impl Data {
                 end,
             });
         }
-        self.log(session);
+        self.log_line(session);
         self.set(Stage::Done);
     }
 }
 
 impl Waiting {
     /// Accepts, connects, and carries bytes. The connections are in `sides` as soon as there are two.
-    async fn carry(
+    async fn carry_data(
         self,
         session: &Session,
         sides: &mut Option<(Io, Io)>,
@@ -292,9 +292,9 @@ impl Waiting {
         let _files = self.files;
         let metrics = &session.service.metrics;
         let mode = data.mode;
-        session.watch.arm(rule.rule.ftp.data_timeout);
-        let accepted = accept(session, &self.listener, self.peer).await;
-        session.watch.disarm();
+        session.watch.arm_deadline(rule.rule.ftp.data_timeout);
+        let accepted = accept_from_peer(session, &self.listener, self.peer).await;
+        session.watch.disarm_deadline();
         let accepted = match accepted {
             Ok(accepted) => accepted,
             Err(Stop::Expired) => {
@@ -309,10 +309,10 @@ impl Waiting {
             Err(Stop::Cut) => return End::Terminated,
         };
         drop((self.listener, self.lease));
-        let dialled = match dial(session, rule, self.target, self.source).await {
+        let dialled = match connect_to_peer(session, rule, self.target, self.source).await {
             Ok(dialled) => dialled,
             Err(end) => {
-                Io::from(accepted).reset();
+                Io::from(accepted).reset_on_drop();
                 return match (end, mode) {
                     (End::Member, Mode::Active) => End::Client,
                     (End::MemberTimeout, Mode::Active) => End::ClientTimeout,
@@ -331,11 +331,11 @@ impl Waiting {
             None => Io::from(client),
             Some(server) => {
                 let limit = rule.rule.ftp.data_timeout;
-                let secured = tls::accept(session, Io::from(client), server, limit);
+                let secured = tls::accept_tls(session, Io::from(client), server, limit);
                 match Box::pin(secured).await {
                     Some(client) => Io::Tls(Box::new(client)),
                     None => {
-                        Io::from(member).reset();
+                        Io::from(member).reset_on_drop();
                         return End::Client;
                     }
                 }
@@ -354,19 +354,19 @@ impl Waiting {
 
 /// Waits for a connection from `peer`. Anybody else's is refused, and does not end the wait: else
 /// strangers could keep clients from their data.
-async fn accept(
+async fn accept_from_peer(
     session: &Session,
     listener: &TcpListener,
     peer: IpAddr,
 ) -> Result<TcpStream, Stop> {
     session
         .watch
-        .until(|cx| {
+        .poll_until_stop(|cx| {
             loop {
                 let (stream, from) = match listener.poll_accept(cx) {
                     Poll::Ready(Ok(accepted)) => accepted,
                     // That connection is gone, or there is no file for it: the limit ends the wait.
-                    Poll::Ready(Err(error)) if Shortage::of(&error).is_some() => return Poll::Pending,
+                    Poll::Ready(Err(error)) if Shortage::of_error(&error).is_some() => return Poll::Pending,
                     Poll::Ready(Err(_)) => continue,
                     Poll::Pending => return Poll::Pending,
                 };
@@ -377,14 +377,14 @@ async fn accept(
                 session.service.metrics.ftp_foreign.add(1);
                 let rule = &session.service.name;
                 tracing::debug!(%rule, %from, expected = %peer, "a data connection from a stranger");
-                Io::from(stream).reset();
+                Io::from(stream).reset_on_drop();
             }
         })
         .await
 }
 
 /// Connects to who waits for the data, from `source`, which is what it knows of us.
-async fn dial(
+async fn connect_to_peer(
     session: &Session,
     rule: &LocalRule,
     target: SocketAddr,
@@ -394,9 +394,9 @@ async fn dial(
         SocketAddr::V4(_) => TcpSocket::new_v4(),
         SocketAddr::V6(_) => TcpSocket::new_v6(),
     };
-    let exhausted = |error: &std::io::Error| match Shortage::of(error) {
+    let exhausted = |error: &std::io::Error| match Shortage::of_error(error) {
         Some(shortage) => {
-            shortage.met("open a data connection of FTP");
+            shortage.report_failure("open a data connection of FTP");
             End::Exhausted
         }
         None => End::Member,
@@ -404,13 +404,16 @@ async fn dial(
     let socket = socket.map_err(|error| exhausted(&error))?;
     let _ = socket.set_nodelay(true);
     if let Some(source) = source {
-        bind(&socket, source).map_err(|error| exhausted(&error))?;
+        bind_source(&socket, source).map_err(|error| exhausted(&error))?;
     }
     let connecting = socket.connect(target);
     tokio::pin!(connecting);
-    session.watch.arm(rule.rule.timeouts.connect);
-    let connected = session.watch.until(|cx| connecting.as_mut().poll(cx)).await;
-    session.watch.disarm();
+    session.watch.arm_deadline(rule.rule.timeouts.connect);
+    let connected = session
+        .watch
+        .poll_until_stop(|cx| connecting.as_mut().poll(cx))
+        .await;
+    session.watch.disarm_deadline();
     match connected {
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => {
@@ -424,7 +427,7 @@ async fn dial(
 }
 
 /// Binds to an address, and leaves the port to `connect`: so it need be free for the target only.
-fn bind(socket: &TcpSocket, source: IpAddr) -> std::io::Result<()> {
+fn bind_source(socket: &TcpSocket, source: IpAddr) -> std::io::Result<()> {
     use std::os::fd::AsRawFd;
     let on: libc::c_int = 1;
     // SAFETY: the option is an int, which outlives the call.

@@ -22,15 +22,15 @@ use crate::listen::Session;
 use crate::tcp::connect_member;
 
 /// Tells a client that it is not served.
-pub(crate) fn refuse(mut client: Io) {
-    control::farewell(
+pub(crate) fn refuse_client(mut client: Io) {
+    control::send_farewell(
         &mut client,
         "421 The service is not available now: try again later",
     );
 }
 
 /// Serves one client.
-pub(crate) async fn serve(session: Session, client: Io) {
+pub(crate) async fn serve_ftp(session: Session, client: Io) {
     let at = SystemTime::now();
     let started = session.worker.now();
     let rule = session.service.rule();
@@ -48,12 +48,15 @@ pub(crate) async fn serve(session: Session, client: Io) {
     let end = match Box::pin(connected).await {
         Err(end) => {
             if end != End::Client {
-                control::farewell(&mut client, "421 No server can be reached: try again later");
+                control::send_farewell(
+                    &mut client,
+                    "421 No server can be reached: try again later",
+                );
             }
             end
         }
         Ok((mut bound, mut upstream)) => {
-            metrics.waits.add(session.worker.now().since(started));
+            metrics.waits.add_wait(session.worker.now().since(started));
             let last = tries.as_deref();
             let member = last.map(|last| (Arc::clone(&last.member), last.member_name.clone()));
             let mut control = Control::new(&session, &rule, &bound, &client, &upstream, member);
@@ -64,28 +67,28 @@ pub(crate) async fn serve(session: Session, client: Io) {
                     true => Outcome::Success,
                     false => Outcome::Error,
                 };
-                bound.ticket.responded(outcome, now);
+                bound.ticket.record_response(outcome, now);
                 outcome
             };
             let end = loop {
                 match control.run(&mut client, &mut upstream, &mut greeted).await {
                     Ended::Session(end) => break end,
-                    Ended::Clear => match control.secure(client).await {
+                    Ended::Clear => match control.secure_client(client).await {
                         Some(secured) => {
-                            agreed = secured.agreed().cloned();
+                            agreed = secured.agreed_parameters().cloned();
                             client = secured;
                         }
                         None => break End::Client,
                     },
                 }
             };
-            let outcome = match (control.greeting(), end) {
+            let outcome = match (control.greeting_outcome(), end) {
                 (Some(outcome), _) => outcome,
                 (None, End::Member | End::MemberTimeout) => Outcome::Error,
                 (None, _) => Outcome::Cancelled,
             };
             control.close().await;
-            moved = control.moved();
+            moved = control.moved_bytes();
             rule.own
                 .group
                 .finish(bound.ticket, outcome, session.worker.now());
@@ -124,5 +127,5 @@ pub(crate) async fn serve(session: Session, client: Io) {
         retries,
         end,
     };
-    session.record(false, record);
+    session.log_record(false, record);
 }

@@ -22,14 +22,14 @@ static PORTS: Ports = Ports([const { AtomicU64::new(0) }; 1024]);
 struct Ports([AtomicU64; 1024]);
 
 impl Ports {
-    fn word(&self, port: u16) -> Option<(&AtomicU64, u64)> {
+    fn port_word(&self, port: u16) -> Option<(&AtomicU64, u64)> {
         let word = self.0.get(usize::from(port / 64))?;
         Some((word, 1 << (port % 64)))
     }
 
     /// Takes a port, unless somebody has it.
     fn take(&'static self, port: u16) -> Option<Lease> {
-        let (word, bit) = self.word(port)?;
+        let (word, bit) = self.port_word(port)?;
         let is_taken = |word: u64| word & bit != 0;
         // Looked at first: a table that is full is searched without a write.
         if is_taken(word.load(Ordering::Relaxed)) || is_taken(word.fetch_or(bit, Ordering::Relaxed))
@@ -46,7 +46,7 @@ pub(crate) struct Lease(u16);
 
 impl Drop for Lease {
     fn drop(&mut self) {
-        if let Some((word, bit)) = PORTS.word(self.0) {
+        if let Some((word, bit)) = PORTS.port_word(self.0) {
             word.fetch_and(!bit, Ordering::Relaxed);
         }
     }
@@ -58,7 +58,7 @@ impl Drop for Lease {
 /// # Errors
 ///
 /// [`io::ErrorKind::AddrInUse`] if there is none; any other is that of a socket.
-pub(crate) fn listen(
+pub(crate) fn listen_in_range(
     ip: IpAddr,
     range: &RangeInclusive<u16>,
     drawn: u32,
@@ -118,21 +118,21 @@ mod tests {
     #[test]
     fn a_port_is_leased_once_and_again_when_it_is_given_back() {
         // Of another test's port nothing is known, so one that is free is looked for.
-        let free = listen(LOCAL, &(20_000..=29_000), drawn()).unwrap();
+        let free = listen_in_range(LOCAL, &(20_000..=29_000), drawn()).unwrap();
         let port = free.1.local_addr().unwrap().port();
         let only = port..=port;
-        let none = listen(LOCAL, &only, drawn()).unwrap_err();
+        let none = listen_in_range(LOCAL, &only, drawn()).unwrap_err();
         assert_eq!(none.kind(), io::ErrorKind::AddrInUse);
         drop(free);
-        let again = listen(LOCAL, &only, drawn()).unwrap();
+        let again = listen_in_range(LOCAL, &only, drawn()).unwrap();
         assert_eq!(again.1.local_addr().unwrap().port(), port);
         drop(again);
         // Somebody else's, of whom the table knows nothing.
         let other = TcpListener::bind((LOCAL, port)).unwrap();
-        let none = listen(LOCAL, &only, drawn()).unwrap_err();
+        let none = listen_in_range(LOCAL, &only, drawn()).unwrap_err();
         assert_eq!(none.kind(), io::ErrorKind::AddrInUse);
         drop(other);
-        assert!(listen(LOCAL, &only, drawn()).is_ok());
+        assert!(listen_in_range(LOCAL, &only, drawn()).is_ok());
     }
 
     #[test]
@@ -154,13 +154,13 @@ mod tests {
 
     #[test]
     fn several_threads_never_get_one_port() {
-        let begin = listen(LOCAL, &(20_000..=29_000), drawn()).unwrap();
+        let begin = listen_in_range(LOCAL, &(20_000..=29_000), drawn()).unwrap();
         let port = begin.1.local_addr().unwrap().port();
         drop(begin);
         let range = port..=port + 15;
         let lease = |seed: u64| {
             let mut rng = fastrand::Rng::with_seed(seed);
-            let next = || listen(LOCAL, &range, rng.u32(..)).ok();
+            let next = || listen_in_range(LOCAL, &range, rng.u32(..)).ok();
             std::iter::from_fn(next).collect::<Vec<_>>()
         };
         let all: Vec<_> = std::thread::scope(|scope| {

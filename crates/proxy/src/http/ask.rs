@@ -90,7 +90,7 @@ enum Looked {
 }
 
 impl Question {
-    pub(super) fn of(
+    pub(super) fn of_request(
         asked: &auth::Asked,
         routed: &Routed,
         request: &message::Request<'_>,
@@ -101,14 +101,19 @@ impl Question {
         write_question(request, hop, &asked.path, routed.own_cookies(), &mut head);
         let key = routed.to_ask(asked.target).and_then(|routed| {
             let group = routed.target().group.current.load();
-            group.wants_key().and_then(|key| request.key(key))
+            group.wants_key().and_then(|key| request.hash_part(key))
         });
         Question { head, key }
     }
 }
 
 /// Looks at what has come of the response to a question.
-fn look(read: &[u8], limits: Limits, auth: &Auth, copied: &[Box<str>]) -> Result<Looked, Failure> {
+fn parse_answer(
+    read: &[u8],
+    limits: Limits,
+    auth: &Auth,
+    copied: &[Box<str>],
+) -> Result<Looked, Failure> {
     let asked = Asked {
         head: false,
         upgrade: false,
@@ -134,7 +139,7 @@ fn look(read: &[u8], limits: Limits, auth: &Auth, copied: &[Box<str>]) -> Result
         let mut users = 0;
         // Those that end at the balancer are not for others.
         for field in head
-            .kept()
+            .kept_fields()
             .filter(|field| field.name.eq_ignore_ascii_case(name))
         {
             let fits = |&byte: &u8| byte == b'\t' || (byte >= b' ' && byte != 0x7f);
@@ -164,7 +169,7 @@ fn look(read: &[u8], limits: Limits, auth: &Auth, copied: &[Box<str>]) -> Result
 impl Client {
     /// Asks whether a request may pass: the user, if it may and that is known. The request has then
     /// what members are told. Otherwise it was answered: how the connection goes on.
-    pub(super) async fn ask(
+    pub(super) async fn ask_permission(
         &mut self,
         request: &mut Request,
         auth: &Auth,
@@ -172,7 +177,7 @@ impl Client {
         question: Question,
         summary: &mut Summary,
     ) -> Result<Option<Arc<str>>, After> {
-        let answer = match self.asking(request, asked, question) {
+        let answer = match self.new_asking(request, asked, question) {
             Ok((client, asking)) => {
                 let task = client.find_out(asking, auth, asked);
                 tokio::pin!(task);
@@ -182,14 +187,14 @@ impl Client {
                 session
                     .watch
                     .arm_and_look(asked.timeout.saturating_add(LATER));
-                let answer = session.watch.until(|cx| {
+                let answer = session.watch.poll_until_stop(|cx| {
                     if session.is_gone(cx, stream) {
                         return Poll::Ready(Answer::Failed(Failure::ClientGone, None));
                     }
                     task.as_mut().poll(cx)
                 });
                 let answer = answer.await;
-                session.watch.disarm();
+                session.watch.disarm_deadline();
                 answer.unwrap_or_else(|stop| match stop {
                     Stop::Expired => Answer::Failed(Failure::TimedOut, None),
                     Stop::Cut => Answer::Failed(Failure::Cut, None),
@@ -240,7 +245,7 @@ impl Client {
     }
 
     /// Returns the client that asks the group, and the request that asks.
-    fn asking(
+    fn new_asking(
         &self,
         request: &Request,
         asked: &auth::Asked,
@@ -260,13 +265,13 @@ impl Client {
         asking.cost = Default::default();
         // What a client is bound to for longer than a request it is bound to for questions, too.
         let bindings = Rc::clone(&self.bindings);
-        let client = Client::new(self.session.apart(), Io::Nobody(Nobody), bindings);
+        let client = Client::new(self.session.for_own_request(), Io::Nobody(Nobody), bindings);
         Ok((client, asking))
     }
 
     /// Asks one member after the other until one answers.
     async fn find_out(mut self, mut asking: Request, auth: &Auth, asked: &auth::Asked) -> Answer {
-        self.session.watch.limit(asked.timeout);
+        self.session.watch.set_total_limit(asked.timeout);
         let worker = Rc::clone(&self.session.worker);
         let routed = asking.routed.clone();
         let bindings = Rc::clone(&self.bindings);
@@ -277,11 +282,11 @@ impl Client {
                 client: self.session.peer.ip(),
                 key: asking.key,
                 tried: &tried,
-                ..group::Request::at(worker.now())
+                ..group::Request::at_time(worker.now())
             };
             let handle = &routed.target().group;
             let timeouts = &routed.route().timeouts;
-            let bound = self.session.bind(
+            let bound = self.session.bind_request(
                 routed.target(),
                 &bindings,
                 (&asks, None),
@@ -304,8 +309,10 @@ impl Client {
                 return Answer::NoMember(Refusal::NoMember);
             };
             let member = bound.member;
-            let heard = self.hear(&mut asking, &routed, bound, auth, asked).await;
-            Tries::add(&mut tries, bound.tries.take());
+            let heard = self
+                .ask_member(&mut asking, &routed, bound, auth, asked)
+                .await;
+            Tries::append_to(&mut tries, bound.tries.take());
             let failure = match heard {
                 Ok((upstream, input, said)) => {
                     let Some(mut bound) = held.bound.take() else {
@@ -340,7 +347,7 @@ impl Client {
             };
             let again = !self.session.watch.is_over()
                 && self.may_retry(&mut asking, &routed, &failure, retries);
-            held.finish(failure.outcome(), worker.now());
+            held.finish_bound(failure.member_outcome(), worker.now());
             if !again {
                 return Answer::Failed(failure, tries);
             }
@@ -353,7 +360,7 @@ impl Client {
 
     /// Asks a member: what it says of a request that may pass, `None` if it may not. The head of the
     /// response is in the buffer still.
-    async fn hear(
+    async fn ask_member(
         &mut self,
         asking: &mut Request,
         routed: &Routed,
@@ -374,7 +381,7 @@ impl Client {
             Ok((input, said)) => Ok((upstream, input, said)),
             Err(failure) => {
                 let failure = failure.of_call(&upstream);
-                upstream.reset();
+                upstream.reset_on_drop();
                 Err(failure)
             }
         }
@@ -402,7 +409,7 @@ impl Client {
         loop {
             if let Some(mut here) = input.take() {
                 let looked = match scan.is_due(here.bytes(), limits.max_bytes) {
-                    true => look(here.bytes(), limits, auth, &asked.copied)?,
+                    true => parse_answer(here.bytes(), limits, auth, &asked.copied)?,
                     false => Looked::Partial,
                 };
                 match looked {
@@ -420,7 +427,7 @@ impl Client {
                             input = Some(here);
                             continue;
                         }
-                        self.session.worker.buffers.give(here);
+                        self.session.worker.buffers.give_back(here);
                     }
                     Looked::Partial => {
                         let limit = limits.max_bytes.max(BUFFER_BYTES);
@@ -451,10 +458,10 @@ impl Client {
         let head = match head.await {
             Ok(head) => head,
             Err(failure) => {
-                upstream.reset();
+                upstream.reset_on_drop();
                 routed.target().group.finish(
                     bound.ticket,
-                    failure.outcome(),
+                    failure.member_outcome(),
                     self.session.worker.now(),
                 );
                 return Err(failure);
@@ -479,11 +486,12 @@ impl Client {
         mut head: Head,
         mut upstream: Upstream,
     ) {
-        let discarded = self.discard(&asking, &routed, &mut bound, &mut head, &mut upstream);
+        let discarded =
+            self.discard_response(&asking, &routed, &mut bound, &mut head, &mut upstream);
         let delivered = discarded.await;
-        self.settle(&asking, &routed, bound, head, upstream, &delivered);
-        if let Some(rest) = asking.up.finish(&self.session.worker) {
-            self.session.worker.buffers.give(rest);
+        self.settle_connections(&asking, &routed, bound, head, upstream, &delivered);
+        if let Some(rest) = asking.up.end_flow(&self.session.worker) {
+            self.session.worker.buffers.give_back(rest);
         }
     }
 
@@ -523,7 +531,7 @@ impl Client {
                 summary.response_time = Some(head.at.since(bound.ticket.started()));
                 summary.answered = Some(head.at);
                 let delivered =
-                    self.deliver(request, &routed, &mut bound, &mut head, &mut upstream);
+                    self.deliver_response(request, &routed, &mut bound, &mut head, &mut upstream);
                 let delivered = delivered.await;
                 summary.end = match delivered.end {
                     End::Complete => End::Unauthorized,
@@ -532,21 +540,21 @@ impl Client {
                 summary.limit = delivered.limit;
                 summary.sent = delivered.sent;
                 summary.note_first_byte(&bound.ticket);
-                self.settle(request, &routed, bound, head, upstream, &delivered)
+                self.settle_connections(request, &routed, bound, head, upstream, &delivered)
             }
             Err(failure) => {
-                upstream.reset();
+                upstream.reset_on_drop();
                 let now = self.session.worker.now();
                 routed
                     .target()
                     .group
-                    .finish(bound.ticket, failure.outcome(), now);
-                self.failed(request, summary, failure).await
+                    .finish(bound.ticket, failure.member_outcome(), now);
+                self.answer_failed(request, summary, failure).await
             }
         };
         std::mem::swap(&mut request.up, &mut asking.up);
-        if let Some(rest) = asking.up.finish(&self.session.worker) {
-            self.session.worker.buffers.give(rest);
+        if let Some(rest) = asking.up.end_flow(&self.session.worker) {
+            self.session.worker.buffers.give_back(rest);
         }
         match after {
             // The client may still be sending.
@@ -575,7 +583,7 @@ impl Client {
             | Failure::TimedOut
             | Failure::DeadlineExceeded => (End::MemberTimeout, "there was no answer in time"),
             Failure::Exhausted(shortage) => {
-                shortage.met("ask whether a request may pass");
+                shortage.report_failure("ask whether a request may pass");
                 (End::Exhausted, "the balancer is out of memory")
             }
             Failure::Connect(failure @ ConnectFailure::Exhausted(_)) => {
@@ -626,7 +634,7 @@ mod tests {
             user_field: Some("X-User".into()),
             remove_authorization: false,
         };
-        look(read, LIMITS, &auth, &copied).ok()
+        parse_answer(read, LIMITS, &auth, &copied).ok()
     }
 
     fn response(start: &str, fields: &str) -> Vec<u8> {

@@ -11,7 +11,7 @@ use crate::http2::links::{Limits, Link, Links, Way};
 use crate::io::Io;
 use crate::pool::Upstream;
 use crate::service::Bound;
-use crate::tcp::{ConnectFailure, connect};
+use crate::tcp::{ConnectFailure, open_member_connection};
 use crate::watch::Stop;
 
 /// Protocol that a member has chosen, with its connection.
@@ -25,21 +25,24 @@ enum Chosen {
 impl Client {
     /// A connection to a member for one request: a stream of HTTP/2 if the member speaks one of
     /// `protocols` that is HTTP/2.
-    pub(super) async fn call(
+    pub(super) async fn open_upstream(
         &self,
         routed: &Routed,
         bound: &mut Bound,
         protocols: &[&str],
     ) -> Result<Upstream, ConnectFailure> {
         let worker = &self.session.worker;
-        let chosen = match worker.links.here(bound.member, routed.target().tls_id()) {
+        let chosen = match worker
+            .links
+            .find_link(bound.member, routed.target().tls_id())
+        {
             Some(link) => {
                 let metrics = &self.session.service.metrics;
                 metrics.member_connections_reused.add(1);
                 Chosen::Http2(link)
             }
             // In a box: a connection of HTTP/1.1 is to stay small.
-            None => Box::pin(self.reach(routed, bound, protocols)).await?,
+            None => Box::pin(self.reach_member(routed, bound, protocols)).await?,
         };
         Ok(match chosen {
             Chosen::Http1(upstream) => upstream,
@@ -49,7 +52,7 @@ impl Client {
 
     /// Returns a connection with room for another request. A caller that comes while a connection
     /// is opened waits for that one.
-    async fn reach(
+    async fn reach_member(
         &self,
         routed: &Routed,
         bound: &mut Bound,
@@ -59,21 +62,24 @@ impl Client {
         loop {
             if protocols.len() > 1 && worker.links.has_declined(bound.member) {
                 // Each request needs a connection of its own.
-                return self.open(routed, bound, protocols).await;
+                return self.open_connection(routed, bound, protocols).await;
             }
-            match Links::way(worker, bound.member, routed.target().tls_id()) {
+            match Links::find_way(worker, bound.member, routed.target().tls_id()) {
                 Way::Here(link) => {
                     session.service.metrics.member_connections_reused.add(1);
                     return Ok(Chosen::Http2(link));
                 }
                 Way::Wait(opened) => {
-                    session.watch.arm(routed.route().timeouts.connect);
+                    session.watch.arm_deadline(routed.route().timeouts.connect);
                     let notified = opened.notified();
                     tokio::pin!(notified);
                     // Nothing else runs between the two.
                     notified.as_mut().enable();
-                    let waited = session.watch.until(|cx| notified.as_mut().poll(cx)).await;
-                    session.watch.disarm();
+                    let waited = session
+                        .watch
+                        .poll_until_stop(|cx| notified.as_mut().poll(cx))
+                        .await;
+                    session.watch.disarm_deadline();
                     match waited {
                         Ok(()) => {}
                         Err(Stop::Expired) => return Err(ConnectFailure::TimedOut),
@@ -81,7 +87,7 @@ impl Client {
                     }
                 }
                 Way::Open(opening) => {
-                    let opened = self.open(routed, bound, protocols).await;
+                    let opened = self.open_connection(routed, bound, protocols).await;
                     drop(opening);
                     return opened;
                 }
@@ -89,7 +95,7 @@ impl Client {
         }
     }
 
-    async fn open(
+    async fn open_connection(
         &self,
         routed: &Routed,
         bound: &mut Bound,
@@ -98,9 +104,10 @@ impl Client {
         let worker = &self.session.worker;
         let timeouts = &routed.route().timeouts;
         let target = routed.target();
-        let (upstream, agreed) = connect(&self.session, target, timeouts, bound, protocols).await?;
+        let (upstream, agreed) =
+            open_member_connection(&self.session, target, timeouts, bound, protocols).await?;
         if protocols.len() > 1 {
-            worker.links.note(bound.member, !agreed);
+            worker.links.note_declined(bound.member, !agreed);
             if !agreed {
                 return Ok(Chosen::Http1(upstream));
             }
@@ -113,7 +120,7 @@ impl Client {
             metrics: Arc::clone(&self.session.service.metrics),
             address: bound.address.clone(),
         };
-        let link = Links::begin(worker, bound.member, upstream, limits);
+        let link = Links::open_link(worker, bound.member, upstream, limits);
         Ok(Chosen::Http2(link))
     }
 }

@@ -38,7 +38,7 @@ pub(crate) struct ToCopy {
 
 impl ToCopy {
     /// A copy of `head`, to which `line` (with its end) is added, with room for a body of `len` bytes.
-    pub(super) fn begin(self, head: &[u8], line: &str, len: u64) -> Result<Copy, NoCopy> {
+    pub(super) fn begin_copy(self, head: &[u8], line: &str, len: u64) -> Result<Copy, NoCopy> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         if len > self.most {
             return Err(NoCopy::TooLarge);
@@ -63,7 +63,7 @@ impl ToCopy {
 
 impl Copy {
     /// Adds more of the body.
-    pub(super) fn add(&mut self, body: &[u8]) -> Result<(), NoCopy> {
+    pub(super) fn add_body(&mut self, body: &[u8]) -> Result<(), NoCopy> {
         let len = self.bytes.len().saturating_add(body.len());
         let most = self.body_at.saturating_add(self.most);
         if len > most {
@@ -71,7 +71,7 @@ impl Copy {
         }
         if len > self.bytes.capacity() {
             let size = self.bytes.capacity().saturating_mul(2).clamp(len, most);
-            let grown = self.charge.grow(size);
+            let grown = self.charge.grow_to(size);
             grown.map_err(|OutOfMemory| NoCopy::Exhausted)?;
             self.bytes.reserve_exact(size - self.bytes.len());
         }
@@ -85,7 +85,7 @@ impl Copy {
             return Ok(());
         };
         let size = self.bytes.capacity().saturating_add(lines.len());
-        let grown = self.charge.grow(size);
+        let grown = self.charge.grow_to(size);
         grown.map_err(|OutOfMemory| NoCopy::Exhausted)?;
         self.bytes.reserve_exact(size - self.bytes.len());
         self.bytes.splice(end..end, lines.iter().copied());
@@ -103,7 +103,7 @@ impl Copy {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::tests::memory;
+    use crate::memory::tests::new_memory;
 
     const HEAD: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\n\r\n";
 
@@ -113,14 +113,14 @@ mod tests {
             most,
             memory: Arc::clone(memory),
         };
-        copy.begin(HEAD, "X: 1\r\n", len)
+        copy.begin_copy(HEAD, "X: 1\r\n", len)
     }
 
     #[test]
     fn a_copy_has_one_line_more_and_the_same_body() {
-        let mut copy = begin(100, 0, &memory(1 << 20)).unwrap();
-        copy.add(b"3\r\nab").unwrap();
-        copy.add(b"c\r\n0\r\n\r\n").unwrap();
+        let mut copy = begin(100, 0, &new_memory(1 << 20)).unwrap();
+        copy.add_body(b"3\r\nab").unwrap();
+        copy.add_body(b"c\r\n0\r\n\r\n").unwrap();
         let (bytes, body_at, _) = copy.into_parts();
         let (head, body) = bytes.split_at(body_at);
         assert_eq!(head, b"POST / HTTP/1.1\r\nHost: a\r\nX: 1\r\n\r\n");
@@ -129,11 +129,11 @@ mod tests {
 
     #[test]
     fn s5_lines_that_are_added_to_a_copy_are_counted() {
-        let mut copy = begin(3, 3, &memory(100)).unwrap();
-        copy.add(b"ab").unwrap();
+        let mut copy = begin(3, 3, &new_memory(100)).unwrap();
+        copy.add_body(b"ab").unwrap();
         copy.add_lines(b"Y: 2\r\n").unwrap();
-        copy.add(b"c").unwrap();
-        assert_eq!(copy.add(b"d"), Err(NoCopy::TooLarge));
+        copy.add_body(b"c").unwrap();
+        assert_eq!(copy.add_body(b"d"), Err(NoCopy::TooLarge));
         assert_eq!(copy.add_lines(&[b'x'; 100]), Err(NoCopy::Exhausted));
         let (bytes, body_at, _) = copy.into_parts();
         let (head, body) = bytes.split_at(body_at);
@@ -143,22 +143,22 @@ mod tests {
 
     #[test]
     fn s5_a_copy_is_bounded_and_its_memory_counted() {
-        let some = memory(200);
+        let some = new_memory(200);
         assert_eq!(begin(10, 11, &some).unwrap_err(), NoCopy::TooLarge);
         assert_eq!(begin(1000, 1000, &some).unwrap_err(), NoCopy::Exhausted);
         let huge = begin(usize::MAX, u64::MAX, &some);
         assert_eq!(huge.unwrap_err(), NoCopy::Exhausted);
         let mut copy = begin(300, 0, &some).unwrap();
         for _ in 0..10 {
-            copy.add(b"0123456789").unwrap();
+            copy.add_body(b"0123456789").unwrap();
         }
-        let mut more = (0..).map(|_| copy.add(b"0123456789"));
+        let mut more = (0..).map(|_| copy.add_body(b"0123456789"));
         assert_eq!(more.find_map(Result::err), Some(NoCopy::Exhausted));
         drop(more);
         drop(copy);
         assert!(some.take(200).is_ok(), "it is given back");
-        let mut copy = begin(5, 0, &memory(1 << 20)).unwrap();
-        assert_eq!(copy.add(b"12345"), Ok(()));
-        assert_eq!(copy.add(b"6"), Err(NoCopy::TooLarge));
+        let mut copy = begin(5, 0, &new_memory(1 << 20)).unwrap();
+        assert_eq!(copy.add_body(b"12345"), Ok(()));
+        assert_eq!(copy.add_body(b"6"), Err(NoCopy::TooLarge));
     }
 }

@@ -112,7 +112,7 @@ impl Encoder {
     }
 
     /// True if the encoder may hold bytes that were taken and that the client does not have yet.
-    pub(super) fn holds(&self) -> bool {
+    pub(super) fn holds_bytes(&self) -> bool {
         self.holds
     }
 
@@ -129,7 +129,7 @@ impl Encoder {
     }
 
     /// Appends the rest, and the last chunk.
-    pub(super) fn finish(mut self, out: &mut Vec<u8>) -> io::Result<()> {
+    pub(super) fn finish_chunks(mut self, out: &mut Vec<u8>) -> io::Result<()> {
         match &mut self.writer {
             Writer::Zstd(writer) => writer.do_finish()?,
             Writer::Brotli(writer) => {

@@ -23,7 +23,7 @@ use crate::http2::grpc;
 use crate::io::{Broken, Io};
 use crate::pool::Upstream;
 use crate::service::{Bound, insert};
-use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, connect};
+use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, open_member_connection};
 use crate::trace;
 use crate::watch::Stop;
 
@@ -41,7 +41,7 @@ pub(super) struct Delivered {
 
 impl Delivered {
     /// Returns the outcome of a response that was for nobody.
-    pub(super) fn discarded(end: End, sent: u64) -> Self {
+    pub(super) fn of_discarded(end: End, sent: u64) -> Self {
         Delivered {
             end,
             sent,
@@ -55,17 +55,17 @@ impl Delivered {
 
 impl Client {
     /// Carries one request.
-    pub(super) async fn exchange(&mut self, request: &mut Request) -> After {
+    pub(super) async fn carry_request(&mut self, request: &mut Request) -> After {
         if request
             .routed
-            .policy()
+            .response_policy()
             .is_in_maintenance(self.session.peer.ip())
         {
             return Box::pin(self.in_maintenance(request)).await;
         }
         if let Some(over) = request.over {
             // In a box: it is rare, and a connection is to stay small.
-            return Box::pin(self.limited(request, over)).await;
+            return Box::pin(self.answer_limited(request, over)).await;
         }
         self.others_first().await;
         let routed = request.routed.clone();
@@ -74,20 +74,20 @@ impl Client {
             // In a box: it is no part of the way of most requests.
             let after = Box::pin(self.log_in(request, login, &mut summary)).await;
             if let Some(after) = after {
-                return self.end(request, summary, after);
+                return self.end_request(request, summary, after);
             }
         }
         if let Some(given) = request.given.take() {
             // In a box: it is no part of the way of most requests.
-            let after = Box::pin(self.give(request, &mut summary, &given)).await;
-            return self.end(request, summary, after);
+            let after = Box::pin(self.give_answer(request, &mut summary, &given)).await;
+            return self.end_request(request, summary, after);
         }
         self.session
             .service
             .budget
             .borrow_mut()
             .request(routed.rule.http.retry_budget);
-        self.mirror(request, false);
+        self.send_mirror(request, false);
         let mut tried: Vec<MemberId> = Vec::new();
         let mut now = request.at;
         let mut last = None;
@@ -99,12 +99,12 @@ impl Client {
                 key: request.key,
                 cost: request.cost,
                 tried: &tried,
-                unbound: stuck.and_then(Stuck::unbound),
-                pinned: self.pinned(&routed),
+                unbound: stuck.and_then(Stuck::unbound_reason),
+                pinned: self.pinned_member(&routed),
                 ahead: Some(0),
-                ..group::Request::at(now)
+                ..group::Request::at_time(now)
             };
-            let bound = self.session.bind(
+            let bound = self.session.bind_request(
                 routed.target(),
                 bindings,
                 (&asks, request.facts.as_deref()),
@@ -116,7 +116,7 @@ impl Client {
             let mut bound = match bound {
                 Ok(bound) => bound,
                 Err(refusal) => {
-                    let refused = self.refused(request, &mut summary, refusal, last);
+                    let refused = self.answer_refused(request, &mut summary, refusal, last);
                     break refused.await;
                 }
             };
@@ -129,13 +129,13 @@ impl Client {
                 summary.hedged = hedged;
                 answered
             } else {
-                self.attempt(request, &routed, &mut bound).await
+                self.attempt_request(request, &routed, &mut bound).await
             };
             let status = answered.as_ref().map(|(head, _)| head.status);
             let status = status.map_err(Failure::name);
             let is_hedge = summary.hedged == Some(Hedged::Won);
             request.note_attempt(&routed, &bound, status, is_hedge);
-            Tries::add(&mut summary.tries, bound.tries.take());
+            Tries::append_to(&mut summary.tries, bound.tries.take());
             let failure = match answered {
                 Ok((head, upstream))
                     if self.may_ask_another(
@@ -147,7 +147,7 @@ impl Client {
                         summary.retries,
                     ) =>
                 {
-                    upstream.reset();
+                    upstream.reset_on_drop();
                     Failure::Status(head.outcome)
                 }
                 Ok((mut head, mut upstream)) => {
@@ -157,8 +157,13 @@ impl Client {
                     summary.status = Some(head.status);
                     summary.response_time = Some(head.at.since(bound.ticket.started()));
                     summary.answered = Some(head.at);
-                    let delivered =
-                        self.deliver(request, &routed, &mut bound, &mut head, &mut upstream);
+                    let delivered = self.deliver_response(
+                        request,
+                        &routed,
+                        &mut bound,
+                        &mut head,
+                        &mut upstream,
+                    );
                     let delivered = delivered.await;
                     summary.end = delivered.end;
                     summary.limit = delivered.limit;
@@ -175,7 +180,8 @@ impl Client {
                         }
                         _ => {}
                     }
-                    break self.settle(request, &routed, bound, head, upstream, &delivered);
+                    break self
+                        .settle_connections(request, &routed, bound, head, upstream, &delivered);
                 }
                 Err(
                     Failure::TimedOut
@@ -188,25 +194,25 @@ impl Client {
             routed
                 .target()
                 .group
-                .finish(bound.ticket, failure.outcome(), now);
+                .finish(bound.ticket, failure.member_outcome(), now);
             request.end_attempt(failure.name(), now);
             if self.may_retry(request, &routed, &failure, summary.retries) {
                 summary.retries += 1;
                 self.session.service.metrics.retries.add(1);
                 insert(&mut tried, bound.member);
-                request.next_span(|| trace::span(&mut self.session.worker.rng.borrow_mut()));
+                request.next_span(|| trace::new_span(&mut self.session.worker.rng.borrow_mut()));
                 // In a box: a connection is to stay small.
                 last = Some(Box::new(failure));
                 continue;
             }
-            break self.failed(request, &mut summary, failure).await;
+            break self.answer_failed(request, &mut summary, failure).await;
         };
-        self.mirror(request, true);
-        self.end(request, summary, after)
+        self.send_mirror(request, true);
+        self.end_request(request, summary, after)
     }
 
     /// The request is over.
-    fn end(&mut self, request: &mut Request, mut summary: Summary, after: After) -> After {
+    fn end_request(&mut self, request: &mut Request, mut summary: Summary, after: After) -> After {
         let received = request.up.body_sent();
         summary.received += received;
         self.session
@@ -214,10 +220,10 @@ impl Client {
             .metrics
             .bytes_from_clients
             .add(received);
-        if let Some(rest) = request.up.finish(&self.session.worker) {
+        if let Some(rest) = request.up.end_flow(&self.session.worker) {
             self.input = Some(rest);
         }
-        self.conclude(Some(request), summary);
+        self.conclude_request(Some(request), summary);
         after
     }
 
@@ -283,10 +289,10 @@ impl Client {
         // The response is given up only where there may be another one.
         let asks = group::Request {
             tried,
-            ..group::Request::at(head.at)
+            ..group::Request::at_time(head.at)
         };
         let group = routed.target().group.current.load();
-        let view = group.view(&asks);
+        let view = group.view_for(&asks);
         let there_is = (0..group.members().len()).any(|index| {
             let member = group.members().get(index);
             member.is_some_and(|member| member.id != bound.member) && view.is_eligible(index)
@@ -295,7 +301,7 @@ impl Client {
     }
 
     /// The member at which the client has a connection of its own, if that is one of the request's group.
-    fn pinned(&self, routed: &Routed) -> Option<MemberId> {
+    fn pinned_member(&self, routed: &Routed) -> Option<MemberId> {
         let private = self.private.as_deref()?;
         let is_here = Arc::ptr_eq(&private.group, &routed.target().group);
         is_here.then_some(private.member)
@@ -303,15 +309,15 @@ impl Client {
 
     /// Returns an idle connection to a member, if the member speaks HTTP/1.1 and there is one: the
     /// client's own connection, or one that all clients share.
-    pub(super) fn idle(&mut self, routed: &Routed, bound: &Bound) -> Option<Upstream> {
+    pub(super) fn take_idle(&mut self, routed: &Routed, bound: &Bound) -> Option<Upstream> {
         let speaks_http2 = routed.rule.http.member_protocol == MemberProtocol::Http2;
         // A connection that a member takes for a client's is that client's.
         if speaks_http2 || !routed.target().shares_connections() {
             return None;
         }
-        if self.pinned(routed) == Some(bound.member)
+        if self.pinned_member(routed) == Some(bound.member)
             && let Some(mut private) = self.private.take()
-            && private.upstream.tls() == routed.target().tls_id()
+            && private.upstream.tls_id() == routed.target().tls_id()
             && private.upstream.is_silent()
         {
             let metrics = &self.session.service.metrics;
@@ -338,25 +344,26 @@ impl Client {
             && !request.asked.upgrade
             && !request.authenticates_connection;
         if protocol == MemberProtocol::Http2 {
-            self.call(routed, bound, &["h2"]).await
+            self.open_upstream(routed, bound, &["h2"]).await
         } else if may_choose && routed.target().tls.is_some() {
-            self.call(routed, bound, &["h2", "http/1.1"]).await
+            self.open_upstream(routed, bound, &["h2", "http/1.1"]).await
         } else {
             let (target, timeouts) = (routed.target(), &routed.route().timeouts);
             let protocols = &["http/1.1"];
-            let connected = connect(&self.session, target, timeouts, bound, protocols).await;
+            let connected =
+                open_member_connection(&self.session, target, timeouts, bound, protocols).await;
             connected.map(|(upstream, _)| upstream)
         }
     }
 
     /// Sends the request to a member, and reads the head of its response.
-    pub(super) async fn attempt(
+    pub(super) async fn attempt_request(
         &mut self,
         request: &mut Request,
         routed: &Routed,
         bound: &mut Bound,
     ) -> Result<(Head, Upstream), Failure> {
-        if let Some(mut upstream) = self.idle(routed, bound) {
+        if let Some(mut upstream) = self.take_idle(routed, bound) {
             match self
                 .response_head(request, routed, bound, &mut upstream, None)
                 .await
@@ -369,7 +376,7 @@ impl Client {
                 }
                 Err(Failure::Silent) => return Err(Failure::Stale),
                 Err(failure) => {
-                    upstream.reset();
+                    upstream.reset_on_drop();
                     return Err(failure);
                 }
             }
@@ -386,7 +393,7 @@ impl Client {
                 Err(failure) => failure.of_call(&upstream),
             };
             // The member must not take half a request for a whole one.
-            upstream.reset();
+            upstream.reset_on_drop();
             // As above, for a connection of HTTP/2 that was idle.
             let is_stale = matches!(&*upstream, Io::Call(call) if call.is_stale());
             let may_be_sent = request.idempotent || request.up.is_untouched();
@@ -403,7 +410,7 @@ impl Client {
 
     /// Sends the response to the client, and the rest of the request to the member; the
     /// bytes of another protocol, too, if that is what the response switches to.
-    pub(super) async fn deliver(
+    pub(super) async fn deliver_response(
         &mut self,
         request: &mut Request,
         routed: &Routed,
@@ -411,7 +418,7 @@ impl Client {
         head: &mut Head,
         upstream: &mut Io,
     ) -> Delivered {
-        self.mirror(request, false);
+        self.send_mirror(request, false);
         self.others_first().await;
         let (timeouts, limits) = (&routed.route().timeouts, &routed.rule.limits);
         let group = &routed.target().group;
@@ -425,11 +432,11 @@ impl Client {
         let mut head_bytes = 0;
         if let Io::Stream(stream) = stream {
             // A stream that is gone shows that at once.
-            head_bytes = stream.begin().unwrap_or_default();
+            head_bytes = stream.send_kept_head().unwrap_or_default();
         }
         let result = session
             .watch
-            .until(|cx| {
+            .poll_until_stop(|cx| {
                 if session.is_gone(cx, stream) {
                     return Poll::Ready(Err(Fault::OfClient));
                 }
@@ -443,10 +450,10 @@ impl Client {
                 let step = progress.poll_down(cx, down, upstream, stream, session);
                 let ticket = &mut bound.ticket;
                 if ticket.is_followed() {
-                    progress.follow(&step, up, down, group, ticket, worker);
+                    progress.update_ticket(&step, up, down, group, ticket, worker);
                 }
                 if step.is_pending() {
-                    progress.arm(&session.watch, up, Some(down), timeouts, limits);
+                    progress.arm_deadline(&session.watch, up, Some(down), timeouts, limits);
                     up.shrink_rest(worker);
                 }
                 step.map_err(|broken| match broken {
@@ -460,7 +467,7 @@ impl Client {
         let mut member_error = None;
         let end = match result {
             Ok(Ok(())) => match stream {
-                Io::Stream(stream) if head.until_close => match stream.end() {
+                Io::Stream(stream) if head.until_close => match stream.end_response() {
                     Ok(()) => End::Complete,
                     Err(_) => End::Client,
                 },
@@ -472,19 +479,19 @@ impl Client {
                 End::Member
             }
             Ok(Err(Fault::Exhausted(shortage))) => {
-                shortage.met("pass a response on");
+                shortage.report_failure("pass a response on");
                 End::Exhausted
             }
             Err(Stop::Cut) => End::Terminated,
             Err(Stop::Expired) => match progress.whose_turn(up, Some(down)) {
-                Side::Client if progress.limit().is_some() => End::Limited,
+                Side::Client if progress.reached_limit().is_some() => End::Limited,
                 Side::Client => End::ClientTimeout,
                 Side::Member => End::MemberTimeout,
             },
         };
         let metrics = &session.service.metrics;
         metrics.count_status(head.status);
-        let sent = down.sent() + head_bytes;
+        let sent = down.sent_bytes() + head_bytes;
         metrics.bytes_to_clients.add(sent);
         let mut delivered = Delivered {
             end,
@@ -495,15 +502,15 @@ impl Client {
             member_error,
         };
         if end == End::Limited
-            && let Some(limit) = progress.limit()
+            && let Some(limit) = progress.reached_limit()
         {
             metrics.count_limit(limit);
             delivered.limit = Some(limit);
         }
         if end == End::Complete && head.status == 101 {
             let mut traffic = Traffic {
-                up: tcp::Flow::with(up.take_rest()),
-                down: tcp::Flow::with(down.take_rest()),
+                up: tcp::Flow::with_read(up.take_rest()),
+                down: tcp::Flow::with_read(down.take_rest()),
             };
             let tunnel = Tunnel {
                 session,
@@ -533,7 +540,7 @@ impl Client {
     }
 
     /// Decides what becomes of the two connections.
-    pub(super) fn settle(
+    pub(super) fn settle_connections(
         &mut self,
         request: &Request,
         routed: &Routed,
@@ -561,12 +568,12 @@ impl Client {
         bound.ticket.note_bytes(head.down.body_sent());
         routed.target().group.finish(bound.ticket, outcome, ended);
         let clean = !head.down.has_excess();
-        if let Some(rest) = head.down.finish(worker) {
-            worker.buffers.give(rest);
+        if let Some(rest) = head.down.end_flow(worker) {
+            worker.buffers.give_back(rest);
         }
         if !delivered.end.is_orderly() {
             // Neither side may take what it has for the whole.
-            upstream.reset();
+            upstream.reset_on_drop();
             return After::Cut;
         }
         if head.status == 101 {
@@ -593,9 +600,9 @@ impl Client {
             let expires = worker.watchers.coarse_now().after(http.pool_idle_timeout);
             worker
                 .upstreams
-                .give(bound.member, upstream, http.pool_idle_connections, expires);
+                .give_back(bound.member, upstream, http.pool_idle_connections, expires);
         } else if !sent_all {
-            upstream.reset();
+            upstream.reset_on_drop();
         }
         if head.delivery.keep_alive {
             return After::NextRequest;

@@ -52,9 +52,9 @@ pub(super) enum Failure {
 
 impl Failure {
     /// Returns the outcome that the failure means for the member.
-    pub(super) fn outcome(&self) -> Outcome {
+    pub(super) fn member_outcome(&self) -> Outcome {
         match self {
-            Failure::Connect(failure) => failure.outcome(),
+            Failure::Connect(failure) => failure.member_outcome(),
             Failure::Status(outcome) => *outcome,
             Failure::BadRequest(_)
             | Failure::TooLarge
@@ -113,7 +113,7 @@ impl From<Broken> for Failure {
 
 impl Client {
     /// Answers a request for which no member could be used.
-    pub(super) async fn refused(
+    pub(super) async fn answer_refused(
         &mut self,
         request: &mut Request,
         summary: &mut Summary,
@@ -123,7 +123,7 @@ impl Client {
         if refusal == Refusal::NoMember && summary.retries > 0 {
             // The members that were tried count for more than that none is left.
             let failure = last.map_or(Failure::Connect(ConnectFailure::Refused), |last| *last);
-            return self.failed(request, summary, failure).await;
+            return self.answer_failed(request, summary, failure).await;
         }
         summary.end = self.session.count_refusal(refusal);
         let text = match refusal {
@@ -137,7 +137,7 @@ impl Client {
     }
 
     /// Answers a request that failed.
-    pub(super) async fn failed(
+    pub(super) async fn answer_failed(
         &mut self,
         request: &mut Request,
         summary: &mut Summary,
@@ -164,7 +164,7 @@ impl Client {
                 (End::Member, 502, text)
             }
             Failure::Exhausted(shortage) => {
-                shortage.met("carry a request");
+                shortage.report_failure("carry a request");
                 let text = "The balancer is out of memory. Try again later.".into();
                 // This end counts as one for want of something.
                 (End::Exhausted, 503, text)
@@ -246,7 +246,7 @@ impl Client {
         let retry_after = (status == 503).then_some(1);
         let answer = Answer {
             retry_after,
-            ..Answer::closing(status, text)
+            ..Answer::new_closing(status, text)
         };
         self.give_instead(request, summary, answer).await
     }
@@ -268,8 +268,8 @@ impl Client {
             && self.session.service.state.get() == State::Running
             && !self.is_last();
         let id = request.answered_id(&request.routed);
-        let answer = answer.with(request.routed.policy());
-        let cors = request.cors(&request.routed);
+        let answer = answer.with_policy(request.routed.response_policy());
+        let cors = request.cors_fields(&request.routed);
         let answer = Answer {
             keep_alive,
             more: More {
@@ -279,7 +279,7 @@ impl Client {
             },
             ..answer
         };
-        let sent = self.answer(&answer, request.asked.head).await;
+        let sent = self.send_answer(&answer, request.asked.head).await;
         summary.status = sent.then_some(status);
         match (sent, keep_alive) {
             (false, _) => After::Cut,

@@ -71,12 +71,12 @@ impl Bounds {
 }
 
 impl Framing {
-    fn of(body: Body, strip: bool, bounds: Bounds) -> Self {
+    fn from_body(body: Body, strip: bool, bounds: Bounds) -> Self {
         match body {
             Body::None | Body::Length(0) => Framing::Done,
             Body::Length(length) => Framing::Length(length),
             Body::Chunked => Framing::Chunked {
-                decoder: Decoder::within(bounds.most, bounds.trailers),
+                decoder: Decoder::with_bounds(bounds.most, bounds.trailers),
                 strip,
             },
             Body::UntilClose => Framing::UntilClose,
@@ -120,7 +120,7 @@ pub(crate) struct Flow {
 
 impl Flow {
     /// A message whose body is compressed, and sent in chunks.
-    pub(super) fn encoded(
+    pub(super) fn new_encoded(
         head: Vec<u8>,
         body: Body,
         encoder: Box<Encoder>,
@@ -129,11 +129,11 @@ impl Flow {
         memory: &Arc<Memory>,
     ) -> Result<Self, Broken> {
         let mut flow = Flow::new(head, Body::None, true, None, Bounds::NONE, memory)?;
-        flow.framing = Framing::of(body, true, bounds);
+        flow.framing = Framing::from_body(body, true, bounds);
         flow.buffer = buffer;
         flow.encoder = Some(encoder);
-        flow.admit()?;
-        flow.encode()?;
+        flow.admit_buffer()?;
+        flow.encode_ready()?;
         Ok(flow)
     }
 
@@ -147,7 +147,7 @@ impl Flow {
         bounds: Bounds,
         memory: &Arc<Memory>,
     ) -> Result<Self, Broken> {
-        let framing = Framing::of(body, strip, bounds);
+        let framing = Framing::from_body(body, strip, bounds);
         let mut flow = Flow {
             body_at: head.len(),
             head,
@@ -165,8 +165,8 @@ impl Flow {
             reports: None,
         };
         if !matches!(flow.framing, Framing::Done) {
-            flow.admit()?;
-            flow.join();
+            flow.admit_buffer()?;
+            flow.join_body();
         }
         let charge = memory.take_above(HEAD_BYTES, flow.head.capacity());
         flow._charge = charge.map_err(|OutOfMemory| Broken::Exhausted(Shortage::Memory))?;
@@ -174,7 +174,7 @@ impl Flow {
     }
 
     /// A message that is all there.
-    pub(super) fn whole(copy: Copy) -> Self {
+    pub(super) fn of_copy(copy: Copy) -> Self {
         let (head, body_at, charge) = copy.into_parts();
         Flow {
             head,
@@ -196,7 +196,7 @@ impl Flow {
 
     /// Returns the same message, which is copied while it is read.
     #[cold]
-    pub(super) fn copied(mut self, copies: ToCopy) -> Self {
+    pub(super) fn copy_while_read(mut self, copies: ToCopy) -> Self {
         let (head, joined) = self.head.split_at(self.body_at);
         let left = match self.framing {
             Framing::Length(left) => left,
@@ -204,15 +204,15 @@ impl Flow {
         };
         let here = (joined.len() + self.ready) as u64;
         let line = format!("{MIRRORED}: 1\r\n");
-        let copy = copies.begin(head, &line, here.saturating_add(left));
-        let copy = copy.and_then(|mut copy| copy.add(joined).map(|()| copy));
+        let copy = copies.begin_copy(head, &line, here.saturating_add(left));
+        let copy = copy.and_then(|mut copy| copy.add_body(joined).map(|()| copy));
         self.copy = Some(Box::new(copy));
         self.copy_ready();
         self
     }
 
     /// Writes other bytes over the bytes of the head at `at`, if none was sent yet.
-    pub(super) fn overwrite(&mut self, at: usize, bytes: &[u8]) {
+    pub(super) fn overwrite_head(&mut self, at: usize, bytes: &[u8]) {
         let end = at.saturating_add(bytes.len());
         let in_head = end <= self.body_at && self.written == 0 && self.moved == 0;
         if let Some(place) = self.head.get_mut(at..end).filter(|_| in_head) {
@@ -221,14 +221,14 @@ impl Flow {
     }
 
     /// A copy of the message, if it is all here.
-    pub(super) fn copy(&self, copies: ToCopy) -> Option<Copy> {
+    pub(super) fn copy_message(&self, copies: ToCopy) -> Option<Copy> {
         let is_here = matches!(self.framing, Framing::Done) && self.ready == 0;
         if !is_here || !self.may_rewind() {
             return None;
         }
         let (head, joined) = self.head.split_at(self.body_at);
-        let copy = copies.begin(head, "", joined.len() as u64);
-        copy.and_then(|mut copy| copy.add(joined).map(|()| copy))
+        let copy = copies.begin_copy(head, "", joined.len() as u64);
+        copy.and_then(|mut copy| copy.add_body(joined).map(|()| copy))
             .ok()
     }
 
@@ -274,7 +274,7 @@ impl Flow {
         if let (Some(copy), Some(buffer)) = (&mut self.copy, &self.buffer) {
             let body = buffer.bytes().get(..self.ready).unwrap_or_default();
             if let Ok(whole) = &mut **copy
-                && let Err(error) = whole.add(body)
+                && let Err(error) = whole.add_body(body)
             {
                 **copy = Err(error);
             }
@@ -304,7 +304,7 @@ impl Flow {
     }
 
     /// Finds out how much of the buffer belongs to the message.
-    fn admit(&mut self) -> Result<(), Broken> {
+    fn admit_buffer(&mut self) -> Result<(), Broken> {
         debug_assert_eq!(self.ready, 0);
         let Some(buffer) = &mut self.buffer else {
             return Ok(());
@@ -324,8 +324,10 @@ impl Flow {
                 decoder,
                 strip: false,
             } => {
-                let (kept, scanned) = decoder.pass(buffer.bytes_mut()).map_err(Broken::Chunks)?;
-                buffer.cut(kept, scanned.len);
+                let (kept, scanned) = decoder
+                    .pass_input(buffer.bytes_mut())
+                    .map_err(Broken::Chunks)?;
+                buffer.cut_out(kept, scanned.len);
                 self.ready = kept;
                 if scanned.end {
                     self.reports = decoder.take_reports();
@@ -336,9 +338,10 @@ impl Flow {
                 decoder,
                 strip: true,
             } => {
-                let (content, scanned) =
-                    decoder.strip(buffer.bytes_mut()).map_err(Broken::Chunks)?;
-                buffer.cut(content, scanned.len);
+                let (content, scanned) = decoder
+                    .strip_framing(buffer.bytes_mut())
+                    .map_err(Broken::Chunks)?;
+                buffer.cut_out(content, scanned.len);
                 self.ready = content;
                 if scanned.end {
                     self.reports = decoder.take_reports();
@@ -353,7 +356,7 @@ impl Flow {
     }
 
     /// Compresses what may be sent.
-    fn encode(&mut self) -> Result<(), Broken> {
+    fn encode_ready(&mut self) -> Result<(), Broken> {
         let Some(mut encoder) = self.encoder.take() else {
             return Ok(());
         };
@@ -367,7 +370,7 @@ impl Flow {
             buffer.consume(ready);
         }
         match self.framing {
-            Framing::Done => encoder.finish(&mut self.head).map_err(failed)?,
+            Framing::Done => encoder.finish_chunks(&mut self.head).map_err(failed)?,
             _ => self.encoder = Some(encoder),
         }
         Ok(())
@@ -377,7 +380,7 @@ impl Flow {
     fn flush_encoder(&mut self) -> Result<bool, Broken> {
         self.forget_sent();
         match &mut self.encoder {
-            Some(encoder) if encoder.holds() => {
+            Some(encoder) if encoder.holds_bytes() => {
                 let flushed = encoder.flush(&mut self.head);
                 flushed.map_err(|_| Broken::Exhausted(Shortage::Memory))?;
                 Ok(true)
@@ -397,7 +400,7 @@ impl Flow {
     }
 
     /// Joins a body that is small and complete to its head.
-    fn join(&mut self) {
+    fn join_body(&mut self) {
         if let (Framing::Done, Some(buffer)) = (&self.framing, &mut self.buffer)
             && self.ready <= JOINED_BYTES
             && let Some(body) = buffer.bytes().get(..self.ready)
@@ -421,12 +424,12 @@ impl Flow {
     }
 
     fn is_flushed(&self) -> bool {
-        let held = self.pipe.as_ref().map_or(0, Pipe::held);
+        let held = self.pipe.as_ref().map_or(0, Pipe::held_bytes);
         self.written == self.head.len() && self.ready == 0 && held == 0 && self.flushed
     }
 
     /// Returns the side that the flow waits for when it has not ended.
-    pub(crate) fn waits(&self) -> Waits {
+    pub(crate) fn waiting_side(&self) -> Waits {
         if self.is_flushed() {
             Waits::ForSender
         } else {
@@ -454,7 +457,7 @@ impl Flow {
     }
 
     /// Bytes sent so far.
-    pub(crate) fn sent(&self) -> u64 {
+    pub(crate) fn sent_bytes(&self) -> u64 {
         self.written as u64 + self.moved
     }
 
@@ -464,18 +467,18 @@ impl Flow {
     }
 
     /// Ends the flow: what was read after the message.
-    pub(crate) fn finish(&mut self, worker: &Worker) -> Option<Buffer> {
+    pub(crate) fn end_flow(&mut self, worker: &Worker) -> Option<Buffer> {
         worker.buffers.give_head(std::mem::take(&mut self.head));
         self.encoder = None;
         self.body_at = 0;
         self.written = 0;
         if let Some(pipe) = self.pipe.take() {
-            worker.pipes.give(pipe);
+            worker.pipes.give_back(pipe);
         }
         let mut buffer = self.buffer.take()?;
         buffer.consume(std::mem::take(&mut self.ready));
         if buffer.is_empty() {
-            worker.buffers.give(buffer);
+            worker.buffers.give_back(buffer);
             return None;
         }
         Some(buffer)
@@ -489,7 +492,10 @@ impl Flow {
             && buffer.is_pooled()
             && self.is_done()
         {
-            self.buffer = self.buffer.take().map(|rest| worker.buffers.shrink(rest));
+            self.buffer = self
+                .buffer
+                .take()
+                .map(|rest| worker.buffers.shrink_buffer(rest));
         }
     }
 
@@ -505,7 +511,8 @@ impl Flow {
         if let Some(buffer) = &mut self.buffer {
             buffer.consume(std::mem::take(&mut self.ready));
         }
-        matches!(self.framing, Framing::Done) && self.pipe.as_ref().is_none_or(|p| p.held() == 0)
+        matches!(self.framing, Framing::Done)
+            && self.pipe.as_ref().is_none_or(|p| p.held_bytes() == 0)
     }
 
     /// Takes the load reports that were in trailers.
@@ -532,7 +539,7 @@ impl Flow {
         let mut encoded = 0;
         loop {
             if let Err(error) = ready!(self.poll_flush(cx, to)) {
-                return Poll::Ready(Err(Broken::by(&error, Broken::To)));
+                return Poll::Ready(Err(Broken::of_error(&error, Broken::To)));
             }
             let left = match &self.framing {
                 Framing::Done => return Poll::Ready(Ok(())),
@@ -543,26 +550,30 @@ impl Flow {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            if left >= SPLICE_BYTES && self.copy.is_none() && from.splices() && to.splices() {
-                self.pipe = self.pipe.take().or_else(|| worker.pipe());
+            if left >= SPLICE_BYTES
+                && self.copy.is_none()
+                && from.prepare_splice()
+                && to.prepare_splice()
+            {
+                self.pipe = self.pipe.take().or_else(|| worker.take_pipe());
             }
             if left > 0
-                && let Some(socket) = from.spliced()
+                && let Some(socket) = from.spliceable_socket()
                 && let Some(mut pipe) = self.pipe.take()
             {
                 // Whoever waits holds neither buffer nor pipe.
                 if let Some(buffer) = self.buffer.take() {
-                    worker.buffers.give(buffer);
+                    worker.buffers.give_back(buffer);
                 }
                 let limit = usize::try_from(left.min(most)).unwrap_or(usize::MAX);
                 match pipe.poll_fill(cx, socket, limit) {
                     Poll::Pending => {
-                        worker.pipes.give(pipe);
+                        worker.pipes.give_back(pipe);
                         return Poll::Pending;
                     }
                     Poll::Ready(Ok(0)) => return Poll::Ready(Err(Broken::From)),
                     Poll::Ready(Err(error)) => {
-                        return Poll::Ready(Err(Broken::by(&error, Broken::From)));
+                        return Poll::Ready(Err(Broken::of_error(&error, Broken::From)));
                     }
                     Poll::Ready(Ok(n)) => {
                         self.framing = match left.saturating_sub(n as u64) {
@@ -589,7 +600,7 @@ impl Flow {
             match buffer.poll_fill(cx, from) {
                 Poll::Pending => {
                     match buffer.is_empty() {
-                        true => worker.buffers.give(buffer),
+                        true => worker.buffers.give_back(buffer),
                         false => self.buffer = Some(buffer),
                     }
                     if self.encoder.is_some() && self.flush_encoder()? {
@@ -598,27 +609,27 @@ impl Flow {
                     return Poll::Pending;
                 }
                 Poll::Ready(Ok(0)) if matches!(self.framing, Framing::UntilClose) => {
-                    worker.buffers.give(buffer);
+                    worker.buffers.give_back(buffer);
                     self.framing = Framing::Done;
-                    self.encode()?;
+                    self.encode_ready()?;
                 }
                 Poll::Ready(Ok(0)) => {
-                    worker.buffers.give(buffer);
+                    worker.buffers.give_back(buffer);
                     return Poll::Ready(Err(Broken::From));
                 }
                 Poll::Ready(Err(error)) => {
-                    worker.buffers.give(buffer);
-                    return Poll::Ready(Err(Broken::by(&error, Broken::From)));
+                    worker.buffers.give_back(buffer);
+                    return Poll::Ready(Err(Broken::of_error(&error, Broken::From)));
                 }
                 Poll::Ready(Ok(_)) => {
                     self.buffer = Some(buffer);
-                    self.admit()?;
+                    self.admit_buffer()?;
                     if self.copy.is_some() {
                         self.copy_ready();
                     }
                     if self.encoder.is_some() {
                         encoded += self.ready;
-                        self.encode()?;
+                        self.encode_ready()?;
                     }
                 }
             }
@@ -634,8 +645,8 @@ impl Flow {
                 None => &[],
             };
             let n = match (head, body) {
-                ([], []) => match (&mut self.pipe, to.spliced()) {
-                    (Some(pipe), Some(to)) if pipe.held() > 0 => {
+                ([], []) => match (&mut self.pipe, to.spliceable_socket()) {
+                    (Some(pipe), Some(to)) if pipe.held_bytes() > 0 => {
                         self.moved += ready!(pipe.poll_drain(cx, to))? as u64;
                         continue;
                     }
@@ -672,16 +683,16 @@ impl Flow {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::tests::memory;
+    use crate::memory::tests::new_memory;
 
     #[test]
     fn lines_are_added_to_a_head_and_to_its_copy_before_their_ends() {
         let head = b"POST / HTTP/1.1\r\nContent-Length: 3\r\n\r\n".to_vec();
-        let memory = memory(1 << 20);
+        let memory = new_memory(1 << 20);
         let mut flow = Flow::new(head, Body::None, false, None, Bounds::NONE, &memory).unwrap();
         // A body that is joined to it.
         flow.head.extend_from_slice(b"abc");
-        let mut flow = flow.copied(ToCopy {
+        let mut flow = flow.copy_while_read(ToCopy {
             key: None,
             most: 3,
             memory: Arc::clone(&memory),
@@ -705,25 +716,25 @@ mod tests {
 
     #[test]
     fn bytes_of_a_head_are_overwritten_until_it_is_sent() {
-        let memory = memory(1 << 20);
+        let memory = new_memory(1 << 20);
         let head = b"GET / HTTP/1.1\r\n\r\n".to_vec();
         let mut flow = Flow::new(head, Body::None, false, None, Bounds::NONE, &memory).unwrap();
-        flow.overwrite(5, b"x");
+        flow.overwrite_head(5, b"x");
         assert!(flow.head.starts_with(b"GET /xHTTP"));
         // Not beyond its end, and not once a part of it is on its way.
-        flow.overwrite(17, b"ab");
-        flow.overwrite(usize::MAX, b"ab");
+        flow.overwrite_head(17, b"ab");
+        flow.overwrite_head(usize::MAX, b"ab");
         flow.written = 1;
-        flow.overwrite(5, b" ");
+        flow.overwrite_head(5, b" ");
         assert_eq!(flow.head, b"GET /xHTTP/1.1\r\n\r\n");
         assert!(flow.rewind());
-        flow.overwrite(5, b" ");
+        flow.overwrite_head(5, b" ");
         assert_eq!(flow.head, b"GET / HTTP/1.1\r\n\r\n");
     }
 
     #[test]
     fn s5_lines_that_make_a_head_large_need_memory() {
-        let memory = memory(0);
+        let memory = new_memory(0);
         let head = b"GET / HTTP/1.1\r\n\r\n".to_vec();
         let mut flow = Flow::new(head, Body::None, false, None, Bounds::NONE, &memory).unwrap();
         assert!(flow.add_lines(b"X: y\r\n", &memory).is_ok());
@@ -744,11 +755,11 @@ mod tests {
             )
             .map(drop)
         };
-        let none = memory(0);
+        let none = new_memory(0);
         assert_eq!(flow(HEAD_BYTES, &none), Ok(()));
         let error = flow(HEAD_BYTES + 1, &none);
         assert_eq!(error, Err(Broken::Exhausted(Shortage::Memory)));
-        let some = memory(4 * HEAD_BYTES);
+        let some = new_memory(4 * HEAD_BYTES);
         for _ in 0..9 {
             assert_eq!(flow(HEAD_BYTES + 1, &some), Ok(()), "it is given back");
         }

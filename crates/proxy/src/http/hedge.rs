@@ -67,7 +67,7 @@ pub(super) struct Held {
 
 impl Held {
     /// Finishes what is bound, with this outcome for its member.
-    pub(super) fn finish(mut self, outcome: Outcome, now: Instant) {
+    pub(super) fn finish_bound(mut self, outcome: Outcome, now: Instant) {
         if let Some(bound) = self.bound.take() {
             self.group.finish(bound.ticket, outcome, now);
         }
@@ -112,7 +112,7 @@ impl Request {
 impl Client {
     /// Returns the second request for the case that `bound` takes long; `None` if the request may
     /// have none.
-    fn second(&self, request: &Request, routed: &Routed, bound: &Bound) -> Option<Hedge> {
+    fn plan_hedge(&self, request: &Request, routed: &Routed, bound: &Bound) -> Option<Hedge> {
         let hedge = routed.route().hedge.as_ref()?;
         let (service, worker) = (&self.session.service, &self.session.worker);
         let group = routed.target().group.current.load();
@@ -129,16 +129,20 @@ impl Client {
             most: JOINED_BYTES,
             memory: Arc::clone(&worker.memory),
         };
-        let copy = request.up.copy(copies)?;
+        let copy = request.up.copy_message(copies)?;
         let (key, started) = (copy.key, bound.ticket.started());
-        let mut up = Flow::whole(copy);
+        let mut up = Flow::of_copy(copy);
         let mut span = [0; 8];
         if let Some(place) = request.place_of_span() {
-            span = trace::span(&mut worker.rng.borrow_mut());
-            up.overwrite(place, &trace::span_text(span));
+            span = trace::new_span(&mut worker.rng.borrow_mut());
+            up.overwrite_head(place, &trace::span_text(span));
         }
         let second = request.once_more(routed.clone(), key, up, started);
-        let client = Client::new(self.session.apart(), Io::Nobody(Nobody), Rc::default());
+        let client = Client::new(
+            self.session.for_own_request(),
+            Io::Nobody(Nobody),
+            Rc::default(),
+        );
         let sent = Rc::default();
         let at = bound.ticket.started().after(hedge.after);
         let task = client.ask_second(second, at, bound.member, Rc::clone(&sent));
@@ -159,7 +163,7 @@ impl Client {
         sent: Rc<Cell<Option<(MemberId, Instant)>>>,
     ) -> Option<Box<Won>> {
         let worker = Rc::clone(&self.session.worker);
-        worker.timers.until(at).await;
+        worker.timers.nap_until(at).await;
         let routed = request.routed.clone();
         let mut held = self.bind_second(&request, &routed, first)?;
         let bound = held.bound.as_mut()?;
@@ -173,7 +177,7 @@ impl Client {
                 input,
             })),
             Err(failure) => {
-                held.finish(failure.outcome(), worker.now());
+                held.finish_bound(failure.member_outcome(), worker.now());
                 None
             }
         }
@@ -189,13 +193,14 @@ impl Client {
             key: request.key,
             cost: request.cost,
             tried: &[first],
-            ..group::Request::at(now)
+            ..group::Request::at_time(now)
         };
         let group = handle.current.load();
-        let view = group.view(&asks);
+        let view = group.view_for(&asks);
         let mut members = group.members().iter().enumerate();
         // Those that are down may be asked when too many are, but not for this.
-        if !members.any(|(index, member)| member.slot.reasons() == 0 && view.is_eligible(index)) {
+        if !members.any(|(index, member)| member.slot.reason_bits() == 0 && view.is_eligible(index))
+        {
             return None;
         }
         if !service.hedges.borrow_mut().try_retry(now) {
@@ -210,10 +215,10 @@ impl Client {
             group: Arc::clone(handle),
             bound: Some(bound),
         };
-        let chosen = held.bound.as_ref()?.ticket.index();
+        let chosen = held.bound.as_ref()?.ticket.member_index();
         let is_up = group.members().get(chosen);
         is_up
-            .is_some_and(|member| member.slot.reasons() == 0)
+            .is_some_and(|member| member.slot.reason_bits() == 0)
             .then_some(held)
     }
 
@@ -227,7 +232,7 @@ impl Client {
         may_reuse: bool,
     ) -> Result<(Upstream, Buffer), Failure> {
         let idle = match may_reuse {
-            true => self.idle(routed, bound),
+            true => self.take_idle(routed, bound),
             false => None,
         };
         let was_idle = idle.is_some();
@@ -248,7 +253,7 @@ impl Client {
             (Err(failure), _) => {
                 let is_stale = matches!(&*upstream, Io::Call(call) if call.is_stale());
                 let failure = failure.of_call(&upstream);
-                upstream.reset();
+                upstream.reset_on_drop();
                 Err(match failure {
                     Failure::Silent | Failure::Refused if is_stale => Failure::Stale,
                     failure => failure,
@@ -268,9 +273,9 @@ impl Client {
         bound: &mut Bound,
         tried: &mut Vec<MemberId>,
     ) -> (Answered, Option<Hedged>) {
-        let mut hedge = self.second(request, routed, bound);
+        let mut hedge = self.plan_hedge(request, routed, bound);
         let first = {
-            let attempt = self.attempt(request, routed, bound);
+            let attempt = self.attempt_request(request, routed, bound);
             tokio::pin!(attempt);
             let first = std::future::poll_fn(|cx| {
                 if let Poll::Ready(answered) = attempt.as_mut().poll(cx) {
@@ -295,15 +300,17 @@ impl Client {
                     .for_each(|(second, _)| insert(tried, second));
                 return (Ok(answered), sent.map(|_| Hedged::Lost));
             }
-            First::Usual(Err(failure)) => match self.outlast(routed, &mut hedge, &failure).await {
-                Some(won) => (won, failure.outcome(), failure.name()),
-                None => {
-                    self.note_lost(request, routed, sent, span);
-                    sent.into_iter()
-                        .for_each(|(second, _)| insert(tried, second));
-                    return (Err(failure), sent.map(|_| Hedged::Lost));
+            First::Usual(Err(failure)) => {
+                match self.wait_for_hedge(routed, &mut hedge, &failure).await {
+                    Some(won) => (won, failure.member_outcome(), failure.name()),
+                    None => {
+                        self.note_lost(request, routed, sent, span);
+                        sent.into_iter()
+                            .for_each(|(second, _)| insert(tried, second));
+                        return (Err(failure), sent.map(|_| Hedged::Lost));
+                    }
                 }
-            },
+            }
         };
         drop(hedge);
         let Won {
@@ -315,7 +322,7 @@ impl Client {
         insert(tried, bound.member);
         request.note_attempt(routed, bound, Err(why), false);
         request.end_attempt(why, self.session.worker.now());
-        if let (Some(trace), Some(span)) = (request.trace(), span) {
+        if let (Some(trace), Some(span)) = (request.trace_mut(), span) {
             trace.current = span;
         }
         let usual = std::mem::replace(bound, second);
@@ -324,14 +331,14 @@ impl Client {
         }
         let now = self.session.worker.now();
         routed.target().group.finish(usual.ticket, outcome, now);
-        self.session.watch.disarm();
+        self.session.watch.disarm_deadline();
         request.up.set_sent();
         let head = self.response_head(request, routed, bound, &mut upstream, Some(input));
         let answered = match head.await {
             Ok(head) => Ok((head, upstream)),
             Err(failure) => {
                 let failure = failure.of_call(&upstream);
-                upstream.reset();
+                upstream.reset_on_drop();
                 Err(failure)
             }
         };
@@ -347,7 +354,8 @@ impl Client {
         span: Option<[u8; 8]>,
     ) {
         let (at, now) = (request.at, self.session.worker.now());
-        let (Some(trace), Some((member, since)), Some(span)) = (request.trace(), sent, span) else {
+        let (Some(trace), Some((member, since)), Some(span)) = (request.trace_mut(), sent, span)
+        else {
             return;
         };
         let group = routed.target().group.current.load();
@@ -372,7 +380,7 @@ impl Client {
     }
 
     /// Waits for the response to the second request after the first one has failed.
-    async fn outlast(
+    async fn wait_for_hedge(
         &mut self,
         routed: &Routed,
         hedge: &mut Option<Hedge>,
@@ -394,12 +402,14 @@ impl Client {
         let timeouts = &routed.route().timeouts;
         let longest = timeouts.connect.saturating_add(timeouts.response);
         session.watch.arm_and_look(longest);
-        let won = session.watch.until(|cx| match session.is_gone(cx, stream) {
-            true => Poll::Ready(None),
-            false => hedge.poll(cx),
-        });
+        let won = session
+            .watch
+            .poll_until_stop(|cx| match session.is_gone(cx, stream) {
+                true => Poll::Ready(None),
+                false => hedge.poll(cx),
+            });
         let won = won.await;
-        session.watch.disarm();
+        session.watch.disarm_deadline();
         won.ok().flatten()
     }
 }

@@ -8,16 +8,18 @@ use crate::quota::Over;
 
 impl Client {
     /// Answers a request above a limit of its client.
-    pub(super) async fn limited(&mut self, request: &mut Request, over: Over) -> After {
+    pub(super) async fn answer_limited(&mut self, request: &mut Request, over: Over) -> After {
         let mut summary = Summary::new(End::Limited);
         summary.limit = Some(Limit::Requests);
         let routed = request.routed.clone();
         let metrics = &self.session.service.metrics;
         let quotas = routed.quotas();
-        let status = quotas.map_or(429, |quotas| quotas.refuse(routed.place(), over, metrics));
+        let status = quotas.map_or(429, |quotas| {
+            quotas.count_refusal(routed.route_index(), over, metrics)
+        });
         let answer = Answer {
-            retry_after: Some(over.seconds()),
-            ..Answer::closing(status, "Too many requests. Try again later.")
+            retry_after: Some(over.retry_seconds()),
+            ..Answer::new_closing(status, "Too many requests. Try again later.")
         };
         self.end_with(request, summary, answer).await
     }
@@ -26,11 +28,11 @@ impl Client {
     pub(super) async fn in_maintenance(&mut self, request: &mut Request) -> After {
         self.session.service.metrics.refused_maintenance.add(1);
         let routed = request.routed.clone();
-        let maintenance = routed.policy().maintenance();
+        let maintenance = routed.response_policy().maintenance();
         let answer = Answer {
             retry_after: maintenance.retry_after,
             page: maintenance.page.map(|page| (&*page.media_type, &page.body)),
-            ..Answer::closing(
+            ..Answer::new_closing(
                 maintenance.status,
                 "The service is in maintenance. Try again later.",
             )
@@ -46,10 +48,10 @@ impl Client {
         answer: Answer<'_>,
     ) -> After {
         let after = self.give_instead(request, &mut summary, answer).await;
-        if let Some(rest) = request.up.finish(&self.session.worker) {
+        if let Some(rest) = request.up.end_flow(&self.session.worker) {
             self.input = Some(rest);
         }
-        self.conclude(Some(request), summary);
+        self.conclude_request(Some(request), summary);
         after
     }
 }

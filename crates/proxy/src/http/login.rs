@@ -16,7 +16,7 @@ use crate::http1::Hop;
 use crate::http1::forward::User;
 use crate::http1::respond::{Answer, More};
 use crate::message;
-use crate::passwords::{Proof, compare};
+use crate::passwords::{Proof, compare_password};
 use crate::watch::Stop;
 
 /// Longest time that a password may wait to be compared.
@@ -54,7 +54,7 @@ enum Verdict {
 
 impl Login {
     /// Returns the login that the head of a request has, for the users or the group of `auth`.
-    fn of(
+    fn of_request(
         auth: &Auth,
         routed: &Routed,
         request: &message::Request<'_>,
@@ -64,14 +64,14 @@ impl Login {
         let users = match &auth.by {
             By::Users { users, .. } => users,
             By::Group(asked) => {
-                return Login::Asks(Question::of(asked, routed, request, hop, client));
+                return Login::Asks(Question::of_request(asked, routed, request, hop, client));
             }
         };
-        let credentials = credentials(request).map(|(user, password)| {
+        let credentials = parse_credentials(request).map(|(user, password)| {
             let proofs = client.worker.proofs.borrow();
-            let proof = proofs.of(users, &user, &password);
+            let proof = proofs.new_proof(users, &user, &password);
             Credentials {
-                is_proved: proofs.has(&proof),
+                is_proved: proofs.has_proof(&proof),
                 known: users.user(&user),
                 user,
                 password,
@@ -82,7 +82,7 @@ impl Login {
     }
 
     /// The user, if the request may pass and that is known.
-    pub(super) fn passed(&self) -> Option<&Arc<str>> {
+    pub(super) fn passed_user(&self) -> Option<&Arc<str>> {
         match self {
             Login::Passed(user) => user.as_ref(),
             Login::Password(_) | Login::Asks(_) => None,
@@ -90,7 +90,7 @@ impl Login {
     }
 
     /// Returns what members are told of the user, if the request gets to them.
-    pub(super) fn tells<'a>(&'a self, auth: &'a Auth) -> User<'a> {
+    pub(super) fn user_for_member<'a>(&'a self, auth: &'a Auth) -> User<'a> {
         let known = match self {
             Login::Password(Some(credentials)) => credentials.known.as_deref(),
             // What a group says is added when it has said it.
@@ -104,7 +104,7 @@ impl Login {
 }
 
 /// User and password. Several fields are ambiguous, and so are none.
-fn credentials(request: &message::Request<'_>) -> Option<(Box<str>, Box<str>)> {
+fn parse_credentials(request: &message::Request<'_>) -> Option<(Box<str>, Box<str>)> {
     let mut values = request.values("authorization");
     match (values.next(), values.next()) {
         (Some(value), None) => basic_credentials(value),
@@ -127,7 +127,10 @@ impl Client {
             &auth.by,
         ) {
             (Login::Asks(question), By::Group(asked)) => {
-                match self.ask(request, auth, asked, question, summary).await {
+                match self
+                    .ask_permission(request, auth, asked, question, summary)
+                    .await
+                {
                     Ok(user) => {
                         *login = Login::Passed(user);
                         request.login = Some(login);
@@ -137,7 +140,7 @@ impl Client {
                 }
             }
             (Login::Password(of), By::Users { users, challenge }) => {
-                let verdict = self.judge(users, of.as_ref()).await;
+                let verdict = self.check_password(users, of.as_ref()).await;
                 (verdict, of.and_then(|of| of.known), challenge)
             }
             // What a head says of itself is what its route wants.
@@ -176,12 +179,12 @@ impl Client {
                 challenge: (status == 401).then_some(&**challenge),
                 ..More::default()
             },
-            ..Answer::closing(status, text)
+            ..Answer::new_closing(status, text)
         };
         Some(self.give_instead(request, summary, answer).await)
     }
 
-    async fn judge(&mut self, users: &Arc<Users>, of: Option<&Credentials>) -> Verdict {
+    async fn check_password(&mut self, users: &Arc<Users>, of: Option<&Credentials>) -> Verdict {
         let Some(of) = of else {
             return Verdict::Missing;
         };
@@ -190,24 +193,24 @@ impl Client {
         }
         let client = self.session.peer.ip();
         let client = client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let Ok(mut answered) = compare(client, users, &of.user, &of.password) else {
+        let Ok(mut answered) = compare_password(client, users, &of.user, &of.password) else {
             return Verdict::Busy;
         };
         let Client {
             session, stream, ..
         } = self;
         session.watch.arm_and_look(PATIENCE);
-        let waited = session.watch.until(|cx| {
+        let waited = session.watch.poll_until_stop(|cx| {
             if session.is_gone(cx, stream) {
                 return Poll::Ready(None);
             }
             Future::poll(std::pin::Pin::new(&mut answered), cx).map(Some)
         });
         let waited = waited.await;
-        session.watch.disarm();
+        session.watch.disarm_deadline();
         match waited {
             Ok(Some(Ok(true))) => {
-                session.worker.proofs.borrow_mut().add(of.proof);
+                session.worker.proofs.borrow_mut().add_proof(of.proof);
                 Verdict::Right
             }
             Ok(Some(Ok(false))) => Verdict::Wrong,
@@ -220,7 +223,7 @@ impl Client {
 impl Routed {
     /// Returns the login of the request, if the route takes requests of some users only. Browsers
     /// send preflights without credentials.
-    pub(super) fn login(
+    pub(super) fn new_login(
         &self,
         given: Option<&Given>,
         request: &message::Request<'_>,
@@ -231,7 +234,9 @@ impl Routed {
         if given.is_some_and(Given::is_preflight) {
             return None;
         }
-        Some(Box::new(Login::of(auth, self, request, hop, session)))
+        Some(Box::new(Login::of_request(
+            auth, self, request, hop, session,
+        )))
     }
 }
 
@@ -248,7 +253,7 @@ mod tests {
     fn credentials_are_those_of_one_field() {
         let of = |fields: &str| {
             let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
-            with_request(&head, credentials)
+            with_request(&head, parse_credentials)
         };
         let basic = |text: &[u8]| format!("Authorization: Basic {}\r\n", STANDARD.encode(text));
         let some = |user: &str, password: &str| Some((user.into(), password.into()));

@@ -50,7 +50,9 @@ impl Routed {
         }
         let group = self.for_mirror()?.target().group.current.load();
         Some(ToCopy {
-            key: group.wants_key().and_then(|key| head.request.key(key)),
+            key: group
+                .wants_key()
+                .and_then(|key| head.request.hash_part(key)),
             most: mirror.max_body,
             memory: Arc::clone(&worker.memory),
         })
@@ -82,7 +84,7 @@ impl Client {
     /// Sends the copy of the request, if there is to be one and it is whole. `is_over` says that no
     /// more of it comes.
     #[inline]
-    pub(super) fn mirror(&self, request: &mut Request, is_over: bool) {
+    pub(super) fn send_mirror(&self, request: &mut Request, is_over: bool) {
         if request.up.is_copied() {
             self.mirror_copy(request, is_over);
         }
@@ -114,12 +116,12 @@ impl Client {
             // Clients wait for connections.
             return metrics.mirror_exhausted.add(1);
         }
-        let session = self.session.apart();
+        let session = self.session.for_own_request();
         let asks = group::Request {
             client: session.peer.ip(),
             key: copy.key,
             cost: request.cost,
-            ..group::Request::at(worker.now())
+            ..group::Request::at_time(worker.now())
         };
         // Nobody's ties: they would say where later requests go, if these are for the group, too.
         let bindings = RefCell::default();
@@ -129,7 +131,7 @@ impl Client {
         };
         metrics.mirror_sent.add(1);
         let key = copy.key;
-        let copied = request.once_more(routed, key, Flow::whole(copy), asks.now);
+        let copied = request.once_more(routed, key, Flow::of_copy(copy), asks.now);
         let client = Client::new(session, Io::Nobody(Nobody), Rc::default());
         tokio::task::spawn_local(client.carry_copy(copied, bound, place));
     }
@@ -139,20 +141,22 @@ impl Client {
         let routed = request.routed.clone();
         let timeouts = &routed.route().timeouts;
         let all = timeouts.connect.saturating_add(timeouts.response);
-        self.session.watch.limit(all);
-        let answered = self.attempt(&mut request, &routed, &mut bound).await;
+        self.session.watch.set_total_limit(all);
+        let answered = self
+            .attempt_request(&mut request, &routed, &mut bound)
+            .await;
         let is_whole = match answered {
             Ok((mut head, mut upstream)) => {
                 let discarded =
-                    self.discard(&request, &routed, &mut bound, &mut head, &mut upstream);
+                    self.discard_response(&request, &routed, &mut bound, &mut head, &mut upstream);
                 let delivered = discarded.await;
-                self.settle(&request, &routed, bound, head, upstream, &delivered);
+                self.settle_connections(&request, &routed, bound, head, upstream, &delivered);
                 delivered.end.is_orderly()
             }
             Err(failure) => {
                 routed.target().group.finish(
                     bound.ticket,
-                    failure.outcome(),
+                    failure.member_outcome(),
                     self.session.worker.now(),
                 );
                 false
@@ -161,14 +165,14 @@ impl Client {
         if !is_whole {
             self.session.service.metrics.mirror_failed.add(1);
         }
-        if let Some(rest) = request.up.finish(&self.session.worker) {
-            self.session.worker.buffers.give(rest);
+        if let Some(rest) = request.up.end_flow(&self.session.worker) {
+            self.session.worker.buffers.give_back(rest);
         }
         drop(place);
     }
 
     /// Reads a response that is for nobody.
-    pub(super) async fn discard(
+    pub(super) async fn discard_response(
         &mut self,
         request: &Request,
         routed: &Routed,
@@ -181,22 +185,24 @@ impl Client {
         } = self;
         let mut progress = Progress::new(request);
         let down = &mut head.down;
-        session.watch.arm(routed.route().timeouts.response);
-        let read = session.watch.until(|cx| {
+        session.watch.arm_deadline(routed.route().timeouts.response);
+        let read = session.watch.poll_until_stop(|cx| {
             let step = progress.poll_down(cx, down, upstream, stream, session);
             let ticket = &mut bound.ticket;
             if ticket.is_followed() {
                 let group = &routed.target().group;
-                progress.follow(&step, &request.up, down, group, ticket, &session.worker);
+                progress.update_ticket(&step, &request.up, down, group, ticket, &session.worker);
             }
             match step {
-                Poll::Pending if down.sent() > MAX_RESPONSE_BYTES => Poll::Ready(End::Limited),
+                Poll::Pending if down.sent_bytes() > MAX_RESPONSE_BYTES => {
+                    Poll::Ready(End::Limited)
+                }
                 Poll::Pending => Poll::Pending,
                 Poll::Ready(Ok(())) => Poll::Ready(End::Complete),
                 Poll::Ready(Err(_)) => Poll::Ready(End::Member),
             }
         });
         let end = read.await.unwrap_or(End::MemberTimeout);
-        Delivered::discarded(end, down.sent())
+        Delivered::of_discarded(end, down.sent_bytes())
     }
 }

@@ -72,22 +72,22 @@ pub(crate) use stream::serve_stream;
 const LINGER: Duration = Duration::from_secs(2);
 
 /// Serves one client.
-pub(crate) async fn serve(session: Session, stream: Io) {
+pub(crate) async fn serve_http(session: Session, stream: Io) {
     let mut client = Client::new(session, stream, Rc::default());
     let after = loop {
         let mut request = match client.next_request().await {
             Ok(request) => request,
             Err(after) => break after,
         };
-        match client.exchange(&mut request).await {
+        match client.carry_request(&mut request).await {
             After::NextRequest => client.age.add_request(),
             after => break after,
         }
     };
     match after {
         After::NextRequest | After::Close => {}
-        After::Linger => client.linger().await,
-        After::Cut => client.stream.reset(),
+        After::Linger => client.linger_until_closed().await,
+        After::Cut => client.stream.reset_on_drop(),
         After::Http2 => {
             let Client {
                 session,
@@ -95,12 +95,12 @@ pub(crate) async fn serve(session: Session, stream: Io) {
                 input,
                 ..
             } = client;
-            tokio::task::spawn_local(http2::serve(session, stream, input));
+            tokio::task::spawn_local(http2::serve_http2(session, stream, input));
             return;
         }
     }
     if let Some(input) = client.input.take() {
-        client.session.worker.buffers.give(input);
+        client.session.worker.buffers.give_back(input);
     }
 }
 
@@ -115,7 +115,7 @@ pub(crate) enum Speaks {
 /// of the first bytes that it sends. `None` if more must be read to know. The rule says whether
 /// HTTP/2 is allowed without ALPN.
 #[inline]
-pub(crate) fn spoken(alpn: Option<&[u8]>, read: &[u8], http2: bool) -> Option<Speaks> {
+pub(crate) fn detect_protocol(alpn: Option<&[u8]>, read: &[u8], http2: bool) -> Option<Speaks> {
     match alpn {
         Some(b"h2") => Some(Speaks::Http2),
         None if http2 && read.starts_with(PREFACE) => Some(Speaks::Http2),
@@ -235,19 +235,19 @@ struct Noted {
 impl Noted {
     /// Returns the facts about `request` that somebody wants to know.
     #[inline]
-    fn of(
+    fn of_request(
         session: &Session,
         rule: &LocalRule,
         scheme: &'static str,
         request: &message::Request<'_>,
     ) -> Self {
         match rule.rule.http.request_id.is_some() || session.worker.records.get() {
-            true => Noted::asked(session, &rule.rule.http, scheme, request),
+            true => Noted::new_details(session, &rule.rule.http, scheme, request),
             false => Noted::default(),
         }
     }
 
-    fn asked(
+    fn new_details(
         session: &Session,
         http: &HttpOptions,
         scheme: &'static str,
@@ -256,22 +256,23 @@ impl Noted {
         let worker = &session.worker;
         let mut noted = Noted::default();
         if let Some(log) = &*worker.log.borrow()
-            && !log.wants().request.is_empty()
+            && !log.wanted_fields().request.is_empty()
         {
-            noted.details().fields = access::kept(&log.wants().request, request.fields);
+            noted.details_mut().fields =
+                access::keep_values(&log.wanted_fields().request, request.fields);
         }
         if let Some(options) = &http.request_id {
             let mut values = request.values(&options.field);
             let (first, second) = (values.next(), values.next());
             let first = first.filter(|_| http.trust_forwarded && second.is_none());
-            noted.details().id = Some(match first.and_then(request_id::given) {
+            noted.details_mut().id = Some(match first.and_then(request_id::parse_id) {
                 Some(given) => given.into(),
                 None => request_id::new(SystemTime::now(), &mut worker.rng.borrow_mut()),
             });
         }
         if let Some(tracer) = &*worker.tracer.borrow() {
             let rng = &mut worker.rng.borrow_mut();
-            let (trace, fields) = tracer.begin(request, http.trust_forwarded, rng);
+            let (trace, fields) = tracer.begin_trace(request, http.trust_forwarded, rng);
             noted.trace = Some(fields).filter(|fields| *fields != trace::Fields::default());
             if let Some(mut trace) = trace {
                 let kept = |text: &str| access::kept_value(text.as_bytes());
@@ -279,19 +280,19 @@ impl Noted {
                 trace.authority = request.authority.map(kept);
                 trace.scheme = scheme;
                 trace.user_agent = agent.map(access::kept_value);
-                noted.details().trace = Some(trace);
+                noted.details_mut().trace = Some(trace);
             }
         }
         noted
     }
 
-    fn details(&mut self) -> &mut Details {
+    fn details_mut(&mut self) -> &mut Details {
         self.details.get_or_insert_default()
     }
 
     /// Returns the marks that the member's head gets.
     #[inline]
-    fn marks<'a>(&'a self, http: &'a HttpOptions) -> Option<Marks<'a>> {
+    fn head_marks<'a>(&'a self, http: &'a HttpOptions) -> Option<Marks<'a>> {
         if self.details.is_none() && self.trace.is_none() {
             return None;
         }
@@ -306,7 +307,7 @@ impl Noted {
 
     /// The member's head is written.
     #[inline]
-    fn written(&mut self, head: &[u8]) {
+    fn note_written(&mut self, head: &[u8]) {
         if let Some(details) = &mut self.details
             && let Some(trace) = &mut details.trace
         {
@@ -318,7 +319,7 @@ impl Noted {
 impl Request {
     /// The request of a head, once it is known how it gets to a member.
     #[inline]
-    fn of(
+    fn from_head(
         session: &Session,
         routed: Routed,
         given: Option<Box<Given>>,
@@ -332,25 +333,27 @@ impl Request {
             Box::new(Line {
                 at: SystemTime::now(),
                 method: access::kept_method(head.request.method),
-                target: access::cut(head.target, MAX_TARGET_BYTES).into(),
+                target: access::cut_text(head.target, MAX_TARGET_BYTES).into(),
                 details,
             })
         });
         let group = routed.target().group.current.load();
-        let key = group.wants_key().and_then(|key| head.request.key(key));
+        let key = group
+            .wants_key()
+            .and_then(|key| head.request.hash_part(key));
         let facts = match (&routed.target().chooser, &given) {
             (Some(_), None) => {
-                let facts = HttpFacts::of(&head.request, &group.settings().hash_key);
+                let facts = HttpFacts::of_request(&head.request, &group.settings().hash_key);
                 Some(Box::new(facts))
             }
             _ => None,
         };
-        let cors = routed.policy().cors();
-        let cross_origin = cors.and_then(|policy| CrossOrigin::of(policy, &head.request));
+        let cors = routed.response_policy().cors();
+        let cross_origin = cors.and_then(|policy| CrossOrigin::of_request(policy, &head.request));
         let told = routed.rule.http.cost_header.as_deref();
-        let told = told.and_then(|field| head.request.cost(field));
+        let told = told.and_then(|field| head.request.parse_cost(field));
         let cost = told.unwrap_or(routed.rule.cost);
-        let class = routed.class(&head.request, session.peer.ip());
+        let class = routed.queue_class(&head.request, session.peer.ip());
         let compression = routed.rule.compression.as_ref();
         let coding =
             compression.and_then(|options| options.choose(head.request.values("accept-encoding")));
@@ -369,12 +372,12 @@ impl Request {
         let awaits_continue = head.expect_continue;
         let at = worker.now();
         let client = session.peer.ip();
-        let over = match routed.policy().is_in_maintenance(client) {
+        let over = match routed.response_policy().is_in_maintenance(client) {
             // Who is told to try again later has not used the limit up by then.
             true => None,
-            false => routed
-                .quotas()
-                .and_then(|quotas| quotas.request(client, &head.request, routed.place(), at)),
+            false => routed.quotas().and_then(|quotas| {
+                quotas.take_request(client, &head.request, routed.route_index(), at)
+            }),
         };
         let cookie = routed.target().cookie.as_deref();
         let cookie = cookie.filter(|_| given.is_none());
@@ -389,7 +392,7 @@ impl Request {
         };
         move |up| Request {
             up: match copies {
-                Some(copies) => Flow::copied(up, copies),
+                Some(copies) => Flow::copy_while_read(up, copies),
                 None => up,
             },
             routed,
@@ -420,7 +423,7 @@ impl Request {
 
 impl Request {
     /// The trace that it is in.
-    fn trace(&mut self) -> Option<&mut Trace> {
+    fn trace_mut(&mut self) -> Option<&mut Trace> {
         self.line.as_mut()?.details.as_mut()?.trace.as_mut()
     }
 
@@ -432,14 +435,14 @@ impl Request {
     }
 
     /// Permissions for pages of other origins that the response has, if the balancer gives them.
-    fn cors<'a>(&'a self, routed: &'a Routed) -> Option<CorsFields<'a>> {
-        let policy = routed.policy().cors()?;
+    fn cors_fields<'a>(&'a self, routed: &'a Routed) -> Option<CorsFields<'a>> {
+        let policy = routed.response_policy().cors()?;
         Some(CorsFields::new(policy, self.cross_origin.as_deref()))
     }
 
     /// True if a browser that asks with it is granted what it asks for.
     fn is_granted(&self) -> bool {
-        let policy = self.routed.policy().cors();
+        let policy = self.routed.response_policy().cors();
         let request = self.cross_origin.as_ref();
         policy.is_some_and(|policy| request.is_some_and(|request| request.grants_all(policy)))
     }
@@ -453,7 +456,7 @@ impl Request {
         hedge: bool,
     ) {
         let at = self.at;
-        let Some(trace) = self.trace() else {
+        let Some(trace) = self.trace_mut() else {
             return;
         };
         let Some(tries) = &bound.tries else {
@@ -479,7 +482,7 @@ impl Request {
     /// The last try is over, and has failed.
     fn end_attempt(&mut self, failure: &'static str, now: Instant) {
         let at = self.at;
-        if let Some(attempt) = self.trace().and_then(|trace| trace.attempts.last_mut()) {
+        if let Some(attempt) = self.trace_mut().and_then(|trace| trace.attempts.last_mut()) {
             attempt.failure = Some(failure);
             attempt.ended = Some(now.since(at));
         }
@@ -487,12 +490,12 @@ impl Request {
 
     /// Gives what is tried next a span of its own, of which the member is told.
     fn next_span(&mut self, span: impl FnOnce() -> [u8; 8]) {
-        let Some(trace) = self.trace() else {
+        let Some(trace) = self.trace_mut() else {
             return;
         };
         trace.current = span();
         let (place, text) = (trace.place, trace::span_text(trace.current));
-        self.up.overwrite(place, &text);
+        self.up.overwrite_head(place, &text);
     }
 
     /// Returns another request for which this request is the cause, in the name of nobody: `up`, of
@@ -583,12 +586,12 @@ impl Client {
         let mut waiting_for_head = self.input.is_some();
         let mut scan = HeadScan::default();
         let rule = self.session.service.rule();
-        self.session.watch.arm(if waiting_for_head {
+        self.session.watch.arm_deadline(if waiting_for_head {
             rule.rule.timeouts.header
         } else {
             let left = self
                 .age
-                .left(&rule.rule.limits, self.session.watch.coarse_now());
+                .time_left(&rule.rule.limits, self.session.watch.coarse_now());
             let keep_alive = rule.rule.timeouts.keep_alive;
             left.map_or(keep_alive, |left| left.min(keep_alive))
         });
@@ -602,9 +605,9 @@ impl Client {
                 let speaks = if self.age.has_had_requests() {
                     Some(Speaks::Http1)
                 } else {
-                    let agreed = self.stream.agreed();
+                    let agreed = self.stream.agreed_parameters();
                     let alpn = agreed.and_then(|agreed| agreed.protocol.as_deref());
-                    spoken(alpn, read, rule.rule.http.http2)
+                    detect_protocol(alpn, read, rule.rule.http.http2)
                 };
                 let parsed = match speaks {
                     Some(Speaks::Http2) => return Err(After::Http2),
@@ -615,20 +618,21 @@ impl Client {
                     Ok(request) => return Ok(request),
                     Err(NoRequest::Partial) => {}
                     Err(NoRequest::Malformed(status, text, to_head)) => {
-                        return Err(self.refuse(status, &text, to_head).await);
+                        return Err(self.refuse_malformed(status, &text, to_head).await);
                     }
                     Err(NoRequest::OutOfMemory(to_head)) => {
                         return Err(self.refuse_for_memory(to_head).await);
                     }
                     Err(NoRequest::Challenge(answer, to_head)) => {
                         self.session.service.metrics.requests.add(1);
-                        self.answer(&Answer::closing(200, &answer), to_head).await;
+                        self.send_answer(&Answer::new_closing(200, &answer), to_head)
+                            .await;
                         return Err(After::Linger);
                     }
                 }
                 if !waiting_for_head {
                     waiting_for_head = true;
-                    self.session.watch.arm(rule.rule.timeouts.header);
+                    self.session.watch.arm_deadline(rule.rule.timeouts.header);
                 }
                 // An empty line may be before it.
                 let limit = limit.saturating_add(2).max(BUFFER_BYTES);
@@ -644,7 +648,7 @@ impl Client {
                     Err(OutOfMemory) => return Err(self.refuse_for_memory(false).await),
                 }
             }
-            match self.fill().await {
+            match self.fill_input().await {
                 Ok(true) => {}
                 Ok(false) if waiting_for_head => {
                     self.session.count_end(End::Client);
@@ -655,7 +659,7 @@ impl Client {
                     let text = "The request head did not arrive in time.";
                     let read = self.input.as_ref().map_or(&[][..], Buffer::bytes);
                     let to_head = asks_for_head(read);
-                    return Err(self.refuse(408, text, to_head).await);
+                    return Err(self.refuse_malformed(408, text, to_head).await);
                 }
                 Err(Stop::Expired) => return Err(After::Close),
                 Err(Stop::Cut) => {
@@ -668,7 +672,7 @@ impl Client {
 
     /// Reads more; false at the end. No buffer is held while nothing comes, and a small one
     /// while nothing more comes.
-    async fn fill(&mut self) -> Result<bool, Stop> {
+    async fn fill_input(&mut self) -> Result<bool, Stop> {
         let Client {
             session,
             stream,
@@ -680,13 +684,13 @@ impl Client {
         let worker = &session.worker;
         session
             .watch
-            .until(|cx| {
+            .poll_until_stop(|cx| {
                 let mut buffer = input.take().unwrap_or_else(|| worker.buffers.take());
                 let filled = buffer.poll_fill(cx, stream);
                 if buffer.is_empty() {
-                    worker.buffers.give(buffer);
+                    worker.buffers.give_back(buffer);
                 } else if filled.is_pending() {
-                    *input = Some(worker.buffers.shrink(buffer));
+                    *input = Some(worker.buffers.shrink_buffer(buffer));
                 } else {
                     *input = Some(buffer);
                 }
@@ -699,7 +703,7 @@ impl Client {
                     *last_call = true;
                     // Otherwise as long as it may be idle anyway, or until all are cut.
                     if !worker.rests.get() {
-                        session.watch.arm(LAST_CALL);
+                        session.watch.arm_deadline(LAST_CALL);
                     }
                 }
                 filled.map(|result| result.is_ok_and(|n| n > 0))
@@ -714,7 +718,7 @@ impl Client {
         if !known {
             let local = self.session.local.name(&self.stream);
             let hop = Hop::new(http, self.session.peer.ip(), self.stream.scheme(), local);
-            let agreed = self.stream.agreed();
+            let agreed = self.stream.agreed_parameters();
             let hop = hop.with_identity(agreed.and_then(|agreed| agreed.identity.as_deref()));
             self.hop = Some((Rc::clone(rule), hop));
         }
@@ -730,28 +734,29 @@ impl Client {
         let head = match RequestHead::parse(input.bytes(), limits, &mut fields) {
             Ok(Parsed::Head(head)) => head,
             Ok(Parsed::Partial) => return Err(NoRequest::Partial),
-            Err(error) => return Err(malformed(error, input.bytes())),
+            Err(error) => return Err(malformed_request(error, input.bytes())),
         };
-        if let Some(answer) = challenge::answer(head.target) {
+        if let Some(answer) = challenge::find_answer(head.target) {
             return Err(NoRequest::Challenge(answer, head.asked.head));
         }
         let bindings = self.bindings.borrow();
-        let (routed, given) = Routed::of(&self.session, rule, &bindings, &head.request, hop);
+        let (routed, given) =
+            Routed::find_route(&self.session, rule, &bindings, &head.request, hop);
         drop(bindings);
         let mut out = worker.buffers.take_head();
-        let bounds = routed.bounds(head.request.body);
-        let login = routed.login(given.as_deref(), &head.request, hop, &self.session);
-        let mut noted = Noted::of(&self.session, rule, self.stream.scheme(), &head.request);
+        let bounds = routed.body_bounds(head.request.body);
+        let login = routed.new_login(given.as_deref(), &head.request, hop, &self.session);
+        let mut noted = Noted::of_request(&self.session, rule, self.stream.scheme(), &head.request);
         if given.is_none() {
             let changes = Changes {
-                marks: noted.marks(http),
-                ..routed.changes(&head.request, login.as_deref())
+                marks: noted.head_marks(http),
+                ..routed.head_changes(&head.request, login.as_deref())
             };
             write_changed(&head.request, hop, changes, &mut out);
-            noted.written(&out);
+            noted.note_written(&out);
         }
         let (len, body, asked) = (head.len, head.request.body, head.asked);
-        let request = Request::of(&self.session, routed, given, login, noted, &head);
+        let request = Request::from_head(&self.session, routed, given, login, noted, &head);
         input.consume(len);
         let metrics = &self.session.service.metrics;
         metrics.bytes_from_clients.add(len as u64);
@@ -759,7 +764,7 @@ impl Client {
         if input.as_ref().is_some_and(Buffer::is_empty)
             && let Some(empty) = input.take()
         {
-            worker.buffers.give(empty);
+            worker.buffers.give_back(empty);
         }
         let up = match Flow::new(out, body, false, input, bounds, &worker.memory) {
             Ok(up) => up,
@@ -781,20 +786,20 @@ impl Client {
         };
         metrics.requests.add(1);
         if up.awaits_small_sender() {
-            self.stream.acknowledge();
+            self.stream.acknowledge_now();
         }
         Ok(request(up))
     }
 
     /// Answers a request whose head needs more memory than there is.
     async fn refuse_for_memory(&mut self, to_head: bool) -> After {
-        Shortage::Memory.met("take a request's head");
+        Shortage::Memory.report_failure("take a request's head");
         let text = "The balancer is out of memory. Try again later.";
-        self.refuse(503, text, to_head).await
+        self.refuse_malformed(503, text, to_head).await
     }
 
     /// Answers a request that cannot be understood, after which nothing can be.
-    async fn refuse(&mut self, status: u16, text: &str, to_head: bool) -> After {
+    async fn refuse_malformed(&mut self, status: u16, text: &str, to_head: bool) -> After {
         let metrics = &self.session.service.metrics;
         let end = match status {
             408 => {
@@ -815,26 +820,26 @@ impl Client {
         let policy = &rule.own.policy;
         let answer = Answer {
             retry_after: (status == 503).then_some(1),
-            ..Answer::closing(status, text)
+            ..Answer::new_closing(status, text)
         };
-        let sent = self.answer(&answer.with(policy), to_head).await;
+        let sent = self.send_answer(&answer.with_policy(policy), to_head).await;
         let mut summary = Summary::new(end);
         summary.status = sent.then_some(status);
-        self.conclude(None, summary);
+        self.conclude_request(None, summary);
         After::Linger
     }
 
     /// Sends an answer of the proxy's own; false if the client does not take it.
-    async fn answer(&mut self, answer: &Answer<'_>, to_head: bool) -> bool {
+    async fn send_answer(&mut self, answer: &Answer<'_>, to_head: bool) -> bool {
         let status = answer.status;
         let out = {
-            let date = self.session.worker.date.now();
+            let date = self.session.worker.date.current_text();
             let answer = Answer {
                 date: date.as_ref().and_then(DateText::text),
                 ..*answer
             };
             if let Io::Stream(stream) = &mut self.stream {
-                let sent = stream.answer(&answer, to_head);
+                let sent = stream.send_answer(&answer, to_head);
                 let metrics = &self.session.service.metrics;
                 metrics.bytes_to_clients.add(*sent.as_ref().unwrap_or(&0));
                 if sent.is_ok() {
@@ -847,7 +852,7 @@ impl Client {
             out
         };
         let limit = self.session.service.rule().rule.timeouts.body;
-        let sent = self.send(out, limit).await == Ok(true);
+        let sent = self.send_head(out, limit).await == Ok(true);
         if sent {
             self.session.service.metrics.count_status(status);
         }
@@ -855,13 +860,13 @@ impl Client {
     }
 
     /// Sends a head of its own; false if the client does not take it.
-    async fn send(&mut self, head: Vec<u8>, limit: Duration) -> Result<bool, Stop> {
+    async fn send_head(&mut self, head: Vec<u8>, limit: Duration) -> Result<bool, Stop> {
         let Client {
             session, stream, ..
         } = self;
-        session.watch.arm(limit);
+        session.watch.arm_deadline(limit);
         let mut written = 0;
-        let sent = session.watch.until(|cx| {
+        let sent = session.watch.poll_until_stop(|cx| {
             while let Some(rest @ [_, ..]) = head.get(written..) {
                 match ready!(Pin::new(&mut *stream).poll_write(cx, rest)) {
                     Ok(n) if n > 0 => written += n,
@@ -881,32 +886,32 @@ impl Client {
 
     /// Ends the connection while the client may still be sending: closing it at once
     /// would reset it, and the client could lose the response (RFC 9112, section 9.6).
-    async fn linger(&mut self) {
+    async fn linger_until_closed(&mut self) {
         if self.stream.shutdown().await.is_ok() {
-            self.drain().await;
+            self.drain_input().await;
         }
     }
 
     /// Takes what the client still sends, for a while.
-    async fn drain(&mut self) {
+    async fn drain_input(&mut self) {
         if let Some(input) = self.input.take() {
-            self.session.worker.buffers.give(input);
+            self.session.worker.buffers.give_back(input);
         }
-        self.session.watch.arm(LINGER);
-        while let Ok(true) = self.fill().await {
+        self.session.watch.arm_deadline(LINGER);
+        while let Ok(true) = self.fill_input().await {
             if let Some(input) = self.input.take() {
-                self.session.worker.buffers.give(input);
+                self.session.worker.buffers.give_back(input);
             }
         }
     }
 
     /// Counts how a request ended, and logs it. `None` stands for one that was not
     /// understood, which is counted where that is found.
-    fn conclude(&self, mut request: Option<&mut Request>, summary: Summary) {
+    fn conclude_request(&self, mut request: Option<&mut Request>, summary: Summary) {
         if let Some(request) = &request {
             self.session.count_end(summary.end);
             if let Io::Stream(stream) = &self.stream
-                && let Some(status) = stream.call()
+                && let Some(status) = stream.call_status()
             {
                 self.session.service.metrics.calls.count(status);
             }
@@ -916,7 +921,7 @@ impl Client {
                     .answered
                     .unwrap_or_else(|| self.session.worker.now());
                 let waits = &self.session.service.metrics.waits;
-                waits.add(answered.since(request.at));
+                waits.add_wait(answered.since(request.at));
             }
         }
         let line = request.as_ref().and_then(|request| request.line.as_ref());
@@ -930,13 +935,14 @@ impl Client {
         let routed = request.map(|request| &request.routed);
         let group = routed.map(|routed| routed.target().group.current.load());
         let (route, group) = match (routed, &group) {
-            (Some(routed), Some(group)) => routed.names(group),
+            (Some(routed), Some(group)) => routed.log_names(group),
             _ => (None, None),
         };
         let over = routed.zip(request.and_then(|request| request.over));
-        let over = over.and_then(|(routed, over)| routed.quotas()?.label(routed.place(), over));
+        let over = over
+            .and_then(|(routed, over)| routed.quotas()?.limit_label(routed.route_index(), over));
         let login = request.and_then(|request| request.login.as_ref());
-        let user = login.and_then(|login| login.passed());
+        let user = login.and_then(|login| login.passed_user());
         let version = request.map(|request| request.version);
         let (protocol, head_bytes_sent) = match (&self.stream, version) {
             (Io::Stream(stream), _) => (Some("HTTP/2.0"), stream.head_bytes()),
@@ -951,7 +957,7 @@ impl Client {
             }
         };
         let grpc_status = match &self.stream {
-            Io::Stream(stream) => stream.call().flatten(),
+            Io::Stream(stream) => stream.call_status().flatten(),
             _ => None,
         };
         let (at, asked, details) = match line.map(|line| *line) {
@@ -970,7 +976,7 @@ impl Client {
             route: route.map(Cow::Borrowed),
             group: group.map(Cow::Borrowed),
             tries: summary.tries,
-            tls: self.stream.agreed().cloned(),
+            tls: self.stream.agreed_parameters().cloned(),
             server_name: None,
             request: asked,
             protocol,
@@ -989,7 +995,7 @@ impl Client {
             request_limit: over.map(|label| Cow::Borrowed(&**label)),
             hedged: summary.hedged,
         };
-        self.session.record(traced, record);
+        self.session.log_record(traced, record);
     }
 }
 
@@ -1033,7 +1039,7 @@ impl Summary {
     }
 }
 
-fn malformed(error: HeadError, read: &[u8]) -> NoRequest {
+fn malformed_request(error: HeadError, read: &[u8]) -> NoRequest {
     let to_head = asks_for_head(read);
     NoRequest::Malformed(error.request_status(), error.to_string(), to_head)
 }
@@ -1071,14 +1077,18 @@ mod tests {
             (Some(&b"h2"[..]), b"", true, Some(Http2)),
             (Some(b"http/1.1"), PREFACE, true, Some(Http1)),
         ] {
-            assert_eq!(spoken(alpn, read, http2), speaks, "{alpn:?} {read:?}");
+            assert_eq!(
+                detect_protocol(alpn, read, http2),
+                speaks,
+                "{alpn:?} {read:?}"
+            );
         }
     }
 
     /// Ten thousand idle clients are ten thousand of these.
     #[test]
     fn a_connection_is_small() {
-        let http = size_of_future(serve);
+        let http = size_of_future(serve_http);
         // With the right to its file and to the memory of its buffers, what bounds interim
         // responses of a member, a second try where an idle connection was closed, the route and
         // limits of the client (twice 8 bytes each), its age and the limits of its slowness, what a cookie says, and where copies of
@@ -1089,7 +1099,7 @@ mod tests {
         // it). A transport more, as there is in tests, costs a word
         // for each connection.
         assert!(http <= 2760 + 32 + 64, "{http}");
-        let tcp = size_of_future(crate::tcp::serve);
+        let tcp = size_of_future(crate::tcp::serve_tcp);
         assert!(tcp <= 1408 + 16, "{tcp}");
     }
 }

@@ -67,7 +67,7 @@ impl Progress {
         if self.deaf || up.is_done() {
             return Ok(());
         }
-        let gate = session.gates().map(|[gate, _]| gate);
+        let gate = session.bandwidth_gates().map(|[gate, _]| gate);
         match self.poll_flow(cx, up, client, upstream, &session.worker, gate) {
             Poll::Ready(Err(Broken::To)) => {
                 self.deaf = true;
@@ -87,7 +87,7 @@ impl Progress {
         client: &mut Io,
         session: &Session,
     ) -> Poll<Result<(), Broken>> {
-        let gate = session.gates().map(|[_, gate]| gate);
+        let gate = session.bandwidth_gates().map(|[_, gate]| gate);
         self.poll_flow(cx, down, upstream, client, &session.worker, gate)
     }
 
@@ -104,14 +104,14 @@ impl Progress {
         let Some(gate) = gate else {
             return flow.poll(cx, from, to, worker, TURN_BYTES);
         };
-        let most = gate.open().min(TURN_BYTES);
+        let most = gate.bytes_allowed().min(TURN_BYTES);
         if most == 0 {
             self.pauses = true;
             return Poll::Pending;
         }
-        let before = flow.sent();
+        let before = flow.sent_bytes();
         let step = flow.poll(cx, from, to, worker, most);
-        gate.passed(flow.sent().saturating_sub(before));
+        gate.count_passed(flow.sent_bytes().saturating_sub(before));
         step
     }
 
@@ -121,16 +121,16 @@ impl Progress {
     }
 
     /// The limit that has run out, if one has and not a time limit.
-    pub(super) fn limit(&self) -> Option<Limit> {
+    pub(super) fn reached_limit(&self) -> Option<Limit> {
         self.slow.as_ref().and_then(|slow| slow.limit)
     }
 
     /// Returns the side that has to act next.
     pub(super) fn whose_turn(&self, up: &Flow, down: Option<&Flow>) -> Side {
-        if down.is_some_and(|down| down.waits() == Waits::ForReceiver) {
+        if down.is_some_and(|down| down.waiting_side() == Waits::ForReceiver) {
             return Side::Client;
         }
-        if !self.deaf && !up.is_done() && up.waits() == Waits::ForSender {
+        if !self.deaf && !up.is_done() && up.waiting_side() == Waits::ForSender {
             // RFC 9110, section 10.1.1: a server answers an expectation at once.
             let member_first = self.awaits_continue && up.body_sent() == 0;
             return if member_first {
@@ -143,9 +143,9 @@ impl Progress {
     }
 
     /// Tells the ticket of a response when the body begins, and when the member waits for the
-    /// client. `step` is what came of sending the response on; call this before [`Progress::arm`].
+    /// client. `step` is what came of sending the response on; call this before [`Progress::arm_deadline`].
     #[cold]
-    pub(super) fn follow(
+    pub(super) fn update_ticket(
         &self,
         step: &Poll<Result<(), Broken>>,
         up: &Flow,
@@ -171,7 +171,7 @@ impl Progress {
     }
 
     /// Sets the deadline anew if anything has moved, or it is somebody else's turn.
-    pub(super) fn arm(
+    pub(super) fn arm_deadline(
         &mut self,
         watch: &Watch,
         up: &Flow,
@@ -189,28 +189,28 @@ impl Progress {
             return;
         }
         let turn = self.whose_turn(up, down);
-        let now = Some((up.sent(), down.map_or(0, Flow::sent), turn));
+        let now = Some((up.sent_bytes(), down.map_or(0, Flow::sent_bytes), turn));
         if self.waited != now {
             self.waited = now;
             match turn {
-                _ if self.grpc => watch.arm(timeouts.idle),
+                _ if self.grpc => watch.arm_deadline(timeouts.idle),
                 _ if limits.min_body_rate.is_some() || limits.min_response_rate.is_some() => {
                     let bytes = match down {
-                        Some(down) if down.waits() == Waits::ForReceiver => {
-                            (Limit::MinResponseRate, down.sent())
+                        Some(down) if down.waiting_side() == Waits::ForReceiver => {
+                            (Limit::MinResponseRate, down.sent_bytes())
                         }
                         _ => (Limit::MinBodyRate, up.body_sent()),
                     };
                     let is_client = turn == Side::Client;
                     let waits = is_client.then_some(bytes);
                     let slow = self.slow.get_or_insert_default();
-                    let left = slow.wait(waits, watch.coarse_now(), timeouts, limits);
+                    let left = slow.note_wait(waits, watch.coarse_now(), timeouts, limits);
                     match turn {
-                        Side::Client => watch.arm(left),
+                        Side::Client => watch.arm_deadline(left),
                         Side::Member => watch.arm_and_look(timeouts.response),
                     }
                 }
-                Side::Client => watch.arm(timeouts.body),
+                Side::Client => watch.arm_deadline(timeouts.body),
                 Side::Member => watch.arm_and_look(timeouts.response),
             }
         }
@@ -231,7 +231,7 @@ struct Slow {
 impl Slow {
     /// Notes that something is waited for: from a client, in which direction and after how many
     /// bytes, or from somebody else. Returns the time that the client has.
-    fn wait(
+    fn note_wait(
         &mut self,
         client: Option<(Limit, u64)>,
         now: Instant,
@@ -284,7 +284,7 @@ mod tests {
         let mut slow = Slow::default();
         let mut body = |bytes: Option<u64>, now| {
             let client = bytes.map(|bytes| (Limit::MinBodyRate, bytes));
-            let left = slow.wait(client, at(now), &timeouts, &limits);
+            let left = slow.note_wait(client, at(now), &timeouts, &limits);
             (left.as_secs(), slow.limit.is_some())
         };
         assert_eq!(body(Some(0), 0), (10, true));
@@ -297,14 +297,14 @@ mod tests {
         // A fast one is bound by the longest pause only.
         assert_eq!(body(Some(1_000_000), 110), (30, false));
         // The other direction has no limit here, and does not count for this one.
-        let left = slow.wait(
+        let left = slow.note_wait(
             Some((Limit::MinResponseRate, 0)),
             at(120),
             &timeouts,
             &limits,
         );
         assert_eq!((left.as_secs(), slow.limit), (30, None));
-        slow.wait(
+        slow.note_wait(
             Some((Limit::MinBodyRate, 2000)),
             at(130),
             &timeouts,

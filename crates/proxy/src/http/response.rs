@@ -81,7 +81,7 @@ impl Client {
         let up = &mut request.up;
         let filled = session
             .watch
-            .until(|cx| {
+            .poll_until_stop(|cx| {
                 if session.is_gone(cx, stream) {
                     return Poll::Ready(Err(Broken::From));
                 }
@@ -89,18 +89,18 @@ impl Client {
                 let mut buffer = input.take().unwrap_or_else(|| worker.buffers.take());
                 let filled = buffer.poll_fill(cx, upstream);
                 if buffer.is_empty() {
-                    worker.buffers.give(buffer);
+                    worker.buffers.give_back(buffer);
                 } else if filled.is_pending() {
-                    *input = Some(worker.buffers.shrink(buffer));
+                    *input = Some(worker.buffers.shrink_buffer(buffer));
                 } else {
                     *input = Some(buffer);
                 }
                 if filled.is_pending() {
                     if input.is_some() {
                         // A part of the head has come: the member may wait until that is acknowledged.
-                        upstream.acknowledge();
+                        upstream.acknowledge_now();
                     }
-                    progress.arm(&session.watch, up, None, timeouts, limits);
+                    progress.arm_deadline(&session.watch, up, None, timeouts, limits);
                     up.shrink_rest(worker);
                 }
                 filled.map(Ok)
@@ -109,7 +109,7 @@ impl Client {
         match filled {
             Ok(Ok(Ok(n))) if n > 0 => Ok(()),
             Ok(Ok(read)) => {
-                if let Some(shortage) = read.as_ref().err().and_then(Shortage::of) {
+                if let Some(shortage) = read.as_ref().err().and_then(Shortage::of_error) {
                     return Err(Failure::Exhausted(shortage));
                 }
                 let is_malformed =
@@ -118,7 +118,7 @@ impl Client {
                     None if read.as_ref().is_err_and(is_malformed) => Failure::Garbage,
                     None => Failure::Silent,
                     Some(input) => {
-                        worker.buffers.give(input);
+                        worker.buffers.give_back(input);
                         Failure::Garbage
                     }
                 })
@@ -126,7 +126,7 @@ impl Client {
             Ok(Err(broken)) => Err(broken.into()),
             Err(Stop::Cut) => Err(Failure::Cut),
             Err(Stop::Expired) => Err(match progress.whose_turn(up, None) {
-                Side::Client if progress.limit().is_some() => Failure::ClientTooSlow,
+                Side::Client if progress.reached_limit().is_some() => Failure::ClientTooSlow,
                 Side::Client => Failure::ClientTimedOut,
                 Side::Member => Failure::TimedOut,
             }),
@@ -170,7 +170,7 @@ impl Client {
                 match parsed {
                     Ok(Some(Response::Final(head))) => {
                         if head.down.awaits_small_sender() {
-                            upstream.acknowledge();
+                            upstream.acknowledge_now();
                         }
                         return Ok(head);
                     }
@@ -190,7 +190,7 @@ impl Client {
                         if request.version == Version::Http11 {
                             // They do not give the member more time for its answer.
                             let paused = self.session.watch.pause();
-                            match self.send(head, body_timeout).await {
+                            match self.send_head(head, body_timeout).await {
                                 Ok(true) => {}
                                 Ok(false) => return Err(Failure::ClientGone),
                                 // An answer would end up in the middle of this head, or behind
@@ -226,7 +226,7 @@ impl Client {
                     }
                     Err(failure) => {
                         if let Some(input) = input.take() {
-                            self.session.worker.buffers.give(input);
+                            self.session.worker.buffers.give_back(input);
                         }
                         return Err(failure);
                     }
@@ -297,13 +297,13 @@ impl Client {
             head.leave_out(orca::BINARY_FIELD);
         }
         let interim = head.is_interim();
-        let changes = routed.policy().response_fields();
+        let changes = routed.response_policy().response_fields();
         let changes = changes.filter(|_| !interim);
         for name in changes.into_iter().flat_map(FieldChanges::taken_out) {
             head.leave_out(name);
         }
         let cors = request
-            .cors(routed)
+            .cors_fields(routed)
             .filter(|_| !interim && head.status != 101);
         for name in cors.into_iter().flat_map(|_| cors::TAKEN_OUT) {
             head.leave_out(name);
@@ -311,7 +311,7 @@ impl Client {
         let original = head.body;
         let encoder = match interim {
             true => None,
-            false => self.encoder(request, routed, &mut head),
+            false => self.choose_encoder(request, routed, &mut head),
         };
         let cookie = request.stuck.as_ref().filter(|_| !interim);
         let cookie = cookie.and_then(|stuck| {
@@ -358,20 +358,23 @@ impl Client {
         let outcome = match status {
             _ if interim => Outcome::Success,
             429 | 503 => Outcome::Overloaded {
-                retry_after: head.values("retry-after").next().and_then(seconds),
+                retry_after: head.values("retry-after").next().and_then(parse_seconds),
             },
             500.. => Outcome::Error,
             200 if request.grpc => {
                 let status = head.values(grpc::STATUS).next();
-                status.and_then(grpc::outcome).unwrap_or(Outcome::Success)
+                status
+                    .and_then(grpc::outcome_of_status)
+                    .unwrap_or(Outcome::Success)
             }
             _ => Outcome::Success,
         };
-        let remainder = remainder(&head, original, buffer.len(), request);
+        let remainder = missing_part(&head, original, buffer.len(), request);
         if let Some(tries) = bound.tries.as_mut().filter(|_| !interim) {
             tries.head_bytes = out.len() as u64;
             if let Some(log) = &*worker.log.borrow() {
-                tries.fields = access::kept(&log.wants().response, head.fields());
+                tries.fields =
+                    access::keep_values(&log.wanted_fields().response, head.all_fields());
             }
         }
         buffer.consume(len);
@@ -379,7 +382,7 @@ impl Client {
             if buffer.is_empty()
                 && let Some(empty) = input.take()
             {
-                worker.buffers.give(empty);
+                worker.buffers.give_back(empty);
             }
             return Ok(Some(Response::Interim(out, status)));
         }
@@ -394,7 +397,7 @@ impl Client {
         let rest = input.take();
         let memory = &worker.memory;
         let down = match encoder {
-            Some(encoder) => Flow::encoded(out, body, encoder, rest, bounds, memory),
+            Some(encoder) => Flow::new_encoded(out, body, encoder, rest, bounds, memory),
             None => Flow::new(out, body, delivery.strip_chunks, rest, bounds, memory),
         };
         let down = down.map_err(|broken| match broken {
@@ -422,7 +425,7 @@ impl Client {
 impl Client {
     /// Returns the encoder that compresses the response, if the rule compresses such responses and
     /// the client takes the coding. Then the head says so.
-    fn encoder(
+    fn choose_encoder(
         &self,
         request: &Request,
         routed: &Routed,
@@ -450,7 +453,7 @@ impl Client {
         if is_encoded
             || !is_for(head.values("content-type").next())
             || length.is_some_and(|length| length < options.min_size as u64)
-            || head.lists("cache-control", b"no-transform")
+            || head.field_lists("cache-control", b"no-transform")
             // What a trailer says is lost, as a body that is encoded has none.
             || head.values("trailer").next().is_some()
         {
@@ -464,14 +467,14 @@ impl Client {
         let memory = &self.session.worker.memory;
         let coding = request.coding?;
         let encoder = Encoder::new(coding, options.level, length, memory, &service.metrics)?;
-        head.encode(coding.name());
+        head.set_coding(coding.name());
         Some(encoder)
     }
 }
 
 /// Returns the part of a response that is missing, of which `here` bytes have come with its head.
 #[inline]
-fn remainder(head: &ResponseHead<'_>, body: Body, here: usize, request: &Request) -> Remainder {
+fn missing_part(head: &ResponseHead<'_>, body: Body, here: usize, request: &Request) -> Remainder {
     match body {
         Body::None | Body::Length(0) => Remainder::Nothing,
         _ if here > head.len => Remainder::Rest,
@@ -503,7 +506,7 @@ pub(super) fn take_reports<'h>(
 ) {
     if let Some(orca) = target.sources.orca.as_ref().filter(|orca| orca.headers) {
         let (location, now) = (bound.ticket.location(), worker.now());
-        let wanted = |table: &str, field: &str| orca.loads.load(table, field);
+        let wanted = |table: &str, field: &str| orca.loads.find_load(table, field);
         if let Some(taken) = orca::take_in(text, binary, &wanted, location, now) {
             let fate = taken.map_or_else(Fate::from, |()| Fate::Taken);
             target.group.reports.count(Origin::ORCA_HEADER, fate);
@@ -528,7 +531,7 @@ fn report_trailers(target: &Target) -> Trailers {
 
 /// `Retry-After` in seconds. Its other form, a date, would need a clock that agrees
 /// with the member's.
-fn seconds(value: &[u8]) -> Option<Duration> {
+fn parse_seconds(value: &[u8]) -> Option<Duration> {
     let value = std::str::from_utf8(value).ok()?;
     let digits = value.bytes().all(|byte| byte.is_ascii_digit());
     let seconds = digits.then(|| value.parse().ok())??;

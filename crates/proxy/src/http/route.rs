@@ -48,7 +48,7 @@ impl Routed {
     /// Finds the route of a request. The request gets an answer of the balancer's own if there is
     /// one.
     #[inline]
-    pub(crate) fn of(
+    pub(crate) fn find_route(
         session: &Session,
         rule: &Rc<LocalRule>,
         bindings: &Bindings,
@@ -67,7 +67,7 @@ impl Routed {
             given = match request.path() {
                 // It is for the whole server.
                 "*" => None,
-                path if refuses => path::check(path).err().map(Given::ambiguous),
+                path if refuses => path::check_path(path).err().map(Given::for_ambiguous),
                 _ => None,
             };
             if given.is_none() {
@@ -76,13 +76,13 @@ impl Routed {
                     false => None,
                 };
                 let bound = |target: &Target| match &target.cookie {
-                    Some(cookie) => sticky::named(cookie, request).is_some(),
-                    None => bindings.has(&target.group),
+                    Some(cookie) => sticky::find_named(cookie, request).is_some(),
+                    None => bindings.has_binding(&target.group),
                 };
                 let mut choose = |found: Option<usize>| {
                     routed.route = found.and_then(|at| at.try_into().ok()).unwrap_or(REST);
-                    routed.target = draw(session, rule, bound, &routed.route().targets);
-                    routed.policy().cors().is_some()
+                    routed.target = draw_target(session, rule, bound, &routed.route().targets);
+                    routed.response_policy().cors().is_some()
                 };
                 let meant = preflight.map(|method| Meant { request, method });
                 if !meant.is_some_and(|meant| choose(index.find(&meant, client))) {
@@ -92,13 +92,16 @@ impl Routed {
         }
         let route = routed.route();
         if given.is_none() && !matches!(route.targets, Targets::Nowhere) {
-            let cors = routed.policy().cors().filter(|_| preflight.is_some());
-            given = cors.map(|_| Given::preflight());
+            let cors = routed
+                .response_policy()
+                .cors()
+                .filter(|_| preflight.is_some());
+            given = cors.map(|_| Given::for_preflight());
         }
         if given.is_none() {
             given = match (&route.instead, &route.targets, request.body) {
-                (Some(instead), ..) => Some(Given::of(instead, route, request, hop)),
-                (None, Targets::Nowhere, _) => Some(Given::nowhere()),
+                (Some(instead), ..) => Some(Given::of_instead(instead, route, request, hop)),
+                (None, Targets::Nowhere, _) => Some(Given::without_target()),
                 (None, _, Body::Length(length)) => {
                     let most = route.max_body;
                     let is_larger = most.is_some_and(|most| length > most);
@@ -118,32 +121,36 @@ impl Routed {
 
     /// The place of the route in the rule; none is there if it is that of the rest.
     #[inline]
-    pub(crate) fn place(&self) -> usize {
+    pub(crate) fn route_index(&self) -> usize {
         self.route as usize
     }
 
     /// Answers of the balancer's own and changes to responses.
     #[inline]
-    pub(crate) fn policy(&self) -> &ResponsePolicy {
-        let of_route = self.route().policy(self.target);
+    pub(crate) fn response_policy(&self) -> &ResponsePolicy {
+        let of_route = self.route().policy_at(self.target);
         of_route.unwrap_or(&self.target().policy)
     }
 
     /// Returns the route, which says what is done with the request.
     #[inline]
     pub(crate) fn route(&self) -> &Route {
-        self.rule.routes.at(self.route as usize)
+        self.rule.routes.route_at(self.route as usize)
     }
 
     /// The group that serves it.
     #[inline]
     pub(crate) fn target(&self) -> &Target {
-        self.rule.target(self.target as usize)
+        self.rule.target_at(self.target as usize)
     }
 
     /// Returns the urgency of `request` when it waits for a member.
     #[inline]
-    pub(super) fn class(&self, request: &message::Request<'_>, client: Option<IpAddr>) -> Class {
+    pub(super) fn queue_class(
+        &self,
+        request: &message::Request<'_>,
+        client: Option<IpAddr>,
+    ) -> Class {
         let told = || {
             let field = self.rule.rule.http.priority_header.as_deref()?;
             let mut values = request.values(field);
@@ -178,7 +185,7 @@ impl Routed {
 
     /// Returns the changes of the head of `request` on its way to a member.
     #[inline]
-    pub(super) fn changes<'a>(
+    pub(super) fn head_changes<'a>(
         &'a self,
         request: &message::Request<'a>,
         login: Option<&'a Login>,
@@ -187,12 +194,12 @@ impl Routed {
         let login = login.zip(route.auth.as_deref());
         Changes {
             target: route.rewrite.as_ref().map(|(segments, prefix)| {
-                let rest = path::after(request.path(), *segments);
-                (joined(prefix, rest), rest, request.query_part())
+                let rest = path::rest_after(request.path(), *segments);
+                (join_prefix(prefix, rest), rest, request.query_part())
             }),
             fields: route.request_fields.as_deref(),
             user: login
-                .map(|(login, auth)| login.tells(auth))
+                .map(|(login, auth)| login.user_for_member(auth))
                 .unwrap_or_default(),
             cookies: self.own_cookies(),
             says_forwarded: false,
@@ -216,12 +223,12 @@ impl Routed {
     }
 
     /// The route, and the group that served it, as the access log names them.
-    pub(crate) fn names<'a>(&'a self, group: &'a Group) -> (Option<&'a str>, Option<&'a str>) {
+    pub(crate) fn log_names<'a>(&'a self, group: &'a Group) -> (Option<&'a str>, Option<&'a str>) {
         if self.rule.routes.index().is_none() && self.target == 0 {
             return (None, Some(group.name()));
         }
         let route = self.route();
-        let asked = route.auth.as_deref().and_then(Auth::asked);
+        let asked = route.auth.as_deref().and_then(Auth::asked_group);
         let is_served = route.instead.is_none() && !matches!(route.targets, Targets::Nowhere)
             || asked.is_some_and(|asked| asked.target == self.target);
         (route.label.as_deref(), is_served.then(|| &**group.name()))
@@ -229,7 +236,7 @@ impl Routed {
 
     /// Bounds of the bodies of requests.
     #[inline]
-    pub(super) fn bounds(&self, body: Body) -> Bounds {
+    pub(super) fn body_bounds(&self, body: Body) -> Bounds {
         let route = self.route();
         Bounds {
             most: route.max_body.unwrap_or(u64::MAX),
@@ -257,7 +264,7 @@ fn client_of(
 }
 
 /// A prefix to which `rest` is added, without a second slash between them.
-fn joined<'a>(prefix: &'a str, rest: &str) -> &'a str {
+fn join_prefix<'a>(prefix: &'a str, rest: &str) -> &'a str {
     match prefix.strip_suffix('/') {
         Some(shorter) if rest.starts_with('/') => shorter,
         _ => prefix,
@@ -265,7 +272,7 @@ fn joined<'a>(prefix: &'a str, rest: &str) -> &'a str {
 }
 
 /// The place of the group: that of which the client is bound to a member, or by weight.
-fn draw(
+fn draw_target(
     session: &Session,
     rule: &LocalRule,
     is_bound: impl Fn(&Target) -> bool,
@@ -273,12 +280,12 @@ fn draw(
 ) -> u32 {
     if let Targets::Several(places) = targets {
         let mut places = places.iter().map(|(place, _)| *place);
-        let bound = |place: &u32| is_bound(rule.target(*place as usize));
+        let bound = |place: &u32| is_bound(rule.target_at(*place as usize));
         if let Some(place) = places.find(bound) {
             return place;
         }
     }
-    targets.draw(|all| session.worker.rng.borrow_mut().u32(..all))
+    targets.draw_place(|all| session.worker.rng.borrow_mut().u32(..all))
 }
 
 impl Deref for Routed {
@@ -311,7 +318,7 @@ impl Asks for message::Request<'_> {
     }
 
     fn cookie(&self, name: &str) -> Option<&[u8]> {
-        self.cookie(name.as_bytes())
+        self.find_cookie(name.as_bytes())
     }
 }
 
@@ -361,7 +368,7 @@ pub(crate) struct Given {
 const PREFLIGHT: u16 = 204;
 
 impl Given {
-    fn because(status: u16, text: &'static str, end: End) -> Self {
+    fn with_text(status: u16, text: &'static str, end: End) -> Self {
         Given {
             status,
             text,
@@ -371,8 +378,8 @@ impl Given {
     }
 
     /// The answer to a preflight: what its fields say.
-    fn preflight() -> Self {
-        Given::because(PREFLIGHT, "", End::Complete)
+    fn for_preflight() -> Self {
+        Given::with_text(PREFLIGHT, "", End::Complete)
     }
 
     /// True for the answer to a preflight.
@@ -380,15 +387,15 @@ impl Given {
         self.status == PREFLIGHT
     }
 
-    fn nowhere() -> Self {
-        Given::because(404, "There is nothing here.", End::Refused)
+    fn without_target() -> Self {
+        Given::with_text(404, "There is nothing here.", End::Refused)
     }
 
     fn too_large() -> Self {
-        Given::because(413, TOO_LARGE, End::Client)
+        Given::with_text(413, TOO_LARGE, End::Client)
     }
 
-    fn ambiguous(ambiguous: Ambiguous) -> Self {
+    fn for_ambiguous(ambiguous: Ambiguous) -> Self {
         let text = match ambiguous {
             Ambiguous::NotAbsolute => "The path must begin with a slash.",
             Ambiguous::Dots => "The path has . or .. as a segment.",
@@ -399,17 +406,22 @@ impl Given {
             }
             Ambiguous::Percent => "The path has % without two hexadecimal digits.",
         };
-        Given::because(400, text, End::Client)
+        Given::with_text(400, text, End::Client)
     }
 
-    fn of(instead: &Instead, route: &Route, request: &message::Request<'_>, hop: &Hop) -> Self {
+    fn of_instead(
+        instead: &Instead,
+        route: &Route,
+        request: &message::Request<'_>,
+        hop: &Hop,
+    ) -> Self {
         let Instead::Redirect { status, location } = instead else {
-            return Given::because(0, "", End::Complete);
+            return Given::with_text(0, "", End::Complete);
         };
-        let rest = |(segments, _): &(usize, _)| path::after(request.path(), *segments);
+        let rest = |(segments, _): &(usize, _)| path::rest_after(request.path(), *segments);
         let path = route.rewrite.as_ref().map(|rewrite| {
             let rest = rest(rewrite);
-            [joined(&rewrite.1, rest), rest].concat()
+            [join_prefix(&rewrite.1, rest), rest].concat()
         });
         let path = path.as_deref().unwrap_or(request.path());
         let mut to = Vec::new();
@@ -420,11 +432,11 @@ impl Given {
                 .authority
                 .is_none_or(|host| host_of(host).is_empty())
         {
-            return Given::because(400, "This request cannot be redirected.", End::Client);
+            return Given::with_text(400, "This request cannot be redirected.", End::Client);
         }
         Given {
             location: String::from_utf8(to).ok(),
-            ..Given::because(*status, "See the field Location.", End::Complete)
+            ..Given::with_text(*status, "See the field Location.", End::Complete)
         }
     }
 }
@@ -434,7 +446,7 @@ pub(super) const TOO_LARGE: &str = "The request's body is larger than allowed.";
 
 impl Client {
     /// Gives an answer of the balancer's own.
-    pub(super) async fn give(
+    pub(super) async fn give_answer(
         &mut self,
         request: &mut Request,
         summary: &mut Summary,
@@ -472,7 +484,7 @@ impl Client {
                 location: given.location.as_deref(),
                 ..More::default()
             },
-            ..Answer::closing(status, given.text)
+            ..Answer::new_closing(status, given.text)
         };
         self.give_instead(request, summary, answer).await
     }

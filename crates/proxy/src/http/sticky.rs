@@ -22,8 +22,8 @@ const MAX_COOKIES: usize = 4;
 
 /// The member that a cookie of the request names. Of several of that name, as of two paths, one that
 /// names a member counts.
-pub(super) fn named(cookie: &Cookie, request: &Request<'_>) -> Option<Named> {
-    let cookies = request.cookies(cookie.name().as_bytes());
+pub(super) fn find_named(cookie: &Cookie, request: &Request<'_>) -> Option<Named> {
+    let cookies = request.find_cookies(cookie.name().as_bytes());
     cookies
         .take(MAX_COOKIES)
         .find_map(|value| cookie.find(value))
@@ -47,7 +47,7 @@ impl Stuck {
         request: &Request<'_>,
         now: Instant,
     ) -> Self {
-        let named = named(cookie, request);
+        let named = find_named(cookie, request);
         let binding = named.and_then(|named| {
             let group = group.current.load();
             Binding::resume(&group, named.member, named.index, named.turn, now)
@@ -55,7 +55,12 @@ impl Stuck {
         let mut bindings = Bindings::default();
         let member = binding.as_ref().map(Binding::member);
         bindings.set(group, binding);
-        let has_one = || request.cookies(cookie.name().as_bytes()).next().is_some();
+        let has_one = || {
+            request
+                .find_cookies(cookie.name().as_bytes())
+                .next()
+                .is_some()
+        };
         Stuck {
             bindings: RefCell::new(bindings),
             is_unknown: member.is_none() && has_one(),
@@ -64,7 +69,7 @@ impl Stuck {
     }
 
     /// Returns the reason why the client has no member, though it has a cookie.
-    pub(super) fn unbound(&self) -> Option<&'static str> {
+    pub(super) fn unbound_reason(&self) -> Option<&'static str> {
         self.is_unknown
             .then_some("its cookie names none that is here")
     }

@@ -35,30 +35,30 @@ pub(crate) async fn serve_stream(
             {
                 request.grpc = true;
                 stream.set_grpc();
-                if let Some(limit) = grpc::timeout(&head.fields) {
-                    client.session.watch.limit(limit);
+                if let Some(limit) = grpc::parse_timeout(&head.fields) {
+                    client.session.watch.set_total_limit(limit);
                 }
             }
             if let Io::Stream(stream) = &client.stream {
                 stream.give_head(head);
             }
-            client.exchange(&mut request).await
+            client.carry_request(&mut request).await
         }
         Err(NoRequest::Malformed(status, text, to_head)) => {
-            client.refuse(status, &text, to_head).await
+            client.refuse_malformed(status, &text, to_head).await
         }
         Err(NoRequest::OutOfMemory(to_head)) => client.refuse_for_memory(to_head).await,
         Err(NoRequest::Partial | NoRequest::Challenge(..)) => After::Cut,
     };
     match after {
-        After::Cut => client.stream.reset(),
+        After::Cut => client.stream.reset_on_drop(),
         // There are clients that take the end of a stream in the middle of their body for a failure,
         // though its response is whole.
-        After::Linger => client.drain().await,
+        After::Linger => client.drain_input().await,
         _ => {}
     }
     if let Some(input) = client.input.take() {
-        client.session.worker.buffers.give(input);
+        client.session.worker.buffers.give_back(input);
     }
 }
 
@@ -80,24 +80,25 @@ impl Client {
             max_fields: rule.rule.http.max_header_count,
         };
         let key = connects.then(|| websocket::new_key(&mut worker.rng.borrow_mut()));
-        let hop = connection.hop(&rule);
+        let hop = connection.hop_for_rule(&rule);
         let scheme = stream.scheme();
         let mut out = worker.buffers.take_head();
         let take = |head: &RequestHead<'_>| {
             let bindings = self.bindings.borrow();
-            let (routed, given) = Routed::of(&self.session, &rule, &bindings, &head.request, &hop);
-            let bounds = routed.bounds(head.request.body);
-            let login = routed.login(given.as_deref(), &head.request, &hop, &self.session);
-            let mut noted = Noted::of(&self.session, &rule, scheme, &head.request);
+            let (routed, given) =
+                Routed::find_route(&self.session, &rule, &bindings, &head.request, &hop);
+            let bounds = routed.body_bounds(head.request.body);
+            let login = routed.new_login(given.as_deref(), &head.request, &hop, &self.session);
+            let mut noted = Noted::of_request(&self.session, &rule, scheme, &head.request);
             if given.is_none() {
                 let changes = Changes {
-                    marks: noted.marks(&rule.rule.http),
-                    ..routed.changes(&head.request, login.as_deref())
+                    marks: noted.head_marks(&rule.rule.http),
+                    ..routed.head_changes(&head.request, login.as_deref())
                 };
                 write_changed(&head.request, &hop, changes, &mut out);
-                noted.written(&out);
+                noted.note_written(&out);
             }
-            let request = Request::of(&self.session, routed, given, login, noted, head);
+            let request = Request::from_head(&self.session, routed, given, login, noted, head);
             (head.request.body, bounds, request)
         };
         let taken = with_head(head, stream.has_ended(), key.as_deref(), limits, take);
@@ -105,7 +106,7 @@ impl Client {
         let (body, bounds, request) = taken.map_err(|error| {
             NoRequest::Malformed(error.request_status(), error.to_string(), to_head)
         })?;
-        stream.frame(body);
+        stream.set_framing(body);
         let metrics = &self.session.service.metrics;
         metrics.bytes_from_clients.add(out.len() as u64);
         // What came with the head goes with it.
@@ -117,7 +118,7 @@ impl Client {
                 match buffer.poll_fill(cx, &mut self.stream) {
                     Poll::Ready(Ok(1..)) => Some(buffer),
                     _ => {
-                        worker.buffers.give(buffer);
+                        worker.buffers.give_back(buffer);
                         None
                     }
                 }

@@ -183,11 +183,11 @@ impl Default for Decoder {
 impl Decoder {
     /// Before the first byte of a body.
     pub fn new() -> Self {
-        Self::within(u64::MAX, Trailers::All)
+        Self::with_bounds(u64::MAX, Trailers::All)
     }
 
     /// Before the first byte of a body that may have so many bytes of content, and such trailers.
-    pub fn within(most: u64, trailers: Trailers) -> Self {
+    pub fn with_bounds(most: u64, trailers: Trailers) -> Self {
         Self {
             state: State::Size,
             left: 0,
@@ -219,10 +219,10 @@ impl Decoder {
     ///
     /// After an error nothing more may be passed on, so that the other side never sees
     /// a whole message: close both connections.
-    pub fn scan(&mut self, input: &[u8]) -> Result<Scanned, ChunkError> {
+    pub fn scan_input(&mut self, input: &[u8]) -> Result<Scanned, ChunkError> {
         let mut len = 0;
         loop {
-            match self.step(input.get(len..).unwrap_or_default())? {
+            match self.next_piece(input.get(len..).unwrap_or_default())? {
                 Piece::Framing(0) => {
                     return Ok(Scanned {
                         len,
@@ -244,10 +244,10 @@ impl Decoder {
     ///
     /// Returns how many bytes pass, and how far the input was used. What was not used is to be in front of the
     /// next input.
-    pub fn pass(&mut self, input: &mut [u8]) -> Result<(usize, Scanned), ChunkError> {
+    pub fn pass_input(&mut self, input: &mut [u8]) -> Result<(usize, Scanned), ChunkError> {
         let (mut kept, mut len) = (0, 0);
         loop {
-            let piece = self.step(input.get(len..).unwrap_or_default())?;
+            let piece = self.next_piece(input.get(len..).unwrap_or_default())?;
             match piece {
                 Piece::Framing(0) => break,
                 Piece::Dropped(n) => len += n,
@@ -270,11 +270,11 @@ impl Decoder {
     /// Takes the framing out of `input`: the content is moved to its front.
     ///
     /// Returns how many bytes of content there are, and how far the input was used.
-    pub fn strip(&mut self, input: &mut [u8]) -> Result<(usize, Scanned), ChunkError> {
+    pub fn strip_framing(&mut self, input: &mut [u8]) -> Result<(usize, Scanned), ChunkError> {
         let mut content = 0;
         let mut len = 0;
         loop {
-            match self.step(input.get(len..).unwrap_or_default())? {
+            match self.next_piece(input.get(len..).unwrap_or_default())? {
                 Piece::Framing(0) => {
                     return Ok((
                         content,
@@ -304,7 +304,7 @@ impl Decoder {
     }
 
     /// Tells what the first bytes of `input` are, and goes behind them.
-    pub fn step(&mut self, input: &[u8]) -> Result<Piece, ChunkError> {
+    pub fn next_piece(&mut self, input: &[u8]) -> Result<Piece, ChunkError> {
         if self.picks {
             return self.step_trailer(input);
         }
@@ -530,7 +530,7 @@ mod tests {
         let mut decoder = Decoder::new();
         let mut len = 0;
         for piece in input.chunks(size) {
-            let scanned = decoder.scan(piece)?;
+            let scanned = decoder.scan_input(piece)?;
             len += scanned.len;
             if scanned.end {
                 return Ok(Scanned { len, end: true });
@@ -546,7 +546,7 @@ mod tests {
         let mut content = Vec::new();
         for piece in input.chunks(size) {
             let mut piece = piece.to_vec();
-            let (len, scanned) = decoder.strip(&mut piece)?;
+            let (len, scanned) = decoder.strip_framing(&mut piece)?;
             content.extend_from_slice(&piece[..len]);
             if scanned.end {
                 return Ok((content, true));
@@ -716,8 +716,8 @@ mod tests {
                 let most = framing + chunks + pieces.len();
                 let mut stripper = Decoder::new();
                 for piece in pieces {
-                    decoder.scan(piece).unwrap();
-                    stripper.strip(&mut piece.to_vec()).unwrap();
+                    decoder.scan_input(piece).unwrap();
+                    stripper.strip_framing(&mut piece.to_vec()).unwrap();
                 }
                 assert!(decoder.is_done() && stripper.is_done());
                 for work in [decoder.work, stripper.work] {
@@ -733,7 +733,7 @@ mod tests {
     /// The pieces of a body whose trailers are picked, joined; what is not used is in front of the next piece.
     fn picked(input: &[u8], size: usize) -> (Result<Vec<u8>, ChunkError>, usize) {
         let names = RequestTrailers::new(&["X-Sum".to_owned()], |_| false);
-        let mut decoder = Decoder::within(u64::MAX, Trailers::Listed(Arc::new(names)));
+        let mut decoder = Decoder::with_bounds(u64::MAX, Trailers::Listed(Arc::new(names)));
         let passed = passed(&mut decoder, input, size);
         (passed, decoder.work)
     }
@@ -742,7 +742,7 @@ mod tests {
         let (mut passed, mut rest) = (Vec::new(), Vec::new());
         for piece in input.chunks(size) {
             rest.extend_from_slice(piece);
-            match decoder.pass(&mut rest) {
+            match decoder.pass_input(&mut rest) {
                 Ok((kept, scanned)) => {
                     passed.extend_from_slice(&rest[..kept]);
                     rest.drain(..scanned.len);
@@ -769,7 +769,7 @@ mod tests {
         let input = body(&sent);
         for (strip, passes) in [(true, &stripped), (false, &sent)] {
             for size in 1..=input.len() {
-                let mut decoder = Decoder::within(u64::MAX, Trailers::Reports { strip });
+                let mut decoder = Decoder::with_bounds(u64::MAX, Trailers::Reports { strip });
                 let passed = passed(&mut decoder, &input, size);
                 assert_eq!(passed, Ok(body(passes)), "{strip} {size}");
                 assert!(decoder.work <= input.len());
@@ -779,11 +779,11 @@ mod tests {
                 assert_eq!(values(orca::BINARY_FIELD), [b"AA"], "{size}");
                 assert!(decoder.take_reports().is_none());
                 // Without chunks, as for HTTP/1.0.
-                let mut decoder = Decoder::within(u64::MAX, Trailers::Reports { strip });
+                let mut decoder = Decoder::with_bounds(u64::MAX, Trailers::Reports { strip });
                 let (mut content, mut rest) = (Vec::new(), Vec::new());
                 for piece in input.chunks(size) {
                     rest.extend_from_slice(piece);
-                    let (n, scanned) = decoder.strip(&mut rest).unwrap();
+                    let (n, scanned) = decoder.strip_framing(&mut rest).unwrap();
                     content.extend_from_slice(&rest[..n]);
                     rest.drain(..scanned.len);
                 }
@@ -792,7 +792,7 @@ mod tests {
             }
         }
         // Nothing is kept of what has none.
-        let mut decoder = Decoder::within(u64::MAX, Trailers::Reports { strip: true });
+        let mut decoder = Decoder::with_bounds(u64::MAX, Trailers::Reports { strip: true });
         assert_eq!(
             passed(&mut decoder, &body("A: b\r\n"), 9),
             Ok(body("A: b\r\n"))
@@ -843,9 +843,9 @@ mod tests {
     fn nothing_follows_the_end() {
         let mut decoder = Decoder::new();
         let body = b"0\r\n\r\n";
-        assert_eq!(decoder.scan(body), Ok(Scanned { len: 5, end: true }));
+        assert_eq!(decoder.scan_input(body), Ok(Scanned { len: 5, end: true }));
         assert!(decoder.is_done());
-        assert_eq!(decoder.scan(body), Ok(Scanned { len: 0, end: true }));
+        assert_eq!(decoder.scan_input(body), Ok(Scanned { len: 0, end: true }));
     }
 
     /// Another way to read a chunked body: whole, by lines, without a state machine.

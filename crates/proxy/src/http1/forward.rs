@@ -46,7 +46,7 @@ impl Changes<'_> {
             || self.user.remove_authorization
             || self.report_format.is_some()
             || self.marks.is_some()
-            || hop.reserves()
+            || hop.has_reserved()
     }
 
     /// True if a client's field called `name` does not get to the receiver, since the balancer, or the route,
@@ -152,7 +152,11 @@ pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out
     if let Some((name, user)) = changes.user.field {
         put_line(&[name.as_bytes(), b": ", user.as_bytes()], out);
     }
-    for (name, value) in changes.fields.into_iter().flat_map(FieldChanges::written) {
+    for (name, value) in changes
+        .fields
+        .into_iter()
+        .flat_map(FieldChanges::written_fields)
+    {
         out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(b": ");
         put_template(value, request, request.path(), hop, out);
@@ -260,7 +264,7 @@ pub fn put_template(
 
 /// Appends the fields that a route adds to a response.
 pub(super) fn put_fields(changes: &FieldChanges, out: &mut Vec<u8>) {
-    for (name, value) in changes.written() {
+    for (name, value) in changes.written_fields() {
         out.extend_from_slice(name.as_bytes());
         out.extend_from_slice(b": ");
         for (literal, _) in value.pieces() {
@@ -317,7 +321,7 @@ pub fn write_response(head: &ResponseHead<'_>, client: Client, out: &mut Vec<u8>
 
 /// Appends the fields of `cors`, but for those that `changes` write or take out.
 pub(super) fn put_cors(cors: CorsFields<'_>, changes: Option<&FieldChanges>, out: &mut Vec<u8>) {
-    cors.each(changes, |name, value| {
+    cors.for_each_field(changes, |name, value| {
         put_line(&[name.as_bytes(), b": ", value.as_bytes()], out);
     });
 }
@@ -351,13 +355,13 @@ pub fn write_changed_response(
     let chunks_unknown = old_client && head.meaning.chunked;
     let mut left_out = head.meaning.dropped;
     if chunks_unknown {
-        left_out.add(head.meaning.framing_fields);
+        left_out.add_all(head.meaning.framing_fields);
     }
 
     let lines_from = put_status_line_start(head, out);
     put_lines(head.raw, head.fields, lines_from, left_out, out);
     if !chunks_unknown && head.meaning.respell_framing {
-        put_framing(head.meaning.framing(), out);
+        put_framing(head.meaning.body_framing(), out);
     }
     if let Some(changes) = added.changes {
         put_fields(changes, out);
@@ -371,7 +375,7 @@ pub fn write_changed_response(
     if let Some((name, id)) = added.id {
         put_line(&[name.as_bytes(), b": ", id.as_bytes()], out);
     }
-    for (name, [first, second]) in head.added() {
+    for (name, [first, second]) in head.added_fields() {
         put_line(&[name.as_bytes(), b": ", first, second], out);
     }
     match head.status {
@@ -436,17 +440,17 @@ fn put_lines(
         let Some(field) = fields.get(index) else {
             break;
         };
-        let start = framing::offset(raw, field);
+        let start = framing::line_offset(raw, field);
         out.extend_from_slice(raw.get(from..start).unwrap_or_default());
         let next = fields.get(index + 1);
-        from = next.map_or(fields_end, |next| framing::offset(raw, next));
+        from = next.map_or(fields_end, |next| framing::line_offset(raw, next));
     }
     out.extend_from_slice(raw.get(from..fields_end).unwrap_or_default());
 }
 
 fn fields_start(raw: &[u8], fields: &[Field<'_>]) -> usize {
     match fields.first() {
-        Some(first) => framing::offset(raw, first),
+        Some(first) => framing::line_offset(raw, first),
         None => raw.len().saturating_sub(2),
     }
 }

@@ -82,7 +82,7 @@ impl<'a> Meaning<'a> {
     ) -> Result<Self, HeadError> {
         let mut meaning = Self::default();
         for (index, field) in fields.iter().enumerate() {
-            match Kind::of(field.name.as_bytes()) {
+            match Kind::of_name(field.name.as_bytes()) {
                 Kind::Other => {}
                 Kind::AliasedFraming => return Err(HeadError::AliasedFraming),
                 Kind::Host if meaning.host.is_some() => return Err(HeadError::RepeatedHost),
@@ -103,7 +103,7 @@ impl<'a> Meaning<'a> {
                     meaning.expect_fields.insert(index);
                 }
                 Kind::Te => {
-                    meaning.takes_trailers |= lists(field.value, b"trailers");
+                    meaning.takes_trailers |= list_contains(field.value, b"trailers");
                     meaning.dropped.insert(index);
                 }
                 Kind::Forwarded => meaning.forwarded_fields.insert(index),
@@ -125,7 +125,7 @@ impl<'a> Meaning<'a> {
     ) -> Result<Self, HeadError> {
         let mut meaning = Self::default();
         for (index, field) in fields.iter().enumerate() {
-            let kind = Kind::of(field.name.as_bytes());
+            let kind = Kind::of_name(field.name.as_bytes());
             if kind == Kind::ContentLength
                 && let Some(known) = meaning.content_length
                 && content_length(field.value) == Ok(known)
@@ -169,7 +169,7 @@ impl<'a> Meaning<'a> {
                 self.framing_fields.insert(index);
             }
             Kind::Connection => {
-                self.connection.add(field.value)?;
+                self.connection.add_value(field.value)?;
                 self.dropped.insert(index);
             }
             Kind::HopByHop => self.dropped.insert(index),
@@ -195,7 +195,7 @@ impl<'a> Meaning<'a> {
     }
 
     /// Returns the framing of a request's body, as the fields say it.
-    pub(super) fn framing(&self) -> Body {
+    pub(super) fn body_framing(&self) -> Body {
         match self.content_length {
             _ if self.chunked => Body::Chunked,
             Some(length) => Body::Length(length),
@@ -243,7 +243,7 @@ impl<'a> Meaning<'a> {
             && (self.connection.upgrade || in_stream)
             && self.may_upgrade;
         if !self.expects_continue {
-            self.dropped.add(self.expect_fields);
+            self.dropped.add_all(self.expect_fields);
         }
         self.settle_shared(fields);
     }
@@ -257,17 +257,17 @@ impl<'a> Meaning<'a> {
             self.content_length = None;
             self.chunked = false;
             self.respell_framing = false;
-            self.dropped.add(self.framing_fields);
+            self.dropped.add_all(self.framing_fields);
         }
         self.settle_shared(fields);
     }
 
     fn settle_shared(&mut self, fields: &[Header<'_>]) {
         if !self.upgrades {
-            self.dropped.add(self.upgrade_fields);
+            self.dropped.add_all(self.upgrade_fields);
         }
         if self.respell_framing {
-            self.dropped.add(self.framing_fields);
+            self.dropped.add_all(self.framing_fields);
         }
         if self.connection.names > 0 {
             self.drop_named(fields);
@@ -277,10 +277,10 @@ impl<'a> Meaning<'a> {
     /// Drops the fields that a `Connection` field names.
     fn drop_named(&mut self, fields: &[Header<'_>]) {
         for connection in fields {
-            if Kind::of(connection.name.as_bytes()) != Kind::Connection {
+            if Kind::of_name(connection.name.as_bytes()) != Kind::Connection {
                 continue;
             }
-            for name in elements(connection.value) {
+            for name in list_elements(connection.value) {
                 for (index, field) in fields.iter().enumerate() {
                     // The Upgrade field is always named, and was decided on.
                     let decided = self.upgrade_fields.contains(index);
@@ -294,8 +294,8 @@ impl<'a> Meaning<'a> {
 }
 
 impl Connection {
-    fn add(&mut self, value: &[u8]) -> Result<(), HeadError> {
-        for option in elements(value) {
+    fn add_value(&mut self, value: &[u8]) -> Result<(), HeadError> {
+        for option in list_elements(value) {
             if option.eq_ignore_ascii_case(b"close") {
                 self.close = true;
             } else if option.eq_ignore_ascii_case(b"keep-alive") {
@@ -318,7 +318,7 @@ impl Connection {
         if self.names > MAX_CONNECTION_NAMES || !is_token(option) {
             return Err(HeadError::InvalidConnection);
         }
-        match Kind::of(option) {
+        match Kind::of_name(option) {
             Kind::Host
             | Kind::ContentLength
             | Kind::TransferEncoding
@@ -356,7 +356,7 @@ pub(super) enum Kind {
 impl Kind {
     /// Looks at the length and the first letter: most names are told apart by these alone.
     #[inline]
-    pub(super) fn of(name: &[u8]) -> Self {
+    pub(super) fn of_name(name: &[u8]) -> Self {
         let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
         // The names all begin with a letter, of which the bit says whether it is a small one.
         match (name.len(), name.first().map_or(0, |first| first | 0x20)) {
@@ -395,14 +395,14 @@ fn is_x_forwarded(name: &[u8]) -> bool {
 }
 
 /// Byte at which a field's line starts in its head.
-pub(super) fn offset(raw: &[u8], field: &Header<'_>) -> usize {
+pub(super) fn line_offset(raw: &[u8], field: &Header<'_>) -> usize {
     (field.name.as_ptr().addr()).wrapping_sub(raw.as_ptr().addr())
 }
 
 /// True if a line is `name: value` with one space and nothing else. Whitespace around a value is
 /// allowed and means nothing, but not every server has taken it for nothing.
 fn is_plain_line(raw: &[u8], field: &Header<'_>) -> bool {
-    let after_name = offset(raw, field).saturating_add(field.name.len());
+    let after_name = line_offset(raw, field).saturating_add(field.name.len());
     let rest = raw.get(after_name..).unwrap_or_default();
     let end = field.value.len() + 2;
     rest.starts_with(b": ") && rest.get(end..end + 2) == Some(b"\r\n")
@@ -447,7 +447,7 @@ fn check_chunked(value: &[u8]) -> Result<(), HeadError> {
 /// True if credentials, or one of several challenges, are of a scheme by which a server knows the client for the rest
 /// of the connection (RFC 4559, section 6; MS-NTHT).
 fn names_connection_scheme(value: &[u8]) -> bool {
-    elements(value).any(|element| {
+    list_elements(value).any(|element| {
         let scheme = element
             .split(u8::is_ascii_whitespace)
             .next()
@@ -460,7 +460,7 @@ fn names_connection_scheme(value: &[u8]) -> bool {
 /// True if an offer to upgrade is passed on. An offer of HTTP/2 is not: requests in that connection
 /// would pass unseen. Nor is an offer of TLS, which ends at the balancer.
 fn may_upgrade_to(value: &[u8]) -> bool {
-    let mut offered = elements(value).peekable();
+    let mut offered = list_elements(value).peekable();
     offered.peek().is_some()
         && offered.all(|protocol| {
             let begins = |with: &[u8]| {
@@ -472,12 +472,12 @@ fn may_upgrade_to(value: &[u8]) -> bool {
 }
 
 /// True if a comma-separated list has this element, in any case.
-pub(super) fn lists(value: &[u8], wanted: &[u8]) -> bool {
-    elements(value).any(|element| element.eq_ignore_ascii_case(wanted))
+pub(super) fn list_contains(value: &[u8], wanted: &[u8]) -> bool {
+    list_elements(value).any(|element| element.eq_ignore_ascii_case(wanted))
 }
 
 /// Elements of a comma-separated list, empty ones left out (RFC 9110, section 5.6.1).
-fn elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
+fn list_elements(value: &[u8]) -> impl Iterator<Item = &[u8]> {
     value
         .split(|&byte| byte == b',')
         .map(<[u8]>::trim_ascii)

@@ -64,7 +64,7 @@ pub struct Asked {
 /// `httparse` takes a bare LF for a line end; the bytes before each line tell.
 pub(super) fn check_line_ends(raw: &[u8], fields: &[Header<'_>]) -> Result<(), HeadError> {
     for field in fields {
-        let start = framing::offset(raw, field);
+        let start = framing::line_offset(raw, field);
         if !raw
             .get(..start)
             .is_some_and(|before| before.ends_with(b"\r\n"))

@@ -78,7 +78,7 @@ impl Hop {
     }
 
     /// Returns the same hop for requests that come over another version of HTTP.
-    pub(crate) fn over(mut self, version: &str, options: &HttpOptions) -> Self {
+    pub(crate) fn over_version(mut self, version: &str, options: &HttpOptions) -> Self {
         if let Some(name) = &options.via {
             self.via = format!("Via: {version} {name}\r\n").into();
         }
@@ -96,7 +96,7 @@ impl Hop {
 
     /// True if there are fields that only the balancer may send.
     #[inline]
-    pub(super) fn reserves(&self) -> bool {
+    pub(super) fn has_reserved(&self) -> bool {
         self.certificates.is_some()
     }
 

@@ -95,9 +95,9 @@ impl<'a> RequestHead<'a> {
         let fields: &'a [Header<'a>] = parsed.headers;
         check_line_ends(raw, fields)?;
         let version = Version::from_minor(minor);
-        let form = Form::of(method, target)?;
+        let form = Form::of_target(method, target)?;
         let mut meaning = Meaning::of_request(raw, fields, version)?;
-        let body = meaning.framing();
+        let body = meaning.body_framing();
         meaning.settle_request(fields, method == "GET", body, version);
         let mut line_stays = version == Version::Http11;
         let (authority, path_and_query) = match form {
@@ -106,7 +106,7 @@ impl<'a> RequestHead<'a> {
                 authority,
                 path_and_query,
             } => {
-                meaning.dropped.add(meaning.host_fields);
+                meaning.dropped.add_all(meaning.host_fields);
                 line_stays = false;
                 // RFC 9112, section 3.2.4: this is what OPTIONS of a whole server looks like.
                 let is_of_server = path_and_query.is_empty() && method == "OPTIONS";
@@ -156,7 +156,7 @@ impl<'a> RequestHead<'a> {
         fields: &'a [Header<'a>],
         ended: bool,
     ) -> Result<Self, HeadError> {
-        let is_absolute = matches!(Form::of(method, target)?, Form::Absolute { .. });
+        let is_absolute = matches!(Form::of_target(method, target)?, Form::Absolute { .. });
         // What else is no part of a request line is found where one is read.
         if is_absolute || !target.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(HeadError::Target);
@@ -167,7 +167,7 @@ impl<'a> RequestHead<'a> {
         let version = Version::Http2;
         // No line is plain where there are none: what frames the body is written anew.
         let mut meaning = Meaning::of_request(&[], fields, version)?;
-        let body = match (ended, meaning.framing()) {
+        let body = match (ended, meaning.body_framing()) {
             (true, Body::Length(0)) => Body::Length(0),
             // RFC 9110, section 8.6: servers want to be told that nothing comes of what usually has content.
             (true, Body::None) if matches!(method, "POST" | "PUT" | "PATCH") => Body::Length(0),
@@ -227,7 +227,7 @@ fn version_error(raw: &[u8]) -> HeadError {
 }
 
 impl<'a> Form<'a> {
-    fn of(method: &str, target: &'a str) -> Result<Self, HeadError> {
+    fn of_target(method: &str, target: &'a str) -> Result<Self, HeadError> {
         // A fragment is never part of a target: where it starts is where servers disagree.
         if !target.is_ascii() || target.as_bytes().contains(&b'#') {
             return Err(HeadError::Target);

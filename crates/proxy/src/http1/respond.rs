@@ -44,7 +44,7 @@ pub struct More<'a> {
 
 impl<'a> Answer<'a> {
     /// An answer after which the connection is closed.
-    pub fn closing(status: u16, text: &'a str) -> Self {
+    pub fn new_closing(status: u16, text: &'a str) -> Self {
         Self {
             status,
             text,
@@ -58,7 +58,7 @@ impl<'a> Answer<'a> {
 
     /// Returns the same answer with the page of `policy` for its status, unless the answer has a
     /// page, and with the changes of fields that `policy` says.
-    pub(crate) fn with(self, policy: &'a ResponsePolicy) -> Self {
+    pub(crate) fn with_policy(self, policy: &'a ResponsePolicy) -> Self {
         let page = || policy.page(self.status);
         Answer {
             page: self
@@ -73,7 +73,7 @@ impl<'a> Answer<'a> {
     }
 
     /// True if changes of fields leave this one of the balancer's alone.
-    pub(crate) fn keeps(&self, name: &str) -> bool {
+    pub(crate) fn keeps_field(&self, name: &str) -> bool {
         !self
             .more
             .fields
@@ -86,7 +86,7 @@ impl<'a> Answer<'a> {
     }
 
     /// The content's media type, the content, and what ends it.
-    pub(crate) fn content(&self) -> (&'a str, &'a [u8], &'static [u8]) {
+    pub(crate) fn content_parts(&self) -> (&'a str, &'a [u8], &'static [u8]) {
         match self.page {
             Some((media_type, page)) => (media_type, page, b""),
             None => ("text/plain; charset=utf-8", self.text.as_bytes(), b"\n"),
@@ -99,10 +99,10 @@ impl<'a> Answer<'a> {
         out.extend_from_slice(b"HTTP/1.1 ");
         put_number(u64::from(self.status), out);
         out.push(b' ');
-        out.extend_from_slice(reason(self.status).as_bytes());
-        let (media_type, content, end) = self.content();
+        out.extend_from_slice(reason_phrase(self.status).as_bytes());
+        let (media_type, content, end) = self.content_parts();
         if self.has_content() {
-            if self.keeps("content-type") {
+            if self.keeps_field("content-type") {
                 out.extend_from_slice(b"\r\nContent-Type: ");
                 out.extend_from_slice(media_type.as_bytes());
             }
@@ -112,25 +112,25 @@ impl<'a> Answer<'a> {
             out.extend_from_slice(b"\r\nContent-Length: 0");
         }
         if let Some(location) = self.more.location
-            && self.keeps("location")
+            && self.keeps_field("location")
         {
             out.extend_from_slice(b"\r\nLocation: ");
             out.extend_from_slice(location.as_bytes());
         }
         if let Some(challenge) = self.more.challenge
-            && self.keeps("www-authenticate")
+            && self.keeps_field("www-authenticate")
         {
             out.extend_from_slice(b"\r\nWWW-Authenticate: ");
             out.extend_from_slice(challenge.as_bytes());
         }
         if let Some(date) = self.date
-            && self.keeps("date")
+            && self.keeps_field("date")
         {
             out.extend_from_slice(b"\r\nDate: ");
             out.extend_from_slice(date.as_bytes());
         }
         if let Some(seconds) = self.retry_after
-            && self.keeps("retry-after")
+            && self.keeps_field("retry-after")
         {
             out.extend_from_slice(b"\r\nRetry-After: ");
             put_number(u64::from(seconds), out);
@@ -157,7 +157,7 @@ impl<'a> Answer<'a> {
 }
 
 /// Reason phrase of the statuses that the balancer answers with.
-fn reason(status: u16) -> &'static str {
+fn reason_phrase(status: u16) -> &'static str {
     match status {
         200 => "OK",
         204 => "No Content",
@@ -199,7 +199,7 @@ mod tests {
         let answer = Answer {
             date: Some("Sun, 06 Nov 1994 08:49:37 GMT"),
             retry_after: Some(120),
-            ..Answer::closing(503, "no member can take the request")
+            ..Answer::new_closing(503, "no member can take the request")
         };
         let mut out = Vec::new();
         answer.write(false, &mut out);
@@ -221,7 +221,7 @@ mod tests {
             for (to_head, keep_alive) in [(false, false), (true, false), (false, true)] {
                 let answer = Answer {
                     keep_alive,
-                    ..Answer::closing(status, "why")
+                    ..Answer::new_closing(status, "why")
                 };
                 let mut out = Vec::new();
                 answer.write(to_head, &mut out);

@@ -3,7 +3,7 @@
 use httparse::{Header, Status};
 
 use super::error::HeadError;
-use super::framing::{Meaning, Version, lists};
+use super::framing::{Meaning, Version, list_contains};
 use super::head::{Asked, Fields, Limits, MAX_FIELDS, Parsed, check_line_ends};
 use crate::message::{Body, values};
 
@@ -98,9 +98,9 @@ impl<'a> ResponseHead<'a> {
     }
 
     /// The fields that are passed on, but for those that frame the body.
-    pub(crate) fn kept(&self) -> impl Iterator<Item = &'a Header<'a>> {
+    pub(crate) fn kept_fields(&self) -> impl Iterator<Item = &'a Header<'a>> {
         let mut left_out = self.meaning.dropped;
-        left_out.add(self.meaning.framing_fields);
+        left_out.add_all(self.meaning.framing_fields);
         let fields = self.fields.iter().enumerate();
         fields.filter_map(move |(index, field)| (!left_out.contains(index)).then_some(field))
     }
@@ -116,25 +116,26 @@ impl<'a> ResponseHead<'a> {
     }
 
     /// True if a field called `name` (in any case) lists `element`, in any case.
-    pub(crate) fn lists(&self, name: &str, element: &[u8]) -> bool {
-        self.values(name).any(|value| lists(value, element))
+    pub(crate) fn field_lists(&self, name: &str, element: &[u8]) -> bool {
+        self.values(name).any(|value| list_contains(value, element))
     }
 
     /// Says that the response depends on the codings that the client accepts.
     pub(crate) fn vary_by_encoding(&mut self) {
-        let is_said = self.kept().any(|field| {
+        let is_said = self.kept_fields().any(|field| {
             field.name.eq_ignore_ascii_case("vary")
-                && (lists(field.value, b"*") || lists(field.value, b"accept-encoding"))
+                && (list_contains(field.value, b"*")
+                    || list_contains(field.value, b"accept-encoding"))
         });
         self.varies = !is_said;
     }
 
     /// The body will be sent with another content coding, and so in chunks. What was said of its bytes
     /// does not hold any more (RFC 9110, sections 8.8.1 and 14.3; RFC 9530).
-    pub(crate) fn encode(&mut self, coding: &'static str) {
+    pub(crate) fn set_coding(&mut self, coding: &'static str) {
         self.coding = Some(coding);
         self.body = Body::Chunked;
-        self.meaning.dropped.add(self.meaning.framing_fields);
+        self.meaning.dropped.add_all(self.meaning.framing_fields);
         self.meaning.content_length = None;
         self.meaning.chunked = true;
         self.meaning.respell_framing = true;
@@ -159,7 +160,7 @@ impl<'a> ResponseHead<'a> {
     }
 
     /// Fields that are said here, with their values in two parts.
-    pub(crate) fn added(&self) -> impl Iterator<Item = (&'static str, [&[u8]; 2])> {
+    pub(crate) fn added_fields(&self) -> impl Iterator<Item = (&'static str, [&[u8]; 2])> {
         let coding = self
             .coding
             .map(|coding| ("Content-Encoding", [coding.as_bytes(), b""]));
@@ -171,7 +172,7 @@ impl<'a> ResponseHead<'a> {
     }
 
     /// Returns all fields of the response, in order.
-    pub(crate) fn fields(&self) -> &'a [Header<'a>] {
+    pub(crate) fn all_fields(&self) -> &'a [Header<'a>] {
         self.fields
     }
 
@@ -321,7 +322,7 @@ mod tests {
                     head.leave_out("vary");
                 }
                 head.vary_by_encoding();
-                head.added().any(|(name, _)| name == "Vary")
+                head.added_fields().any(|(name, _)| name == "Vary")
             })
         };
         assert!(varies("", false));

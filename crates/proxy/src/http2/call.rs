@@ -10,7 +10,7 @@ use std::task::{Context, Poll, ready};
 use evenkeel_http2::{Break, Cause, Fields, Head, Key, NotOpened, Opening, Reason};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
-use super::incoming::{Incoming, broken};
+use super::incoming::{Incoming, break_error};
 use super::links::{Link, Place};
 use super::outgoing::Outgoing;
 use super::websocket;
@@ -100,12 +100,12 @@ impl Call {
     }
 
     /// The request was given up.
-    pub(crate) fn cut(&self) {
+    pub(crate) fn mark_cut(&self) {
         self.cut.set(true);
     }
 
     /// Takes note of why the stream has failed.
-    fn failed(&mut self, end: Break) -> io::Error {
+    fn note_break(&mut self, end: Break) -> io::Error {
         self.refused |= end.unprocessed;
         if end.cause == Cause::Connection {
             self.place.link.close();
@@ -115,7 +115,7 @@ impl Call {
             Cause::Local => io::ErrorKind::InvalidData,
             Cause::Peer | Cause::Connection => io::ErrorKind::ConnectionReset,
         };
-        broken(end, kind)
+        break_error(end, kind)
     }
 
     /// Sends a head. A head that asks for WebSocket waits for the member's settings.
@@ -125,7 +125,7 @@ impl Call {
             Ok(Parsed::Head(head)) => head,
             _ => return Poll::Ready(Err(io::ErrorKind::InvalidData.into())),
         };
-        let accept = websocket::accept(&head.request);
+        let accept = websocket::accept_value(&head.request);
         if accept.is_some() {
             let connects = ready!(self.place.link.poll_connects(cx));
             let failure = connects.as_ref().err().map(io::Error::kind);
@@ -141,7 +141,7 @@ impl Call {
         let ends = matches!(body, Body::None | Body::Length(0));
         let link = Rc::clone(&self.place.link);
         let mut fields = link.engine.take_fields();
-        let opened = self.open(&head.request, accept.is_some(), ends, &mut fields);
+        let opened = self.open_stream(&head.request, accept.is_some(), ends, &mut fields);
         link.engine.give_fields(fields);
         let Some(opened) = opened else {
             self.unfit = true;
@@ -157,7 +157,7 @@ impl Call {
                 Poll::Ready(Ok(()))
             }
             Err(NotOpened::Full) => {
-                link.wait(cx);
+                link.register_waker(cx);
                 Poll::Pending
             }
             Err(NotOpened::Closing) => {
@@ -170,14 +170,14 @@ impl Call {
     }
 
     /// Opens a stream with a request; `None` if HTTP/2 cannot say its head. `connects` says that it asks for WebSocket.
-    fn open(
+    fn open_stream(
         &self,
         head: &message::Request<'_>,
         connects: bool,
         ends: bool,
         fields: &mut Fields,
     ) -> Option<Result<Key, NotOpened>> {
-        for field in head.kept() {
+        for field in head.kept_fields() {
             if connects && field.name.eq_ignore_ascii_case("sec-websocket-key") {
                 continue;
             }
@@ -193,7 +193,7 @@ impl Call {
         {
             return None;
         }
-        let encoded = encoded(head.path_and_query);
+        let encoded = encode_path(head.path_and_query);
         let path = encoded.as_deref().unwrap_or(head.path_and_query);
         let is_sayable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
         let authority = head.authority.filter(|authority| !authority.is_empty())?;
@@ -213,7 +213,7 @@ impl Call {
         };
         let opened = link
             .engine
-            .with(|connection| connection.open(opening, fields, ends));
+            .with_connection(|connection| connection.open_request(opening, fields, ends));
         Some(opened)
     }
 
@@ -226,10 +226,10 @@ impl Call {
             };
         };
         let engine = Rc::clone(&self.place.link.engine);
-        let Some(head) = engine.with(|connection| connection.take_head(key)) else {
-            engine.register(key, cx);
-            return match engine.look(|connection| connection.broken(key)) {
-                Some(end) => Poll::Ready(Err(self.failed(end))),
+        let Some(head) = engine.with_connection(|connection| connection.take_head(key)) else {
+            engine.register_waker(key, cx);
+            return match engine.read_connection(|connection| connection.stream_break(key)) {
+                Some(end) => Poll::Ready(Err(self.note_break(end))),
                 None => Poll::Pending,
             };
         };
@@ -238,7 +238,7 @@ impl Call {
         } else {
             self.take(key, &head);
         }
-        engine.with(|connection| connection.give_head(head));
+        engine.with_connection(|connection| connection.give_head(head));
         Poll::Ready(Ok(()))
     }
 
@@ -293,7 +293,7 @@ fn is_authority(authority: &str) -> bool {
 /// Returns a path and query in which the bytes are encoded that URIs do not have (RFC 3986,
 /// appendix A), and that clients send all the same; `None` if `path` is fine as it is. A path and
 /// query without a path gets `/`.
-fn encoded(path: &str) -> Option<String> {
+fn encode_path(path: &str) -> Option<String> {
     let is_odd = |byte: u8| matches!(byte, b'"' | b'<' | b'>' | b'`');
     let lacks_path = path.is_empty() || path.starts_with('?');
     if !lacks_path && !path.bytes().any(is_odd) {
@@ -375,7 +375,7 @@ impl AsyncWrite for Call {
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
         let outgoing = &mut self.get_mut().outgoing;
-        Poll::Ready(outgoing.as_mut().map_or(Ok(()), Outgoing::end))
+        Poll::Ready(outgoing.as_mut().map_or(Ok(()), Outgoing::end_until_close))
     }
 }
 
@@ -385,7 +385,7 @@ impl Drop for Call {
         self.place.worker.buffers.give_head(answer);
         if let Some(key) = self.key {
             let reason = self.cut.get().then_some(Reason::CANCEL);
-            self.place.link.engine.release(key, reason);
+            self.place.link.engine.release_stream(key, reason);
         }
     }
 }

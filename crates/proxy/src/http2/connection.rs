@@ -65,18 +65,18 @@ enum Stage {
 }
 
 /// Serves a client whose connection begins with `read`.
-pub(crate) async fn serve(session: Session, io: Io, read: Option<Buffer>) {
+pub(crate) async fn serve_http2(session: Session, io: Io, read: Option<Buffer>) {
     session.service.metrics.http2_connections.add(1);
     let worker = Rc::clone(&session.worker);
     let local = session.local.name(&io);
     let rule = session.service.rule();
     let connection = Rc::new(Connection {
         scheme: io.scheme(),
-        agreed: io.agreed().cloned(),
+        agreed: io.agreed_parameters().cloned(),
         hop: RefCell::default(),
         local: local.into(),
         bindings: Rc::default(),
-        engine: Engine::new(config(&rule)),
+        engine: Engine::new(engine_config(&rule)),
         streams: Cell::new(0),
         age: Cell::new(Age::new(&worker)),
         errors: Cell::new(0),
@@ -88,12 +88,15 @@ pub(crate) async fn serve(session: Session, io: Io, read: Option<Buffer>) {
         worker,
         _file: None,
     };
-    connection.session.watch.arm(rule.rule.timeouts.header);
+    connection
+        .session
+        .watch
+        .arm_deadline(rule.rule.timeouts.header);
     drop(rule);
     connection.run(wire).await;
 }
 
-fn config(rule: &LocalRule) -> Config {
+fn engine_config(rule: &LocalRule) -> Config {
     let http = &rule.rule.http;
     Config {
         role: Role::Server,
@@ -114,20 +117,22 @@ impl Connection {
         let mut sent = 0;
         let mut window = None;
         loop {
-            let next = watch.until(|cx| {
-                if stage == Stage::New && engine.look(evenkeel_http2::Connection::has_begun) {
+            let next = watch.poll_until_stop(|cx| {
+                if stage == Stage::New
+                    && engine.read_connection(evenkeel_http2::Connection::has_begun)
+                {
                     stage = Stage::Open;
                 }
                 let idle = self.streams.get() == 0;
                 if matches!(stage, Stage::Open | Stage::Ending)
                     && idle != std::mem::replace(&mut is_idle, idle)
                 {
-                    self.arm(idle, stage);
+                    self.arm_deadline(idle, stage);
                     engine.release_memory();
                 }
                 if stage == Stage::Open && (self.is_draining() || self.is_too_old()) {
                     stage = Stage::Ending;
-                    engine.with(evenkeel_http2::Connection::shut_down);
+                    engine.with_connection(evenkeel_http2::Connection::shut_down);
                 }
                 let step = engine.poll_step(cx, &mut wire, watch.coarse_now());
                 self.count_errors();
@@ -135,28 +140,30 @@ impl Connection {
             });
             match next.await {
                 Ok(Step::Request(key)) => {
-                    let head = engine.with(|connection| connection.take_head(key));
+                    let head = engine.with_connection(|connection| connection.take_head(key));
                     let Some(head) = head else {
                         continue;
                     };
                     let has_body = !head.has_ended();
-                    self.open(key, head);
+                    self.start_stream(key, head);
                     if has_body && self.streams.get() > 1 && window.is_none() {
                         window = self.take_window();
                         if window.is_some() {
-                            engine.with(|connection| connection.set_window(CONNECTION_WINDOW));
+                            engine.with_connection(|connection| {
+                                connection.set_window(CONNECTION_WINDOW)
+                            });
                         }
                     }
                 }
                 Ok(Step::Settled | Step::Pong) => {}
                 Ok(Step::Failed(failure)) => {
-                    self.failed(failure);
+                    self.note_failure(failure);
                     stage = Stage::Over;
-                    watch.arm(FAREWELL);
+                    watch.arm_deadline(FAREWELL);
                 }
                 Ok(Step::Over) => return,
                 Ok(Step::Gone) => {
-                    engine.disconnect();
+                    engine.disconnect_streams();
                     let is_idle = self.streams.get() == 0;
                     if stage != Stage::Over && (!is_idle || stage == Stage::New) {
                         self.session.count_end(crate::access::End::Client);
@@ -164,28 +171,28 @@ impl Connection {
                     return;
                 }
                 Err(Stop::Cut) => {
-                    engine.disconnect();
+                    engine.disconnect_streams();
                     self.session.count_end(crate::access::End::Terminated);
                     return;
                 }
                 Err(Stop::Expired) if stage == Stage::New => {
                     return self.session.count_end(crate::access::End::Client);
                 }
-                Err(Stop::Expired) if stage == Stage::Over => return engine.disconnect(),
+                Err(Stop::Expired) if stage == Stage::Over => return engine.disconnect_streams(),
                 Err(Stop::Expired) if stage == Stage::Open && self.is_too_old() => {
                     stage = Stage::Ending;
-                    engine.with(evenkeel_http2::Connection::shut_down);
-                    self.arm(is_idle, stage);
+                    engine.with_connection(evenkeel_http2::Connection::shut_down);
+                    self.arm_deadline(is_idle, stage);
                 }
                 Err(Stop::Expired) => {
                     // Whoever takes what was sent is not idle.
-                    let now = engine.sent();
+                    let now = engine.sent_bytes();
                     if std::mem::replace(&mut sent, now) == now {
                         stage = Stage::Over;
-                        engine.with(|connection| connection.abort(Reason::NO_ERROR));
-                        watch.arm(FAREWELL);
+                        engine.with_connection(|connection| connection.abort(Reason::NO_ERROR));
+                        watch.arm_deadline(FAREWELL);
                     } else {
-                        self.arm(true, stage);
+                        self.arm_deadline(true, stage);
                     }
                 }
             }
@@ -194,21 +201,26 @@ impl Connection {
 
     /// Counts errors of the client.
     fn count_errors(&self) {
-        let errors = self.engine.look(evenkeel_http2::Connection::errors);
+        let errors = self
+            .engine
+            .read_connection(evenkeel_http2::Connection::error_count);
         let before = self.errors.replace(errors);
         let refused = &self.session.service.metrics.refused_malformed;
         refused.add(u64::from(errors.saturating_sub(before)));
     }
 
     /// Sets the time limit: for a client that is idle, and for the age of the connection.
-    fn arm(&self, idle: bool, stage: Stage) {
+    fn arm_deadline(&self, idle: bool, stage: Stage) {
         let (watch, rule) = (&self.session.watch, self.session.service.rule());
         let keep_alive = idle.then_some(rule.rule.timeouts.keep_alive);
-        let left = self.age.get().left(&rule.rule.limits, watch.coarse_now());
+        let left = self
+            .age
+            .get()
+            .time_left(&rule.rule.limits, watch.coarse_now());
         let left = left.filter(|_| stage == Stage::Open);
         match keep_alive.into_iter().chain(left).min() {
-            Some(limit) => watch.arm(limit),
-            None => watch.disarm(),
+            Some(limit) => watch.arm_deadline(limit),
+            None => watch.disarm_deadline(),
         }
     }
 
@@ -224,7 +236,7 @@ impl Connection {
         let bytes = (CONNECTION_WINDOW - STREAM_WINDOW) as usize;
         let charge = self.session.worker.memory.take(bytes).ok();
         if charge.is_none() {
-            Shortage::Memory.met("open the window of a client of HTTP/2");
+            Shortage::Memory.report_failure("open the window of a client of HTTP/2");
         }
         charge
     }
@@ -235,7 +247,7 @@ impl Connection {
     }
 
     /// The end of a connection by an error of the protocol.
-    fn failed(&self, failure: Failure) {
+    fn note_failure(&self, failure: Failure) {
         tracing::debug!(rule = %self.session.service.name, client = %self.session.peer,
             reason = %failure.reason, "an HTTP/2 connection has failed");
         if let Some(flood) = failure.flood {
@@ -261,7 +273,7 @@ impl Connection {
     }
 
     /// Serves a stream.
-    fn open(self: &Rc<Self>, key: Key, head: Head) {
+    fn start_stream(self: &Rc<Self>, key: Key, head: Head) {
         self.streams.set(self.streams.get() + 1);
         let mut age = self.age.get();
         age.add_request();
@@ -274,11 +286,11 @@ impl Connection {
             head,
             connects,
         };
-        Tasks::serve(&self.session.worker, work);
+        Tasks::serve_stream(&self.session.worker, work);
     }
 
     /// Returns what the members of the rule are told of the client.
-    pub(crate) fn hop(&self, rule: &Rc<LocalRule>) -> Rc<Hop> {
+    pub(crate) fn hop_for_rule(&self, rule: &Rc<LocalRule>) -> Rc<Hop> {
         let mut known = self.hop.borrow_mut();
         match &*known {
             Some((of, hop)) if Rc::ptr_eq(of, rule) => Rc::clone(hop),
@@ -288,7 +300,7 @@ impl Connection {
                 let hop = Hop::new(&rule.rule.http, client, self.scheme, local);
                 let agreed = self.agreed.as_ref();
                 let hop = hop.with_identity(agreed.and_then(|agreed| agreed.identity.as_deref()));
-                let hop = Rc::new(hop.over("2.0", &rule.rule.http));
+                let hop = Rc::new(hop.over_version("2.0", &rule.rule.http));
                 *known = Some((Rc::clone(rule), Rc::clone(&hop)));
                 hop
             }

@@ -57,11 +57,11 @@ impl Engine {
     }
 
     /// Does something to the connection. Its task is told if there is something to send or to pass on then.
-    pub(super) fn with<T>(&self, act: impl FnOnce(&mut Connection) -> T) -> T {
+    pub(super) fn with_connection<T>(&self, act: impl FnOnce(&mut Connection) -> T) -> T {
         let mut connection = self.connection.borrow_mut();
-        let before = connection.output().len();
+        let before = connection.pending_output().len();
         let result = act(&mut connection);
-        let has_work = connection.output().len() > before || connection.has_events();
+        let has_work = connection.pending_output().len() > before || connection.has_events();
         drop(connection);
         if has_work {
             self.wake_task();
@@ -70,7 +70,7 @@ impl Engine {
     }
 
     /// Looks at the connection.
-    pub(super) fn look<T>(&self, see: impl FnOnce(&Connection) -> T) -> T {
+    pub(super) fn read_connection<T>(&self, see: impl FnOnce(&Connection) -> T) -> T {
         see(&self.connection.borrow())
     }
 
@@ -82,12 +82,12 @@ impl Engine {
     }
 
     /// Bytes that the peer has taken since the beginning.
-    pub(super) fn sent(&self) -> u64 {
+    pub(super) fn sent_bytes(&self) -> u64 {
         self.sent.get()
     }
 
     /// Has the caller's task told of everything that happens to a stream.
-    pub(super) fn register(&self, key: Key, cx: &Context<'_>) {
+    pub(super) fn register_waker(&self, key: Key, cx: &Context<'_>) {
         let mut streams = self.streams.borrow_mut();
         let slot = key.slot();
         if streams.len() <= slot {
@@ -103,18 +103,18 @@ impl Engine {
     }
 
     /// Says that nobody uses a stream any more, and forgets who was told of it.
-    pub(super) fn release(&self, key: Key, reason: Option<Reason>) {
+    pub(super) fn release_stream(&self, key: Key, reason: Option<Reason>) {
         let mut streams = self.streams.borrow_mut();
         let task = streams.get_mut(key.slot()).and_then(Option::take);
         drop(streams);
         drop(task);
-        self.with(|connection| connection.release(key, reason));
+        self.with_connection(|connection| connection.release_stream(key, reason));
     }
 
     /// True if a stream has ended before its time. If not, the caller's task is told when it does.
     pub(super) fn is_broken(&self, key: Key, cx: &Context<'_>) -> bool {
-        self.register(key, cx);
-        self.look(|connection| connection.broken(key).is_some())
+        self.register_waker(key, cx);
+        self.read_connection(|connection| connection.stream_break(key).is_some())
     }
 
     /// A list to be filled with fields.
@@ -136,7 +136,7 @@ impl Engine {
         self.spare.borrow_mut().truncate(1);
     }
 
-    fn wake(&self, key: Key) {
+    fn wake_stream(&self, key: Key) {
         let streams = self.streams.borrow();
         if let Some(Some(task)) = streams.get(key.slot()) {
             task.wake_by_ref();
@@ -163,26 +163,26 @@ impl Engine {
                     Event::Settled => return Poll::Ready(Step::Settled),
                     Event::Pong => return Poll::Ready(Step::Pong),
                     Event::Readable(key) | Event::Writable(key) | Event::Broken(key) => {
-                        self.wake(key);
+                        self.wake_stream(key);
                     }
                 }
             }
             let mut connection = self.connection.borrow_mut();
             let mut is_stuck = false;
-            while !connection.output().is_empty() && !is_stuck {
-                match Pin::new(&mut wire.io).poll_write(cx, connection.output()) {
+            while !connection.pending_output().is_empty() && !is_stuck {
+                match Pin::new(&mut wire.io).poll_write(cx, connection.pending_output()) {
                     Poll::Ready(Ok(n)) if n > 0 => {
                         connection.consume_output(n);
                         self.sent.set(self.sent.get() + n as u64);
                     }
-                    Poll::Ready(_) => return Poll::Ready(Self::end(&mut connection)),
+                    Poll::Ready(_) => return Poll::Ready(Self::end_connection(&mut connection)),
                     Poll::Pending => is_stuck = true,
                 }
             }
             // TLS has records of its own to send.
             let is_flushed = match Pin::new(&mut wire.io).poll_flush(cx) {
                 Poll::Ready(Ok(())) => true,
-                Poll::Ready(Err(_)) => return Poll::Ready(Self::end(&mut connection)),
+                Poll::Ready(Err(_)) => return Poll::Ready(Self::end_connection(&mut connection)),
                 Poll::Pending => false,
             };
             if connection.has_events() {
@@ -200,27 +200,27 @@ impl Engine {
             if !connection.wants_input() {
                 return Poll::Pending;
             }
-            let read = ready!(wire.poll_read(cx, |bytes| connection.receive(bytes, now)));
+            let read = ready!(wire.poll_read(cx, |bytes| connection.receive_bytes(bytes, now)));
             match read {
                 Ok(Some(Ok(()))) => {}
                 Ok(Some(Err(failure))) => return Poll::Ready(Step::Failed(failure)),
-                Ok(None) | Err(_) => return Poll::Ready(Self::end(&mut connection)),
+                Ok(None) | Err(_) => return Poll::Ready(Self::end_connection(&mut connection)),
             }
         }
     }
 
     /// Takes note that the peer is gone.
-    fn end(connection: &mut Connection) -> Step {
-        connection.disconnect();
+    fn end_connection(connection: &mut Connection) -> Step {
+        connection.mark_disconnected();
         Step::Gone
     }
 
     /// Tells all streams that the connection is gone.
-    pub(super) fn disconnect(&self) {
-        self.connection.borrow_mut().disconnect();
+    pub(super) fn disconnect_streams(&self) {
+        self.connection.borrow_mut().mark_disconnected();
         while let Some(event) = self.next_event() {
             if let Event::Readable(key) | Event::Writable(key) | Event::Broken(key) = event {
-                self.wake(key);
+                self.wake_stream(key);
             }
         }
     }
@@ -261,21 +261,25 @@ mod tests {
             path: b"/",
             protocol: None,
         };
-        let open = || engine.with(|connection| connection.open(opening, &Fields::new(), true));
+        let open = || {
+            engine.with_connection(|connection| {
+                connection.open_request(opening, &Fields::new(), true)
+            })
+        };
         let (Ok(first), Ok(second)) = (open(), open()) else {
             unreachable!("there is room for two");
         };
         let tasks = [first, second].map(|key| {
             let task = Arc::new(Task);
             let waker = Waker::from(Arc::clone(&task));
-            engine.register(key, &Context::from_waker(&waker));
+            engine.register_waker(key, &Context::from_waker(&waker));
             task
         });
         let known = || [&tasks[0], &tasks[1]].map(|task| Arc::strong_count(task) - 1);
         assert_eq!(known(), [1, 1]);
-        engine.release(first, None);
+        engine.release_stream(first, None);
         assert_eq!(known(), [0, 1], "the other one is still told");
-        engine.release(second, None);
+        engine.release_stream(second, None);
         assert_eq!(known(), [0, 0]);
     }
 }

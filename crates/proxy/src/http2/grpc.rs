@@ -40,7 +40,7 @@ impl CallStatus {
 
     /// Reads the value of the field.
     pub(crate) fn parse(value: &[u8]) -> Self {
-        let code = number(value).filter(|code| *code < Self::OTHER.0);
+        let code = parse_code(value).filter(|code| *code < Self::OTHER.0);
         code.map_or(Self::OTHER, CallStatus)
     }
 
@@ -73,7 +73,7 @@ pub(crate) fn is_call(fields: &Fields) -> bool {
 }
 
 /// Returns the time that a call may take, if the call says so.
-pub(crate) fn timeout(fields: &Fields) -> Option<Duration> {
+pub(crate) fn parse_timeout(fields: &Fields) -> Option<Duration> {
     let value = std::str::from_utf8(fields.get("grpc-timeout")?).ok()?;
     let (number, unit) = value.split_at_checked(value.len().checked_sub(1)?)?;
     let digits = (1..=8).contains(&number.len()) && number.bytes().all(|b| b.is_ascii_digit());
@@ -104,8 +104,8 @@ pub(crate) fn status_of(answer: u16) -> u8 {
 
 /// Returns the outcome that the status in a response's head means for the member; `None` if the
 /// status says nothing bad.
-pub(crate) fn outcome(status: &[u8]) -> Option<Outcome> {
-    match number(status)? {
+pub(crate) fn outcome_of_status(status: &[u8]) -> Option<Outcome> {
+    match parse_code(status)? {
         UNAVAILABLE | RESOURCE_EXHAUSTED => Some(Outcome::Overloaded { retry_after: None }),
         UNKNOWN | INTERNAL | DATA_LOSS => Some(Outcome::Error),
         _ => None,
@@ -115,10 +115,10 @@ pub(crate) fn outcome(status: &[u8]) -> Option<Outcome> {
 /// True if a status in trailers, after a response that began well, says that the member failed.
 /// Other statuses can be due to what one client asks for.
 pub(crate) fn is_failure(status: &[u8]) -> bool {
-    number(status) == Some(UNAVAILABLE)
+    parse_code(status) == Some(UNAVAILABLE)
 }
 
-fn number(status: &[u8]) -> Option<u8> {
+fn parse_code(status: &[u8]) -> Option<u8> {
     std::str::from_utf8(status).ok()?.parse().ok()
 }
 
@@ -180,7 +180,11 @@ mod tests {
             ("1s", None),
             ("1", None),
         ] {
-            assert_eq!(timeout(&fields("grpc-timeout", value)), time, "{value}");
+            assert_eq!(
+                parse_timeout(&fields("grpc-timeout", value)),
+                time,
+                "{value}"
+            );
         }
     }
 }

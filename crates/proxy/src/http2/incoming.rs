@@ -46,7 +46,7 @@ impl Incoming {
     /// True if there is no body, and never was.
     pub(super) fn is_empty(&self) -> bool {
         self.engine
-            .look(|connection| connection.has_no_body(self.key))
+            .read_connection(|connection| connection.has_no_body(self.key))
     }
 
     pub(super) fn set_chunked(&mut self, chunked: bool) {
@@ -62,7 +62,7 @@ impl Incoming {
     ) -> Poll<io::Result<()>> {
         let before = space.filled().len();
         while space.remaining() > 0 && self.state != State::Ended || self.has_some() {
-            if self.put(space) {
+            if self.put_available(space) {
                 if space.remaining() == 0 {
                     break;
                 }
@@ -84,7 +84,7 @@ impl Incoming {
     }
 
     /// Reads what is here; false if there is nothing.
-    fn put(&mut self, space: &mut ReadBuf<'_>) -> bool {
+    fn put_available(&mut self, space: &mut ReadBuf<'_>) -> bool {
         let framing = self.framing.get(self.framing_read..).unwrap_or_default();
         if !framing.is_empty() {
             let n = framing.len().min(space.remaining());
@@ -97,24 +97,24 @@ impl Incoming {
             return false;
         }
         let key = self.key;
-        let n = self.engine.with(|connection| {
+        let n = self.engine.with_connection(|connection| {
             let Next::Data(data) = connection.read(key) else {
                 return 0;
             };
             let part = data.get(..most).unwrap_or(data);
             space.put_slice(part);
             let n = part.len();
-            connection.consume(key, n);
+            connection.consume_body(key, n);
             n
         });
         self.data -= n;
         if self.data == 0 && self.chunked {
-            self.frame(b"\r\n");
+            self.put_framing(b"\r\n");
         }
         n > 0
     }
 
-    fn frame(&mut self, framing: &[u8]) {
+    fn put_framing(&mut self, framing: &[u8]) {
         self.framing.clear();
         self.framing_read = 0;
         self.framing.extend_from_slice(framing);
@@ -128,19 +128,21 @@ impl Incoming {
             State::Broken => return Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
         }
         let key = self.key;
-        let next = self.engine.look(|connection| match connection.read(key) {
-            Next::Data(data) => Poll::Ready(Ok(Some(data.len()))),
-            Next::End => Poll::Ready(Ok(None)),
-            Next::Broken(end) => Poll::Ready(Err(end)),
-            Next::Wait => Poll::Pending,
-        });
+        let next = self
+            .engine
+            .read_connection(|connection| match connection.read(key) {
+                Next::Data(data) => Poll::Ready(Ok(Some(data.len()))),
+                Next::End => Poll::Ready(Ok(None)),
+                Next::Broken(end) => Poll::Ready(Err(end)),
+                Next::Wait => Poll::Pending,
+            });
         if next.is_pending() {
-            self.engine.register(key, cx);
+            self.engine.register_waker(key, cx);
         }
         match ready!(next) {
             Ok(Some(length)) => {
                 if self.chunked {
-                    self.frame(b"");
+                    self.put_framing(b"");
                     write!(self.framing, "{length:x}\r\n")?;
                 }
                 self.data = length;
@@ -148,19 +150,21 @@ impl Incoming {
             Ok(None) => {
                 self.state = State::Ended;
                 if self.chunked {
-                    self.frame(b"0\r\n");
-                    let trailers = self.engine.with(|connection| connection.take_trailers(key));
+                    self.put_framing(b"0\r\n");
+                    let trailers = self
+                        .engine
+                        .with_connection(|connection| connection.take_trailers(key));
                     if let Some(trailers) = trailers {
                         self.framing.extend_from_slice(trailers.fields.text());
                         self.engine
-                            .with(|connection| connection.give_head(trailers));
+                            .with_connection(|connection| connection.give_head(trailers));
                     }
                     self.framing.extend_from_slice(b"\r\n");
                 }
             }
             Err(end) => {
                 self.state = State::Broken;
-                return Poll::Ready(Err(broken(end, io::ErrorKind::ConnectionReset)));
+                return Poll::Ready(Err(break_error(end, io::ErrorKind::ConnectionReset)));
             }
         }
         Poll::Ready(Ok(()))
@@ -168,7 +172,7 @@ impl Incoming {
 }
 
 /// The end of a stream as an error.
-pub(super) fn broken(end: Break, kind: io::ErrorKind) -> io::Error {
+pub(super) fn break_error(end: Break, kind: io::ErrorKind) -> io::Error {
     let Break { reason, cause, .. } = end;
     io::Error::new(kind, format!("{reason} ({cause:?})"))
 }

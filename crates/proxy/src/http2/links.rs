@@ -91,7 +91,7 @@ struct Window {
 impl Window {
     /// Looks at what is `unread`, if the member has sent enough since the last time. Answers the window that the
     /// connection is to have, if that is another one.
-    fn adjust(
+    fn adjust_window(
         &mut self,
         sent: u64,
         unread: impl FnOnce() -> usize,
@@ -111,8 +111,8 @@ impl Window {
         let bytes = extra as usize;
         let charged = match &mut self.charge {
             Some(charge) if bytes > 0 => {
-                charge.shrink(bytes);
-                charge.grow(bytes).is_ok()
+                charge.shrink_to(bytes);
+                charge.grow_to(bytes).is_ok()
             }
             None if bytes > 0 => {
                 self.charge = memory.take(bytes).ok();
@@ -126,7 +126,8 @@ impl Window {
         if !charged {
             self.is_short = true;
             if !was_short {
-                Shortage::Memory.met("hold what clients do not take from a member over HTTP/2");
+                Shortage::Memory
+                    .report_failure("hold what clients do not take from a member over HTTP/2");
             }
             return None;
         }
@@ -190,7 +191,7 @@ impl Links {
     }
 
     /// Keeps what a member has chosen.
-    pub(crate) fn note(&self, member: MemberId, declined: bool) {
+    pub(crate) fn note_declined(&self, member: MemberId, declined: bool) {
         let mut known = self.declined.borrow_mut();
         if !declined {
             known.remove(&member);
@@ -203,7 +204,7 @@ impl Links {
     }
 
     /// A connection to `member` with room for another request.
-    pub(crate) fn here(&self, member: MemberId, tls: u64) -> Option<Rc<Link>> {
+    pub(crate) fn find_link(&self, member: MemberId, tls: u64) -> Option<Rc<Link>> {
         let mut members = self.members.borrow_mut();
         let known = members.get_mut(&member)?;
         known.retain(|link| !link.closed.get());
@@ -212,9 +213,9 @@ impl Links {
     }
 
     /// Returns the way to get a connection to `member` whose handshake was done by `tls`.
-    pub(crate) fn way(worker: &Rc<Worker>, member: MemberId, tls: u64) -> Way {
+    pub(crate) fn find_way(worker: &Rc<Worker>, member: MemberId, tls: u64) -> Way {
         let links = &worker.links;
-        if let Some(link) = links.here(member, tls) {
+        if let Some(link) = links.find_link(member, tls) {
             return Way::Here(link);
         }
         let mut opening = links.opening.borrow_mut();
@@ -229,17 +230,17 @@ impl Links {
     }
 
     /// Speaks HTTP/2 over a connection that was just opened.
-    pub(crate) fn begin(
+    pub(crate) fn open_link(
         worker: &Rc<Worker>,
         member: MemberId,
         upstream: Upstream,
         limits: Limits,
     ) -> Rc<Link> {
         let now = worker.watchers.coarse_now();
-        let tls = upstream.tls();
+        let tls = upstream.tls_id();
         let (io, file) = upstream.into_parts();
         let refusal = match &io {
-            Io::Tls(tls) => Some(tls.refusal()),
+            Io::Tls(tls) => Some(tls.refused_flag()),
             _ => None,
         };
         let wire = Wire {
@@ -271,14 +272,14 @@ impl Links {
         tokio::task::spawn_local(async move {
             kept.run(&worker, wire, &limits).await;
             kept.closed.set(true);
-            kept.engine.disconnect();
-            kept.settle();
+            kept.engine.disconnect_streams();
+            kept.wake_waiting();
         });
         link
     }
 
     /// Closes a connection without requests; answers whether there was one.
-    pub(crate) fn evict(&self) -> bool {
+    pub(crate) fn evict_idle(&self) -> bool {
         let members = self.members.borrow();
         let mut all = members.values().flatten();
         let idle = all.find(|link| link.streams.get() == 0 && !link.closed.get());
@@ -289,7 +290,7 @@ impl Links {
     }
 
     /// Forgets connections that are closed.
-    pub(crate) fn sweep(&self) {
+    pub(crate) fn forget_closed(&self) {
         self.members.borrow_mut().retain(|_, links| {
             links.retain(|link| !link.closed.get());
             !links.is_empty()
@@ -311,15 +312,15 @@ impl Link {
     }
 
     fn has_room(&self) -> bool {
-        let (most, is_closing) = self
-            .engine
-            .look(|connection| (connection.peer_streams() as usize, connection.is_closing()));
+        let (most, is_closing) = self.engine.read_connection(|connection| {
+            (connection.peer_streams() as usize, connection.is_closing())
+        });
         let has_places = self.streams.get() < most.min(MOST_STREAMS);
         !self.closed.get() && !is_closing && has_places && !self.is_short.get()
     }
 
     /// Has the caller's task told when there are settings, or room.
-    pub(super) fn wait(&self, cx: &Context<'_>) {
+    pub(super) fn register_waker(&self, cx: &Context<'_>) {
         let mut waiting = self.waiting.borrow_mut();
         if !waiting.iter().any(|known| known.will_wake(cx.waker())) {
             waiting.push(cx.waker().clone());
@@ -330,11 +331,11 @@ impl Link {
     pub(super) fn poll_connects(&self, cx: &Context<'_>) -> Poll<io::Result<()>> {
         let (is_settled, connects) = self
             .engine
-            .look(|connection| (connection.has_settings(), connection.peer_connects()));
+            .read_connection(|connection| (connection.has_settings(), connection.peer_connects()));
         Poll::Ready(match self.closed.get() {
             true => Err(io::ErrorKind::ConnectionReset.into()),
             false if !is_settled => {
-                self.wait(cx);
+                self.register_waker(cx);
                 return Poll::Pending;
             }
             false if connects => Ok(()),
@@ -343,7 +344,7 @@ impl Link {
     }
 
     /// Tells the tasks that wait to look again.
-    fn settle(&self) {
+    fn wake_waiting(&self) {
         self.waiting.take().into_iter().for_each(Waker::wake);
     }
 
@@ -355,19 +356,20 @@ impl Link {
 
     /// Drives the connection until it ends, is idle for too long, or gives no sign of life.
     async fn run(&self, worker: &Worker, mut wire: Wire, limits: &Limits) {
-        let watch = worker.watchers.watch(ServiceId::WORKER);
+        let watch = worker.watchers.watch_task(ServiceId::WORKER);
         let mut pinged = false;
         let mut window = Window::default();
-        watch.arm(limits.idle.min(limits.ping_after));
+        watch.arm_deadline(limits.idle.min(limits.ping_after));
         loop {
-            let step = watch.until(|cx| {
+            let step = watch.poll_until_stop(|cx| {
                 let step = self
                     .engine
                     .poll_step(cx, &mut wire, worker.watchers.coarse_now());
-                let received = self.engine.look(Connection::received);
-                let unread = || self.engine.look(Connection::unread);
-                if let Some(size) = window.adjust(received, unread, &worker.memory) {
-                    self.engine.with(|connection| connection.set_window(size));
+                let received = self.engine.read_connection(Connection::received_bytes);
+                let unread = || self.engine.read_connection(Connection::unread_bytes);
+                if let Some(size) = window.adjust_window(received, unread, &worker.memory) {
+                    self.engine
+                        .with_connection(|connection| connection.set_window(size));
                 }
                 self.is_short.set(window.is_short);
                 if step.is_pending() && self.closed.get() && self.streams.get() == 0 {
@@ -379,15 +381,15 @@ impl Link {
                 Ok(Step::Settled) => {
                     // A member that says goodbye takes no more: whoever was too late is told so, and the last stream
                     // ends the connection.
-                    if self.engine.look(Connection::is_closing) {
+                    if self.engine.read_connection(Connection::is_closing) {
                         self.closed.set(true);
                     }
-                    self.settle();
+                    self.wake_waiting();
                     continue;
                 }
                 Ok(Step::Pong) => {
                     pinged = false;
-                    watch.arm(limits.ping_after);
+                    watch.arm_deadline(limits.ping_after);
                     continue;
                 }
                 // No member of ours sends requests.
@@ -395,7 +397,7 @@ impl Link {
                 Ok(Step::Failed(_)) => {
                     // What is said last is said if there is room for it.
                     self.closed.set(true);
-                    watch.arm(limits.pong_within);
+                    watch.arm_deadline(limits.pong_within);
                     continue;
                 }
                 Ok(Step::Over | Step::Gone) | Err(Stop::Cut) => return,
@@ -406,16 +408,16 @@ impl Link {
                 if idle >= limits.idle {
                     return;
                 }
-                watch.arm(limits.idle.saturating_sub(idle));
+                watch.arm_deadline(limits.idle.saturating_sub(idle));
             } else if pinged {
                 limits.metrics.http2_silent_members.add(1);
                 evenkeel_limits::warn_throttled!(address = %limits.address,
                     "a member gives no sign of life over HTTP/2: its connection is closed");
                 return;
             } else {
-                self.engine.with(Connection::ping);
+                self.engine.with_connection(Connection::send_ping);
                 pinged = true;
-                watch.arm(limits.pong_within);
+                watch.arm_deadline(limits.pong_within);
             }
         }
     }
@@ -454,21 +456,21 @@ impl Drop for Place {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::memory::tests::memory;
+    use crate::memory::tests::new_memory;
 
     #[test]
     fn what_clients_do_not_take_leaves_room_for_others_and_is_counted() {
         let step = WINDOW_STEP as usize;
-        let memory = memory(4 * step);
+        let memory = new_memory(4 * step);
         let mut window = Window::default();
         let mut sent = 0;
         let mut look = |window: &mut Window, unread: usize| {
             sent += u64::from(WINDOW_STEP);
-            window.adjust(sent, || unread, &memory)
+            window.adjust_window(sent, || unread, &memory)
         };
         assert_eq!(look(&mut window, 0), None);
         assert_eq!(look(&mut window, step - 1), None, "little is free");
-        assert_eq!(window.adjust(0, || unreachable!(), &memory), None);
+        assert_eq!(window.adjust_window(0, || unreachable!(), &memory), None);
         let with = |steps: u32| Some(CONNECTION_WINDOW + steps * WINDOW_STEP);
         assert_eq!(look(&mut window, 3 * step + 5), with(3));
         assert_eq!(look(&mut window, 3 * step + 9), None);
@@ -476,16 +478,19 @@ mod tests {
         // There is no memory for more: what there was stays, and it is tried again each time.
         assert_eq!(look(&mut window, 5 * step), None);
         assert!(window.is_short);
-        assert_eq!(window.adjust(0, || 4 * step, &memory), with(4));
+        assert_eq!(window.adjust_window(0, || 4 * step, &memory), with(4));
         assert!(!window.is_short);
         assert_eq!(look(&mut window, step), with(1));
         assert!(memory.take(3 * step).is_ok());
         assert_eq!(look(&mut window, 0), with(0));
         assert!(memory.take(4 * step).is_ok(), "all of it is given back");
         // However much it is said to be.
-        let memory = crate::memory::tests::memory(1 << 30);
+        let memory = crate::memory::tests::new_memory(1 << 30);
         let most = CONNECTION_WINDOW + MOST_STREAMS as u32 * STREAM_WINDOW;
         let mut window = Window::default();
-        assert_eq!(window.adjust(1 << 20, || usize::MAX, &memory), Some(most));
+        assert_eq!(
+            window.adjust_window(1 << 20, || usize::MAX, &memory),
+            Some(most)
+        );
     }
 }

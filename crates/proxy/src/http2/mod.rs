@@ -21,5 +21,5 @@ pub(crate) mod websocket;
 mod wire;
 
 pub(crate) use call::Call;
-pub(crate) use connection::serve;
+pub(crate) use connection::serve_http2;
 pub(crate) use stream::Stream;

@@ -9,7 +9,7 @@ use evenkeel_http2::{Break, Fields, Key};
 
 use super::engine::Engine;
 use super::grpc;
-use super::incoming::broken;
+use super::incoming::break_error;
 use crate::http1::chunked::{Decoder, Piece};
 use crate::message::Body;
 
@@ -76,10 +76,10 @@ impl Outgoing {
     }
 
     /// Ends a body whose end is that of the connection.
-    pub(super) fn end(&mut self) -> io::Result<()> {
+    pub(super) fn end_until_close(&mut self) -> io::Result<()> {
         if let Framing::UntilClose = self.framing {
             self.framing = Framing::Ended;
-            self.to.end(&Fields::new())?;
+            self.to.end_stream(&Fields::new())?;
         }
         Ok(())
     }
@@ -88,8 +88,8 @@ impl Outgoing {
     pub(super) fn end_with(&mut self, text: Bytes) -> io::Result<()> {
         self.framing = Framing::Ended;
         let Receiver { engine, key } = &self.to;
-        let sent = engine.with(|connection| connection.send_tail(*key, text));
-        sent.map_err(unsent)
+        let sent = engine.with_connection(|connection| connection.send_tail(*key, text));
+        sent.map_err(send_error)
     }
 
     /// Writes some of `bytes`: how much was taken.
@@ -118,10 +118,10 @@ impl Outgoing {
             Framing::Chunked(chunks) => {
                 let written = ready!(chunks.poll_write(cx, to, bytes))?;
                 if chunks.decoder.is_done() {
-                    let trailers = trailers(&chunks.framing);
+                    let trailers = parse_trailers(&chunks.framing);
                     *grpc_status = trailers.get(grpc::STATUS).map(<[u8]>::to_vec);
                     *framing = Framing::Ended;
-                    to.end(&trailers)?;
+                    to.end_stream(&trailers)?;
                 }
                 Poll::Ready(Ok(written))
             }
@@ -152,7 +152,7 @@ impl Chunks {
                     Poll::Pending => return Poll::Pending,
                 }
             }
-            let step = self.decoder.step(rest);
+            let step = self.decoder.next_piece(rest);
             match step.map_err(|error| io::Error::new(io::ErrorKind::InvalidData, error))? {
                 Piece::Framing(0) => return Poll::Ready(Ok(used)),
                 Piece::Framing(n) => {
@@ -177,12 +177,14 @@ impl Chunks {
 
 impl Receiver {
     /// Ends the stream, with trailers if there are any.
-    fn end(&self, trailers: &Fields) -> io::Result<()> {
-        let ended = self.engine.with(|connection| match trailers.is_empty() {
-            true => connection.send_data(self.key, &[], true).map(drop),
-            false => connection.send_trailers(self.key, trailers),
-        });
-        ended.map_err(unsent)
+    fn end_stream(&self, trailers: &Fields) -> io::Result<()> {
+        let ended = self
+            .engine
+            .with_connection(|connection| match trailers.is_empty() {
+                true => connection.send_data(self.key, &[], true).map(drop),
+                false => connection.send_trailers(self.key, trailers),
+            });
+        ended.map_err(send_error)
     }
 
     /// Sends as much of `bytes` as there is room for; that ends the stream if they are the last of
@@ -191,24 +193,24 @@ impl Receiver {
         let ends = bytes.len() as u64 == left;
         let sent = self
             .engine
-            .with(|connection| connection.send_data(self.key, bytes, ends));
+            .with_connection(|connection| connection.send_data(self.key, bytes, ends));
         match sent {
             Ok(0) if !bytes.is_empty() => {
-                self.engine.register(self.key, cx);
+                self.engine.register_waker(self.key, cx);
                 Poll::Pending
             }
-            sent => Poll::Ready(sent.map_err(unsent)),
+            sent => Poll::Ready(sent.map_err(send_error)),
         }
     }
 }
 
-fn unsent(end: Break) -> io::Error {
-    broken(end, io::ErrorKind::BrokenPipe)
+fn send_error(end: Break) -> io::Error {
+    break_error(end, io::ErrorKind::BrokenPipe)
 }
 
 /// Returns the trailers at the end of a chunked body, of which `framing` is all after the content.
 /// Lines that cannot be trailers are left out.
-fn trailers(framing: &[u8]) -> Fields {
+fn parse_trailers(framing: &[u8]) -> Fields {
     let framing = framing.strip_prefix(b"\r\n").unwrap_or(framing);
     let size_line = framing.windows(2).position(|two| two == b"\r\n");
     let section = size_line.and_then(|end| framing.get(end + 2..));
@@ -238,7 +240,7 @@ mod tests {
                 &[("grpc-status", "0"), ("grpc-message", "")],
             ),
         ] {
-            let trailers = trailers(framing.as_bytes());
+            let trailers = parse_trailers(framing.as_bytes());
             assert_eq!(trailers.len(), expected.len(), "{framing:?}");
             for (name, value) in expected {
                 assert_eq!(trailers.get(name), Some(value.as_bytes()));

@@ -30,7 +30,7 @@ pub(crate) fn with_head<T>(
     let cookies = join_cookies(head);
     let mut fields: Vec<Field<'_>> = Vec::with_capacity(head.fields.len() + 4);
     if let Some(authority) = authority {
-        fields.push(field("host", authority.as_bytes()));
+        fields.push(new_field("host", authority.as_bytes()));
     }
     let mut cookie_seen = false;
     let hosts = head
@@ -46,22 +46,22 @@ pub(crate) fn with_head<T>(
                 }
                 // One after the other is found to be one too many.
                 Some(_) if hosts == 1 => {}
-                _ => fields.push(field(name, value)),
+                _ => fields.push(new_field(name, value)),
             },
             // RFC 9113, section 8.2.3: pairs may come in fields of their own.
             "cookie" => {
                 if !std::mem::replace(&mut cookie_seen, true) {
-                    fields.push(field(name, cookies.as_deref().unwrap_or(value)));
+                    fields.push(new_field(name, cookies.as_deref().unwrap_or(value)));
                 }
             }
-            _ => fields.push(field(spelling(name, key.is_some()), value)),
+            _ => fields.push(new_field(member_spelling(name, key.is_some()), value)),
         }
     }
     let mut method = head.method();
     if let Some(key) = key {
         method = "GET";
-        fields.push(field("Upgrade", b"websocket"));
-        fields.push(field("Sec-WebSocket-Key", key.as_bytes()));
+        fields.push(new_field("Upgrade", b"websocket"));
+        fields.push(new_field("Sec-WebSocket-Key", key.as_bytes()));
     }
     let request = RequestHead::of_stream(method, target, &fields, ended || key.is_some())?;
     Ok(see(&request))
@@ -76,7 +76,7 @@ const HANDSHAKE: [&str; 3] = [
 
 /// Returns a name as a member gets it: in lower case, but names of the handshake of WebSocket as
 /// RFC 6455 spells them.
-fn spelling(name: &str, is_handshake: bool) -> &str {
+fn member_spelling(name: &str, is_handshake: bool) -> &str {
     if !is_handshake {
         return name;
     }
@@ -86,7 +86,7 @@ fn spelling(name: &str, is_handshake: bool) -> &str {
     known.copied().unwrap_or(name)
 }
 
-fn field<'a>(name: &'a str, value: &'a [u8]) -> Field<'a> {
+fn new_field<'a>(name: &'a str, value: &'a [u8]) -> Field<'a> {
     Field { name, value }
 }
 
@@ -131,8 +131,8 @@ mod tests {
             ("sec-websocket-extensions", "Sec-WebSocket-Extensions"),
             ("origin", "origin"),
         ] {
-            assert_eq!(spelling(name, true), spelt);
-            assert_eq!(spelling(name, false), name);
+            assert_eq!(member_spelling(name, true), spelt);
+            assert_eq!(member_spelling(name, false), name);
         }
     }
 }

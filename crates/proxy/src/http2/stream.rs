@@ -16,7 +16,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::Connection;
 use super::grpc::{self, CallStatus};
-use super::incoming::{Incoming, broken};
+use super::incoming::{Incoming, break_error};
 use super::outgoing::Outgoing;
 use crate::cors::CorsFields;
 use crate::http1::ResponseHead;
@@ -64,11 +64,11 @@ impl Stream {
     /// Takes the head of the request back, to be filled again.
     pub(crate) fn give_head(&self, head: Head) {
         let engine = &self.connection.engine;
-        engine.with(|connection| connection.give_head(head));
+        engine.with_connection(|connection| connection.give_head(head));
     }
 
     /// Returns the parameters agreed on with the client, if it speaks TLS.
-    pub(crate) fn agreed(&self) -> Option<&Arc<Agreed>> {
+    pub(crate) fn agreed_parameters(&self) -> Option<&Arc<Agreed>> {
         self.connection.agreed.as_ref()
     }
 
@@ -82,12 +82,12 @@ impl Stream {
     }
 
     /// Sets how the request's body is framed for its reader.
-    pub(crate) fn frame(&mut self, body: Body) {
+    pub(crate) fn set_framing(&mut self, body: Body) {
         self.incoming.set_chunked(body == Body::Chunked);
     }
 
     /// The response has been cut, and is to look so.
-    pub(crate) fn cut(&self) {
+    pub(crate) fn mark_cut(&self) {
         self.cut.set(true);
     }
 
@@ -107,8 +107,9 @@ impl Stream {
         let engine = &self.connection.engine;
         let mut fields = engine.take_fields();
         if put_response(head, &mut fields) {
-            let _ = engine
-                .with(|connection| connection.send_head(self.key, head.status, &fields, false));
+            let _ = engine.with_connection(|connection| {
+                connection.send_head(self.key, head.status, &fields, false)
+            });
         }
         engine.give_fields(fields);
     }
@@ -129,7 +130,7 @@ impl Stream {
     }
 
     /// Status of a call of gRPC, as far as its client was told; `None` if it is no call.
-    pub(crate) fn call(&self) -> Option<Option<CallStatus>> {
+    pub(crate) fn call_status(&self) -> Option<Option<CallStatus>> {
         self.grpc.then_some(self.call_status)
     }
 
@@ -151,7 +152,7 @@ impl Stream {
                 add_fields(&mut fields, changes);
             }
             if let Some(cookie) = added.cookie {
-                add(&mut fields, "set-cookie", cookie);
+                add_field(&mut fields, "set-cookie", cookie);
             }
             add_cors(&mut fields, added.cors, added.changes);
             add_id(&mut fields, added.id);
@@ -160,16 +161,16 @@ impl Stream {
     }
 
     /// Sends the head that was kept; the number of bytes that it would have in HTTP/1.
-    pub(crate) fn begin(&mut self) -> io::Result<u64> {
+    pub(crate) fn send_kept_head(&mut self) -> io::Result<u64> {
         let Some((status, fields, body)) = self.head.take() else {
             return Err(io::ErrorKind::InvalidInput.into());
         };
-        self.send(status, fields, body)?;
+        self.send_head(status, fields, body)?;
         Ok(self.head_bytes)
     }
 
     /// Sends a head; the body may follow.
-    fn send(&mut self, status: u16, fields: Fields, body: Body) -> io::Result<()> {
+    fn send_head(&mut self, status: u16, fields: Fields, body: Body) -> io::Result<()> {
         self.head_bytes = fields.text().len() as u64;
         if self.grpc
             && let Some(status) = fields.get(grpc::STATUS)
@@ -178,39 +179,40 @@ impl Stream {
         }
         let ends = matches!(body, Body::None | Body::Length(0));
         let engine = &self.connection.engine;
-        let sent = engine.with(|connection| connection.send_head(self.key, status, &fields, ends));
+        let sent = engine
+            .with_connection(|connection| connection.send_head(self.key, status, &fields, ends));
         engine.give_fields(fields);
-        sent.map_err(|end| broken(end, io::ErrorKind::BrokenPipe))?;
+        sent.map_err(|end| break_error(end, io::ErrorKind::BrokenPipe))?;
         self.outgoing = Some(Outgoing::new(Rc::clone(engine), self.key, body));
         Ok(())
     }
 
     /// Sends an answer of the balancer's own: the number of bytes.
-    pub(crate) fn answer(&mut self, answer: &Answer<'_>, to_head: bool) -> io::Result<u64> {
+    pub(crate) fn send_answer(&mut self, answer: &Answer<'_>, to_head: bool) -> io::Result<u64> {
         let mut fields = self.connection.engine.take_fields();
         if self.grpc {
             // Its clients look at nothing else.
-            add(&mut fields, "content-type", "application/grpc");
+            add_field(&mut fields, "content-type", "application/grpc");
             let status = grpc::status_of(answer.status);
-            add(&mut fields, grpc::STATUS, &status.to_string());
+            add_field(&mut fields, grpc::STATUS, &status.to_string());
             let text = answer.text.replace('%', "%25");
             if text.is_ascii() {
-                add(&mut fields, "grpc-message", &text);
+                add_field(&mut fields, "grpc-message", &text);
             }
             add_cors(&mut fields, answer.more.cors, answer.more.fields);
             add_id(&mut fields, answer.more.id);
-            self.send(200, fields, Body::None)?;
+            self.send_head(200, fields, Body::None)?;
             return Ok(self.head_bytes);
         }
-        let (media_type, content, end) = answer.content();
+        let (media_type, content, end) = answer.content_parts();
         let text = match answer.page {
             // The same bytes for all that wait for it.
             Some((_, page)) => page.clone(),
             None => Bytes::from([content, end].concat()),
         };
         if answer.has_content() {
-            add(&mut fields, "content-type", media_type);
-            add(&mut fields, "content-length", &text.len().to_string());
+            add_field(&mut fields, "content-type", media_type);
+            add_field(&mut fields, "content-length", &text.len().to_string());
         }
         for (name, value) in [
             ("location", answer.more.location),
@@ -218,11 +220,11 @@ impl Stream {
             ("date", answer.date),
         ] {
             if let Some(value) = value {
-                add(&mut fields, name, value);
+                add_field(&mut fields, name, value);
             }
         }
         if let Some(seconds) = answer.retry_after {
-            add(&mut fields, "retry-after", &seconds.to_string());
+            add_field(&mut fields, "retry-after", &seconds.to_string());
         }
         if let Some(changes) = answer.more.fields {
             for name in changes.taken_out() {
@@ -234,7 +236,7 @@ impl Stream {
         add_id(&mut fields, answer.more.id);
         let ends = to_head || text.is_empty() || !answer.has_content();
         let framing = if ends { Body::None } else { Body::UntilClose };
-        self.send(answer.status, fields, framing)?;
+        self.send_head(answer.status, fields, framing)?;
         let sent = if ends { 0 } else { text.len() as u64 };
         if let (Some(outgoing), false) = (&mut self.outgoing, ends) {
             outgoing.end_with(text)?;
@@ -243,20 +245,22 @@ impl Stream {
     }
 
     /// Ends a response whose end is that of the member's connection.
-    pub(crate) fn end(&mut self) -> io::Result<()> {
-        self.outgoing.as_mut().map_or(Ok(()), Outgoing::end)
+    pub(crate) fn end_response(&mut self) -> io::Result<()> {
+        self.outgoing
+            .as_mut()
+            .map_or(Ok(()), Outgoing::end_until_close)
     }
 }
 
 /// Adds permissions for pages of other origins, if there are any.
 fn add_cors(fields: &mut Fields, cors: Option<CorsFields<'_>>, changes: Option<&FieldChanges>) {
     if let Some(cors) = cors {
-        cors.each(changes, |name, value| add(fields, name, value));
+        cors.for_each_field(changes, |name, value| add_field(fields, name, value));
     }
 }
 
 /// Adds a field, if HTTP/2 can say it.
-fn add(fields: &mut Fields, name: &str, value: &str) {
+fn add_field(fields: &mut Fields, name: &str, value: &str) {
     let _ = fields.push(name.as_bytes(), value.as_bytes());
 }
 
@@ -264,30 +268,30 @@ fn add(fields: &mut Fields, name: &str, value: &str) {
 fn add_id(fields: &mut Fields, id: Option<(&str, &str)>) {
     if let Some((name, id)) = id {
         fields.remove(name);
-        add(fields, name, id);
+        add_field(fields, name, id);
     }
 }
 
 /// Adds what a route adds.
 fn add_fields(fields: &mut Fields, changes: &FieldChanges) {
-    for (name, value) in changes.written() {
+    for (name, value) in changes.written_fields() {
         let value: String = value.pieces().map(|(text, _)| text).collect();
-        add(fields, name, &value);
+        add_field(fields, name, &value);
     }
 }
 
 /// Puts the fields of a member's response into `fields`; false if it has a field that there cannot be in HTTP/2.
 fn put_response(head: &ResponseHead<'_>, fields: &mut Fields) -> bool {
-    for field in head.kept() {
+    for field in head.kept_fields() {
         let stays = !is_of_handshake(head.status, field);
         if stays && !fields.push(field.name.as_bytes(), field.value.trim_ascii()) {
             return false;
         }
     }
     if let Some(length) = head.content_length() {
-        add(fields, "content-length", &length.to_string());
+        add_field(fields, "content-length", &length.to_string());
     }
-    head.added()
+    head.added_fields()
         .all(|(name, value)| fields.push(name.as_bytes(), &value.concat()))
         && {
             debug_assert!(is_of_http2(fields));
@@ -334,7 +338,7 @@ impl AsyncWrite for Stream {
     }
 
     fn poll_shutdown(self: Pin<&mut Self>, _: &mut Context<'_>) -> Poll<io::Result<()>> {
-        Poll::Ready(self.get_mut().end())
+        Poll::Ready(self.get_mut().end_response())
     }
 }
 
@@ -345,7 +349,7 @@ impl Drop for Stream {
         if let Some((_, fields, _)) = self.head.take() {
             engine.give_fields(fields);
         }
-        engine.release(self.key, reason);
+        engine.release_stream(self.key, reason);
         self.connection.stream_ended();
     }
 }

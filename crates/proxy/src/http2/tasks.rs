@@ -40,7 +40,7 @@ struct Desk {
 
 impl Tasks {
     /// Has a stream served.
-    pub(super) fn serve(worker: &Rc<Worker>, work: Work) {
+    pub(super) fn serve_stream(worker: &Rc<Worker>, work: Work) {
         let idle = worker.stream_tasks.idle.borrow_mut().pop();
         let Some(desk) = idle else {
             tokio::task::spawn_local(run(Rc::clone(worker), work));
@@ -53,7 +53,7 @@ impl Tasks {
     }
 
     /// Waits for work; false if there are enough who do.
-    fn wait(&self, desk: &Rc<Desk>) -> bool {
+    fn wait_for_work(&self, desk: &Rc<Desk>) -> bool {
         let mut idle = self.idle.borrow_mut();
         let has_room = idle.len() < MOST_IDLE;
         if has_room {
@@ -87,7 +87,7 @@ async fn run(worker: Rc<Worker>, work: Work) {
         } = next.await;
         http::serve_stream(&connection, stream, head, connects).await;
         drop(connection);
-        if !worker.stream_tasks.wait(&desk) {
+        if !worker.stream_tasks.wait_for_work(&desk) {
             return;
         }
     }

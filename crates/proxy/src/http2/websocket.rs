@@ -19,7 +19,7 @@ pub(crate) fn new_key(rng: &mut fastrand::Rng) -> String {
 
 /// Returns the `Sec-WebSocket-Accept` for a client that offers WebSocket, and nothing else, in case
 /// it gets that protocol. `None` for other requests.
-pub(super) fn accept(request: &Request<'_>) -> Option<String> {
+pub(super) fn accept_value(request: &Request<'_>) -> Option<String> {
     let only = |name| {
         let mut values = request.values(name);
         values.next().filter(|_| values.next().is_none())
@@ -68,7 +68,7 @@ mod tests {
             ),
         ] {
             let head = format!("GET / HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
-            let found = with_request(&head, accept);
+            let found = with_request(&head, accept_value);
             assert_eq!(found.as_deref(), answer, "{head}");
         }
     }

@@ -33,14 +33,14 @@ impl Wire {
                 let mut buffer = spare.unwrap_or_else(|| buffers.take());
                 let filled = buffer.poll_fill(cx, &mut self.io);
                 if !matches!(filled, Poll::Ready(Ok(1..))) {
-                    buffers.give(buffer);
+                    buffers.give_back(buffer);
                     return Poll::Ready(ready!(filled).map(|_| None));
                 }
                 buffer
             }
         };
         let result = take(buffer.bytes());
-        buffers.give(buffer);
+        buffers.give_back(buffer);
         Poll::Ready(Ok(Some(result)))
     }
 }
@@ -48,7 +48,7 @@ impl Wire {
 impl Drop for Wire {
     fn drop(&mut self) {
         if let Some(read) = self.read.take() {
-            self.worker.buffers.give(read);
+            self.worker.buffers.give_back(read);
         }
     }
 }

@@ -51,7 +51,7 @@ fn set_shedding(bed: &Bed, index: u8, sheds: bool) {
 }
 
 fn greeted(bed: &Bed) -> (TcpStream, u8) {
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     let mut number = [0];
     client.read_exact(&mut number).unwrap();
     (client, number[0] - b'0')
@@ -84,8 +84,8 @@ fn idle_connections_are_closed_and_come_back_elsewhere() {
         assert_eq!(greeted(&bed).1, 1, "nobody new goes there");
     }
     talk(&mut calm);
-    bed.counts(|totals| totals.closed_by_alert, 1);
-    let records = std::iter::from_fn(|| Some(bed.record()));
+    bed.wait_for_count(|totals| totals.closed_by_alert, 1);
+    let records = std::iter::from_fn(|| Some(bed.next_record()));
     let record = { records }.find(|record| record.end == End::Alert).unwrap();
     assert_eq!(&*record.tries.unwrap().member, "m1");
 }
@@ -111,13 +111,13 @@ fn whoever_waits_for_an_answer_or_talks_is_left_alone() {
         talked += 1;
     }
     assert!(talked > 0);
-    bed.counts(|totals| totals.closed_by_alert, 1);
+    bed.wait_for_count(|totals| totals.closed_by_alert, 1);
     // The one that waited gets its answer, and is let go only then.
     talk(&mut waiting);
     assert_eq!(read_all(&mut waiting), b"");
     talk(&mut busy);
     assert_eq!(read_all(&mut busy), b"");
-    bed.counts(|totals| totals.closed_by_alert, 3);
+    bed.wait_for_count(|totals| totals.closed_by_alert, 3);
 }
 
 /// Answers requests with its number, or switches protocols and sends back what it gets.
@@ -189,7 +189,7 @@ fn clients_that_are_bound_leave_between_two_requests() {
             ..alert()
         };
         let bed = web_bed(granularity, alert);
-        let mut clients: Vec<_> = (0..8).map(|_| bed.connect()).collect();
+        let mut clients: Vec<_> = (0..8).map(|_| bed.connect_client()).collect();
         let homes: Vec<_> = clients.iter_mut().map(served_by).collect();
         assert_eq!(clients.iter_mut().map(served_by).collect::<Vec<_>>(), homes);
         let home = homes[0];
@@ -206,7 +206,7 @@ fn clients_that_are_bound_leave_between_two_requests() {
         let then: Vec<_> = clients.iter_mut().map(served_by).collect();
         assert_eq!(then, now);
         let moved = homes.iter().zip(&now).filter(|(a, b)| a != b).count();
-        assert_eq!(bed.totals().moved_alert, moved as u64);
+        assert_eq!(bed.rule_totals().moved_alert, moved as u64);
     }
 }
 
@@ -214,7 +214,7 @@ fn clients_that_are_bound_leave_between_two_requests() {
 fn an_upgraded_connection_is_closed_when_it_is_idle() {
     let bed = web_bed(Granularity::OnDemand, alert());
     let upgrade = "Connection: upgrade\r\nUpgrade: echo\r\n";
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     let answer = answer_to(&mut client, upgrade);
     assert!(answer.starts_with("HTTP/1.1 101"), "{answer}");
     talk(&mut client);
@@ -223,7 +223,7 @@ fn an_upgraded_connection_is_closed_when_it_is_idle() {
     let home = group.members().iter().position(|m| m.slot.in_flight() > 0);
     set_shedding(&bed, home.unwrap() as u8, true);
     assert_eq!(read_all(&mut client), b"");
-    let record = bed.record();
+    let record = bed.next_record();
     assert_eq!((record.end, record.status), (End::Alert, Some(101)));
-    bed.counts(|totals| totals.closed_by_alert, 1);
+    bed.wait_for_count(|totals| totals.closed_by_alert, 1);
 }

@@ -57,16 +57,16 @@ fn an_idle_connection_that_dies_costs_an_idempotent_request_nothing() {
     for request in [get("/"), put("body")] {
         let (address, served) = closes_after_one();
         let bed = Bed::new(Http, &[address], |rule| rule.http.retries = 0);
-        let mut client = bed.connect();
+        let mut client = bed.connect_client();
         expect_get(&mut client, "/", "ok");
-        let head = ask(&mut client, &request);
+        let head = send_request(&mut client, &request);
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         expect(&mut client, b"ok");
         assert_eq!(served.load(Ordering::SeqCst), 3);
         // The member is not blamed.
-        bed.record();
-        bed.record();
-        assert_eq!(bed.totals().member_failures, 0);
+        bed.next_record();
+        bed.next_record();
+        assert_eq!(bed.rule_totals().member_failures, 0);
     }
 }
 
@@ -74,9 +74,9 @@ fn an_idle_connection_that_dies_costs_an_idempotent_request_nothing() {
 fn a_request_that_is_not_idempotent_is_never_sent_twice() {
     let (address, served) = closes_after_one();
     let bed = Bed::new(Http, &[address], |_| {});
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     expect_get(&mut client, "/", "ok");
-    let head = ask(&mut client, &post("body"));
+    let head = send_request(&mut client, &post("body"));
     assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
     assert_eq!(served.load(Ordering::SeqCst), 2);
 }
@@ -95,30 +95,32 @@ fn a_connection_closed_while_idle_is_not_used_for_anything() {
         read_head(&mut stream);
     });
     let bed = Bed::new(Http, &[address], |rule| rule.http.retries = 0);
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     expect_get(&mut client, "/", "ok");
     closed.recv_timeout(HANG).unwrap();
-    let head = ask(&mut client, &post(""));
+    let head = send_request(&mut client, &post(""));
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-    bed.record();
-    bed.record();
-    assert_eq!(bed.totals().member_connects, 2);
+    bed.next_record();
+    bed.next_record();
+    assert_eq!(bed.rule_totals().member_connects, 2);
 }
 
 #[test]
 fn a_member_that_is_gone_is_left_out() {
     let good = http_member(|_| ok("good"));
-    let bed = Bed::new(Http, &[nobody(), good], |rule| rule.http.retry_budget = 1.0);
-    let mut client = bed.connect();
+    let bed = Bed::new(Http, &[closed_address(), good], |rule| {
+        rule.http.retry_budget = 1.0
+    });
+    let mut client = bed.connect_client();
     for _ in 0..30 {
         expect_get(&mut client, "/", "good");
-        let head = ask(&mut client, &post("body"));
+        let head = send_request(&mut client, &post("body"));
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         expect(&mut client, b"good");
         // What the member made of the body is of no interest here.
-        client = bed.connect();
+        client = bed.connect_client();
     }
-    assert!(bed.totals().retries > 0);
+    assert!(bed.rule_totals().retries > 0);
 }
 
 #[test]
@@ -126,14 +128,14 @@ fn a_member_that_answers_garbage_is_tried_only_when_nothing_else_is_left() {
     let good = http_member(|_| ok("good"));
     let bad = http_member(|_| b"SSH-2.0-OpenSSH_9.2\r\n\r\n".to_vec());
     let bed = Bed::new(Http, &[bad, good], |rule| rule.http.retry_budget = 1.0);
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     for _ in 0..20 {
         expect_get(&mut client, "/", "good");
     }
     let bed = Bed::new(Http, &[bad], |_| {});
-    let head = ask(&mut bed.connect(), &get("/"));
+    let head = send_request(&mut bed.connect_client(), &get("/"));
     assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
-    assert_eq!(bed.record().end, End::Member);
+    assert_eq!(bed.next_record().end, End::Member);
 }
 
 #[test]
@@ -145,11 +147,11 @@ fn a_member_that_closes_in_its_head_or_says_nothing_is_retried() {
             let _ = stream.write_all(answer.as_bytes());
         });
         let bed = Bed::new(Http, &[bad, good], |rule| rule.http.retry_budget = 1.0);
-        let mut client = bed.connect();
+        let mut client = bed.connect_client();
         for _ in 0..20 {
             expect_get(&mut client, "/", "good");
         }
-        assert!(bed.totals().retries > 0);
+        assert!(bed.rule_totals().retries > 0);
     }
 }
 
@@ -164,12 +166,12 @@ fn retries_stop_at_the_budget() {
         rule.http.retry_budget = 0.0;
         rule.http.retries = 3;
     });
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     for _ in 0..40 {
-        let head = ask(&mut client, "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let head = send_request(&mut client, "HEAD / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
     }
-    let totals = bed.totals();
+    let totals = bed.rule_totals();
     // Ten are saved up, and one more comes with every second.
     assert!((10..30).contains(&totals.retries), "{totals:?}");
     assert!(totals.retries_over_budget > 0);
@@ -178,13 +180,13 @@ fn retries_stop_at_the_budget() {
 #[test]
 fn a_member_that_cannot_be_reached_is_passed_by_without_a_budget() {
     let good = http_member(|_| b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n".to_vec());
-    let bed = Bed::new(Http, &[nobody(), good, nobody()], |rule| {
+    let bed = Bed::new(Http, &[closed_address(), good, closed_address()], |rule| {
         rule.http.retry_budget = 0.0;
         rule.http.retries = 2;
     });
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     for _ in 0..40 {
-        let head = ask(&mut client, "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
+        let head = send_request(&mut client, "GET / HTTP/1.1\r\nHost: a\r\n\r\n");
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     }
 }
@@ -211,7 +213,7 @@ fn a_response_that_is_cut_is_seen_to_be_cut() {
         });
         let bed = Bed::new(Http, &[address], |_| {});
         for version in ["1.1", "1.0"] {
-            let mut client = bed.connect();
+            let mut client = bed.connect_client();
             let request = format!("GET / HTTP/{version}\r\nConnection: close\r\nHost: a\r\n\r\n");
             client.write_all(request.as_bytes()).unwrap();
             let mut all = Vec::new();
@@ -234,12 +236,12 @@ fn a_large_response_that_is_cut_is_seen_to_be_cut() {
         stream.write_all(&pattern(5_000_000)).unwrap();
     });
     let bed = Bed::new(Http, &[address], |_| {});
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     client.write_all(get("/").as_bytes()).unwrap();
     let mut all = Vec::new();
     assert!(client.read_to_end(&mut all).is_err());
     assert!(all.len() < 5_100_000);
-    let record = bed.record();
+    let record = bed.next_record();
     assert_eq!((record.end, record.status), (End::Member, Some(200)));
 }
 
@@ -255,11 +257,11 @@ fn a_member_that_falls_silent_in_its_body_is_given_up() {
     let bed = Bed::new(Http, &[address], |rule| {
         rule.timeouts.response = Duration::from_secs(3);
     });
-    let mut client = bed.connect();
-    ask(&mut client, &get("/"));
+    let mut client = bed.connect_client();
+    send_request(&mut client, &get("/"));
     expect(&mut client, b"half");
     assert!(is_cut(&mut client));
-    assert_eq!(bed.record().end, End::MemberTimeout);
+    assert_eq!(bed.next_record().end, End::MemberTimeout);
 }
 
 #[test]
@@ -274,7 +276,7 @@ fn a_client_that_goes_away_in_its_body_is_seen_by_the_member() {
             report.send(stream.read_to_end(&mut rest).is_err()).unwrap();
         });
         let bed = Bed::new(Http, &[address], |_| {});
-        let mut client = bed.connect();
+        let mut client = bed.connect_client();
         let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100\r\n\r\nhalf";
         client.write_all(head.as_bytes()).unwrap();
         assert!(seen.recv_timeout(HANG).unwrap());
@@ -287,7 +289,7 @@ fn a_client_that_goes_away_in_its_body_is_seen_by_the_member() {
             seen.recv_timeout(HANG).unwrap(),
             "the member saw a whole request"
         );
-        assert_eq!(bed.record().end, End::Client);
+        assert_eq!(bed.next_record().end, End::Client);
         assert_eq!(bed.in_flight(), 0);
     }
 }
@@ -304,19 +306,19 @@ fn a_client_that_goes_away_in_the_response_stops_the_member() {
         report.send(stopped).unwrap();
     });
     let bed = Bed::new(Http, &[address], |_| {});
-    let mut client = bed.connect();
-    ask(&mut client, &get("/"));
+    let mut client = bed.connect_client();
+    send_request(&mut client, &get("/"));
     expect(&mut client, &[1; 1000]);
     reset(client);
     assert!(seen.recv_timeout(HANG).unwrap());
-    assert_eq!(bed.record().end, End::Client);
+    assert_eq!(bed.next_record().end, End::Client);
 }
 
 #[test]
 fn a_client_that_has_ended_its_side_still_gets_its_answer() {
     let address = http_member(|_| ok("answer"));
     let bed = Bed::new(Http, &[address], |_| {});
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     client.write_all(get("/").as_bytes()).unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     read_head(&mut client);
@@ -333,7 +335,7 @@ fn an_answer_before_the_end_of_the_request_reaches_the_client() {
     });
     let bed = Bed::new(Http, &[address], |_| {});
     for _ in 0..10 {
-        let mut client = bed.connect();
+        let mut client = bed.connect_client();
         let head = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 100000000\r\n\r\n";
         client.write_all(head.as_bytes()).unwrap();
         let mut sender = client.try_clone().unwrap();
@@ -359,7 +361,7 @@ fn a_slow_client_gets_everything() {
     let address = http_member(move |_| ok(&sent));
     let bed = Bed::new(Http, &[address], |_| {});
     let mut client = TcpStream::connect(bed.address()).unwrap();
-    limit(&client);
+    set_timeouts(&client);
     for byte in get("/").as_bytes() {
         client.write_all(&[*byte]).unwrap();
     }
@@ -377,7 +379,7 @@ fn a_slow_client_gets_everything() {
 }
 
 fn expect_get_large(client: &mut TcpStream, body: &[u8]) {
-    ask(client, &get("/"));
+    send_request(client, &get("/"));
     let mut received = vec![0; body.len()];
     client.read_exact(&mut received).unwrap();
     assert!(received == body);
@@ -395,7 +397,7 @@ fn reloads_under_load_lose_nothing() {
             std::thread::spawn(move || {
                 for n in 0..200 {
                     let mut client = TcpStream::connect(at).unwrap();
-                    limit(&client);
+                    set_timeouts(&client);
                     for m in 0..3 {
                         let path = format!("/{id}/{n}/{m}");
                         expect_get(&mut client, &path, &path);
@@ -408,14 +410,14 @@ fn reloads_under_load_lose_nothing() {
     let mut reloads = 0_u32;
     while running.load(Ordering::SeqCst) > 0 {
         reloads += 1;
-        bed.apply(|rule| rule.http.retries = reloads % 3);
+        bed.apply_change(|rule| rule.http.retries = reloads % 3);
         // One at a time: a request is answered under the new rule.
-        expect_get(&mut bed.connect(), "/reload", "/reload");
+        expect_get(&mut bed.connect_client(), "/reload", "/reload");
     }
     clients
         .into_iter()
         .for_each(|client| client.join().unwrap());
-    assert_eq!(bed.totals().requests, 4 * 200 * 3 + u64::from(reloads));
+    assert_eq!(bed.rule_totals().requests, 4 * 200 * 3 + u64::from(reloads));
     assert!(reloads > 1);
 }
 
@@ -429,22 +431,22 @@ fn failures_in_a_row(bed: &Bed) -> u32 {
 fn s18_a_post_that_dies_on_an_idle_connection_is_no_failure_of_the_member() {
     let (address, served) = closes_after_one();
     let bed = Bed::new(Http, &[address], |_| {});
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     expect_get(&mut client, "/", "ok");
-    let head = ask(&mut client, &post("body"));
+    let head = send_request(&mut client, &post("body"));
     assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
     assert_eq!(served.load(Ordering::SeqCst), 2);
-    bed.record();
-    assert_eq!(bed.record().end, End::Stale);
-    assert_eq!(bed.totals().member_failures, 0);
+    bed.next_record();
+    assert_eq!(bed.next_record().end, End::Stale);
+    assert_eq!(bed.rule_totals().member_failures, 0);
     assert_eq!(failures_in_a_row(&bed), 0);
     // On a connection of its own it is one.
     let address = member(|_, mut stream| {
         read_head(&mut stream);
     });
     let bed = Bed::new(Http, &[address], |_| {});
-    ask(&mut bed.connect(), &post(""));
-    assert_eq!(bed.record().end, End::Member);
+    send_request(&mut bed.connect_client(), &post(""));
+    assert_eq!(bed.next_record().end, End::Member);
     assert_eq!(failures_in_a_row(&bed), 1);
 }
 
@@ -462,8 +464,8 @@ fn s18_interim_responses_have_an_end() {
             while stream.write_all(flood.as_bytes()).is_ok() {}
         });
         let bed = Bed::new(Http, &[address], |rule| rule.http.retries = 0);
-        let mut client = bed.connect();
-        let mut head = ask(&mut client, &get("/"));
+        let mut client = bed.connect_client();
+        let mut head = send_request(&mut client, &get("/"));
         let mut count = 0;
         while head.starts_with("HTTP/1.1 103 ") && count < 1000 {
             count += 1;
@@ -471,7 +473,7 @@ fn s18_interim_responses_have_an_end() {
         }
         assert!(head.starts_with("HTTP/1.1 502 "), "{count}: {head}");
         assert!((1..=32).contains(&count), "{count}");
-        assert_eq!(bed.record().end, End::Member);
+        assert_eq!(bed.next_record().end, End::Member);
         assert_eq!(failures_in_a_row(&bed), 1);
     }
 }
@@ -489,13 +491,13 @@ fn s18_interim_responses_do_not_put_off_the_final_one() {
         rule.timeouts.response = Duration::from_millis(300);
         rule.http.retries = 0;
     });
-    let mut client = bed.connect();
-    let mut head = ask(&mut client, &get("/"));
+    let mut client = bed.connect_client();
+    let mut head = send_request(&mut client, &get("/"));
     while head.starts_with("HTTP/1.1 103 ") {
         head = read_head(&mut client);
     }
     assert!(head.starts_with("HTTP/1.1 504 "), "{head}");
-    assert_eq!(bed.record().end, End::MemberTimeout);
+    assert_eq!(bed.next_record().end, End::MemberTimeout);
 }
 
 #[test]
@@ -516,7 +518,7 @@ fn s18_a_client_that_resets_while_a_member_works_is_noticed() {
                 report.send(()).unwrap();
             });
             let bed = Bed::new(Http, &[address], |_| {});
-            let mut client = bed.connect();
+            let mut client = bed.connect_client();
             let request = get("/") + more;
             client.write_all(request.as_bytes()).unwrap();
             working.recv_timeout(HANG).unwrap();
@@ -526,7 +528,7 @@ fn s18_a_client_that_resets_while_a_member_works_is_noticed() {
             }
             reset(client);
             // Long before any time limit, and the member is told.
-            assert_eq!(bed.record().end, End::Client, "{more:?} {begun}");
+            assert_eq!(bed.next_record().end, End::Client, "{more:?} {begun}");
             working.recv_timeout(HANG).unwrap();
             assert_eq!((bed.in_flight(), failures_in_a_row(&bed)), (0, 0));
         }
@@ -544,9 +546,9 @@ fn s13_a_member_that_is_silent_about_an_expectation_is_to_blame() {
         rule.timeouts.response = soon;
         rule.timeouts.body = late;
     });
-    let head = ask(&mut bed.connect(), expects);
+    let head = send_request(&mut bed.connect_client(), expects);
     assert!(head.starts_with("HTTP/1.1 504 "), "{head}");
-    assert_eq!(bed.record().end, End::MemberTimeout);
+    assert_eq!(bed.next_record().end, End::MemberTimeout);
     assert_eq!(failures_in_a_row(&bed), 1);
 
     // Once it has said that it goes on, it is the client's turn.
@@ -559,12 +561,12 @@ fn s13_a_member_that_is_silent_about_an_expectation_is_to_blame() {
         rule.timeouts.response = late;
         rule.timeouts.body = soon;
     });
-    let mut client = bed.connect();
-    let head = ask(&mut client, expects);
+    let mut client = bed.connect_client();
+    let head = send_request(&mut client, expects);
     assert!(head.starts_with("HTTP/1.1 100 "), "{head}");
     let head = read_head(&mut client);
     assert!(head.starts_with("HTTP/1.1 408 "), "{head}");
-    assert_eq!(bed.record().end, End::ClientTimeout);
+    assert_eq!(bed.next_record().end, End::ClientTimeout);
     assert_eq!(failures_in_a_row(&bed), 0);
 
     // So it is when the client sends the body unasked, as it may.
@@ -572,7 +574,7 @@ fn s13_a_member_that_is_silent_about_an_expectation_is_to_blame() {
         rule.timeouts.response = late;
         rule.timeouts.body = soon;
     });
-    let head = ask(&mut bed.connect(), &format!("{expects}bo"));
+    let head = send_request(&mut bed.connect_client(), &format!("{expects}bo"));
     assert!(head.starts_with("HTTP/1.1 408 "), "{head}");
     assert_eq!(failures_in_a_row(&bed), 0);
 }
@@ -599,7 +601,7 @@ fn s12_a_client_that_is_stuck_in_an_interim_response_is_cut_off() {
     socket.set_recv_buffer_size(4096).unwrap();
     socket.connect(&bed.address().into()).unwrap();
     let mut client = TcpStream::from(socket);
-    limit(&client);
+    set_timeouts(&client);
     client.write_all(get("/").as_bytes()).unwrap();
     // Not before the proxy has given up does the client take anything.
     given_up.recv_timeout(HANG).unwrap();
@@ -608,7 +610,7 @@ fn s12_a_client_that_is_stuck_in_an_interim_response_is_cut_off() {
     assert_eq!(ended, Err(std::io::ErrorKind::ConnectionReset));
     let text = String::from_utf8_lossy(&all);
     assert!(!text.contains("408"), "an answer in the middle of a head");
-    let record = bed.record();
+    let record = bed.next_record();
     assert_eq!((record.end, record.status), (End::ClientTimeout, None));
 }
 
@@ -617,8 +619,8 @@ fn s11_the_log_keeps_only_the_beginning_of_a_method() {
     let bed = Bed::new(Http, &[http_member(|_| ok("ok"))], |_| {});
     let long = "M".repeat(10_000);
     let request = format!("{long} / HTTP/1.1\r\nHost: a\r\n\r\n");
-    ask(&mut bed.connect(), &request);
-    let (method, _) = bed.record().request.unwrap();
+    send_request(&mut bed.connect_client(), &request);
+    let (method, _) = bed.next_record().request.unwrap();
     assert_eq!(&*method, &long[..32]);
 }
 
@@ -626,7 +628,7 @@ fn s11_the_log_keeps_only_the_beginning_of_a_method() {
 #[test]
 fn s8_a_head_that_drips_is_judged_as_it_comes() {
     let bed = Bed::new(Http, &[http_member(|_| ok("ok"))], |_| {});
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     let request = format!(
         "\r\nGET / HTTP/1.1\r\nHost: a\r\nX: {}\r\n\r\n",
         "y".repeat(3000)
@@ -639,7 +641,7 @@ fn s8_a_head_that_drips_is_judged_as_it_comes() {
     expect(&mut client, b"ok");
     // It never ends, and never gets as long as a head may be.
     let wrong = format!("GET / HTTP/1.1\r\nHost : a\r\nX: {}", "y".repeat(3000));
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     for part in wrong.as_bytes().chunks(7) {
         if client.write_all(part).is_err() {
             break;
@@ -648,8 +650,10 @@ fn s8_a_head_that_drips_is_judged_as_it_comes() {
     let head = read_head(&mut client);
     assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
     // A head that is too long is refused at once.
-    let bed = Bed::new(Http, &[nobody()], |rule| rule.http.max_header_bytes = 1024);
-    let mut client = bed.connect();
+    let bed = Bed::new(Http, &[closed_address()], |rule| {
+        rule.http.max_header_bytes = 1024
+    });
+    let mut client = bed.connect_client();
     let mut long = b"GET / HTTP/1.1\r\nX: ".to_vec();
     long.resize(1024, b'y');
     for part in long.chunks(100) {

@@ -74,7 +74,7 @@ fn serve(stream: TcpStream) {
                         continue;
                     }
                 };
-                limit(&data);
+                set_timeouts(&data);
                 say("150 Go");
                 let end = match (name, argument) {
                     ("STOR", _) => {
@@ -122,7 +122,7 @@ impl Client {
     /// Connects a client that is greeted.
     fn new(bed: &Bed) -> Self {
         let mut client = Client {
-            control: BufReader::new(bed.connect()),
+            control: BufReader::new(bed.connect_client()),
         };
         assert_eq!(client.line(), "220-Welcome");
         assert_eq!(client.line(), "220 Ready");
@@ -151,7 +151,7 @@ impl Client {
 
     fn connect(&mut self) -> TcpStream {
         let data = TcpStream::connect(self.passive()).unwrap();
-        limit(&data);
+        set_timeouts(&data);
         data
     }
 
@@ -184,7 +184,7 @@ fn files_pass_in_both_modes_and_directions() {
     assert!(read_all(&mut data) == pattern(3_000_000));
     drop(data);
     assert_eq!(client.line(), "226 Done");
-    let transfer = bed.record();
+    let transfer = bed.next_record();
     let (command, argument) = transfer.request.unwrap();
     assert_eq!((&*command, &*argument), ("RETR", "3000000"));
     assert_eq!((transfer.status, transfer.end), (Some(226), End::Complete));
@@ -199,12 +199,12 @@ fn files_pass_in_both_modes_and_directions() {
     data.write_all(&pattern(1_000_000)).unwrap();
     drop(data);
     assert_eq!(client.line(), "226 1000000");
-    assert_eq!(bed.record().bytes_received, 1_000_000);
+    assert_eq!(bed.next_record().bytes_received, 1_000_000);
     assert_eq!(client.ask("QUIT"), "221 Bye");
     assert_eq!(client.line(), "");
-    let session = bed.record();
+    let session = bed.next_record();
     assert_eq!((session.end, session.request), (End::Complete, None));
-    let totals = bed.totals();
+    let totals = bed.rule_totals();
     assert_eq!((totals.ftp_passive_out, totals.ftp_active_in), (1, 1));
     assert_eq!(
         (totals.ftp_data_bytes_out, totals.ftp_data_bytes_in),
@@ -246,15 +246,15 @@ fn fronts_d3_a_bounce_is_refused_and_many_end_the_session() {
     assert_eq!(read_all(&mut data), pattern(9));
     drop(data);
     assert_eq!(client.line(), "226 Done");
-    assert_eq!(bed.record().end, End::Complete);
-    assert_eq!(bed.totals().ftp_bounce, 3);
+    assert_eq!(bed.next_record().end, End::Complete);
+    assert_eq!(bed.rule_totals().ftp_bounce, 3);
     for bounce in bounces.iter().cycle().take(5) {
         assert!(client.ask(bounce).starts_with("504 "));
     }
     client.send(format!("{}\r\n", bounces[0]));
     client.is_refused("your own address");
-    assert_eq!(bed.record().end, End::Client);
-    assert_eq!(bed.totals().ftp_bounce, 9);
+    assert_eq!(bed.next_record().end, End::Client);
+    assert_eq!(bed.rule_totals().ftp_bounce, 9);
 }
 
 /// Members as they are in use: lines that belong to no reply, replies of several lines to
@@ -290,7 +290,7 @@ fn fronts_d2_d4_odd_replies_pass_as_clients_put_up_with_them() {
     });
     let bed = Bed::new(Ftp, &[odd], |_| {});
     let mut client = Client {
-        control: BufReader::new(bed.connect()),
+        control: BufReader::new(bed.connect_client()),
     };
     assert_eq!(client.line(), "220 Ready");
     let mut data = client.connect();
@@ -303,7 +303,7 @@ fn fronts_d2_d4_odd_replies_pass_as_clients_put_up_with_them() {
         assert_eq!(client.line(), expected);
     }
     assert_eq!(client.ask("NOOP"), "200 Fine");
-    assert_eq!(bed.totals().ftp_member_reply, 0);
+    assert_eq!(bed.rule_totals().ftp_member_reply, 0);
 }
 
 #[test]
@@ -318,15 +318,15 @@ fn strangers_get_no_data_and_keep_nobody_from_theirs() {
         .unwrap();
     stranger.connect(&address.into()).unwrap();
     let mut stranger: TcpStream = stranger.into();
-    limit(&stranger);
+    set_timeouts(&stranger);
     let reset = stranger.read(&mut [0]).unwrap_err();
     assert_eq!(reset.kind(), std::io::ErrorKind::ConnectionReset);
     let mut data = TcpStream::connect(address).unwrap();
-    limit(&data);
+    set_timeouts(&data);
     assert_eq!(client.ask("RETR 9"), "150 Go");
     assert_eq!(read_all(&mut data), pattern(9));
     assert_eq!(client.line(), "226 Done");
-    assert_eq!(bed.totals().ftp_foreign, 1);
+    assert_eq!(bed.rule_totals().ftp_foreign, 1);
 }
 
 #[test]
@@ -339,8 +339,8 @@ fn without_a_free_port_the_session_ends() {
     let mut client = Client::new(&bed);
     client.send("PASV\r\n");
     client.is_refused("No port is free");
-    assert_eq!(bed.record().end, End::Refused);
-    assert_eq!(bed.totals().ftp_no_port, 1);
+    assert_eq!(bed.next_record().end, End::Refused);
+    assert_eq!(bed.rule_totals().ftp_no_port, 1);
     drop(taken);
     let mut client = Client::new(&bed);
     assert_eq!(client.passive().port(), port);
@@ -358,7 +358,7 @@ fn lines_without_end_and_what_is_no_command_end_the_session() {
     let mut client = Client::new(&bed);
     client.send("\u{1}\u{2}\r\n");
     client.is_refused("no command");
-    let totals = bed.totals();
+    let totals = bed.rule_totals();
     assert_eq!((totals.ftp_long_line, totals.ftp_malformed), (1, 2));
 }
 
@@ -372,7 +372,7 @@ fn fronts_d5_what_is_no_command_does_not_end_the_session() {
         answers,
         ["500 That is no command", "500 That is no command", "200 Ok"]
     );
-    assert_eq!(bed.totals().ftp_malformed, 2);
+    assert_eq!(bed.rule_totals().ftp_malformed, 2);
 }
 
 /// A member that greets, answers the first command so, and all others with "200 Ok".
@@ -405,7 +405,7 @@ fn fronts_d4_an_answer_to_pasv_without_address_does_not_end_the_session() {
         let answer = client.ask("PASV");
         assert!(answer.starts_with("502 "), "{garbled}: {answer}");
         assert_eq!(client.ask("NOOP"), "200 Ok");
-        assert_eq!(bed.totals().ftp_member_reply, 1);
+        assert_eq!(bed.rule_totals().ftp_member_reply, 1);
     }
 }
 
@@ -418,8 +418,8 @@ fn a_garbled_reply_ends_the_session() {
         let mut client = Client::new(&bed);
         client.send("SYST\r\n");
         client.is_refused("not understood");
-        assert_eq!(bed.record().end, End::Member);
-        assert_eq!(bed.totals().ftp_member_reply, 1);
+        assert_eq!(bed.next_record().end, End::Member);
+        assert_eq!(bed.rule_totals().ftp_member_reply, 1);
     }
 }
 
@@ -436,7 +436,8 @@ fn data_ends_with_its_session_as_cut() {
     drop(client);
     let cut = data.read(&mut [0]).unwrap_err();
     assert_eq!(cut.kind(), std::io::ErrorKind::ConnectionReset);
-    let ends = [bed.record(), bed.record()].map(|record| (record.request.is_some(), record.end));
+    let ends =
+        [bed.next_record(), bed.next_record()].map(|record| (record.request.is_some(), record.end));
     assert!(ends.contains(&(true, End::Terminated)), "{ends:?}");
     assert!(ends.contains(&(false, End::Client)), "{ends:?}");
     assert_eq!(bed.in_flight(), 0);
@@ -456,9 +457,9 @@ fn a_long_transfer_keeps_its_control_connection_and_silence_does_not() {
     drop(data);
     assert_eq!(client.line(), "226 Done");
     client.is_refused("for too long");
-    let ends = [bed.record().end, bed.record().end];
+    let ends = [bed.next_record().end, bed.next_record().end];
     assert_eq!(ends, [End::Complete, End::ClientTimeout]);
-    assert_eq!(bed.totals().client_timeouts, 1);
+    assert_eq!(bed.rule_totals().client_timeouts, 1);
 }
 
 #[test]
@@ -468,7 +469,7 @@ fn a_data_connection_that_nobody_opens_is_given_up() {
     });
     let mut client = Client::new(&bed);
     let address = client.passive();
-    while bed.totals().ftp_unconnected == 0 {
+    while bed.rule_totals().ftp_unconnected == 0 {
         std::thread::sleep(Duration::from_millis(10));
     }
     TcpStream::connect(address).unwrap_err();
@@ -485,10 +486,10 @@ fn a_member_that_dies_is_told_to_the_client() {
     let mut client = Client::new(&bed);
     client.send("NOOP\r\n");
     client.is_refused("closed the connection");
-    assert_eq!(bed.record().end, End::Member);
-    let bed = Bed::new(Ftp, &[nobody()], |_| {});
+    assert_eq!(bed.next_record().end, End::Member);
+    let bed = Bed::new(Ftp, &[closed_address()], |_| {});
     let mut client = Client {
-        control: BufReader::new(bed.connect()),
+        control: BufReader::new(bed.connect_client()),
     };
     client.is_refused("No server");
 }
@@ -515,24 +516,24 @@ fn an_alert_ends_sessions_that_wait_for_nothing() {
         .slot
         .set(Reason::Shedding, true);
     idle.is_refused("connect again");
-    assert_eq!(bed.record().end, End::Alert);
+    assert_eq!(bed.next_record().end, End::Alert);
     assert_eq!(read_all(&mut data), b"x".repeat(20));
     drop(data);
     assert_eq!(busy.line(), "226 Done");
     busy.is_refused("connect again");
     // What was prepared is used.
     let mut data = TcpStream::connect(address).unwrap();
-    limit(&data);
+    set_timeouts(&data);
     assert_eq!(about_to.ask("RETR 5"), "150 Go");
     assert_eq!(read_all(&mut data), pattern(5));
     drop(data);
     assert_eq!(about_to.line(), "226 Done");
     about_to.is_refused("connect again");
     // Two transfers and two sessions; the client sees the end a moment before it is counted.
-    let rest: Vec<_> = (0..4).map(|_| bed.record()).collect();
+    let rest: Vec<_> = (0..4).map(|_| bed.next_record()).collect();
     let of_alert = |record: &&Record<'_>| record.end == End::Alert;
     assert_eq!(rest.iter().filter(of_alert).count(), 2);
-    assert_eq!(bed.totals().closed_by_alert, 3);
+    assert_eq!(bed.rule_totals().closed_by_alert, 3);
 }
 
 #[test]
@@ -541,7 +542,7 @@ fn the_end_of_the_process_is_told() {
     let mut client = Client::new(&bed);
     bed.proxy.drain(Duration::ZERO);
     client.is_refused("service ends");
-    assert_eq!(bed.record().end, End::Terminated);
+    assert_eq!(bed.next_record().end, End::Terminated);
 }
 
 #[test]
@@ -551,7 +552,7 @@ fn a_thousand_sessions_transfer_at_once() {
     let bed = Bed::new(Ftp, &[member(|_, stream| serve(stream))], |rule| {
         rule.max_connections = 2000;
     });
-    if bed.proxy.clients().0 < 5 * SESSIONS {
+    if bed.proxy.client_counts().0 < 5 * SESSIONS {
         // The other ends are files of this process, too.
         let _ = writeln!(
             std::io::stderr(),
@@ -581,9 +582,9 @@ fn a_thousand_sessions_transfer_at_once() {
     }
     // The client sees the end a moment before it is counted.
     for _ in 0..2 * SESSIONS {
-        assert_eq!(bed.record().end, End::Complete);
+        assert_eq!(bed.next_record().end, End::Complete);
     }
-    let totals = bed.totals();
+    let totals = bed.rule_totals();
     assert_eq!(totals.ftp_data_bytes_out, (SESSIONS * BYTES) as u64);
     assert_eq!(totals.connections, SESSIONS as u64);
     assert_eq!(bed.in_flight(), 0);

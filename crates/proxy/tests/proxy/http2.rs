@@ -119,8 +119,8 @@ fn each_stream_is_a_request_of_its_own() {
             assert_eq!(text(response.await.unwrap()).await, (200, format!("/{n}")));
         }
     });
-    (0..50).for_each(|_| assert_eq!(bed.record().end, End::Complete));
-    let totals = bed.totals();
+    (0..50).for_each(|_| assert_eq!(bed.next_record().end, End::Complete));
+    let totals = bed.rule_totals();
     assert_eq!((totals.requests, totals.responses_2xx), (50, 50));
     assert_eq!((totals.connections, totals.http2_connections), (1, 1));
     assert_eq!(bed.in_flight(), 0);
@@ -207,7 +207,7 @@ fn bodies_and_trailers_pass_both_ways() {
             client = client.ready().await.unwrap();
         }
     });
-    assert_eq!(bed.record().bytes_received, 300_000);
+    assert_eq!(bed.next_record().bytes_received, 300_000);
 }
 
 /// In the head of a response without messages, or in trailers after them.
@@ -248,7 +248,7 @@ fn a_call_of_grpc_is_logged_and_counted_with_its_status() {
             let response = ask(&mut client, call).await;
             assert_eq!(response.status(), 200, "{path}");
             let _ = body(response.into_body()).await;
-            let record = bed.record();
+            let record = bed.next_record();
             let found = record.grpc_status.map(CallStatus::name);
             assert_eq!(
                 (found, record.status),
@@ -259,11 +259,11 @@ fn a_call_of_grpc_is_logged_and_counted_with_its_status() {
         // No call.
         text(ask(&mut client, request("GET", "/ok")).await).await;
     });
-    assert_eq!(bed.record().grpc_status, None);
+    assert_eq!(bed.next_record().grpc_status, None);
     let counts: Vec<_> = bed
-        .totals()
+        .rule_totals()
         .calls
-        .counts()
+        .counts_by_status()
         .filter(|(_, count)| *count > 0)
         .collect();
     let wanted = [
@@ -339,7 +339,7 @@ fn interim_responses_come_first() {
 
 #[test]
 fn the_proxy_answers_for_members_that_cannot() {
-    let bed = Bed::new(Http, &[nobody()], |_| {});
+    let bed = Bed::new(Http, &[closed_address()], |_| {});
     on(async {
         let mut client = connect(&bed).await;
         let (status, why) = text(ask(&mut client, request("GET", "/")).await).await;
@@ -354,8 +354,8 @@ fn the_proxy_answers_for_members_that_cannot() {
         let response = ask(&mut client, request("HEAD", "/")).await;
         assert_eq!(text(response).await, (503, String::new()));
     });
-    assert_eq!(bed.record().status, Some(502));
-    assert_eq!(bed.totals().refused_no_member, 2);
+    assert_eq!(bed.next_record().status, Some(502));
+    assert_eq!(bed.rule_totals().refused_no_member, 2);
 }
 
 #[test]
@@ -393,8 +393,8 @@ fn a_response_that_breaks_off_is_reset() {
         // The connection goes on.
         assert!(client.ready().await.is_ok());
     });
-    assert_eq!(bed.record().end, End::Member);
-    assert_eq!(bed.totals().member_failures, 1);
+    assert_eq!(bed.next_record().end, End::Member);
+    assert_eq!(bed.rule_totals().member_failures, 1);
 }
 
 #[test]
@@ -421,8 +421,8 @@ fn a_client_that_gives_up_frees_its_member() {
         }
     });
     assert!(cut.recv_timeout(HANG).unwrap());
-    assert_eq!(bed.record().end, End::Client);
-    assert_eq!(bed.totals().client_aborts, 1);
+    assert_eq!(bed.next_record().end, End::Client);
+    assert_eq!(bed.rule_totals().client_aborts, 1);
 }
 
 /// A member's bytes stop when their client takes no more, and only in that stream.
@@ -506,7 +506,7 @@ fn websocket_passes_over_a_stream() {
         let (all, _) = body(response.into_body()).await.unwrap();
         assert_eq!(all, b"hello there");
     });
-    assert_eq!(bed.record().end, End::Complete);
+    assert_eq!(bed.next_record().end, End::Complete);
 }
 
 #[test]
@@ -622,7 +622,7 @@ fn streams_end_before_their_connection_does() {
         let ended = connection.await.unwrap();
         assert!(ended.is_ok_and(|()| true));
     });
-    bed.proxy.join();
+    bed.proxy.join_workers();
 }
 
 #[test]
@@ -739,7 +739,7 @@ fn what_is_ambiguous_is_refused() {
         ("alias of a length", with(&[("content_length", "0")])),
         ("expectation", with(&[("expect", "200-ok")])),
     ] {
-        let mut client = raw(&bed);
+        let mut client = connect_raw(&bed);
         let block = fields(&head);
         let head = frame(HEADERS, END_STREAM | END_HEADERS, 1, &block);
         client.write_all(&head).unwrap();
@@ -755,7 +755,7 @@ fn what_is_ambiguous_is_refused() {
     }
     assert_eq!(served.load(Ordering::SeqCst), 0);
     // The same without what is wrong.
-    let mut client = raw(&bed);
+    let mut client = connect_raw(&bed);
     client.write_all(&get_frame(1)).unwrap();
     let (_, _, payload) = until_frame(&mut client, &[HEADERS, RST_STREAM]).unwrap();
     assert_eq!(payload[0], 0x88, "200");
@@ -772,7 +772,7 @@ fn a_body_that_does_not_fit_its_length_is_refused() {
     });
     let bed = Bed::new(Http, &[address], |_| {});
     for data in [&b"123"[..], b"123456"] {
-        let mut client = raw(&bed);
+        let mut client = connect_raw(&bed);
         let mut head = GET.to_vec();
         head[0].1 = "POST";
         head.push(("content-length", "5"));
@@ -783,7 +783,7 @@ fn a_body_that_does_not_fit_its_length_is_refused() {
         assert_eq!(kind, RST_STREAM);
     }
     // A member that has seen the beginning sees that it was cut.
-    for _ in 0..bed.totals().member_connects {
+    for _ in 0..bed.rule_totals().member_connects {
         let (head, cut) = heads.recv_timeout(HANG).unwrap();
         assert!(head.is_empty() || cut, "{head}");
     }
@@ -833,7 +833,7 @@ fn a_body_beyond_max_body_without_a_length_gets_413_and_no_member_gets_it_whole(
         assert!(lower.contains("transfer-encoding: chunked"), "{head}");
         assert_eq!(is_whole, status == 200);
     }
-    assert_eq!(bed.totals().refused_too_large, 2);
+    assert_eq!(bed.rule_totals().refused_too_large, 2);
 }
 
 /// The reason in a GOAWAY, when the connection has ended.
@@ -851,7 +851,7 @@ const CALM: u32 = 11;
 
 /// Sends parts until the connection takes no more.
 fn flood(bed: &Bed, start: &[u8], part: impl Fn(u32) -> Vec<u8>) -> Option<u32> {
-    let mut client = raw(bed);
+    let mut client = connect_raw(bed);
     client.write_all(start).unwrap();
     let mut reader = client.try_clone().unwrap();
     let reader = std::thread::spawn(move || reason_of_end(&mut reader));
@@ -876,15 +876,15 @@ fn floods_end_the_connection_and_are_counted() {
     let priority = |_| frame(2, 0, 1, &[0, 0, 0, 0, 1]);
     let window = |_| frame(8, 0, 0, &[0, 0, 0, 1]);
     for part in [settings, ping, priority, window] {
-        let before = bed.totals().http2_flood_control;
+        let before = bed.rule_totals().http2_flood_control;
         // The GOAWAY may get lost with what was sent after it.
         let reason = flood(&bed, &open, part);
         assert!(matches!(reason, Some(CALM) | None));
-        bed.counts(|totals| totals.http2_flood_control, before + 1);
+        bed.wait_for_count(|totals| totals.http2_flood_control, before + 1);
     }
     let empty = flood(&bed, &open, |_| frame(0, 0, 1, &[]));
     assert!(matches!(empty, Some(CALM) | None));
-    bed.counts(|totals| totals.http2_flood_data, 1);
+    bed.wait_for_count(|totals| totals.http2_flood_data, 1);
     // Rapid reset (CVE-2023-44487).
     let resets = flood(&bed, &[], |n| {
         let stream = 2 * n + 1;
@@ -895,13 +895,13 @@ fn floods_end_the_connection_and_are_counted() {
         .concat()
     });
     assert!(matches!(resets, Some(CALM) | None));
-    bed.counts(|totals| totals.http2_flood_resets, 1);
+    bed.wait_for_count(|totals| totals.http2_flood_resets, 1);
     // CONTINUATION without end (CVE-2024-27316).
     let start = frame(HEADERS, END_STREAM, 1, &fields(&GET));
     let more = fields(&[("x", "0123456789")]);
     flood(&bed, &start, |_| frame(9, 0, 1, &more));
     flood(&bed, &start, |_| frame(9, 0, 1, &[]));
-    bed.counts(|totals| totals.http2_flood_headers, 2);
+    bed.wait_for_count(|totals| totals.http2_flood_headers, 2);
     assert_eq!(bed.in_flight(), 0);
 }
 
@@ -910,7 +910,7 @@ fn floods_end_the_connection_and_are_counted() {
 fn a_header_bomb_is_refused() {
     let address = http_member(|_| ok("x"));
     let bed = Bed::new(Http, &[address], |_| {});
-    let mut client = raw(&bed);
+    let mut client = connect_raw(&bed);
     let mut block = fields(&GET);
     block.extend([0x40, 1, b'x', 0x7f, 0xa1, 0x1e]);
     block.extend([b'y'; 4000]);
@@ -921,7 +921,7 @@ fn a_header_bomb_is_refused() {
     if let Some((HEADERS, _, payload)) = answer {
         assert_ne!(payload[0], 0x88);
     }
-    assert_eq!(bed.totals().responses_2xx, 0);
+    assert_eq!(bed.rule_totals().responses_2xx, 0);
 }
 
 /// A window that is opened byte by byte costs a frame for each byte.
@@ -929,7 +929,7 @@ fn a_header_bomb_is_refused() {
 fn a_window_of_one_byte_is_a_flood() {
     let address = http_member(|_| ok(vec![b'x'; 100_000]));
     let bed = Bed::new(Http, &[address], |_| {});
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     client.write_all(PREFACE).unwrap();
     // SETTINGS_INITIAL_WINDOW_SIZE = 1
     client
@@ -950,7 +950,7 @@ fn a_window_of_one_byte_is_a_flood() {
     };
     assert_eq!(u32::from(reason), CALM);
     assert!((900..5000).contains(&bytes), "{bytes}");
-    bed.counts(|totals| totals.http2_flood_control, 1);
+    bed.wait_for_count(|totals| totals.http2_flood_control, 1);
 }
 
 /// A client that opens no window at all is cut off when the time limit for clients is over.
@@ -960,19 +960,19 @@ fn a_window_that_stays_shut_is_a_client_that_takes_nothing() {
     let bed = Bed::new(Http, &[address], |rule| {
         rule.timeouts.body = Duration::from_millis(200);
     });
-    let mut client = raw(&bed);
+    let mut client = connect_raw(&bed);
     client.write_all(&get_frame(1)).unwrap();
     let (_, stream, _) = until_frame(&mut client, &[RST_STREAM]).unwrap();
     assert_eq!(stream, 1);
-    assert_eq!(bed.record().end, End::ClientTimeout);
-    assert_eq!(bed.totals().client_timeouts, 1);
+    assert_eq!(bed.next_record().end, End::ClientTimeout);
+    assert_eq!(bed.rule_totals().client_timeouts, 1);
 }
 
 #[test]
 fn http2_without_tls_can_be_switched_off() {
     let address = http_member(|_| ok("x"));
     let bed = Bed::new(Http, &[address], |rule| rule.http.http2 = false);
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     client.write_all(PREFACE).unwrap();
     assert!(read_head(&mut client).starts_with("HTTP/1.1 505 "));
 }
@@ -981,7 +981,7 @@ fn http2_without_tls_can_be_switched_off() {
 fn a_preface_that_comes_in_parts_is_one() {
     let address = http_member(|_| ok("x"));
     let bed = Bed::new(Http, &[address], |_| {});
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     client.set_nodelay(true).unwrap();
     for byte in PREFACE {
         client.write_all(&[*byte]).unwrap();
@@ -991,7 +991,7 @@ fn a_preface_that_comes_in_parts_is_one() {
     let (_, _, payload) = until_frame(&mut client, &[HEADERS]).unwrap();
     assert_eq!(payload[0], 0x88);
     // What only begins like one is HTTP/1.1.
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     client.write_all(b"P").unwrap();
     client
         .write_all(b"UT / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\n\r\n")
@@ -1114,7 +1114,7 @@ fn http_d3_a_malformed_request_is_an_error_of_its_stream() {
     });
     let mut count = 0;
     for (why, bad) in in_heads.chain(in_trailers) {
-        let mut client = raw(&bed);
+        let mut client = connect_raw(&bed);
         let good = frame(HEADERS, END_HEADERS, 1, &fields(&post));
         client.write_all(&[good, bad].concat()).unwrap();
         let answer = until_frame(&mut client, &[RST_STREAM, GOAWAY, HEADERS]);
@@ -1126,7 +1126,7 @@ fn http_d3_a_malformed_request_is_an_error_of_its_stream() {
         let (kind, stream, payload) = answer.unwrap_or_else(|| panic!("{why}: ended"));
         assert_eq!((kind, stream, payload[0]), (HEADERS, 1, 0x88), "{why}");
         count += 1;
-        bed.counts(|totals| totals.refused_malformed, count);
+        bed.wait_for_count(|totals| totals.refused_malformed, count);
     }
     assert!(count > 30);
 }
@@ -1136,7 +1136,7 @@ fn http_d3_a_malformed_request_is_an_error_of_its_stream() {
 fn http_d3_b_nobody_can_fail_the_requests_of_others_behind_a_proxy() {
     let address = http_member(|_| ok("good"));
     let bed = Bed::new(Http, &[address], |_| {});
-    let mut client = raw(&bed);
+    let mut client = connect_raw(&bed);
     let mut bad = GET.map(|(name, value)| (name.as_bytes(), value.as_bytes()));
     bad[2].1 = b"/caf\xe9";
     let bad = fields(&bad);
@@ -1176,16 +1176,16 @@ fn http_d5_paths_that_are_no_uris_pass_as_over_http1() {
         ] {
             let mut head = GET.to_vec();
             head[2].1 = &path;
-            let mut client = raw(&bed);
+            let mut client = connect_raw(&bed);
             let block = fields(&head);
             let sent = frame(HEADERS, END_STREAM | END_HEADERS, 1, &block);
             client.write_all(&sent).unwrap();
             let (kind, ..) = until_frame(&mut client, &[HEADERS, RST_STREAM, GOAWAY]).unwrap();
             assert_eq!(kind, HEADERS, "{path}");
             let (_, _, body) = until_frame(&mut client, &[0]).unwrap();
-            let mut client = bed.connect();
+            let mut client = bed.connect_client();
             let same = format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n");
-            let answer = crate::support::ask(&mut client, &same);
+            let answer = crate::support::send_request(&mut client, &same);
             let is_served = answer.starts_with("HTTP/1.1 200 ");
             assert_eq!(body == path.as_bytes(), is_served, "{path}");
         }

@@ -164,7 +164,7 @@ fn clients_of_http1_are_served() {
     let connections = Arc::default();
     let address = h2_member(100, &connections, answer);
     let bed = bed_of(&[address]);
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     let post = |path: &str, framing: &str, body: &str| {
         format!("POST {path} HTTP/1.1\r\nHost: test\r\n{framing}\r\n\r\n{body}")
     };
@@ -200,15 +200,15 @@ fn clients_of_http1_are_served() {
             "",
         ),
     ] {
-        let head = ask(&mut client, &request);
+        let head = send_request(&mut client, &request);
         assert!(head.starts_with(&format!("HTTP/1.1 {status} ")), "{head}");
         assert!(head.to_ascii_lowercase().contains(framing), "{head}");
         expect(&mut client, body.as_bytes());
     }
-    let early = ask(&mut client, &get("/early"));
+    let early = send_request(&mut client, &get("/early"));
     assert!(early.starts_with("HTTP/1.1 103 "), "{early}");
     assert!(read_head(&mut client).starts_with("HTTP/1.1 200 "));
-    let totals = bed.totals();
+    let totals = bed.rule_totals();
     assert_eq!(
         (totals.member_connects, totals.member_connections_reused),
         (1, 6)
@@ -219,10 +219,10 @@ fn clients_of_http1_are_served() {
 fn a_member_gets_the_fields_of_http2() {
     let address = h2_member(100, &Arc::default(), answer);
     let bed = bed_of(&[address]);
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     let asks = "GET /fields?q HTTP/1.1\r\nHost: test\r\nConnection: TE, X-A, upgrade\r\nX-A: b\r\n\
         Upgrade: websocket\r\nTE: trailers\r\nX-Own: x\r\n\r\n";
-    ask(&mut client, asks);
+    send_request(&mut client, asks);
     let mut found = String::new();
     while !found.ends_with("0\r\n\r\n") {
         let mut byte = [0];
@@ -274,7 +274,7 @@ fn many_requests_share_a_connection() {
         }
     }));
     assert_eq!(connections.load(Ordering::SeqCst), 1);
-    assert_eq!(bed.totals().member_connects, 1);
+    assert_eq!(bed.rule_totals().member_connects, 1);
 }
 
 #[test]
@@ -305,7 +305,7 @@ fn both_sides_send_at_once() {
         out.send_data(Bytes::new(), true).unwrap();
         assert_eq!(body(&mut stream).await.unwrap().0, b"");
     }));
-    assert_eq!(bed.record().end, End::Complete);
+    assert_eq!(bed.next_record().end, End::Complete);
 }
 
 #[test]
@@ -349,12 +349,12 @@ fn a_request_that_was_not_processed_is_sent_to_another_member() {
     let works = h2_member(100, &Arc::default(), answer);
     let bed = bed_of(&[refuses, works]);
     for _ in 0..10 {
-        let mut client = bed.connect();
+        let mut client = bed.connect_client();
         let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
-        assert!(ask(&mut client, post).starts_with("HTTP/1.1 200 "));
+        assert!(send_request(&mut client, post).starts_with("HTTP/1.1 200 "));
         expect(&mut client, b"hi");
     }
-    assert!(bed.totals().retries > 0);
+    assert!(bed.rule_totals().retries > 0);
 }
 
 #[test]
@@ -362,10 +362,10 @@ fn after_a_goaway_there_is_a_new_connection() {
     let connections = Arc::default();
     let address = h2_member(100, &connections, answer);
     let bed = bed_of(&[address]);
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     for _ in 0..5 {
         for path in ["/empty", "/goaway", "/empty"] {
-            let head = ask(&mut client, &get(path));
+            let head = send_request(&mut client, &get(path));
             assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
             if path == "/goaway" {
                 expect(&mut client, b"0\r\n\r\n");
@@ -379,23 +379,23 @@ fn after_a_goaway_there_is_a_new_connection() {
 fn a_response_that_is_reset_is_cut() {
     let address = h2_member(100, &Arc::default(), answer);
     let bed = bed_of(&[address]);
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     let post = "POST /reset HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\n";
-    assert!(ask(&mut client, post).starts_with("HTTP/1.1 200 "));
+    assert!(send_request(&mut client, post).starts_with("HTTP/1.1 200 "));
     expect(&mut client, b"4\r\nhalf\r\n");
     client.write_all(b"hi").unwrap();
     assert!(is_cut(&mut client));
-    assert_eq!(bed.record().end, End::Member);
+    assert_eq!(bed.next_record().end, End::Member);
 }
 
 #[test]
 fn a_member_that_speaks_something_else_is_a_failure() {
     let address = http_member(|_| ok("x"));
     let bed = bed_of(&[address]);
-    let head = ask(&mut bed.connect(), &get("/"));
+    let head = send_request(&mut bed.connect_client(), &get("/"));
     assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
-    let bed = bed_of(&[nobody()]);
-    let head = ask(&mut bed.connect(), &get("/"));
+    let bed = bed_of(&[closed_address()]);
+    let head = send_request(&mut bed.connect_client(), &get("/"));
     assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
 }
 
@@ -408,7 +408,7 @@ fn call(path: &str) -> Request<()> {
 
 #[test]
 fn calls_of_grpc_get_its_statuses() {
-    let bed = bed_of(&[nobody()]);
+    let bed = bed_of(&[closed_address()]);
     on(in_time(async {
         let mut client = connect(&bed).await;
         let (response, _out) = client.send_request(call("/"), false).unwrap();
@@ -420,7 +420,7 @@ fn calls_of_grpc_get_its_statuses() {
         assert_eq!(fields["grpc-message"], "The server could not be reached.");
         assert!(response.body().is_end_stream());
     }));
-    assert_eq!(bed.record().status, Some(502));
+    assert_eq!(bed.next_record().status, Some(502));
 }
 
 #[test]
@@ -443,7 +443,7 @@ fn the_time_of_a_call_is_a_deadline() {
         let response = response.await.unwrap();
         assert_eq!(response.headers()["grpc-status"], "4");
     }));
-    let record = bed.record();
+    let record = bed.next_record();
     assert_eq!((record.end, record.retries), (End::MemberTimeout, 0));
 }
 
@@ -464,7 +464,7 @@ fn statuses_and_load_reports_in_trailers_count() {
         ..Sources::default()
     };
     let mut bed = Bed::with_sources(Http, &[address], sources);
-    bed.apply(|rule| rule.http.member_protocol = MemberProtocol::Http2);
+    bed.apply_change(|rule| rule.http.member_protocol = MemberProtocol::Http2);
     on(in_time(async {
         let mut client = connect(&bed).await;
         // Of several failures in a row, and a status that is not the member's fault.
@@ -483,7 +483,10 @@ fn statuses_and_load_reports_in_trailers_count() {
             let group = bed.group.current.load();
             let member = &group.members()[0];
             assert_eq!(member.slot.consecutive_failures(), failures);
-            let cpu = member.location.load(LoadId::CPU, Instant::ZERO).unwrap();
+            let cpu = member
+                .location
+                .last_load(LoadId::CPU, Instant::ZERO)
+                .unwrap();
             assert_eq!(cpu.value.get(), 0.25);
             client = client.ready().await.unwrap();
         }
@@ -507,20 +510,20 @@ fn http_d5_what_http2_cannot_say_is_encoded_or_refused_and_no_fault_of_the_membe
         ("/<a>`?<b>`", "http://test/%3Ca%3E%60?%3Cb%3E%60"),
         ("/a%22\"?b", "http://test/a%22%22?b"),
     ] {
-        let mut client = bed.connect();
-        let head = ask(
+        let mut client = bed.connect_client();
+        let head = send_request(
             &mut client,
             &format!("GET {path} HTTP/1.1\r\nHost: test\r\n\r\n"),
         );
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
         let chunk = format!("{:x}\r\n{target}\r\n", target.len());
         expect(&mut client, chunk.as_bytes());
-        bed.record();
+        bed.next_record();
     }
-    let mut client = bed.connect();
-    let head = ask(&mut client, "GET / HTTP/1.1\r\nHost: a%20b\r\n\r\n");
+    let mut client = bed.connect_client();
+    let head = send_request(&mut client, "GET / HTTP/1.1\r\nHost: a%20b\r\n\r\n");
     assert!(head.starts_with("HTTP/1.1 400 "), "{head}");
-    let record = bed.record();
+    let record = bed.next_record();
     assert_eq!((record.end, record.retries), (End::Client, 0));
     let group = bed.group.current.load();
     assert_eq!(group.members()[0].slot.consecutive_failures(), 0);
@@ -581,9 +584,9 @@ fn upgrade(path: &str) -> String {
 fn websocket_of_http1_becomes_a_stream() {
     let bed = bed_of(&[websocket_member()]);
     for _ in 0..2 {
-        let mut client = bed.connect();
+        let mut client = bed.connect_client();
         // What comes right behind the head waits for the switch.
-        let head = ask(&mut client, &(upgrade("/chat?q") + " there"));
+        let head = send_request(&mut client, &(upgrade("/chat?q") + " there"));
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
         let lower = head.to_ascii_lowercase();
         for line in [
@@ -599,12 +602,12 @@ fn websocket_of_http1_becomes_a_stream() {
         expect(&mut client, b", and more");
         client.shutdown(std::net::Shutdown::Write).unwrap();
         assert_eq!(std::io::Read::read(&mut client, &mut [0]).unwrap(), 0);
-        let record = bed.record();
+        let record = bed.next_record();
         assert_eq!((record.end, record.status), (End::Complete, Some(101)));
     }
-    let head = ask(&mut bed.connect(), &upgrade("/403"));
+    let head = send_request(&mut bed.connect_client(), &upgrade("/403"));
     assert!(head.starts_with("HTTP/1.1 403 "), "{head}");
-    assert_eq!(bed.totals().member_connects, 1);
+    assert_eq!(bed.rule_totals().member_connects, 1);
 }
 
 #[test]
@@ -634,7 +637,7 @@ fn websocket_of_http2_is_a_stream_on_both_sides() {
             client = client.ready().await.unwrap();
         }
     }));
-    assert_eq!(bed.record().end, End::Complete);
+    assert_eq!(bed.next_record().end, End::Complete);
 }
 
 #[test]
@@ -643,17 +646,17 @@ fn websocket_is_refused_where_the_settings_do_not_allow_it() {
     let bed = bed_of(&[unable]);
     // With a connection that is new, and with one that was used.
     for _ in 0..2 {
-        let mut client = bed.connect();
-        let head = ask(&mut client, &upgrade("/chat?q"));
+        let mut client = bed.connect_client();
+        let head = send_request(&mut client, &upgrade("/chat?q"));
         assert!(head.starts_with("HTTP/1.1 501 "), "{head}");
         expect(&mut client, b"The server takes no WebSocket over HTTP/2.\n");
-        let record = bed.record();
+        let record = bed.next_record();
         assert_eq!((record.end, record.status), (End::Refused, Some(501)));
-        let head = ask(&mut bed.connect(), &get("/empty"));
+        let head = send_request(&mut bed.connect_client(), &get("/empty"));
         assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
-        assert_eq!(bed.record().end, End::Complete);
+        assert_eq!(bed.next_record().end, End::Complete);
     }
-    let totals = bed.totals();
+    let totals = bed.rule_totals();
     assert_eq!(
         (totals.refused_no_websocket, totals.member_failures),
         (2, 0)
@@ -661,21 +664,21 @@ fn websocket_is_refused_where_the_settings_do_not_allow_it() {
     // Another member may be able to.
     let bed = bed_of(&[unable, websocket_member()]);
     for _ in 0..8 {
-        let mut client = bed.connect();
-        let head = ask(&mut client, &upgrade("/chat?q"));
+        let mut client = bed.connect_client();
+        let head = send_request(&mut client, &upgrade("/chat?q"));
         assert!(head.starts_with("HTTP/1.1 101 "), "{head}");
         expect(&mut client, b"hello");
     }
     // What is no proper handshake is a request like any other.
     let bed = bed_of(&[unable]);
     let head = upgrade("/empty").replace("dGhl", "");
-    assert!(ask(&mut bed.connect(), &head).starts_with("HTTP/1.1 200 "));
+    assert!(send_request(&mut bed.connect_client(), &head).starts_with("HTTP/1.1 200 "));
 }
 
 #[test]
 fn websocket_to_who_does_not_speak_http2_is_a_failure() {
     let bed = bed_of(&[http_member(|_| ok("x"))]);
-    let head = ask(&mut bed.connect(), &upgrade("/"));
+    let head = send_request(&mut bed.connect_client(), &upgrade("/"));
     assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
 }
 
@@ -708,19 +711,19 @@ fn a_connection_that_was_idle_and_closes_is_replaced() {
     let connections = Arc::default();
     let bed = bed_of(&[closing_member(&connections)]);
     for _ in 0..6 {
-        let head = ask(&mut bed.connect(), &get("/"));
+        let head = send_request(&mut bed.connect_client(), &get("/"));
         assert!(head.starts_with("HTTP/1.1 204 "), "{head}");
-        assert_eq!(bed.record().retries, 0);
+        assert_eq!(bed.next_record().retries, 0);
     }
     assert!(connections.load(Ordering::SeqCst) > 3);
     // What may have been processed is not sent twice, and is no failure of the member.
     let bed = bed_of(&[closing_member(&connections)]);
     let post = "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 2\r\n\r\nhi";
-    assert!(ask(&mut bed.connect(), post).starts_with("HTTP/1.1 204 "));
-    assert!(ask(&mut bed.connect(), post).starts_with("HTTP/1.1 502 "));
-    let ends = [bed.record().end, bed.record().end];
+    assert!(send_request(&mut bed.connect_client(), post).starts_with("HTTP/1.1 204 "));
+    assert!(send_request(&mut bed.connect_client(), post).starts_with("HTTP/1.1 502 "));
+    let ends = [bed.next_record().end, bed.next_record().end];
     assert!(ends.contains(&End::Stale), "{ends:?}");
-    assert_eq!(bed.totals().member_failures, 0);
+    assert_eq!(bed.rule_totals().member_failures, 0);
 }
 
 /// A member whose first connection takes one request, says goodbye, and tells `ended` how the connection has ended. The
@@ -768,11 +771,11 @@ fn a_goodbye_to_the_first_request_after_a_pause_costs_no_retry() {
     let (ended, ends) = std::sync::mpsc::channel();
     let bed = leaving_bed(true, ended);
     for _ in 0..3 {
-        let head = ask(&mut bed.connect(), &get("/"));
+        let head = send_request(&mut bed.connect_client(), &get("/"));
         assert!(head.starts_with("HTTP/1.1 204 "), "{head}");
-        assert_eq!(bed.record().retries, 0);
+        assert_eq!(bed.next_record().retries, 0);
     }
-    let totals = bed.totals();
+    let totals = bed.rule_totals();
     assert_eq!((totals.member_connects, totals.member_failures), (2, 0));
     assert!(ends.recv_timeout(2 * HANG).unwrap());
 }
@@ -782,7 +785,7 @@ fn a_goodbye_to_the_first_request_after_a_pause_costs_no_retry() {
 fn a_connection_ends_with_its_last_request_after_a_goodbye() {
     let (ended, ends) = std::sync::mpsc::channel();
     let bed = leaving_bed(false, ended);
-    let head = ask(&mut bed.connect(), &get("/"));
+    let head = send_request(&mut bed.connect_client(), &get("/"));
     assert!(head.starts_with("HTTP/1.1 204 "), "{head}");
     assert!(ends.recv_timeout(2 * HANG).unwrap());
 }
@@ -884,6 +887,6 @@ fn http_d3_c_a_malformed_response_is_an_error_of_its_stream() {
                 bad => assert_eq!(bad.unwrap().status(), 502, "{why}"),
             }
         }));
-        assert_eq!(bed.totals().member_connects, 1, "{why}");
+        assert_eq!(bed.rule_totals().member_connects, 1, "{why}");
     }
 }

@@ -105,9 +105,9 @@ const CHUNKS: &[u8] = b"4\r\nbody\r\n0\r\n\r\n";
 /// Sends one request whose head is passed on before its body is there. True if its latency ended
 /// before the body.
 fn ends_with_head(bed: &Bed, go: &Sender<()>, method: &str) -> bool {
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     let asks = format!("{method} / HTTP/1.1\r\nHost: test\r\nContent-Length: 0\r\n\r\n");
-    let head = ask(&mut client, &asks);
+    let head = send_request(&mut client, &asks);
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     let slot = slot(bed);
     let ended = slot.has_latency();
@@ -125,7 +125,7 @@ fn ends_with_head(bed: &Bed, go: &Sender<()>, method: &str) -> bool {
         client.read_exact(&mut byte).unwrap();
         found.extend(byte);
     }
-    let record = bed.record();
+    let record = bed.next_record();
     assert_eq!(record.end, End::Complete);
     assert!(slot.has_latency());
     assert_eq!(slot.record().latencies().count(), 1);
@@ -171,14 +171,14 @@ fn members_that_speak_http2_are_measured_alike() {
 fn clients_that_speak_http2_are_measured_alike() {
     let (address, go) = late_body(CHUNKED, CHUNKS);
     let bed = bed(address, LatencyEnd::Auto, MemberProtocol::Http1);
-    let mut client = raw(&bed);
+    let mut client = connect_raw(&bed);
     client.write_all(&get_frame(1)).unwrap();
     until_frame(&mut client, &[HEADERS]).unwrap();
     assert!(!slot(&bed).has_latency());
     go.send(()).unwrap();
     let (_, _, data) = until_frame(&mut client, &[0]).unwrap();
     assert_eq!(data, b"body");
-    let record = bed.record();
+    let record = bed.next_record();
     assert!(slot(&bed).has_latency());
     let tries = record.tries.unwrap();
     assert!(tries.first_byte > record.response_time);
@@ -192,10 +192,10 @@ fn a_body_that_comes_with_its_head_has_no_first_byte_of_its_own() {
         [head.as_bytes(), CHUNKS].concat()
     });
     let bed = bed(address, LatencyEnd::Auto, MemberProtocol::Http1);
-    let mut client = bed.connect();
-    ask(&mut client, &get("/"));
+    let mut client = bed.connect_client();
+    send_request(&mut client, &get("/"));
     expect(&mut client, CHUNKS);
-    let tries = bed.record().tries.unwrap();
+    let tries = bed.next_record().tries.unwrap();
     assert_eq!(tries.first_byte, None);
     let slot = slot(&bed);
     assert!(slot.has_latency());
@@ -212,13 +212,13 @@ fn time_in_which_a_client_does_not_read_is_not_the_members() {
         false => ok(&body),
     });
     let bed = bed(address, LatencyEnd::LastByte, MemberProtocol::Http1);
-    expect_get(&mut bed.connect(), "/small", "small");
-    bed.record();
+    expect_get(&mut bed.connect_client(), "/small", "small");
+    bed.next_record();
     let slot = slot(&bed);
     let before = slot.record().latencies();
     let mean = slot.service_time(bed.clock.now()).unwrap();
-    let mut client = bed.connect();
-    let head = ask(&mut client, &get("/large"));
+    let mut client = bed.connect_client();
+    let head = send_request(&mut client, &get("/large"));
     assert!(head.starts_with("HTTP/1.1 200 "), "{head}");
     // The age that a request has in an hour would show, if it counted.
     let in_an_hour = bed.clock.now().after(Duration::from_secs(3600));
@@ -233,7 +233,7 @@ fn time_in_which_a_client_does_not_read_is_not_the_members() {
     while left > 0 {
         left -= client.read(&mut buffer).unwrap();
     }
-    let record = bed.record();
+    let record = bed.next_record();
     assert_eq!(record.end, End::Complete);
     let latencies = slot.record().latencies().since(&before);
     assert_eq!(latencies.count(), 1);

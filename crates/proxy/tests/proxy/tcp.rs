@@ -14,14 +14,14 @@ use evenkeel_proxy::access::End;
 #[test]
 fn bytes_go_both_ways_and_the_end_is_carried() {
     let bed = Bed::new(Tcp, &[member(|_, stream| echo(stream))], |_| {});
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     for _ in 0..3 {
         client.write_all(b"ping").unwrap();
         expect(&mut client, b"ping");
     }
     client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(read_all(&mut client), b"");
-    let record = bed.record();
+    let record = bed.next_record();
     assert_eq!(
         (record.end, record.bytes_received, record.bytes_sent),
         (End::Complete, 12, 12)
@@ -35,7 +35,7 @@ fn bytes_go_both_ways_and_the_end_is_carried() {
 fn bulk_data_arrives_as_it_was_sent_both_ways_at_once() {
     let bed = Bed::new(Tcp, &[member(|_, stream| echo(stream))], |_| {});
     let data = pattern(20 << 20);
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     let mut sender = client.try_clone().unwrap();
     let sent = data.clone();
     let sending = std::thread::spawn(move || {
@@ -52,8 +52,8 @@ fn bulk_data_arrives_as_it_was_sent_both_ways_at_once() {
     let received = read_all(&mut client);
     sending.join().unwrap();
     assert!(received == data);
-    assert_eq!(bed.record().end, End::Complete);
-    let totals = bed.totals();
+    assert_eq!(bed.next_record().end, End::Complete);
+    let totals = bed.rule_totals();
     assert_eq!(totals.bytes_from_clients, data.len() as u64);
     assert_eq!(totals.bytes_to_clients, data.len() as u64);
 }
@@ -76,7 +76,7 @@ fn a_reader_that_stops_stops_the_writer() {
         report.send(total).unwrap();
     });
     let bed = Bed::new(Tcp, &[address], |_| {});
-    let client = bed.connect();
+    let client = bed.connect_client();
     // The client reads nothing: what the member gets rid of are the kernel's buffers
     // and one buffer or pipe of the proxy.
     assert!(written.recv_timeout(HANG).unwrap() < 128 << 20);
@@ -94,7 +94,7 @@ fn half_close_can_be_switched_off() {
         std::thread::sleep(HANG);
     });
     let bed = Bed::new(Tcp, &[address], |rule| rule.half_close = false);
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     client.write_all(b"bye").unwrap();
     client.shutdown(Shutdown::Write).unwrap();
     assert_eq!(read_all(&mut client), b"");
@@ -104,28 +104,28 @@ fn half_close_can_be_switched_off() {
 #[test]
 fn a_connect_that_fails_is_tried_on_another_member() {
     let good = member(|_, stream| echo(stream));
-    let bed = Bed::new(Tcp, &[nobody(), good, nobody()], |_| {});
+    let bed = Bed::new(Tcp, &[closed_address(), good, closed_address()], |_| {});
     for _ in 0..20 {
-        let mut client = bed.connect();
+        let mut client = bed.connect_client();
         client.write_all(b"x").unwrap();
         expect(&mut client, b"x");
     }
-    let totals = bed.totals();
+    let totals = bed.rule_totals();
     assert!(totals.retries > 0);
     assert_eq!(totals.retries, totals.member_connect_failures);
-    let waited: u64 = totals.waits.counts().map(|(_, count)| count).sum();
+    let waited: u64 = totals.waits.counts_by_limit().map(|(_, count)| count).sum();
     assert_eq!(waited, 20, "each until it was connected");
 }
 
 #[test]
 fn a_client_for_whom_there_is_no_member_is_cut() {
-    let bed = Bed::new(Tcp, &[nobody()], |_| {});
-    assert!(is_cut(&mut bed.connect()));
-    assert_eq!(bed.record().end, End::Member);
+    let bed = Bed::new(Tcp, &[closed_address()], |_| {});
+    assert!(is_cut(&mut bed.connect_client()));
+    assert_eq!(bed.next_record().end, End::Member);
     let bed = Bed::new(Tcp, &[], |_| {});
-    assert!(is_cut(&mut bed.connect()));
-    assert_eq!(bed.record().end, End::Refused);
-    assert_eq!(bed.totals().refused_no_member, 1);
+    assert!(is_cut(&mut bed.connect_client()));
+    assert_eq!(bed.next_record().end, End::Refused);
+    assert_eq!(bed.rule_totals().refused_no_member, 1);
 }
 
 #[test]
@@ -137,11 +137,11 @@ fn what_a_member_cuts_is_cut_for_the_client() {
         reset(stream);
     });
     let bed = Bed::new(Tcp, &[address], |_| {});
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     expect(&mut client, b"half of the ans");
     client.write_all(b"!").unwrap();
     assert!(is_cut(&mut client));
-    assert_eq!(bed.record().end, End::Member);
+    assert_eq!(bed.next_record().end, End::Member);
 }
 
 #[test]
@@ -153,12 +153,12 @@ fn what_a_client_cuts_is_cut_for_the_member() {
         report.send(is_cut(&mut stream)).unwrap();
     });
     let bed = Bed::new(Tcp, &[address], |_| {});
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     client.write_all(b"half").unwrap();
     expect(&mut client, b"ok");
     reset(client);
     assert!(cut.recv_timeout(HANG).unwrap());
-    assert_eq!(bed.record().end, End::Client);
+    assert_eq!(bed.next_record().end, End::Client);
 }
 
 #[test]
@@ -168,11 +168,11 @@ fn idle_connections_are_cut() {
     let bed = Bed::new(Tcp, &[address], |rule| {
         rule.timeouts.idle = Duration::from_secs(3);
     });
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     client.write_all(b"x").unwrap();
     expect(&mut client, b"x");
     assert!(is_cut(&mut client));
-    assert_eq!(bed.record().end, End::ClientTimeout);
+    assert_eq!(bed.next_record().end, End::ClientTimeout);
 }
 
 #[test]
@@ -180,16 +180,16 @@ fn members_at_their_limit_are_waited_for_in_a_bounded_queue() {
     let mut members = members(&[member(|_, stream| echo(stream))]);
     members[0].max_connections = Some(1);
     let bed = Bed::with_members(Tcp, members, 1, |_| {});
-    let mut first = bed.connect();
+    let mut first = bed.connect_client();
     first.write_all(b"1").unwrap();
     expect(&mut first, b"1");
-    let mut second = bed.connect();
+    let mut second = bed.connect_client();
     second.write_all(b"2").unwrap();
     while bed.group.queue.waiting() == 0 {
         std::thread::yield_now();
     }
-    assert!(is_cut(&mut bed.connect()));
-    assert_eq!(bed.totals().refused_queue_full, 1);
+    assert!(is_cut(&mut bed.connect_client()));
+    assert_eq!(bed.rule_totals().refused_queue_full, 1);
     drop(first);
     expect(&mut second, b"2");
     assert_eq!(bed.group.queue.waiting(), 0);
@@ -202,28 +202,28 @@ fn waiting_for_a_member_has_an_end() {
     let bed = Bed::with_members(Tcp, members, 1, |rule| {
         rule.timeouts.queue = Duration::from_millis(20);
     });
-    let mut first = bed.connect();
+    let mut first = bed.connect_client();
     first.write_all(b"1").unwrap();
     expect(&mut first, b"1");
-    assert!(is_cut(&mut bed.connect()));
-    assert_eq!(bed.totals().refused_queue_timeout, 1);
+    assert!(is_cut(&mut bed.connect_client()));
+    assert_eq!(bed.rule_totals().refused_queue_timeout, 1);
 }
 
 #[test]
 fn clients_above_the_limit_wait_to_be_accepted() {
     let address = member(|_, stream| echo(stream));
     let mut bed = Bed::new(Tcp, &[address], |rule| rule.max_connections = 2);
-    let mut clients: Vec<_> = (0..4).map(|_| bed.connect()).collect();
+    let mut clients: Vec<_> = (0..4).map(|_| bed.connect_client()).collect();
     for client in &mut clients {
         client.write_all(b"x").unwrap();
     }
     expect(&mut clients[0], b"x");
     expect(&mut clients[1], b"x");
-    assert_eq!(bed.totals().connections, 2);
+    assert_eq!(bed.rule_totals().connections, 2);
     drop(clients.remove(0));
     expect(&mut clients[1], b"x");
     // A higher limit lets the rest in.
-    bed.apply(|rule| rule.max_connections = 10);
+    bed.apply_change(|rule| rule.max_connections = 10);
     expect(&mut clients[2], b"x");
 }
 
@@ -232,22 +232,22 @@ fn a_disabled_rule_keeps_or_cuts_its_connections() {
     let address = member(|_, stream| echo(stream));
     let mut bed = Bed::new(Tcp, &[address], |_| {});
     let at = bed.address();
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     client.write_all(b"1").unwrap();
     expect(&mut client, b"1");
-    bed.apply(|rule| rule.enabled = false);
+    bed.apply_change(|rule| rule.enabled = false);
     client.write_all(b"2").unwrap();
     expect(&mut client, b"2");
     while std::net::TcpStream::connect(at).is_ok() {
         std::thread::yield_now();
     }
-    bed.apply(|rule| {
+    bed.apply_change(|rule| {
         rule.terminate_on_disable = true;
     });
     assert!(is_cut(&mut client));
     // On again, at another port.
-    bed.apply(|rule| rule.enabled = true);
-    let mut client = bed.connect();
+    bed.apply_change(|rule| rule.enabled = true);
+    let mut client = bed.connect_client();
     client.write_all(b"3").unwrap();
     expect(&mut client, b"3");
 }
@@ -256,12 +256,12 @@ fn a_disabled_rule_keeps_or_cuts_its_connections() {
 fn who_waits_for_a_place_is_cut_with_the_rest() {
     let address = member(|_, stream| echo(stream));
     let mut bed = Bed::new(Tcp, &[address], |rule| rule.max_connections = 1);
-    let mut served = bed.connect();
+    let mut served = bed.connect_client();
     served.write_all(b"1").unwrap();
     expect(&mut served, b"1");
-    let mut waits = bed.connect();
+    let mut waits = bed.connect_client();
     waits.write_all(b"2").unwrap();
-    bed.apply(|rule| {
+    bed.apply_change(|rule| {
         rule.enabled = false;
         rule.terminate_on_disable = true;
     });
@@ -274,12 +274,12 @@ fn a_reload_that_changes_nothing_disturbs_nobody() {
     let address = member(|_, stream| echo(stream));
     let mut bed = Bed::new(Tcp, &[address], |_| {});
     let at = bed.address();
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     for _ in 0..20 {
-        bed.apply(|_| {});
+        bed.apply_change(|_| {});
         client.write_all(b"x").unwrap();
         expect(&mut client, b"x");
-        let mut other = bed.connect();
+        let mut other = bed.connect_client();
         other.write_all(b"y").unwrap();
         expect(&mut other, b"y");
     }
@@ -291,7 +291,7 @@ fn who_has_connected_before_the_rule_goes_is_served() {
     let address = member(|_, stream| echo(stream));
     for _ in 0..20 {
         let mut bed = Bed::new(Tcp, &[address], |_| {});
-        let mut clients: Vec<_> = (0..50).map(|_| bed.connect()).collect();
+        let mut clients: Vec<_> = (0..50).map(|_| bed.connect_client()).collect();
         bed.remove_rule();
         for client in &mut clients {
             client.write_all(b"x").unwrap();
@@ -326,17 +326,17 @@ fn a_listener_that_cannot_be_bound_changes_nothing() {
         error.contains("other") && error.contains("cannot listen on"),
         "{error}"
     );
-    let mut client = bed.connect();
+    let mut client = bed.connect_client();
     client.write_all(b"x").unwrap();
     expect(&mut client, b"x");
-    bed.apply(|_| {});
+    bed.apply_change(|_| {});
 }
 
 #[test]
 fn a_drain_lets_connections_end_and_cuts_what_is_left() {
     let address = member(|_, stream| echo(stream));
     let bed = Bed::new(Tcp, &[address], |_| {});
-    let (mut a, mut b) = (bed.connect(), bed.connect());
+    let (mut a, mut b) = (bed.connect_client(), bed.connect_client());
     for client in [&mut a, &mut b] {
         client.write_all(b"x").unwrap();
         expect(client, b"x");
@@ -348,14 +348,17 @@ fn a_drain_lets_connections_end_and_cuts_what_is_left() {
     assert_eq!(read_all(&mut a), b"");
     bed.proxy.drain(Duration::ZERO);
     assert!(is_cut(&mut b));
-    bed.proxy.join();
-    assert_eq!(bed.totals().terminated, 1);
+    bed.proxy.join_workers();
+    assert_eq!(bed.rule_totals().terminated, 1);
 }
 
 fn failures(bed: &Bed) -> (u32, u64) {
     let group = bed.group.current.load();
     let slot = &group.members()[0].slot;
-    (slot.consecutive_failures(), slot.record().totals().failures)
+    (
+        slot.consecutive_failures(),
+        slot.record().request_totals().failures,
+    )
 }
 
 #[test]
@@ -370,13 +373,13 @@ fn b12_a_reset_by_a_member_is_no_failure_in_a_row() {
         });
         let bed = Bed::new(Tcp, &[address], |_| {});
         for _ in 0..5 {
-            let mut client = bed.connect();
+            let mut client = bed.connect_client();
             if greets {
                 expect(&mut client, b"?");
             }
             client.write_all(b"!!").unwrap();
             assert!(is_cut(&mut client));
-            assert_eq!(bed.record().end, End::Member);
+            assert_eq!(bed.next_record().end, End::Member);
         }
         // Before its first byte it counts by its share, against that of the others.
         assert_eq!(failures(&bed), (0, if greets { 0 } else { 5 }));

@@ -15,7 +15,7 @@ pub(crate) fn catalogue() -> Vec<Scenario> {
         for balancers in [1, 2] {
             let named = |what: &str| {
                 let name = format!("{what} {members}/{balancers}");
-                let mut scenario = Scenario::new(name, members).balancers(balancers);
+                let mut scenario = Scenario::new(name, members).with_balancers(balancers);
                 // About 100 s for 10 members, and enough for each of 300.
                 scenario.requests = if members > 100 { 200_000 } else { 60_000 };
                 scenario
@@ -24,7 +24,7 @@ pub(crate) fn catalogue() -> Vec<Scenario> {
                 named("equal"),
                 named("slow").one_slow(5.0),
                 named("moving").one_slow(5.0).moving_slow(5.0, PERIOD),
-                named("mixed").service(Service::Mixed),
+                named("mixed").with_service(Service::Mixed),
                 named("failing").one_failing(0.5),
             ]);
         }
@@ -37,35 +37,41 @@ pub(crate) fn catalogue() -> Vec<Scenario> {
 fn special() -> Vec<Scenario> {
     let new = |name: &str| Scenario::new(name, 10);
     let mut all = vec![
-        new("constant").service(Service::Constant),
+        new("constant").with_service(Service::Constant),
         new("constant, slow")
-            .service(Service::Constant)
+            .with_service(Service::Constant)
             .one_slow(5.0),
-        new("mixed, slow").service(Service::Mixed).one_slow(5.0),
-        new("sharing").working(Discipline::Sharing, 1),
+        new("mixed, slow")
+            .with_service(Service::Mixed)
+            .one_slow(5.0),
+        new("sharing").with_discipline(Discipline::Sharing, 1),
         new("sharing, slow")
-            .working(Discipline::Sharing, 1)
+            .with_discipline(Discipline::Sharing, 1)
             .one_slow(5.0),
-        new("8 workers").working(Discipline::Fifo, 8),
+        new("8 workers").with_discipline(Discipline::Fifo, 8),
         new("8 workers, slow")
-            .working(Discipline::Fifo, 8)
+            .with_discipline(Discipline::Fifo, 8)
             .one_slow(5.0),
         new("8 workers, moving")
-            .working(Discipline::Fifo, 8)
+            .with_discipline(Discipline::Fifo, 8)
             .moving_slow(5.0, PERIOD),
         new("8 cores, slow")
-            .working(Discipline::Sharing, 8)
+            .with_discipline(Discipline::Sharing, 8)
             .one_slow(5.0),
-        new("little traffic").utilisation(0.05),
-        new("little traffic, slow").utilisation(0.05).one_slow(5.0),
-        new("much traffic").utilisation(0.85),
-        new("much traffic, slow").utilisation(0.85).one_slow(5.0),
+        new("little traffic").with_utilisation(0.05),
+        new("little traffic, slow")
+            .with_utilisation(0.05)
+            .one_slow(5.0),
+        new("much traffic").with_utilisation(0.85),
+        new("much traffic, slow")
+            .with_utilisation(0.85)
+            .one_slow(5.0),
         new("twice as slow").one_slow(2.0),
         new("failing, little traffic")
-            .utilisation(0.05)
+            .with_utilisation(0.05)
             .one_failing(0.5),
-        new("4 balancers").balancers(4),
-        new("4 balancers, slow").balancers(4).one_slow(5.0),
+        new("4 balancers").with_balancers(4),
+        new("4 balancers, slow").with_balancers(4).one_slow(5.0),
     ];
     let mut far = new("network");
     far.network = Duration::from_millis(10);
@@ -92,7 +98,7 @@ fn special() -> Vec<Scenario> {
             noise: 0.0,
         };
         for slow in ["", ", slow"] {
-            let mut reporting = new(&format!("{id}, {millis} ms{slow}")).balancers(2);
+            let mut reporting = new(&format!("{id}, {millis} ms{slow}")).with_balancers(2);
             reporting.members[0].slowness = if slow.is_empty() { 1.0 } else { 5.0 };
             reporting.reports = Some(reports);
             all.push(reporting);
@@ -105,7 +111,7 @@ fn special() -> Vec<Scenario> {
     all.push(half);
     // Every member becomes five times slower for a second, at little traffic so that
     // they can still carry it.
-    let mut all_slow = new("all slow at once").utilisation(0.12);
+    let mut all_slow = new("all slow at once").with_utilisation(0.12);
     let second = Duration::from_secs(1);
     for start in (10..60).step_by(10) {
         let start = Duration::from_secs(start);

@@ -96,7 +96,7 @@ pub struct Advice {
 /// # Errors
 ///
 /// All faults of the configuration, or the reason for which the log says nothing about it.
-pub fn plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Plan, Study), Errors> {
+pub fn make_plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Plan, Study), Errors> {
     let file = path.display().to_string();
     let fail = |message: String| {
         let place = Place {
@@ -254,7 +254,7 @@ fn with_threshold(group: &GroupConfig, name: &str, value: f64) -> Option<GroupCo
         },
         _ => {
             group.strategy.set(name, value).ok()?;
-            group.strategy.check().ok()?;
+            group.strategy.check_params().ok()?;
         }
     }
     Some(group)
@@ -785,8 +785,8 @@ fn models(
         if members.known && names.len() <= 50 {
             facts.push(format!(
                 "{name}: {count} tries, {} of service each, {concurrency} at once, {} failed.",
-                Unit::Millis.show(mean * slow / 1e6),
-                Unit::Share.show(failing)
+                Unit::Millis.format_value(mean * slow / 1e6),
+                Unit::Share.format_value(failing)
             ));
         }
         Model {
@@ -848,7 +848,7 @@ fn cannot_tell(
         tell(format!(
             "What members do themselves: {} of what clients waited was opening connections to members, which counts as service here. \
              Connections that stay open would save that, which no strategy does.",
-            Unit::Share.show(connects / all)
+            Unit::Share.format_value(connects / all)
         ));
     }
     if entries
@@ -883,7 +883,7 @@ fn figure(name: &str) -> usize {
 }
 
 /// Derives advice from the results.
-pub fn advise(plan: &Plan, results: &[Results], study: &Study) -> Advice {
+pub fn make_advice(plan: &Plan, results: &[Results], study: &Study) -> Advice {
     let (p50, p99, failed) = (figure("p50_ms"), figure("p99_ms"), figure("failed_share"));
     let of = |world: usize, index: usize| -> Vec<f64> {
         let runs = results.get(world).map_or(&[][..], |of| &of.runs[..]);
@@ -891,12 +891,12 @@ pub fn advise(plan: &Plan, results: &[Results], study: &Study) -> Advice {
             .filter_map(|run| run.figures.get(index).copied())
             .collect()
     };
-    let mean = |world: usize, index: usize| Mean::of(&of(world, index)).mean;
+    let mean = |world: usize, index: usize| Mean::of_values(&of(world, index)).mean;
     // Gain of a world, run by run with the same requests: logarithm of the ratio.
     let gain = |world: usize| {
         let pairs = of(0, p99).into_iter().zip(of(world, p99));
         let ratios = pairs.map(|(before, after)| libm::log(before.max(1e-6) / after.max(1e-6)));
-        Mean::of(&ratios.collect::<Vec<_>>())
+        Mean::of_values(&ratios.collect::<Vec<_>>())
     };
     let is_same = |world: &usize| plan.points[*world].members.len() == study.members;
     let is_sound = |world: &usize| mean(*world, failed) <= mean(0, failed) + 0.001;
@@ -907,7 +907,7 @@ pub fn advise(plan: &Plan, results: &[Results], study: &Study) -> Advice {
     let found = gain(best);
     let least = found.mean - found.within.unwrap_or(f64::INFINITY);
     let name = |world: usize| plan.points[world].values.first().map_or("", String::as_str);
-    let show = |world: usize| Unit::Millis.show(mean(world, p99));
+    let show = |world: usize| Unit::Millis.format_value(mean(world, p99));
     // The first run has the log's own requests.
     let first = |index: usize| of(0, index).first().copied().unwrap_or(0.0);
     let is_off = |forecast: f64, log: f64| {
@@ -919,10 +919,10 @@ pub fn advise(plan: &Plan, results: &[Results], study: &Study) -> Advice {
         None => "The log has no times to hold the forecast against.".to_owned(),
         Some((log50, log99)) => format!(
             "As it is, p50 {} and p99 {} are forecast; the log has {} and {}. {}",
-            Unit::Millis.show(first(p50)),
-            Unit::Millis.show(first(p99)),
-            Unit::Millis.show(log50),
-            Unit::Millis.show(log99),
+            Unit::Millis.format_value(first(p50)),
+            Unit::Millis.format_value(first(p99)),
+            Unit::Millis.format_value(log50),
+            Unit::Millis.format_value(log99),
             match disagrees {
                 true =>
                     "THEY DISAGREE by more than 25 %: the model is not your system, and the advice not to be trusted \
@@ -994,7 +994,7 @@ pub fn advise(plan: &Plan, results: &[Results], study: &Study) -> Advice {
         let is_fewer = point.members.len() < study.members;
         let (failed, busy) = (
             mean(world, failed),
-            Unit::Share.show(mean(world, figure("utilisation"))),
+            Unit::Share.format_value(mean(world, figure("utilisation"))),
         );
         let judged = match () {
             () if is_fewer && (change < -WORTH || !is_sound(&world)) => "would not do",
@@ -1006,7 +1006,7 @@ pub fn advise(plan: &Plan, results: &[Results], study: &Study) -> Advice {
             "{} {judged}: 99th percentile {}, {} failed, {busy} busy.",
             name(world),
             show(world),
-            Unit::Share.show(failed)
+            Unit::Share.format_value(failed)
         ));
     }
     Advice {
@@ -1041,7 +1041,7 @@ pub fn text(study: &Study, advice: &Advice) -> String {
 }
 
 /// A page of results with the advice in front of them.
-pub fn html(page: &str, study: &Study, advice: &Advice) -> String {
+pub fn to_html(page: &str, study: &Study, advice: &Advice) -> String {
     let section = |(title, lines): (&str, Vec<&str>)| {
         let lines: String = lines
             .iter()
@@ -1054,7 +1054,7 @@ pub fn html(page: &str, study: &Study, advice: &Advice) -> String {
 }
 
 /// Results for programs, with the advice.
-pub fn json(results: &str, plan: &Plan, study: &Study, advice: &Advice) -> String {
+pub fn to_json(results: &str, plan: &Plan, study: &Study, advice: &Advice) -> String {
     let mut all: Value = serde_json::from_str(results).unwrap_or_default();
     if let Some(all) = all.as_object_mut() {
         let best = plan
@@ -1083,7 +1083,7 @@ pub fn json(results: &str, plan: &Plan, study: &Study, advice: &Advice) -> Strin
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::engine::exponential;
+    use crate::engine::draw_exponential;
     use crate::experiment::run;
     use crate::log::read;
 
@@ -1097,11 +1097,11 @@ mod tests {
         let (mut at, mut free) = (0.0_f64, [0.0_f64; 3]);
         let mut text = String::new();
         for turn in 0..count {
-            at += exponential(20.0, &mut rng);
+            at += draw_exponential(20.0, &mut rng);
             let member = turn % 3;
             let slow = if member == 2 { slowness } else { 1.0 };
             let arrived = at.round();
-            free[member] = free[member].max(arrived) + exponential(5.0, &mut rng) * slow;
+            free[member] = free[member].max(arrived) + draw_exponential(5.0, &mut rng) * slow;
             let (second, milli) = (arrived as u64 / 1000, arrived as u64 % 1000);
             text += &format!(
                 "{{\"time\":\"2026-11-21T00:{:02}:{:02}.{milli:03}Z\",\"rule\":\"web\",\"member\":\"{}:1\",\
@@ -1128,7 +1128,7 @@ mod tests {
         std::fs::write(&path, config).unwrap();
         let log = read(text.as_bytes(), None).unwrap();
         let question = Question::default();
-        let answer = plan(&path, &log, &question).map_err(|errors| errors.to_string());
+        let answer = make_plan(&path, &log, &question).map_err(|errors| errors.to_string());
         std::fs::remove_file(path).unwrap();
         answer
     }
@@ -1137,7 +1137,7 @@ mod tests {
     fn a_slow_member_is_found_and_another_strategy_advised() {
         let (plan, study) = asked(&log(8.0, 8000)).unwrap();
         let results = run(&plan, &|_| ());
-        let advice = advise(&plan, &results, &study);
+        let advice = make_advice(&plan, &results, &study);
         let told = text(&study, &advice);
         let best = &plan.points[advice.best].values[0];
         assert!(best.starts_with("strategy = "), "{told}");
@@ -1183,7 +1183,7 @@ mod tests {
             r#""member":"a:1","tried":["c:1"],"retries":1,"connect_ms":4.5"#,
         );
         let (plan, study) = asked(&tried).unwrap();
-        let told = text(&study, &advise(&plan, &run(&plan, &|_| ()), &study));
+        let told = text(&study, &make_advice(&plan, &run(&plan, &|_| ()), &study));
         let of_member = |name: &str| {
             let mut facts = study.facts.iter();
             facts.find(|fact| fact.starts_with(name)).unwrap().clone()
@@ -1233,7 +1233,7 @@ mod tests {
         let (changes, plan, study) = tried(&on_demand, &connected);
         let all = "reject_threshold = 0.06, reject_threshold = 0.14, critical_threshold = 0.12, critical_threshold = 0.27";
         assert_eq!(changes, all);
-        let told = text(&study, &advise(&plan, &run(&plan, &|_| ()), &study));
+        let told = text(&study, &make_advice(&plan, &run(&plan, &|_| ()), &study));
         let alerts = |change: &str| {
             let (_, line) = told.split_once(&format!("  {change} ")).unwrap();
             let (_, count) = line.split_once("instead of ").unwrap();
@@ -1286,7 +1286,7 @@ mod tests {
     fn equal_members_are_left_as_they_are() {
         let (plan, study) = asked(&log(1.0, 3000)).unwrap();
         let results = run(&plan, &|_| ());
-        let told = text(&study, &advise(&plan, &results, &study));
+        let told = text(&study, &make_advice(&plan, &results, &study));
         assert!(told.contains("2 members would"), "{told}");
         assert!(told.contains("They agree"), "{told}");
         assert!(

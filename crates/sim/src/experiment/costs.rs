@@ -2,9 +2,9 @@
 //! `libm`, not from the C library.
 
 use evenkeel_manager::config::scenario::{Distribution, Keys, Service};
-use evenkeel_manager::config::{Problem, duration, read_file};
+use evenkeel_manager::config::{Problem, parse_duration, read_file};
 
-use crate::engine::{exponential, lognormal, nanos, pareto};
+use crate::engine::{draw_exponential, draw_lognormal, draw_pareto, duration_nanos};
 use crate::work::{Ask, Cache, Popularity, Work};
 
 /// The largest file of times, in bytes.
@@ -30,7 +30,7 @@ impl Times {
     ///
     /// The file of service times cannot be used.
     pub(super) fn new(service: &Service) -> Result<Self, Vec<Problem>> {
-        let mean = nanos(service.mean);
+        let mean = duration_nanos(service.mean);
         let (sigma, alpha) = (service.sigma, service.alpha);
         Ok(match service.distribution {
             Distribution::Constant => Times::Constant(mean),
@@ -62,9 +62,9 @@ impl Times {
     fn draw(&self, rng: &mut fastrand::Rng) -> f64 {
         let time = match self {
             Times::Constant(time) => *time,
-            Times::Exponential(mean) => exponential(*mean, rng),
-            Times::Lognormal { mu, sigma } => lognormal(*mu, *sigma, rng),
-            Times::Pareto { least, alpha } => pareto(*least, *alpha, rng),
+            Times::Exponential(mean) => draw_exponential(*mean, rng),
+            Times::Lognormal { mu, sigma } => draw_lognormal(*mu, *sigma, rng),
+            Times::Pareto { least, alpha } => draw_pareto(*least, *alpha, rng),
             Times::Listed(all) => {
                 let index = (rng.f64() * all.len() as f64) as usize;
                 all.get(index).copied().unwrap_or_default()
@@ -77,7 +77,7 @@ impl Times {
 /// The times of a file.
 fn listed(service: &Service) -> Result<Times, Vec<Problem>> {
     let Some(file) = &service.file else {
-        return Ok(Times::Constant(nanos(service.mean)));
+        return Ok(Times::Constant(duration_nanos(service.mean)));
     };
     let text = read_file(&file.path, MAX_FILE_SIZE).map_err(|error| {
         vec![
@@ -92,8 +92,8 @@ fn listed(service: &Service) -> Result<Times, Vec<Problem>> {
         if line.is_empty() || line.starts_with('#') {
             continue;
         }
-        match duration(line) {
-            Some(time) if !time.is_zero() => times.push(nanos(time)),
+        match parse_duration(line) {
+            Some(time) if !time.is_zero() => times.push(duration_nanos(time)),
             _ => {
                 bad += 1;
                 if problems.len() < 10 {
@@ -148,7 +148,7 @@ impl Costs {
             popularity: (keys.count > 1).then(|| Popularity::new(keys.count, keys.zipf)),
             caches: (0..caches).map(|_| Cache::new(keys.cache)).collect(),
             room: keys.cache,
-            hit: nanos(keys.hit),
+            hit: duration_nanos(keys.hit),
         }
     }
 }
@@ -156,7 +156,7 @@ impl Costs {
 impl Work for Costs {
     fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask {
         let keys = self.popularity.as_ref();
-        let document = keys.map_or(0, |keys| keys.draw(rng));
+        let document = keys.map_or(0, |keys| keys.draw_rank(rng));
         Ask {
             cost: self.times.draw(rng),
             document,
@@ -169,7 +169,7 @@ impl Work for Costs {
 
     fn cost(&mut self, ask: Ask, member: usize) -> f64 {
         let cache = self.caches.get_mut(member);
-        match cache.is_some_and(|cache| cache.has((0, ask.document))) {
+        match cache.is_some_and(|cache| cache.check_and_insert((0, ask.document))) {
             true => self.hit.min(ask.cost).max(1.0),
             false => ask.cost,
         }

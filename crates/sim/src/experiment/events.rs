@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evenkeel_manager::config::scenario::{Event, Strikes};
 
-use crate::engine::{exponential, nanos};
+use crate::engine::{draw_exponential, duration_nanos};
 use crate::scenario::{Change, MemberModel, To};
 
 /// Slowness of a member that pauses: so large that nothing gets done.
@@ -46,7 +46,7 @@ impl Happening {
     fn play(&self, index: usize, end: u64, rng: &mut fastrand::Rng, strokes: &mut Vec<Stroke>) {
         let event = &self.event;
         let mut time = |duration: Duration| match event.random {
-            true => exponential(nanos(duration), rng).max(1.0) as u64,
+            true => draw_exponential(duration_nanos(duration), rng).max(1.0) as u64,
             false => duration.as_nanos() as u64,
         };
         let mut times = Vec::new();

@@ -7,7 +7,7 @@ use super::statistics::{FIGURES, Mean};
 use super::{Course, Results};
 
 /// Exports a line for each run: the values of the swept keys, the seed, and all figures.
-pub fn csv(plan: &Plan, results: &[Results]) -> String {
+pub fn to_csv(plan: &Plan, results: &[Results]) -> String {
     let mut head: Vec<String> = plan.keys.iter().map(|key| quoted(key)).collect();
     head.extend(["strategy".to_owned(), "seed".to_owned()]);
     head.extend(FIGURES.iter().map(|figure| figure.name.to_owned()));
@@ -36,7 +36,7 @@ fn quoted(cell: &str) -> String {
 }
 
 /// Exports the plan and all results as JSON.
-pub fn json(plan: &Plan, results: &[Results]) -> String {
+pub fn to_json(plan: &Plan, results: &[Results]) -> String {
     let points = plan.points.iter().zip(results);
     let points: Vec<Value> = points
         .map(|(point, results)| {
@@ -48,7 +48,7 @@ pub fn json(plan: &Plan, results: &[Results]) -> String {
                 let names = FIGURES.iter().map(|figure| figure.name.to_owned());
                 names.zip(values).collect()
             };
-            let means = Mean::all(&results.runs).into_iter();
+            let means = Mean::of_runs(&results.runs).into_iter();
             let means = means.map(|of| json!({ "mean": of.mean, "within": of.within }));
             let runs = results.runs.iter().map(|run| {
                 let figures = run.figures.iter().map(|&value| json!(value)).collect();

@@ -32,7 +32,7 @@ const COURSES: usize = 24;
 const EVENTS: usize = 200;
 
 /// The page.
-pub fn page(plan: &Plan, results: &[Results]) -> String {
+pub fn html_page(plan: &Plan, results: &[Results]) -> String {
     let title = escaped(&plan.file);
     let mut page = format!(
         "<!DOCTYPE html>\n<html lang=\"en\"><head><meta charset=\"utf-8\">\
@@ -57,7 +57,7 @@ pub fn page(plan: &Plan, results: &[Results]) -> String {
         let warning = escaped(&warning.to_string());
         let _ = writeln!(page, "<p class=\"warning\">{warning}</p>");
     }
-    let means: Vec<Vec<Mean>> = results.iter().map(|of| Mean::all(&of.runs)).collect();
+    let means: Vec<Vec<Mean>> = results.iter().map(|of| Mean::of_runs(&of.runs)).collect();
     page += "<h2>Results</h2>\n";
     page += &table(plan, &means);
     if plan.seeds > 1 {
@@ -124,7 +124,11 @@ fn table(plan: &Plan, means: &[Vec<Mean>]) -> String {
             let _ = write!(table, "<td class=\"l\">{}</td>", escaped(value));
         }
         for &index in &shown {
-            let _ = write!(table, "<td>{}</td>", means[index].show(FIGURES[index].unit));
+            let _ = write!(
+                table,
+                "<td>{}</td>",
+                means[index].format_with(FIGURES[index].unit)
+            );
         }
         table += "</tr>\n";
     }

@@ -13,7 +13,7 @@ use evenkeel_manager::config::{
 use super::costs::{Costs, Times};
 use super::events::{Happening, MAX_STROKES};
 use super::replay::Replay;
-use crate::engine::nanos;
+use crate::engine::duration_nanos;
 use crate::scenario::{MemberModel, Reports, Scenario, Way};
 use crate::server::Discipline;
 use crate::work::{Arrivals, Bursts, Source, Visit};
@@ -132,9 +132,9 @@ pub struct Point {
 /// # Errors
 ///
 /// All faults.
-pub fn load(path: &Path, seed: Option<u32>, seeds: Option<usize>) -> Result<Plan, Errors> {
+pub fn load_plan(path: &Path, seed: Option<u32>, seeds: Option<usize>) -> Result<Plan, Errors> {
     let file = path.display().to_string();
-    let text = scenario::load(path, &[])?;
+    let text = scenario::load_scenario(path, &[])?;
     let found = text.config.path.display().to_string();
     let config = read_file(&text.config.path, MAX_FILE_SIZE).map_err(|error| {
         let message = format!("{found}: {error}");
@@ -166,7 +166,7 @@ pub fn load(path: &Path, seed: Option<u32>, seeds: Option<usize>) -> Result<Plan
         };
         let scenario = match changes.is_empty() {
             true => Ok(text.clone()),
-            false => scenario::load(path, &of(false)),
+            false => scenario::load_scenario(path, &of(false)),
         };
         let config = config::parse_with(&found, &config, &of(true));
         let values = changes.iter().map(|(_, change)| shown(change)).collect();
@@ -320,7 +320,7 @@ impl Point {
         let rate = text.load.rate.map(|rate| f64::from(rate) * per_session);
         // On average: with bursts there is more.
         let more = text.load.burst.map_or(1.0, |burst| {
-            1.0 + (burst.factor - 1.0) * nanos(burst.length) / nanos(burst.every)
+            1.0 + (burst.factor - 1.0) * duration_nanos(burst.length) / duration_nanos(burst.every)
         });
         let usual = rate.unwrap_or(text.load.utilisation * capacity);
         let offered = text.load.clients.is_none().then_some(usual * more);
@@ -343,7 +343,7 @@ impl Point {
         // Clients that wait ask for no more than members serve, and than they think about.
         let shortest = times.mean() / models.iter().map(|of| of.capacity).fold(1e-3, f64::max);
         let asked = text.load.clients.map_or(usual * more, |clients| {
-            (clients as f64 * 1e9 / (shortest + nanos(text.load.think))).min(capacity)
+            (clients as f64 * 1e9 / (shortest + duration_nanos(text.load.think))).min(capacity)
         });
         let requests = asked * text.duration.as_secs_f64();
         if requests > MAX_REQUESTS && !cached {
@@ -363,7 +363,7 @@ impl Point {
             delay: reports.delay,
             noise: reports.noise,
         });
-        let Some(mut world) = Scenario::of(config, &name) else {
+        let Some(mut world) = Scenario::for_group(config, &name) else {
             return Err(vec![text.group_place.problem("there is no such group")]);
         };
         world.members = models.iter().map(member).collect();
@@ -469,8 +469,8 @@ impl Point {
             (None, None) => Arrivals::Open(sessions),
             (None, Some(burst)) => Arrivals::Bursts(Bursts {
                 rate: sessions,
-                every: nanos(burst.every),
-                length: nanos(burst.length),
+                every: duration_nanos(burst.every),
+                length: duration_nanos(burst.length),
                 factor: burst.factor,
             }),
         };
@@ -479,7 +479,7 @@ impl Point {
             arrivals,
             visit: Visit {
                 requests: load.requests,
-                think: nanos(load.think),
+                think: duration_nanos(load.think),
                 connection: load.level == scenario::Level::Connection,
             },
             work: Box::new(Costs::new(&self.times, &self.text.keys, self.members.len())),

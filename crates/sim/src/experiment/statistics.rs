@@ -34,7 +34,7 @@ impl Unit {
     }
 
     /// A value in it.
-    pub fn show(self, value: f64) -> String {
+    pub fn format_value(self, value: f64) -> String {
         match self {
             Unit::Count => format!("{value:.0}"),
             Unit::Rate => format!("{value:.1}/s"),
@@ -148,7 +148,7 @@ const T: [f64; 30] = [
 
 impl Mean {
     /// Mean of these values.
-    pub fn of(values: &[f64]) -> Self {
+    pub fn of_values(values: &[f64]) -> Self {
         let count = values.len().max(1) as f64;
         let mean = values.iter().sum::<f64>() / count;
         let squares: f64 = values
@@ -165,19 +165,23 @@ impl Mean {
     }
 
     /// Mean of each figure.
-    pub fn all(runs: &[Run]) -> Vec<Mean> {
+    pub fn of_runs(runs: &[Run]) -> Vec<Mean> {
         let of = |index: usize| {
             let values = runs.iter().filter_map(|run| run.figures.get(index));
-            Mean::of(&values.copied().collect::<Vec<_>>())
+            Mean::of_values(&values.copied().collect::<Vec<_>>())
         };
         (0..FIGURES.len()).map(of).collect()
     }
 
     /// In words: `12.3 ms ± 0.4 ms`.
-    pub fn show(&self, unit: Unit) -> String {
+    pub fn format_with(&self, unit: Unit) -> String {
         match self.within {
-            Some(within) => format!("{} ± {}", unit.show(self.mean), unit.show(within)),
-            None => unit.show(self.mean),
+            Some(within) => format!(
+                "{} ± {}",
+                unit.format_value(self.mean),
+                unit.format_value(within)
+            ),
+            None => unit.format_value(self.mean),
         }
     }
 }
@@ -188,11 +192,11 @@ mod tests {
 
     #[test]
     fn the_interval_is_students() {
-        let three = Mean::of(&[1.0, 2.0, 3.0]);
+        let three = Mean::of_values(&[1.0, 2.0, 3.0]);
         assert_eq!(three.mean, 2.0);
         // 4.303 * 1 / sqrt(3)
         assert!((three.within.unwrap() - 2.4843).abs() < 1e-3);
-        assert_eq!(Mean::of(&[5.0]).within, None);
-        assert_eq!(three.show(Unit::Millis), "2.0 ms ± 2.5 ms");
+        assert_eq!(Mean::of_values(&[5.0]).within, None);
+        assert_eq!(three.format_with(Unit::Millis), "2.0 ms ± 2.5 ms");
     }
 }

@@ -1,7 +1,7 @@
 //! Each key of a scenario changes the result.
 
 use super::*;
-use crate::experiment::plan::load;
+use crate::experiment::plan::load_plan;
 
 const CONFIG: &str = r#"
 [rule.web]
@@ -29,7 +29,7 @@ impl Folder {
         let text = format!("config = \"evenkeel.toml\"\n{scenario}");
         std::fs::write(&path, text).unwrap();
         let folder = format!("{}/", self.0.display());
-        load(&path, None, None).map_err(|errors| errors.to_string().replace(&folder, ""))
+        load_plan(&path, None, None).map_err(|errors| errors.to_string().replace(&folder, ""))
     }
 }
 
@@ -51,7 +51,7 @@ fn errors(scenario: &str) -> String {
 fn figures_with(config: &str, scenario: &str) -> impl Fn(&str) -> f64 + use<> {
     let plan = plan_with(config, scenario);
     let results = run(&plan, &|_| ());
-    let means = Mean::all(&results[0].runs);
+    let means = Mean::of_runs(&results[0].runs);
     move |name: &str| {
         let index = FIGURES.iter().position(|figure| figure.name == name);
         means[index.unwrap()].mean
@@ -76,10 +76,10 @@ fn the_same_seed_gives_the_same_bytes() {
         let plan = plan_with(CONFIG, text);
         let results = run(&plan, &|_| ());
         let file = plan.file.clone();
-        let all = export::json(&plan, &results) + &html::page(&plan, &results);
+        let all = export::to_json(&plan, &results) + &html::html_page(&plan, &results);
         all.replace(&file, "")
-            + &export::csv(&plan, &results)
-            + &text::tables(&plan, &results).replace(&file, "")
+            + &export::to_csv(&plan, &results)
+            + &text::format_tables(&plan, &results).replace(&file, "")
     };
     assert!(all(text) == all(text));
     assert!(all(text) != all(&format!("seed = 2\n{text}")));
@@ -442,12 +442,12 @@ fn sweeps_pair_their_values_and_use_the_strategies_of_the_configuration() {
             .collect::<Vec<_>>(),
         [1, 2]
     );
-    let p99 = |index: usize| Mean::all(&results[index].runs)[6].mean;
+    let p99 = |index: usize| Mean::of_runs(&results[index].runs)[6].mean;
     assert!(p99(3) < p99(2) && p99(0) < p99(2));
-    let csv = export::csv(&plan, &results);
+    let csv = export::to_csv(&plan, &results);
     assert_eq!(csv.lines().count(), 9);
     assert!(csv.starts_with("load.utilisation,config.rule.web.strategy,strategy,seed,requests,"));
-    let json: serde_json::Value = serde_json::from_str(&export::json(&plan, &results)).unwrap();
+    let json: serde_json::Value = serde_json::from_str(&export::to_json(&plan, &results)).unwrap();
     assert_eq!(json["points"][3]["values"]["load.utilisation"], "0.6");
     assert!(
         json["points"][3]["figures"]["p99_ms"]["within"]
@@ -455,7 +455,7 @@ fn sweeps_pair_their_values_and_use_the_strategies_of_the_configuration() {
             .unwrap()
             > 0.0
     );
-    let page = html::page(&plan, &results);
+    let page = html::html_page(&plan, &results);
     assert!(page.contains("±") && !page.contains("<script") && !page.contains("http"));
     assert!(page.matches("<svg").count() >= 4 + 4 * 6);
 }
@@ -496,9 +496,9 @@ fn the_central_queue_is_the_last_row_of_each_world() {
     assert_eq!(of(4, "p99_to_ideal"), 1.0);
     assert!(of(2, "p99_to_ideal") > of(0, "p99_to_ideal"));
     assert!(of(0, "p99_to_ideal") > 0.95);
-    let text = text::tables(&plan, &results);
+    let text = text::format_tables(&plan, &results);
     assert!(text.contains("p99/ideal"), "{text}");
-    assert!(html::page(&plan, &results).contains(plan::IDEAL));
+    assert!(html::html_page(&plan, &results).contains(plan::IDEAL));
 }
 
 #[test]

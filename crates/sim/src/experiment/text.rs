@@ -19,7 +19,7 @@ const ALWAYS: [&str; 10] = [
 ];
 
 /// All results, as text.
-pub fn tables(plan: &Plan, results: &[Results]) -> String {
+pub fn format_tables(plan: &Plan, results: &[Results]) -> String {
     let mut text = String::new();
     for warning in &plan.warnings {
         text += &format!("warning: {warning}\n");
@@ -38,7 +38,7 @@ pub fn tables(plan: &Plan, results: &[Results]) -> String {
             length
         );
     }
-    let means: Vec<Vec<Mean>> = results.iter().map(|of| Mean::all(&of.runs)).collect();
+    let means: Vec<Vec<Mean>> = results.iter().map(|of| Mean::of_runs(&of.runs)).collect();
     let is_shown = |index: &usize| {
         let name = FIGURES[*index].name;
         ALWAYS.contains(&name) || means.iter().any(|means| means[*index].mean > 0.0)
@@ -58,7 +58,7 @@ pub fn tables(plan: &Plan, results: &[Results]) -> String {
         }
         let cells = shown
             .iter()
-            .map(|&index| means[index].show(FIGURES[index].unit));
+            .map(|&index| means[index].format_with(FIGURES[index].unit));
         row.extend(cells);
         rows.push(row);
     }
@@ -101,8 +101,8 @@ fn members(names: &[String], results: &Results) -> String {
         let share = course.shares.get(index).copied().unwrap_or(0.0);
         rows.push(vec![
             name.clone(),
-            Unit::Share.show(share),
-            Unit::Share.show(busy),
+            Unit::Share.format_value(share),
+            Unit::Share.format_value(busy),
             format!("{in_flight:.1}"),
             most.to_string(),
         ]);

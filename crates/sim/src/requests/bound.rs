@@ -24,7 +24,7 @@ pub(super) fn pick(
     let binding = bindings.get_mut(&connection);
     let kept = match binding.filter(|binding| !request.tried.contains(&binding.member())) {
         None => None,
-        Some(binding) => match binding.check(group, now) {
+        Some(binding) => match binding.check_request(group, now) {
             Verdict::Keep(index) => {
                 Some(group.bind_for(index, cost, now).ok_or(PickError::AllFull)?)
             }
@@ -39,7 +39,7 @@ pub(super) fn pick(
         Some(ticket) => ticket,
         None => {
             let ticket = group.pick(request, rng)?;
-            let binding = Binding::new(group, ticket.index(), now, rng);
+            let binding = Binding::new(group, ticket.member_index(), now, rng);
             bindings.extend(binding.map(|binding| (connection, binding)));
             ticket
         }

@@ -6,7 +6,7 @@ use std::time::Duration;
 use evenkeel_control::health::{Check, first_check, next_check};
 
 use super::{Happening, Simulation};
-use crate::engine::nanos;
+use crate::engine::duration_nanos;
 
 /// Cost of answering a check for a member, in nanoseconds at normal speed. A check does not wait for requests.
 const WORK: f64 = 100e3;
@@ -46,34 +46,35 @@ impl Simulation<'_> {
                         found: Check::Passed,
                     });
                     let first = first_check(interval, self.checks.f32());
-                    self.engine.after(nanos(first), Happening::Check(index));
+                    self.engine
+                        .schedule_after(duration_nanos(first), Happening::Check(index));
                 }
             }
         }
     }
 
-    pub(super) fn check(&mut self, index: usize) {
+    pub(super) fn start_check(&mut self, index: usize) {
         let checking = &self.checkings[index];
         let Some((_, timeout)) = self.times(checking.balancer, checking.source) else {
             return;
         };
         let member = &self.members[checking.member];
         let luck = self.checks.f64();
-        let took = 2.0 * nanos(self.scenario.network) + WORK * member.server.slowness();
+        let took = 2.0 * duration_nanos(self.scenario.network) + WORK * member.server.slowness();
         let found = if member.dead {
             Check::Certain
-        } else if luck < member.server.failing || took > nanos(timeout) {
+        } else if luck < member.server.failing || took > duration_nanos(timeout) {
             Check::Failed
         } else {
             Check::Passed
         };
         let checking = &mut self.checkings[index];
-        (checking.started, checking.found) = (self.engine.nanos(), found);
-        let took = took.min(nanos(timeout));
-        self.engine.after(took, Happening::Checked(index));
+        (checking.started, checking.found) = (self.engine.elapsed_nanos(), found);
+        let took = took.min(duration_nanos(timeout));
+        self.engine.schedule_after(took, Happening::Checked(index));
     }
 
-    pub(super) fn checked(&mut self, index: usize) {
+    pub(super) fn finish_check(&mut self, index: usize) {
         let Checking {
             balancer,
             source,
@@ -84,12 +85,12 @@ impl Simulation<'_> {
         let Some((interval, _)) = self.times(balancer, source) else {
             return;
         };
-        let (now, at) = (self.engine.now(), self.engine.nanos());
+        let (now, at) = (self.engine.current_time(), self.engine.elapsed_nanos());
         let of = &mut self.balancers[balancer];
         let id = of.by_source[source].members()[member].id;
         let checked = of
             .groups
-            .checked(&self.sources[source].group, id, found, now);
+            .apply_check(&self.sources[source].group, id, found, now);
         if let Some(change) = checked.and_then(|checked| checked.change) {
             let happened = (Duration::from_nanos(at), balancer, member, change);
             self.outcomes.health.push(happened);
@@ -98,8 +99,8 @@ impl Simulation<'_> {
             self.look_again(balancer, source);
         }
         let soon = checked.is_some_and(|checked| checked.dead);
-        let pause = nanos(next_check(interval, soon, self.checks.f32()));
+        let pause = duration_nanos(next_check(interval, soon, self.checks.f32()));
         let left = (pause - (at - started) as f64).max(0.0);
-        self.engine.after(left, Happening::Check(index));
+        self.engine.schedule_after(left, Happening::Check(index));
     }
 }

@@ -41,8 +41,8 @@ pub use samples::{MemberSample, Sample};
 use waiting::Waiting;
 
 use crate::central::Central;
-use crate::config::{group_config, groups};
-use crate::engine::{self, Engine, Watched, World, exponential, nanos};
+use crate::config::{group_config, make_groups};
+use crate::engine::{self, Engine, Watched, World, draw_exponential, duration_nanos};
 use crate::scenario::{Reading, Scenario, To};
 use crate::server::JobId;
 use crate::work::{Arrivals, Ask, Service, Source, Visit};
@@ -73,11 +73,16 @@ pub fn run(scenario: &Scenario, dispatch: &Dispatch, seed: u64) -> Outcomes {
         visit: Visit::ONE,
         work: Box::new(scenario.service),
     };
-    play(scenario, dispatch, vec![source], seed)
+    play_sources(scenario, dispatch, vec![source], seed)
 }
 
 /// Plays `scenario` with requests from these sources.
-pub fn play(scenario: &Scenario, dispatch: &Dispatch, sources: Vec<Source>, seed: u64) -> Outcomes {
+pub fn play_sources(
+    scenario: &Scenario,
+    dispatch: &Dispatch,
+    sources: Vec<Source>,
+    seed: u64,
+) -> Outcomes {
     play_watched(scenario, dispatch, sources, seed, &mut |_| true)
 }
 
@@ -97,7 +102,7 @@ pub(crate) fn play_watched(
         events,
     };
     engine::run(&mut watched);
-    let now = watched.world.engine.nanos();
+    let now = watched.world.engine.elapsed_nanos();
     let members = watched.world.members.iter_mut();
     let others = members.map(|member| member.server.others(now)).sum();
     let mut outcomes = watched.world.outcomes;
@@ -239,7 +244,8 @@ impl World for Simulation<'_> {
 
     fn happen(&mut self, event: Happening) -> bool {
         let length = self.scenario.length;
-        if length.is_some_and(|length| self.engine.nanos() as f64 > nanos(length)) {
+        if length.is_some_and(|length| self.engine.elapsed_nanos() as f64 > duration_nanos(length))
+        {
             return false;
         }
         match event {
@@ -249,19 +255,19 @@ impl World for Simulation<'_> {
             Happening::Completion { server, version } => self.completion(server, version),
             Happening::Response(job) => self.response(job),
             Happening::SessionEnd(job) => self.end(job),
-            Happening::Again(job) => self.again(job),
-            Happening::Sample => self.sample(),
+            Happening::Again(job) => self.start_next_request(job),
+            Happening::Sample => self.take_sample(),
             Happening::Change(index) => self.change(index),
-            Happening::Report(index) => self.report(index),
+            Happening::Report(index) => self.send_report(index),
             Happening::ReportArrival { index, said } => self.report_arrival(index, said),
-            Happening::Update(server) => self.update(server),
-            Happening::Written(server) => self.written(server),
+            Happening::Update(server) => self.schedule_load_write(server),
+            Happening::Written(server) => self.write_load(server),
             Happening::Variance => self.variance(),
             Happening::Round => self.round(),
             Happening::Look { job, turn } => self.look_after_a_while(job, turn),
-            Happening::Expiry { job, turn } => self.expire(job, turn),
-            Happening::Check(index) => self.check(index),
-            Happening::Checked(index) => self.checked(index),
+            Happening::Expiry { job, turn } => self.expire_waiting(job, turn),
+            Happening::Check(index) => self.start_check(index),
+            Happening::Checked(index) => self.finish_check(index),
         }
         length.is_some() || self.outcomes.requests < self.scenario.requests
     }
@@ -282,7 +288,7 @@ impl<'a> Simulation<'a> {
             world: fastrand::Rng::with_seed(seed),
             decisions: fastrand::Rng::with_seed(!seed),
             checks: fastrand::Rng::with_seed(seed.rotate_left(32)),
-            engine: Engine::new(nanos(scenario.network)),
+            engine: Engine::new(duration_nanos(scenario.network)),
             members: (scenario.members.iter())
                 .map(|model| Member::new(model, averages, readers(scenario)))
                 .collect(),
@@ -300,7 +306,7 @@ impl<'a> Simulation<'a> {
             sources,
         };
         if let Some(config) = simulation.config() {
-            let policy = |source: &Source| Policy::of(&config, &source.group);
+            let policy = |source: &Source| Policy::of_first_rule(&config, &source.group);
             simulation.policies = simulation.sources.iter().map(policy).collect();
             let balancer = |index| simulation.balancer(&config, index);
             simulation.balancers = (0..scenario.balancers).map(balancer).collect();
@@ -345,9 +351,9 @@ impl<'a> Simulation<'a> {
 
     fn balancer(&self, config: &Config, index: usize) -> Balancer {
         let mut config = config.clone();
-        self.narrow(&mut config, index);
-        let groups = groups(config, self.engine.now());
-        let of = |source: &Source| groups.handle(&source.group).map(Arc::clone);
+        self.limit_view(&mut config, index);
+        let groups = make_groups(config, self.engine.current_time());
+        let of = |source: &Source| groups.find_handle(&source.group).map(Arc::clone);
         let handles: Vec<_> = self.sources.iter().filter_map(of).collect();
         for member in (handles.iter()).flat_map(|handle| handle.current.load().members().to_vec()) {
             member.slot.distort_cap(self.scenario.wrong_caps);
@@ -359,7 +365,7 @@ impl<'a> Simulation<'a> {
             handles,
             waiting: self.sources.iter().map(|_| VecDeque::new()).collect(),
             budgets: (self.sources.iter())
-                .map(|_| RetryBudget::new(self.engine.now()))
+                .map(|_| RetryBudget::new(self.engine.current_time()))
                 .collect(),
             groups,
             bindings: HashMap::new(),
@@ -377,39 +383,42 @@ impl<'a> Simulation<'a> {
             };
             for client in 0..clients {
                 let offset = Service::MEAN * client as f64 / clients as f64;
-                self.engine.after(1.0 + offset, Happening::Arrival(source));
+                self.engine
+                    .schedule_after(1.0 + offset, Happening::Arrival(source));
             }
         }
         for (index, change) in scenario.changes.iter().enumerate() {
             self.engine
-                .after(nanos(change.at), Happening::Change(index));
+                .schedule_after(duration_nanos(change.at), Happening::Change(index));
         }
         if let Some(reports) = scenario.reports {
             for index in 0..scenario.members.len() * readers(scenario) {
-                let first = self.world.f64() * nanos(reports.interval);
-                self.engine.after(first, Happening::Report(index));
+                let first = self.world.f64() * duration_nanos(reports.interval);
+                self.engine.schedule_after(first, Happening::Report(index));
                 let is_member = index < scenario.members.len();
                 if let (Reading::Written { update, .. }, true) = (scenario.reading, is_member) {
-                    let first = self.world.f64() * nanos(update);
-                    self.engine.after(first, Happening::Update(index));
+                    let first = self.world.f64() * duration_nanos(update);
+                    self.engine.schedule_after(first, Happening::Update(index));
                 }
             }
         }
         if let Some(every) = scenario.samples {
-            self.engine.after(nanos(every), Happening::Sample);
+            self.engine
+                .schedule_after(duration_nanos(every), Happening::Sample);
         }
         if let Some(every) = scenario.variance {
-            self.engine.after(nanos(every), Happening::Variance);
+            self.engine
+                .schedule_after(duration_nanos(every), Happening::Variance);
         }
         if scenario.control {
-            self.engine.after(ROUND, Happening::Round);
+            self.engine.schedule_after(ROUND, Happening::Round);
             self.begin_checks();
         }
     }
 
     fn is_measuring(&self) -> bool {
         match self.scenario.length {
-            Some(length) => self.engine.nanos() as f64 >= WARM_UP * nanos(length),
+            Some(length) => self.engine.elapsed_nanos() as f64 >= WARM_UP * duration_nanos(length),
             None => self.outcomes.requests as f64 > WARM_UP * self.scenario.requests as f64,
         }
     }
@@ -417,13 +426,15 @@ impl<'a> Simulation<'a> {
     fn arrival(&mut self, index: usize) {
         let source = &mut self.sources[index];
         let gap = match source.arrivals {
-            Arrivals::Open(rate) => Some(exponential(1e9 / rate, &mut self.world)),
-            Arrivals::Bursts(bursts) => Some(bursts.gap(self.engine.nanos(), &mut self.world)),
+            Arrivals::Open(rate) => Some(draw_exponential(1e9 / rate, &mut self.world)),
+            Arrivals::Bursts(bursts) => {
+                Some(bursts.next_gap(self.engine.elapsed_nanos(), &mut self.world))
+            }
             Arrivals::Listed => source.work.gap(),
             Arrivals::Closed(_) => None,
         };
         if let Some(gap) = gap {
-            self.engine.after(gap, Happening::Arrival(index));
+            self.engine.schedule_after(gap, Happening::Arrival(index));
         }
         let ask = source.work.draw(&mut self.world);
         let balancer = self.world.usize(..self.scenario.balancers);
@@ -434,7 +445,7 @@ impl<'a> Simulation<'a> {
         let job = Job {
             source: index,
             balancer,
-            arrived: self.engine.nanos(),
+            arrived: self.engine.elapsed_nanos(),
             ask,
             connection,
             fails_below: luck,
@@ -446,7 +457,7 @@ impl<'a> Simulation<'a> {
             refused: false,
             turn: 0,
             left: self.sources[index].visit.requests.saturating_sub(1),
-            began: self.engine.nanos(),
+            began: self.engine.elapsed_nanos(),
         };
         let job = self.keep(job);
         self.enter(job);
@@ -487,7 +498,8 @@ impl<'a> Simulation<'a> {
         self.outcomes.failed += 1;
         self.free_jobs.push(id);
         if let Arrivals::Closed(_) = self.sources[source].arrivals {
-            self.engine.after(Service::MEAN, Happening::Arrival(source));
+            self.engine
+                .schedule_after(Service::MEAN, Happening::Arrival(source));
         }
     }
 
@@ -505,14 +517,14 @@ impl<'a> Simulation<'a> {
             ahead,
             key,
             client: key.map(|key| Ipv4Addr::from_bits(key as u32).into()),
-            ..Request::at(self.engine.now())
+            ..Request::at_time(self.engine.current_time())
         };
         let bound = job.connection.map(|of| (of, &mut balancer.bindings));
         let ticket = bound::pick(group, bound, &request, &mut self.decisions)?;
-        job.server = ticket.index();
+        job.server = ticket.member_index();
         job.ticket = Some(ticket);
         if job.measured && self.scenario.samples.is_none() {
-            let sent = (self.engine.nanos(), job.server as u32);
+            let sent = (self.engine.elapsed_nanos(), job.server as u32);
             self.outcomes.sent.push(sent);
         }
         self.deliver(id);
@@ -525,14 +537,14 @@ impl<'a> Simulation<'a> {
         let member = &mut self.members[job.server];
         job.refused = member.dead;
         let fails = member.dead || job.fails_below < member.server.failing;
-        let network = nanos(self.scenario.network);
+        let network = duration_nanos(self.scenario.network);
         if fails {
-            member.note(true);
+            member.count_answer(true);
             job.outcome = Outcome::Failure;
             let after = 2.0 * network + Service::MEAN / 100.0;
-            self.engine.after(after, Happening::Response(id));
+            self.engine.schedule_after(after, Happening::Response(id));
         } else if network > 0.0 {
-            self.engine.after(network, Happening::Delivery(id));
+            self.engine.schedule_after(network, Happening::Delivery(id));
         } else {
             self.delivery(id);
         }
@@ -549,30 +561,34 @@ impl<'a> Simulation<'a> {
             return self.break_off(id);
         }
         if self.scenario.streams {
-            match nanos(self.scenario.network) {
+            match duration_nanos(self.scenario.network) {
                 0.0 => self.head(id),
-                network => self.engine.after(network, Happening::Head(id)),
+                network => self.engine.schedule_after(network, Happening::Head(id)),
             }
         }
         let cost = self.sources[source].work.cost(ask, server);
         self.members[server]
             .server
-            .push(id, cost, self.engine.nanos());
+            .push(id, cost, self.engine.elapsed_nanos());
         self.schedule_completion(server);
     }
 
     /// The head of a stream is here: its first byte, or the end of its member, comes later.
     fn head(&mut self, id: JobId) {
         if let Some(ticket) = &mut self.jobs[id].ticket {
-            ticket.head_arrived(Outcome::Success, Remainder::Stream, self.engine.now());
+            ticket.head_arrived(
+                Outcome::Success,
+                Remainder::Stream,
+                self.engine.current_time(),
+            );
         }
     }
 
     /// A member has died that had a request.
     fn break_off(&mut self, id: JobId) {
         self.jobs[id].outcome = Outcome::Failure;
-        let network = nanos(self.scenario.network);
-        self.engine.after(network, Happening::Response(id));
+        let network = duration_nanos(self.scenario.network);
+        self.engine.schedule_after(network, Happening::Response(id));
     }
 
     fn completion(&mut self, index: usize, version: u32) {
@@ -580,11 +596,13 @@ impl<'a> Simulation<'a> {
         if server.version() != version {
             return;
         }
-        if let Some(job) = server.complete(self.engine.nanos()) {
-            self.members[index].note(false);
-            match nanos(self.scenario.network) {
+        if let Some(job) = server.complete(self.engine.elapsed_nanos()) {
+            self.members[index].count_answer(false);
+            match duration_nanos(self.scenario.network) {
                 0.0 => self.response(job),
-                network => self.engine.after(network, Happening::Response(job)),
+                network => self
+                    .engine
+                    .schedule_after(network, Happening::Response(job)),
             }
         }
         self.schedule_completion(index);
@@ -595,9 +613,9 @@ impl<'a> Simulation<'a> {
         let job = &mut self.jobs[id];
         if let Some(ticket) = &mut job.ticket {
             if job.outcome == Outcome::Success {
-                ticket.first_byte_arrived(self.engine.now());
+                ticket.first_byte_arrived(self.engine.current_time());
             }
-            ticket.responded(job.outcome, self.engine.now());
+            ticket.record_response(job.outcome, self.engine.current_time());
         }
         self.outcomes.per_member[job.server] += 1;
         if job.outcome != Outcome::Success && self.retry(id) {
@@ -607,7 +625,7 @@ impl<'a> Simulation<'a> {
         if job.outcome != Outcome::Success {
             self.outcomes.failed += 1;
         } else {
-            let (took, measured) = (self.engine.nanos() - job.arrived, job.measured);
+            let (took, measured) = (self.engine.elapsed_nanos() - job.arrived, job.measured);
             if measured {
                 self.outcomes.served[job.source] += 1;
                 self.outcomes.latencies.push(took);
@@ -618,8 +636,9 @@ impl<'a> Simulation<'a> {
         if self.scenario.session.is_zero() || job.outcome != Outcome::Success {
             return self.end(id);
         }
-        let session = exponential(nanos(self.scenario.session), &mut self.world);
-        self.engine.after(session, Happening::SessionEnd(id));
+        let session = draw_exponential(duration_nanos(self.scenario.session), &mut self.world);
+        self.engine
+            .schedule_after(session, Happening::SessionEnd(id));
     }
 
     fn end(&mut self, id: JobId) {
@@ -629,24 +648,25 @@ impl<'a> Simulation<'a> {
         let job = &mut self.jobs[id];
         let (source, balancer) = (job.source, job.balancer);
         if let Some(ticket) = job.ticket.take() {
-            ticket.finish(job.outcome, self.engine.now());
+            ticket.finish(job.outcome, self.engine.current_time());
         }
         if self.sources[source].visit.requests > 1 {
-            let took = self.engine.nanos() - self.jobs[id].began;
+            let took = self.engine.elapsed_nanos() - self.jobs[id].began;
             self.outcomes.visits.push((source, took));
         }
         self.free_jobs.push(id);
         if let Arrivals::Closed(_) = self.sources[source].arrivals {
-            let pause = self.think(source);
-            self.engine.after(pause, Happening::Arrival(source));
+            let pause = self.draw_think_time(source);
+            self.engine
+                .schedule_after(pause, Happening::Arrival(source));
         }
-        self.vacated(balancer, source);
+        self.serve_waiting(balancer, source);
     }
 
     fn change(&mut self, index: usize) {
         let change = self.scenario.changes[index];
         let member = &mut self.members[change.member];
-        let now = self.engine.nanos();
+        let now = self.engine.elapsed_nanos();
         match change.to {
             To::Load(load) => member.reported = Some(load),
             To::Failing(share) => member.server.failing = share,
@@ -668,13 +688,13 @@ impl<'a> Simulation<'a> {
     }
 
     fn round(&mut self) {
-        self.engine.after(ROUND, Happening::Round);
-        let (now, at) = (self.engine.now(), self.engine.nanos());
+        self.engine.schedule_after(ROUND, Happening::Round);
+        let (now, at) = (self.engine.current_time(), self.engine.elapsed_nanos());
         if self.scenario.fleet_in_flight {
             self.tell_in_flight();
         }
         for index in 0..self.balancers.len() {
-            for (_, event) in self.balancers[index].groups.round(now) {
+            for (_, event) in self.balancers[index].groups.run_round(now) {
                 let happened = (Duration::from_nanos(at), index, event);
                 self.outcomes.events.push(happened);
             }
@@ -685,8 +705,8 @@ impl<'a> Simulation<'a> {
     /// Each balancer tells the others once a second how many of its requests are in flight, a tenth of them in each
     /// round.
     fn tell_in_flight(&mut self) {
-        let now = self.engine.now();
-        let every = (nanos(flights::INTERVAL) / ROUND) as u64;
+        let now = self.engine.current_time();
+        let every = (duration_nanos(flights::INTERVAL) / ROUND) as u64;
         let turn = (now.as_nanos() as f64 / ROUND).round() as u64 % every;
         for index in (0..self.balancers.len()).filter(|index| *index as u64 % every == turn) {
             let Some(group) = self.balancers[index].by_source.first() else {
@@ -708,12 +728,12 @@ impl<'a> Simulation<'a> {
 
     fn schedule_completion(&mut self, index: usize) {
         if let Some((at, version)) = self.members[index].server.reschedule() {
-            let after = at.saturating_sub(self.engine.nanos()) as f64;
+            let after = at.saturating_sub(self.engine.elapsed_nanos()) as f64;
             let completion = Happening::Completion {
                 server: index,
                 version,
             };
-            self.engine.after(after, completion);
+            self.engine.schedule_after(after, completion);
         }
     }
 
@@ -722,7 +742,7 @@ impl<'a> Simulation<'a> {
             return;
         };
         let mean = (!knows_costs).then_some(self.scenario.mean_cost);
-        let now = self.engine.nanos();
+        let now = self.engine.elapsed_nanos();
         while let Some((job, work, server)) = {
             let members = self.members.iter();
             let servers = members.map(|member| (!member.dead).then_some(&member.server));

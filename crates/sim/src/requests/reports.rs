@@ -5,7 +5,7 @@ use std::time::Duration;
 use evenkeel_core::load::{LoadId, LoadValue, of_queue};
 
 use super::{Happening, Simulation};
-use crate::engine::{exponential, nanos};
+use crate::engine::{draw_exponential, duration_nanos};
 use crate::scenario::{MemberModel, Reading};
 use crate::server::Server;
 
@@ -68,7 +68,7 @@ impl Member {
     }
 
     /// The member has answered a request, or failed to.
-    pub(super) fn note(&mut self, failed: bool) {
+    pub(super) fn count_answer(&mut self, failed: bool) {
         self.done.0 += 1;
         self.done.1 += u64::from(failed);
     }
@@ -103,19 +103,19 @@ fn utilization(
 ) -> Option<f64> {
     let busy = server.busy(now);
     let (then, at) = std::mem::replace(last, (busy, now));
-    let elapsed = ((now - at) as f64).max(nanos(interval)) * server.slots() as f64;
+    let elapsed = ((now - at) as f64).max(duration_nanos(interval)) * server.slots() as f64;
     (elapsed > 0.0).then(|| ((busy - then) / elapsed).clamp(0.0, 1.0))
 }
 
 impl Simulation<'_> {
-    pub(super) fn report(&mut self, index: usize) {
+    pub(super) fn send_report(&mut self, index: usize) {
         let Some(reports) = self.scenario.reports else {
             return;
         };
-        let after = nanos(reports.interval);
-        self.engine.after(after, Happening::Report(index));
+        let after = duration_nanos(reports.interval);
+        self.engine.schedule_after(after, Happening::Report(index));
         let (reader, server) = (index / self.members.len(), index % self.members.len());
-        let (member, now) = (&mut self.members[server], self.engine.nanos());
+        let (member, now) = (&mut self.members[server], self.engine.elapsed_nanos());
         let (at, server) = (server, &mut member.server);
         let value = if let Some(load) = member.reported {
             Some(load)
@@ -132,15 +132,15 @@ impl Simulation<'_> {
                 (Reading::Written { .. }, _) => member.written,
                 (Reading::Moment, _) => {
                     let tasks = server.tasks() / server.slots() as f64;
-                    let pending = server.pending(&mut self.world);
+                    let pending = server.pending_interrupts(&mut self.world);
                     Some(of_queue(tasks).max(busy.unwrap_or(0.0)) + pending)
                 }
                 (Reading::Pending, _) => {
-                    Some(busy.unwrap_or(0.0) + server.pending(&mut self.world))
+                    Some(busy.unwrap_or(0.0) + server.pending_interrupts(&mut self.world))
                 }
                 (_, LoadId::COMPOSITE) => {
-                    let tasks = server.queue(now).max(busy.unwrap_or(0.0));
-                    Some(tasks + server.pending(&mut self.world))
+                    let tasks = server.mean_queue(now).max(busy.unwrap_or(0.0));
+                    Some(tasks + server.pending_interrupts(&mut self.world))
                 }
                 _ => busy,
             }
@@ -159,9 +159,10 @@ impl Simulation<'_> {
         let way = self.scenario.way;
         let later = match way.jitter.is_zero() {
             true => 0.0,
-            false => self.world.f64() * nanos(way.jitter),
+            false => self.world.f64() * duration_nanos(way.jitter),
         };
-        self.engine.after(nanos(reports.delay) + later, arrival);
+        self.engine
+            .schedule_after(duration_nanos(reports.delay) + later, arrival);
     }
 
     pub(super) fn report_arrival(&mut self, index: usize, said: Said) {
@@ -190,7 +191,7 @@ impl Simulation<'_> {
                 for (id, per_mille) in loads.clone() {
                     if let Ok(value) = LoadValue::new(per_mille as f64 / 1e3) {
                         // No more than one of them is without a name, so there is room.
-                        let _ = location.report(id, value, self.engine.now());
+                        let _ = location.report_load(id, value, self.engine.current_time());
                     }
                 }
             }
@@ -198,25 +199,26 @@ impl Simulation<'_> {
     }
 
     /// The process at a member that writes its load down waits for a CPU as others do.
-    pub(super) fn update(&mut self, index: usize) {
+    pub(super) fn schedule_load_write(&mut self, index: usize) {
         let Reading::Written { update, wait } = self.scenario.reading else {
             return;
         };
         let server = &self.members[index].server;
         let slots = server.slots() as f64;
-        let mean = nanos(wait) * (server.tasks() - slots).max(0.0) / slots;
-        let delay = exponential(mean, &mut self.world);
-        self.engine.after(delay, Happening::Written(index));
-        let next = delay.max(1.0) + nanos(update);
-        self.engine.after(next, Happening::Update(index));
+        let mean = duration_nanos(wait) * (server.tasks() - slots).max(0.0) / slots;
+        let delay = draw_exponential(mean, &mut self.world);
+        self.engine.schedule_after(delay, Happening::Written(index));
+        let next = delay.max(1.0) + duration_nanos(update);
+        self.engine.schedule_after(next, Happening::Update(index));
     }
 
     pub(super) fn variance(&mut self) {
         let Some(every) = self.scenario.variance else {
             return;
         };
-        self.engine.after(nanos(every), Happening::Variance);
-        let now = self.engine.nanos();
+        self.engine
+            .schedule_after(duration_nanos(every), Happening::Variance);
+        let now = self.engine.elapsed_nanos();
         let mut shares = Vec::with_capacity(self.members.len());
         for index in 0..self.members.len() {
             let member = &mut self.members[index];
@@ -232,8 +234,8 @@ impl Simulation<'_> {
         }
     }
 
-    pub(super) fn written(&mut self, server: usize) {
-        let (member, now) = (&mut self.members[server], self.engine.nanos());
+    pub(super) fn write_load(&mut self, server: usize) {
+        let (member, now) = (&mut self.members[server], self.engine.elapsed_nanos());
         member.written = utilization(&mut member.server, &mut member.updated, Duration::ZERO, now);
         self.schedule_completion(server);
     }

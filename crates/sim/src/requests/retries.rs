@@ -25,7 +25,7 @@ pub(super) struct Policy {
 
 impl Policy {
     /// Policy of the first rule for `group`.
-    pub(super) fn of(config: &Config, group: &str) -> Self {
+    pub(super) fn of_first_rule(config: &Config, group: &str) -> Self {
         let mut rules = config.rules.iter();
         let Some(rule) = rules.find(|rule| rule.is_served_by(group)) else {
             return Policy::default();
@@ -48,7 +48,7 @@ impl Policy {
 impl Simulation<'_> {
     /// Tries a request again that has failed, if it may.
     pub(super) fn retry(&mut self, id: JobId) -> bool {
-        let (job, now) = (&mut self.jobs[id], self.engine.now());
+        let (job, now) = (&mut self.jobs[id], self.engine.current_time());
         let Some(balancer) = self.balancers.get_mut(job.balancer) else {
             return false;
         };
@@ -70,7 +70,7 @@ impl Simulation<'_> {
         }
         job.outcome = Outcome::Success;
         job.fails_below = self.decisions.f64();
-        self.vacated(index, source);
+        self.serve_waiting(index, source);
         self.send(id);
         true
     }

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use super::{Happening, Simulation};
-use crate::engine::nanos;
+use crate::engine::duration_nanos;
 
 /// Sample of a moment.
 #[derive(Clone, Debug, Default, PartialEq)]
@@ -43,12 +43,13 @@ impl Simulation<'_> {
         }
     }
 
-    pub(super) fn sample(&mut self) {
+    pub(super) fn take_sample(&mut self) {
         let Some(every) = self.scenario.samples else {
             return;
         };
-        self.engine.after(nanos(every), Happening::Sample);
-        let now = self.engine.nanos();
+        self.engine
+            .schedule_after(duration_nanos(every), Happening::Sample);
+        let now = self.engine.elapsed_nanos();
         let mut members = Vec::with_capacity(self.members.len());
         for index in 0..self.members.len() {
             let member = &mut self.members[index];

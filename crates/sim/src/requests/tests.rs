@@ -5,7 +5,7 @@ use crate::server::Discipline;
 
 /// Mean of the response times in units of the mean service time.
 fn mean(outcomes: &Outcomes) -> f64 {
-    nanos(outcomes.mean()) / Service::MEAN
+    duration_nanos(outcomes.mean()) / Service::MEAN
 }
 
 fn random() -> Dispatch {
@@ -22,7 +22,7 @@ fn random_choice_is_the_m_m_1_queue() {
     let outcomes = run(&scenario, &random(), 1);
     // 1 / (1 - 0.6), and the exponential quantile of that.
     assert!((mean(&outcomes) - 2.5).abs() < 0.1, "{}", mean(&outcomes));
-    let p99 = nanos(outcomes.quantile(0.99)) / Service::MEAN;
+    let p99 = duration_nanos(outcomes.quantile(0.99)) / Service::MEAN;
     assert!((p99 - 2.5 * libm::log(100.0)).abs() < 0.6, "{p99}");
 }
 
@@ -50,7 +50,7 @@ fn random_choice_of_sharing_members_is_the_m_m_1_queue_too() {
         requests: 400_000,
         ..Scenario::new("", 3)
     };
-    let scenario = scenario.working(Discipline::Sharing, 1);
+    let scenario = scenario.with_discipline(Discipline::Sharing, 1);
     let outcomes = run(&scenario, &random(), 1);
     assert!((mean(&outcomes) - 2.5).abs() < 0.1, "{}", mean(&outcomes));
 }
@@ -69,7 +69,7 @@ fn the_central_queue_avoids_a_slow_and_a_failing_member() {
 
 #[test]
 fn a_run_repeats_itself() {
-    let scenario = Scenario::new("", 5).balancers(2);
+    let scenario = Scenario::new("", 5).with_balancers(2);
     let first = run(&scenario, &random(), 7);
     let second = run(&scenario, &random(), 7);
     assert_eq!(first.latencies, second.latencies);
@@ -89,7 +89,7 @@ fn streams_are_balanced_as_responses_are_that_have_no_head_of_their_own() {
             requests: 20_000,
             ..Scenario::new("", 4)
         };
-        let ordinary = ordinary.working(Discipline::Fifo, 4).one_slow(4.0);
+        let ordinary = ordinary.with_discipline(Discipline::Fifo, 4).one_slow(4.0);
         let streams = Scenario {
             streams: true,
             ..ordinary.clone()
@@ -109,8 +109,8 @@ fn members_with_the_same_long_polls_get_the_same() {
         ..Scenario::new("", 2)
     };
     let scenario = scenario
-        .working(Discipline::Fifo, 40)
-        .service(Service::Mixed);
+        .with_discipline(Discipline::Fifo, 40)
+        .with_service(Service::Mixed);
     let outcomes = run(&scenario, &adaptive(), 5);
     let share = outcomes.per_member[0] as f64 / outcomes.requests as f64;
     assert!((0.47..0.53).contains(&share), "{share}");

@@ -6,22 +6,22 @@ use evenkeel_core::member::Weight;
 use evenkeel_manager::config::Config;
 
 use super::{Happening, Simulation};
-use crate::engine::exponential;
+use crate::engine::draw_exponential;
 use crate::server::JobId;
 
 impl Simulation<'_> {
     /// Draws the think time of a source's client, in nanoseconds.
-    pub(super) fn think(&mut self, source: usize) -> f64 {
+    pub(super) fn draw_think_time(&mut self, source: usize) -> f64 {
         match self.sources[source].visit.think {
             0.0 => 0.0,
-            mean => exponential(mean, &mut self.world),
+            mean => draw_exponential(mean, &mut self.world),
         }
     }
 
     /// Returns true if the request's session continues after the request. A broken connection ends the session.
     pub(super) fn goes_on(&mut self, id: JobId) -> bool {
         let job = &mut self.jobs[id];
-        let (source, balancer, now) = (job.source, job.balancer, self.engine.now());
+        let (source, balancer, now) = (job.source, job.balancer, self.engine.current_time());
         let connection = self.sources[source].visit.connection;
         if job.left == 0 || connection && job.outcome != Outcome::Success {
             return false;
@@ -31,20 +31,20 @@ impl Simulation<'_> {
             if let Some(ticket) = job.ticket.take() {
                 ticket.finish(job.outcome, now);
             }
-            self.vacated(balancer, source);
+            self.serve_waiting(balancer, source);
         }
-        let pause = self.think(source);
-        self.engine.after(pause, Happening::Again(id));
+        let pause = self.draw_think_time(source);
+        self.engine.schedule_after(pause, Happening::Again(id));
         true
     }
 
     /// The next request of a session.
-    pub(super) fn again(&mut self, id: JobId) {
+    pub(super) fn start_next_request(&mut self, id: JobId) {
         let source = self.jobs[id].source;
         let ask = self.sources[source].work.draw(&mut self.world);
         let luck = self.world.f64();
         self.outcomes.requests += 1;
-        let (measured, now) = (self.is_measuring(), self.engine.nanos());
+        let (measured, now) = (self.is_measuring(), self.engine.elapsed_nanos());
         let job = &mut self.jobs[id];
         (job.ask, job.measured, job.arrived) = (ask, measured, now);
         (job.outcome, job.refused) = (Outcome::Success, false);
@@ -62,7 +62,7 @@ impl Simulation<'_> {
     }
 
     /// Leaves the balancer of that index the members that it may use: the others get nothing.
-    pub(super) fn narrow(&self, config: &mut Config, balancer: usize) {
+    pub(super) fn limit_view(&self, config: &mut Config, balancer: usize) {
         let Some(view) = self.scenario.view else {
             return;
         };

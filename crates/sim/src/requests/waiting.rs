@@ -12,7 +12,7 @@ use evenkeel_manager::config::PRIORITY;
 use evenkeel_manager::snapshot::GroupHandle;
 
 use super::{Happening, Simulation};
-use crate::engine::nanos;
+use crate::engine::duration_nanos;
 use crate::server::JobId;
 
 /// A request that waits.
@@ -56,7 +56,7 @@ impl Simulation<'_> {
             return false;
         };
         let line = Line(Arc::clone(&handle));
-        let Ok(place) = Place::enter(line, PRIORITY as u8, self.engine.now()) else {
+        let Ok(place) = Place::enter(line, PRIORITY as u8, self.engine.current_time()) else {
             return false;
         };
         self.balancers[balancer].waiting[source].push_back(Waiting {
@@ -69,14 +69,14 @@ impl Simulation<'_> {
         if let Some(timeout) = self.policies[source].queue_timeout {
             let turn = self.outcomes.queued;
             let expiry = Happening::Expiry { job: id, turn };
-            self.engine.after(nanos(timeout), expiry);
+            self.engine.schedule_after(duration_nanos(timeout), expiry);
         }
         self.take_turns(balancer, &handle);
         true
     }
 
     /// A request has waited for as long as it may.
-    pub(super) fn expire(&mut self, id: JobId, turn: usize) {
+    pub(super) fn expire_waiting(&mut self, id: JobId, turn: usize) {
         let job = &self.jobs[id];
         let (balancer, source) = (job.balancer, job.source);
         let waiting = &mut self.balancers[balancer].waiting[source];
@@ -95,7 +95,7 @@ impl Simulation<'_> {
     }
 
     /// A request has left its member: one that waits may have its place.
-    pub(super) fn vacated(&mut self, balancer: usize, source: usize) {
+    pub(super) fn serve_waiting(&mut self, balancer: usize, source: usize) {
         if self.is_queued(balancer, source)
             && let Some(handle) = self.handle(balancer, source)
         {
@@ -123,7 +123,8 @@ impl Simulation<'_> {
             job: waiting.job,
             turn: self.jobs[waiting.job].turn,
         };
-        self.engine.after(nanos(waiting.place.patience(now)), look);
+        self.engine
+            .schedule_after(duration_nanos(waiting.place.patience(now)), look);
     }
 
     /// Looks again for a member for a request held back.
@@ -143,18 +144,20 @@ impl Simulation<'_> {
 
     /// All who are called look for room, as in [`GroupHandle::wait_for`].
     fn take_turns(&mut self, balancer: usize, handle: &Arc<GroupHandle>) {
-        while let Some(number) = handle.queue.called() {
+        while let Some(number) = handle.queue.first_called() {
             let Some((source, mut waiting)) = self.take(balancer, handle, number) else {
                 break;
             };
-            let now = self.engine.now();
+            let now = self.engine.current_time();
             let job = waiting.job;
-            let found = match waiting.place.turn(now, Waker::noop()) {
-                Some(Turn::Look { ahead }) => waiting.place.look(|| self.bind(job, Some(ahead))),
+            let found = match waiting.place.next_turn(now, Waker::noop()) {
+                Some(Turn::Look { ahead }) => {
+                    waiting.place.look_for_room(|| self.bind(job, Some(ahead)))
+                }
                 Some(Turn::Refused) | None => None,
             };
             match found {
-                Some(Ok(())) => waiting.place.served(now),
+                Some(Ok(())) => waiting.place.leave_served(now),
                 Some(Err(PickError::NoneEligible)) => self.give_up(job),
                 stays => {
                     match stays {
@@ -162,7 +165,7 @@ impl Simulation<'_> {
                             waiting.place.hold();
                             self.look_later(&mut waiting, now);
                         }
-                        Some(_) => waiting.place.pass(),
+                        Some(_) => waiting.place.pass_turn(),
                         None => {}
                     }
                     let line = &mut self.balancers[balancer].waiting[source];
@@ -172,7 +175,7 @@ impl Simulation<'_> {
                 }
             }
         }
-        for number in handle.queue.refused() {
+        for number in handle.queue.list_refused() {
             if let Some((_, waiting)) = self.take(balancer, handle, number) {
                 self.outcomes.shed += 1;
                 self.give_up(waiting.job);

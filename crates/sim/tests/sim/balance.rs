@@ -94,7 +94,7 @@ fn a_slow_member_that_moves() {
 
 #[test]
 fn mixed_costs() {
-    let ratio = ratio(&ten("mixed").service(Service::Mixed));
+    let ratio = ratio(&ten("mixed").with_service(Service::Mixed));
     assert!(ratio <= 1.05, "{ratio}");
 }
 
@@ -104,7 +104,7 @@ fn a_member_that_fails_fast_draws_no_traffic() {
     for members in [3, 10, 50] {
         for balancers in [1, 2] {
             let scenario = Scenario::new("failing", members).one_failing(0.5);
-            let share = failed(&play(&scenario.balancers(balancers), &default()));
+            let share = failed(&play(&scenario.with_balancers(balancers), &default()));
             assert!(share <= 0.01, "{members}/{balancers}: {share}");
         }
     }
@@ -130,13 +130,13 @@ fn plain(members: usize, balancers: usize) -> [Scenario; 5] {
     let named = |what: &str| {
         let mut scenario = Scenario::new(format!("{what} {members}/{balancers}"), members);
         scenario.requests = if members > 100 { 60_000 } else { 40_000 };
-        scenario.balancers(balancers)
+        scenario.with_balancers(balancers)
     };
     [
         named("equal"),
         named("slow").one_slow(5.0),
         named("moving").moving_slow(5.0, Duration::from_secs(3)),
-        named("mixed").service(Service::Mixed),
+        named("mixed").with_service(Service::Mixed),
         named("failing").one_failing(0.5),
     ]
 }
@@ -177,14 +177,22 @@ fn as_good_as_the_best_peer_with_other_members_and_traffic() {
     let worlds = [
         sessions,
         far,
-        ten("sharing").working(Discipline::Sharing, 1).one_slow(5.0),
-        ten("8 workers").working(Discipline::Fifo, 8).one_slow(5.0),
-        ten("8 cores").working(Discipline::Sharing, 8).one_slow(5.0),
-        ten("little traffic").utilisation(0.05).one_slow(5.0),
-        ten("much traffic").utilisation(0.85).one_slow(5.0),
+        ten("sharing")
+            .with_discipline(Discipline::Sharing, 1)
+            .one_slow(5.0),
+        ten("8 workers")
+            .with_discipline(Discipline::Fifo, 8)
+            .one_slow(5.0),
+        ten("8 cores")
+            .with_discipline(Discipline::Sharing, 8)
+            .one_slow(5.0),
+        ten("little traffic").with_utilisation(0.05).one_slow(5.0),
+        ten("much traffic").with_utilisation(0.85).one_slow(5.0),
         ten("twice as slow").one_slow(2.0),
-        ten("mixed, slow").service(Service::Mixed).one_slow(5.0),
-        ten("4 balancers").balancers(4).one_slow(5.0),
+        ten("mixed, slow")
+            .with_service(Service::Mixed)
+            .one_slow(5.0),
+        ten("4 balancers").with_balancers(4).one_slow(5.0),
     ];
     worlds.iter().for_each(as_good_as_the_best_peer);
 }
@@ -209,7 +217,7 @@ fn prequal_does_not_send_everything_to_one_member() {
 fn no_equal_member_starves() {
     for utilisation in [0.02, 0.1, 0.6] {
         for seed in SEEDS {
-            let mut scenario = Scenario::new("starving", 5).utilisation(utilisation);
+            let mut scenario = Scenario::new("starving", 5).with_utilisation(utilisation);
             scenario.requests = 1500;
             let outcomes = run(&scenario, &default(), seed);
             let least = outcomes.per_member.iter().min().unwrap();
@@ -221,7 +229,7 @@ fn no_equal_member_starves() {
 /// linkerd2 15374: a success rate must not need much traffic to be of use.
 #[test]
 fn a_failing_member_is_left_at_little_traffic() {
-    let scenario = ten("failing").utilisation(0.02).one_failing(0.5);
+    let scenario = ten("failing").with_utilisation(0.02).one_failing(0.5);
     let scenario = Scenario {
         requests: 6000,
         ..scenario
@@ -255,7 +263,7 @@ fn a_member_that_recovers_is_found() {
 /// haproxy 899: when all are slow, that is no reason to leave any.
 #[test]
 fn all_slow_at_once_is_no_reason_to_leave_any() {
-    let mut scenario = ten("all slow").utilisation(0.12);
+    let mut scenario = ten("all slow").with_utilisation(0.12);
     for member in 0..10 {
         scenario.changes.push(Change {
             at: Duration::from_secs(100),
@@ -280,7 +288,7 @@ fn all_slow_at_once_is_no_reason_to_leave_any() {
 fn many_balancers_do_not_herd() {
     let random = p99(&play(&ten("herd"), &named("random")));
     for millis in [0, 100, 1000] {
-        let mut scenario = ten("herd").balancers(8);
+        let mut scenario = ten("herd").with_balancers(8);
         scenario.reports = (millis > 0).then_some(Reports {
             id: LoadId::CPU,
             interval: Duration::from_millis(millis),

@@ -21,7 +21,7 @@ fn play(scenario: &Scenario, strategy: &str) -> Outcomes {
 }
 
 fn scenario() -> Scenario {
-    let mut scenario = Scenario::new("different members", 4).working(Discipline::Fifo, 8);
+    let mut scenario = Scenario::new("different members", 4).with_discipline(Discipline::Fifo, 8);
     for (member, capacity) in scenario.members.iter_mut().zip(CAPACITIES) {
         member.slowness = 1.0 / capacity;
     }

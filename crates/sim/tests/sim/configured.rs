@@ -21,7 +21,7 @@ fn scenario(group: &str) -> Scenario {
         "#
     );
     let config = config::parse("evenkeel.toml", &text).unwrap();
-    Scenario::of(config, "web").unwrap()
+    Scenario::for_group(config, "web").unwrap()
 }
 
 fn play(scenario: &Scenario) -> Outcomes {
@@ -43,7 +43,7 @@ fn ejections(outcomes: &Outcomes, balancer: usize) -> Vec<(u64, usize, u64)> {
 
 #[test]
 fn a_member_that_goes_on_failing_is_ejected_for_longer_each_time() {
-    let mut scenario = scenario(MEMBERS).utilisation(0.3).balancers(2);
+    let mut scenario = scenario(MEMBERS).with_utilisation(0.3).with_balancers(2);
     scenario.length = Some(Duration::from_secs(600));
     let fails = |seconds, share| Change {
         at: Duration::from_secs(seconds),
@@ -84,7 +84,7 @@ fn a_member_that_goes_on_failing_is_ejected_for_longer_each_time() {
 
 #[test]
 fn with_too_many_members_failing_nobody_is_left_out() {
-    let mut scenario = scenario(MEMBERS).utilisation(0.3);
+    let mut scenario = scenario(MEMBERS).with_utilisation(0.3);
     scenario.length = Some(Duration::from_secs(120));
     for member in &mut scenario.members {
         member.failing = 1.0;
@@ -107,7 +107,7 @@ fn requests_wait_where_members_are_at_their_limits_and_the_queue_has_an_end() {
             .map(|index| format!("{{ address = \"10.0.0.{index}:80\", max_connections = 2 }}"));
         let members: Vec<String> = members.collect();
         let text = format!("members = [{}]\nmax_queue = {queue}", members.join(", "));
-        let mut scenario = scenario(&text).utilisation(0.9);
+        let mut scenario = scenario(&text).with_utilisation(0.9);
         scenario.requests = 20_000;
         play(&scenario)
     };
@@ -122,7 +122,7 @@ fn requests_wait_where_members_are_at_their_limits_and_the_queue_has_an_end() {
 #[test]
 fn an_alert_is_raised_and_lifted_with_the_load() {
     let text = format!("{MEMBERS}\nstrategy = \"least_loaded\"\nalert = {{ threshold = 0.8 }}");
-    let mut scenario = scenario(&text).utilisation(0.2);
+    let mut scenario = scenario(&text).with_utilisation(0.2);
     scenario.length = Some(Duration::from_secs(180));
     scenario.reports = Some(evenkeel_sim::Reports {
         id: evenkeel_core::load::LoadId::CPU,

@@ -13,14 +13,14 @@ fn gain(scenario: &Scenario, strategy: &str) -> f64 {
         let runs = (1..=3).map(|seed| run(scenario, &dispatch, seed));
         runs.map(|run| run.quantile(0.99).as_secs_f64()).sum()
     };
-    p99(&scenario.clone().announced()) / p99(scenario)
+    p99(&scenario.clone().with_announced_costs()) / p99(scenario)
 }
 
 #[test]
 fn announced_costs_shorten_the_longest_waits() {
     let mixed = |members| {
-        let scenario = Scenario::new("mixed", members).service(Service::Mixed);
-        scenario.utilisation(0.75)
+        let scenario = Scenario::new("mixed", members).with_service(Service::Mixed);
+        scenario.with_utilisation(0.75)
     };
     for strategy in ["least_request", "least_connection", "peak_ewma", "prequal"] {
         let equal = gain(&mixed(6), strategy);
@@ -41,7 +41,7 @@ fn announced_costs_shorten_the_longest_waits() {
 #[test]
 fn equal_costs_change_nothing() {
     for kind in strategy::REGISTRY {
-        let constant = Scenario::new("equal", 5).service(Service::Constant);
+        let constant = Scenario::new("equal", 5).with_service(Service::Constant);
         assert_eq!(gain(&constant, kind.name), 1.0, "{}", kind.name);
     }
 }

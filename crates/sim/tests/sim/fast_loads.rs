@@ -37,8 +37,8 @@ fn millis(outcomes: &Outcomes) -> f64 {
 fn scenario(members: usize, balancers: usize, cpus: usize, id: LoadId, every: u64) -> Scenario {
     let name = format!("{members}/{balancers}, {cpus} CPUs, {id} every {every} ms");
     let mut scenario = Scenario::new(name, members)
-        .balancers(balancers)
-        .working(Discipline::Sharing, cpus);
+        .with_balancers(balancers)
+        .with_discipline(Discipline::Sharing, cpus);
     scenario.requests = 200 * members * cpus + 10_000;
     scenario.network = Duration::from_micros(200);
     scenario.reports = Some(Reports {
@@ -171,7 +171,7 @@ fn traffic_leaves_with_the_work_of_others_and_comes_back() {
 #[test]
 fn mixed_costs_at_shared_members_are_no_worse_than_by_chance() {
     for every in [1, 50, 500] {
-        let world = scenario(MEMBERS, 2, 2, LoadId::COMPOSITE, every).service(Service::Mixed);
+        let world = scenario(MEMBERS, 2, 2, LoadId::COMPOSITE, every).with_service(Service::Mixed);
         let by_chance = millis(&play(&world, "random"));
         for strategy in STRATEGIES {
             let ratio = millis(&play(&world, strategy)) / by_chance;

@@ -27,11 +27,11 @@ const PERIOD: Duration = Duration::from_secs(3);
 
 /// All members equal; one slow; another one slow every while; costs that differ.
 fn scenarios(members: usize, workers: usize) -> [Scenario; 4] {
-    let mut equal = Scenario::new("equal", members).working(Discipline::Fifo, workers);
+    let mut equal = Scenario::new("equal", members).with_discipline(Discipline::Fifo, workers);
     equal.requests = if workers > 1 { 3 * REQUESTS } else { REQUESTS };
     let slow = equal.clone().one_slow(SLOWNESS);
     let moving = slow.clone().moving_slow(SLOWNESS, PERIOD);
-    let mixed = equal.clone().service(Service::Mixed);
+    let mixed = equal.clone().with_service(Service::Mixed);
     [equal, slow, moving, mixed]
 }
 

@@ -18,8 +18,8 @@ fn configured(members: usize, workers: usize, each: &str, group: &str) -> Scenar
          [group.web]\nmembers = [{addresses}]\n{group}\n"
     );
     let config = config::parse("evenkeel.toml", &text).unwrap();
-    let scenario = Scenario::of(config, "web").unwrap();
-    scenario.working(Discipline::Fifo, workers)
+    let scenario = Scenario::for_group(config, "web").unwrap();
+    scenario.with_discipline(Discipline::Fifo, workers)
 }
 
 fn served(outcomes: &Outcomes) -> f64 {
@@ -34,7 +34,7 @@ fn throughput_at_saturation_is_that_of_dispatch_at_once() {
                 let throughput = |late: bool| -> f64 {
                     let group = format!("late_binding = {late}");
                     let scenario = configured(members, workers, "", &group).one_slow(slowness);
-                    let mut scenario = scenario.clients(6 * members * workers);
+                    let mut scenario = scenario.with_clients(6 * members * workers);
                     scenario.network = Duration::from_millis(network);
                     scenario.length = Some(Duration::from_secs(60));
                     let seeds = (1..=2).map(|seed| run(&scenario, &Dispatch::Configured, seed));
@@ -73,7 +73,7 @@ fn with_twice_what_members_can_do_they_are_kept_busy() {
     for (members, workers) in [(3, 1), (10, 1), (4, 8)] {
         let limit = format!(", max_connections = {workers}");
         let scenario = configured(members, workers, &limit, "queue_target = \"100ms\"");
-        let mut scenario = scenario.utilisation(2.0);
+        let mut scenario = scenario.with_utilisation(2.0);
         scenario.length = Some(Duration::from_secs(30));
         let capacity = scenario.arrival_rate() / 2.0 * 30.0;
         let outcomes = run(&scenario, &Dispatch::Configured, 1);
@@ -94,12 +94,12 @@ pub(super) fn median(mut all: Vec<f64>) -> f64 {
 
 /// The 99th percentile over that of the ideal where caps are wrong by this factor: equal, slow, moving, mixed.
 fn ratios(members: usize, workers: usize, wrong_caps: f32) -> [f64; 4] {
-    let mut equal = Scenario::new("equal", members).working(Discipline::Fifo, workers);
+    let mut equal = Scenario::new("equal", members).with_discipline(Discipline::Fifo, workers);
     equal.wrong_caps = wrong_caps;
     equal.requests = if workers > 1 { 60_000 } else { 20_000 };
     let slow = equal.clone().one_slow(5.0);
     let moving = slow.clone().moving_slow(5.0, Duration::from_secs(3));
-    let mixed = equal.clone().service(Service::Mixed);
+    let mixed = equal.clone().with_service(Service::Mixed);
     [equal, slow, moving, mixed].map(|scenario| {
         let p99 = |dispatch, seed| run(&scenario, &dispatch, seed).quantile(0.99).as_secs_f64();
         let ratio = |seed| {

@@ -25,7 +25,9 @@ fn scenario(rule: &str, http: &str, group: &str, seconds: u64) -> Scenario {
         "#
     );
     let config = config::parse("evenkeel.toml", &text).unwrap();
-    let mut scenario = Scenario::of(config, "web").unwrap().utilisation(0.4);
+    let mut scenario = Scenario::for_group(config, "web")
+        .unwrap()
+        .with_utilisation(0.4);
     scenario.length = Some(Duration::from_secs(seconds));
     scenario
 }
@@ -54,7 +56,7 @@ const CHECKED: &str = r#"
 #[test]
 fn a_member_that_dies_is_taken_out_by_a_check_and_no_request_is_lost() {
     let dying = |http: &str, group: &str| {
-        let mut scenario = scenario("", http, group, 240).balancers(2);
+        let mut scenario = scenario("", http, group, 240).with_balancers(2);
         scenario.changes = vec![at(60, 1, To::Dead(true)), at(120, 1, To::Dead(false))];
         play(&scenario)
     };
@@ -133,7 +135,7 @@ fn requests_that_wait_for_too_long_are_counted() {
             members.join(", ")
         );
         let rule = format!("queue_timeout = {timeout:?}");
-        play(&scenario(&rule, "", &group, 60).utilisation(1.3))
+        play(&scenario(&rule, "", &group, 60).with_utilisation(1.3))
     };
     let short = overloaded("200ms");
     assert_eq!(short.failed, short.timed_out);

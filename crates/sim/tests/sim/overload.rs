@@ -17,8 +17,10 @@ fn overloaded(group: &str) -> (Outcomes, f64) {
          [group.web]\nmembers = [{members}]\n{group}\n"
     );
     let config = config::parse("evenkeel.toml", &text).unwrap();
-    let scenario = Scenario::of(config, "web").unwrap();
-    let mut scenario = scenario.working(Discipline::Fifo, 1).utilisation(2.0);
+    let scenario = Scenario::for_group(config, "web").unwrap();
+    let mut scenario = scenario
+        .with_discipline(Discipline::Fifo, 1)
+        .with_utilisation(2.0);
     scenario.length = Some(Duration::from_secs(30));
     let capacity = scenario.arrival_rate() / 2.0 * 30.0;
     let outcomes = run(&scenario, &Dispatch::Configured, 1);

@@ -16,9 +16,9 @@ const SEEDS: u64 = 4;
 /// Four members of eight workers each; one of ten requests costs twenty times as much.
 fn world() -> Scenario {
     Scenario::new("worlds after each other", 4)
-        .working(Discipline::Fifo, 8)
-        .service(Service::Mixed)
-        .utilisation(0.5)
+        .with_discipline(Discipline::Fifo, 8)
+        .with_service(Service::Mixed)
+        .with_utilisation(0.5)
 }
 
 fn change(at: Duration, member: usize, to: To) -> Change {

@@ -4,7 +4,7 @@
 
 use std::path::{Path, PathBuf};
 
-use evenkeel_sim::experiment::plan::load;
+use evenkeel_sim::experiment::plan::load_plan;
 use evenkeel_sim::experiment::{FIGURES, Mean, Results, export, run};
 
 fn path(name: &str) -> PathBuf {
@@ -13,14 +13,14 @@ fn path(name: &str) -> PathBuf {
 }
 
 fn play(name: &str) -> Vec<Results> {
-    let plan = load(&path(name), None, None).unwrap_or_else(|errors| panic!("{errors}"));
+    let plan = load_plan(&path(name), None, None).unwrap_or_else(|errors| panic!("{errors}"));
     assert_eq!(plan.warnings, [], "{name}");
     run(&plan, &|_| ())
 }
 
 fn figure(results: &Results, name: &str) -> f64 {
     let index = FIGURES.iter().position(|figure| figure.name == name);
-    Mean::all(&results.runs)[index.unwrap()].mean
+    Mean::of_runs(&results.runs)[index.unwrap()].mean
 }
 
 /// Scenarios of docs/choosing-a-strategy.md.
@@ -67,7 +67,8 @@ fn what_the_page_about_strategies_shows_can_be_played() {
     let root = Path::new(env!("CARGO_MANIFEST_DIR")).join("../..");
     let page = std::fs::read_to_string(root.join("docs/choosing-a-strategy.md")).unwrap();
     for name in CHOOSING {
-        let plan = load(&path(name), Some(1), Some(1)).unwrap_or_else(|errors| panic!("{errors}"));
+        let plan =
+            load_plan(&path(name), Some(1), Some(1)).unwrap_or_else(|errors| panic!("{errors}"));
         assert_eq!(plan.warnings, [], "{name}");
         assert!(page.contains(name), "{name} is not in the page");
     }
@@ -169,10 +170,10 @@ fn the_same_seed_gives_the_same_bytes_on_all_machines() {
         ("full.toml", 10_998_545_309_552_609_168),
     ];
     let found = expected.map(|(name, _)| {
-        let mut plan = load(&path(name), None, Some(1)).unwrap();
+        let mut plan = load_plan(&path(name), None, Some(1)).unwrap();
         // Not the folder of this machine.
         plan.file = name.into();
-        (name, hash(&export::json(&plan, &run(&plan, &|_| ()))))
+        (name, hash(&export::to_json(&plan, &run(&plan, &|_| ()))))
     });
     assert_eq!(found, expected);
 }

@@ -93,7 +93,7 @@ fn groups() -> Vec<Vec<f64>> {
 #[test]
 fn u1_a_weight_is_a_share_under_every_strategy_at_every_load() {
     let mut wrong = Vec::new();
-    for strategy in all() {
+    for strategy in all_strategies() {
         for weights in groups() {
             for clients in [1, 4, 50] {
                 for (name, service, slots) in [
@@ -104,10 +104,10 @@ fn u1_a_weight_is_a_share_under_every_strategy_at_every_load() {
                     let by_chance = service != Service::Constant || weights.len() > 24;
                     let together = by_chance && BY_LATENCY.contains(&strategy);
                     let mut scenario = Scenario::new(name, weights.len())
-                        .weights(&weights)
-                        .clients(clients)
-                        .service(service)
-                        .working(Discipline::Sharing, slots);
+                        .with_weights(&weights)
+                        .with_clients(clients)
+                        .with_service(service)
+                        .with_discipline(Discipline::Sharing, slots);
                     scenario.requests = 24_000;
                     wrong.extend(off(&scenario, strategy, together));
                 }
@@ -134,9 +134,9 @@ fn equal_members_with_little_to_do_take_turns() {
                     // The mean service time is 10 ms.
                     let most = 100.0 * (members * slots) as f64;
                     let mut scenario = Scenario::new(name, members)
-                        .service(service)
-                        .working(Discipline::Fifo, slots)
-                        .utilisation(rate / most);
+                        .with_service(service)
+                        .with_discipline(Discipline::Fifo, slots)
+                        .with_utilisation(rate / most);
                     scenario.requests = 6_000;
                     for seed in 1..=3 {
                         let dispatch = Dispatch::Strategy(values("adaptive", &[]));
@@ -164,7 +164,7 @@ fn u1_a_weight_is_a_share_of_the_addresses_that_are_hashed() {
     const EACH: u32 = 10_000;
     let mut wrong = Vec::new();
     for weights in groups() {
-        let group = group("source_ip_hash", &weights);
+        let group = group_with("source_ip_hash", &weights);
         let mut rng = fastrand::Rng::with_seed(1);
         let mut counts = vec![0.0; weights.len()];
         for network in [
@@ -177,9 +177,9 @@ fn u1_a_weight_is_a_share_of_the_addresses_that_are_hashed() {
             for client in first..first + EACH {
                 let request = Request {
                     client: Some(IpAddr::from(client.to_be_bytes())),
-                    ..Request::at(at(100_000))
+                    ..Request::at_time(at_ms(100_000))
                 };
-                let index = group.pick(&request, &mut rng).unwrap().index();
+                let index = group.pick(&request, &mut rng).unwrap().member_index();
                 counts[index] += 0.25 / f64::from(EACH);
             }
         }
@@ -198,9 +198,9 @@ fn picked(group: &Group, key: Option<u64>, rng: &mut fastrand::Rng) -> usize {
     let request = Request {
         client: Some([10, 0, 0, 1].into()),
         key,
-        ..Request::at(at(100_000))
+        ..Request::at_time(at_ms(100_000))
     };
-    group.pick(&request, rng).unwrap().index()
+    group.pick(&request, rng).unwrap().member_index()
 }
 
 /// Ten thousand users, who all come from one address: a proxy in front.
@@ -208,7 +208,7 @@ fn picked(group: &Group, key: Option<u64>, rng: &mut fastrand::Rng) -> usize {
 fn a_weight_is_a_share_of_the_keys_that_are_hashed() {
     const KEYS: u32 = 10_000;
     for weights in groups() {
-        let group = group("hash", &weights);
+        let group = group_with("hash", &weights);
         let mut rng = fastrand::Rng::with_seed(1);
         let mut counts = vec![0.0; weights.len()];
         for user in 0..KEYS {
@@ -237,7 +237,7 @@ fn a_weight_is_a_share_of_the_keys_that_are_hashed() {
 
 #[test]
 fn when_a_member_leaves_only_its_keys_move() {
-    let (all, mut rng) = (group("hash", &[1.0; 5]), fastrand::Rng::with_seed(1));
+    let (all, mut rng) = (group_with("hash", &[1.0; 5]), fastrand::Rng::with_seed(1));
     let key = |user: u32| Some(hash(format!("user-{user}").as_bytes()));
     let before: Vec<_> = (0..1000)
         .map(|user| picked(&all, key(user), &mut rng))
@@ -255,7 +255,7 @@ fn when_a_member_leaves_only_its_keys_move() {
 /// A request without a key is drawn by weight, and a key that is the client's address is that of `source_ip_hash`.
 #[test]
 fn a_key_may_be_missing_or_the_clients_address() {
-    let (by_key, mut rng) = (group("hash", &[3.0, 1.0]), fastrand::Rng::with_seed(1));
+    let (by_key, mut rng) = (group_with("hash", &[3.0, 1.0]), fastrand::Rng::with_seed(1));
     let first = (0..4000)
         .filter(|_| picked(&by_key, None, &mut rng) == 0)
         .count();
@@ -264,20 +264,20 @@ fn a_key_may_be_missing_or_the_clients_address() {
         hash_key: Key::Client,
         ..GroupSettings::default()
     };
-    let by_client = build(&values("hash", &[]), settings, members(&[3.0, 1.0]));
-    let by_address = group("source_ip_hash", &[3.0, 1.0]);
+    let by_client = build_group(&values("hash", &[]), settings, build_members(&[3.0, 1.0]));
+    let by_address = group_with("source_ip_hash", &[3.0, 1.0]);
     assert!(by_client.wants_key().is_none() && by_address.wants_key().is_none());
     for client in 0..100u32 {
         let request = Request {
             client: Some(IpAddr::from(client.to_be_bytes())),
             key: Some(u64::from(client)),
-            ..Request::at(at(100_000))
+            ..Request::at_time(at_ms(100_000))
         };
         let index = |group: &Group| {
             group
                 .pick(&request, &mut fastrand::Rng::new())
                 .unwrap()
-                .index()
+                .member_index()
         };
         assert_eq!(index(&by_client), index(&by_address));
     }
@@ -287,19 +287,19 @@ fn a_key_may_be_missing_or_the_clients_address() {
 #[test]
 fn u1_a_ramp_is_a_share() {
     const HALF: u64 = 500_000_000;
-    for strategy in all() {
+    for strategy in all_strategies() {
         let settings = GroupSettings {
             slow_start: Duration::from_millis(2 * HALF),
             ..GroupSettings::default()
         };
-        let group = build(&values(strategy, &[]), settings, members(&[1.0; 3]));
-        group.members()[2].slot.set_ramp_from(Some(at(HALF)));
+        let group = build_group(&values(strategy, &[]), settings, build_members(&[1.0; 3]));
+        group.members()[2].slot.set_ramp_from(Some(at_ms(HALF)));
         let mut rng = fastrand::Rng::with_seed(3);
         let (mut counts, mut held) = ([0.0; 3], std::collections::VecDeque::new());
         for number in 0..20_000u64 {
-            let now = at(2 * HALF + number);
-            let ticket = group.pick(&Request::at(now), &mut rng).unwrap();
-            counts[ticket.index()] += 1.0 / 20_000.0;
+            let now = at_ms(2 * HALF + number);
+            let ticket = group.pick(&Request::at_time(now), &mut rng).unwrap();
+            counts[ticket.member_index()] += 1.0 / 20_000.0;
             held.push_back(ticket);
             if held.len() > 12 {
                 held.pop_front().unwrap().finish(Outcome::Success, now);
@@ -313,16 +313,16 @@ fn u1_a_ramp_is_a_share() {
 /// Changes of weight count at once, and who was away has no arrears.
 #[test]
 fn u1_nobody_catches_up_with_what_was_before() {
-    for strategy in all() {
-        let group = group(strategy, &[4.0, 1.0]);
+    for strategy in all_strategies() {
+        let group = group_with(strategy, &[4.0, 1.0]);
         let down = evenkeel_core::member::Reason::Down;
         group.members()[0].slot.set(down, true);
-        shares(&group, 1000, 100_000, 1);
+        count_picks(&group, 1000, 100_000, 1);
         group.members()[0].slot.set(down, false);
-        let counts = shares(&group, 1000, 101_000, 2);
+        let counts = count_picks(&group, 1000, 101_000, 2);
         assert!((750..850).contains(&counts[0]), "{strategy}: {counts:?}");
         group.members()[0].slot.set_weight(Weight::ONE);
-        let counts = shares(&group, 1000, 102_000, 3);
+        let counts = count_picks(&group, 1000, 102_000, 3);
         assert!((430..570).contains(&counts[0]), "{strategy}: {counts:?}");
     }
 }
@@ -333,9 +333,9 @@ fn u1_nobody_catches_up_with_what_was_before() {
 fn u1_worse_members_get_less_whatever_their_weight() {
     let weighted = |name: &str, clients| {
         let mut scenario = Scenario::new(name, 2)
-            .weights(&[4.0, 1.0])
-            .clients(clients)
-            .working(Discipline::Sharing, 64);
+            .with_weights(&[4.0, 1.0])
+            .with_clients(clients)
+            .with_discipline(Discipline::Sharing, 64);
         scenario.requests = 20_000;
         scenario
     };
@@ -358,9 +358,9 @@ fn u3_traffic_follows_a_reversed_report_within_two_seconds() {
     for clients in [4, 8, 20] {
         for (millis, discipline) in [(10, Discipline::Sharing), (500, Discipline::Fifo)] {
             let mut scenario = Scenario::new("reports", 2)
-                .clients(clients)
-                .service(Service::Constant)
-                .working(discipline, 64);
+                .with_clients(clients)
+                .with_service(Service::Constant)
+                .with_discipline(discipline, 64);
             scenario.requests = 1000 * clients;
             scenario.reports = Some(Reports {
                 id: LoadId::CPU,

@@ -77,7 +77,7 @@ pub enum Unreadable {
 }
 
 /// A text of HAProxy's as it may be repeated in logs.
-pub fn repeated(text: &str) -> String {
+pub fn printable_text(text: &str) -> String {
     let words = text.split_whitespace().collect::<Vec<_>>().join(" ");
     let visible = words.chars().filter(|c| !c.is_control());
     visible.take(MAX_TEXT).collect()
@@ -88,7 +88,7 @@ pub fn repeated(text: &str) -> String {
 /// # Errors
 ///
 /// The text is something else.
-pub fn about(text: &str) -> Result<About, Unreadable> {
+pub fn parse_info(text: &str) -> Result<About, Unreadable> {
     let field = |name: &str| {
         let mut fields = text.lines().filter_map(|line| line.split_once(':'));
         let (_, value) = fields.find(|(known, _)| *known == name)?;
@@ -97,10 +97,10 @@ pub fn about(text: &str) -> Result<About, Unreadable> {
     let pid = field("Pid").and_then(|pid| pid.parse().ok());
     match (field("Version"), pid) {
         (Some(version), Some(pid)) => Ok(About {
-            version: repeated(version),
+            version: printable_text(version),
             pid,
         }),
-        _ => Err(Unreadable::Says(repeated(text))),
+        _ => Err(Unreadable::Says(printable_text(text))),
     }
 }
 
@@ -116,7 +116,7 @@ struct Columns {
 }
 
 impl Columns {
-    fn of(header: &str) -> Result<Self, Unreadable> {
+    fn parse_header(header: &str) -> Result<Self, Unreadable> {
         let names: Vec<&str> = header
             .trim_start_matches('#')
             .split_ascii_whitespace()
@@ -168,22 +168,22 @@ fn is_name(name: &str) -> bool {
 /// # Errors
 ///
 /// The text is something else, such as that there is no such backend.
-pub fn servers(text: &str, backend: &str) -> Result<Vec<Server>, Unreadable> {
+pub fn parse_servers(text: &str, backend: &str) -> Result<Vec<Server>, Unreadable> {
     let mut lines = text.lines().enumerate();
     let mut next = || lines.find(|(_, line)| !line.trim().is_empty());
     let form = next().map_or("", |(_, line)| line.trim());
     if form != FORM {
         let is_number = !form.is_empty() && form.bytes().all(|byte| byte.is_ascii_digit());
         return Err(match is_number {
-            true => Unreadable::Form(repeated(form)),
-            false => Unreadable::Says(repeated(text)),
+            true => Unreadable::Form(printable_text(form)),
+            false => Unreadable::Says(printable_text(text)),
         });
     }
     let header = next().map_or("", |(_, line)| line);
     if !header.starts_with('#') {
-        return Err(Unreadable::Says(repeated(header)));
+        return Err(Unreadable::Says(printable_text(header)));
     }
-    let columns = Columns::of(header)?;
+    let columns = Columns::parse_header(header)?;
     let mut servers = Vec::new();
     while let Some((place, line)) = next() {
         let Some((of, server)) = columns.server(line) else {
@@ -219,7 +219,7 @@ mod tests {
              3 web 3 c - 2 32 1 1 15 1 0 0 0 0 0 0 app.example 80 - 0 0 - - 0\n\
              4 other 1 a 127.0.0.1 2 8 1 1 15 1 0 0 0 0 0 0 - 8001 - 0 0 - - 0\n\n"
         );
-        let found = servers(&text, "web").unwrap();
+        let found = parse_servers(&text, "web").unwrap();
         let names: Vec<_> = found.iter().map(|server| &*server.name).collect();
         assert_eq!(names, ["a", "b", "c"]);
         assert_eq!(found[0].address, Some("127.0.0.1:8001".parse().unwrap()));
@@ -228,8 +228,8 @@ mod tests {
         assert!(found[1].is_maintained() && !found[1].is_drained());
         assert_eq!(found[2].address, None);
         assert!(!found[2].is_maintained(), "its name is not resolved");
-        assert!(servers(&text, "other").unwrap()[0].is_drained());
-        assert_eq!(servers(&text, "nobody"), Ok(Vec::new()));
+        assert!(parse_servers(&text, "other").unwrap()[0].is_drained());
+        assert_eq!(parse_servers(&text, "nobody"), Ok(Vec::new()));
     }
 
     #[test]
@@ -244,27 +244,27 @@ mod tests {
             ("1\n# be_id be_name\n", "no column srv_name"),
             ("1\nbe_id\n", "HAProxy says: be_id"),
         ] {
-            let error = servers(text, "web").unwrap_err().to_string();
+            let error = parse_servers(text, "web").unwrap_err().to_string();
             assert!(error.contains(wanted), "{error}");
         }
         let line = format!("{HEADER}3 web 1 a;b 127.0.0.1 2 0 1 1 15 1 0 0 0 0 0 0 - 80 -\n");
-        assert_eq!(servers(&line, "web"), Err(Unreadable::Line(3)));
+        assert_eq!(parse_servers(&line, "web"), Err(Unreadable::Line(3)));
     }
 
     #[test]
     fn the_process_is_read() {
         let text = "Name: HAProxy\nVersion: 2.6.12-1+deb12u2\nPid: 4711\nUptime_sec: 12\n\n";
-        let about = about(text).unwrap();
+        let about = parse_info(text).unwrap();
         assert_eq!((&*about.version, about.pid), ("2.6.12-1+deb12u2", 4711));
-        assert!(super::about("Unknown command: 'show info'").is_err());
+        assert!(super::parse_info("Unknown command: 'show info'").is_err());
     }
 
     proptest! {
         #[test]
         fn no_text_is_too_strange(text in "\\PC{0,200}", lines in prop::collection::vec("[-0-9a-z .:+]{0,60}", 0..8)) {
-            let _ = (servers(&text, "web"), about(&text));
+            let _ = (parse_servers(&text, "web"), parse_info(&text));
             let text = format!("{HEADER}{}", lines.join("\n"));
-            if let Ok(found) = servers(&text, "web") {
+            if let Ok(found) = parse_servers(&text, "web") {
                 prop_assert!(found.iter().all(|server| is_name(&server.name)));
             }
         }

@@ -130,7 +130,7 @@ const STATIC: &str =
     "the backend's `balance` takes no weights but 0 and its own: use roundrobin or leastconn";
 
 /// Plans the orders that bring the servers of `backend` to `wanted`.
-pub fn plan(backend: &str, servers: &[Server], wanted: &[Wanted], known: &Known) -> Plan {
+pub fn plan_orders(backend: &str, servers: &[Server], wanted: &[Wanted], known: &Known) -> Plan {
     let mut by_address: HashMap<SocketAddr, Vec<&Server>> = HashMap::new();
     for server in servers {
         if let Some(address) = server.address {
@@ -162,7 +162,7 @@ pub fn plan(backend: &str, servers: &[Server], wanted: &[Wanted], known: &Known)
                 Some(parameters) => {
                     let name = format!("{ADDED}{}:{}", address.ip(), address.port());
                     plan.orders
-                        .extend(added(backend, &name, address, parameters, want));
+                        .extend(orders_to_add(backend, &name, address, parameters, want));
                     SteeredMember {
                         server: Some(name),
                         ..row(None, None)
@@ -174,7 +174,8 @@ pub fn plan(backend: &str, servers: &[Server], wanted: &[Wanted], known: &Known)
             found.insert(&server.name);
             let note = not_ours(server, known);
             if note.is_none() {
-                plan.orders.extend(orders(backend, server, want, known));
+                plan.orders
+                    .extend(orders_for_server(backend, server, want, known));
             }
             let is_odd = known.is_static && want.weight > 0;
             let note = note.or(is_odd.then_some(STATIC));
@@ -206,7 +207,7 @@ pub fn plan(backend: &str, servers: &[Server], wanted: &[Wanted], known: &Known)
 }
 
 /// Returns the orders that bring a server into being.
-fn added(
+fn orders_to_add(
     backend: &str,
     name: &str,
     address: SocketAddr,
@@ -244,7 +245,7 @@ fn not_ours(server: &Server, known: &Known) -> Option<&'static str> {
     }
 }
 
-fn orders(backend: &str, server: &Server, want: &Wanted, known: &Known) -> Vec<Order> {
+fn orders_for_server(backend: &str, server: &Server, want: &Wanted, known: &Known) -> Vec<Order> {
     let order = |set| Order {
         backend: backend.into(),
         server: server.name.clone(),
@@ -272,7 +273,7 @@ fn orders(backend: &str, server: &Server, want: &Wanted, known: &Known) -> Vec<O
 }
 
 /// Returns the orders that bring the servers of `wanted` back to HAProxy's own configuration.
-pub fn restoration(
+pub fn plan_restoration(
     backend: &str,
     servers: &[Server],
     wanted: &[Wanted],
@@ -350,7 +351,7 @@ mod tests {
             wanted(3, 0, Standing::Draining),
             wanted(4, 10, Standing::Serving),
         ];
-        let plan = plan("web", &servers, &all, &Known::default());
+        let plan = plan_orders("web", &servers, &all, &Known::default());
         assert_eq!(
             texts(&plan.orders),
             ["set server web/a weight 256", "set server web/c weight 0"]
@@ -370,33 +371,33 @@ mod tests {
         ];
         let all = [1, 2, 3].map(|port| wanted(port, 10, Standing::Serving));
         let known = Known::default();
-        let left = plan("web", &servers, &all, &known);
+        let left = plan_orders("web", &servers, &all, &known);
         assert!(left.orders.is_empty());
         assert_eq!(left.members[0].note.as_deref(), Some(MAINTAINED));
         assert_eq!(left.members[1].note.as_deref(), Some(DRAINED));
-        assert_eq!(restoration("web", &servers, &all, &known), []);
+        assert_eq!(plan_restoration("web", &servers, &all, &known), []);
     }
 
     #[test]
     fn maintenance_that_we_have_said_ends_when_we_say_so() {
         let all = [wanted(1, 0, Standing::Maintenance)];
-        let begins = plan("web", &[server("a", 1, 7, 0)], &all, &Known::default());
+        let begins = plan_orders("web", &[server("a", 1, 7, 0)], &all, &Known::default());
         assert_eq!(texts(&begins.orders), ["set server web/a state maint"]);
         let known = Known {
             maintained: ["a".to_owned()].into(),
             ..Known::default()
         };
         let there = [server("a", 1, 7, 1)];
-        assert!(plan("web", &there, &all, &known).orders.is_empty());
+        assert!(plan_orders("web", &there, &all, &known).orders.is_empty());
         let all = [wanted(1, 9, Standing::Serving)];
-        let ends = plan("web", &there, &all, &known);
+        let ends = plan_orders("web", &there, &all, &known);
         assert_eq!(
             texts(&ends.orders),
             ["set server web/a state ready", "set server web/a weight 9"]
         );
         let there = [server("a", 1, 9, 1)];
         assert_eq!(
-            texts(&restoration("web", &there, &all, &known)),
+            texts(&plan_restoration("web", &there, &all, &known)),
             [
                 "set server web/a state ready",
                 "set server web/a weight 100%"
@@ -420,7 +421,7 @@ mod tests {
             wanted(2, 30, Standing::Serving),
             wanted(3, 0, Standing::Down),
         ];
-        let plan = plan("web", &servers, &all, &known);
+        let plan = plan_orders("web", &servers, &all, &known);
         assert_eq!(
             texts(&plan.orders),
             ["set server web/a weight 7", "set server web/c weight 0"]
@@ -434,7 +435,7 @@ mod tests {
             ..Known::default()
         };
         let all = [wanted(1, 9, Standing::Serving)];
-        let first = plan("web", &[server("stranger", 9, 1, 0)], &all, &known);
+        let first = plan_orders("web", &[server("stranger", 9, 1, 0)], &all, &known);
         assert_eq!(
             texts(&first.orders),
             [
@@ -448,7 +449,7 @@ mod tests {
         let name = "evenkeel-127.0.0.1:1";
         assert_eq!(first.members[0].server.as_deref(), Some(name));
         let orders = |servers: &[Server], wanted: &[Wanted]| {
-            texts(&plan("web", servers, wanted, &known).orders)
+            texts(&plan_orders("web", servers, wanted, &known).orders)
         };
         // It is in maintenance if a process before this one had no time for the rest.
         let half = orders(&[server(name, 1, 9, 1)], &all);
@@ -459,7 +460,7 @@ mod tests {
         let gone = orders(&[server(name, 1, 9, 1)], &[]);
         assert_eq!(gone, [format!("del server web/{name}")]);
         // Where nothing is added, nothing is removed.
-        let left = plan("web", &[server(name, 1, 9, 1)], &[], &Known::default());
+        let left = plan_orders("web", &[server(name, 1, 9, 1)], &[], &Known::default());
         assert!(left.orders.is_empty() && left.others == [name]);
         let add = &first.orders[0];
         assert!(add.is_success("New server registered.\n\n") && !add.is_success(""));
@@ -502,7 +503,7 @@ mod tests {
                 .filter(|server| server.admin != 0 && !known.maintained.contains(&server.name))
                 .map(|server| server.name.clone())
                 .collect();
-            let first = plan("web", &servers, &all, &known);
+            let first = plan_orders("web", &servers, &all, &known);
             for order in &first.orders {
                 prop_assert!(!left.contains(&order.server));
                 let server = servers.iter_mut().find(|server| server.name == order.server).unwrap();
@@ -520,7 +521,7 @@ mod tests {
                     }
                 }
             }
-            prop_assert_eq!(plan("web", &servers, &all, &known).orders, vec![]);
+            prop_assert_eq!(plan_orders("web", &servers, &all, &known).orders, vec![]);
         }
     }
 }

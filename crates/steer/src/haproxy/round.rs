@@ -4,9 +4,9 @@ use std::collections::{BTreeSet, HashMap};
 
 use evenkeel_config::SteerHaproxy;
 
-use super::answers::{About, Server, about, servers};
-use super::plan::{Known, Order, Set, plan, restoration};
-use super::socket::{MOST, Trouble, ask, tell};
+use super::answers::{About, Server, parse_info, parse_servers};
+use super::plan::{Known, Order, Set, plan_orders, plan_restoration};
+use super::socket::{MOST, Trouble, send_line, send_orders};
 use crate::status::SteeredMember;
 use crate::wanted::Wanted;
 
@@ -49,7 +49,7 @@ impl Haproxy {
     }
 
     /// Servers that we have put into maintenance.
-    pub fn maintained(&self) -> &BTreeSet<String> {
+    pub fn servers_in_maintenance(&self) -> &BTreeSet<String> {
         &self.known.maintained
     }
 
@@ -59,13 +59,13 @@ impl Haproxy {
     /// # Errors
     ///
     /// HAProxy cannot be asked, or takes no changes. Orders that were sent before the error hold.
-    pub async fn round(
+    pub async fn run_round(
         &mut self,
         haproxy: &SteerHaproxy,
         wanted: &[Wanted],
         shown: bool,
     ) -> Result<Round, Trouble> {
-        let (about, servers) = self.look(haproxy).await?;
+        let (about, servers) = self.query_state(haproxy).await?;
         let before = self.about.replace(about.clone());
         let restarted = before.is_some_and(|before| before.pid != about.pid);
         if restarted {
@@ -84,9 +84,9 @@ impl Haproxy {
         });
         let overridden = changed.count();
         self.known.adds.clone_from(&haproxy.add_servers);
-        let mut planned = plan(&haproxy.backend, &servers, wanted, &self.known);
+        let mut planned = plan_orders(&haproxy.backend, &servers, wanted, &self.known);
         if !shown {
-            let (orders, notes) = self.send(haproxy, planned.orders).await?;
+            let (orders, notes) = self.send_and_sort(haproxy, planned.orders).await?;
             planned.orders = orders;
             for member in &mut planned.members {
                 let Some(server) = &member.server else {
@@ -113,26 +113,29 @@ impl Haproxy {
     ///
     /// # Errors
     ///
-    /// Those of [`Haproxy::round`].
-    pub async fn restore(
+    /// Those of [`Haproxy::run_round`].
+    pub async fn restore_servers(
         &mut self,
         haproxy: &SteerHaproxy,
         wanted: &[Wanted],
     ) -> Result<Vec<Order>, Trouble> {
-        let (_, servers) = self.look(haproxy).await?;
-        let orders = restoration(&haproxy.backend, &servers, wanted, &self.known);
-        Ok(self.send(haproxy, orders).await?.0)
+        let (_, servers) = self.query_state(haproxy).await?;
+        let orders = plan_restoration(&haproxy.backend, &servers, wanted, &self.known);
+        Ok(self.send_and_sort(haproxy, orders).await?.0)
     }
 
-    async fn look(&self, haproxy: &SteerHaproxy) -> Result<(About, Vec<Server>), Trouble> {
-        let about = about(&ask(haproxy, "show info", MOST).await?)?;
+    async fn query_state(&self, haproxy: &SteerHaproxy) -> Result<(About, Vec<Server>), Trouble> {
+        let about = parse_info(&send_line(haproxy, "show info", MOST).await?)?;
         let question = format!("show servers state {}", haproxy.backend);
-        let servers = servers(&ask(haproxy, &question, MOST).await?, &haproxy.backend)?;
+        let servers = parse_servers(
+            &send_line(haproxy, &question, MOST).await?,
+            &haproxy.backend,
+        )?;
         Ok((about, servers))
     }
 
     /// Sends orders; answers those that were carried out, and what HAProxy says of other servers.
-    async fn send(
+    async fn send_and_sort(
         &mut self,
         haproxy: &SteerHaproxy,
         orders: Vec<Order>,
@@ -146,7 +149,7 @@ impl Haproxy {
             true => "experimental-mode on; ",
             false => "",
         };
-        let refused = tell(haproxy, &orders, before).await?;
+        let refused = send_orders(haproxy, &orders, before).await?;
         let mut notes = HashMap::new();
         for refusal in &refused {
             if refusal.said.contains("static LB algorithm") {

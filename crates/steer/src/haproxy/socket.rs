@@ -9,7 +9,7 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
 
-use super::answers::{Unreadable, repeated};
+use super::answers::{Unreadable, printable_text};
 use super::plan::Order;
 
 /// Longest answer to a question, in bytes: that of 100,000 servers.
@@ -85,13 +85,13 @@ fn hint(error: &io::Error) -> &'static str {
 }
 
 /// Sends a line, and answers what comes until the end.
-pub(super) async fn ask(
+pub(super) async fn send_line(
     haproxy: &SteerHaproxy,
     line: &str,
     most: usize,
 ) -> Result<String, Trouble> {
     let limit = haproxy.timeout;
-    let at = || haproxy.at();
+    let at = || haproxy.socket_address();
     match timeout(limit, conversation(haproxy, line, most)).await {
         Ok(answer) => answer,
         Err(_) => Err(Trouble::Slow { at: at(), limit }),
@@ -99,7 +99,7 @@ pub(super) async fn ask(
 }
 
 async fn conversation(haproxy: &SteerHaproxy, line: &str, most: usize) -> Result<String, Trouble> {
-    let at = || haproxy.at();
+    let at = || haproxy.socket_address();
     let connected = match haproxy.unix() {
         Some(path) => connect_unix(path),
         None => {
@@ -135,7 +135,7 @@ pub(super) struct Refusal {
 /// Several go in one line. If HAProxy says anything to that, it does not say to which: then each is
 /// sent by itself, which does no harm to those that were carried out. `before` comes before those that
 /// go alone from the start.
-pub(super) async fn tell(
+pub(super) async fn send_orders(
     haproxy: &SteerHaproxy,
     orders: &[Order],
     before: &str,
@@ -145,21 +145,21 @@ pub(super) async fn tell(
         let texts: Vec<String> = batch.iter().map(Order::to_string).collect();
         let is_repeatable = batch.iter().all(Order::is_repeatable);
         if is_repeatable {
-            let said = ask(haproxy, &texts.join("; "), MOST_OF_CHANGES).await?;
+            let said = send_line(haproxy, &texts.join("; "), MOST_OF_CHANGES).await?;
             if said.trim().is_empty() {
                 continue;
             }
         }
         for (order, text) in batch.iter().zip(&texts) {
             let before = if is_repeatable { "" } else { before };
-            let said = ask(haproxy, &format!("{before}{text}"), MOST_OF_CHANGES).await?;
+            let said = send_line(haproxy, &format!("{before}{text}"), MOST_OF_CHANGES).await?;
             if order.is_success(&said) {
                 continue;
             }
-            let said = repeated(&said);
+            let said = printable_text(&said);
             if said.to_ascii_lowercase().contains("permission denied") {
                 return Err(Trouble::Denied {
-                    at: haproxy.at(),
+                    at: haproxy.socket_address(),
                     said,
                 });
             }
@@ -231,16 +231,19 @@ mod tests {
     async fn a_conversation_ends_whatever_the_other_side_does() {
         let mut silent = somebody("silent", |_| None);
         silent.timeout = Duration::from_millis(20);
-        let error = ask(&silent, "show info", 100).await.unwrap_err();
+        let error = send_line(&silent, "show info", 100).await.unwrap_err();
         assert!(matches!(error, Trouble::Slow { .. }), "{error}");
         let endless = somebody("endless", |_| Some("x".repeat(10_000_000)));
-        let error = ask(&endless, "show info", 1000).await.unwrap_err();
+        let error = send_line(&endless, "show info", 1000).await.unwrap_err();
         assert!(matches!(error, Trouble::TooLong { .. }), "{error}");
         let plain = somebody("plain", |line| Some(format!("{line}!")));
-        assert_eq!(ask(&plain, "show info", 10).await.unwrap(), "show info!");
+        assert_eq!(
+            send_line(&plain, "show info", 10).await.unwrap(),
+            "show info!"
+        );
         let mut nobody = plain.clone();
         nobody.socket.host = "unix:/nowhere/at/all".into();
-        let error = ask(&nobody, "show info", 10).await.unwrap_err();
+        let error = send_line(&nobody, "show info", 10).await.unwrap_err();
         assert!(error.to_string().contains("does HAProxy run"), "{error}");
     }
 
@@ -259,13 +262,13 @@ mod tests {
             set: Set::Weight(1),
         };
         let orders = [order("a"), order("bad"), order("b")];
-        let refused = tell(&haproxy, &orders, "").await.unwrap();
+        let refused = send_orders(&haproxy, &orders, "").await.unwrap();
         let [Refusal { order: one, said }] = &refused[..] else {
             panic!("{} are refused", refused.len());
         };
         assert_eq!((one, &**said), (&orders[1], "No such server."));
         let denied = somebody("denied", |_| Some("Permission denied\n\n".into()));
-        let error = tell(&denied, &orders, "").await.err().unwrap();
+        let error = send_orders(&denied, &orders, "").await.err().unwrap();
         assert!(error.to_string().contains("level admin"), "{error}");
     }
 

@@ -452,7 +452,7 @@ impl Etcd {
         let endpoint = self.settings.endpoints.get(self.at).cloned();
         let endpoint = endpoint.ok_or_else(|| unreachable("there is no server".into()))?;
         let tls = match endpoint.is_secure() {
-            true => self.tls.as_mut().map(Current::client).transpose(),
+            true => self.tls.as_mut().map(Current::reload_client).transpose(),
             false => Ok(None),
         };
         let tls: Option<Arc<Client>> =
@@ -472,7 +472,7 @@ impl Etcd {
                 Connection::Tls(stream)
             }
         };
-        let connected = http2::connect(stream).await;
+        let connected = http2::start_client(stream).await;
         let (client, connection) = connected.map_err(|error| unreachable(error.to_string()))?;
         let driver = tokio::spawn(async move {
             // The calls report a broken connection.
@@ -493,7 +493,7 @@ impl Etcd {
 
 /// Logs the user in, and returns the token.
 async fn login(link: &Link, user: &str, file: &std::path::Path) -> Result<String, EtcdError> {
-    let password = key_file::load(file, |text| {
+    let password = key_file::load_parsed(file, |text| {
         Ok::<_, std::convert::Infallible>(text.trim().to_owned())
     });
     let password =
@@ -604,7 +604,7 @@ impl Watch {
     pub async fn next(&mut self) -> Result<Told, EtcdError> {
         let broken = |error: CallError| EtcdError::Unreachable(error.to_string());
         let message = self.call.next().await.map_err(broken)?;
-        told(&message)
+        read_message(&message)
     }
 }
 
@@ -613,7 +613,7 @@ impl Watch {
 /// # Errors
 ///
 /// The message ends the watch.
-pub fn told(message: &[u8]) -> Result<Told, EtcdError> {
+pub fn read_message(message: &[u8]) -> Result<Told, EtcdError> {
     let response = WatchResponse::decode(message);
     let response = response.map_err(|error| EtcdError::Unreachable(error.to_string()))?;
     if response.canceled {
@@ -635,7 +635,7 @@ pub fn told(message: &[u8]) -> Result<Told, EtcdError> {
 
 /// Decodes a server's message as each message that a server sends, for tests with arbitrary bytes.
 pub fn decode(message: &[u8]) {
-    let _ = told(message);
+    let _ = read_message(message);
     let range = RangeResponse::decode(message).unwrap_or_default();
     let _: Option<Header> = range.header;
     let _ = TxnResponse::decode(message);
@@ -673,7 +673,7 @@ mod tests {
             events: vec![event(0, "a", 1), event(0, "b", 2)],
             ..WatchResponse::default()
         };
-        let told_of = |response: &WatchResponse| told(&response.encode_to_vec());
+        let told_of = |response: &WatchResponse| read_message(&response.encode_to_vec());
         let changed = Told::Changed(Some(Entry::from(kv("b", 2))));
         assert_eq!(told_of(&response).unwrap(), changed);
         response.events.push(event(1, "", 3));

@@ -6,7 +6,7 @@ use std::str;
 
 /// Reads the argument of PORT: `h1,h2,h3,h4,p1,p2` (RFC 959, section 5.3.2).
 pub fn read_port(argument: &[u8]) -> Option<(Ipv4Addr, u16)> {
-    let mut parts = argument.split(|byte| *byte == b',').map(number::<u8>);
+    let mut parts = argument.split(|byte| *byte == b',').map(parse_number::<u8>);
     let mut next = || parts.next().flatten();
     let (ip, port) = ([next()?, next()?, next()?, next()?], [next()?, next()?]);
     let is_all = parts.next().is_none();
@@ -16,11 +16,11 @@ pub fn read_port(argument: &[u8]) -> Option<(Ipv4Addr, u16)> {
 /// Reads the argument of EPRT: `|1|192.0.2.1|6275|` with any delimiter (RFC 2428, section 2). The
 /// inner `None` is a family that is not known.
 pub fn read_eprt(argument: &[u8]) -> Option<Option<(IpAddr, u16)>> {
-    let (delimiter, rest) = delimited(argument)?;
+    let (delimiter, rest) = split_delimited(argument)?;
     let mut parts = rest.split(|byte| *byte == delimiter);
-    let family: u32 = number(parts.next()?)?;
+    let family: u32 = parse_number(parts.next()?)?;
     let ip = str::from_utf8(parts.next()?).ok()?;
-    let port = number(parts.next()?)?;
+    let port = parse_number(parts.next()?)?;
     // Behind the last delimiter is nothing.
     if parts.next()? != b"" || parts.next().is_some() {
         return None;
@@ -68,14 +68,14 @@ pub fn read_epsv_reply(text: &[u8]) -> Option<u16> {
     let begin = text.iter().position(|byte| *byte == b'(')?;
     let rest = text.get(begin + 1..)?;
     let end = rest.iter().position(|byte| *byte == b')')?;
-    let (delimiter, rest) = delimited(rest.get(..end)?)?;
+    let (delimiter, rest) = split_delimited(rest.get(..end)?)?;
     let mut parts = rest.split(|byte| *byte == delimiter);
     let [family, ip, port, behind] = [parts.next()?, parts.next()?, parts.next()?, parts.next()?];
     let is_empty = family.is_empty() && ip.is_empty() && behind.is_empty();
     if !is_empty || parts.next().is_some() {
         return None;
     }
-    number(port)
+    parse_number(port)
 }
 
 /// Writes `h1,h2,h3,h4,p1,p2`.
@@ -90,14 +90,14 @@ pub(super) fn write_eprt(address: SocketAddr, out: &mut String) {
     let _ = write!(out, "|{family}|{}|{}|", address.ip(), address.port());
 }
 
-fn delimited(text: &[u8]) -> Option<(u8, &[u8])> {
+fn split_delimited(text: &[u8]) -> Option<(u8, &[u8])> {
     let (delimiter, rest) = text.split_first()?;
     let may_be = delimiter.is_ascii_graphic() && !delimiter.is_ascii_digit();
     may_be.then_some((*delimiter, rest))
 }
 
 /// A number of digits only: no sign, and not more than there can be.
-fn number<T: str::FromStr>(digits: &[u8]) -> Option<T> {
+fn parse_number<T: str::FromStr>(digits: &[u8]) -> Option<T> {
     let is_number = (1..=5).contains(&digits.len()) && digits.iter().all(u8::is_ascii_digit);
     let digits = is_number.then(|| str::from_utf8(digits).ok())??;
     digits.parse().ok()

@@ -68,7 +68,7 @@ impl<'a> Command<'a> {
         let is_name =
             (1..=MAX_NAME).contains(&name.len()) && name.iter().all(u8::is_ascii_alphanumeric);
         is_name.then(|| Command {
-            verb: Verb::of(name),
+            verb: Verb::from_name(name),
             name,
             argument,
         })
@@ -76,7 +76,7 @@ impl<'a> Command<'a> {
 }
 
 impl Verb {
-    fn of(name: &[u8]) -> Self {
+    fn from_name(name: &[u8]) -> Self {
         const KNOWN: [(&[u8], Verb); 35] = [
             (b"PORT", Verb::Port),
             (b"EPRT", Verb::Eprt),

@@ -9,7 +9,7 @@ use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 use super::address::{
     read_eprt, read_epsv_reply, read_pasv_reply, read_port, write_eprt, write_port,
 };
-use super::reply::head;
+use super::reply::parse_code;
 use super::{Command, Replies, Verb};
 
 /// Lowest port of a data connection that is dialled: below are services of other protocols.
@@ -95,7 +95,7 @@ pub enum Transfer {
 pub enum Step {
     /// Nothing is to be done but to send.
     Nothing,
-    /// Somebody listens, and so have we to: then call [`Conversation::listening`].
+    /// Somebody listens, and so have we to: then call [`Conversation::announce_listener`].
     Open(Opening),
     /// The data connection that was prepared is not wanted any more.
     Close,
@@ -103,7 +103,7 @@ pub enum Step {
     Transfer(Transfer),
     /// Refusal to be counted: what came was refused with a reply, and the session goes on.
     Refused(Refusal),
-    /// TLS begins when all is sent: then call [`Conversation::secured`].
+    /// TLS begins when all is sent: then call [`Conversation::mark_secured`].
     Secure,
     /// Bytes are to be carried without being understood, when all is sent.
     Tunnel,
@@ -221,7 +221,7 @@ impl Conversation {
     }
 
     /// Code of the server's greeting, if that has come.
-    pub fn greeting(&self) -> Option<u16> {
+    pub fn greeting_code(&self) -> Option<u16> {
         self.greeting
     }
 
@@ -241,13 +241,13 @@ impl Conversation {
     }
 
     /// The handshake is over.
-    pub fn secured(&mut self) {
+    pub fn mark_secured(&mut self) {
         self.secured = true;
     }
 
     /// Returns true if a line of the client may be taken now; otherwise the line has to wait for
     /// replies.
-    pub fn takes(&self, line: &[u8]) -> bool {
+    pub fn may_take(&self, line: &[u8]) -> bool {
         if self.has_quit || self.active {
             return false;
         }
@@ -265,13 +265,13 @@ impl Conversation {
         }
     }
 
-    /// Takes a line of the client, for which it [has to be time](Self::takes). `interrupted` as
+    /// Takes a line of the client, for which it [has to be time](Self::may_take). `interrupted` as
     /// [`Lines`](super::Lines) says it.
     ///
     /// # Errors
     ///
     /// The conversation is to be ended.
-    pub fn command(
+    pub fn take_command(
         &mut self,
         line: &[u8],
         interrupted: bool,
@@ -284,37 +284,37 @@ impl Conversation {
         let is_protected = auth == Auth::End;
         match command.verb {
             Verb::Port | Verb::Eprt => return self.port(&command, out),
-            Verb::Pasv | Verb::Epsv => return Ok(self.passive(&command, out)),
-            Verb::Long => return answer(out, "502 Not here: use PASV or EPSV"),
-            Verb::Auth if auth == Auth::Pass => self.send(Pending::Auth, line, out),
-            Verb::Auth => return self.auth(&command, out),
+            Verb::Pasv | Verb::Epsv => return Ok(self.take_passive(&command, out)),
+            Verb::Long => return answer_command(out, "502 Not here: use PASV or EPSV"),
+            Verb::Auth if auth == Auth::Pass => self.send_command(Pending::Auth, line, out),
+            Verb::Auth => return self.take_auth(&command, out),
             Verb::Pbsz | Verb::Prot | Verb::Ccc if auth == Auth::Pass => {
-                self.send(Pending::Other, line, out);
+                self.send_command(Pending::Other, line, out);
             }
             Verb::Pbsz if is_protected => return self.buffer_size(&command, out),
-            Verb::Prot if is_protected => return self.protect(&command, out),
+            Verb::Prot if is_protected => return self.take_protect(&command, out),
             Verb::Ccc if is_protected => {
-                return answer(out, "534 The control connection stays protected");
+                return answer_command(out, "534 The control connection stays protected");
             }
             Verb::Pbsz | Verb::Prot | Verb::Ccc | Verb::Security => {
-                return answer(out, "502 There is no such protection here");
+                return answer_command(out, "502 There is no such protection here");
             }
             Verb::Login if self.settings.require_tls && !self.secured => {
-                return answer(out, "530 First AUTH TLS: this service needs it");
+                return answer_command(out, "530 First AUTH TLS: this service needs it");
             }
             Verb::Transfer if self.settings.require_tls && !self.protects_data => {
-                return answer(out, "522 Data must be protected: first PBSZ 0 and PROT P");
+                return answer_command(out, "522 Data must be protected: first PBSZ 0 and PROT P");
             }
             Verb::Transfer => {
                 self.stray = false;
-                self.send(Pending::Transfer, line, out);
+                self.send_command(Pending::Transfer, line, out);
                 return Ok(Step::Transfer(Transfer::Begun));
             }
             Verb::Rein if self.secured => {
-                return answer(out, "502 Not with TLS: connect again");
+                return answer_command(out, "502 Not with TLS: connect again");
             }
-            Verb::Rein => self.send(Pending::Rein, line, out),
-            Verb::Feat => self.send(Pending::Feat, line, out),
+            Verb::Rein => self.send_command(Pending::Rein, line, out),
+            Verb::Feat => self.send_command(Pending::Feat, line, out),
             Verb::Quit => {
                 self.has_quit = true;
                 self.send_or_later(Pending::Quit, &command, line, out);
@@ -327,7 +327,7 @@ impl Conversation {
                 self.send_or_later(Pending::Other, &command, line, out);
             }
             Verb::Stat | Verb::Noop => self.send_or_later(Pending::Other, &command, line, out),
-            Verb::Login | Verb::Other => self.send(Pending::Other, line, out),
+            Verb::Login | Verb::Other => self.send_command(Pending::Other, line, out),
         }
         Ok(Step::Nothing)
     }
@@ -345,7 +345,7 @@ impl Conversation {
         if is_field || !line.iter().all(is_text) || self.malformed > MOST_MALFORMED {
             return Err(Refusal::Malformed);
         }
-        say(out, "500 That is no command");
+        write_answer(out, "500 That is no command");
         Ok(Step::Refused(Refusal::Malformed))
     }
 
@@ -362,17 +362,17 @@ impl Conversation {
                 self.late = Some(command.verb);
                 write_line(line, &mut out.server);
             }
-            None => self.send(kind, line, out),
+            None => self.send_command(kind, line, out),
         }
     }
 
-    fn send(&mut self, kind: Pending, line: &[u8], out: &mut Output) {
+    fn send_command(&mut self, kind: Pending, line: &[u8], out: &mut Output) {
         self.pending = Some(kind);
         self.preliminary = false;
         write_line(line, &mut out.server);
     }
 
-    fn passive(&mut self, command: &Command<'_>, out: &mut Output) -> Step {
+    fn take_passive(&mut self, command: &Command<'_>, out: &mut Output) -> Step {
         let settings = self.settings;
         let asked = command.verb;
         if asked == Verb::Pasv {
@@ -384,7 +384,7 @@ impl Conversation {
                 None
             };
             if let Some(refused) = refused {
-                return say(out, refused);
+                return write_answer(out, refused);
             }
         } else {
             let (own, other) = match settings.client {
@@ -395,10 +395,10 @@ impl Conversation {
                 b"" => {}
                 all if all.eq_ignore_ascii_case(b"ALL") => {
                     self.epsv_all = true;
-                    return say(out, "200 From now on EPSV only");
+                    return write_answer(out, "200 From now on EPSV only");
                 }
                 family if family == own => {}
-                _ => return say(out, other),
+                _ => return write_answer(out, other),
             }
         }
         let sent = match asked {
@@ -409,25 +409,27 @@ impl Conversation {
         };
         let name: &[u8] = if sent == Verb::Pasv { b"PASV" } else { b"EPSV" };
         let port = None;
-        self.send(Pending::Passive { sent, asked, port }, name, out);
+        self.send_command(Pending::Passive { sent, asked, port }, name, out);
         Step::Nothing
     }
 
     fn port(&mut self, command: &Command<'_>, out: &mut Output) -> Result<Step, Refusal> {
         if self.epsv_all {
-            return answer(out, "501 Not after EPSV ALL");
+            return answer_command(out, "501 Not after EPSV ALL");
         }
         let argument = command.argument.trim_ascii();
         let address = if command.verb == Verb::Port {
             read_port(argument).map(|(ip, port)| (IpAddr::V4(ip), port))
         } else {
             match read_eprt(argument) {
-                Some(None) => return answer(out, "522 Network protocol not supported, use (1,2)"),
+                Some(None) => {
+                    return answer_command(out, "522 Network protocol not supported, use (1,2)");
+                }
                 address => address.flatten(),
             }
         };
         let Some((ip, port)) = address else {
-            return answer(out, "501 Not an address");
+            return answer_command(out, "501 Not an address");
         };
         // No address at all is what some clients write for their own.
         let is_own = ip.to_canonical() == self.settings.client || ip.is_unspecified();
@@ -438,7 +440,7 @@ impl Conversation {
             }
             // RFC 2577, section 3. Clients behind a router name an address that only they know, and
             // go on with PASV.
-            say(
+            write_answer(
                 out,
                 "504 Only your own address and ports from 1024 on: use PASV or EPSV",
             );
@@ -451,7 +453,7 @@ impl Conversation {
 
     /// We listen: at `address`. Says so to whom it concerns. The answer to PASV names `announced`
     /// instead, if it is given.
-    pub fn listening(
+    pub fn announce_listener(
         &mut self,
         address: SocketAddr,
         announced: Option<Ipv4Addr>,
@@ -469,7 +471,7 @@ impl Conversation {
                     write_eprt(address, &mut text);
                 }
             }
-            self.send(Pending::Active, text.as_bytes(), out);
+            self.send_command(Pending::Active, text.as_bytes(), out);
             return;
         }
         let Some(Pending::Listening { asked }) = self.pending else {
@@ -487,49 +489,51 @@ impl Conversation {
                 text = format!("229 Entering Extended Passive Mode (|||{port}|)");
             }
         }
-        say(out, &text);
+        write_answer(out, &text);
     }
 
-    fn auth(&mut self, command: &Command<'_>, out: &mut Output) -> Result<Step, Refusal> {
+    fn take_auth(&mut self, command: &Command<'_>, out: &mut Output) -> Result<Step, Refusal> {
         let is = |name: &str| command.argument.eq_ignore_ascii_case(name.as_bytes());
         match self.settings.auth {
-            Auth::End if self.secured => answer(out, "503 TLS is in use"),
+            Auth::End if self.secured => answer_command(out, "503 TLS is in use"),
             Auth::End if is("TLS") || is("TLS-C") => {
-                say(out, "234 TLS begins");
+                write_answer(out, "234 TLS begins");
                 Ok(Step::Secure)
             }
-            Auth::End => answer(out, "504 Only TLS"),
-            _ => answer(out, "502 There is no TLS here"),
+            Auth::End => answer_command(out, "504 Only TLS"),
+            _ => answer_command(out, "502 There is no TLS here"),
         }
     }
 
     fn buffer_size(&mut self, command: &Command<'_>, out: &mut Output) -> Result<Step, Refusal> {
         if !self.secured {
-            return answer(out, "503 First AUTH TLS");
+            return answer_command(out, "503 First AUTH TLS");
         }
         if command.argument.is_empty() || !command.argument.iter().all(u8::is_ascii_digit) {
-            return answer(out, "501 Not a size");
+            return answer_command(out, "501 Not a size");
         }
         self.has_buffer_size = true;
-        answer(out, "200 PBSZ=0")
+        answer_command(out, "200 PBSZ=0")
     }
 
-    fn protect(&mut self, command: &Command<'_>, out: &mut Output) -> Result<Step, Refusal> {
+    fn take_protect(&mut self, command: &Command<'_>, out: &mut Output) -> Result<Step, Refusal> {
         if !self.has_buffer_size {
-            return answer(out, "503 First AUTH TLS and PBSZ 0");
+            return answer_command(out, "503 First AUTH TLS and PBSZ 0");
         }
         match command.argument {
             b"P" | b"p" => {
                 self.protects_data = true;
-                answer(out, "200 Data connections are protected")
+                answer_command(out, "200 Data connections are protected")
             }
-            b"C" | b"c" if self.settings.require_tls => answer(out, "534 Data must be protected"),
+            b"C" | b"c" if self.settings.require_tls => {
+                answer_command(out, "534 Data must be protected")
+            }
             b"C" | b"c" => {
                 self.protects_data = false;
-                answer(out, "200 Data connections are not protected")
+                answer_command(out, "200 Data connections are not protected")
             }
-            b"S" | b"s" | b"E" | b"e" => answer(out, "536 Only P and C"),
-            _ => answer(out, "504 Only P and C"),
+            b"S" | b"s" | b"E" | b"e" => answer_command(out, "536 Only P and C"),
+            _ => answer_command(out, "504 Only P and C"),
         }
     }
 
@@ -538,7 +542,7 @@ impl Conversation {
     /// # Errors
     ///
     /// The conversation is to be ended.
-    pub fn reply(&mut self, line: &[u8], out: &mut Output) -> Result<Step, Refusal> {
+    pub fn take_reply(&mut self, line: &[u8], out: &mut Output) -> Result<Step, Refusal> {
         let Some(part) = self.replies.take(line) else {
             self.strays += 1;
             return match self.strays > MOST_STRAYS {
@@ -564,7 +568,7 @@ impl Conversation {
                 pass_line(line, out);
             }
         } else if pending == Some(Pending::Feat) && self.settings.auth != Auth::Pass {
-            self.feature(line, code, part.first, part.last, out);
+            self.pass_feature(line, code, part.first, part.last, out);
         } else {
             pass_line(line, out);
         }
@@ -605,7 +609,7 @@ impl Conversation {
     /// A reply is whole that began with the code `begun`, and ended with `code`.
     fn end_reply(&mut self, begun: u16, code: u16, out: &mut Output) -> Step {
         let Some(Pending::Passive { sent, asked, port }) = self.pending_reply() else {
-            return self.ended(code);
+            return self.finish_reply(code);
         };
         let is_yes = matches!((sent, code), (Verb::Pasv, 227) | (Verb::Epsv, 229));
         if let Some(port) = port.filter(|port| is_yes && *port >= LEAST_PORT) {
@@ -615,7 +619,7 @@ impl Conversation {
         }
         // What begins so was not passed on, and neither was a last line with an address.
         if !(is_success(begun) || matches!(code, 227..=229)) {
-            return self.ended(code);
+            return self.finish_reply(code);
         }
         // The client has other ways to ask.
         self.pending = None;
@@ -624,7 +628,7 @@ impl Conversation {
             Verb::Epsv => "502 The server names no port: use PASV",
             _ => "502 The server names no port: use EPSV or PORT",
         };
-        say(out, text);
+        write_answer(out, text);
         Step::Refused(Refusal::Reply)
     }
 
@@ -645,7 +649,7 @@ impl Conversation {
     }
 
     /// A reply is whole.
-    fn ended(&mut self, code: u16) -> Step {
+    fn finish_reply(&mut self, code: u16) -> Step {
         // One such reply is all there is for a command (RFC 959, section 4.2). Pure-FTPd ends transfers
         // that the client has broken off with another one, and says nothing more.
         let is_second = self.preliminary && matches!(code, 125 | 150);
@@ -679,7 +683,7 @@ impl Conversation {
     }
 
     /// A line of what the server knows: of TLS it is we who know.
-    fn feature(&mut self, line: &[u8], code: u16, first: bool, last: bool, out: &mut Output) {
+    fn pass_feature(&mut self, line: &[u8], code: u16, first: bool, last: bool, out: &mut Output) {
         const OURS: &[u8] = b" AUTH TLS\r\n PBSZ\r\n PROT\r\n";
         let ends_here = self.settings.auth == Auth::End;
         if !first && !last {
@@ -729,12 +733,12 @@ fn is_unasked(pending: Option<Pending>, code: u16) -> bool {
 /// Returns true if a line of an answer to PASV or EPSV with this code may name the server's address,
 /// so that it must not be passed on.
 fn names_address(code: u16, line: &[u8]) -> bool {
-    is_success(code) || head(line).is_some_and(|(own, _)| matches!(own, 227..=229))
+    is_success(code) || parse_code(line).is_some_and(|(own, _)| matches!(own, 227..=229))
 }
 
 /// Reads the port in a line of the answer to PASV or EPSV, as that which was sent has it.
 fn read_address(sent: Verb, line: &[u8]) -> Option<u16> {
-    let text = match head(line) {
+    let text = match parse_code(line) {
         Some(_) => line.get(4..).unwrap_or_default(),
         None => line,
     };
@@ -750,11 +754,11 @@ fn pass_line(line: &[u8], out: &mut Output) {
 }
 
 /// Answers a command here.
-fn answer(out: &mut Output, text: &str) -> Result<Step, Refusal> {
-    Ok(say(out, text))
+fn answer_command(out: &mut Output, text: &str) -> Result<Step, Refusal> {
+    Ok(write_answer(out, text))
 }
 
-fn say(out: &mut Output, text: &str) -> Step {
+fn write_answer(out: &mut Output, text: &str) -> Step {
     out.client.extend_from_slice(text.as_bytes());
     out.client.extend_from_slice(b"\r\n");
     Step::Nothing

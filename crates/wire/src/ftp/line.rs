@@ -156,7 +156,7 @@ impl Lines {
     }
 
     /// The line, without its end: whole if it has ended.
-    pub fn line(&self) -> &[u8] {
+    pub fn current_line(&self) -> &[u8] {
         &self.line
     }
 

@@ -24,7 +24,7 @@ pub struct Replies {
 impl Replies {
     /// Takes a line; `None` if it belongs to no reply. Clients pass over such lines.
     pub fn take(&mut self, line: &[u8]) -> Option<Part> {
-        let head = head(line);
+        let head = parse_code(line);
         let Some(code) = self.begun else {
             let (code, mark) = head?;
             let last = mark != b'-';
@@ -65,7 +65,7 @@ impl Replies {
 
 /// The code at the beginning of a line, and what follows it. Some servers write nothing behind a
 /// code, or another character than a space.
-pub(super) fn head(line: &[u8]) -> Option<(u16, u8)> {
+pub(super) fn parse_code(line: &[u8]) -> Option<(u16, u8)> {
     let (digits, rest) = line.split_first_chunk::<3>()?;
     let [a @ b'1'..=b'6', b @ b'0'..=b'9', c @ b'0'..=b'9'] = digits.map(|byte| byte) else {
         return None;

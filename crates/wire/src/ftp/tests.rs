@@ -26,7 +26,7 @@ impl Talk {
             conversation: Conversation::new(settings),
             out: Output::default(),
         };
-        assert!(!talk.conversation.takes(b"NOOP"));
+        assert!(!talk.conversation.may_take(b"NOOP"));
         talk.reply("220 Hello");
         assert_eq!(talk.for_client(), "220 Hello\r\n");
         talk
@@ -40,11 +40,11 @@ impl Talk {
     #[track_caller]
     fn try_command(&mut self, line: &str) -> Result<Step, Refusal> {
         assert!(
-            self.conversation.takes(line.as_bytes()),
+            self.conversation.may_take(line.as_bytes()),
             "{line} has to wait"
         );
         self.conversation
-            .command(line.as_bytes(), false, &mut self.out)
+            .take_command(line.as_bytes(), false, &mut self.out)
     }
 
     #[track_caller]
@@ -53,7 +53,7 @@ impl Talk {
     }
 
     fn try_reply(&mut self, line: &str) -> Result<Step, Refusal> {
-        self.conversation.reply(line.as_bytes(), &mut self.out)
+        self.conversation.take_reply(line.as_bytes(), &mut self.out)
     }
 
     fn for_client(&mut self) -> String {
@@ -88,7 +88,7 @@ fn lines(mut lines: Lines, bytes: &[u8], size: usize) -> Result<Vec<(Vec<u8>, bo
             let taken = lines.take(piece)?;
             piece = &piece[taken.used..];
             if taken.ended {
-                all.push((lines.line().to_vec(), lines.is_interrupted()));
+                all.push((lines.current_line().to_vec(), lines.is_interrupted()));
             }
         }
     }
@@ -218,11 +218,11 @@ fn passive_names_our_address_and_the_members_port_only() {
     assert_eq!(step, open(Mode::Passive, 51213));
     assert_eq!(talk.for_client(), "");
     assert!(
-        !talk.conversation.takes(b"RETR x"),
+        !talk.conversation.may_take(b"RETR x"),
         "the client knows nothing yet"
     );
     let Talk { conversation, out } = &mut talk;
-    conversation.listening("198.51.100.1:30000".parse().unwrap(), None, out);
+    conversation.announce_listener("198.51.100.1:30000".parse().unwrap(), None, out);
     assert_eq!(
         talk.for_client(),
         "227 Entering Passive Mode (198,51,100,1,117,48).\r\n"
@@ -230,7 +230,7 @@ fn passive_names_our_address_and_the_members_port_only() {
     talk.command("EPSV");
     assert_eq!(talk.reply("229 Ok (|||2000|)"), open(Mode::Passive, 2000));
     let Talk { conversation, out } = &mut talk;
-    conversation.listening("198.51.100.1:30000".parse().unwrap(), None, out);
+    conversation.announce_listener("198.51.100.1:30000".parse().unwrap(), None, out);
     assert_eq!(
         talk.for_client(),
         "229 Entering Extended Passive Mode (|||30000|)\r\n"
@@ -239,7 +239,7 @@ fn passive_names_our_address_and_the_members_port_only() {
     talk.reply("227 (10,9,8,7,200,13)");
     let Talk { conversation, out } = &mut talk;
     let announced = Some("203.0.113.9".parse().unwrap());
-    conversation.listening("198.51.100.1:30000".parse().unwrap(), announced, out);
+    conversation.announce_listener("198.51.100.1:30000".parse().unwrap(), announced, out);
     assert!(talk.for_client().contains("(203,0,113,9,117,48)"));
     // A refusal is the client's.
     talk.command("PASV");
@@ -258,7 +258,7 @@ fn passive_is_translated_between_the_families() {
     assert_eq!(talk.for_server(), "EPSV\r\n");
     assert_eq!(talk.reply("229 (|||2000|)"), open(Mode::Passive, 2000));
     let Talk { conversation, out } = &mut talk;
-    conversation.listening("198.51.100.1:30000".parse().unwrap(), None, out);
+    conversation.announce_listener("198.51.100.1:30000".parse().unwrap(), None, out);
     assert!(talk.for_client().starts_with("227 "));
 
     let mut talk = Talk::new(Settings {
@@ -271,7 +271,7 @@ fn passive_is_translated_between_the_families() {
     assert_eq!(talk.for_server(), "PASV\r\n");
     assert_eq!(talk.reply("227 (1,2,3,4,5,6)"), open(Mode::Passive, 1286));
     let Talk { conversation, out } = &mut talk;
-    conversation.listening("[2001:db8::9]:30000".parse().unwrap(), None, out);
+    conversation.announce_listener("[2001:db8::9]:30000".parse().unwrap(), None, out);
     assert!(talk.for_client().starts_with("229 "));
 }
 
@@ -400,11 +400,11 @@ fn fronts_d4_lines_that_belong_to_no_reply_are_left_out() {
         "220 Hello",
         "",
     ] {
-        let step = conversation.reply(line.as_bytes(), &mut out);
+        let step = conversation.take_reply(line.as_bytes(), &mut out);
         assert_eq!(step, Ok(Step::Nothing), "{line}");
     }
     assert_eq!(out.client, b"220 Hello\r\n");
-    assert_eq!(conversation.greeting(), Some(220));
+    assert_eq!(conversation.greeting_code(), Some(220));
     assert!(conversation.is_at_rest());
     let mut talk = Talk { conversation, out };
     talk.for_client();
@@ -446,7 +446,7 @@ fn fronts_d4_a_reply_that_ends_with_another_code_ends_when_nothing_follows() {
             talk.reply(line);
         }
         assert!(talk.conversation.has_loose_end(), "{lines:?}");
-        assert!(!talk.conversation.takes(b"NOOP"));
+        assert!(!talk.conversation.may_take(b"NOOP"));
         let Talk { conversation, out } = &mut talk;
         assert_eq!(conversation.end_loosely(out), Ok(next));
         assert_eq!(talk.for_client(), lines.join("\r\n") + "\r\n");
@@ -485,9 +485,9 @@ fn active_names_our_address_to_the_server() {
         talk.command("PORT 192,0,2,7,200,13"),
         open(Mode::Active, 51213)
     );
-    assert!(!talk.conversation.takes(b"NOOP"));
+    assert!(!talk.conversation.may_take(b"NOOP"));
     let Talk { conversation, out } = &mut talk;
-    conversation.listening("198.51.100.1:30000".parse().unwrap(), None, out);
+    conversation.announce_listener("198.51.100.1:30000".parse().unwrap(), None, out);
     assert_eq!(talk.for_server(), "PORT 198,51,100,1,117,48\r\n");
     assert_eq!(talk.reply("200 PORT command successful"), Step::Nothing);
     assert_eq!(talk.for_client(), "200 PORT command successful\r\n");
@@ -496,7 +496,7 @@ fn active_names_our_address_to_the_server() {
         open(Mode::Active, 51213)
     );
     let Talk { conversation, out } = &mut talk;
-    conversation.listening("[2001:db8::1]:30000".parse().unwrap(), None, out);
+    conversation.announce_listener("[2001:db8::1]:30000".parse().unwrap(), None, out);
     assert_eq!(talk.for_server(), "EPRT |2|2001:db8::1|30000|\r\n");
     assert_eq!(talk.reply("500 What?"), Step::Close);
     talk.for_client();
@@ -585,12 +585,12 @@ fn commands_wait_for_replies_but_for_those_of_transfers() {
     let mut talk = Talk::new(settings());
     assert_eq!(talk.command("RETR a"), Step::Transfer(Transfer::Begun));
     assert!(
-        !talk.conversation.takes(b"ABOR"),
+        !talk.conversation.may_take(b"ABOR"),
         "nothing is known of it yet"
     );
     talk.reply("150 Here it comes");
     for waits in ["RETR b", "PASV", "PORT 1,2,3,4,5,6", "USER x", "?"] {
-        assert!(!talk.conversation.takes(waits.as_bytes()), "{waits}");
+        assert!(!talk.conversation.may_take(waits.as_bytes()), "{waits}");
     }
     // Lines of a status, which is no answer to the transfer.
     talk.command("STAT");
@@ -650,7 +650,7 @@ fn an_interrupt_reaches_the_server() {
     talk.reply("150 Here it comes");
     talk.for_server();
     let Talk { conversation, out } = &mut talk;
-    conversation.command(b"ABOR", true, out).unwrap();
+    conversation.take_command(b"ABOR", true, out).unwrap();
     assert_eq!(out.server, b"\xff\xf4\xff\xf2ABOR\r\n");
     assert_eq!(out.urgent, Some(3));
 }
@@ -687,7 +687,7 @@ fn tls_ends_here() {
     talk.answered("AUTH GSSAPI", "504");
     assert_eq!(talk.command("AUTH TLS"), Step::Secure);
     assert!(talk.for_client().starts_with("234 "));
-    talk.conversation.secured();
+    talk.conversation.mark_secured();
     talk.answered("AUTH TLS", "503");
     talk.answered("PROT P", "503");
     talk.answered("PBSZ 0", "200 PBSZ=0");
@@ -732,7 +732,7 @@ fn after_quit_nothing_is_taken() {
     let mut talk = Talk::new(settings());
     talk.command("QUIT");
     talk.reply("221 Bye");
-    assert!(talk.conversation.has_quit() && !talk.conversation.takes(b"NOOP"));
+    assert!(talk.conversation.has_quit() && !talk.conversation.may_take(b"NOOP"));
 }
 
 fn bytes() -> impl Strategy<Value = Vec<u8>> {
@@ -774,15 +774,15 @@ proptest! {
                     client = &client[taken.used..];
                     waiting = taken.ended;
                 }
-                if waiting && conversation.takes(commands.line()) {
+                if waiting && conversation.may_take(commands.current_line()) {
                     waiting = false;
                     let interrupted = commands.is_interrupted();
-                    steps[0] = conversation.command(commands.line(), interrupted, &mut out)?;
+                    steps[0] = conversation.take_command(commands.current_line(), interrupted, &mut out)?;
                 } else if !server.is_empty() {
                     let taken = replies.take(&server[..server.len().min(size)])?;
                     server = &server[taken.used..];
                     if taken.ended {
-                        steps[1] = conversation.reply(replies.line(), &mut out)?;
+                        steps[1] = conversation.take_reply(replies.current_line(), &mut out)?;
                     }
                 } else if conversation.has_loose_end() {
                     steps[1] = conversation.end_loosely(&mut out)?;
@@ -790,7 +790,7 @@ proptest! {
                     return Ok(());
                 }
                 if steps.iter().any(|step| matches!(step, Step::Open(_))) {
-                    conversation.listening(ours, None, &mut out);
+                    conversation.announce_listener(ours, None, &mut out);
                 }
             }
         };

@@ -2,11 +2,11 @@
 //!
 //! A [`Session`] registers, sends an Update for each measurement, does what the broker's
 //! Queries say, registers again when the broker has forgotten it or is gone, and signs
-//! off. It does no I/O: give it each datagram that comes ([`Session::receive`]) and each
-//! measurement ([`Session::update`]), and after either, and at the deadline that
+//! off. It does no I/O: give it each datagram that comes ([`Session::receive_datagram`]) and each
+//! measurement ([`Session::update_loads`]), and after either, and at the deadline that
 //! [`Session::poll`] gives, poll it until it gives no more datagrams.
 //!
-//! Several sessions may share a socket: [`Session::receive`] refuses what is for another
+//! Several sessions may share a socket: [`Session::receive_datagram`] refuses what is for another
 //! one as [`Refused::Other`].
 
 use std::time::Duration;
@@ -201,14 +201,14 @@ impl Session {
         }
     }
 
-    /// The nonce of all messages of this session now: [`message::peek`] tells to which of
+    /// The nonce of all messages of this session now: [`message::peek_header`] tells to which of
     /// several sessions a datagram belongs.
     pub fn nonce(&self) -> u64 {
         self.nonce
     }
 
     /// The time between two measurements that the broker wants.
-    pub fn interval(&self) -> Duration {
+    pub fn measuring_interval(&self) -> Duration {
         self.interval
     }
 
@@ -224,7 +224,7 @@ impl Session {
     /// Returns for each server, in the order of the registration, until when it is under a load
     /// alert; `None` is not at all. An alert is a lease: the broker renews it, and if the broker is
     /// lost the alert ends by itself.
-    pub fn alerts(&self, now: Instant) -> impl Iterator<Item = Option<Instant>> + '_ {
+    pub fn server_alerts(&self, now: Instant) -> impl Iterator<Item = Option<Instant>> + '_ {
         let servers = self.servers.iter();
         servers.map(move |server| server.alert_until.filter(|until| *until > now))
     }
@@ -249,7 +249,12 @@ impl Session {
     /// soon as the agent is registered. `servers` is in the order of the registration;
     /// missing ones are [`ServerState::Up`]. Of more loads than an Update has
     /// room for ([`MAX_LOADS`]) only the first are sent.
-    pub fn update(&mut self, loads: &[(LoadId, LoadValue)], servers: &[ServerState], now: Instant) {
+    pub fn update_loads(
+        &mut self,
+        loads: &[(LoadId, LoadValue)],
+        servers: &[ServerState],
+        now: Instant,
+    ) {
         let number = self
             .report
             .as_ref()
@@ -293,11 +298,11 @@ impl Session {
     }
 
     /// Takes in a datagram from the broker.
-    pub fn receive(&mut self, datagram: &[u8], now: Instant) -> Result<Event, Refused> {
-        if message::peek(datagram)?.nonce != self.nonce {
+    pub fn receive_datagram(&mut self, datagram: &[u8], now: Instant) -> Result<Event, Refused> {
+        if message::peek_header(datagram)?.nonce != self.nonce {
             return Err(Refused::Other);
         }
-        let (header, body) = message::open(datagram, &self.keys, false)?;
+        let (header, body) = message::open_message(datagram, &self.keys, false)?;
         match (&mut self.phase, body) {
             (
                 Phase::Registering {
@@ -324,14 +329,14 @@ impl Session {
                     silence: control.silence,
                     update_due: self.report.is_some(),
                 });
-                self.control(header.sequence, control, now)?;
+                self.take_control(header.sequence, control, now)?;
                 Ok(Event::Registered)
             }
             (
                 Phase::Registered(Registered { identifier, .. }),
                 Body::Acknowledgement(control) | Body::Query(control),
             ) if *identifier == header.identifier => {
-                self.control(header.sequence, control, now)?;
+                self.take_control(header.sequence, control, now)?;
                 Ok(Event::Controlled)
             }
             (Phase::Registered(registered), Body::RegisterAgain)
@@ -350,7 +355,12 @@ impl Session {
         }
     }
 
-    fn control(&mut self, sequence: u64, control: Control, now: Instant) -> Result<(), Refused> {
+    fn take_control(
+        &mut self,
+        sequence: u64,
+        control: Control,
+        now: Instant,
+    ) -> Result<(), Refused> {
         let Phase::Registered(registered) = &mut self.phase else {
             return Err(Refused::Unexpected);
         };
@@ -399,7 +409,7 @@ impl Session {
                     _ if now < retry.at => return Poll::Wait(retry.at),
                     _ => Challenge::None,
                 };
-                retry.tried(now, &mut self.rng);
+                retry.note_try(now, &mut self.rng);
                 (0, Body::Registration(*cookie, self.registration.clone()))
             }
             Phase::Registered(registered) => {
@@ -429,14 +439,14 @@ impl Session {
                 return Poll::Done;
             }
             Phase::Stopping { identifier, retry } => {
-                retry.tried(now, &mut self.rng);
+                retry.note_try(now, &mut self.rng);
                 (*identifier, Body::Stop)
             }
             Phase::Stopped => return Poll::Done,
         };
         self.sequence += 1;
-        let key = self.keys.first();
-        Poll::Send(message::seal(
+        let key = self.keys.signing_key();
+        Poll::Send(message::seal_message(
             self.nonce,
             identifier,
             self.sequence,
@@ -468,7 +478,7 @@ impl Retry {
     }
 
     /// Notes a try: the next one comes after a time that doubles, a quarter more or less.
-    fn tried(&mut self, now: Instant, rng: &mut fastrand::Rng) {
+    fn note_try(&mut self, now: Instant, rng: &mut fastrand::Rng) {
         let wait = (FIRST_RETRY * (1 << self.tries.min(8))).min(LAST_RETRY);
         self.tries += 1;
         self.at = now.after(wait.mul_f32(0.75 + 0.5 * rng.f32()));
@@ -509,7 +519,7 @@ mod tests {
     /// Returns the message that the session sends now, decoded.
     fn sent(session: &mut Session, now: Instant) -> (Header, Body) {
         match session.poll(now) {
-            Poll::Send(datagram) => message::open(&datagram, &keys(&[1]), true).unwrap(),
+            Poll::Send(datagram) => message::open_message(&datagram, &keys(&[1]), true).unwrap(),
             other => panic!("expected a datagram, not {other:?}"),
         }
     }
@@ -540,7 +550,7 @@ mod tests {
 
     fn answer(to: Header, identifier: u64, sequence: u64, body: Body) -> Vec<u8> {
         let keys = keys(&[1]);
-        message::seal(to.nonce, identifier, sequence, &body, keys.first())
+        message::seal_message(to.nonce, identifier, sequence, &body, keys.signing_key())
     }
 
     /// A session that is registered as number 5 since `at(0)`.
@@ -548,7 +558,7 @@ mod tests {
         let mut session = session();
         let (first, _) = sent(&mut session, at(0));
         let acknowledgement = Body::Acknowledgement(control([false, false]));
-        let event = session.receive(&answer(first, 5, 1, acknowledgement), at(0));
+        let event = session.receive_datagram(&answer(first, 5, 1, acknowledgement), at(0));
         assert_eq!(event, Ok(Event::Registered));
         (session, first)
     }
@@ -570,27 +580,33 @@ mod tests {
             proof: [7; 16],
         };
         let challenge = answer(first, 0, 1, Body::Challenge(cookie));
-        assert_eq!(session.receive(&challenge, at(10)), Ok(Event::Challenged));
+        assert_eq!(
+            session.receive_datagram(&challenge, at(10)),
+            Ok(Event::Challenged)
+        );
         let (second, body) = sent(&mut session, at(10));
         assert!(matches!(body, Body::Registration(sent, _) if sent == cookie));
         assert_eq!(second.nonce, first.nonce);
-        assert_eq!(session.receive(&challenge, at(11)), Err(Refused::Late));
+        assert_eq!(
+            session.receive_datagram(&challenge, at(11)),
+            Err(Refused::Late)
+        );
 
-        session.update(&[(LoadId::CPU, LoadValue::new(0.5).unwrap())], &[], at(12));
+        session.update_loads(&[(LoadId::CPU, LoadValue::new(0.5).unwrap())], &[], at(12));
         let acknowledgement = Body::Acknowledgement(control([false, true]));
         let acknowledgement = answer(second, 5, 1, acknowledgement);
         assert_eq!(
-            session.receive(&acknowledgement, at(20)),
+            session.receive_datagram(&acknowledgement, at(20)),
             Ok(Event::Registered)
         );
-        assert_eq!(session.interval(), Duration::from_millis(500));
+        assert_eq!(session.measuring_interval(), Duration::from_millis(500));
         assert_eq!(
-            session.receive(&acknowledgement, at(20)),
+            session.receive_datagram(&acknowledgement, at(20)),
             Err(Refused::Late)
         );
-        let alerts: Vec<_> = session.alerts(at(20)).collect();
+        let alerts: Vec<_> = session.server_alerts(at(20)).collect();
         assert_eq!(alerts, [None, Some(at(1520))]);
-        assert_eq!(session.alerts(at(1520)).flatten().count(), 0);
+        assert_eq!(session.server_alerts(at(1520)).flatten().count(), 0);
 
         let (header, body) = sent(&mut session, at(22));
         assert_eq!((header.identifier, header.sequence), (5, 3));
@@ -609,7 +625,7 @@ mod tests {
         let (header, body) = sent(&mut session, at(30));
         assert_eq!(body, Body::Stop);
         let done = answer(header, 5, header.sequence, Body::StopAcknowledgement);
-        assert_eq!(session.receive(&done, at(40)), Ok(Event::Stopped));
+        assert_eq!(session.receive_datagram(&done, at(40)), Ok(Event::Stopped));
         assert_eq!(session.poll(at(40)), Poll::Done);
         assert_eq!(session.state(), State::Stopped);
     }
@@ -617,14 +633,17 @@ mod tests {
     #[test]
     fn a_query_is_answered_at_once_with_the_last_measurement() {
         let (mut session, header) = registered();
-        session.update(&[], &[ServerState::Down], at(100));
+        session.update_loads(&[], &[ServerState::Down], at(100));
         sent(&mut session, at(100));
         let query = Body::Query(Control {
             wants_update: true,
             ..control([false, false])
         });
         let query = answer(header, 5, 9, query);
-        assert_eq!(session.receive(&query, at(150)), Ok(Event::Controlled));
+        assert_eq!(
+            session.receive_datagram(&query, at(150)),
+            Ok(Event::Controlled)
+        );
         let (_, body) = sent(&mut session, at(160));
         let Body::Update(update) = body else {
             panic!("expected an Update, not {body:?}")
@@ -632,25 +651,34 @@ mod tests {
         assert_eq!((update.measurement, update.heard), (1, 9));
         assert_eq!(update.age, Duration::from_millis(60));
         assert_eq!(update.servers, [ServerState::Down, ServerState::Up]);
-        assert_eq!(session.receive(&query, at(170)), Err(Refused::Late));
+        assert_eq!(
+            session.receive_datagram(&query, at(170)),
+            Err(Refused::Late)
+        );
         wait(&mut session, at(170));
     }
 
     #[test]
     fn it_registers_again_when_the_broker_has_forgotten_it_or_is_silent() {
         let (mut session, first) = registered();
-        session.update(&[], &[], at(100));
+        session.update_loads(&[], &[], at(100));
         let (update, _) = sent(&mut session, at(100));
         let forgotten = answer(update, 5, update.sequence, Body::RegisterAgain);
-        assert_eq!(session.receive(&forgotten, at(200)), Ok(Event::Forgotten));
+        assert_eq!(
+            session.receive_datagram(&forgotten, at(200)),
+            Ok(Event::Forgotten)
+        );
         let (second, body) = sent(&mut session, at(200));
         assert_eq!(body.kind(), message::Kind::Registration);
         assert_ne!(second.nonce, first.nonce);
-        assert_eq!(session.receive(&forgotten, at(200)), Err(Refused::Other));
+        assert_eq!(
+            session.receive_datagram(&forgotten, at(200)),
+            Err(Refused::Other)
+        );
 
         let acknowledgement = Body::Acknowledgement(control([false, false]));
         let acknowledgement = answer(second, 6, 1, acknowledgement);
-        session.receive(&acknowledgement, at(300)).unwrap();
+        session.receive_datagram(&acknowledgement, at(300)).unwrap();
         sent(&mut session, at(300));
         assert_eq!(wait(&mut session, at(300)), at(30_300));
         let (third, _) = sent(&mut session, at(30_300));
@@ -689,9 +717,9 @@ mod tests {
         let mut sends = 1;
         for now in (10..10_000).step_by(10).map(at) {
             let challenge = answer(last, 0, last.sequence, Body::Challenge(Cookie::NONE));
-            let _ = session.receive(&challenge, now);
+            let _ = session.receive_datagram(&challenge, now);
             if let Poll::Send(datagram) = session.poll(now) {
-                last = message::peek(&datagram).unwrap();
+                last = message::peek_header(&datagram).unwrap();
                 sends += 1;
             }
         }

@@ -53,16 +53,16 @@ impl Directory {
         directory
     }
 
-    pub(super) fn location(&self, name: &str) -> Option<&Arc<Location>> {
+    pub(super) fn find_location(&self, name: &str) -> Option<&Arc<Location>> {
         self.locations.get(name)
     }
 
     /// The members that `server` is, of an agent whose datagrams come from `source`.
-    pub(super) fn members(&self, server: &Server, source: IpAddr) -> Vec<Member> {
+    pub(super) fn find_members(&self, server: &Server, source: IpAddr) -> Vec<Member> {
         let Some(members) = self.groups.get(&*server.group) else {
             return Vec::new();
         };
-        match server.ip(source) {
+        match server.ip_for_source(source) {
             Some(ip) => {
                 let address = SocketAddr::new(ip, server.port);
                 members
@@ -83,7 +83,7 @@ impl Directory {
 impl Server {
     /// Returns the server's IP address, if the address is given by number, for an agent whose
     /// datagrams come from `source`.
-    pub fn ip(&self, source: IpAddr) -> Option<IpAddr> {
+    pub fn ip_for_source(&self, source: IpAddr) -> Option<IpAddr> {
         if self.host.is_empty() {
             Some(source)
         } else {

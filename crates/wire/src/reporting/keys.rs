@@ -42,13 +42,13 @@ impl Key {
     }
 
     /// Appends the code of `message` to it.
-    pub fn sign(&self, message: &mut Vec<u8>) {
-        let tag = self.tag(&[message]);
+    pub fn sign_message(&self, message: &mut Vec<u8>) {
+        let tag = self.compute_tag(&[message]);
         message.extend(tag);
     }
 
     /// The code of `parts`, one after the other.
-    pub(crate) fn tag(&self, parts: &[&[u8]]) -> [u8; TAG_LEN] {
+    pub(crate) fn compute_tag(&self, parts: &[&[u8]]) -> [u8; TAG_LEN] {
         let full = self.digest(parts).finalize().into_bytes();
         let full: [u8; 2 * TAG_LEN] = full.into();
         *full.first_chunk().unwrap_or(&[0; TAG_LEN])
@@ -120,7 +120,7 @@ impl Keys {
     }
 
     /// The key that an agent signs with.
-    pub fn first(&self) -> &Key {
+    pub fn signing_key(&self) -> &Key {
         &self.first
     }
 
@@ -182,7 +182,7 @@ mod tests {
     fn a_key_file_has_one_or_two_keys_and_comments() {
         let secret = "00ff".repeat(8);
         let keys = Keys::parse(&format!("# old\n7:{secret}\n\n 65535 : {secret} \n")).unwrap();
-        assert_eq!(keys.first().id(), 7);
+        assert_eq!(keys.signing_key().id(), 7);
         assert!(keys.get(65535).is_some() && keys.get(8).is_none());
     }
 
@@ -222,7 +222,7 @@ mod tests {
         let key = Key::new(1, &secret).unwrap();
         let data = [0xcd; 50];
         let expected = hex("82558a389a443c0ea4cc819899f2083a").unwrap();
-        assert_eq!(key.tag(&[&data[..20], &data[20..]]), expected[..]);
+        assert_eq!(key.compute_tag(&[&data[..20], &data[20..]]), expected[..]);
         assert!(key.is_tag(&[&data], &expected.try_into().unwrap()));
         assert!(!key.is_tag(&[&data], &[0; TAG_LEN]));
     }

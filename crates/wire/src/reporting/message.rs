@@ -210,9 +210,9 @@ impl Registration {
     fn decode(input: &mut Input<'_>) -> Option<Self> {
         let (location, agent) = (input.text()?, input.text()?);
         let mut servers = Vec::new();
-        for _ in 0..input.u8()? {
-            let (group, host, port) = (input.text()?, input.text()?, input.u16()?);
-            let weight = match input.u32()? {
+        for _ in 0..input.read_u8()? {
+            let (group, host, port) = (input.text()?, input.text()?, input.read_u16()?);
+            let weight = match input.read_u32()? {
                 NO_WEIGHT => None,
                 bits => Some(Weight::new(f32::from_bits(bits).into()).ok()?),
             };
@@ -279,8 +279,8 @@ impl Cookie {
 
     fn decode(input: &mut Input<'_>) -> Option<Self> {
         Some(Cookie {
-            issued: Instant::from_nanos(input.u64()?),
-            proof: input.array()?,
+            issued: Instant::from_nanos(input.read_u64()?),
+            proof: input.read_array()?,
         })
     }
 }
@@ -340,11 +340,11 @@ impl Control {
     }
 
     fn decode(input: &mut Input<'_>) -> Option<Self> {
-        let token = input.u64()?;
-        let interval = Duration::from_millis(input.u32()?.into());
-        let lease = input.u8()?;
-        let silence = Duration::from_secs(input.u16()?.into());
-        let flags = input.u8()?;
+        let token = input.read_u64()?;
+        let interval = Duration::from_millis(input.read_u32()?.into());
+        let lease = input.read_u8()?;
+        let silence = Duration::from_secs(input.read_u16()?.into());
+        let flags = input.read_u8()?;
         let server = |byte: &u8| {
             (byte & !(ALERT | UNKNOWN) == 0).then_some(ServerControl {
                 alert: byte & ALERT != 0,
@@ -405,8 +405,8 @@ impl Update {
     }
 
     fn decode(input: &mut Input<'_>) -> Option<Self> {
-        let (token, heard, measurement) = (input.u64()?, input.u64()?, input.u32()?);
-        let age = Duration::from_millis(input.u32()?.into());
+        let (token, heard, measurement) = (input.read_u64()?, input.read_u64()?, input.read_u32()?);
+        let age = Duration::from_millis(input.read_u32()?.into());
         let state = |byte: &u8| match byte {
             0 => Some(ServerState::Up),
             1 => Some(ServerState::Drain),
@@ -414,13 +414,13 @@ impl Update {
             _ => None,
         };
         let servers: Vec<_> = input.bytes()?.iter().map(state).collect::<Option<_>>()?;
-        let count = usize::from(input.u8()?);
+        let count = usize::from(input.read_u8()?);
         if servers.len() > MAX_SERVERS || count > MAX_LOADS {
             return None;
         }
         let mut loads: Vec<(LoadId, f32)> = Vec::with_capacity(count);
         for _ in 0..count {
-            let (id, value) = (LoadId(input.u32()?), f32::from_bits(input.u32()?));
+            let (id, value) = (LoadId(input.read_u32()?), f32::from_bits(input.read_u32()?));
             if loads.iter().any(|(known, _)| *known == id) {
                 return None;
             }
@@ -506,7 +506,7 @@ impl Body {
 }
 
 /// A message, authenticated with `key`.
-pub fn seal(nonce: u64, identifier: u64, sequence: u64, body: &Body, key: &Key) -> Vec<u8> {
+pub fn seal_message(nonce: u64, identifier: u64, sequence: u64, body: &Body, key: &Key) -> Vec<u8> {
     let mut out = Vec::with_capacity(256);
     out.extend(MAGIC);
     out.extend([VERSION, body.kind() as u8]);
@@ -515,7 +515,7 @@ pub fn seal(nonce: u64, identifier: u64, sequence: u64, body: &Body, key: &Key) 
     out.extend(identifier.to_be_bytes());
     out.extend(sequence.to_be_bytes());
     body.encode(&mut out);
-    key.sign(&mut out);
+    key.sign_message(&mut out);
     out
 }
 
@@ -551,7 +551,7 @@ pub enum Invalid {
 }
 
 /// The header of a message, not authenticated yet: enough to find out whose it is.
-pub fn peek(datagram: &[u8]) -> Result<Header, Invalid> {
+pub fn peek_header(datagram: &[u8]) -> Result<Header, Invalid> {
     if datagram.len() > MAX_DATAGRAM {
         return Err(Invalid::Oversized);
     }
@@ -570,10 +570,10 @@ pub fn peek(datagram: &[u8]) -> Result<Header, Invalid> {
     }
     let mut input = Input(datagram.get(MAGIC.len() + 1..).unwrap_or_default());
     let mut header = || {
-        let kind = input.u8()?;
+        let kind = input.read_u8()?;
         let known = Kind::from_repr(kind);
-        let (key, nonce) = (input.u16()?, input.u64()?);
-        let (identifier, sequence) = (input.u64()?, input.u64()?);
+        let (key, nonce) = (input.read_u16()?, input.read_u64()?);
+        let (identifier, sequence) = (input.read_u64()?, input.read_u64()?);
         Some(known.map(|kind| Header {
             kind,
             key,
@@ -586,8 +586,12 @@ pub fn peek(datagram: &[u8]) -> Result<Header, Invalid> {
 }
 
 /// Authenticates and decodes a message. `to_broker` is the way that it came.
-pub fn open(datagram: &[u8], keys: &Keys, to_broker: bool) -> Result<(Header, Body), Invalid> {
-    let header = peek(datagram)?;
+pub fn open_message(
+    datagram: &[u8],
+    keys: &Keys,
+    to_broker: bool,
+) -> Result<(Header, Body), Invalid> {
+    let header = peek_header(datagram)?;
     if header.kind.is_from_agent() != to_broker {
         return Err(Invalid::Kind);
     }

@@ -1,6 +1,6 @@
 //! The broker's side of all registrations.
 //!
-//! A [`Broker`] answers each datagram at once, or not at all ([`Broker::receive`]), and
+//! A [`Broker`] answers each datagram at once, or not at all ([`Broker::receive_datagram`]), and
 //! sends Queries when there is something to say ([`Broker::poll`]). It does no I/O.
 //!
 //! Two rules keep it from being misused against others. Nothing is remembered of a peer that has not
@@ -128,7 +128,7 @@ impl Broker {
     }
 
     /// Sets other settings, other keys, or both. Agents are told at the next sweep.
-    pub fn configure(&mut self, settings: Settings, keys: Keys) {
+    pub fn set_settings(&mut self, settings: Settings, keys: Keys) {
         self.settings = settings;
         self.keys = keys;
     }
@@ -137,7 +137,7 @@ impl Broker {
     pub fn set_directory(&mut self, directory: Arc<Directory>) {
         self.directory = directory;
         for agent in self.agents.values_mut() {
-            agent.connect(&self.directory);
+            agent.resolve_members(&self.directory);
         }
         self.version += 1;
     }
@@ -157,7 +157,7 @@ impl Broker {
     }
 
     /// All agents, in no order.
-    pub fn agents(&self) -> impl Iterator<Item = AgentView<'_>> {
+    pub fn list_agents(&self) -> impl Iterator<Item = AgentView<'_>> {
         self.agents.iter().map(|(&identifier, agent)| AgentView {
             identifier,
             registration: &agent.registration,
@@ -178,14 +178,14 @@ impl Broker {
 
     /// Asks an agent for its status: it gets a Query at the next sweep, and answers with
     /// an Update. Answers whether there is such an agent.
-    pub fn query(&mut self, location: &str, agent: &str) -> bool {
+    pub fn query_agent(&mut self, location: &str, agent: &str) -> bool {
         let agent = self.by_name(location, agent).filter(|agent| !agent.stopped);
         agent.map(|agent| agent.out.asked = true).is_some()
     }
 
     /// Forgets an agent and what it said about its servers. One that lives registers
     /// again at its next Update. Answers whether there was such an agent.
-    pub fn forget(&mut self, location: &str, agent: &str) -> bool {
+    pub fn forget_agent(&mut self, location: &str, agent: &str) -> bool {
         let name = (location.to_owned(), agent.to_owned());
         let identifier = self.names.get(&name).copied();
         identifier
@@ -199,14 +199,14 @@ impl Broker {
     }
 
     /// Takes in a datagram. What it gives is to be sent back to where it came from.
-    pub fn receive(
+    pub fn receive_datagram(
         &mut self,
         from: Peer,
         datagram: &[u8],
         now: Instant,
     ) -> (Outcome, Option<Vec<u8>>) {
-        let (outcome, answer) = match message::open(datagram, &self.keys, true) {
-            Ok((header, body)) => self.message(from, datagram.len(), header, body, now),
+        let (outcome, answer) = match message::open_message(datagram, &self.keys, true) {
+            Ok((header, body)) => self.take_message(from, datagram.len(), header, body, now),
             Err(invalid) => (Outcome::Invalid(invalid), None),
         };
         *self.counters.received.entry(outcome).or_default() += 1;
@@ -217,7 +217,7 @@ impl Broker {
         (outcome, answer)
     }
 
-    fn message(
+    fn take_message(
         &mut self,
         from: Peer,
         len: usize,
@@ -227,9 +227,9 @@ impl Broker {
     ) -> (Outcome, Option<Vec<u8>>) {
         match body {
             Body::Registration(cookie, registration) => {
-                self.registration(from, header, cookie, registration, now)
+                self.take_registration(from, header, cookie, registration, now)
             }
-            Body::Update(update) => self.update(from, len, header, update, now),
+            Body::Update(update) => self.take_update(from, len, header, update, now),
             Body::Stop => self.stop(header, now),
             // `open` lets only those pass that come from agents.
             _ => (Outcome::Invalid(Invalid::Kind), None),
@@ -237,9 +237,9 @@ impl Broker {
     }
 
     /// An answer that needs no state: it repeats what it answers.
-    fn answer(&self, to: Header, body: &Body) -> Option<Vec<u8>> {
+    fn answer_statelessly(&self, to: Header, body: &Body) -> Option<Vec<u8>> {
         let key = self.keys.get(to.key)?;
-        Some(message::seal(
+        Some(message::seal_message(
             to.nonce,
             to.identifier,
             to.sequence,
@@ -248,7 +248,7 @@ impl Broker {
         ))
     }
 
-    fn registration(
+    fn take_registration(
         &mut self,
         from: Peer,
         header: Header,
@@ -257,14 +257,14 @@ impl Broker {
         now: Instant,
     ) -> (Outcome, Option<Vec<u8>>) {
         if !self.is_cookie(&cookie, from.address, header.nonce, now) {
-            let cookie = self.cookie(from.address, header.nonce, now);
+            let cookie = self.new_cookie(from.address, header.nonce, now);
             let to = Header {
                 identifier: 0,
                 ..header
             };
             return (
                 Outcome::Challenged,
-                self.answer(to, &Body::Challenge(cookie)),
+                self.answer_statelessly(to, &Body::Challenge(cookie)),
             );
         }
         let name = (
@@ -277,11 +277,11 @@ impl Broker {
             if agent.nonce == header.nonce && !agent.stopped {
                 // Its acknowledgement got lost, or the network has doubled it.
                 let is_last = agent.received.take(header.sequence);
-                let token = self.token(from.address, identifier);
+                let token = self.compute_token(from.address, identifier);
                 if is_last && let Some(agent) = self.agents.get_mut(&identifier) {
                     agent.move_to(from, token, &self.directory);
                 }
-                let answer = self.control(identifier, Body::Acknowledgement, Some(token), now);
+                let answer = self.next_control(identifier, Body::Acknowledgement, Some(token), now);
                 return (Outcome::Duplicate, answer);
             }
             // A cookie is good for one registration only, and none that was made before
@@ -294,7 +294,7 @@ impl Broker {
                 self.counters.displaced += 1;
             }
             self.remove(identifier);
-        } else if self.agents.len() >= self.settings.max_agents && !self.evict() {
+        } else if self.agents.len() >= self.settings.max_agents && !self.evict_stopped() {
             return (Outcome::Full, None);
         }
         let identifier = loop {
@@ -305,10 +305,10 @@ impl Broker {
         };
         let servers = registration.servers().len();
         let control = Control {
-            token: self.token(from.address, identifier),
+            token: self.compute_token(from.address, identifier),
             interval: self.settings.interval,
             lease: self.settings.lease,
-            silence: self.settings.silence(),
+            silence: self.settings.silence_limit(),
             wants_update: false,
             location_unknown: true,
             servers: vec![ServerControl::default(); servers],
@@ -336,18 +336,18 @@ impl Broker {
                 asked: false,
             },
         };
-        agent.connect(&self.directory);
-        agent.refresh(&self.settings);
+        agent.resolve_members(&self.directory);
+        agent.refresh_control(&self.settings);
         // Until it has the Acknowledgement, the agent asks again by itself.
         agent.out.confirmed = agent.out.news;
         self.agents.insert(identifier, agent);
         self.names.insert(name, identifier);
         self.version += 1;
-        let answer = self.control(identifier, Body::Acknowledgement, None, now);
+        let answer = self.next_control(identifier, Body::Acknowledgement, None, now);
         (Outcome::Registered, answer)
     }
 
-    fn update(
+    fn take_update(
         &mut self,
         from: Peer,
         len: usize,
@@ -362,7 +362,7 @@ impl Broker {
         if agent.nonce != header.nonce {
             return self.register_again(header);
         }
-        if let Err(late) = agent.received.look(header.sequence) {
+        if let Err(late) = agent.received.check_sequence(header.sequence) {
             return (late.into(), None);
         }
         if agent.stopped {
@@ -372,7 +372,7 @@ impl Broker {
             return (Outcome::Invalid(Invalid::Malformed), None);
         }
         // A load that is not taken is no reason not to hear that a server is down.
-        let untaken = agent.report(&update, now);
+        let untaken = agent.report_loads(&update, now);
         let outcome = untaken
             .as_ref()
             .map_or(Outcome::Updated, |untaken| untaken.why);
@@ -399,7 +399,7 @@ impl Broker {
                 agent.move_to(from, token, &self.directory);
                 self.version += 1;
             } else {
-                answer = self.control(header.identifier, Body::Query, Some(token), now);
+                answer = self.next_control(header.identifier, Body::Query, Some(token), now);
                 answer = answer.filter(|answer| answer.len() <= len);
             }
         }
@@ -407,18 +407,18 @@ impl Broker {
     }
 
     fn register_again(&self, header: Header) -> (Outcome, Option<Vec<u8>>) {
-        let answer = self.answer(header, &Body::RegisterAgain);
+        let answer = self.answer_statelessly(header, &Body::RegisterAgain);
         (Outcome::UnknownIdentifier, answer)
     }
 
     fn stop(&mut self, header: Header, now: Instant) -> (Outcome, Option<Vec<u8>>) {
-        let answer = self.answer(header, &Body::StopAcknowledgement);
+        let answer = self.answer_statelessly(header, &Body::StopAcknowledgement);
         let agent = self.agents.get_mut(&header.identifier);
         let Some(agent) = agent.filter(|agent| agent.nonce == header.nonce) else {
             // After a restart nobody is assigned to its servers because of it anyway.
             return (Outcome::UnknownIdentifier, answer);
         };
-        match agent.received.look(header.sequence) {
+        match agent.received.check_sequence(header.sequence) {
             // A Stop came before if it is the last one of its sequence.
             Err(Late::Duplicate) if agent.stopped => (Outcome::Duplicate, answer),
             Err(late) => (late.into(), None),
@@ -454,7 +454,7 @@ impl Broker {
             if agent.is_over(now, self.settings.forget) {
                 silent.push((identifier, agent.stopped));
             } else if !agent.stopped {
-                agent.refresh(&self.settings);
+                agent.refresh_control(&self.settings);
                 if agent.is_due(&self.settings, now) {
                     due.push((identifier, agent.peer));
                 }
@@ -465,7 +465,7 @@ impl Broker {
             self.remove(identifier);
         }
         for (identifier, peer) in due {
-            if let Some(query) = self.control(identifier, Body::Query, None, now) {
+            if let Some(query) = self.next_control(identifier, Body::Query, None, now) {
                 self.counters.sent += 1;
                 out.push((peer, query));
             }
@@ -475,7 +475,7 @@ impl Broker {
 
     /// The next Control for an agent. To another address than its own goes `token`, which
     /// is the one of that address.
-    fn control(
+    fn next_control(
         &mut self,
         identifier: u64,
         message: fn(Control) -> Body,
@@ -497,9 +497,15 @@ impl Broker {
             }
         }
         let key = self.keys.get(agent.key);
-        let key = key.unwrap_or_else(|| self.keys.first());
+        let key = key.unwrap_or_else(|| self.keys.signing_key());
         let body = message(control);
-        Some(message::seal(agent.nonce, identifier, out.sent, &body, key))
+        Some(message::seal_message(
+            agent.nonce,
+            identifier,
+            out.sent,
+            &body,
+            key,
+        ))
     }
 
     fn remove(&mut self, identifier: u64) {
@@ -513,7 +519,7 @@ impl Broker {
     }
 
     /// Makes room by forgetting who has signed off the longest ago, if anybody has.
-    fn evict(&mut self) -> bool {
+    fn evict_stopped(&mut self) -> bool {
         let stopped = self.agents.iter().filter(|(_, agent)| agent.stopped);
         let oldest = stopped.min_by_key(|(_, agent)| agent.heard_at);
         let oldest = oldest.map(|(&identifier, _)| identifier);

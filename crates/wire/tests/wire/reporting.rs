@@ -145,7 +145,7 @@ fn speak(session: &mut Session, from: Peer, broker: &mut Broker, now: Instant) -
     let mut queries = Vec::new();
     broker.poll(now, &mut queries);
     for (_, query) in queries {
-        session.receive(&query, now).unwrap();
+        session.receive_datagram(&query, now).unwrap();
         said.push(query);
     }
     loop {
@@ -154,10 +154,10 @@ fn speak(session: &mut Session, from: Peer, broker: &mut Broker, now: Instant) -
             return said;
         }
         for request in requests {
-            let (_, answer) = broker.receive(from, &request, now);
+            let (_, answer) = broker.receive_datagram(from, &request, now);
             said.push(request);
             if let Some(answer) = answer {
-                let _ = session.receive(&answer, now);
+                let _ = session.receive_datagram(&answer, now);
                 said.push(answer);
             }
         }
@@ -171,11 +171,11 @@ fn load(value: f64) -> [(LoadId, LoadValue); 1] {
 /// All that a datagram might change, as text.
 fn state(broker: &Broker, site: &Site, now: Instant) -> String {
     let agents: BTreeMap<_, _> = broker
-        .agents()
+        .list_agents()
         .map(|agent| (agent.registration.location(), format!("{agent:?}")))
         .collect();
     let loads = site.locations.iter().map(|location| {
-        let loads: Vec<_> = location.loads(now).collect();
+        let loads: Vec<_> = location.list_loads(now).collect();
         (location.name(), loads)
     });
     format!("{agents:?} {:?}", loads.collect::<Vec<_>>())
@@ -188,7 +188,7 @@ fn registered() -> (Broker, Site, Session) {
     let mut broker = broker(1);
     broker.set_directory(Arc::clone(&site.directory));
     let mut session = session(0, 7, at(0));
-    session.update(&load(0.5), &[], at(0));
+    session.update_loads(&load(0.5), &[], at(0));
     speak(&mut session, peer(0), &mut broker, at(0));
     assert_eq!(session.state(), State::Registered);
     (broker, site, session)
@@ -196,18 +196,18 @@ fn registered() -> (Broker, Site, Session) {
 
 /// The header of the next message of `session`, which is not sent.
 fn next_header(session: &mut Session, now: Instant) -> Header {
-    session.update(&load(0.1), &[], now);
-    message::peek(&sent(session, now)[0]).unwrap()
+    session.update_loads(&load(0.1), &[], now);
+    message::peek_header(&sent(session, now)[0]).unwrap()
 }
 
 fn seal(header: Header, body: &Body) -> Vec<u8> {
     let keys = keys(&[1]);
-    message::seal(
+    message::seal_message(
         header.nonce,
         header.identifier,
         header.sequence,
         body,
-        keys.first(),
+        keys.signing_key(),
     )
 }
 
@@ -227,20 +227,20 @@ fn a_report_reaches_its_location_and_says_who_is_known() {
     let (mut broker, site, mut session) = registered();
     let cpu = |now| {
         site.locations[0]
-            .load(LoadId::CPU, now)
+            .last_load(LoadId::CPU, now)
             .map(|load| load.value.get())
     };
     assert_eq!(cpu(at(0)), Some(0.5));
     assert_eq!(session.unknown_servers().collect::<Vec<_>>(), [false, true]);
     assert!(!session.is_location_unknown());
 
-    session.update(&load(0.75), &[ServerState::Drain], at(1000));
+    session.update_loads(&load(0.75), &[ServerState::Drain], at(1000));
     let version = broker.version();
     speak(&mut session, peer(0), &mut broker, at(1000));
     assert_eq!(cpu(at(1000)), Some(0.75));
     assert_ne!(broker.version(), version);
-    let agent = broker.agents().next().unwrap();
-    let states: Vec<_> = agent.servers().map(|server| server.state).collect();
+    let agent = broker.list_agents().next().unwrap();
+    let states: Vec<_> = agent.list_servers().map(|server| server.state).collect();
     assert_eq!(states, [ServerState::Drain, ServerState::Up]);
     assert_eq!((agent.lost, agent.confirmed), (0, true));
 }
@@ -251,18 +251,18 @@ fn an_alert_reaches_the_agent_within_a_sweep_and_is_renewed() {
     speak(&mut session, peer(0), &mut broker, at(1000));
     site.alert(0, true);
     speak(&mut session, peer(0), &mut broker, at(1050));
-    let alerts: Vec<_> = session.alerts(at(1050)).collect();
+    let alerts: Vec<_> = session.server_alerts(at(1050)).collect();
     assert_eq!(alerts, [Some(at(4050)), None]);
-    assert!(broker.agents().all(|agent| agent.confirmed));
+    assert!(broker.list_agents().all(|agent| agent.confirmed));
     // For as long as it is on, the lease is renewed at each interval.
     for now in (2050..20_000).step_by(1000).map(at) {
         speak(&mut session, peer(0), &mut broker, now);
         let until = now.after(Duration::from_secs(3));
-        assert_eq!(session.alerts(now).next(), Some(Some(until)));
+        assert_eq!(session.server_alerts(now).next(), Some(Some(until)));
     }
     site.alert(0, false);
     speak(&mut session, peer(0), &mut broker, at(20_100));
-    assert_eq!(session.alerts(at(20_100)).flatten().count(), 0);
+    assert_eq!(session.server_alerts(at(20_100)).flatten().count(), 0);
 }
 
 #[test]
@@ -284,8 +284,8 @@ fn a_lost_broker_lifts_its_alerts() {
     let (mut broker, site, mut session) = registered();
     site.alert(0, true);
     speak(&mut session, peer(0), &mut broker, at(1050));
-    assert_eq!(session.alerts(at(4049)).flatten().count(), 1);
-    assert_eq!(session.alerts(at(4050)).flatten().count(), 0);
+    assert_eq!(session.server_alerts(at(4049)).flatten().count(), 1);
+    assert_eq!(session.server_alerts(at(4050)).flatten().count(), 0);
 }
 
 #[test]
@@ -298,17 +298,17 @@ fn a_silent_agent_is_forgotten_and_one_that_signs_off_is_remembered() {
     assert_eq!(session.state(), State::Stopped);
     let mut queries = Vec::new();
     broker.poll(at(59_000), &mut queries);
-    assert_eq!(broker.agents().count(), 2);
+    assert_eq!(broker.list_agents().count(), 2);
     // It is only asked who has not signed off.
     assert!(queries.iter().all(|(to, _)| *to == peer(1)), "{queries:?}");
     broker.poll(at(61_000), &mut queries);
-    let left: Vec<_> = broker.agents().map(|agent| agent.stopped).collect();
+    let left: Vec<_> = broker.list_agents().map(|agent| agent.stopped).collect();
     assert_eq!(left, [true]);
     assert_eq!(broker.counters().forgotten, 1);
     // There is nobody any more whom it concerns.
     broker.set_directory(Arc::default());
     broker.poll(at(62_000), &mut queries);
-    assert_eq!(broker.agents().count(), 0);
+    assert_eq!(broker.list_agents().count(), 0);
     drop(site);
 }
 
@@ -317,44 +317,47 @@ fn a_restarted_broker_gets_its_agents_back_at_their_next_update() {
     let (_, site, mut session) = registered();
     let mut broker = broker(2);
     broker.set_directory(Arc::clone(&site.directory));
-    session.update(&load(0.25), &[], at(1000));
+    session.update_loads(&load(0.25), &[], at(1000));
     speak(&mut session, peer(0), &mut broker, at(1000));
     assert_eq!(session.state(), State::Registered);
-    let cpu = site.locations[0].load(LoadId::CPU, at(1000)).unwrap();
+    let cpu = site.locations[0].last_load(LoadId::CPU, at(1000)).unwrap();
     assert_eq!(cpu.value.get(), 0.25);
-    let count: HashMap<_, _> = broker.counters().received().collect();
+    let count: HashMap<_, _> = broker.counters().received_by_outcome().collect();
     assert_eq!(count[&Outcome::UnknownIdentifier], 1);
 }
 
 #[test]
 fn an_agent_that_moves_is_believed_once_it_has_proved_it() {
     let (mut broker, _site, mut session) = registered();
-    session.update(&load(0.6), &[], at(1000));
+    session.update_loads(&load(0.6), &[], at(1000));
     let request = sent(&mut session, at(1000)).remove(0);
-    let (outcome, answer) = broker.receive(peer(9), &request, at(1000));
+    let (outcome, answer) = broker.receive_datagram(peer(9), &request, at(1000));
     let answer = answer.unwrap();
     assert_eq!(outcome, Outcome::Updated);
     assert!(answer.len() <= request.len());
-    let address = |broker: &Broker| broker.agents().next().unwrap().address;
+    let address = |broker: &Broker| broker.list_agents().next().unwrap().address;
     assert_eq!(address(&broker), peer(0).address);
-    session.receive(&answer, at(1010)).unwrap();
-    session.update(&load(0.7), &[], at(2000));
+    session.receive_datagram(&answer, at(1010)).unwrap();
+    session.update_loads(&load(0.7), &[], at(2000));
     let request = sent(&mut session, at(2000)).remove(0);
-    assert_eq!(broker.receive(peer(9), &request, at(2000)).1, None);
+    assert_eq!(broker.receive_datagram(peer(9), &request, at(2000)).1, None);
     assert_eq!(address(&broker), peer(9).address);
 }
 
 #[test]
 fn the_same_measurement_counts_once_and_with_its_age() {
     let (mut broker, site, mut session) = registered();
-    assert!(broker.query("rack-0", "agent") && !broker.query("rack-1", "agent"));
+    assert!(broker.query_agent("rack-0", "agent") && !broker.query_agent("rack-1", "agent"));
     speak(&mut session, peer(0), &mut broker, at(700));
-    let agent = broker.agents().next().unwrap();
+    let agent = broker.list_agents().next().unwrap();
     assert_eq!((agent.heard_at, agent.measured_at), (at(700), Some(at(0))));
-    session.update(&load(0.9), &[], at(1000));
+    session.update_loads(&load(0.9), &[], at(1000));
     speak(&mut session, peer(0), &mut broker, at(1300));
-    assert_eq!(broker.agents().next().unwrap().measured_at, Some(at(1000)));
-    let held = site.locations[0].load(LoadId::CPU, at(1300)).unwrap();
+    assert_eq!(
+        broker.list_agents().next().unwrap().measured_at,
+        Some(at(1000))
+    );
+    let held = site.locations[0].last_load(LoadId::CPU, at(1300)).unwrap();
     assert!(
         at(1300).since(held.at) >= Duration::from_millis(298),
         "{held:?}"
@@ -366,31 +369,31 @@ fn a_location_that_comes_later_gets_the_loads_that_were_reported_before() {
     let site = site(1);
     let mut broker = broker(1);
     let mut session = session(0, 7, at(0));
-    session.update(&load(0.5), &[], at(0));
+    session.update_loads(&load(0.5), &[], at(0));
     speak(&mut session, peer(0), &mut broker, at(0));
     assert!(session.is_location_unknown());
     broker.set_directory(Arc::clone(&site.directory));
     speak(&mut session, peer(0), &mut broker, at(100));
     assert!(!session.is_location_unknown());
-    assert!(site.locations[0].load(LoadId::CPU, at(100)).is_some());
+    assert!(site.locations[0].last_load(LoadId::CPU, at(100)).is_some());
 }
 
 #[test]
 fn keys_are_rotated_without_a_gap() {
     let (mut broker, _site, mut session) = registered();
-    broker.configure(settings(), keys(&[1, 2]));
+    broker.set_settings(settings(), keys(&[1, 2]));
     session.set_keys(keys(&[2, 1]));
-    session.update(&load(0.6), &[], at(1000));
+    session.update_loads(&load(0.6), &[], at(1000));
     speak(&mut session, peer(0), &mut broker, at(1000));
-    assert_eq!(broker.agents().next().unwrap().key, 2);
-    broker.configure(settings(), keys(&[2]));
+    assert_eq!(broker.list_agents().next().unwrap().key, 2);
+    broker.set_settings(settings(), keys(&[2]));
     session.set_keys(keys(&[2]));
-    broker.query("rack-0", "agent");
+    broker.query_agent("rack-0", "agent");
     let said = speak(&mut session, peer(0), &mut broker, at(2000));
     assert_eq!(said.len(), 2);
     assert!(
         said.iter()
-            .all(|datagram| message::peek(datagram).unwrap().key == 2)
+            .all(|datagram| message::peek_header(datagram).unwrap().key == 2)
     );
 }
 
@@ -402,16 +405,16 @@ fn new_settings_reach_the_agents() {
         interval,
         ..settings()
     };
-    broker.configure(settings, keys(&[1]));
+    broker.set_settings(settings, keys(&[1]));
     speak(&mut session, peer(0), &mut broker, at(100));
-    assert_eq!(session.interval(), interval);
-    assert!(broker.agents().all(|agent| agent.confirmed));
+    assert_eq!(session.measuring_interval(), interval);
+    assert!(broker.list_agents().all(|agent| agent.confirmed));
 }
 
 #[test]
 fn there_are_only_so_many_agents() {
     let mut broker = broker(1);
-    broker.configure(
+    broker.set_settings(
         Settings {
             max_agents: 2,
             ..settings()
@@ -427,7 +430,7 @@ fn there_are_only_so_many_agents() {
         states,
         [State::Registered, State::Registered, State::Registering]
     );
-    let count: HashMap<_, _> = broker.counters().received().collect();
+    let count: HashMap<_, _> = broker.counters().received_by_outcome().collect();
     assert!(count[&Outcome::Full] > 0);
     // Who has signed off makes room.
     sessions[0].stop(at(100));
@@ -445,13 +448,13 @@ fn an_agent_that_counts_wildly_breaks_no_counter() {
             ..next_header(&mut session, at(100))
         };
         let datagram = seal(header, &Body::Update(update(Vec::new())));
-        let (outcome, _) = broker.receive(peer(0), &datagram, at(100));
+        let (outcome, _) = broker.receive_datagram(peer(0), &datagram, at(100));
         assert_eq!(outcome, Outcome::Updated);
         assert!(broker.counters().lost >= u64::MAX - 10, "turn {turn}");
-        assert!(broker.forget("rack-0", "agent"));
+        assert!(broker.forget_agent("rack-0", "agent"));
         assert!(broker.counters().lost >= u64::MAX - 10, "turn {turn}");
         speak(&mut session, peer(0), &mut broker, at(200));
-        session.update(&load(0.5), &[], at(300));
+        session.update_loads(&load(0.5), &[], at(300));
         speak(&mut session, peer(0), &mut broker, at(300));
         assert_eq!(session.state(), State::Registered);
     }
@@ -582,22 +585,27 @@ fn what_is_wrong_is_counted_by_its_cause_and_changes_nothing() {
     for (datagram, outcome, answer) in &bad {
         let count = |broker: &Broker| {
             let counters = broker.counters();
-            let count = counters.received().find(|(known, _)| known == outcome);
+            let count = counters
+                .received_by_outcome()
+                .find(|(known, _)| known == outcome);
             count.unwrap().1
         };
         let counted = count(&broker);
-        let (is, answered) = broker.receive(peer(0), datagram, at(500));
+        let (is, answered) = broker.receive_datagram(peer(0), datagram, at(500));
         assert_eq!(is, *outcome, "{datagram:02x?}");
         let kind = answered.map(|answer| {
             assert!(answer.len() <= datagram.len());
-            message::peek(&answer).unwrap().kind
+            message::peek_header(&answer).unwrap().kind
         });
         assert_eq!(kind, *answer, "{outcome:?}");
         assert_eq!(count(&broker), counted + 1);
         assert_eq!(state(&broker, &site, at(500)), before, "{outcome:?}");
     }
     // The good one still is one.
-    assert_eq!(broker.receive(peer(0), &good, at(500)).0, Outcome::Updated);
+    assert_eq!(
+        broker.receive_datagram(peer(0), &good, at(500)).0,
+        Outcome::Updated
+    );
 }
 
 #[test]
@@ -609,7 +617,9 @@ fn s4_a_load_that_is_not_taken_costs_a_report_nothing_else() {
         let (mut broker, site, mut session) = registered();
         let one = LoadValue::new(1.0).unwrap();
         for id in 100..100 + UNNAMED_LOADS as u32 {
-            site.locations[0].report(LoadId(id), one, at(400)).unwrap();
+            site.locations[0]
+                .report_load(LoadId(id), one, at(400))
+                .unwrap();
         }
         let header = next_header(&mut session, at(500));
         let loads = vec![(LoadId::CPU, 0.25), (id, value), (LoadId::MEMORY, 0.75)];
@@ -618,20 +628,25 @@ fn s4_a_load_that_is_not_taken_costs_a_report_nothing_else() {
             ..update(loads)
         };
         let datagram = seal(header, &Body::Update(down));
-        assert_eq!(broker.receive(peer(0), &datagram, at(500)).0, outcome);
+        assert_eq!(
+            broker.receive_datagram(peer(0), &datagram, at(500)).0,
+            outcome
+        );
         let load = |id| {
-            let load = site.locations[0].load(id, at(500));
+            let load = site.locations[0].last_load(id, at(500));
             load.map(|load| load.value.get())
         };
         assert_eq!(load(LoadId::CPU), Some(0.25));
         assert_eq!(load(LoadId::MEMORY), Some(0.75));
         assert_eq!(load(id), None);
-        let agent = broker.agents().next().unwrap();
-        let states: Vec<_> = agent.servers().map(|server| server.state).collect();
+        let agent = broker.list_agents().next().unwrap();
+        let states: Vec<_> = agent.list_servers().map(|server| server.state).collect();
         assert_eq!(states, [ServerState::Down, ServerState::Up]);
         assert_eq!(agent.sequence, header.sequence, "it was heard");
         let counters = broker.counters();
-        let count = counters.received().find(|(known, _)| *known == outcome);
+        let count = counters
+            .received_by_outcome()
+            .find(|(known, _)| *known == outcome);
         assert_eq!(count, Some((outcome, 1)));
         let untaken = counters.untaken.unwrap();
         assert_eq!(
@@ -648,8 +663,8 @@ fn s4_agent_and_monitor_report_all_they_know_of_one_location() {
     let (mut broker, site, mut session) = registered();
     let one = LoadValue::new(1.0).unwrap();
     let location = &site.locations[0];
-    let kernel = Monitor::loads().map(|id| (id, one));
-    location.observe(kernel, at(400)).unwrap();
+    let kernel = Monitor::reported_loads().map(|id| (id, one));
+    location.observe_loads(kernel, at(400)).unwrap();
     let host = [0, 1, 2, 3, 21, 22, 23, 24];
     let servers = [4, 16, 17, 18, 19, 20];
     let agent: Vec<_> = host
@@ -658,20 +673,23 @@ fn s4_agent_and_monitor_report_all_they_know_of_one_location() {
         .map(|id| (LoadId(id), one))
         .collect();
     assert_eq!(agent.len(), 14);
-    session.update(&agent, &[ServerState::Down], at(500));
+    session.update_loads(&agent, &[ServerState::Down], at(500));
     speak(&mut session, peer(0), &mut broker, at(500));
     assert_eq!(session.state(), State::Registered);
     let counters = broker.counters();
     assert!(
         counters
-            .received()
+            .received_by_outcome()
             .all(|(outcome, count)| count == 0 || !matches!(outcome, Outcome::TooManyLoads))
     );
     for (id, _) in agent.into_iter().chain(kernel) {
-        assert!(location.load(id, at(500)).is_some(), "{id}");
+        assert!(location.last_load(id, at(500)).is_some(), "{id}");
     }
-    let agent = broker.agents().next().unwrap();
-    assert_eq!(agent.servers().next().unwrap().state, ServerState::Down);
+    let agent = broker.list_agents().next().unwrap();
+    assert_eq!(
+        agent.list_servers().next().unwrap().state,
+        ServerState::Down
+    );
 }
 
 /// A whole conversation: registration, reports, an alert, the end, a new beginning.
@@ -682,18 +700,18 @@ fn conversation() -> (Broker, Site, Session, Vec<Vec<u8>>) {
     let mut said = Vec::new();
     let mut first = session(0, 7, at(0));
     for now in [0, 1000, 2000].map(at) {
-        first.update(&load(0.5), &[], now);
+        first.update_loads(&load(0.5), &[], now);
         site.alert(0, now == at(1000));
         said.extend(speak(&mut first, peer(0), &mut broker, now));
     }
     first.stop(at(3000));
     said.extend(speak(&mut first, peer(0), &mut broker, at(3000)));
     let mut session = session(0, 8, at(4000));
-    session.update(&load(0.6), &[], at(4000));
+    session.update_loads(&load(0.6), &[], at(4000));
     said.extend(speak(&mut session, peer(0), &mut broker, at(4000)));
     let kinds: std::collections::HashSet<_> = said
         .iter()
-        .map(|datagram| message::peek(datagram).unwrap().kind)
+        .map(|datagram| message::peek_header(datagram).unwrap().kind)
         .collect();
     assert_eq!(kinds.len(), 7, "{kinds:?}");
     (broker, site, session, said)
@@ -705,14 +723,18 @@ fn no_message_works_truncated_or_with_a_byte_changed() {
     let before = state(&broker, &site, at(4000));
     for datagram in &said {
         for len in 0..datagram.len() {
-            let (outcome, answer) = broker.receive(peer(0), &datagram[..len], at(4000));
+            let (outcome, answer) = broker.receive_datagram(peer(0), &datagram[..len], at(4000));
             assert!(matches!(outcome, Outcome::Invalid(_)) && answer.is_none());
-            assert!(session.receive(&datagram[..len], at(4000)).is_err());
+            assert!(
+                session
+                    .receive_datagram(&datagram[..len], at(4000))
+                    .is_err()
+            );
             let mut changed = datagram.clone();
             changed[len] ^= 0x10;
-            let (outcome, answer) = broker.receive(peer(0), &changed, at(4000));
+            let (outcome, answer) = broker.receive_datagram(peer(0), &changed, at(4000));
             assert!(matches!(outcome, Outcome::Invalid(_)) && answer.is_none());
-            assert!(session.receive(&changed, at(4000)).is_err());
+            assert!(session.receive_datagram(&changed, at(4000)).is_err());
         }
     }
     assert_eq!(state(&broker, &site, at(4000)), before);
@@ -727,22 +749,22 @@ fn no_message_works_again_not_even_after_a_restart_of_the_broker() {
     for (from, now) in [(0, 4100), (9, 4200), (0, 24_500)] {
         for datagram in &said {
             let before = state(&broker, &site, at(now));
-            let (outcome, answer) = broker.receive(peer(from), datagram, at(now));
+            let (outcome, answer) = broker.receive_datagram(peer(from), datagram, at(now));
             assert_eq!(state(&broker, &site, at(now)), before, "{outcome:?}");
             assert!(answer.is_none_or(|answer| answer.len() <= datagram.len()));
-            let _ = session.receive(datagram, at(now));
+            let _ = session.receive_datagram(datagram, at(now));
             assert_eq!(session.state(), State::Registered);
         }
         // Neither of them is confused: what comes next is as good as ever.
-        session.update(&load(0.7), &[], at(now));
+        session.update_loads(&load(0.7), &[], at(now));
         for datagram in sent(&mut session, at(now)) {
             assert_eq!(
-                broker.receive(peer(0), &datagram, at(now)).0,
+                broker.receive_datagram(peer(0), &datagram, at(now)).0,
                 Outcome::Updated
             );
         }
     }
-    let count: HashMap<_, _> = broker.counters().received().collect();
+    let count: HashMap<_, _> = broker.counters().received_by_outcome().collect();
     assert!(count[&Outcome::Duplicate] > 0 && count[&Outcome::Replayed] > 0);
 
     let mut restarted = self::broker(2);
@@ -750,12 +772,12 @@ fn no_message_works_again_not_even_after_a_restart_of_the_broker() {
     for from in [0, 9] {
         for datagram in &said {
             let before = state(&restarted, &site, at(4300));
-            let (_, answer) = restarted.receive(peer(from), datagram, at(4300));
+            let (_, answer) = restarted.receive_datagram(peer(from), datagram, at(4300));
             assert_eq!(state(&restarted, &site, at(4300)), before);
             assert!(answer.is_none_or(|answer| answer.len() <= datagram.len()));
         }
     }
-    assert_eq!(restarted.agents().count(), 0);
+    assert_eq!(restarted.list_agents().count(), 0);
 }
 
 #[test]
@@ -766,11 +788,11 @@ fn a_recorded_registration_does_not_displace_a_live_agent() {
     // The agent restarts, and somebody sends what its first run has sent, in time.
     let mut second = session(0, 8, at(1000));
     speak(&mut second, peer(0), &mut broker, at(1000));
-    let identifier = broker.agents().next().unwrap().identifier;
+    let identifier = broker.list_agents().next().unwrap().identifier;
     for datagram in said {
-        broker.receive(peer(0), &datagram, at(2000));
+        broker.receive_datagram(peer(0), &datagram, at(2000));
     }
-    assert_eq!(broker.agents().next().unwrap().identifier, identifier);
+    assert_eq!(broker.list_agents().next().unwrap().identifier, identifier);
     assert_eq!(second.identifier(), Some(identifier));
 }
 
@@ -780,11 +802,11 @@ fn a_recorded_registration_does_not_bring_a_forgotten_agent_back() {
     let mut session = session(0, 7, at(0));
     let said = speak(&mut session, peer(0), &mut broker, at(0));
     broker.poll(at(61_000), &mut Vec::new());
-    assert_eq!(broker.agents().count(), 0);
+    assert_eq!(broker.list_agents().count(), 0);
     for datagram in said {
-        broker.receive(peer(0), &datagram, at(61_000));
+        broker.receive_datagram(peer(0), &datagram, at(61_000));
     }
-    assert_eq!(broker.agents().count(), 0);
+    assert_eq!(broker.list_agents().count(), 0);
 }
 
 /// A network between agents and a broker that does everything that networks do.
@@ -916,7 +938,7 @@ proptest! {
             for (_, from, to, datagram) in net.arrived() {
                 match to {
                     None => {
-                        let (outcome, answer) = broker.receive(from, &datagram, now);
+                        let (outcome, answer) = broker.receive_datagram(from, &datagram, now);
                         let balance = net.balance.entry(from.address).or_default();
                         balance.0 += datagram.len();
                         if let Some(answer) = answer {
@@ -928,7 +950,7 @@ proptest! {
                     Some(to) => {
                         for (session, address, _) in &mut sessions {
                             if *address == to {
-                                let _ = session.receive(&datagram, now);
+                                let _ = session.receive_datagram(&datagram, now);
                             }
                         }
                     }
@@ -941,8 +963,8 @@ proptest! {
             }
             for (session, address, next) in &mut sessions {
                 if net.now >= *next {
-                    *next = net.now + session.interval().as_millis() as u64;
-                    session.update(&load((net.now % 1000) as f64), &[], now);
+                    *next = net.now + session.measuring_interval().as_millis() as u64;
+                    session.update_loads(&load((net.now % 1000) as f64), &[], now);
                 }
                 while let Poll::Send(datagram) = session.poll(now) {
                     prop_assert!(datagram.len() <= MAX_DATAGRAM);
@@ -952,21 +974,21 @@ proptest! {
         }
 
         let now = at(net.now);
-        prop_assert_eq!(broker.agents().count(), usize::from(AGENTS));
+        prop_assert_eq!(broker.list_agents().count(), usize::from(AGENTS));
         for (n, (session, address, _)) in sessions.iter().enumerate() {
             prop_assert_eq!(session.state(), State::Registered);
             let location = &site.locations[n];
-            let mut agents = broker.agents();
+            let mut agents = broker.list_agents();
             let agent = agents.find(|agent| Some(agent.identifier) == session.identifier());
             let agent = agent.unwrap();
             prop_assert_eq!(agent.registration, session.registration());
             prop_assert_eq!(agent.address, address.address);
             prop_assert!(agent.confirmed && agent.location_known);
             prop_assert!(now.since(agent.heard_at) <= Duration::from_millis(1100));
-            let held = location.load(LoadId::CPU, now).unwrap();
+            let held = location.last_load(LoadId::CPU, now).unwrap();
             prop_assert!(now.since(held.at) <= Duration::from_millis(1100), "{:?}", held);
-            let alerted = session.alerts(now).next().unwrap().is_some();
-            prop_assert_eq!(alerted, site.slots[n].has(Reason::Shedding));
+            let alerted = session.server_alerts(now).next().unwrap().is_some();
+            prop_assert_eq!(alerted, site.slots[n].has_reason(Reason::Shedding));
         }
         for (address, (got, sent)) in &net.balance {
             // Nobody is there: whatever the broker sent, it was asked for it.
@@ -984,9 +1006,9 @@ proptest! {
         }
         let (mut broker, site, mut session) = registered();
         let before = state(&broker, &site, at(0));
-        let (outcome, answer) = broker.receive(peer(0), &bytes, at(0));
+        let (outcome, answer) = broker.receive_datagram(peer(0), &bytes, at(0));
         prop_assert!(matches!(outcome, Outcome::Invalid(_)));
-        prop_assert!(answer.is_none() && session.receive(&bytes, at(0)).is_err());
+        prop_assert!(answer.is_none() && session.receive_datagram(&bytes, at(0)).is_err());
         prop_assert_eq!(state(&broker, &site, at(0)), before);
     }
 
@@ -1014,7 +1036,7 @@ proptest! {
         let cookie = Cookie { issued: at(5), proof: [3; 16] };
         for body in [Body::Registration(cookie, registration), Body::Update(update), Body::Stop] {
             let header = Header { kind: body.kind(), key: 1, nonce, identifier: 7, sequence };
-            let opened = message::open(&seal(header, &body), &keys(&[1]), true);
+            let opened = message::open_message(&seal(header, &body), &keys(&[1]), true);
             prop_assert_eq!(opened, Ok((header, body)));
         }
     }
@@ -1026,22 +1048,22 @@ fn an_agent_does_not_notice_that_another_process_takes_over() {
     speak(&mut session, peer(0), &mut before, at(1000));
     site.alert(0, true);
     speak(&mut session, peer(0), &mut before, at(1050));
-    session.update(&load(0.5), &[ServerState::Drain], at(1900));
+    session.update_loads(&load(0.5), &[ServerState::Drain], at(1900));
     speak(&mut session, peer(0), &mut before, at(1900));
-    let known = serde_json::to_string(&before.remembered(Some)).unwrap();
+    let known = serde_json::to_string(&before.export_state(Some)).unwrap();
     // Its own secret is another one, and it knows the members only later.
     let mut after = broker(77);
     after.go_on(serde_json::from_str(&known).unwrap(), Some);
     after.set_directory(Arc::clone(&site.directory));
     {
         let (old, new) = (
-            before.agents().next().unwrap(),
-            after.agents().next().unwrap(),
+            before.list_agents().next().unwrap(),
+            after.list_agents().next().unwrap(),
         );
         assert_eq!(old.identifier, new.identifier);
         assert_eq!(old.registered_at, new.registered_at);
         let states: Vec<_> = new
-            .servers()
+            .list_servers()
             .map(|server| (server.state, server.alert))
             .collect();
         assert_eq!(
@@ -1053,23 +1075,26 @@ fn an_agent_does_not_notice_that_another_process_takes_over() {
     let mut queries = Vec::new();
     after.poll(at(2000), &mut queries);
     assert!(queries.is_empty(), "{queries:?}");
-    session.update(&load(0.25), &[ServerState::Up], at(2900));
+    session.update_loads(&load(0.25), &[ServerState::Up], at(2900));
     for datagram in sent(&mut session, at(2900)) {
-        let (outcome, _) = after.receive(peer(0), &datagram, at(2900));
+        let (outcome, _) = after.receive_datagram(peer(0), &datagram, at(2900));
         assert_eq!(outcome, Outcome::Updated);
     }
-    let value = site.locations[0].load(LoadId::CPU, at(2900)).unwrap().value;
+    let value = site.locations[0]
+        .last_load(LoadId::CPU, at(2900))
+        .unwrap()
+        .value;
     assert_eq!(value.get(), 0.25);
     // The lease of its alert is renewed, and its end arrives.
     speak(&mut session, peer(0), &mut after, at(3000));
-    assert_eq!(session.alerts(at(4500)).flatten().count(), 1);
+    assert_eq!(session.server_alerts(at(4500)).flatten().count(), 1);
     site.alert(0, false);
     speak(&mut session, peer(0), &mut after, at(3100));
-    assert_eq!(session.alerts(at(3100)).flatten().count(), 0);
+    assert_eq!(session.server_alerts(at(3100)).flatten().count(), 0);
     assert_eq!(session.state(), State::Registered);
 
     // Who was at a socket that is there no more registers again.
     let mut elsewhere = broker(78);
     elsewhere.go_on(serde_json::from_str(&known).unwrap(), |_| None);
-    assert_eq!(elsewhere.agents().count(), 0);
+    assert_eq!(elsewhere.list_agents().count(), 0);
 }

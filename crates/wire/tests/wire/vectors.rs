@@ -129,7 +129,7 @@ fn vectors() -> Vec<(&'static str, u64, u64, Body)> {
 fn the_manual_has_the_vectors() {
     let mut expected = String::new();
     for (what, identifier, sequence, body) in vectors() {
-        let datagram = message::seal(NONCE, identifier, sequence, &body, &key());
+        let datagram = message::seal_message(NONCE, identifier, sequence, &body, &key());
         let _ = write!(expected, "{what}:\n\n```text\n");
         for line in datagram.chunks(32) {
             let bytes: Vec<String> = line.chunks(4).map(hex).collect();
@@ -156,12 +156,12 @@ fn the_manual_has_the_vectors() {
 fn the_vectors_are_read_as_what_they_are() {
     let keys = Keys::new(vec![key()]).unwrap();
     for (what, identifier, sequence, body) in vectors() {
-        let datagram = message::seal(NONCE, identifier, sequence, &body, &key());
+        let datagram = message::seal_message(NONCE, identifier, sequence, &body, &key());
         let to_broker = body.kind().is_from_agent();
-        let (header, read) = message::open(&datagram, &keys, to_broker).unwrap();
+        let (header, read) = message::open_message(&datagram, &keys, to_broker).unwrap();
         assert_eq!(read, body, "{what}");
         assert_eq!((header.nonce, header.identifier), (NONCE, identifier));
-        assert!(message::open(&datagram, &keys, !to_broker).is_err());
+        assert!(message::open_message(&datagram, &keys, !to_broker).is_err());
     }
 }
 

@@ -91,7 +91,7 @@ impl Client {
                 version_info: String::new(),
                 node: node("gRPC C-core"),
                 resource_names: wants.iter().cloned().collect(),
-                type_url: kind.url().into(),
+                type_url: kind.type_url().into(),
                 response_nonce: self.nonces.get(&kind).cloned().unwrap_or_default(),
                 error_detail: error,
             }
@@ -100,7 +100,7 @@ impl Client {
                 let owned = |names: &[&str]| names.iter().map(|name| (*name).into()).collect();
                 DeltaDiscoveryRequest {
                     node: node("gRPC C-core"),
-                    type_url: kind.url().into(),
+                    type_url: kind.type_url().into(),
                     resource_names_subscribe: owned(add),
                     resource_names_unsubscribe: owned(drop),
                     initial_resource_versions: Vec::new(),
@@ -116,7 +116,7 @@ impl Client {
             let has = self.has.entry(kind).or_default();
             has.retain(|name, _| all || wants.contains(name));
         }
-        self.stream.request(&bytes).unwrap()
+        self.stream.take_request(&bytes).unwrap()
     }
 
     /// Takes all answers that there are now.
@@ -178,7 +178,7 @@ fn read(variant: Variant, response: &Response) -> Answer {
     match variant {
         Variant::StateOfTheWorld => {
             let read = DiscoveryResponse::decode(response.bytes.clone()).unwrap();
-            assert_eq!(read.type_url, response.kind.url());
+            assert_eq!(read.type_url, response.kind.type_url());
             let resources = read.resources.into_iter();
             Answer {
                 kind: response.kind,
@@ -191,7 +191,7 @@ fn read(variant: Variant, response: &Response) -> Answer {
         }
         Variant::Incremental => {
             let read = DeltaDiscoveryResponse::decode(response.bytes.clone()).unwrap();
-            assert_eq!(read.type_url, response.kind.url());
+            assert_eq!(read.type_url, response.kind.type_url());
             let versions = read.resources.iter().map(|one| one.version.clone());
             let versions = versions.collect();
             let resources = read.resources.into_iter();
@@ -313,22 +313,25 @@ fn a_refused_answer_is_told_and_not_sent_again() {
         assert_ne!(first.version, second.version);
         client.read_one(failed("bad\ncluster"));
         let of = client.stream.subscription(Kind::Cluster).unwrap();
-        assert_eq!(of.accepted(), Some(&*first.version));
-        let nack = of.refused().unwrap();
+        assert_eq!(of.accepted_version(), Some(&*first.version));
+        let nack = of.last_nack().unwrap();
         assert_eq!(
             (&*nack.version, &*nack.reason),
             (&*second.version, "bad cluster")
         );
-        assert_eq!((of.pushes(), of.nacks(), of.pending()), (2, 1, None));
+        assert_eq!(
+            (of.push_count(), of.nack_count(), of.pending_version()),
+            (2, 1, None)
+        );
         assert!(client.receive(&world).is_empty(), "no loop");
         // What has changed since is.
         world.set(Kind::Cluster, &"a".into(), cluster(10));
         let third = client.receive(&world).remove(0);
         client.read_one(None);
         let of = client.stream.subscription(Kind::Cluster).unwrap();
-        assert_eq!(of.accepted(), Some(&*third.version));
+        assert_eq!(of.accepted_version(), Some(&*third.version));
         assert_eq!(
-            of.refused().map(|nack| &*nack.version),
+            of.last_nack().map(|nack| &*nack.version),
             Some(&*second.version)
         );
     }
@@ -361,7 +364,7 @@ fn a_client_of_grpc_that_wants_nothing_any_more_does_not_want_all() {
     set(&mut world, "a", 2);
     assert!(client.settle(&world).is_empty());
     let of = client.stream.subscription(Kind::Cluster).unwrap();
-    assert!(!of.is_wildcard() && of.names() == 0);
+    assert!(!of.is_wildcard() && of.name_count() == 0);
     // One that never names anything wants all.
     let mut client = Client::new(Variant::StateOfTheWorld, Limits::default());
     client.say(Kind::Cluster, &[], &[], None);
@@ -410,25 +413,25 @@ fn what_a_client_has_from_before_is_not_sent_again() {
     });
     let request = DeltaDiscoveryRequest {
         node: node("gRPC"),
-        type_url: Kind::Endpoints.url().into(),
+        type_url: Kind::Endpoints.type_url().into(),
         resource_names_subscribe: ["a", "b", "c"].map(Into::into).into(),
         initial_resource_versions: pairs.collect(),
         ..DeltaDiscoveryRequest::default()
     };
     let mut stream = Stream::new(Variant::Incremental, "e2".into(), Limits::default());
-    stream.request(&request.encode_to_vec()).unwrap();
+    stream.take_request(&request.encode_to_vec()).unwrap();
     let answer = read(Variant::Incremental, &stream.next(&world).unwrap());
     assert_eq!(names(&answer), ["b"]);
     assert_eq!(answer.removed, ["c"]);
     assert_eq!(stream.next(&world), None);
     // A client that has forgotten one says so by wanting it once more.
     let request = DeltaDiscoveryRequest {
-        type_url: Kind::Endpoints.url().into(),
+        type_url: Kind::Endpoints.type_url().into(),
         resource_names_subscribe: vec!["a".into()],
         response_nonce: answer.nonce,
         ..DeltaDiscoveryRequest::default()
     };
-    let told = stream.request(&request.encode_to_vec());
+    let told = stream.take_request(&request.encode_to_vec());
     assert_eq!(told, Ok(Told::Accepted(Kind::Endpoints)));
     let answer = read(Variant::Incremental, &stream.next(&world).unwrap());
     assert_eq!(names(&answer), ["a"]);
@@ -441,7 +444,7 @@ fn large_answers_come_in_parts() {
         let name: Arc<str> = format!("g{index:02}").into();
         world.set(Kind::Endpoints, &name, Content::of_weights(&[1; 50]));
     }
-    let audience = Identity::of(&node("gRPC").unwrap()).audience;
+    let audience = Identity::of_node(&node("gRPC").unwrap()).audience;
     let one = world
         .get(Kind::Endpoints, "g00", &audience)
         .unwrap()
@@ -473,30 +476,33 @@ fn what_is_too_much_or_no_message_ends_the_stream() {
     };
     for variant in [Variant::StateOfTheWorld, Variant::Incremental] {
         let mut stream = Stream::new(variant, "e".into(), limits);
-        assert_eq!(stream.request(b"\xff\xff"), Err(Refused::Malformed));
+        assert_eq!(stream.take_request(b"\xff\xff"), Err(Refused::Malformed));
         let names: Vec<String> = ["a", "b", "c", "d"].map(Into::into).into();
         let bytes = match variant {
             Variant::StateOfTheWorld => DiscoveryRequest {
                 resource_names: names,
-                type_url: Kind::Route.url().into(),
+                type_url: Kind::Route.type_url().into(),
                 ..DiscoveryRequest::default()
             }
             .encode_to_vec(),
             Variant::Incremental => DeltaDiscoveryRequest {
                 resource_names_subscribe: names,
-                type_url: Kind::Route.url().into(),
+                type_url: Kind::Route.type_url().into(),
                 ..DeltaDiscoveryRequest::default()
             }
             .encode_to_vec(),
         };
-        assert_eq!(stream.request(&bytes), Err(Refused::TooMany(3)));
+        assert_eq!(stream.take_request(&bytes), Err(Refused::TooMany(3)));
     }
     let mut stream = Stream::new(Variant::StateOfTheWorld, "e".into(), limits);
     let other = DiscoveryRequest {
         type_url: "type.googleapis.com/envoy.service.runtime.v3.Runtime".into(),
         ..DiscoveryRequest::default()
     };
-    assert_eq!(stream.request(&other.encode_to_vec()), Ok(Told::Unknown));
+    assert_eq!(
+        stream.take_request(&other.encode_to_vec()),
+        Ok(Told::Unknown)
+    );
     assert_eq!(stream.next(&world()), None);
 }
 
@@ -576,14 +582,14 @@ proptest! {
         for &kind in Kind::ALL {
             let wants = client.wants.get(&kind).cloned().unwrap_or_default();
             let expected: BTreeMap<String, Bytes> = world
-                .names(kind)
+                .resource_names(kind)
                 .filter(|name| wants.contains(ALL) || wants.contains(&***name))
                 .map(|name| (name.to_string(), world.get(kind, name, &identity.audience).unwrap().any))
                 .collect();
             let mut has = client.has.get(&kind).cloned().unwrap_or_default();
             if variant == Variant::StateOfTheWorld && !kind.is_whole() {
                 // There is no way to say that such a resource is gone.
-                has.retain(|name, _| world.has(kind, name));
+                has.retain(|name, _| world.has_resource(kind, name));
             }
             prop_assert_eq!(has, expected, "{:?}", kind);
         }
@@ -613,7 +619,7 @@ proptest! {
         let world = world();
         let mut stream = Stream::new(variant, "e".into(), Limits::default());
         for request in requests {
-            let _ = stream.request(&request);
+            let _ = stream.take_request(&request);
             let _ = stream.next(&world);
         }
     }
@@ -622,7 +628,7 @@ proptest! {
 #[test]
 fn n5_names_have_a_length_and_what_they_take_is_counted() {
     let incremental = |subscribe: &[String], unsubscribe: &[String]| DeltaDiscoveryRequest {
-        type_url: Kind::Endpoints.url().into(),
+        type_url: Kind::Endpoints.type_url().into(),
         resource_names_subscribe: subscribe.to_vec(),
         resource_names_unsubscribe: unsubscribe.to_vec(),
         ..DeltaDiscoveryRequest::default()
@@ -633,8 +639,8 @@ fn n5_names_have_a_length_and_what_they_take_is_counted() {
     let mut delta = stream(Variant::Incremental);
     let mut ask = |subscribe: &[String], unsubscribe: &[String]| {
         let request = incremental(subscribe, unsubscribe).encode_to_vec();
-        let told = delta.request(&request);
-        (told, delta.held())
+        let told = delta.take_request(&request);
+        (told, delta.held_bytes())
     };
     let one = NAME_BYTES + LONGEST_RESOURCE;
     assert_eq!(
@@ -660,21 +666,24 @@ fn n5_names_have_a_length_and_what_they_take_is_counted() {
         key: long.clone(),
         value: "1".into(),
     }];
-    let told = stream(Variant::Incremental).request(&before.encode_to_vec());
+    let told = stream(Variant::Incremental).take_request(&before.encode_to_vec());
     assert_eq!(told, Err(Refused::LongName));
     before.initial_resource_versions[0].key = longest.clone();
     let mut has = stream(Variant::Incremental);
-    assert_eq!(has.request(&before.encode_to_vec()), Ok(Told::Nothing));
-    assert_eq!(has.held(), one);
+    assert_eq!(has.take_request(&before.encode_to_vec()), Ok(Told::Nothing));
+    assert_eq!(has.held_bytes(), one);
 
     let mut world = stream(Variant::StateOfTheWorld);
     let mut ask = |names: &[String]| {
         let request = DiscoveryRequest {
-            type_url: Kind::Endpoints.url().into(),
+            type_url: Kind::Endpoints.type_url().into(),
             resource_names: names.to_vec(),
             ..DiscoveryRequest::default()
         };
-        (world.request(&request.encode_to_vec()), world.held())
+        (
+            world.take_request(&request.encode_to_vec()),
+            world.held_bytes(),
+        )
     };
     assert_eq!(ask(&[longest, "a".into()]), (Ok(Told::Nothing), two));
     assert_eq!(ask(&["a".into()]), (Ok(Told::Nothing), NAME_BYTES + 1));

@@ -67,7 +67,7 @@ pub(super) fn run(cable: u8) -> Result<()> {
     set_up(0, own)?;
     let how = Scheduling::default();
     let words = ["serve", &own.to_string(), CACHE, HIT, MISS];
-    let mut server = Process::helper(&words, Stdio::null(), how)?;
+    let mut server = Process::start_helper(&words, Stdio::null(), how)?;
     let mut web = String::new();
     BufReader::new(server.stdout().ok_or("no standard output")?).read_line(&mut web)?;
     let others = Others(ground::ping_pong(how)?);
@@ -185,14 +185,15 @@ impl Backend {
                 _ => libc::SIGSTOP,
             }),
             ["sample", seed] => {
-                let start = (clock::now() + 100_000_000).to_string();
+                let start = (clock::monotonic_nanos() + 100_000_000).to_string();
                 let [least, most] = PHASE;
                 let words = ["alternate", seed, &start, least, most];
-                let process = Process::helper(&words, Stdio::null(), Scheduling::default())?;
+                let process = Process::start_helper(&words, Stdio::null(), Scheduling::default())?;
                 let all = [&process, &self.server, &self.kernel, &self.helper];
                 let clocks = CpuClocks::new(all.map(Process::id))?;
-                let sampling =
-                    Going::start(move |stop| clock::sample(TICK, stop, || clocks.total() as f64));
+                let sampling = Going::start(move |stop| {
+                    clock::sample_series(TICK, stop, || clocks.total() as f64)
+                });
                 self.sampling = Some((process, sampling));
             }
             ["tell"] => {
@@ -216,9 +217,9 @@ fn change(others: &Others, seed: u64, stop: &AtomicBool) {
     let mut is_loaded = rng.bool();
     while !stop.load(Ordering::Relaxed) {
         others.load(is_loaded);
-        let until = clock::now() + (-(1.0 - rng.f64()).ln() * CHANGE) as u64;
-        while clock::now() < until && !stop.load(Ordering::Relaxed) {
-            clock::sleep_until(until.min(clock::now() + 10_000_000));
+        let until = clock::monotonic_nanos() + (-(1.0 - rng.f64()).ln() * CHANGE) as u64;
+        while clock::monotonic_nanos() < until && !stop.load(Ordering::Relaxed) {
+            clock::sleep_until(until.min(clock::monotonic_nanos() + 10_000_000));
         }
         is_loaded = !is_loaded;
     }

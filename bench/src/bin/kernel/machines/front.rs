@@ -151,8 +151,8 @@ pub(super) fn run(rounds: u64, length: Duration) -> Result<()> {
         }
     }
     for backend in &mut backends {
-        backend.kernel.wait("the kernel")?;
-        backend.helper.wait("the helper")?;
+        backend.kernel.wait_for_answer("the kernel")?;
+        backend.helper.wait_for_answer("the helper")?;
     }
     println!("all back-ends are there");
     // A quick run shows no more than that everything runs.
@@ -217,8 +217,8 @@ impl Backend {
             location: Arc::new(Location::new(back.to_string())),
             kernel_page: page(KERNEL_PAGE),
             helper_page: page(HELPER_PAGE),
-            kernel: Asker::between(front, back, DEFAULT_PORT, &key)?,
-            helper: Asker::between(front, back, HELPER, &key)?,
+            kernel: Asker::between_machines(front, back, DEFAULT_PORT, &key)?,
+            helper: Asker::between_machines(front, back, HELPER, &key)?,
         })
     }
 
@@ -244,8 +244,8 @@ impl Backend {
     fn offset(&mut self) -> Result<(u64, i64)> {
         let mut best: Option<(u64, u64, i64)> = None;
         for _ in 0..10 {
-            let sent = clock::now();
-            let Some((took, _)) = self.kernel.ask() else {
+            let sent = clock::monotonic_nanos();
+            let Some((took, _)) = self.kernel.query_loads() else {
                 continue;
             };
             let made = self.kernel.last.map_or(0, |base| base.time_ns);
@@ -262,7 +262,7 @@ impl Backend {
     fn is_quick_to_answer(&mut self) -> Result<()> {
         let took = (0..21).map(|_| {
             self.kernel
-                .ask()
+                .query_loads()
                 .map_or(PATIENCE.as_nanos() as f64, |(took, _)| took as f64)
         });
         let middle = quantile(took, 0.5) / 1e6;
@@ -288,10 +288,10 @@ impl Backend {
             Known::Ulm => &mut self.helper,
             _ => &mut self.kernel,
         };
-        let (took, loads) = asker.ask()?;
+        let (took, loads) = asker.query_loads()?;
         let base = asker.last?;
         Some(Reading {
-            at: clock::now(),
+            at: clock::monotonic_nanos(),
             took,
             made: base.time_ns,
             running: f64::from(base.totals.running),
@@ -348,7 +348,7 @@ fn read(reader: &mut Reader, pages: &mut [&mut Page]) -> Result<Vec<Option<Readi
     let mut readings: Vec<Option<Reading>> = vec![None; pages.len()];
     let mut wanted: HashMap<ConnectionId, usize> = HashMap::new();
     for (index, page) in pages.iter().enumerate() {
-        if reader.ask(page.id, Instant::now()) {
+        if reader.begin_read(page.id, Instant::now()) {
             wanted.insert(page.id, index);
         }
     }
@@ -357,9 +357,9 @@ fn read(reader: &mut Reader, pages: &mut [&mut Page]) -> Result<Vec<Option<Readi
             let Some(index) = wanted.remove(&id) else {
                 return;
             };
-            let loads = pages[index].take(&record.base, |before| Loads::since(before, record));
+            let loads = pages[index].take(&record.base, |before| Loads::since_last(before, record));
             readings[index] = Some(Reading {
-                at: clock::now(),
+                at: clock::monotonic_nanos(),
                 took,
                 made: record.base.time_ns,
                 running: f64::from(record.base.totals.running),
@@ -423,7 +423,7 @@ fn accuracy(
     let mut all: [Vec<Reading>; 4] = Default::default();
     let mut work = || -> Result<()> {
         clock::be_first(50)?;
-        let begin = clock::now() + 300_000_000;
+        let begin = clock::monotonic_nanos() + 300_000_000;
         let mut due = begin;
         while due < begin + length.as_nanos() as u64 {
             clock::sleep_until(due);
@@ -452,7 +452,7 @@ fn accuracy(
     let errors = |readings: &[Reading], value: fn(&Reading) -> Option<f64>| -> Vec<f64> {
         let error = |reading: &Reading| {
             let at = there(reading.at, offsets);
-            let actual = truth.rate(at - TICK, at)?.min(1.0);
+            let actual = truth.growth_rate(at - TICK, at)?.min(1.0);
             Some((value(reading)? - actual).abs())
         };
         // The first one has no reading before it.
@@ -474,7 +474,7 @@ fn accuracy(
 /// Returns the time of the next reading; times that have passed are left out.
 fn next(due: u64) -> u64 {
     let interval = INTERVAL.as_nanos() as u64;
-    due + (clock::now().saturating_sub(due) / interval + 1) * interval
+    due + (clock::monotonic_nanos().saturating_sub(due) / interval + 1) * interval
 }
 
 /// Results of the clients.
@@ -512,7 +512,7 @@ fn play(
     let firsts = backends.iter_mut().map(Backend::offset);
     let firsts = firsts.collect::<Result<Vec<_>>>()?;
     let clock = Clock::start();
-    let begin = clock::now() + length.as_nanos() as u64 / 8 + 200_000_000;
+    let begin = clock::monotonic_nanos() + length.as_nanos() as u64 / 8 + 200_000_000;
     let end = begin + length.as_nanos() as u64;
     let stop = AtomicBool::new(false);
     let popular = popularity(DOCUMENTS, ALPHA);
@@ -609,7 +609,7 @@ impl Heard {
         };
         let load = value(known, &reading.loads);
         let load = load.and_then(|(id, value)| Some((id, LoadValue::new(value).ok()?)));
-        location.observe(load, clock.now())?;
+        location.observe_loads(load, clock.now())?;
         if counts {
             self.readings.push(reading);
         }
@@ -626,7 +626,7 @@ fn watch(
     heard: &mut [Heard],
     (begin, clock, stop): (u64, Clock, &AtomicBool),
 ) -> Result<()> {
-    let start = clock::now();
+    let start = clock::monotonic_nanos();
     match way {
         Way::Rdma => {
             clock::be_first(50)?;
@@ -734,18 +734,18 @@ fn ask(
     let mut connections = connections.collect::<std::io::Result<Vec<_>>>()?;
     let mut seen = Seen::default();
     loop {
-        let asked = clock::now();
+        let asked = clock::monotonic_nanos();
         if asked >= end {
             return Ok(seen);
         }
         let luck = rng.f64();
         let document = popular.partition_point(|&below| below < luck);
-        let ticket = group.pick(&Request::at(clock.now()), &mut chance)?;
-        let index = ticket.index();
+        let ticket = group.pick(&Request::at_time(clock.now()), &mut chance)?;
+        let index = ticket.member_index();
         let connection = connections.get_mut(index).ok_or("no such back-end")?;
         let is_good = connection.get(0, document)?;
         ticket.finish(Outcome::Success, clock.now());
-        let now = clock::now();
+        let now = clock::monotonic_nanos();
         // Requests that end after the end would make slow arms seem faster.
         if (begin..end).contains(&now) {
             if let Some(requests) = seen.requests.get_mut(index) {

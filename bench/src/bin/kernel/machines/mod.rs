@@ -61,12 +61,12 @@ fn set_up(interface: u8, address: Ipv4Addr) -> Result<()> {
 }
 
 /// The first process of a back-end.
-pub(crate) fn back(cable: u64) -> io::Result<()> {
+pub(crate) fn run_back_end(cable: u64) -> io::Result<()> {
     back::run(cable as u8).map_err(|error| io::Error::other(error.to_string()))
 }
 
 /// The first process of the front-end.
-pub(crate) fn front(rounds: &str, millis: &str) -> io::Result<()> {
+pub(crate) fn run_front_end(rounds: &str, millis: &str) -> io::Result<()> {
     let millis = helper::number(millis)?;
     let done = front::run(helper::number(rounds)?, Duration::from_millis(millis));
     done.map_err(|error| io::Error::other(error.to_string()))
@@ -92,7 +92,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
     let mut front = boot(&words, &ends)?;
     let until = Instant::now() + LIMIT;
     let mut csv = format!("{HEAD}\n");
-    while let Some(line) = front.line(until) {
+    while let Some(line) = front.next_line(until) {
         match line.strip_prefix(ROW) {
             Some(row) => {
                 csv.push_str(row);
@@ -106,7 +106,7 @@ pub(crate) fn measure(run: &Run) -> Result<Vec<Verdict>> {
     if front.code != Some(0) {
         // Their last words tell why, most of the time.
         for backend in &mut backends {
-            backend.wait(Instant::now() + Duration::from_secs(1));
+            backend.wait_for_end(Instant::now() + Duration::from_secs(1));
         }
         let mut said = format!("the front-end did not come to its end:\n{}", front.console);
         for backend in backends {
@@ -142,7 +142,7 @@ fn means(csv: &str) -> String {
     for (key, sum, count) in sums {
         let cells = key.into_iter().map(str::to_owned);
         let mean = format!("{:.3}", sum / f64::from(count));
-        table.row(cells.chain([mean, count.to_string()]));
+        table.add_row(cells.chain([mean, count.to_string()]));
     }
     table.text().to_owned()
 }

@@ -29,7 +29,7 @@ impl Drop for Folder {
 }
 
 fn ior(host: &str) -> Ior {
-    Ior::iiop("IDL:S:1.0", host, 1, b"k")
+    Ior::new_iiop("IDL:S:1.0", host, 1, b"k")
 }
 
 fn group(creation: u32, members: &[&str]) -> Arc<ObjectGroup> {
@@ -114,7 +114,7 @@ fn c9_what_was_written_change_by_change_is_read_as_a_whole() {
     for _ in 0..400 {
         state = step(&state, &mut rng);
         writer.write(&state).unwrap();
-        assert_eq!(store::load(&path).unwrap(), *state);
+        assert_eq!(store::load_state(&path).unwrap(), *state);
         let now = identity(&fs::metadata(&path).unwrap());
         files += u32::from(identities.replace(now) != Some(now));
     }
@@ -128,7 +128,7 @@ fn c9_what_was_written_change_by_change_is_read_as_a_whole() {
     let mut writer = Writer::new(path.clone());
     let next = step(&state, &mut rng);
     writer.write(&next).unwrap();
-    assert_eq!(store::load(&path).unwrap(), *next);
+    assert_eq!(store::load_state(&path).unwrap(), *next);
 }
 
 #[test]
@@ -172,7 +172,7 @@ fn c9_a_crash_at_any_moment_loses_nothing_that_was_answered() {
         fs::write(folder.journal(), &whole[..cut]).unwrap();
         let answered = ends.iter().filter(|&&end| end <= cut).count() - 1;
         assert_eq!(
-            store::load(&path).unwrap(),
+            store::load_state(&path).unwrap(),
             *states[answered],
             "{cut} bytes"
         );
@@ -181,7 +181,7 @@ fn c9_a_crash_at_any_moment_loses_nothing_that_was_answered() {
             let mut holed = whole[..cut].to_vec();
             holed[ends[answered]..].fill(0);
             fs::write(folder.journal(), &holed).unwrap();
-            assert_eq!(store::load(&path).unwrap(), *states[answered]);
+            assert_eq!(store::load_state(&path).unwrap(), *states[answered]);
         }
     }
 
@@ -189,7 +189,7 @@ fn c9_a_crash_at_any_moment_loses_nothing_that_was_answered() {
     let mut damaged = whole.clone();
     damaged[ends[0] + 30] ^= 1;
     fs::write(folder.journal(), &damaged).unwrap();
-    let error = store::load(&path).unwrap_err().to_string();
+    let error = store::load_state(&path).unwrap_err().to_string();
     assert!(
         error.contains("state.json.journal is damaged: line 2"),
         "{error}"
@@ -197,11 +197,11 @@ fn c9_a_crash_at_any_moment_loses_nothing_that_was_answered() {
 
     // The file was written anew, and not yet the journal.
     let next = step(states.last().unwrap(), &mut rng);
-    save(&path, &next, Some("0123456789abcdef")).unwrap();
+    save_state(&path, &next, Some("0123456789abcdef")).unwrap();
     fs::write(folder.journal(), &whole).unwrap();
-    assert_eq!(store::load(&path).unwrap(), *next);
+    assert_eq!(store::load_state(&path).unwrap(), *next);
     fs::remove_file(folder.journal()).unwrap();
-    assert_eq!(store::load(&path).unwrap(), *next);
+    assert_eq!(store::load_state(&path).unwrap(), *next);
 }
 
 #[test]
@@ -216,7 +216,12 @@ fn c9_a_file_that_was_taken_away_is_written_again() {
         fs::remove_file(&away).unwrap();
         state = step(&state, &mut rng);
         writer.write(&state).unwrap();
-        assert_eq!(store::load(&path).unwrap(), *state, "{}", away.display());
+        assert_eq!(
+            store::load_state(&path).unwrap(),
+            *state,
+            "{}",
+            away.display()
+        );
     }
     // A file that is in the way is an error, and then all is written.
     fs::remove_file(&path).unwrap();
@@ -224,5 +229,5 @@ fn c9_a_file_that_was_taken_away_is_written_again() {
     assert!(writer.write(&state).is_err());
     fs::remove_dir(&path).unwrap();
     writer.write(&state).unwrap();
-    assert_eq!(store::load(&path).unwrap(), *state);
+    assert_eq!(store::load_state(&path).unwrap(), *state);
 }

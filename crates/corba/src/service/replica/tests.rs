@@ -17,7 +17,7 @@ fn keys() -> StateKeys {
 fn group(creation: u32, members: usize) -> Arc<ObjectGroup> {
     let member = |number: usize| GroupMember {
         location: format!("host{number}"),
-        reference: Arc::new(Reference::new(Ior::iiop("IDL:S:1.0", "h", 1, b"k"))),
+        reference: Arc::new(Reference::new(Ior::new_iiop("IDL:S:1.0", "h", 1, b"k"))),
         made: None,
     };
     Arc::new(ObjectGroup {
@@ -44,7 +44,7 @@ fn properties(share: f32) -> Arc<PropertySet> {
 }
 
 fn full() -> State {
-    let ior = Arc::new(Ior::iiop("IDL:M:1.0", "m", 2, b"m"));
+    let ior = Arc::new(Ior::new_iiop("IDL:M:1.0", "m", 2, b"m"));
     State {
         next_group: 100,
         next_creation: 7,
@@ -268,15 +268,20 @@ async fn who_is_not_the_owner_writes_nothing_and_ends() {
     replica.etcd.owner = 8;
     let before = replica.etcd.keys.clone();
     let tenure = Arc::clone(replica.tenure());
-    assert!(tenure.holds(Instant::ZERO));
+    assert!(tenure.holds_at(Instant::ZERO));
     let next = Arc::new(State::default());
     let refused = replica.write(&next).await.unwrap_err();
     assert!(
         refused.contains("not the load manager any more"),
         "{refused}"
     );
-    assert!(!tenure.holds(Instant::ZERO), "it ends at once");
-    assert!(tenure.ended().await.contains("/evenkeel/corba/owner"));
+    assert!(!tenure.holds_at(Instant::ZERO), "it ends at once");
+    assert!(
+        tenure
+            .wait_for_end()
+            .await
+            .contains("/evenkeel/corba/owner")
+    );
     assert_eq!(replica.etcd.keys, before);
     // Nothing is tried any more.
     let calls = replica.etcd.calls;
@@ -289,7 +294,7 @@ async fn a_store_that_does_not_answer_is_waited_for_as_long_as_the_right_holds()
     let mut replica = replica(&[Answer::Unreachable; 1000]);
     let tenure = Arc::clone(replica.tenure());
     let writing = tokio::spawn(async move { replica.write_whole(Arc::new(full())).await });
-    tenure.end("the lease has ended");
+    tenure.end_now("the lease has ended");
     let ended = writing.await.unwrap().unwrap_err();
     assert!(ended.contains("the lease has ended"), "{ended}");
 }
@@ -305,10 +310,10 @@ async fn a_damaged_key_harms_itself_only() {
     let json = |value: &str| value.as_bytes().to_vec();
     table.keys.insert(state_keys.group(98), json("{"));
     // Somebody has copied a group.
-    let copy = serde_json::to_vec(&GroupEntry::of(96, &named(2, "stock"))).unwrap();
+    let copy = serde_json::to_vec(&GroupEntry::from_group(96, &named(2, "stock"))).unwrap();
     table.keys.insert(state_keys.group(96), copy.clone());
     table.keys.insert(state_keys.group(95), copy);
-    let twice = serde_json::to_vec(&GroupEntry::of(200, &group(6, 0))).unwrap();
+    let twice = serde_json::to_vec(&GroupEntry::from_group(200, &group(6, 0))).unwrap();
     table.keys.insert(state_keys.group(200), twice);
     table
         .keys

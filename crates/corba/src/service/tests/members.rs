@@ -65,7 +65,7 @@ async fn a_member_has_the_type_of_its_group_as_far_as_it_says() {
         call(&lm, "add_member", args!(group, at(place), member)).await
     };
     assert_eq!(result::<Ior>(add("a", other("a")).await), group);
-    peer.doings().has_type = false;
+    peer.lock_doings().has_type = false;
     assert_eq!(
         raised(add("b", other("b")).await),
         UserException::ObjectNotAdded
@@ -73,9 +73,11 @@ async fn a_member_has_the_type_of_its_group_as_far_as_it_says() {
     // With the type of the group it is not asked.
     assert_eq!(result::<Ior>(add("c", peer.object(TYPE, "c")).await), group);
     // One that sheds is alive, and is believed; one that is gone is not.
-    peer.doings().raises.insert("d".into(), Kind::Transient);
+    peer.lock_doings()
+        .raises
+        .insert("d".into(), Kind::Transient);
     assert_eq!(result::<Ior>(add("d", other("d")).await), group);
-    peer.doings()
+    peer.lock_doings()
         .raises
         .insert("e".into(), Kind::ObjectNotExist);
     assert_eq!(
@@ -100,13 +102,13 @@ async fn factories_make_the_first_members_or_there_is_no_group_t11() {
         assert!(unmet.contains(&initial), "{unmet:?}");
         assert!(criteria.iter().all(|one| unmet.contains(one)), "{unmet:?}");
     }
-    peer.doings().refuses.insert("host2".into());
+    peer.lock_doings().refuses.insert("host2".into());
     let two = vec![factories(&peer, &["host1", "host2"])];
     let outcome = call(&lm, "create_object", args!(TYPE.to_owned(), two)).await;
     assert_eq!(raised(outcome), UserException::ObjectNotCreated);
     assert!(lm.state().groups.is_empty());
     eventually("what was made is deleted", || {
-        peer.doings().there.is_empty()
+        peer.lock_doings().there.is_empty()
     })
     .await;
 
@@ -114,11 +116,14 @@ async fn factories_make_the_first_members_or_there_is_no_group_t11() {
     let criteria = vec![factories(&peer, &["host1", "host2", "host3"])];
     let (_, creation) = made_by(&lm, criteria).await;
     assert_eq!(places(&lm), ["host1", "host3"]);
-    let sent = peer.doings().criteria["host1"].clone();
+    let sent = peer.lock_doings().criteria["host1"].clone();
     assert_eq!(sent, [Property::new("example.size", &7u32)], "unchanged");
     let deleted = call(&lm, "delete_object", args!(creation)).await;
     assert_eq!(deleted, Outcome::Reply(vec![]));
-    eventually("its members are deleted", || peer.doings().there.is_empty()).await;
+    eventually("its members are deleted", || {
+        peer.lock_doings().there.is_empty()
+    })
+    .await;
 }
 
 #[tokio::test]
@@ -128,7 +133,7 @@ async fn members_are_not_deleted_when_only_the_state_file_fails() {
         ..settings()
     };
     let (lm, peer) = (start(nowhere).await, Peer::start());
-    let said = SystemException::new(Kind::PersistStore).completed(Completion::Yes);
+    let said = SystemException::new(Kind::PersistStore).with_completion(Completion::Yes);
     let criteria = vec![factories(&peer, &["a", "b", "c"])];
     let outcome = call(&lm, "create_object", args!(TYPE.to_owned(), criteria)).await;
     assert_eq!(outcome, Outcome::System(said));
@@ -142,7 +147,7 @@ async fn members_are_not_deleted_when_only_the_state_file_fails() {
     assert_eq!(places(&lm), ["a", "b", "c"]);
     let removed = call(&lm, "remove_member", args!(group, at("x"))).await;
     assert_eq!(raised(removed), UserException::MemberNotFound);
-    assert_eq!(peer.doings().there.len(), 3);
+    assert_eq!(peer.lock_doings().there.len(), 3);
 }
 
 #[tokio::test]
@@ -161,13 +166,21 @@ async fn a_member_that_is_removed_or_gone_is_replaced() {
 
     // It sheds: that is not gone. Then its server has forgotten it.
     let key = key_of(&lm, "a");
-    peer.doings().raises.insert(key.clone(), Kind::Transient);
-    let asked = peer.doings().asked;
-    eventually("it was asked often", || peer.doings().asked > asked + 20).await;
+    peer.lock_doings()
+        .raises
+        .insert(key.clone(), Kind::Transient);
+    let asked = peer.lock_doings().asked;
+    eventually("it was asked often", || {
+        peer.lock_doings().asked > asked + 20
+    })
+    .await;
     assert_eq!(places(&lm), ["a", "b"]);
-    peer.doings().raises.insert(key, Kind::ObjectNotExist);
+    peer.lock_doings().raises.insert(key, Kind::ObjectNotExist);
     eventually("another one is there", || places(&lm) == ["b", "c"]).await;
-    eventually("the others are deleted", || peer.doings().there.len() == 2).await;
+    eventually("the others are deleted", || {
+        peer.lock_doings().there.len() == 2
+    })
+    .await;
 }
 
 /// A server that is busy for longer than its answers may take is out of service meanwhile; the
@@ -182,7 +195,7 @@ async fn tao_1_a_silent_member_is_replaced_and_not_deleted() {
     let peer = Peer::start();
     made_by(&lm, vec![factories(&peer, &["a", "b", "c"])]).await;
     assert_eq!(places(&lm), ["a", "b"]);
-    peer.doings().silent.insert(key_of(&lm, "a"));
+    peer.lock_doings().silent.insert(key_of(&lm, "a"));
     let reasons = |place: &str| {
         let members = only_group(&lm).members;
         let member = members.into_iter().find(|m| m.name == place).unwrap();
@@ -190,11 +203,11 @@ async fn tao_1_a_silent_member_is_replaced_and_not_deleted() {
     };
     eventually("a is down", || reasons("a") == ["reported_down"]).await;
     eventually("another one is made", || places(&lm) == ["a", "b", "c"]).await;
-    assert_eq!(peer.doings().there.len(), 3, "a is not deleted");
-    peer.doings().silent.clear();
+    assert_eq!(peer.lock_doings().there.len(), 3, "a is not deleted");
+    peer.lock_doings().silent.clear();
     eventually("a is back", || reasons("a").is_empty()).await;
     assert_eq!(places(&lm), ["a", "b", "c"]);
-    assert_eq!(peer.doings().there.len(), 3);
+    assert_eq!(peer.lock_doings().there.len(), 3);
 }
 
 #[tokio::test]
@@ -215,12 +228,12 @@ async fn a_member_of_the_application_that_is_gone_is_down_until_it_is_back() {
         let member = members.into_iter().find(|m| m.name == place).unwrap();
         member.reasons == ["reported_down", "dead"] && member.opinions[0].source == "liveness"
     };
-    peer.doings()
+    peer.lock_doings()
         .raises
         .insert("a".into(), Kind::ObjectNotExist);
     eventually("a is down", || down("a")).await;
     assert!(!down("b"));
-    peer.doings().raises.clear();
+    peer.lock_doings().raises.clear();
     eventually("a is back", || !down("a")).await;
     // The server is gone, and nobody says anything.
     drop(peer);
@@ -263,13 +276,13 @@ async fn nobody_is_sent_to_who_refuses_connections_t1() {
         tokio::time::sleep(Duration::from_millis(100)).await;
         assert!(!only_group(&lm).panic);
     }
-    let snapshot = lm.directory().load();
+    let snapshot = lm.directory().load_snapshot();
     let entry = snapshot.groups().next().unwrap();
     let chosen = |seed| {
         let group = entry.handle.current.load();
-        let request = evenkeel_core::group::Request::at(lm.manager().clock().now());
+        let request = evenkeel_core::group::Request::at_time(lm.manager().clock().now());
         let index = group
-            .choose(&request, &mut fastrand::Rng::with_seed(seed))
+            .choose_member(&request, &mut fastrand::Rng::with_seed(seed))
             .unwrap();
         group.members()[index].name.to_string()
     };
@@ -288,9 +301,9 @@ async fn a_factory_that_gives_something_else_has_made_no_member_s15() {
     let set = vec![factories(&peer, &["a", "b"])];
     call(&lm, "set_properties_dynamically", args!(group, set)).await;
     let other = peer.object("IDL:Other:1.0", "other");
-    peer.doings().has_type = false;
+    peer.lock_doings().has_type = false;
     for gives in [group.clone(), other] {
-        peer.doings().gives = Some(gives.clone());
+        peer.lock_doings().gives = Some(gives.clone());
         let criteria = vec![factories(&peer, &["a", "b"])];
         let outcome = call(&lm, "create_object", args!(TYPE.to_owned(), criteria)).await;
         assert_eq!(raised(outcome), UserException::ObjectNotCreated, "{gives}");
@@ -298,13 +311,13 @@ async fn a_factory_that_gives_something_else_has_made_no_member_s15() {
         let outcome = call(&lm, "create_member", create).await;
         assert_eq!(raised(outcome), UserException::ObjectNotCreated, "{gives}");
         eventually("what was made is deleted", || {
-            peer.doings().there.is_empty()
+            peer.lock_doings().there.is_empty()
         })
         .await;
     }
     assert!(places(&lm).is_empty());
     // One that is looked after by the load manager does not get such members, either.
-    let asked = peer.doings().asked;
+    let asked = peer.lock_doings().asked;
     let infrastructure = Property::new("org.omg.PortableGroup.MembershipStyle", &1i32);
     call(
         &lm,
@@ -313,11 +326,11 @@ async fn a_factory_that_gives_something_else_has_made_no_member_s15() {
     )
     .await;
     eventually("the factories are called", || {
-        peer.doings().asked > asked + 3
+        peer.lock_doings().asked > asked + 3
     })
     .await;
     assert!(places(&lm).is_empty());
-    peer.doings().gives = None;
+    peer.lock_doings().gives = None;
     eventually("they make members in the end", || places(&lm) == ["a", "b"]).await;
 }
 
@@ -357,9 +370,11 @@ async fn who_is_not_reachable_is_replaced_t3() {
         assert_eq!(register(operation, &dead).await, none);
         assert_eq!(raised(register(operation, &live).await), *present);
         // One that sheds, as a server under an alert does, is there.
-        dead.doings().raises.insert("x".into(), Kind::Transient);
+        dead.lock_doings()
+            .raises
+            .insert("x".into(), Kind::Transient);
         assert_eq!(raised(register(operation, &live).await), *present);
-        dead.doings().raises.clear();
+        dead.lock_doings().raises.clear();
     }
     drop(dead);
     for (operation, get, present) in &all {
@@ -425,8 +440,8 @@ async fn off_is_off_c2() {
     };
     let (lm, peer) = (start(live.clone()).await, Peer::start());
     let (_, _) = made_by(&lm, vec![factories(&peer, &["a", "b", "c"])]).await;
-    let asked = peer.doings().asked;
-    eventually("members are asked", || peer.doings().asked > asked + 3).await;
+    let asked = peer.lock_doings().asked;
+    eventually("members are asked", || peer.lock_doings().asked > asked + 3).await;
     lm.close().unwrap();
     assert!(lm.manager().status().groups.is_empty());
     // What is under way still changes what is kept, and nothing else.
@@ -434,11 +449,14 @@ async fn off_is_off_c2() {
     let group = lm.reference_of(TYPE, &Key::Group(id).to_bytes());
     let removed = call(&lm, "remove_member", args!(group, at("b"))).await;
     assert_eq!(result::<Ior>(removed), group);
-    eventually("its factory deletes it", || peer.doings().there.len() == 1).await;
-    let asked = peer.doings().asked;
+    eventually("its factory deletes it", || {
+        peer.lock_doings().there.len() == 1
+    })
+    .await;
+    let asked = peer.lock_doings().asked;
     tokio::time::sleep(Duration::from_millis(200)).await;
     assert_eq!(
-        peer.doings().asked,
+        peer.lock_doings().asked,
         asked,
         "nobody is asked, or told to make members"
     );
@@ -472,15 +490,18 @@ async fn a_member_is_made_where_it_is_wanted() {
     let set = call(&lm, "set_properties_dynamically", args!(group, set)).await;
     assert_eq!(set, Outcome::Reply(vec![]));
     assert_eq!(result::<Ior>(create("a").await), group);
-    assert_eq!(peer.doings().criteria["a"], own);
+    assert_eq!(peer.lock_doings().criteria["a"], own);
     assert_eq!(
         raised(create("a").await),
         UserException::MemberAlreadyPresent
     );
-    peer.doings().refuses.insert("b".into());
+    peer.lock_doings().refuses.insert("b".into());
     assert_eq!(raised(create("b").await), UserException::ObjectNotCreated);
     assert_eq!(places(&lm), ["a"]);
     // It goes as it has come.
     call(&lm, "remove_member", args!(group, at("a"))).await;
-    eventually("the factory deletes it", || peer.doings().there.is_empty()).await;
+    eventually("the factory deletes it", || {
+        peer.lock_doings().there.is_empty()
+    })
+    .await;
 }

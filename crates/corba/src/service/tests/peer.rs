@@ -79,7 +79,9 @@ impl Peer {
                 let stopped = async move {
                     let _ = stopped.await;
                 };
-                server.serve(listener, Rc::new(objects), stopped).await;
+                server
+                    .serve_clients(listener, Rc::new(objects), stopped)
+                    .await;
             };
             tokio::task::LocalSet::new().block_on(&runtime, serve);
         });
@@ -92,10 +94,10 @@ impl Peer {
 
     /// The object with that key.
     pub(super) fn object(&self, type_id: &str, key: &str) -> Ior {
-        Ior::iiop(type_id, "127.0.0.1", self.address.port(), key.as_bytes())
+        Ior::new_iiop(type_id, "127.0.0.1", self.address.port(), key.as_bytes())
     }
 
-    pub(super) fn doings(&self) -> MutexGuard<'_, Doings> {
+    pub(super) fn lock_doings(&self) -> MutexGuard<'_, Doings> {
         self.doings.lock().unwrap()
     }
 }
@@ -112,17 +114,17 @@ impl Service for Objects {
 
     fn message(&self, (): &mut (), message: Message<'_>, out: &Out<'_>) -> Result<(), GiopError> {
         let (version, endian) = (message.header.version, message.header.endian);
-        let Content::Request(request) = message.content()? else {
+        let Content::Request(request) = message.read_content()? else {
             return Ok(());
         };
-        let key = String::from_utf8(request.target.key().unwrap().to_vec()).unwrap();
+        let key = String::from_utf8(request.target.object_key().unwrap().to_vec()).unwrap();
         let question = ReplyTo::of_request(&request, version, endian).unwrap();
         let call = Call::new(&request, &message);
         if self.doings.lock().unwrap().silent.contains(&key) {
             return Ok(());
         }
         let outcome = self.answer(&key, &call);
-        out.write(|out| question.answer(&outcome, out));
+        out.write(|out| question.write_outcome(&outcome, out));
         Ok(())
     }
 }
@@ -134,7 +136,7 @@ impl Objects {
         if let Some(kind) = doings.raises.get(key) {
             return Outcome::System(SystemException::new(*kind));
         }
-        let mut results = call.results();
+        let mut results = call.results_writer();
         let mut arguments = call.arguments();
         match &*call.operation {
             "create_object" => {
@@ -143,14 +145,14 @@ impl Objects {
                 doings.criteria.insert(key.into(), criteria);
                 if doings.refuses.contains(key) {
                     let none = Raise::User(UserException::ObjectNotCreated);
-                    return none.answer(call, "tao.lb");
+                    return none.to_outcome(call, "tao.lb");
                 }
                 doings.made += 1;
                 let made = doings.made;
                 doings.there.insert(made);
                 let member = format!("{key}-{made}");
                 let port = self.address.port();
-                let own = Ior::iiop(&type_id, "127.0.0.1", port, member.as_bytes());
+                let own = Ior::new_iiop(&type_id, "127.0.0.1", port, member.as_bytes());
                 doings.gives.as_ref().unwrap_or(&own).write(&mut results);
                 Any::new(&made).write(&mut results);
             }

@@ -11,11 +11,11 @@ use evenkeel_core::strategy::{self, Values};
 use evenkeel_core::time::Instant;
 
 /// Milliseconds after the origin.
-pub(crate) fn at(ms: u64) -> Instant {
+pub(crate) fn at_ms(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
 }
 
-pub(crate) fn members(weights: &[f64]) -> Vec<Member> {
+pub(crate) fn build_members(weights: &[f64]) -> Vec<Member> {
     let member = |(i, &weight): (usize, &f64)| Member {
         id: MemberId(i as u64),
         name: format!("m{i}").into(),
@@ -38,40 +38,46 @@ pub(crate) fn values(strategy: &str, params: &[(&str, f64)]) -> Values {
     values
 }
 
-pub(crate) fn build(values: &Values, settings: GroupSettings, members: Vec<Member>) -> Group {
+pub(crate) fn build_group(values: &Values, settings: GroupSettings, members: Vec<Member>) -> Group {
     Group::new("g", settings, values, members, Arc::default())
 }
 
-pub(crate) fn group(strategy: &str, weights: &[f64]) -> Group {
+pub(crate) fn group_with(strategy: &str, weights: &[f64]) -> Group {
     let values = values(strategy, &[]);
-    build(&values, GroupSettings::default(), members(weights))
+    build_group(&values, GroupSettings::default(), build_members(weights))
 }
 
-pub(crate) fn report(group: &Group, index: usize, id: LoadId, load: f64, ms: u64) {
+pub(crate) fn report_load(group: &Group, index: usize, id: LoadId, load: f64, ms: u64) {
     let value = LoadValue::new(load).unwrap();
     let location = &group.members()[index].location;
-    location.report(id, value, at(ms)).unwrap();
+    location.report_load(id, value, at_ms(ms)).unwrap();
 }
 
 /// Binds a request to the member, which answers after `took_ms`.
-pub(crate) fn answer(group: &Group, index: usize, outcome: Outcome, from_ms: u64, took_ms: u64) {
-    let ticket = group.bind(index, at(from_ms)).unwrap();
-    ticket.finish(outcome, at(from_ms + took_ms));
+pub(crate) fn answer_request(
+    group: &Group,
+    index: usize,
+    outcome: Outcome,
+    from_ms: u64,
+    took_ms: u64,
+) {
+    let ticket = group.bind(index, at_ms(from_ms)).unwrap();
+    ticket.finish(outcome, at_ms(from_ms + took_ms));
 }
 
 /// Requests that are answered before the next one comes: how many each member got.
-pub(crate) fn shares(group: &Group, picks: usize, ms: u64, seed: u64) -> Vec<usize> {
+pub(crate) fn count_picks(group: &Group, picks: usize, ms: u64, seed: u64) -> Vec<usize> {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut counts = vec![0; group.members().len()];
     for _ in 0..picks {
-        let ticket = group.pick(&Request::at(at(ms)), &mut rng).unwrap();
-        counts[ticket.index()] += 1;
+        let ticket = group.pick(&Request::at_time(at_ms(ms)), &mut rng).unwrap();
+        counts[ticket.member_index()] += 1;
     }
     counts
 }
 
 /// Every strategy, with its default parameters.
-pub(crate) fn all() -> impl Iterator<Item = &'static str> {
+pub(crate) fn all_strategies() -> impl Iterator<Item = &'static str> {
     strategy::REGISTRY.iter().map(|kind| kind.name)
 }
 

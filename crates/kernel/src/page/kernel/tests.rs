@@ -5,7 +5,7 @@ use std::net::{TcpListener, TcpStream};
 use super::*;
 use crate::page::Follower;
 use crate::record::{Available, Port, Source};
-use crate::testing::skipped;
+use crate::testing::report_skipped;
 
 /// The kernel's page, or why there can be none here, which is said.
 fn page(ports: &[u16]) -> Option<KernelPage> {
@@ -13,11 +13,11 @@ fn page(ports: &[u16]) -> Option<KernelPage> {
         Ok(page) => Some(page),
         // Who is root is only refused what is wrong with the programs.
         Err(error @ BpfError::Rights(_)) if !rustix::process::geteuid().is_root() => {
-            skipped(error);
+            report_skipped(error);
             None
         }
         Err(error @ BpfError::NoBtf(_)) => {
-            skipped(error);
+            report_skipped(error);
             None
         }
         Err(error) => panic!("{error}"),
@@ -36,17 +36,20 @@ fn eventually(mut happened: impl FnMut() -> bool) {
 fn the_kernel_keeps_its_page_current() {
     let Some(page) = page(&[]) else { return };
     let (mut follower, mut buffer) = (Follower::default(), Vec::new());
-    let first = follower.follow(page.mapping(), &mut buffer).unwrap().base;
+    let first = follower
+        .read_record(page.mapping(), &mut buffer)
+        .unwrap()
+        .base;
     assert_eq!(first.source, Source::KernelPage);
     let needed = Available::BUSY
-        .with(Available::RUNNING)
-        .with(Available::SWITCHES);
-    assert!(first.available.has(needed));
+        .with_parts(Available::RUNNING)
+        .with_parts(Available::SWITCHES);
+    assert!(first.available.has_all(needed));
     assert_eq!(first.capacity, first.cpus * 1000);
     // By the timer, and by changes of tasks: the time advances more often than the base.
     let (mut last, mut seen) = (first, 0);
     eventually(|| {
-        let now = follower.follow(page.mapping(), &mut buffer).unwrap();
+        let now = follower.read_record(page.mapping(), &mut buffer).unwrap();
         assert!(now.base.time_ns >= last.time_ns);
         assert!(now.base.totals.busy_ns >= last.totals.busy_ns);
         for (place, cpu) in now.cpus().enumerate() {
@@ -72,8 +75,8 @@ fn listen_backlogs_are_told_as_they_come_and_go() {
     let Some(page) = page(&[port, 1]) else { return };
     let (mut follower, mut buffer) = (Follower::default(), Vec::new());
     let mut ports = || {
-        let record = follower.follow(page.mapping(), &mut buffer).unwrap();
-        assert!(record.base.available.has(Available::PORTS));
+        let record = follower.read_record(page.mapping(), &mut buffer).unwrap();
+        assert!(record.base.available.has_all(Available::PORTS));
         record.ports().collect::<Vec<Port>>()
     };
     // It listened before.
@@ -101,30 +104,36 @@ fn a_pinned_page_goes_on_alone() {
     struct Remove<'a>(&'a Path);
     impl Drop for Remove<'_> {
         fn drop(&mut self) {
-            let _ = KernelPage::unpin(self.0);
+            let _ = KernelPage::remove_pins(self.0);
         }
     }
     // A process that was killed may have left it.
-    let _ = KernelPage::unpin(folder);
+    let _ = KernelPage::remove_pins(folder);
     let remove = Remove(folder);
-    if let Err(error) = page.pin(folder) {
-        skipped(error);
+    if let Err(error) = page.pin_to(folder) {
+        report_skipped(error);
         return;
     }
-    assert!(page.pin(folder).is_err(), "it is there already");
+    assert!(page.pin_to(folder).is_err(), "it is there already");
     drop(page);
-    let page = KernelPage::open(folder).unwrap();
+    let page = KernelPage::open_pinned(folder).unwrap();
     let (mut follower, mut buffer) = (Follower::default(), Vec::new());
-    let first = follower.follow(page.mapping(), &mut buffer).unwrap().base;
+    let first = follower
+        .read_record(page.mapping(), &mut buffer)
+        .unwrap()
+        .base;
     eventually(|| {
-        let now = follower.follow(page.mapping(), &mut buffer).unwrap().base;
+        let now = follower
+            .read_record(page.mapping(), &mut buffer)
+            .unwrap()
+            .base;
         assert_eq!(now.epoch, first.epoch);
         now.updates > first.updates + 3
     });
     drop(remove);
     assert!(!folder.exists());
-    assert!(KernelPage::open(folder).is_err());
-    KernelPage::unpin(folder).unwrap();
+    assert!(KernelPage::open_pinned(folder).is_err());
+    KernelPage::remove_pins(folder).unwrap();
 }
 
 #[test]

@@ -306,7 +306,7 @@ fn alpha(text: &str) -> Result<f64, String> {
 /// A time such as `10s`, `500ms` or `2m`.
 fn time(text: &str) -> Result<Duration, String> {
     let longest = Duration::from_secs(30 * 24 * 3600);
-    evenkeel_config::duration(text)
+    evenkeel_config::parse_duration(text)
         .filter(|time| *time <= longest)
         .ok_or_else(|| "expected a time such as 10s, 500ms or 2m, at most 30 days".into())
 }

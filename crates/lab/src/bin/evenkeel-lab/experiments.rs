@@ -5,7 +5,7 @@ use std::io::{IsTerminal, stderr};
 use std::path::Path;
 use std::time::{Instant, SystemTime, UNIX_EPOCH};
 
-use evenkeel_command::{Bar, print};
+use evenkeel_command::{Bar, print_result};
 use evenkeel_lab::claim::Mode;
 use evenkeel_lab::machine::{self, Origin};
 use evenkeel_lab::page;
@@ -62,7 +62,7 @@ pub(crate) fn run(args: &Experiments) -> Result<(), String> {
             .as_ref()
             .filter(|_| args.real)
             .map_or(&[][..], |real| real.needs);
-        let lacks = machine::lacks(needs);
+        let lacks = machine::missing_needs(needs);
         lacking.extend(
             lacks
                 .into_iter()
@@ -106,7 +106,7 @@ fn end_at_signals() -> Result<(), String> {
             }
             if let Some(Ok(number)) = waiting.join_next().await {
                 // Exit code as in shells.
-                evenkeel_lab::interrupt(128 + number);
+                evenkeel_lab::end_on_signal(128 + number);
             }
         });
     })
@@ -121,12 +121,12 @@ fn one(
     mode: Mode,
     scale: Scale,
 ) -> Result<(), String> {
-    let origin = Origin::here(env!("CARGO_PKG_VERSION"));
+    let origin = Origin::of_this_machine(env!("CARGO_PKG_VERSION"));
     let bar = Bar::new(stderr().is_terminal() && !args.quiet);
     let run = Run {
         scale,
         seed: args.seed.into(),
-        progress: &|done| bar.show(done),
+        progress: &|done| bar.draw_share(done),
         is_told: &|findings| experiment.is_told(findings),
     };
     let begun = Instant::now();
@@ -156,7 +156,7 @@ fn one(
     if let Some(note) = note {
         let _ = writeln!(text, "  {note}");
     }
-    print(text)
+    print_result(text)
 }
 
 fn write_page(folder: &Path, paper: &Paper) -> Result<(), String> {
@@ -170,14 +170,14 @@ fn shown(experiment: &Experiment, record: &Record) -> String {
         "{}: {} ({:.0} s)\n",
         experiment.name, experiment.title, record.seconds
     );
-    for (claim, judged) in page::claims(experiment, record) {
+    for (claim, judged) in page::judged_claims(experiment, record) {
         let _ = writeln!(
             text,
             "  {:28} {}\n                               {}: {}; {}; published: {}",
             judged.verdict.text(),
             claim.says,
             claim.measured,
-            page::seen(judged, claim),
+            page::format_measured(judged, claim),
             claim.rule_text(),
             claim.published
         );
@@ -188,7 +188,7 @@ fn shown(experiment: &Experiment, record: &Record) -> String {
 /// Judges stored results by the rules that claims have now, and writes the pages anew.
 pub(crate) fn judge(folder: &Path) -> Result<(), String> {
     let (mut runs, mut changed) = (0, 0);
-    for paper in papers::all() {
+    for paper in papers::all_papers() {
         let mut is_there = false;
         for experiment in &paper.experiments {
             for mode in [Mode::Simulated, Mode::Real] {
@@ -210,7 +210,7 @@ pub(crate) fn judge(folder: &Path) -> Result<(), String> {
             folder.display()
         ));
     }
-    print(format!(
+    print_result(format!(
         "runs judged: {runs}; verdicts that have changed: {changed}\n"
     ))
 }
@@ -218,8 +218,8 @@ pub(crate) fn judge(folder: &Path) -> Result<(), String> {
 /// Lists all experiments, by paper.
 pub(crate) fn list() -> String {
     let mut text = String::new();
-    for paper in papers::all() {
-        let (run, rows) = page::covered(paper);
+    for paper in papers::all_papers() {
+        let (run, rows) = page::count_covered_rows(paper);
         let _ = writeln!(
             text,
             "{}: {}\n  {}\n  {run} of {rows} figures and tables are run",

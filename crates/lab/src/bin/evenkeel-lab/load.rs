@@ -7,7 +7,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, SystemTime};
 
-use evenkeel_command::print;
+use evenkeel_command::print_result;
 use evenkeel_load::interval_log::{self, IntervalLog};
 use evenkeel_load::plan::{Ask, Scheme, Tcp, Tls, Url, Workload};
 use evenkeel_load::stats::{Counted, Second};
@@ -36,13 +36,13 @@ pub(crate) fn run(args: &Load) -> Result<(), String> {
                 &read_run(a)?,
                 &read_run(b)?,
             );
-            return print(text);
+            return print_result(text);
         }
         Some(LoadCommand::Site {
             folder,
             documents,
             seed,
-        }) => return site(folder, *documents, *seed).and_then(print),
+        }) => return site(folder, *documents, *seed).and_then(print_result),
         None => {}
     }
     let plan = Arc::new(plan(args)?);
@@ -67,7 +67,7 @@ pub(crate) fn run(args: &Load) -> Result<(), String> {
             let start = if is_terminal { "\r\x1b[2K" } else { "" };
             let end = if is_terminal { "" } else { "\n" };
             // Nobody misses a line that cannot be written.
-            let _ = write!(stderr(), "{start}{}{end}", report::line(second));
+            let _ = write!(stderr(), "{start}{}{end}", report::format_second(second));
             let _ = stderr().flush();
         }
     };
@@ -75,20 +75,20 @@ pub(crate) fn run(args: &Load) -> Result<(), String> {
     if is_terminal && !args.quiet {
         let _ = writeln!(stderr());
     }
-    let record = report::record(&plan, &outcome);
+    let record = report::make_record(&plan, &outcome);
     for log in logs {
         log.end()?;
     }
     for path in hgrms {
-        write(path, &report::hgrm(&outcome.counted.corrected))?;
+        write(path, &report::to_hgrm(&outcome.counted.corrected))?;
     }
     if let Some(path) = &args.csv {
-        write(path, &report::csv(&record))?;
+        write(path, &report::to_csv(&record))?;
     }
     if let Some(path) = &args.json {
-        write(path, &report::json(&record))?;
+        write(path, &report::to_json(&record))?;
     }
-    print(report::text(&record))
+    print_result(report::text(&record))
 }
 
 /// The first signal ends the run early, with its report; a second one ends the process.
@@ -293,7 +293,7 @@ impl<'a> Log<'a> {
         let log = self
             .log
             .get_or_insert_with(|| IntervalLog::new(plan, start()));
-        let written = log.add(second, counted);
+        let written = log.format_second(second, counted);
         let written = written.and_then(|text| self.file.write_all(text.as_bytes()));
         if let Err(error) = written {
             self.failed.get_or_insert(error);

@@ -8,7 +8,7 @@ mod regret;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser};
-use evenkeel_command::{pages, print};
+use evenkeel_command::{pages, print_result};
 use evenkeel_lab::product;
 
 use cli::{Cli, Command};
@@ -25,7 +25,7 @@ fn main() -> ExitCode {
 
 fn run_command() -> Result<(), String> {
     match Cli::parse().command {
-        Command::List => print(experiments::list()),
+        Command::List => print_result(experiments::list()),
         Command::Run(args) => experiments::run(&args),
         Command::Judge { out } => experiments::judge(&out),
         Command::Regret(args) => regret::run(&args),
@@ -34,7 +34,7 @@ fn run_command() -> Result<(), String> {
             let evenkeel = product::find()?;
             evenkeel_demo::run(&evenkeel, seconds).map_err(|error| error.to_string())
         }
-        Command::Completions { shell } => print(pages::completions(Cli::command(), shell)),
+        Command::Completions { shell } => print_result(pages::completions(Cli::command(), shell)),
         Command::Man { folder } => {
             pages::write_manual(Cli::command(), env!("CARGO_PKG_VERSION"), &folder)
         }

@@ -5,7 +5,7 @@ use std::io::{IsTerminal, stderr};
 use std::path::Path;
 use std::thread::available_parallelism;
 
-use evenkeel_command::{Bar, print};
+use evenkeel_command::{Bar, print_result};
 use evenkeel_core::strategy;
 use evenkeel_lab::machine::Origin;
 use evenkeel_lab::regret::{Played, Settings, Summary, World, page, play_worlds};
@@ -45,16 +45,18 @@ pub(crate) fn run(args: &Regret) -> Result<(), String> {
     };
     let bar = Bar::new(stderr().is_terminal() && !args.quiet);
     let count = settings.worlds.len() as f64;
-    let played = play_worlds(&settings, &known, &|done| bar.show(done as f64 / count));
+    let played = play_worlds(&settings, &known, &|done| {
+        bar.draw_share(done as f64 / count)
+    });
     bar.clear();
     let played = played?;
     if args.world.is_some() {
-        return print(played.iter().map(describe).collect());
+        return print_result(played.iter().map(describe).collect());
     }
     let summary = Summary::new(&played);
     let tables = summary.text(own, if args.judge { 0 } else { NAMED });
     if let Some(folder) = &args.out {
-        let origin = Origin::here(env!("CARGO_PKG_VERSION"));
+        let origin = Origin::of_this_machine(env!("CARGO_PKG_VERSION"));
         let commit = origin.commit.as_deref().unwrap_or("unknown");
         let origin = format!(
             "{count} worlds for {}, {} seeds each; Evenkeel {}, commit {commit}",
@@ -63,12 +65,12 @@ pub(crate) fn run(args: &Regret) -> Result<(), String> {
             origin.version,
         );
         let figures = serde_json::to_string(&played).map_err(|error| error.to_string())?;
-        let html = page::html(&summary, &tables, &origin);
+        let html = page::to_html(&summary, &tables, &origin);
         write_file(folder, FIGURES, &figures)?;
         write_file(folder, "index.html", &html)?;
         write_file(folder, "regret.txt", &tables)?;
     }
-    print(tables)
+    print_result(tables)
 }
 
 fn read_figures(path: &Path) -> Result<Vec<Played>, String> {

@@ -92,7 +92,7 @@ impl Client {
 
     /// An FTP session: logs in, and downloads files of these sizes, which are called 0, 1 and so on. It takes its
     /// time for each piece.
-    pub(super) fn session(&self, files: &[u64], pace: Duration) -> Took {
+    pub(super) fn run_ftp_session(&self, files: &[u64], pace: Duration) -> Took {
         let begun = Instant::now();
         let ended = self.try_session(files, pace);
         let ended = ended.map_err(|error| self.fails("FTP session", error))?;
@@ -176,7 +176,7 @@ impl Control {
             if !taken.ended {
                 continue;
             }
-            let line = self.lines.line();
+            let line = self.lines.current_line();
             let Some(part) = self.replies.take(line) else {
                 continue;
             };

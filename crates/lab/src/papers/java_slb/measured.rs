@@ -199,12 +199,12 @@ pub(super) fn is_most(values: &Values, algorithm: usize) -> Vec<f64> {
 }
 
 /// Returns by how much one algorithm's value is above another's.
-pub(super) fn above(values: &Values, more: usize, less: usize) -> Vec<f64> {
+pub(super) fn difference_between(values: &Values, more: usize, less: usize) -> Vec<f64> {
     values.iter().map(|all| all[more] - all[less]).collect()
 }
 
 /// Returns how far apart the algorithms are, in % of their mean.
-pub(super) fn apart(values: &Values) -> Vec<f64> {
+pub(super) fn spread_percent(values: &Values) -> Vec<f64> {
     let apart = |all: &[f64; 4]| {
         let (low, high) = (all.iter().copied()).fold((f64::INFINITY, 0.0), |(low, high), value| {
             (f64::min(low, value), f64::max(high, value))
@@ -215,19 +215,19 @@ pub(super) fn apart(values: &Values) -> Vec<f64> {
 }
 
 /// The values of one algorithm.
-pub(super) fn of(values: &Values, algorithm: usize) -> Vec<f64> {
+pub(super) fn values_of(values: &Values, algorithm: usize) -> Vec<f64> {
     values.iter().map(|all| all[algorithm]).collect()
 }
 
 /// Algorithms from the least value to the largest. Between two neighbours stands a comma if the 95 % interval
 /// of their paired difference says which is less, and `=` if it cannot be told.
-pub(super) fn order(values: &Values) -> String {
-    let middle = |algorithm: usize| Mean::of(&of(values, algorithm)).mean;
+pub(super) fn order_text(values: &Values) -> String {
+    let middle = |algorithm: usize| Mean::of_values(&values_of(values, algorithm)).mean;
     let mut order = [0, 1, 2, 3];
     order.sort_by(|&a, &b| middle(a).total_cmp(&middle(b)));
     let mut text = ALGORITHMS[order[0]].0.to_owned();
     for pair in order.windows(2) {
-        let difference = Mean::of(&above(values, pair[1], pair[0]));
+        let difference = Mean::of_values(&difference_between(values, pair[1], pair[0]));
         let is_told = difference
             .within
             .is_some_and(|within| difference.mean > within);
@@ -238,28 +238,31 @@ pub(super) fn order(values: &Values) -> String {
 }
 
 /// Notes response times, CPU of the servers and ranks, which are judged alike in virtual time and with real programs.
-pub(super) fn note(service: &Service, arms: &[Vec<Played>], findings: &mut Findings) {
+pub(super) fn record_findings(service: &Service, arms: &[Vec<Played>], findings: &mut Findings) {
     let is_http = service.name == "HTTP";
     let response = values(arms, Played::response);
     let uneven = values(arms, Played::uneven);
     let fluctuation = values(arms, Played::fluctuation);
     if is_http {
-        findings.measured("http-close", apart(&response));
-        findings.measured("http-rank", above(&response, RANDOM, HASH));
-        findings.measured("http-even-rank", above(&uneven, ROUND_ROBIN, LEAST));
+        findings.add_measured("http-close", spread_percent(&response));
+        findings.add_measured("http-rank", difference_between(&response, RANDOM, HASH));
+        findings.add_measured(
+            "http-even-rank",
+            difference_between(&uneven, ROUND_ROBIN, LEAST),
+        );
     } else {
-        findings.measured("ftp-close", apart(&response));
-        findings.measured("ftp-rank", above(&response, RANDOM, LEAST));
-        findings.measured("ftp-least-evenest", is_least(&uneven, LEAST));
-        findings.measured("ftp-random-last", is_most(&uneven, RANDOM));
-        findings.measured("ftp-hash-last", is_most(&uneven, HASH));
+        findings.add_measured("ftp-close", spread_percent(&response));
+        findings.add_measured("ftp-rank", difference_between(&response, RANDOM, LEAST));
+        findings.add_measured("ftp-least-evenest", is_least(&uneven, LEAST));
+        findings.add_measured("ftp-random-last", is_most(&uneven, RANDOM));
+        findings.add_measured("ftp-hash-last", is_most(&uneven, HASH));
         let blind = uneven.iter().map(|all| {
             let larger = |one: usize, other: usize| f64::max(all[one], all[other]);
             larger(RANDOM, HASH) - larger(ROUND_ROBIN, LEAST)
         });
-        findings.measured("ftp-blind-last", blind.collect());
-        findings.measured("ftp-hash-steadiest", is_least(&fluctuation, HASH));
-        findings.measured("ftp-random-fluctuates", is_most(&fluctuation, RANDOM));
+        findings.add_measured("ftp-blind-last", blind.collect());
+        findings.add_measured("ftp-hash-steadiest", is_least(&fluctuation, HASH));
+        findings.add_measured("ftp-random-fluctuates", is_most(&fluctuation, RANDOM));
     }
     findings.tables.push(clients(service, arms, &response));
     findings.tables.push(servers(
@@ -270,11 +273,15 @@ pub(super) fn note(service: &Service, arms: &[Vec<Played>], findings: &mut Findi
         if is_http { "http-ranks" } else { "ftp-ranks" },
         service.name,
         &[
-            ("client: response time", service.ranks[0], order(&response)),
+            (
+                "client: response time",
+                service.ranks[0],
+                order_text(&response),
+            ),
             (
                 "servers: CPU, standard deviation between them",
                 service.ranks[1],
-                order(&uneven),
+                order_text(&uneven),
             ),
             (
                 "servers: CPU, fluctuation over time",
@@ -283,7 +290,7 @@ pub(super) fn note(service: &Service, arms: &[Vec<Played>], findings: &mut Findi
                 } else {
                     "HIP least, RD most (text)"
                 },
-                order(&fluctuation),
+                order_text(&fluctuation),
             ),
         ],
     ));
@@ -344,7 +351,7 @@ fn clients(service: &Service, arms: &[Vec<Played>], response: &Values) -> Table 
     for arm in 0..ALGORITHMS.len() {
         average.extend([
             Cell::Number(service.average(arm)),
-            Cell::from(&of(response, arm)[..]),
+            Cell::from(&values_of(response, arm)[..]),
         ]);
     }
     rows.push(average);
@@ -365,7 +372,7 @@ fn clients(service: &Service, arms: &[Vec<Played>], response: &Values) -> Table 
 
 fn servers(service: &Service, [load, uneven, fluctuation]: [&Values; 3]) -> Table {
     let row = |(arm, (name, _)): (usize, &(&str, &str))| {
-        let cell = |values: &Values| Cell::from(&of(values, arm)[..]);
+        let cell = |values: &Values| Cell::from(&values_of(values, arm)[..]);
         vec![
             Cell::from(*name),
             cell(load),
@@ -415,7 +422,9 @@ pub(super) fn ranks(name: &'static str, what: &str, rows: &[(&str, &str, String)
 /// Averages of the algorithms beside the published ones.
 fn responses(service: &Service, arms: &[Vec<Played>]) -> Chart {
     let ours = values(arms, Played::response);
-    let means: Vec<Mean> = (0..4).map(|arm| Mean::of(&of(&ours, arm))).collect();
+    let means: Vec<Mean> = (0..4)
+        .map(|arm| Mean::of_values(&values_of(&ours, arm)))
+        .collect();
     let line = |name: &str, values: Vec<f64>| Line {
         name: name.into(),
         points: values
@@ -468,7 +477,7 @@ fn client_responses(service: &Service, arms: &[Vec<Played>]) -> Vec<Chart> {
     let means = |runs: &Vec<Played>| -> Vec<Mean> {
         let client = |client: usize| {
             let times = runs.iter().filter_map(|played| played.client(client));
-            Mean::of(&times.collect::<Vec<f64>>())
+            Mean::of_values(&times.collect::<Vec<f64>>())
         };
         (0..count).map(client).collect()
     };
@@ -544,7 +553,7 @@ mod tests {
             [11.0, 20.1, 20.22, 20.0],
             [21.0, 30.2, 30.31, 30.5],
         ];
-        assert_eq!(order(&values), "RR, HIP, LC = RD");
+        assert_eq!(order_text(&values), "RR, HIP, LC = RD");
         assert_eq!(is_least(&values, 0)[0], 9.0);
         assert!(is_most(&values, 3)[1] < 0.0);
     }

@@ -12,12 +12,12 @@ use crate::paper::{Play, Real};
 pub(super) const PLAYS: &[Play] = &[
     Play {
         experiment: "slb-http",
-        simulate: Some(simulated::http),
+        simulate: Some(simulated::simulate_http),
         real: None,
     },
     Play {
         experiment: "slb-ftp",
-        simulate: Some(simulated::ftp),
+        simulate: Some(simulated::simulate_ftp),
         real: None,
     },
     Play {

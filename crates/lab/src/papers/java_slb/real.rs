@@ -10,7 +10,7 @@ use evenkeel_sim::svg::{Line, Plot, Scale};
 use super::clients::Client;
 use super::measured::{
     ALGORITHMS, FTP, HTTP, LEAST, Played, ROUND_ROBIN, SERVERS, Service, Values, is_least, mean,
-    note, of, order, over_time, ranks, values,
+    order_text, over_time, ranks, record_findings, values, values_of,
 };
 use super::site::{FTP_FILES, FTP_MEGABYTES, SITE_FILES, site};
 use crate::findings::{Cell, Chart, Findings, Table};
@@ -109,8 +109,8 @@ impl Machines {
 /// All of it.
 pub(super) fn run(run: &Run<'_>) -> Result<Findings, String> {
     let plan = Plan {
-        shorter: run.scale(10, 100),
-        length: Duration::from_secs(run.scale(42, 6)),
+        shorter: run.by_scale(10, 100),
+        length: Duration::from_secs(run.by_scale(42, 6)),
     };
     let folder = Folder::new("slb")?;
     lay_out(&folder, &plan)?;
@@ -130,19 +130,19 @@ pub(super) fn run(run: &Run<'_>) -> Result<Findings, String> {
         };
         findings(&arms(0), &arms(1), &plan)
     };
-    run.repeat(run.scale(4, 3), round, found)
+    run.repeat_rounds(run.by_scale(4, 3), round, found)
 }
 
 /// Makes the site, and the files of FTP. They are holes: nothing of them takes room.
 fn lay_out(folder: &Folder, plan: &Plan) -> Result<(), String> {
     folder.make("site")?;
     for (number, size) in site(SITE_FILES).into_iter().enumerate() {
-        folder.hole(&format!("site/{number}"), size)?;
+        folder.make_sparse_file(&format!("site/{number}"), size)?;
     }
     folder.make("ftp")?;
     folder.make("empty")?;
     for (number, size) in ftp_files(plan.shorter).into_iter().enumerate() {
-        folder.hole(&format!("ftp/{number}"), size)?;
+        folder.make_sparse_file(&format!("ftp/{number}"), size)?;
     }
     Ok(())
 }
@@ -264,7 +264,7 @@ fn sessions(
             let pace = Duration::from_secs_f64(published / SITE_FILES as f64);
             client.crawl(&of, pace)?
         } else {
-            client.session(&files, Duration::from_secs_f64(per_piece))?
+            client.run_ftp_session(&files, Duration::from_secs_f64(per_piece))?
         };
         let Some(ended) = ended else {
             return Ok(took);
@@ -369,7 +369,7 @@ fn findings(http: &[Vec<Machines>], ftp: &[Vec<Machines>], plan: &Plan) -> Findi
     let mut findings = Findings::default();
     for (service, arms) in [(&HTTP, http), (&FTP, ftp)] {
         let played = |arm: &Vec<Machines>| arm.iter().map(|run| run.played.clone()).collect();
-        note(
+        record_findings(
             service,
             &arms.iter().map(played).collect::<Vec<_>>(),
             &mut findings,
@@ -394,25 +394,25 @@ fn findings(http: &[Vec<Machines>], ftp: &[Vec<Machines>], plan: &Plan) -> Findi
     let load = [http, ftp].map(|arms| values(arms, Machines::balancer_load));
     let grown = [http, ftp].map(|arms| values(arms, Machines::balancer_growth));
     let servers = [http, ftp].map(|arms| values(arms, Machines::server_growth));
-    findings.measured("balancer-http-cpu", largest(&load[0]));
-    findings.measured("balancer-ftp-cpu", least(&load[1]));
+    findings.add_measured("balancer-http-cpu", largest(&load[0]));
+    findings.add_measured("balancer-ftp-cpu", least(&load[1]));
     let more = average(&load[1]).into_iter().zip(average(&load[0]));
-    findings.measured(
+    findings.add_measured(
         "balancer-ftp-more",
         more.map(|(ftp, http)| ftp - http).collect(),
     );
-    findings.measured(
+    findings.add_measured(
         "servers-http-cpu",
         largest(&values(http, Machines::server_load)),
     );
     let later_of = |run: &Machines| later(&run.balancer_memory);
-    findings.measured("balancer-anonymous-grows", average(&values(http, later_of)));
-    findings.measured(
+    findings.add_measured("balancer-anonymous-grows", average(&values(http, later_of)));
+    findings.add_measured(
         "balancer-http-anonymous-rank",
         is_least(&grown[0], ROUND_ROBIN),
     );
-    findings.measured("balancer-ftp-anonymous-rank", is_least(&grown[1], LEAST));
-    findings.measured(
+    findings.add_measured("balancer-ftp-anonymous-rank", is_least(&grown[1], LEAST));
+    findings.add_measured(
         "servers-anonymous-grows",
         average(&values(http, Machines::server_later)),
     );
@@ -428,10 +428,10 @@ fn findings(http: &[Vec<Machines>], ftp: &[Vec<Machines>], plan: &Plan) -> Findi
         "memory-ranks",
         "Memory",
         &[
-            ("HTTP, balancer", "RR, LC, RD, HIP", order(&grown[0])),
-            ("HTTP, servers", "RD, RR, LC, HIP", order(&servers[0])),
-            ("FTP, balancer", "LC, HIP, RR, RD", order(&grown[1])),
-            ("FTP, servers", "LC, HIP, RR, RD", order(&servers[1])),
+            ("HTTP, balancer", "RR, LC, RD, HIP", order_text(&grown[0])),
+            ("HTTP, servers", "RD, RR, LC, HIP", order_text(&servers[0])),
+            ("FTP, balancer", "LC, HIP, RR, RD", order_text(&grown[1])),
+            ("FTP, servers", "LC, HIP, RR, RD", order_text(&servers[1])),
         ],
     ));
     for (name, title, arms, of) in [
@@ -513,7 +513,7 @@ fn findings(http: &[Vec<Machines>], ftp: &[Vec<Machines>], plan: &Plan) -> Findi
 
 fn balancer(load: &[Values; 2], grown: &[Values; 2]) -> Table {
     let row = |(arm, (name, _)): (usize, &(&str, &str))| {
-        let cell = |values: &Values| Cell::from(&of(values, arm)[..]);
+        let cell = |values: &Values| Cell::from(&values_of(values, arm)[..]);
         let cells = [&load[0], &grown[0], &load[1], &grown[1]].map(cell);
         [vec![Cell::from(*name)], cells.to_vec()].concat()
     };

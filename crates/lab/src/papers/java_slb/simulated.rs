@@ -7,7 +7,8 @@ use crate::worlds::downloads::{self, Client, Downloads};
 use evenkeel_core::strategy::{self, Values};
 
 use super::measured::{
-    self, ALGORITHMS, FTP, HTTP, LEAST, Played, RANDOM, ROUND_ROBIN, SERVERS, Service, note,
+    self, ALGORITHMS, FTP, HTTP, LEAST, Played, RANDOM, ROUND_ROBIN, SERVERS, Service,
+    record_findings,
 };
 use super::site::{FTP_MEGABYTES, SITE_FILES, site};
 use crate::findings::{Cell, Findings, Table};
@@ -33,17 +34,17 @@ const SAMPLES: f64 = 15.0;
 /// Factor by which a quick run is smaller: sessions and length alike.
 const QUICK: usize = 20;
 
-pub(super) fn http(run: &Run<'_>) -> Findings {
+pub(super) fn simulate_http(run: &Run<'_>) -> Findings {
     let files = site(SITE_FILES).into_iter();
     let cost = |bytes: u64| REQUEST + HTTP_MEGABYTE * bytes as f64 / 1e6;
     let costs = files.map(|bytes| Duration::from_secs_f64(cost(bytes)));
     let pieces: Vec<Duration> = costs.collect();
-    let pieces = pieces.into_iter().step_by(run.scale(1, QUICK)).collect();
+    let pieces = pieces.into_iter().step_by(run.by_scale(1, QUICK)).collect();
     let mut findings = Findings::default();
     let arms = play(run, &HTTP, pieces, false, 20);
-    note(&HTTP, &arms, &mut findings);
+    record_findings(&HTTP, &arms, &mut findings);
     let equal = arms[ROUND_ROBIN].iter().map(Played::shares_apart);
-    findings.measured("round-robin-equal", equal.collect());
+    findings.add_measured("round-robin-equal", equal.collect());
     findings.notes.push(
         "A crawl is thousands of connections, one after the other: all algorithms but hash IP spread them evenly, a server \
          is hardly ever asked for two files at once, and response times are the clients' own with each algorithm. So \
@@ -58,10 +59,10 @@ pub(super) fn http(run: &Run<'_>) -> Findings {
 /// CPU time of a MB that is tried beside [`FTP_MEGABYTE`].
 const OTHER_COSTS: [f64; 3] = [25e-3, 50e-3, 200e-3];
 
-pub(super) fn ftp(run: &Run<'_>) -> Findings {
+pub(super) fn simulate_ftp(run: &Run<'_>) -> Findings {
     let mut findings = Findings::default();
     let arms = play_ftp(run, FTP_MEGABYTE, 20);
-    note(&FTP, &arms, &mut findings);
+    record_findings(&FTP, &arms, &mut findings);
     let mut costs = vec![(FTP_MEGABYTE, arms)];
     costs.extend(OTHER_COSTS.map(|cost| (cost, play_ftp(run, cost, 8))));
     costs.sort_by(|one, other| one.0.total_cmp(&other.0));
@@ -72,8 +73,8 @@ pub(super) fn ftp(run: &Run<'_>) -> Findings {
         vec![
             Cell::from(format!("{:.0} ms", cost * 1e3)),
             Cell::from(&load[..]),
-            Cell::from(&measured::apart(&response)[..]),
-            Cell::from(&measured::above(&response, RANDOM, LEAST)[..]),
+            Cell::from(&measured::spread_percent(&response)[..]),
+            Cell::from(&measured::difference_between(&response, RANDOM, LEAST)[..]),
         ]
     };
     findings.tables.push(Table {
@@ -107,7 +108,7 @@ pub(super) fn ftp(run: &Run<'_>) -> Findings {
 
 /// Plays FTP where a MB takes a server this CPU time, in seconds.
 fn play_ftp(run: &Run<'_>, megabyte: f64, seeds: u64) -> Vec<Vec<Played>> {
-    let count = FTP_MEGABYTES * FTP_PIECES / run.scale(1, QUICK);
+    let count = FTP_MEGABYTES * FTP_PIECES / run.by_scale(1, QUICK);
     let cost = Duration::from_secs_f64(megabyte / FTP_PIECES as f64);
     play(run, &FTP, vec![cost; count], true, seeds)
 }
@@ -120,7 +121,7 @@ fn play(
     one_connection: bool,
     seeds: u64,
 ) -> Vec<Vec<Played>> {
-    let smaller = run.scale(1, QUICK) as f64;
+    let smaller = run.by_scale(1, QUICK) as f64;
     let world = Downloads {
         servers: SERVERS,
         clients: Vec::new(),
@@ -132,14 +133,14 @@ fn play(
         length: Duration::from_secs_f64(LENGTH / smaller),
     };
     let paces = paces(&world, service, smaller, run.seed);
-    run.grid(&ALGORITHMS, &run.seeds(seeds), |(_, name), seed| {
+    run.run_grid(&ALGORITHMS, &run.seeds(seeds), |(_, name), seed| {
         let mut rng = fastrand::Rng::with_seed(seed);
         let world = Downloads {
             clients: clients(&paces, &mut rng),
             strategy: values(name),
             ..world.clone()
         };
-        let Some(played) = downloads::play(&world, seed) else {
+        let Some(played) = downloads::play_downloads(&world, seed) else {
             return Played::default();
         };
         let seconds = |took: &Duration| took.as_secs_f64() * smaller;
@@ -193,7 +194,7 @@ fn paces(world: &Downloads, service: &Service, smaller: f64, seed: u64) -> Vec<D
             clients: clients(&paces, &mut rng),
             ..world.clone()
         };
-        let played = downloads::play(&world, seed);
+        let played = downloads::play_downloads(&world, seed);
         response = played.map_or(0.0, |played| played.response.as_secs_f64());
     }
     published

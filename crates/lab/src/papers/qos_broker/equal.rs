@@ -1,8 +1,8 @@
 //! Three equal servers of 3.5 ms: section 5.1.
 
 use super::real;
-use super::unequal::table;
-use super::world::{LAS, LU, RAN, RR, Seen, both_loads, pairs};
+use super::unequal::policy_table;
+use super::world::{LAS, LU, RAN, RR, Seen, both_loads, map_seed_pairs};
 use crate::findings::{Findings, Table};
 use crate::machine::Need;
 use crate::paper::{Play, Real};
@@ -29,7 +29,7 @@ pub(super) const EXPERIMENT: Play = Play {
             real::repeat(run, test, |rounds| {
                 let mut found = Findings::default();
                 judge(&mut found, rounds);
-                found.tables.push(table(rounds));
+                found.tables.push(policy_table(rounds));
                 found
             })
         },
@@ -40,13 +40,13 @@ fn simulate(run: &Run<'_>) -> Findings {
     let (all, published, most) = both_loads(run, SERVICE_TIMES, USERS, (OFF, OFF_PUBLISHED));
     let mut found = Findings::default();
     judge(&mut found, &all);
-    found.measured("published-rate", most);
-    found.tables.push(table(&all));
+    found.add_measured("published-rate", most);
+    found.tables.push(policy_table(&all));
     found.tables.push(Table {
         name: "published-load",
         title: "With users who ask for 1,080 requests per second, of which 857 can be served"
             .into(),
-        ..table(&published)
+        ..policy_table(&published)
     });
     found.notes.push(
         "Whoever looks pays for it here: in a second a server gets about 243 requests, so its utilisation is off by 5 points by chance, \
@@ -61,13 +61,13 @@ fn judge(found: &mut Findings, all: &[Vec<Seen>]) {
     let [rr, ran, lu, las] =
         [RR, RAN, LU, LAS].map(|policy| all.get(policy).map_or(&[][..], Vec::as_slice));
     let ratio = |one: &Seen, other: &Seen| one.response / other.response;
-    found.measured("ran-as-rr", pairs(ran, rr, ratio));
-    found.measured("lu-as-rr", pairs(lu, rr, ratio));
-    found.measured("las-as-rr", pairs(las, rr, ratio));
-    let better = pairs(lu, las, |lu, las| lu.response.min(las.response));
+    found.add_measured("ran-as-rr", map_seed_pairs(ran, rr, ratio));
+    found.add_measured("lu-as-rr", map_seed_pairs(lu, rr, ratio));
+    found.add_measured("las-as-rr", map_seed_pairs(las, rr, ratio));
+    let better = map_seed_pairs(lu, las, |lu, las| lu.response.min(las.response));
     let suffices = rr
         .iter()
         .zip(better)
         .map(|(rr, better)| rr.response / better);
-    found.measured("static-suffices", suffices.collect());
+    found.add_measured("static-suffices", suffices.collect());
 }

@@ -6,9 +6,9 @@ use std::path::Path;
 use std::process::Command;
 
 use super::world::{POLICIES, REAL, Seen};
-use crate::csv::{Csv, cell};
+use crate::csv::{Csv, cell_number};
 use crate::findings::Findings;
-use crate::programs::{self, Folder, last};
+use crate::programs::{self, Folder, last_lines};
 use crate::run::Run;
 
 /// Repeats a test of an experiment, and returns the findings that `found` makes of the figures of each policy, by
@@ -18,7 +18,7 @@ pub(super) fn repeat(
     (test, table): (&str, &str),
     found: impl Fn(&[Vec<Seen>]) -> Findings,
 ) -> Result<Findings, String> {
-    let (least, times) = run.scale((3, "2"), (2, "1"));
+    let (least, times) = run.by_scale((3, "2"), (2, "1"));
     let round = |_| {
         let folder = Folder::new("broker")?;
         read(&play(test, table, times, folder.path())?)
@@ -30,7 +30,7 @@ pub(super) fn repeat(
             .collect();
         found(&all)
     };
-    run.repeat(least, round, found)
+    run.repeat_rounds(least, round, found)
 }
 
 /// Runs the test once; answers its table. What the test itself says of the figures does not count here.
@@ -52,13 +52,13 @@ fn play(test: &str, table: &str, times: &str, folder: &Path) -> Result<String, S
         .args(command)
         .env("EXPERIMENT_TIMES", times)
         .env("EXPERIMENT_FOLDER", folder);
-    let output = programs::output(&mut cargo)
+    let output = programs::run_to_end(&mut cargo)
         .map_err(|error| format!("cargo: cannot be started: {error}"))?;
     let path = folder.join(format!("{table}.csv"));
     fs::read_to_string(path).map_err(|_| {
         format!(
             "the test {test} has written no table; it needs Apache (packages apache2 and apache2-dev), cc and make. It said: {}",
-            last(&output)
+            last_lines(&output)
         )
     })
 }
@@ -69,7 +69,7 @@ fn read(text: &str) -> Result<Vec<Seen>, String> {
     let csv = Csv::parse(text);
     for row in &csv.rows {
         let bad = || format!("the table of the test has a line that is none: {row:?}");
-        let number = |column: usize| Some(cell(row, column)).filter(|n| !n.is_nan());
+        let number = |column: usize| Some(cell_number(row, column)).filter(|n| !n.is_nan());
         let is = |column: usize, name: &str| row.get(column).is_some_and(|cell| cell == name);
         let policy = POLICIES.iter().position(|(policy, _)| is(0, policy));
         let server = ["S1", "S2", "S3"].iter().position(|server| is(1, server));

@@ -6,7 +6,8 @@ use crate::worlds::negotiated::Negotiated;
 
 use super::equal;
 use super::world::{
-    LAS, LU, REPORTED, RESPONSE, RR, SHARE, Seen, cluster, each, pairs, play, site,
+    LAS, LU, REPORTED, RESPONSE, RR, SHARE, Seen, make_cluster, make_site, map_seed_pairs,
+    map_seeds, play_cluster,
 };
 use crate::findings::{Cell, Findings, Table};
 use crate::paper::Play;
@@ -24,44 +25,45 @@ pub(super) const ADDRESSES: Play = Play {
 };
 
 fn addresses(run: &Run<'_>) -> Findings {
-    let site = site();
+    let site = make_site();
     let variants = [(LU, false), (LU, true), (LAS, false), (LAS, true)];
-    let seen = run.grid(
+    let seen = run.run_grid(
         &variants,
         &run.seeds(30),
         |&(policy, own_addresses), seed| {
-            let cluster = cluster(run, SERVICE_TIMES, USERS, OFF, policy);
+            let cluster = make_cluster(run, SERVICE_TIMES, USERS, OFF, policy);
             let cluster = cluster.map(|cluster| Negotiated {
                 own_addresses,
                 ..cluster
             });
-            play(cluster.as_ref(), &site, seed)
+            play_cluster(cluster.as_ref(), &site, seed)
         },
     );
     let of = |variant: usize| seen.get(variant).map_or(&[][..], Vec::as_slice);
     let mut found = Findings::default();
     let ratio = |one: &Seen, other: &Seen| one.response / other.response;
-    found.measured("own-as-good", pairs(of(3), of(2), ratio));
-    let slowest = |one: &Seen, other: &Seen| one.of(2, RESPONSE) / other.of(2, RESPONSE);
-    found.measured("own-slowest", pairs(of(3), of(1), slowest));
+    found.add_measured("own-as-good", map_seed_pairs(of(3), of(2), ratio));
+    let slowest = |one: &Seen, other: &Seen| {
+        one.server_figure(2, RESPONSE) / other.server_figure(2, RESPONSE)
+    };
+    found.add_measured("own-slowest", map_seed_pairs(of(3), of(1), slowest));
     let names = [
         "LU, one address",
         "LU, own addresses",
         "LAS, one address",
         "LAS, own addresses",
     ];
-    let rows =
-        names.iter().zip(&seen).map(|(name, seen)| {
-            let mut row = vec![Cell::from(*name)];
-            row.push(each(seen, |seen| seen.think).as_slice().into());
-            row.push(each(seen, |seen| seen.response).as_slice().into());
-            for figure in [SHARE, RESPONSE] {
-                row.extend((0..3).map(|server| {
-                    Cell::from(each(seen, |seen| seen.of(server, figure)).as_slice())
-                }));
-            }
-            row
-        });
+    let rows = names.iter().zip(&seen).map(|(name, seen)| {
+        let mut row = vec![Cell::from(*name)];
+        row.push(map_seeds(seen, |seen| seen.think).as_slice().into());
+        row.push(map_seeds(seen, |seen| seen.response).as_slice().into());
+        for figure in [SHARE, RESPONSE] {
+            row.extend((0..3).map(|server| {
+                Cell::from(map_seeds(seen, |seen| seen.server_figure(server, figure)).as_slice())
+            }));
+        }
+        row
+    });
     found.tables.push(Table {
         name: "addresses",
         title: "One client address, and one for each user".into(),
@@ -217,9 +219,9 @@ pub(super) const CAUSES: Play = Play {
 };
 
 fn causes(run: &Run<'_>) -> Findings {
-    let site = site();
+    let site = make_site();
     let play_variant = |variant: &Variant, seed: u64| {
-        let cluster = cluster(
+        let cluster = make_cluster(
             run,
             equal::SERVICE_TIMES,
             equal::USERS,
@@ -234,17 +236,17 @@ fn causes(run: &Run<'_>) -> Findings {
             own_addresses: variant.own_addresses,
             ..cluster
         });
-        play(cluster.as_ref(), &site, seed)
+        play_cluster(cluster.as_ref(), &site, seed)
     };
     let seeds = run.seeds(20);
     let (few, more) = seeds.split_at(seeds.len().min(5));
-    let mut seen = run.grid(&VARIANTS, few, play_variant);
+    let mut seen = run.run_grid(&VARIANTS, few, play_variant);
     // Variants that are judged get all seeds.
     let is_judged = |variant: &Variant| JUDGED.contains(&variant.says);
     let judged: Vec<(usize, Variant)> = (VARIANTS.into_iter().enumerate())
         .filter(|(_, variant)| is_judged(variant))
         .collect();
-    let rest = run.grid(&judged, more, |(_, variant), seed| {
+    let rest = run.run_grid(&judged, more, |(_, variant), seed| {
         play_variant(variant, seed)
     });
     for ((at, _), rest) in judged.into_iter().zip(rest) {
@@ -258,17 +260,17 @@ fn causes(run: &Run<'_>) -> Findings {
     };
     let ratio = |one: &Seen, other: &Seen| one.response / other.response;
     let mut found = Findings::default();
-    found.measured(
+    found.add_measured(
         "calculated-better",
-        pairs(of(BASE.says), of(PAPER.says), ratio),
+        map_seed_pairs(of(BASE.says), of(PAPER.says), ratio),
     );
-    found.measured(
+    found.add_measured(
         "steady",
-        pairs(of("LAS, a report every 5 s"), of(BASE.says), ratio),
+        map_seed_pairs(of("LAS, a report every 5 s"), of(BASE.says), ratio),
     );
-    found.measured(
+    found.add_measured(
         "steady-reported",
-        pairs(
+        map_seed_pairs(
             of("LAS, r as reported, a report every 5 s"),
             of(PAPER.says),
             ratio,
@@ -278,9 +280,9 @@ fn causes(run: &Run<'_>) -> Findings {
     let rows = VARIANTS.iter().zip(&seen).map(|(variant, seen)| {
         vec![
             variant.says.into(),
-            each(seen, |seen| seen.rate).as_slice().into(),
-            each(seen, |seen| seen.response).as_slice().into(),
-            pairs(seen, blind, ratio).as_slice().into(),
+            map_seeds(seen, |seen| seen.rate).as_slice().into(),
+            map_seeds(seen, |seen| seen.response).as_slice().into(),
+            map_seed_pairs(seen, blind, ratio).as_slice().into(),
         ]
     });
     found.tables.push(Table {

@@ -6,7 +6,7 @@ use evenkeel_sim::svg::{Line, Plot, Scale};
 use super::real;
 use super::world::{
     LAS, LU, POLICIES, RAN, REPORTED, RESPONSE, RR, SHARE, Seen, UTILIZATION, WINDOW, both_loads,
-    each, pairs,
+    map_seed_pairs, map_seeds,
 };
 use crate::findings::{Cell, Chart, Findings, Table};
 use crate::machine::Need;
@@ -37,7 +37,7 @@ pub(super) const EXPERIMENT: Play = Play {
             real::repeat(run, test, |rounds| {
                 let mut found = Findings::default();
                 judge(&mut found, rounds);
-                found.tables.push(table(rounds));
+                found.tables.push(policy_table(rounds));
                 found.charts.extend(charts(rounds));
                 found
             })
@@ -50,12 +50,12 @@ fn simulate(run: &Run<'_>) -> Findings {
     let mut found = Findings::default();
     judge(&mut found, &all);
     judge_reported(&mut found, &all);
-    found.measured("published-rate", most);
-    found.tables.push(table(&all));
+    found.add_measured("published-rate", most);
+    found.tables.push(policy_table(&all));
     found.tables.push(Table {
         name: "published-load",
         title: "With users who ask for 660 requests per second, of which 567 can be served".into(),
-        ..table(&published)
+        ..policy_table(&published)
     });
     found.charts.extend(charts(&all));
     found.charts.extend(over_time(&all));
@@ -80,15 +80,21 @@ fn judge(found: &mut Findings, all: &[Vec<Seen>]) {
     .into_iter()
     .enumerate()
     {
-        found.measured(ids.0, each(lu, |seen| seen.of(server, SHARE)));
-        found.measured(ids.1, each(las, |seen| seen.of(server, SHARE)));
+        found.add_measured(
+            ids.0,
+            map_seeds(lu, |seen| seen.server_figure(server, SHARE)),
+        );
+        found.add_measured(
+            ids.1,
+            map_seeds(las, |seen| seen.server_figure(server, SHARE)),
+        );
     }
-    let slowest = |seen: &Seen| seen.of(2, RESPONSE);
-    found.measured(
+    let slowest = |seen: &Seen| seen.server_figure(2, RESPONSE);
+    found.add_measured(
         "las-slowest",
-        pairs(las, lu, |las, lu| slowest(las) / slowest(lu)),
+        map_seed_pairs(las, lu, |las, lu| slowest(las) / slowest(lu)),
     );
-    let others = pairs(rr, ran, |rr, ran| slowest(rr).min(slowest(ran)));
+    let others = map_seed_pairs(rr, ran, |rr, ran| slowest(rr).min(slowest(ran)));
     let others: Vec<f64> = others
         .into_iter()
         .zip(lu)
@@ -98,14 +104,16 @@ fn judge(found: &mut Findings, all: &[Vec<Seen>]) {
         .iter()
         .zip(others)
         .map(|(las, other)| slowest(las) / other);
-    found.measured("las-best-slowest", best.collect());
-    found.measured(
+    found.add_measured("las-best-slowest", best.collect());
+    found.add_measured(
         "las-shifts",
-        pairs(las, lu, |las, lu| las.of(0, SHARE) - lu.of(0, SHARE)),
+        map_seed_pairs(las, lu, |las, lu| {
+            las.server_figure(0, SHARE) - lu.server_figure(0, SHARE)
+        }),
     );
-    let fixed = pairs(rr, ran, |rr, ran| rr.response.min(ran.response));
-    let dynamic = pairs(lu, las, |lu, las| lu.response.max(las.response));
-    found.measured(
+    let fixed = map_seed_pairs(rr, ran, |rr, ran| rr.response.min(ran.response));
+    let dynamic = map_seed_pairs(lu, las, |lu, las| lu.response.max(las.response));
+    found.add_measured(
         "static-inferior",
         fixed
             .iter()
@@ -113,20 +121,25 @@ fn judge(found: &mut Findings, all: &[Vec<Seen>]) {
             .map(|(fixed, dynamic)| fixed / dynamic)
             .collect(),
     );
-    let first = |seen: &Seen| seen.of(0, UTILIZATION);
-    found.measured(
+    let first = |seen: &Seen| seen.server_figure(0, UTILIZATION);
+    found.add_measured(
         "static-fastest",
-        pairs(rr, ran, |rr, ran| first(rr).max(first(ran))),
+        map_seed_pairs(rr, ran, |rr, ran| first(rr).max(first(ran))),
     );
-    let slow = |seen: &Seen| seen.of(1, UTILIZATION).min(seen.of(2, UTILIZATION));
-    found.measured(
+    let slow = |seen: &Seen| {
+        seen.server_figure(1, UTILIZATION)
+            .min(seen.server_figure(2, UTILIZATION))
+    };
+    found.add_measured(
         "static-slow",
-        pairs(rr, ran, |rr, ran| slow(rr).min(slow(ran))),
+        map_seed_pairs(rr, ran, |rr, ran| slow(rr).min(slow(ran))),
     );
-    found.measured("lu-even", each(lu, Seen::spread));
-    found.measured(
+    found.add_measured("lu-even", map_seeds(lu, Seen::utilization_spread));
+    found.add_measured(
         "las-less-even",
-        pairs(las, lu, |las, lu| las.spread() - lu.spread()),
+        map_seed_pairs(las, lu, |las, lu| {
+            las.utilization_spread() - lu.utilization_spread()
+        }),
     );
 }
 
@@ -136,17 +149,20 @@ fn judge_reported(found: &mut Findings, all: &[Vec<Seen>]) {
         [LU, REPORTED].map(|policy| all.get(policy).map_or(&[][..], Vec::as_slice));
     let ids = ["reported-share-1", "reported-share-2", "reported-share-3"];
     for (server, id) in ids.into_iter().enumerate() {
-        found.measured(id, each(reported, |seen| seen.of(server, SHARE)));
+        found.add_measured(
+            id,
+            map_seeds(reported, |seen| seen.server_figure(server, SHARE)),
+        );
     }
-    let slowest = |seen: &Seen| seen.of(2, RESPONSE);
-    found.measured(
+    let slowest = |seen: &Seen| seen.server_figure(2, RESPONSE);
+    found.add_measured(
         "reported-slowest",
-        pairs(reported, lu, |one, lu| slowest(one) / slowest(lu)),
+        map_seed_pairs(reported, lu, |one, lu| slowest(one) / slowest(lu)),
     );
 }
 
 /// Returns a table of the figures of each policy.
-pub(super) fn table(all: &[Vec<Seen>]) -> Table {
+pub(super) fn policy_table(all: &[Vec<Seen>]) -> Table {
     // Real runs do not count requests by time.
     let has_rate = all.iter().flatten().any(|seen| seen.rate.is_finite());
     let mut head = vec!["policy".to_owned()];
@@ -158,20 +174,19 @@ pub(super) fn table(all: &[Vec<Seen>]) -> Table {
         let unit = if what == "response" { "ms" } else { "%" };
         head.extend((1..=3).map(|server| format!("{what} S{server}, {unit}")));
     }
-    let rows =
-        POLICIES.iter().zip(all).map(|((policy, _), seen)| {
-            let mut row = vec![Cell::from(*policy)];
-            if has_rate {
-                row.push(each(seen, |seen| seen.rate).as_slice().into());
-            }
-            row.push(each(seen, |seen| seen.response).as_slice().into());
-            for figure in [SHARE, UTILIZATION, RESPONSE] {
-                row.extend((0..3).map(|server| {
-                    Cell::from(each(seen, |seen| seen.of(server, figure)).as_slice())
-                }));
-            }
-            row
-        });
+    let rows = POLICIES.iter().zip(all).map(|((policy, _), seen)| {
+        let mut row = vec![Cell::from(*policy)];
+        if has_rate {
+            row.push(map_seeds(seen, |seen| seen.rate).as_slice().into());
+        }
+        row.push(map_seeds(seen, |seen| seen.response).as_slice().into());
+        for figure in [SHARE, UTILIZATION, RESPONSE] {
+            row.extend((0..3).map(|server| {
+                Cell::from(map_seeds(seen, |seen| seen.server_figure(server, figure)).as_slice())
+            }));
+        }
+        row
+    });
     Table {
         name: "policies",
         title: "The four policies, and their servers".into(),
@@ -182,7 +197,7 @@ pub(super) fn table(all: &[Vec<Seen>]) -> Table {
 
 /// Points with their 95 % intervals, at 0, 1 and so on.
 fn line(name: String, values: impl Iterator<Item = Vec<f64>>) -> Line {
-    let means: Vec<Mean> = values.map(|values| Mean::of(&values)).collect();
+    let means: Vec<Mean> = values.map(|values| Mean::of_values(&values)).collect();
     let points = means.iter().enumerate();
     Line {
         name,
@@ -207,12 +222,12 @@ fn policies(all: &[Vec<Seen>]) -> Vec<String> {
 /// Figures 5, 9 and 10, and the shares.
 fn charts(all: &[Vec<Seen>]) -> Vec<Chart> {
     let by_policy = |name: &str, of: &dyn Fn(&Seen) -> f64| {
-        line(name.into(), all.iter().map(|seen| each(seen, of)))
+        line(name.into(), all.iter().map(|seen| map_seeds(seen, of)))
     };
     let mut response = vec![by_policy("all requests", &|seen| seen.response)];
     response.extend((0..3).map(|server| {
         by_policy(&format!("S{}", server + 1), &move |seen| {
-            seen.of(server, RESPONSE)
+            seen.server_figure(server, RESPONSE)
         })
     }));
     let mut shares = Vec::new();
@@ -225,7 +240,7 @@ fn charts(all: &[Vec<Seen>]) -> Vec<Chart> {
             continue;
         };
         let name = POLICIES.get(policy).map_or("", |(name, _)| name);
-        let own = (0..3).map(|server| each(seen, |seen| seen.of(server, SHARE)));
+        let own = (0..3).map(|server| map_seeds(seen, |seen| seen.server_figure(server, SHARE)));
         shares.push(line(name.into(), own));
         if let Some(published) = published {
             let published = published.into_iter().map(|share| vec![share]);

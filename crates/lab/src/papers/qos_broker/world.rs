@@ -33,12 +33,12 @@ pub(super) const REPORTED: usize = 4;
 pub(super) const WINDOW: u64 = 10;
 
 /// The site, which all clusters share.
-pub(super) fn site() -> Site {
+pub(super) fn make_site() -> Site {
     Site::new(2000, &mut fastrand::Rng::with_seed(1998))
 }
 
 /// A cluster, as long as the run is to be.
-pub(super) fn cluster(
+pub(super) fn make_cluster(
     run: &Run<'_>,
     micros: [u64; 3],
     users: usize,
@@ -62,8 +62,8 @@ pub(super) fn cluster(
         averaged: Duration::ZERO,
         think_averaged: Duration::ZERO,
         strategy,
-        warm_up: Duration::from_secs(run.scale(60, 10)),
-        length: Duration::from_secs(run.scale(600, 20)),
+        warm_up: Duration::from_secs(run.by_scale(60, 10)),
+        length: Duration::from_secs(run.by_scale(600, 20)),
         window: Duration::from_secs(WINDOW),
     })
 }
@@ -90,7 +90,7 @@ pub(super) const RESPONSE: usize = 2;
 
 impl Seen {
     /// The figure of a server.
-    pub(super) fn of(&self, server: usize, figure: usize) -> f64 {
+    pub(super) fn server_figure(&self, server: usize, figure: usize) -> f64 {
         let server = self.servers.get(server);
         server
             .and_then(|server| server.get(figure))
@@ -98,18 +98,18 @@ impl Seen {
     }
 
     /// Returns by how much the utilisations of servers differ at most, in points.
-    pub(super) fn spread(&self) -> f64 {
+    pub(super) fn utilization_spread(&self) -> f64 {
         let all = || self.servers.iter().map(|server| server[UTILIZATION]);
         all().fold(f64::NEG_INFINITY, f64::max) - all().fold(f64::INFINITY, f64::min)
     }
 }
 
 /// Plays a cluster.
-pub(super) fn play(cluster: Option<&Negotiated>, site: &Site, seed: u64) -> Seen {
+pub(super) fn play_cluster(cluster: Option<&Negotiated>, site: &Site, seed: u64) -> Seen {
     let Some(cluster) = cluster else {
         return Seen::default();
     };
-    let played = negotiated::play(cluster, site, seed).unwrap_or_default();
+    let played = negotiated::play_negotiated(cluster, site, seed).unwrap_or_default();
     seen(cluster, &played)
 }
 
@@ -117,7 +117,7 @@ fn seen(cluster: &Negotiated, played: &Played) -> Seen {
     let mut servers = [[0.0; 3]; 3];
     for (index, (own, figures)) in servers.iter_mut().zip(&played.servers).enumerate() {
         *own = [
-            100.0 * played.share(index),
+            100.0 * played.server_share(index),
             100.0 * figures.mean_utilization(),
             1e3 * figures.mean_response(),
         ];
@@ -144,15 +144,15 @@ pub(super) fn both_loads(
     users: usize,
     offs: (f64, f64),
 ) -> (Vec<Vec<Seen>>, Vec<Vec<Seen>>, Vec<f64>) {
-    let site = site();
+    let site = make_site();
     let seeds = run.seeds(10);
     let variants: Vec<(f64, usize)> = [offs.0, offs.1]
         .iter()
         .flat_map(|&off| (0..POLICIES.len()).map(move |policy| (off, policy)))
         .collect();
-    let mut all = run.grid(&variants, &seeds, |&(off, policy), seed| {
-        let cluster = cluster(run, micros, users, off, policy);
-        play(cluster.as_ref(), &site, seed)
+    let mut all = run.run_grid(&variants, &seeds, |&(off, policy), seed| {
+        let cluster = make_cluster(run, micros, users, off, policy);
+        play_cluster(cluster.as_ref(), &site, seed)
     });
     let published = all.split_off(POLICIES.len());
     let most = (0..seeds.len()).map(|seed| {
@@ -164,12 +164,16 @@ pub(super) fn both_loads(
 }
 
 /// A value for each seed.
-pub(super) fn each(seen: &[Seen], of: impl Fn(&Seen) -> f64) -> Vec<f64> {
+pub(super) fn map_seeds(seen: &[Seen], of: impl Fn(&Seen) -> f64) -> Vec<f64> {
     seen.iter().map(of).collect()
 }
 
 /// A value for each seed, of two policies.
-pub(super) fn pairs(one: &[Seen], other: &[Seen], of: impl Fn(&Seen, &Seen) -> f64) -> Vec<f64> {
+pub(super) fn map_seed_pairs(
+    one: &[Seen],
+    other: &[Seen],
+    of: impl Fn(&Seen, &Seen) -> f64,
+) -> Vec<f64> {
     one.iter()
         .zip(other)
         .map(|(one, other)| of(one, other))

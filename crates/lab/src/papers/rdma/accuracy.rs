@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::worlds::monitored::{Accuracy, Errors, accuracy};
+use crate::worlds::monitored::{Accuracy, Errors, play_accuracy};
 use evenkeel_sim::svg::{Line, Scale};
 
 use super::real;
@@ -31,11 +31,11 @@ fn simulate(run: &Run<'_>) -> Findings {
             phase: (Duration::from_millis(200), Duration::from_millis(800)),
             interval: Duration::from_millis(millis),
             wait: Duration::from_micros(500),
-            length: Duration::from_secs(run.scale(120, 20)),
+            length: Duration::from_secs(run.by_scale(120, 20)),
         };
-        accuracy(&of, seed)
+        play_accuracy(&of, seed)
     };
-    let all = run.grid(&MILLIS, &run.seeds(20), of);
+    let all = run.run_grid(&MILLIS, &run.seeds(20), of);
     let mut findings = Findings::default();
     type Error = fn(&Errors) -> f64;
     let (user, cpu, tasks): (Error, Error, Error) = (|of| of.user, |of| of.cpu, |of| of.tasks);
@@ -43,10 +43,10 @@ fn simulate(run: &Run<'_>) -> Findings {
         let runs = all.get(at).map_or(&[][..], Vec::as_slice);
         runs.iter().map(|of| one(of) / other(of)).collect()
     };
-    findings.measured("klm-third", ratios(2, cpu, user));
-    findings.measured("klm-moment-third", ratios(2, tasks, user));
-    findings.measured("klm-third-10ms", ratios(0, cpu, user));
-    findings.measured("ulm-lags", ratios(2, user, cpu));
+    findings.add_measured("klm-third", ratios(2, cpu, user));
+    findings.add_measured("klm-moment-third", ratios(2, tasks, user));
+    findings.add_measured("klm-third-10ms", ratios(0, cpu, user));
+    findings.add_measured("ulm-lags", ratios(2, user, cpu));
     let arms: [(&str, Error); 3] = [
         ("ULM", user),
         ("KLM, CPU load since the last reading", cpu),

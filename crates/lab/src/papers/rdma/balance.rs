@@ -7,7 +7,8 @@ use evenkeel_sim::svg::{Line, Scale};
 
 use super::real;
 use super::world::{
-    Arm, FRONT_ENDS, INTERVAL, PING_PONG, Played, Runs, centre, front_ends_text, plot, published,
+    Arm, FRONT_ENDS, INTERVAL, PING_PONG, Played, Runs, front_ends_text, make_data_centre, plot,
+    published,
 };
 use crate::findings::{Chart, Findings};
 use crate::paper::{Play, Real};
@@ -65,8 +66,10 @@ pub(super) const ZIPF: Play = Play {
 };
 
 fn zipf(run: &Run<'_>) -> Findings {
-    let (all, by) = worlds(&ALPHAS, |front_ends, alpha| centre(run, front_ends, alpha));
-    let runs = Runs::play(run, &all, &ALL, 20);
+    let (all, by) = worlds(&ALPHAS, |front_ends, alpha| {
+        make_data_centre(run, front_ends, alpha)
+    });
+    let runs = Runs::play_worlds(run, &all, &ALL, 20);
     let mut findings = Findings::default();
     let ids = [
         [
@@ -92,13 +95,13 @@ fn zipf(run: &Run<'_>) -> Findings {
         };
         let gain = |world, arm| runs.gains(world, arm, Played::throughput);
         let ratio = |pair| runs.ratios(&indices(worlds), pair, Played::throughput);
-        findings.measured(klm_gain, gain(first, Arm::Klm));
-        findings.measured(ulm_gain, gain(first, Arm::Ulm));
-        findings.measured(over_ulm, ratio((Arm::Klm, Arm::Ulm)));
-        findings.measured(pklm, ratio((Arm::Pklm, Arm::Ulm)));
-        findings.measured(over_pklm, ratio((Arm::Klm, Arm::Pklm)));
+        findings.add_measured(klm_gain, gain(first, Arm::Klm));
+        findings.add_measured(ulm_gain, gain(first, Arm::Ulm));
+        findings.add_measured(over_ulm, ratio((Arm::Klm, Arm::Ulm)));
+        findings.add_measured(pklm, ratio((Arm::Pklm, Arm::Ulm)));
+        findings.add_measured(over_pklm, ratio((Arm::Klm, Arm::Pklm)));
         let gains = gain(first, Arm::Klm).into_iter().zip(gain(last, Arm::Klm));
-        findings.measured(small, gains.map(|(one, other)| one - other).collect());
+        findings.add_measured(small, gains.map(|(one, other)| one - other).collect());
     }
     let names = [["throughput-16", "gain-16"], ["throughput-1", "gain-1"]];
     for ((worlds, front_ends), names) in by.iter().zip(FRONT_ENDS).zip(names) {
@@ -183,7 +186,7 @@ fn loaded(run: &Run<'_>) -> Findings {
         .flat_map(|kind| LOADED_BACK_ENDS.map(|backends| (kind, backends)))
         .collect();
     let (all, by) = worlds(&xs, |front_ends, (kind, backends)| {
-        let mut centre = centre(run, front_ends, 0.9);
+        let mut centre = make_data_centre(run, front_ends, 0.9);
         if let Some(&(_, _, background)) = kinds.get(kind) {
             centre.background = Background {
                 backends,
@@ -192,7 +195,7 @@ fn loaded(run: &Run<'_>) -> Findings {
         }
         centre
     });
-    let runs = Runs::play(run, &all, &arms, 6);
+    let runs = Runs::play_worlds(run, &all, &arms, 6);
     let ids = [
         [
             "klm-over-pklm-16",
@@ -226,12 +229,12 @@ fn loaded(run: &Run<'_>) -> Findings {
         };
         if let Some(&[over_pklm, pklm, over_static, pending, over_ulm, ulm]) = ids.get(at) {
             let ratio = |kind, pair| runs.ratios(&judged(kind), pair, Played::throughput);
-            findings.measured(over_pklm, ratio(0, (Arm::Klm, Arm::Pklm)));
-            findings.measured(pklm, ratio(0, (Arm::Pklm, Arm::Ulm)));
-            findings.measured(over_static, ratio(0, (Arm::Klm, Arm::RoundRobin)));
-            findings.measured(pending, ratio(1, (Arm::PaperKlm, Arm::Pklm)));
-            findings.measured(over_ulm, ratio(0, (Arm::Klm, Arm::Ulm)));
-            findings.measured(ulm, ratio(0, (Arm::Ulm, Arm::RoundRobin)));
+            findings.add_measured(over_pklm, ratio(0, (Arm::Klm, Arm::Pklm)));
+            findings.add_measured(pklm, ratio(0, (Arm::Pklm, Arm::Ulm)));
+            findings.add_measured(over_static, ratio(0, (Arm::Klm, Arm::RoundRobin)));
+            findings.add_measured(pending, ratio(1, (Arm::PaperKlm, Arm::Pklm)));
+            findings.add_measured(over_ulm, ratio(0, (Arm::Klm, Arm::Ulm)));
+            findings.add_measured(ulm, ratio(0, (Arm::Ulm, Arm::RoundRobin)));
         }
         for (kind, &(what, names, _)) in kinds.iter().enumerate() {
             let these = of_kind(kind);
@@ -276,7 +279,7 @@ fn shared_centre(run: &Run<'_>, front_ends: usize, alpha: f64) -> DataCentre {
     };
     DataCentre {
         sites: vec![site(0.9), site(alpha)],
-        ..centre(run, front_ends, alpha)
+        ..make_data_centre(run, front_ends, alpha)
     }
 }
 
@@ -296,7 +299,7 @@ fn shared(run: &Run<'_>) -> Findings {
     let (all, by) = worlds(&OTHERS, |front_ends, alpha| {
         shared_centre(run, front_ends, alpha)
     });
-    let runs = Runs::play(run, &all, &ALL, 14);
+    let runs = Runs::play_worlds(run, &all, &ALL, 14);
     let mut findings = Findings::default();
     let ids = [
         [
@@ -321,11 +324,11 @@ fn shared(run: &Run<'_>) -> Findings {
         };
         let gain = |arm, at| runs.gains(world, arm, |of| site(of, at));
         let [klm_first, klm_second, ulm_first, ulm_second, over_ulm] = ids;
-        findings.measured(klm_first, gain(Arm::Klm, 0));
-        findings.measured(klm_second, gain(Arm::Klm, 1));
-        findings.measured(ulm_first, gain(Arm::Ulm, 0));
-        findings.measured(ulm_second, gain(Arm::Ulm, 1));
-        findings.measured(
+        findings.add_measured(klm_first, gain(Arm::Klm, 0));
+        findings.add_measured(klm_second, gain(Arm::Klm, 1));
+        findings.add_measured(ulm_first, gain(Arm::Ulm, 0));
+        findings.add_measured(ulm_second, gain(Arm::Ulm, 1));
+        findings.add_measured(
             over_ulm,
             runs.ratios(&indices(worlds), (Arm::Klm, Arm::Ulm), Played::throughput),
         );
@@ -373,7 +376,7 @@ fn variance(run: &Run<'_>) -> Findings {
     let (all, by) = worlds(&[0.1], |front_ends, alpha| {
         shared_centre(run, front_ends, alpha)
     });
-    let runs = Runs::play(run, &all, &ALL, 20);
+    let runs = Runs::play_worlds(run, &all, &ALL, 20);
     let mut findings = Findings::default();
     let ids = [
         [
@@ -397,7 +400,10 @@ fn variance(run: &Run<'_>) -> Findings {
             (Arm::Ulm, Arm::Random),
         ];
         for (id, pair) in ids.into_iter().zip(pairs) {
-            findings.measured(id, runs.ratios(&indices(worlds), pair, Played::variance));
+            findings.add_measured(
+                id,
+                runs.ratios(&indices(worlds), pair, Played::mean_variance),
+            );
         }
         let name = if front_ends == 1 { "mean-1" } else { "mean-16" };
         let title = format!(
@@ -408,7 +414,7 @@ fn variance(run: &Run<'_>) -> Findings {
             .iter()
             .map(|(_, world)| ("variance", *world))
             .collect();
-        let of = |runs: &Runs, world, arm| runs.figures(world, arm, Played::variance);
+        let of = |runs: &Runs, world, arm| runs.figures(world, arm, Played::mean_variance);
         findings
             .tables
             .push(runs.table((name, title, "by"), &heads(&worlds), of));
@@ -418,7 +424,7 @@ fn variance(run: &Run<'_>) -> Findings {
         let line = |arm: Arm| Line {
             name: arm.name().into(),
             // Five seconds of it, as there is no more room.
-            points: (runs.of(world, arm).first().into_iter())
+            points: (runs.runs_of(world, arm).first().into_iter())
                 .flat_map(|of| of.variances.iter().take(100).enumerate())
                 .map(|(step, variance)| (step as f64 * 0.05, *variance))
                 .collect(),
@@ -460,10 +466,10 @@ fn interval(run: &Run<'_>) -> Findings {
             ..PING_PONG
         },
         poll: Duration::from_millis(millis),
-        ..centre(run, front_ends, 0.5)
+        ..make_data_centre(run, front_ends, 0.5)
     });
     let arms = [Arm::Random, Arm::Ulm, Arm::Pklm, Arm::Klm];
-    let runs = Runs::play(run, &all, &arms, 6);
+    let runs = Runs::play_worlds(run, &all, &arms, 6);
     let mut findings = Findings::default();
     let ids = [
         ["klm-long-16", "ulm-long-16", "ulm-short-16", "klm-short-16"],
@@ -489,10 +495,10 @@ fn interval(run: &Run<'_>) -> Findings {
                 .zip(throughput(&runs, usual, arm));
             pairs.map(|(one, other)| one / other).collect()
         };
-        findings.measured(klm_long, ratio(long, Arm::Klm));
-        findings.measured(ulm_long, ratio(long, Arm::Ulm));
-        findings.measured(ulm_short, ratio(short, Arm::Ulm));
-        findings.measured(klm_short, ratio(short, Arm::Klm));
+        findings.add_measured(klm_long, ratio(long, Arm::Klm));
+        findings.add_measured(ulm_long, ratio(long, Arm::Ulm));
+        findings.add_measured(ulm_short, ratio(short, Arm::Ulm));
+        findings.add_measured(klm_short, ratio(short, Arm::Klm));
         let name = if front_ends == 1 {
             "throughput-1"
         } else {

@@ -40,7 +40,7 @@ type Figures = BTreeMap<(String, String, String), BTreeMap<String, f64>>;
 fn figures(csv: &Csv) -> Result<Figures, String> {
     let keys = ["scene", "arm", "figure", "round"];
     let mut all = Figures::new();
-    for (key, value) in csv.figures("value", &keys, |_| true)? {
+    for (key, value) in csv.sum_by_key("value", &keys, |_| true)? {
         if let Ok([scene, arm, figure, round]) = <[String; 4]>::try_from(key) {
             let rounds = all.entry((scene, arm, figure)).or_default();
             rounds.insert(round, value);
@@ -79,27 +79,27 @@ fn judge(csv: &Csv) -> Result<Findings, String> {
         ("klm-over-ulm-query", "KLM by query", "ULM by query"),
         ("klm-over-static", "KLM by RDMA", "round robin"),
     ] {
-        findings.measured(claim, steady(rate, one, other));
+        findings.add_measured(claim, steady(rate, one, other));
     }
     let changing = ratios("changing", rate, "KLM by RDMA", "ULM by RDMA");
-    findings.measured("klm-over-ulm-changing", changing);
-    findings.measured(
+    findings.add_measured("klm-over-ulm-changing", changing);
+    findings.add_measured(
         "pending-seen",
         values("steady", "KLM by RDMA", "pending_share"),
     );
-    findings.measured(
+    findings.add_measured(
         "klm-fresher",
         steady("age_ms", "ULM by RDMA", "KLM by RDMA"),
     );
-    findings.measured(
+    findings.add_measured(
         "one-sided",
         steady("read_p99_ms", "ULM by query", "ULM by RDMA"),
     );
     let error = |one, other| ratios("accuracy", "error", one, other);
-    findings.measured("klm-third", error("KLM by RDMA", "ULM by RDMA"));
+    findings.add_measured("klm-third", error("KLM by RDMA", "ULM by RDMA"));
     let moment = error("tasks of the moment by RDMA", "ULM by RDMA");
-    findings.measured("klm-moment-third", moment);
-    findings.measured("ulm-lags", error("ULM by RDMA", "KLM by RDMA"));
+    findings.add_measured("klm-moment-third", moment);
+    findings.add_measured("ulm-lags", error("ULM by RDMA", "KLM by RDMA"));
 
     type Column = (&'static str, &'static str);
     let balance: &[Column] = &[
@@ -243,7 +243,7 @@ mod tests {
     fn verdicts(better: f64) -> BTreeMap<String, Verdict> {
         let found = judge(&written(better)).unwrap_or_default();
         assert!(found.tables.iter().any(|table| table.name == "accuracy"));
-        let judged = record::judge(claims(), &found).into_iter();
+        let judged = record::judge_claims(claims(), &found).into_iter();
         judged.map(|(id, judged)| (id, judged.verdict)).collect()
     }
 
@@ -267,7 +267,7 @@ mod tests {
         let csv =
             Csv::parse("scene,arm,round,figure,value\nsteady,round robin,0,requests_per_s,1\n");
         let found = judge(&csv).unwrap_or_default();
-        let judged = record::judge(claims(), &found);
+        let judged = record::judge_claims(claims(), &found);
         assert!(
             judged
                 .values()

@@ -4,7 +4,9 @@
 use crate::worlds::monitored::{Arrivals, Background, DataCentre};
 use evenkeel_sim::svg::Scale;
 
-use super::world::{Arm, FRONT_ENDS, PING_PONG, Played, Runs, centre, front_ends_text, plot};
+use super::world::{
+    Arm, FRONT_ENDS, PING_PONG, Played, Runs, front_ends_text, make_data_centre, plot,
+};
 use crate::findings::{Chart, Findings};
 use crate::paper::Play;
 use crate::run::Run;
@@ -28,7 +30,7 @@ fn simulate(run: &Run<'_>) -> Findings {
                 backends: 4,
                 ..PING_PONG
             },
-            ..centre(run, front_ends, 0.9)
+            ..make_data_centre(run, front_ends, 0.9)
         };
         for site in &mut centre.sites {
             site.arrivals = Arrivals::Closed(clients);
@@ -44,7 +46,7 @@ fn simulate(run: &Run<'_>) -> Findings {
         Arm::AverageKlm,
         Arm::Adaptive,
     ];
-    let runs = Runs::play(run, &all, &arms, 6);
+    let runs = Runs::play_worlds(run, &all, &arms, 6);
     let mut findings = Findings::default();
     let pair = (Arm::Klm, Arm::Pklm);
     let at = |clients: usize| {
@@ -53,10 +55,10 @@ fn simulate(run: &Run<'_>) -> Findings {
             .position(|of| *of == (16, clients))
             .unwrap_or(0)
     };
-    findings.measured("few", runs.ratios(&[at(8)], pair, Played::throughput));
-    findings.measured("many", runs.ratios(&[at(96)], pair, Played::throughput));
-    findings.measured("others", runs.ratios(&[at(96)], pair, |of| of.others));
-    findings.measured("tail", runs.ratios(&[at(96)], pair, |of| of.p99_ms));
+    findings.add_measured("few", runs.ratios(&[at(8)], pair, Played::throughput));
+    findings.add_measured("many", runs.ratios(&[at(96)], pair, Played::throughput));
+    findings.add_measured("others", runs.ratios(&[at(96)], pair, |of| of.others));
+    findings.add_measured("tail", runs.ratios(&[at(96)], pair, |of| of.p99_ms));
     type Figure = fn(&Played) -> f64;
     let figures: [([&str; 2], &str, Figure); 3] = [
         (

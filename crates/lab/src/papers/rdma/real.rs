@@ -65,7 +65,7 @@ pub(super) fn accuracy(run: &Run<'_>) -> Result<Findings, String> {
 }
 
 fn judge_accuracy(csv: &Csv) -> Result<Findings, String> {
-    let errors = csv.figures("error_when_read", &["arm", "scene"], |_| true)?;
+    let errors = csv.sum_by_key("error_when_read", &["arm", "scene"], |_| true)?;
     let ratios = |one: &str, other: &str| -> Vec<f64> {
         let error = |arm: &str, scene: &str| errors.get(&vec![arm.to_owned(), scene.to_owned()]);
         let scenes = ["alone", "bursts", "beside"];
@@ -79,9 +79,9 @@ fn judge_accuracy(csv: &Csv) -> Result<Findings, String> {
         "KLM, asked every 50 ms",
         "ULM every 50 ms, read every 50 ms",
     );
-    findings.measured("klm-third", ratios(klm, ulm));
-    findings.measured("ulm-lags", ratios(ulm, klm));
-    findings.measured("klm-third-10ms", ratios("KLM", "ULM every 10 ms"));
+    findings.add_measured("klm-third", ratios(klm, ulm));
+    findings.add_measured("ulm-lags", ratios(ulm, klm));
+    findings.add_measured("klm-third-10ms", ratios("KLM", "ULM every 10 ms"));
     findings
         .tables
         .push(csv.table("errors", "Mean absolute error of the CPU load, 0 to 1: every 10 ms of the value that was known then, and at the moments of reading"));
@@ -98,7 +98,7 @@ fn judge_loaded(csv: &Csv) -> Result<Findings, String> {
         let x = row.get("x").and_then(|x| x.parse::<f64>().ok());
         row.get("sweep") == Some(&"loaded") && x.is_some_and(|x| x > 0.0 && x < 8.0)
     };
-    let figures = csv.figures("site_requests_per_s", &["arm", "turn", "x"], is_loaded)?;
+    let figures = csv.sum_by_key("site_requests_per_s", &["arm", "turn", "x"], is_loaded)?;
     let ratios = |one: &str, other: &str| -> Vec<f64> {
         let mut by_turn: BTreeMap<&str, Vec<f64>> = BTreeMap::new();
         for (key, figure) in &figures {
@@ -113,11 +113,11 @@ fn judge_loaded(csv: &Csv) -> Result<Findings, String> {
         by_turn.into_values().map(mean).collect()
     };
     let mut findings = Findings::default();
-    findings.measured("klm-over-pklm-1", ratios("KLM", "pKLM"));
-    findings.measured("pklm-over-ulm-1", ratios("pKLM", "ULM"));
-    findings.measured("klm-over-static-1", ratios("KLM", "round robin"));
-    findings.measured("klm-over-ulm-1", ratios("KLM", "ULM"));
-    findings.measured("ulm-over-static-1", ratios("ULM", "round robin"));
+    findings.add_measured("klm-over-pklm-1", ratios("KLM", "pKLM"));
+    findings.add_measured("pklm-over-ulm-1", ratios("pKLM", "ULM"));
+    findings.add_measured("klm-over-static-1", ratios("KLM", "round robin"));
+    findings.add_measured("klm-over-ulm-1", ratios("KLM", "ULM"));
+    findings.add_measured("ulm-over-static-1", ratios("ULM", "round robin"));
     findings
         .tables
         .push(csv.table("all", "All turns of all series of `kernel balance`"));

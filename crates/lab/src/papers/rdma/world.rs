@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use crate::worlds::monitored::{Arrivals, Background, DataCentre, Monitor, Site, play};
+use crate::worlds::monitored::{Arrivals, Background, DataCentre, Monitor, Site, play_data_centre};
 use evenkeel_core::strategy::{self, Values};
 use evenkeel_sim::svg::{Line, Plot, Scale};
 
@@ -96,7 +96,7 @@ pub(super) const PING_PONG: Background = Background {
 };
 
 /// Returns a data centre with one web site and without other work.
-pub(super) fn centre(run: &Run<'_>, front_ends: usize, alpha: f64) -> DataCentre {
+pub(super) fn make_data_centre(run: &Run<'_>, front_ends: usize, alpha: f64) -> DataCentre {
     DataCentre {
         backends: 8,
         cpus: 2,
@@ -117,7 +117,7 @@ pub(super) fn centre(run: &Run<'_>, front_ends: usize, alpha: f64) -> DataCentre
         poll: INTERVAL,
         query: Duration::from_micros(5),
         strategy: Values::defaults(strategy::default_kind()),
-        length: Duration::from_secs(run.scale(20, 3)),
+        length: Duration::from_secs(run.by_scale(20, 3)),
     }
 }
 
@@ -137,7 +137,7 @@ impl Played {
         self.sites.iter().sum()
     }
 
-    pub(super) fn variance(&self) -> f64 {
+    pub(super) fn mean_variance(&self) -> f64 {
         self.variances.iter().sum::<f64>() / self.variances.len().max(1) as f64
     }
 }
@@ -149,11 +149,16 @@ pub(super) struct Runs {
 }
 
 impl Runs {
-    pub(super) fn play(run: &Run<'_>, worlds: &[DataCentre], arms: &[Arm], seeds: u64) -> Self {
+    pub(super) fn play_worlds(
+        run: &Run<'_>,
+        worlds: &[DataCentre],
+        arms: &[Arm],
+        seeds: u64,
+    ) -> Self {
         let pairs: Vec<(&DataCentre, Arm)> = (worlds.iter())
             .flat_map(|world| arms.iter().map(move |&arm| (world, arm)))
             .collect();
-        let all = run.grid(&pairs, &run.seeds(seeds), |(world, arm), seed| {
+        let all = run.run_grid(&pairs, &run.seeds(seeds), |(world, arm), seed| {
             let Some(kind) = strategy::find(arm.strategy()) else {
                 unreachable!("the registry has the strategies of the paper");
             };
@@ -162,7 +167,7 @@ impl Runs {
                 strategy: Values::defaults(kind),
                 ..(*world).clone()
             };
-            let balance = play(&centre, seed);
+            let balance = play_data_centre(&centre, seed);
             Played {
                 p99_ms: balance.quantile(0.99).as_secs_f64() * 1e3,
                 variances: balance.variances().to_vec(),
@@ -177,7 +182,7 @@ impl Runs {
     }
 
     /// The runs of an arm in the world of that index, by seed.
-    pub(super) fn of(&self, world: usize, arm: Arm) -> &[Played] {
+    pub(super) fn runs_of(&self, world: usize, arm: Arm) -> &[Played] {
         let at = self.arms.iter().position(|&of| of == arm);
         at.and_then(|at| self.all.get(world * self.arms.len() + at))
             .map_or(&[], Vec::as_slice)
@@ -190,7 +195,7 @@ impl Runs {
         arm: Arm,
         figure: impl Fn(&Played) -> f64,
     ) -> Vec<f64> {
-        self.of(world, arm).iter().map(figure).collect()
+        self.runs_of(world, arm).iter().map(figure).collect()
     }
 
     /// The ratio of a figure of two arms, paired by seed: the mean over worlds.
@@ -202,7 +207,7 @@ impl Runs {
     ) -> Vec<f64> {
         let mut sums: Vec<f64> = Vec::new();
         for &world in worlds {
-            let pairs = self.of(world, arm).iter().zip(self.of(world, to));
+            let pairs = self.runs_of(world, arm).iter().zip(self.runs_of(world, to));
             let ratios = pairs.map(|(one, other)| figure(one) / figure(other));
             match sums.is_empty() {
                 true => sums = ratios.collect(),
@@ -260,7 +265,7 @@ impl Runs {
         let line = |&arm: &Arm| {
             let means = worlds
                 .iter()
-                .map(|&(x, world)| (x, Mean::of(&figure(self, world, arm))));
+                .map(|&(x, world)| (x, Mean::of_values(&figure(self, world, arm))));
             let means: Vec<(f64, Mean)> = means.collect();
             Line {
                 name: arm.name().into(),

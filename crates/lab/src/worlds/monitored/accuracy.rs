@@ -3,7 +3,7 @@
 
 use std::time::Duration;
 
-use evenkeel_sim::engine::{exponential, nanos};
+use evenkeel_sim::engine::{draw_exponential, duration_nanos};
 use evenkeel_sim::server::{Discipline, Server};
 
 /// Parameters of the world.
@@ -45,10 +45,10 @@ const TRUTH: u64 = 10_000_000;
 const STEP: u64 = 100_000;
 
 /// Plays it with a seed.
-pub fn accuracy(of: &Accuracy, seed: u64) -> Errors {
+pub fn play_accuracy(of: &Accuracy, seed: u64) -> Errors {
     let mut rng = fastrand::Rng::with_seed(seed);
     let mut server = Server::new(Discipline::Sharing, of.cpus, 1.0, 0.0, false);
-    let steps = |time: Duration| (nanos(time) / STEP as f64).max(1.0) as u64;
+    let steps = |time: Duration| (duration_nanos(time) / STEP as f64).max(1.0) as u64;
     let cpus = of.cpus as f64;
     // Busy times of the last 10 ms, a step each.
     let mut last = std::collections::VecDeque::from(vec![0.0; (TRUTH / STEP) as usize]);
@@ -70,7 +70,7 @@ pub fn accuracy(of: &Accuracy, seed: u64) -> Errors {
         let before = last.pop_front().unwrap_or(busy);
         if step >= wakes_at {
             let above = (server.tasks() - cpus).max(0.0) / cpus;
-            let late = exponential(nanos(of.wait) * above, &mut rng);
+            let late = draw_exponential(duration_nanos(of.wait) * above, &mut rng);
             let at = step + (late / STEP as f64) as u64;
             (writes_at, wakes_at) = (Some(at), at + next(&mut rng));
         }
@@ -125,13 +125,13 @@ mod tests {
             wait: Duration::ZERO,
             length: Duration::from_secs(60),
         };
-        let errors: Vec<Errors> = (1..=5).map(|seed| accuracy(&of, seed)).collect();
+        let errors: Vec<Errors> = (1..=5).map(|seed| play_accuracy(&of, seed)).collect();
         let mean = |error: fn(&Errors) -> f64| errors.iter().map(error).sum::<f64>() / 5.0;
         let (user, cpu, tasks) = (mean(|e| e.user), mean(|e| e.cpu), mean(|e| e.tasks));
         // A change is wrong in one reading of KLM by 0.4 on average, and in ULM's by the age of the page more.
         let changes = 1.0 / 10.0;
         assert!((cpu / (0.4 * changes) - 1.0).abs() < 0.2, "{cpu}");
         assert!(user > 1.5 * cpu && tasks < 0.5 * cpu, "{user} {tasks}");
-        assert_eq!(accuracy(&of, 1).user, errors[0].user);
+        assert_eq!(play_accuracy(&of, 1).user, errors[0].user);
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use evenkeel_core::alert::{AlertSettings, Threshold};
 
-use world::{Fault, Plan, Report, play};
+use world::{Fault, Plan, Report, play_plan};
 
 fn secs(seconds: f64) -> Duration {
     Duration::from_secs_f64(seconds)
@@ -71,7 +71,7 @@ fn a_hundred_balancers_with_ten_thousand_members() {
         (secs(15.0), Fault::Restart),
     ];
     plan.time = secs(22.0);
-    let report = play(plan).unwrap();
+    let report = play_plan(plan).unwrap();
     keeps_its_promises(&report, 0.5, 3, 1);
 }
 
@@ -84,7 +84,7 @@ fn what_a_hundred_balancers_send_is_little() {
         plan.restless = secs(restless);
         plan.faults = vec![(secs(7.0), Fault::Measure)];
         plan.time = secs(12.0);
-        let report = play(plan).unwrap();
+        let report = play_plan(plan).unwrap();
         let most = |all: &[f64]| all.iter().copied().fold(0.0, f64::max);
         let (sent, received) = (most(&report.sent), most(&report.received));
         println!(
@@ -122,7 +122,7 @@ fn cut_off_killed_and_restarted_it_heals() {
             (secs(110.0), Fault::Rise(3)),
         ];
         plan.time = secs(114.0);
-        let report = play(plan).unwrap();
+        let report = play_plan(plan).unwrap();
         // Much is lost, and sent again.
         keeps_its_promises(&report, 0.8, 2, 2);
     }

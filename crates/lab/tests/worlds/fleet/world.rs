@@ -12,10 +12,10 @@ use std::time::Duration;
 use evenkeel_control::analyzer::{self, Site};
 use evenkeel_core::alert::{AlertSettings, Threshold};
 use evenkeel_core::time::Instant;
-use evenkeel_gossip::{Fleet, Id, Role, Settings, key};
+use evenkeel_gossip::{Fleet, Id, Role, Settings, name_key};
 use evenkeel_wire::reporting::keys::{Key, Keys, KeysError};
 
-use evenkeel_sim::engine::{Engine, World, exponential, nanos, run};
+use evenkeel_sim::engine::{Engine, World, draw_exponential, duration_nanos, run};
 
 /// Parameters of the world.
 #[derive(Clone, Debug)]
@@ -152,11 +152,11 @@ struct Playing {
 /// # Errors
 ///
 /// None: the key of the fleet is a good one.
-pub(crate) fn play(plan: Plan) -> Result<Report, KeysError> {
+pub(crate) fn play_plan(plan: Plan) -> Result<Report, KeysError> {
     let keys = Keys::new(vec![Key::new(1, &[7; 32])?])?;
     let mut rng = fastrand::Rng::with_seed(plan.seed);
     let names: Vec<String> = (0..plan.groups).map(|n| format!("group-{n}")).collect();
-    let location = |group: &String, n| key(&format!("{group}/{n}"));
+    let location = |group: &String, n| name_key(&format!("{group}/{n}"));
     let locations: Vec<Vec<u64>> = names
         .iter()
         .map(|group| (0..plan.locations).map(|n| location(group, n)).collect())
@@ -176,7 +176,7 @@ pub(crate) fn play(plan: Plan) -> Result<Report, KeysError> {
         })
         .collect();
     let mut world = Playing {
-        engine: Engine::new(nanos(ROUND)),
+        engine: Engine::new(duration_nanos(ROUND)),
         keys,
         locations,
         loads,
@@ -197,11 +197,17 @@ pub(crate) fn play(plan: Plan) -> Result<Report, KeysError> {
         world.start(number);
     }
     for (fault, (at, _)) in world.plan.faults.iter().enumerate() {
-        world.engine.after(nanos(*at), Event::Fault(fault));
+        world
+            .engine
+            .schedule_after(duration_nanos(*at), Event::Fault(fault));
     }
     world.stir_later();
-    world.engine.after(nanos(LOOK), Event::Look);
-    world.engine.after(nanos(world.plan.time), Event::End);
+    world
+        .engine
+        .schedule_after(duration_nanos(LOOK), Event::Look);
+    world
+        .engine
+        .schedule_after(duration_nanos(world.plan.time), Event::End);
     run(&mut world);
     Ok(world.report)
 }
@@ -228,19 +234,21 @@ impl World for Playing {
             Event::Round(number, life) => {
                 if self.balancers[number].life == life {
                     self.round(number);
-                    self.engine.after(nanos(ROUND), Event::Round(number, life));
+                    self.engine
+                        .schedule_after(duration_nanos(ROUND), Event::Round(number, life));
                 }
             }
             Event::Arrive(number, datagram) => {
                 let now = self.clock(number);
                 let balancer = &mut self.balancers[number];
                 if let Some(fleet) = &mut balancer.fleet {
-                    fleet.receive(&datagram, now);
+                    fleet.receive_datagram(&datagram, now);
                     self.send(number);
                 }
             }
             Event::Restless => {
-                if self.engine.nanos() as f64 > nanos(self.plan.time.saturating_sub(self.plan.calm))
+                if self.engine.elapsed_nanos() as f64
+                    > duration_nanos(self.plan.time.saturating_sub(self.plan.calm))
                 {
                     return true;
                 }
@@ -252,7 +260,8 @@ impl World for Playing {
             Event::Fault(fault) => self.fault(self.plan.faults[fault].1),
             Event::Look => {
                 self.look();
-                self.engine.after(nanos(LOOK), Event::Look);
+                self.engine
+                    .schedule_after(duration_nanos(LOOK), Event::Look);
             }
             Event::End => {
                 self.measure();
@@ -266,16 +275,18 @@ impl World for Playing {
 
 impl Playing {
     fn clock(&self, number: usize) -> Instant {
-        self.engine.now().after(self.balancers[number].ahead)
+        self.engine
+            .current_time()
+            .after(self.balancers[number].ahead)
     }
 
     /// Changes the load of one location a little later: on average each location changes once in
     /// that time.
     fn stir_later(&mut self) {
         let all = self.plan.groups * self.plan.locations;
-        let mean = nanos(self.plan.restless) / all.max(1) as f64;
-        let after = exponential(mean, &mut self.rng);
-        self.engine.after(after, Event::Restless);
+        let mean = duration_nanos(self.plan.restless) / all.max(1) as f64;
+        let after = draw_exponential(mean, &mut self.rng);
+        self.engine.schedule_after(after, Event::Restless);
     }
 
     fn start(&mut self, number: usize) {
@@ -297,8 +308,8 @@ impl Playing {
         balancer.life += 1;
         let life = balancer.life;
         for event in [Event::Poll(number, life), Event::Round(number, life)] {
-            let after = self.rng.f64() * nanos(ROUND);
-            self.engine.after(after, event);
+            let after = self.rng.f64() * duration_nanos(ROUND);
+            self.engine.schedule_after(after, event);
         }
     }
 
@@ -317,7 +328,7 @@ impl Playing {
         };
         let next = fleet.poll(now).since(now).max(Duration::from_millis(1));
         let event = Event::Poll(number, balancer.life);
-        self.engine.after(nanos(next), event);
+        self.engine.schedule_after(duration_nanos(next), event);
         self.send(number);
     }
 
@@ -330,10 +341,13 @@ impl Playing {
         let alerts = &self.plan.alerts;
         let threshold = alerts.threshold.unwrap_or(Threshold::Critical(0.8));
         for (group, name) in self.names.iter().enumerate() {
-            if !matches!(fleet.role(name, now), Role::Holder | Role::Settling) {
+            if !matches!(fleet.role_in(name, now), Role::Holder | Role::Settling) {
                 continue;
             }
-            let raised: HashSet<u64> = fleet.raised(name).map(|(location, _)| location).collect();
+            let raised: HashSet<u64> = fleet
+                .raised_alerts(name)
+                .map(|(location, _)| location)
+                .collect();
             let locations = &self.locations[group];
             let loads = locations.iter().zip(&self.loads[group]);
             let sites: Vec<Site> = loads
@@ -343,7 +357,7 @@ impl Playing {
                     alerted: raised.contains(location),
                 })
                 .collect();
-            let wanted = analyzer::analyze(threshold, alerts, &sites);
+            let wanted = analyzer::choose_alerted(threshold, alerts, &sites);
             let wanted = wanted.iter().zip(&sites).zip(locations);
             let wanted = wanted.filter(|((wanted, _), _)| **wanted);
             let mut wanted: Vec<(f32, u64)> = wanted
@@ -351,7 +365,7 @@ impl Playing {
                 .collect();
             wanted.sort_by(|a, b| b.0.total_cmp(&a.0));
             let wanted: Vec<u64> = wanted.iter().map(|(_, location)| *location).collect();
-            fleet.decide(name, &wanted, analyzer::allowed(alerts, &sites), now);
+            fleet.decide_alerts(name, &wanted, analyzer::count_allowed(alerts, &sites), now);
         }
         self.send(number);
     }
@@ -369,8 +383,9 @@ impl Playing {
             if is_cut || self.rng.f64() < self.plan.loss {
                 continue;
             }
-            let after = exponential(nanos(self.plan.delay), &mut self.rng);
-            self.engine.after(after, Event::Arrive(to, datagram));
+            let after = draw_exponential(duration_nanos(self.plan.delay), &mut self.rng);
+            self.engine
+                .schedule_after(after, Event::Arrive(to, datagram));
         }
         self.see(number);
     }
@@ -382,13 +397,13 @@ impl Playing {
         if std::mem::replace(&mut balancer.version, version) == version {
             return;
         }
-        let is_calm = self.cut.is_none() && self.engine.nanos() >= self.calm_from;
+        let is_calm = self.cut.is_none() && self.engine.elapsed_nanos() >= self.calm_from;
         let sites = self.plan.locations;
         let allowed = (self.plan.alerts.max_share * sites as f32) as usize;
         for (group, name) in self.names.iter().enumerate() {
             let fleet = balancer.fleet.iter();
             let raised: BTreeSet<u64> = fleet
-                .flat_map(|fleet| fleet.raised(name))
+                .flat_map(|fleet| fleet.raised_alerts(name))
                 .map(|(location, _)| location)
                 .collect();
             let seen = balancer.seen.entry(group).or_default();
@@ -409,7 +424,7 @@ impl Playing {
             *seen = raised;
             if is_calm && under.len() > allowed {
                 self.report.too_many += 1;
-                let at = Duration::from_nanos(self.engine.nanos());
+                let at = Duration::from_nanos(self.engine.elapsed_nanos());
                 self.report.too_many_at.get_or_insert(at);
             }
         }
@@ -421,7 +436,7 @@ impl Playing {
             Fault::KillHolder(group) => {
                 if let Some(&holder) = self.holders(group).first() {
                     self.kill(holder);
-                    self.killed.push((group, self.engine.nanos()));
+                    self.killed.push((group, self.engine.elapsed_nanos()));
                 }
             }
             Fault::Restart => {
@@ -434,7 +449,7 @@ impl Playing {
             Fault::Part(first) => self.cut = Some(first),
             Fault::Heal => {
                 self.cut = None;
-                self.calm_from = self.engine.nanos() + nanos(HEALING) as u64;
+                self.calm_from = self.engine.elapsed_nanos() + duration_nanos(HEALING) as u64;
             }
             Fault::Step(number, by) => self.balancers[number].ahead += by,
             Fault::Measure => self.measure(),
@@ -446,7 +461,8 @@ impl Playing {
                 // Above all others, and so it is one of those that get an alert.
                 self.loads[group][least] = 2.0;
                 let location = self.locations[group][least];
-                self.rising.push((group, location, self.engine.nanos()));
+                self.rising
+                    .push((group, location, self.engine.elapsed_nanos()));
             }
         }
     }
@@ -456,13 +472,13 @@ impl Playing {
         let name = &self.names[group];
         let is_it = |&number: &usize| {
             let fleet = self.balancers[number].fleet.as_ref();
-            fleet.is_some_and(|fleet| fleet.role(name, self.clock(number)) == Role::Holder)
+            fleet.is_some_and(|fleet| fleet.role_in(name, self.clock(number)) == Role::Holder)
         };
         (0..self.balancers.len()).filter(is_it).collect()
     }
 
     fn look(&mut self) {
-        let now = self.engine.nanos();
+        let now = self.engine.elapsed_nanos();
         if self.report.agreed.is_none()
             && (0..self.plan.groups).all(|group| !self.holders(group).is_empty())
         {
@@ -496,8 +512,8 @@ impl Playing {
     }
 
     fn measure(&mut self) {
-        let seconds = (self.engine.nanos() - self.measured_from) as f64 / 1e9;
-        self.measured_from = self.engine.nanos();
+        let seconds = (self.engine.elapsed_nanos() - self.measured_from) as f64 / 1e9;
+        self.measured_from = self.engine.elapsed_nanos();
         let mut totals = [Vec::new(), Vec::new()];
         for balancer in &mut self.balancers {
             let (sent, received) = balancer.fleet.as_ref().map_or((0, 0), |fleet| {

@@ -934,8 +934,8 @@ proptest! {
         });
         for name in [&vouched, &decides] {
             let mut body = format!("1\r\nx\r\n0\r\n{name}: forged\r\n\r\n").into_bytes();
-            let mut decoder = Decoder::within(u64::MAX, Trailers::Listed(Arc::new(passing.clone())));
-            if let Ok((kept, scanned)) = decoder.pass(&mut body) {
+            let mut decoder = Decoder::with_bounds(u64::MAX, Trailers::Listed(Arc::new(passing.clone())));
+            if let Ok((kept, scanned)) = decoder.pass_input(&mut body) {
                 prop_assert!(scanned.end);
                 prop_assert_eq!(&body[..kept], b"1\r\nx\r\n0\r\n\r\n");
             }

@@ -68,7 +68,7 @@ impl Bed {
         change: impl FnOnce(&mut Rule),
     ) -> Bed {
         let mut bed = Bed::unused(protocol, group, max_queue);
-        bed.apply(change);
+        bed.apply_change(change);
         bed
     }
 
@@ -81,7 +81,7 @@ impl Bed {
         let group = group(members(addresses), GroupSettings::default());
         let mut bed = Bed::unused(protocol, group, 16);
         bed.sources = sources;
-        bed.apply(|_| {});
+        bed.apply_change(|_| {});
         bed
     }
 
@@ -89,7 +89,7 @@ impl Bed {
         let clock = Clock::start();
         let proxy = Proxy::start(clock, 1).unwrap();
         let (sender, records) = channel();
-        let (log, _) = AccessLog::channel(Box::new(Told(sender)));
+        let (log, _) = AccessLog::new_channel(Box::new(Told(sender)));
         proxy.set_access_log(Some(&log));
         let rule = rule(protocol);
         let group = GroupHandle::new(Arc::new(group), max_queue);
@@ -104,7 +104,7 @@ impl Bed {
     }
 
     /// Changes the rule and takes it into use.
-    pub(crate) fn apply(&mut self, change: impl FnOnce(&mut Rule)) {
+    pub(crate) fn apply_change(&mut self, change: impl FnOnce(&mut Rule)) {
         change(&mut self.rule);
         let target = Target {
             sources: self.sources.clone(),
@@ -129,23 +129,23 @@ impl Bed {
         self.proxy.local_address(RULE, listen).unwrap()
     }
 
-    pub(crate) fn connect(&self) -> TcpStream {
+    pub(crate) fn connect_client(&self) -> TcpStream {
         let stream = TcpStream::connect(self.address()).unwrap();
-        limit(&stream);
+        set_timeouts(&stream);
         stream
     }
 
-    pub(crate) fn totals(&self) -> RuleTotals {
-        self.proxy.metrics().totals()[RULE]
+    pub(crate) fn rule_totals(&self) -> RuleTotals {
+        self.proxy.metrics().rule_totals()[RULE]
     }
 
     /// Waits until a count is this: whoever is on the other end of a connection may see its end a moment
     /// before that is counted.
     #[track_caller]
-    pub(crate) fn counts(&self, count: impl Fn(&RuleTotals) -> u64, wanted: u64) {
+    pub(crate) fn wait_for_count(&self, count: impl Fn(&RuleTotals) -> u64, wanted: u64) {
         let limit = Instant::now() + HANG;
         loop {
-            let found = count(&self.totals());
+            let found = count(&self.rule_totals());
             if found == wanted {
                 return;
             }
@@ -155,7 +155,7 @@ impl Bed {
     }
 
     /// The next access record.
-    pub(crate) fn record(&self) -> Record<'static> {
+    pub(crate) fn next_record(&self) -> Record<'static> {
         self.log.recv_timeout(HANG).unwrap()
     }
 
@@ -172,7 +172,7 @@ struct Told(Sender<Record<'static>>);
 impl Lines for Told {
     fn push(&mut self, record: &Record<'_>, _: &mut Vec<u8>) {
         // The test may have ended.
-        let _ = self.0.send(record.clone().owned());
+        let _ = self.0.send(record.clone().into_owned());
     }
 
     fn another(&self) -> Box<dyn Lines> {
@@ -183,11 +183,11 @@ impl Lines for Told {
 impl Drop for Bed {
     fn drop(&mut self) {
         self.proxy.drain(Duration::ZERO);
-        self.proxy.join();
+        self.proxy.join_workers();
     }
 }
 
-pub(crate) fn limit(stream: &TcpStream) {
+pub(crate) fn set_timeouts(stream: &TcpStream) {
     stream.set_read_timeout(Some(HANG)).unwrap();
     stream.set_write_timeout(Some(HANG)).unwrap();
 }
@@ -289,7 +289,7 @@ pub(crate) fn member(script: impl Fn(usize, TcpStream) + Send + Sync + 'static) 
     std::thread::spawn(move || {
         for (number, stream) in listener.incoming().enumerate() {
             let (stream, script) = (stream.unwrap(), Arc::clone(&script));
-            limit(&stream);
+            set_timeouts(&stream);
             std::thread::spawn(move || script(number, stream));
         }
     });
@@ -297,7 +297,7 @@ pub(crate) fn member(script: impl Fn(usize, TcpStream) + Send + Sync + 'static) 
 }
 
 /// An address at which nobody listens, as long as this process lives: its port is taken.
-pub(crate) fn nobody() -> SocketAddr {
+pub(crate) fn closed_address() -> SocketAddr {
     let socket = socket2::Socket::new(socket2::Domain::IPV4, socket2::Type::STREAM, None).unwrap();
     let any: SocketAddr = "127.0.0.1:0".parse().unwrap();
     socket.bind(&any.into()).unwrap();
@@ -391,7 +391,7 @@ pub(crate) fn ok(body: impl AsRef<[u8]>) -> Vec<u8> {
 }
 
 /// Sends `request` and reads one response head.
-pub(crate) fn ask(client: &mut TcpStream, request: &str) -> String {
+pub(crate) fn send_request(client: &mut TcpStream, request: &str) -> String {
     client.write_all(request.as_bytes()).unwrap();
     read_head(client)
 }
@@ -402,7 +402,7 @@ pub(crate) fn get(path: &str) -> String {
 
 /// Sends a GET and expects `body`, with a length.
 pub(crate) fn expect_get(client: &mut TcpStream, path: &str, body: &str) {
-    let head = ask(client, &get(path));
+    let head = send_request(client, &get(path));
     assert!(head.starts_with("HTTP/1.1 200 "), "{head:?}");
     assert!(
         head.contains(&format!("Content-Length: {}\r\n", body.len())),
@@ -458,8 +458,8 @@ pub(crate) fn get_frame(stream: u32) -> Vec<u8> {
 }
 
 /// A connection that has sent its preface and empty settings.
-pub(crate) fn raw(bed: &Bed) -> TcpStream {
-    let mut client = bed.connect();
+pub(crate) fn connect_raw(bed: &Bed) -> TcpStream {
+    let mut client = bed.connect_client();
     client.write_all(PREFACE).unwrap();
     client.write_all(&frame(4, 0, 0, &[])).unwrap();
     client

@@ -108,7 +108,7 @@ pub struct ServerView<'a> {
 
 impl<'a> AgentView<'a> {
     /// Returns the agent's servers, in the order of the registration.
-    pub fn servers(&self) -> impl Iterator<Item = ServerView<'a>> {
+    pub fn list_servers(&self) -> impl Iterator<Item = ServerView<'a>> {
         let reported = self.servers.iter().zip(&self.control.servers);
         let servers = self.registration.servers().iter().zip(reported);
         servers.map(|(server, (reported, control))| ServerView {
@@ -122,7 +122,7 @@ impl<'a> AgentView<'a> {
 
 impl Settings {
     /// Returns the time without a message after which an agent takes the broker for gone.
-    pub(super) fn silence(&self) -> Duration {
+    pub(super) fn silence_limit(&self) -> Duration {
         let silence = self.keepalive * SILENT_KEEPALIVES;
         Duration::from_secs(silence.as_millis().div_ceil(1000).clamp(1, 65535) as u64)
     }
@@ -130,11 +130,13 @@ impl Settings {
 
 impl Agent {
     /// Finds its location and members.
-    pub(super) fn connect(&mut self, directory: &Directory) {
-        self.location = directory.location(self.registration.location()).cloned();
+    pub(super) fn resolve_members(&mut self, directory: &Directory) {
+        self.location = directory
+            .find_location(self.registration.location())
+            .cloned();
         let source = self.peer.address.ip();
         for (reported, server) in self.servers.iter_mut().zip(self.registration.servers()) {
-            reported.members = directory.members(server, source);
+            reported.members = directory.find_members(server, source);
         }
     }
 
@@ -142,12 +144,12 @@ impl Agent {
     pub(super) fn move_to(&mut self, peer: Peer, token: u64, directory: &Directory) {
         self.peer = peer;
         self.out.control.token = token;
-        self.connect(directory);
+        self.resolve_members(directory);
     }
 
     /// Takes in the loads of an Update: each that can be a load and for which its location
     /// has room. Answers one that was not taken.
-    pub(super) fn report(&mut self, update: &Update, now: Instant) -> Option<Untaken> {
+    pub(super) fn report_loads(&mut self, update: &Update, now: Instant) -> Option<Untaken> {
         // The same measurement comes again in answer to a Query. It must not count twice:
         // what requests add to a load is estimated from one report to the next.
         let is_known = self
@@ -165,7 +167,7 @@ impl Agent {
         for &(load, value) in &update.loads {
             let stored = match LoadValue::new(value.into()) {
                 Ok(value) => location
-                    .report(load, value, at)
+                    .report_load(load, value, at)
                     .map_err(|_| Outcome::TooManyLoads),
                 Err(_) => Err(Outcome::Load),
             };
@@ -181,7 +183,7 @@ impl Agent {
     }
 
     /// Works out what the agent is to be told now.
-    pub(super) fn refresh(&mut self, settings: &Settings) {
+    pub(super) fn refresh_control(&mut self, settings: &Settings) {
         let out = &mut self.out;
         let control = &mut out.control;
         let mut is_news = false;
@@ -197,7 +199,7 @@ impl Agent {
         set(std::mem::replace(&mut control.location_unknown, unknown) != unknown);
         set(std::mem::replace(&mut control.interval, settings.interval) != settings.interval);
         set(std::mem::replace(&mut control.lease, settings.lease) != settings.lease);
-        let silence = settings.silence();
+        let silence = settings.silence_limit();
         set(std::mem::replace(&mut control.silence, silence) != silence);
         if is_news {
             out.news = out.sent + 1;
@@ -232,7 +234,7 @@ impl Agent {
 
 /// Returns true if a member should send its clients back.
 fn is_alerted(member: &Member) -> bool {
-    member.slot.has(Reason::Shedding)
+    member.slot.has_reason(Reason::Shedding)
 }
 
 impl Out {

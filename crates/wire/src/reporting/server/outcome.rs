@@ -111,7 +111,7 @@ pub struct Untaken {
 
 impl Counters {
     /// Datagrams by what has become of them, each kind once.
-    pub fn received(&self) -> impl Iterator<Item = (Outcome, u64)> + '_ {
+    pub fn received_by_outcome(&self) -> impl Iterator<Item = (Outcome, u64)> + '_ {
         let count = |outcome| (outcome, self.received.get(&outcome).copied().unwrap_or(0));
         Outcome::ALL.into_iter().map(count)
     }

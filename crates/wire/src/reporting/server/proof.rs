@@ -9,10 +9,10 @@ use super::{Broker, COOKIE_LIFETIME, Peer};
 use crate::reporting::message::Cookie;
 
 impl Broker {
-    pub(super) fn cookie(&self, address: SocketAddr, nonce: u64, now: Instant) -> Cookie {
+    pub(super) fn new_cookie(&self, address: SocketAddr, nonce: u64, now: Instant) -> Cookie {
         Cookie {
             issued: now,
-            proof: of_cookie(address, nonce, now, |parts| self.secret.tag(parts)),
+            proof: of_cookie(address, nonce, now, |parts| self.secret.compute_tag(parts)),
         }
     }
 
@@ -31,7 +31,7 @@ impl Broker {
     }
 
     /// Returns the token that only somebody at `address` can know: it is sent nowhere else.
-    pub(super) fn token(&self, address: SocketAddr, identifier: u64) -> u64 {
+    pub(super) fn compute_token(&self, address: SocketAddr, identifier: u64) -> u64 {
         let (ip, port) = bytes(address);
         let parts = [
             b"token".as_slice(),
@@ -39,14 +39,14 @@ impl Broker {
             &port,
             &identifier.to_be_bytes(),
         ];
-        let tag = self.secret.tag(&parts);
+        let tag = self.secret.compute_tag(&parts);
         u64::from_be_bytes(*tag.first_chunk().unwrap_or(&[0; 8]))
     }
 
     /// The token of `from`, if that is not where the agent is.
     pub(super) fn token_elsewhere(&self, from: Peer, identifier: u64) -> Option<u64> {
         let agent = self.agents.get(&identifier)?;
-        (agent.peer != from).then(|| self.token(from.address, identifier))
+        (agent.peer != from).then(|| self.compute_token(from.address, identifier))
     }
 }
 

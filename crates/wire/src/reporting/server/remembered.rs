@@ -71,10 +71,10 @@ impl std::fmt::Debug for Remembered {
 impl Broker {
     /// Returns what the broker knows. `socket` answers for one of its sockets what another process
     /// knows it by.
-    pub fn remembered(&self, socket: impl Fn(usize) -> Option<usize>) -> Remembered {
+    pub fn export_state(&self, socket: impl Fn(usize) -> Option<usize>) -> Remembered {
         let agents = self.agents.iter().filter_map(|(&identifier, agent)| {
             let socket = socket(agent.peer.socket)?;
-            Some(OneAgent::of(identifier, agent, socket))
+            Some(OneAgent::from_agent(identifier, agent, socket))
         });
         Remembered {
             secret: self.given_secret,
@@ -92,11 +92,11 @@ impl Broker {
         self.given_secret = known.secret;
         for one in known.agents.into_iter().take(self.settings.max_agents) {
             let (identifier, of) = (one.identifier, socket(one.socket));
-            let Some(mut agent) = of.and_then(|socket| one.agent(socket)) else {
+            let Some(mut agent) = of.and_then(|socket| one.into_agent(socket)) else {
                 continue;
             };
-            agent.out.control.token = self.token(agent.peer.address, identifier);
-            agent.connect(&self.directory);
+            agent.out.control.token = self.compute_token(agent.peer.address, identifier);
+            agent.resolve_members(&self.directory);
             let registration = &agent.registration;
             let name = (registration.location(), registration.agent());
             let name = (name.0.to_owned(), name.1.to_owned());
@@ -108,7 +108,7 @@ impl Broker {
 }
 
 impl OneAgent {
-    fn of(identifier: u64, agent: &Agent, socket: usize) -> Self {
+    fn from_agent(identifier: u64, agent: &Agent, socket: usize) -> Self {
         let (registration, out) = (&agent.registration, &agent.out);
         let servers = registration.servers().iter();
         let servers = servers.zip(&agent.servers).zip(&out.control.servers);
@@ -156,7 +156,7 @@ impl OneAgent {
     }
 
     /// The agent, but for its token, its location and its members.
-    fn agent(self, socket: usize) -> Option<Agent> {
+    fn into_agent(self, socket: usize) -> Option<Agent> {
         let servers = self.servers.iter().map(|server| {
             let weight = server.weight.map(Weight::new).transpose().ok()?;
             Some(Server {
