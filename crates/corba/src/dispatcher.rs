@@ -274,12 +274,13 @@ impl<O: Objects> Dispatcher<O> {
                 let waits = match locator::decide_by_alerts(&entry, &group, &client, clock.now()) {
                     Some(Decision::Wait) => true,
                     Some(Decision::Go(chosen)) => {
-                        let by = Answer::Forwarded;
+                        let now = clock.now();
                         later.write(|out| {
                             locator::forward_client(
-                                &entry, &group, chosen, by, &client, reply_to, out,
+                                &entry, &group, chosen, &client, now, reply_to, out,
                             );
                         });
+                        entry.counters.count(Answer::Forwarded);
                         return;
                     }
                     Some(Decision::Back(chosen)) => {
@@ -298,10 +299,11 @@ impl<O: Objects> Dispatcher<O> {
                         later.write(|out| match decided {
                             Ok(decision) => {
                                 let (group, chosen) = (&decision.group, decision.chosen());
-                                let by = decision.by;
+                                let now = clock.now();
                                 locator::forward_client(
-                                    &entry, group, chosen, by, &client, reply_to, out,
+                                    &entry, group, chosen, &client, now, reply_to, out,
                                 );
+                                entry.counters.count(decision.by);
                             }
                             Err(_) => locator::refuse_client(&entry, reply_to, out),
                         });

@@ -224,15 +224,8 @@ pub fn answer_request(
     match decide_for_client(entry, &group, client, now) {
         Ok(Decision::Wait) => return false,
         Ok(Decision::Go(chosen)) => {
-            forward_client(
-                entry,
-                &group,
-                chosen,
-                Answer::Forwarded,
-                client,
-                reply_to,
-                out,
-            );
+            forward_client(entry, &group, chosen, client, now, reply_to, out);
+            entry.counters.count(Answer::Forwarded);
         }
         Ok(Decision::Back(chosen)) => {
             send_back(entry, chosen, reply_to, out);
@@ -242,24 +235,23 @@ pub fn answer_request(
     true
 }
 
-/// Sends a client to the member that was chosen, and counts it there.
+/// Sends a client to the member that was chosen, and counts the client there. The caller counts the answer.
 #[inline]
 pub fn forward_client(
     entry: &Entry,
     group: &Group,
     chosen: Chosen<'_>,
-    by: Answer,
     client: &Client,
+    now: Instant,
     reply_to: ReplyTo,
     out: &mut Vec<u8>,
 ) {
     reply_to.write_forward(chosen.reference.bytes(reply_to.endian), out);
-    group.assign_client(chosen.index, expected_stay(group.settings()));
+    group.assign_client(chosen.index, expected_stay(group.settings()), now);
     if group.settings().alert.pulses {
         let leads = |trail: &mut Trail| trail.leads_to(group, chosen.index);
         client.trails.with(entry.id, leads);
     }
-    entry.counters.count(by);
 }
 
 /// Sends a client back to the member where it was.

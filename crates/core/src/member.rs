@@ -642,6 +642,7 @@ impl Slot {
         self.failure_share.keep_age(now);
         self.load_factor.keep_age(now);
         self.reported_weight.keep_age(now);
+        self.record().bound_clients.keep_age(now);
         self.estimate.keep_age(now);
     }
 

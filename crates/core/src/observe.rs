@@ -164,6 +164,62 @@ fn remaining(age_ms: u32, decay: Duration) -> f32 {
     libm::expf(-(age_ms as f32) / (1000.0 * tau))
 }
 
+/// Number of clients that were sent to a member, go there themselves, and are probably still there. Nothing reports
+/// their end. Each counts 1 at first, and `exp(-t/stay)` after the time t: as many stay on average as if each left after
+/// its stay, without a list of who came when.
+///
+/// Number (f32 bits, high half) and time in milliseconds (low half) share one word. 0 is "no client yet".
+#[derive(Debug, Default)]
+pub(crate) struct BoundClients {
+    word: AtomicU64,
+    /// Time that the last client may stay, in milliseconds.
+    stay: AtomicU32,
+}
+
+impl BoundClients {
+    pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
+        visit("bound_clients.word", Word::Long(&self.word));
+        visit("bound_clients.stay", Word::Short(&self.stay));
+    }
+
+    /// Adds a client that may `stay` for so long; one that asks anew with its next request is bound to nothing.
+    pub(crate) fn add_client(&self, stay: Duration, now: Instant) {
+        let stay = u32::try_from(stay.as_millis()).unwrap_or(u32::MAX);
+        if stay == 0 {
+            return;
+        }
+        let add = |word: u64| {
+            let number = self.number_in(word, now) + 1.0;
+            Some((u64::from(number.to_bits()) << 32) | u64::from(millis(now)))
+        };
+        let _ = self
+            .word
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+        self.stay.store(stay, Ordering::Relaxed);
+    }
+
+    /// Number of clients now.
+    #[inline]
+    pub(crate) fn number(&self, now: Instant) -> f32 {
+        match self.word.load(Ordering::Relaxed) {
+            0 => 0.0,
+            word => self.number_in(word, now),
+        }
+    }
+
+    #[cold]
+    fn number_in(&self, word: u64, now: Instant) -> f32 {
+        let age = millis_since(word as u32, now);
+        let stay = Duration::from_millis(self.stay.load(Ordering::Relaxed).into());
+        f32::from_bits((word >> 32) as u32) * remaining(age, stay)
+    }
+
+    /// Keeps an old time old ([`keep_old`](crate::time::keep_old)).
+    pub(crate) fn keep_age(&self, now: Instant) {
+        keep_word_old(&self.word, now);
+    }
+}
+
 /// Number of different clients of late, up to about 64: each client has one of 64 bits.
 #[derive(Debug, Default)]
 pub(crate) struct Crowd {
@@ -240,6 +296,8 @@ pub struct Record {
     overloads: AtomicU64,
     cancelled: AtomicU64,
     assigned: AtomicU64,
+    /// Clients that went to the member themselves and are probably still there.
+    pub(crate) bound_clients: BoundClients,
 }
 
 /// Requests that are over, by how they ended. They only ever grow.
@@ -267,6 +325,7 @@ impl Record {
     pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
         self.clients.words("record.clients", visit);
         self.failing.words("record.failing", visit);
+        self.bound_clients.visit_words(visit);
         for bucket in &self.window.buckets {
             visit("record.window", Word::Long(bucket));
         }
@@ -330,8 +389,10 @@ impl Record {
         (self.clients.bits(now), self.failing.bits(now))
     }
 
-    pub(crate) fn count_assigned(&self) {
+    /// Counts a client that goes to the member itself, for at most `stay`.
+    pub(crate) fn count_assigned(&self, stay: Duration, now: Instant) {
         self.assigned.fetch_add(1, Ordering::Relaxed);
+        self.bound_clients.add_client(stay, now);
     }
 
     /// The member has answered a client, or failed it.

@@ -138,7 +138,7 @@ pub(super) fn decide_grant(
     let member = chosen.map_err(|_| why.unwrap_or(Refusal::NoMember))?;
     let quantum = quantum(&view, member, wish.terms.quantum);
     let alternatives = alternatives(&view, member, wish.alternatives, excluded, rng);
-    group.assign_client(member, Duration::from_secs(quantum));
+    group.assign_client(member, Duration::from_secs(quantum), now);
     if !wish.is_vouched {
         group.doubt_client(member);
     }
@@ -428,7 +428,7 @@ mod tests {
             "nothing speaks against it"
         );
         // What a client costs is known from those before.
-        (0..100).for_each(|_| group.assign_client(1, Duration::from_secs(1)));
+        (0..100).for_each(|_| group.assign_client(1, Duration::from_secs(1), at(500)));
         report(&group, 0, LoadId::CPU, 0.7, 1000);
         report(&group, 1, LoadId::CPU, 0.4, 1000);
         assert_eq!(
@@ -455,7 +455,9 @@ mod tests {
         };
         for second in 1..20 {
             for index in 0..2 {
-                (0..5).for_each(|_| group.assign_client(index, Duration::from_secs(5)));
+                (0..5).for_each(|_| {
+                    group.assign_client(index, Duration::from_secs(5), at(second * 1000))
+                });
                 report(&group, index, LoadId::CPU, 0.3, second * 1000);
             }
         }

@@ -188,7 +188,8 @@ impl LoadManager {
         if !own {
             group = self.variants.under(id, &group, values);
         }
-        let request = Request::at_time(self.manager().clock().now());
+        let now = self.manager().clock().now();
+        let request = Request::at_time(now);
         let index = match group.choose_member(&request, &mut fastrand::Rng::new()) {
             Ok(index) => index,
             Err(PickError::NoneEligible) if group.members().is_empty() => {
@@ -198,7 +199,7 @@ impl LoadManager {
         };
         let member = entry.member(&group, index);
         let member = member.ok_or_else(|| Raise::from(locator::no_member_exception(entry)))?;
-        group.assign_client(index, locator::expected_stay(group.settings()));
+        group.assign_client(index, locator::expected_stay(group.settings()), now);
         Ok(member.ior().clone())
     }
 }

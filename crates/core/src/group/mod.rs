@@ -258,10 +258,10 @@ impl Group {
     /// Counts a client that was told to go to the member at `index` itself, and to ask again after `stay`. Nothing
     /// reports the client's end, so there is no ticket: the client counts as bound since the last load report, so that
     /// the next client is not sent there for the same low load.
-    pub fn assign_client(&self, index: usize, stay: Duration) {
+    pub fn assign_client(&self, index: usize, stay: Duration, now: Instant) {
         if let Some(seat) = self.pool.seats.get(index) {
             seat.location.assign_client(stay);
-            seat.slot.record().count_assigned();
+            seat.slot.record().count_assigned(stay, now);
         }
     }
 

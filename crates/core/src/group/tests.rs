@@ -90,7 +90,7 @@ fn clients_that_stay_are_sent_by_load_and_not_one_to_each_in_turn() {
         for client in 0..3 {
             let request = Request::at_time(at(second * 1000 + client * 300));
             let index = group.choose_member(&request, &mut rng).unwrap();
-            group.assign_client(index, Duration::from_secs(STAY as u64));
+            group.assign_client(index, Duration::from_secs(STAY as u64), request.now);
             counts[index] += 1;
         }
         sent.push(counts);
@@ -130,7 +130,7 @@ fn assigned_clients_count_until_a_report_shows_them() {
             for client in 0..100 {
                 let request = Request::at_time(at(second * 1000 + client * 10));
                 let index = group.choose_member(&request, &mut rng).unwrap();
-                group.assign_client(index, Duration::from_secs(5));
+                group.assign_client(index, Duration::from_secs(5), request.now);
                 counts[index] += 1;
             }
             sent.push(counts);

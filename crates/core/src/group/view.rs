@@ -548,6 +548,20 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Requests in flight at the member at `index`, by their cost, and clients that were sent there and are probably
+    /// still there: all that is known to keep a member busy that reports nothing.
+    #[inline]
+    pub(crate) fn known_work(&self, index: usize) -> f32 {
+        self.slot(index).cost_in_flight() + self.bound_clients(index)
+    }
+
+    /// Number of clients that were sent to the member at `index` and are probably still there.
+    #[inline]
+    pub(crate) fn bound_clients(&self, index: usize) -> f32 {
+        let record = self.slot(index).record();
+        record.bound_clients.number(self.decision_time())
+    }
+
     /// Describes the requests in flight at the member at `index`.
     pub(crate) fn in_flight(&self, index: usize) -> String {
         let slot = self.slot(index);

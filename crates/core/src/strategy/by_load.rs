@@ -178,10 +178,20 @@ fn of_unknown(
         index = other;
     }
     trace.note_candidate(index, None, || {
-        let (flying, weight) = (view.in_flight(index), Short(view.member_weight(index)));
-        format!("no load is known: fewest in flight for its weight, {flying}, weight {weight}")
+        let (work, weight) = (describe_work(view, index), Short(view.member_weight(index)));
+        format!("no load is known: fewest in flight for its weight, {work}, weight {weight}")
     });
     Some(index)
+}
+
+/// Describes the requests in flight at the member at `index`, and the clients that are bound to it, if there are any.
+fn describe_work(view: &View<'_>, index: usize) -> String {
+    let flying = view.in_flight(index);
+    let bound_clients = view.bound_clients(index);
+    match bound_clients >= 0.05 {
+        true => format!("{flying}, {bound_clients:.1} clients bound"),
+        false => flying,
+    }
 }
 
 /// Chooses an eligible member with little load per unit of weight. If no member has the load of the `query`, no load is
@@ -209,8 +219,8 @@ pub(super) fn pick_least<K: Keep>(
         let weight = view.member_weight(index);
         let standing = standing(index);
         let fails = sits_out(view, index, rng);
-        let in_flight = || view.slot(index).cost_in_flight();
-        let score = standing.load().unwrap_or_else(in_flight) / weight;
+        let known_work = || view.known_work(index);
+        let score = standing.load().unwrap_or_else(known_work) / weight;
         if trace.is_on() {
             explain(view, trace, index, score, standing, fails);
         }
@@ -292,12 +302,16 @@ fn explain(
             Standing::Rejects(load) => format!("load {load:.3} at or above the reject threshold"),
             Standing::Unknown => "load unknown".into(),
         };
-        let (flying, weight) = (view.in_flight(index), Short(view.member_weight(index)));
+        let weight = Short(view.member_weight(index));
+        let work = match standing {
+            Standing::Unknown => describe_work(view, index),
+            _ => view.in_flight(index),
+        };
         let fails = if fails {
             ", left out because it fails"
         } else {
             ""
         };
-        format!("{load}, {flying}, weight {weight}{fails}")
+        format!("{load}, {work}, weight {weight}{fails}")
     });
 }

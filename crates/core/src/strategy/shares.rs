@@ -469,17 +469,14 @@ impl Shares {
         None
     }
 
-    /// The eligible member with the fewest requests in flight for its weight.
+    /// The eligible member with the fewest requests in flight, and clients bound to it, for its weight.
     pub(super) fn least_in_flight(
         &self,
         view: &View<'_>,
         rng: &mut fastrand::Rng,
         without: Option<usize>,
     ) -> Option<usize> {
-        let at = |index| {
-            let in_flight = view.slot(index).cost_in_flight();
-            Candidate::new(view, index, in_flight)
-        };
+        let at = |index| Candidate::new(view, index, view.known_work(index));
         let members = view
             .eligible_indices()
             .filter(move |&index| Some(index) != without);

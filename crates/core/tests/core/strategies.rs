@@ -515,8 +515,66 @@ fn clients_that_were_sent_there_since_count_at_the_utilisation_that_they_make() 
     let stay = std::time::Duration::from_secs(20);
     let mut sent = 0;
     while chosen(&group, 1) == [1, 0, 0] && sent < 1000 {
-        group.assign_client(0, stay);
+        group.assign_client(0, stay, at_ms(1000));
         sent += 1;
     }
     assert!((1..1000).contains(&sent), "{sent}");
+}
+
+/// Strategies that go by reported load, and by what they know themselves while nothing is reported.
+const BY_LOAD: [&str; 6] = [
+    "k_least_loaded",
+    "least_active_sessions",
+    "least_loaded",
+    "least_utilization",
+    "load_minimum",
+    "minimum_dispersion",
+];
+
+/// Sends clients to members, each for a minute, and returns how many each member got.
+fn send_clients(group: &Group, clients: u64, from_ms: u64, every_ms: u64) -> Vec<u32> {
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut counts = vec![0; group.members().len()];
+    for client in 0..clients {
+        let now = at_ms(from_ms + client * every_ms);
+        let index = group
+            .choose_member(&Request::at_time(now), &mut rng)
+            .unwrap();
+        group.assign_client(index, SECOND * 60, now);
+        counts[index] += 1;
+    }
+    counts
+}
+
+#[test]
+fn d2_clients_are_spread_evenly_while_no_load_is_known() {
+    for strategy in BY_LOAD {
+        // All at once, and over the time that they stay.
+        for every_ms in [0, 3000] {
+            let counts = send_clients(&group_with(strategy, &[1.0; 4]), 16, 1000, every_ms);
+            assert_eq!(counts, [4; 4], "{strategy}, every {every_ms} ms");
+        }
+        let counts = send_clients(&group_with(strategy, &[3.0, 1.0]), 16, 1000, 0);
+        assert!((11..=13).contains(&counts[0]), "{strategy}: {counts:?}");
+    }
+}
+
+#[test]
+fn d2_a_member_gets_clients_again_when_those_it_had_are_gone() {
+    for strategy in BY_LOAD {
+        let group = group_with(strategy, &[1.0; 2]);
+        (0..40).for_each(|_| group.assign_client(0, SECOND * 60, at_ms(1000)));
+        assert_eq!(send_clients(&group, 30, 1000, 0), [0, 30], "{strategy}");
+        // Ten stays later.
+        let counts = send_clients(&group, 30, 601_000, 0);
+        assert!((14..=16).contains(&counts[0]), "{strategy}: {counts:?}");
+    }
+}
+
+#[test]
+fn d2_a_client_that_asks_anew_with_its_next_request_is_bound_to_no_member() {
+    let group = group_with("least_utilization", &[1.0; 2]);
+    (0..40).for_each(|_| group.assign_client(0, std::time::Duration::ZERO, at_ms(1000)));
+    let counts = send_clients(&group, 20, 1000, 0);
+    assert_eq!(counts, [10, 10]);
 }

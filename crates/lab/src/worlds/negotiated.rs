@@ -315,7 +315,8 @@ impl<'a> Running<'a> {
         let Ok(server) = self.group.choose_member(&request, &mut self.rng) else {
             return;
         };
-        self.group.assign_client(server, self.play.quantum);
+        self.group
+            .assign_client(server, self.play.quantum, self.engine.current_time());
         let visitor = &mut self.visitors[user];
         visitor.server = server;
         visitor.until = self.engine.elapsed_nanos() + duration_nanos(self.play.quantum) as u64;

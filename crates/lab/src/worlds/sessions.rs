@@ -559,7 +559,8 @@ impl<'a> Running<'a> {
                 .schedule_after(pause, Happening::AtManager(client));
         };
         if is_new {
-            self.group.assign_client(member, STAY);
+            self.group
+                .assign_client(member, STAY, self.engine.current_time());
             trail.leads_to(&self.group, member);
         }
         self.tell();
