@@ -4,7 +4,7 @@ use evenkeel_core::key::is_field_name;
 use evenkeel_manager::config::FieldChanges;
 use evenkeel_manager::cors::CorsPolicy;
 
-use crate::message::{self, Request};
+use crate::message::Request;
 
 /// Longest origin that is looked at, in bytes: of a scheme, the longest name and a port.
 const MAX_ORIGIN: usize = 300;
@@ -20,7 +20,7 @@ pub(crate) const TAKEN_OUT: [&str; 6] = [
 ];
 
 /// Permissions for the page that sends a request.
-#[derive(Debug, Default)]
+#[derive(Debug, Default, PartialEq, Eq)]
 pub(crate) struct CrossOrigin {
     /// Origin of the page, if it may read the response.
     origin: Option<Box<str>>,
@@ -28,7 +28,7 @@ pub(crate) struct CrossOrigin {
 }
 
 /// The request that a browser asks about.
-#[derive(Debug)]
+#[derive(Debug, PartialEq, Eq)]
 struct Preflight {
     method: Box<str>,
     /// Names of its fields, separated by commas.
@@ -41,28 +41,26 @@ pub(crate) fn asked_method<'a>(request: &Request<'a>) -> Option<&'a str> {
     if request.method != "OPTIONS" {
         return None;
     }
-    single_value(request, "origin")?;
-    single_value(request, "access-control-request-method").filter(|method| is_field_name(method))
+    only_text(request, "origin")?;
+    only_text(request, "access-control-request-method").filter(|method| is_field_name(method))
 }
 
-/// The value of a field that is there once.
-fn single_value<'a>(request: &Request<'a>, name: &str) -> Option<&'a str> {
-    let mut values = message::values(request.fields, name);
-    let (first, second) = (values.next()?, values.next());
-    std::str::from_utf8(first).ok().filter(|_| second.is_none())
+/// Text of the only field called `name`.
+fn only_text<'a>(request: &Request<'a>, name: &str) -> Option<&'a str> {
+    std::str::from_utf8(request.only_value(name)?).ok()
 }
 
 impl CrossOrigin {
     /// Returns the permissions that `policy` grants the page that sends `request`; `None` if there
     /// is nothing to remember.
     pub(crate) fn of_request(policy: &CorsPolicy, request: &Request<'_>) -> Option<Box<Self>> {
-        let origin = single_value(request, "origin")?;
+        let origin = only_text(request, "origin")?;
         let is_granted = origin.len() <= MAX_ORIGIN
             && origin.bytes().all(|byte| byte.is_ascii_graphic())
             && policy.grants(origin);
         let preflight = asked_method(request).map(|method| Preflight {
             method: method.into(),
-            headers: single_value(request, "access-control-request-headers")
+            headers: only_text(request, "access-control-request-headers")
                 .filter(|names| are_names(names))
                 .map(Into::into),
         });
@@ -92,20 +90,11 @@ fn are_names(text: &str) -> bool {
 }
 
 /// Fields of a response.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct CorsFields<'a> {
     policy: &'a CorsPolicy,
     request: Option<&'a CrossOrigin>,
 }
-
-impl PartialEq for CorsFields<'_> {
-    fn eq(&self, other: &Self) -> bool {
-        let request = |fields: &Self| fields.request.map(std::ptr::from_ref);
-        self.policy == other.policy && request(self) == request(other)
-    }
-}
-
-impl Eq for CorsFields<'_> {}
 
 impl<'a> CorsFields<'a> {
     /// Fields that `policy` adds to the response to a request.

@@ -17,7 +17,7 @@ use httparse::Header;
 pub type Field<'a> = Header<'a>;
 
 /// A request as a front understood it. It borrows from what was read.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub struct Request<'a> {
     /// Method, as sent.
     pub method: &'a str,
@@ -144,6 +144,13 @@ impl<'a> Request<'a> {
     /// Values of the fields called `name` (in any case), in order.
     pub fn values(&self, name: &str) -> impl Iterator<Item = &'a [u8]> {
         values(self.fields, name)
+    }
+
+    /// Value of the only field called `name` (in any case); `None` without such a field, and with several, which are
+    /// ambiguous.
+    pub(crate) fn only_value(&self, name: &str) -> Option<&'a [u8]> {
+        let mut values = self.values(name);
+        values.next().filter(|_| values.next().is_none())
     }
 }
 

@@ -105,11 +105,9 @@ impl Login {
 
 /// User and password. Several fields are ambiguous, and so are none.
 fn parse_credentials(request: &message::Request<'_>) -> Option<(Box<str>, Box<str>)> {
-    let mut values = request.values("authorization");
-    match (values.next(), values.next()) {
-        (Some(value), None) => basic_credentials(value),
-        _ => None,
-    }
+    request
+        .only_value("authorization")
+        .and_then(basic_credentials)
 }
 
 impl Client {

@@ -262,10 +262,9 @@ impl Noted {
                 access::keep_values(&log.wanted_fields().request, request.fields);
         }
         if let Some(options) = &http.request_id {
-            let mut values = request.values(&options.field);
-            let (first, second) = (values.next(), values.next());
-            let first = first.filter(|_| http.trust_forwarded && second.is_none());
-            noted.details_mut().id = Some(match first.and_then(request_id::parse_id) {
+            let given = request.only_value(&options.field);
+            let given = given.filter(|_| http.trust_forwarded);
+            noted.details_mut().id = Some(match given.and_then(request_id::parse_id) {
                 Some(given) => given.into(),
                 None => request_id::new(SystemTime::now(), &mut worker.rng.borrow_mut()),
             });

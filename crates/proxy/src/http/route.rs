@@ -84,8 +84,12 @@ impl Routed {
                     routed.target = draw_target(session, rule, bound, &routed.route().targets);
                     routed.response_policy().cors().is_some()
                 };
-                let meant = preflight.map(|method| Meant { request, method });
-                if !meant.is_some_and(|meant| choose(index.find(&meant, client))) {
+                // A preflight has the route of the request that it asks about.
+                let asked = preflight.map(|method| message::Request {
+                    method,
+                    ..request.clone()
+                });
+                if !asked.is_some_and(|asked| choose(index.find(&asked, client))) {
                     choose(index.find(request, client));
                 }
             }
@@ -153,9 +157,8 @@ impl Routed {
     ) -> Class {
         let told = || {
             let field = self.rule.rule.http.priority_header.as_deref()?;
-            let mut values = request.values(field);
-            match (values.next()?, values.next()) {
-                ([digit @ b'0'..=b'7'], None) => Some(digit - b'0'),
+            match request.only_value(field)? {
+                [digit @ b'0'..=b'7'] => Some(digit - b'0'),
                 _ => None,
             }
         };
@@ -319,39 +322,6 @@ impl Asks for message::Request<'_> {
 
     fn cookie(&self, name: &str) -> Option<&[u8]> {
         self.find_cookie(name.as_bytes())
-    }
-}
-
-/// A preflight as the request that it asks about, for which routes are chosen.
-#[derive(Clone, Copy)]
-struct Meant<'r, 'a> {
-    request: &'r message::Request<'a>,
-    method: &'a str,
-}
-
-impl Asks for Meant<'_, '_> {
-    fn method(&self) -> &str {
-        self.method
-    }
-
-    fn host(&self) -> Option<&str> {
-        Asks::host(self.request)
-    }
-
-    fn path(&self) -> &str {
-        Asks::path(self.request)
-    }
-
-    fn query(&self) -> &str {
-        Asks::query(self.request)
-    }
-
-    fn fields<'a>(&'a self, name: &'a str) -> impl Iterator<Item = &'a [u8]> {
-        Asks::fields(self.request, name)
-    }
-
-    fn cookie(&self, name: &str) -> Option<&[u8]> {
-        Asks::cookie(self.request, name)
     }
 }
 

@@ -20,14 +20,14 @@ pub(crate) fn new_key(rng: &mut fastrand::Rng) -> String {
 /// Returns the `Sec-WebSocket-Accept` for a client that offers WebSocket, and nothing else, in case
 /// it gets that protocol. `None` for other requests.
 pub(super) fn accept_value(request: &Request<'_>) -> Option<String> {
-    let only = |name| {
-        let mut values = request.values(name);
-        values.next().filter(|_| values.next().is_none())
-    };
-    if !request.upgrade || !only("upgrade")?.eq_ignore_ascii_case(b"websocket") {
+    if !request.upgrade
+        || !request
+            .only_value("upgrade")?
+            .eq_ignore_ascii_case(b"websocket")
+    {
         return None;
     }
-    let key = only("sec-websocket-key")?;
+    let key = request.only_value("sec-websocket-key")?;
     // 16 bytes: 22 digits, and two signs that stand for none.
     let digits = key
         .strip_suffix(b"==")
