@@ -37,27 +37,27 @@ struct Header {
 /// Any other line: what is different in the next state.
 #[derive(Default, Serialize, Deserialize)]
 #[serde(deny_unknown_fields)]
-struct Change {
+pub(super) struct Change {
     next_group: u64,
     next_creation: u32,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    groups: Vec<GroupEntry>,
+    pub(super) groups: Vec<GroupEntry>,
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
-    gone: Vec<u64>,
+    pub(super) gone: Vec<u64>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    monitors: BTreeMap<String, Option<String>>,
+    pub(super) monitors: BTreeMap<String, Option<String>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    alerts: BTreeMap<String, Option<String>>,
+    pub(super) alerts: BTreeMap<String, Option<String>>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    forced_alerts: BTreeMap<String, Option<bool>>,
+    pub(super) forced_alerts: BTreeMap<String, Option<bool>>,
     #[serde(default, skip_serializing_if = "Option::is_none")]
-    default_properties: Option<PropertySet>,
+    pub(super) default_properties: Option<PropertySet>,
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    type_properties: BTreeMap<String, Option<PropertySet>>,
+    pub(super) type_properties: BTreeMap<String, Option<PropertySet>>,
 }
 
 /// Returns the values of a map that were added or changed, and the keys that were removed (`None`).
-pub(super) fn changed_entries<V: Clone + PartialEq, T>(
+fn changed_entries<V: Clone + PartialEq, T>(
     before: &OrdMap<String, V>,
     next: &OrdMap<String, V>,
     text: impl Fn(&V) -> T,
@@ -86,7 +86,8 @@ fn take<V: Clone, T>(
 }
 
 impl Change {
-    fn between(before: &State, next: &State) -> Self {
+    /// Returns the difference of two states.
+    pub(super) fn between(before: &State, next: &State) -> Self {
         let (mut groups, mut gone) = (Vec::new(), Vec::new());
         for item in before.groups.diff(&next.groups) {
             match item {

@@ -9,14 +9,12 @@ use std::collections::{BTreeMap, HashSet, VecDeque};
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_giop::ior::Ior;
 use evenkeel_store::etcd::{Entry, Etcd, EtcdError, Keys, Write};
-use imbl::ordmap::DiffItem;
 use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
-use super::journal::changed_entries;
+use super::journal::Change;
 use super::state::{ObjectGroup, State};
 use super::store::{self, GroupEntry, parse_location, parse_reference};
 use crate::properties::PropertySet;
@@ -109,15 +107,11 @@ fn put_ids(keys: &StateKeys, state: &State) -> Result<Write, String> {
 
 /// Returns the writes that turn `before` into `next`, without the next ids.
 fn parts(keys: &StateKeys, before: &State, next: &State) -> Result<Vec<Write>, String> {
-    let mut writes = Vec::new();
-    for item in before.groups.diff(&next.groups) {
-        writes.push(match item {
-            DiffItem::Add(id, group)
-            | DiffItem::Update {
-                new: (id, group), ..
-            } => put(keys.group(*id), &GroupEntry::from_group(*id, group))?,
-            DiffItem::Remove(id, _) => Write::Delete(keys.group(*id)),
-        });
+    let change = Change::between(before, next);
+    let deletes = change.gone.iter().map(|id| Write::Delete(keys.group(*id)));
+    let mut writes: Vec<Write> = deletes.collect();
+    for entry in &change.groups {
+        writes.push(put(keys.group(entry.id), entry)?);
     }
     fn add<T: Serialize>(
         writes: &mut Vec<Write>,
@@ -132,18 +126,13 @@ fn parts(keys: &StateKeys, before: &State, next: &State) -> Result<Vec<Write>, S
         }
         Ok(())
     }
-    let ior = |ior: &Arc<Ior>| ior.to_string();
     let of = |kind: &'static str| move |name: &str| keys.part(kind, name);
-    let monitors = changed_entries(&before.monitors, &next.monitors, ior);
-    add(&mut writes, of("monitors"), monitors)?;
-    let alerts = changed_entries(&before.alerts, &next.alerts, ior);
-    add(&mut writes, of("alerts"), alerts)?;
-    let forced = changed_entries(&before.forced, &next.forced, |on| *on);
-    add(&mut writes, of("forced_alerts"), forced)?;
-    let types = changed_entries(&before.types, &next.types, |set| (**set).clone());
-    add(&mut writes, of("types"), types)?;
-    if !Arc::ptr_eq(&before.defaults, &next.defaults) {
-        writes.push(put(keys.defaults(), &*next.defaults)?);
+    add(&mut writes, of("monitors"), change.monitors)?;
+    add(&mut writes, of("alerts"), change.alerts)?;
+    add(&mut writes, of("forced_alerts"), change.forced_alerts)?;
+    add(&mut writes, of("types"), change.type_properties)?;
+    if let Some(properties) = change.default_properties {
+        writes.push(put(keys.defaults(), &properties)?);
     }
     Ok(writes)
 }

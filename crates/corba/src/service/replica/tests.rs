@@ -1,6 +1,7 @@
 use std::collections::BTreeMap;
 
 use evenkeel_core::time::Instant;
+use evenkeel_giop::ior::Ior;
 use imbl::OrdMap;
 use proptest::prelude::*;
 

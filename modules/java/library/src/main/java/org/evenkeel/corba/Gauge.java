@@ -53,7 +53,7 @@ final class Gauge {
     /** How fast a total grows: per second, since it was last measured. */
     static final class Rate implements DoubleSupplier {
         /** Several may ask: the manager's pull, and our push. Over less time nothing can be said. */
-        private static final long SHORTEST = 100_000_000;
+        static final long SHORTEST = 100_000_000;
 
         private final LongSupplier total;
         private long lastTotal;

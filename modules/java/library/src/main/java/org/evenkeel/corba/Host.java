@@ -115,9 +115,6 @@ final class Host {
 
     /** The busiest of several devices, between one call and the next; below 0 if nothing can be compared. */
     private static final class Busiest implements DoubleSupplier {
-        /** Several may ask: the manager's pull, and our push. Over less time nothing can be said. */
-        private static final long SHORTEST = 100_000_000;
-
         private final Supplier<Map<String, Double>> counter;
         private Map<String, Double> counts;
         private long time = System.nanoTime();
@@ -130,7 +127,7 @@ final class Host {
         @Override
         public synchronized double getAsDouble() {
             long now = System.nanoTime();
-            if (counts != null && now - time < SHORTEST) {
+            if (counts != null && now - time < Gauge.Rate.SHORTEST) {
                 return share;
             }
             Map<String, Double> before = counts;
