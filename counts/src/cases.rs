@@ -24,7 +24,7 @@ use evenkeel_kernel::record::{Available, BASE, Base, Scope, Source};
 use evenkeel_proxy::http1::chunked::Decoder;
 use evenkeel_proxy::http1::forward::{Client, write_request, write_response};
 use evenkeel_proxy::http1::{
-    Asked, Fields, Hop, Limits, Parsed, RequestHead, ResponseHead, Version,
+    Fields, FramingFacts, Hop, Limits, ParseOutcome, RequestHead, ResponseHead, Version,
 };
 use evenkeel_wire::reporting::keys::{Key as ReportKey, Keys};
 use evenkeel_wire::reporting::message::{self as report, Body, ServerState, Update};
@@ -191,12 +191,12 @@ fn heads(counter: &mut Counter) {
     };
     counter.count("http response head, rewritten", 32, || {
         let mut fields = Fields::new();
-        let asked = Asked {
+        let asked = FramingFacts {
             head: false,
             upgrade: false,
         };
         let parsed = ResponseHead::parse(RESPONSE, LIMITS, asked, &mut fields);
-        let Ok(Parsed::Head(head)) = parsed else {
+        let Ok(ParseOutcome::Head(head)) = parsed else {
             panic!("{parsed:?}");
         };
         out.clear();
@@ -207,7 +207,7 @@ fn heads(counter: &mut Counter) {
 
 fn request<'a>(head: &'a [u8], fields: &'a mut Fields<'a>) -> RequestHead<'a> {
     match RequestHead::parse(head, LIMITS, fields) {
-        Ok(Parsed::Head(head)) => head,
+        Ok(ParseOutcome::Head(head)) => head,
         other => panic!("{other:?}"),
     }
 }
@@ -338,7 +338,7 @@ fn report(counter: &mut Counter) {
     ];
     let update = Update {
         token: 1,
-        heard: 2,
+        last_control: 2,
         measurement: 3,
         age: Duration::from_millis(4),
         servers: vec![ServerState::Up; 2],

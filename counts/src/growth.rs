@@ -16,7 +16,9 @@ use evenkeel_kernel::record::{
     BASE, Base, CPU, CPUS, Cpu, PORTS, Port, Record, Scope, Source, Whole,
 };
 use evenkeel_kernel::respond::{Responder, Settings};
-use evenkeel_proxy::http1::{Asked, Fields, Limits, Parsed, RequestHead, ResponseHead};
+use evenkeel_proxy::http1::{
+    Fields, FramingFacts, Limits, ParseOutcome, RequestHead, ResponseHead,
+};
 use evenkeel_report::agent_check::read_line;
 use evenkeel_report::prometheus::Readings;
 use evenkeel_wire::agent_check;
@@ -318,19 +320,19 @@ fn request_head_drip(counter: &mut Counter) {
     head_drip(counter, "GET / HTTP/1.1\r\nHost: a\r\n", |read| {
         let mut fields = Fields::new();
         let parsed = RequestHead::parse(read, LIMITS, &mut fields).unwrap();
-        matches!(parsed, Parsed::Head(_))
+        matches!(parsed, ParseOutcome::Head(_))
     });
 }
 
 fn response_head_drip(counter: &mut Counter) {
-    let asked = Asked {
+    let asked = FramingFacts {
         head: false,
         upgrade: false,
     };
     head_drip(counter, "HTTP/1.1 200 OK\r\n", |read| {
         let mut fields = Fields::new();
         let parsed = ResponseHead::parse(read, LIMITS, asked, &mut fields).unwrap();
-        matches!(parsed, Parsed::Head(_))
+        matches!(parsed, ParseOutcome::Head(_))
     });
 }
 

@@ -58,7 +58,7 @@ fn build(kind: &'static Kind, members: usize, zones: Option<[&str; 2]>) -> Group
     let settings = GroupSettings {
         load_max_age: Duration::from_secs(86_400),
         zones: Some(ZoneSettings {
-            own: zones.map(|[own, _]| own.into()),
+            balancer_zone: zones.map(|[own, _]| own.into()),
             ..ZoneSettings::default()
         }),
         ..GroupSettings::default()

@@ -2,7 +2,7 @@
 //! cut into pieces.
 #![no_main]
 
-use evenkeel_wire::response::{NotHttp, Reader, Seen};
+use evenkeel_wire::response::{BodyProgress, NotHttp, Reader};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -15,7 +15,7 @@ fuzz_target!(|bytes: &[u8]| {
             (Ok(whole), Ok(pieces)) => {
                 assert_eq!(whole.status_code(), pieces.status_code());
                 assert_eq!(whole.body(), pieces.body());
-                assert_eq!(whole.body_seen(), pieces.body_seen());
+                assert_eq!(whole.body_progress(), pieces.body_progress());
                 assert_eq!(whole.is_until_close(), pieces.is_until_close());
             }
             // What is no head may be found out earlier or later, but is never one.
@@ -31,7 +31,7 @@ fuzz_target!(|bytes: &[u8]| {
 fn read(bytes: &[u8], piece: usize) -> Result<Reader, NotHttp> {
     let mut reader = Reader::new();
     for piece in bytes.chunks(piece) {
-        let (code, seen) = (reader.status_code(), reader.body_seen());
+        let (code, seen) = (reader.status_code(), reader.body_progress());
         let body = reader.body().len();
         reader.push(piece)?;
         assert!(
@@ -40,7 +40,7 @@ fn read(bytes: &[u8], piece: usize) -> Result<Reader, NotHttp> {
         );
         assert!(reader.body().len() >= body, "a body only grows");
         assert!(
-            seen == Seen::Part || reader.body_seen() == seen,
+            seen == BodyProgress::Part || reader.body_progress() == seen,
             "an end is an end"
         );
     }

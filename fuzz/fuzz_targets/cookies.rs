@@ -7,8 +7,8 @@ use std::collections::HashSet;
 use evenkeel_config::HttpOptions;
 use evenkeel_core::key::{Key, hash};
 use evenkeel_proxy::http1::forward::{Changes, write_changed};
-use evenkeel_proxy::http1::{Fields, Hop, Limits, Parsed, RequestHead};
-use evenkeel_proxy::message::OwnCookies;
+use evenkeel_proxy::http1::{Fields, Hop, Limits, ParseOutcome, RequestHead};
+use evenkeel_proxy::message::BalancerCookies;
 use libfuzzer_sys::fuzz_target;
 
 const LIMITS: Limits = Limits {
@@ -39,7 +39,7 @@ fuzz_target!(|input: &[u8]| {
     }
     head.extend_from_slice(b"\r\n");
     let mut fields = Fields::new();
-    let Ok(Parsed::Head(parsed)) = RequestHead::parse(&head, LIMITS, &mut fields) else {
+    let Ok(ParseOutcome::Head(parsed)) = RequestHead::parse(&head, LIMITS, &mut fields) else {
         return;
     };
     let request = &parsed.request;
@@ -55,7 +55,7 @@ fuzz_target!(|input: &[u8]| {
 
     let sticky = HashSet::from([Box::from(name)]);
     let changes = Changes {
-        cookies: OwnCookies {
+        cookies: BalancerCookies {
             sticky: Some(&sticky),
             sessions: true,
         },
@@ -75,7 +75,7 @@ fuzz_target!(|input: &[u8]| {
         max_bytes: 2 * LIMITS.max_bytes,
         max_fields: 2 * LIMITS.max_fields,
     };
-    let Ok(Parsed::Head(again)) = RequestHead::parse(&out, limits, &mut fields) else {
+    let Ok(ParseOutcome::Head(again)) = RequestHead::parse(&out, limits, &mut fields) else {
         panic!("unreadable: {}", out.escape_ascii());
     };
     let is_own =

@@ -4,7 +4,7 @@
 
 use evenkeel_config::HttpOptions;
 use evenkeel_proxy::http1::forward::write_request;
-use evenkeel_proxy::http1::{Fields, Hop, Limits, Parsed, RequestHead, Version};
+use evenkeel_proxy::http1::{Fields, Hop, Limits, ParseOutcome, RequestHead, Version};
 use libfuzzer_sys::fuzz_target;
 
 const LIMITS: Limits = Limits {
@@ -32,14 +32,14 @@ fuzz_target!(|input: &[u8]| {
     let client = std::net::IpAddr::from([192, 0, 2, 7]);
     let hop = Hop::new(&options, client, "http", "192.0.2.1:80".to_owned());
     let mut fields = Fields::new();
-    let Ok(Parsed::Head(head)) = RequestHead::parse(read, LIMITS, &mut fields) else {
+    let Ok(ParseOutcome::Head(head)) = RequestHead::parse(read, LIMITS, &mut fields) else {
         return;
     };
     let mut out = Vec::new();
     write_request(&head.request, &hop, &mut out);
 
     let mut fields = Fields::new();
-    let Ok(Parsed::Head(again)) = RequestHead::parse(&out, LIMITS_AGAIN, &mut fields) else {
+    let Ok(ParseOutcome::Head(again)) = RequestHead::parse(&out, LIMITS_AGAIN, &mut fields) else {
         panic!("unreadable: {}", out.escape_ascii());
     };
     assert_eq!(again.len, out.len());
@@ -52,7 +52,7 @@ fuzz_target!(|input: &[u8]| {
     );
     assert_eq!(left.path(), came.path());
     assert_eq!(left.body, came.body);
-    assert_eq!(again.asked, head.asked);
+    assert_eq!(again.framing_facts, head.framing_facts);
     assert_eq!(again.expect_continue, head.expect_continue);
     assert!(again.keep_alive);
     if !options.trust_forwarded {

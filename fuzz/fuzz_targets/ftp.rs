@@ -35,7 +35,7 @@ fuzz_target!(|input: (u8, u8, &[u8], &[u8])| {
                 break;
             };
             client = &client[taken.used..];
-            waiting = taken.ended;
+            waiting = taken.line_ended;
             assert!(commands.current_line().len() <= MAX_LINE);
         }
         if waiting && conversation.may_take(commands.current_line()) {
@@ -50,7 +50,7 @@ fuzz_target!(|input: (u8, u8, &[u8], &[u8])| {
                 break;
             };
             server = &server[taken.used..];
-            if taken.ended {
+            if taken.line_ended {
                 match conversation.take_reply(replies.current_line(), &mut out) {
                     Ok(next) => step = next,
                     Err(_) => break,
@@ -99,7 +99,7 @@ fn lines(mut lines: Lines, mut bytes: &[u8], size: usize) -> (Vec<Vec<u8>>, bool
             return (all, true);
         };
         bytes = &bytes[taken.used..];
-        if taken.ended {
+        if taken.line_ended {
             all.push(lines.current_line().to_vec());
         }
     }

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use evenkeel_core::load::LoadValue;
 use evenkeel_core::time::Instant;
-use evenkeel_gossip::message::{Hello, Sheet, Welcome};
+use evenkeel_gossip::message::{Hello, NotesPart, Welcome};
 use evenkeel_gossip::readings::{LOADS, Reading};
 use evenkeel_gossip::seal::{self, Header, Kind};
 use evenkeel_gossip::{Fleet, Id, Settings};
@@ -53,7 +53,7 @@ fuzz_target!(|data: &[u8]| {
         if let Some(welcome) = Welcome::decode(body) {
             assert_eq!(welcome.encode(), body);
         }
-        if let Some(sheet) = Sheet::decode(body, now) {
+        if let Some(sheet) = NotesPart::decode(body, now) {
             assert_eq!(sheet.encode(now), body);
         }
         if let Some(said) = Reading::decode(body) {

@@ -2,7 +2,7 @@
 #![no_main]
 
 use evenkeel_steer::haproxy::answers::{parse_info, parse_servers};
-use evenkeel_steer::haproxy::plan::{Known, plan_orders, plan_restoration};
+use evenkeel_steer::haproxy::plan::{BackendFacts, plan_orders, plan_restoration};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|text: &str| {
@@ -10,12 +10,12 @@ fuzz_target!(|text: &str| {
     let Ok(found) = parse_servers(text, "web") else {
         return;
     };
-    let known = Known::default();
+    let known = BackendFacts::default();
     let orders = plan_restoration("web", &found, &[], &known);
     assert!(orders.is_empty(), "nobody is a member");
     for server in &found {
         assert!(!server.name.contains([';', ' ', '\n', '\r', '/']));
     }
     let planned = plan_orders("web", &found, &[], &known);
-    assert!(planned.orders.is_empty() && planned.others.len() == found.len());
+    assert!(planned.orders.is_empty() && planned.foreign_servers.len() == found.len());
 });

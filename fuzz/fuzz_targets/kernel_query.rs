@@ -9,7 +9,7 @@ use evenkeel_config::Monitor;
 use evenkeel_core::load::Location;
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::query::{Answer, ENVELOPE, Key, LONGEST, Query, SHORT};
-use evenkeel_monitor::poller::{Ask, Place, Poller, Verdict, Wanted};
+use evenkeel_monitor::poller::{DueTask, PollTarget, Poller, RecordSource, Verdict};
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
@@ -29,17 +29,17 @@ fuzz_target!(|bytes: &[u8]| {
         listen_backlogs: bytes.first().is_some_and(|byte| byte & 1 == 1),
         ..Monitor::default()
     };
-    let wanted = Wanted {
+    let wanted = PollTarget {
         location: Arc::clone(&location),
         config,
-        place: Place::Udp(address),
+        place: RecordSource::Udp(address),
         key: Some(key.clone()),
     };
     poller.set(vec![wanted], Instant::from_nanos(1));
     let now = Instant::from_nanos(10_000_000_000);
     let mut question = Vec::new();
     let asked = poller.next(now, &mut question);
-    assert!(matches!(asked, Some(Ask::Datagram { .. })));
+    assert!(matches!(asked, Some(DueTask::Datagram { .. })));
     assert_ne!(poller.receive_datagram(bytes, address, now), Verdict::Taken);
     let (query, found) = Query::parse(&question, &keys).expect("our own question");
     assert_eq!(found.number, key.number);

@@ -1,7 +1,7 @@
 //! Any bytes as a request: no panic, and no part of a refused or longer head is a head.
 #![no_main]
 
-use evenkeel_proxy::http1::{Body, Fields, HeadError, Limits, Parsed, RequestHead};
+use evenkeel_proxy::http1::{Body, Fields, HeadError, Limits, ParseOutcome, RequestHead};
 use libfuzzer_sys::fuzz_target;
 
 const LIMITS: Limits = Limits {
@@ -13,8 +13,8 @@ const LIMITS: Limits = Limits {
 fn len(read: &[u8]) -> Result<Option<usize>, HeadError> {
     let mut fields = Fields::new();
     match RequestHead::parse(read, LIMITS, &mut fields)? {
-        Parsed::Partial => Ok(None),
-        Parsed::Head(head) => {
+        ParseOutcome::Partial => Ok(None),
+        ParseOutcome::Head(head) => {
             assert!(head.len <= read.len() && head.len <= LIMITS.max_bytes + 2);
             assert_ne!(head.request.body, Body::UntilClose);
             assert!(read[..head.len].ends_with(b"\r\n\r\n"));

@@ -3,7 +3,9 @@
 #![no_main]
 
 use evenkeel_proxy::http1::forward::{Client, write_response};
-use evenkeel_proxy::http1::{Asked, Body, Fields, Limits, Parsed, ResponseHead, Version};
+use evenkeel_proxy::http1::{
+    Body, Fields, FramingFacts, Limits, ParseOutcome, ResponseHead, Version,
+};
 use libfuzzer_sys::fuzz_target;
 
 const LIMITS: Limits = Limits {
@@ -22,7 +24,7 @@ fuzz_target!(|input: &[u8]| {
     let Some((&flags, read)) = input.split_last() else {
         return;
     };
-    let asked = Asked {
+    let asked = FramingFacts {
         head: flags & 1 != 0,
         upgrade: flags & 2 != 0,
     };
@@ -34,13 +36,13 @@ fuzz_target!(|input: &[u8]| {
         keep_alive: flags & 8 != 0,
     };
     let mut fields = Fields::new();
-    let Ok(Parsed::Head(head)) = ResponseHead::parse(read, LIMITS, asked, &mut fields) else {
+    let Ok(ParseOutcome::Head(head)) = ResponseHead::parse(read, LIMITS, asked, &mut fields) else {
         return;
     };
     for cut in 0..head.len {
         let mut fields = Fields::new();
         let part = ResponseHead::parse(&read[..cut], LIMITS, asked, &mut fields);
-        assert!(matches!(part, Ok(Parsed::Partial)));
+        assert!(matches!(part, Ok(ParseOutcome::Partial)));
     }
     if head.is_interim() && client.version == Version::Http10 {
         return;
@@ -48,7 +50,7 @@ fuzz_target!(|input: &[u8]| {
     let mut out = Vec::new();
     let delivery = write_response(&head, client, &mut out);
     let mut fields = Fields::new();
-    let Ok(Parsed::Head(again)) = ResponseHead::parse(&out, LIMITS_AGAIN, asked, &mut fields)
+    let Ok(ParseOutcome::Head(again)) = ResponseHead::parse(&out, LIMITS_AGAIN, asked, &mut fields)
     else {
         panic!("unreadable: {}", out.escape_ascii());
     };

@@ -16,8 +16,8 @@ use std::io::Write;
 use std::net::TcpListener;
 use std::sync::{Arc, OnceLock};
 
-use evenkeel_config::{CertificateFiles, FileName, Place, Tls};
-use evenkeel_tls::handshake::Accepting;
+use evenkeel_config::{CertificateFiles, FileName, SourcePosition, Tls};
+use evenkeel_tls::handshake::ServerHandshake;
 use evenkeel_tls::record::{Kind, Parts, Sealer};
 use evenkeel_tls::server::Server;
 use evenkeel_tls::ticket::Keys;
@@ -53,7 +53,7 @@ fn system() -> &'static System {
             certificates: vec![CertificateFiles {
                 certificate: FileName {
                     path: path.clone(),
-                    place: Place::default(),
+                    place: SourcePosition::default(),
                 },
                 ..CertificateFiles::default()
             }],
@@ -124,7 +124,7 @@ fuzz_target!(|input: &[u8]| {
     accepted.set_nonblocking(true).expect("a socket");
     let got = system.runtime.block_on(async {
         let socket = tokio::net::TcpStream::from_std(accepted).expect("a socket");
-        let accepting = Accepting::new(socket, &system.server).await;
+        let accepting = ServerHandshake::new(socket, &system.server).await;
         let (mut stream, _) = accepting.expect("a handshake");
         let mut got = Vec::new();
         let mut piece = vec![0; 1 + usize::from(first >> 1) * 300];

@@ -16,7 +16,7 @@ use evenkeel_xds::kind::Kind;
 use evenkeel_xds::ledger::Ledger;
 use evenkeel_xds::proto::{DeltaDiscoveryResponse, DiscoveryResponse, LoadStatsRequest};
 use evenkeel_xds::stream::{Limits, Stream, Variant};
-use evenkeel_xds::world::World;
+use evenkeel_xds::world::ResourceSet;
 use libfuzzer_sys::fuzz_target;
 use prost::Message;
 
@@ -48,7 +48,7 @@ fn group() -> Arc<Group> {
 }
 
 fuzz_target!(|bytes: &[u8]| {
-    let mut world = World::default();
+    let mut world = ResourceSet::default();
     for name in ["a", "b", "pool"] {
         let name: Arc<str> = name.into();
         world.set(Kind::Listener, &name, Content::Listener);

@@ -31,7 +31,7 @@ use evenkeel_giop::ior::Ior;
 use evenkeel_giop::message::{
     Content, GiopError, LocateReply, LocateStatus, Message, Reply, ReplyStatus,
 };
-use evenkeel_giop::server::{Out, Server as Giop, Service, Settings};
+use evenkeel_giop::server::{ReplyOutput, Server as Giop, Service, Settings};
 use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_net::Clock;
 use tokio::net::TcpListener;
@@ -124,7 +124,7 @@ impl Service for Smallest {
         &self,
         _connection: &mut (),
         message: Message<'_>,
-        out: &Out<'_>,
+        out: &ReplyOutput<'_>,
     ) -> std::result::Result<(), GiopError> {
         let (version, endian) = (message.header.version, message.header.endian);
         match message.read_content()? {

@@ -463,7 +463,7 @@ impl server::Service for Yes {
         &self,
         (): &mut (),
         message: Message<'_>,
-        out: &server::Out<'_>,
+        out: &server::ReplyOutput<'_>,
     ) -> std::result::Result<(), GiopError> {
         if let Content::Request(request) = message.read_content()? {
             let reply = Reply::new(request.request_id, ReplyStatus::NoException, &[]);

@@ -28,7 +28,7 @@ use evenkeel_core::load::{LoadId, Location};
 use evenkeel_kernel::query::{ENVELOPE, Key, LONGEST, Query, SHORT, WITH_PORTS};
 use evenkeel_kernel::record::{Available, BASE, Base, Scope, Source};
 use evenkeel_manager::config::Monitor as Config;
-use evenkeel_monitor::poller::{Place, Wanted};
+use evenkeel_monitor::poller::{PollTarget, RecordSource};
 use evenkeel_monitor::{Monitor, MonitorStatus};
 use evenkeel_net::Clock;
 
@@ -140,14 +140,14 @@ fn measure(options: &Options) -> Result<bool> {
         // Nobody listens at port 9 of the dead.
         let port = if index < dead { 9 } else { port };
         let ip = Ipv4Addr::from(0x7f01_0000 + index);
-        Wanted {
+        PollTarget {
             location: Arc::new(Location::new(ip.to_string())),
             config: config.clone(),
-            place: Place::Udp((ip, port).into()),
+            place: RecordSource::Udp((ip, port).into()),
             key: Some(key()),
         }
     };
-    let wanted: Vec<Wanted> = (0..options.locations).map(wanted).collect();
+    let wanted: Vec<PollTarget> = (0..options.locations).map(wanted).collect();
     let locations: Vec<_> = wanted.iter().map(|w| Arc::clone(&w.location)).collect();
     monitor.set(wanted);
     // Until the first questions are spread, and the dead are known to be so.

@@ -83,7 +83,7 @@ fn measure(kind: &'static Kind, members: usize) -> Row {
         now = now.after(std::time::Duration::from_micros(20));
         let request = Request {
             client: Some([192, 0, 2, place as u8].into()),
-            tried: &[],
+            excluded_members: &[],
             ..Request::at_time(now)
         };
         let ticket = group.pick(&request, rng).unwrap();
@@ -106,7 +106,7 @@ fn measure(kind: &'static Kind, members: usize) -> Row {
         client = client.wrapping_add(1);
         let request = Request {
             client: Some([192, 0, 2, client].into()),
-            tried: &[],
+            excluded_members: &[],
             ..Request::at_time(time)
         };
         black_box(group.choose_member(&request, &mut rng)).unwrap();

@@ -23,7 +23,7 @@ use evenkeel_xds::proto::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Node,
 };
 use evenkeel_xds::stream::{Limits, Stream, Variant};
-use evenkeel_xds::world::World;
+use evenkeel_xds::world::ResourceSet;
 use prost::Message;
 
 /// Weights for clients of xDS: the CPU time of a second.
@@ -132,7 +132,7 @@ impl Client {
     }
 
     /// Takes and accepts all that there is.
-    fn receive(&mut self, world: &World, names: &[String]) -> Result<(), Box<dyn Error>> {
+    fn receive(&mut self, world: &ResourceSet, names: &[String]) -> Result<(), Box<dyn Error>> {
         while let Some(answer) = self.stream.next(world) {
             self.answers += 1;
             self.bytes += answer.bytes.len() as u64;
@@ -185,7 +185,7 @@ fn main() -> Result<(), Box<dyn Error>> {
         served: served.collect(),
         ..Xds::default()
     };
-    let (mut groups, mut world) = (Groups::default(), World::default());
+    let (mut groups, mut world) = (Groups::default(), ResourceSet::default());
     groups.set_section(&section, &mut world);
     groups.set_handles(handles.clone(), &mut world);
     let clients = (0..args.clients).map(|index| Client::new(index, &names));

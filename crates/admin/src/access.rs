@@ -284,7 +284,7 @@ impl Sessions {
 
 /// Address or user whose failures are counted.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-enum Whose {
+enum FailureKey {
     Address(IpAddr),
     User(String),
 }
@@ -298,17 +298,17 @@ struct Count {
 /// Failures of late.
 #[derive(Debug, Default)]
 struct Failures {
-    counts: HashMap<Whose, Count>,
+    counts: HashMap<FailureKey, Count>,
     /// Networks from which each user has logged in before, and when: the failures of others do not keep that
     /// user out there.
     welcome: HashMap<(IpAddr, String), Instant>,
 }
 
 impl Failures {
-    fn failure_keys(name: &str, from: IpAddr) -> [(Whose, u32); 2] {
+    fn failure_keys(name: &str, from: IpAddr) -> [(FailureKey, u32); 2] {
         [
-            (Whose::Address(network_of(from)), FREE_FAILURES),
-            (Whose::User(name.to_owned()), FREE_FAILURES_OF_USER),
+            (FailureKey::Address(network_of(from)), FREE_FAILURES),
+            (FailureKey::User(name.to_owned()), FREE_FAILURES_OF_USER),
         ]
     }
 
@@ -319,7 +319,7 @@ impl Failures {
             .contains_key(&(network_of(from), name.to_owned()));
         let waits = Self::failure_keys(name, from)
             .into_iter()
-            .filter(|(whose, _)| !is_welcome || matches!(whose, Whose::Address(_)))
+            .filter(|(whose, _)| !is_welcome || matches!(whose, FailureKey::Address(_)))
             .filter_map(|(whose, free)| {
                 let count = self.counts.get(&whose)?;
                 let beyond = count.failures.checked_sub(free)?;
@@ -523,9 +523,9 @@ pub(crate) mod tests {
         }
         let login = access.check_login("anna", &long, FROM, now).await;
         assert_eq!(login, Err(NoLogin::Wait(FIRST_WAIT)));
-        let longest = |whose: &Whose| match whose {
-            Whose::User(name) => name.len(),
-            Whose::Address(_) => 0,
+        let longest = |whose: &FailureKey| match whose {
+            FailureKey::User(name) => name.len(),
+            FailureKey::Address(_) => 0,
         };
         let failures = access.failures.lock();
         assert!(

@@ -287,8 +287,8 @@ pub(crate) mod tests {
 
     use evenkeel_core::cost::Cost;
     use evenkeel_manager::config::LogFormat;
-    use evenkeel_proxy::access::line::Formatted;
-    use evenkeel_proxy::access::{AccessLog, End, Lines, Peer, Record, Tries};
+    use evenkeel_proxy::access::line::LineFormatter;
+    use evenkeel_proxy::access::{AccessLog, End, Lines, MemberAttempts, Peer, Record};
 
     use super::*;
 
@@ -302,7 +302,7 @@ pub(crate) mod tests {
             route: None,
             group: Some("app".into()),
             server_name: None,
-            tries: Some(Box::new(Tries {
+            attempts: Some(Box::new(MemberAttempts {
                 member: "a:80".into(),
                 member_name: None,
                 before: Vec::new(),
@@ -333,11 +333,11 @@ pub(crate) mod tests {
     }
 
     fn push(record: &Record<'_>, lines: &mut Vec<u8>) {
-        Formatted::with_format(LogFormat::Json).push(record, lines);
+        LineFormatter::with_format(LogFormat::Json).push(record, lines);
     }
 
     fn channel() -> (AccessLog, Queue) {
-        AccessLog::new_channel(Box::new(Formatted::with_format(LogFormat::Json)))
+        AccessLog::new_channel(Box::new(LineFormatter::with_format(LogFormat::Json)))
     }
 
     fn send(log: &mut AccessLog, target: &str) {

@@ -12,7 +12,7 @@ use evenkeel_manager::handover::Handover;
 use evenkeel_manager::service::Service;
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
-use evenkeel_net::inherited::{self, Handed};
+use evenkeel_net::inherited::{self, InheritedSocket};
 use evenkeel_net::listen::{self, Options, explain_error};
 use evenkeel_net::writable;
 use evenkeel_tls::certificate::Details;
@@ -65,7 +65,7 @@ impl Address {
         let address = settings.listen;
         let cannot_listen = |source| CannotListen { address, source };
         let options = Options {
-            whose: WHOSE,
+            owner: WHOSE,
             ..Options::default()
         };
         let listener = listen::bind_sockets(address, 1, options);
@@ -135,12 +135,12 @@ impl Subsystem for Address {
         self.bound.get().copied().into_iter().collect()
     }
 
-    fn sockets(&self) -> io::Result<Vec<Handed>> {
+    fn sockets(&self) -> io::Result<Vec<InheritedSocket>> {
         let handle = self.handle.lock();
         let handed = handle.iter().map(|(address, listener)| {
             let name = inherited::tcp_name(*address, WHOSE).into();
             let socket = listener.try_clone()?.into();
-            Ok(Handed { name, socket })
+            Ok(InheritedSocket { name, socket })
         });
         handed.collect()
     }

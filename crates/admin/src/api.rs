@@ -56,7 +56,7 @@ pub(crate) type Answer<T> = Result<Json<T>, ApiError>;
 const DONE: Json<Done> = Json(Done { ok: true });
 
 /// Parts that the router needs beside the sources.
-pub(crate) struct Doors {
+pub(crate) struct RouterParts {
     pub(crate) guard: Guard,
     pub(crate) access: Arc<Access>,
     pub(crate) audit: Arc<Audit>,
@@ -65,7 +65,7 @@ pub(crate) struct Doors {
     pub(crate) console: bool,
 }
 
-pub(crate) fn build_router(sources: Arc<Sources>, doors: Doors) -> Router {
+pub(crate) fn build_router(sources: Arc<Sources>, doors: RouterParts) -> Router {
     let operations = operations(&sources);
     let open = operations
         .all
@@ -668,7 +668,7 @@ async fn reload_config(
         ApiError::invalid("bad_query", detail)
     })?;
     let author = Author {
-        who: actor.user,
+        user_name: actor.user,
         from: actor.from,
         comment: String::new(),
     };

@@ -67,11 +67,11 @@ pub(crate) struct Entry {
 
 /// Description by a handler of what it does, for the log instead of the body of the request.
 #[derive(Clone, Debug)]
-pub(crate) struct What(pub(crate) String);
+pub(crate) struct AuditDescription(pub(crate) String);
 
 /// User that the request has made known, and the role.
 #[derive(Clone, Debug)]
-pub(crate) struct Who(pub(crate) String, pub(crate) Role);
+pub(crate) struct AuditUser(pub(crate) String, pub(crate) Role);
 
 /// Entries in memory.
 #[derive(Debug, Default)]
@@ -205,10 +205,12 @@ pub(crate) async fn audit_request(
     };
     let given = what_of(&path, &body);
     let response = next.run(Request::from_parts(head, body.into())).await;
-    let told = response.extensions().get::<What>();
+    let told = response.extensions().get::<AuditDescription>();
     let actor = actor.map(|actor| (actor.user, actor.role));
-    let who = response.extensions().get::<Who>();
-    let actor = who.map(|Who(user, role)| (user.clone(), *role)).or(actor);
+    let who = response.extensions().get::<AuditUser>();
+    let actor = who
+        .map(|AuditUser(user, role)| (user.clone(), *role))
+        .or(actor);
     if actor.is_none() && path == LOGOUT {
         // Nobody was logged in, so nothing has changed.
         return response;

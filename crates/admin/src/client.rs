@@ -8,7 +8,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_manager::config::{ClientTls, one_line};
-use evenkeel_net::http::client::{self, Answer, AskError, Limits, Question, Whom};
+use evenkeel_net::http::client::{self, Answer, AskError, Limits, Question, ServerTarget};
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_encode};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
@@ -353,8 +353,8 @@ impl Client {
         }
     }
 
-    fn api_address(&self) -> Whom<'_> {
-        Whom {
+    fn api_address(&self) -> ServerTarget<'_> {
+        ServerTarget {
             host: &self.host,
             port: self.port,
             tls: self.tls.as_ref(),

@@ -104,7 +104,7 @@ pub(crate) struct Listing {
 
 /// A column that is shown.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-struct Shown {
+struct ShownColumn {
     column: usize,
     /// Characters that it gets, those that its cells need, and those of their short forms.
     width: usize,
@@ -222,8 +222,8 @@ impl Listing {
     }
 
     /// Returns the gap between columns, and the columns that are shown.
-    fn layout(&self, room: usize, sort: Option<Sort>) -> (usize, Vec<Shown>) {
-        let mut shown: Vec<Shown> = self
+    fn layout(&self, room: usize, sort: Option<Sort>) -> (usize, Vec<ShownColumn>) {
+        let mut shown: Vec<ShownColumn> = self
             .filled_columns()
             .into_iter()
             .map(|column| {
@@ -237,7 +237,7 @@ impl Listing {
                 let usual = self.columns[column].cut.map_or(whole, |(_, usual)| usual);
                 let width = whole.min(usual.max(head));
                 let short = short.min(width);
-                Shown {
+                ShownColumn {
                     column,
                     width,
                     whole,
@@ -245,13 +245,14 @@ impl Listing {
                 }
             })
             .collect();
-        let missing = |shown: &[Shown], gap: usize| {
+        let missing = |shown: &[ShownColumn], gap: usize| {
             let widths: usize = shown.iter().map(|shown| shown.width).sum();
             (widths + gap * shown.len().saturating_sub(1)).saturating_sub(room)
         };
-        let drop_one = |shown: &mut Vec<Shown>, from: u8| {
-            let rank = |shown: &Shown| self.columns[shown.column].rank;
-            let is_sorted = |shown: &Shown| sort.is_some_and(|sort| sort.column == shown.column);
+        let drop_one = |shown: &mut Vec<ShownColumn>, from: u8| {
+            let rank = |shown: &ShownColumn| self.columns[shown.column].rank;
+            let is_sorted =
+                |shown: &ShownColumn| sort.is_some_and(|sort| sort.column == shown.column);
             let last = (0..shown.len())
                 .filter(|&index| rank(&shown[index]) >= from && !is_sorted(&shown[index]))
                 .max_by_key(|&index| (rank(&shown[index]), index));
@@ -270,7 +271,7 @@ impl Listing {
         // The widest ones have the most to give.
         while missing(&shown, gap) > 0 {
             let more = missing(&shown, gap);
-            let spare = |shown: &Shown| match self.columns[shown.column].cut {
+            let spare = |shown: &ShownColumn| match self.columns[shown.column].cut {
                 Some((least, _)) => shown.width.saturating_sub(least),
                 None => 0,
             };

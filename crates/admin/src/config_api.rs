@@ -14,13 +14,13 @@ use evenkeel_manager::config::{self, Config, Errors, Problem, kept};
 use evenkeel_manager::revisions::{Author, Entry, Revision};
 use evenkeel_manager::store::StoreError;
 use evenkeel_manager::subsystem::PrepareError;
-use evenkeel_manager::{ManageError, Manager, Wanted, writing};
+use evenkeel_manager::{ManageError, Manager, WantedConfig, writing};
 use serde_json::json;
 
 use crate::Sources;
 use crate::actor::{Actor, Role};
 use crate::api::{Answer, Body};
-use crate::audit::What;
+use crate::audit::AuditDescription;
 use crate::error::ApiError;
 use crate::operation::{Operation, Operations};
 use crate::wire::{
@@ -330,17 +330,17 @@ async fn export_file(
 }
 
 /// Looks at an import of an image into the configuration with the text `old`.
-fn look_at_import(sources: &Sources, old: &str, import: &Import) -> Looked {
+fn look_at_import(sources: &Sources, old: &str, import: &Import) -> ProposalFindings {
     let plan = Plan::new(&texts_of(sources, old), import);
     let told = |problems: Vec<Problem>| problems.into_iter().map(Told::from);
-    let mut looked = Looked {
+    let mut looked = ProposalFindings {
         problems: told(plan.problems.clone()).collect(),
         warnings: told(plan.warnings.clone()).collect(),
         notes: plan.warnings.iter().map(Problem::to_string).collect(),
-        ..Looked::of_text(&plan.text)
+        ..ProposalFindings::of_text(&plan.text)
     };
     if plan.has_text() {
-        let mut whole = Looked::of_text(&plan.text);
+        let mut whole = ProposalFindings::of_text(&plan.text);
         find_problems(sources, &mut whole);
         let placed = |all: Vec<Told>| {
             let problems = all.into_iter().map(Problem::from).collect();
@@ -361,7 +361,7 @@ async fn import(
     Extension(actor): Extension<Actor>,
     headers: HeaderMap,
     Body(body): Body<ImportRule>,
-) -> Done {
+) -> ChangeResult {
     let revision = base_revision(&sources.manager, &headers)?;
     let entry = in_force(&sources.manager)?;
     if entry.revision.revision != revision {
@@ -389,7 +389,7 @@ async fn import(
             refused.with_fields(json!({ "problems": looked.problems, "import": looked.import }))
         );
     }
-    let wanted = Wanted::Text(looked.text);
+    let wanted = WantedConfig::Text(looked.text);
     let (what, Json(mut changed)) =
         change_config(sources, actor, &headers, wanted, comment).await?;
     changed.notes.extend(looked.notes);
@@ -398,7 +398,7 @@ async fn import(
 }
 
 /// Findings about a configuration that was proposed.
-struct Looked {
+struct ProposalFindings {
     text: String,
     problems: Vec<Told>,
     warnings: Vec<Told>,
@@ -408,10 +408,10 @@ struct Looked {
     notes: Vec<String>,
 }
 
-impl Looked {
+impl ProposalFindings {
     /// Returns the findings about a text of which nothing is known yet.
     fn of_text(text: &str) -> Self {
-        Looked {
+        ProposalFindings {
             text: text.to_owned(),
             problems: Vec::new(),
             warnings: Vec::new(),
@@ -423,8 +423,12 @@ impl Looked {
 }
 
 /// Looks at a configuration as `evenkeel check` does.
-fn examine_proposed(sources: &Sources, old: &str, proposed: Proposed) -> Result<Looked, ApiError> {
-    let mut looked = Looked::of_text(old);
+fn examine_proposed(
+    sources: &Sources,
+    old: &str,
+    proposed: Proposed,
+) -> Result<ProposalFindings, ApiError> {
+    let mut looked = ProposalFindings::of_text(old);
     match (proposed.text, proposed.edits, proposed.import) {
         (Some(text), None, None) => looked.text = text,
         (None, None, Some(import)) => return Ok(look_at_import(sources, old, &import)),
@@ -449,7 +453,7 @@ fn examine_proposed(sources: &Sources, old: &str, proposed: Proposed) -> Result<
 }
 
 /// Finds what is wrong with a text.
-fn find_problems(sources: &Sources, looked: &mut Looked) {
+fn find_problems(sources: &Sources, looked: &mut ProposalFindings) {
     let name = sources.config_file.display().to_string();
     match sources.manager.parse(&sources.config_file, &looked.text) {
         Ok(config) => {
@@ -533,17 +537,17 @@ async fn diff_config(
 }
 
 /// Result of a change, with a description for the audit log: texts of configurations hold secrets.
-type Done = Result<(Extension<What>, Json<Changed>), ApiError>;
+type ChangeResult = Result<(Extension<AuditDescription>, Json<Changed>), ApiError>;
 
 async fn put_config(
     State(sources): State<Arc<Sources>>,
     Extension(actor): Extension<Actor>,
     headers: HeaderMap,
     Body(body): Body<PutConfig>,
-) -> Done {
+) -> ChangeResult {
     let wanted = match body.force {
-        true => Wanted::AnyText(body.text),
-        false => Wanted::Text(body.text),
+        true => WantedConfig::AnyText(body.text),
+        false => WantedConfig::Text(body.text),
     };
     change_config(sources, actor, &headers, wanted, body.comment).await
 }
@@ -553,8 +557,8 @@ async fn patch_config(
     Extension(actor): Extension<Actor>,
     headers: HeaderMap,
     Body(body): Body<PatchConfig>,
-) -> Done {
-    let wanted = Wanted::Edits(body.edits);
+) -> ChangeResult {
+    let wanted = WantedConfig::Edits(body.edits);
     change_config(sources, actor, &headers, wanted, body.comment).await
 }
 
@@ -563,8 +567,8 @@ async fn undo_change(
     Extension(actor): Extension<Actor>,
     headers: HeaderMap,
     Body(body): Body<Undo>,
-) -> Done {
-    change_config(sources, actor, &headers, Wanted::Undo, body.comment).await
+) -> ChangeResult {
+    change_config(sources, actor, &headers, WantedConfig::Undo, body.comment).await
 }
 
 async fn restore_revision(
@@ -572,8 +576,8 @@ async fn restore_revision(
     Extension(actor): Extension<Actor>,
     headers: HeaderMap,
     Body(body): Body<Restore>,
-) -> Done {
-    let wanted = Wanted::Restore(body.revision);
+) -> ChangeResult {
+    let wanted = WantedConfig::Restore(body.revision);
     change_config(sources, actor, &headers, wanted, body.comment).await
 }
 
@@ -581,9 +585,9 @@ async fn change_config(
     sources: Arc<Sources>,
     actor: Actor,
     headers: &HeaderMap,
-    wanted: Wanted,
+    wanted: WantedConfig,
     comment: String,
-) -> Done {
+) -> ChangeResult {
     let base = base_revision(&sources.manager, headers)?;
     let printable = |c: char| !c.is_control() || c == '\n';
     if comment.len() > MAX_COMMENT || !comment.chars().all(printable) {
@@ -592,7 +596,7 @@ async fn change_config(
         return Err(ApiError::invalid("bad_comment", detail));
     }
     let author = Author {
-        who: actor.user,
+        user_name: actor.user,
         from: actor.from,
         comment: comment.clone(),
     };
@@ -605,7 +609,7 @@ async fn change_config(
     let done = tokio::spawn(task).await;
     let done = done.map_err(|error| internal_error(&error.to_string()))?;
     let changed = done.map_err(change_error)?;
-    let what = What(format!("{base} -> {}: {comment}", changed.revision));
+    let what = AuditDescription(format!("{base} -> {}: {comment}", changed.revision));
     let answer = Changed {
         revision: changed.revision,
         generation: changed.generation,

@@ -8,7 +8,7 @@ use std::time::Duration;
 use axum::extract::connect_info::Connected;
 use axum::serve::{IncomingStream, Listener};
 use evenkeel_limits::files::Shares;
-use evenkeel_net::http::{Activity, Bounded, Connection};
+use evenkeel_net::http::{Activity, BoundedListener, Connection};
 use evenkeel_tls::listener as tls;
 use tokio::net::TcpListener;
 use tokio::sync::{oneshot, watch};
@@ -19,7 +19,7 @@ const PATIENCE: Duration = Duration::from_secs(90);
 /// The listener of the API.
 #[derive(Debug)]
 pub(crate) struct ApiListener {
-    listener: Bounded,
+    listener: BoundedListener,
     /// Over when the address shall be given up; `None` after that.
     close: Option<oneshot::Receiver<()>>,
     /// True while clients are left to another process that has the socket, too.
@@ -34,7 +34,7 @@ impl ApiListener {
         close: oneshot::Receiver<()>,
         rests: watch::Receiver<bool>,
     ) -> Self {
-        let listener = Bounded::new(
+        let listener = BoundedListener::new(
             listener,
             "admin API",
             // A few scrapers and terminals need no more, and who comes without a token must

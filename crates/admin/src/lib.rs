@@ -100,7 +100,7 @@ pub async fn serve_api(
 ) -> io::Result<()> {
     let access = Arc::new(Access::new(settings, Arc::clone(&sources.address.users)));
     let guard = guard::Guard::new(settings, Arc::clone(&access));
-    let doors = api::Doors {
+    let doors = api::RouterParts {
         guard: guard.clone(),
         access,
         audit: Arc::new(Audit::new(settings.audit_log.as_deref())),

@@ -14,7 +14,7 @@ use serde::Serialize;
 use crate::access::{Access, NoLogin};
 use crate::actor::{Actor, Role};
 use crate::api::Body;
-use crate::audit::{What, Who};
+use crate::audit::{AuditDescription, AuditUser};
 use crate::conn::Peer;
 use crate::error::ApiError;
 use crate::guard::{is_secure, session_cookie, session_of};
@@ -91,7 +91,7 @@ pub(crate) async fn handle_login(
             response
                 .headers_mut()
                 .extend(set.map(|set| (SET_COOKIE, set)));
-            let who = Who(given.user.clone(), login.role);
+            let who = AuditUser(given.user.clone(), login.role);
             response.extensions_mut().insert(who);
             response
         }
@@ -102,7 +102,7 @@ pub(crate) async fn handle_login(
         true => format!("login of {:?}", given.user),
         false => "login of an unknown user".to_owned(),
     };
-    response.extensions_mut().insert(What(told));
+    response.extensions_mut().insert(AuditDescription(told));
     response
 }
 

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_limits::Throttle;
 use evenkeel_manager::config::{Problem, Tracing, one_line};
-use evenkeel_net::http::client::{self, Limits, Question, Whom};
+use evenkeel_net::http::client::{self, Limits, Question, ServerTarget};
 use evenkeel_proxy::access::Record;
 use evenkeel_tls::client::Client;
 use evenkeel_tls::current::Current;
@@ -212,7 +212,7 @@ impl Destination {
             fields: &fields,
             body: Some(message),
         };
-        let whom = Whom {
+        let whom = ServerTarget {
             host: endpoint.host(),
             port: endpoint.port(),
             tls: tls.as_ref(),

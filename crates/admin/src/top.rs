@@ -16,7 +16,7 @@ use std::time::{Duration, Instant};
 
 use ratatui::crossterm::event::{self, Event, KeyEventKind};
 
-use self::app::{App, Look, News, Wish};
+use self::app::{ApiSnapshot, ApiUpdate, App, Wish};
 use crate::client::{Client, ClientError};
 use crate::command::Command;
 use crate::ctl::member_tables;
@@ -105,9 +105,12 @@ enum Ask {
     Change(Command),
 }
 
-fn sample_forever(client: &Client, mut wish: Wish, news: &Sender<News>, asks: &Receiver<Ask>) {
+fn sample_forever(client: &Client, mut wish: Wish, news: &Sender<ApiUpdate>, asks: &Receiver<Ask>) {
     loop {
-        if news.send(News::Look(take_look(client, &wish))).is_err() {
+        if news
+            .send(ApiUpdate::Look(take_look(client, &wish)))
+            .is_err()
+        {
             return;
         }
         let first = match wish.interval {
@@ -124,18 +127,18 @@ fn sample_forever(client: &Client, mut wish: Wish, news: &Sender<News>, asks: &R
                 Ask::Change(command) => {
                     let answer = command.send_to(client);
                     // If nobody listens any more, the next look ends this.
-                    let _ = news.send(News::Changed(command, answer));
+                    let _ = news.send(ApiUpdate::Changed(command, answer));
                 }
             }
         }
     }
 }
 
-fn take_look(client: &Client, wish: &Wish) -> Result<Box<Look>, ClientError> {
+fn take_look(client: &Client, wish: &Wish) -> Result<Box<ApiSnapshot>, ClientError> {
     let status = client.get(&["v1", "status"], &[])?;
     let explained = wish.explained.as_ref().map(|group| {
         let path = ["v1", "groups", group, "explain"];
         (group.clone(), client.get(&path, &[]))
     });
-    Ok(Box::new(Look { status, explained }))
+    Ok(Box::new(ApiSnapshot { status, explained }))
 }

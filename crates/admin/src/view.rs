@@ -51,7 +51,7 @@ pub struct MemberView {
     /// `ready`, or why it gets no new traffic.
     pub state: String,
     /// Mood of the state: how much it is worth worrying about.
-    pub mood: Mood,
+    pub mood: MemberCondition,
     /// Current weight.
     pub weight: f64,
     /// Share of the group's requests, 0 to 1.
@@ -95,12 +95,12 @@ pub struct MemberView {
 
 /// Condition of a member.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub enum Mood {
+pub enum MemberCondition {
     /// The member takes traffic.
     #[default]
     Good,
     /// The member takes no traffic, or less, because somebody wants it so, or the member has just come back.
-    Meant,
+    Intended,
     /// The member takes no traffic because it does not work.
     Bad,
 }
@@ -252,10 +252,10 @@ impl MemberView {
                     .iter()
                     .any(|reason| is_bad.contains(&&**reason)) =>
                 {
-                    Mood::Bad
+                    MemberCondition::Bad
                 }
-                None if member.state == "up" => Mood::Good,
-                _ => Mood::Meant,
+                None if member.state == "up" => MemberCondition::Good,
+                _ => MemberCondition::Intended,
             },
             weight: f64::from(member.weight),
             share: member.share,
@@ -350,10 +350,10 @@ impl MemberView {
 
     fn row_style(&self) -> Style {
         match self.mood {
-            Mood::Bad => Style::new().fg(Color::Red),
+            MemberCondition::Bad => Style::new().fg(Color::Red),
             _ if !self.alert.is_empty() => Style::new().fg(Color::Magenta),
-            Mood::Meant => Style::new().fg(Color::Yellow),
-            Mood::Good => Style::new(),
+            MemberCondition::Intended => Style::new().fg(Color::Yellow),
+            MemberCondition::Good => Style::new(),
         }
     }
 }
@@ -581,7 +581,7 @@ mod tests {
                 },
                 MemberView {
                     state: "down".into(),
-                    mood: Mood::Bad,
+                    mood: MemberCondition::Bad,
                     p50: None,
                     p99: None,
                     failures: 1.0,

@@ -304,7 +304,7 @@ impl From<Problem> for Told {
             column: problem.column,
             key: problem.key,
             message: problem.message,
-            found: problem.found,
+            found: problem.found_value,
             allowed: problem.allowed,
         }
     }
@@ -318,7 +318,7 @@ impl From<Told> for Problem {
             column: told.column,
             key: told.key,
             message: told.message,
-            found: told.found,
+            found_value: told.found,
             allowed: told.allowed,
         }
     }

@@ -84,10 +84,10 @@ pub struct Agent {
     config: AgentConfig,
     pages: Pages,
     places: Vec<Watched>,
-    servers: Vec<Beside>,
+    servers: Vec<ManagedServer>,
     /// Servers that are no longer in the configuration, while their commands are told that
     /// there is no alert any more.
-    gone: Vec<Beside>,
+    gone: Vec<ManagedServer>,
     state: State,
     links: Vec<Link>,
     next_link: u64,
@@ -112,7 +112,7 @@ pub struct Watched {
 
 /// A server with what the agent does about it.
 #[derive(Debug)]
-pub struct Beside {
+pub struct ManagedServer {
     /// The server.
     pub server: Server,
     weight: Weight,
@@ -220,7 +220,7 @@ impl Agent {
 
     fn publish_lines(&self) {
         let settings = &self.config.agent_check;
-        let line = |beside: &Beside| {
+        let line = |beside: &ManagedServer| {
             let server = &beside.server;
             let line = make_answer(server.condition, beside.weight, settings);
             (server.config.name.clone(), line.to_string())
@@ -509,7 +509,7 @@ fn warn(config: &AgentConfig) {
 }
 
 /// Tells the commands of servers that there is no alert; leaves those that still run.
-fn tell_all_is_over(servers: &mut Vec<Beside>) {
+fn tell_all_is_over(servers: &mut Vec<ManagedServer>) {
     servers.retain_mut(|beside| {
         let config = &beside.server.config;
         beside

@@ -127,9 +127,9 @@ pub struct Figures {
 #[derive(Debug)]
 pub struct Meter {
     source: ServiceTime,
-    response_time: Carried,
-    measured: Carried,
-    think_time: Carried,
+    response_time: CarriedFigure,
+    measured: CarriedFigure,
+    think_time: CarriedFigure,
     /// Busy time for which requests have been in flight without a completion.
     stuck: Duration,
 }
@@ -139,9 +139,9 @@ impl Meter {
     pub fn new(source: ServiceTime) -> Self {
         Meter {
             source,
-            response_time: Carried::default(),
-            measured: Carried::default(),
-            think_time: Carried::default(),
+            response_time: CarriedFigure::default(),
+            measured: CarriedFigure::default(),
+            think_time: CarriedFigure::default(),
             stuck: Duration::ZERO,
         }
     }
@@ -240,17 +240,17 @@ fn utilization(
 
 /// A figure that outlives its interval for a while.
 #[derive(Debug, Default)]
-struct Carried {
+struct CarriedFigure {
     value: Option<f64>,
     age: Duration,
 }
 
-impl Carried {
+impl CarriedFigure {
     /// The new value, or the last one if it is young enough.
     fn carry(&mut self, new: Option<f64>, length: Duration) -> Option<f64> {
         self.age = self.age.saturating_add(length);
         if new.is_some() {
-            *self = Carried {
+            *self = CarriedFigure {
                 value: new,
                 age: Duration::ZERO,
             };

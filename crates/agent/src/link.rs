@@ -8,7 +8,7 @@ use std::time::Duration;
 use evenkeel_config::agent::Address;
 use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::time::Instant;
-use evenkeel_wire::reporting::client::{Event, Poll, Refused, Session, State};
+use evenkeel_wire::reporting::client::{DatagramRefusal, Event, Poll, Session, State};
 use evenkeel_wire::reporting::keys::Keys;
 use evenkeel_wire::reporting::message::{self, Registration, ServerState};
 use tokio::net::UdpSocket;
@@ -31,12 +31,12 @@ pub struct Plan {
     /// The keys.
     pub keys: Keys,
     /// Registrations: a location each.
-    pub registrations: Vec<Place>,
+    pub registrations: Vec<RegisteredLocation>,
 }
 
 /// A location as it is registered at a broker.
 #[derive(Clone, Debug)]
-pub struct Place {
+pub struct RegisteredLocation {
     /// Registration of the location.
     pub registration: Registration,
     /// For each server of the registration, its index among the agent's servers.
@@ -63,7 +63,7 @@ pub struct Link {
     reader: Option<JoinHandle<()>>,
     looking_up: Option<JoinHandle<()>>,
     look_up_at: Instant,
-    sessions: Vec<(Session, Place)>,
+    sessions: Vec<(Session, RegisteredLocation)>,
     said_unanswered: bool,
     /// Servers and groups of which the broker knows no member.
     unknown: BTreeMap<(usize, String), Unknown>,
@@ -115,7 +115,7 @@ impl Link {
 
     fn make_sessions(
         &mut self,
-        mut before: Vec<(Session, Place)>,
+        mut before: Vec<(Session, RegisteredLocation)>,
         now: Instant,
         rng: &mut fastrand::Rng,
     ) -> Vec<Session> {
@@ -152,7 +152,7 @@ impl Link {
     /// Signs off with a session that is not part of the plan any more.
     pub fn sign_off_session(&mut self, mut session: Session, now: Instant) {
         session.stop(now);
-        let place = Place {
+        let place = RegisteredLocation {
             registration: session.registration().clone(),
             servers: Vec::new(),
         };
@@ -212,7 +212,7 @@ impl Link {
             Incoming::Datagram(datagram) => {
                 for (session, place) in &mut self.sessions {
                     match session.receive_datagram(&datagram, now) {
-                        Err(Refused::Other) => {}
+                        Err(DatagramRefusal::Other) => {}
                         Ok(event) => {
                             self.said_unanswered = false;
                             say(&self.plan.broker, session, event);
@@ -459,7 +459,7 @@ mod tests {
                 port: 9,
             },
             keys: Keys::new(vec![Key::new(1, &[1; 16]).unwrap()]).unwrap(),
-            registrations: vec![Place {
+            registrations: vec![RegisteredLocation {
                 registration,
                 servers,
             }],

@@ -8,7 +8,7 @@ use evenkeel_core::load::LoadId;
 
 use crate::agent::{Agent, Error};
 use crate::figures::Figures;
-use crate::server::{Server, no_page};
+use crate::server::{Server, advise_missing_page};
 
 /// Measures one interval with the configuration in `file`, and says what would be
 /// reported to whom. Nothing is sent, and nobody is listened to.
@@ -103,7 +103,11 @@ fn describe_server(
         None if config.applications.is_empty() => {
             writeln!(text, "    not instrumented: no request figures")?;
         }
-        None => writeln!(text, "    {}", no_page(&config.applications, agent.pages()))?,
+        None => writeln!(
+            text,
+            "    {}",
+            advise_missing_page(&config.applications, agent.pages())
+        )?,
     }
     match agent.line_of(&config.name) {
         Some(line) if has_agent_check => writeln!(text, "    agent-check: {line}"),

@@ -180,7 +180,11 @@ impl Server {
             return;
         }
         self.said_no_page = true;
-        tracing::warn!(server = self.config.name, "{}", no_page(wanted, pages));
+        tracing::warn!(
+            server = self.config.name,
+            "{}",
+            advise_missing_page(wanted, pages)
+        );
     }
 
     fn say_if_clamped(&mut self, clamped: bool, capacity: f64) {
@@ -198,7 +202,7 @@ impl Server {
 }
 
 /// Advises what to do if there is no page of these applications.
-pub fn no_page(wanted: &[String], pages: &Pages) -> String {
+pub fn advise_missing_page(wanted: &[String], pages: &Pages) -> String {
     let known: Vec<_> = pages.applications().into_iter().collect();
     let known = match known[..] {
         [] => "there are no pages at all".to_owned(),

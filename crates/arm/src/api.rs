@@ -13,7 +13,7 @@ use std::{ptr, slice, thread};
 use crate::counting::Status;
 use crate::layout::{NAME_MAX, Page, digest};
 use crate::memory;
-use crate::metrics::{Places, Values};
+use crate::metrics::{MetricPositions, Values};
 use crate::page::{LEASE_MAX, monotonic_nanos};
 use crate::process::{ProcessId, pid_namespace};
 use crate::transactions::{STRIPES, Table, Transaction};
@@ -153,7 +153,7 @@ pub(crate) unsafe extern "C" fn arm_update(
     let data = unsafe { buffer(data, data_size) };
     let places = PROCESS
         .meaning(class)
-        .map_or(Places::default(), |(_, places)| places);
+        .map_or(MetricPositions::default(), |(_, places)| places);
     let given = places.values(data);
     if TABLE.update(start_handle, given.client, given.wait) {
         SUCCESS
@@ -305,7 +305,7 @@ impl Process {
         // Who asks for the same class again, without data, means the one that it knows.
         if known.is_none() || !data.is_empty() {
             class.names.store(names, Relaxed);
-            let meaning = Class::pack(id, Places::parse(data));
+            let meaning = Class::pack(id, MetricPositions::parse(data));
             class.meaning.store(meaning, Release);
         }
         Some(at)
@@ -313,7 +313,7 @@ impl Process {
 
     /// The application of a class, and where its metrics are.
     #[inline]
-    fn meaning(&self, class: u16) -> Option<(i32, Places)> {
+    fn meaning(&self, class: u16) -> Option<(i32, MetricPositions)> {
         let class = self.classes.get(usize::from(class))?;
         Class::unpack(class.meaning.load(Acquire))
     }
@@ -494,14 +494,14 @@ impl Class {
     }
 
     /// The identifier of an application is never 0.
-    fn pack(application: i32, places: Places) -> u64 {
+    fn pack(application: i32, places: MetricPositions) -> u64 {
         u64::from(application.cast_unsigned()) << 32 | places.pack()
     }
 
     #[inline]
-    fn unpack(meaning: u64) -> Option<(i32, Places)> {
+    fn unpack(meaning: u64) -> Option<(i32, MetricPositions)> {
         let application = ((meaning >> 32) as u32).cast_signed();
-        (application != 0).then(|| (application, Places::unpack(meaning & 0xffff_ffff)))
+        (application != 0).then(|| (application, MetricPositions::unpack(meaning & 0xffff_ffff)))
     }
 }
 

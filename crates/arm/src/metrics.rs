@@ -31,14 +31,14 @@ const WAIT_MAX: u64 = 24 * 3600 * 1_000_000_000;
 
 /// Places of the metrics of a class of transactions.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(crate) struct Places {
-    pub(crate) client: Option<Place>,
-    pub(crate) wait: Option<Place>,
+pub(crate) struct MetricPositions {
+    pub(crate) client: Option<MetricPosition>,
+    pub(crate) wait: Option<MetricPosition>,
 }
 
 /// Place among the six numeric metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct Place {
+pub(crate) struct MetricPosition {
     /// 0 to 5.
     index: u8,
     /// True if the metric has 64 bits, else 32.
@@ -53,7 +53,7 @@ pub(crate) struct Values {
     pub(crate) wait: Option<u64>,
 }
 
-impl Places {
+impl MetricPositions {
     /// Reads the buffer of `arm_getid`. What is not understood is not declared.
     pub(crate) fn parse(buffer: &[u8]) -> Self {
         let mut places = Self::default();
@@ -70,7 +70,7 @@ impl Places {
             };
             let name = name.split(|byte| *byte == 0).next().unwrap_or_default();
             let wide = matches!(kind, GAUGE64 | NUMERIC_ID64);
-            let place = Some(Place { index, wide });
+            let place = Some(MetricPosition { index, wide });
             match (kind, name) {
                 (NUMERIC_ID32 | NUMERIC_ID64, CLIENT) => places.client = place,
                 (GAUGE32 | GAUGE64, QUEUEING_TIME) => places.wait = place,
@@ -99,7 +99,7 @@ impl Places {
 
     /// Packs the places in ten bits; [`Self::unpack`] understands them.
     pub(crate) fn pack(self) -> u64 {
-        let pack = |place: Option<Place>| {
+        let pack = |place: Option<MetricPosition>| {
             place.map_or(0, |place| {
                 u64::from(place.index + 1) << 1 | u64::from(place.wide)
             })
@@ -112,7 +112,7 @@ impl Places {
         let unpack = |packed: u64| {
             let index = (packed >> 1 & 0xf).checked_sub(1)? as u8;
             let wide = packed & 1 == 1;
-            Some(Place { index, wide })
+            Some(MetricPosition { index, wide })
         };
         Self {
             client: unpack(packed >> 5),
@@ -121,7 +121,7 @@ impl Places {
     }
 }
 
-impl Place {
+impl MetricPosition {
     #[inline]
     fn read(self, buffer: &[u8; VALUES_LEN]) -> Option<u64> {
         if buffer[5] & 0x80 >> self.index == 0 {
@@ -175,13 +175,13 @@ mod tests {
 
     #[test]
     fn metrics_are_found_by_name_and_type() {
-        let places = Places::parse(&definitions(&[
+        let places = MetricPositions::parse(&definitions(&[
             (2, "Bytes"),
             (GAUGE64, "Queueing time (us)"),
             (GAUGE64, "Client"),
             (NUMERIC_ID32, "Client"),
         ]));
-        assert_eq!(Places::unpack(places.pack()), places);
+        assert_eq!(MetricPositions::unpack(places.pack()), places);
         let buffer = values(0xff, [1, 250, 3, 0x1_0000_0004, 5, 6]);
         let expected = Values {
             client: Some(4),
@@ -196,10 +196,14 @@ mod tests {
     #[test]
     fn a_buffer_that_is_cut_or_of_another_format_says_nothing() {
         let whole = definitions(&[(NUMERIC_ID64, "Client")]);
-        let places = Places::parse(&whole);
+        let places = MetricPositions::parse(&whole);
         assert!(places.client.is_some());
         for len in 0..whole.len() {
-            assert_eq!(Places::parse(&whole[..len]), Places::default(), "{len}");
+            assert_eq!(
+                MetricPositions::parse(&whole[..len]),
+                MetricPositions::default(),
+                "{len}"
+            );
         }
         let buffer = values(0x80, [7; 6]);
         assert_eq!(places.values(&buffer).client, Some(7));
@@ -208,12 +212,15 @@ mod tests {
         }
         let other = [&2i32.to_ne_bytes(), &buffer[4..]].concat();
         assert_eq!(places.values(&other), Values::default());
-        assert_eq!(Places::default().values(&buffer), Values::default());
+        assert_eq!(
+            MetricPositions::default().values(&buffer),
+            Values::default()
+        );
     }
 
     #[test]
     fn absurd_waits_are_not_believed() {
-        let places = Places::parse(&definitions(&[(GAUGE64, "Queueing time (us)")]));
+        let places = MetricPositions::parse(&definitions(&[(GAUGE64, "Queueing time (us)")]));
         for wait in [u64::MAX, u64::MAX / 1000, WAIT_MAX / 1000 + 1] {
             assert_eq!(places.values(&values(0x80, [wait; 6])).wait, None);
         }

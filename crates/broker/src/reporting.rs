@@ -22,13 +22,13 @@ use evenkeel_manager::config::{Broker as Config, Config as Whole, MemberConfig};
 use evenkeel_manager::endpoint::{CommandError, Endpoint};
 use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::handover::Handover;
-use evenkeel_manager::opinion::{Opinion, Source};
+use evenkeel_manager::opinion::{Source, SourceReport};
 use evenkeel_manager::service::{Service, Work};
 use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_net::datagram::{self, Next, SocketTask, Worker};
-use evenkeel_net::inherited::Handed;
+use evenkeel_net::inherited::InheritedSocket;
 use evenkeel_net::key_file;
 use rustix::net::sockopt;
 use tokio::sync::Notify;
@@ -74,7 +74,7 @@ pub struct Reporting {
 #[derive(Default)]
 struct State {
     broker: Option<Broker>,
-    sockets: Arc<Vec<Bound>>,
+    sockets: Arc<Vec<ReportSocket>>,
     next_socket: usize,
     directory: Arc<Directory>,
     unsent: u64,
@@ -98,7 +98,7 @@ const WHOSE: &str = "broker";
 const AGENTS: (&str, u32) = ("agents", 1);
 
 /// A socket that agents send to.
-struct Bound {
+struct ReportSocket {
     id: usize,
     /// Address as configured; the port may be 0.
     wanted: SocketAddr,
@@ -187,7 +187,7 @@ impl Reporting {
     /// are, for ever.
     pub async fn run(self, manager: Arc<Manager>) {
         let mut changes = manager.subscribe_changes();
-        let mut passed_on = PassedOn::default();
+        let mut passed_on = ForwardedState::default();
         loop {
             changes.borrow_and_update();
             if !passed_on.compare(&self, &manager) {
@@ -259,9 +259,10 @@ impl Subsystem for Reporting {
         }))
     }
 
-    fn sockets(&self) -> io::Result<Vec<Handed>> {
+    fn sockets(&self) -> io::Result<Vec<InheritedSocket>> {
         let sockets = Arc::clone(&self.task.lock_state().sockets);
-        let handed = |bound: &Bound| datagram::share_socket(&bound.socket, bound.wanted, WHOSE);
+        let handed =
+            |bound: &ReportSocket| datagram::share_socket(&bound.socket, bound.wanted, WHOSE);
         sockets.iter().map(handed).collect()
     }
 
@@ -382,10 +383,10 @@ impl Reporting {
 impl State {
     /// Sockets on `addresses`: those that are there already stay. With the number of the
     /// next one.
-    fn bind(&self, addresses: &[SocketAddr]) -> Result<(Vec<Bound>, usize), PrepareErrors> {
+    fn bind(&self, addresses: &[SocketAddr]) -> Result<(Vec<ReportSocket>, usize), PrepareErrors> {
         let (mut bound, mut errors) = (Vec::new(), Vec::new());
         let mut next = self.next_socket;
-        let mut old: Vec<&Bound> = self.sockets.iter().collect();
+        let mut old: Vec<&ReportSocket> = self.sockets.iter().collect();
         for &wanted in addresses {
             let same = old.iter().position(|bound| bound.wanted == wanted);
             let socket = match same {
@@ -413,16 +414,16 @@ impl State {
     }
 }
 
-impl Bound {
-    fn try_clone(&self) -> io::Result<Bound> {
-        Ok(Bound {
+impl ReportSocket {
+    fn try_clone(&self) -> io::Result<ReportSocket> {
+        Ok(ReportSocket {
             socket: self.socket.try_clone()?,
             ..*self
         })
     }
 }
 
-fn open(id: usize, wanted: SocketAddr) -> io::Result<Bound> {
+fn open(id: usize, wanted: SocketAddr) -> io::Result<ReportSocket> {
     let socket = datagram::open_socket(wanted, RECEIVE_BUFFER, WHOSE)?;
     let receive_buffer = sockopt::socket_recv_buffer_size(&socket)?;
     if receive_buffer < SMALL_BUFFER {
@@ -432,7 +433,7 @@ fn open(id: usize, wanted: SocketAddr) -> io::Result<Bound> {
             "the receive buffer for agents is small: for thousands of them raise net.core.rmem_max"
         );
     }
-    Ok(Bound {
+    Ok(ReportSocket {
         id,
         wanted,
         socket,
@@ -465,7 +466,7 @@ fn broker(settings: Settings, keys: Keys) -> Result<Broker, PrepareError> {
 struct Thread {
     clock: Clock,
     news: Arc<Notify>,
-    sockets: Arc<Vec<Bound>>,
+    sockets: Arc<Vec<ReportSocket>>,
     /// A byte more than the longest message, which shows that one is longer.
     buffer: [u8; MAX_DATAGRAM + 1],
     queries: Vec<Datagram>,
@@ -520,7 +521,7 @@ impl Worker<State> for Thread {
 
 /// Takes a batch of datagrams from a socket and answers them. Gives the number of answers
 /// that could not be sent.
-fn receive(bound: &Bound, broker: &mut Broker, buffer: &mut [u8], clock: Clock) -> u64 {
+fn receive(bound: &ReportSocket, broker: &mut Broker, buffer: &mut [u8], clock: Clock) -> u64 {
     let mut unsent = 0;
     for _ in 0..BATCH {
         let (len, address) = match bound.socket.recv_from(buffer) {
@@ -592,13 +593,13 @@ impl Refused {
 
 /// State that has been passed on to the manager, and to the broker.
 #[derive(Default)]
-struct PassedOn {
+struct ForwardedState {
     groups: Vec<Arc<Group>>,
     members: HashSet<MemberId>,
-    opinions: HashMap<MemberId, Opinion>,
+    opinions: HashMap<MemberId, SourceReport>,
 }
 
-impl PassedOn {
+impl ForwardedState {
     /// Answers whether there is more to come.
     fn compare(&mut self, reporting: &Reporting, manager: &Manager) -> bool {
         let groups = manager.list_groups();
@@ -655,7 +656,7 @@ impl PassedOn {
 /// State that agents want of the manager.
 #[derive(Default)]
 struct Desired {
-    opinions: HashMap<MemberId, Opinion>,
+    opinions: HashMap<MemberId, SourceReport>,
     joined: HashMap<String, Vec<MemberConfig>>,
 }
 
@@ -666,12 +667,12 @@ impl Desired {
         for agent in broker.list_agents().filter(|agent| !agent.stopped) {
             for server in agent.list_servers() {
                 live.extend(server.members.iter().map(|member| member.id));
-                let opinion = Opinion {
+                let opinion = SourceReport {
                     down: server.state == ServerState::Down,
                     drain: server.state == ServerState::Drain,
-                    ..Opinion::default()
+                    ..SourceReport::default()
                 };
-                if opinion != Opinion::default() {
+                if opinion != SourceReport::default() {
                     for member in server.members {
                         let held = desired.opinions.entry(member.id).or_default();
                         held.down |= opinion.down;
@@ -695,10 +696,10 @@ impl Desired {
         for agent in broker.list_agents().filter(|agent| agent.stopped) {
             let members = agent.list_servers().flat_map(|server| server.members);
             for member in members.filter(|member| !live.contains(&member.id)) {
-                let opinion = Opinion {
+                let opinion = SourceReport {
                     drain: true,
                     note: Some("its agent has signed off".into()),
-                    ..Opinion::default()
+                    ..SourceReport::default()
                 };
                 desired.opinions.insert(member.id, opinion);
             }

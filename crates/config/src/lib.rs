@@ -31,7 +31,9 @@ pub use model::auth::{Auth, RouteAuth};
 pub use model::broker::Broker;
 pub use model::chooser::Chooser;
 pub use model::compression::{Coding, Compression};
-pub use model::config::{Config, Own, load_config, parse, parse_own, parse_shared, parse_with};
+pub use model::config::{
+    Config, SharedConfigSource, load_config, parse, parse_config_source, parse_shared, parse_with,
+};
 pub use model::corba::{Corba, WhenEmpty};
 pub use model::cors::Cors;
 pub use model::dns::Dns;
@@ -71,7 +73,7 @@ pub use rights::{check_rights, rights_of_users};
 pub use schema::address::{Origin, Scheme};
 pub use schema::amount::parse_duration;
 pub use schema::dialect::Dialect;
-pub use schema::errors::{Errors, Place, Problem, one_line};
+pub use schema::errors::{Errors, Problem, SourcePosition, one_line};
 pub use schema::field::FileName;
 pub use schema::frequency::{ByteRate, Frequency};
 pub use schema::include::list_included;

@@ -74,7 +74,7 @@ pub struct Conditions {
 }
 
 /// A request, as conditions see it.
-pub trait Asks {
+pub trait RequestView {
     /// Method of the request.
     fn method(&self) -> &str;
     /// The host that it is for, perhaps with a port.
@@ -102,7 +102,7 @@ impl Conditions {
     }
 
     /// True if all conditions but those on hosts and paths hold.
-    fn hold(&self, asks: &impl Asks, client: Option<IpAddr>) -> bool {
+    fn hold(&self, asks: &impl RequestView, client: Option<IpAddr>) -> bool {
         if self.is_by_client() && !self.admit(client) {
             return false;
         }
@@ -315,7 +315,7 @@ impl Index {
     }
 
     /// Finds the first route for a request of a client at this address, if it is known.
-    pub fn find(&self, asks: &impl Asks, client: Option<IpAddr>) -> Option<usize> {
+    pub fn find(&self, asks: &impl RequestView, client: Option<IpAddr>) -> Option<usize> {
         let mut first = u32::MAX;
         let mut look = |routes: &[u32]| {
             for &route in routes {

@@ -8,14 +8,14 @@ use std::time::Duration;
 use evenkeel_core::alert::Threshold;
 use evenkeel_core::effective::Shaping;
 use evenkeel_core::group::{Granularity, Group, GroupSettings};
-use evenkeel_core::load::{Location, Tell};
+use evenkeel_core::load::{Location, SheddingOrder};
 use evenkeel_core::member::{Member, Reason};
 use evenkeel_core::time::Instant;
 
 use crate::analyzer::{self, Caller, Site};
 use crate::event::Event;
-use crate::outlier::{Told, Word};
-use crate::place::Places;
+use crate::outlier::{AnnouncedEjections, PeerEjection};
+use crate::place::GroupLocations;
 use crate::pulse::Pulses;
 
 /// An alert that a group has raised for a location.
@@ -30,7 +30,7 @@ pub struct Alert {
 }
 
 /// Locations under alert, with who says so.
-pub type Alerted = HashMap<Arc<str>, Caller>;
+pub type AlertedLocations = HashMap<Arc<str>, Caller>;
 
 /// Council of the other balancers that have the same groups. For each group one balancer decides
 /// upon alerts, and the others heed it. Upon ejections each balancer decides by itself, and hears
@@ -39,14 +39,14 @@ pub type Alerted = HashMap<Arc<str>, Caller>;
 ///
 /// An alert that is a pulse is each balancer's own: it ends when so many of its clients have left as it
 /// has planned.
-pub trait Council: Send + Sync {
+pub trait FleetExchange: Send + Sync {
     /// Returns for each location of a group, true if it is under alert. `None` if this balancer
     /// decides by itself.
     fn settle(&self, proposal: &Proposal<'_>) -> Option<Vec<bool>>;
 
     /// Tells the others which members this balancer has ejected, and answers which they have, with the
     /// members' places.
-    fn tell(&self, told: &Told<'_>) -> Vec<(usize, Word)>;
+    fn tell(&self, told: &AnnouncedEjections<'_>) -> Vec<(usize, PeerEjection)>;
 
     /// Tells the others how long requests take at the members of a group, and has members of which nothing is
     /// known here begin with what others say.
@@ -64,7 +64,7 @@ pub struct Proposal<'a> {
     /// Locations of the group.
     pub locations: &'a [Arc<str>],
     /// Locations that should be under alert, as indices into `locations`, the most loaded first.
-    pub wanted: &'a [usize],
+    pub alert_candidates: &'a [usize],
     /// For each location, true if it is under alert now.
     pub raised: &'a [bool],
     /// Number of locations that may be under alert.
@@ -122,7 +122,7 @@ impl Alerts {
         &mut self,
         group: &Group,
         shaping: &Shaping,
-        council: Option<&dyn Council>,
+        council: Option<&dyn FleetExchange>,
         now: Instant,
         act: &mut impl FnMut(Event),
     ) {
@@ -145,7 +145,7 @@ impl Alerts {
             self.raise_none(group, council, now);
             return;
         }
-        let places = Places::of_group(group, shaping, now);
+        let places = GroupLocations::of_group(group, shaping, now);
         let sites = places.sites(|place| self.raised.contains_key(place.location.name()));
         let wanted = if analyzer::is_negligible(threshold, settings.load_id, &sites) {
             vec![false; sites.len()]
@@ -186,13 +186,13 @@ impl Alerts {
 
     /// Does the same for a group that raises no alerts. If this balancer decides, others are told
     /// that there are none.
-    fn raise_none(&mut self, group: &Group, council: Option<&dyn Council>, now: Instant) {
+    fn raise_none(&mut self, group: &Group, council: Option<&dyn FleetExchange>, now: Instant) {
         self.raised.clear();
         if let Some(council) = council {
             council.settle(&Proposal {
                 group: group.name(),
                 locations: &[],
-                wanted: &[],
+                alert_candidates: &[],
                 raised: &[],
                 allowed: 0,
                 now,
@@ -248,7 +248,7 @@ impl Alerts {
         &mut self,
         group: &Group,
         shaping: &Shaping,
-        alerted: &Alerted,
+        alerted: &AlertedLocations,
         now: Instant,
     ) {
         let (settings, members) = (group.settings(), group.members());
@@ -269,7 +269,7 @@ impl Alerts {
             return;
         }
         let pulses = settings.alert.pulses;
-        let places = Places::of_group(group, shaping, now);
+        let places = GroupLocations::of_group(group, shaping, now);
         let sheds: Vec<bool> = if settings.rebinds() {
             let names = places.all.iter().map(|place| place.location.name());
             names.map(|name| self.raised.contains_key(name)).collect()
@@ -302,8 +302,8 @@ impl Alerts {
 /// `wanted`.
 fn settle(
     group: &Group,
-    council: Option<&dyn Council>,
-    places: &Places<'_>,
+    council: Option<&dyn FleetExchange>,
+    places: &GroupLocations<'_>,
     sites: &[Site],
     wanted: Vec<bool>,
     now: Instant,
@@ -324,7 +324,7 @@ fn settle(
     let proposal = Proposal {
         group: group.name(),
         locations: &locations,
-        wanted: &places,
+        alert_candidates: &places,
         raised: &raised,
         allowed: analyzer::count_allowed(&group.settings().alert, sites),
         now,
@@ -345,8 +345,8 @@ pub fn collect_alerted(
     raised: impl Iterator<Item = Arc<str>>,
     locations: &Locations,
     forced: &Forced,
-) -> Alerted {
-    let mut alerted: Alerted = raised.map(|name| (name, Caller::Group)).collect();
+) -> AlertedLocations {
+    let mut alerted: AlertedLocations = raised.map(|name| (name, Caller::Group)).collect();
     for (name, on) in forced {
         match locations.get_key_value(name.as_str()) {
             Some((name, _)) if *on => {
@@ -362,16 +362,16 @@ pub fn collect_alerted(
 
 /// The members at the locations that are under alert.
 #[derive(Debug, Default)]
-pub(crate) struct AllThere(HashMap<Arc<str>, There>);
+pub(crate) struct AllAlertedMembers(HashMap<Arc<str>, AlertedMembers>);
 
-impl AllThere {
+impl AllAlertedMembers {
     /// Looks at those of a group.
     pub(crate) fn look(
         &mut self,
         group: &Group,
         alerts: &Alerts,
         is_owned: bool,
-        alerted: &Alerted,
+        alerted: &AlertedLocations,
     ) {
         if alerted.is_empty() {
             return;
@@ -402,8 +402,8 @@ impl AllThere {
 /// a group shed there whose clients may be moved, but not while another group has nobody
 /// else: its clients would come and go between that server and us.
 pub(crate) fn tell_locations(
-    there: &AllThere,
-    alerted: &Alerted,
+    there: &AllAlertedMembers,
+    alerted: &AlertedLocations,
     locations: &Locations,
     forced: &Forced,
     told: &mut HashSet<Arc<str>>,
@@ -419,15 +419,15 @@ pub(crate) fn tell_locations(
         };
         let is_forced = alerted.get(&name) == Some(&Caller::Administrator);
         let tell = match (forced.get(&*name), there.0.get(&name)) {
-            (Some(false), _) => Tell::Off,
-            (_, Some(there)) if there.serves && !there.pulses => Tell::Off,
-            (_, Some(there)) if there.sheds && (is_forced || !there.pulses) => Tell::On,
+            (Some(false), _) => SheddingOrder::Off,
+            (_, Some(there)) if there.serves && !there.pulses => SheddingOrder::Off,
+            (_, Some(there)) if there.sheds && (is_forced || !there.pulses) => SheddingOrder::On,
             // Nobody is there yet, or any more.
-            (_, None) if is_forced => Tell::On,
-            _ => Tell::Pulses,
+            (_, None) if is_forced => SheddingOrder::On,
+            _ => SheddingOrder::Pulses,
         };
         location.set_tell(tell);
-        if tell != Tell::Pulses {
+        if tell != SheddingOrder::Pulses {
             told.insert(name);
         }
     }
@@ -435,7 +435,7 @@ pub(crate) fn tell_locations(
 
 /// The members at a location that is under alert.
 #[derive(Debug, Default)]
-struct There {
+struct AlertedMembers {
     /// True if a group that moves bound clients sends its clients away from the location.
     sheds: bool,
     /// True if a group is to send its clients away for a moment.

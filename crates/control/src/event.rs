@@ -29,7 +29,7 @@ pub enum Event {
     /// The zone that comes first keeps another part of the group's requests.
     Zone {
         /// Part that stays, in a word.
-        stay: Stay,
+        stay: ZoneStay,
         /// Part that stays, from 0 to 1.
         kept: f32,
     },
@@ -59,7 +59,7 @@ pub enum Event {
 
 /// Part of the requests that stays in the zone that comes first.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Stay {
+pub enum ZoneStay {
     /// All requests stay.
     All,
     /// Some; others go to other zones.

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use evenkeel_core::group::{Group, Request};
 use evenkeel_core::load::Location;
-use evenkeel_core::relocation::{Client, Move};
+use evenkeel_core::relocation::{Client, RelocationTarget};
 use evenkeel_core::time::Instant;
 
 /// State that the manager keeps of a client of one group, as long as it can tell by the connection
@@ -28,7 +28,7 @@ pub struct Trail {
 struct Waits {
     since: Instant,
     /// Move that the client makes when it may.
-    goes: Move,
+    goes: RelocationTarget,
 }
 
 /// Advice of a [pulse](crate::pulse) for a client that has come.
@@ -88,7 +88,7 @@ impl Trail {
         let Some(waits) = waits else {
             return Advice::Free;
         };
-        let Move { to, undecided } = waits.goes;
+        let RelocationTarget { to, undecided } = waits.goes;
         let waited = now.since(waits.since);
         let Some(index) = group.find(to, self.index) else {
             return Advice::Free;

@@ -4,10 +4,10 @@ use evenkeel_core::effective::Shaping;
 use evenkeel_core::group::Group;
 use evenkeel_core::time::Instant;
 
-use crate::alerts::{Alerts, Council};
+use crate::alerts::{Alerts, FleetExchange};
 use crate::event::Event;
 use crate::health;
-use crate::outlier::{self, Ejection, Outliers, Told};
+use crate::outlier::{self, AnnouncedEjections, Ejection, Outliers};
 use crate::zones::Zones;
 
 /// Settings of a group that rounds need and that
@@ -59,7 +59,7 @@ impl GroupControl {
     pub(crate) fn run_round(
         &mut self,
         group: &Group,
-        council: Option<&dyn Council>,
+        council: Option<&dyn FleetExchange>,
         now: Instant,
         act: &mut impl FnMut(Event),
     ) {
@@ -73,7 +73,7 @@ impl GroupControl {
             let ejected: Vec<(usize, Ejection)> = ejected
                 .filter_map(|(index, member)| Some((index, self.outliers.ejection(member, now)?)))
                 .collect();
-            council.tell(&Told {
+            council.tell(&AnnouncedEjections {
                 group: group.name(),
                 members: group.members(),
                 ejected: &ejected,

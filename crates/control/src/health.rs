@@ -7,7 +7,7 @@
 
 use std::time::Duration;
 
-use crate::opinion::{Opinion, Opinions, Source};
+use crate::opinion::{Source, SourceReport, SourceReports};
 use evenkeel_core::member::{self, Reason, Slot, Weight};
 use evenkeel_core::time::Instant;
 use evenkeel_core::zone::RANKS;
@@ -98,17 +98,17 @@ impl Health {
         &mut self,
         check: Check,
         limits: Limits,
-        (slot, opinions): (&Slot, &mut Opinions),
+        (slot, opinions): (&Slot, &mut SourceReports),
         weight: Weight,
         now: Instant,
     ) -> Checked {
         let change = self.observe(check == Check::Passed, limits, slot, now);
         let dead = check == Check::Certain && self.is_down();
         let mut makes_room = change == Some(Change::Up);
-        if dead != opinions.find_opinion(Source::HealthCheck).is_some() {
-            let opinion = dead.then(|| Opinion {
+        if dead != opinions.find_report(Source::HealthCheck).is_some() {
+            let opinion = dead.then(|| SourceReport {
                 dead,
-                ..Opinion::default()
+                ..SourceReport::default()
             });
             opinions.set(Source::HealthCheck, opinion, now);
             makes_room |= opinions.publish(slot, weight, now).room;
@@ -292,7 +292,7 @@ mod tests {
     #[test]
     fn who_refuses_connections_is_dead_once_it_is_down_and_until_it_answers() {
         let (mut health, slot) = (Health::default(), Slot::new(Weight::ONE));
-        let mut opinions = Opinions::default();
+        let mut opinions = SourceReports::default();
         let mut checks = |check| {
             let of = (&slot, &mut opinions);
             let checked = health.apply_check(check, LIMITS, of, Weight::ONE, at(1));

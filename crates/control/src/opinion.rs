@@ -42,7 +42,7 @@ impl Source {
 
 /// Opinion of one source about a member. The default says nothing against the member.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Opinion {
+pub struct SourceReport {
     /// The member does not work ([`Reason::ReportedDown`]).
     pub down: bool,
     /// The member certainly does not work, whatever other sources think ([`Reason::Dead`]).
@@ -60,7 +60,7 @@ pub struct Opinion {
     pub note: Option<Arc<str>>,
 }
 
-impl Opinion {
+impl SourceReport {
     /// Returns true if the member should get no new clients.
     fn drains(&self) -> bool {
         self.drain || self.weight.is_some_and(|factor| factor.get() == 0.0)
@@ -69,7 +69,7 @@ impl Opinion {
 
 /// The words of an agent check: `down`, `drain`, `maint`, or `up`; `dead` before them; then
 /// the numbers, then the note.
-impl fmt::Display for Opinion {
+impl fmt::Display for SourceReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let words = [
             (self.dead, "dead"),
@@ -97,35 +97,35 @@ impl fmt::Display for Opinion {
 
 /// An opinion that counts.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Held {
+pub struct CountedReport {
     /// Source of the opinion.
     pub source: Source,
     /// Opinion of the source.
-    pub opinion: Opinion,
+    pub report: SourceReport,
     /// Time at which the source last gave the opinion.
     pub at: Instant,
 }
 
 /// All that sources say about one member: at most one opinion each.
 #[derive(Clone, Debug, Default)]
-pub struct Opinions(Vec<Held>);
+pub struct SourceReports(Vec<CountedReport>);
 
 /// Changes that [`Opinions::publish`] has made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Published {
+pub struct PublishedChanges {
     /// A reason holds now that did not, or the other way round.
     pub reasons: bool,
     /// The member may take more than before.
     pub room: bool,
 }
 
-impl Opinions {
+impl SourceReports {
     /// Replaces what `source` says; `None` withdraws it.
-    pub fn set(&mut self, source: Source, opinion: Option<Opinion>, now: Instant) {
+    pub fn set(&mut self, source: Source, opinion: Option<SourceReport>, now: Instant) {
         self.retain(|held| held != source);
-        self.0.extend(opinion.map(|opinion| Held {
+        self.0.extend(opinion.map(|opinion| CountedReport {
             source,
-            opinion,
+            report: opinion,
             at: now,
         }));
     }
@@ -136,19 +136,19 @@ impl Opinions {
     }
 
     /// Goes on with an opinion that another process holds.
-    pub fn go_on(&mut self, held: Held) {
-        self.set(held.source, Some(held.opinion), held.at);
+    pub fn go_on(&mut self, held: CountedReport) {
+        self.set(held.source, Some(held.report), held.at);
     }
 
     /// The opinions that count, the latest last.
-    pub fn iter(&self) -> impl Iterator<Item = &Held> {
+    pub fn iter(&self) -> impl Iterator<Item = &CountedReport> {
         self.0.iter()
     }
 
     /// Returns the opinion of `source`.
-    pub fn find_opinion(&self, source: Source) -> Option<&Opinion> {
+    pub fn find_report(&self, source: Source) -> Option<&SourceReport> {
         let held = self.0.iter().find(|held| held.source == source);
-        held.map(|held| &held.opinion)
+        held.map(|held| &held.report)
     }
 
     /// Makes `slot` say what these opinions come to. Its weight becomes `weight`, which is
@@ -156,11 +156,11 @@ impl Opinions {
     ///
     /// A member that was dead, or down or in maintenance by report, starts slowly when it
     /// is no longer, from `now`. One that was drained does not: it went on working.
-    pub fn publish(&self, slot: &Slot, weight: Weight, now: Instant) -> Published {
-        let any = |says: fn(&Opinion) -> bool| self.0.iter().any(|held| says(&held.opinion));
-        let (down, drain) = (any(|o| o.down), any(Opinion::drains));
+    pub fn publish(&self, slot: &Slot, weight: Weight, now: Instant) -> PublishedChanges {
+        let any = |says: fn(&SourceReport) -> bool| self.0.iter().any(|held| says(&held.report));
+        let (down, drain) = (any(|o| o.down), any(SourceReport::drains));
         let (maintenance, dead) = (any(|o| o.maintenance), any(|o| o.dead));
-        let mut published = Published::default();
+        let mut published = PublishedChanges::default();
         for (reason, holds, is_slow) in [
             (Reason::Dead, dead, true),
             (Reason::ReportedDown, down, true),
@@ -176,7 +176,7 @@ impl Opinions {
             }
         }
 
-        let factors = self.0.iter().filter_map(|held| held.opinion.weight);
+        let factors = self.0.iter().filter_map(|held| held.report.weight);
         let factor = factors.map(Weight::get).reduce(f32::min).unwrap_or(1.0);
         // A product of two weights may be too much for a weight, but is never less than 0.
         let product = (f64::from(weight.get()) * f64::from(factor)).min(Weight::MAX);
@@ -184,10 +184,7 @@ impl Opinions {
         published.room |= slot.weight() == 0.0 && weight.get() > 0.0;
         slot.set_weight(weight);
 
-        let limits = self
-            .0
-            .iter()
-            .filter_map(|held| held.opinion.max_connections);
+        let limits = self.0.iter().filter_map(|held| held.report.max_connections);
         let limit = limits.map(NonZeroU32::get).min();
         published.room |= limit.unwrap_or(u32::MAX) > slot.reported_limit();
         slot.set_reported_limit(limit);
@@ -212,18 +209,18 @@ mod tests {
     const DOWN: u32 = Reason::ReportedDown as u32;
     const DRAIN: u32 = Reason::ReportedDrain as u32;
 
-    fn down() -> Opinion {
-        Opinion {
+    fn down() -> SourceReport {
+        SourceReport {
             down: true,
-            ..Opinion::default()
+            ..SourceReport::default()
         }
     }
 
     #[test]
     fn nobody_brings_back_what_another_has_taken_out() {
-        let (mut opinions, slot) = (Opinions::default(), slot());
+        let (mut opinions, slot) = (SourceReports::default(), slot());
         slot.set(Reason::Down, true);
-        opinions.set(Source::AgentCheck, Some(Opinion::default()), at(1));
+        opinions.set(Source::AgentCheck, Some(SourceReport::default()), at(1));
         opinions.publish(&slot, Weight::ONE, at(1));
         assert!(
             slot.has_reason(Reason::Down),
@@ -233,10 +230,10 @@ mod tests {
         slot.set(Reason::Down, false);
         opinions.set(Source::Agent, Some(down()), at(2));
         assert!(opinions.publish(&slot, Weight::ONE, at(2)).reasons);
-        opinions.set(Source::AgentCheck, Some(Opinion::default()), at(3));
+        opinions.set(Source::AgentCheck, Some(SourceReport::default()), at(3));
         assert_eq!(
             opinions.publish(&slot, Weight::ONE, at(3)),
-            Published::default()
+            PublishedChanges::default()
         );
         assert_eq!(slot.reason_bits(), DOWN);
         assert_eq!(slot.ramp_from(), None);
@@ -250,15 +247,15 @@ mod tests {
 
     #[test]
     fn no_percent_is_drain() {
-        let (mut opinions, slot) = (Opinions::default(), slot());
-        let nothing = Opinion {
+        let (mut opinions, slot) = (SourceReports::default(), slot());
+        let nothing = SourceReport {
             weight: Some(Weight::new(0.0).unwrap()),
-            ..Opinion::default()
+            ..SourceReport::default()
         };
         opinions.set(Source::AgentCheck, Some(nothing), at(1));
         opinions.publish(&slot, Weight::ONE, at(1));
         assert_eq!((slot.reason_bits(), slot.weight()), (DRAIN, 0.0));
-        opinions.set(Source::AgentCheck, Some(Opinion::default()), at(2));
+        opinions.set(Source::AgentCheck, Some(SourceReport::default()), at(2));
         assert!(opinions.publish(&slot, Weight::ONE, at(2)).room);
         assert_eq!((slot.reason_bits(), slot.weight()), (0, 1.0));
         assert_eq!(slot.ramp_from(), None, "it has worked all the time");
@@ -266,22 +263,22 @@ mod tests {
 
     #[test]
     fn says_what_it_says() {
-        let opinion = Opinion {
+        let opinion = SourceReport {
             down: true,
             drain: true,
             weight: Some(Weight::new(0.75).unwrap()),
             max_connections: NonZeroU32::new(30),
             note: Some("disk full".into()),
-            ..Opinion::default()
+            ..SourceReport::default()
         };
         assert_eq!(opinion.to_string(), "down drain 75% maxconn:30 (disk full)");
-        assert_eq!(Opinion::default().to_string(), "up");
+        assert_eq!(SourceReport::default().to_string(), "up");
     }
 
-    fn any_opinion() -> impl Strategy<Value = Opinion> {
+    fn any_opinion() -> impl Strategy<Value = SourceReport> {
         let flags = any::<[bool; 4]>();
         let weight = proptest::option::of(0.0f64..=1000.0);
-        (flags, weight, any::<u8>()).prop_map(|(flags, weight, limit)| Opinion {
+        (flags, weight, any::<u8>()).prop_map(|(flags, weight, limit)| SourceReport {
             down: flags[0],
             drain: flags[1],
             maintenance: flags[2],
@@ -301,12 +298,12 @@ mod tests {
             weight in 0.0f64..=1000.0,
             others in 0u32..32,
         ) {
-            let (mut opinions, slot) = (Opinions::default(), slot());
+            let (mut opinions, slot) = (SourceReports::default(), slot());
             let others: Vec<Reason> = [Reason::Down, Reason::Ejected, Reason::Draining, Reason::Maintenance, Reason::Unresolved]
                 .into_iter().filter(|&reason| others & reason as u32 != 0).collect();
             others.iter().for_each(|&reason| { slot.set(reason, true); });
             let weight = Weight::new(weight).unwrap();
-            let mut said: [Option<Opinion>; 2] = [None, None];
+            let mut said: [Option<SourceReport>; 2] = [None, None];
             for (second, (agent, opinion)) in steps.into_iter().enumerate() {
                 let source = if agent { Source::Agent } else { Source::AgentCheck };
                 let before = slot.reason_bits();
@@ -315,7 +312,7 @@ mod tests {
                 let published = opinions.publish(&slot, weight, at(second as u64 + 1));
                 prop_assert_eq!(published.reasons, before != slot.reason_bits());
 
-                let says = |what: fn(&Opinion) -> bool| said.iter().flatten().any(what);
+                let says = |what: fn(&SourceReport) -> bool| said.iter().flatten().any(what);
                 prop_assert_eq!(slot.has_reason(Reason::ReportedDown), says(|o| o.down));
                 prop_assert_eq!(slot.has_reason(Reason::Dead), says(|o| o.dead));
                 prop_assert_eq!(slot.has_reason(Reason::ReportedMaintenance), says(|o| o.maintenance));

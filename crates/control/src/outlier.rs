@@ -23,7 +23,7 @@
 //!
 //! # What other balancers say
 //!
-//! Another balancer that has ejected a member says so, with what it has seen ([`Word`]). A member that
+//! Another balancer that has ejected a member says so, with what it has seen ([`PeerEjection`]). A member that
 //! answers nobody need not fail everybody first: it is ejected here, too, until the other one has it
 //! back, if what the other one has seen is enough by the settings of the group here, and if no request of
 //! this balancer has succeeded there within the window. What the requests of this balancer say is
@@ -37,7 +37,7 @@ use std::time::Duration;
 use evenkeel_core::ejection::EjectionSettings;
 use evenkeel_core::group::{Granularity, Group};
 use evenkeel_core::member::{Member, MemberId, Reason};
-use evenkeel_core::strategy::Sees;
+use evenkeel_core::strategy::RequestNeeds;
 use evenkeel_core::time::Instant;
 
 /// Ejections of a group's members, as far as they are known.
@@ -45,7 +45,7 @@ use evenkeel_core::time::Instant;
 pub struct Outliers {
     histories: HashMap<MemberId, Ejection>,
     /// Members that are out by the word of others.
-    words: HashMap<MemberId, Word>,
+    words: HashMap<MemberId, PeerEjection>,
 }
 
 /// The last ejection of a member for what this balancer's own requests say.
@@ -56,19 +56,19 @@ pub struct Ejection {
     /// Length of the ejection.
     pub time: Duration,
     /// Requests by which the member was judged.
-    pub seen: Seen,
+    pub traffic: MemberTraffic,
 }
 
 /// Requests at a member by which it is judged.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Seen {
+pub struct MemberTraffic {
     /// Number of requests.
     pub requests: u32,
     /// Number of requests that failed.
     pub failures: u32,
 }
 
-impl Seen {
+impl MemberTraffic {
     /// Returns true if the requests are enough to eject a member, when nobody knows what other
     /// balancers have seen.
     fn is_enough(self, settings: &EjectionSettings) -> bool {
@@ -81,18 +81,18 @@ impl Seen {
 
 /// Word of another balancer that it has ejected a member.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Word {
+pub struct PeerEjection {
     /// Name of the balancer.
     pub of: Arc<str>,
     /// End of the ejection.
     pub until: Instant,
     /// Requests that the balancer has seen.
-    pub seen: Seen,
+    pub traffic: MemberTraffic,
 }
 
 /// Ejections that this balancer tells others about a group's members.
 #[derive(Debug)]
-pub struct Told<'a> {
+pub struct AnnouncedEjections<'a> {
     /// The group's name.
     pub group: &'a str,
     /// Members of the group.
@@ -136,7 +136,7 @@ pub enum Cause {
     /// members.
     Share(f64, f64),
     /// Name of another balancer that has ejected the member, and the requests that it has seen.
-    Word(Arc<str>, Seen),
+    Word(Arc<str>, MemberTraffic),
 }
 
 impl std::fmt::Display for Cause {
@@ -149,7 +149,7 @@ impl std::fmt::Display for Cause {
                 own * 100.0,
                 others * 100.0
             ),
-            Cause::Word(of, Seen { requests, failures }) => write!(
+            Cause::Word(of, MemberTraffic { requests, failures }) => write!(
                 f,
                 "{of} has ejected it, as {failures} of its {requests} requests failed"
             ),
@@ -171,7 +171,7 @@ impl Outliers {
     }
 
     /// Returns the word of another balancer by which a member is out, if it is out for that.
-    pub fn peer_ejection(&self, id: MemberId) -> Option<&Word> {
+    pub fn peer_ejection(&self, id: MemberId) -> Option<&PeerEjection> {
         self.words.get(&id)
     }
 
@@ -212,14 +212,14 @@ impl Outliers {
     pub fn heed_peers(
         &mut self,
         group: &Group,
-        words: &[(usize, Word)],
+        words: &[(usize, PeerEjection)],
         now: Instant,
     ) -> Vec<Change> {
         if words.is_empty() && self.words.is_empty() {
             return Vec::new();
         }
         let members = group.members();
-        let mut heeded: Vec<(usize, &Member, &Word)> = Vec::new();
+        let mut heeded: Vec<(usize, &Member, &PeerEjection)> = Vec::new();
         for (index, word) in loudest(group, words, now) {
             let Some(member) = members.get(index) else {
                 continue;
@@ -233,7 +233,7 @@ impl Outliers {
         // Who is out stays so, then come those of which most has been seen.
         heeded.sort_by_key(|(_, member, word)| {
             let is_new = !self.words.contains_key(&member.id);
-            (is_new, std::cmp::Reverse(word.seen.failures))
+            (is_new, std::cmp::Reverse(word.traffic.failures))
         });
         heeded.truncate(self.ejectable(group));
 
@@ -257,7 +257,7 @@ impl Outliers {
         for (index, member, word) in heeded {
             if !before.contains_key(&member.id) {
                 member.slot.set(Reason::Ejected, true);
-                let cause = Cause::Word(Arc::clone(&word.of), word.seen);
+                let cause = Cause::Word(Arc::clone(&word.of), word.traffic);
                 let time = word.until.since(now);
                 let event = Event::Ejected { cause, time };
                 changes.push(Change { index, event });
@@ -289,10 +289,10 @@ impl Outliers {
     }
 
     /// Returns the members that should be ejected, the worst first.
-    fn candidates(&self, group: &Group, now: Instant) -> Vec<(usize, Cause, Seen)> {
+    fn candidates(&self, group: &Group, now: Instant) -> Vec<(usize, Cause, MemberTraffic)> {
         let (members, settings) = (group.members(), &group.settings().ejection);
         let is_bound = group.settings().granularity != Granularity::PerRequest
-            || group.strategy().sees != Sees::Nothing;
+            || group.strategy().request_needs != RequestNeeds::Nothing;
         let recents: Vec<Counts> = members
             .iter()
             .map(|m| self.recent(m, settings.window, now))
@@ -301,7 +301,7 @@ impl Outliers {
             total: recents.iter().map(|recent| recent.total).sum(),
             failures: recents.iter().map(|recent| recent.failures).sum(),
         };
-        let mut candidates: Vec<(usize, Cause, Seen)> = Vec::new();
+        let mut candidates: Vec<(usize, Cause, MemberTraffic)> = Vec::new();
         for (index, (member, recent)) in members.iter().zip(&recents).enumerate() {
             if member.slot.reason_bits() & !Reason::SOFT != 0 {
                 continue;
@@ -317,7 +317,7 @@ impl Outliers {
                 candidates.push((index, cause, recent.seen(0)));
             }
         }
-        let share = |candidate: &(usize, Cause, Seen)| recents[candidate.0].share();
+        let share = |candidate: &(usize, Cause, MemberTraffic)| recents[candidate.0].share();
         candidates.sort_by(|a, b| share(b).total_cmp(&share(a)));
         candidates
     }
@@ -347,7 +347,7 @@ impl Outliers {
         &mut self,
         member: &Member,
         settings: &EjectionSettings,
-        seen: Seen,
+        seen: MemberTraffic,
         now: Instant,
     ) -> Duration {
         let time = match self.histories.get(&member.id) {
@@ -355,8 +355,14 @@ impl Outliers {
             None => settings.time,
         };
         let until = now.after(time);
-        self.histories
-            .insert(member.id, Ejection { until, time, seen });
+        self.histories.insert(
+            member.id,
+            Ejection {
+                until,
+                time,
+                traffic: seen,
+            },
+        );
         member.slot.set(Reason::Ejected, true);
         time
     }
@@ -387,15 +393,15 @@ impl Outliers {
 /// that would last longer than any ejection here.
 fn loudest<'w>(
     group: &Group,
-    words: &'w [(usize, Word)],
+    words: &'w [(usize, PeerEjection)],
     now: Instant,
-) -> BTreeMap<usize, &'w Word> {
+) -> BTreeMap<usize, &'w PeerEjection> {
     let settings = &group.settings().ejection;
     let latest = now.after(settings.max_time);
-    let mut loudest: BTreeMap<usize, &Word> = BTreeMap::new();
+    let mut loudest: BTreeMap<usize, &PeerEjection> = BTreeMap::new();
     for (index, word) in words {
         let counts = word.until > now && word.until <= latest;
-        if !counts || !word.seen.is_enough(settings) {
+        if !counts || !word.traffic.is_enough(settings) {
             continue;
         }
         let known = loudest.entry(*index).or_insert(word);
@@ -442,10 +448,10 @@ impl Counts {
 
     /// Returns the figures that others are told of these requests, with at least this number of
     /// `failures`.
-    fn seen(&self, failures: u32) -> Seen {
+    fn seen(&self, failures: u32) -> MemberTraffic {
         let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
         let failures = count(self.failures).max(failures);
-        Seen {
+        MemberTraffic {
             requests: count(self.total).max(failures),
             failures,
         }
@@ -847,11 +853,11 @@ mod tests {
         assert_eq!(outliers.update_ejections(&group, at(1100)).len(), 1);
     }
 
-    fn word(of: &str, until: u64, requests: u32, failures: u32) -> Word {
-        Word {
+    fn word(of: &str, until: u64, requests: u32, failures: u32) -> PeerEjection {
+        PeerEjection {
             of: of.into(),
             until: at(until),
-            seen: Seen { requests, failures },
+            traffic: MemberTraffic { requests, failures },
         }
     }
 
@@ -859,7 +865,7 @@ mod tests {
     fn round(
         group: &Group,
         outliers: &mut Outliers,
-        words: &[(usize, Word)],
+        words: &[(usize, PeerEjection)],
         now: u64,
     ) -> Vec<Option<String>> {
         outliers.update_ejections(group, at(now));
@@ -882,7 +888,7 @@ mod tests {
         let (group, mut outliers) = (group(4, 0.5), Outliers::default());
         let words = [(1, word("lb-2", 9_000, 20, 20))];
         let changes = outliers.heed_peers(&group, &words, at(1_000));
-        let seen = Seen {
+        let seen = MemberTraffic {
             requests: 20,
             failures: 20,
         };
@@ -996,7 +1002,7 @@ mod tests {
             ..EjectionSettings::default()
         };
         for (requests, failures, enough) in [(20, 6, false), (20, 7, true), (19, 19, false)] {
-            let seen = Seen { requests, failures };
+            let seen = MemberTraffic { requests, failures };
             assert_eq!(seen.is_enough(&strict), enough, "{seen:?}");
         }
     }
@@ -1004,7 +1010,7 @@ mod tests {
     #[test]
     fn of_several_that_say_so_the_one_counts_that_says_it_for_longest() {
         let (group, mut outliers) = (group(2, 0.5), Outliers::default());
-        let of = |names: &[&str]| -> Vec<(usize, Word)> {
+        let of = |names: &[&str]| -> Vec<(usize, PeerEjection)> {
             let all = [
                 word("lb-1", 4_000, 9, 9),
                 word("lb-2", 6_000, 9, 9),
@@ -1026,7 +1032,7 @@ mod tests {
     #[test]
     fn others_cannot_have_more_out_than_may_be_and_own_failures_come_first() {
         let (group, mut outliers) = (group(4, 0.5), Outliers::default());
-        let words: Vec<(usize, Word)> = (0..4u32)
+        let words: Vec<(usize, PeerEjection)> = (0..4u32)
             .map(|index| (index as usize, word("lb-2", 60_000, 50, 10 + index)))
             .collect();
         assert_eq!(
@@ -1046,7 +1052,7 @@ mod tests {
         );
         assert_eq!(ejected(&group), [true, false, true, false]);
         let own = outliers.ejection(&group.members()[0], at(1_200)).unwrap();
-        assert_eq!((own.seen.requests, own.seen.failures), (5, 5));
+        assert_eq!((own.traffic.requests, own.traffic.failures), (5, 5));
         // So has one that is down.
         group.members()[3].slot.set(Reason::Down, true);
         assert_eq!(
@@ -1080,12 +1086,12 @@ mod tests {
         }
         outliers.update_ejections(&group, at(33_000));
         let own = outliers.ejection(&group.members()[0], at(33_000)).unwrap();
-        let seen = Seen {
+        let seen = MemberTraffic {
             requests: 5,
             failures: 5,
         };
         assert_eq!(
-            (own.until, own.time, own.seen),
+            (own.until, own.time, own.traffic),
             (at(43_000), FIRST_TIME, seen)
         );
         assert!(seen.is_enough(&group.settings().ejection));
@@ -1120,7 +1126,7 @@ mod tests {
                 let words = said.into_iter().map(|(index, of, left, requests, failures)| {
                     (index, word(&format!("lb-{of}"), now.saturating_add(left), requests, failures))
                 });
-                let words: Vec<(usize, Word)> = words.collect();
+                let words: Vec<(usize, PeerEjection)> = words.collect();
                 let mut changes = outliers.update_ejections(&group, at(now));
                 changes.extend(outliers.heed_peers(&group, &words, at(now)));
                 for change in changes {

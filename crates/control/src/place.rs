@@ -23,18 +23,18 @@ pub(crate) struct Place<'a> {
 }
 
 /// Places of all locations of a group.
-pub(crate) struct Places<'a> {
+pub(crate) struct GroupLocations<'a> {
     pub all: Vec<Place<'a>>,
     /// For each member of the group, the index of its location in `all`.
     pub of_member: Vec<usize>,
 }
 
-impl<'a> Places<'a> {
+impl<'a> GroupLocations<'a> {
     pub(crate) fn of_group(group: &'a Group, shaping: &Shaping, now: Instant) -> Self {
         let request = Request::at_time(now);
         let view = group.view_for(&request).despite_alerts();
         let mut known: HashMap<&Arc<str>, usize> = HashMap::new();
-        let mut places = Places {
+        let mut places = GroupLocations {
             all: Vec::new(),
             of_member: Vec::new(),
         };

@@ -127,7 +127,7 @@ impl Seat {
 
 /// Reason why there is no place in the queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Refused {
+pub enum QueueRefusal {
     /// The queue is full.
     Full,
     /// There is an overload: others wait that are more urgent or newer.
@@ -136,7 +136,7 @@ pub enum Refused {
 
 /// Instruction to a waiting request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Turn {
+pub enum QueueInstruction {
     /// Look for room; so many wait before it.
     Look {
         /// Their number, 255 at most.
@@ -436,7 +436,7 @@ impl Line {
 
 /// A place in the queue, by whatever leads there.
 #[derive(Debug)]
-pub struct Place<Q: Deref<Target = Queue>> {
+pub struct QueuePosition<Q: Deref<Target = Queue>> {
     queue: Q,
     key: Key,
     since: Instant,
@@ -447,24 +447,24 @@ pub struct Place<Q: Deref<Target = Queue>> {
     is_held: bool,
 }
 
-impl<Q: Deref<Target = Queue>> Place<Q> {
+impl<Q: Deref<Target = Queue>> QueuePosition<Q> {
     /// Takes a place, for as long as the answer lives.
     ///
     /// # Errors
     ///
     /// If the queue is full and nobody of a lower class is there, or if there is an overload and
     /// all who wait are of higher classes.
-    pub fn enter(queue: Q, class: Class, now: Instant) -> Result<Self, Refused> {
+    pub fn enter(queue: Q, class: Class, now: Instant) -> Result<Self, QueueRefusal> {
         let class = Reverse(class.min(HIGHEST));
         let key = queue.change(|line| {
             line.shed(now);
             let last = line.last();
             if line.is_overloaded && last.is_some_and(|(lowest, _)| lowest < class) {
-                return Err(Refused::Overload);
+                return Err(QueueRefusal::Overload);
             }
             if line.seats.len() >= line.policy.limit {
                 let lower = last.filter(|(lowest, _)| *lowest > class);
-                line.refuse(lower.ok_or(Refused::Full)?);
+                line.refuse(lower.ok_or(QueueRefusal::Full)?);
             }
             line.arrivals += 1;
             let key = (class, line.arrivals);
@@ -491,7 +491,7 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
         // Pairs with the fence in `vacate`: either who waits sees the member's place that became
         // free, or who freed it sees somebody waiting.
         fence(Ordering::SeqCst);
-        Ok(Place {
+        Ok(QueuePosition {
             queue,
             key,
             since: now,
@@ -512,13 +512,13 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
     }
 
     /// Returns what the request is to do now; `None` means to wait until `waker` is woken.
-    pub fn next_turn(&mut self, now: Instant, waker: &Waker) -> Option<Turn> {
+    pub fn next_turn(&mut self, now: Instant, waker: &Waker) -> Option<QueueInstruction> {
         let key = self.key;
         let mut looks_anyway = false;
         let (turn, vacancies) = self.queue.change(|line| {
             line.shed(now);
             let Some(seat) = line.seats.get_mut(&key) else {
-                return (Some(Turn::Refused), 0);
+                return (Some(QueueInstruction::Refused), 0);
             };
             if !seat.is_called() {
                 match &mut seat.waker {
@@ -532,7 +532,7 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
             let vacancies = std::mem::take(&mut seat.vacancies);
             looks_anyway = line.fresh.remove(&key) || looks;
             let ahead = line.ahead(key) as u32;
-            (Some(Turn::Look { ahead }), vacancies)
+            (Some(QueueInstruction::Look { ahead }), vacancies)
         });
         self.vacancies += vacancies;
         self.looks_anyway = looks_anyway;
@@ -621,7 +621,7 @@ impl<Q: Deref<Target = Queue>> Place<Q> {
     }
 }
 
-impl<Q: Deref<Target = Queue>> Drop for Place<Q> {
+impl<Q: Deref<Target = Queue>> Drop for QueuePosition<Q> {
     fn drop(&mut self) {
         let (key, vacancies) = (self.key, self.vacancies);
         self.queue.change(|line| {
@@ -651,16 +651,16 @@ mod tests {
         NOW.after(Duration::from_millis(millis))
     }
 
-    fn enter(queue: &Queue, class: Class, now: Instant) -> Place<&Queue> {
-        Place::enter(queue, class, now).unwrap()
+    fn enter(queue: &Queue, class: Class, now: Instant) -> QueuePosition<&Queue> {
+        QueuePosition::enter(queue, class, now).unwrap()
     }
 
-    fn turn(place: &mut Place<&Queue>, now: Instant) -> Option<Turn> {
+    fn turn(place: &mut QueuePosition<&Queue>, now: Instant) -> Option<QueueInstruction> {
         place.next_turn(now, Waker::noop())
     }
 
-    fn look(ahead: u32) -> Option<Turn> {
-        Some(Turn::Look { ahead })
+    fn look(ahead: u32) -> Option<QueueInstruction> {
+        Some(QueueInstruction::Look { ahead })
     }
 
     #[test]
@@ -673,7 +673,10 @@ mod tests {
         assert_eq!(turn(&mut first, NOW), None);
         let mut second = enter(&queue, USUAL, NOW);
         assert_eq!(turn(&mut second, NOW), look(1));
-        assert_eq!(Place::enter(&queue, USUAL, NOW).unwrap_err(), Refused::Full);
+        assert_eq!(
+            QueuePosition::enter(&queue, USUAL, NOW).unwrap_err(),
+            QueueRefusal::Full
+        );
         assert_eq!(queue.waiting(), 2);
         queue.vacate(|| ());
         assert_eq!(queue.first_called(), Some(first.number()));
@@ -683,7 +686,10 @@ mod tests {
         assert_eq!(turn(&mut second, NOW), look(1), "what the first cannot use");
         second.leave_served(NOW);
         queue.set_policy(Policy::with_limit(1));
-        assert_eq!(Place::enter(&queue, USUAL, NOW).unwrap_err(), Refused::Full);
+        assert_eq!(
+            QueuePosition::enter(&queue, USUAL, NOW).unwrap_err(),
+            QueueRefusal::Full
+        );
         drop(first);
         assert_eq!(queue.waiting(), 0);
         drop(enter(&queue, USUAL, NOW));
@@ -765,7 +771,7 @@ mod tests {
         queue.vacate(|| ());
         assert_eq!(queue.first_called(), Some(usual.number()));
         let mut high = enter(&queue, HIGHEST, NOW);
-        assert_eq!(turn(&mut low, NOW), Some(Turn::Refused));
+        assert_eq!(turn(&mut low, NOW), Some(QueueInstruction::Refused));
         assert_eq!(queue.list_refused(), [low.number()]);
         drop(low);
         assert!(queue.list_refused().is_empty());
@@ -777,7 +783,10 @@ mod tests {
         turn(&mut usual, NOW);
         usual.pass_turn();
         assert_eq!(turn(&mut high, NOW), look(0));
-        assert_eq!(Place::enter(&queue, 1, NOW).unwrap_err(), Refused::Full);
+        assert_eq!(
+            QueuePosition::enter(&queue, 1, NOW).unwrap_err(),
+            QueueRefusal::Full
+        );
     }
 
     #[test]
@@ -805,17 +814,19 @@ mod tests {
         let (now, mut last) = (at(195), line.pop_back().unwrap());
         turn(&mut last, now);
         let refused = line.iter_mut().filter_map(|place| turn(place, now));
-        let refused = refused.filter(|turn| *turn == Turn::Refused).count();
+        let refused = refused
+            .filter(|turn| *turn == QueueInstruction::Refused)
+            .count();
         // Of ages from 5 ms on in steps of 5, two are not above 10.
         assert_eq!(refused, line.len() - 2);
         queue.vacate(|| ());
         assert_eq!(turn(&mut last, now), look(0), "the newest");
-        let mut low = Place::enter(&queue, USUAL - 1, now);
-        assert_eq!(low.as_ref().unwrap_err(), &Refused::Overload);
+        let mut low = QueuePosition::enter(&queue, USUAL - 1, now);
+        assert_eq!(low.as_ref().unwrap_err(), &QueueRefusal::Overload);
         last.leave_served(now);
         line.clear();
         // It is over when nobody has waited for too long for a while.
-        low = Place::enter(&queue, USUAL - 1, at(300));
+        low = QueuePosition::enter(&queue, USUAL - 1, at(300));
         assert!(low.is_ok() && !queue.is_overloaded());
     }
 
@@ -830,7 +841,8 @@ mod tests {
         let mut places: Vec<_> = (0..10).map(|_| enter(&queue, USUAL, NOW)).collect();
         places.pop().unwrap().leave_served(at(20));
         assert!(queue.is_overloaded());
-        let stay = |place: &mut Place<_>| turn(place, at(20)) != Some(Turn::Refused);
+        let stay =
+            |place: &mut QueuePosition<_>| turn(place, at(20)) != Some(QueueInstruction::Refused);
         assert_eq!(
             places
                 .iter_mut()
@@ -867,7 +879,7 @@ mod tests {
     struct Model<'q> {
         queue: &'q Queue,
         busy: [bool; 4],
-        waiting: Vec<(Place<&'q Queue>, u8, Class)>,
+        waiting: Vec<(QueuePosition<&'q Queue>, u8, Class)>,
     }
 
     impl Model<'_> {
@@ -882,11 +894,11 @@ mod tests {
             let free = (0..4).find(|member| wants & 1 << member != 0 && !self.busy[*member]);
             match place.next_turn(NOW, Waker::noop()) {
                 None => false,
-                Some(Turn::Refused) => {
+                Some(QueueInstruction::Refused) => {
                     self.waiting.remove(index);
                     true
                 }
-                Some(Turn::Look { .. }) => {
+                Some(QueueInstruction::Look { .. }) => {
                     match place.look_for_room(|| free) {
                         // Others were called meanwhile.
                         None => {}
@@ -918,7 +930,7 @@ mod tests {
                         match model.find(wants).filter(|_| queue.waiting() == 0) {
                             Some(member) => model.busy[member] = true,
                             None => {
-                                if let Ok(place) = Place::enter(model.queue, class, NOW) {
+                                if let Ok(place) = QueuePosition::enter(model.queue, class, NOW) {
                                     model.waiting.push((place, wants, class));
                                 }
                             }
@@ -952,7 +964,7 @@ mod tests {
             let queue = Queue::new(Policy::with_limit(100));
             let mut waiting = HashMap::new();
             for class in &classes {
-                let mut place = Place::enter(&queue, *class, NOW).unwrap();
+                let mut place = QueuePosition::enter(&queue, *class, NOW).unwrap();
                 place.next_turn(NOW, Waker::noop());
                 waiting.insert(place.number(), (place, *class));
             }
@@ -961,7 +973,7 @@ mod tests {
                 queue.vacate(|| ());
                 let number = queue.first_called().unwrap();
                 let (mut place, class) = waiting.remove(&number).unwrap();
-                prop_assert_eq!(place.next_turn(NOW, Waker::noop()), Some(Turn::Look { ahead: 0 }));
+                prop_assert_eq!(place.next_turn(NOW, Waker::noop()), Some(QueueInstruction::Look { ahead: 0 }));
                 place.leave_served(NOW);
                 served.push((Reverse(class), number));
             }

@@ -280,7 +280,7 @@ pub struct CountTable {
 
 /// Answer of [`CountTable::enter`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Entered {
+pub enum CountResult {
     /// The key has one more; [`CountTable::leave`] gives it back.
     Counted(u32),
     /// There is no place for the key.
@@ -306,7 +306,7 @@ impl CountTable {
 
     /// Counts one more for `key`, which is a hash that outsiders cannot predict, if it has fewer
     /// than `most`.
-    pub fn enter(&self, key: u64, most: u32) -> Entered {
+    pub fn enter(&self, key: u64, most: u32) -> CountResult {
         let most = u64::from(most).min(COUNT);
         // The upper bits, of which there are enough to tell sixteen keys apart.
         let tag = key >> COUNT_BITS << COUNT_BITS;
@@ -321,14 +321,14 @@ impl CountTable {
             });
             let Some(place) = place else {
                 self.overflows.fetch_add(1, Ordering::Relaxed);
-                return Entered::Uncounted;
+                return CountResult::Uncounted;
             };
             let before = place.load(Ordering::Acquire);
             let next = match before {
                 0 if known.is_some() => continue,
                 0 if most > 0 => tag | 1,
                 _ if before & !COUNT != tag => continue,
-                _ if before & COUNT >= most => return Entered::Full,
+                _ if before & COUNT >= most => return CountResult::Full,
                 _ => before + 1,
             };
             let swapped = place.compare_exchange(before, next, Ordering::AcqRel, Ordering::Acquire);
@@ -349,7 +349,7 @@ impl CountTable {
             }
             return self
                 .index_of(place)
-                .map_or(Entered::Uncounted, Entered::Counted);
+                .map_or(CountResult::Uncounted, CountResult::Counted);
         }
     }
 

@@ -12,7 +12,7 @@ use std::time::Duration;
 use evenkeel_core::group::Group;
 use evenkeel_core::time::Instant;
 
-use crate::alerts::{self, Alerted, AllThere, Council, Forced, Locations};
+use crate::alerts::{self, AlertedLocations, AllAlertedMembers, FleetExchange, Forced, Locations};
 use crate::event::Event;
 use crate::group::GroupControl;
 
@@ -33,18 +33,18 @@ pub trait Controlled {
 }
 
 /// Data that a round needs beside the groups.
-pub struct Surroundings<'a> {
+pub struct RoundContext<'a> {
     /// All locations.
     pub locations: &'a Locations,
     /// Alerts that an administrator has forced or suppressed.
     pub forced: &'a Forced,
     /// Locations whose servers are told of an alert, or of its end, whatever pulses say.
-    pub told: &'a mut HashSet<Arc<str>>,
+    pub notified_locations: &'a mut HashSet<Arc<str>>,
     /// Council that decides upon alerts beside this balancer.
-    pub council: Option<&'a dyn Council>,
+    pub council: Option<&'a dyn FleetExchange>,
 }
 
-impl std::fmt::Debug for Surroundings<'_> {
+impl std::fmt::Debug for RoundContext<'_> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Surroundings")
             .field("locations", &self.locations.len())
@@ -70,9 +70,9 @@ pub struct Round {
     /// Locations that groups have put under alert.
     raised: HashSet<Arc<str>>,
     /// Locations under alert, once all groups have been looked at.
-    alerted: Option<Alerted>,
+    alerted: Option<AlertedLocations>,
     /// The members there.
-    there: AllThere,
+    there: AllAlertedMembers,
 }
 
 /// Result of a step of a round.
@@ -101,7 +101,7 @@ impl Round {
             next: 0,
             raised: HashSet::new(),
             alerted: None,
-            there: AllThere::default(),
+            there: AllAlertedMembers::default(),
         }
     }
 
@@ -121,7 +121,7 @@ impl Round {
     pub fn run_step<G: Controlled>(
         &mut self,
         groups: &mut [G],
-        around: Surroundings<'_>,
+        around: RoundContext<'_>,
         most: usize,
         mut act: impl FnMut(&mut G, &Event),
     ) -> Step {
@@ -171,10 +171,10 @@ impl Round {
             self.there.look(group, alerts, rules.is_owned, alerted);
         }
         if all {
-            let Surroundings {
+            let RoundContext {
                 locations,
                 forced,
-                told,
+                notified_locations: told,
                 council: _,
             } = around;
             alerts::tell_locations(&self.there, alerted, locations, forced, told);

@@ -19,7 +19,7 @@ use evenkeel_core::time::Instant;
 
 /// State that says whether a member may get requests, and if not, why.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Standing {
+pub enum ServiceState {
     /// The member may get requests.
     Serving,
     /// The member is drained, by an administrator, by its own report, or by a weight of 0: it gets
@@ -37,34 +37,34 @@ pub enum Standing {
     Standby,
 }
 
-impl Standing {
+impl ServiceState {
     /// The name in status and logs.
     pub fn name(self) -> &'static str {
         match self {
-            Standing::Serving => "serving",
-            Standing::Draining => "draining",
-            Standing::Maintenance => "maintenance",
-            Standing::Down => "down",
-            Standing::Shedding => "shedding",
-            Standing::Standby => "standby",
+            ServiceState::Serving => "serving",
+            ServiceState::Draining => "draining",
+            ServiceState::Maintenance => "maintenance",
+            ServiceState::Down => "down",
+            ServiceState::Shedding => "shedding",
+            ServiceState::Standby => "standby",
         }
     }
 
     fn of(reasons: u32) -> Self {
         let any = |bits: u32| reasons & bits != 0;
         if any(Reason::Maintenance as u32 | Reason::ReportedMaintenance as u32) {
-            Standing::Maintenance
+            ServiceState::Maintenance
         } else if any(Reason::Draining as u32 | Reason::ReportedDrain as u32) {
-            Standing::Draining
+            ServiceState::Draining
         } else if any(!Reason::SOFT) {
-            Standing::Down
+            ServiceState::Down
         } else if any(Reason::Shedding as u32) {
-            Standing::Shedding
+            ServiceState::Shedding
         } else if any(Reason::Standby as u32) {
-            Standing::Standby
+            ServiceState::Standby
         } else {
             // There is no other reason but a weight of 0.
-            Standing::Draining
+            ServiceState::Draining
         }
     }
 }
@@ -79,13 +79,13 @@ const FACTS: u32 = Reason::Maintenance as u32
 
 /// Weight and standing that a member should get at a moment.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Seen {
+pub struct TargetShare {
     /// Id of the member.
     pub id: MemberId,
     /// Weight of the member relative to that of the others, in any unit; above 0 if it is serving.
     pub weight: f32,
     /// Standing of the member.
-    pub standing: Standing,
+    pub standing: ServiceState,
 }
 
 /// Finds what each member of `group` should get `now`, in the order of [`Group::members`].
@@ -97,14 +97,14 @@ pub struct Seen {
 ///
 /// Where members are of [zones](evenkeel_core::zone) with different ranks, those of a rank get together
 /// what decisions send there, and are [on standby](Standing::Standby) if that is nothing.
-pub fn observe_members(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
+pub fn observe_members(group: &Group, now: Instant, seen: &mut Vec<TargetShare>) {
     look_without_zones(group, now, seen);
     spread_over_zones(group, seen);
 }
 
 /// Does the same for somebody who chooses among zones without us, and may be in another zone: all
 /// zones are alike.
-pub fn look_without_zones(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
+pub fn look_without_zones(group: &Group, now: Instant, seen: &mut Vec<TargetShare>) {
     let request = Request::at_time(now);
     let view = group.view_for(&request);
     let fits = |view: &View<'_>| (0..view.len()).any(|index| view.is_eligible_unless_full(index));
@@ -121,10 +121,10 @@ pub fn look_without_zones(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
             None => reasons & FACTS == 0 && member.slot.weight() > 0.0,
         };
         let standing = match serves {
-            true => Standing::Serving,
-            false => Standing::of(reasons),
+            true => ServiceState::Serving,
+            false => ServiceState::of(reasons),
         };
-        Seen {
+        TargetShare {
             id: member.id,
             weight,
             standing,
@@ -133,7 +133,7 @@ pub fn look_without_zones(group: &Group, now: Instant, seen: &mut Vec<Seen>) {
 }
 
 /// Gives the members of each rank of zones together the share of the requests that goes there.
-fn spread_over_zones(group: &Group, seen: &mut [Seen]) {
+fn spread_over_zones(group: &Group, seen: &mut [TargetShare]) {
     let Some(ranks) = group.ranks() else {
         return;
     };
@@ -141,7 +141,7 @@ fn spread_over_zones(group: &Group, seen: &mut [Seen]) {
     let mut weights = vec![0.0; count];
     for (index, member) in seen.iter().enumerate() {
         if let Some(weight) = weights.get_mut(ranks.rank_at(index))
-            && member.standing == Standing::Serving
+            && member.standing == ServiceState::Serving
         {
             *weight += f64::from(member.weight);
         }
@@ -167,31 +167,31 @@ fn spread_over_zones(group: &Group, seen: &mut [Seen]) {
     }
     for (index, member) in seen.iter_mut().enumerate() {
         let rank = ranks.rank_at(index);
-        if member.standing != Standing::Serving {
+        if member.standing != ServiceState::Serving {
             continue;
         }
         match (shares.get(rank), weights.get(rank)) {
             (Some(&share), Some(&weight)) if share > 0.0 && weight > 0.0 => {
                 member.weight = (f64::from(member.weight) * share / weight) as f32;
             }
-            _ => member.standing = Standing::Standby,
+            _ => member.standing = ServiceState::Standby,
         }
     }
 }
 
 /// Finds what each member of `group` should get if nobody looks after the group any more: its
 /// configured weight, or the weight that was set live, unless the member was taken out on purpose.
-pub fn use_configured(group: &Group, seen: &mut Vec<Seen>) {
+pub fn use_configured(group: &Group, seen: &mut Vec<TargetShare>) {
     seen.clear();
     seen.extend(group.members().iter().map(|member| {
         let facts = member.slot.reason_bits() & FACTS;
         let weight = member.slot.weight();
-        Seen {
+        TargetShare {
             id: member.id,
             weight,
             standing: match facts == 0 && weight > 0.0 {
-                true => Standing::Serving,
-                false => Standing::of(facts),
+                true => ServiceState::Serving,
+                false => ServiceState::of(facts),
             },
         }
     }));
@@ -237,7 +237,7 @@ pub struct Share {
     /// Weight from 1 to [`Settings::highest`] if the member serves, else 0.
     pub weight: u32,
     /// Standing of the member.
-    pub standing: Standing,
+    pub standing: ServiceState,
 }
 
 /// A member's weight on its way to what it should be.
@@ -315,7 +315,7 @@ impl Shares {
 
     /// Looks at `members` as they are `now`. Answers what the shares of all of them are, in their
     /// order, if that is to be said now. Times must not run backwards; if they do, nothing is said.
-    pub fn update(&mut self, now: Instant, members: &[Seen]) -> Option<&[Share]> {
+    pub fn update(&mut self, now: Instant, members: &[TargetShare]) -> Option<&[Share]> {
         self.damp(now, members);
         self.find_places(members);
         let highest = self.highest(members);
@@ -355,7 +355,7 @@ impl Shares {
     }
 
     /// Takes each weight a part of the way to what it should be.
-    fn damp(&mut self, now: Instant, members: &[Seen]) {
+    fn damp(&mut self, now: Instant, members: &[TargetShare]) {
         let passed = self.damped_at.map(|at| now.since(at).as_secs_f64());
         let constant = self.settings.damping.as_secs_f64();
         // The part of the way that is left.
@@ -386,13 +386,13 @@ impl Shares {
                 true => weight + (damped.weight - weight) * rest,
                 false => weight,
             };
-            damped.served = member.standing == Standing::Serving;
+            damped.served = member.standing == ServiceState::Serving;
         }
         self.damped_at = Some(now);
     }
 
     /// Finds out what was said of each member.
-    fn find_places(&mut self, members: &[Seen]) {
+    fn find_places(&mut self, members: &[TargetShare]) {
         let is_at = |place: Option<usize>, id: MemberId| {
             let said = place.and_then(|place| self.said.get(place));
             said.is_none_or(|said| said.id == id)
@@ -420,10 +420,10 @@ impl Shares {
 
     /// The highest weight of those that serve; 0 if none of them has a weight that is known, whatever
     /// is left of earlier ones: that only says how long ago they were known.
-    fn highest(&self, members: &[Seen]) -> f64 {
+    fn highest(&self, members: &[TargetShare]) -> f64 {
         let both = self.damped.iter().zip(members);
-        let serving = both.filter(|(_, member)| member.standing == Standing::Serving);
-        let known = |member: &Seen| member.weight.is_finite() && member.weight > 0.0;
+        let serving = both.filter(|(_, member)| member.standing == ServiceState::Serving);
+        let known = |member: &TargetShare| member.weight.is_finite() && member.weight > 0.0;
         if !serving.clone().any(|(_, member)| known(member)) {
             return 0.0;
         }
@@ -432,8 +432,8 @@ impl Shares {
 
     /// The weight of the member at `index` if anything is said now: the one that was said before, if
     /// the change would be too small.
-    fn next(&self, index: usize, member: &Seen, highest: f64) -> u32 {
-        if member.standing != Standing::Serving {
+    fn next(&self, index: usize, member: &TargetShare, highest: f64) -> u32 {
+        if member.standing != ServiceState::Serving {
             return 0;
         }
         let damped = self.damped.get(index).map_or(0.0, |damped| damped.weight);
@@ -444,7 +444,7 @@ impl Shares {
         };
         let rounded = exact.round().clamp(1.0, most);
         let before = self.before(index);
-        let before = before.filter(|before| before.standing == Standing::Serving);
+        let before = before.filter(|before| before.standing == ServiceState::Serving);
         if let Some(before) = before {
             let held = f64::from(before.weight);
             let change = (exact.max(1.0) - held).abs();
@@ -475,15 +475,18 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    fn seen(weights: &[f32]) -> Vec<Seen> {
-        let members = weights.iter().enumerate().map(|(index, &weight)| Seen {
-            id: MemberId(index as u64),
-            weight,
-            standing: match weight > 0.0 {
-                true => Standing::Serving,
-                false => Standing::Draining,
-            },
-        });
+    fn seen(weights: &[f32]) -> Vec<TargetShare> {
+        let members = weights
+            .iter()
+            .enumerate()
+            .map(|(index, &weight)| TargetShare {
+                id: MemberId(index as u64),
+                weight,
+                standing: match weight > 0.0 {
+                    true => ServiceState::Serving,
+                    false => ServiceState::Draining,
+                },
+            });
         members.collect()
     }
 
@@ -564,10 +567,10 @@ mod tests {
             ..AT_ONCE
         });
         assert!(shares.update(at(0), &seen(&[161.0])).is_some());
-        let unknown = [1, 0].map(|id| Seen {
+        let unknown = [1, 0].map(|id| TargetShare {
             id: MemberId(id),
             weight: f32::NAN,
-            standing: Standing::Serving,
+            standing: ServiceState::Serving,
         });
         let said = shares.update(at(1000), &unknown);
         assert_eq!(said.map(weights), Some(vec![100, 100]));
@@ -645,7 +648,7 @@ mod tests {
         }
     }
 
-    fn standings(group: &Group, now: Instant) -> Vec<Standing> {
+    fn standings(group: &Group, now: Instant) -> Vec<ServiceState> {
         let mut seen = Vec::new();
         observe_members(group, now, &mut seen);
         seen.iter().map(|seen| seen.standing).collect()
@@ -730,7 +733,7 @@ mod tests {
 
     #[test]
     fn members_of_a_zone_get_together_what_decisions_send_there() {
-        use Standing::{Maintenance, Serving, Standby};
+        use ServiceState::{Maintenance, Serving, Standby};
         let ids = group("round_robin", &[1.0, 3.0, 1.0, 1.0])
             .members()
             .to_vec();
@@ -741,7 +744,7 @@ mod tests {
         });
         let settings = GroupSettings {
             zones: Some(ZoneSettings {
-                own: Some("a".into()),
+                balancer_zone: Some("a".into()),
                 order: vec!["b".into()],
                 ..ZoneSettings::default()
             }),
@@ -767,7 +770,7 @@ mod tests {
         // A quarter of the requests leaves the own zone, and half of that the next one.
         let pass = |rank: usize, part: u32| {
             let reading = Reading {
-                passed: WHOLE / part,
+                passed_share: WHOLE / part,
                 load: None,
                 usable: 1.0,
             };
@@ -795,7 +798,7 @@ mod tests {
 
     #[test]
     fn standings_are_those_of_a_decision() {
-        use Standing::{Down, Draining, Maintenance, Serving, Shedding, Standby};
+        use ServiceState::{Down, Draining, Maintenance, Serving, Shedding, Standby};
         let group = group("adaptive", &[1.0, 1.0, 1.0, 0.0]);
         let set = |index: usize, reason, holds| group.members()[index].slot.set(reason, holds);
         assert_eq!(
@@ -860,25 +863,25 @@ mod tests {
         assert_eq!(
             all,
             [
-                (1.0, Standing::Serving),
-                (2.0, Standing::Serving),
-                (1.0, Standing::Draining),
-                (0.0, Standing::Draining)
+                (1.0, ServiceState::Serving),
+                (2.0, ServiceState::Serving),
+                (1.0, ServiceState::Draining),
+                (0.0, ServiceState::Draining)
             ]
         );
     }
 
-    fn standing() -> impl Strategy<Value = Standing> {
+    fn standing() -> impl Strategy<Value = ServiceState> {
         prop_oneof![
-            6 => Just(Standing::Serving),
-            1 => Just(Standing::Draining),
-            1 => Just(Standing::Down),
+            6 => Just(ServiceState::Serving),
+            1 => Just(ServiceState::Draining),
+            1 => Just(ServiceState::Down),
         ]
     }
 
-    fn member() -> impl Strategy<Value = Seen> {
+    fn member() -> impl Strategy<Value = TargetShare> {
         let weight = prop_oneof![0.01f32..1000.0, Just(f32::NAN), Just(0.0f32)];
-        (0u64..12, weight, standing()).prop_map(|(id, weight, standing)| Seen {
+        (0u64..12, weight, standing()).prop_map(|(id, weight, standing)| TargetShare {
             id: MemberId(id),
             weight,
             standing,
@@ -886,7 +889,7 @@ mod tests {
     }
 
     /// Members with different ids.
-    fn members() -> impl Strategy<Value = Vec<Seen>> {
+    fn members() -> impl Strategy<Value = Vec<TargetShare>> {
         prop::collection::vec(member(), 0..8).prop_map(|mut members| {
             let mut known = std::collections::HashSet::new();
             members.retain(|member| known.insert(member.id));
@@ -934,7 +937,7 @@ mod tests {
                 for (share, member) in said.iter().zip(&members) {
                     prop_assert_eq!(share.id, member.id);
                     prop_assert_eq!(share.standing, member.standing);
-                    let serves = member.standing == Standing::Serving;
+                    let serves = member.standing == ServiceState::Serving;
                     prop_assert_eq!(share.weight > 0, serves);
                     prop_assert!(share.weight <= settings.highest);
                 }
@@ -964,7 +967,7 @@ mod tests {
                 prop_assert_eq!(shares.update(at(step * 500), &then), None);
             }
             prop_assert_eq!(shares.messages(), messages);
-            let serving = then.iter().filter(|member| member.standing == Standing::Serving);
+            let serving = then.iter().filter(|member| member.standing == ServiceState::Serving);
             let finite = serving.filter(|member| member.weight.is_finite());
             let highest = finite.map(|member| f64::from(member.weight)).fold(0.0, f64::max);
             prop_assert_eq!(shares.last_shares().len(), then.len());

@@ -29,7 +29,7 @@ use evenkeel_core::group::Group;
 use evenkeel_core::time::Instant;
 use evenkeel_core::zone::{self, Measured, RANKS, Reading, SPILL_ABOVE};
 
-use crate::event::{Event, Stay};
+use crate::event::{Event, ZoneStay};
 
 /// The shortest time constant of what stays.
 const REACTION: Duration = Duration::from_secs(2);
@@ -61,7 +61,7 @@ pub struct Zones {
     ranks: [Rank; RANKS],
     /// The last round; `None` before the first one.
     at: Option<Instant>,
-    stay: Stay,
+    stay: ZoneStay,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -81,7 +81,7 @@ impl Default for Zones {
         Zones {
             ranks: [none; RANKS],
             at: None,
-            stay: Stay::All,
+            stay: ZoneStay::All,
         }
     }
 }
@@ -94,7 +94,7 @@ impl Zones {
             if self.at.is_some() {
                 *self = Zones::default();
                 let none = Reading {
-                    passed: 0,
+                    passed_share: 0,
                     load: None,
                     usable: 1.0,
                 };
@@ -106,7 +106,7 @@ impl Zones {
         if self.at.is_none() {
             // Perhaps a process before has found something out.
             for (rank, of_rank) in self.ranks.iter_mut().enumerate() {
-                of_rank.kept = kept_of(readings.get(rank).passed).max(LEAST);
+                of_rank.kept = kept_of(readings.get(rank).passed_share).max(LEAST);
             }
         }
         let elapsed = self
@@ -161,7 +161,7 @@ impl Zones {
             readings.set(
                 index,
                 Reading {
-                    passed: passed.min(zone::WHOLE),
+                    passed_share: passed.min(zone::WHOLE),
                     load: rank.load,
                     usable,
                 },
@@ -235,15 +235,15 @@ impl Step {
     }
 }
 
-impl Stay {
+impl ZoneStay {
     /// Returns the stay after this part is kept now. A part that is almost all counts as all again
     /// only when it is all.
-    fn after(self, kept: f32) -> Stay {
+    fn after(self, kept: f32) -> ZoneStay {
         match kept {
-            kept if kept <= 0.0 => Stay::Nothing,
-            kept if kept < PART => Stay::Part,
-            kept if kept < ALL && self == Stay::Part => Stay::Part,
-            _ => Stay::All,
+            kept if kept <= 0.0 => ZoneStay::Nothing,
+            kept if kept < PART => ZoneStay::Part,
+            kept if kept < ALL && self == ZoneStay::Part => ZoneStay::Part,
+            _ => ZoneStay::All,
         }
     }
 }
@@ -287,7 +287,7 @@ mod tests {
             let members = zones.iter().enumerate().map(member).collect();
             let settings = GroupSettings {
                 zones: Some(ZoneSettings {
-                    own: Some("a".into()),
+                    balancer_zone: Some("a".into()),
                     ..settings
                 }),
                 ..GroupSettings::default()
@@ -351,7 +351,7 @@ mod tests {
         }
     }
 
-    fn part_stays(events: &[Event]) -> Vec<Stay> {
+    fn part_stays(events: &[Event]) -> Vec<ZoneStay> {
         let stay = |event: &Event| match event {
             Event::Zone { stay, .. } => Some(*stay),
             _ => None,
@@ -385,7 +385,7 @@ mod tests {
         (0..3).for_each(|member| world.set(member, Reason::Down, true));
         world.round();
         assert_eq!(world.shares(), [1.0, 0.0]);
-        let stay = [Stay::Nothing, Stay::Part, Stay::All];
+        let stay = [ZoneStay::Nothing, ZoneStay::Part, ZoneStay::All];
         assert_eq!(part_stays(&world.events), stay);
     }
 
@@ -432,7 +432,7 @@ mod tests {
             world.round();
         }
         assert!(world.shares()[0] > 0.99, "{:?}", world.shares());
-        assert_eq!(part_stays(&world.events), [Stay::Part, Stay::All]);
+        assert_eq!(part_stays(&world.events), [ZoneStay::Part, ZoneStay::All]);
     }
 
     /// Two balancers, each in a zone of its own, that have more requests than both zones can serve.

@@ -44,7 +44,7 @@ pub struct Note {
     /// The line, shortened.
     pub text: String,
     /// The reason, and what to do instead.
-    pub why: String,
+    pub reason: String,
     /// True if the line restricts who gets in: without it the result lets more in.
     pub restricts: bool,
 }
@@ -57,7 +57,11 @@ impl fmt::Display for Note {
         } else {
             ""
         };
-        write!(f, "line {}: {}: {mark}{}", self.line, self.text, self.why)
+        write!(
+            f,
+            "line {}: {}: {mark}{}",
+            self.line, self.text, self.reason
+        )
     }
 }
 

@@ -49,7 +49,7 @@ impl Notes {
             Note {
                 line,
                 text,
-                why,
+                reason: why,
                 restricts,
             }
         };
@@ -335,7 +335,7 @@ fn begin(kind: &str, name: &str, out: &mut String) {
 
 /// A condition on a value by its name.
 #[derive(Clone, Debug, PartialEq)]
-pub(crate) enum Wanted {
+pub(crate) enum ValueCondition {
     /// There must be none.
     Absent,
     /// A value, or the beginning of one with `*` behind it.
@@ -350,9 +350,9 @@ pub(crate) struct Conditions {
     pub(crate) methods: Vec<String>,
     pub(crate) clients: Vec<String>,
     pub(crate) except_clients: Vec<String>,
-    pub(crate) headers: Vec<(String, Wanted)>,
-    pub(crate) query: Vec<(String, Wanted)>,
-    pub(crate) cookies: Vec<(String, Wanted)>,
+    pub(crate) headers: Vec<(String, ValueCondition)>,
+    pub(crate) query: Vec<(String, ValueCondition)>,
+    pub(crate) cookies: Vec<(String, ValueCondition)>,
     /// Names of servers that clients of TLS ask for, where it is passed through.
     pub(crate) names: Vec<String>,
     /// Percentage of the requests.
@@ -375,7 +375,7 @@ impl Conditions {
                 (!common.is_empty()).then_some(common)
             }
         };
-        let named = |one: &[(String, Wanted)], other: &[(String, Wanted)]| {
+        let named = |one: &[(String, ValueCondition)], other: &[(String, ValueCondition)]| {
             let mut all = one.to_vec();
             for (name, wanted) in other {
                 match all
@@ -438,8 +438,8 @@ impl Conditions {
         ] {
             for (name, wanted) in list {
                 let value = match wanted {
-                    Wanted::Absent => Value::Flag(false),
-                    Wanted::Like(text) => text.as_str().into(),
+                    ValueCondition::Absent => Value::Flag(false),
+                    ValueCondition::Like(text) => text.as_str().into(),
                 };
                 route.ensure_table(key).set(name, value);
             }

@@ -801,7 +801,7 @@ fn values_that_a_configuration_cannot_have_are_left_out_and_told() {
             converted
                 .notes
                 .iter()
-                .any(|note| note.why.starts_with(path)),
+                .any(|note| note.reason.starts_with(path)),
             "{path}: {:#?}\n{}",
             converted.notes,
             converted.toml
@@ -850,7 +850,7 @@ fn no_text_is_a_variable_of_the_environment() {
         let is_told = converted
             .notes
             .iter()
-            .any(|note| note.why.contains("environment"));
+            .any(|note| note.reason.contains("environment"));
         assert_eq!(is_told, text.contains("${"), "{text}");
     }
 }

@@ -7,19 +7,19 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_config::Corba as Settings;
-use evenkeel_core::load::{LoadId, Location, Tell};
+use evenkeel_core::load::{LoadId, Location, SheddingOrder};
 use evenkeel_giop::any::Idl;
 use evenkeel_giop::cdr::{Endian, Writer};
 use evenkeel_giop::exception::{Kind, SystemException};
 use evenkeel_giop::ior::Ior;
 use evenkeel_giop::message::{Content, GiopError, Message, Version};
-use evenkeel_giop::server::{Out, Server, Service};
+use evenkeel_giop::server::{ReplyOutput, Server, Service};
 use tokio::net::TcpListener;
 use tokio::task::LocalSet;
 
 use crate::alerts::Alerts;
 use crate::call::Outcome;
-use crate::monitors::{self, Refused, check_loads};
+use crate::monitors::{self, LoadReportError, check_loads};
 use crate::name::Name;
 use crate::reply_to::ReplyTo;
 use crate::service::LoadManager;
@@ -53,7 +53,12 @@ impl Service for Objects {
 
     fn connected(&self, _: SocketAddr) {}
 
-    fn message(&self, (): &mut (), message: Message<'_>, out: &Out<'_>) -> Result<(), GiopError> {
+    fn message(
+        &self,
+        (): &mut (),
+        message: Message<'_>,
+        out: &ReplyOutput<'_>,
+    ) -> Result<(), GiopError> {
         let (version, endian) = (message.header.version, message.header.endian);
         let Content::Request(request) = message.read_content()? else {
             return Ok(());
@@ -143,12 +148,12 @@ fn place(lm: &LoadManager, name: &str) -> Arc<Location> {
 
 #[test]
 fn loads_are_taken_as_a_whole_or_not_at_all() {
-    assert_eq!(check_loads(&[]), Err(Refused::Empty));
+    assert_eq!(check_loads(&[]), Err(LoadReportError::Empty));
     for value in [f32::NAN, -0.1, f32::INFINITY, f32::NEG_INFINITY, 2e12] {
         let loads = [Load { id: 0, value: 0.5 }, Load { id: 4, value }];
         let refused = check_loads(&loads);
         assert!(
-            matches!(refused, Err(Refused::Value { id: LoadId(4), .. })),
+            matches!(refused, Err(LoadReportError::Value { id: LoadId(4), .. })),
             "{value}: {refused:?}"
         );
     }
@@ -244,7 +249,7 @@ async fn alerts_are_told_until_they_acknowledge_and_one_that_hangs_stops_nobody(
             until(|| acknowledged_by(&alerts, "a") == Some(false)).await;
             assert_eq!(application.calls(0), ["disable_alert"]);
             for name in ["a", "b", "c"] {
-                place(&lm, name).set_tell(Tell::On);
+                place(&lm, name).set_tell(SheddingOrder::On);
             }
             until(|| acknowledged("a") == Some(true)).await;
             assert!(place(&lm, "a").is_shut(), "its clients are sent back");
@@ -263,11 +268,11 @@ async fn alerts_are_told_until_they_acknowledge_and_one_that_hangs_stops_nobody(
             application.does(1, Does::Answer(Vec::new()));
             until(|| acknowledged("b") == Some(true)).await;
 
-            place(&lm, "a").set_tell(Tell::Pulses);
+            place(&lm, "a").set_tell(SheddingOrder::Pulses);
             until(|| acknowledged("a") == Some(false)).await;
             assert!(!place(&lm, "a").is_shut());
             // Nobody acknowledged, so it may still send clients away.
-            place(&lm, "c").set_tell(Tell::Pulses);
+            place(&lm, "c").set_tell(SheddingOrder::Pulses);
             until(|| application.calls(2).last().unwrap() == "disable_alert").await;
             assert!(place(&lm, "c").is_shut());
             application.does(2, Does::Answer(Vec::new()));
@@ -308,7 +313,7 @@ async fn c8_only_alerts_of_which_there_is_news_are_looked_at() {
             let before = alerts.counters().count_object_looks();
             // Time in which all of them would be looked at again and again if that were how.
             tokio::time::sleep(Duration::from_millis(100)).await;
-            place(&lm, &name(7)).set_tell(Tell::On);
+            place(&lm, &name(7)).set_tell(SheddingOrder::On);
             until(|| acknowledged_by(&alerts, &name(7)) == Some(true)).await;
             let looks = alerts.counters().count_object_looks() - before;
             assert!(looks < 20, "{looks} looks at {MANY} alerts for one of them");
@@ -342,7 +347,7 @@ async fn alerts_are_told_again_after_off_and_on_c1() {
                 .unwrap();
             let telling = run();
             until(|| acknowledged_by(&alerts, "a") == Some(false)).await;
-            place(&lm, "a").set_tell(Tell::On);
+            place(&lm, "a").set_tell(SheddingOrder::On);
             until(|| acknowledged_by(&alerts, "a") == Some(true)).await;
             telling.abort();
         })

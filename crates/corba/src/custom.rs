@@ -22,12 +22,12 @@ use evenkeel_giop::any::Idl;
 use evenkeel_giop::cdr::Writer;
 use evenkeel_giop::client::{Call, CallError, Client as Orb};
 use evenkeel_giop::ior::Ior;
-use evenkeel_limits::Place;
+use evenkeel_limits::LimitSlot;
 use evenkeel_net::Clock;
 use tracing::{debug, info, warn};
 
 use crate::directory::{Answer, Directory, Entry, Reference, Snapshot};
-use crate::locator::{self, Chosen, Client};
+use crate::locator::{self, ChosenMember, Client};
 use crate::name::Name;
 use crate::types::Load;
 
@@ -196,9 +196,9 @@ impl Decision {
     }
 
     /// The member.
-    pub fn chosen(&self) -> Chosen<'_> {
+    pub fn chosen(&self) -> ChosenMember<'_> {
         let (index, reference) = (self.index, &self.reference);
-        Chosen { index, reference }
+        ChosenMember { index, reference }
     }
 }
 
@@ -285,7 +285,7 @@ impl Custom {
         if !self.may_ask(group) {
             return Err(Failure::NotAsked);
         }
-        let place = Place::take(&self.waiting, MOST_WAITING).ok_or(Failure::NotAsked)?;
+        let place = LimitSlot::take(&self.waiting, MOST_WAITING).ok_or(Failure::NotAsked)?;
         let answer = self.next_member(group).await;
         drop(place);
         self.note(&answer);

@@ -11,7 +11,7 @@ use evenkeel_core::group::Granularity;
 use evenkeel_core::time::Instant;
 use evenkeel_giop::exception::{Kind, OMG_MINOR, SystemException};
 use evenkeel_giop::message::{Content, GiopError, Message, Request};
-use evenkeel_giop::server::{Out, Service};
+use evenkeel_giop::server::{ReplyOutput, Service};
 use evenkeel_net::Clock;
 use tracing::warn;
 
@@ -23,7 +23,7 @@ use crate::locator::{self, Client, Decision};
 use crate::relay::{self, Relay};
 use crate::reply_to::ReplyTo;
 use crate::service::raise::too_costly;
-use crate::tenure::Tenure;
+use crate::tenure::ServingRight;
 use crate::waiting::{WaitQueue, WaitQueues};
 
 /// Carries out the operations of our own objects.
@@ -76,7 +76,7 @@ pub struct Dispatcher<O> {
     /// Queues of clients that wait.
     queues: Rc<WaitQueues>,
     /// The right to serve, where several balancers share one state.
-    tenure: Option<Arc<Tenure>>,
+    tenure: Option<Arc<ServingRight>>,
 }
 
 /// The least time after which a client that waits is looked at again, though nothing has
@@ -105,7 +105,7 @@ impl<O> Dispatcher<O> {
     }
 
     /// Answers by that right only: clients get TRANSIENT when it has ended.
-    pub fn with_tenure(mut self, tenure: Option<Arc<Tenure>>) -> Self {
+    pub fn with_tenure(mut self, tenure: Option<Arc<ServingRight>>) -> Self {
         self.tenure = tenure;
         self
     }
@@ -132,7 +132,7 @@ impl<O: Objects> Service for Dispatcher<O> {
         &self,
         session: &mut Session,
         message: Message<'_>,
-        out: &Out<'_>,
+        out: &ReplyOutput<'_>,
     ) -> Result<(), GiopError> {
         let (version, endian) = (message.header.version, message.header.endian);
         match message.read_content()? {
@@ -197,7 +197,7 @@ impl<O: Objects> Dispatcher<O> {
         call: impl Future<Output = Outcome> + 'static,
         reply_to: Option<ReplyTo>,
         client: IpAddr,
-        out: &Out<'_>,
+        out: &ReplyOutput<'_>,
     ) {
         let later = out.defer_answer();
         let (clock, said) = (self.clock, Rc::clone(&self.said));
@@ -223,7 +223,13 @@ impl<O: Objects> Dispatcher<O> {
 
     /// Answers a client that has to wait until the load alerts that are on let it go.
     #[cold]
-    fn lead_later(&self, entry: &Arc<Entry>, reply_to: ReplyTo, mut client: Client, out: &Out<'_>) {
+    fn lead_later(
+        &self,
+        entry: &Arc<Entry>,
+        reply_to: ReplyTo,
+        mut client: Client,
+        out: &ReplyOutput<'_>,
+    ) {
         let (entry, later) = (Arc::clone(entry), out.defer_answer());
         let (clock, queues) = (self.clock, Rc::clone(&self.queues));
         let tenure = self.tenure.clone();
@@ -255,7 +261,7 @@ impl<O: Objects> Dispatcher<O> {
         custom: &Arc<Custom>,
         reply_to: ReplyTo,
         client: &mut Client,
-        out: &Out<'_>,
+        out: &ReplyOutput<'_>,
     ) {
         let (entry, custom, later) = (Arc::clone(entry), Arc::clone(custom), out.defer_answer());
         let (clock, queues) = (self.clock, Rc::clone(&self.queues));
@@ -331,7 +337,7 @@ impl<O: Objects> Dispatcher<O> {
         request: Option<(Message<'_>, &Request<'_>)>,
         reply_to: Option<ReplyTo>,
         session: &mut Session,
-        out: &Out<'_>,
+        out: &ReplyOutput<'_>,
     ) {
         let snapshot = self.directory.load_snapshot();
         let Some(entry) = key.and_then(|key| snapshot.find(key)) else {
@@ -373,7 +379,7 @@ impl<O: Objects> Dispatcher<O> {
 
 /// Returns true if this balancer is the load manager, as it always is where it has no standby.
 #[inline]
-fn may_serve(tenure: &Option<Arc<Tenure>>, clock: Clock) -> bool {
+fn may_serve(tenure: &Option<Arc<ServingRight>>, clock: Clock) -> bool {
     tenure
         .as_ref()
         .is_none_or(|tenure| tenure.holds_at(clock.now()))
@@ -384,7 +390,7 @@ fn not_owner() -> SystemException {
     SystemException::new(Kind::Transient)
 }
 
-fn ask_for_key(reply_to: Option<ReplyTo>, out: &Out<'_>) {
+fn ask_for_key(reply_to: Option<ReplyTo>, out: &ReplyOutput<'_>) {
     if let Some(reply_to) = reply_to {
         out.write(|out| reply_to.ask_for_key(out));
     }

@@ -80,9 +80,9 @@ impl Trails {
 #[derive(Clone, Copy, Debug)]
 pub enum Decision<'a> {
     /// The client goes to this member.
-    Go(Chosen<'a>),
+    Go(ChosenMember<'a>),
     /// The client goes back to the member that it came from, and is not counted again.
-    Back(Chosen<'a>),
+    Back(ChosenMember<'a>),
     /// The client waits. It is looked at again when something has changed, or after
     /// [`Trails::longest_wait`].
     Wait,
@@ -93,7 +93,7 @@ const MOST_UNKNOWN: usize = 4;
 
 /// A member that was chosen.
 #[derive(Clone, Copy, Debug)]
-pub struct Chosen<'a> {
+pub struct ChosenMember<'a> {
     /// Index of the member in the group.
     pub index: usize,
     /// Reference of the member.
@@ -113,13 +113,13 @@ pub fn choose_member<'a>(
     client: &mut Client,
     advice: Option<group::Advice>,
     now: Instant,
-) -> Result<Chosen<'a>, PickError> {
+) -> Result<ChosenMember<'a>, PickError> {
     let mut unknown = [MemberId(0); MOST_UNKNOWN];
     for known in 0..=MOST_UNKNOWN {
         let tried = unknown.get(..known).unwrap_or_default();
         let request = Request {
             client: Some(client.address),
-            tried,
+            excluded_members: tried,
             ..Request::at_time(now)
         };
         let index = match advice {
@@ -127,7 +127,7 @@ pub fn choose_member<'a>(
             Some(advice) => group.choose_advised(&request, advice, &mut client.rng)?,
         };
         if let Some(reference) = entry.member(group, index) {
-            return Ok(Chosen { index, reference });
+            return Ok(ChosenMember { index, reference });
         }
         if let Some(member) = group.members().get(index)
             && let Some(found) = unknown.get_mut(..=known)
@@ -180,7 +180,7 @@ pub fn decide_by_alerts<'a>(
         .with(entry.id, |trail| trail.advise_client(group, now));
     let chosen = |index| {
         let reference = entry.member(group, index)?;
-        Some(Chosen { index, reference })
+        Some(ChosenMember { index, reference })
     };
     match advice {
         Advice::Free => None,
@@ -195,7 +195,7 @@ pub fn decide_by_alerts<'a>(
 pub fn must_wait(
     entry: &Entry,
     group: &Group,
-    chosen: Chosen<'_>,
+    chosen: ChosenMember<'_>,
     client: &Client,
     now: Instant,
 ) -> bool {
@@ -240,7 +240,7 @@ pub fn answer_request(
 pub fn forward_client(
     entry: &Entry,
     group: &Group,
-    chosen: Chosen<'_>,
+    chosen: ChosenMember<'_>,
     client: &Client,
     now: Instant,
     reply_to: ReplyTo,
@@ -255,7 +255,7 @@ pub fn forward_client(
 }
 
 /// Sends a client back to the member where it was.
-pub fn send_back(entry: &Entry, chosen: Chosen<'_>, reply_to: ReplyTo, out: &mut Vec<u8>) {
+pub fn send_back(entry: &Entry, chosen: ChosenMember<'_>, reply_to: ReplyTo, out: &mut Vec<u8>) {
     reply_to.write_forward(chosen.reference.bytes(reply_to.endian), out);
     entry.counters.count(Answer::Forwarded);
 }

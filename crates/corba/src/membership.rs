@@ -74,7 +74,7 @@ pub struct Observed<'a> {
     /// Location of the member.
     pub location: &'a str,
     /// True if a factory made the member.
-    pub made: bool,
+    pub made_by_factory: bool,
     /// State of the member.
     pub health: Health,
     /// Effective load of the member, if it is known.
@@ -84,8 +84,8 @@ pub struct Observed<'a> {
 /// Step that changes a group's members.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
-    /// Have the factory at this location make a member; [`Membership::made`],
-    /// [`Membership::not_made`] or [`Membership::not_called`] is called when it is known how it
+    /// Have the factory at this location make a member; [`Membership::record_new_member`],
+    /// [`Membership::record_creation_failure`] or [`Membership::record_uncalled_factory`] is called when it is known how it
     /// went.
     Make(String),
     /// Give the member there no new clients.
@@ -127,7 +127,7 @@ struct Record {
 
 impl Membership {
     /// Returns the steps that are due. Call it at least every second or so, and after
-    /// [`Membership::made`] and [`Membership::not_made`].
+    /// [`Membership::record_new_member`] and [`Membership::record_creation_failure`].
     pub fn next_actions(
         &mut self,
         now: Instant,
@@ -204,7 +204,7 @@ impl Membership {
     }
 
     /// The factory there has made a member.
-    pub fn member_made(&mut self, location: &str) {
+    pub fn record_new_member(&mut self, location: &str) {
         if let Some(of) = self.factories.get_mut(location) {
             of.making = false;
         }
@@ -212,7 +212,12 @@ impl Membership {
     }
 
     /// The factory there has not made a member.
-    pub fn not_made(&mut self, now: Instant, location: &str, rng: &mut fastrand::Rng) {
+    pub fn record_creation_failure(
+        &mut self,
+        now: Instant,
+        location: &str,
+        rng: &mut fastrand::Rng,
+    ) {
         if let Some(of) = self.factories.get_mut(location) {
             of.making = false;
             of.fail(now, rng);
@@ -221,7 +226,7 @@ impl Membership {
 
     /// The factory there could not be called, for want of something here: it is called again
     /// with the next step, and has not failed.
-    pub fn not_called(&mut self, location: &str) {
+    pub fn record_uncalled_factory(&mut self, location: &str) {
         if let Some(of) = self.factories.get_mut(location) {
             (of.making, of.used) = (false, None);
         }
@@ -383,7 +388,7 @@ fn lasts(since: &mut Option<Instant>, holds: bool, now: Instant, time: Duration)
 
 /// The least loaded of the members that factories made.
 fn least_loaded<'a>(serving: &[&Observed<'a>]) -> Option<&'a str> {
-    let made = serving.iter().filter(|member| member.made);
+    let made = serving.iter().filter(|member| member.made_by_factory);
     let load = |member: &&&Observed<'_>| member.load.unwrap_or(f32::INFINITY);
     let least = made.min_by(|one, other| load(one).total_cmp(&load(other)));
     least.map(|member| member.location)

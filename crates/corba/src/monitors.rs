@@ -35,7 +35,7 @@ const NAP: Duration = Duration::from_secs(1);
 
 /// Reason why a report of loads is refused. If one load is refused, none is taken in.
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
-pub enum Refused {
+pub enum LoadReportError {
     /// There are none.
     #[error("it contains no load")]
     Empty,
@@ -56,17 +56,17 @@ pub enum Refused {
 ///
 /// # Errors
 ///
-/// See [`Refused`].
+/// See [`LoadReportError`].
 ///
 /// [`Location::report_all`]: evenkeel_core::load::Location::report_all
-pub fn check_loads(loads: &[Load]) -> Result<Vec<(LoadId, LoadValue)>, Refused> {
+pub fn check_loads(loads: &[Load]) -> Result<Vec<(LoadId, LoadValue)>, LoadReportError> {
     if loads.is_empty() {
-        return Err(Refused::Empty);
+        return Err(LoadReportError::Empty);
     }
     let value = |load: &Load| {
         let id = LoadId(load.id);
         let value = LoadValue::new(f64::from(load.value));
-        Ok((id, value.map_err(|why| Refused::Value { id, why })?))
+        Ok((id, value.map_err(|why| LoadReportError::Value { id, why })?))
     };
     loads.iter().map(value).collect()
 }
@@ -121,7 +121,7 @@ enum Failure {
     #[error(transparent)]
     Call(#[from] CallError),
     #[error("its answer is refused: {0}")]
-    Refused(#[from] Refused),
+    Refused(#[from] LoadReportError),
 }
 
 /// Asks the registered monitors of `service` as long as it is polled.
@@ -215,7 +215,7 @@ impl Asker {
             }
             // All for which there is room: nobody at the other end could do better.
             if location.report_each(&loads, now) > 0 {
-                return Err(Refused::from(TooManyLoads).into());
+                return Err(LoadReportError::from(TooManyLoads).into());
             }
         }
         Ok(())

@@ -44,7 +44,7 @@ use evenkeel_core::time::Instant;
 use evenkeel_giop::context::{CODE_SETS, CodeSets, ISO_8859_1, UCS_2, UTF_8, UTF_16};
 use evenkeel_giop::exception::{Kind, SystemException};
 use evenkeel_giop::message::{Content, Message, Request};
-use evenkeel_giop::server::Out;
+use evenkeel_giop::server::ReplyOutput;
 use evenkeel_giop::wire::Buffers;
 use evenkeel_net::Clock;
 use tokio::time::MissedTickBehavior;
@@ -216,7 +216,7 @@ impl Relay {
         loop {
             let request = group::Request {
                 client: Some(job.address),
-                tried: job.tried.ids(),
+                excluded_members: job.tried.ids(),
                 ..group::Request::at_time(now)
             };
             let ticket = group.pick(&request, &mut self.rng.borrow_mut()).ok()?;
@@ -371,7 +371,7 @@ impl Client {
         entry: &Arc<Entry>,
         message: Message<'_>,
         request: &Request<'_>,
-        out: &Out<'_>,
+        out: &ReplyOutput<'_>,
     ) {
         let relay = &self.relay;
         count(&relay.counters.requests);

@@ -256,7 +256,7 @@ fn group_status(
             .map(|member| MemberStatus {
                 location: member.location.clone(),
                 reference: member.reference.ior().to_string(),
-                made: member.made.is_some(),
+                made: member.origin.is_some(),
             })
             .collect(),
     }

@@ -26,7 +26,7 @@ use evenkeel_manager::subsystem::{
     ApplyError, Commit, Exclusive, PrepareError, PrepareErrors, Subsystem,
 };
 use evenkeel_net::Clock;
-use evenkeel_net::inherited::Handed;
+use evenkeel_net::inherited::InheritedSocket;
 use evenkeel_net::listen::Listeners;
 use evenkeel_net::{start_thread, writable};
 use evenkeel_store::etcd::Etcd;
@@ -38,7 +38,7 @@ use crate::alerts::Alerts;
 use crate::dispatcher::Counters;
 use crate::monitors;
 use crate::relay::{self};
-use crate::service::registered::{Registered, RemoveError};
+use crate::service::registered::{RegisteredItem, RemoveError};
 use crate::service::replica::{Replica, StateKeys};
 use crate::service::state::State;
 use crate::service::store::{self, StoreError};
@@ -508,7 +508,7 @@ impl Subsystem for Corba {
         changed.map(|(what, _)| what).collect()
     }
 
-    fn sockets(&self) -> io::Result<Vec<Handed>> {
+    fn sockets(&self) -> io::Result<Vec<InheritedSocket>> {
         self.inner.prepared().listeners.clone_for_handover(WHOSE)
     }
 
@@ -591,7 +591,7 @@ impl Subsystem for Corba {
         }
         let mut all = Exclusive::tcp(&settings.listen);
         all.extend(settings.state_file.clone().map(|path| Exclusive {
-            what: path.display().to_string(),
+            resource_name: path.display().to_string(),
             patience: HANDOVER,
             is_taken: Box::new(move || store::is_taken(&path)),
         }));
@@ -630,7 +630,7 @@ impl Subsystem for Corba {
 
     fn endpoints(&self) -> Vec<Endpoint> {
         let status = self.clone();
-        let remove = |path, summary, what: fn(&mut Vec<String>) -> Option<Registered>| {
+        let remove = |path, summary, what: fn(&mut Vec<String>) -> Option<RegisteredItem>| {
             let corba = self.clone();
             Endpoint::with_action(path, summary, move |mut names: Vec<String>| {
                 let (corba, what) = (corba.clone(), what(&mut names));
@@ -651,24 +651,24 @@ impl Subsystem for Corba {
             remove(
                 "/v1/corba/monitors/{location}/remove",
                 "Removes a load monitor",
-                |names| Some(Registered::Monitor(names.pop()?)),
+                |names| Some(RegisteredItem::Monitor(names.pop()?)),
             ),
             remove(
                 "/v1/corba/alerts/{location}/remove",
                 "Removes a load alert object",
-                |names| Some(Registered::Alert(names.pop()?)),
+                |names| Some(RegisteredItem::Alert(names.pop()?)),
             ),
             remove(
                 "/v1/corba/groups/{group}/remove",
                 "Removes an object group",
-                |names| Some(Registered::Group(names.pop()?)),
+                |names| Some(RegisteredItem::Group(names.pop()?)),
             ),
             remove(
                 "/v1/corba/groups/{group}/members/{location}/remove",
                 "Removes a member of an object group",
                 |names| {
                     let (location, group) = (names.pop()?, names.pop()?);
-                    Some(Registered::Member { group, location })
+                    Some(RegisteredItem::Member { group, location })
                 },
             ),
         ]
@@ -690,7 +690,7 @@ impl Service for Corba {
 
 impl Corba {
     /// Takes something of the service away.
-    async fn remove(&self, what: Registered) -> Result<(), CommandError> {
+    async fn remove(&self, what: RegisteredItem) -> Result<(), CommandError> {
         let Some(service) = self.load_manager() else {
             return Err(CommandError::Unknown {
                 kind: "no_corba",

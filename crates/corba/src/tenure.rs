@@ -31,16 +31,16 @@ pub fn due_after(sent: Instant) -> Instant {
 
 /// A right to serve. All who serve by it ask [`Tenure::holds`] before each answer.
 #[derive(Debug)]
-pub struct Tenure {
+pub struct ServingRight {
     /// Nanoseconds of the process's clock; 0 once it has ended for good.
     until: AtomicU64,
     ended: watch::Sender<Option<Arc<str>>>,
 }
 
-impl Tenure {
+impl ServingRight {
     /// A right that holds until `until`, unless it is renewed.
     pub fn new(until: Instant) -> Arc<Self> {
-        Arc::new(Tenure {
+        Arc::new(ServingRight {
             until: AtomicU64::new(until.as_nanos()),
             ended: watch::Sender::new(None),
         })
@@ -97,7 +97,7 @@ mod tests {
     #[test]
     fn a_right_ends_before_the_store_gives_it_to_others() {
         let sent = at(1000);
-        let tenure = Tenure::new(end_after(sent));
+        let tenure = ServingRight::new(end_after(sent));
         assert!(tenure.holds_at(at(1000)) && tenure.holds_at(at(6999)));
         assert!(
             !tenure.holds_at(at(7000)),
@@ -115,7 +115,7 @@ mod tests {
 
     #[test]
     fn a_renewal_counts_from_when_it_was_sent() {
-        let tenure = Tenure::new(end_after(at(0)));
+        let tenure = ServingRight::new(end_after(at(0)));
         tenure.renew(end_after(at(1000)), at(1200));
         assert_eq!(tenure.valid_until(), at(7000));
         // An answer that comes late takes nothing back.
@@ -125,11 +125,11 @@ mod tests {
 
     #[test]
     fn what_has_ended_is_not_renewed() {
-        let tenure = Tenure::new(end_after(at(0)));
+        let tenure = ServingRight::new(end_after(at(0)));
         // The process stood still, and the answer was there when it went on.
         tenure.renew(end_after(at(3000)), at(6000));
         assert!(!tenure.holds_at(at(6000)) && !tenure.holds_at(at(6001)));
-        let tenure = Tenure::new(end_after(at(0)));
+        let tenure = ServingRight::new(end_after(at(0)));
         tenure.end_now("another balancer has it");
         tenure.renew(end_after(at(1000)), at(1000));
         assert!(!tenure.holds_at(at(1)));
@@ -137,7 +137,7 @@ mod tests {
 
     #[tokio::test]
     async fn its_end_is_told_once_with_the_first_reason() {
-        let tenure = Tenure::new(at(1000));
+        let tenure = ServingRight::new(at(1000));
         tenure.end_now("first");
         tenure.end_now("second");
         assert_eq!(&*tenure.wait_for_end().await, "first");

@@ -8,7 +8,7 @@ use std::sync::Arc;
 
 use crate::group::{Granularity, Group, GroupSettings, Request};
 use crate::member::{MemberId, Reason};
-use crate::relocation::{Client, Move};
+use crate::relocation::{Client, RelocationTarget};
 use crate::time::Instant;
 
 /// A client's tie to a member.
@@ -35,12 +35,12 @@ pub enum Verdict {
     /// load.
     Move(usize),
     /// The strategy chooses a member again, possibly the same one.
-    Rebind(Why),
+    Rebind(BindingEnd),
 }
 
 /// Reason for which a binding ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Why {
+pub enum BindingEnd {
     /// The strategy is asked for every request.
     PerRequest,
     /// The member is no longer part of the group.
@@ -55,16 +55,16 @@ pub enum Why {
     Interval,
 }
 
-impl Why {
+impl BindingEnd {
     /// The name that logs and metrics use.
     pub fn name(self) -> &'static str {
         match self {
-            Why::PerRequest => "per_request",
-            Why::Gone => "gone",
-            Why::Unusable => "unusable",
-            Why::Backup => "backup",
-            Why::Alert => "alert",
-            Why::Interval => "interval",
+            BindingEnd::PerRequest => "per_request",
+            BindingEnd::Gone => "gone",
+            BindingEnd::Unusable => "unusable",
+            BindingEnd::Backup => "backup",
+            BindingEnd::Alert => "alert",
+            BindingEnd::Interval => "interval",
         }
     }
 }
@@ -181,7 +181,7 @@ impl Binding {
         let alerted_since = *self.alerted_since.get_or_insert(now);
         let wait = settings.alert.patience(self.jitter);
         match now.since(alerted_since) >= wait {
-            true => Verdict::Rebind(Why::Alert),
+            true => Verdict::Rebind(BindingEnd::Alert),
             false => Verdict::Keep(index),
         }
     }
@@ -202,23 +202,25 @@ impl Binding {
 
     /// Returns the place of the member in `group`, or why the binding ends, whatever alerts say.
     #[inline]
-    fn find_place(&self, group: &Group, now: Instant) -> Result<usize, Why> {
+    fn find_place(&self, group: &Group, now: Instant) -> Result<usize, BindingEnd> {
         let settings = group.settings();
         if settings.granularity == Granularity::PerRequest {
-            return Err(Why::PerRequest);
+            return Err(BindingEnd::PerRequest);
         }
-        let index = group.find(self.member, self.index).ok_or(Why::Gone)?;
+        let index = group
+            .find(self.member, self.index)
+            .ok_or(BindingEnd::Gone)?;
         let reasons = group.members()[index].slot.reason_bits();
         if !keeps_bound(group, reasons) {
-            return Err(Why::Unusable);
+            return Err(BindingEnd::Unusable);
         }
         if reasons & Reason::Standby as u32 != 0 && !backups_serve(group, now) {
-            return Err(Why::Backup);
+            return Err(BindingEnd::Backup);
         }
         if settings.granularity == Granularity::OnDemand && !settings.adaptive {
             let interval = settings.rebind_interval.mul_f32(0.8 + 0.4 * self.jitter);
             if now.since(self.since) >= interval {
-                return Err(Why::Interval);
+                return Err(BindingEnd::Interval);
             }
         }
         Ok(index)
@@ -239,7 +241,7 @@ impl Binding {
     fn ask(&mut self, group: &Group, now: Instant) -> Option<usize> {
         let client = group.state().ensure_client(&mut self.client);
         let relocation = group.state().relocation()?;
-        let Move { to, undecided } =
+        let RelocationTarget { to, undecided } =
             relocation.ask(group.members(), client, &mut self.index, now)?;
         let index = group.find(to, self.index)?;
         let location = &group.members()[index].location;
@@ -362,7 +364,7 @@ mod tests {
     fn per_request_never_keeps() {
         let group = group(settings(Granularity::PerRequest, true), members(0..3));
         let verdict = bind(&group, 1).check_request(&group, at(1));
-        assert_eq!(verdict, Verdict::Rebind(Why::PerRequest));
+        assert_eq!(verdict, Verdict::Rebind(BindingEnd::PerRequest));
     }
 
     #[test]
@@ -389,7 +391,7 @@ mod tests {
             binding.check_request(&group, at(3));
             let verdict = binding.check_request(&group, at(6_000));
             match adaptive {
-                true => assert_eq!(verdict, Verdict::Rebind(Why::Alert)),
+                true => assert_eq!(verdict, Verdict::Rebind(BindingEnd::Alert)),
                 false => assert_eq!(verdict, Verdict::Keep(1)),
             }
         }
@@ -406,8 +408,8 @@ mod tests {
                 Reason::Draining | Reason::ReportedDrain | Reason::Shedding => {
                     assert_eq!(verdict, Verdict::Keep(1));
                 }
-                Reason::Standby => assert_eq!(verdict, Verdict::Rebind(Why::Backup)),
-                _ => assert_eq!(verdict, Verdict::Rebind(Why::Unusable), "{reason:?}"),
+                Reason::Standby => assert_eq!(verdict, Verdict::Rebind(BindingEnd::Backup)),
+                _ => assert_eq!(verdict, Verdict::Rebind(BindingEnd::Unusable), "{reason:?}"),
             }
             slot.set(reason, false);
         }
@@ -420,7 +422,7 @@ mod tests {
         );
         slot.set(Reason::Maintenance, true);
         let verdict = bind(&group, 1).check_request(&group, at(2));
-        assert_eq!(verdict, Verdict::Rebind(Why::Unusable));
+        assert_eq!(verdict, Verdict::Rebind(BindingEnd::Unusable));
     }
 
     #[test]
@@ -436,7 +438,7 @@ mod tests {
             // Another backup is no reason to leave this one.
             slot(0).set(Reason::Down, false);
             let verdict = binding.check_request(&group, at(3));
-            assert_eq!(verdict, Verdict::Rebind(Why::Backup));
+            assert_eq!(verdict, Verdict::Rebind(BindingEnd::Backup));
         }
     }
 
@@ -449,7 +451,7 @@ mod tests {
         let gone = group(settings(Granularity::PerSession, true), members(2..4));
         assert_eq!(
             binding.check_request(&gone, at(3)),
-            Verdict::Rebind(Why::Gone)
+            Verdict::Rebind(BindingEnd::Gone)
         );
     }
 
@@ -462,7 +464,7 @@ mod tests {
             let left = |turn: &u16| {
                 let turn = f32::from(*turn) / 100.0;
                 let mut binding = Binding::resume(&group, MemberId(1), 0, turn, at(ms)).unwrap();
-                binding.check_request(&group, at(ms)) == Verdict::Rebind(Why::Alert)
+                binding.check_request(&group, at(ms)) == Verdict::Rebind(BindingEnd::Alert)
             };
             (0..100).filter(left).count()
         };
@@ -486,7 +488,7 @@ mod tests {
         for seed in 0..50 {
             let mut binding = bind(&group, seed);
             let end = (1..100u64).find(|&s| {
-                binding.check_request(&group, at(s * 1000)) == Verdict::Rebind(Why::Interval)
+                binding.check_request(&group, at(s * 1000)) == Verdict::Rebind(BindingEnd::Interval)
             });
             ends.push(end.unwrap());
         }
@@ -502,8 +504,9 @@ mod tests {
         let slot = &group.members()[1].slot;
         let mut bindings: Vec<_> = (0..100).map(|seed| bind(&group, seed)).collect();
         let mut leaving = |ms| {
-            let left =
-                |b: &mut Binding| b.check_request(&group, at(ms)) == Verdict::Rebind(Why::Alert);
+            let left = |b: &mut Binding| {
+                b.check_request(&group, at(ms)) == Verdict::Rebind(BindingEnd::Alert)
+            };
             bindings.iter_mut().map(left).filter(|&left| left).count()
         };
         assert_eq!(leaving(1_000), 0);
@@ -542,7 +545,7 @@ mod tests {
             for step in steps {
                 ms += step;
                 if let Verdict::Rebind(why) = binding.check_request(&group, at(ms)) {
-                    prop_assert_eq!(why, Why::Alert);
+                    prop_assert_eq!(why, BindingEnd::Alert);
                     moves += 1;
                     let index = group.choose_member(&Request::at_time(at(ms)), &mut rng).unwrap();
                     binding = Binding::new(&group, index, at(ms), &mut rng).unwrap();

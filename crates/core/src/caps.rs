@@ -19,7 +19,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::estimate::{higher, pack, unpack};
-use crate::learnt::{Visit, Word};
+use crate::learnt::{LearntSlot, Visit};
 
 /// The highest cap that can be learnt.
 pub(crate) const HIGHEST: u32 = 3;
@@ -64,11 +64,11 @@ impl Caps {
     /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
         for level in &self.levels {
-            visit("caps.levels", Word::Long(level));
+            visit("caps.levels", LearntSlot::Long(level));
         }
-        visit("caps.cap", Word::Short(&self.cap));
+        visit("caps.cap", LearntSlot::Short(&self.cap));
         for share in &self.overtaking {
-            visit("caps.overtaking", Word::Short(share));
+            visit("caps.overtaking", LearntSlot::Short(share));
         }
     }
 

@@ -100,9 +100,9 @@ const _: () = assert!(Cost::MAX * UNIT as f64 <= (1u64 << (64 - 2 * COUNT_BITS))
 
 /// A moment of [`InFlight`].
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct Flying(u64);
+pub(crate) struct InFlightMoment(u64);
 
-impl Flying {
+impl InFlightMoment {
     /// Number of requests.
     #[inline]
     pub(crate) fn count(self) -> u32 {
@@ -118,8 +118,8 @@ impl Flying {
 
 impl InFlight {
     #[inline]
-    pub(crate) fn get(&self) -> Flying {
-        Flying(self.0.load(Ordering::Relaxed))
+    pub(crate) fn get(&self) -> InFlightMoment {
+        InFlightMoment(self.0.load(Ordering::Relaxed))
     }
 
     fn entry(cost: Cost) -> u64 {
@@ -127,8 +127,8 @@ impl InFlight {
     }
 
     /// Counts a request that begins; answers what there was before.
-    pub(crate) fn begin_request(&self, cost: Cost) -> Flying {
-        Flying(self.0.fetch_add(Self::entry(cost), Ordering::Relaxed))
+    pub(crate) fn begin_request(&self, cost: Cost) -> InFlightMoment {
+        InFlightMoment(self.0.fetch_add(Self::entry(cost), Ordering::Relaxed))
     }
 
     /// Subtracts the cost of a request that has ended.

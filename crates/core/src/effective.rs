@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
 use crate::cost::of_units;
-use crate::learnt::{Visit, Word};
+use crate::learnt::{LearntSlot, Visit};
 use crate::load::Report;
 use crate::time::{Horizon, Instant, keep_word_old};
 
@@ -85,8 +85,8 @@ pub struct Damped {
 impl Damped {
     /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
-        visit("damped.word", Word::Long(&self.word));
-        visit("damped.bound_at", Word::Long(&self.bound_at));
+        visit("damped.word", LearntSlot::Long(&self.word));
+        visit("damped.bound_at", LearntSlot::Long(&self.bound_at));
     }
 
     /// The damped load for `report`: the held one, or the next step.
@@ -131,7 +131,7 @@ pub(crate) struct LoadFactor(AtomicU64);
 impl LoadFactor {
     /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn visit_words<'a>(&'a self, name: &'static str, visit: Visit<'_, 'a>) {
-        visit(name, Word::Long(&self.0));
+        visit(name, LearntSlot::Long(&self.0));
     }
 
     pub(crate) fn last_factor(&self) -> f32 {
@@ -179,7 +179,7 @@ impl ReportedWeight {
     /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
         self.weight.visit_words("reported_weight.weight", visit);
-        visit("reported_weight.since", Word::Long(&self.since));
+        visit("reported_weight.since", LearntSlot::Long(&self.since));
     }
 
     /// Takes over the weight by the report of time `at`, unless it is in already.

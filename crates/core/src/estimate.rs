@@ -19,7 +19,7 @@
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::learnt::{Visit, Word};
+use crate::learnt::{LearntSlot, Visit};
 use crate::time::{Horizon, Instant, keep_old, millis, millis_since};
 
 /// Most answers over which the average reaches. With fewer, costs that differ by a factor of twenty look
@@ -134,11 +134,11 @@ pub(crate) struct Regression {
 impl Regression {
     /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
-        visit("regression.means", Word::Long(&self.means));
-        visit("regression.spreads", Word::Long(&self.spreads));
-        visit("regression.logs", Word::Long(&self.logs));
-        visit("regression.spread", Word::Long(&self.spread));
-        visit("regression.answers", Word::Short(&self.answers));
+        visit("regression.means", LearntSlot::Long(&self.means));
+        visit("regression.spreads", LearntSlot::Long(&self.spreads));
+        visit("regression.logs", LearntSlot::Long(&self.logs));
+        visit("regression.spread", LearntSlot::Long(&self.spread));
+        visit("regression.answers", LearntSlot::Short(&self.answers));
     }
 
     /// Takes an answer after `latency` seconds, with `others` there.
@@ -408,8 +408,8 @@ pub(crate) struct Service {
 impl Estimate {
     /// Visits the [learnt](crate::learnt) words. Unanswered requests belong to another process, and are left out.
     pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
-        visit("estimate.sums", Word::Long(&self.sums));
-        visit("estimate.answered_at", Word::Short(&self.answered_at));
+        visit("estimate.sums", LearntSlot::Long(&self.sums));
+        visit("estimate.answered_at", LearntSlot::Short(&self.answered_at));
     }
 
     /// A request is bound.

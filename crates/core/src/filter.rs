@@ -20,7 +20,7 @@
 use std::sync::atomic::{AtomicU64, Ordering};
 
 use crate::estimate::{exp2, higher, log2, lower};
-use crate::learnt::{Visit, Word};
+use crate::learnt::{LearntSlot, Visit};
 
 /// Number of service times that are told apart.
 const TIMES: usize = 8;
@@ -64,18 +64,18 @@ const LEAST_CERTAIN: f32 = 0.5;
 
 /// Typical values of the group.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(crate) struct Usual {
+pub(crate) struct TypicalValues {
     /// The service time of a typical member in seconds.
     pub(crate) time: f32,
     /// Information of one answer, where 1 is as much as with exponential times.
     pub(crate) certainty: f32,
 }
 
-impl Usual {
+impl TypicalValues {
     /// Typical values for times with this squared coefficient of variation.
     pub(crate) fn new(time: f32, variation: f32) -> Self {
         let certainty = lower(1.0 / higher(variation, 0.05), MOST_CERTAIN);
-        Usual { time, certainty }
+        TypicalValues { time, certainty }
     }
 
     /// True if the filter can tell that time from others.
@@ -101,7 +101,7 @@ const OFF: u64 = u64::MAX;
 impl Filter {
     /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
-        visit("filter.weights", Word::Long(&self.weights));
+        visit("filter.weights", LearntSlot::Long(&self.weights));
     }
 
     /// True if the filter is switched off.
@@ -129,7 +129,7 @@ impl Filter {
     }
 
     /// An answer that took `seconds` for one request, `silence` seconds after the one before.
-    pub(crate) fn record_answer(&self, seconds: f32, silence: f32, usual: Usual) {
+    pub(crate) fn record_answer(&self, seconds: f32, silence: f32, usual: TypicalValues) {
         let ratio = seconds / usual.time;
         let mut logs = self.weights(silence);
         for (index, (log, time)) in logs.iter_mut().zip(RATIOS).enumerate() {
@@ -144,7 +144,7 @@ impl Filter {
 
     /// Service time of the member in seconds, if requests there have been unanswered for `age` seconds, `silence`
     /// seconds after the last answer.
-    pub(crate) fn estimate_time(&self, age: f32, silence: f32, usual: Usual) -> f32 {
+    pub(crate) fn estimate_time(&self, age: f32, silence: f32, usual: TypicalValues) -> f32 {
         let ratio = age / usual.time * usual.certainty * LOG2_E;
         let (mut sum, mut logs) = (0.0, 0.0);
         let slowest = ratio / RATIOS[TIMES - 1];
@@ -163,7 +163,7 @@ mod tests {
     use super::*;
 
     const MS: f32 = 1e-3;
-    const USUALLY: Usual = Usual {
+    const USUALLY: TypicalValues = TypicalValues {
         time: 10.0 * MS,
         certainty: MOST_CERTAIN,
     };
@@ -220,7 +220,7 @@ mod tests {
     fn where_costs_differ_one_answer_says_less() {
         let time = |variation: f32| {
             let filter = Filter::default();
-            let usual = Usual::new(10.0 * MS, variation);
+            let usual = TypicalValues::new(10.0 * MS, variation);
             (0..20).for_each(|_| filter.record_answer(10.0 * MS, 0.01, usual));
             filter.record_answer(200.0 * MS, 0.2, usual);
             filter.estimate_time(0.0, 0.0, usual)

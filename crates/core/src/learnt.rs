@@ -13,26 +13,26 @@ use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 pub const VERSION: u32 = 1;
 
 /// Learnt words of an owner, by name; several words with one name keep their order.
-pub type Learnt = BTreeMap<String, Vec<u64>>;
+pub type LearntValues = BTreeMap<String, Vec<u64>>;
 
 /// A word.
-pub(crate) enum Word<'a> {
+pub(crate) enum LearntSlot<'a> {
     Long(&'a AtomicU64),
     Short(&'a AtomicU32),
     Flag(&'a AtomicBool),
 }
 
 /// Function that is called with each word and its name.
-pub(crate) type Visit<'v, 'a> = &'v mut dyn FnMut(&'static str, Word<'a>);
+pub(crate) type Visit<'v, 'a> = &'v mut dyn FnMut(&'static str, LearntSlot<'a>);
 
 /// Collects the words that `words` names; words that are 0 are left out.
-pub(crate) fn collect_words<'a>(words: impl FnOnce(Visit<'_, 'a>)) -> Learnt {
-    let mut learnt = Learnt::new();
+pub(crate) fn collect_words<'a>(words: impl FnOnce(Visit<'_, 'a>)) -> LearntValues {
+    let mut learnt = LearntValues::new();
     words(&mut |name, word| {
         let value = match word {
-            Word::Long(word) => word.load(Ordering::Relaxed),
-            Word::Short(word) => u64::from(word.load(Ordering::Relaxed)),
-            Word::Flag(word) => u64::from(word.load(Ordering::Relaxed)),
+            LearntSlot::Long(word) => word.load(Ordering::Relaxed),
+            LearntSlot::Short(word) => u64::from(word.load(Ordering::Relaxed)),
+            LearntSlot::Flag(word) => u64::from(word.load(Ordering::Relaxed)),
         };
         match learnt.get_mut(name) {
             Some(values) => values.push(value),
@@ -44,7 +44,7 @@ pub(crate) fn collect_words<'a>(words: impl FnOnce(Visit<'_, 'a>)) -> Learnt {
 }
 
 /// Restores learnt words: `words` names the place of each.
-pub(crate) fn restore<'a>(learnt: &Learnt, words: impl FnOnce(Visit<'_, 'a>)) {
+pub(crate) fn restore<'a>(learnt: &LearntValues, words: impl FnOnce(Visit<'_, 'a>)) {
     let mut next: BTreeMap<&'static str, usize> = BTreeMap::new();
     words(&mut |name, word| {
         let index = next.entry(name).or_default();
@@ -52,10 +52,12 @@ pub(crate) fn restore<'a>(learnt: &Learnt, words: impl FnOnce(Visit<'_, 'a>)) {
         *index += 1;
         let Some(&value) = value else { return };
         match word {
-            Word::Long(word) => word.store(value, Ordering::Relaxed),
+            LearntSlot::Long(word) => word.store(value, Ordering::Relaxed),
             // Another program's, if it does not fit.
-            Word::Short(word) => word.store(u32::try_from(value).unwrap_or(0), Ordering::Relaxed),
-            Word::Flag(word) => word.store(value != 0, Ordering::Relaxed),
+            LearntSlot::Short(word) => {
+                word.store(u32::try_from(value).unwrap_or(0), Ordering::Relaxed)
+            }
+            LearntSlot::Flag(word) => word.store(value != 0, Ordering::Relaxed),
         }
     });
 }
@@ -69,18 +71,21 @@ mod tests {
 
     impl Some {
         fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
-            visit("long", Word::Long(&self.0));
+            visit("long", LearntSlot::Long(&self.0));
             for short in &self.1 {
-                visit("short", Word::Short(short));
+                visit("short", LearntSlot::Short(short));
             }
-            visit("flag", Word::Flag(&self.2));
+            visit("flag", LearntSlot::Flag(&self.2));
         }
     }
 
     #[test]
     fn words_come_back_by_name_and_place() {
         let some = Some::default();
-        assert_eq!(collect_words(|visit| some.words(visit)), Learnt::new());
+        assert_eq!(
+            collect_words(|visit| some.words(visit)),
+            LearntValues::new()
+        );
         some.0.store(u64::MAX, Ordering::Relaxed);
         some.1[1].store(7, Ordering::Relaxed);
         some.2.store(true, Ordering::Relaxed);

@@ -6,13 +6,13 @@ use std::time::Duration;
 
 use crate::address::Address;
 use crate::caps::Caps;
-use crate::cost::{Cost, Flying, InFlight};
+use crate::cost::{Cost, InFlight, InFlightMoment};
 use crate::effective::{Damped, Effective, LoadFactor, ReportedWeight, Shaping};
 use crate::estimate::{Estimate, Moment, Regression, Service, higher};
-use crate::filter::{Filter, Usual};
+use crate::filter::{Filter, TypicalValues};
 use crate::group::settings::GroupSettings;
 use crate::latency::LatencyEnd;
-use crate::learnt::{self, Learnt, Visit, Word};
+use crate::learnt::{self, LearntSlot, LearntValues, Visit};
 use crate::load::{Location, Query};
 use crate::observe::{Decaying, FailureShare, Outcome, Record};
 use crate::time::{Horizon, Instant};
@@ -258,19 +258,22 @@ impl Slot {
 
     /// Words that were learnt about the member from its answers. Reports of others, and requests under way, are not
     /// included.
-    pub fn export_learnt(&self) -> Learnt {
+    pub fn export_learnt(&self) -> LearntValues {
         learnt::collect_words(|visit| self.words(visit))
     }
 
     /// Takes over what another process [has learnt](Slot::export_learnt).
-    pub fn import_learnt(&self, learnt: &Learnt) {
+    pub fn import_learnt(&self, learnt: &LearntValues) {
         learnt::restore(learnt, |visit| self.words(visit));
     }
 
     fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
-        visit("ramp_from", Word::Long(&self.ramp_from));
-        visit("failures_in_a_row", Word::Short(&self.consecutive_failures));
-        visit("shedding_since", Word::Long(&self.shedding_since));
+        visit("ramp_from", LearntSlot::Long(&self.ramp_from));
+        visit(
+            "failures_in_a_row",
+            LearntSlot::Short(&self.consecutive_failures),
+        );
+        visit("shedding_since", LearntSlot::Long(&self.shedding_since));
         self.failure_share.visit_words(visit);
         self.estimate.visit_words(visit);
         self.latency.visit_words("latency", visit);
@@ -516,8 +519,8 @@ impl Slot {
     }
 
     /// Typical values for the member's filter, if `typical` is the time of a typical member.
-    fn usual(&self, typical: f32) -> Usual {
-        Usual::new(
+    fn usual(&self, typical: f32) -> TypicalValues {
+        TypicalValues::new(
             typical,
             self.regression.variation().unwrap_or(UNKNOWN_VARIATION),
         )
@@ -659,7 +662,7 @@ impl Slot {
     }
 
     /// Counts a request that begins; answers what there was before.
-    pub(crate) fn begin_request(&self, cost: Cost) -> Flying {
+    pub(crate) fn begin_request(&self, cost: Cost) -> InFlightMoment {
         self.in_flight.begin_request(cost)
     }
 

@@ -8,7 +8,7 @@ use std::net::IpAddr;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use std::time::Duration;
 
-use crate::learnt::{Visit, Word};
+use crate::learnt::{LearntSlot, Visit};
 use crate::time::{Instant, keep_word_old, millis, millis_since};
 
 /// End of a request, as far as it tells about the member.
@@ -48,7 +48,7 @@ pub(crate) struct Decaying(AtomicU64);
 impl Decaying {
     /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn visit_words<'a>(&'a self, name: &'static str, visit: Visit<'_, 'a>) {
-        visit(name, Word::Long(&self.0));
+        visit(name, LearntSlot::Long(&self.0));
     }
 
     /// The average now, or `None` if there was no sample.
@@ -106,7 +106,7 @@ pub(crate) struct FailureShare(AtomicU64);
 impl FailureShare {
     /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
-        visit("failure_share", Word::Long(&self.0));
+        visit("failure_share", LearntSlot::Long(&self.0));
     }
 
     const STEP: f32 = 1.0 / 16.0;
@@ -178,8 +178,8 @@ pub(crate) struct BoundClients {
 
 impl BoundClients {
     pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
-        visit("bound_clients.word", Word::Long(&self.word));
-        visit("bound_clients.stay", Word::Short(&self.stay));
+        visit("bound_clients.word", LearntSlot::Long(&self.word));
+        visit("bound_clients.stay", LearntSlot::Short(&self.stay));
     }
 
     /// Adds a client that may `stay` for so long; one that asks anew with its next request is bound to nothing.
@@ -233,7 +233,7 @@ impl Crowd {
     /// Visits the [learnt](crate::learnt) words.
     fn words<'a>(&'a self, name: &'static str, visit: Visit<'_, 'a>) {
         for word in [&self.period, &self.running, &self.before] {
-            visit(name, Word::Long(word));
+            visit(name, LearntSlot::Long(word));
         }
     }
 
@@ -327,7 +327,7 @@ impl Record {
         self.failing.words("record.failing", visit);
         self.bound_clients.visit_words(visit);
         for bucket in &self.window.buckets {
-            visit("record.window", Word::Long(bucket));
+            visit("record.window", LearntSlot::Long(bucket));
         }
     }
 
@@ -346,9 +346,9 @@ impl Record {
         let streams = &self.streams;
         let micros = |sum: &AtomicU64| Duration::from_micros(sum.load(Ordering::Relaxed));
         StreamTotals {
-            ended: streams.ended.load(Ordering::Relaxed),
+            ended_streams: streams.ended.load(Ordering::Relaxed),
             first_byte: micros(&streams.first_byte_micros),
-            rest: micros(&streams.rest_micros),
+            remaining_time: micros(&streams.rest_micros),
             bytes: streams.bytes.load(Ordering::Relaxed),
         }
     }
@@ -427,11 +427,11 @@ pub(crate) struct Streams {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct StreamTotals {
     /// Streams that have come to their ends.
-    pub ended: u64,
+    pub ended_streams: u64,
     /// Sum of the times to their first bytes.
     pub first_byte: Duration,
     /// Sum of the times from there to their ends, less those in which members waited for clients.
-    pub rest: Duration,
+    pub remaining_time: Duration,
     /// Bytes that clients got of them.
     pub bytes: u64,
 }
@@ -455,29 +455,29 @@ impl StreamTotals {
     #[must_use]
     pub fn since(&self, earlier: &StreamTotals) -> StreamTotals {
         StreamTotals {
-            ended: self.ended.saturating_sub(earlier.ended),
+            ended_streams: self.ended_streams.saturating_sub(earlier.ended_streams),
             first_byte: self.first_byte.saturating_sub(earlier.first_byte),
-            rest: self.rest.saturating_sub(earlier.rest),
+            remaining_time: self.remaining_time.saturating_sub(earlier.remaining_time),
             bytes: self.bytes.saturating_sub(earlier.bytes),
         }
     }
 
     /// Adds the latencies of another time, or of another member.
     pub fn add_totals(&mut self, other: &StreamTotals) {
-        self.ended += other.ended;
+        self.ended_streams += other.ended_streams;
         self.first_byte = self.first_byte.saturating_add(other.first_byte);
-        self.rest = self.rest.saturating_add(other.rest);
+        self.remaining_time = self.remaining_time.saturating_add(other.remaining_time);
         self.bytes = self.bytes.wrapping_add(other.bytes);
     }
 
     /// Mean time to the first byte; `None` without a stream.
     pub fn mean_first_byte(&self) -> Option<Duration> {
-        (self.ended > 0).then(|| self.first_byte.div_f64(self.ended as f64))
+        (self.ended_streams > 0).then(|| self.first_byte.div_f64(self.ended_streams as f64))
     }
 
     /// Mean pace after the first byte in bytes per second; `None` if the streams took no time.
     pub fn pace(&self) -> Option<f64> {
-        let seconds = self.rest.as_secs_f64();
+        let seconds = self.remaining_time.as_secs_f64();
         (seconds > 0.0).then(|| self.bytes as f64 / seconds)
     }
 }

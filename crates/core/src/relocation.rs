@@ -48,7 +48,7 @@ impl Client {
 
 /// Destination of a client that is relocated.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Move {
+pub struct RelocationTarget {
     /// The member that gets the client; its own if it stays.
     pub to: MemberId,
     /// True if the decision is open as long as other clients may leave in its place.
@@ -68,7 +68,7 @@ pub trait Relocation: fmt::Debug + Send + Sync {
         client: &Client,
         at: &mut usize,
         now: Instant,
-    ) -> Option<Move>;
+    ) -> Option<RelocationTarget>;
 
     /// A client at `location` has waited in vain for others to leave in its place.
     fn give_up(&self, location: &Location, now: Instant);

@@ -9,7 +9,7 @@
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
-use crate::learnt::{Visit, Word};
+use crate::learnt::{LearntSlot, Visit};
 
 /// Most ranks of a group. Zones beyond are of the last one.
 pub const RANKS: usize = 8;
@@ -28,7 +28,7 @@ pub const SPILL_ABOVE: f32 = 0.8;
 #[derive(Clone, Debug, PartialEq)]
 pub struct ZoneSettings {
     /// The zone of this balancer.
-    pub own: Option<String>,
+    pub balancer_zone: Option<String>,
     /// The zones that come next, in this order.
     pub order: Vec<String>,
     /// Mean load of a zone's members above which a share of its requests goes to others, in the unit of
@@ -42,7 +42,7 @@ pub struct ZoneSettings {
 impl Default for ZoneSettings {
     fn default() -> Self {
         ZoneSettings {
-            own: None,
+            balancer_zone: None,
             order: Vec::new(),
             spill_above: None,
             min_usable: 0.7,
@@ -67,7 +67,7 @@ pub struct Measured {
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Reading {
     /// Part of the requests that passes on to the next rank, in 1/[`WHOLE`].
-    pub passed: u32,
+    pub passed_share: u32,
     /// Mean load, as far as it is known.
     pub load: Option<f32>,
     /// Share of the members, by weight, that can serve.
@@ -92,14 +92,14 @@ impl Readings {
     /// Last result of a rank.
     pub fn get(&self, rank: usize) -> Reading {
         let none = Reading {
-            passed: 0,
+            passed_share: 0,
             load: None,
             usable: 1.0,
         };
         self.0.get(rank).map_or(none, |words| {
             let get = |word: &AtomicU32| word.load(Ordering::Relaxed);
             Reading {
-                passed: get(&words.passed),
+                passed_share: get(&words.passed),
                 load: get(&words.load).checked_sub(1).map(f32::from_bits),
                 usable: 1.0 - f32::from_bits(get(&words.out)),
             }
@@ -114,7 +114,7 @@ impl Readings {
             words.load.store(load, Ordering::Relaxed);
             let out = 1.0 - reading.usable;
             words.out.store(out.to_bits(), Ordering::Relaxed);
-            words.passed.store(reading.passed, Ordering::Relaxed);
+            words.passed.store(reading.passed_share, Ordering::Relaxed);
         }
     }
 
@@ -124,7 +124,7 @@ impl Readings {
         let share = |rank: usize| {
             let passed = match rank + 1 == ranks {
                 true => 0.0,
-                false => f64::from(self.get(rank).passed.min(WHOLE)) / f64::from(WHOLE),
+                false => f64::from(self.get(rank).passed_share.min(WHOLE)) / f64::from(WHOLE),
             };
             let share = left * (1.0 - passed);
             left *= passed;
@@ -148,7 +148,7 @@ impl Readings {
     /// Visits the words that another process takes over.
     pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
         for words in &self.0 {
-            visit("zone_passed", Word::Short(&words.passed));
+            visit("zone_passed", LearntSlot::Short(&words.passed));
         }
     }
 }
@@ -169,7 +169,7 @@ mod tests {
         ) {
             let readings = Readings::default();
             for (rank, &passed) in passed.iter().enumerate() {
-                readings.set(rank, Reading { passed, load: None, usable: 1.0 });
+                readings.set(rank, Reading { passed_share: passed, load: None, usable: 1.0 });
             }
             let shares = readings.rank_shares(ranks);
             prop_assert!((shares.iter().sum::<f64>() - 1.0).abs() < 1e-9, "{shares:?}");

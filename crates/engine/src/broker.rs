@@ -7,7 +7,7 @@ use std::time::Duration;
 use evenkeel_config::engine::EngineConfig;
 use evenkeel_config::{Origin, one_line};
 use evenkeel_core::time::Instant;
-use evenkeel_net::http::client::{self, AskError, Limits, Whom};
+use evenkeel_net::http::client::{self, AskError, Limits, ServerTarget};
 use evenkeel_tls::current::Current;
 use evenkeel_wire::negotiation::{self, Binding, Refused};
 use hyper::StatusCode;
@@ -71,7 +71,7 @@ pub struct Refusal {
 
 /// Reason why a broker gave no answer.
 #[derive(Debug, thiserror::Error)]
-pub enum Unanswered {
+pub enum AnswerFailure {
     /// No connection, or it broke, or what came over it is no answer.
     #[error(transparent)]
     Unreachable(#[from] AskError),
@@ -144,17 +144,17 @@ impl Brokers {
         &self,
         question: &Question,
         now: impl Fn() -> Instant,
-    ) -> Result<Reply, Vec<(String, Unanswered)>> {
+    ) -> Result<Reply, Vec<(String, AnswerFailure)>> {
         let mut failures = Vec::new();
         for index in self.turn(now()) {
             let Some(broker) = self.origins.get(index) else {
                 continue;
             };
             let asked = tokio::time::timeout(self.timeout, self.ask_one(broker, question)).await;
-            let answer = asked.unwrap_or(Err(Unanswered::Timeout(self.timeout)));
+            let answer = asked.unwrap_or(Err(AnswerFailure::Timeout(self.timeout)));
             // One that does not understand is there.
             let is_silent =
-                matches!(&answer, Err(error) if !matches!(error, Unanswered::Rejected { .. }));
+                matches!(&answer, Err(error) if !matches!(error, AnswerFailure::Rejected { .. }));
             if let Some(silent) = self.silent.borrow_mut().get_mut(index) {
                 *silent = is_silent.then(&now);
             }
@@ -166,7 +166,7 @@ impl Brokers {
         Err(failures)
     }
 
-    async fn ask_one(&self, broker: &Origin, question: &Question) -> Result<Reply, Unanswered> {
+    async fn ask_one(&self, broker: &Origin, question: &Question) -> Result<Reply, AnswerFailure> {
         let question = client::Question {
             method: "GET",
             target: &question.target(),
@@ -179,15 +179,15 @@ impl Brokers {
             .map(|tls| tls.borrow_mut().reload_client())
             .next()
             .transpose();
-        let tls = tls.map_err(|problems| Unanswered::Files(one_line(&problems)))?;
-        let whom = Whom {
+        let tls = tls.map_err(|problems| AnswerFailure::Files(one_line(&problems)))?;
+        let whom = ServerTarget {
             host: broker.host(),
             port: broker.port(),
             tls: tls.as_ref(),
         };
         let answer = client::ask_server(whom, question, MAX_ANSWER, |_| true).await?;
         let status = StatusCode::from_u16(answer.code);
-        let status = status.map_err(|error| Unanswered::Nonsense(error.to_string()))?;
+        let status = status.map_err(|error| AnswerFailure::Nonsense(error.to_string()))?;
         understand(status, &answer.body)
     }
 
@@ -217,8 +217,8 @@ impl fmt::Display for Reply {
     }
 }
 
-fn understand(status: StatusCode, body: &[u8]) -> Result<Reply, Unanswered> {
-    let nonsense = |error: serde_json::Error| Unanswered::Nonsense(error.to_string());
+fn understand(status: StatusCode, body: &[u8]) -> Result<Reply, AnswerFailure> {
+    let nonsense = |error: serde_json::Error| AnswerFailure::Nonsense(error.to_string());
     match status {
         StatusCode::OK => Ok(Reply::Bound(
             serde_json::from_slice(body).map_err(nonsense)?,
@@ -237,7 +237,7 @@ fn understand(status: StatusCode, body: &[u8]) -> Result<Reply, Unanswered> {
             let detail = error
                 .map(|error| readable(&error.detail))
                 .unwrap_or_default();
-            Err(Unanswered::Rejected { status, detail })
+            Err(AnswerFailure::Rejected { status, detail })
         }
     }
 }
@@ -309,7 +309,7 @@ mod tests {
             ],
         ) {
             let status = StatusCode::from_u16(status).unwrap();
-            if let Err(Unanswered::Rejected { detail, .. }) = understand(status, &body) {
+            if let Err(AnswerFailure::Rejected { detail, .. }) = understand(status, &body) {
                 prop_assert!(detail.chars().count() <= 300);
             }
         }

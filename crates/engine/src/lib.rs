@@ -24,7 +24,7 @@ use std::time::Duration;
 use evenkeel_config::Problem;
 use evenkeel_config::engine::{EngineCluster, EngineConfig};
 use evenkeel_net::Clock;
-use evenkeel_net::http::{Bounded, Phase, Settings};
+use evenkeel_net::http::{BoundedListener, Phase, Settings};
 use evenkeel_tls::client::Client;
 use tokio::net::TcpListener;
 use tokio::sync::watch;
@@ -106,7 +106,7 @@ impl Engine {
             let supervisor = Rc::new(Supervisor::new(cluster, Rc::clone(&brokers), clock));
             supervisors.spawn_local(Rc::clone(&supervisor).run());
             for listener in listeners {
-                let listener = Bounded::new(listener, "engine", MAX_CONNECTIONS, PATIENCE);
+                let listener = BoundedListener::new(listener, "engine", MAX_CONNECTIONS, PATIENCE);
                 let settings = Settings {
                     max_header_bytes: MAX_HEADER_BYTES,
                 };

@@ -28,7 +28,7 @@ const DEAD_FOR: Duration = Duration::from_secs(30);
 
 /// A server, checked.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Place {
+pub struct EngineServer {
     /// Name of the server at the broker.
     pub name: String,
     /// Origin that the server's clients go to.
@@ -52,8 +52,8 @@ pub enum BadBinding {
     Session,
 }
 
-impl Place {
-    fn of(server: &negotiation::Server) -> Result<Place, BadBinding> {
+impl EngineServer {
+    fn of(server: &negotiation::Server) -> Result<EngineServer, BadBinding> {
         let shorten = |text: &str| text.chars().take(100).collect();
         let named = (1..=400).contains(&server.name.len())
             && server
@@ -64,7 +64,7 @@ impl Place {
             return Err(BadBinding::Name(shorten(&server.name)));
         }
         match server.url.parse() {
-            Ok(origin) => Ok(Place {
+            Ok(origin) => Ok(EngineServer {
                 name: server.name.clone(),
                 origin,
             }),
@@ -77,7 +77,7 @@ impl Place {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Now {
     /// The client uses this server, for this time.
-    Use(Place, Duration),
+    Use(EngineServer, Duration),
     /// The client gets nothing, before so long is over.
     Refused(Duration),
     /// The client waits for what the next negotiation brings.
@@ -91,7 +91,7 @@ pub struct ClusterState {
     stale_for: Duration,
     held: Option<Held>,
     /// Servers that would do, the last known first, and since when they are known.
-    others: Vec<(Place, Instant)>,
+    others: Vec<(EngineServer, Instant)>,
     /// Servers that did not accept a connection, and when.
     dead: Vec<(String, Instant)>,
     session: Option<String>,
@@ -107,7 +107,7 @@ pub struct ClusterState {
 
 #[derive(Clone, Debug)]
 struct Held {
-    place: Place,
+    place: EngineServer,
     since: Instant,
     until: Instant,
 }
@@ -173,7 +173,7 @@ impl ClusterState {
     }
 
     /// Returns the server in use.
-    pub fn server_in_use(&self) -> Option<&Place> {
+    pub fn server_in_use(&self) -> Option<&EngineServer> {
         self.held.as_ref().map(|held| &held.place)
     }
 
@@ -231,9 +231,11 @@ impl ClusterState {
         if !negotiation::is_session(&binding.session) {
             return Err(BadBinding::Session);
         }
-        let place = Place::of(&binding.server)?;
+        let place = EngineServer::of(&binding.server)?;
         let others = binding.alternatives.iter().take(MOST_OTHERS);
-        let others = others.map(Place::of).collect::<Result<Vec<_>, _>>()?;
+        let others = others
+            .map(EngineServer::of)
+            .collect::<Result<Vec<_>, _>>()?;
 
         for other in others {
             self.remember(other, now);
@@ -286,7 +288,7 @@ impl ClusterState {
 
     /// Returns the other servers that may be alive, for when the server in use is dead and no broker answers.
     /// Servers that were dead when they were last looked at come last: they may be back.
-    pub fn candidates(&self, now: Instant) -> Vec<Place> {
+    pub fn candidates(&self, now: Instant) -> Vec<EngineServer> {
         let others = self.others.iter();
         let known = others.filter(|(_, since)| now.since(*since) < self.stale_for);
         let (mut first, last): (Vec<_>, Vec<_>) = known
@@ -297,7 +299,7 @@ impl ClusterState {
     }
 
     /// Uses a candidate that accepts connections until a broker answers.
-    pub fn fall_back(&mut self, place: Place, now: Instant) {
+    pub fn fall_back(&mut self, place: EngineServer, now: Instant) {
         self.forget(&place.name);
         self.replace(
             Held {
@@ -331,7 +333,7 @@ impl ClusterState {
         self.held = Some(held);
     }
 
-    fn remember(&mut self, place: Place, now: Instant) {
+    fn remember(&mut self, place: EngineServer, now: Instant) {
         self.forget(&place.name);
         self.others.insert(0, (place, now));
         self.others.truncate(MOST_OTHERS);
@@ -373,8 +375,8 @@ mod tests {
         }
     }
 
-    fn place(name: &str) -> Place {
-        Place::of(&server(name)).unwrap()
+    fn place(name: &str) -> EngineServer {
+        EngineServer::of(&server(name)).unwrap()
     }
 
     fn state() -> ClusterState {

@@ -18,7 +18,7 @@ use tokio::sync::{Notify, watch};
 use tracing::{debug, info, warn};
 
 use crate::broker::{Brokers, Question, Refusal, Reply};
-use crate::state::{ClusterState, Now, Place};
+use crate::state::{ClusterState, EngineServer, Now};
 
 /// Supervisor of one cluster. Its negotiations happen one at a time, in [`Supervisor::run`]; clients that
 /// need a negotiation wait for it together.
@@ -242,7 +242,7 @@ impl Supervisor {
         self.state.borrow_mut().after_waiting(self.clock.now())
     }
 
-    fn redirect(&self, place: &Place, target: &Target, rest: Duration) -> Answer {
+    fn redirect(&self, place: &EngineServer, target: &Target, rest: Duration) -> Answer {
         let seconds = rest.min(self.cluster.redirect_max_age).as_secs();
         let origin = place.origin.as_str();
         answer::redirect(origin, &target.path_and_query, Freshness::Seconds(seconds))

@@ -26,7 +26,7 @@ use evenkeel_monitor::Monitor;
 use evenkeel_net::{Clock, inherited};
 use evenkeel_proxy::Proxy;
 use evenkeel_proxy::access::AccessLog;
-use evenkeel_proxy::access::line::Formatted;
+use evenkeel_proxy::access::line::LineFormatter;
 use evenkeel_steer::Steering;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -492,7 +492,11 @@ async fn wait_until_free(mut wanted: Vec<Exclusive>, limit: Duration) {
     let mut told = false;
     loop {
         wanted.retain(|one| (one.is_taken)());
-        let Some(Exclusive { what, .. }) = wanted.first() else {
+        let Some(Exclusive {
+            resource_name: what,
+            ..
+        }) = wanted.first()
+        else {
             return;
         };
         if !told {
@@ -550,7 +554,8 @@ impl Logging {
 
     /// Begins a log, after the existing log, if there is one. If that fails, the old log continues.
     fn begin(&mut self, target: &Target, format: &LogFormat) -> io::Result<()> {
-        let (log, lines) = AccessLog::new_channel(Box::new(Formatted::with_format(format.clone())));
+        let (log, lines) =
+            AccessLog::new_channel(Box::new(LineFormatter::with_format(format.clone())));
         let begun = Writer::start(target, lines, self.counts.clone());
         self.failed = begun.is_err();
         match (begun, self.writer.take()) {

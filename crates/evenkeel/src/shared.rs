@@ -26,7 +26,7 @@ pub(crate) fn begin(
     refused: fn(Errors) -> Failure,
 ) -> Result<Start, Failure> {
     let name = file.display().to_string();
-    if let Some(own) = config::parse_own(&name, &text).map_err(refused)? {
+    if let Some(own) = config::parse_config_source(&name, &text).map_err(refused)? {
         return Shared::begin(file, &own, &text, refused);
     }
     Ok(Start {
@@ -44,7 +44,7 @@ pub(crate) fn load(
 ) -> Result<(Config, String), Failure> {
     let name = file.display().to_string();
     let text = config::text_of(file).map_err(refused)?;
-    let Some(own) = config::parse_own(&name, &text).map_err(refused)? else {
+    let Some(own) = config::parse_config_source(&name, &text).map_err(refused)? else {
         return Ok((config::parse(&name, &text).map_err(refused)?, String::new()));
     };
     match Shared::known(&own.store) {
@@ -77,7 +77,7 @@ mod with {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use evenkeel_manager::config::{self, Errors, Own, Store, one_line};
+    use evenkeel_manager::config::{self, Errors, SharedConfigSource, Store, one_line};
     use evenkeel_manager::service::Service;
     use evenkeel_manager::{Manager, SHARED};
     use evenkeel_store::subsystem::{find_start, name_of};
@@ -97,7 +97,7 @@ mod with {
     impl Shared {
         pub(super) fn begin(
             file: &Path,
-            own: &Own,
+            own: &SharedConfigSource,
             text: &str,
             refused: fn(Errors) -> Failure,
         ) -> Result<Start, Failure> {
@@ -179,7 +179,7 @@ mod without {
     use std::sync::Arc;
 
     use evenkeel_manager::Manager;
-    use evenkeel_manager::config::{Errors, Own, Store};
+    use evenkeel_manager::config::{Errors, SharedConfigSource, Store};
     use evenkeel_manager::service::Service;
 
     use super::Start;

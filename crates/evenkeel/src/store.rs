@@ -5,7 +5,7 @@ use std::path::Path;
 use evenkeel_config::{self as config, Store as Settings, edit};
 use evenkeel_manager::SHARED;
 use evenkeel_store::change::Push;
-use evenkeel_store::desk::{Base, Desk, DeskError, Other, Written, unix_seconds};
+use evenkeel_store::desk::{Base, Other, StoreAdmin, StoreAdminError, WrittenChange, unix_seconds};
 use evenkeel_store::etcd::{Etcd, EtcdError};
 
 use crate::check::{has_nothing, refuse_config};
@@ -15,7 +15,7 @@ use crate::{Failure, process};
 pub(crate) fn run(args: &Store) -> Result<String, Failure> {
     let own = config::text_of(&args.config).map_err(refuse_config)?;
     let name = args.config.display().to_string();
-    let Some(balancer) = config::parse_own(&name, &own).map_err(refuse_config)? else {
+    let Some(balancer) = config::parse_config_source(&name, &own).map_err(refuse_config)? else {
         // Or all that is wrong with it.
         config::parse(&name, &own).map_err(refuse_config)?;
         return Err(Failure::new(format!(
@@ -31,7 +31,7 @@ pub(crate) fn run(args: &Store) -> Result<String, Failure> {
     let runtime = process::build_runtime()?;
     let result = runtime.block_on(async {
         let mut etcd = Etcd::new(settings);
-        let mut desk = Desk::new(&mut etcd, &settings.prefix);
+        let mut desk = StoreAdmin::new(&mut etcd, &settings.prefix);
         act(&mut desk, args, settings, pushed).await
     });
     runtime.shutdown_background();
@@ -39,7 +39,7 @@ pub(crate) fn run(args: &Store) -> Result<String, Failure> {
 }
 
 async fn act(
-    desk: &mut Desk<'_>,
+    desk: &mut StoreAdmin<'_>,
     args: &Store,
     settings: &Settings,
     pushed: Option<String>,
@@ -65,7 +65,7 @@ async fn act(
             }
             let push = Push {
                 text: pushed.unwrap_or_default(),
-                who: who(),
+                author_name: who(),
                 message: message.clone(),
                 staged: settings.rollout.is_some() && !at_once,
                 at: unix_seconds(),
@@ -152,7 +152,7 @@ fn who() -> String {
     names.find(|name| !name.is_empty()).unwrap_or_default()
 }
 
-fn told(written: &Written) -> String {
+fn told(written: &WrittenChange) -> String {
     let how = match written.staged {
         true => "is rolled out step by step",
         false => "goes to all balancers",
@@ -167,9 +167,9 @@ fn told(written: &Written) -> String {
     format!("{} {how}{waited}\n", written.to)
 }
 
-fn failed(error: DeskError) -> Failure {
+fn failed(error: StoreAdminError) -> Failure {
     let code = match &error {
-        DeskError::Etcd(EtcdError::Unreachable(_)) => 3,
+        StoreAdminError::Etcd(EtcdError::Unreachable(_)) => 3,
         _ => 1,
     };
     let message = match code {

@@ -99,7 +99,10 @@ impl Before {
     /// Clients are served: it need not any more.
     pub(crate) fn tell_ready(self: &Arc<Self>) {
         let program = VERSION.to_owned();
-        if let Err(error) = self.predecessor.send_word(&Word::Ready { program }) {
+        if let Err(error) = self
+            .predecessor
+            .send_handover_word(&Word::Ready { program })
+        {
             warn!(%error, "the process before has ended already");
         }
         let before = Arc::clone(self);
@@ -114,7 +117,9 @@ impl Before {
     /// Tells the process before to go on, because this process cannot.
     pub(crate) fn tell_failed(&self, why: &str) {
         // Without it nobody is there to be told.
-        let _ = self.predecessor.send_word(&Word::Failed(why.to_owned()));
+        let _ = self
+            .predecessor
+            .send_handover_word(&Word::Failed(why.to_owned()));
     }
 
     /// True if the process before may still come back.

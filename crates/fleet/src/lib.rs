@@ -2,7 +2,7 @@
 //! status, and what load alerts and ejections have to do with it.
 //!
 //! One thread receives and sends what the state machine ([`evenkeel_gossip::Fleet`]) says. The control loop
-//! asks it in each round about each group ([`Council`](evenkeel_control::alerts::Council)): one
+//! asks it in each round about each group ([`FleetExchange`](evenkeel_control::alerts::FleetExchange)): one
 //! balancer decides upon a group's alerts, the others heed it; and each tells the others which members it
 //! has ejected.
 

@@ -8,9 +8,9 @@ use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::{Duration, SystemTime, UNIX_EPOCH};
 
-use evenkeel_control::alerts::{Council, Proposal};
+use evenkeel_control::alerts::{FleetExchange, Proposal};
 use evenkeel_control::flights;
-use evenkeel_control::outlier::{Seen, Told, Word};
+use evenkeel_control::outlier::{AnnouncedEjections, MemberTraffic, PeerEjection};
 use evenkeel_core::group::Group;
 use evenkeel_core::load::{LoadId, Location};
 use evenkeel_core::member::{Member, Reason};
@@ -29,7 +29,7 @@ use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_net::datagram::{self, Next, SocketTask, Worker};
-use evenkeel_net::inherited::Handed;
+use evenkeel_net::inherited::InheritedSocket;
 use evenkeel_net::key_file;
 use evenkeel_wire::reporting::keys::Keys;
 use evenkeel_wire::reporting::message::is_name;
@@ -244,7 +244,7 @@ async fn look_up(fleet: &Config) -> Vec<SocketAddr> {
 }
 
 /// The one that decides upon a group's alerts is asked nothing else than what it says itself.
-impl Council for Gossip {
+impl FleetExchange for Gossip {
     fn settle(&self, proposal: &Proposal<'_>) -> Option<Vec<bool>> {
         let mut state = self.task.lock_state();
         let state = &mut *state;
@@ -265,7 +265,7 @@ impl Council for Gossip {
             .iter()
             .map(|name| name_key(name))
             .collect();
-        let wanted = proposal.wanted.iter();
+        let wanted = proposal.alert_candidates.iter();
         let wanted: Vec<u64> = wanted
             .filter_map(|&place| keys.get(place))
             .copied()
@@ -281,7 +281,7 @@ impl Council for Gossip {
         Some(keys.iter().map(|key| raised.contains(key)).collect())
     }
 
-    fn tell(&self, told: &Told<'_>) -> Vec<(usize, Word)> {
+    fn tell(&self, told: &AnnouncedEjections<'_>) -> Vec<(usize, PeerEjection)> {
         let mut state = self.task.lock_state();
         let state = &mut *state;
         let Some(fleet) = &mut state.fleet else {
@@ -297,8 +297,8 @@ impl Council for Gossip {
                 Some(Ejection {
                     member: number(*index)?,
                     until: ejection.until,
-                    requests: ejection.seen.requests,
-                    failures: ejection.seen.failures,
+                    requests: ejection.traffic.requests,
+                    failures: ejection.traffic.failures,
                 })
             });
             fleet.announce_ejections(told.group, &own.collect::<Vec<_>>(), told.now);
@@ -306,14 +306,17 @@ impl Council for Gossip {
                 self.task.wake_thread();
             }
         }
-        let mut words: HashMap<u64, Vec<Word>> = HashMap::new();
+        let mut words: HashMap<u64, Vec<PeerEjection>> = HashMap::new();
         for (id, ejection) in fleet.ejections(told.group, told.now) {
             let (requests, failures) = (ejection.requests, ejection.failures);
-            words.entry(ejection.member).or_default().push(Word {
-                of: Arc::clone(&id.name),
-                until: ejection.until,
-                seen: Seen { requests, failures },
-            });
+            words
+                .entry(ejection.member)
+                .or_default()
+                .push(PeerEjection {
+                    of: Arc::clone(&id.name),
+                    until: ejection.until,
+                    traffic: MemberTraffic { requests, failures },
+                });
         }
         if words.is_empty() {
             return Vec::new();
@@ -404,7 +407,7 @@ impl State {
         let readers = fleet.share_loads(name, &numbers, own, now);
         for (location, reader) in places.iter().zip(readers) {
             match reader {
-                Reader::Here => location.read_here(),
+                Reader::Here => location.end_remote_reading(),
                 Reader::Another(reading) => {
                     let until = now.after(pace + GRACE);
                     // There is room: all of them have a name.
@@ -527,7 +530,7 @@ impl Subsystem for Gossip {
         }))
     }
 
-    fn sockets(&self) -> io::Result<Vec<Handed>> {
+    fn sockets(&self) -> io::Result<Vec<InheritedSocket>> {
         let state = self.task.lock_state();
         let listen = state.config.as_ref().and_then(|config| config.listen);
         let (Some(socket), Some(listen)) = (&state.socket, listen) else {
@@ -547,7 +550,7 @@ impl Subsystem for Gossip {
         self.task.wake_thread();
     }
 
-    fn council(&self) -> Option<&dyn Council> {
+    fn council(&self) -> Option<&dyn FleetExchange> {
         Some(self)
     }
 

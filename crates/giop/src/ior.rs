@@ -25,7 +25,7 @@ pub struct Ior {
     pub type_id: String,
     /// Ways to reach it, best first; kept as they are, so that a reference is passed on
     /// byte for byte as it came. For those of IIOP see [`Ior::iiop_profiles`].
-    pub profiles: Vec<Tagged>,
+    pub profiles: Vec<TaggedPart>,
 }
 
 /// An object behind IIOP.
@@ -40,12 +40,12 @@ pub struct IiopProfile {
     /// Key that names the object at the server; opaque.
     pub object_key: Vec<u8>,
     /// Tagged components (none in version 1.0).
-    pub components: Vec<Tagged>,
+    pub components: Vec<TaggedPart>,
 }
 
 /// A tagged profile or component: an encapsulation that is kept as it is.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub struct Tagged {
+pub struct TaggedPart {
     /// The tag.
     pub tag: u32,
     /// The data.
@@ -85,9 +85,10 @@ impl Ior {
         alternates: &[(String, u16)],
         object_key: &[u8],
     ) -> Self {
-        let mut components = vec![Tagged::code_sets(&CodeSetInfo::default())];
+        let mut components = vec![TaggedPart::code_sets(&CodeSetInfo::default())];
         let alternates = alternates.iter();
-        components.extend(alternates.map(|(host, port)| Tagged::alternate_address(host, *port)));
+        components
+            .extend(alternates.map(|(host, port)| TaggedPart::alternate_address(host, *port)));
         let profile = IiopProfile {
             minor: 2,
             host: host.into(),
@@ -129,7 +130,7 @@ impl Ior {
                 IiopProfile::decode(data)?;
             }
             let data = data.into();
-            Ok(Tagged { tag, data })
+            Ok(TaggedPart { tag, data })
         });
         Ok(Ior {
             type_id,
@@ -148,7 +149,7 @@ impl Ior {
     }
 }
 
-impl Tagged {
+impl TaggedPart {
     fn write(&self, writer: &mut Writer) {
         writer.write_u32(self.tag);
         writer.write_octets(&self.data);
@@ -211,7 +212,7 @@ impl IiopProfile {
             for _ in 0..count {
                 let (tag, data) = read_tagged(&mut reader)?;
                 let data = data.into();
-                components.push(Tagged { tag, data });
+                components.push(TaggedPart { tag, data });
             }
         }
         Ok(Some(IiopProfile {
@@ -241,8 +242,8 @@ impl IiopProfile {
     }
 
     /// The profile as a reference has it, in this machine's byte order.
-    pub fn to_tagged(&self) -> Tagged {
-        Tagged {
+    pub fn to_tagged(&self) -> TaggedPart {
+        TaggedPart {
             tag: TAG_INTERNET_IOP,
             data: self.encode(Endian::NATIVE),
         }
@@ -280,13 +281,13 @@ impl IiopProfile {
     }
 }
 
-impl Tagged {
+impl TaggedPart {
     /// A component that says one more address of the server.
     pub fn alternate_address(host: &str, port: u16) -> Self {
         let mut writer = Writer::new_encapsulation(Endian::NATIVE);
         writer.write_string(host);
         writer.write_u16(port);
-        Tagged {
+        TaggedPart {
             tag: TAG_ALTERNATE_IIOP_ADDRESS,
             data: writer.into_bytes(),
         }
@@ -294,7 +295,7 @@ impl Tagged {
 
     /// A component that says the server's code sets.
     pub fn code_sets(info: &CodeSetInfo) -> Self {
-        Tagged {
+        TaggedPart {
             tag: TAG_CODE_SETS,
             data: info.encode(Endian::NATIVE),
         }

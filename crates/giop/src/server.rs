@@ -4,7 +4,7 @@
 //! [`Server::serve`] for each of its listening sockets. What has arrived on a connection is
 //! handled in one go: each complete message is given to the [`Service`], which appends its
 //! answers to the connection's output, and one write sends them all. A service that cannot
-//! answer at once takes a [`Later`].
+//! answer at once takes a [`DeferredReply`].
 //!
 //! Nothing here trusts the other side: see [`Settings`] for the limits.
 
@@ -44,7 +44,7 @@ pub trait Service: 'static {
         &self,
         connection: &mut Self::Connection,
         message: Message<'_>,
-        out: &Out<'_>,
+        out: &ReplyOutput<'_>,
     ) -> Result<(), GiopError>;
 }
 
@@ -279,7 +279,7 @@ impl Worker {
 struct Outbox {
     worker: Rc<Worker>,
     bytes: RefCell<Vec<u8>>,
-    /// Number of outstanding [`Later`]s.
+    /// Number of outstanding [`DeferredReply`]s.
     pending: Cell<usize>,
     waker: RefCell<Option<Waker>>,
     deadline: Cell<Option<Instant>>,
@@ -310,11 +310,11 @@ impl Outbox {
 }
 
 /// Output to which a service appends the answers to a message.
-pub struct Out<'a> {
+pub struct ReplyOutput<'a> {
     outbox: &'a Rc<Outbox>,
 }
 
-impl Out<'_> {
+impl ReplyOutput<'_> {
     /// Appends whole messages. `append` must leave what is in the buffer already, and must
     /// not call the server.
     #[inline]
@@ -323,9 +323,9 @@ impl Out<'_> {
     }
 
     /// Makes a place for an answer that has to wait.
-    pub fn defer_answer(&self) -> Later {
+    pub fn defer_answer(&self) -> DeferredReply {
         self.outbox.pending.set(self.outbox.pending.get() + 1);
-        Later {
+        DeferredReply {
             outbox: Rc::clone(self.outbox),
         }
     }
@@ -333,11 +333,11 @@ impl Out<'_> {
 
 /// A place for an answer that has to wait: for a task of the same thread. A connection has at
 /// most [`Settings::max_pending`] of them at a time, and counts one until it is dropped.
-pub struct Later {
+pub struct DeferredReply {
     outbox: Rc<Outbox>,
 }
 
-impl Later {
+impl DeferredReply {
     /// Returns true if the connection is gone, so that nobody waits for the answer.
     pub fn is_gone(&self) -> bool {
         self.outbox.gone.get()
@@ -355,16 +355,16 @@ impl Later {
     }
 }
 
-impl Clone for Later {
+impl Clone for DeferredReply {
     fn clone(&self) -> Self {
-        Out {
+        ReplyOutput {
             outbox: &self.outbox,
         }
         .defer_answer()
     }
 }
 
-impl Drop for Later {
+impl Drop for DeferredReply {
     fn drop(&mut self) {
         let pending = self.outbox.pending.get();
         self.outbox.pending.set(pending.saturating_sub(1));
@@ -642,7 +642,7 @@ fn handle<S: Service>(
             return Err(Refusal::NotValid(GiopError::Type(kind as u8)));
         }
     }
-    let handled = service.message(state, message, &Out { outbox });
+    let handled = service.message(state, message, &ReplyOutput { outbox });
     handled.map_err(Refusal::NotValid)
 }
 

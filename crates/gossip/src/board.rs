@@ -11,7 +11,7 @@ use evenkeel_core::time::Instant;
 use evenkeel_wire::input::put_varint;
 
 use crate::ejections::Ejection;
-use crate::message::Sheet;
+use crate::message::NotesPart;
 use crate::note::{Item, Key, MAX_ITEM, Note};
 
 /// Most notes that are kept of one balancer.
@@ -128,7 +128,7 @@ pub(crate) struct Copy {
 
 impl Copy {
     /// Hears a sheet; answers whether something is new in it.
-    pub(crate) fn hears_news(&mut self, sheet: &Sheet) -> bool {
+    pub(crate) fn hears_news(&mut self, sheet: &NotesPart) -> bool {
         if sheet.stream != self.stream {
             // Another process, or one that has forgotten this one.
             *self = Copy {
@@ -143,7 +143,7 @@ impl Copy {
 
     /// Takes over what is new in a sheet that has been heard, and confirms it or waits for it to be
     /// said again.
-    pub(crate) fn take(&mut self, sheet: &Sheet, confirms: bool) {
+    pub(crate) fn take(&mut self, sheet: &NotesPart, confirms: bool) {
         for item in &sheet.items {
             match item {
                 Item::Put(note) => {
@@ -266,17 +266,17 @@ mod tests {
         Note::Claim { group, epoch }
     }
 
-    fn sheet(board: &Board, stream: u32, after: u64, room: usize) -> Sheet {
-        let head = Sheet {
+    fn sheet(board: &Board, stream: u32, after: u64, room: usize) -> NotesPart {
+        let head = NotesPart {
             stream,
             head: board.last_change(),
             from: after,
-            ..Sheet::default()
+            ..NotesPart::default()
         };
         let mut bytes = Vec::new();
         head.encode_head(&mut bytes);
         board.write(after, room, Instant::ZERO, &mut bytes);
-        Sheet::decode(&bytes, Instant::ZERO).unwrap()
+        NotesPart::decode(&bytes, Instant::ZERO).unwrap()
     }
 
     #[test]
@@ -309,7 +309,7 @@ mod tests {
             room in 120usize..400,
         ) {
             let (mut board, mut copy) = (Board::default(), Copy::default());
-            let mut on_its_way: Vec<Sheet> = Vec::new();
+            let mut on_its_way: Vec<NotesPart> = Vec::new();
             let mut acked = 0;
             for (number, (group, what, which)) in steps.into_iter().enumerate() {
                 match what {
@@ -338,7 +338,7 @@ mod tests {
             let known: Vec<Note> = copy.list_notes().copied().collect();
             prop_assert_eq!(known, said);
             // Another process there: nothing of the old one is left.
-            let fresh = Sheet { stream: 8, ..Sheet::default() };
+            let fresh = NotesPart { stream: 8, ..NotesPart::default() };
             prop_assert!(!copy.hears_news(&fresh));
             prop_assert_eq!(copy.list_notes().count(), 0);
         }

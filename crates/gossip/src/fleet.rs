@@ -21,12 +21,12 @@ use std::time::Duration;
 use evenkeel_core::time::Instant;
 use evenkeel_wire::reporting::keys::Keys;
 use evenkeel_wire::reporting::message::Invalid;
-use evenkeel_wire::window::{Late, Window};
+use evenkeel_wire::window::{Window, WindowError};
 
 use crate::board::{Board, Copy};
 use crate::ejections::Ejections;
 use crate::id::Id;
-use crate::message::{Hello, MAX_ASKED, Sheet, Welcome, relay, relayed};
+use crate::message::{Hello, MAX_ASKED, NotesPart, Welcome, relay, relayed};
 use crate::note::{Item, Key, Note};
 use crate::outcome::{Counters, Outcome};
 use crate::owners::Group;
@@ -382,7 +382,7 @@ impl Fleet {
             Ok(()) => {
                 inbound.window.take(header.count);
             }
-            Err(Late::Reordered) => {}
+            Err(WindowError::Reordered) => {}
             Err(late) => return Err(late.into()),
         }
         peer.heard = Some(now);
@@ -406,7 +406,7 @@ impl Fleet {
                     .then_some(Outcome::Taken)
             }
             Kind::Sheet => {
-                let sheet = Sheet::decode(body, now)?;
+                let sheet = NotesPart::decode(body, now)?;
                 self.heal(from, now);
                 self.hear_sheet(from, &sheet, now);
                 Some(Outcome::Taken)
@@ -540,7 +540,7 @@ impl Fleet {
         Outcome::Taken
     }
 
-    fn hear_sheet(&mut self, from: SocketAddr, sheet: &Sheet, now: Instant) {
+    fn hear_sheet(&mut self, from: SocketAddr, sheet: &NotesPart, now: Instant) {
         let head = self.board.last_change();
         let Some(peer) = self.peers.get_mut(&from) else {
             return;
@@ -786,7 +786,7 @@ impl Fleet {
         }
         let (ack_stream, ack) = peer.copy.known_until();
         let is_on_its_way = peer.sent.is_some_and(|(_, at)| now.since(at) < RESEND);
-        let sheet = Sheet {
+        let sheet = NotesPart {
             ack_stream,
             ack,
             stream: peer.stream,
@@ -795,7 +795,7 @@ impl Fleet {
             silent: silent.to_vec(),
             heard,
             from: peer.acked,
-            ..Sheet::default()
+            ..NotesPart::default()
         };
         let mut body = Vec::with_capacity(128);
         sheet.encode_head(&mut body);

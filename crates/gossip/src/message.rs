@@ -92,7 +92,7 @@ impl Welcome {
 /// A part of the sender's notes, and what it knows of those of the receiver. Without any part it is
 /// a sign of life.
 #[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sheet {
+pub struct NotesPart {
     /// Row of sheets of the receiver that is confirmed.
     pub ack_stream: u32,
     /// Number up to which the receiver's notes are known.
@@ -115,7 +115,7 @@ pub struct Sheet {
     pub items: Vec<Item>,
 }
 
-impl Sheet {
+impl NotesPart {
     /// Writes all but the items, which whoever has them appends.
     pub(crate) fn encode_head(&self, out: &mut Vec<u8>) {
         out.extend(self.ack_stream.to_be_bytes());
@@ -159,7 +159,7 @@ impl Sheet {
         }
         // Numbers are of items: there are not more than of these.
         let many = u64::try_from(items.len()).unwrap_or(u64::MAX) > through - from;
-        (!many).then_some(Sheet {
+        (!many).then_some(NotesPart {
             ack_stream,
             ack,
             stream,
@@ -224,7 +224,7 @@ mod tests {
             known_life: 4,
         };
         assert_eq!(Welcome::decode(&welcome.encode()), Some(welcome));
-        let sheet = Sheet {
+        let sheet = NotesPart {
             ack_stream: 1,
             ack: 2,
             stream: 3,
@@ -240,27 +240,30 @@ mod tests {
             ],
         };
         let bytes = sheet.encode(Instant::ZERO);
-        assert_eq!(Sheet::decode(&bytes, Instant::ZERO), Some(sheet.clone()));
+        assert_eq!(
+            NotesPart::decode(&bytes, Instant::ZERO),
+            Some(sheet.clone())
+        );
         for len in 0..bytes.len() {
-            let part = Sheet::decode(&bytes[..len], Instant::ZERO);
+            let part = NotesPart::decode(&bytes[..len], Instant::ZERO);
             assert!(part.is_none_or(|part| part.items.len() < sheet.items.len()));
         }
         for wrong in [
-            Sheet {
+            NotesPart {
                 head: 301,
                 ..sheet.clone()
             },
-            Sheet {
+            NotesPart {
                 from: 301,
                 ..sheet.clone()
             },
-            Sheet {
+            NotesPart {
                 from: 303,
                 ..sheet.clone()
             },
         ] {
             let bytes = wrong.encode(Instant::ZERO);
-            assert_eq!(Sheet::decode(&bytes, Instant::ZERO), None);
+            assert_eq!(NotesPart::decode(&bytes, Instant::ZERO), None);
         }
     }
 }

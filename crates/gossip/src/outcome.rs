@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use evenkeel_wire::reporting::message::Invalid;
-use evenkeel_wire::window::Late;
+use evenkeel_wire::window::WindowError;
 
 /// Outcome of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
@@ -58,12 +58,12 @@ impl Outcome {
     }
 }
 
-impl From<Late> for Outcome {
-    fn from(late: Late) -> Self {
+impl From<WindowError> for Outcome {
+    fn from(late: WindowError) -> Self {
         match late {
-            Late::Duplicate => Outcome::Duplicate,
-            Late::Reordered => Outcome::Taken,
-            Late::Replayed => Outcome::Replayed,
+            WindowError::Duplicate => Outcome::Duplicate,
+            WindowError::Reordered => Outcome::Taken,
+            WindowError::Replayed => Outcome::Replayed,
         }
     }
 }

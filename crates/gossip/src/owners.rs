@@ -85,7 +85,7 @@ pub(crate) struct Holder {
 }
 
 /// Worth of a claim.
-enum Standing {
+enum ClaimRank {
     /// The claim counts.
     Counts,
     /// The claim of another balancer counts, or that of this one.
@@ -413,10 +413,10 @@ impl Fleet {
                 continue;
             };
             match self.standing(from, group, epoch) {
-                Standing::Counts => {}
-                Standing::Less => agrees = false,
+                ClaimRank::Counts => {}
+                ClaimRank::Less => agrees = false,
                 // It has not heard of what this balancer still has under alert.
-                Standing::LessThanGone => {
+                ClaimRank::LessThanGone => {
                     agrees = false;
                     self.claim(group, true, now);
                 }
@@ -425,30 +425,30 @@ impl Fleet {
         agrees
     }
 
-    fn standing(&self, from: SocketAddr, group: u64, epoch: u64) -> Standing {
+    fn standing(&self, from: SocketAddr, group: u64, epoch: u64) -> ClaimRank {
         let (Some(peer), Some(group)) = (self.peers.get(&from), self.groups.get(&group)) else {
-            return Standing::Counts;
+            return ClaimRank::Counts;
         };
         let Some(holder) = group.holder else {
             return match self.joined && epoch <= group.epoch {
-                true => Standing::LessThanGone,
-                false => Standing::Counts,
+                true => ClaimRank::LessThanGone,
+                false => ClaimRank::Counts,
             };
         };
         let (speaker, node) = (peer.speaker(), peer.node);
         let is_it = (from, node, speaker) == (holder.address, holder.node, holder.session);
         let is_above = (epoch, node, from) > (group.epoch, holder.node, holder.address);
         match (is_it || is_above, self.is_there(&holder)) {
-            (true, _) => Standing::Counts,
-            (false, true) => Standing::Less,
-            (false, false) if self.joined => Standing::LessThanGone,
+            (true, _) => ClaimRank::Counts,
+            (false, true) => ClaimRank::Less,
+            (false, false) if self.joined => ClaimRank::LessThanGone,
             // What it has under alert is only hearsay.
-            (false, false) => Standing::Counts,
+            (false, false) => ClaimRank::Counts,
         }
     }
 
     fn heed_claim(&mut self, from: SocketAddr, group: u64, epoch: u64) {
-        if matches!(self.standing(from, group, epoch), Standing::Counts) {
+        if matches!(self.standing(from, group, epoch), ClaimRank::Counts) {
             self.follow(from, group, epoch);
         }
     }

@@ -150,20 +150,20 @@ pub(crate) struct Readings {
     /// group.
     groups: HashMap<u64, (u64, Instant)>,
     /// Readings that this balancer tells, by location.
-    told: HashMap<u64, Told>,
+    told: HashMap<u64, AnnouncedLocation>,
     swept: Option<Instant>,
 }
 
 /// State of a location that this balancer reads for others.
 #[derive(Debug)]
-struct Told {
+struct AnnouncedLocation {
     /// Time since which this balancer reads the location.
     since: Instant,
     /// Reading that this balancer has told last, and when.
     last: Option<(Reading, Instant)>,
 }
 
-impl Told {
+impl AnnouncedLocation {
     fn is_due(&self, reading: &Reading, now: Instant) -> bool {
         match &self.last {
             Some((last, at)) => last.has_become(reading) || now.since(*at) >= AGAIN,
@@ -272,10 +272,14 @@ impl Fleet {
             }
             readers.push(Reader::Here);
             let reading = own(place);
-            let told = self.readings.told.entry(location).or_insert(Told {
-                since: now,
-                last: None,
-            });
+            let told = self
+                .readings
+                .told
+                .entry(location)
+                .or_insert(AnnouncedLocation {
+                    since: now,
+                    last: None,
+                });
             if told.is_due(&reading, now) {
                 told.last = Some((reading, now));
                 if body.len() + MAX_ENTRY > MAX_BODY {

@@ -9,7 +9,7 @@ use crate::head::Head;
 use crate::hpack::decoder::Decoder;
 use crate::hpack::encoder::Encoder;
 use crate::reason::Reason;
-use crate::stream::{Break, Cause, Key, Next, Side, Slab};
+use crate::stream::{Break, Cause, Key, Next, Slab, StreamSide};
 
 /// Window of a connection before the peer sets another one (RFC 9113, section 6.9.2).
 const FIRST_WINDOW: i64 = 65_535;
@@ -159,8 +159,8 @@ pub(crate) enum Target {
 
 /// Progress of an orderly end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Going {
-    No,
+pub(crate) enum CloseProgress {
+    NotStarted,
     /// The peer was told that there are to be no new streams.
     Announced,
     /// The peer knows, and was told the last one.
@@ -237,7 +237,7 @@ pub struct Connection {
     pub(crate) reset_there: Remembered,
     pub(crate) finished: Remembered,
 
-    pub(crate) going: Going,
+    pub(crate) going: CloseProgress,
     /// True if the peer takes no more streams, or opens none.
     pub(crate) peer_is_going: bool,
     failed: bool,
@@ -307,7 +307,7 @@ impl Connection {
             reset_here: Remembered::default(),
             reset_there: Remembered::default(),
             finished: Remembered::default(),
-            going: Going::No,
+            going: CloseProgress::NotStarted,
             peer_is_going: false,
             failed: false,
             credit: Credit::new(),
@@ -408,7 +408,7 @@ impl Connection {
 
     /// True if the connection is over as soon as the output is sent.
     pub fn is_done(&self) -> bool {
-        let is_ending = self.going == Going::Last || self.peer_is_going;
+        let is_ending = self.going == CloseProgress::Last || self.peer_is_going;
         self.failed || is_ending && self.streams.len() == 0
     }
 
@@ -505,7 +505,7 @@ impl Connection {
     pub fn has_no_body(&self, key: Key) -> bool {
         self.streams.get(key).is_none_or(|stream| {
             let is_empty = stream.unread_content().is_empty() && stream.trailers.is_none();
-            stream.receiving == Side::Ended && is_empty
+            stream.receiving == StreamSide::Ended && is_empty
         })
     }
 
@@ -517,7 +517,7 @@ impl Connection {
         let unread = stream.unread_content();
         match stream.broken {
             _ if !unread.is_empty() => Next::Data(unread),
-            _ if stream.receiving == Side::Ended => Next::End,
+            _ if stream.receiving == StreamSide::Ended => Next::End,
             Some(broken) => Next::Broken(broken),
             None => Next::Wait,
         }
@@ -539,7 +539,7 @@ impl Connection {
             stream.held = stream.held.saturating_sub(n);
             let window = i64::from(self.config.stream_window);
             let more = window - stream.held as i64 - stream.available;
-            let goes_on = stream.receiving != Side::Ended && stream.broken.is_none();
+            let goes_on = stream.receiving != StreamSide::Ended && stream.broken.is_none();
             // A window that opens by little would be used by little. Whoever reads has the rest of it to read before.
             let is_worth = more >= window / 4 && more >= stream.available;
             if goes_on && is_worth && more > 0 {
@@ -581,7 +581,7 @@ impl Connection {
             self.give_back_in(key, unread);
             return;
         }
-        let is_answered = stream.sending != Side::Head;
+        let is_answered = stream.sending != StreamSide::Head;
         match stream.broken.map(|end| end.cause) {
             _ if is_answered => self.completed = self.completed.saturating_add(1),
             Some(Cause::Peer) => self.cancelled = self.cancelled.saturating_add(1),
@@ -598,7 +598,7 @@ impl Connection {
             return;
         };
         if !stream.is_over() {
-            let is_sent = stream.sending == Side::Ended && self.config.role == Role::Server;
+            let is_sent = stream.sending == StreamSide::Ended && self.config.role == Role::Server;
             let usual = match is_sent {
                 // The client need not send the rest (RFC 9113, section 8.1).
                 true => Reason::NO_ERROR,
@@ -668,10 +668,10 @@ impl Connection {
 
     /// Takes no more streams of the peer; the existing ones may end.
     pub fn shut_down(&mut self) {
-        if self.going != Going::No || self.failed {
+        if self.going != CloseProgress::NotStarted || self.failed {
             return;
         }
-        self.going = Going::Announced;
+        self.going = CloseProgress::Announced;
         frame::put_goaway(MOST_WINDOW as u32, Reason::NO_ERROR, &mut self.out);
         frame::put_frame(frame::PING, 0, 0, &GONE, &mut self.out);
     }

@@ -1,7 +1,8 @@
 //! Frames of the peer (RFC 9113, section 6).
 
 use crate::connection::{
-    ALIVE, Connection, DataFrame, Event, Failure, GONE, Going, OpenBlock, Reading, Role, Target,
+    ALIVE, CloseProgress, Connection, DataFrame, Event, Failure, GONE, OpenBlock, Reading, Role,
+    Target,
 };
 use crate::flood::{ERRORS, Flood, UNSEEN_RESETS};
 use crate::frame::{
@@ -11,7 +12,7 @@ use crate::frame::{
 };
 use crate::head::{Block, Head};
 use crate::reason::Reason;
-use crate::stream::{Break, Cause, Key, Side, Stream};
+use crate::stream::{Break, Cause, Key, Stream, StreamSide};
 
 /// Most heads of interim responses that wait in a stream until they are taken.
 const MOST_HEADS: usize = 8;
@@ -179,9 +180,9 @@ impl Connection {
             Some((_, stream)) if stream.is_reset_by_peer() => self.refuse_closed(header.stream)?,
             // Frames for a stream that has ended here are dropped.
             Some((_, stream)) if stream.broken.is_some() || stream.is_released => {}
-            Some((key, stream)) if stream.receiving != Side::Body => {
+            Some((key, stream)) if stream.receiving != StreamSide::Body => {
                 let reason = match stream.receiving {
-                    Side::Ended => Reason::STREAM_CLOSED,
+                    StreamSide::Ended => Reason::STREAM_CLOSED,
                     _ => Reason::PROTOCOL_ERROR,
                 };
                 self.stream_error(key.id, reason)?;
@@ -287,7 +288,7 @@ impl Connection {
             && let Some(key) = frame.key
             && let Some(stream) = self.streams.get_mut(key)
         {
-            stream.receiving = Side::Ended;
+            stream.receiving = StreamSide::Ended;
             self.events.push_back(Event::Readable(key));
         }
         Ok(is_over)
@@ -378,11 +379,12 @@ impl Connection {
         let target = match self.streams.find(id) {
             Some(key) => {
                 let stream = self.streams.get(key);
-                if !stream.is_some_and(|stream| stream.receiving == Side::Head) {
+                if !stream.is_some_and(|stream| stream.receiving == StreamSide::Head) {
                     kind = Block::Trailers;
                 }
-                let is_closed =
-                    |stream: &Stream| stream.receiving == Side::Ended || stream.is_reset_by_peer();
+                let is_closed = |stream: &Stream| {
+                    stream.receiving == StreamSide::Ended || stream.is_reset_by_peer()
+                };
                 match stream.is_some_and(is_closed) {
                     true => Target::Closed,
                     false => Target::Known(key),
@@ -392,7 +394,7 @@ impl Connection {
             None if !is_server || id.is_multiple_of(2) => return Err(Reason::PROTOCOL_ERROR.into()),
             None => {
                 self.last_peer = id;
-                if self.going == Going::Last {
+                if self.going == CloseProgress::Last {
                     // Too late: all of it is dropped.
                     self.reset_here.add_id(id);
                     Target::Nobody
@@ -528,8 +530,8 @@ impl Connection {
         stream.left = length;
         stream.connects = head.method() == "CONNECT";
         stream.receiving = match ended {
-            true => Side::Ended,
-            false => Side::Body,
+            true => StreamSide::Ended,
+            false => StreamSide::Body,
         };
         stream.heads.push_back(head);
         self.events.push_back(Event::Request(key));
@@ -557,7 +559,7 @@ impl Connection {
         let status = head.status();
         let is_interim = (100..200).contains(&status);
         let mut left = stream.left;
-        if stream.receiving == Side::Head && !is_interim {
+        if stream.receiving == StreamSide::Head && !is_interim {
             let has_none = stream.asks_for_head || matches!(status, 204 | 304);
             left = match has_none {
                 true => Some(0),
@@ -574,16 +576,16 @@ impl Connection {
         self.credit.take_message();
         stream.left = left;
         match stream.receiving {
-            Side::Head => {
+            StreamSide::Head => {
                 stream.heads.push_back(head);
                 if !is_interim {
-                    stream.receiving = Side::Body;
+                    stream.receiving = StreamSide::Body;
                 }
             }
             _ => stream.trailers = Some(head),
         }
         if ended {
-            stream.receiving = Side::Ended;
+            stream.receiving = StreamSide::Ended;
         }
         self.events.push_back(Event::Readable(key));
         Ok(())
@@ -689,8 +691,8 @@ impl Connection {
             frame::put_frame(PING, ACK, 0, payload, &mut self.out);
         } else if payload == ALIVE {
             self.events.push_back(Event::Pong);
-        } else if payload == GONE && self.going == Going::Announced {
-            self.going = Going::Last;
+        } else if payload == GONE && self.going == CloseProgress::Announced {
+            self.going = CloseProgress::Last;
             frame::put_goaway(self.last_processed, Reason::NO_ERROR, &mut self.out);
         }
     }

@@ -8,7 +8,7 @@ use crate::frame::{
     self, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADER_BYTES, HEADERS, Header, MOST_PAYLOAD,
 };
 use crate::reason::Reason;
-use crate::stream::{Break, Cause, Key, Side};
+use crate::stream::{Break, Cause, Key, StreamSide};
 
 /// First line of a request, as pseudo-fields.
 #[derive(Clone, Copy, Debug)]
@@ -63,8 +63,8 @@ impl Connection {
         stream.asks_for_head = opening.method == b"HEAD";
         stream.connects = opening.method == b"CONNECT";
         stream.sending = match ends {
-            true => Side::Ended,
-            false => Side::Body,
+            true => StreamSide::Ended,
+            false => StreamSide::Body,
         };
         let start = self.begin_block();
         self.encode_field(b":method", opening.method);
@@ -92,12 +92,12 @@ impl Connection {
         fields: &Fields,
         ends: bool,
     ) -> Result<(), Break> {
-        let stream = self.sending_stream(key, Side::Head)?;
+        let stream = self.sending_stream(key, StreamSide::Head)?;
         let is_interim = (100..200).contains(&status);
         if !is_interim {
             stream.sending = match ends {
-                true => Side::Ended,
-                false => Side::Body,
+                true => StreamSide::Ended,
+                false => StreamSide::Body,
             };
         }
         let start = self.begin_block();
@@ -129,7 +129,7 @@ impl Connection {
         let in_buffer = OUTPUT_ROOM.saturating_sub(self.pending_output().len());
         let in_connection = usize::try_from(self.may_send).unwrap_or(0);
         let others_wait = !self.waiting.is_empty() && !self.pending_output().is_empty();
-        let stream = self.sending_stream(key, Side::Body)?;
+        let stream = self.sending_stream(key, StreamSide::Body)?;
         let in_stream = usize::try_from(stream.may_send).unwrap_or(0);
         let is_empty = bytes.is_empty();
         if in_stream == 0 && !is_empty {
@@ -154,7 +154,7 @@ impl Connection {
         stream.turn = turn;
         stream.may_send -= part.len() as i64;
         if is_last {
-            stream.sending = Side::Ended;
+            stream.sending = StreamSide::Ended;
         }
         self.may_send -= part.len() as i64;
         if !is_empty {
@@ -175,7 +175,7 @@ impl Connection {
     ///
     /// The stream has ended.
     pub fn send_tail(&mut self, key: Key, bytes: Bytes) -> Result<(), Break> {
-        self.sending_stream(key, Side::Body)?.tail = Some(bytes);
+        self.sending_stream(key, StreamSide::Body)?.tail = Some(bytes);
         self.send_rest(key);
         Ok(())
     }
@@ -192,7 +192,7 @@ impl Connection {
             let Some(stream) = self.streams.get_mut(key) else {
                 return;
             };
-            if stream.sending == Side::Ended {
+            if stream.sending == StreamSide::Ended {
                 if stream.is_released {
                     self.end_stream(key, None);
                 }
@@ -211,7 +211,7 @@ impl Connection {
     ///
     /// The stream has ended.
     pub fn send_trailers(&mut self, key: Key, fields: &Fields) -> Result<(), Break> {
-        self.sending_stream(key, Side::Body)?.sending = Side::Ended;
+        self.sending_stream(key, StreamSide::Body)?.sending = StreamSide::Ended;
         self.leave_queue(key);
         let start = self.begin_block();
         self.end_block(start, key.id, fields, true);
@@ -240,7 +240,7 @@ impl Connection {
     fn sending_stream(
         &mut self,
         key: Key,
-        side: Side,
+        side: StreamSide,
     ) -> Result<&mut crate::stream::Stream, Break> {
         let gone = Break {
             reason: Reason::STREAM_CLOSED,

@@ -64,7 +64,7 @@ pub enum Next<'a> {
 
 /// State of one direction of a stream.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Side {
+pub(crate) enum StreamSide {
     /// The head of the message is to come.
     Head,
     Body,
@@ -75,8 +75,8 @@ pub(crate) enum Side {
 pub(crate) struct Stream {
     /// 0 if the slot is free.
     pub(crate) id: u32,
-    pub(crate) receiving: Side,
-    pub(crate) sending: Side,
+    pub(crate) receiving: StreamSide,
+    pub(crate) sending: StreamSide,
     /// Heads that were not taken.
     pub(crate) heads: VecDeque<Head>,
     pub(crate) trailers: Option<Head>,
@@ -114,8 +114,8 @@ impl Stream {
     fn new() -> Self {
         Stream {
             id: 0,
-            receiving: Side::Head,
-            sending: Side::Head,
+            receiving: StreamSide::Head,
+            sending: StreamSide::Head,
             heads: VecDeque::new(),
             trailers: None,
             data: Vec::new(),
@@ -170,7 +170,7 @@ impl Stream {
 
     /// True if both directions have ended, or the stream has.
     pub(crate) fn is_over(&self) -> bool {
-        let both = self.receiving == Side::Ended && self.sending == Side::Ended;
+        let both = self.receiving == StreamSide::Ended && self.sending == StreamSide::Ended;
         both && self.tail.is_none() || self.broken.is_some()
     }
 }

@@ -64,7 +64,7 @@ impl Host {
 
 /// Reason why the names of this machine cannot be found out.
 #[derive(Debug, thiserror::Error)]
-pub enum OwnError {
+pub enum HostNamesError {
     /// The system does not tell its addresses.
     #[error("cannot find out the addresses of this machine: {0}; name it with --host")]
     Io(#[from] io::Error),
@@ -81,14 +81,14 @@ pub enum OwnError {
 /// # Errors
 ///
 /// None is given, and the addresses are not to be had.
-pub fn list_own_hosts(names: &[String]) -> Result<Vec<Host>, OwnError> {
+pub fn list_own_hosts(names: &[String]) -> Result<Vec<Host>, HostNamesError> {
     let hosts: BTreeSet<Host> = match names {
         [] => addresses()?.into_iter().map(Host::from_address).collect(),
         names => names.iter().map(|name| Host::from_name(name)).collect(),
     };
     match hosts.len() {
         0..=MAX_HOSTS => Ok(hosts.into_iter().collect()),
-        _ => Err(OwnError::TooMany),
+        _ => Err(HostNamesError::TooMany),
     }
 }
 
@@ -138,7 +138,7 @@ mod tests {
         let many: Vec<String> = (0..=MAX_HOSTS).map(|at| format!("web-{at}")).collect();
         assert!(matches!(
             super::list_own_hosts(&many),
-            Err(OwnError::TooMany)
+            Err(HostNamesError::TooMany)
         ));
     }
 }

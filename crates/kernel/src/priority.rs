@@ -43,13 +43,13 @@ pub enum PriorityError {
 
 /// A cgroup of this process alone, which goes when this is dropped.
 #[derive(Debug)]
-pub struct OwnCgroup {
+pub struct PrivateCgroup {
     folder: PathBuf,
     /// Cgroup of the process before it entered this one.
     before: PathBuf,
 }
 
-impl OwnCgroup {
+impl PrivateCgroup {
     /// Makes a cgroup with the most weight, at the top of what this process sees of the hierarchy,
     /// and moves this process there. With `real_time`, the cgroup gets time for real-time classes
     /// where that is given out by cgroup.
@@ -66,8 +66,8 @@ impl OwnCgroup {
         }
         let folder = top.folder.join(format!("{NAME}{}", std::process::id()));
         fs::create_dir(&folder).map_err(failed(&folder))?;
-        let own = OwnCgroup {
-            before: top.own,
+        let own = PrivateCgroup {
+            before: top.process_cgroup,
             folder,
         };
         let (name, weight) = WEIGHTS[usize::from(top.version_1)];
@@ -90,7 +90,7 @@ impl OwnCgroup {
     }
 }
 
-impl Drop for OwnCgroup {
+impl Drop for PrivateCgroup {
     fn drop(&mut self) {
         // Where it goes back to, real-time classes may not be allowed. What stays behind is
         // empty soon, and the next helper removes it.

@@ -115,7 +115,7 @@ pub enum ServeError {
     Listen(SocketAddr, io::Error),
     /// The names of this machine cannot be found out.
     #[error(transparent)]
-    Own(#[from] host::OwnError),
+    Own(#[from] host::HostNamesError),
     /// The system gives no timer or event loop.
     #[error("cannot start: {0}")]
     Start(#[from] io::Error),

@@ -9,7 +9,7 @@ mod place;
 mod shortage;
 mod throttle;
 
-pub use place::Place;
+pub use place::LimitSlot;
 pub use shortage::Shortage;
 pub use throttle::Throttle;
 

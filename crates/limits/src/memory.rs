@@ -36,7 +36,7 @@ impl fmt::Display for By {
 
 /// Memory that there is for the process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Bound {
+pub struct MemoryBound {
     /// Memory that the process may have in all, in bytes.
     pub all: u64,
     /// Memory that the process had already when the limit was read, in bytes.
@@ -49,11 +49,11 @@ pub struct Bound {
 const CGROUPS: &str = "/sys/fs/cgroup";
 const MEMORY_CGROUPS: &str = "/sys/fs/cgroup/memory";
 
-impl Bound {
+impl MemoryBound {
     /// Returns the bound of this process: of all limits the one that leaves the least. The limits are read
     /// once, at the first call: threads that are to run should run by then.
     pub fn of_process() -> Self {
-        static BOUND: OnceLock<Bound> = OnceLock::new();
+        static BOUND: OnceLock<MemoryBound> = OnceLock::new();
         *BOUND.get_or_init(|| {
             let limits = [Resource::As, Resource::Data].map(|which| getrlimit(which).current);
             let read = |path: &Path| std::fs::read_to_string(path).ok();
@@ -95,14 +95,14 @@ impl Bound {
         bounds
             .into_iter()
             .filter_map(|(all, used, by)| {
-                Some(Bound {
+                Some(MemoryBound {
                     all: all?,
                     used,
                     by,
                 })
             })
-            .min_by_key(Bound::bytes_left)
-            .unwrap_or(Bound {
+            .min_by_key(MemoryBound::bytes_left)
+            .unwrap_or(MemoryBound {
                 all: u64::MAX,
                 used: 0,
                 by: By::Machine,
@@ -164,7 +164,7 @@ pub struct Users {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Shares {
     /// Memory that is shared out, and why it is not more.
-    pub bound: Bound,
+    pub memory_bound: MemoryBound,
     /// Kept back for health checks, load reports, the admin API and reloads.
     pub reserve: u64,
     /// Memory for clients that negotiate.
@@ -183,7 +183,7 @@ pub struct Shares {
 impl Shares {
     /// Shares out what `bound` leaves. Rules get what is left after the others, and at least a
     /// few clients: with less than about 64 MiB there is no reserve.
-    pub fn new(bound: Bound, users: Users) -> Self {
+    pub fn new(bound: MemoryBound, users: Users) -> Self {
         let left = bound.bytes_left();
         let reserve = (left / 4).clamp(48 << 20, 2 << 30);
         let rest = left.saturating_sub(reserve);
@@ -195,7 +195,7 @@ impl Shares {
         let bulk = rules / 3;
         let pipes = bulk / 4 / PIPE_BYTES;
         Shares {
-            bound,
+            memory_bound: bound,
             reserve,
             negotiator,
             corba,
@@ -212,7 +212,7 @@ impl Shares {
             negotiator: true,
             corba: true,
         };
-        Self::new(Bound::of_process(), users)
+        Self::new(MemoryBound::of_process(), users)
     }
 }
 
@@ -318,8 +318,8 @@ mod tests {
         assert_eq!(most_arenas(usize::MAX), i32::MAX);
     }
 
-    fn bound(left: u64) -> Bound {
-        Bound {
+    fn bound(left: u64) -> MemoryBound {
+        MemoryBound {
             all: left + 30 * MIB,
             used: 30 * MIB,
             by: By::Cgroup,
@@ -327,8 +327,8 @@ mod tests {
     }
 
     /// Returns the bound that `find` makes of limits and files.
-    fn found(limits: [Option<u64>; 2], files: &[(&str, &str)]) -> Bound {
-        Bound::find(limits, 4096, |path| {
+    fn found(limits: [Option<u64>; 2], files: &[(&str, &str)]) -> MemoryBound {
+        MemoryBound::find(limits, 4096, |path| {
             let known = files.iter().find(|(name, _)| Path::new(name) == path);
             known.map(|(_, text)| (*text).to_owned())
         })
@@ -426,7 +426,7 @@ mod tests {
 
     #[test]
     fn s5_this_process_has_a_bound() {
-        let bound = Bound::of_process();
+        let bound = MemoryBound::of_process();
         assert!(bound.used > MIB && bound.bytes_left() > MIB, "{bound:?}");
         assert!(Shares::of_process().corba > 0);
     }

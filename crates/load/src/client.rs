@@ -103,7 +103,7 @@ impl Client {
         let times = Times {
             due,
             free,
-            begun,
+            begun_at: begun,
             sent,
             end,
         };

@@ -205,14 +205,14 @@ impl Context {
 #[derive(Debug)]
 pub(crate) struct Failure {
     pub kind: Kind,
-    pub why: String,
+    pub reason: String,
 }
 
 impl Failure {
     pub(crate) fn new(kind: Kind, error: &dyn std::fmt::Display) -> Self {
         Failure {
             kind,
-            why: error.to_string(),
+            reason: error.to_string(),
         }
     }
 }

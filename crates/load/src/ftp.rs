@@ -139,7 +139,7 @@ impl Session {
                         let taken = self.lines.take(&self.input).map_err(|_| Kind::Malformed)?;
                         self.input.drain(..taken.used.min(self.input.len()));
                         length = length.saturating_add(taken.used);
-                        if taken.ended {
+                        if taken.line_ended {
                             let line = self.lines.current_line();
                             if let Some(part) = self.replies.take(line)
                                 && part.last

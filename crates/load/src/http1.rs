@@ -3,7 +3,7 @@
 use std::io;
 use std::task::{Poll, ready};
 
-use crate::response::{Broken, Progress, Response};
+use crate::response::{Progress, Response, ResponseError};
 use crate::runtime::Runtime;
 use crate::socket::Stream;
 use crate::stats::Kind;
@@ -74,10 +74,10 @@ fn receive(
             Ok(Progress::Part) => {}
             Ok(Progress::Whole(0)) => return Poll::Ready(Ok(())),
             // Nobody has asked for more.
-            Ok(Progress::Whole(_)) | Err(Broken::Malformed) => {
+            Ok(Progress::Whole(_)) | Err(ResponseError::Malformed) => {
                 return Poll::Ready(Err(Kind::Malformed));
             }
-            Err(Broken::HeadTooLong) => return Poll::Ready(Err(Kind::HeadTooLong)),
+            Err(ResponseError::HeadTooLong) => return Poll::Ready(Err(Kind::HeadTooLong)),
         }
     }
 }

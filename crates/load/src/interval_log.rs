@@ -17,7 +17,7 @@ use hdrhistogram::serialization::{Deserializer, Serializer, V2DeflateSerializer}
 use crate::compare::Run;
 use crate::plan::Plan;
 use crate::report::{Row, to_micros};
-use crate::stats::{Counted, Latencies, Second};
+use crate::stats::{IntervalCounts, Latencies, Second};
 
 /// The tag of latencies from when requests were sent.
 const SEND: &str = "send";
@@ -66,7 +66,11 @@ impl IntervalLog {
     /// # Errors
     ///
     /// A histogram cannot be written.
-    pub fn format_second(&mut self, second: &Second, counted: &Counted) -> io::Result<String> {
+    pub fn format_second(
+        &mut self,
+        second: &Second,
+        counted: &IntervalCounts,
+    ) -> io::Result<String> {
         let mut text = std::mem::take(&mut self.head);
         for (tag, latencies) in [
             (String::new(), &counted.corrected),
@@ -187,7 +191,7 @@ fn row(start: Duration, length: Duration, latencies: &Latencies) -> Row {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::plan::{Ask, Scheme, Tcp, Tls, Url, Workload};
+    use crate::plan::{PlannedRequest, Scheme, Tcp, Tls, Url, Workload};
 
     fn plan() -> Plan {
         Plan {
@@ -198,7 +202,7 @@ mod tests {
                 port: 80,
                 path: "/".into(),
             },
-            asks: vec![Ask {
+            asks: vec![PlannedRequest {
                 method: "GET".into(),
                 path: "/".into(),
             }],
@@ -231,7 +235,7 @@ mod tests {
         let mut log = IntervalLog::new(&plan(), start);
         let mut text = String::new();
         for (number, requests) in seconds.iter().enumerate() {
-            let mut counted = Counted::default();
+            let mut counted = IntervalCounts::default();
             for request in 1..=*requests {
                 counted.corrected.record(Duration::from_millis(2) * request);
                 counted.from_send.record(Duration::from_millis(1) * request);

@@ -178,7 +178,7 @@ impl Url {
 
 /// A request of HTTP, or a file of FTP.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Ask {
+pub struct PlannedRequest {
     /// Method; without meaning for FTP.
     pub method: String,
     /// Path and query.
@@ -239,7 +239,7 @@ pub struct Plan {
     /// URL to which requests go.
     pub url: Url,
     /// Requests that are made.
-    pub asks: Vec<Ask>,
+    pub asks: Vec<PlannedRequest>,
     /// Exponent of Zipf's law for the popularity of the first, second and so on; without it, all are
     /// equally popular.
     pub zipf: Option<f64>,

@@ -199,11 +199,11 @@ fn warnings(plan: &Plan, outcome: &Outcome) -> Vec<String> {
             format_time(late)
         ));
     }
-    if plan.is_open() && counted.waited * 100 > counted.begun {
+    if plan.is_open() && counted.waited * 100 > counted.begun_requests {
         all.push(format!(
             "{:.1} % of the requests were due while all connections were taken: the time that they waited \
              is in the latencies; the server does not keep up, or --connections are too few",
-            100.0 * counted.waited as f64 / counted.begun.max(1) as f64
+            100.0 * counted.waited as f64 / counted.begun_requests.max(1) as f64
         ));
     }
     if outcome.never_begun > 0 {
@@ -240,7 +240,7 @@ pub fn make_record(plan: &Plan, outcome: &Outcome) -> Record {
         connections: plan.connections,
         threads: plan.threads,
         seconds,
-        begun: counted.begun,
+        begun: counted.begun_requests,
         answered: counted.answered,
         refusals: counted.refusals,
         never_begun: outcome.never_begun,
@@ -446,7 +446,7 @@ pub fn text(record: &Record) -> String {
     }
     for kind in Kind::ALL {
         if let Some(count) = record.errors.get(kind.name()) {
-            let _ = writeln!(text, "  errors      {count:12}   {}", kind.in_words());
+            let _ = writeln!(text, "  errors      {count:12}   {}", kind.kind_name());
         }
     }
     let _ = writeln!(

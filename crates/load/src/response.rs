@@ -16,7 +16,7 @@ pub(crate) const MAX_LOCATION: usize = 8192;
 
 /// Error in a response.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub enum ResponseError {
     /// The bytes are no response of HTTP/1.x, or the body is not what its head says.
     Malformed,
     /// The head is longer than [`MAX_HEAD`], or has too many fields.
@@ -159,10 +159,10 @@ impl Response {
     /// # Errors
     ///
     /// The response was not whole.
-    pub fn handle_close(&self) -> Result<(), Broken> {
+    pub fn handle_close(&self) -> Result<(), ResponseError> {
         match self.state {
             State::UntilClose | State::Done => Ok(()),
-            _ => Err(Broken::Malformed),
+            _ => Err(ResponseError::Malformed),
         }
     }
 
@@ -171,7 +171,7 @@ impl Response {
     /// # Errors
     ///
     /// They are not what may come there. Nothing is to be known of the connection then.
-    pub fn push(&mut self, bytes: &[u8]) -> Result<Progress, Broken> {
+    pub fn push(&mut self, bytes: &[u8]) -> Result<Progress, ResponseError> {
         let mut rest = bytes;
         loop {
             rest = match self.state {
@@ -207,7 +207,7 @@ impl Response {
         (left - count as u64, bytes.get(count..).unwrap_or_default())
     }
 
-    fn take_head<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<&'b [u8]>, Broken> {
+    fn take_head<'b>(&mut self, bytes: &'b [u8]) -> Result<Option<&'b [u8]>, ResponseError> {
         if self.partial.is_empty()
             && !self.is_head
             && let Some(head) = self.known_head
@@ -227,7 +227,7 @@ impl Response {
         let parsed = self.parse(&partial);
         match parsed {
             Err(broken) => Err(broken),
-            Ok(None) if partial.len() >= MAX_HEAD => Err(Broken::HeadTooLong),
+            Ok(None) if partial.len() >= MAX_HEAD => Err(ResponseError::HeadTooLong),
             Ok(None) => {
                 self.partial = partial;
                 Ok(None)
@@ -251,7 +251,7 @@ impl Response {
     }
 
     /// Bytes of interim heads, bytes of the final one, and what it says.
-    fn parse(&mut self, bytes: &[u8]) -> Result<Option<(usize, usize, Head)>, Broken> {
+    fn parse(&mut self, bytes: &[u8]) -> Result<Option<(usize, usize, Head)>, ResponseError> {
         let mut interim = 0;
         loop {
             let read = bytes.get(interim..).unwrap_or_default();
@@ -260,12 +260,12 @@ impl Response {
             let length = match response.parse(read) {
                 Ok(httparse::Status::Complete(length)) => length,
                 Ok(httparse::Status::Partial) => return Ok(None),
-                Err(httparse::Error::TooManyHeaders) => return Err(Broken::HeadTooLong),
-                Err(_) => return Err(Broken::Malformed),
+                Err(httparse::Error::TooManyHeaders) => return Err(ResponseError::HeadTooLong),
+                Err(_) => return Err(ResponseError::Malformed),
             };
             let status = response.code.unwrap_or(0);
             if !(100..=599).contains(&status) {
-                return Err(Broken::Malformed);
+                return Err(ResponseError::Malformed);
             }
             // 101 would be an answer to a question that nobody asks here.
             if status < 200 {
@@ -284,16 +284,16 @@ impl Response {
         version: Option<u8>,
         fields: &[httparse::Header<'_>],
         is_redirect: bool,
-    ) -> Result<Head, Broken> {
+    ) -> Result<Head, ResponseError> {
         let mut length = None;
         let mut is_chunked = None;
         let mut keep_alive = version == Some(1);
         for field in fields {
             let name = field.name;
             if name.eq_ignore_ascii_case("content-length") {
-                let value = digits(field.value).ok_or(Broken::Malformed)?;
+                let value = digits(field.value).ok_or(ResponseError::Malformed)?;
                 if length.is_some_and(|length| length != value) {
-                    return Err(Broken::Malformed);
+                    return Err(ResponseError::Malformed);
                 }
                 length = Some(value);
             } else if name.eq_ignore_ascii_case("transfer-encoding") {
@@ -336,17 +336,17 @@ impl Response {
         };
     }
 
-    fn take_size<'b>(&mut self, bytes: &'b [u8]) -> Result<&'b [u8], Broken> {
+    fn take_size<'b>(&mut self, bytes: &'b [u8]) -> Result<&'b [u8], ResponseError> {
         let end = bytes.iter().position(|&byte| byte == b'\n');
         let (line, after) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
         if self.partial.len() + line.len() > MAX_LINE {
-            return Err(Broken::Malformed);
+            return Err(ResponseError::Malformed);
         }
         self.partial.extend_from_slice(line);
         if end.is_none() {
             return Ok(after);
         }
-        let size = chunk_size(&self.partial).ok_or(Broken::Malformed)?;
+        let size = chunk_size(&self.partial).ok_or(ResponseError::Malformed)?;
         self.partial.clear();
         self.state = match size {
             0 => State::Trailer(0),
@@ -355,7 +355,7 @@ impl Response {
         Ok(after)
     }
 
-    fn take_chunk<'b>(&mut self, left: u64, bytes: &'b [u8]) -> Result<&'b [u8], Broken> {
+    fn take_chunk<'b>(&mut self, left: u64, bytes: &'b [u8]) -> Result<&'b [u8], ResponseError> {
         if left > 2 {
             let (rest, after) = self.skip(left - 2, bytes);
             self.state = State::Chunk(rest + 2);
@@ -370,16 +370,20 @@ impl Response {
                 };
                 Ok(after)
             }
-            _ => Err(Broken::Malformed),
+            _ => Err(ResponseError::Malformed),
         }
     }
 
-    fn take_trailer<'b>(&mut self, length: usize, bytes: &'b [u8]) -> Result<&'b [u8], Broken> {
+    fn take_trailer<'b>(
+        &mut self,
+        length: usize,
+        bytes: &'b [u8],
+    ) -> Result<&'b [u8], ResponseError> {
         let end = bytes.iter().position(|&byte| byte == b'\n');
         let (line, after) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
         self.trailers += line.len();
         if self.trailers > MAX_HEAD {
-            return Err(Broken::HeadTooLong);
+            return Err(ResponseError::HeadTooLong);
         }
         // A line is empty if nothing but its end has come; `\r` counts for nothing.
         let text = line
@@ -448,7 +452,7 @@ mod tests {
     use super::*;
 
     /// Status, body's length, whether the connection stays, and the end.
-    type Found = Result<(Option<u16>, u64, bool, Option<usize>), Broken>;
+    type Found = Result<(Option<u16>, u64, bool, Option<usize>), ResponseError>;
 
     fn read(bytes: &[u8], piece: usize, is_head: bool) -> Found {
         let mut response = Response::new();
@@ -527,14 +531,22 @@ mod tests {
             b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nffffffffffffffff\r\n",
         ] {
             let found = in_all_pieces(wrong, false);
-            assert_eq!(found, Err(Broken::Malformed), "{}", wrong.escape_ascii());
+            assert_eq!(
+                found,
+                Err(ResponseError::Malformed),
+                "{}",
+                wrong.escape_ascii()
+            );
         }
         let long = [b"HTTP/1.1 200 OK\r\nA: ".to_vec(), vec![b'a'; MAX_HEAD]].concat();
         for piece in [1, 1000, usize::MAX] {
-            assert_eq!(read(&long, piece, false), Err(Broken::HeadTooLong));
+            assert_eq!(read(&long, piece, false), Err(ResponseError::HeadTooLong));
         }
         let many = format!("HTTP/1.1 200 OK\r\n{}\r\n", "A: b\r\n".repeat(101));
-        assert_eq!(read(many.as_bytes(), 7, false), Err(Broken::HeadTooLong));
+        assert_eq!(
+            read(many.as_bytes(), 7, false),
+            Err(ResponseError::HeadTooLong)
+        );
     }
 
     #[test]

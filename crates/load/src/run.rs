@@ -16,7 +16,7 @@ use crate::context::{Context, Failure};
 use crate::plan::{Plan, Scheme, Tls, Workload};
 use crate::runtime::Loop;
 use crate::schedule::{Arrivals, Gaps};
-use crate::stats::{Collector, Counted, Interval, Kind, Outcome, Recorder, Second};
+use crate::stats::{Collector, Interval, IntervalCounts, Kind, Outcome, Recorder, Second};
 use crate::{ftp, http2};
 
 /// The longest that a user of SURGE pauses, in seconds: the tail has no end, and the clock has.
@@ -49,7 +49,7 @@ fn tls(tls: &Tls) -> Result<ClientConfig, String> {
 pub fn run(
     plan: &Arc<Plan>,
     stop: &Arc<AtomicBool>,
-    show: &mut dyn FnMut(&Second, &Counted),
+    show: &mut dyn FnMut(&Second, &IntervalCounts),
 ) -> Result<Outcome, String> {
     plan.check()?;
     evenkeel_limits::files::raise_limit();
@@ -157,7 +157,7 @@ fn try_first(
     runtime.clear();
     let result = result.borrow_mut().take();
     match result {
-        Some(Err(failure)) => Err(failure.why),
+        Some(Err(failure)) => Err(failure.reason),
         _ => Ok(()),
     }
 }
@@ -220,7 +220,7 @@ impl Part {
     fn run(
         self,
         tell: mpsc::Sender<Interval>,
-        spares: mpsc::Receiver<Box<Counted>>,
+        spares: mpsc::Receiver<Box<IntervalCounts>>,
     ) -> std::io::Result<u64> {
         let plan = Arc::clone(&self.plan);
         let end = plan.duration.map(|time| self.counted_from + time);
@@ -379,7 +379,7 @@ impl Worker {
                 Workload::Requests if plan.url.scheme != Scheme::Ftp => {
                     let which = self.draw();
                     self.client
-                        .send_due_request(which, next.due, next.free, next.taken)
+                        .send_due_request(which, next.due, next.free, next.taken_at)
                         .await
                 }
                 // A session of FTP has each file once.
@@ -392,7 +392,7 @@ impl Worker {
                     let at = next.number as usize * plan.threads + self.thread;
                     let which = order.get(at).map_or(0, |(_, which)| *which as usize);
                     self.client
-                        .send_due_request(which, next.due, next.free, next.taken)
+                        .send_due_request(which, next.due, next.free, next.taken_at)
                         .await
                 }
                 Workload::Sessions { requests, think } => {

@@ -42,12 +42,12 @@ struct Task {
 }
 
 /// Waker for a library: it may be on any thread, so its list is the only part with a lock.
-struct Woken {
+struct LoopWaker {
     task: usize,
     all: Arc<Mutex<Vec<usize>>>,
 }
 
-impl Wake for Woken {
+impl Wake for LoopWaker {
     fn wake(self: Arc<Self>) {
         self.wake_by_ref();
     }
@@ -142,7 +142,7 @@ impl Loop {
             self.limits.borrow_mut().push(Limit::default());
             tasks.len() - 1
         });
-        let waker = Waker::from(Arc::new(Woken {
+        let waker = Waker::from(Arc::new(LoopWaker {
             task: id,
             all: Arc::clone(&self.woken),
         }));
@@ -528,7 +528,7 @@ impl Loop {
                 return Poll::Ready(taken.map(|(due, number)| Arrival {
                     due,
                     free,
-                    taken: now,
+                    taken_at: now,
                     number,
                 }));
             }
@@ -562,7 +562,7 @@ pub(crate) struct Arrival {
     /// Time since which a client was free for the request.
     pub free: Instant,
     /// Time when a client took the request.
-    pub taken: Instant,
+    pub taken_at: Instant,
     /// Number of the arrival, from 0, in this thread.
     pub number: u64,
 }

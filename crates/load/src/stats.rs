@@ -72,7 +72,7 @@ impl Kind {
     }
 
     /// Returns the kind in words.
-    pub fn in_words(self) -> &'static str {
+    pub fn kind_name(self) -> &'static str {
         match self {
             Kind::Refused => "connections refused",
             Kind::Connect => "connections failed otherwise",
@@ -141,7 +141,7 @@ impl Latencies {
 
 /// Counts of some time.
 #[derive(Clone, Debug)]
-pub struct Counted {
+pub struct IntervalCounts {
     /// Latencies from when a request was due to its whole answer.
     pub corrected: Latencies,
     /// Latencies from when a request was sent to its whole answer.
@@ -150,7 +150,7 @@ pub struct Counted {
     /// free when they were due.
     pub own_error: Latencies,
     /// Requests begun.
-    pub begun: u64,
+    pub begun_requests: u64,
     /// Answered in full.
     pub answered: u64,
     /// Answers with a status of 400 or more.
@@ -173,13 +173,13 @@ pub struct Counted {
     pub statuses: Vec<u64>,
 }
 
-impl Default for Counted {
+impl Default for IntervalCounts {
     fn default() -> Self {
-        Counted {
+        IntervalCounts {
             corrected: Latencies::default(),
             from_send: Latencies::default(),
             own_error: Latencies::default(),
-            begun: 0,
+            begun_requests: 0,
             answered: 0,
             refusals: 0,
             bytes: 0,
@@ -194,13 +194,13 @@ impl Default for Counted {
     }
 }
 
-impl Counted {
+impl IntervalCounts {
     /// Adds what another one has.
-    pub fn add(&mut self, other: &Counted) {
+    pub fn add(&mut self, other: &IntervalCounts) {
         self.corrected.add(&other.corrected);
         self.from_send.add(&other.from_send);
         self.own_error.add(&other.own_error);
-        self.begun += other.begun;
+        self.begun_requests += other.begun_requests;
         self.answered += other.answered;
         self.refusals += other.refusals;
         self.bytes += other.bytes;
@@ -232,7 +232,7 @@ impl Counted {
         self.from_send.clear();
         self.own_error.clear();
         self.statuses.fill(0);
-        self.begun = 0;
+        self.begun_requests = 0;
         self.answered = 0;
         self.refusals = 0;
         self.bytes = 0;
@@ -251,7 +251,7 @@ pub(crate) struct Interval {
     /// Number of the thread.
     pub thread: usize,
     /// Counts of the interval.
-    pub counted: Box<Counted>,
+    pub counted: Box<IntervalCounts>,
     /// Begin of the interval, after the start of the counted time.
     pub from: Duration,
     /// End of the interval, after the start of the counted time.
@@ -272,7 +272,7 @@ pub(crate) struct Times {
     /// Time since which a client was free for the request.
     pub free: Instant,
     /// Time when a client began with the request.
-    pub begun: Instant,
+    pub begun_at: Instant,
     /// Time when the request was sent.
     pub sent: Instant,
     /// Time when the answer was whole.
@@ -281,13 +281,13 @@ pub(crate) struct Times {
 
 /// Recorder of a thread's counts, for the present interval.
 pub(crate) struct Recorder {
-    now: Box<Counted>,
+    now: Box<IntervalCounts>,
     begun: Instant,
     start: Instant,
     in_flight: u64,
     thread: usize,
     to: mpsc::Sender<Interval>,
-    spare: mpsc::Receiver<Box<Counted>>,
+    spare: mpsc::Receiver<Box<IntervalCounts>>,
 }
 
 impl Recorder {
@@ -296,7 +296,7 @@ impl Recorder {
         start: Instant,
         thread: usize,
         to: mpsc::Sender<Interval>,
-        spare: mpsc::Receiver<Box<Counted>>,
+        spare: mpsc::Receiver<Box<IntervalCounts>>,
     ) -> Self {
         Recorder {
             now: Box::default(),
@@ -313,7 +313,7 @@ impl Recorder {
     pub(crate) fn begin_request(&mut self, due: Instant) {
         self.in_flight += 1;
         if due >= self.start {
-            self.now.begun += 1;
+            self.now.begun_requests += 1;
         }
     }
 
@@ -329,7 +329,7 @@ impl Recorder {
             now.waited += 1;
         } else {
             now.own_error
-                .record(times.begun.saturating_duration_since(times.due));
+                .record(times.begun_at.saturating_duration_since(times.due));
         }
         match outcome {
             Ok((status, bytes)) => {
@@ -352,7 +352,7 @@ impl Recorder {
     }
 
     /// Counts events beside requests; not in the warm-up.
-    pub(crate) fn count(&mut self, count: impl FnOnce(&mut Counted)) {
+    pub(crate) fn count(&mut self, count: impl FnOnce(&mut IntervalCounts)) {
         if Instant::now() >= self.start {
             count(&mut self.now);
         }
@@ -413,7 +413,7 @@ pub struct Second {
 #[derive(Clone, Debug, Default)]
 pub struct Outcome {
     /// All counts of the run.
-    pub counted: Counted,
+    pub counted: IntervalCounts,
     /// Each second.
     pub seconds: Vec<Second>,
     /// Length of what is counted.
@@ -430,9 +430,9 @@ pub(crate) struct Collector {
     /// has ended.
     threads: Vec<(VecDeque<Interval>, bool)>,
     /// Senders that return used counts to the threads.
-    spares: Vec<mpsc::Sender<Box<Counted>>>,
+    spares: Vec<mpsc::Sender<Box<IntervalCounts>>>,
     /// Counts of the last second.
-    last: Counted,
+    last: IntervalCounts,
     outcome: Outcome,
     busy: Duration,
 }
@@ -444,18 +444,18 @@ fn quantiles(latencies: &Latencies) -> [Duration; 4] {
 impl Collector {
     /// Makes a collector for as many threads as there are `spares`: the threads get back the counts
     /// that they have sent.
-    pub(crate) fn new(spares: Vec<mpsc::Sender<Box<Counted>>>) -> Self {
+    pub(crate) fn new(spares: Vec<mpsc::Sender<Box<IntervalCounts>>>) -> Self {
         Collector {
             threads: spares.iter().map(|_| (VecDeque::new(), false)).collect(),
             spares,
-            last: Counted::default(),
+            last: IntervalCounts::default(),
             outcome: Outcome::default(),
             busy: Duration::ZERO,
         }
     }
 
     /// Takes a thread's interval; tells of the second when all threads have told of it.
-    pub(crate) fn take(&mut self, interval: Interval) -> Option<(&Second, &Counted)> {
+    pub(crate) fn take(&mut self, interval: Interval) -> Option<(&Second, &IntervalCounts)> {
         if let Some((waiting, _)) = self.threads.get_mut(interval.thread) {
             waiting.push_back(interval);
         }
@@ -482,7 +482,7 @@ impl Collector {
         }
         second.from = from.as_secs_f64();
         second.length = to.saturating_sub(from).as_secs_f64();
-        second.begun = all.begun;
+        second.begun = all.begun_requests;
         second.answered = all.answered;
         second.refusals = all.refusals;
         second.failed = all.failed_count();
@@ -526,7 +526,7 @@ mod tests {
         Times {
             due: start + MS * due,
             free: start + MS * free,
-            begun: start + MS * begun,
+            begun_at: start + MS * begun,
             sent: start + MS * begun,
             end: start + MS * end,
         }
@@ -564,7 +564,7 @@ mod tests {
         about(counted.from_send.max(), MS * 3);
         about(counted.own_error.max(), MS * 2);
         assert_eq!(
-            (counted.begun, counted.answered, counted.refusals),
+            (counted.begun_requests, counted.answered, counted.refusals),
             (5, 3, 1)
         );
         assert_eq!((counted.waited, counted.bytes), (1, 15));
@@ -576,9 +576,9 @@ mod tests {
     fn seconds_are_those_of_all_threads() {
         let interval = |thread, second: u64, answered, is_last| Interval {
             thread,
-            counted: Box::new(Counted {
+            counted: Box::new(IntervalCounts {
                 answered,
-                ..Counted::default()
+                ..IntervalCounts::default()
             }),
             from: Duration::from_secs(second),
             to: Duration::from_secs(second + 1),

@@ -10,17 +10,17 @@ use std::net::{IpAddr, SocketAddr};
 use nix::ifaddrs::getifaddrs;
 
 use crate::config::GroupConfig;
-use crate::config::networks::{Networks, Unusual};
+use crate::config::networks::{Networks, UnusualAddress};
 
 /// An address that was to be a member, and is none.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) struct Refused {
+pub(crate) struct RefusedAddress {
     /// Name that leads to the address: of a member of the file, or the address that an agent registered.
     pub name: String,
     /// The address.
     pub address: SocketAddr,
     /// Reason why the address is refused.
-    pub why: Unusual,
+    pub reason: UnusualAddress,
 }
 
 /// Judges addresses for one state.
@@ -53,7 +53,7 @@ impl Admission {
         group: &GroupConfig,
         host: &str,
         address: SocketAddr,
-    ) -> Result<(), Unusual> {
+    ) -> Result<(), UnusualAddress> {
         let name = host.strip_suffix('.').unwrap_or(host);
         let is_localhost = name == "localhost" || name.ends_with(".localhost");
         if is_localhost && address.ip().to_canonical().is_loopback() {
@@ -61,7 +61,7 @@ impl Admission {
         }
         Networks::judge_address(group.allowed_networks.as_ref(), address.ip())?;
         match self.is_own(address) {
-            true => Err(Unusual::OwnListener),
+            true => Err(UnusualAddress::OwnListener),
             false => Ok(()),
         }
     }
@@ -105,7 +105,7 @@ fn addresses() -> Vec<IpAddr> {
 mod tests {
     use super::*;
 
-    fn judge(listening: &[&str], host: &str, address: &str) -> Result<(), Unusual> {
+    fn judge(listening: &[&str], host: &str, address: &str) -> Result<(), UnusualAddress> {
         let listening = listening.iter().map(|text| text.parse().unwrap());
         let admission = Admission::new(listening.collect());
         let mut group = GroupConfig::new("web", Vec::new());
@@ -116,7 +116,7 @@ mod tests {
 
     #[test]
     fn s1_nobody_is_a_member_where_this_process_listens() {
-        let own = Err(Unusual::OwnListener);
+        let own = Err(UnusualAddress::OwnListener);
         for (listening, address, judged) in [
             ("127.0.0.1:9900", "127.0.0.1:9900", own),
             ("127.0.0.1:9900", "[::ffff:127.0.0.1]:9900", own),
@@ -151,12 +151,15 @@ mod tests {
         for host in ["localhost", "localhost.", "web.localhost"] {
             assert_eq!(judge(host, "127.0.0.1:80"), Ok(()), "{host}");
             assert_eq!(judge(host, "[::1]:80"), Ok(()), "{host}");
-            assert_eq!(judge(host, "169.254.1.1:80"), Err(Unusual::LinkLocal));
+            assert_eq!(
+                judge(host, "169.254.1.1:80"),
+                Err(UnusualAddress::LinkLocal)
+            );
         }
         for host in ["notlocalhost", "localhost.example", "127.0.0.1", ""] {
             assert_eq!(
                 judge(host, "127.0.0.1:80"),
-                Err(Unusual::Loopback),
+                Err(UnusualAddress::Loopback),
                 "{host}"
             );
         }

@@ -108,9 +108,9 @@ impl Manager {
     fn shown(&self) -> Vec<(String, Details)> {
         let mut all = self.subsystems().certificates();
         let clients = self.lock().state.inputs.clients.clone();
-        let own = clients
-            .iter()
-            .filter_map(|(group, client)| Some((format!("group {group}"), client.own.clone()?)));
+        let own = clients.iter().filter_map(|(group, client)| {
+            Some((format!("group {group}"), client.client_certificate.clone()?))
+        });
         let of_clients = all.len();
         all.extend(own);
         if let Some(own) = all.get_mut(of_clients..) {

@@ -130,7 +130,7 @@ pub(crate) fn take_in(
         fall: check.fall,
         rise: check.rise,
     };
-    let of = (&*endpoint.member.slot, &mut endpoint.opinions);
+    let of = (&*endpoint.member.slot, &mut endpoint.source_reports);
     endpoint
         .health
         .apply_check(found, limits, of, endpoint.weight, now)
@@ -179,7 +179,7 @@ impl Manager {
                     "it has no address to connect to: its name is not resolved, or clients find it by a reference".into(),
                 ),
                 took: Duration::ZERO,
-                what: "nothing".into(),
+                check_name: "nothing".into(),
             });
         };
         let _permit = self.asked_checks.acquire().await;
@@ -207,7 +207,7 @@ impl Manager {
         Ok(CheckedNow {
             error: said,
             took,
-            what: match &configured {
+            check_name: match &configured {
                 Some(_) => "the health check of the group".into(),
                 None => {
                     "a connection only, and it does not count: the group has no health check".into()
@@ -295,7 +295,7 @@ mod tests {
 
     use super::*;
     use crate::config::{Config, GroupConfig, HealthCheckKind, MemberConfig};
-    use crate::probe::{Judge, MAX_RESPONSE, More};
+    use crate::probe::{FurtherInput, Judge, MAX_RESPONSE};
 
     fn http(codes: &[u16], text: Option<&str>) -> HealthCheck {
         HealthCheck {
@@ -667,10 +667,10 @@ mod tests {
                 response: Reader::new(),
                 searched: 0,
             };
-            let end = judge().next(&all, More::Closed);
+            let end = judge().next(&all, FurtherInput::Closed);
             prop_assert!(end.is_some());
             let mut dripped = judge();
-            let mut early = all.chunks(1).filter_map(|byte| dripped.next(byte, More::Open));
+            let mut early = all.chunks(1).filter_map(|byte| dripped.next(byte, FurtherInput::Open));
             if let Some(first) = early.next() {
                 prop_assert_eq!(first.is_ok(), end.is_some_and(|end| end.is_ok()));
             }

@@ -3,14 +3,14 @@
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_control::alerts::Council;
-use evenkeel_control::event::{Event, Stay};
+use evenkeel_control::alerts::FleetExchange;
+use evenkeel_control::event::{Event, ZoneStay};
 use evenkeel_control::round::{Due, Round, Step};
 use evenkeel_core::time::Instant;
 use parking_lot::MutexGuard;
 use tracing::{debug, info, warn};
 
-use crate::manager::{Manager, Owned};
+use crate::manager::{LockedState, Manager};
 use crate::news::AlertNews;
 use crate::state::{GroupEntry, State};
 
@@ -81,7 +81,7 @@ impl Manager {
         more
     }
 
-    fn tell_late(&self, owned: &mut Owned, now: Instant, told: &mut Option<Instant>) {
+    fn tell_late(&self, owned: &mut LockedState, now: Instant, told: &mut Option<Instant>) {
         let wait = ROUND * (owned.state.groups.len() / GROUPS_PER_ROUND) as u32;
         if owned.untold && told.is_none_or(|at| now.since(at) >= wait) {
             owned.untold = false;
@@ -98,7 +98,7 @@ impl State {
         &mut self,
         round: &mut Round,
         most: usize,
-        council: Option<&dyn Council>,
+        council: Option<&dyn FleetExchange>,
         noted: &mut dyn FnMut(AlertNews),
     ) -> bool {
         let (groups, around) = self.control_parts(council);
@@ -180,13 +180,13 @@ fn tell(entry: &mut GroupEntry, event: &Event) {
         Event::Zone { stay, kept } => {
             let zone = entry.group.ranks().map_or("", |ranks| ranks.label(0));
             match stay {
-                Stay::All => info!(%group, "all requests stay in {zone} again"),
-                Stay::Part => info!(
+                ZoneStay::All => info!(%group, "all requests stay in {zone} again"),
+                ZoneStay::Part => info!(
                     %group,
                     "requests leave {zone} for others: {:.0} % stay",
                     kept * 100.0
                 ),
-                Stay::Nothing => warn!(
+                ZoneStay::Nothing => warn!(
                     %group,
                     "no member of {zone} can serve: all requests go to other zones"
                 ),

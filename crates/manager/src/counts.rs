@@ -21,7 +21,7 @@ impl Origin {
 
 /// Fate of a report. A report with any fate but the first changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Fate {
+pub enum ReportOutcome {
     /// The report counts.
     Taken,
     /// There was nobody to ask.
@@ -42,44 +42,44 @@ pub enum Fate {
     Missing,
 }
 
-impl Fate {
+impl ReportOutcome {
     /// All fates.
-    pub const ALL: [Fate; 9] = [
-        Fate::Taken,
-        Fate::Unreachable,
-        Fate::TimedOut,
-        Fate::Failed,
-        Fate::Malformed,
-        Fate::TooLong,
-        Fate::BadValue,
-        Fate::TooManyLoads,
-        Fate::Missing,
+    pub const ALL: [ReportOutcome; 9] = [
+        ReportOutcome::Taken,
+        ReportOutcome::Unreachable,
+        ReportOutcome::TimedOut,
+        ReportOutcome::Failed,
+        ReportOutcome::Malformed,
+        ReportOutcome::TooLong,
+        ReportOutcome::BadValue,
+        ReportOutcome::TooManyLoads,
+        ReportOutcome::Missing,
     ];
 
     /// The name that metrics and logs use.
     pub fn name(self) -> &'static str {
         match self {
-            Fate::Taken => "taken",
-            Fate::Unreachable => "unreachable",
-            Fate::TimedOut => "timeout",
-            Fate::Failed => "failed",
-            Fate::Malformed => "malformed",
-            Fate::TooLong => "too_long",
-            Fate::BadValue => "bad_value",
-            Fate::TooManyLoads => "too_many_loads",
-            Fate::Missing => "missing",
+            ReportOutcome::Taken => "taken",
+            ReportOutcome::Unreachable => "unreachable",
+            ReportOutcome::TimedOut => "timeout",
+            ReportOutcome::Failed => "failed",
+            ReportOutcome::Malformed => "malformed",
+            ReportOutcome::TooLong => "too_long",
+            ReportOutcome::BadValue => "bad_value",
+            ReportOutcome::TooManyLoads => "too_many_loads",
+            ReportOutcome::Missing => "missing",
         }
     }
 }
 
-impl From<orca::Invalid> for Fate {
+impl From<orca::Invalid> for ReportOutcome {
     fn from(invalid: orca::Invalid) -> Self {
         match invalid {
-            orca::Invalid::Malformed => Fate::Malformed,
-            orca::Invalid::TooLong => Fate::TooLong,
-            orca::Invalid::BadValue => Fate::BadValue,
-            orca::Invalid::TooManyLoads => Fate::TooManyLoads,
-            orca::Invalid::Missing => Fate::Missing,
+            orca::Invalid::Malformed => ReportOutcome::Malformed,
+            orca::Invalid::TooLong => ReportOutcome::TooLong,
+            orca::Invalid::BadValue => ReportOutcome::BadValue,
+            orca::Invalid::TooManyLoads => ReportOutcome::TooManyLoads,
+            orca::Invalid::Missing => ReportOutcome::Missing,
         }
     }
 }
@@ -94,7 +94,7 @@ pub struct ReportCounts(SourceCounts);
 #[derive(Debug)]
 struct SourceCounts {
     origin: Origin,
-    fates: Tally<{ Fate::ALL.len() }>,
+    fates: Tally<{ ReportOutcome::ALL.len() }>,
     next: OnceLock<Box<SourceCounts>>,
 }
 
@@ -116,7 +116,7 @@ impl Default for ReportCounts {
 
 impl ReportCounts {
     /// Counts a report.
-    pub fn count(&self, origin: Origin, fate: Fate) {
+    pub fn count(&self, origin: Origin, fate: ReportOutcome) {
         let mut counts = &self.0;
         while counts.origin != origin {
             let new = || Box::new(SourceCounts::new(origin));
@@ -126,7 +126,7 @@ impl ReportCounts {
     }
 
     /// Reports of that origin with that fate.
-    pub fn get(&self, origin: Origin, fate: Fate) -> u64 {
+    pub fn get(&self, origin: Origin, fate: ReportOutcome) -> u64 {
         let found = self.iter().find(|counts| counts.origin == origin);
         found.map_or(0, |counts| counts.fates.totals()[fate as usize])
     }
@@ -156,7 +156,7 @@ mod tests {
         assert_eq!(counts.origins(), [], "nobody has reported");
         let all = [Origin("b"), Origin::ORCA_HEADER, Origin("a")];
         for origin in all {
-            for fate in Fate::ALL {
+            for fate in ReportOutcome::ALL {
                 assert_eq!(counts.get(origin, fate), 0);
                 counts.count(origin, fate);
                 assert_eq!(counts.get(origin, fate), 1);

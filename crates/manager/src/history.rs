@@ -23,11 +23,11 @@ pub(crate) struct Moment {
 
 /// Traffic since a moment.
 #[derive(Debug, Default)]
-pub(crate) struct Past {
+pub(crate) struct TrafficSince {
     pub span: Duration,
     pub picks: u64,
     /// Requests that are over and have a verdict about the member.
-    pub ended: u64,
+    pub judged_requests: u64,
     pub failures: u64,
     pub latencies: Latencies,
     pub streams: StreamTotals,
@@ -53,8 +53,8 @@ impl History {
     }
 
     /// Returns the traffic since the oldest moment that is kept.
-    pub(crate) fn recent_traffic(&self, slot: &Slot, now: Instant) -> Past {
-        let mut past = Past::default();
+    pub(crate) fn recent_traffic(&self, slot: &Slot, now: Instant) -> TrafficSince {
+        let mut past = TrafficSince::default();
         if let Some(then) = self.0.front() {
             then.add_to(slot, now, &mut past);
         }
@@ -80,13 +80,13 @@ impl Moment {
     }
 
     /// Adds what has happened between this moment and `now` to `sum`.
-    pub(crate) fn add_to(&self, slot: &Slot, now: Instant, sum: &mut Past) {
+    pub(crate) fn add_to(&self, slot: &Slot, now: Instant, sum: &mut TrafficSince) {
         let totals = slot.record().request_totals();
         let failed = |totals: &Totals| totals.failures + totals.overloads;
         let ended = |totals: &Totals| totals.total() - totals.cancelled;
         sum.span = sum.span.max(now.since(self.at));
         sum.picks += bound(slot, &totals).saturating_sub(self.bound);
-        sum.ended += ended(&totals).saturating_sub(ended(&self.totals));
+        sum.judged_requests += ended(&totals).saturating_sub(ended(&self.totals));
         sum.failures += failed(&totals).saturating_sub(failed(&self.totals));
         let record = slot.record();
         record.add_latencies_since(&self.latencies, &mut sum.latencies);
@@ -101,17 +101,17 @@ fn bound(slot: &Slot, totals: &Totals) -> u64 {
     totals.total() + u64::from(slot.in_flight()) + slot.record().assigned()
 }
 
-impl Past {
+impl TrafficSince {
     /// The latency that a share `q` of the requests did not exceed.
     pub(crate) fn ms(&self, q: f64) -> Option<f64> {
         Some(self.latencies.quantile(q)?.as_secs_f64() * 1e3)
     }
 
     /// Adds what happened elsewhere in the same time.
-    pub(crate) fn merge(&mut self, other: &Past) {
+    pub(crate) fn merge(&mut self, other: &TrafficSince) {
         self.span = self.span.max(other.span);
         self.picks += other.picks;
-        self.ended += other.ended;
+        self.judged_requests += other.judged_requests;
         self.failures += other.failures;
         self.latencies.merge(&other.latencies);
         self.streams.add_totals(&other.streams);

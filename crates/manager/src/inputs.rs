@@ -112,13 +112,13 @@ pub(crate) struct Live {
     pub joined: HashMap<String, Vec<MemberConfig>>,
     /// Members of lists and agents that are not there now, by group and name, and since when: changes of them still
     /// count when they come back.
-    pub gone: HashMap<(String, String), Instant>,
+    pub absent_members: HashMap<(String, String), Instant>,
     /// Forced and suppressed load alerts by location, about which the file says nothing.
     pub alerts: HashMap<String, bool>,
     /// Groups that do not stand in the file, by name, with who owns them.
     pub groups: BTreeMap<String, (&'static str, Arc<GroupConfig>)>,
     /// Locations that somebody needs, whether a member is there or not.
-    pub held: BTreeSet<String>,
+    pub needed_locations: BTreeSet<String>,
 }
 
 impl Inputs {
@@ -330,7 +330,7 @@ impl Live {
             _ => false,
         });
         let joined = &self.joined;
-        let (before, mut gone) = (std::mem::take(&mut self.gone), HashMap::new());
+        let (before, mut gone) = (std::mem::take(&mut self.absent_members), HashMap::new());
         let mut stays =
             |name: &str, member: &str, same: fn(&MemberConfig, &MemberConfig) -> bool| {
                 let (old, new) = group(name);
@@ -363,7 +363,7 @@ impl Live {
             .retain(|(group, name), _| stays(group, name, |old, new| old.weight == new.weight));
         self.backups
             .retain(|(group, name), _| stays(group, name, |old, new| old.backup == new.backup));
-        self.gone = gone;
+        self.absent_members = gone;
     }
 }
 
@@ -426,7 +426,7 @@ mod tests {
         let reloaded = one.with_config(config.clone(), one.lists.clone(), at(20));
         let back = reloaded.with_lists(all.clone(), at(30));
         assert_eq!(set(&back), [true; 3]);
-        assert!(back.live.gone.is_empty());
+        assert!(back.live.absent_members.is_empty());
         // After five minutes it may be another machine.
         let late = one.with_lists(all.clone(), at(10 + 301));
         assert_eq!(set(&late), [false; 3]);

@@ -50,6 +50,7 @@ pub mod writing;
 
 pub use inputs::{AdminState, AlertSetting};
 pub use manager::{
-    Applied, ChangeError, Changed, ManageError, Manager, Readiness, ReloadError, SHARED, Wanted,
+    AppliedConfig, ChangeError, ManageError, Manager, Readiness, ReloadError, SHARED, SavedConfig,
+    WantedConfig,
 };
 pub use subsystem::ApplyError;

@@ -12,14 +12,14 @@ use parking_lot::{Mutex, MutexGuard};
 use tokio::sync::{Semaphore, broadcast, watch};
 use tracing::warn;
 
-use crate::admission::Refused;
+use crate::admission::RefusedAddress;
 use crate::changes::Changes;
 use crate::config::{self, Config, Errors};
 #[cfg(test)]
 use crate::dns::Lookup;
 use crate::dns::Resolver;
 use crate::inputs::Inputs;
-use crate::lists::Troubles;
+use crate::lists::ListProblems;
 use crate::news::AlertNews;
 use crate::revisions::{Entry, Revisions};
 use crate::snapshot::Snapshot;
@@ -36,7 +36,9 @@ mod reload;
 mod reported;
 
 pub(crate) use outcome::Reload;
-pub use outcome::{Applied, ChangeError, Changed, ManageError, Readiness, ReloadError, Wanted};
+pub use outcome::{
+    AppliedConfig, ChangeError, ManageError, Readiness, ReloadError, SavedConfig, WantedConfig,
+};
 
 /// Rules that can serve, and those that cannot.
 #[derive(Debug)]
@@ -70,7 +72,7 @@ pub struct Manager {
     pub(crate) alert_news: broadcast::Sender<AlertNews>,
     /// Permits for checks that somebody asks for, so that they use few files.
     pub(crate) asked_checks: Semaphore,
-    owned: Mutex<Owned>,
+    owned: Mutex<LockedState>,
     /// Lock that lets one change of the configuration run at a time: the change waits for DNS while other
     /// work may go on.
     reloading: tokio::sync::Mutex<()>,
@@ -87,12 +89,12 @@ pub struct Manager {
 }
 
 /// Data that the lock protects.
-pub(crate) struct Owned {
+pub(crate) struct LockedState {
     pub state: State,
     /// True if those who follow changes have not heard of the last change.
     pub untold: bool,
     /// Troubles with lists of members.
-    pub troubles: Troubles,
+    pub troubles: ListProblems,
     pub last_reload: Option<Reload>,
     /// Configuration that came into effect at the start, for settings that only a restart changes.
     pub started: Option<Config>,
@@ -144,10 +146,10 @@ impl Manager {
             changes: watch::Sender::new(()),
             alert_news: broadcast::Sender::new(ALERT_NEWS),
             asked_checks: Semaphore::new(ASKED_CHECKS),
-            owned: Mutex::new(Owned {
+            owned: Mutex::new(LockedState {
                 state: State::empty(),
                 untold: false,
-                troubles: Troubles::default(),
+                troubles: ListProblems::default(),
                 last_reload: None,
                 started: None,
                 changes: None,
@@ -235,7 +237,7 @@ impl Manager {
         act(&self.lock().state.snapshot)
     }
 
-    pub(crate) fn lock(&self) -> MutexGuard<'_, Owned> {
+    pub(crate) fn lock(&self) -> MutexGuard<'_, LockedState> {
         // A panic with the lock held cannot leave a state half changed: a state is
         // replaced as a whole.
         self.owned.lock()
@@ -311,7 +313,12 @@ fn tell_refused(before: &State, after: &State) {
         let group = &entry.config.name;
         let known = before.find_group(group).map_or(&[][..], |old| &old.refused);
         let mut news = entry.refused.iter().filter(|r| !known.contains(r));
-        let Some(Refused { name, address, why }) = news.next() else {
+        let Some(RefusedAddress {
+            name,
+            address,
+            reason: why,
+        }) = news.next()
+        else {
             continue;
         };
         let more = news.count();

@@ -11,7 +11,7 @@ use evenkeel_core::observe::StreamTotals;
 
 use crate::Manager;
 use crate::chooser;
-use crate::counts::Fate;
+use crate::counts::ReportOutcome;
 use crate::exposition::{Exposition, TIME_LIMITS, Type, flag_value};
 use crate::snapshot::{GroupHandle, Snapshot};
 use crate::status::{
@@ -408,7 +408,7 @@ fn reports(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
     for handle in handles {
         let group = handle.current.load();
         for origin in handle.reports.origins() {
-            for fate in Fate::ALL {
+            for fate in ReportOutcome::ALL {
                 let count = handle.reports.get(origin, fate);
                 let labels = [
                     ("group", &**group.name()),
@@ -449,7 +449,7 @@ fn streams(out: &mut Exposition, groups: &[Arc<Group>]) {
         for group in groups {
             for member in group.members() {
                 let streams = member.slot.record().streams();
-                if streams.ended > 0 {
+                if streams.ended_streams > 0 {
                     let labels = [("group", &**group.name()), ("member", &*member.name)];
                     out.add_sample(&labels, value(&streams));
                 }
@@ -459,7 +459,7 @@ fn streams(out: &mut Exposition, groups: &[Arc<Group>]) {
     family(
         "evenkeel_member_streams_total",
         "HTTP responses of the member whose first byte came after the head; members without any are left out.",
-        |streams| streams.ended as f64,
+        |streams| streams.ended_streams as f64,
     );
     family(
         "evenkeel_member_stream_first_byte_seconds_total",
@@ -469,7 +469,7 @@ fn streams(out: &mut Exposition, groups: &[Arc<Group>]) {
     family(
         "evenkeel_member_stream_rest_seconds_total",
         "Times from their first bytes to their ends, without those in which clients did not read.",
-        |streams| streams.rest.as_secs_f64(),
+        |streams| streams.remaining_time.as_secs_f64(),
     );
     family(
         "evenkeel_member_stream_bytes_total",

@@ -13,7 +13,7 @@ use evenkeel_tls::connect::Failure;
 use evenkeel_wire::ftp;
 use evenkeel_wire::protobuf::{Fields, NoMessage, Value};
 use evenkeel_wire::proxy_protocol::{self, Addresses};
-use evenkeel_wire::response::{NotHttp, Reader, Seen};
+use evenkeel_wire::response::{BodyProgress, NotHttp, Reader};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Duration;
 
@@ -243,7 +243,7 @@ impl FtpReplies {
                 let taken = self.lines.take(&self.unread);
                 let taken = taken.map_err(|_| CheckError::NoReply)?;
                 self.unread.drain(..taken.used);
-                if taken.ended {
+                if taken.line_ended {
                     // Clients pass over lines that belong to no reply, too.
                     if let Some(part) = self.replies.take(self.lines.current_line())
                         && part.last
@@ -355,14 +355,14 @@ async fn ask_http2<T: AsyncRead + AsyncWrite + Unpin>(
         let mut judge = Judge::new(&target.check);
         // For the check it is as a response over HTTP/1.1 that ends with its connection.
         let head = format!("HTTP/1.1 {} \r\n\r\n", answer.status);
-        let mut result = judge.next(head.as_bytes(), More::Open);
+        let mut result = judge.next(head.as_bytes(), FurtherInput::Open);
         while result.is_none() {
             let left = MAX_RESPONSE.saturating_sub(judge.response.len());
             result = match answer.next().await? {
-                None => judge.next(b"", More::Closed),
+                None => judge.next(b"", FurtherInput::Closed),
                 Some(bytes) => match bytes.get(..left) {
-                    Some(bytes) => judge.next(bytes, More::TooLong),
-                    None => judge.next(&bytes, More::Open),
+                    Some(bytes) => judge.next(bytes, FurtherInput::TooLong),
+                    None => judge.next(&bytes, FurtherInput::Open),
                 },
             };
         }
@@ -394,9 +394,9 @@ async fn ask_http<T: AsyncRead + AsyncWrite + Unpin>(
             .read_buf(&mut bytes)
             .await?;
         let more = match read {
-            0 if left == 0 => More::TooLong,
-            0 => More::Closed,
-            _ => More::Open,
+            0 if left == 0 => FurtherInput::TooLong,
+            0 => FurtherInput::Closed,
+            _ => FurtherInput::Open,
         };
         if let Some(result) = judge.next(&bytes, more) {
             return result;
@@ -406,7 +406,7 @@ async fn ask_http<T: AsyncRead + AsyncWrite + Unpin>(
 
 /// Input that may follow the bytes that were read.
 #[derive(Clone, Copy, PartialEq, Eq)]
-pub(crate) enum More {
+pub(crate) enum FurtherInput {
     /// More bytes, perhaps.
     Open,
     /// Nothing: the peer has closed.
@@ -436,15 +436,19 @@ impl<'a> Judge<'a> {
     }
 
     /// The verdict after the next `bytes`; `None` if it depends on the rest.
-    pub(crate) fn next(&mut self, bytes: &[u8], more: More) -> Option<Result<(), CheckError>> {
+    pub(crate) fn next(
+        &mut self,
+        bytes: &[u8],
+        more: FurtherInput,
+    ) -> Option<Result<(), CheckError>> {
         if let Err(NotHttp) = self.response.push(bytes) {
             return Some(Err(CheckError::Garbage));
         }
         let Some(code) = self.response.status_code() else {
             return match more {
-                More::Open => None,
-                More::Closed => Some(Err(CheckError::Closed)),
-                More::TooLong => Some(Err(CheckError::LongHead)),
+                FurtherInput::Open => None,
+                FurtherInput::Closed => Some(Err(CheckError::Closed)),
+                FurtherInput::TooLong => Some(Err(CheckError::LongHead)),
             };
         };
         if !self.codes.contains(&code) {
@@ -452,7 +456,8 @@ impl<'a> Judge<'a> {
         }
         if self.finds_text() {
             Some(Ok(()))
-        } else if self.response.body_seen() != Seen::Part || more != More::Open {
+        } else if self.response.body_progress() != BodyProgress::Part || more != FurtherInput::Open
+        {
             Some(Err(CheckError::Text))
         } else {
             None

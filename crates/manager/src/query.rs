@@ -5,21 +5,21 @@ use std::net::IpAddr;
 use std::sync::Arc;
 use std::time::{Duration, UNIX_EPOCH};
 
-use evenkeel_control::alerts::{Alerted, collect_alerted};
-use evenkeel_control::opinion::Opinions;
+use evenkeel_control::alerts::{AlertedLocations, collect_alerted};
+use evenkeel_control::opinion::SourceReports;
 use evenkeel_core::address::Address;
 use evenkeel_core::group::{Decision, Granularity, Group, GroupSettings, Request};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::member::{Member, Reason, Slot};
 use evenkeel_core::time::Instant;
 
-use crate::admission::Refused;
+use crate::admission::RefusedAddress;
 use crate::chooser::Chooser;
 use crate::config::Protocol;
-use crate::history::Past;
+use crate::history::TrafficSince;
 use crate::inputs::AlertSetting;
-use crate::lists::Trouble;
-use crate::manager::{ManageError, Manager, Owned, find_entry};
+use crate::lists::ListProblem;
+use crate::manager::{LockedState, ManageError, Manager, find_entry};
 use crate::snapshot::GroupHandle;
 use crate::state::{Endpoint, GroupEntry, State};
 use crate::status::{
@@ -122,7 +122,7 @@ impl Manager {
     }
 
     /// The locations that are under alert.
-    pub(crate) fn alerted_locations(&self, state: &State) -> Alerted {
+    pub(crate) fn alerted_locations(&self, state: &State) -> AlertedLocations {
         let groups = state.groups.iter();
         let raised = groups.flat_map(|entry| entry.control.alerts.raised().keys());
         collect_alerted(raised.cloned(), &state.locations, &state.inputs.live.alerts)
@@ -211,10 +211,10 @@ impl Manager {
         let given_names: HashMap<&str, &str> = named.collect();
         let shown = |name: &str| given_names.get(name).copied().unwrap_or(name).to_owned();
         let explanation = &decision.explanation;
-        let opinions: HashMap<&str, &Opinions> = entry
+        let opinions: HashMap<&str, &SourceReports> = entry
             .endpoints
             .iter()
-            .map(|endpoint| (&*endpoint.member.name, &endpoint.opinions))
+            .map(|endpoint| (&*endpoint.member.name, &endpoint.source_reports))
             .collect();
         let now = self.clock().now();
         let failure = |endpoint: &Endpoint| {
@@ -243,7 +243,7 @@ impl Manager {
                         verdict.push_str(&format!("; {tls}"));
                     }
                     for held in opinions.get(&*member).into_iter().flat_map(|o| o.iter()) {
-                        let (source, opinion) = (held.source.name(), &held.opinion);
+                        let (source, opinion) = (held.source.name(), &held.report);
                         verdict.push_str(&format!("; {source} says {opinion}"));
                     }
                     CandidateStatus {
@@ -267,7 +267,7 @@ fn tls_failure(entry: &GroupEntry, endpoint: &Endpoint, now: Instant) -> Option<
     })
 }
 
-fn last_reload(owned: &Owned) -> Option<Reload> {
+fn last_reload(owned: &LockedState) -> Option<Reload> {
     let last = owned.last_reload.as_ref()?;
     let since_1970 = last.at.duration_since(UNIX_EPOCH).unwrap_or_default();
     Some(Reload {
@@ -290,15 +290,15 @@ fn alerts_at(state: &State, location: &str, now: Instant) -> Vec<AlertStatus> {
     state.groups.iter().filter_map(by_group).collect()
 }
 
-fn group_status(entry: &GroupEntry, alerted: &Alerted, now: Instant) -> GroupStatus {
+fn group_status(entry: &GroupEntry, alerted: &AlertedLocations, now: Instant) -> GroupStatus {
     let settings = &entry.config.settings;
     let values = &entry.config.strategy;
-    let windows: Vec<Past> = entry
+    let windows: Vec<TrafficSince> = entry
         .endpoints
         .iter()
         .map(|e| e.history.recent_traffic(&e.member.slot, now))
         .collect();
-    let mut all = Past::default();
+    let mut all = TrafficSince::default();
     for window in &windows {
         all.merge(window);
     }
@@ -354,7 +354,7 @@ fn zones_of(entry: &GroupEntry) -> Vec<ZoneStatus> {
     let readings = entry.group.state().zones();
     let shares = readings.rank_shares(ranks.count());
     let settings = entry.group.settings().zones.as_ref();
-    let own = settings.and_then(|zones| zones.own.as_deref());
+    let own = settings.and_then(|zones| zones.balancer_zone.as_deref());
     let mut zones: Vec<ZoneStatus> = Vec::new();
     let mut places: HashMap<(usize, Option<&str>), usize> = HashMap::new();
     for (index, member) in entry.group.members().iter().enumerate() {
@@ -384,10 +384,10 @@ fn zones_of(entry: &GroupEntry) -> Vec<ZoneStatus> {
 }
 
 /// The lists of members of a group.
-fn lists_of(owned: &Owned, entry: &GroupEntry) -> Vec<ListStatus> {
+fn lists_of(owned: &LockedState, entry: &GroupEntry) -> Vec<ListStatus> {
     let counts = owned.state.inputs.lists.count_members(&entry.config);
     let status = |(name, members): (String, usize)| {
-        let Trouble { error, failures } = owned.troubles.trouble_of(&name);
+        let ListProblem { error, failures } = owned.troubles.trouble_of(&name);
         ListStatus {
             name,
             members,
@@ -398,11 +398,11 @@ fn lists_of(owned: &Owned, entry: &GroupEntry) -> Vec<ListStatus> {
     counts.into_iter().map(status).collect()
 }
 
-fn refused_status(refused: &Refused) -> RefusedStatus {
+fn refused_status(refused: &RefusedAddress) -> RefusedStatus {
     RefusedStatus {
         member: refused.name.clone(),
         address: refused.address,
-        why: refused.why.to_string(),
+        why: refused.reason.to_string(),
     }
 }
 
@@ -410,7 +410,7 @@ fn member_status(
     entry: &GroupEntry,
     index: usize,
     endpoint: &Endpoint,
-    past: &Past,
+    past: &TrafficSince,
     all_picks: u64,
     now: Instant,
 ) -> MemberStatus {
@@ -474,7 +474,7 @@ fn member_status(
             error: checked.error.as_deref().map(str::to_owned),
         }),
         opinions: endpoint
-            .opinions
+            .source_reports
             .iter()
             .map(|held| OpinionStatus::of_held(held, now))
             .collect(),
@@ -486,10 +486,10 @@ fn member_status(
 fn ejection_status(entry: &GroupEntry, member: &Member, now: Instant) -> Option<EjectionStatus> {
     let outliers = &entry.control.outliers;
     let (by, until, seen) = match outliers.ejection(member, now) {
-        Some(own) => (None, own.until, own.seen),
+        Some(own) => (None, own.until, own.traffic),
         None => {
             let word = outliers.peer_ejection(member.id)?;
-            (Some(word.of.to_string()), word.until, word.seen)
+            (Some(word.of.to_string()), word.until, word.traffic)
         }
     };
     Some(EjectionStatus {
@@ -521,7 +521,7 @@ pub(crate) fn load_of(member: &Member, settings: &GroupSettings, now: Instant) -
 }
 
 /// Returns the traffic of the recent past.
-fn recent(past: &Past) -> Recent {
+fn recent(past: &TrafficSince) -> Recent {
     Recent {
         seconds: past.span.as_secs_f64(),
         picks: past.picks,

@@ -57,7 +57,7 @@ impl How {
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Author {
     /// The user's name; empty if nobody knows, as with a change of the file.
-    pub who: String,
+    pub user_name: String,
     /// Address that the request came from.
     pub from: Option<IpAddr>,
     /// Reason for the change, in the user's words.
@@ -129,7 +129,7 @@ impl Revisions {
                 revision,
                 generation,
                 at: at.map_or(0, |at| at.as_secs()),
-                who: author.who,
+                who: author.user_name,
                 from: author.from,
                 comment: author.comment,
                 how,

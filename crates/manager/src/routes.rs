@@ -65,8 +65,8 @@ impl Routes {
                 .answer
                 .as_ref()
                 .and_then(|answer| answer.file.as_ref());
-            let body = match route.instead.as_deref() {
-                Some(Instead::Answer { body, .. }) => Some(body),
+            let body = match route.fixed_response.as_deref() {
+                Some(RouteResponse::Answer { body, .. }) => Some(body),
                 _ => None,
             };
             is(config.auth.or_rule(of_rule), route)
@@ -97,7 +97,7 @@ pub struct Route {
     /// Groups that the route's requests go to; none if the rest has no group.
     pub targets: Targets,
     /// Response that requests get in place of a member's.
-    pub instead: Option<Box<Instead>>,
+    pub fixed_response: Option<Box<RouteResponse>>,
     /// Authentication of requests; `None` lets everybody's requests pass.
     pub auth: Option<Box<Auth>>,
     /// Time limits.
@@ -178,7 +178,7 @@ impl Mirror {
 
 /// Response that a request gets in place of a member's.
 #[derive(Debug)]
-pub enum Instead {
+pub enum RouteResponse {
     /// Redirect to another address.
     Redirect {
         /// Status of the redirect.
@@ -258,7 +258,7 @@ impl Route {
             hedge: rule.http.hedge.as_ref().and_then(Hedge::new),
             mirror: mirror.and_then(|mirror| Mirror::new(mirror, places, &targets)),
             targets,
-            instead: None,
+            fixed_response: None,
             timeouts: rule.timeouts.clone(),
             priority: None,
             retries: rule.http.retries,
@@ -287,14 +287,17 @@ impl Route {
             ("", false) => Targets::Several(several),
             (name, _) => Targets::One(place(name)),
         };
-        let redirect = route.location.clone().map(|location| Instead::Redirect {
-            status: route.redirect_status,
-            location,
-        });
+        let redirect = route
+            .location
+            .clone()
+            .map(|location| RouteResponse::Redirect {
+                status: route.redirect_status,
+                location,
+            });
         let answer = route.answer.as_ref().map(|answer| {
             let file = answer.file.as_ref();
             let content = file.and_then(|file| files.answers.get(&file.path)).cloned();
-            Instead::Answer {
+            RouteResponse::Answer {
                 status: answer.status,
                 content_type: answer.content_type.as_str().into(),
                 body: content.unwrap_or_else(|| answer.body.as_bytes().into()),
@@ -313,7 +316,7 @@ impl Route {
             },
             mirror: mirror.and_then(|mirror| Mirror::new(mirror, places, &targets)),
             targets,
-            instead: redirect.or(answer).map(Box::new),
+            fixed_response: redirect.or(answer).map(Box::new),
             timeouts: route.timeouts_in_rule(&rule.timeouts),
             priority: route.priority,
             retries: route.retries.unwrap_or(rest.retries),

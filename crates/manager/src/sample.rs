@@ -7,13 +7,13 @@
 use std::collections::HashMap;
 use std::sync::Arc;
 
-use evenkeel_control::alerts::Alerted;
+use evenkeel_control::alerts::AlertedLocations;
 use evenkeel_core::alert::Threshold;
 use evenkeel_core::group::{Group, Request};
 use evenkeel_core::time::Instant;
 
 use crate::config::Protocol;
-use crate::history::{Moment, Past};
+use crate::history::{Moment, TrafficSince};
 use crate::inputs::AdminState;
 use crate::manager::Manager;
 use crate::query::{load_of, state_word};
@@ -49,9 +49,9 @@ pub struct RuleSample {
     /// Name of its group; empty if it has groups by name only.
     pub group: String,
     /// Requests (HTTP) or connections (TCP, FTP) so far.
-    pub asked: u64,
+    pub request_count: u64,
     /// Number of requests or connections that ended in a known way.
-    pub ended: u64,
+    pub ended_count: u64,
     /// Number of ended requests or connections that failed: answered with 500 or above, or refused, or cut.
     pub failed: u64,
 }
@@ -136,7 +136,7 @@ pub enum Detail {
 }
 
 /// Data of a group that is copied while the lock is held.
-struct Taken {
+struct GroupCopy {
     group: Arc<Group>,
     handle: Arc<GroupHandle>,
     detail: Detail,
@@ -158,9 +158,9 @@ impl Manager {
         let alerted = self.alerted_locations(state);
         let taken = state.groups.iter().take(most).map(|entry| {
             let detail = detail(&entry.config.name, entry.endpoints.len());
-            Taken::of(entry, detail, &alerted)
+            GroupCopy::of(entry, detail, &alerted)
         });
-        let taken: Vec<Taken> = taken.collect();
+        let taken: Vec<GroupCopy> = taken.collect();
         let left_out = state.groups.len() - taken.len();
         let snapshot = Arc::clone(&state.snapshot);
         drop(owned);
@@ -180,12 +180,12 @@ impl Manager {
                 enabled: rule.enabled,
                 maintenance: rule.responses.is_in_maintenance(),
                 group: rule.group.clone(),
-                asked,
-                ended,
+                request_count: asked,
+                ended_count: ended,
                 failed,
             }
         });
-        let mut past = Past::default();
+        let mut past = TrafficSince::default();
         let groups = taken.iter().map(|of| look(of, now, &mut past));
         let groups: Vec<GroupSample> = groups.collect();
         Sample {
@@ -203,21 +203,21 @@ impl Manager {
         let taken = {
             let owned = self.lock();
             let entry = owned.state.find_group(group)?;
-            Taken::of(
+            GroupCopy::of(
                 entry,
                 Detail::Latencies,
                 &self.alerted_locations(&owned.state),
             )
         };
-        Some(look(&taken, now, &mut Past::default()))
+        Some(look(&taken, now, &mut TrafficSince::default()))
     }
 }
 
-impl Taken {
-    fn of(entry: &GroupEntry, detail: Detail, alerted: &Alerted) -> Self {
+impl GroupCopy {
+    fn of(entry: &GroupEntry, detail: Detail, alerted: &AlertedLocations) -> Self {
         let endpoints = entry.endpoints.iter();
         let reject = entry.config.strategy.try_get("reject_threshold");
-        Taken {
+        GroupCopy {
             group: Arc::clone(&entry.group),
             handle: Arc::clone(&entry.handle),
             detail,
@@ -238,12 +238,12 @@ impl Taken {
 }
 
 /// Groups as one; `past` is what has happened in all of them.
-fn together(groups: &[GroupSample], past: &Past) -> GroupSample {
+fn together(groups: &[GroupSample], past: &TrafficSince) -> GroupSample {
     let sum = |of: fn(&GroupSample) -> usize| groups.iter().map(of).sum();
     GroupSample {
         name: "".into(),
         rate: groups.iter().map(|group| group.rate).sum(),
-        failures: share(past.failures, past.ended),
+        failures: share(past.failures, past.judged_requests),
         p50_ms: past.ms(0.5),
         p99_ms: past.ms(0.99),
         in_flight: groups.iter().map(|group| group.in_flight).sum(),
@@ -261,12 +261,12 @@ fn together(groups: &[GroupSample], past: &Past) -> GroupSample {
 }
 
 /// Looks at a group, and adds what has happened there to `everywhere`.
-fn look(taken: &Taken, now: Instant, everywhere: &mut Past) -> GroupSample {
+fn look(taken: &GroupCopy, now: Instant, everywhere: &mut TrafficSince) -> GroupSample {
     let group = &taken.group;
     let settings = group.settings();
     let request = Request::at_time(now);
     let view = group.view_for(&request).or_backups();
-    let mut all = Past::default();
+    let mut all = TrafficSince::default();
     let mut rows = Vec::with_capacity(taken.members.len());
     let mut loads = Loads::default();
     let (mut in_flight, mut up) = (0, 0);
@@ -279,12 +279,12 @@ fn look(taken: &Taken, now: Instant, everywhere: &mut Past) -> GroupSample {
         let member_of = taken.members.get(index);
         let state = state_word(slot, member_of.is_some_and(|of| of.2), serves);
         up += usize::from(matches!(state, "up" | "warming" | "standby"));
-        let before = (all.picks, all.ended, all.failures);
+        let before = (all.picks, all.judged_requests, all.failures);
         let mut own = None;
         match (moment, taken.detail) {
             (None, _) => {}
             (Some(moment), Detail::Latencies) => {
-                let mut past = Past::default();
+                let mut past = TrafficSince::default();
                 moment.add_to(slot, now, &mut past);
                 all.merge(&past);
                 own = Some(past);
@@ -295,7 +295,7 @@ fn look(taken: &Taken, now: Instant, everywhere: &mut Past) -> GroupSample {
             continue;
         };
         let picks = all.picks - before.0;
-        let ended = all.ended - before.1;
+        let ended = all.judged_requests - before.1;
         rows.push(MemberSample {
             name: Arc::clone(member.shown_name()),
             member: Arc::clone(&member.name),
@@ -328,7 +328,7 @@ fn look(taken: &Taken, now: Instant, everywhere: &mut Past) -> GroupSample {
     GroupSample {
         name: Arc::clone(group.name()),
         rate: per_second(all.picks as f64),
-        failures: share(all.failures, all.ended),
+        failures: share(all.failures, all.judged_requests),
         p50_ms: all.ms(0.5),
         p99_ms: all.ms(0.99),
         in_flight,
@@ -384,7 +384,7 @@ pub struct CheckedNow {
     /// Time that the check took.
     pub took: std::time::Duration,
     /// Name of what was checked, in words.
-    pub what: Word,
+    pub check_name: Word,
 }
 
 #[cfg(test)]

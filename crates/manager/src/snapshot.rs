@@ -7,7 +7,9 @@ use std::sync::{Arc, OnceLock};
 use std::task::Poll;
 
 use arc_swap::ArcSwap;
-use evenkeel_control::queue::{Class, Place, Policy, Queue, Refused, Turn};
+use evenkeel_control::queue::{
+    Class, Policy, Queue, QueueInstruction, QueuePosition, QueueRefusal,
+};
 use evenkeel_core::group::{Group, GroupSettings, Outcome, PickError, Ticket};
 use evenkeel_core::latency::Remainder;
 use evenkeel_core::signal::Signal;
@@ -76,9 +78,9 @@ pub struct RuleSnapshot {
     pub rule: Rule,
     /// The rule's own group, for all clients and requests for which nothing else is said. A group without
     /// members if the rule names groups only for names or in routes.
-    pub own: Target,
+    pub default_target: Target,
     /// Other groups of the rule, each once.
-    pub others: Vec<Target>,
+    pub other_targets: Vec<Target>,
     /// Groups of the rule by name.
     pub names: Names,
     /// Names of the cookies that bind clients in its groups: no member gets one.
@@ -98,8 +100,8 @@ impl RuleSnapshot {
         RuleSnapshot {
             routes: Routes::new(&rule, &HashMap::new(), |_| own.policy.config(), &files),
             rule,
-            own,
-            others: Vec::new(),
+            default_target: own,
+            other_targets: Vec::new(),
             names: Names::default(),
             cookies: HashSet::new(),
         }
@@ -108,14 +110,16 @@ impl RuleSnapshot {
     /// The group at a place: 0 is its own.
     #[inline]
     pub fn target_at(&self, place: usize) -> &Target {
-        let other = place.checked_sub(1).and_then(|at| self.others.get(at));
-        other.unwrap_or(&self.own)
+        let other = place
+            .checked_sub(1)
+            .and_then(|at| self.other_targets.get(at));
+        other.unwrap_or(&self.default_target)
     }
 
     /// Returns all groups of the rule: those that serve its clients, and those that get copies of requests.
     pub fn targets(&self) -> impl Iterator<Item = &Target> {
-        let own = (!self.rule.group.is_empty()).then_some(&self.own);
-        own.into_iter().chain(&self.others)
+        let own = (!self.rule.group.is_empty()).then_some(&self.default_target);
+        own.into_iter().chain(&self.other_targets)
     }
 }
 
@@ -279,8 +283,8 @@ impl GroupHandle {
         now: impl Fn() -> Instant,
         later: impl Fn(Instant) -> L,
         mut bind: impl FnMut(u32) -> Result<T, PickError>,
-    ) -> Result<T, Unserved> {
-        let mut place = Place::enter(&self.queue, class, now())?;
+    ) -> Result<T, WaitFailure> {
+        let mut place = QueuePosition::enter(&self.queue, class, now())?;
         // Seldom there, and who waits is to be small.
         let mut look: Option<Pin<Box<L>>> = None;
         let found = poll_fn(|cx| {
@@ -297,12 +301,12 @@ impl GroupHandle {
                     continue;
                 };
                 match turn {
-                    Turn::Refused => break Poll::Ready(Err(Unserved::Overload)),
-                    Turn::Look { ahead } => match place.look_for_room(|| bind(ahead)) {
+                    QueueInstruction::Refused => break Poll::Ready(Err(WaitFailure::Overload)),
+                    QueueInstruction::Look { ahead } => match place.look_for_room(|| bind(ahead)) {
                         None => {}
                         Some(Ok(found)) => break Poll::Ready(Ok(found)),
                         Some(Err(PickError::NoneEligible)) => {
-                            break Poll::Ready(Err(Unserved::NoMember));
+                            break Poll::Ready(Err(WaitFailure::NoMember));
                         }
                         Some(Err(PickError::AllFull)) => place.pass_turn(),
                         Some(Err(PickError::Held)) => {
@@ -365,7 +369,7 @@ impl GroupHandle {
 
 /// Reason why a request that was to wait has got no member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unserved {
+pub enum WaitFailure {
     /// No member may be used any more.
     #[error("no member of the group may be used")]
     NoMember,
@@ -377,11 +381,11 @@ pub enum Unserved {
     Overload,
 }
 
-impl From<Refused> for Unserved {
-    fn from(refused: Refused) -> Self {
+impl From<QueueRefusal> for WaitFailure {
+    fn from(refused: QueueRefusal) -> Self {
         match refused {
-            Refused::Full => Unserved::QueueFull,
-            Refused::Overload => Unserved::Overload,
+            QueueRefusal::Full => WaitFailure::QueueFull,
+            QueueRefusal::Overload => WaitFailure::Overload,
         }
     }
 }

@@ -7,10 +7,10 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use evenkeel_control::alerts::Council;
+use evenkeel_control::alerts::FleetExchange;
 use evenkeel_control::alerts::Locations;
 use evenkeel_control::opinion::Source;
-use evenkeel_control::round::Surroundings;
+use evenkeel_control::round::RoundContext;
 use evenkeel_core::load::Location;
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
@@ -51,7 +51,7 @@ pub(crate) struct State {
     pub locations: Locations,
     pub snapshot: Arc<Snapshot>,
     /// Locations whose servers are to be told something else than what pulses say.
-    pub told: HashSet<Arc<str>>,
+    pub notified_locations: HashSet<Arc<str>>,
     /// Place of each group in `groups`, by name.
     names: HashMap<String, usize>,
     /// Place of each member in `groups` and its `endpoints`.
@@ -74,7 +74,7 @@ impl State {
             groups: Vec::new(),
             locations: HashMap::new(),
             snapshot: Arc::default(),
-            told: HashSet::new(),
+            notified_locations: HashSet::new(),
             names: HashMap::new(),
             index: HashMap::new(),
             members_at: HashMap::new(),
@@ -90,7 +90,7 @@ impl State {
     pub(crate) fn next(&self, inputs: Inputs, generation: u64, now: Instant) -> State {
         let mut next = State {
             inputs,
-            told: self.told.clone(),
+            notified_locations: self.notified_locations.clone(),
             next_id: self.next_id,
             #[cfg(test)]
             built: self.built,
@@ -106,7 +106,7 @@ impl State {
             let entry = next.next_group(owner, config, old, &self.locations, &admission, now);
             next.enter(entry);
         }
-        for name in next.inputs.live.held.clone() {
+        for name in next.inputs.live.needed_locations.clone() {
             next.location(&name, &self.locations);
         }
         next.snapshot = next.next_snapshot(&self.snapshot, generation);
@@ -221,10 +221,10 @@ impl State {
     /// Keeps a location, whether a member is there or not, or no longer.
     pub(crate) fn hold_location(&mut self, name: &str, held: bool) {
         match held {
-            true if self.inputs.live.held.insert(name.into()) => {
+            true if self.inputs.live.needed_locations.insert(name.into()) => {
                 self.location(name, &HashMap::new());
             }
-            false if self.inputs.live.held.remove(name) => self.forget_location(name),
+            false if self.inputs.live.needed_locations.remove(name) => self.forget_location(name),
             _ => {}
         }
     }
@@ -282,21 +282,22 @@ impl State {
         if self.members_at.get(name) == Some(&0) {
             self.members_at.remove(name);
         }
-        if !self.members_at.contains_key(name) && !self.inputs.live.held.contains(name) {
+        if !self.members_at.contains_key(name) && !self.inputs.live.needed_locations.contains(name)
+        {
             self.locations.remove(name);
-            self.told.remove(name);
+            self.notified_locations.remove(name);
         }
     }
 
     /// Returns the groups and surroundings that a round needs.
     pub(crate) fn control_parts<'a>(
         &'a mut self,
-        council: Option<&'a dyn Council>,
-    ) -> (&'a mut [GroupEntry], Surroundings<'a>) {
-        let around = Surroundings {
+        council: Option<&'a dyn FleetExchange>,
+    ) -> (&'a mut [GroupEntry], RoundContext<'a>) {
+        let around = RoundContext {
             locations: &self.locations,
             forced: &self.inputs.live.alerts,
-            told: &mut self.told,
+            notified_locations: &mut self.notified_locations,
             council,
         };
         (&mut self.groups, around)

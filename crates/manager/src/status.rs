@@ -8,7 +8,7 @@ use std::collections::BTreeMap;
 use std::net::SocketAddr;
 use std::num::NonZeroU32;
 
-use evenkeel_control::opinion::Held;
+use evenkeel_control::opinion::CountedReport;
 use evenkeel_core::member::Weight;
 use evenkeel_core::time::Instant;
 use schemars::JsonSchema;
@@ -415,8 +415,8 @@ pub struct OpinionStatus {
 }
 
 impl OpinionStatus {
-    pub(crate) fn of_held(held: &Held, now: Instant) -> Self {
-        let opinion = &held.opinion;
+    pub(crate) fn of_held(held: &CountedReport, now: Instant) -> Self {
+        let opinion = &held.report;
         OpinionStatus {
             source: held.source.name().into(),
             age_seconds: now.since(held.at).as_secs_f64(),

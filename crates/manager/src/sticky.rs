@@ -126,7 +126,7 @@ pub struct Named {
     /// Place that the member had in the group.
     pub index: usize,
     /// Part of a load alert, from 0 to 1, that the client stays for.
-    pub turn: f32,
+    pub alert_share: f32,
 }
 
 impl fmt::Debug for Cookie {
@@ -208,7 +208,7 @@ impl Cookie {
         Some(Named {
             member,
             index,
-            turn: f32::from(turn) / f32::from(TURNS),
+            alert_share: f32::from(turn) / f32::from(TURNS),
         })
     }
 
@@ -341,7 +341,7 @@ mod tests {
         let cookie = cookie("g", &[7; MIN_SECRET], &[1]);
         for turn in [0, 1, 63, 64, 2048, 4095] {
             let found = cookie.find(value(&cookie, 0, turn).as_bytes()).unwrap();
-            assert_eq!(found.turn, f32::from(turn) / 4096.0);
+            assert_eq!(found.alert_share, f32::from(turn) / 4096.0);
         }
         // Random numbers beyond that wrap.
         assert_eq!(value(&cookie, 0, 4097), value(&cookie, 0, 1));

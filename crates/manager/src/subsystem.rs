@@ -11,10 +11,10 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_control::alerts::Council;
+use evenkeel_control::alerts::FleetExchange;
 use evenkeel_core::address::Address;
 use evenkeel_net::datagram;
-use evenkeel_net::inherited::Handed;
+use evenkeel_net::inherited::InheritedSocket;
 use evenkeel_net::listen::{self, ListenError};
 use evenkeel_net::unix;
 use evenkeel_tls::certificate::Details;
@@ -80,7 +80,7 @@ pub trait Subsystem: Send + Sync {
     /// take the place of this one: [`net`](evenkeel_net::inherited) has them there. All of them, or
     /// an error: one that is missing would be opened anew there, at the same address or, where the
     /// system chooses the port, at another one. May block.
-    fn sockets(&self) -> io::Result<Vec<Handed>> {
+    fn sockets(&self) -> io::Result<Vec<InheritedSocket>> {
         Ok(Vec::new())
     }
 
@@ -121,7 +121,7 @@ pub trait Subsystem: Send + Sync {
 
     /// Returns the council that decides upon load alerts together with this process. Called in each round of
     /// control, with the manager's lock held: the council must not call the manager.
-    fn council(&self) -> Option<&dyn Council> {
+    fn council(&self) -> Option<&dyn FleetExchange> {
         None
     }
 
@@ -156,7 +156,7 @@ pub struct RuleTraffic {
 /// Something that only one process can have at a time.
 pub struct Exclusive {
     /// Name of the thing.
-    pub what: String,
+    pub resource_name: String,
     /// Time for which a predecessor that is told to end may keep the thing.
     pub patience: Duration,
     /// Function that returns true if some process has the thing.
@@ -177,7 +177,7 @@ impl Exclusive {
         let unix = |path: &Arc<str>| {
             let path = Arc::clone(path);
             Exclusive {
-                what: format!("unix:{path}"),
+                resource_name: format!("unix:{path}"),
                 patience: PATIENCE,
                 is_taken: Box::new(move || {
                     let taken = unix::check_free(&path);
@@ -199,7 +199,7 @@ impl Exclusive {
 
     fn addresses(addresses: &[SocketAddr], is_taken: fn(SocketAddr) -> bool) -> Vec<Self> {
         let one = |&address: &SocketAddr| Exclusive {
-            what: address.to_string(),
+            resource_name: address.to_string(),
             patience: PATIENCE,
             is_taken: Box::new(move || address.port() != 0 && is_taken(address)),
         };
@@ -347,7 +347,7 @@ impl<S: Subsystem + ?Sized> Subsystem for Vec<Arc<S>> {
         self.iter().for_each(|one| one.metrics(out));
     }
 
-    fn council(&self) -> Option<&dyn Council> {
+    fn council(&self) -> Option<&dyn FleetExchange> {
         self.iter().find_map(|one| one.council())
     }
 
@@ -371,12 +371,12 @@ mod tests {
     use super::*;
 
     /// Notes what is committed, or refuses.
-    struct Noted(
+    struct CommitRecorder(
         Arc<Mutex<Vec<&'static str>>>,
         Result<&'static str, &'static str>,
     );
 
-    impl Subsystem for Noted {
+    impl Subsystem for CommitRecorder {
         fn prepare(&self, _: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
             let name = self
                 .1
@@ -390,7 +390,7 @@ mod tests {
     fn all_subsystems_go_on_or_none() {
         let committed = Arc::default();
         let subsystems = |second| -> Vec<Arc<dyn Subsystem>> {
-            let one = |result| Arc::new(Noted(Arc::clone(&committed), result));
+            let one = |result| Arc::new(CommitRecorder(Arc::clone(&committed), result));
             vec![one(Ok("a")), one(second), one(Err("c")), one(Ok("d"))]
         };
         let refused = subsystems(Err("b")).prepare(&Arc::default());

@@ -11,7 +11,7 @@ use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
-use evenkeel_control::opinion::{Opinion, Source};
+use evenkeel_control::opinion::{Source, SourceReport};
 use evenkeel_core::address::Address;
 use evenkeel_core::group::{Granularity, Group, Outcome, PickError, Request, Ticket};
 use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
@@ -24,7 +24,7 @@ use crate::config::sources::AgentCheck;
 use crate::config::{Config, GroupConfig, MemberConfig, Rule};
 use crate::dns::Lookup;
 use crate::revisions::{Author, How};
-use crate::snapshot::{GroupHandle, Snapshot, Unserved};
+use crate::snapshot::{GroupHandle, Snapshot, WaitFailure};
 use crate::status::{GroupStatus, MemberStatus};
 use crate::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use crate::{AdminState, AlertSetting, ManageError, Manager, Readiness};
@@ -154,7 +154,10 @@ async fn a_group_is_in_maintenance_until_the_file_says_something_new() {
     of_rule.said = vec!["status"];
     manager.apply_config(first.clone()).await.unwrap();
     let is_on = |manager: &Manager| {
-        let policy = manager.lock().state.snapshot.rules[0].own.policy.clone();
+        let policy = manager.lock().state.snapshot.rules[0]
+            .default_target
+            .policy
+            .clone();
         assert_eq!(
             policy.maintenance().status,
             500,
@@ -215,7 +218,7 @@ async fn a_reload_keeps_slots_and_what_is_in_flight() {
         .apply_config(config(&["10.0.0.1:80", "10.0.0.2:80"]))
         .await
         .unwrap();
-    let handle = Arc::clone(&manager.snapshots().borrow().rules[0].own.group);
+    let handle = Arc::clone(&manager.snapshots().borrow().rules[0].default_target.group);
     let before = ids(&manager);
     let now = manager.clock().now();
     let ticket = handle.current.load().bind(1, now).unwrap();
@@ -228,7 +231,7 @@ async fn a_reload_keeps_slots_and_what_is_in_flight() {
 
     let snapshot = Arc::clone(&manager.snapshots().borrow());
     assert!(
-        Arc::ptr_eq(&snapshot.rules[0].own.group, &handle),
+        Arc::ptr_eq(&snapshot.rules[0].default_target.group, &handle),
         "same group"
     );
     assert_eq!(handle.queue.policy().limit, 7);
@@ -252,7 +255,7 @@ async fn a_reload_keeps_slots_and_what_is_in_flight() {
 fn wait_for_member(
     handle: &Arc<GroupHandle>,
     index: usize,
-) -> tokio::task::JoinHandle<Result<Ticket, Unserved>> {
+) -> tokio::task::JoinHandle<Result<Ticket, WaitFailure>> {
     let handle = Arc::clone(handle);
     tokio::spawn(async move {
         let now = Clock::start().now();
@@ -275,7 +278,7 @@ async fn a_vacancy_reaches_the_one_in_the_queue_who_can_use_it() {
         member.max_connections = Some(1);
     }
     manager.apply_config(config).await.unwrap();
-    let handle = Arc::clone(&manager.snapshots().borrow().rules[0].own.group);
+    let handle = Arc::clone(&manager.snapshots().borrow().rules[0].default_target.group);
     let now = manager.clock().now();
     let group = handle.current.load_full();
     let held: Vec<_> = (0..2).map(|index| group.bind(index, now)).collect();
@@ -294,7 +297,7 @@ async fn a_vacancy_reaches_the_one_in_the_queue_who_can_use_it() {
     let full = wait_for_member(&handle, 1).await.unwrap();
     assert_eq!(
         full.unwrap_err(),
-        Unserved::QueueFull,
+        WaitFailure::QueueFull,
         "and so is the queue"
     );
 
@@ -1067,15 +1070,15 @@ async fn health_is_an_and_of_its_sources() {
     let mut file = config(&["app.example:80"]);
     file.groups[0].sources.agent_check = Some(AgentCheck::new(9999));
     manager.apply_config(file.clone()).await.unwrap();
-    let say = |member: &str, source, opinion: Option<Opinion>| {
-        manager.set_opinion("app", member, source, opinion.as_ref())
+    let say = |member: &str, source, opinion: Option<SourceReport>| {
+        manager.set_source_report("app", member, source, opinion.as_ref())
     };
     let (up, down) = (
-        Opinion::default(),
-        Opinion {
+        SourceReport::default(),
+        SourceReport {
             down: true,
             note: Some("disk full".into()),
-            ..Opinion::default()
+            ..SourceReport::default()
         },
     );
     say(a, Source::Agent, Some(down.clone())).unwrap();
@@ -1125,7 +1128,7 @@ async fn health_is_an_and_of_its_sources() {
     // An answer that was on its way comes too late.
     say(a, Source::AgentCheck, Some(up.clone())).unwrap();
     assert_eq!(member(&manager, a).opinions.len(), 1);
-    let nowhere = manager.set_opinion("web", a, Source::Agent, Some(&up));
+    let nowhere = manager.set_source_report("web", a, Source::Agent, Some(&up));
     assert!(matches!(nowhere, Err(ManageError::NoGroup(_))));
 }
 
@@ -1138,10 +1141,10 @@ async fn a_reported_weight_is_a_part_of_the_one_that_an_admin_gives() {
     manager.apply_config(file).await.unwrap();
     let id = ids(&manager)["10.0.0.1:80"];
     let say = |percent: f64, most: u32| {
-        let opinion = Opinion {
+        let opinion = SourceReport {
             weight: Some(Weight::new(percent / 100.0).unwrap()),
             max_connections: std::num::NonZeroU32::new(most),
-            ..Opinion::default()
+            ..SourceReport::default()
         };
         manager.set_opinion_of(id, Source::Agent, Some(&opinion));
         let member = member(&manager, "10.0.0.1:80");
@@ -1273,12 +1276,12 @@ async fn groups_that_do_not_stand_in_the_file_are_groups_like_others() {
         .set_admin_state("stocks", "host1/10.0.0.1", drain)
         .unwrap();
     manager.set_weight("stocks", "host1", 3.0).unwrap();
-    let down = Opinion {
+    let down = SourceReport {
         down: true,
-        ..Opinion::default()
+        ..SourceReport::default()
     };
     manager
-        .set_opinion("stocks", "host1", Source::Agent, Some(&down))
+        .set_source_report("stocks", "host1", Source::Agent, Some(&down))
         .unwrap();
     manager.set_strategy("stocks", "random", &[]).unwrap();
     let check = |manager: &Manager| {
@@ -1503,9 +1506,9 @@ async fn c9_changes_one_by_one_come_to_what_all_at_once_come_to() {
         }
         for group in one_by_one.list_groups() {
             for member in group.members() {
-                let down = Opinion {
+                let down = SourceReport {
                     down: true,
-                    ..Opinion::default()
+                    ..SourceReport::default()
                 };
                 // Each is found where it is.
                 one_by_one.set_opinion_of(member.id, Source::Agent, Some(&down));

@@ -12,7 +12,7 @@ use evenkeel_kernel::rdma;
 use evenkeel_kernel::shared::{self, ReadError};
 use evenkeel_net::Clock;
 
-use crate::poller::{Place, Poller, Verdict};
+use crate::poller::{Poller, RecordSource, Verdict};
 
 /// Interval at which the libraries of RDMA are looked for, if they are missing.
 const LOOK: Duration = Duration::from_secs(10);
@@ -54,8 +54,8 @@ impl Pages {
         };
         match &wanted.place {
             // Asked by the caller.
-            Place::Udp(_) => {}
-            Place::Shared(path) => {
+            RecordSource::Udp(_) => {}
+            RecordSource::Shared(path) => {
                 let new = || shared::Reader::new(path);
                 if !self.shared.contains_key(path) {
                     self.shared.insert(path.clone(), new());
@@ -74,7 +74,7 @@ impl Pages {
                 };
                 poller.read(index, read, None, now);
             }
-            Place::Rdma(address) => {
+            RecordSource::Rdma(address) => {
                 let address = *address;
                 self.ask(poller, index, address, clock);
             }
@@ -138,13 +138,15 @@ impl Pages {
     pub(crate) fn close_unwanted(&mut self, poller: &Poller) {
         let is_shared = |path: &PathBuf| {
             let mut views = poller.views();
-            views.any(|view| matches!(&view.wanted.place, Place::Shared(other) if other == path))
+            views.any(
+                |view| matches!(&view.target.place, RecordSource::Shared(other) if other == path),
+            )
         };
         self.shared.retain(|path, _| is_shared(path));
         if let Some(Ok(rdma)) = &mut self.rdma {
             let is_wanted = |index: usize, address: SocketAddr| {
                 let wanted = poller.wanted(index);
-                wanted.is_some_and(|wanted| wanted.place == Place::Rdma(address))
+                wanted.is_some_and(|wanted| wanted.place == RecordSource::Rdma(address))
             };
             let gone = rdma.connections.iter();
             let gone = gone.filter(|(index, (address, _))| !is_wanted(**index, *address));

@@ -48,7 +48,7 @@ pub const DELAYS: [u64; 10] = [
 
 /// Place where a record is read.
 #[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum Place {
+pub enum RecordSource {
     /// The record is asked for by UDP.
     Udp(SocketAddr),
     /// The record is read over RDMA.
@@ -57,30 +57,30 @@ pub enum Place {
     Shared(PathBuf),
 }
 
-impl std::fmt::Display for Place {
+impl std::fmt::Display for RecordSource {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         match self {
-            Place::Udp(address) | Place::Rdma(address) => address.fmt(f),
-            Place::Shared(path) => path.display().fmt(f),
+            RecordSource::Udp(address) | RecordSource::Rdma(address) => address.fmt(f),
+            RecordSource::Shared(path) => path.display().fmt(f),
         }
     }
 }
 
 /// A location whose load is wanted.
 #[derive(Clone, Debug)]
-pub struct Wanted {
+pub struct PollTarget {
     /// Location that the loads belong to.
     pub location: Arc<Location>,
     /// Settings for reading the loads.
     pub config: Monitor,
     /// Place where the loads are read.
-    pub place: Place,
+    pub place: RecordSource,
     /// Key by which a datagram and its answer are authenticated. Needed for datagrams only.
     pub key: Option<Key>,
 }
 
-impl Wanted {
-    fn is_same(&self, other: &Wanted) -> bool {
+impl PollTarget {
+    fn is_same(&self, other: &PollTarget) -> bool {
         Arc::ptr_eq(&self.location, &other.location)
             && self.config == other.config
             && self.place == other.place
@@ -88,7 +88,7 @@ impl Wanted {
     }
 
     /// True if records of the two can be compared: they are of the same back-end.
-    fn is_continued_by(&self, other: &Wanted) -> bool {
+    fn is_continued_by(&self, other: &PollTarget) -> bool {
         self.place == other.place
             && self.config.host == other.config.host
             && self.config.target == other.config.target
@@ -102,7 +102,7 @@ impl Wanted {
     /// Returns the host whose answer counts.
     fn host(&self) -> Host {
         match (&self.config.host, &self.place) {
-            (MonitorHost::Address, Place::Udp(at)) => Host::from_address(at.ip()),
+            (MonitorHost::Address, RecordSource::Udp(at)) => Host::from_address(at.ip()),
             (MonitorHost::Named(name), _) => Host::from_name(name),
             // Nothing else than datagrams says whom it means.
             (MonitorHost::Address | MonitorHost::Any, _) => Host::ANY,
@@ -205,7 +205,7 @@ impl State {
 #[derive(Clone, Debug)]
 pub struct View<'a> {
     /// Wanted location and its settings.
-    pub wanted: &'a Wanted,
+    pub target: &'a PollTarget,
     /// State of the location's loads.
     pub state: State,
     /// Time when the last news came.
@@ -215,9 +215,9 @@ pub struct View<'a> {
     /// Writer of the last record.
     pub source: Option<Source>,
     /// Number of questions.
-    pub asked: u64,
+    pub question_count: u64,
     /// Number of questions that brought news.
-    pub taken: u64,
+    pub news_count: u64,
     /// Number of times that there was no answer when it was time for the next question.
     pub missed: u64,
     /// Answers that were refused.
@@ -232,7 +232,7 @@ pub struct View<'a> {
 
 /// Task for a location that is due now.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Ask {
+pub enum DueTask {
     /// The question that was written goes there.
     Datagram {
         /// The place, for [`Poller::note_unsent`].
@@ -289,7 +289,7 @@ impl Poller {
     /// Makes `wanted` what is asked for. Whoever stays keeps its place in the schedule, its
     /// counts and, at the same back-end, its history. The loads of those that go are unknown
     /// until somebody else reports them.
-    pub fn set(&mut self, wanted: Vec<Wanted>, now: Instant) {
+    pub fn set(&mut self, wanted: Vec<PollTarget>, now: Instant) {
         let mut gone = std::mem::take(&mut self.by_name);
         for wanted in wanted {
             let name = Arc::clone(wanted.location.name());
@@ -307,7 +307,7 @@ impl Poller {
         }
     }
 
-    fn add(&mut self, name: Arc<str>, wanted: Wanted, now: Instant) {
+    fn add(&mut self, name: Arc<str>, wanted: PollTarget, now: Instant) {
         let next = now.after(self.begin(wanted.config.interval));
         let entry = Entry::new(wanted, next);
         let free = self.free.pop();
@@ -322,7 +322,7 @@ impl Poller {
         self.enqueue(index);
     }
 
-    fn change(&mut self, index: usize, wanted: Wanted, now: Instant) {
+    fn change(&mut self, index: usize, wanted: PollTarget, now: Instant) {
         let soon = self.begin(wanted.config.interval);
         let name = Arc::clone(wanted.location.name());
         let Some(entry) = self.entries.get_mut(index).and_then(Option::as_mut) else {
@@ -372,7 +372,7 @@ impl Poller {
     }
 
     /// Returns the next question that is due at `now`. A question for a datagram is written to `out`.
-    pub fn next(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<Ask> {
+    pub fn next(&mut self, now: Instant, out: &mut Vec<u8>) -> Option<DueTask> {
         loop {
             let Reverse((at, index, stamp)) = *self.queue.peek()?;
             if at > now {
@@ -404,10 +404,10 @@ impl Poller {
         }
     }
 
-    fn ask(&mut self, index: usize, now: Instant, out: &mut Vec<u8>) -> Ask {
+    fn ask(&mut self, index: usize, now: Instant, out: &mut Vec<u8>) -> DueTask {
         // The caller has just found it there.
         let Some(entry) = self.entries.get_mut(index).and_then(Option::as_mut) else {
-            return Ask::Page { index };
+            return DueTask::Page { index };
         };
         let (interval, timeout) = (entry.wanted.config.interval, entry.wanted.config.timeout());
         let is_silent = entry.silent_since.is_some();
@@ -441,7 +441,7 @@ impl Poller {
         entry.asked += 1;
         self.asked += 1;
         let ask = match (&entry.wanted.place, &entry.wanted.key) {
-            (Place::Udp(to), Some(key)) => {
+            (RecordSource::Udp(to), Some(key)) => {
                 self.number += 1;
                 let query = Query {
                     length: entry.wanted.length() as u16,
@@ -461,9 +461,9 @@ impl Poller {
                     entry.open.pop_front();
                 }
                 entry.open.push_back((self.number, now));
-                Ask::Datagram { index, to: *to }
+                DueTask::Datagram { index, to: *to }
             }
-            _ => Ask::Page { index },
+            _ => DueTask::Page { index },
         };
         let event = (entry.next_event(), index as u32, entry.stamp);
         self.queue.push(Reverse(event));
@@ -529,7 +529,7 @@ impl Poller {
         let Some(entry) = self.entries.get_mut(index).and_then(Option::as_mut) else {
             return Verdict::Unasked;
         };
-        let (Place::Udp(to), Some(key)) = (&entry.wanted.place, &entry.wanted.key) else {
+        let (RecordSource::Udp(to), Some(key)) = (&entry.wanted.place, &entry.wanted.key) else {
             return Verdict::Unasked;
         };
         if (to.ip(), to.port()) != (from.ip(), from.port()) {
@@ -610,7 +610,7 @@ impl Poller {
     }
 
     /// Returns what is wanted of a place.
-    pub fn wanted(&self, index: usize) -> Option<&Wanted> {
+    pub fn wanted(&self, index: usize) -> Option<&PollTarget> {
         let entry = self.entries.get(index)?.as_ref()?;
         Some(&entry.wanted)
     }
@@ -618,13 +618,13 @@ impl Poller {
     /// Returns views of all locations, in no order.
     pub fn views(&self) -> impl Iterator<Item = View<'_>> {
         self.entries.iter().flatten().map(|entry| View {
-            wanted: &entry.wanted,
+            target: &entry.wanted,
             state: entry.state,
             at: entry.at,
             round_trip: entry.round_trip,
             source: entry.source,
-            asked: entry.asked,
-            taken: entry.taken,
+            question_count: entry.asked,
+            news_count: entry.taken,
             missed: entry.missed,
             refused: entry.refused,
             unsent: entry.unsent,

@@ -97,19 +97,19 @@ pub struct LocationMonitor {
 
 impl LocationMonitor {
     pub(crate) fn new(view: &View<'_>, now: Instant) -> Self {
-        let config = &view.wanted.config;
+        let config = &view.target.config;
         LocationMonitor {
-            location: view.wanted.location.name().to_string(),
+            location: view.target.location.name().to_string(),
             kind: config.kind.name().into(),
-            address: view.wanted.place.to_string(),
+            address: view.target.place.to_string(),
             target: config.target,
             interval_ms: config.interval.as_secs_f64() * 1e3,
             state: view.state.name().into(),
             source: view.source.map(|source| source.name().into()),
             age_seconds: view.at.map(|at| now.since(at).as_secs_f64()),
             round_trip_ms: view.round_trip.map(|time| time.as_secs_f64() * 1e3),
-            asked: view.asked,
-            answered: view.taken,
+            asked: view.question_count,
+            answered: view.news_count,
             missed: view.missed,
             refused: view.refused,
             failed: view.unsent,

@@ -26,7 +26,7 @@ use evenkeel_net::datagram::{Next, SocketTask, Worker};
 use evenkeel_net::key_file;
 use tracing::{debug, warn};
 
-use crate::poller::{Ask, Place, Poller, Wanted};
+use crate::poller::{DueTask, PollTarget, Poller, RecordSource};
 use crate::sockets::{BATCH, Incoming, Outgoing, open_socket};
 use crate::status::{LocationMonitor, MonitorStatus};
 
@@ -124,7 +124,7 @@ impl Monitor {
     }
 
     /// Makes `wanted` those who are asked.
-    pub fn set(&self, wanted: Vec<Wanted>) {
+    pub fn set(&self, wanted: Vec<PollTarget>) {
         self.task.lock_state().poller.set(wanted, self.clock.now());
         self.task.wake_thread();
     }
@@ -242,7 +242,7 @@ fn read_keys<'a>(
 /// Locations that the configuration wants to be asked.
 #[derive(Default)]
 struct Found {
-    wanted: Vec<Wanted>,
+    wanted: Vec<PollTarget>,
     /// Locations whose members are on several machines, with the one that is asked.
     split: BTreeMap<Arc<str>, IpAddr>,
 }
@@ -350,7 +350,7 @@ fn want(
     config: &Config,
     member: Option<IpAddr>,
     keys: &HashMap<PathBuf, Key>,
-) -> Option<Wanted> {
+) -> Option<PollTarget> {
     let key = config.key_file.as_ref().and_then(|path| keys.get(path));
     let endpoint = || {
         let ip = member.or(config.address.map(|address| address.ip))?;
@@ -360,12 +360,12 @@ fn want(
         MonitorKind::Kernel => {
             // Without it another configuration is about to come.
             key?;
-            Place::Udp(endpoint()?)
+            RecordSource::Udp(endpoint()?)
         }
-        MonitorKind::Rdma => Place::Rdma(endpoint()?),
-        MonitorKind::Ulm => Place::Shared(config.path.clone()?),
+        MonitorKind::Rdma => RecordSource::Rdma(endpoint()?),
+        MonitorKind::Ulm => RecordSource::Shared(config.path.clone()?),
     };
-    Some(Wanted {
+    Some(PollTarget {
         location,
         config: config.clone(),
         place,
@@ -382,7 +382,7 @@ struct Thread {
     incoming: Incoming,
     question: Vec<u8>,
     pages: crate::pages::Pages,
-    told: Told,
+    told: LocationLog,
 }
 
 impl Thread {
@@ -394,7 +394,7 @@ impl Thread {
             incoming: Incoming::default(),
             question: Vec::new(),
             pages: crate::pages::Pages::default(),
-            told: Told::default(),
+            told: LocationLog::default(),
         }
     }
 
@@ -432,7 +432,7 @@ impl Thread {
             let mut more = false;
             while let Some(ask) = poller.next(now, &mut self.question) {
                 match ask {
-                    Ask::Datagram { index, to } => {
+                    DueTask::Datagram { index, to } => {
                         let [v4, v6] = &mut self.outgoing;
                         let outgoing = if to.is_ipv6() { v6 } else { v4 };
                         outgoing.push(index, to, &mut self.question);
@@ -441,7 +441,7 @@ impl Thread {
                             break;
                         }
                     }
-                    Ask::Page { index } => self.pages.read(poller, index, self.clock),
+                    DueTask::Page { index } => self.pages.read(poller, index, self.clock),
                 }
             }
             for (socket, outgoing) in self.sockets.iter().zip(&mut self.outgoing) {
@@ -495,12 +495,12 @@ impl Worker<State> for Thread {
 
 /// Tells in the log what has changed with locations, from time to time.
 #[derive(Default)]
-struct Told {
+struct LocationLog {
     silent: HashMap<Arc<str>, Option<String>>,
     next: Option<Instant>,
 }
 
-impl Told {
+impl LocationLog {
     /// Answers whether it was time for it.
     fn tell(&mut self, poller: &Poller, now: Instant) -> bool {
         if self.next.is_some_and(|next| now < next) {
@@ -510,16 +510,16 @@ impl Told {
         let mut silent = HashMap::new();
         let mut news = (0, None);
         for view in poller.views() {
-            let name = view.wanted.location.name();
-            let is_asked = view.asked > 2;
+            let name = view.target.location.name();
+            let is_asked = view.question_count > 2;
             if is_asked && !view.state.has_news() {
                 let trouble = view.trouble.map(str::to_owned);
                 if !self.silent.contains_key(name) {
-                    debug!(location = %name, place = %view.wanted.place, trouble, "no load");
+                    debug!(location = %name, place = %view.target.place, trouble, "no load");
                     news.0 += 1;
                     news.1.get_or_insert_with(|| {
                         let trouble = trouble.as_deref().unwrap_or("no answer");
-                        format!("{name} ({}: {trouble})", view.wanted.place)
+                        format!("{name} ({}: {trouble})", view.target.place)
                     });
                 }
                 silent.insert(Arc::clone(name), trouble);

@@ -12,7 +12,7 @@ use rustix::net::sockopt;
 use socket2::{Domain, Protocol, Socket, Type};
 use tracing::error;
 
-use crate::inherited::{self, Handed};
+use crate::inherited::{self, InheritedSocket};
 
 /// Pause after an error that would else come again at once.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -173,8 +173,12 @@ pub fn open_socket(address: SocketAddr, buffer: usize, whose: &str) -> io::Resul
 /// # Errors
 ///
 /// The system gives no further handle.
-pub fn share_socket(socket: &UdpSocket, address: SocketAddr, whose: &str) -> io::Result<Handed> {
-    Ok(Handed {
+pub fn share_socket(
+    socket: &UdpSocket,
+    address: SocketAddr,
+    whose: &str,
+) -> io::Result<InheritedSocket> {
+    Ok(InheritedSocket {
         name: inherited::udp_name(address, whose).into(),
         socket: socket.try_clone()?.into(),
     })

@@ -30,7 +30,7 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use serde_json::Value;
 
-use crate::inherited::{Handed, Name};
+use crate::inherited::{InheritedSocket, Name};
 
 /// The variable of the environment in which the new process finds the id of the old one.
 pub const VARIABLE: &str = "EVENKEEL_PREDECESSOR";
@@ -101,7 +101,12 @@ impl Successor {
     /// # Errors
     ///
     /// The new process has ended, or does not read.
-    pub fn offer_sockets(&self, program: &str, clock: u64, sockets: &[Handed]) -> io::Result<()> {
+    pub fn offer_sockets(
+        &self,
+        program: &str,
+        clock: u64,
+        sockets: &[InheritedSocket],
+    ) -> io::Result<()> {
         let offer = Offer {
             program: program.into(),
             clock,
@@ -165,7 +170,7 @@ impl Predecessor {
     /// # Errors
     ///
     /// The predecessor says nothing that can be understood.
-    pub fn find() -> io::Result<Option<(Self, Vec<Handed>)>> {
+    pub fn find() -> io::Result<Option<(Self, Vec<InheritedSocket>)>> {
         let Ok(wanted) = std::env::var(VARIABLE) else {
             return Ok(None);
         };
@@ -179,7 +184,7 @@ impl Predecessor {
         Self::from_socket(end).map(Some)
     }
 
-    fn from_socket(end: OwnedFd) -> io::Result<(Self, Vec<Handed>)> {
+    fn from_socket(end: OwnedFd) -> io::Result<(Self, Vec<InheritedSocket>)> {
         let stream = UnixStream::from(end);
         stream.set_read_timeout(Some(PATIENCE))?;
         stream.set_write_timeout(Some(PATIENCE))?;
@@ -189,7 +194,7 @@ impl Predecessor {
             receive_sockets(&stream, &mut sockets)?;
         }
         let named = offer.sockets.iter().cloned().zip(sockets);
-        let handed = named.map(|(name, socket)| Handed { name, socket });
+        let handed = named.map(|(name, socket)| InheritedSocket { name, socket });
         let handed = handed.collect();
         Ok((Predecessor { stream, offer }, handed))
     }
@@ -201,7 +206,7 @@ impl Predecessor {
     ///
     /// The predecessor has ended, or says nothing that can be understood.
     pub fn request_state(&self) -> io::Result<Value> {
-        self.send_word(&Word::WantsState)?;
+        self.send_handover_word(&Word::WantsState)?;
         match receive_message(&self.stream)? {
             Answer::State(state) => Ok(state),
             Answer::Over => Ok(Value::Null),
@@ -213,7 +218,7 @@ impl Predecessor {
     /// # Errors
     ///
     /// The predecessor has ended.
-    pub fn send_word(&self, word: &Word) -> io::Result<()> {
+    pub fn send_handover_word(&self, word: &Word) -> io::Result<()> {
         send_message(&self.stream, word)
     }
 
@@ -296,13 +301,13 @@ mod tests {
 
     use super::*;
 
-    fn listeners(count: usize) -> (Vec<Handed>, Vec<SocketAddr>) {
+    fn listeners(count: usize) -> (Vec<InheritedSocket>, Vec<SocketAddr>) {
         let one = |index: usize| {
             let socket = TcpListener::bind("127.0.0.1:0").unwrap();
             let at = socket.local_addr().unwrap();
             let name = format!("tcp {index}").into();
             let socket = socket.into();
-            (Handed { name, socket }, at)
+            (InheritedSocket { name, socket }, at)
         };
         (0..count).map(one).unzip()
     }
@@ -315,7 +320,7 @@ mod tests {
         let new = std::thread::spawn(move || {
             let (old, handed) = Predecessor::from_socket(end).unwrap();
             assert_eq!((&*old.offer.program, old.offer.clock), ("1.0", 77));
-            let at = |handed: &Handed| {
+            let at = |handed: &InheritedSocket| {
                 TcpListener::from(handed.socket.try_clone().unwrap())
                     .local_addr()
                     .unwrap()
@@ -324,7 +329,7 @@ mod tests {
             assert_eq!(handed[299].name.text, "tcp 299");
             let state = old.request_state().unwrap();
             let program = "2.0".to_owned();
-            old.send_word(&Word::Ready { program }).unwrap();
+            old.send_handover_word(&Word::Ready { program }).unwrap();
             old.wait_until_over();
             state
         });

@@ -16,7 +16,7 @@ use serde::{Deserialize, Serialize};
 
 /// A socket that was opened, and what for.
 #[derive(Debug)]
-pub struct Handed {
+pub struct InheritedSocket {
     /// Purpose of the socket.
     pub name: Name,
     /// The socket, under a handle of its own.
@@ -65,7 +65,7 @@ fn socket_name(transport: &str, address: SocketAddr, whose: &str) -> String {
 
 /// Table of the sockets that are there, by name.
 #[derive(Debug, Default)]
-pub(crate) struct Table(Mutex<HashMap<String, Vec<Handed>>>);
+pub(crate) struct Table(Mutex<HashMap<String, Vec<InheritedSocket>>>);
 
 static TABLE: LazyLock<Table> = LazyLock::new(Table::default);
 
@@ -75,11 +75,11 @@ pub(crate) fn process_table() -> &'static Table {
 }
 
 impl Table {
-    fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<Handed>>> {
+    fn lock(&self) -> MutexGuard<'_, HashMap<String, Vec<InheritedSocket>>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    fn put_handed(&self, handed: Handed) {
+    fn put_handed(&self, handed: InheritedSocket) {
         let mut all = self.lock();
         all.entry(handed.name.text.clone())
             .or_default()
@@ -87,7 +87,7 @@ impl Table {
     }
 
     /// Takes what is there for `name`.
-    pub(crate) fn take(&self, name: &str) -> Vec<Handed> {
+    pub(crate) fn take(&self, name: &str) -> Vec<InheritedSocket> {
         self.lock().remove(name).unwrap_or_default()
     }
 
@@ -98,7 +98,7 @@ impl Table {
 }
 
 /// Keeps a socket for whoever wants it.
-pub fn put_socket(handed: Handed) {
+pub fn put_socket(handed: InheritedSocket) {
     process_table().put_handed(handed);
 }
 
@@ -113,7 +113,7 @@ pub fn put_unnamed(socket: OwnedFd) -> io::Result<()> {
         is_kept: true,
     };
     rustix::io::ioctl_fionbio(&socket, true)?;
-    put_socket(Handed { name, socket });
+    put_socket(InheritedSocket { name, socket });
     Ok(())
 }
 
@@ -173,7 +173,7 @@ mod tests {
         for whose in ["rule a", "rule b", "rule a"] {
             let socket = TcpListener::bind(any).unwrap().into();
             let name = tcp_name(any, whose).into();
-            table.put_handed(Handed { name, socket });
+            table.put_handed(InheritedSocket { name, socket });
         }
         assert!(table.has_name("tcp 127.0.0.1:0 rule a"));
         assert_eq!(table.take(&tcp_name(any, "rule a")).len(), 2);

@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::io;
 use std::net::{SocketAddr, TcpListener};
 
-use crate::inherited::{self, Handed};
+use crate::inherited::{self, InheritedSocket};
 use socket2::{Domain, Protocol, SockRef, Socket, Type};
 
 /// Connections that may wait to be accepted, per socket. The kernel's `somaxconn` limits it
@@ -16,7 +16,7 @@ pub(crate) const BACKLOG: i32 = 4096;
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Options<'a> {
     /// Owner of the sockets: see [`inherited::tcp_name`].
-    pub whose: &'a str,
+    pub owner: &'a str,
     /// `[::]` is IPv6 alone, so that `0.0.0.0` may be another listener. Without it the system
     /// decides.
     pub only_v6: bool,
@@ -38,14 +38,14 @@ pub fn bind_sockets(
     count: usize,
     options: Options<'_>,
 ) -> io::Result<Vec<TcpListener>> {
-    let name = inherited::tcp_name(address, options.whose);
+    let name = inherited::tcp_name(address, options.owner);
     let inherited = inherited::process_table().take(&name);
     complete_sockets(inherited, address, count, options)
 }
 
 /// The sockets that are there, and as many more as are missing.
 fn complete_sockets(
-    inherited: Vec<Handed>,
+    inherited: Vec<InheritedSocket>,
     address: SocketAddr,
     count: usize,
     options: Options<'_>,
@@ -167,7 +167,7 @@ impl Listeners {
     ) -> Result<Listeners, Vec<ListenError>> {
         let (mut listeners, mut errors) = (HashMap::new(), Vec::new());
         let options = Options {
-            whose,
+            owner: whose,
             shared: count > 1,
             ..Options::default()
         };
@@ -216,13 +216,13 @@ impl Listeners {
     /// # Errors
     ///
     /// The system gives no handle for one of them.
-    pub fn clone_for_handover(&self, whose: &str) -> io::Result<Vec<Handed>> {
+    pub fn clone_for_handover(&self, whose: &str) -> io::Result<Vec<InheritedSocket>> {
         let all = self.0.iter().flat_map(|(&address, all)| {
             let name = inherited::tcp_name(address, whose);
             all.iter().map(move |listener| {
                 let socket = listener.try_clone()?.into();
                 let name = name.clone().into();
-                Ok(Handed { name, socket })
+                Ok(InheritedSocket { name, socket })
             })
         });
         all.collect()
@@ -258,7 +258,7 @@ mod tests {
     use super::*;
 
     const SHARED: Options<'_> = Options {
-        whose: "test",
+        owner: "test",
         only_v6: true,
         shared: true,
     };
@@ -269,7 +269,7 @@ mod tests {
         let two = || {
             let sockets = bind_sockets(any, 2, SHARED).unwrap();
             let address = sockets[0].local_addr().unwrap();
-            let handed = sockets.into_iter().map(|socket| Handed {
+            let handed = sockets.into_iter().map(|socket| InheritedSocket {
                 name: String::new().into(),
                 socket: socket.into(),
             });
@@ -294,7 +294,8 @@ mod tests {
         let address = alone.local_addr().unwrap();
         let name = String::new().into();
         let socket = alone.into();
-        let sockets = complete_sockets(vec![Handed { name, socket }], any, 3, SHARED).unwrap();
+        let sockets =
+            complete_sockets(vec![InheritedSocket { name, socket }], any, 3, SHARED).unwrap();
         assert_eq!(sockets.len(), 3);
         drop(sockets);
         check_free(address).unwrap();

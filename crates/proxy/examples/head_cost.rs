@@ -8,7 +8,7 @@ use std::time::Instant;
 use evenkeel_manager::config::HttpOptions;
 use evenkeel_proxy::http1::forward::{Client, write_request, write_response};
 use evenkeel_proxy::http1::{
-    Asked, Fields, Hop, Limits, Parsed, RequestHead, ResponseHead, Version,
+    Fields, FramingFacts, Hop, Limits, ParseOutcome, RequestHead, ResponseHead, Version,
 };
 
 const REQUEST: &[u8] = b"GET /api/v1/items?page=2 HTTP/1.1\r\n\
@@ -49,14 +49,15 @@ fn main() {
     });
     measure("parse and write a request", || {
         let mut fields = Fields::new();
-        if let Ok(Parsed::Head(head)) = RequestHead::parse(black_box(REQUEST), LIMITS, &mut fields)
+        if let Ok(ParseOutcome::Head(head)) =
+            RequestHead::parse(black_box(REQUEST), LIMITS, &mut fields)
         {
             out.clear();
             write_request(&head.request, &hop, &mut out);
             black_box(&out);
         }
     });
-    let asked = Asked {
+    let asked = FramingFacts {
         head: false,
         upgrade: false,
     };
@@ -66,7 +67,7 @@ fn main() {
     };
     measure("parse and write a response", || {
         let mut fields = Fields::new();
-        if let Ok(Parsed::Head(head)) =
+        if let Ok(ParseOutcome::Head(head)) =
             ResponseHead::parse(black_box(RESPONSE), LIMITS, asked, &mut fields)
         {
             out.clear();

@@ -11,7 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel}
 use std::time::{Duration, SystemTime};
 
 use evenkeel_core::cost::Cost;
-use evenkeel_tls::handshake::Agreed;
+use evenkeel_tls::handshake::HandshakeParameters;
 
 pub use crate::http2::grpc::CallStatus;
 use crate::message::{Field, values};
@@ -64,7 +64,7 @@ impl fmt::Display for Peer {
 /// The members that a request or connection was bound to. In a box, and only where there is a log: connections
 /// are to stay small.
 #[derive(Clone, Debug)]
-pub struct Tries {
+pub struct MemberAttempts {
     /// The member that answered, or was tried last.
     pub member: Arc<str>,
     /// The name that the configuration gives that member.
@@ -79,17 +79,17 @@ pub struct Tries {
     pub first_byte: Option<Duration>,
     /// HTTP: bytes of the response's head, as HTTP/1.1 has it; 0 over HTTP/2.
     pub head_bytes: u64,
-    /// HTTP: the fields of the response that the log has, in the order of [`Wants`].
+    /// HTTP: the fields of the response that the log has, in the order of [`LoggedHeaders`].
     pub fields: Box<[Option<Box<str>>]>,
     /// HTTP: fault in a response of one of the members, the last one whose response could not be
     /// read.
     pub member_error: Option<Box<str>>,
 }
 
-impl Tries {
+impl MemberAttempts {
     /// A first try on a member, with the name that the configuration gives the member.
     pub(crate) fn new(member: Arc<str>, member_name: Option<Arc<str>>) -> Box<Self> {
-        Box::new(Tries {
+        Box::new(MemberAttempts {
             member,
             member_name,
             before: Vec::new(),
@@ -103,7 +103,10 @@ impl Tries {
     }
 
     /// Adds what came next to `all`.
-    pub(crate) fn append_to(all: &mut Option<Box<Tries>>, next: Option<Box<Tries>>) {
+    pub(crate) fn append_to(
+        all: &mut Option<Box<MemberAttempts>>,
+        next: Option<Box<MemberAttempts>>,
+    ) {
         let Some(mut next) = next else {
             return;
         };
@@ -134,9 +137,9 @@ pub struct Record<'a> {
     /// The group that served, or was to; `None` if the balancer answered by itself.
     pub group: Option<Cow<'a, str>>,
     /// Members at which the request or connection was tried, if any.
-    pub tries: Option<Box<Tries>>,
+    pub attempts: Option<Box<MemberAttempts>>,
     /// Parameters agreed on with a client that speaks TLS.
-    pub tls: Option<Arc<Agreed>>,
+    pub tls: Option<Arc<HandshakeParameters>>,
     /// The name that a client asked for whose TLS ends at the member.
     pub server_name: Option<Box<str>>,
     /// HTTP: method and target (at most 32 and 1,024 bytes of them).
@@ -186,7 +189,7 @@ impl Record<'_> {
             user: self.user.map(own_text),
             route: self.route.map(own_text),
             group: self.group.map(own_text),
-            tries: self.tries,
+            attempts: self.attempts,
             tls: self.tls,
             server_name: self.server_name,
             request: self
@@ -222,7 +225,7 @@ impl Record<'_> {
 /// Facts about an HTTP request that only some logs and traces need.
 #[derive(Clone, Debug, Default)]
 pub struct Details {
-    /// The fields that the log has, in the order of [`Wants`].
+    /// The fields that the log has, in the order of [`LoggedHeaders`].
     pub fields: Box<[Option<Box<str>>]>,
     /// Name of the request.
     pub id: Option<Box<str>>,
@@ -232,7 +235,7 @@ pub struct Details {
 
 /// Header fields that the log needs: names in lower case.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Wants {
+pub struct LoggedHeaders {
     /// Names of fields of requests.
     pub request: Vec<Box<str>>,
     /// Names of fields of responses.
@@ -357,8 +360,8 @@ pub trait Lines: fmt::Debug + Send + Sync {
     fn push(&mut self, record: &Record<'_>, lines: &mut Vec<u8>);
 
     /// Returns the header fields that the lines need.
-    fn wants(&self) -> Wants {
-        Wants::default()
+    fn wants(&self) -> LoggedHeaders {
+        LoggedHeaders::default()
     }
 
     /// Returns the same format for another worker.
@@ -369,7 +372,7 @@ pub trait Lines: fmt::Debug + Send + Sync {
 #[derive(Debug)]
 pub struct AccessLog {
     lines: Box<dyn Lines>,
-    wants: Arc<Wants>,
+    wants: Arc<LoggedHeaders>,
     /// Lines that were not handed over yet.
     gathered: Vec<u8>,
     /// Bytes that were handed over last, of which there will probably be as many again.
@@ -412,7 +415,7 @@ impl AccessLog {
     }
 
     /// The header fields of its lines.
-    pub(crate) fn wanted_fields(&self) -> &Wants {
+    pub(crate) fn wanted_fields(&self) -> &LoggedHeaders {
         &self.wants
     }
 
@@ -489,14 +492,14 @@ impl Queue {
 mod tests {
     use evenkeel_manager::config::LogFormat;
 
-    use super::line::Formatted;
+    use super::line::LineFormatter;
     use super::line::tests::sample_record;
     use super::*;
 
     #[test]
     fn lines_are_handed_over_many_at_once_and_in_their_order() {
         let (first, queue) =
-            AccessLog::new_channel(Box::new(Formatted::with_format(LogFormat::Json)));
+            AccessLog::new_channel(Box::new(LineFormatter::with_format(LogFormat::Json)));
         let mut log = first.clone_for_worker();
         drop(first);
         for number in 0..1000 {
@@ -524,7 +527,7 @@ mod tests {
     #[test]
     fn what_waits_is_bounded_over_all_workers() {
         let (mut log, queue) =
-            AccessLog::new_channel(Box::new(Formatted::with_format(LogFormat::Json)));
+            AccessLog::new_channel(Box::new(LineFormatter::with_format(LogFormat::Json)));
         let record = sample_record(&"x".repeat(MAX_TARGET_BYTES));
         let taken =
             (0..2 * MAX_WAITING / MAX_TARGET_BYTES).take_while(|_| log.push_record(&record));
@@ -540,7 +543,7 @@ mod tests {
         let bytes = first.len() + rest.map(|lines| lines.len()).sum::<usize>();
         assert!(bytes <= MAX_WAITING + 4 * HAND_OVER, "{bytes}");
         let mut line = Vec::new();
-        Formatted::with_format(LogFormat::Json).push(&record, &mut line);
+        LineFormatter::with_format(LogFormat::Json).push(&record, &mut line);
         assert_eq!(bytes, (taken + 1) * line.len(), "what was taken is there");
     }
 

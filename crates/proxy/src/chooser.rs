@@ -124,7 +124,7 @@ impl Session {
         request: &Request<'_>,
     ) -> bool {
         let group = handle.current.load();
-        let is_new = |member: &MemberId| !request.tried.contains(member);
+        let is_new = |member: &MemberId| !request.excluded_members.contains(member);
         let pinned = request.pinned.filter(is_new);
         let is_pinned = pinned.is_some_and(|member| find_pinned(&group, member).is_some());
         let mut bindings = bindings.borrow_mut();

@@ -410,7 +410,7 @@ impl Proxy {
             files_reserved: files.reserve(),
             clients,
             clients_open,
-            memory: memory.bound.all,
+            memory: memory.memory_bound.all,
             memory_reserved: memory.reserve,
         })
     }

@@ -87,9 +87,9 @@ impl Files {
 
     /// A client's connection, unless all of these are taken (`Err(Taken::Clients)`) or all
     /// connections are.
-    pub(crate) fn take_client(self: &Arc<Self>) -> Result<ClientFile, Taken> {
+    pub(crate) fn take_client(self: &Arc<Self>) -> Result<ClientFile, WaitReason> {
         if !take(&self.clients, &self.most_clients, 1) {
-            return Err(Taken::Clients);
+            return Err(WaitReason::Clients);
         }
         // What is taken and given back would wake whoever asks for it here.
         if take(&self.promised, &self.most, 2) {
@@ -99,7 +99,7 @@ impl Files {
             self.promised.fetch_sub(2, Ordering::SeqCst);
         }
         self.clients.fetch_sub(1, Ordering::SeqCst);
-        Err(Taken::Connections)
+        Err(WaitReason::Connections)
     }
 
     /// A pipe, unless all are taken, or clients need its files.
@@ -114,9 +114,9 @@ impl Files {
 
     /// Waits until a connection has been closed since the answer was made: ask for one
     /// between the two. Workers close idle connections meanwhile if these are `taken`.
-    pub(crate) fn wait_for_close(&self, taken: Taken) -> impl Future<Output = ()> {
+    pub(crate) fn wait_for_close(&self, taken: WaitReason) -> impl Future<Output = ()> {
         let waiting = Count::new(&self.waiting);
-        let short = (taken == Taken::Connections).then(|| Count::new(&self.short));
+        let short = (taken == WaitReason::Connections).then(|| Count::new(&self.short));
         let mut notified = Box::pin(self.closed.notified());
         notified.as_mut().enable();
         async move {
@@ -147,7 +147,7 @@ impl Files {
 
 /// Reason why a client has to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Taken {
+pub(crate) enum WaitReason {
     /// There are as many clients as there may be.
     Clients,
     /// Idle connections to members, or pipes, have taken what is left.
@@ -248,7 +248,7 @@ mod tests {
         };
         assert_eq!(
             (clients.len(), taken),
-            (shares.client_limit(), Taken::Clients)
+            (shares.client_limit(), WaitReason::Clients)
         );
         let members: Vec<_> = clients
             .iter()
@@ -269,7 +269,7 @@ mod tests {
         // Each client still finds a connection to a member.
         let clients: Vec<_> = std::iter::from_fn(|| files.take_client().ok()).collect();
         assert_eq!(clients.len(), shares.client_limit() - pipes.len());
-        assert_eq!(files.take_client().unwrap_err(), Taken::Connections);
+        assert_eq!(files.take_client().unwrap_err(), WaitReason::Connections);
         let members: Vec<_> = clients
             .iter()
             .map_while(|_| files.take_connection())
@@ -296,7 +296,7 @@ mod tests {
         assert!(!pipes.is_empty());
         let clients: Vec<_> = std::iter::from_fn(|| files.take_client().ok()).collect();
         assert_eq!(clients.len(), 20);
-        assert_eq!(files.take_client().unwrap_err(), Taken::Clients);
+        assert_eq!(files.take_client().unwrap_err(), WaitReason::Clients);
     }
 
     #[test]
@@ -312,9 +312,9 @@ mod tests {
     async fn s5_who_asks_in_vain_wakes_nobody() {
         let (files, _) = files();
         let clients: Vec<_> = std::iter::from_fn(|| files.take_client().ok()).collect();
-        let closed = files.wait_for_close(Taken::Clients);
+        let closed = files.wait_for_close(WaitReason::Clients);
         tokio::pin!(closed);
-        assert_eq!(files.take_client().unwrap_err(), Taken::Clients);
+        assert_eq!(files.take_client().unwrap_err(), WaitReason::Clients);
         let now = std::future::poll_fn(|cx| Poll::Ready(closed.as_mut().poll(cx).is_ready()));
         assert!(!now.await, "who waits would run in circles");
         drop(clients);
@@ -325,14 +325,14 @@ mod tests {
     async fn s5_who_waits_is_told() {
         let (files, _) = files();
         let mut all: Vec<_> = std::iter::from_fn(|| files.take_connection()).collect();
-        assert_eq!(files.take_client().unwrap_err(), Taken::Connections);
+        assert_eq!(files.take_client().unwrap_err(), WaitReason::Connections);
         assert!(!files.are_short());
-        let closed = files.wait_for_close(Taken::Connections);
+        let closed = files.wait_for_close(WaitReason::Connections);
         assert!(files.are_short());
         all.pop();
         closed.await;
         assert!(!files.are_short());
-        let closed = files.wait_for_close(Taken::Clients);
+        let closed = files.wait_for_close(WaitReason::Clients);
         assert!(
             !files.are_short(),
             "closing what is idle would make no room"

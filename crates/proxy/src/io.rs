@@ -14,7 +14,7 @@ use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use evenkeel_limits::Shortage;
-use evenkeel_tls::handshake::Agreed;
+use evenkeel_tls::handshake::HandshakeParameters;
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
@@ -176,7 +176,7 @@ impl Io {
 
     /// Returns the parameters agreed on with the other side, if it speaks TLS.
     #[inline]
-    pub(crate) fn agreed_parameters(&self) -> Option<&Arc<Agreed>> {
+    pub(crate) fn agreed_parameters(&self) -> Option<&Arc<HandshakeParameters>> {
         match self {
             Io::Tls(tls) => Some(tls.agreed_parameters()),
             Io::Stream(stream) => stream.agreed_parameters(),
@@ -355,7 +355,7 @@ impl AsyncWrite for Io {
 
 /// Reason why bytes did not get from one connection to the other.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Broken {
+pub(crate) enum TransferError {
     /// The sender failed, or ended before it should have.
     From,
     /// The receiver takes no more.
@@ -366,10 +366,10 @@ pub(crate) enum Broken {
     Exhausted(Shortage),
 }
 
-impl Broken {
+impl TransferError {
     /// `side`, unless `error` says that something has run out here.
-    pub(crate) fn of_error(error: &io::Error, side: Broken) -> Self {
-        Shortage::of_error(error).map_or(side, Broken::Exhausted)
+    pub(crate) fn of_error(error: &io::Error, side: TransferError) -> Self {
+        Shortage::of_error(error).map_or(side, TransferError::Exhausted)
     }
 }
 
@@ -459,10 +459,15 @@ pub(crate) mod tests {
 
     #[test]
     fn s5_what_runs_out_here_is_neither_sides_fault() {
-        let by = |code| Broken::of_error(&io::Error::from_raw_os_error(code), Broken::From);
-        assert_eq!(by(libc::ENOBUFS), Broken::Exhausted(Shortage::Memory));
-        assert_eq!(by(libc::ENOMEM), Broken::Exhausted(Shortage::Memory));
-        assert_eq!(by(libc::ECONNRESET), Broken::From);
+        let by = |code| {
+            TransferError::of_error(&io::Error::from_raw_os_error(code), TransferError::From)
+        };
+        assert_eq!(
+            by(libc::ENOBUFS),
+            TransferError::Exhausted(Shortage::Memory)
+        );
+        assert_eq!(by(libc::ENOMEM), TransferError::Exhausted(Shortage::Memory));
+        assert_eq!(by(libc::ECONNRESET), TransferError::From);
     }
 
     /// Bytes enough for splicing.

@@ -322,7 +322,7 @@ impl Local {
 
 /// State of a connection, of which its streams are parts, for limits.
 #[derive(Debug)]
-struct Limited {
+struct LimitedConnection {
     /// Paces of the connection, which count the bytes that have passed, if its bandwidth is
     /// limited.
     paces: Option<Paces>,
@@ -344,7 +344,7 @@ pub(crate) struct Session {
     /// True if the bytes are none of a client's: bandwidth is limited for clients only.
     pub(crate) is_apart: bool,
     /// State for the limits of connections.
-    limited: Option<Rc<Limited>>,
+    limited: Option<Rc<LimitedConnection>>,
 }
 
 impl Session {
@@ -390,7 +390,7 @@ impl Session {
                 let bandwidth = rule.rule.limits.connection_bandwidth;
                 let paces = bandwidth.map(|_| Paces::default());
                 if counted.is_some() || paces.is_some() {
-                    let limited = Limited {
+                    let limited = LimitedConnection {
                         paces,
                         _counted: counted,
                     };

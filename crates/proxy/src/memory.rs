@@ -114,13 +114,13 @@ impl Drop for Charge {
 
 #[cfg(test)]
 pub(crate) mod tests {
-    use evenkeel_limits::memory::{Bound, By, Users};
+    use evenkeel_limits::memory::{By, MemoryBound, Users};
 
     use super::*;
 
     /// Returns memory with this number of bytes for large buffers and heads.
     pub(crate) fn new_memory(buffers: usize) -> Arc<Memory> {
-        let bound = Bound {
+        let bound = MemoryBound {
             all: 1 << 30,
             used: 0,
             by: By::Machine,

@@ -116,7 +116,7 @@ impl<'a> Request<'a> {
 
     /// True if it has a cookie that is for the balancer.
     #[inline]
-    pub(crate) fn has_cookie_of(&self, own: OwnCookies<'_>) -> bool {
+    pub(crate) fn has_cookie_of(&self, own: BalancerCookies<'_>) -> bool {
         if own.sticky.is_none() && !own.sessions {
             return false;
         }
@@ -156,14 +156,14 @@ impl<'a> Request<'a> {
 
 /// Cookies that are for the balancer, and for no member.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct OwnCookies<'a> {
+pub struct BalancerCookies<'a> {
     /// Names of the cookies that bind clients to members.
     pub sticky: Option<&'a HashSet<Box<[u8]>>>,
     /// True if cookies of sessions at a console are among the own cookies.
     pub sessions: bool,
 }
 
-impl OwnCookies<'_> {
+impl BalancerCookies<'_> {
     /// True if a pair of a field `Cookie` is one of the own cookies.
     fn has_pair(self, pair: &[u8]) -> bool {
         self.sessions && is_session(pair) || self.sticky.is_some_and(|names| is_of(pair, names))
@@ -179,7 +179,7 @@ fn is_of(pair: &[u8], names: &HashSet<Box<[u8]>>) -> bool {
 
 /// Appends the pairs of a field `Cookie` that are not for the balancer, as they are. Answers whether
 /// there are any.
-pub(crate) fn put_cookies_but(value: &[u8], own: OwnCookies<'_>, out: &mut Vec<u8>) -> bool {
+pub(crate) fn put_cookies_but(value: &[u8], own: BalancerCookies<'_>, out: &mut Vec<u8>) -> bool {
     let start = out.len();
     let pairs = value.split(|&byte| byte == b';');
     for (count, pair) in pairs.filter(|pair| !own.has_pair(pair)).enumerate() {
@@ -267,7 +267,7 @@ impl FieldSet {
 #[cfg(test)]
 pub(crate) mod tests {
     use super::*;
-    use crate::http1::{Fields, Limits, Parsed, RequestHead};
+    use crate::http1::{Fields, Limits, ParseOutcome, RequestHead};
 
     /// Returns what `see` finds in the request of a head of HTTP/1.
     pub(crate) fn with_request<T>(head: &str, see: impl FnOnce(&Request<'_>) -> T) -> T {
@@ -277,7 +277,7 @@ pub(crate) mod tests {
         };
         let mut fields = Fields::new();
         let parsed = RequestHead::parse(head.as_bytes(), limits, &mut fields);
-        let Ok(Parsed::Head(head)) = parsed else {
+        let Ok(ParseOutcome::Head(head)) = parsed else {
             panic!("{head:?}: {parsed:?}");
         };
         see(&head.request)
@@ -286,7 +286,7 @@ pub(crate) mod tests {
     #[test]
     fn cookies_of_some_names_are_taken_out_and_the_others_stay_as_they_are() {
         let names = [&b"at"[..], b"b2"].map(Box::from).into();
-        let own = OwnCookies {
+        let own = BalancerCookies {
             sticky: Some(&names),
             sessions: true,
         };

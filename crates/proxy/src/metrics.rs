@@ -9,7 +9,7 @@ use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::{Duration, Instant};
 
-use evenkeel_core::binding::Why;
+use evenkeel_core::binding::BindingEnd;
 use evenkeel_manager::config::Protocol;
 use evenkeel_manager::exposition::TIME_LIMITS;
 use evenkeel_manager::subsystem::RuleTraffic;
@@ -376,13 +376,15 @@ counters! {
 
 impl RuleMetrics {
     /// Counts a client that was bound to another member, and why.
-    pub(crate) fn count_move(&self, why: Why) {
+    pub(crate) fn count_move(&self, why: BindingEnd) {
         match why {
-            Why::Alert => self.moved_alert.add(1),
-            Why::Interval => self.moved_interval.add(1),
-            Why::Gone | Why::Unusable | Why::Backup => self.moved_unusable.add(1),
+            BindingEnd::Alert => self.moved_alert.add(1),
+            BindingEnd::Interval => self.moved_interval.add(1),
+            BindingEnd::Gone | BindingEnd::Unusable | BindingEnd::Backup => {
+                self.moved_unusable.add(1)
+            }
             // A group that was changed to ask for every request.
-            Why::PerRequest => {}
+            BindingEnd::PerRequest => {}
         }
     }
 

@@ -23,7 +23,7 @@ use evenkeel_manager::subsystem::{
     Commit, Exclusive, PrepareError, PrepareErrors, RuleTraffic, Subsystem,
 };
 use evenkeel_net::Clock;
-use evenkeel_net::inherited::{self, Handed, Name};
+use evenkeel_net::inherited::{self, InheritedSocket, Name};
 use evenkeel_net::listen::{self, Options};
 use evenkeel_net::unix::{self, SocketFile};
 use evenkeel_tls::certificate::Details;
@@ -44,7 +44,7 @@ use crate::worker::{self, Command, Plan, ServicePlan, WorkerHandle};
 /// Every worker has its own socket, also on an address that a listener which is about to close
 /// still holds.
 const SHARED: Options<'_> = Options {
-    whose: "",
+    owner: "",
     only_v6: true,
     shared: true,
 };
@@ -66,7 +66,7 @@ struct Inner {
     metrics: Metrics,
     files: Arc<Files>,
     memory: Arc<Memory>,
-    failed: worker::Failed,
+    failed: worker::FailedWorker,
     state: Mutex<PlaneState>,
     /// Keys for sessions of all rules that name no file. The keys outlive reloads.
     ticket_keys: Arc<Keys>,
@@ -122,14 +122,14 @@ impl Proxy {
         let files = Files::new(Shares::of_process());
         // What the process may have is found out when these threads run: nobody is served
         // before there is a configuration.
-        let nothing = memory::Bound {
+        let nothing = memory::MemoryBound {
             all: 0,
             used: 0,
             by: memory::By::Machine,
         };
         let nothing = memory::Shares::new(nothing, memory::Users::default());
         let memory = Memory::new(nothing, workers);
-        let failed = worker::Failed::new(None);
+        let failed = worker::FailedWorker::new(None);
         let handles = (0..workers)
             .map(|index| {
                 let started = worker::start(clock, index, &files, &memory, &failed);
@@ -356,7 +356,7 @@ impl Inner {
             negotiator: next.section::<Negotiator>().is_some(),
             corba: next.section::<Corba>().is_some(),
         };
-        let memory = memory::Shares::new(memory::Bound::of_process(), users);
+        let memory = memory::Shares::new(memory::MemoryBound::of_process(), users);
         if state.shares != Some((shares, memory)) {
             tell_of_shares(&shares, &memory);
             self.files.set_shares(shares.within_memory(&memory));
@@ -428,8 +428,8 @@ fn tell_of_shares(files: &Shares, memory: &memory::Shares) {
     if memory.clients < files.client_limit() {
         tracing::info!(
             clients,
-            memory = memory.bound.all,
-            limit = %memory.bound.by,
+            memory = memory.memory_bound.all,
+            limit = %memory.memory_bound.by,
             reserve = memory.reserve,
             "as many clients at a time as there is memory for; the reserve is for health checks, \
              load reports, the admin API and reloads"
@@ -516,7 +516,7 @@ impl Subsystem for Proxy {
         held.filter_map(|held| held.address.socket()).collect()
     }
 
-    fn sockets(&self) -> io::Result<Vec<Handed>> {
+    fn sockets(&self) -> io::Result<Vec<InheritedSocket>> {
         let (sender, sockets) = std::sync::mpsc::channel();
         let state = self.lock_state();
         let is_ours = |held: &Held| held.file.as_ref().is_some_and(SocketFile::is_ours);
@@ -545,7 +545,7 @@ impl Subsystem for Proxy {
             }
             let name = name_of(&key, ours.get(&key).copied().unwrap_or_default());
             let socket = socket?;
-            all.push(Handed { name, socket });
+            all.push(InheritedSocket { name, socket });
         }
         Ok(all)
     }
@@ -662,7 +662,7 @@ fn open_listeners(key: &ListenKey, workers: usize, mode: Option<u32>) -> io::Res
         Address::Ip(address) => {
             let whose = listener_owner(key);
             let options = Options {
-                whose: &whose,
+                owner: &whose,
                 ..SHARED
             };
             Ok((listen::bind_sockets(*address, workers, options)?, None))

@@ -11,7 +11,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use evenkeel_control::rate::{CountTable, Entered, Rate, RateTable};
+use evenkeel_control::rate::{CountResult, CountTable, Rate, RateTable};
 use evenkeel_core::key::Key;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::config::routing::Conditions;
@@ -278,12 +278,12 @@ impl Quotas {
         let counted = match &self.connections {
             None => None,
             Some((most, table)) => match table.enter(key, *most) {
-                Entered::Counted(place) => {
+                CountResult::Counted(place) => {
                     let table = Arc::clone(table);
                     Some(Box::new(Counted { table, place }))
                 }
-                Entered::Uncounted => None,
-                Entered::Full => return Err(Limit::Connections),
+                CountResult::Uncounted => None,
+                CountResult::Full => return Err(Limit::Connections),
             },
         };
         if let Some((rate, table)) = &self.arrivals {

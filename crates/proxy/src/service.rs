@@ -12,16 +12,16 @@ use std::task::{Context, Poll};
 use evenkeel_control::budget::RetryBudget;
 use evenkeel_control::queue::Class;
 use evenkeel_core::address::Address;
-use evenkeel_core::binding::{Binding, Verdict, Why, find_pinned};
+use evenkeel_core::binding::{Binding, BindingEnd, Verdict, find_pinned};
 use evenkeel_core::group::{Granularity, PickError, Request, Ticket};
 use evenkeel_core::member::{Member, MemberId};
 use evenkeel_core::time::Instant;
 use evenkeel_manager::config::{ClientPriority, Protocol, Rule, Timeouts};
-use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot, Target, Unserved};
+use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot, Target, WaitFailure};
 use evenkeel_tls::server::Server;
 use tokio::sync::Notify;
 
-use crate::access::Tries;
+use crate::access::MemberAttempts;
 use crate::bandwidth::Paces;
 use crate::chooser::{Advised, HttpFacts};
 use crate::io::Io;
@@ -175,12 +175,12 @@ impl Service {
 
 /// A request or connection bound to a member.
 #[derive(Debug)]
-pub(crate) struct Bound {
+pub(crate) struct BoundRequest {
     pub(crate) ticket: Ticket,
     pub(crate) member: MemberId,
     pub(crate) address: Address,
     /// Tries, which are kept for the access log and traces only.
-    pub(crate) tries: Option<Box<Tries>>,
+    pub(crate) tries: Option<Box<MemberAttempts>>,
 }
 
 /// Most groups for which it is kept to which member a client is bound. A rule may have more groups,
@@ -245,7 +245,7 @@ impl Session {
         timeouts: &Timeouts,
         class: Class,
         client: &mut Io,
-    ) -> Result<Bound, Refusal> {
+    ) -> Result<BoundRequest, Refusal> {
         let group = &target.group;
         let advised: Option<Advised<'_>> = match &target.chooser {
             None => None,
@@ -312,9 +312,9 @@ impl Session {
                         return Err(Refusal::ClientGone);
                     }
                     bound.map_err(|unserved| match unserved {
-                        Unserved::NoMember => Refusal::NoMember,
-                        Unserved::QueueFull => Refusal::QueueFull,
-                        Unserved::Overload => Refusal::Overload,
+                        WaitFailure::NoMember => Refusal::NoMember,
+                        WaitFailure::QueueFull => Refusal::QueueFull,
+                        WaitFailure::Overload => Refusal::Overload,
                     })
                 })
             }
@@ -359,10 +359,10 @@ impl Session {
         bindings: &RefCell<Bindings>,
         request: &Request<'_>,
         advised: Option<Advised<'_>>,
-    ) -> Result<Bound, PickError> {
+    ) -> Result<BoundRequest, PickError> {
         let mut bindings = bindings.borrow_mut();
         let mut binding = bindings.find_binding(handle);
-        let (now, tried, cost) = (request.now, request.tried, request.cost);
+        let (now, tried, cost) = (request.now, request.excluded_members, request.cost);
         let group = handle.current.load();
         let rng = &mut *self.worker.rng.borrow_mut();
         let mut ended = None;
@@ -382,11 +382,11 @@ impl Session {
                         match may.then(|| group.bind_for(index, cost, now)).flatten() {
                             Some(ticket) => {
                                 binding.move_to(&group, index, now);
-                                self.service.metrics.count_move(Why::Alert);
+                                self.service.metrics.count_move(BindingEnd::Alert);
                                 Some(ticket)
                             }
                             None => {
-                                ended = Some((binding.member(), Why::Alert));
+                                ended = Some((binding.member(), BindingEnd::Alert));
                                 None
                             }
                         }
@@ -434,10 +434,11 @@ impl Session {
         };
         let member: &Member = &group.members()[ticket.member_index()];
         let logs = self.worker.records.get();
-        Ok(Bound {
+        Ok(BoundRequest {
             member: member.id,
             address: member.address.clone(),
-            tries: logs.then(|| Tries::new(Arc::clone(&member.name), member.given_name.clone())),
+            tries: logs
+                .then(|| MemberAttempts::new(Arc::clone(&member.name), member.given_name.clone())),
             ticket,
         })
     }

@@ -39,8 +39,8 @@ pub(crate) async fn find_route<'a>(
             .as_ref()
             .and_then(|name| rule.names.find(name.as_str()));
         let named = named.map(|place| rule.target_at(place));
-        let own = (!rule.rule.group.is_empty()).then_some(&rule.own);
-        named.or(own).ok_or(Refused::For(Cause::UnknownName))
+        let own = (!rule.rule.group.is_empty()).then_some(&rule.default_target);
+        named.or(own).ok_or(SniRefusal::For(Cause::UnknownName))
     });
     let (buffers, metrics) = (&session.worker.buffers, &session.service.metrics);
     let refused = match target {
@@ -51,7 +51,7 @@ pub(crate) async fn find_route<'a>(
         Err(refused) => refused,
     };
     let end = match refused {
-        Refused::For(cause) => {
+        SniRefusal::For(cause) => {
             let input = read.as_ref().map_or(&[][..], Buffer::bytes);
             let cause = match client.socket() {
                 Some(socket) => handshake::turn_away(&socket, input, cause),
@@ -65,16 +65,16 @@ pub(crate) async fn find_route<'a>(
                 _ => End::Client,
             }
         }
-        Refused::By(Stop::Expired) => {
+        SniRefusal::By(Stop::Expired) => {
             metrics.tls_timeout.add(1);
             End::ClientTimeout
         }
-        Refused::By(Stop::Cut) => {
+        SniRefusal::By(Stop::Cut) => {
             metrics.terminated.add(1);
             client.reset_on_drop();
             End::Terminated
         }
-        Refused::Exhausted => {
+        SniRefusal::Exhausted => {
             Shortage::Memory.report_failure("read a client's first message");
             metrics.refused_exhausted.add(1);
             client.reset_on_drop();
@@ -88,15 +88,15 @@ pub(crate) async fn find_route<'a>(
 }
 
 /// Reason why a client is not served.
-enum Refused {
+enum SniRefusal {
     For(Cause),
     By(Stop),
     Exhausted,
 }
 
-impl From<Problem> for Refused {
+impl From<Problem> for SniRefusal {
     fn from(problem: Problem) -> Self {
-        Refused::For(match problem {
+        SniRefusal::For(match problem {
             Problem::Garbage => Cause::Garbage,
             Problem::Oversized => Cause::Oversized,
         })
@@ -109,7 +109,7 @@ async fn read_hello(
     client: &mut Io,
     read: &mut Option<Buffer>,
     name: &mut Option<ServerName>,
-) -> Result<(), Refused> {
+) -> Result<(), SniRefusal> {
     let worker = &session.worker;
     let mut scanner = Scanner::default();
     loop {
@@ -123,7 +123,7 @@ async fn read_hello(
                 Ok(true) => {}
                 // Larger than what the scanner takes, so this cannot be.
                 Ok(false) => return Err(Problem::Oversized.into()),
-                Err(OutOfMemory) => return Err(Refused::Exhausted),
+                Err(OutOfMemory) => return Err(SniRefusal::Exhausted),
             }
         }
         // No buffer is held while nothing comes, and a small one while nothing more comes.
@@ -139,8 +139,8 @@ async fn read_hello(
         });
         match filled.await {
             Ok(Ok(1..)) => {}
-            Ok(Ok(0) | Err(_)) => return Err(Refused::For(Cause::Closed)),
-            Err(stop) => return Err(Refused::By(stop)),
+            Ok(Ok(0) | Err(_)) => return Err(SniRefusal::For(Cause::Closed)),
+            Err(stop) => return Err(SniRefusal::By(stop)),
         }
     }
 }

@@ -18,16 +18,16 @@ use evenkeel_net::stream;
 use tokio::io::AsyncWrite;
 use tokio::net::TcpSocket;
 
-use crate::access::{End, Limit, Record, Tries};
+use crate::access::{End, Limit, MemberAttempts, Record};
 use crate::age::Age;
 use crate::buffer::Buffer;
-use crate::files::{ConnectionFile, Taken};
-use crate::io::{Broken, Io};
+use crate::files::{ConnectionFile, WaitReason};
+use crate::io::{Io, TransferError};
 use crate::listen::Session;
 use crate::pipe::Pipe;
 use crate::pool::Upstream;
 use crate::proxied;
-use crate::service::{Bound, Refusal, class_of_client, insert};
+use crate::service::{BoundRequest, Refusal, class_of_client, insert};
 use crate::sni;
 use crate::tls;
 use crate::transparent;
@@ -49,7 +49,7 @@ pub(crate) async fn serve_tcp(session: Session, mut client: Io) {
     let mut response_time = None;
     let mut server_name = None;
     let target = match rule.names.is_empty() {
-        true => Ok(&rule.own),
+        true => Ok(&rule.default_target),
         false => {
             find_named_target(&session, &rule, &mut client, &mut traffic, &mut server_name).await
         }
@@ -117,7 +117,7 @@ pub(crate) async fn serve_tcp(session: Session, mut client: Io) {
         user: None,
         route: None,
         group: group.as_ref().map(|group| Cow::Borrowed(&**group.name())),
-        tries,
+        attempts: tries,
         tls: client.agreed_parameters().cloned(),
         server_name,
         request: None,
@@ -166,8 +166,8 @@ pub(crate) async fn connect_member(
     rule: &RuleSnapshot,
     target: &Target,
     client: &mut Io,
-    (tries, retries): (&mut Option<Box<Tries>>, &mut u32),
-) -> Result<(Bound, Upstream), End> {
+    (tries, retries): (&mut Option<Box<MemberAttempts>>, &mut u32),
+) -> Result<(BoundRequest, Upstream), End> {
     if target.policy.is_in_maintenance(session.peer.ip()) {
         session.service.metrics.refused_maintenance.add(1);
         return Err(End::Maintenance);
@@ -182,7 +182,7 @@ pub(crate) async fn connect_member(
         let request = Request {
             client: session.peer.ip(),
             cost: rule.rule.cost,
-            tried: &tried,
+            excluded_members: &tried,
             ..Request::at_time(now)
         };
         let mut bound = match session
@@ -209,7 +209,7 @@ pub(crate) async fn connect_member(
             }
         };
         let connected = open_member_connection(session, target, timeouts, &mut bound, &[]).await;
-        Tries::append_to(tries, bound.tries.take());
+        MemberAttempts::append_to(tries, bound.tries.take());
         match connected {
             Ok((stream, _)) => return Ok((bound, stream)),
             Err(failure) => {
@@ -284,7 +284,7 @@ pub(crate) async fn open_member_connection(
     session: &Session,
     target: &Target,
     timeouts: &Timeouts,
-    bound: &mut Bound,
+    bound: &mut BoundRequest,
     protocols: &[&str],
 ) -> Result<(Upstream, bool), ConnectFailure> {
     let (metrics, address) = (&session.service.metrics, &bound.address);
@@ -380,7 +380,7 @@ fn open_or_evict<T>(
 async fn another_file(session: &Session) -> Result<ConnectionFile, ConnectFailure> {
     let worker = &*session.worker;
     loop {
-        let closed = worker.files.wait_for_close(Taken::Connections);
+        let closed = worker.files.wait_for_close(WaitReason::Connections);
         if let Some(file) = worker.connection_file() {
             return Ok(file);
         }
@@ -480,20 +480,20 @@ impl Tunnel<'_> {
                 answered();
             }
             let (up_ended, down_ended) = match (step_up, step_down) {
-                (Poll::Ready(Err(Broken::Exhausted(shortage))), _)
-                | (_, Poll::Ready(Err(Broken::Exhausted(shortage)))) => {
+                (Poll::Ready(Err(TransferError::Exhausted(shortage))), _)
+                | (_, Poll::Ready(Err(TransferError::Exhausted(shortage)))) => {
                     shortage.report_failure("carry a connection's bytes");
                     return Poll::Ready(End::Exhausted);
                 }
-                (Poll::Ready(Err(Broken::From | Broken::Chunks(_))), _)
-                | (_, Poll::Ready(Err(Broken::To))) => {
+                (Poll::Ready(Err(TransferError::From | TransferError::Chunks(_))), _)
+                | (_, Poll::Ready(Err(TransferError::To))) => {
                     return Poll::Ready(End::Client);
                 }
-                (_, Poll::Ready(Err(Broken::From | Broken::Chunks(_)))) => {
+                (_, Poll::Ready(Err(TransferError::From | TransferError::Chunks(_)))) => {
                     return Poll::Ready(End::Member);
                 }
                 // The member takes no more, but what it has sent before is still good.
-                (Poll::Ready(Err(Broken::To)), down) => {
+                (Poll::Ready(Err(TransferError::To)), down) => {
                     deaf = true;
                     (true, down.is_ready())
                 }
@@ -607,7 +607,7 @@ impl Flow {
         to: &mut Io,
         worker: &Worker,
         most: u64,
-    ) -> Poll<Result<(), Broken>> {
+    ) -> Poll<Result<(), TransferError>> {
         if most == 0 {
             return Poll::Pending;
         }
@@ -633,7 +633,10 @@ impl Flow {
                         }
                         Poll::Ready(Err(error)) => {
                             worker.buffers.give_back(buffer);
-                            return Poll::Ready(Err(Broken::of_error(&error, Broken::From)));
+                            return Poll::Ready(Err(TransferError::of_error(
+                                &error,
+                                TransferError::From,
+                            )));
                         }
                         Poll::Ready(Ok(0)) => {
                             worker.buffers.give_back(buffer);
@@ -652,15 +655,20 @@ impl Flow {
                                 buffer.consume(n);
                                 self.moved += n as u64;
                             }
-                            Ok(_) => return self.break_flow(worker, Broken::To),
+                            Ok(_) => return self.break_flow(worker, TransferError::To),
                             Err(error) => {
-                                return self
-                                    .break_flow(worker, Broken::of_error(&error, Broken::To));
+                                return self.break_flow(
+                                    worker,
+                                    TransferError::of_error(&error, TransferError::To),
+                                );
                             }
                         }
                     }
                     if let Err(error) = ready!(Pin::new(&mut *to).poll_flush(cx)) {
-                        return self.break_flow(worker, Broken::of_error(&error, Broken::To));
+                        return self.break_flow(
+                            worker,
+                            TransferError::of_error(&error, TransferError::To),
+                        );
                     }
                     self.release_buffers(worker);
                     let splices = from.prepare_splice() && to.prepare_splice();
@@ -686,7 +694,10 @@ impl Flow {
                         let Poll::Ready(Ok(n @ 1..)) = filled else {
                             worker.pipes.give_back(pipe);
                             if let Err(error) = ready!(filled) {
-                                return Poll::Ready(Err(Broken::of_error(&error, Broken::From)));
+                                return Poll::Ready(Err(TransferError::of_error(
+                                    &error,
+                                    TransferError::From,
+                                )));
                             }
                             self.stage = Stage::Ending;
                             continue;
@@ -697,8 +708,10 @@ impl Flow {
                         match pipe.poll_drain(cx, into) {
                             Poll::Ready(Ok(n)) => self.moved += n as u64,
                             Poll::Ready(Err(error)) => {
-                                return self
-                                    .break_flow(worker, Broken::of_error(&error, Broken::To));
+                                return self.break_flow(
+                                    worker,
+                                    TransferError::of_error(&error, TransferError::To),
+                                );
                             }
                             Poll::Pending => {
                                 *held = Some(pipe);
@@ -716,7 +729,11 @@ impl Flow {
         }
     }
 
-    fn break_flow(&mut self, worker: &Worker, broken: Broken) -> Poll<Result<(), Broken>> {
+    fn break_flow(
+        &mut self,
+        worker: &Worker,
+        broken: TransferError,
+    ) -> Poll<Result<(), TransferError>> {
         self.release_buffers(worker);
         Poll::Ready(Err(broken))
     }

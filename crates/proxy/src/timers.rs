@@ -78,7 +78,7 @@ pub(crate) struct Timers {
 
 /// A wait until a time.
 #[derive(Debug)]
-pub(crate) struct Nap {
+pub(crate) struct TimerWait {
     timers: Rc<Timers>,
     place: (Instant, u64),
 }
@@ -95,10 +95,10 @@ impl Timers {
     }
 
     /// Waits until `at`; for ever if the system has no timer for that.
-    pub(crate) fn nap_until(self: &Rc<Self>, at: Instant) -> Nap {
+    pub(crate) fn nap_until(self: &Rc<Self>, at: Instant) -> TimerWait {
         let number = self.next.get();
         self.next.set(number.wrapping_add(1));
-        Nap {
+        TimerWait {
             timers: Rc::clone(self),
             place: (at, number),
         }
@@ -148,11 +148,11 @@ impl Timers {
     }
 }
 
-impl Future for Nap {
+impl Future for TimerWait {
     type Output = ();
 
     fn poll(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<()> {
-        let Nap { timers, place } = &*self;
+        let TimerWait { timers, place } = &*self;
         if timers.clock.now() >= place.0 {
             return Poll::Ready(());
         }
@@ -169,7 +169,7 @@ impl Future for Nap {
     }
 }
 
-impl Drop for Nap {
+impl Drop for TimerWait {
     fn drop(&mut self) {
         self.timers.waiting.borrow_mut().remove(&self.place);
     }

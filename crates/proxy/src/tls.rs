@@ -18,7 +18,7 @@ use evenkeel_net::Clock;
 use evenkeel_tls::challenge;
 use evenkeel_tls::client::Client;
 use evenkeel_tls::connect as client;
-use evenkeel_tls::handshake::{Accepting, Agreed, Cause};
+use evenkeel_tls::handshake::{Cause, HandshakeParameters, ServerHandshake};
 use evenkeel_tls::server::Server;
 use evenkeel_tls::stream::Stream;
 use socket2::SockRef;
@@ -30,7 +30,7 @@ use crate::listen::Session;
 use crate::memory::{Charge, Memory, SMALL_BYTES};
 use crate::metrics::RuleMetrics;
 use crate::pool::Upstream;
-use crate::service::Bound;
+use crate::service::BoundRequest;
 use crate::tcp::ConnectFailure;
 use crate::watch::Stop;
 use crate::{http, tcp};
@@ -48,33 +48,33 @@ const HELD_BYTES: usize = 96 * 1024;
 #[derive(Debug)]
 pub(crate) struct Tls {
     stream: Box<Stream>,
-    agreed: Arc<Agreed>,
+    agreed: Arc<HandshakeParameters>,
     memory: Arc<Memory>,
     /// Charge for the bytes that the connection holds, as a side does not take them.
     held: Option<Charge>,
     _idle: Charge,
     /// Member that has sent nothing yet, to report it if it refuses the connection after the
     /// handshake.
-    fresh: Option<Box<Fresh>>,
+    fresh: Option<Box<SilentMember>>,
     /// True if the member has refused the connection, in place of an answer.
     refused: Rc<Cell<bool>>,
 }
 
 /// A member that has sent nothing yet.
-struct Fresh {
+struct SilentMember {
     group: Arc<GroupHandle>,
     member: Member,
     client: Arc<Client>,
     clock: Clock,
 }
 
-impl fmt::Debug for Fresh {
+impl fmt::Debug for SilentMember {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Fresh").finish_non_exhaustive()
     }
 }
 
-impl Fresh {
+impl SilentMember {
     /// Takes note of a member that has refused the connection. Answers whether it has done so for
     /// the sake of our certificate: then it looks at nothing else that was sent.
     fn note_refusal(self, error: &io::Error) -> bool {
@@ -90,7 +90,7 @@ impl Fresh {
 
 impl Tls {
     /// Returns the parameters agreed on in the handshake.
-    pub(crate) fn agreed_parameters(&self) -> &Arc<Agreed> {
+    pub(crate) fn agreed_parameters(&self) -> &Arc<HandshakeParameters> {
         &self.agreed
     }
 
@@ -245,7 +245,7 @@ pub(crate) async fn accept_tls(
         return None;
     };
     session.watch.arm_deadline(limit);
-    let mut accepting = Accepting::new(socket, server);
+    let mut accepting = ServerHandshake::new(socket, server);
     let accepted = session
         .watch
         .poll_until_stop(|cx| Pin::new(&mut accepting).poll(cx))
@@ -284,7 +284,7 @@ pub(crate) async fn with_member(
     session: &Session,
     target: &Target,
     timeouts: &Timeouts,
-    bound: &Bound,
+    bound: &BoundRequest,
     client: &Arc<Client>,
     upstream: Upstream,
     protocols: &[&str],
@@ -322,7 +322,7 @@ pub(crate) async fn with_member(
             if is_http2 || protocols != ["h2"] {
                 let handshakes = target.group.handshakes();
                 handshakes.count_success(bound.member, agreed.resumed);
-                let fresh = member.map(|member| Fresh {
+                let fresh = member.map(|member| SilentMember {
                     group: Arc::clone(&target.group),
                     member: member.clone(),
                     client: Arc::clone(client),

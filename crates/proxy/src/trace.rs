@@ -134,7 +134,7 @@ pub struct Attempt {
     /// Time at which the try began, after the request's head was complete.
     pub began: Duration,
     /// Time at which the try was over; `None` if that was the end of the request.
-    pub ended: Option<Duration>,
+    pub end_time: Option<Duration>,
     /// Time for which the request had waited for the member in the group's queue.
     pub queued: Duration,
     /// Time that connecting took, if no connection was used again.

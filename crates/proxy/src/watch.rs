@@ -63,12 +63,12 @@ struct Entry {
     look: bool,
     /// True if the task pauses until the next sweep.
     naps: bool,
-    tie: Option<Tie>,
+    tie: Option<MemberTie>,
 }
 
 /// Tie of a connection to a member: what a load alert needs to know of it.
 #[derive(Debug)]
-struct Tie {
+struct MemberTie {
     member: MemberId,
     /// Time since which nothing was sent after the member's last word; `None` while the client may
     /// be waiting for an answer.
@@ -80,7 +80,7 @@ struct Tie {
 }
 
 /// The members whose idle connections are to be closed, and how.
-pub(crate) type Shedding = HashMap<MemberId, AlertSettings>;
+pub(crate) type SheddingMembers = HashMap<MemberId, AlertSettings>;
 
 /// Identifies a service within its worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -179,7 +179,7 @@ impl Watchers {
     /// Wakes the tasks whose connections a load alert wants closed: those to members that
     /// are `shedding`, when it is their turn, and when they are at rest for long enough.
     /// Costs nothing while nobody is.
-    pub(crate) fn wake_shedding(&self, shedding: &Shedding, now: Instant) {
+    pub(crate) fn wake_shedding(&self, shedding: &SheddingMembers, now: Instant) {
         if shedding.is_empty() && !self.alerted.get() {
             return;
         }
@@ -310,7 +310,7 @@ impl Watch {
     pub(crate) fn tie_to_member(&self, member: MemberId, jitter: f32) {
         let quiet = Some(self.table.swept.get());
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
-        entry.tie = Some(Tie {
+        entry.tie = Some(MemberTie {
             member,
             quiet,
             alerted: None,
@@ -520,14 +520,14 @@ mod tests {
             close_idle: Some(Duration::from_secs(2)),
             ..AlertSettings::default()
         };
-        let shedding = Shedding::from([(early, settings)]);
-        let called = |shedding: &Shedding, ms| {
+        let shedding = SheddingMembers::from([(early, settings)]);
+        let called = |shedding: &SheddingMembers, ms| {
             watchers.wake_expired(at(ms));
             watchers.wake_shedding(shedding, at(ms));
             watches.iter().map(Watch::take_call).collect::<Vec<_>>()
         };
         let nobody = [false; 4];
-        assert_eq!(called(&Shedding::new(), 2000), nobody);
+        assert_eq!(called(&SheddingMembers::new(), 2000), nobody);
         assert_eq!(
             called(&shedding, 3000),
             nobody,
@@ -538,7 +538,7 @@ mod tests {
         assert_eq!(called(&shedding, 5000), nobody, "it has spoken again");
         assert_eq!(called(&shedding, 11_000), [true, false, false, false]);
         // The alert is lifted in between: everybody has all the time again.
-        assert_eq!(called(&Shedding::new(), 11_500), nobody);
+        assert_eq!(called(&SheddingMembers::new(), 11_500), nobody);
         watches[2].arm_after_traffic(Duration::from_secs(600), true);
         assert_eq!(called(&shedding, 12_500), [true, false, false, false]);
         assert_eq!(called(&shedding, 14_000), [true, false, true, false]);
@@ -547,7 +547,10 @@ mod tests {
             close_idle: None,
             ..shedding[&early].clone()
         };
-        assert_eq!(called(&Shedding::from([(early, silent)]), 40_000), nobody);
+        assert_eq!(
+            called(&SheddingMembers::from([(early, silent)]), 40_000),
+            nobody
+        );
     }
 
     #[test]

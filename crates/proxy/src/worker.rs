@@ -23,7 +23,7 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 use crate::access::AccessLog;
 use crate::buffer::BufferPool;
 use crate::date::HttpDate;
-use crate::files::{ClientFile, ConnectionFile, Files, Taken};
+use crate::files::{ClientFile, ConnectionFile, Files, WaitReason};
 use crate::http2::links::Links;
 use crate::http2::tasks::Tasks;
 use crate::listen::{ListenKey, Listening};
@@ -36,7 +36,7 @@ use crate::quota::Quotas;
 use crate::service::{LocalRule, RuleShared, Service, State};
 use crate::timers::{self, TimerFile, Timers};
 use crate::trace::Tracer;
-use crate::watch::{ServiceId, Shedding, TICK, Watchers};
+use crate::watch::{ServiceId, SheddingMembers, TICK, Watchers};
 
 /// Command of the main thread to a worker.
 #[derive(Debug)]
@@ -144,7 +144,7 @@ pub(crate) struct WorkerHandle {
 
 /// End of a worker.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Ended {
+enum WorkerEnd {
     /// The worker has ended as it was told to.
     InOrder,
     /// The worker cannot go on.
@@ -152,7 +152,7 @@ enum Ended {
 }
 
 /// The worker that has ended though nobody told it to, if any.
-pub(crate) type Failed = tokio::sync::watch::Sender<Option<usize>>;
+pub(crate) type FailedWorker = tokio::sync::watch::Sender<Option<usize>>;
 
 /// Starts worker number `index`.
 pub(crate) fn start(
@@ -160,7 +160,7 @@ pub(crate) fn start(
     index: usize,
     files: &Arc<Files>,
     memory: &Arc<Memory>,
-    failed: &Failed,
+    failed: &FailedWorker,
 ) -> io::Result<WorkerHandle> {
     let (commands, inbox) = unbounded_channel();
     let (ready, started) = std::sync::mpsc::sync_channel(1);
@@ -175,7 +175,7 @@ pub(crate) fn start(
             }
             Err(error) => {
                 drop(ready.send(Err(error)));
-                Ended::InOrder
+                WorkerEnd::InOrder
             }
         }
     })?;
@@ -193,15 +193,15 @@ pub(crate) fn start(
 /// is gone would take its connections and its share of the listeners with it, silently.
 fn supervise_worker(
     index: usize,
-    failed: Failed,
-    work: impl FnOnce() -> Ended + Send + 'static,
+    failed: FailedWorker,
+    work: impl FnOnce() -> WorkerEnd + Send + 'static,
 ) -> io::Result<std::thread::JoinHandle<()>> {
     /// Dropped by a panic, too.
-    struct Alarm(usize, Failed, Ended);
+    struct Alarm(usize, FailedWorker, WorkerEnd);
 
     impl Drop for Alarm {
         fn drop(&mut self) {
-            if self.2 == Ended::Broken {
+            if self.2 == WorkerEnd::Broken {
                 tracing::error!(worker = self.0, "a worker has failed");
                 self.1.send_replace(Some(self.0));
             }
@@ -211,7 +211,7 @@ fn supervise_worker(
     std::thread::Builder::new()
         .name(format!("worker-{index}"))
         .spawn(move || {
-            let mut alarm = Alarm(index, failed, Ended::Broken);
+            let mut alarm = Alarm(index, failed, WorkerEnd::Broken);
             alarm.2 = work();
         })
 }
@@ -260,12 +260,16 @@ fn build_worker(
     Ok((runtime, worker, timer))
 }
 
-async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Command>) -> Ended {
+async fn run(
+    worker: Rc<Worker>,
+    timer: OwnedFd,
+    mut inbox: UnboundedReceiver<Command>,
+) -> WorkerEnd {
     let timer = match TimerFile::new_watched(timer) {
         Ok(timer) => timer,
         Err(error) => {
             tracing::error!(%error, "a worker cannot watch its timer");
-            return Ended::Broken;
+            return WorkerEnd::Broken;
         }
     };
     let mut cut_at = None;
@@ -294,7 +298,7 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
                     cut_at = Some(at);
                 }
                 // The proxy was dropped without a shutdown.
-                None => return Ended::InOrder,
+                None => return WorkerEnd::InOrder,
             },
             _ = timer.wait_for_ring() => {
                 let now = worker.now();
@@ -322,10 +326,10 @@ async fn run(worker: Rc<Worker>, timer: OwnedFd, mut inbox: UnboundedReceiver<Co
                 // Not earlier than a tick after the order to drain: the accept queues
                 // are served by then.
                 if cut_at.is_some() && worker.open.get() == 0 {
-                    return Ended::InOrder;
+                    return WorkerEnd::InOrder;
                 }
                 if worker.broken.get() {
-                    return Ended::Broken;
+                    return WorkerEnd::Broken;
                 }
             }
         }
@@ -377,10 +381,10 @@ impl Worker {
     }
 
     /// The right to another client, if need be in place of an idle connection to a member.
-    pub(crate) fn client_file(&self) -> Result<ClientFile, Taken> {
+    pub(crate) fn client_file(&self) -> Result<ClientFile, WaitReason> {
         loop {
             match self.files.take_client() {
-                Err(Taken::Connections) if self.close_idle() => {}
+                Err(WaitReason::Connections) if self.close_idle() => {}
                 result => return result,
             }
         }
@@ -397,8 +401,8 @@ impl Worker {
     }
 
     /// The members whose idle connections are to be closed because of load alerts.
-    fn list_shedding(&self) -> Shedding {
-        let mut shedding = Shedding::new();
+    fn list_shedding(&self) -> SheddingMembers {
+        let mut shedding = SheddingMembers::new();
         for service in self.services.borrow().values() {
             for target in service.rule().targets() {
                 let group = target.group.current.load();
@@ -522,11 +526,11 @@ pub(crate) mod tests {
 
     #[test]
     fn s18_a_worker_that_panics_is_told_of() {
-        let failed = Failed::new(None);
-        let thread = supervise_worker(3, failed.clone(), || Ended::InOrder).unwrap();
+        let failed = FailedWorker::new(None);
+        let thread = supervise_worker(3, failed.clone(), || WorkerEnd::InOrder).unwrap();
         thread.join().unwrap();
         assert_eq!(*failed.borrow(), None);
-        let thread = supervise_worker(4, failed.clone(), || Ended::Broken).unwrap();
+        let thread = supervise_worker(4, failed.clone(), || WorkerEnd::Broken).unwrap();
         thread.join().unwrap();
         assert_eq!(*failed.borrow(), Some(4));
         let thread = supervise_worker(5, failed.clone(), || panic!("on purpose")).unwrap();
@@ -536,7 +540,7 @@ pub(crate) mod tests {
 
     #[test]
     fn s18_a_worker_ends_if_a_task_panics_that_it_cannot_do_without() {
-        let failed = Failed::new(None);
+        let failed = FailedWorker::new(None);
         let (commands, inbox) = unbounded_channel();
         let thread = supervise_worker(0, failed.clone(), || {
             let (runtime, worker, timer) = build_worker(

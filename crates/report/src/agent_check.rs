@@ -7,18 +7,18 @@ use std::num::NonZeroU32;
 
 use evenkeel_core::member::{MemberId, Weight};
 use evenkeel_manager::config::sources::AgentCheck;
-use evenkeel_manager::counts::{Fate, Origin};
-use evenkeel_manager::opinion::{Opinion, Source};
+use evenkeel_manager::counts::{Origin, ReportOutcome};
+use evenkeel_manager::opinion::{Source, SourceReport};
 use evenkeel_wire::agent_check::{Answer, InvalidAnswer, MAX_LINE, MAX_PERCENT, State};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout};
 
-use crate::poll::{self, Followed, Journal};
-use crate::source::{self, Context, Wanted};
+use crate::poll::{self, PolledGroup, ReportLog};
+use crate::source::{self, Context, SourceTargets};
 
 /// Applies an answer to the opinion that the member's agent is taken to have.
-fn apply(answer: &Answer, opinion: &mut Opinion) {
+fn apply(answer: &Answer, opinion: &mut SourceReport) {
     if let Some(up) = answer.up {
         opinion.down = !up;
     }
@@ -40,7 +40,7 @@ fn apply(answer: &Answer, opinion: &mut Opinion) {
 
 /// Reason why there is no answer of an agent that can be used.
 #[derive(Debug, thiserror::Error)]
-pub enum Silence {
+pub enum AgentAnswerError {
     /// The agent cannot be reached.
     #[error("no connection: {0}")]
     Connect(io::Error),
@@ -61,13 +61,15 @@ pub enum Silence {
     Invalid(#[from] InvalidAnswer),
 }
 
-impl Silence {
-    fn fate(&self) -> Fate {
+impl AgentAnswerError {
+    fn fate(&self) -> ReportOutcome {
         match self {
-            Silence::Connect(_) => Fate::Unreachable,
-            Silence::Timeout(_) => Fate::TimedOut,
-            Silence::TooLong => Fate::TooLong,
-            Silence::Io(_) | Silence::Closed | Silence::Invalid(_) => Fate::Malformed,
+            AgentAnswerError::Connect(_) => ReportOutcome::Unreachable,
+            AgentAnswerError::Timeout(_) => ReportOutcome::TimedOut,
+            AgentAnswerError::TooLong => ReportOutcome::TooLong,
+            AgentAnswerError::Io(_) | AgentAnswerError::Closed | AgentAnswerError::Invalid(_) => {
+                ReportOutcome::Malformed
+            }
         }
     }
 }
@@ -87,7 +89,7 @@ impl source::Source for Agents {
     type Key = MemberId;
     type Target = Target;
 
-    fn want(group: &Followed, wanted: &mut Wanted<MemberId, Target>) {
+    fn want(group: &PolledGroup, wanted: &mut SourceTargets<MemberId, Target>) {
         let Some(check) = &group.config.sources.agent_check else {
             return;
         };
@@ -103,12 +105,12 @@ impl source::Source for Agents {
         }
     }
 
-    async fn ask(context: Context, member: MemberId, target: Target, journal: Journal) {
+    async fn ask(context: Context, member: MemberId, target: Target, journal: ReportLog) {
         ask_forever(context, member, target, journal).await;
     }
 }
 
-async fn ask_forever(context: Context, member: MemberId, target: Target, mut journal: Journal) {
+async fn ask_forever(context: Context, member: MemberId, target: Target, mut journal: ReportLog) {
     let Context { manager, permits } = context;
     let check = &target.check;
     poll::wait_to_begin(check.interval).await;
@@ -119,24 +121,25 @@ async fn ask_forever(context: Context, member: MemberId, target: Target, mut jou
             let _permit = permits.acquire().await;
             match timeout(check.timeout, ask(&target)).await {
                 Ok(answer) => answer,
-                Err(_) => Err(Silence::Timeout(check.timeout)),
+                Err(_) => Err(AgentAnswerError::Timeout(check.timeout)),
             }
         };
-        let held = || manager.opinion_of(member, Source::AgentCheck);
+        let held = || manager.find_source_report(member, Source::AgentCheck);
         match answer {
             Ok(answer) => {
                 answered = Instant::now();
                 let mut opinion = held().unwrap_or_default();
                 apply(&answer, &mut opinion);
                 manager.set_opinion_of(member, Source::AgentCheck, Some(&opinion));
-                journal.note_fate(Fate::Taken, None);
+                journal.note_fate(ReportOutcome::Taken, None);
             }
             Err(silence) => {
                 journal.note_fate(silence.fate(), Some(&silence));
                 // Numbers are load, which is nothing without news. Words that take a
                 // member out are not: the agent of a machine that is being worked on is
                 // often the first to be stopped.
-                let is_numbers = |o: &Opinion| o.weight.is_some() || o.max_connections.is_some();
+                let is_numbers =
+                    |o: &SourceReport| o.weight.is_some() || o.max_connections.is_some();
                 if answered.elapsed() > check.max_age
                     && let Some(mut opinion) = held().filter(is_numbers)
                 {
@@ -150,9 +153,9 @@ async fn ask_forever(context: Context, member: MemberId, target: Target, mut jou
     }
 }
 
-async fn ask(target: &Target) -> Result<Answer, Silence> {
+async fn ask(target: &Target) -> Result<Answer, AgentAnswerError> {
     let stream = TcpStream::connect(target.address).await;
-    let mut stream = stream.map_err(Silence::Connect)?;
+    let mut stream = stream.map_err(AgentAnswerError::Connect)?;
     if let Some(text) = &target.check.send {
         stream.write_all(text.as_bytes()).await?;
     }
@@ -166,7 +169,7 @@ async fn ask(target: &Target) -> Result<Answer, Silence> {
 /// # Errors
 ///
 /// The connection's, or there is no line of at most [`MAX_LINE`] bytes.
-pub async fn read_line(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, Silence> {
+pub async fn read_line(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>, AgentAnswerError> {
     let mut line = Vec::with_capacity(128);
     loop {
         let before = line.len();
@@ -179,10 +182,10 @@ pub async fn read_line(stream: &mut (impl AsyncRead + Unpin)) -> Result<Vec<u8>,
             return Ok(line);
         }
         if line.len() > MAX_LINE {
-            return Err(Silence::TooLong);
+            return Err(AgentAnswerError::TooLong);
         }
         if read == 0 {
-            return Err(Silence::Closed);
+            return Err(AgentAnswerError::Closed);
         }
     }
 }
@@ -202,7 +205,7 @@ mod tests {
 
     #[test]
     fn what_is_not_said_stays() {
-        let mut opinion = Opinion::default();
+        let mut opinion = SourceReport::default();
         let mut said = |line: &str| {
             let answer = Answer::parse(line.as_bytes()).unwrap();
             apply(&answer, &mut opinion);
@@ -275,9 +278,9 @@ mod tests {
         let handle = manager.handles().remove(0);
         let count = |fate| handle.reports.get(<Agents as source::Source>::ORIGIN, fate);
         for (garbage, fate) in [
-            (&b"ready 200"[..], Fate::Malformed),
-            (b"ready now\n", Fate::Malformed),
-            (&[b'x'; 2000], Fate::TooLong),
+            (&b"ready 200"[..], ReportOutcome::Malformed),
+            (b"ready now\n", ReportOutcome::Malformed),
+            (&[b'x'; 2000], ReportOutcome::TooLong),
         ] {
             let before = count(fate);
             answer(garbage).await;
@@ -287,7 +290,7 @@ mod tests {
         // The numbers fade, the word stays.
         drop(listener);
         until(&manager, |m| {
-            m.max_connections.is_none() && count(Fate::Unreachable) > 0
+            m.max_connections.is_none() && count(ReportOutcome::Unreachable) > 0
         })
         .await;
         assert_eq!(member(&manager).opinions[0].says, "drain (deploy)");

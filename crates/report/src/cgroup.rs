@@ -12,12 +12,12 @@ use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::proc::files::Files;
 use evenkeel_kernel::proc::{Meter, Settings, cgroup};
 use evenkeel_kernel::record::{BASE, Record};
-use evenkeel_manager::counts::{Fate, Origin};
+use evenkeel_manager::counts::{Origin, ReportOutcome};
 use tokio::task::spawn_blocking;
 use tokio::time::Instant;
 
-use crate::poll::{self, Followed, Journal, Place};
-use crate::source::{Context, Source, Wanted};
+use crate::poll::{self, PolledGroup, ReportLog, ReportedLocation};
+use crate::source::{Context, Source, SourceTargets};
 
 /// Cgroups in which members run.
 pub(crate) struct Cgroups;
@@ -28,7 +28,7 @@ type Key = (Arc<str>, String);
 /// Location and interval that a task works with.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Target {
-    location: Place,
+    location: ReportedLocation,
     interval: Duration,
 }
 
@@ -37,7 +37,7 @@ impl Source for Cgroups {
     type Key = Key;
     type Target = Target;
 
-    fn want(group: &Followed, wanted: &mut Wanted<Key, Target>) {
+    fn want(group: &PolledGroup, wanted: &mut SourceTargets<Key, Target>) {
         let Some(config) = &group.config.sources.cgroup else {
             return;
         };
@@ -47,7 +47,7 @@ impl Source for Cgroups {
                 continue;
             };
             let target = Target {
-                location: Place(Arc::clone(&member.location)),
+                location: ReportedLocation(Arc::clone(&member.location)),
                 interval: config.interval,
             };
             let key = (Arc::clone(name), path.clone());
@@ -58,7 +58,7 @@ impl Source for Cgroups {
         }
     }
 
-    async fn ask(context: Context, (_, path): Key, target: Target, mut journal: Journal) {
+    async fn ask(context: Context, (_, path): Key, target: Target, mut journal: ReportLog) {
         poll::wait_to_begin(target.interval).await;
         let mut held = Held {
             location: target.location.0,
@@ -78,12 +78,12 @@ impl Source for Cgroups {
             reader = back;
             match loads {
                 Ok(loads) => match held.observe(&loads, context.manager.clock().now()) {
-                    Ok(()) => journal.note_fate(Fate::Taken, None),
-                    Err(error) => journal.note_fate(Fate::TooManyLoads, Some(&error)),
+                    Ok(()) => journal.note_fate(ReportOutcome::Taken, None),
+                    Err(error) => journal.note_fate(ReportOutcome::TooManyLoads, Some(&error)),
                 },
                 Err(error) => {
                     held.expire();
-                    journal.note_fate(Fate::Unreachable, Some(&error));
+                    journal.note_fate(ReportOutcome::Unreachable, Some(&error));
                 }
             }
             poll::pause(target.interval, started).await;

@@ -21,7 +21,7 @@ use std::sync::Arc;
 use evenkeel_manager::service::Service;
 use evenkeel_net::Clock;
 
-use source::Asked;
+use source::RunningSource;
 
 /// Returns all sources. The sources need a tokio runtime with I/O and time; a single-threaded one is enough.
 ///
@@ -30,10 +30,10 @@ use source::Asked;
 /// The system has no file left for one of them.
 pub fn sources(clock: Clock) -> io::Result<Vec<Arc<dyn Service>>> {
     Ok(vec![
-        Arc::new(Asked::<agent_check::Agents>::default()),
-        Arc::new(Asked::<orca_service::Streams>::default()),
-        Arc::new(Asked::<prometheus::Exporters>::default()),
-        Arc::new(Asked::<cgroup::Cgroups>::default()),
+        Arc::new(RunningSource::<agent_check::Agents>::default()),
+        Arc::new(RunningSource::<orca_service::Streams>::default()),
+        Arc::new(RunningSource::<prometheus::Exporters>::default()),
+        Arc::new(RunningSource::<cgroup::Cgroups>::default()),
         Arc::new(statsd::Statsd::new(clock)?),
     ])
 }

@@ -16,7 +16,7 @@ use evenkeel_core::load::LoadId;
 use evenkeel_core::member::MemberId;
 use evenkeel_manager::config::sources::{NamedLoads, OrcaService, Sources};
 use evenkeel_manager::config::{ClientTls, one_line};
-use evenkeel_manager::counts::{Fate, Origin};
+use evenkeel_manager::counts::{Origin, ReportOutcome};
 use evenkeel_net::Clock;
 use evenkeel_net::grpc::{Call, CallError};
 use evenkeel_net::http2;
@@ -31,8 +31,8 @@ use tokio::net::TcpStream;
 use tokio::sync::Semaphore;
 use tokio::time::{sleep, timeout};
 
-use crate::poll::{self, Followed, Journal, Place};
-use crate::source::{Context, Source, Wanted};
+use crate::poll::{self, PolledGroup, ReportLog, ReportedLocation};
+use crate::source::{Context, Source, SourceTargets};
 
 /// Path of the method.
 const METHOD: &str = "/xds.service.orca.v3.OpenRcaService/StreamCoreMetrics";
@@ -47,7 +47,7 @@ const SILENCE: Duration = Duration::from_secs(100);
 
 /// Reason why a stream has ended.
 #[derive(Debug, thiserror::Error)]
-enum Ended {
+enum StreamEnd {
     #[error("no connection: {0}")]
     Connect(io::Error),
     #[error("{0}")]
@@ -64,23 +64,25 @@ enum Ended {
     Call(#[from] CallError),
 }
 
-impl Ended {
-    fn fate(&self) -> Fate {
+impl StreamEnd {
+    fn fate(&self) -> ReportOutcome {
         match self {
-            Ended::Connect(_) | Ended::Files(_) | Ended::Tls(_) => Fate::Unreachable,
-            Ended::Timeout(_) | Ended::Silent(_) => Fate::TimedOut,
-            Ended::Call(CallError::TooLong(..)) => Fate::TooLong,
-            Ended::Call(CallError::NotGrpc(_) | CallError::Compressed) | Ended::NoHttp2 => {
-                Fate::Malformed
+            StreamEnd::Connect(_) | StreamEnd::Files(_) | StreamEnd::Tls(_) => {
+                ReportOutcome::Unreachable
             }
-            Ended::Call(_) => Fate::Failed,
+            StreamEnd::Timeout(_) | StreamEnd::Silent(_) => ReportOutcome::TimedOut,
+            StreamEnd::Call(CallError::TooLong(..)) => ReportOutcome::TooLong,
+            StreamEnd::Call(CallError::NotGrpc(_) | CallError::Compressed) | StreamEnd::NoHttp2 => {
+                ReportOutcome::Malformed
+            }
+            StreamEnd::Call(_) => ReportOutcome::Failed,
         }
     }
 
     /// True if there is no such service, so that it is no use to ask again soon.
     fn is_final(&self) -> bool {
         const UNIMPLEMENTED: &str = "12";
-        matches!(self, Ended::Call(CallError::Status(status, _)) if status == UNIMPLEMENTED)
+        matches!(self, StreamEnd::Call(CallError::Status(status, _)) if status == UNIMPLEMENTED)
     }
 }
 
@@ -90,7 +92,7 @@ pub(crate) struct Target {
     address: Address,
     /// Name, or IP address.
     host: String,
-    location: Place,
+    location: ReportedLocation,
     service: OrcaService,
     loads: NamedLoads,
 }
@@ -107,7 +109,7 @@ impl Source for Streams {
         sources.orca.as_ref()?.out_of_band.as_ref()?.tls.clone()
     }
 
-    fn want(group: &Followed, wanted: &mut Wanted<MemberId, Target>) {
+    fn want(group: &PolledGroup, wanted: &mut SourceTargets<MemberId, Target>) {
         let Some(orca) = &group.config.sources.orca else {
             return;
         };
@@ -125,7 +127,7 @@ impl Source for Streams {
             let target = Target {
                 address,
                 host: member.host.to_string(),
-                location: Place(Arc::clone(&member.location)),
+                location: ReportedLocation(Arc::clone(&member.location)),
                 service: service.clone(),
                 loads: orca.loads.clone(),
             };
@@ -133,12 +135,12 @@ impl Source for Streams {
         }
     }
 
-    async fn ask(context: Context, _: MemberId, target: Target, journal: Journal) {
+    async fn ask(context: Context, _: MemberId, target: Target, journal: ReportLog) {
         stream_forever(context, target, journal).await;
     }
 }
 
-async fn stream_forever(context: Context, target: Target, journal: Journal) {
+async fn stream_forever(context: Context, target: Target, journal: ReportLog) {
     let (clock, permits) = (context.manager.clock(), context.permits);
     let tls = target.service.tls.clone().map(Current::new);
     let mut reports = Reports {
@@ -170,21 +172,21 @@ async fn stream_forever(context: Context, target: Target, journal: Journal) {
 async fn stream(
     reports: &mut Reports,
     permits: &Semaphore,
-) -> Result<std::convert::Infallible, Ended> {
+) -> Result<std::convert::Infallible, StreamEnd> {
     let limit = reports.target.service.timeout;
     let address = reports.target.address.clone();
     let tls = reports.tls.as_mut().map(Current::reload_client).transpose();
-    let tls = tls.map_err(|problems| Ended::Files(one_line(&problems)))?;
+    let tls = tls.map_err(|problems| StreamEnd::Files(one_line(&problems)))?;
     let connect = async {
         let _permit = permits.acquire().await;
         let stream = stream::connect_address(&address)
             .await
-            .map_err(Ended::Connect)?;
+            .map_err(StreamEnd::Connect)?;
         let stream = secured(stream, &reports.target.host, tls).await?;
-        Ok::<_, Ended>(http2::start_client(stream).await.map_err(CallError::from)?)
+        Ok::<_, StreamEnd>(http2::start_client(stream).await.map_err(CallError::from)?)
     };
     let connected = timeout(limit, connect).await;
-    let (client, connection) = connected.map_err(|_| Ended::Timeout(limit))??;
+    let (client, connection) = connected.map_err(|_| StreamEnd::Timeout(limit))??;
     tokio::select! {
         ended = talk(reports, client) => ended,
         ended = connection => match ended {
@@ -199,25 +201,25 @@ async fn secured(
     stream: TcpStream,
     host: &str,
     tls: Option<Arc<Client>>,
-) -> Result<Connection, Ended> {
+) -> Result<Connection, StreamEnd> {
     let Some(client) = tls else {
         return Ok(Connection::Plain(stream));
     };
     let connected = client.connect(stream, host, &["h2"]).await;
-    let (stream, agreed) = connected.map_err(|failure| Ended::Tls(failure.to_string()))?;
+    let (stream, agreed) = connected.map_err(|failure| StreamEnd::Tls(failure.to_string()))?;
     match agreed.protocol.as_deref() {
         Some(b"h2") => Ok(Connection::Tls(stream)),
-        _ => Err(Ended::NoHttp2),
+        _ => Err(StreamEnd::NoHttp2),
     }
 }
 
 async fn talk(
     reports: &mut Reports,
     client: SendRequest<Bytes>,
-) -> Result<std::convert::Infallible, Ended> {
+) -> Result<std::convert::Infallible, StreamEnd> {
     let service = &reports.target.service;
     let silence = SILENCE.max(service.interval * 3);
-    let silent = |_| Ended::Silent(silence);
+    let silent = |_| StreamEnd::Silent(silence);
     let (message, address) = (request(service.interval), reports.target.address.clone());
     let scheme = if service.tls.is_some() {
         "https"
@@ -249,7 +251,7 @@ struct Reports {
     clock: Clock,
     tls: Option<Current>,
     target: Target,
-    journal: Journal,
+    journal: ReportLog,
     /// Loads that were ever reported.
     seen: Vec<LoadId>,
     /// Messages so far.
@@ -260,9 +262,9 @@ impl Reports {
     fn take(&mut self, message: &[u8]) {
         self.count += 1;
         match self.loads(message) {
-            Ok(()) => self.journal.note_fate(Fate::Taken, None),
+            Ok(()) => self.journal.note_fate(ReportOutcome::Taken, None),
             Err(invalid) => {
-                let fate = Fate::from(invalid);
+                let fate = ReportOutcome::from(invalid);
                 let error = format!("a report is refused: {}", fate.name());
                 self.journal.note_fate(fate, Some(&error));
             }
@@ -378,7 +380,7 @@ mod tests {
         ));
         let following = tokio::spawn(crate::run(Arc::clone(&manager)));
         let all_read = async {
-            while count(Fate::Taken) < 4 {
+            while count(ReportOutcome::Taken) < 4 {
                 sleep(Duration::from_millis(2)).await;
             }
         };
@@ -392,8 +394,14 @@ mod tests {
             0.0,
             "all that is said is that nothing is done"
         );
-        assert_eq!((count(Fate::BadValue), count(Fate::TooLong)), (1, 1));
-        assert_eq!(count(Fate::Failed), 1);
+        assert_eq!(
+            (
+                count(ReportOutcome::BadValue),
+                count(ReportOutcome::TooLong)
+            ),
+            (1, 1)
+        );
+        assert_eq!(count(ReportOutcome::Failed), 1);
 
         // Who is not followed any more is let go.
         manager

@@ -10,7 +10,7 @@ use evenkeel_core::member::{Member, Reason};
 use evenkeel_limits::files::Shares;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::GroupConfig;
-use evenkeel_manager::counts::{Fate, Origin};
+use evenkeel_manager::counts::{Origin, ReportOutcome};
 use evenkeel_manager::snapshot::GroupHandle;
 use tokio::sync::Semaphore;
 use tokio::time::{Instant, sleep};
@@ -39,15 +39,15 @@ pub(crate) async fn pause(interval: Duration, started: Instant) {
 }
 
 /// A group whose members may be asked.
-pub(crate) struct Followed {
+pub(crate) struct PolledGroup {
     pub config: GroupConfig,
     pub handle: Arc<GroupHandle>,
     pub group: Arc<Group>,
 }
 
-impl Followed {
+impl PolledGroup {
     /// Returns all groups as they are now.
-    pub(crate) fn all_groups(manager: &Manager) -> Vec<Followed> {
+    pub(crate) fn all_groups(manager: &Manager) -> Vec<PolledGroup> {
         let configs = manager.file_config().groups.into_iter();
         let mut configs: HashMap<String, GroupConfig> = configs
             .map(|config| (config.name.clone(), config))
@@ -56,7 +56,7 @@ impl Followed {
         let followed = handles.filter_map(|handle| {
             let group = handle.current.load_full();
             let config = configs.remove(&**group.name())?;
-            Some(Followed {
+            Some(PolledGroup {
                 config,
                 handle,
                 group,
@@ -75,51 +75,51 @@ impl Followed {
 /// A location that a task reports to. If it was made anew it is another one, whatever it
 /// is called.
 #[derive(Clone, Debug)]
-pub(crate) struct Place(pub Arc<Location>);
+pub(crate) struct ReportedLocation(pub Arc<Location>);
 
-impl PartialEq for Place {
+impl PartialEq for ReportedLocation {
     fn eq(&self, other: &Self) -> bool {
         Arc::ptr_eq(&self.0, &other.0)
     }
 }
 
 /// Counts what becomes of reports, and says so when it changes.
-pub(crate) struct Journal {
+pub(crate) struct ReportLog {
     pub handle: Arc<GroupHandle>,
     pub origin: Origin,
     /// Name of the member or exporter that is asked.
-    pub whom: String,
+    pub target_name: String,
     /// Fate of the last report.
-    pub last: Fate,
+    pub last: ReportOutcome,
 }
 
-impl Journal {
+impl ReportLog {
     pub(crate) fn new(handle: Arc<GroupHandle>, origin: Origin, whom: String) -> Self {
-        Journal {
+        ReportLog {
             handle,
             origin,
-            whom,
-            last: Fate::Taken,
+            target_name: whom,
+            last: ReportOutcome::Taken,
         }
     }
 
     /// Notes the fate of a report, with what is to be said of it.
-    pub(crate) fn note_fate(&mut self, fate: Fate, error: Option<&dyn std::fmt::Display>) {
+    pub(crate) fn note_fate(&mut self, fate: ReportOutcome, error: Option<&dyn std::fmt::Display>) {
         self.count(fate);
         self.log_fate(fate, error);
     }
 
-    pub(crate) fn count(&self, fate: Fate) {
+    pub(crate) fn count(&self, fate: ReportOutcome) {
         self.handle.reports.count(self.origin, fate);
     }
 
     /// Says what became of a report, if it is something else than of the last one.
-    pub(crate) fn log_fate(&mut self, fate: Fate, error: Option<&dyn std::fmt::Display>) {
+    pub(crate) fn log_fate(&mut self, fate: ReportOutcome, error: Option<&dyn std::fmt::Display>) {
         if std::mem::replace(&mut self.last, fate) == fate {
             return;
         }
         let current = self.handle.current.load();
-        let (group, source, whom) = (current.name(), self.origin.name(), &self.whom);
+        let (group, source, whom) = (current.name(), self.origin.name(), &self.target_name);
         match error {
             Some(error) => warn!(%group, source, whom, %error, "no load report"),
             None => info!(%group, source, whom, "load reports are used again"),

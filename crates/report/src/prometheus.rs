@@ -12,14 +12,14 @@ use evenkeel_core::load::{LoadId, LoadValue, TooManyLoads};
 use evenkeel_manager::config::expression::{Aggregate, Expression, Operator, Series};
 use evenkeel_manager::config::sources::{MetricLoad, Prometheus, Sources, Url};
 use evenkeel_manager::config::{ClientTls, one_line};
-use evenkeel_manager::counts::{Fate, Origin};
-use evenkeel_net::http::client::{self, AskError, Limits, Question, Whom};
+use evenkeel_manager::counts::{Origin, ReportOutcome};
+use evenkeel_net::http::client::{self, AskError, Limits, Question, ServerTarget};
 use evenkeel_tls::current::Current;
 use evenkeel_wire::exposition::{self, Format, InvalidPage, Sample};
 use tokio::time::{Instant, timeout};
 
-use crate::poll::{self, Followed, Journal, Place};
-use crate::source::{Context, Source, Wanted};
+use crate::poll::{self, PolledGroup, ReportLog, ReportedLocation};
+use crate::source::{Context, Source, SourceTargets};
 
 /// Longest head of an answer in bytes.
 const MAX_HEAD: usize = 64 * 1024;
@@ -218,15 +218,15 @@ enum FetchError {
 }
 
 impl FetchError {
-    fn fate(&self) -> Fate {
+    fn fate(&self) -> ReportOutcome {
         match self {
             FetchError::Ask(AskError::Connect(_) | AskError::Tls(_)) | FetchError::Files(_) => {
-                Fate::Unreachable
+                ReportOutcome::Unreachable
             }
-            FetchError::Timeout(_) => Fate::TimedOut,
-            FetchError::Ask(AskError::TooLong(_)) => Fate::TooLong,
-            FetchError::Code(_) => Fate::Failed,
-            _ => Fate::Malformed,
+            FetchError::Timeout(_) => ReportOutcome::TimedOut,
+            FetchError::Ask(AskError::TooLong(_)) => ReportOutcome::TooLong,
+            FetchError::Code(_) => ReportOutcome::Failed,
+            _ => ReportOutcome::Malformed,
         }
     }
 }
@@ -234,7 +234,7 @@ impl FetchError {
 /// Location and settings that a task works with.
 #[derive(Clone, Debug, PartialEq)]
 pub(crate) struct Target {
-    location: Place,
+    location: ReportedLocation,
     config: Prometheus,
     /// Samples that are older are none.
     max_age: Duration,
@@ -256,7 +256,7 @@ impl Source for Exporters {
         sources.prometheus.as_ref()?.client_tls()
     }
 
-    fn want(group: &Followed, wanted: &mut Wanted<Key, Target>) {
+    fn want(group: &PolledGroup, wanted: &mut SourceTargets<Key, Target>) {
         let Some(config) = &group.config.sources.prometheus else {
             return;
         };
@@ -265,7 +265,7 @@ impl Source for Exporters {
                 continue;
             };
             let target = Target {
-                location: Place(Arc::clone(&member.location)),
+                location: ReportedLocation(Arc::clone(&member.location)),
                 config: config.clone(),
                 max_age: group.config.settings.load_max_age,
             };
@@ -281,12 +281,12 @@ impl Source for Exporters {
         }
     }
 
-    async fn ask(context: Context, (_, url, _): Key, target: Target, journal: Journal) {
+    async fn ask(context: Context, (_, url, _): Key, target: Target, journal: ReportLog) {
         fetch_forever(context, url, target, journal).await;
     }
 }
 
-async fn fetch_forever(context: Context, url: Url, target: Target, mut journal: Journal) {
+async fn fetch_forever(context: Context, url: Url, target: Target, mut journal: ReportLog) {
     let (clock, permits) = (context.manager.clock(), context.permits);
     let config = &target.config;
     poll::wait_to_begin(config.interval).await;
@@ -329,10 +329,10 @@ fn report(
     target: &Target,
     now: evenkeel_core::time::Instant,
     is_first: bool,
-    journal: &mut Journal,
+    journal: &mut ReportLog,
 ) {
     let mut values = Vec::with_capacity(loads.len());
-    let mut wrong: Option<(Fate, String)> = None;
+    let mut wrong: Option<(ReportOutcome, String)> = None;
     for ((load, value), config) in loads.iter().zip(&target.config.loads) {
         let (fate, why) = match value {
             Ok(value) => match LoadValue::new(*value) {
@@ -340,32 +340,32 @@ fn report(
                     values.push((*load, value));
                     continue;
                 }
-                Err(error) => (Fate::BadValue, error.to_string()),
+                Err(error) => (ReportOutcome::BadValue, error.to_string()),
             },
             // Nothing is wrong: a rate takes two pages, and a load that is optional may be missing.
             Err(NoValue::NoRate(_)) if is_first => continue,
             Err(NoValue::Missing(_)) if config.optional => continue,
-            Err(error @ NoValue::Several(_)) => (Fate::Malformed, error.to_string()),
-            Err(error) => (Fate::Missing, error.to_string()),
+            Err(error @ NoValue::Several(_)) => (ReportOutcome::Malformed, error.to_string()),
+            Err(error) => (ReportOutcome::Missing, error.to_string()),
         };
         journal.count(fate);
         wrong.get_or_insert((fate, format!("load {load}: {why}")));
     }
     if !values.is_empty() {
         match target.location.0.report_each(&values, now) {
-            0 => journal.count(Fate::Taken),
+            0 => journal.count(ReportOutcome::Taken),
             refused => {
-                journal.count(Fate::TooManyLoads);
+                journal.count(ReportOutcome::TooManyLoads);
                 wrong.get_or_insert_with(|| {
                     let why = format!("{refused} of the loads: {TooManyLoads}");
-                    (Fate::TooManyLoads, why)
+                    (ReportOutcome::TooManyLoads, why)
                 });
             }
         }
     }
     match wrong {
         Some((fate, why)) => journal.log_fate(fate, Some(&why)),
-        None => journal.log_fate(Fate::Taken, None),
+        None => journal.log_fate(ReportOutcome::Taken, None),
     }
 }
 
@@ -393,7 +393,7 @@ async fn fetch(
         head: MAX_HEAD,
         body: config.max_bytes,
     };
-    let whom = Whom {
+    let whom = ServerTarget {
         host: &url.host,
         port: url.port,
         tls: tls.as_ref(),
@@ -614,28 +614,28 @@ mod tests {
         for (answer, fate) in [
             (
                 "HTTP/1.1 404 Not Found\r\nContent-Length: 0\r\n\r\n",
-                Fate::Failed,
+                ReportOutcome::Failed,
             ),
             (
                 "HTTP/1.1 200 OK\r\nContent-Length: 9\r\n\r\na 1\n",
-                Fate::Malformed,
+                ReportOutcome::Malformed,
             ),
             (
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\na 1\n\r\n",
-                Fate::Malformed,
+                ReportOutcome::Malformed,
             ),
             (
                 "HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n4\r\na 1\nx",
-                Fate::Malformed,
+                ReportOutcome::Malformed,
             ),
             (
                 "HTTP/1.1 200 OK\r\nContent-Length: 5\r\n\r\na 1 \n",
-                Fate::TooLong,
+                ReportOutcome::TooLong,
             ),
-            ("HTTP/1.1 200 OK\r\n\r\n<html>", Fate::TooLong),
-            ("HTTP/1.1 200 OK\r\n\r\n<a>", Fate::Malformed),
-            ("SSH-2.0-x\r\n", Fate::Malformed),
-            ("", Fate::Malformed),
+            ("HTTP/1.1 200 OK\r\n\r\n<html>", ReportOutcome::TooLong),
+            ("HTTP/1.1 200 OK\r\n\r\n<a>", ReportOutcome::Malformed),
+            ("SSH-2.0-x\r\n", ReportOutcome::Malformed),
+            ("", ReportOutcome::Malformed),
         ] {
             let refused = page(answer.as_bytes(), 4).await.unwrap_err();
             assert_eq!(refused.fate(), fate, "{answer}: {refused}");
@@ -657,7 +657,7 @@ mod tests {
         let mut asked = 0;
         let handle = manager.handles().remove(0);
         let count = |fate| handle.reports.get(Exporters::ORIGIN, fate);
-        while count(Fate::Taken) < 3 {
+        while count(ReportOutcome::Taken) < 3 {
             let (mut stream, _) = listener.accept().await.unwrap();
             asked += 1;
             let answer = b"HTTP/1.1 200 OK\r\n\r\na 0.25\nb -1\n";
@@ -675,7 +675,7 @@ mod tests {
             "the others have no value that counts: {loads:?}"
         );
         assert_eq!((&*loads[0].id, loads[0].value), ("cpu", 0.25));
-        assert!(count(Fate::BadValue) >= 3 && count(Fate::Missing) >= 3);
+        assert!(count(ReportOutcome::BadValue) >= 3 && count(ReportOutcome::Missing) >= 3);
         following.abort();
     }
 }

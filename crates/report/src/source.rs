@@ -1,7 +1,7 @@
 //! Common parts of load sources: whom they ask, and the tasks that do it.
 //!
 //! A source is a subsystem, as everything else that runs beside the manager. Most sources ask, or read, one
-//! thing at a time for ever: they say what they want of each group ([`Source`]), and [`Asked`] keeps a task
+//! thing at a time for ever: they say what they want of each group ([`Source`]), and [`RunningSource`] keeps a task
 //! for each thing.
 
 use std::collections::HashMap;
@@ -21,7 +21,7 @@ use evenkeel_net::Tasks;
 use evenkeel_tls::client::Client;
 use tokio::sync::Semaphore;
 
-use crate::poll::{Followed, Journal, permits};
+use crate::poll::{PolledGroup, ReportLog, permits};
 
 /// A way in which members, or locations, are asked for their load again and again.
 pub(crate) trait Source: 'static {
@@ -39,14 +39,14 @@ pub(crate) trait Source: 'static {
     }
 
     /// Adds whom a group's configuration wants to be asked.
-    fn want(group: &Followed, wanted: &mut Wanted<Self::Key, Self::Target>);
+    fn want(group: &PolledGroup, wanted: &mut SourceTargets<Self::Key, Self::Target>);
 
     /// Asks for ever.
     fn ask(
         context: Context,
         key: Self::Key,
         target: Self::Target,
-        journal: Journal,
+        journal: ReportLog,
     ) -> impl Future<Output = ()> + Send + 'static;
 }
 
@@ -59,15 +59,15 @@ pub(crate) struct Context {
 }
 
 /// Targets that a source is to ask.
-pub(crate) struct Wanted<K, T> {
+pub(crate) struct SourceTargets<K, T> {
     targets: HashMap<K, T>,
     /// Group that counts each target, and the target's name in logs.
     told: HashMap<K, (Arc<GroupHandle>, String)>,
 }
 
-impl<K: Clone + Eq + Hash, T> Wanted<K, T> {
+impl<K: Clone + Eq + Hash, T> SourceTargets<K, T> {
     /// Adds one that the group wants; `whom` is what it is called in logs.
-    pub(crate) fn add_target(&mut self, group: &Followed, key: K, target: T, whom: String) {
+    pub(crate) fn add_target(&mut self, group: &PolledGroup, key: K, target: T, whom: String) {
         self.told
             .insert(key.clone(), (Arc::clone(&group.handle), whom));
         self.targets.insert(key, target);
@@ -80,11 +80,11 @@ impl<K: Clone + Eq + Hash, T> Wanted<K, T> {
 }
 
 /// A source with its tasks.
-pub(crate) struct Asked<S>(PhantomData<fn() -> S>);
+pub(crate) struct RunningSource<S>(PhantomData<fn() -> S>);
 
-impl<S> Default for Asked<S> {
+impl<S> Default for RunningSource<S> {
     fn default() -> Self {
-        Asked(PhantomData)
+        RunningSource(PhantomData)
     }
 }
 
@@ -95,7 +95,7 @@ fn check<'a, S: Source>(all: impl IntoIterator<Item = &'a Sources>) -> PrepareEr
     PrepareError::files(problems.flatten().collect())
 }
 
-impl<S: Source> Subsystem for Asked<S> {
+impl<S: Source> Subsystem for RunningSource<S> {
     /// Tasks read the files, and follow them. A new configuration must be right to begin with.
     fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
         let all = next.section::<Vec<Sources>>().filter(|_| next.reload);
@@ -111,7 +111,7 @@ impl<S: Source> Subsystem for Asked<S> {
     }
 }
 
-impl<S: Source> Service for Asked<S> {
+impl<S: Source> Service for RunningSource<S> {
     fn run(&self, manager: Arc<Manager>) -> Work<()> {
         Box::pin(follow::<S>(manager))
     }
@@ -126,11 +126,11 @@ async fn follow<S: Source>(manager: Arc<Manager>) {
     let mut tasks = Tasks::default();
     let mut changes = manager.subscribe_changes();
     loop {
-        let mut wanted = Wanted {
+        let mut wanted = SourceTargets {
             targets: HashMap::new(),
             told: HashMap::new(),
         };
-        for group in Followed::all_groups(&manager) {
+        for group in PolledGroup::all_groups(&manager) {
             S::want(&group, &mut wanted);
         }
         let mut told = wanted.told;
@@ -138,7 +138,7 @@ async fn follow<S: Source>(manager: Arc<Manager>) {
             let (context, told) = (context.clone(), told.remove(&key));
             async move {
                 if let Some((handle, whom)) = told {
-                    let journal = Journal::new(handle, S::ORIGIN, whom);
+                    let journal = ReportLog::new(handle, S::ORIGIN, whom);
                     S::ask(context, key, target, journal).await;
                 }
             }

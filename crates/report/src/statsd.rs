@@ -18,7 +18,7 @@ use evenkeel_core::time::Instant;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::Config;
 use evenkeel_manager::config::sources::{Sources, Statsd as Settings};
-use evenkeel_manager::counts::{Fate, Origin};
+use evenkeel_manager::counts::{Origin, ReportOutcome};
 use evenkeel_manager::exposition::{Exposition, Type};
 use evenkeel_manager::handover::Handover;
 use evenkeel_manager::service::{Service, Work};
@@ -26,9 +26,9 @@ use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
 use evenkeel_net::datagram::{self, Next, SocketTask, Worker};
-use evenkeel_net::inherited::Handed;
+use evenkeel_net::inherited::InheritedSocket;
 
-use crate::poll::Followed;
+use crate::poll::PolledGroup;
 
 /// Longest datagram in bytes: that of DogStatsD's clients.
 pub const MAX_DATAGRAM: usize = 8192;
@@ -168,7 +168,7 @@ fn split_name(name: &str) -> (&str, &str) {
 
 /// Result for a line, whichever group it was for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Heard {
+enum GaugeResult {
     /// The line was a load of some group.
     Used,
     /// A gauge that no group names, or of a sender that is none of theirs.
@@ -183,24 +183,24 @@ enum Heard {
     TooLong,
 }
 
-impl Heard {
-    const ALL: [Heard; 6] = [
-        Heard::Used,
-        Heard::Unused,
-        Heard::Other,
-        Heard::Malformed,
-        Heard::Delta,
-        Heard::TooLong,
+impl GaugeResult {
+    const ALL: [GaugeResult; 6] = [
+        GaugeResult::Used,
+        GaugeResult::Unused,
+        GaugeResult::Other,
+        GaugeResult::Malformed,
+        GaugeResult::Delta,
+        GaugeResult::TooLong,
     ];
 
     fn name(self) -> &'static str {
         match self {
-            Heard::Used => "used",
-            Heard::Unused => "unused",
-            Heard::Other => "other",
-            Heard::Malformed => "malformed",
-            Heard::Delta => "delta",
-            Heard::TooLong => "too_long",
+            GaugeResult::Used => "used",
+            GaugeResult::Unused => "unused",
+            GaugeResult::Other => "other",
+            GaugeResult::Malformed => "malformed",
+            GaugeResult::Delta => "delta",
+            GaugeResult::TooLong => "too_long",
         }
     }
 }
@@ -214,7 +214,7 @@ pub(crate) struct Statsd {
 }
 
 /// Lines, by what became of them.
-type Counts = Tally<{ Heard::ALL.len() }>;
+type Counts = Tally<{ GaugeResult::ALL.len() }>;
 
 #[derive(Default)]
 struct State {
@@ -247,7 +247,7 @@ struct Route {
 }
 
 impl Route {
-    fn new(group: &Followed, settings: &Settings) -> Self {
+    fn new(group: &PolledGroup, settings: &Settings) -> Self {
         let mut route = Route {
             settings: settings.clone(),
             handle: Arc::clone(&group.handle),
@@ -292,11 +292,11 @@ impl Route {
             },
         };
         let fate = match (location, LoadValue::new(gauge.value)) {
-            (None, _) => Fate::Missing,
-            (Some(_), Err(_)) => Fate::BadValue,
+            (None, _) => ReportOutcome::Missing,
+            (Some(_), Err(_)) => ReportOutcome::BadValue,
             (Some(location), Ok(value)) => match location.report_load(load, value, now) {
-                Ok(()) => Fate::Taken,
-                Err(_) => Fate::TooManyLoads,
+                Ok(()) => ReportOutcome::Taken,
+                Err(_) => ReportOutcome::TooManyLoads,
             },
         };
         self.handle.reports.count(ORIGIN, fate);
@@ -332,7 +332,7 @@ impl Statsd {
         loop {
             changes.borrow_and_update();
             let mut routes: HashMap<SocketAddr, Vec<Route>> = HashMap::new();
-            for group in Followed::all_groups(&manager) {
+            for group in PolledGroup::all_groups(&manager) {
                 let Some(settings) = &group.config.sources.statsd else {
                     continue;
                 };
@@ -389,9 +389,9 @@ impl Worker<State> for Receiver {
 
 /// Takes the gauges of a datagram.
 fn take(datagram: &[u8], from: IpAddr, routes: &[Route], now: Instant, heard: &Counts) {
-    let count = |what: Heard| heard.count_at(what as usize);
+    let count = |what: GaugeResult| heard.count_at(what as usize);
     if datagram.len() > MAX_DATAGRAM {
-        count(Heard::TooLong);
+        count(GaugeResult::TooLong);
         return;
     }
     let lines = datagram
@@ -399,15 +399,15 @@ fn take(datagram: &[u8], from: IpAddr, routes: &[Route], now: Instant, heard: &C
         .map(<[u8]>::trim_ascii);
     for line in lines.filter(|line| !line.is_empty()) {
         count(match Gauge::parse(line) {
-            Ok(None) => Heard::Other,
-            Err(InvalidLine::Delta) => Heard::Delta,
-            Err(_) => Heard::Malformed,
+            Ok(None) => GaugeResult::Other,
+            Err(InvalidLine::Delta) => GaugeResult::Delta,
+            Err(_) => GaugeResult::Malformed,
             Ok(Some(gauge)) => {
                 let takers = routes.iter().filter(|route| route.take(&gauge, from, now));
                 if takers.count() > 0 {
-                    Heard::Used
+                    GaugeResult::Used
                 } else {
-                    Heard::Unused
+                    GaugeResult::Unused
                 }
             }
         });
@@ -471,7 +471,7 @@ impl Subsystem for Statsd {
         }))
     }
 
-    fn sockets(&self) -> io::Result<Vec<Handed>> {
+    fn sockets(&self) -> io::Result<Vec<InheritedSocket>> {
         let sockets = Arc::clone(&self.task.lock_state().sockets);
         let handed = |bound: &Bound| datagram::share_socket(&bound.socket, bound.wanted, WHOSE);
         sockets.iter().map(handed).collect()
@@ -512,7 +512,7 @@ impl Subsystem for Statsd {
             Type::Counter,
             "Lines of StatsD that arrived, by what became of them; too_long are whole datagrams.",
         );
-        for (heard, count) in self.heard.totals_by_kind(&Heard::ALL) {
+        for (heard, count) in self.heard.totals_by_kind(&GaugeResult::ALL) {
             out.add_sample(&[("result", heard.name())], count as f64);
         }
     }
@@ -670,9 +670,9 @@ mod tests {
         assert_eq!(cpu(&manager, "127.0.0.1"), Some(0.25));
         assert_eq!(cpu(&manager, "far"), None, "not by the sender's address");
         let handle = manager.handles().remove(0);
-        assert!(handle.reports.get(ORIGIN, Fate::Taken) > 0);
-        let heard = |heard: Heard| statsd.heard.totals()[heard as usize];
-        for kind in [Heard::Used, Heard::Other, Heard::Delta] {
+        assert!(handle.reports.get(ORIGIN, ReportOutcome::Taken) > 0);
+        let heard = |heard: GaugeResult| statsd.heard.totals()[heard as usize];
+        for kind in [GaugeResult::Used, GaugeResult::Other, GaugeResult::Delta] {
             assert!(heard(kind) > 0, "{kind:?}");
         }
         running.abort();
@@ -697,7 +697,7 @@ mod tests {
         let (manager, statsd, _) =
             started("location_tag = \"host\"\ntag = \"env:prod\"\nsenders = [\"10.0.0.0/8\"]\n")
                 .await;
-        let group = Followed::all_groups(&manager).remove(0);
+        let group = PolledGroup::all_groups(&manager).remove(0);
         let settings = group.config.sources.statsd.clone().unwrap();
         let route = Route::new(&group, &settings);
         let now = manager.clock().now();
@@ -720,7 +720,13 @@ mod tests {
         let count = |fate| group.handle.reports.get(ORIGIN, fate);
         assert!(take("busy:1|g|#env:prod,host:x", "10.0.0.1"));
         assert!(take("busy:1e13|g|#env:prod,host:far", "10.0.0.1"));
-        assert_eq!((count(Fate::Missing), count(Fate::BadValue)), (1, 1));
+        assert_eq!(
+            (
+                count(ReportOutcome::Missing),
+                count(ReportOutcome::BadValue)
+            ),
+            (1, 1)
+        );
         assert!(take("busy,env=prod,host=far:0.5|g", "10.0.0.1"));
         assert_eq!(cpu(&manager, "far"), Some(0.5));
         drop(statsd);

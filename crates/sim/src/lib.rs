@@ -21,6 +21,6 @@ pub mod what_if;
 pub mod work;
 
 pub use requests::{Dispatch, MemberSample, Outcomes, Sample, run};
-pub use scenario::{Change, MemberModel, Reading, Reports, Scenario, To, Way};
+pub use scenario::{Change, ChangeEffect, MemberModel, Reading, Reports, Scenario, Way};
 pub use server::Discipline;
 pub use work::Service;

@@ -42,12 +42,12 @@ pub struct Change {
     /// Index of the member.
     pub member: usize,
     /// New state of the member.
-    pub to: To,
+    pub to: ChangeEffect,
 }
 
 /// Effect of a [`Change`] on a member.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub enum To {
+pub enum ChangeEffect {
     /// The member is this many times slower than normal from now on.
     Slowness(f64),
     /// The member fails this share of its requests from now on.
@@ -298,7 +298,7 @@ impl Scenario {
         while at < self.duration() {
             let next = (slow + step) % self.members.len();
             for (member, to) in [(slow, 1.0), (next, slowness)] {
-                let to = To::Slowness(to);
+                let to = ChangeEffect::Slowness(to);
                 self.changes.push(Change { at, member, to });
             }
             slow = next;

@@ -11,7 +11,7 @@ use crate::engine::draw_exponential;
 use crate::requests::{Dispatch, WARM_UP, play_watched};
 use crate::scenario::{MemberModel, Reports, Scenario};
 use crate::server::Discipline;
-use crate::work::{Arrivals, Ask, Source, Visit, Work};
+use crate::work::{Arrivals, RequestWork, Source, Visit, Work};
 
 /// Moments of a run at which members and queues are looked at.
 const SAMPLES: u32 = 200;
@@ -59,8 +59,8 @@ pub struct Forecast {
 struct Exponential(f64);
 
 impl Work for Exponential {
-    fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask {
-        Ask {
+    fn draw(&mut self, rng: &mut fastrand::Rng) -> RequestWork {
+        RequestWork {
             cost: draw_exponential(self.0, rng).max(1.0),
             document: 0,
         }

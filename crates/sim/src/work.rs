@@ -7,7 +7,7 @@ pub use crate::engine::draw_exponential;
 
 /// Cost and document of a request.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub struct Ask {
+pub struct RequestWork {
     /// Cost in nanoseconds at normal speed, unless the member has the document at hand.
     pub cost: f64,
     /// Number of the document, for members with a cache.
@@ -17,7 +17,7 @@ pub struct Ask {
 /// Source of requests and their costs.
 pub trait Work: fmt::Debug {
     /// Draws the next request.
-    fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask;
+    fn draw(&mut self, rng: &mut fastrand::Rng) -> RequestWork;
 
     /// Time from this request to the next one in nanoseconds, if the work knows the arrival times; `None` is the end.
     fn gap(&mut self) -> Option<f64> {
@@ -31,19 +31,19 @@ pub trait Work: fmt::Debug {
     }
 
     /// Announced cost of a request; 1 is the usual cost.
-    fn announced(&self, ask: Ask) -> f64 {
+    fn announced(&self, ask: RequestWork) -> f64 {
         let _ = ask;
         1.0
     }
 
     /// Cost of a request at the member with this index, in nanoseconds at normal speed.
-    fn cost(&mut self, ask: Ask, member: usize) -> f64 {
+    fn cost(&mut self, ask: RequestWork, member: usize) -> f64 {
         let _ = member;
         ask.cost
     }
 
     /// Key for strategies that hash.
-    fn key(&self, ask: Ask) -> Option<u64> {
+    fn key(&self, ask: RequestWork) -> Option<u64> {
         let _ = ask;
         None
     }
@@ -71,7 +71,7 @@ impl Service {
 }
 
 impl Work for Service {
-    fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask {
+    fn draw(&mut self, rng: &mut fastrand::Rng) -> RequestWork {
         let u = rng.f64();
         let cost = match self {
             Service::Constant => Self::MEAN,
@@ -80,10 +80,10 @@ impl Work for Service {
             Service::Mixed if u < 0.1 => Self::MEAN * 20.0 / 2.9,
             Service::Mixed => Self::MEAN / 2.9,
         };
-        Ask { cost, document: 0 }
+        RequestWork { cost, document: 0 }
     }
 
-    fn announced(&self, ask: Ask) -> f64 {
+    fn announced(&self, ask: RequestWork) -> f64 {
         let usual = match self {
             Service::Mixed => Self::MEAN / 2.9,
             Service::Constant | Service::Exponential => Self::MEAN,

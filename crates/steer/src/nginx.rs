@@ -7,14 +7,14 @@ use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 
 use evenkeel_config::SteerNginx;
-use evenkeel_control::shares::Standing;
+use evenkeel_control::shares::ServiceState;
 use evenkeel_core::address::Address;
 use evenkeel_net::replacement::Replacement;
 use rustix::process::{Pid, Signal, kill_process};
 
 use crate::command::{self, Failed};
 use crate::status::SteeredMember;
-use crate::wanted::Wanted;
+use crate::wanted::MemberShare;
 
 /// Largest file that is read to be put back, in bytes.
 const MOST: u64 = 16 << 20;
@@ -31,7 +31,7 @@ const NAMES: [&str; 6] = [
 
 /// Reason why nginx was not told.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum NginxError {
     /// No member could be asked.
     #[error("the group has no member that nginx could ask: {} stays as it is", .0.display())]
     Nobody(PathBuf),
@@ -67,7 +67,7 @@ pub enum Trouble {
 }
 
 /// The file for an `upstream`: a line for each member that can have one.
-pub fn text(name: &str, group: &str, nginx: &SteerNginx, wanted: &[Wanted]) -> String {
+pub fn text(name: &str, group: &str, nginx: &SteerNginx, wanted: &[MemberShare]) -> String {
     let mut text =
         format!("# Written by evenkeel: [steer.{name}], group {group}. Other changes are lost.\n");
     let parameters = nginx.parameters.trim();
@@ -78,7 +78,7 @@ pub fn text(name: &str, group: &str, nginx: &SteerNginx, wanted: &[Wanted]) -> S
         };
         // Writing to a text cannot fail.
         let _ = match want.standing {
-            Standing::Serving => writeln!(
+            ServiceState::Serving => writeln!(
                 text,
                 "server {address} weight={}{before}{parameters};",
                 want.weight.max(1)
@@ -109,8 +109,8 @@ fn address(address: &Address) -> Option<String> {
 }
 
 /// The members as they are in the file.
-pub fn list_members(wanted: &[Wanted]) -> Vec<SteeredMember> {
-    let row = |want: &Wanted| {
+pub fn list_members(wanted: &[MemberShare]) -> Vec<SteeredMember> {
+    let row = |want: &MemberShare| {
         let address = address(&want.address);
         SteeredMember {
             name: want.name.to_string(),
@@ -130,7 +130,7 @@ pub fn list_members(wanted: &[Wanted]) -> Vec<SteeredMember> {
 
 /// Result of writing the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Done {
+pub enum FileWriteResult {
     /// The file says the same already.
     Same,
     /// The file is new, and nginx was reloaded, or somebody else does that.
@@ -143,25 +143,25 @@ pub enum Done {
 /// # Errors
 ///
 /// One of these steps has failed.
-pub async fn apply_file(nginx: &SteerNginx, text: &str) -> Result<Done, Trouble> {
+pub async fn apply_file(nginx: &SteerNginx, text: &str) -> Result<FileWriteResult, NginxError> {
     let path = &nginx.file;
-    let write = |error| Trouble::Write {
+    let write = |error| NginxError::Write {
         path: path.clone(),
         error,
     };
     if !text.lines().any(|line| line.starts_with("server ")) {
-        return Err(Trouble::Nobody(path.clone()));
+        return Err(NginxError::Nobody(path.clone()));
     }
     let before = read(path).map_err(write)?;
     if before.as_deref() == Some(text) {
-        return Ok(Done::Same);
+        return Ok(FileWriteResult::Same);
     }
     write_or_remove(path, Some(text)).map_err(write)?;
     if let Err(failed) = command::run(&nginx.check, nginx.timeout).await {
         let path = path.clone();
         return Err(match write_or_remove(&path, before.as_deref()) {
-            Ok(()) => Trouble::Check { path, failed },
-            Err(error) => Trouble::Back {
+            Ok(()) => NginxError::Check { path, failed },
+            Err(error) => NginxError::Back {
                 path,
                 failed,
                 error,
@@ -169,7 +169,7 @@ pub async fn apply_file(nginx: &SteerNginx, text: &str) -> Result<Done, Trouble>
         });
     }
     run_reload(nginx).await?;
-    Ok(Done::Changed)
+    Ok(FileWriteResult::Changed)
 }
 
 /// Has nginx read its configuration again.
@@ -177,11 +177,11 @@ pub async fn apply_file(nginx: &SteerNginx, text: &str) -> Result<Done, Trouble>
 /// # Errors
 ///
 /// nginx cannot be told.
-pub async fn run_reload(nginx: &SteerNginx) -> Result<(), Trouble> {
+pub async fn run_reload(nginx: &SteerNginx) -> Result<(), NginxError> {
     let done = command::run(&nginx.reload, nginx.timeout).await;
-    done.map_err(|failed| Trouble::Reload(failed.to_string()))?;
+    done.map_err(|failed| NginxError::Reload(failed.to_string()))?;
     match &nginx.pid_file {
-        Some(file) => signal(file).map_err(Trouble::Reload),
+        Some(file) => signal(file).map_err(NginxError::Reload),
         None => Ok(()),
     }
 }
@@ -250,8 +250,8 @@ mod tests {
 
     use super::*;
 
-    fn wanted(address: Address, weight: u32, standing: Standing) -> Wanted {
-        Wanted {
+    fn wanted(address: Address, weight: u32, standing: ServiceState) -> MemberShare {
+        MemberShare {
             member: "m".into(),
             name: "m".into(),
             address,
@@ -288,11 +288,15 @@ mod tests {
             ..SteerNginx::default()
         };
         let all = [
-            wanted(ip("10.0.0.1:80"), 256, Standing::Serving),
-            wanted(ip("[2001:db8::1]:80"), 0, Standing::Draining),
-            wanted(Address::Unix("/run/app.sock".into()), 3, Standing::Serving),
-            wanted(Address::Unix("/run/a;b".into()), 3, Standing::Serving),
-            wanted(Address::Unix("@abstract".into()), 3, Standing::Serving),
+            wanted(ip("10.0.0.1:80"), 256, ServiceState::Serving),
+            wanted(ip("[2001:db8::1]:80"), 0, ServiceState::Draining),
+            wanted(
+                Address::Unix("/run/app.sock".into()),
+                3,
+                ServiceState::Serving,
+            ),
+            wanted(Address::Unix("/run/a;b".into()), 3, ServiceState::Serving),
+            wanted(Address::Unix("@abstract".into()), 3, ServiceState::Serving),
         ];
         assert_eq!(
             text("edge", "web", &nginx, &all),
@@ -312,7 +316,7 @@ mod tests {
     async fn a_file_that_fails_the_check_is_put_back() {
         let folder = folder("check");
         let file = folder.join("up.conf");
-        let all = |weight| [wanted(ip("10.0.0.1:80"), weight, Standing::Serving)];
+        let all = |weight| [wanted(ip("10.0.0.1:80"), weight, ServiceState::Serving)];
         // The check finds the new file in its place.
         let script = "grep -q weight=1 \"$0\" || { echo bad weight >&2; exit 1; }";
         let path = file.display().to_string();
@@ -322,14 +326,20 @@ mod tests {
         assert!(error.contains("bad weight"), "{error}");
         assert!(!file.exists());
         let good = text("a", "g", &nginx, &all(1));
-        assert_eq!(apply_file(&nginx, &good).await.unwrap(), Done::Changed);
-        assert_eq!(apply_file(&nginx, &good).await.unwrap(), Done::Same);
+        assert_eq!(
+            apply_file(&nginx, &good).await.unwrap(),
+            FileWriteResult::Changed
+        );
+        assert_eq!(
+            apply_file(&nginx, &good).await.unwrap(),
+            FileWriteResult::Same
+        );
         assert!(apply_file(&nginx, &bad).await.is_err());
         assert_eq!(fs::read_to_string(&file).unwrap(), good);
         let none = text("a", "g", &nginx, &[]);
         assert!(matches!(
             apply_file(&nginx, &none).await,
-            Err(Trouble::Nobody(_))
+            Err(NginxError::Nobody(_))
         ));
         let names = fs::read_dir(&folder).unwrap().count();
         assert_eq!(names, 1);
@@ -363,9 +373,9 @@ mod tests {
         #[test]
         fn a_line_is_a_server(paths in prop::collection::vec("\\PC{0,20}", 0..6)) {
             let nginx = SteerNginx::default();
-            let all: Vec<Wanted> = paths
+            let all: Vec<MemberShare> = paths
                 .iter()
-                .map(|path| wanted(Address::Unix(path.as_str().into()), 1, Standing::Serving))
+                .map(|path| wanted(Address::Unix(path.as_str().into()), 1, ServiceState::Serving))
                 .collect();
             for line in text("n", "g", &nginx, &all).lines().skip(1) {
                 prop_assert!(line.starts_with("server unix:/"));

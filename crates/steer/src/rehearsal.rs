@@ -4,7 +4,7 @@
 use std::net::{IpAddr, SocketAddr, ToSocketAddrs};
 
 use evenkeel_config::{Config, GroupConfig, MemberConfig, Steer};
-use evenkeel_control::shares::{Seen, Shares, Standing};
+use evenkeel_control::shares::{ServiceState, Shares, TargetShare};
 use evenkeel_core::address::Address;
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
@@ -12,7 +12,7 @@ use evenkeel_core::time::Instant;
 use crate::haproxy::Haproxy;
 use crate::nginx;
 use crate::status::SteerStatus;
-use crate::wanted::Wanted;
+use crate::wanted::MemberShare;
 
 /// Returns the orders that each `[steer.NAME]` of `config` would send, with the weights of the configuration:
 /// loads and health are known only to a balancer that runs.
@@ -71,7 +71,7 @@ async fn rehearse_target(steer: &Steer, group: &GroupConfig, status: SteerStatus
 }
 
 /// The members of a group with the weights of the configuration, and what is wrong with others.
-fn wanted_members(steer: &Steer, group: &GroupConfig) -> (Vec<Wanted>, Vec<String>) {
+fn wanted_members(steer: &Steer, group: &GroupConfig) -> (Vec<MemberShare>, Vec<String>) {
     let mut problems = Vec::new();
     let mut found: Vec<(Option<IpAddr>, Address, &MemberConfig)> = Vec::new();
     for member in &group.members {
@@ -97,19 +97,19 @@ fn wanted_members(steer: &Steer, group: &GroupConfig) -> (Vec<Wanted>, Vec<Strin
         problems.push("members from DNS services and files are left out here".into());
     }
     let zones = group.settings.zones.as_ref();
-    if zones.is_some_and(|zones| zones.own.is_some() || !zones.order.is_empty()) {
+    if zones.is_some_and(|zones| zones.balancer_zone.is_some() || !zones.order.is_empty()) {
         problems.push("zones are left out here: members of all zones get their weights".into());
     }
-    let seen: Vec<Seen> = found
+    let seen: Vec<TargetShare> = found
         .iter()
         .zip(0u64..)
-        .map(|((_, _, member), id)| Seen {
+        .map(|((_, _, member), id)| TargetShare {
             id: MemberId(id),
             weight: member.weight.get(),
             standing: match (member.drain || member.weight.get() <= 0.0, member.backup) {
-                (true, _) => Standing::Draining,
-                (false, true) => Standing::Standby,
-                (false, false) => Standing::Serving,
+                (true, _) => ServiceState::Draining,
+                (false, true) => ServiceState::Standby,
+                (false, false) => ServiceState::Serving,
             },
         })
         .collect();
@@ -121,7 +121,7 @@ fn wanted_members(steer: &Steer, group: &GroupConfig) -> (Vec<Wanted>, Vec<Strin
         .zip(found)
         .map(|(share, (of_many, address, member))| {
             let (identity, given_name) = member.names_at(of_many);
-            Wanted {
+            MemberShare {
                 name: given_name.as_deref().unwrap_or(&identity).into(),
                 member: identity.into(),
                 address,

@@ -6,7 +6,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 use evenkeel_config::{OnStop, Steer, SteerHaproxy, SteerNginx};
-use evenkeel_control::shares::{self, Seen, Settings, Shares};
+use evenkeel_control::shares::{self, Settings, Shares, TargetShare};
 use evenkeel_core::group::Group;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::Manager;
@@ -24,9 +24,9 @@ use tokio::time::MissedTickBehavior;
 use tracing::{info, warn};
 
 use crate::haproxy::Haproxy;
-use crate::nginx::{self, Done};
+use crate::nginx::{self, FileWriteResult};
 use crate::status::SteerStatus;
-use crate::wanted::{self, Wanted};
+use crate::wanted::{self, MemberShare};
 
 /// Interval at which shares are looked at.
 const TICK: Duration = Duration::from_millis(100);
@@ -266,7 +266,7 @@ impl Task {
         }
     }
 
-    async fn send_weights(&mut self, steer: &Steer, wanted: &[Wanted]) {
+    async fn send_weights(&mut self, steer: &Steer, wanted: &[MemberShare]) {
         let told = match (&steer.haproxy, &steer.nginx) {
             (Some(haproxy), _) => self.tell_haproxy(steer, haproxy, wanted).await,
             (None, Some(nginx)) => self.tell_nginx(steer, nginx, wanted).await,
@@ -295,7 +295,7 @@ impl Task {
         &mut self,
         steer: &Steer,
         haproxy: &SteerHaproxy,
-        wanted: &[Wanted],
+        wanted: &[MemberShare],
     ) -> Result<(), String> {
         let round = self.haproxy.run_round(haproxy, wanted, steer.dry_run).await;
         self.target
@@ -347,7 +347,7 @@ impl Task {
         &mut self,
         steer: &Steer,
         nginx: &SteerNginx,
-        wanted: &[Wanted],
+        wanted: &[MemberShare],
     ) -> Result<(), String> {
         let text = nginx::text(&steer.name, &steer.group, nginx, wanted);
         if steer.dry_run {
@@ -357,19 +357,19 @@ impl Task {
             return Ok(());
         }
         let told = match nginx::apply_file(nginx, &text).await {
-            Ok(Done::Same) if self.needs_reload => {
-                nginx::run_reload(nginx).await.map(|()| Done::Changed)
-            }
+            Ok(FileWriteResult::Same) if self.needs_reload => nginx::run_reload(nginx)
+                .await
+                .map(|()| FileWriteResult::Changed),
             told => told,
         };
         match &told {
             Ok(_) => self.needs_reload = false,
-            Err(nginx::Trouble::Reload(_)) => self.needs_reload = true,
+            Err(nginx::NginxError::Reload(_)) => self.needs_reload = true,
             Err(_) => {}
         }
         let done = told.map_err(|error| error.to_string())?;
         let status = &mut *self.target.status.lock();
-        if done == Done::Changed {
+        if done == FileWriteResult::Changed {
             status.changes += 1;
             tracing::debug!(steer = steer.name, "{} is new", nginx.file.display());
         }
@@ -380,7 +380,7 @@ impl Task {
 
     /// Brings the weights of the configuration back, as nobody looks any more: weights that were right for
     /// loads at some time must not stay for ever.
-    async fn restore_weights(&mut self, steer: &Steer, group: &Group, seen: &mut Vec<Seen>) {
+    async fn restore_weights(&mut self, steer: &Steer, group: &Group, seen: &mut Vec<TargetShare>) {
         if steer.on_stop == OnStop::Keep || steer.dry_run || self.tried.is_none() {
             return;
         }

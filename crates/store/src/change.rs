@@ -10,7 +10,7 @@ pub struct Push {
     /// The text, checked already.
     pub text: String,
     /// Name of the person who writes the text.
-    pub who: String,
+    pub author_name: String,
     /// The person's reason for the change, in their words.
     pub message: String,
     /// True if the text is rolled out step by step.
@@ -33,7 +33,7 @@ pub enum PushError {
 }
 
 /// The head that a balancer goes by and the revision that it runs, as in its report.
-pub type GoesBy = (Mark, Option<Pointer>);
+pub type HeadInForce = (Mark, Option<Pointer>);
 
 /// Returns the head after a push, and the new revision. `nodes` has the heads that balancers go by: balancers that know
 /// more than the store does, because the store was restored from a backup, accept the new head, too; and no number is
@@ -44,7 +44,7 @@ pub type GoesBy = (Mark, Option<Pointer>);
 /// A [`PushError`], if the push cannot be written.
 pub fn push(
     head: Option<&Head>,
-    nodes: &[GoesBy],
+    nodes: &[HeadInForce],
     push: Push,
     tag: String,
 ) -> Result<(Head, Revision), PushError> {
@@ -59,7 +59,7 @@ pub fn push(
         format: FORMAT,
         number: next.next,
         parent: next.current.as_ref().map_or(0, |current| current.number),
-        who: push.who,
+        who: push.author_name,
         at: push.at,
         message: push.message,
         text: push.text,
@@ -80,12 +80,12 @@ pub fn push(
 }
 
 /// Returns the head with which a person confirms the store's content after the store has gone back in time.
-pub fn confirm(head: &Head, nodes: &[GoesBy], tag: String) -> Head {
+pub fn confirm(head: &Head, nodes: &[HeadInForce], tag: String) -> Head {
     by_a_person(Some(head), nodes, tag)
 }
 
 /// Returns the head with which balancers go back to their previous revision; `None` if that revision is not known.
-pub fn go_back(head: &Head, nodes: &[GoesBy], tag: String) -> Option<Head> {
+pub fn go_back(head: &Head, nodes: &[HeadInForce], tag: String) -> Option<Head> {
     let mut next = by_a_person(Some(head), nodes, tag);
     if next.trial.take().is_none() {
         let before = next.before.take()?;
@@ -95,7 +95,7 @@ pub fn go_back(head: &Head, nodes: &[GoesBy], tag: String) -> Option<Head> {
 }
 
 /// Returns the next head of a change by a person, with nothing else changed yet.
-fn by_a_person(head: Option<&Head>, nodes: &[GoesBy], tag: String) -> Head {
+fn by_a_person(head: Option<&Head>, nodes: &[HeadInForce], tag: String) -> Head {
     let mut next = match head {
         Some(head) => after(head, tag),
         None => Head {
@@ -167,7 +167,7 @@ mod tests {
     fn written(text: &str, staged: bool) -> Push {
         Push {
             text: text.into(),
-            who: "anna".into(),
+            author_name: "anna".into(),
             message: "because".into(),
             staged,
             at: 5,

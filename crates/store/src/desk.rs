@@ -5,7 +5,7 @@ use std::fmt::Write as _;
 use evenkeel_config::edit;
 use jiff::Timestamp;
 
-use crate::change::{self, GoesBy, Push, PushError};
+use crate::change::{self, HeadInForce, Push, PushError};
 use crate::etcd::{Entry, Etcd, EtcdError, Keys, Write};
 use crate::model::{BadDocument, Head, Pointer, Report, Revision, Step};
 
@@ -17,7 +17,7 @@ const AT_ONCE: i64 = 10;
 
 /// Reason for which an operation failed. Nothing was written, unless the error says otherwise.
 #[derive(Debug, thiserror::Error)]
-pub enum DeskError {
+pub enum StoreAdminError {
     /// The store does not answer, or refuses.
     #[error(transparent)]
     Etcd(#[from] EtcdError),
@@ -123,7 +123,7 @@ pub struct Loaded {
 }
 
 impl Loaded {
-    fn goes_by(&self) -> Vec<GoesBy> {
+    fn goes_by(&self) -> Vec<HeadInForce> {
         let nodes = self.nodes.iter();
         let marks = nodes.filter_map(|node| Some((node.mark.clone()?, node.running.clone())));
         marks.collect()
@@ -136,7 +136,7 @@ impl Loaded {
 
 /// A change that was written.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Written {
+pub struct WrittenChange {
     /// The revision that balancers get.
     pub to: Pointer,
     /// True if balancers get the revision step by step.
@@ -147,7 +147,7 @@ pub struct Written {
 
 /// The store's operations for a person.
 #[derive(Debug)]
-pub struct Desk<'e> {
+pub struct StoreAdmin<'e> {
     etcd: &'e mut Etcd,
     names: Names,
 }
@@ -156,8 +156,8 @@ fn tag() -> String {
     format!("{:016x}", fastrand::u64(..))
 }
 
-fn bad(key: &str) -> impl Fn(BadDocument) -> DeskError {
-    move |error| DeskError::Document {
+fn bad(key: &str) -> impl Fn(BadDocument) -> StoreAdminError {
+    move |error| StoreAdminError::Document {
         key: key.to_owned(),
         error,
     }
@@ -175,10 +175,10 @@ fn shown(at: u64) -> String {
     at.map_or_else(|| "?".into(), |at| at.to_string())
 }
 
-impl<'e> Desk<'e> {
+impl<'e> StoreAdmin<'e> {
     /// Operations on the store behind `etcd`, at the prefix `prefix`.
     pub fn new(etcd: &'e mut Etcd, prefix: &str) -> Self {
-        Desk {
+        StoreAdmin {
             etcd,
             names: Names(prefix.to_owned()),
         }
@@ -189,7 +189,7 @@ impl<'e> Desk<'e> {
     /// # Errors
     ///
     /// The store does not answer, or its head cannot be read.
-    pub async fn load_head(&mut self) -> Result<Loaded, DeskError> {
+    pub async fn load_head(&mut self) -> Result<Loaded, StoreAdminError> {
         let key = self.names.head_key();
         let read = self.etcd.read(Keys::One(&key)).await?;
         let entry = read.entries.first();
@@ -206,7 +206,7 @@ impl<'e> Desk<'e> {
     /// # Errors
     ///
     /// The store does not answer, or refuses.
-    pub async fn list_nodes(&mut self) -> Result<Vec<Report>, DeskError> {
+    pub async fn list_nodes(&mut self) -> Result<Vec<Report>, StoreAdminError> {
         let prefix = self.names.node_prefix();
         let read = self.etcd.read(Keys::Under(&prefix)).await?;
         let reports = read.entries.iter();
@@ -220,21 +220,22 @@ impl<'e> Desk<'e> {
     /// # Errors
     ///
     /// The store does not have the revision, or has another text under its number.
-    pub async fn read_revision(&mut self, to: &Pointer) -> Result<Revision, DeskError> {
+    pub async fn read_revision(&mut self, to: &Pointer) -> Result<Revision, StoreAdminError> {
         let (key, entry) = self.entry(to.number).await?;
         Revision::read(&entry.value, to).map_err(bad(&key))
     }
 
-    async fn any_revision(&mut self, number: u64) -> Result<Revision, DeskError> {
+    async fn any_revision(&mut self, number: u64) -> Result<Revision, StoreAdminError> {
         let (key, entry) = self.entry(number).await?;
         Revision::read_any(&entry.value).map_err(bad(&key))
     }
 
-    async fn entry(&mut self, number: u64) -> Result<(String, Entry), DeskError> {
+    async fn entry(&mut self, number: u64) -> Result<(String, Entry), StoreAdminError> {
         let key = self.names.revision_key(number);
         let read = self.etcd.read(Keys::One(&key)).await?;
         let entry = read.entries.into_iter().next();
-        let none = || DeskError::Nothing(format!("there is no revision {number} in the store"));
+        let none =
+            || StoreAdminError::Nothing(format!("there is no revision {number} in the store"));
         Ok((key, entry.ok_or_else(none)?))
     }
 
@@ -249,10 +250,10 @@ impl<'e> Desk<'e> {
         base: Base<'_>,
         push: Push,
         end_trial: bool,
-    ) -> Result<Written, DeskError> {
+    ) -> Result<WrittenChange, StoreAdminError> {
         let loaded = self.load_head().await?;
         base.fits(loaded.current())
-            .map_err(DeskError::ChangedMeanwhile)?;
+            .map_err(StoreAdminError::ChangedMeanwhile)?;
         let nodes = loaded.goes_by();
         let ended = loaded.head.as_ref().filter(|_| end_trial);
         let why = || "something else was pushed".to_owned();
@@ -262,7 +263,7 @@ impl<'e> Desk<'e> {
         let key = self.names.revision_key(revision.number);
         let more = Write::Put(key, revision.write(), 0);
         self.write(&loaded, &next, vec![more]).await?;
-        Ok(Written {
+        Ok(WrittenChange {
             staged: next.trial.is_some(),
             to: revision.pointer(),
             waited: waiting(&loaded.nodes),
@@ -280,10 +281,10 @@ impl<'e> Desk<'e> {
         to: Option<u64>,
         who: &str,
         message: &str,
-    ) -> Result<Written, DeskError> {
+    ) -> Result<WrittenChange, StoreAdminError> {
         let loaded = self.load_head().await?;
         let Some(head) = &loaded.head else {
-            return Err(DeskError::Nothing(
+            return Err(StoreAdminError::Nothing(
                 "there is nothing in the store yet".into(),
             ));
         };
@@ -291,7 +292,7 @@ impl<'e> Desk<'e> {
             let old = self.any_revision(number).await?;
             let push = Push {
                 text: old.text,
-                who: who.into(),
+                author_name: who.into(),
                 message: match message {
                     "" => format!("back to revision {number}"),
                     message => message.into(),
@@ -304,13 +305,14 @@ impl<'e> Desk<'e> {
         let next = change::go_back(head, &loaded.goes_by(), tag()).ok_or_else(|| {
             let why =
                 "what balancers had before is not known: name a revision (evenkeel store history)";
-            DeskError::Nothing(why.into())
+            StoreAdminError::Nothing(why.into())
         })?;
         let to = next.current.clone();
-        let to = to.ok_or_else(|| DeskError::Nothing("there is nothing to go back to".into()))?;
+        let to =
+            to.ok_or_else(|| StoreAdminError::Nothing("there is nothing to go back to".into()))?;
         self.read_revision(&to).await?;
         self.write(&loaded, &next, Vec::new()).await?;
-        Ok(Written {
+        Ok(WrittenChange {
             to,
             staged: false,
             waited: waiting(&loaded.nodes),
@@ -322,18 +324,18 @@ impl<'e> Desk<'e> {
     /// # Errors
     ///
     /// Nothing was written; or the store does not answer, and it is not known whether the head was written.
-    pub async fn confirm(&mut self) -> Result<Written, DeskError> {
+    pub async fn confirm(&mut self) -> Result<WrittenChange, StoreAdminError> {
         let loaded = self.load_head().await?;
         let current = loaded.current().cloned();
         let (Some(head), Some(to)) = (&loaded.head, current) else {
-            return Err(DeskError::Nothing(
+            return Err(StoreAdminError::Nothing(
                 "there is nothing in the store: push something".into(),
             ));
         };
         self.read_revision(&to).await?;
         let next = change::confirm(head, &loaded.goes_by(), tag());
         self.write(&loaded, &next, Vec::new()).await?;
-        Ok(Written {
+        Ok(WrittenChange {
             to,
             staged: next.trial.is_some(),
             waited: waiting(&loaded.nodes),
@@ -346,7 +348,7 @@ impl<'e> Desk<'e> {
         loaded: &Loaded,
         next: &Head,
         mut writes: Vec<Write>,
-    ) -> Result<(), DeskError> {
+    ) -> Result<(), StoreAdminError> {
         let key = self.names.head_key();
         writes.push(Write::Put(key.clone(), next.write(), 0));
         let written = self.etcd.write_if((&key, loaded.changed), writes).await;
@@ -366,7 +368,7 @@ impl<'e> Desk<'e> {
         };
         match is_written {
             true => Ok(()),
-            false => Err(DeskError::ChangedMeanwhile(
+            false => Err(StoreAdminError::ChangedMeanwhile(
                 "somebody else has changed the store meanwhile: nothing was written. Look at what it has, and try again".into(),
             )),
         }
@@ -388,14 +390,14 @@ impl<'e> Desk<'e> {
     /// # Errors
     ///
     /// The store has no such revision, or does not answer.
-    pub async fn pull_text(&mut self, number: Option<u64>) -> Result<Revision, DeskError> {
+    pub async fn pull_text(&mut self, number: Option<u64>) -> Result<Revision, StoreAdminError> {
         match number {
             Some(number) => self.any_revision(number).await,
             None => {
                 let loaded = self.load_head().await?;
                 let current = loaded.current().cloned();
                 let current = current.ok_or_else(|| {
-                    DeskError::Nothing("there is nothing in the store yet".into())
+                    StoreAdminError::Nothing("there is nothing in the store yet".into())
                 })?;
                 self.read_revision(&current).await
             }
@@ -408,7 +410,11 @@ impl<'e> Desk<'e> {
     /// # Errors
     ///
     /// The store has no such revision, or does not answer.
-    pub async fn diff(&mut self, from: Option<u64>, to: Other<'_>) -> Result<String, DeskError> {
+    pub async fn diff(
+        &mut self,
+        from: Option<u64>,
+        to: Other<'_>,
+    ) -> Result<String, StoreAdminError> {
         let from = self.pull_text(from).await?;
         let name = |number: u64| format!("revision {number}");
         let (other, text) = match to {
@@ -426,7 +432,7 @@ impl<'e> Desk<'e> {
     /// # Errors
     ///
     /// The store does not answer.
-    pub async fn history(&mut self, limit: i64) -> Result<String, DeskError> {
+    pub async fn history(&mut self, limit: i64) -> Result<String, StoreAdminError> {
         let loaded = self.load_head().await?;
         let mut out = String::new();
         let prefix = self.names.revision_prefix();
@@ -569,7 +575,7 @@ mod tests {
     fn lines_say_who_wrote_what_and_who_has_it() {
         let push = |text: &str, staged| Push {
             text: text.into(),
-            who: "anna".into(),
+            author_name: "anna".into(),
             message: "one\nmore".into(),
             staged,
             at: 0,

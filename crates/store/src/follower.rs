@@ -12,7 +12,7 @@ const MAX_OLDER: usize = 256;
 
 /// Verdict about a head read from the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum HeadVerdict {
     /// The head is new: the balancer goes by it from now on.
     News,
     /// The balancer goes by this head already.
@@ -56,10 +56,10 @@ impl Follower {
     }
 
     /// Takes in the head read from the store, or `None` if the store has no head.
-    pub fn take_head(&mut self, head: Option<Head>) -> Seen {
+    pub fn take_head(&mut self, head: Option<Head>) -> HeadVerdict {
         let Some(mark) = &self.mark else {
             return match head {
-                None => Seen::Empty,
+                None => HeadVerdict::Empty,
                 Some(head) => self.accept(head),
             };
         };
@@ -70,7 +70,7 @@ impl Follower {
                     .as_ref()
                     .is_some_and(|known| known.tag == head.tag);
                 match is_known && self.back.is_none() {
-                    true => Seen::Known,
+                    true => HeadVerdict::Known,
                     false => self.accept(head),
                 }
             }
@@ -78,7 +78,7 @@ impl Follower {
         }
     }
 
-    fn accept(&mut self, head: Head) -> Seen {
+    fn accept(&mut self, head: Head) -> HeadVerdict {
         self.back = None;
         let mut mark = head.mark();
         // The head before is older, even if a person has begun with an empty store.
@@ -94,10 +94,10 @@ impl Follower {
         mark.past.truncate(MAX_OLDER);
         self.mark = Some(mark);
         self.head = Some(head);
-        Seen::News
+        HeadVerdict::News
     }
 
-    fn went_back(&mut self, head: Option<Head>) -> Seen {
+    fn went_back(&mut self, head: Option<Head>) -> HeadVerdict {
         // A head that this balancer's own head comes from is older, whatever the store had meanwhile.
         let is_older = |head: &Head| {
             let mark = self.mark.as_ref();
@@ -106,14 +106,14 @@ impl Follower {
         let is_older = head.as_ref().is_some_and(is_older);
         let Some(base) = &self.back else {
             self.back = Some(head);
-            return Seen::WentBack;
+            return HeadVerdict::WentBack;
         };
         match (base, head) {
-            (None, None) => Seen::StillBack,
-            (Some(base), Some(head)) if base.tag == head.tag => Seen::StillBack,
+            (None, None) => HeadVerdict::StillBack,
+            (Some(base), Some(head)) if base.tag == head.tag => HeadVerdict::StillBack,
             (_, Some(head)) if is_older => {
                 self.back = Some(Some(head));
-                Seen::WentBack
+                HeadVerdict::WentBack
             }
             // A person who has written to an empty store has seen that it is empty.
             (None, Some(head)) => self.accept(head),
@@ -121,13 +121,13 @@ impl Follower {
                 match head.pushes > base.pushes {
                     true => self.accept(head),
                     // A roll-out that continues there is no decision of a person.
-                    false => Seen::StillBack,
+                    false => HeadVerdict::StillBack,
                 }
             }
             // A head further back, or of another line.
             (_, head) => {
                 self.back = Some(head);
-                Seen::WentBack
+                HeadVerdict::WentBack
             }
         }
     }
@@ -207,7 +207,7 @@ mod tests {
     fn push(head: Option<&Head>, number: u64, staged: bool) -> Head {
         let push = Push {
             text: text(number),
-            who: "anna".into(),
+            author_name: "anna".into(),
             message: String::new(),
             staged,
             at: 0,
@@ -229,16 +229,16 @@ mod tests {
     #[test]
     fn a_change_is_applied_once() {
         let mut follower = Follower::new("a", None, None);
-        assert_eq!(follower.take_head(None), Seen::Empty);
+        assert_eq!(follower.take_head(None), HeadVerdict::Empty);
         assert_eq!(apply(&mut follower), None);
         let first = push(None, 1, false);
-        assert_eq!(follower.take_head(Some(first.clone())), Seen::News);
+        assert_eq!(follower.take_head(Some(first.clone())), HeadVerdict::News);
         assert_eq!(apply(&mut follower), Some(1));
-        assert_eq!(follower.take_head(Some(first.clone())), Seen::Known);
+        assert_eq!(follower.take_head(Some(first.clone())), HeadVerdict::Known);
         assert_eq!(apply(&mut follower), None);
         // Of two changes that come together, the last one is enough.
         let third = push(Some(&push(Some(&first), 2, false)), 3, false);
-        assert_eq!(follower.take_head(Some(third)), Seen::News);
+        assert_eq!(follower.take_head(Some(third)), HeadVerdict::News);
         assert_eq!(apply(&mut follower), Some(3));
     }
 
@@ -275,14 +275,20 @@ mod tests {
                     Follower::new("a", mark, running)
                 }
             };
-            assert_eq!(follower.take_head(Some(first.clone())), Seen::WentBack);
-            assert_eq!(follower.take_head(Some(first.clone())), Seen::StillBack);
+            assert_eq!(
+                follower.take_head(Some(first.clone())),
+                HeadVerdict::WentBack
+            );
+            assert_eq!(
+                follower.take_head(Some(first.clone())),
+                HeadVerdict::StillBack
+            );
             assert_eq!(apply(&mut follower), None);
             assert!(follower.is_waiting());
             let mut pushed = follower.clone();
             assert_eq!(
                 pushed.take_head(Some(push(Some(&first), 3, false))),
-                Seen::News
+                HeadVerdict::News
             );
             // The revision has the number 2 once more, and another text.
             assert_eq!(apply(&mut pushed), Some(2));
@@ -292,7 +298,7 @@ mod tests {
             confirmed.take_head(Some(change::confirm(&first, &[], "yes".into())));
             assert_eq!(apply(&mut confirmed), Some(1));
             // The right store is back.
-            assert_eq!(follower.take_head(Some(second.clone())), Seen::News);
+            assert_eq!(follower.take_head(Some(second.clone())), HeadVerdict::News);
             assert_eq!(apply(&mut follower), None);
             let third = push(Some(&second), 3, false);
             follower.take_head(Some(third));
@@ -305,8 +311,8 @@ mod tests {
         let mut follower = Follower::new("a", None, None);
         follower.take_head(Some(push(None, 1, false)));
         apply(&mut follower);
-        assert_eq!(follower.take_head(None), Seen::WentBack);
-        assert_eq!(follower.take_head(None), Seen::StillBack);
+        assert_eq!(follower.take_head(None), HeadVerdict::WentBack);
+        assert_eq!(follower.take_head(None), HeadVerdict::StillBack);
         assert_eq!(apply(&mut follower), None);
         follower.take_head(Some(push(None, 9, false)));
         // The revision has the number 1 again, but another text.
@@ -321,7 +327,7 @@ mod tests {
         // The store went back to the first, and somebody pushed, who saw what another balancer goes by.
         let third = Push {
             text: text(3),
-            who: String::new(),
+            author_name: String::new(),
             message: String::new(),
             staged: false,
             at: 0,
@@ -329,7 +335,7 @@ mod tests {
         let goes_by = [(second.mark(), second.current.clone())];
         let (third, revision) = change::push(Some(&first), &goes_by, third, "t3".into()).unwrap();
         assert_eq!(revision.number, 3, "numbers are not used twice");
-        assert_eq!(away.take_head(Some(third)), Seen::News);
+        assert_eq!(away.take_head(Some(third)), HeadVerdict::News);
         assert_eq!(apply(&mut away), Some(3));
     }
 
@@ -345,9 +351,12 @@ mod tests {
         let mut follower = Follower::new("a", None, None);
         follower.take_head(Some(last));
         apply(&mut follower);
-        assert_eq!(follower.take_head(Some(trial.clone())), Seen::WentBack);
+        assert_eq!(
+            follower.take_head(Some(trial.clone())),
+            HeadVerdict::WentBack
+        );
         let all = change::advance(&trial, Step::All, Vec::new(), "all".into()).unwrap();
-        assert_eq!(follower.take_head(Some(all)), Seen::StillBack);
+        assert_eq!(follower.take_head(Some(all)), HeadVerdict::StillBack);
         assert_eq!(apply(&mut follower), None);
     }
 
@@ -400,7 +409,7 @@ mod tests {
                         number += 1;
                         let push = Push {
                             text: text(number),
-                            who: String::new(),
+                            author_name: String::new(),
                             message: String::new(),
                             staged: matches!(event, Event::Staged),
                             at: 0,
@@ -433,7 +442,7 @@ mod tests {
                         let times = if matches!(event, Event::Look) { 1 } else { 2 };
                         for time in 0..times {
                             let seen = follower.take_head(store.clone());
-                            prop_assert!(time == 0 || !matches!(seen, Seen::News | Seen::WentBack));
+                            prop_assert!(time == 0 || !matches!(seen, HeadVerdict::News | HeadVerdict::WentBack));
                             if let Some(head) = follower.head() {
                                 prop_assert!(!older.contains(&head.tag));
                                 older.extend(head.past.iter().cloned());
@@ -471,17 +480,17 @@ mod tests {
             }
             let push = Push {
                 text: "# the last one\n".into(),
-                who: String::new(),
+                author_name: String::new(),
                 message: String::new(),
                 staged: false,
                 at: 0,
             };
             let (head, revision) = change::push(store.as_ref(), &[], push, "last".into()).unwrap();
-            prop_assert_eq!(follower.take_head(Some(head.clone())), Seen::News);
+            prop_assert_eq!(follower.take_head(Some(head.clone())), HeadVerdict::News);
             let to = revision.pointer();
             prop_assert_eq!(follower.wanted_revision(), Some(&to));
             follower.note_applied(to);
-            prop_assert_eq!(follower.take_head(Some(head)), Seen::Known);
+            prop_assert_eq!(follower.take_head(Some(head)), HeadVerdict::Known);
             prop_assert_eq!(follower.wanted_revision(), None);
         }
     }

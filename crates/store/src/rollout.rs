@@ -209,7 +209,7 @@ mod tests {
         fn new(names: &[&str]) -> Self {
             let push = |text: &str, staged| Push {
                 text: text.into(),
-                who: String::new(),
+                author_name: String::new(),
                 message: String::new(),
                 staged,
                 at: 0,

@@ -26,9 +26,9 @@ use tracing::{debug, error, info, warn};
 
 use crate::change::{self, Push};
 use crate::copy::{self, Copy};
-use crate::desk::{self, Base, Desk, DeskError, Names};
-use crate::etcd::{Entry, Etcd, EtcdError, Keys, Told, Write};
-use crate::follower::{Follower, Seen};
+use crate::desk::{self, Base, Names, StoreAdmin, StoreAdminError};
+use crate::etcd::{Entry, Etcd, EtcdError, Keys, WatchEvent, Write};
+use crate::follower::{Follower, HeadVerdict};
 use crate::judge::Counts;
 use crate::model::{FORMAT, Head, Pointer, Report, Revision};
 use crate::rollout::{Driver, Next};
@@ -76,7 +76,7 @@ pub fn name_of(node: &evenkeel_config::Node) -> String {
 
 /// The revision that a balancer starts with.
 #[derive(Debug)]
-pub struct Begun {
+pub struct StartRevision {
     /// The revision.
     pub revision: Revision,
     /// The revision of the last good copy, if it is another one: for when `revision` is refused.
@@ -86,7 +86,7 @@ pub struct Begun {
     follower: Follower,
 }
 
-impl Begun {
+impl StartRevision {
     /// Replaces a revision refused for the reason `why` by the last good copy. Returns false if there is no copy.
     pub fn fall_back(&mut self, why: String) -> bool {
         let Some(fallback) = self.fallback.take() else {
@@ -113,7 +113,7 @@ pub async fn find_start(
     settings: &Settings,
     name: &str,
     tell: impl Fn(&str),
-) -> Result<Begun, String> {
+) -> Result<StartRevision, String> {
     let mut notes = Vec::new();
     let path = &settings.copy_file;
     let copy = copy::load_copy(path, &settings.prefix).unwrap_or_else(|why| {
@@ -141,7 +141,7 @@ pub async fn find_start(
         Err(_) => Err(format!("no answer within {patience:?}")),
     };
     match (found, known) {
-        (Ok(Some(revision)), known) => Ok(Begun {
+        (Ok(Some(revision)), known) => Ok(StartRevision {
             revision,
             fallback: known,
             notes,
@@ -151,7 +151,7 @@ pub async fn find_start(
             if follower.is_waiting() {
                 notes.push(WENT_BACK.into());
             }
-            Ok(Begun {
+            Ok(StartRevision {
                 revision: known,
                 fallback: None,
                 notes,
@@ -163,7 +163,7 @@ pub async fn find_start(
                 "the store cannot be asked, so the last good copy, revision {}, is used: {why}",
                 known.number
             ));
-            Ok(Begun {
+            Ok(StartRevision {
                 revision: known,
                 fallback: None,
                 notes,
@@ -214,13 +214,15 @@ async fn first(
         let head = head
             .transpose()
             .map_err(|error| format!("{key} in the store: {error}"))?;
-        if follower.take_head(head) == Seen::Empty {
+        if follower.take_head(head) == HeadVerdict::Empty {
             return Ok(None);
         }
         let Some(to) = follower.wanted_revision().cloned() else {
             return Ok(None);
         };
-        let revision = Desk::new(etcd, &settings.prefix).read_revision(&to).await;
+        let revision = StoreAdmin::new(etcd, &settings.prefix)
+            .read_revision(&to)
+            .await;
         return revision.map(Some).map_err(|error| error.to_string());
     }
 }
@@ -308,8 +310,8 @@ pub struct StoreStatus {
 
 impl Fleet {
     /// A subsystem that continues from the start `begun`. `file` is the balancer's own file.
-    pub fn new(settings: &Settings, name: &str, file: &Path, begun: Begun) -> Self {
-        let Begun {
+    pub fn new(settings: &Settings, name: &str, file: &Path, begun: StartRevision) -> Self {
+        let StartRevision {
             revision,
             fallback,
             mut follower,
@@ -418,8 +420,8 @@ impl Fleet {
         loop {
             tokio::select! {
                 told = watch.next() => match told? {
-                    Told::Changed(entry) => self.take(etcd, entry.as_ref(), manager).await?,
-                    Told::Begun | Told::Nothing => {}
+                    WatchEvent::Changed(entry) => self.take(etcd, entry.as_ref(), manager).await?,
+                    WatchEvent::Begun | WatchEvent::Nothing => {}
                 },
                 () = self.inner.again.notified() => {
                     let read = etcd.read(Keys::One(&key)).await?;
@@ -457,12 +459,12 @@ impl Fleet {
             seen
         };
         match seen {
-            Seen::WentBack => error!("{WENT_BACK}"),
-            Seen::Empty => debug!("{EMPTY}"),
-            Seen::News | Seen::Known | Seen::StillBack => {}
+            HeadVerdict::WentBack => error!("{WENT_BACK}"),
+            HeadVerdict::Empty => debug!("{EMPTY}"),
+            HeadVerdict::News | HeadVerdict::Known | HeadVerdict::StillBack => {}
         }
         let applied = self.put_into_effect(etcd, manager).await?;
-        if seen == Seen::News || applied {
+        if seen == HeadVerdict::News || applied {
             self.keep_copy().await;
         }
         self.inner.stepped.send_replace(());
@@ -476,21 +478,21 @@ impl Fleet {
             let current = state.follower.head().and_then(|head| head.current.clone());
             (state.follower.wanted_revision().cloned(), current)
         };
-        let mut desk = Desk::new(etcd, &self.inner.settings.prefix);
+        let mut desk = StoreAdmin::new(etcd, &self.inner.settings.prefix);
         let Some(to) = wanted else {
             self.note_stored(&mut desk, current.as_ref()).await;
             return Ok(false);
         };
         let revision = match desk.read_revision(&to).await {
             Ok(revision) => revision,
-            Err(DeskError::Etcd(error)) => return Err(error),
+            Err(StoreAdminError::Etcd(error)) => return Err(error),
             Err(error) => {
                 self.refuse(to, error.to_string());
                 return Ok(false);
             }
         };
         let author = Author {
-            who: revision.who.clone(),
+            user_name: revision.who.clone(),
             from: None,
             comment: revision.message.clone(),
         };
@@ -532,7 +534,7 @@ impl Fleet {
     }
 
     /// Notes the text that all balancers are to have.
-    async fn note_stored(&self, desk: &mut Desk<'_>, current: Option<&Pointer>) {
+    async fn note_stored(&self, desk: &mut StoreAdmin<'_>, current: Option<&Pointer>) {
         let Some(current) = current else {
             return;
         };
@@ -655,10 +657,10 @@ impl Fleet {
             *driver = Driver::default();
             return Ok(());
         };
-        let mut desk = Desk::new(etcd, &self.inner.settings.prefix);
+        let mut desk = StoreAdmin::new(etcd, &self.inner.settings.prefix);
         let reports = match desk.list_nodes().await {
             Ok(reports) => reports,
-            Err(DeskError::Etcd(error)) => return Err(error),
+            Err(StoreAdminError::Etcd(error)) => return Err(error),
             Err(_) => return Ok(()),
         };
         let rules = self.inner.settings.rollout.clone().unwrap_or_default();
@@ -698,7 +700,7 @@ impl Fleet {
     async fn write(&self, change: Change) -> Result<Put, StoreError> {
         let push = Push {
             text: change.text.to_string(),
-            who: change.author.who,
+            author_name: change.author.user_name,
             message: change.author.comment,
             staged: self.inner.settings.rollout.is_some(),
             at: desk::unix_seconds(),
@@ -706,7 +708,7 @@ impl Fleet {
         let mut steps = self.inner.stepped.subscribe();
         let written = {
             let mut etcd = self.inner.desk.lock().await;
-            let mut desk = Desk::new(&mut etcd, &self.inner.settings.prefix);
+            let mut desk = StoreAdmin::new(&mut etcd, &self.inner.settings.prefix);
             desk.push(Base::Id(&change.before), push, false).await
         };
         let written = written.map_err(store_error)?;
@@ -781,14 +783,14 @@ impl Fleet {
     }
 }
 
-fn store_error(error: DeskError) -> StoreError {
+fn store_error(error: StoreAdminError) -> StoreError {
     let why = error.to_string();
     match error {
-        DeskError::ChangedMeanwhile(_) => StoreError::ChangedMeanwhile(why),
-        DeskError::Etcd(EtcdError::Unreachable(_)) => StoreError::Unreachable(format!(
+        StoreAdminError::ChangedMeanwhile(_) => StoreError::ChangedMeanwhile(why),
+        StoreAdminError::Etcd(EtcdError::Unreachable(_)) => StoreError::Unreachable(format!(
             "the store does not answer, so the change is not certain to be written: {why}. Look at the configuration before you try again"
         )),
-        DeskError::Etcd(EtcdError::Refused(_)) => {
+        StoreAdminError::Etcd(EtcdError::Refused(_)) => {
             StoreError::Refused(format!("the store does not take the change: {why}"))
         }
         _ => StoreError::Refused(why),

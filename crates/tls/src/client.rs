@@ -41,7 +41,7 @@ pub struct Client {
     /// Authorities that the client trusts, in words.
     pub(crate) trusts: String,
     /// Certificate of the client.
-    pub own: Option<Details>,
+    pub client_certificate: Option<Details>,
     /// Number that no other client has, from 1.
     pub id: u64,
     /// Digest of all that the client is made of.
@@ -68,7 +68,7 @@ impl Client {
         let mut trusts = String::new();
         let revoked = read_revocations(tls.crl_file.as_ref(), |text| made_of.update(text));
         match (authorities(tls, &mut made_of), revoked) {
-            (Ok(None), _) => verifier = Some(Arc::new(Anybody)),
+            (Ok(None), _) => verifier = Some(Arc::new(TrustAllVerifier)),
             (Ok(Some((roots, of))), Ok(revoked)) => {
                 let builder = WebPkiServerVerifier::builder_with_provider(
                     roots,
@@ -149,7 +149,7 @@ impl Client {
                 .collect(),
             sessions: tls.resume.then(Arc::default),
             trusts,
-            own: own.map(|own| own.details),
+            client_certificate: own.map(|own| own.details),
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             made_of: digest.as_ref().try_into().unwrap_or_default(),
         })
@@ -284,9 +284,9 @@ fn roots_in(file: &Path) -> Result<RootCertStore, CertificateError> {
 
 /// Trusts everybody. Whoever it is must have the key of the certificate that is shown.
 #[derive(Debug)]
-struct Anybody;
+struct TrustAllVerifier;
 
-impl ServerCertVerifier for Anybody {
+impl ServerCertVerifier for TrustAllVerifier {
     fn verify_server_cert(
         &self,
         _: &CertificateDer<'_>,

@@ -18,7 +18,7 @@ use socket2::SockRef;
 use tokio::net::TcpStream;
 
 use crate::client::Client;
-use crate::handshake::Agreed;
+use crate::handshake::HandshakeParameters;
 use crate::messages::{Messages, Next};
 use crate::record::Violation;
 use crate::stream::{Kernel, Stream};
@@ -294,7 +294,7 @@ fn of_alert(alert: AlertDescription, client: &Client) -> (Cause, String) {
         | AlertDescription::CertificateUnknown
         | AlertDescription::UnknownCA
         | AlertDescription::AccessDenied => {
-            let text = match &client.own {
+            let text = match &client.client_certificate {
                 Some(own) => format!("it refuses the certificate in {}: {said}", own.file),
                 None => format!("it wants a `certificate`, and none is configured: {said}"),
             };
@@ -402,14 +402,14 @@ impl<'a> Connecting<'a> {
     }
 
     /// Makes a connection of what was agreed on.
-    fn finish_handshake(&mut self) -> Result<(Box<Stream>, Agreed), Failure> {
+    fn finish_handshake(&mut self) -> Result<(Box<Stream>, HandshakeParameters), Failure> {
         let (Some(connection), Some(socket)) =
             (self.connection.take(), self.messages.socket.take())
         else {
             return Err(Failure::closed(&io::ErrorKind::NotConnected.into()));
         };
         let is_tls13 = connection.protocol_version() == Some(ProtocolVersion::TLSv1_3);
-        let agreed = Agreed {
+        let agreed = HandshakeParameters {
             name: None,
             version: if is_tls13 { "TLSv1.3" } else { "TLSv1.2" },
             resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
@@ -429,7 +429,7 @@ impl<'a> Connecting<'a> {
 }
 
 impl Future for Connecting<'_> {
-    type Output = Result<(Box<Stream>, Agreed), Failure>;
+    type Output = Result<(Box<Stream>, HandshakeParameters), Failure>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;

@@ -11,7 +11,7 @@ use super::*;
 use crate::certificate::tests::{
     Folder, Made, new_authority, new_params, self_signed, sign_certificate,
 };
-use crate::handshake::Accepting;
+use crate::handshake::ServerHandshake;
 use crate::server::Server;
 use crate::ticket::Keys;
 
@@ -55,7 +55,7 @@ impl Rig {
     }
 
     /// Returns the result of a handshake of `client` with the server, which greets with one byte.
-    async fn meet(&self, client: &Arc<Client>, host: &str) -> Result<Agreed, Failure> {
+    async fn meet(&self, client: &Arc<Client>, host: &str) -> Result<HandshakeParameters, Failure> {
         self.meet_with(client, host, &[], &["h2", "http/1.1"]).await
     }
 
@@ -65,7 +65,7 @@ impl Rig {
         host: &str,
         offered: &[&str],
         known: &[&str],
-    ) -> Result<Agreed, Failure> {
+    ) -> Result<HandshakeParameters, Failure> {
         let server = Server::from_config(&self.server, "web", known, &self.keys).unwrap();
         Self::meet_server(&server, client, host, offered).await
     }
@@ -75,10 +75,10 @@ impl Rig {
         client: &Arc<Client>,
         host: &str,
         offered: &[&str],
-    ) -> Result<Agreed, Failure> {
+    ) -> Result<HandshakeParameters, Failure> {
         let (ours, theirs) = pair().await;
         let serve = async {
-            let (mut stream, _) = Accepting::new(theirs, server).await.ok()?;
+            let (mut stream, _) = ServerHandshake::new(theirs, server).await.ok()?;
             let mut got = [0; 4];
             stream.read_exact(&mut got).await.ok()?;
             stream.write_all(&got).await.ok()?;
@@ -181,7 +181,7 @@ async fn sessions_are_resumed_with_the_same_peer_and_name_only() {
         let ours = TcpStream::connect(address).await.unwrap();
         let theirs = listener.accept().await.unwrap().0;
         let serve = async {
-            let (mut stream, _) = Accepting::new(theirs, &server).await.unwrap();
+            let (mut stream, _) = ServerHandshake::new(theirs, &server).await.unwrap();
             stream.write_all(b"x").await.unwrap();
             stream.shutdown().await.unwrap();
         };

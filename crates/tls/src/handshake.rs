@@ -150,7 +150,7 @@ const PLAIN_ANSWER: &[u8] = b"HTTP/1.1 400 Bad Request\r\nContent-Type: text/pla
 
 /// Parameters that both sides have agreed on.
 #[derive(Clone, Debug)]
-pub struct Agreed {
+pub struct HandshakeParameters {
     /// The name that the client asked for; `None` where the balancer is the client.
     pub name: Option<Box<str>>,
     /// The version.
@@ -164,7 +164,7 @@ pub struct Agreed {
 }
 
 /// A handshake with a client.
-pub struct Accepting {
+pub struct ServerHandshake {
     messages: Messages,
     connection: Option<Box<UnbufferedServerConnection>>,
     header: Option<Box<str>>,
@@ -178,13 +178,13 @@ pub struct Accepting {
     failed: Option<Failure>,
 }
 
-impl fmt::Debug for Accepting {
+impl fmt::Debug for ServerHandshake {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Accepting").finish_non_exhaustive()
     }
 }
 
-impl Accepting {
+impl ServerHandshake {
     /// A handshake over `socket`.
     pub fn new(socket: TcpStream, server: &Server) -> Self {
         let (connection, failed) =
@@ -192,7 +192,7 @@ impl Accepting {
                 Ok(connection) => (Some(Box::new(connection)), None),
                 Err(error) => (None, Some(internal(error))),
             };
-        Accepting {
+        ServerHandshake {
             messages: Messages::over_socket(socket),
             connection,
             header: server.header.clone(),
@@ -249,7 +249,7 @@ impl Accepting {
     }
 
     /// Makes a connection of what was agreed on.
-    fn finish_handshake(&mut self) -> Result<(Box<Stream>, Agreed), Failure> {
+    fn finish_handshake(&mut self) -> Result<(Box<Stream>, HandshakeParameters), Failure> {
         let (Some(connection), Some(socket)) =
             (self.connection.take(), self.messages.socket.take())
         else {
@@ -260,7 +260,7 @@ impl Accepting {
         let certificate = certificate.and_then(|chain| chain.first());
         let header = self.header.as_deref();
         let identity = header.map(|header| identity::format_lines(header, certificate).into());
-        let agreed = Agreed {
+        let agreed = HandshakeParameters {
             name: self.name.take(),
             version: if is_tls13 { "TLSv1.3" } else { "TLSv1.2" },
             resumed: connection.handshake_kind() == Some(HandshakeKind::Resumed),
@@ -294,8 +294,8 @@ fn closed(error: io::Error) -> Failure {
     }
 }
 
-impl Future for Accepting {
-    type Output = Result<(Box<Stream>, Agreed), Failure>;
+impl Future for ServerHandshake {
+    type Output = Result<(Box<Stream>, HandshakeParameters), Failure>;
 
     fn poll(mut self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<Self::Output> {
         let this = &mut *self;
@@ -499,7 +499,8 @@ mod tests {
                 let is_tls13 = suite.tls13().is_some();
                 let (socket, client) =
                     connect(move |socket| exchange(speak(&config, "a.example", socket), is_tls13));
-                let (mut stream, agreed) = Accepting::new(socket, &rule.server()).await.unwrap();
+                let (mut stream, agreed) =
+                    ServerHandshake::new(socket, &rule.server()).await.unwrap();
                 let version = if is_tls13 { "TLSv1.3" } else { "TLSv1.2" };
                 assert_eq!(agreed.version, version);
                 assert_eq!(agreed.name.as_deref(), Some("a.example"));
@@ -550,7 +551,7 @@ mod tests {
                 client.conn.send_close_notify();
                 client.flush().unwrap();
             });
-            let mut accepting = Accepting::new(socket, server);
+            let mut accepting = ServerHandshake::new(socket, server);
             let (mut stream, agreed) = (&mut accepting).await.unwrap();
             echo(&mut stream).await.unwrap();
             client.join().unwrap();
@@ -562,10 +563,10 @@ mod tests {
     fn result(
         server: &Server,
         client: impl FnOnce(StdStream) + Send + 'static,
-    ) -> Result<Agreed, Failure> {
+    ) -> Result<HandshakeParameters, Failure> {
         run(async {
             let (socket, thread) = connect(client);
-            let result = Accepting::new(socket, server).await;
+            let result = ServerHandshake::new(socket, server).await;
             let result = result.map(|(_, agreed)| agreed);
             thread.join().unwrap();
             result
@@ -769,7 +770,7 @@ mod tests {
                 let read = std::io::copy(&mut client.sock, &mut std::io::sink()).unwrap();
                 assert!(read > written as u64, "{read} of {written}");
             });
-            let (mut stream, _) = Accepting::new(socket, &rule.server()).await.unwrap();
+            let (mut stream, _) = ServerHandshake::new(socket, &rule.server()).await.unwrap();
             stream.read_exact(&mut [0]).await.unwrap();
             let piece = [0; 10_000];
             let mut written = 0;
@@ -809,7 +810,7 @@ mod tests {
                     client.write_all(b"ping").unwrap();
                     client.read_to_end(&mut Vec::new())
                 });
-                let (mut stream, _) = Accepting::new(socket, &rule.server()).await.unwrap();
+                let (mut stream, _) = ServerHandshake::new(socket, &rule.server()).await.unwrap();
                 stream.read_exact(&mut [0; 4]).await.unwrap();
                 if cut {
                     stream.suppress_close();
@@ -826,7 +827,7 @@ mod tests {
                 let mut client = speak(&config, "a.example", socket);
                 client.write_all(b"ping").unwrap();
             });
-            let (mut stream, _) = Accepting::new(socket, &rule.server()).await.unwrap();
+            let (mut stream, _) = ServerHandshake::new(socket, &rule.server()).await.unwrap();
             let read = stream.read_to_end(&mut Vec::new()).await;
             // A reset, if it closes with tickets unread.
             let kind = read.unwrap_err().kind();
@@ -848,7 +849,7 @@ mod tests {
                 client.read_exact(&mut all).unwrap();
                 assert!(all == content());
             });
-            let (mut stream, _) = Accepting::new(socket, &rule.server()).await.unwrap();
+            let (mut stream, _) = ServerHandshake::new(socket, &rule.server()).await.unwrap();
             let mut all = Vec::new();
             let mut room = 1;
             while all.len() < 50_000 {

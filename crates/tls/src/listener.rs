@@ -13,7 +13,7 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::certificate::Details;
-use crate::handshake::{Accepting, Cause};
+use crate::handshake::{Cause, ServerHandshake};
 use crate::server::Server;
 use crate::stream::Stream;
 use crate::ticket::Keys;
@@ -95,7 +95,7 @@ impl Listener {
         match &*self.server.load() {
             None => Connection::Plain(socket),
             Some(server) => Connection::Greeting {
-                handshake: Box::new(Accepting::new(socket, server)),
+                handshake: Box::new(ServerHandshake::new(socket, server)),
                 limit: server.handshake_timeout,
                 listener: Arc::clone(self),
             },
@@ -111,7 +111,7 @@ pub enum Connection {
     /// Connection whose handshake is not over.
     Greeting {
         /// State of the handshake.
-        handshake: Box<Accepting>,
+        handshake: Box<ServerHandshake>,
         /// Time limit of the handshake.
         limit: Duration,
         /// Listener that counts a failure of the handshake.

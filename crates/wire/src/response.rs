@@ -80,7 +80,7 @@ pub struct NotHttp;
 
 /// Part of a body that was seen.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Seen {
+pub enum BodyProgress {
     /// All of it.
     Whole,
     /// A part: more is to come, or may come.
@@ -102,7 +102,7 @@ pub struct Reader {
     media_type: Box<str>,
     cookie: Box<str>,
     body: Vec<u8>,
-    rest: Rest,
+    rest: RemainingPart,
     /// True if the connection carries another response after this one.
     is_kept: bool,
     len: usize,
@@ -113,7 +113,7 @@ pub struct Reader {
 
 /// Part of the response that follows.
 #[derive(Clone, Copy, Debug, Default)]
-enum Rest {
+enum RemainingPart {
     #[default]
     Head,
     /// Number of bytes of the body that are to come.
@@ -174,10 +174,10 @@ impl Reader {
             let has_length = matches!(head.framing, Framing::Length(_));
             self.is_kept = has_length && !head.closes && head.code != 101;
             self.rest = match head.framing {
-                Framing::Chunked => Rest::Size,
-                Framing::Length(0) => Rest::End,
-                Framing::Length(length) => Rest::Length(length),
-                Framing::UntilClose => Rest::UntilClose,
+                Framing::Chunked => RemainingPart::Size,
+                Framing::Length(0) => RemainingPart::End,
+                Framing::Length(length) => RemainingPart::Length(length),
+                Framing::UntilClose => RemainingPart::UntilClose,
             };
             let read = std::mem::take(&mut self.line);
             self.push_body(read.get(self.at..).unwrap_or_default());
@@ -188,42 +188,42 @@ impl Reader {
     fn push_body(&mut self, mut bytes: &[u8]) {
         while let Some((&first, after)) = bytes.split_first() {
             (self.rest, bytes) = match self.rest {
-                Rest::Length(left) => {
+                RemainingPart::Length(left) => {
                     let (left, bytes) = self.take(left, bytes);
                     (
                         if left == 0 {
-                            Rest::End
+                            RemainingPart::End
                         } else {
-                            Rest::Length(left)
+                            RemainingPart::Length(left)
                         },
                         bytes,
                     )
                 }
-                Rest::UntilClose => {
+                RemainingPart::UntilClose => {
                     self.body.extend_from_slice(bytes);
                     return;
                 }
-                Rest::Size => {
+                RemainingPart::Size => {
                     let end = bytes.iter().position(|&byte| byte == b'\n');
                     let (line, after) = bytes.split_at(end.map_or(bytes.len(), |end| end + 1));
                     self.line.extend_from_slice(line);
                     (self.read_size(end.is_some()), after)
                 }
-                Rest::Chunk(left) => {
+                RemainingPart::Chunk(left) => {
                     let (left, bytes) = self.take(left, bytes);
                     (
                         if left == 0 {
-                            Rest::ChunkCr
+                            RemainingPart::ChunkCr
                         } else {
-                            Rest::Chunk(left)
+                            RemainingPart::Chunk(left)
                         },
                         bytes,
                     )
                 }
-                Rest::ChunkCr if first == b'\r' => (Rest::ChunkLf, after),
-                Rest::ChunkLf if first == b'\n' => (Rest::Size, after),
-                Rest::ChunkCr | Rest::ChunkLf => (Rest::Garbage, after),
-                Rest::Head | Rest::End | Rest::Garbage => {
+                RemainingPart::ChunkCr if first == b'\r' => (RemainingPart::ChunkLf, after),
+                RemainingPart::ChunkLf if first == b'\n' => (RemainingPart::Size, after),
+                RemainingPart::ChunkCr | RemainingPart::ChunkLf => (RemainingPart::Garbage, after),
+                RemainingPart::Head | RemainingPart::End | RemainingPart::Garbage => {
                     // Nobody has asked for what comes here.
                     self.is_kept = false;
                     return;
@@ -241,19 +241,19 @@ impl Reader {
     }
 
     /// Returns the part that follows the line of a chunk's size, if that line is whole.
-    fn read_size(&mut self, is_whole: bool) -> Rest {
+    fn read_size(&mut self, is_whole: bool) -> RemainingPart {
         if self.line.len() > MAX_SIZE_LINE {
-            return Rest::Garbage;
+            return RemainingPart::Garbage;
         }
         if !is_whole {
-            return Rest::Size;
+            return RemainingPart::Size;
         }
         let size = httparse::parse_chunk_size(&self.line);
         self.line.clear();
         match size {
-            Ok(httparse::Status::Complete((_, 0))) => Rest::End,
-            Ok(httparse::Status::Complete((_, size))) => Rest::Chunk(size),
-            _ => Rest::Garbage,
+            Ok(httparse::Status::Complete((_, 0))) => RemainingPart::End,
+            Ok(httparse::Status::Complete((_, size))) => RemainingPart::Chunk(size),
+            _ => RemainingPart::Garbage,
         }
     }
 
@@ -283,23 +283,23 @@ impl Reader {
     }
 
     /// Returns how much of the body was seen.
-    pub fn body_seen(&self) -> Seen {
+    pub fn body_progress(&self) -> BodyProgress {
         match self.rest {
-            Rest::End => Seen::Whole,
-            Rest::Garbage => Seen::Garbage,
-            _ => Seen::Part,
+            RemainingPart::End => BodyProgress::Whole,
+            RemainingPart::Garbage => BodyProgress::Garbage,
+            _ => BodyProgress::Part,
         }
     }
 
     /// Returns true if the end of the connection is the end of the body.
     pub fn is_until_close(&self) -> bool {
-        matches!(self.rest, Rest::UntilClose)
+        matches!(self.rest, RemainingPart::UntilClose)
     }
 
     /// True if the connection may carry another question: the response has come as a whole, its body has a
     /// `Content-Length`, nothing came behind it, and the sender does not close the connection.
     pub fn is_kept(&self) -> bool {
-        self.is_kept && matches!(self.rest, Rest::End)
+        self.is_kept && matches!(self.rest, RemainingPart::End)
     }
 
     /// All bytes that were taken.
@@ -384,9 +384,9 @@ mod tests {
         Ok((reader, work))
     }
 
-    fn seen(reader: &Reader) -> (Option<u16>, &str, Seen) {
+    fn seen(reader: &Reader) -> (Option<u16>, &str, BodyProgress) {
         let body = std::str::from_utf8(reader.body()).unwrap();
-        (reader.status_code(), body, reader.body_seen())
+        (reader.status_code(), body, reader.body_progress())
     }
 
     #[test]
@@ -429,40 +429,45 @@ mod tests {
                 "HTTP/1.1 200 OK\r\nContent-Length: 2\r\n\r\nhi!".to_owned(),
                 200,
                 "hi",
-                Seen::Whole,
+                BodyProgress::Whole,
             ),
             (
                 "HTTP/1.1 204 No Content\r\nContent-Length: 0\r\n\r\n".to_owned(),
                 204,
                 "",
-                Seen::Whole,
+                BodyProgress::Whole,
             ),
             (
                 "HTTP/1.1 404 No\r\n\r\nnobody".to_owned(),
                 404,
                 "nobody",
-                Seen::Part,
+                BodyProgress::Part,
             ),
             (
                 format!("{chunked}2;x\r\nhi\r\n01\r\n!\r\n0\r\nX: y\r\n\r\n"),
                 200,
                 "hi!",
-                Seen::Whole,
+                BodyProgress::Whole,
             ),
             (
                 format!("{chunked}2\r\nhi?\n0\r\n\r\n"),
                 200,
                 "hi",
-                Seen::Garbage,
+                BodyProgress::Garbage,
             ),
-            (format!("{chunked}2\r\nhi\r?"), 200, "hi", Seen::Garbage),
-            (format!("{chunked}x\r\n"), 200, "", Seen::Garbage),
-            (format!("{chunked}4\r\nhi"), 200, "hi", Seen::Part),
+            (
+                format!("{chunked}2\r\nhi\r?"),
+                200,
+                "hi",
+                BodyProgress::Garbage,
+            ),
+            (format!("{chunked}x\r\n"), 200, "", BodyProgress::Garbage),
+            (format!("{chunked}4\r\nhi"), 200, "hi", BodyProgress::Part),
             (
                 format!("{hints}{hints}HTTP/1.0 500 Oops\r\n\r\nx"),
                 500,
                 "x",
-                Seen::Part,
+                BodyProgress::Part,
             ),
         ] {
             for size in [1, 2, 3, 5, text.len()] {
@@ -473,7 +478,7 @@ mod tests {
         }
         let long = format!("{chunked}1;{}", "x".repeat(MAX_SIZE_LINE));
         let (reader, _) = read([long.as_bytes()]).unwrap();
-        assert_eq!(reader.body_seen(), Seen::Garbage);
+        assert_eq!(reader.body_progress(), BodyProgress::Garbage);
     }
 
     #[test]
@@ -567,7 +572,7 @@ mod tests {
             if let (Ok(a), Ok(b)) = (at_once, cut) {
                 prop_assert_eq!(a.status_code(), b.status_code());
                 prop_assert_eq!(a.body(), b.body());
-                prop_assert_eq!(a.body_seen(), b.body_seen());
+                prop_assert_eq!(a.body_progress(), b.body_progress());
             }
         }
     }

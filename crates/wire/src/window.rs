@@ -6,14 +6,14 @@ pub struct Window {
     /// Highest number that has come.
     pub last: u64,
     /// Bit n is set if `last - n` has come.
-    pub seen: u64,
+    pub seen_mask: u64,
     /// Numbers up to `last` that have not come.
     pub lost: u64,
 }
 
 /// Reason why a message is not the latest one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Late {
+pub enum WindowError {
     /// The message came before.
     Duplicate,
     /// A later one came before it.
@@ -27,7 +27,7 @@ impl Window {
     pub fn new(first: u64) -> Self {
         Window {
             last: first,
-            seen: 1,
+            seen_mask: 1,
             lost: 0,
         }
     }
@@ -38,20 +38,20 @@ impl Window {
     /// # Errors
     ///
     /// `sequence` does not come after all that came: the error says why not.
-    pub fn check_sequence(&mut self, sequence: u64) -> Result<(), Late> {
+    pub fn check_sequence(&mut self, sequence: u64) -> Result<(), WindowError> {
         let Some(back) = self.last.checked_sub(sequence) else {
             return Ok(());
         };
         let bit = match back {
             0..64 => 1 << back,
-            _ => return Err(Late::Replayed),
+            _ => return Err(WindowError::Replayed),
         };
-        if self.seen & bit != 0 {
-            return Err(Late::Duplicate);
+        if self.seen_mask & bit != 0 {
+            return Err(WindowError::Duplicate);
         }
-        self.seen |= bit;
+        self.seen_mask |= bit;
         self.lost = self.lost.saturating_sub(1);
-        Err(Late::Reordered)
+        Err(WindowError::Reordered)
     }
 
     /// Notes that `sequence` has come; answers whether that is after all others.
@@ -60,7 +60,7 @@ impl Window {
             return false;
         };
         let shift = u32::try_from(step).unwrap_or(u32::MAX);
-        self.seen = self.seen.checked_shl(shift).unwrap_or(0) | 1;
+        self.seen_mask = self.seen_mask.checked_shl(shift).unwrap_or(0) | 1;
         self.lost = self.lost.saturating_add(step - 1);
         self.last = sequence;
         true

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_config::XdsPolicy;
-use evenkeel_control::shares::Standing;
+use evenkeel_control::shares::ServiceState;
 use evenkeel_core::address::Address;
 use prost::Message;
 
@@ -72,7 +72,7 @@ pub struct Endpoint {
     /// Weight of the member, if it serves.
     pub weight: u32,
     /// Standing of the member: whether it serves.
-    pub standing: Standing,
+    pub standing: ServiceState,
 }
 
 impl Content {
@@ -98,8 +98,8 @@ impl Content {
             zone: None,
             weight,
             standing: match weight {
-                0 => Standing::Down,
-                _ => Standing::Serving,
+                0 => ServiceState::Down,
+                _ => ServiceState::Serving,
             },
         };
         Content::Endpoints(Endpoints {
@@ -221,9 +221,9 @@ impl Endpoints {
     /// away from them what they have; clients of gRPC would go to these members.
     fn is_shown(member: &Endpoint, dialect: Dialect) -> bool {
         match member.standing {
-            Standing::Serving => true,
+            ServiceState::Serving => true,
             // A backup that is not needed would count as one that has failed.
-            Standing::Standby => false,
+            ServiceState::Standby => false,
             _ => dialect == Dialect::Envoy,
         }
     }
@@ -271,7 +271,7 @@ impl Endpoints {
                 ..proto::Locality::default()
             });
             place.priority = priority;
-            let serves = member.standing == Standing::Serving;
+            let serves = member.standing == ServiceState::Serving;
             if serves {
                 // By as much as all its members together.
                 let weight = place.load_balancing_weight.get_or_insert_default();
@@ -341,11 +341,11 @@ impl Endpoint {
 }
 
 /// Returns a member's standing as a health status of Envoy.
-fn health_status(standing: Standing) -> i32 {
+fn health_status(standing: ServiceState) -> i32 {
     match standing {
-        Standing::Serving | Standing::Standby => 0,
-        Standing::Draining | Standing::Shedding => proto::DRAINING,
-        Standing::Maintenance | Standing::Down => proto::UNHEALTHY,
+        ServiceState::Serving | ServiceState::Standby => 0,
+        ServiceState::Draining | ServiceState::Shedding => proto::DRAINING,
+        ServiceState::Maintenance | ServiceState::Down => proto::UNHEALTHY,
     }
 }
 
@@ -411,7 +411,7 @@ mod tests {
     }
 
     /// Returns members of a weight in a zone each.
-    fn members(of: &[(u32, Standing, Option<&str>)]) -> Endpoints {
+    fn members(of: &[(u32, ServiceState, Option<&str>)]) -> Endpoints {
         let members = of.iter().enumerate();
         let members = members.map(|(index, &(weight, standing, zone))| Endpoint {
             name: format!("m{index}").into(),
@@ -455,7 +455,7 @@ mod tests {
 
     #[test]
     fn envoy_gets_weights_and_health_by_zone() {
-        use Standing::{Down, Draining, Maintenance, Serving, Shedding, Standby};
+        use ServiceState::{Down, Draining, Maintenance, Serving, Shedding, Standby};
         let all = members(&[
             (100, Serving, Some("a")),
             (10, Serving, Some("b")),
@@ -537,7 +537,7 @@ mod tests {
 
     #[test]
     fn grpc_gets_a_locality_of_its_own_for_each_that_serves() {
-        use Standing::{Down, Serving};
+        use ServiceState::{Down, Serving};
         let mut all = members(&[
             (100, Serving, Some("a")),
             (10, Serving, Some("b")),

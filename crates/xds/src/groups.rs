@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_config::Xds as Section;
-use evenkeel_control::shares::{self, Seen, Share, Shares, Standing};
+use evenkeel_control::shares::{self, ServiceState, Share, Shares, TargetShare};
 use evenkeel_core::address::Address;
 use evenkeel_core::group::Group;
 use evenkeel_core::member::{Member, Reason};
@@ -14,7 +14,7 @@ use evenkeel_manager::snapshot::GroupHandle;
 
 use crate::content::{Cluster, Content, Endpoint, Endpoints};
 use crate::kind::Kind;
-use crate::world::World;
+use crate::world::ResourceSet;
 
 /// Weight of the member that is to get most: a thousandth more or less is the finest that clients are told.
 const HIGHEST: u32 = 1000;
@@ -37,7 +37,7 @@ pub struct Groups {
     watched: Vec<Watched>,
     /// Index of each group in `watched`.
     places: HashMap<Arc<str>, usize>,
-    seen: Vec<Seen>,
+    seen: Vec<TargetShare>,
 }
 
 impl Default for Groups {
@@ -68,7 +68,7 @@ fn share_settings(section: &Section) -> shares::Settings {
 
 impl Groups {
     /// Takes the section that the configuration has from now on.
-    pub fn set_section(&mut self, section: &Section, world: &mut World) {
+    pub fn set_section(&mut self, section: &Section, world: &mut ResourceSet) {
         if self.section == *section {
             return;
         }
@@ -83,7 +83,7 @@ impl Groups {
     }
 
     /// Takes the groups that there are from now on. Groups that were there before stay as they are.
-    pub fn set_handles(&mut self, handles: Vec<Arc<GroupHandle>>, world: &mut World) {
+    pub fn set_handles(&mut self, handles: Vec<Arc<GroupHandle>>, world: &mut ResourceSet) {
         let served = self.section.served.iter();
         let served: HashMap<&str, _> = served.map(|group| (&*group.name, group)).collect();
         let before = std::mem::take(&mut self.watched).into_iter();
@@ -132,7 +132,7 @@ impl Groups {
     }
 
     /// Looks at all groups; answers whether anything has changed for clients.
-    pub fn look_for_changes(&mut self, now: Instant, world: &mut World) -> bool {
+    pub fn look_for_changes(&mut self, now: Instant, world: &mut ResourceSet) -> bool {
         let before = world.version();
         for watched in &mut self.watched {
             let group = watched.handle.current.load();
@@ -210,10 +210,10 @@ fn merge_endpoints(members: impl Iterator<Item = Endpoint>) -> Vec<Endpoint> {
             continue;
         };
         match (first.standing, member.standing) {
-            (Standing::Serving, Standing::Serving) => {
+            (ServiceState::Serving, ServiceState::Serving) => {
                 first.weight = first.weight.saturating_add(member.weight);
             }
-            (_, Standing::Serving) => *first = member,
+            (_, ServiceState::Serving) => *first = member,
             _ => {}
         }
     }
@@ -267,7 +267,7 @@ mod tests {
         }
     }
 
-    fn weights(world: &World, name: &str) -> Vec<u32> {
+    fn weights(world: &ResourceSet, name: &str) -> Vec<u32> {
         let envoy = Audience {
             dialect: Dialect::Envoy,
             zone: None,
@@ -282,7 +282,7 @@ mod tests {
 
     #[test]
     fn weights_follow_loads_and_standing_within_a_second() {
-        let (mut groups, mut world) = (Groups::default(), World::default());
+        let (mut groups, mut world) = (Groups::default(), ResourceSet::default());
         let pool = handle("pool", 2);
         groups.set_section(&section(&["pool"]), &mut world);
         groups.set_handles(vec![Arc::clone(&pool), handle("other", 1)], &mut world);
@@ -325,7 +325,7 @@ mod tests {
 
     #[test]
     fn groups_come_and_go_and_the_others_stay_as_they_are() {
-        let (mut groups, mut world) = (Groups::default(), World::default());
+        let (mut groups, mut world) = (Groups::default(), ResourceSet::default());
         let [a, b] = [handle("a", 1), handle("b", 2)];
         groups.set_section(&section(&["a", "b"]), &mut world);
         groups.set_handles(vec![Arc::clone(&a), Arc::clone(&b)], &mut world);
@@ -366,12 +366,12 @@ mod tests {
             standing,
         };
         let all = [
-            member("a", 80, 300, Standing::Serving),
-            member("b", 81, 0, Standing::Down),
-            member("c", 80, 200, Standing::Serving),
-            member("d", 81, 100, Standing::Serving),
-            member("e", 80, 0, Standing::Draining),
-            member("f", 82, 0, Standing::Draining),
+            member("a", 80, 300, ServiceState::Serving),
+            member("b", 81, 0, ServiceState::Down),
+            member("c", 80, 200, ServiceState::Serving),
+            member("d", 81, 100, ServiceState::Serving),
+            member("e", 80, 0, ServiceState::Draining),
+            member("f", 82, 0, ServiceState::Draining),
         ];
         let merged = merge_endpoints(all.into_iter());
         let merged = merged
@@ -380,9 +380,9 @@ mod tests {
         assert_eq!(
             merged.collect::<Vec<_>>(),
             [
-                ("a", 500, Standing::Serving),
-                ("d", 100, Standing::Serving),
-                ("f", 0, Standing::Draining),
+                ("a", 500, ServiceState::Serving),
+                ("d", 100, ServiceState::Serving),
+                ("f", 0, ServiceState::Draining),
             ]
         );
     }

@@ -35,8 +35,8 @@ use crate::kind::Kind;
 use crate::ledger::Ledger;
 use crate::proto::{LoadStatsRequest, LoadStatsResponse};
 use crate::registry::Registry;
-use crate::stream::{Identity, Limits, Refused, Stream, Told, Variant};
-use crate::world::World;
+use crate::stream::{Identity, Limits, RequestMeaning, Stream, StreamRefusal, Variant};
+use crate::world::ResourceSet;
 
 /// The calls that there are.
 const STATE_OF_THE_WORLD: &str =
@@ -85,7 +85,7 @@ pub(crate) struct Server {
     tls: Arc<Listener>,
     registry: Arc<Registry>,
     section: RefCell<Section>,
-    world: RefCell<World>,
+    world: RefCell<ResourceSet>,
     groups: RefCell<Groups>,
     ledger: RefCell<Ledger>,
     /// Told of changes of the world.
@@ -401,15 +401,15 @@ impl Server {
                     let told = stream.take_request(&message);
                     let told = match holding.set(stream.held_bytes()) {
                         true => told,
-                        false => Err(Refused::TooMuch),
+                        false => Err(StreamRefusal::TooMuch),
                     };
                     let told = match told {
                         Ok(told) => told,
                         Err(error) => {
                             warn_throttled!(client = id, %error, "xds: a stream is refused");
                             let code = match error {
-                                Refused::Malformed | Refused::LongName => code::INVALID_ARGUMENT,
-                                Refused::TooMany(_) | Refused::TooMuch => code::RESOURCE_EXHAUSTED,
+                                StreamRefusal::Malformed | StreamRefusal::LongName => code::INVALID_ARGUMENT,
+                                StreamRefusal::TooMany(_) | StreamRefusal::TooMuch => code::RESOURCE_EXHAUSTED,
                             };
                             return Ok((code, error.to_string()));
                         }
@@ -418,7 +418,7 @@ impl Server {
                         info!(node = identity.node, program = identity.program, "an xDS client has connected");
                         self.registry.set_identity(id, identity);
                     }
-                    if let Told::Refused(kind) = told {
+                    if let RequestMeaning::Refused(kind) = told {
                         self.registry.record_nack(id, &stream, kind, self.clock.now());
                         tell_of_nack(&stream, kind);
                     }
@@ -478,7 +478,7 @@ impl Server {
                 Err(error) => return refusal_status(error),
             };
             let Ok(report) = LoadStatsRequest::decode(&*message) else {
-                let message = Refused::Malformed.to_string();
+                let message = StreamRefusal::Malformed.to_string();
                 return Ok((code::INVALID_ARGUMENT, message));
             };
             let is_first = !is_asked;

@@ -20,7 +20,7 @@ use crate::proto::{
     DeltaDiscoveryRequest, DeltaDiscoveryResponse, DiscoveryRequest, DiscoveryResponse, Node,
     Resource, Status,
 };
-use crate::world::{Encoded, World};
+use crate::world::{EncodedResource, ResourceSet};
 
 /// Stands for all resources of a type.
 const ALL: &str = "*";
@@ -75,7 +75,7 @@ impl Default for Limits {
 
 /// Reason why a stream ends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum StreamRefusal {
     /// A request cannot be read.
     #[error("the request is not a message of xDS")]
     Malformed,
@@ -92,7 +92,7 @@ pub enum Refused {
 
 /// Meaning of a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum RequestMeaning {
     /// The request wants something, or is about an answer before the last one.
     Nothing,
     /// The last answer of that type is accepted.
@@ -162,10 +162,10 @@ fn bytes_of(name: &str) -> usize {
 }
 
 /// Checks names of resources that are to be kept.
-fn check_names<'n>(names: impl IntoIterator<Item = &'n String>) -> Result<(), Refused> {
+fn check_names<'n>(names: impl IntoIterator<Item = &'n String>) -> Result<(), StreamRefusal> {
     let is_long = |name: &String| name.len() > LONGEST_RESOURCE;
     match names.into_iter().any(is_long) {
-        true => Err(Refused::LongName),
+        true => Err(StreamRefusal::LongName),
         false => Ok(()),
     }
 }
@@ -356,15 +356,16 @@ impl Stream {
     /// # Errors
     ///
     /// Why the stream has to end.
-    pub fn take_request(&mut self, bytes: &[u8]) -> Result<Told, Refused> {
+    pub fn take_request(&mut self, bytes: &[u8]) -> Result<RequestMeaning, StreamRefusal> {
         match self.variant {
             Variant::StateOfTheWorld => {
-                let request = DiscoveryRequest::decode(bytes).map_err(|_| Refused::Malformed)?;
+                let request =
+                    DiscoveryRequest::decode(bytes).map_err(|_| StreamRefusal::Malformed)?;
                 self.state_of_the_world(request)
             }
             Variant::Incremental => {
                 let request = DeltaDiscoveryRequest::decode(bytes);
-                self.take_incremental(request.map_err(|_| Refused::Malformed)?)
+                self.take_incremental(request.map_err(|_| StreamRefusal::Malformed)?)
             }
         }
     }
@@ -377,23 +378,26 @@ impl Stream {
         }
     }
 
-    fn state_of_the_world(&mut self, request: DiscoveryRequest) -> Result<Told, Refused> {
+    fn state_of_the_world(
+        &mut self,
+        request: DiscoveryRequest,
+    ) -> Result<RequestMeaning, StreamRefusal> {
         self.take_identity(request.node.as_ref());
         let Some(kind) = Kind::of_url(&request.type_url) else {
-            return Ok(Told::Unknown);
+            return Ok(RequestMeaning::Unknown);
         };
         let most = self.limits.subscriptions;
         if request.resource_names.len() > most {
-            return Err(Refused::TooMany(most));
+            return Err(StreamRefusal::TooMany(most));
         }
         check_names(&request.resource_names)?;
         let of = self.subscriptions.entry(kind).or_default();
         // What is wanted counts even if the client has not seen the last answer yet: it may have dropped
         // something that it wants again by the time it has.
         let told = match of.take_verdict(&request.response_nonce, request.error_detail) {
-            Some(true) => Told::Accepted(kind),
-            Some(false) => Told::Refused(kind),
-            None => Told::Nothing,
+            Some(true) => RequestMeaning::Accepted(kind),
+            Some(false) => RequestMeaning::Refused(kind),
+            None => RequestMeaning::Nothing,
         };
         let wanted: BTreeSet<&str> = request.resource_names.iter().map(String::as_str).collect();
         // Without names it is all of them, for types of which there may be all, and for clients
@@ -424,10 +428,13 @@ impl Stream {
         Ok(told)
     }
 
-    fn take_incremental(&mut self, request: DeltaDiscoveryRequest) -> Result<Told, Refused> {
+    fn take_incremental(
+        &mut self,
+        request: DeltaDiscoveryRequest,
+    ) -> Result<RequestMeaning, StreamRefusal> {
         self.take_identity(request.node.as_ref());
         let Some(kind) = Kind::of_url(&request.type_url) else {
-            return Ok(Told::Unknown);
+            return Ok(RequestMeaning::Unknown);
         };
         let most = self.limits.subscriptions;
         let is_first = !self.subscriptions.contains_key(&kind);
@@ -435,15 +442,15 @@ impl Stream {
         let more = request.resource_names_subscribe.len();
         let known = request.initial_resource_versions.len();
         if more.saturating_add(of.names.len()) > most || known > most {
-            return Err(Refused::TooMany(most));
+            return Err(StreamRefusal::TooMany(most));
         }
         let before = request.initial_resource_versions.iter();
         let before = before.map(|pair| &pair.key);
         check_names(before.chain(&request.resource_names_subscribe))?;
         let told = match of.take_verdict(&request.response_nonce, request.error_detail) {
-            Some(true) => Told::Accepted(kind),
-            Some(false) => Told::Refused(kind),
-            None => Told::Nothing,
+            Some(true) => RequestMeaning::Accepted(kind),
+            Some(false) => RequestMeaning::Refused(kind),
+            None => RequestMeaning::Nothing,
         };
         if is_first {
             // What it has from a stream before. A version that is none of ours is no version.
@@ -476,7 +483,7 @@ impl Stream {
     }
 
     /// Returns the next answer that there is to be now, if there is one.
-    pub fn next(&mut self, world: &World) -> Option<Response> {
+    pub fn next(&mut self, world: &ResourceSet) -> Option<Response> {
         let audience = &self.identity.as_ref()?.audience;
         for &kind in Kind::ALL {
             let Some(of) = self.subscriptions.get_mut(&kind) else {
@@ -546,7 +553,7 @@ impl Stream {
 
 /// Content of an answer.
 struct Found {
-    resources: Vec<(Arc<str>, Encoded)>,
+    resources: Vec<(Arc<str>, EncodedResource)>,
     /// Names of the resources that are gone, or not there.
     removed: Vec<String>,
     /// Names of the resources that the client has had otherwise, or not at all.
@@ -555,7 +562,12 @@ struct Found {
 
 impl Subscription {
     /// Returns an answer with all that is wanted, if there is to be one.
-    fn whole_answer(&mut self, kind: Kind, world: &World, audience: &Audience) -> Option<Found> {
+    fn whole_answer(
+        &mut self,
+        kind: Kind,
+        world: &ResourceSet,
+        audience: &Audience,
+    ) -> Option<Found> {
         let mut changed = world.changed_since(kind, self.seen);
         let is_due = self.look_at_all
             || self.answer
@@ -571,7 +583,7 @@ impl Subscription {
             let form = world.get(kind, &name, audience)?;
             Some((name, form))
         });
-        let resources: Vec<(Arc<str>, Encoded)> = resources.collect();
+        let resources: Vec<(Arc<str>, EncodedResource)> = resources.collect();
         let news = resources
             .iter()
             .filter(|(name, form)| self.has.get(name) != Some(&form.version));
@@ -594,7 +606,7 @@ impl Subscription {
     }
 
     /// Returns all names that are wanted, in their order.
-    fn all_wanted(&self, kind: Kind, world: &World) -> Vec<Arc<str>> {
+    fn all_wanted(&self, kind: Kind, world: &ResourceSet) -> Vec<Arc<str>> {
         match self.wildcard {
             true => world.resource_names(kind).cloned().collect(),
             false => self.names.iter().cloned().collect(),
@@ -611,7 +623,7 @@ impl Subscription {
     fn partial_answer(
         &mut self,
         kind: Kind,
-        world: &World,
+        world: &ResourceSet,
         audience: &Audience,
         variant: Variant,
         most_bytes: usize,

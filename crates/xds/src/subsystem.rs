@@ -18,7 +18,7 @@ use evenkeel_manager::handover::Handover;
 use evenkeel_manager::service::{Service, StartError, Work};
 use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
-use evenkeel_net::inherited::Handed;
+use evenkeel_net::inherited::InheritedSocket;
 use evenkeel_net::listen::Listeners;
 use evenkeel_net::{Clock, start_thread};
 use evenkeel_tls::certificate::Details;
@@ -301,7 +301,7 @@ impl Subsystem for Xds {
         self.local_addresses()
     }
 
-    fn sockets(&self) -> io::Result<Vec<Handed>> {
+    fn sockets(&self) -> io::Result<Vec<InheritedSocket>> {
         self.inner.state().listeners.clone_for_handover(WHOSE)
     }
 

@@ -20,7 +20,7 @@ const MOST_FORMS: usize = 16;
 
 /// A resource as somebody gets it.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Encoded {
+pub struct EncodedResource {
     /// Version that tells this form from other forms and older contents: it depends on nothing but the bytes,
     /// so that another process, or one that was started again, knows what a client has.
     pub version: u64,
@@ -34,7 +34,7 @@ struct Resource {
     /// The change that made it what it is.
     changed: u64,
     /// Forms of the resource, by audience; `None` is that the audience does not get the resource.
-    forms: RefCell<Vec<(Audience, Option<Encoded>)>>,
+    forms: RefCell<Vec<(Audience, Option<EncodedResource>)>>,
 }
 
 /// The resources of one type.
@@ -49,13 +49,13 @@ struct Shelf {
 
 /// All resources of the moment.
 #[derive(Debug, Default)]
-pub struct World {
+pub struct ResourceSet {
     shelves: [Shelf; Kind::ALL.len()],
     /// Number of changes.
     changes: u64,
 }
 
-impl World {
+impl ResourceSet {
     /// Returns the number of changes.
     pub fn version(&self) -> u64 {
         self.changes
@@ -127,7 +127,7 @@ impl World {
     }
 
     /// Returns a resource as `audience` gets it; `None` if there is no such resource for the audience.
-    pub fn get(&self, kind: Kind, name: &str, audience: &Audience) -> Option<Encoded> {
+    pub fn get(&self, kind: Kind, name: &str, audience: &Audience) -> Option<EncodedResource> {
         let resource = self.shelf(kind)?.resources.get(name)?;
         let mut forms = resource.forms.borrow_mut();
         if let Some((_, form)) = forms.iter().find(|(known, _)| known == audience) {
@@ -139,7 +139,7 @@ impl World {
             // The keys are no secret: nobody gains by two contents with one version.
             let mut hasher = SipHasher13::new_with_keys(0x6b65_656c, 0x7864_7376);
             hasher.write(&any);
-            Encoded {
+            EncodedResource {
                 version: hasher.finish(),
                 any: any.into(),
             }
@@ -163,14 +163,14 @@ mod tests {
 
     #[test]
     fn changes_are_told_in_order_and_each_resource_once() {
-        let mut world = World::default();
+        let mut world = ResourceSet::default();
         let [a, b]: [Arc<str>; 2] = ["a".into(), "b".into()];
         let endpoints = |weight| Content::of_weights(&[weight]);
         assert!(world.set(Kind::Endpoints, &a, endpoints(1)));
         assert!(world.set(Kind::Endpoints, &b, endpoints(1)));
         let seen = world.version();
         assert!(!world.set(Kind::Endpoints, &a, endpoints(1)), "no news");
-        let since = |world: &World, seen| -> Vec<String> {
+        let since = |world: &ResourceSet, seen| -> Vec<String> {
             let changed = world.changed_since(Kind::Endpoints, seen);
             changed.map(ToString::to_string).collect()
         };

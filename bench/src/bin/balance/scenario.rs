@@ -5,7 +5,9 @@ use std::time::Duration;
 
 use clap::ValueEnum;
 use evenkeel_demo::backend::Backend;
-use evenkeel_sim::{Change, Discipline, Dispatch, Outcomes, Scenario as World, Service, To, run};
+use evenkeel_sim::{
+    Change, ChangeEffect, Discipline, Dispatch, Outcomes, Scenario as World, Service, run,
+};
 use tokio::time::{Instant, sleep, sleep_until};
 
 use crate::load::{self, Request};
@@ -192,7 +194,7 @@ impl Row {
             let after = at + STALL.mul_f64(scale);
             // As good as at a standstill.
             for (at, to) in [(at, 1e6), (after, 1.0)] {
-                let to = To::Slowness(to);
+                let to = ChangeEffect::Slowness(to);
                 world.changes.push(Change { at, member, to });
             }
             at += STALLS.mul_f64(scale);

@@ -105,7 +105,7 @@ async fn check_member(
         ok: checked.error.is_none(),
         error: checked.error,
         took_ms: super::round_value(checked.took.as_secs_f64() * 1e3),
-        what: checked.what.into_owned(),
+        what: checked.check_name.into_owned(),
     }))
 }
 

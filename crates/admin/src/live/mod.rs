@@ -25,8 +25,8 @@ use tokio::sync::broadcast::error::RecvError;
 use tokio::sync::{Semaphore, watch};
 use tokio::time::MissedTickBehavior;
 
-use news::News;
-use past::Past;
+use news::LiveEvents;
+use past::HourHistory;
 use process::Meter;
 use tick::Tick;
 use wire::{AlertEvent, ChangeEvent, LastHour, Process, RuleRow, Thresholds};
@@ -50,14 +50,14 @@ const ASKED: Duration = Duration::from_secs(1);
 #[derive(Debug)]
 pub struct Live {
     manager: Arc<Manager>,
-    news: News,
+    news: LiveEvents,
     ticks: watch::Sender<Option<Arc<Tick>>>,
     /// Number of streams that watch each group.
     watched: Mutex<HashMap<String, usize>>,
     /// Places for streams that are free.
     streams: Arc<Semaphore>,
     most_streams: usize,
-    past: Mutex<Past>,
+    past: Mutex<HourHistory>,
     meter: Meter,
     workers: usize,
     rules: Mutex<RuleRates>,
@@ -93,7 +93,7 @@ impl Live {
         let process = SystemTime::now().duration_since(UNIX_EPOCH);
         Arc::new(Live {
             manager: Arc::clone(manager),
-            news: News::new(process.unwrap_or_default().as_micros() as u64),
+            news: LiveEvents::new(process.unwrap_or_default().as_micros() as u64),
             ticks: watch::Sender::new(None),
             watched: Mutex::default(),
             streams: Arc::new(Semaphore::new(most_streams)),
@@ -314,8 +314,8 @@ impl RuleRates {
                 let seconds = now.duration_since(*at).as_secs_f64();
                 let more = |count: u64, before: &u64| count.saturating_sub(*before) as f64;
                 (
-                    more(rule.asked, asked) / seconds.max(1e-3),
-                    more(rule.ended, ended),
+                    more(rule.request_count, asked) / seconds.max(1e-3),
+                    more(rule.ended_count, ended),
                     more(rule.failed, failed),
                 )
             });
@@ -332,7 +332,7 @@ impl RuleRates {
         };
         let rows = rules.iter().map(row).collect();
         let counts = rules.iter().map(|rule| {
-            let counts = [rule.asked, rule.ended, rule.failed];
+            let counts = [rule.request_count, rule.ended_count, rule.failed];
             (rule.name.clone(), counts)
         });
         self.0.push_back((now, counts.collect()));
@@ -353,8 +353,8 @@ mod tests {
             enabled: true,
             maintenance: false,
             group: "app".into(),
-            asked,
-            ended: asked,
+            request_count: asked,
+            ended_count: asked,
             failed,
         };
         let mut row = |seconds, asked, failed| {

@@ -37,7 +37,7 @@ impl Id {
 
 /// The news.
 #[derive(Debug)]
-pub(super) struct News {
+pub(super) struct LiveEvents {
     process: u64,
     kept: Mutex<Kept>,
     /// The number of the last one.
@@ -61,10 +61,10 @@ pub(super) struct Since {
     pub(super) id: Id,
 }
 
-impl News {
+impl LiveEvents {
     /// Makes empty news. `process` is a number that no other process has.
     pub(super) fn new(process: u64) -> Self {
-        News {
+        LiveEvents {
             process,
             kept: Mutex::default(),
             last: watch::Sender::new(0),
@@ -140,7 +140,7 @@ mod tests {
 
     #[test]
     fn who_was_away_gets_what_was_missed_or_hears_that_it_is_lost() {
-        let news = News::new(0xab);
+        let news = LiveEvents::new(0xab);
         let start = news.current_id();
         assert_eq!(start.to_string(), "ab-0");
         assert!(!news.events_since(start).lost);

@@ -39,7 +39,7 @@ const ARRAY: usize = 48;
 
 /// The last hour.
 #[derive(Debug)]
-pub(super) struct Past {
+pub(super) struct HourHistory {
     moments: VecDeque<Moment>,
     step: u64,
     /// Bytes that the moments take.
@@ -110,9 +110,9 @@ impl Layout {
     }
 }
 
-impl Default for Past {
+impl Default for HourHistory {
     fn default() -> Self {
-        Past {
+        HourHistory {
             moments: VecDeque::new(),
             step: STEP,
             bytes: 0,
@@ -121,7 +121,7 @@ impl Default for Past {
     }
 }
 
-impl Past {
+impl HourHistory {
     /// True if a moment is due at the time `now`.
     pub(super) fn is_due(&self, now: u64) -> bool {
         let last = self.moments.back();
@@ -348,7 +348,7 @@ mod tests {
 
     #[test]
     fn an_hour_is_told_and_then_forgotten() {
-        let mut past = Past::default();
+        let mut past = HourHistory::default();
         for turn in 0..1000 {
             let now = 1_000_000 + turn * STEP;
             assert!(past.is_due(now) && (turn == 0 || !past.is_due(now - 1)));
@@ -375,7 +375,7 @@ mod tests {
 
     #[test]
     fn who_joins_or_leaves_has_columns_for_its_time() {
-        let mut past = Past::default();
+        let mut past = HourHistory::default();
         let mut now = 1000;
         for rows in [
             vec![row("x", 0.1), row("y", 0.95)],
@@ -399,7 +399,7 @@ mod tests {
 
     #[test]
     fn g6_a_member_that_is_given_a_name_keeps_its_hour() {
-        let mut past = Past::default();
+        let mut past = HourHistory::default();
         let mut now = 1000;
         for (name, load) in [("x", 0.1), ("s1", 0.2), ("s2", 0.3)] {
             let named = MemberSample {
@@ -425,9 +425,9 @@ mod tests {
 
     #[test]
     fn memory_is_bounded_by_taking_fewer_moments() {
-        let mut past = Past {
+        let mut past = HourHistory {
             room: 40_000,
-            ..Past::default()
+            ..HourHistory::default()
         };
         let rows = || (0..20).map(|n| row(&format!("member-{n}"), 0.5)).collect();
         let mut now = 1000;
@@ -465,7 +465,7 @@ mod tests {
 
     #[test]
     fn a_clock_that_is_set_back_does_not_stop_it() {
-        let mut past = Past::default();
+        let mut past = HourHistory::default();
         past.keep_sample(&sample(Vec::new()), 5000);
         assert!(past.is_due(10));
         past.keep_sample(&sample(Vec::new()), 10);

@@ -226,7 +226,7 @@ fn of_attempt(record: &Record<'_>, trace: &Trace, attempt: &Attempt, index: usiz
     if let Some(error) = &error {
         all.text("error.type", error);
     }
-    let ended = attempt.ended.unwrap_or(record.total_time);
+    let ended = attempt.end_time.unwrap_or(record.total_time);
     Span {
         span_id: attempt.span.to_vec(),
         parent_span_id: trace.span.to_vec(),
@@ -264,7 +264,7 @@ mod tests {
             group: "app".into(),
             strategy: "adaptive",
             began: Duration::from_millis(1),
-            ended: Some(Duration::from_millis(2)),
+            end_time: Some(Duration::from_millis(2)),
             queued: Duration::from_micros(1500),
             connect_time: None,
             status: None,
@@ -275,7 +275,7 @@ mod tests {
             span: [4; 8],
             member: "web-1:80".into(),
             member_name: Some("s1".into()),
-            ended: None,
+            end_time: None,
             status: Some(200),
             failure: None,
             ..attempt.clone()

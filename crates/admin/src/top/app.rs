@@ -51,7 +51,7 @@ pub(super) struct Wish {
 
 /// Findings of one look at the API.
 #[derive(Debug)]
-pub(super) struct Look {
+pub(super) struct ApiSnapshot {
     pub status: Status,
     /// The group whose decision was to be explained, and the explanation.
     pub explained: Option<(String, Result<Explain, ClientError>)>,
@@ -59,8 +59,8 @@ pub(super) struct Look {
 
 /// News that comes from the API.
 #[derive(Debug)]
-pub(super) enum News {
-    Look(Result<Box<Look>, ClientError>),
+pub(super) enum ApiUpdate {
+    Look(Result<Box<ApiSnapshot>, ClientError>),
     Changed(Command, Result<Done, ClientError>),
 }
 
@@ -170,9 +170,9 @@ impl App {
         }
     }
 
-    pub(super) fn take(&mut self, news: News, at: Instant) {
+    pub(super) fn take(&mut self, news: ApiUpdate, at: Instant) {
         match news {
-            News::Look(Ok(look)) => {
+            ApiUpdate::Look(Ok(look)) => {
                 self.picture = Some(Picture {
                     groups: GroupView::all_groups(&look.status),
                     status: look.status,
@@ -185,9 +185,11 @@ impl App {
                     self.show_message(format!("there is no group {gone} any more"), true);
                 }
             }
-            News::Look(Err(error)) => self.error = Some(error.to_string()),
-            News::Changed(command, Ok(Done { .. })) => self.show_message(command.effect(), false),
-            News::Changed(_, Err(error)) => {
+            ApiUpdate::Look(Err(error)) => self.error = Some(error.to_string()),
+            ApiUpdate::Changed(command, Ok(Done { .. })) => {
+                self.show_message(command.effect(), false)
+            }
+            ApiUpdate::Changed(_, Err(error)) => {
                 // Who was refused here could read until now.
                 let why = match &error {
                     ClientError::Refused {

@@ -117,9 +117,9 @@ fn status() -> Status {
     }
 }
 
-fn seen(status: Status) -> News {
+fn seen(status: Status) -> ApiUpdate {
     let explained = None;
-    News::Look(Ok(Box::new(Look { status, explained })))
+    ApiUpdate::Look(Ok(Box::new(ApiSnapshot { status, explained })))
 }
 
 /// Returns a view that has had its first answer.
@@ -345,7 +345,7 @@ fn changes_are_confirmed_and_their_answer_is_shown() {
     assert_eq!(press(&mut app, "d y"), Some(drain("a:80")));
     assert_shows(&mut app, &["waiting for the answer"]);
     app.take(
-        News::Changed(drain("a:80"), Ok(Done { ok: true })),
+        ApiUpdate::Changed(drain("a:80"), Ok(Done { ok: true })),
         Instant::now(),
     );
     assert_shows(&mut app, &["a:80 in web drains"]);
@@ -411,17 +411,20 @@ fn refusals_are_told_in_plain_words() {
         },
     };
     let error = refused(403, "the token may read only");
-    app.take(News::Changed(drain("a:80"), Err(error)), Instant::now());
+    app.take(
+        ApiUpdate::Changed(drain("a:80"), Err(error)),
+        Instant::now(),
+    );
     assert_shows(
         &mut app,
         &["nothing was changed: you may look, but not change anything: the token may"],
     );
     let error = refused(404, "there is no member x");
-    app.take(News::Changed(drain("x"), Err(error)), Instant::now());
+    app.take(ApiUpdate::Changed(drain("x"), Err(error)), Instant::now());
     assert_shows(&mut app, &["nothing was changed: there is no member x"]);
     // A long one is cut to three lines, with a mark.
     app.take(
-        News::Look(Err(refused(500, &"long ".repeat(100)))),
+        ApiUpdate::Look(Err(refused(500, &"long ".repeat(100)))),
         Instant::now(),
     );
     press(&mut app, "j");
@@ -435,13 +438,13 @@ fn a_lost_connection_leaves_the_last_picture() {
     let mut app = App::new(DEFAULT_ADDRESS, SECOND);
     assert_shows(&mut app, &["asking 127.0.0.1:9900 …"]);
     app.take(
-        News::Look(Err(ClientError::Address("nowhere".into()))),
+        ApiUpdate::Look(Err(ClientError::Address("nowhere".into()))),
         start,
     );
     assert_shows(&mut app, &["asking 127.0.0.1:9900 …", "nowhere"]);
     app.take(seen(status()), start);
     app.take(
-        News::Look(Err(ClientError::Address("nowhere".into()))),
+        ApiUpdate::Look(Err(ClientError::Address("nowhere".into()))),
         start,
     );
     let terminal = terminal(&mut app, SIZES[0], start + 12 * SECOND);
@@ -507,7 +510,7 @@ fn explanations_are_asked_for_and_shown_whole() {
     assert_eq!(app.next_wish().explained.as_deref(), Some("web"));
     assert_shows(&mut app, &["asking …"]);
     let explained = |group: &str, verdict: &str| {
-        News::Look(Ok(Box::new(Look {
+        ApiUpdate::Look(Ok(Box::new(ApiSnapshot {
             status: status(),
             explained: Some((group.into(), Ok(explanation(verdict)))),
         })))

@@ -5,7 +5,7 @@ use evenkeel_config::agent::AgentConfig;
 use evenkeel_core::time::Instant;
 
 use super::registrations::{locations, make_plans};
-use super::{Agent, Beside, Error, Watched};
+use super::{Agent, Error, ManagedServer, Watched};
 use crate::agent_check::{Bound, Subject, Weight};
 use crate::hook::Hook;
 use crate::host::{Files, HostLoad, Monitor};
@@ -120,7 +120,7 @@ impl Agent {
                     known.server.reconfigure(wanted.clone(), owners);
                     known
                 }
-                None => Beside {
+                None => ManagedServer {
                     server: Server::new(wanted.clone(), owners, self.state.learned(&wanted.name)),
                     weight: Weight::default(),
                     hook: Hook::default(),

@@ -6,7 +6,7 @@ use evenkeel_wire::reporting::keys::Keys;
 use evenkeel_wire::reporting::message::{self, Registration};
 
 use super::Error;
-use crate::link::{Place, Plan};
+use crate::link::{Plan, RegisteredLocation};
 
 /// Makes the plan for each broker: what is to be registered there.
 pub(super) fn make_plans(config: &AgentConfig) -> Result<Vec<Plan>, Error> {
@@ -27,7 +27,7 @@ pub(super) fn make_plans(config: &AgentConfig) -> Result<Vec<Plan>, Error> {
     config.brokers.iter().map(plan).collect()
 }
 
-fn registrations(config: &AgentConfig) -> Result<Vec<Place>, Error> {
+fn registrations(config: &AgentConfig) -> Result<Vec<RegisteredLocation>, Error> {
     let agent = config.name.clone().unwrap_or_else(agent_name);
     let default = default_location(config);
     let place = |(location, _): (String, HostSettings)| {
@@ -47,7 +47,7 @@ fn registrations(config: &AgentConfig) -> Result<Vec<Place>, Error> {
             }
         }
         let registration = Registration::new(location.clone(), agent.clone(), servers);
-        Ok(Place {
+        Ok(RegisteredLocation {
             registration: registration.map_err(|error| Error::Registration {
                 location,
                 reason: error.to_string(),

@@ -10,7 +10,7 @@ use std::time::Duration;
 use evenkeel_config::agent::{HostSettings, Scope};
 use evenkeel_core::load::LoadId;
 use evenkeel_kernel::proc::cgroup::Cgroup;
-use evenkeel_kernel::proc::files::Had;
+use evenkeel_kernel::proc::files::FileResult;
 use evenkeel_kernel::proc::text::{self, CpuTicks, Transfers};
 
 pub use evenkeel_kernel::proc::files::Files;
@@ -85,12 +85,12 @@ struct Snapshot {
     /// kernel's counters.
     at: Duration,
     cpus: Option<f64>,
-    cpu: Had<Cpu>,
-    run_queue: Had<f64>,
-    memory: Had<f64>,
-    disk: Had<Disk>,
-    network: Had<Vec<Interface>>,
-    pressure: [(LoadId, Had<u64>); 3],
+    cpu: FileResult<Cpu>,
+    run_queue: FileResult<f64>,
+    memory: FileResult<f64>,
+    disk: FileResult<Disk>,
+    network: FileResult<Vec<Interface>>,
+    pressure: [(LoadId, FileResult<u64>); 3],
 }
 
 /// CPU time that went by.
@@ -178,7 +178,7 @@ impl Snapshot {
 
     /// Makes it that of a cgroup. What a cgroup has no part of its own of (the network,
     /// and disks without a limit) it shares with the machine.
-    fn narrow(&mut self, files: &Files, cgroup: &Cgroup, memory: Had<(u64, u64)>) {
+    fn narrow(&mut self, files: &Files, cgroup: &Cgroup, memory: FileResult<(u64, u64)>) {
         let online = self.cpus.map_or(u32::MAX, |cpus| cpus as u32);
         let cpus = cgroup.cpus(files, online);
         self.cpus = (cpus < f64::from(u32::MAX)).then_some(cpus);
@@ -215,14 +215,14 @@ impl Snapshot {
         if !wanted {
             return found;
         }
-        let mut note = |id, load: Had<Option<f64>>| match load {
+        let mut note = |id, load: FileResult<Option<f64>>| match load {
             Ok(Some(load)) if load.is_finite() && load >= 0.0 => found.loads.push((id, load)),
             // Nothing to compare with, or a counter that went back: next time.
             Ok(_) => {}
             Err(reason) => found.missing.push((id, reason)),
         };
         let share = |share: &f64| Some(share.min(1.0));
-        let had = |had: &Had<f64>, make: fn(&f64) -> Option<f64>| {
+        let had = |had: &FileResult<f64>, make: fn(&f64) -> Option<f64>| {
             had.as_ref().map(make).map_err(Clone::clone)
         };
         note(LoadId::RUN_QUEUE, had(&self.run_queue, |load| Some(*load)));
@@ -247,7 +247,7 @@ impl Snapshot {
         (time >= Duration::from_millis(1)).then_some(time.as_secs_f64())
     }
 
-    fn cpu_since(&self, earlier: Option<&Snapshot>) -> Had<Option<f64>> {
+    fn cpu_since(&self, earlier: Option<&Snapshot>) -> FileResult<Option<f64>> {
         let now = self.cpu.as_ref().map_err(Clone::clone)?;
         let before = earlier.and_then(|earlier| earlier.cpu.as_ref().ok());
         let share = match (now, before) {
@@ -272,7 +272,7 @@ impl Snapshot {
     }
 
     /// The busiest disk.
-    fn disk_since(&self, earlier: Option<&Snapshot>) -> Had<Option<f64>> {
+    fn disk_since(&self, earlier: Option<&Snapshot>) -> FileResult<Option<f64>> {
         let now = self.disk.as_ref().map_err(Clone::clone)?;
         let before = earlier.and_then(|earlier| earlier.disk.as_ref().ok());
         let Some(seconds) = self.seconds_since(earlier) else {
@@ -307,7 +307,7 @@ impl Snapshot {
     }
 
     /// The busiest direction of the busiest interface.
-    fn network_since(&self, earlier: Option<&Snapshot>) -> Had<Option<f64>> {
+    fn network_since(&self, earlier: Option<&Snapshot>) -> FileResult<Option<f64>> {
         let now = self.network.as_ref().map_err(Clone::clone)?;
         if now.iter().all(|interface| interface.capacity.is_none()) {
             return Err("no network interface reports its speed; set network_capacity".into());
@@ -327,7 +327,7 @@ impl Snapshot {
 }
 
 /// The interfaces that have a device behind them; in a container, where none has, all.
-fn network(files: &Files, capacity: Option<f64>) -> Had<Vec<Interface>> {
+fn network(files: &Files, capacity: Option<f64>) -> FileResult<Vec<Interface>> {
     // The interfaces of this process, which may have others than the machine.
     let text = files.read("/proc/self/net/dev")?;
     let sys = |name: &str, file: &str| format!("/sys/class/net/{name}/{file}");

@@ -15,7 +15,7 @@ use evenkeel_core::time::Instant;
 
 /// Wish of a client.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Wish<'a> {
+pub(super) struct ClientRequest<'a> {
     /// Terms of the client's class.
     pub terms: &'a Terms,
     /// The mean response time that it wants, instead of that of its class.
@@ -65,7 +65,11 @@ struct Exclusion {
 }
 
 /// Adds the members that are out of the question to those in `excluded`, which are in order then.
-fn exclude_all(view: &View<'_>, wish: &Wish<'_>, excluded: &mut Vec<MemberId>) -> Exclusion {
+fn exclude_all(
+    view: &View<'_>,
+    wish: &ClientRequest<'_>,
+    excluded: &mut Vec<MemberId>,
+) -> Exclusion {
     let why = exclude(view, wish, excluded);
     if wish.sent_back {
         exclude_shedding(view, excluded);
@@ -80,10 +84,10 @@ fn exclude_all(view: &View<'_>, wish: &Wish<'_>, excluded: &mut Vec<MemberId>) -
 }
 
 /// The request of a client for any member but those in `excluded`.
-fn request_of<'a>(wish: &Wish<'_>, now: Instant, excluded: &'a [MemberId]) -> Request<'a> {
+fn request_of<'a>(wish: &ClientRequest<'_>, now: Instant, excluded: &'a [MemberId]) -> Request<'a> {
     Request {
         client: Some(wish.client),
-        tried: excluded,
+        excluded_members: excluded,
         ..Request::at_time(now)
     }
 }
@@ -92,7 +96,7 @@ fn request_of<'a>(wish: &Wish<'_>, now: Instant, excluded: &'a [MemberId]) -> Re
 /// Members in `excluded` are not chosen; the members that are not good enough are added.
 pub(super) fn request_to_choose<'a>(
     group: &Group,
-    wish: &Wish<'_>,
+    wish: &ClientRequest<'_>,
     now: Instant,
     excluded: &'a mut Vec<MemberId>,
 ) -> Option<Request<'a>> {
@@ -109,7 +113,7 @@ pub(super) fn request_to_choose<'a>(
 /// the work, too. `advice` is what a chooser says, if one was asked.
 pub(super) fn decide_grant(
     group: &Group,
-    wish: &Wish<'_>,
+    wish: &ClientRequest<'_>,
     advice: Option<Advice>,
     now: Instant,
     rng: &mut fastrand::Rng,
@@ -152,7 +156,7 @@ pub(super) fn decide_grant(
 /// The member that a client has and keeps, in a group on demand that looks at loads: until it is
 /// under a load alert, or not good enough any more. If each client went to the least loaded
 /// member after each quantum, those would change places for ever.
-fn stays(view: &View<'_>, wish: &Wish<'_>, excluded: &[MemberId]) -> Option<usize> {
+fn stays(view: &View<'_>, wish: &ClientRequest<'_>, excluded: &[MemberId]) -> Option<usize> {
     let settings = view.settings();
     if settings.granularity != Granularity::OnDemand || !settings.adaptive || wish.sent_back {
         return None;
@@ -167,7 +171,7 @@ fn stays(view: &View<'_>, wish: &Wish<'_>, excluded: &[MemberId]) -> Option<usiz
 }
 
 /// The members that a client could not reach, of those that are not excluded anyway.
-fn avoided(view: &View<'_>, wish: &Wish<'_>, excluded: &[MemberId]) -> Vec<MemberId> {
+fn avoided(view: &View<'_>, wish: &ClientRequest<'_>, excluded: &[MemberId]) -> Vec<MemberId> {
     if wish.avoid.is_empty() {
         return Vec::new();
     }
@@ -181,7 +185,11 @@ fn avoided(view: &View<'_>, wish: &Wish<'_>, excluded: &[MemberId]) -> Vec<Membe
 }
 
 /// Excludes those that are not good enough; answers why, if there was any.
-fn exclude(view: &View<'_>, wish: &Wish<'_>, excluded: &mut Vec<MemberId>) -> Option<Refusal> {
+fn exclude(
+    view: &View<'_>,
+    wish: &ClientRequest<'_>,
+    excluded: &mut Vec<MemberId>,
+) -> Option<Refusal> {
     let response_time = wish.response_time.or(wish.terms.response_time);
     let utilization = wish.terms.max_utilization;
     if response_time.is_none() && utilization.is_none() {
@@ -359,8 +367,8 @@ mod tests {
             .unwrap();
     }
 
-    fn wish(terms: &Terms) -> Wish<'_> {
-        Wish {
+    fn wish(terms: &Terms) -> ClientRequest<'_> {
+        ClientRequest {
             terms,
             response_time: None,
             avoid: &[],
@@ -372,7 +380,7 @@ mod tests {
         }
     }
 
-    fn ask(group: &Group, wish: &Wish<'_>, ms: u64) -> Result<Grant, Refusal> {
+    fn ask(group: &Group, wish: &ClientRequest<'_>, ms: u64) -> Result<Grant, Refusal> {
         let mut rng = fastrand::Rng::with_seed(ms);
         decide_grant(group, wish, None, at(ms), &mut rng, &mut Vec::new())
     }
@@ -381,7 +389,7 @@ mod tests {
     fn only_members_that_keep_the_response_time_are_given() {
         let group = group(3, LoadId::CPU);
         let terms = Terms::default();
-        let wish = Wish {
+        let wish = ClientRequest {
             response_time: Some(Duration::from_millis(100)),
             ..wish(&terms)
         };
@@ -462,7 +470,7 @@ mod tests {
             }
         }
         let gold = Terms::default();
-        let flood = Wish {
+        let flood = ClientRequest {
             is_vouched: false,
             ..wish(&gold)
         };
@@ -500,7 +508,7 @@ mod tests {
                     continue;
                 }
                 let current = format!("m{}:80", at_member[client]);
-                let wish = Wish {
+                let wish = ClientRequest {
                     current: Some(&current),
                     ..wish(&terms)
                 };
@@ -561,11 +569,11 @@ mod tests {
     fn b2_a_client_keeps_its_member_until_that_sheds() {
         let mut group = group(3, LoadId::CPU);
         let terms = Terms::default();
-        let stays = Wish {
+        let stays = ClientRequest {
             current: Some("m2:80"),
             ..wish(&terms)
         };
-        let given = |group: &Group, wish: &Wish<'_>| {
+        let given = |group: &Group, wish: &ClientRequest<'_>| {
             let given = (1001..1030).map(|ms| ask(group, wish, ms).unwrap().member);
             given.collect::<std::collections::HashSet<_>>()
         };
@@ -580,13 +588,13 @@ mod tests {
         report(&group, 2, LoadId::CPU, 0.9, 1000);
         report(&group, 1, LoadId::CPU, 0.1, 1000);
         assert_eq!(given(&group, &stays), [2].into());
-        let unknown = Wish {
+        let unknown = ClientRequest {
             current: Some("gone:80"),
             ..stays
         };
         assert!(!given(&group, &unknown).contains(&2));
         let avoid = ["m2:80".to_owned()];
-        let away = Wish {
+        let away = ClientRequest {
             avoid: &avoid,
             ..stays
         };
@@ -600,7 +608,7 @@ mod tests {
         let group = group(3, LoadId::CPU);
         let terms = Terms::default();
         let avoid = ["m0:80".to_owned(), "m1:80".to_owned()];
-        let some = Wish {
+        let some = ClientRequest {
             avoid: &avoid,
             alternatives: 5,
             ..wish(&terms)
@@ -611,7 +619,7 @@ mod tests {
         }
         let avoid = avoid.iter().cloned().chain(["m2:80".to_owned()]);
         let avoid: Vec<_> = avoid.collect();
-        let all = Wish {
+        let all = ClientRequest {
             avoid: &avoid,
             ..some
         };
@@ -633,7 +641,7 @@ mod tests {
         }
         let terms = Terms::default();
         let any = wish(&terms);
-        let of = |milliseconds| Wish {
+        let of = |milliseconds| ClientRequest {
             response_time: Some(Duration::from_millis(milliseconds)),
             alternatives: 3,
             ..any
@@ -658,7 +666,7 @@ mod tests {
         let shed = |index: usize, on| group.members()[index].slot.set(Reason::Shedding, on);
         shed(0, true);
         let terms = Terms::default();
-        let back = Wish {
+        let back = ClientRequest {
             response_time: Some(Duration::from_millis(200)),
             sent_back: true,
             ..wish(&terms)
@@ -668,7 +676,7 @@ mod tests {
         assert_eq!(ask(&group, &back, 1001), refused);
         // The same if it is the only one that others could be reached instead of.
         let avoid = ["m1:80".to_owned(), "m2:80".to_owned()];
-        let elsewhere = Wish {
+        let elsewhere = ClientRequest {
             response_time: None,
             avoid: &avoid,
             ..back
@@ -733,7 +741,7 @@ mod tests {
             };
             let terms = Terms { quantum: by_load, max_utilization, ..Terms::default() };
             let wanted = response_time.map(Duration::from_millis);
-            let wish = Wish { response_time: wanted, alternatives, ..wish(&terms) };
+            let wish = ClientRequest { response_time: wanted, alternatives, ..wish(&terms) };
             let mut rng = fastrand::Rng::with_seed(seed);
             let good = |index: usize| {
                 let up = down & 1 << index == 0;

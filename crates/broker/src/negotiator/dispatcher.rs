@@ -22,7 +22,7 @@ use hyper::{Method, StatusCode};
 use tracing::debug;
 
 use super::clients::Clients;
-use super::decide::{Grant, Refusal, Wish, decide_grant, request_to_choose};
+use super::decide::{ClientRequest, Grant, Refusal, decide_grant, request_to_choose};
 use super::metrics::{ClassCounters, Ending, Metrics, Unheard};
 use evenkeel_wire::negotiation::{
     self, Binding, CLASS, MEDIA_TYPE, MOST_MEMBERS, NEGOTIATE, REBIND, RESPONSE_TIME, Refused,
@@ -102,7 +102,7 @@ struct Origins {
 
 /// Parts of a request.
 #[derive(Debug)]
-struct Asked {
+struct RequestParts {
     form: Form,
     class: Option<String>,
     response_time: Option<Duration>,
@@ -266,7 +266,7 @@ impl Dispatcher {
     async fn negotiate(
         &self,
         counter: &Counter,
-        asked: &Asked,
+        asked: &RequestParts,
         client: IpAddr,
     ) -> Result<Answer, Problem> {
         let cluster = &counter.cluster;
@@ -280,7 +280,7 @@ impl Dispatcher {
             let mut scratch = self.scratch.borrow_mut();
             scratch.clients.may_ask(client, quantum, now)
         };
-        let wish = Wish {
+        let wish = ClientRequest {
             terms,
             response_time: asked.response_time,
             avoid: &asked.avoid,
@@ -381,7 +381,7 @@ impl Dispatcher {
 /// Request that was read.
 enum Understood {
     /// Question for a member of a cluster.
-    Asked(Rc<Counter>, Asked),
+    Asked(Rc<Counter>, RequestParts),
     /// Answer to a request that takes no decision.
     Answered(Answer),
 }
@@ -392,7 +392,7 @@ impl Dispatcher {
         &self,
         chooser: &Chooser,
         counter: &Counter,
-        wish: &Wish<'_>,
+        wish: &ClientRequest<'_>,
         class: Option<&str>,
     ) -> Option<Advice> {
         let handle = &counter.group.group;
@@ -494,7 +494,7 @@ impl Counter {
         group: &Group,
         grant: Grant,
         server: Server,
-        asked: &Asked,
+        asked: &RequestParts,
         session: &str,
     ) -> Binding {
         let others = grant.alternatives.iter();
@@ -538,7 +538,7 @@ fn check_method(head: &Head, allowed: &[Method]) -> Result<(), Problem> {
 }
 
 /// Reads the fields of a request for a site's own URL.
-fn asked_in_fields(head: &Head, target: Target) -> Result<Asked, Problem> {
+fn asked_in_fields(head: &Head, target: Target) -> Result<RequestParts, Problem> {
     // They never reach a server.
     if matches!(head.method, Method::CONNECT | Method::TRACE) {
         check_method(head, &[Method::GET, Method::HEAD, Method::POST])?;
@@ -553,7 +553,7 @@ fn asked_in_fields(head: &Head, target: Target) -> Result<Asked, Problem> {
     } else {
         Form::Redirect { to, keep }
     };
-    let mut asked = Asked::of(form);
+    let mut asked = RequestParts::of(form);
     for (name, set) in SETTERS {
         let Setter::Field(field) = name else {
             continue;
@@ -596,8 +596,8 @@ fn single<'a>(head: &'a Head, name: &str) -> Result<Option<&'a str>, Problem> {
 }
 
 /// Reads the query of a program: the name of the cluster, and the rest.
-fn asked_in_query(query: &str) -> Result<(Option<String>, Asked), Problem> {
-    let mut asked = Asked::of(Form::Binding);
+fn asked_in_query(query: &str) -> Result<(Option<String>, RequestParts), Problem> {
+    let mut asked = RequestParts::of(Form::Binding);
     let mut cluster = None;
     let mut seen: Vec<String> = Vec::new();
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
@@ -627,9 +627,9 @@ fn asked_in_query(query: &str) -> Result<(Option<String>, Asked), Problem> {
     Ok((cluster, asked))
 }
 
-impl Asked {
+impl RequestParts {
     fn of(form: Form) -> Self {
-        Asked {
+        RequestParts {
             form,
             class: None,
             response_time: None,
@@ -696,16 +696,25 @@ enum Setter {
     Parameter(&'static str),
 }
 
-type Set = fn(&mut Asked, &str) -> Result<(), Problem>;
+type Set = fn(&mut RequestParts, &str) -> Result<(), Problem>;
 
 static SETTERS: &[(Setter, Set)] = &[
-    (Setter::Field(CLASS), Asked::set_class),
-    (Setter::Field(RESPONSE_TIME), Asked::set_response_time),
-    (Setter::Field(SESSION), Asked::set_session),
-    (Setter::Parameter("class"), Asked::set_class),
-    (Setter::Parameter("response_time"), Asked::set_response_time),
-    (Setter::Parameter("session"), Asked::set_session),
-    (Setter::Parameter("avoid"), Asked::set_avoid),
-    (Setter::Parameter("current"), Asked::set_current),
-    (Setter::Parameter("alternatives"), Asked::set_alternatives),
+    (Setter::Field(CLASS), RequestParts::set_class),
+    (
+        Setter::Field(RESPONSE_TIME),
+        RequestParts::set_response_time,
+    ),
+    (Setter::Field(SESSION), RequestParts::set_session),
+    (Setter::Parameter("class"), RequestParts::set_class),
+    (
+        Setter::Parameter("response_time"),
+        RequestParts::set_response_time,
+    ),
+    (Setter::Parameter("session"), RequestParts::set_session),
+    (Setter::Parameter("avoid"), RequestParts::set_avoid),
+    (Setter::Parameter("current"), RequestParts::set_current),
+    (
+        Setter::Parameter("alternatives"),
+        RequestParts::set_alternatives,
+    ),
 ];

@@ -32,8 +32,8 @@ use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::status::Status;
 use evenkeel_manager::subsystem::{Commit, Exclusive, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
-use evenkeel_net::http::{Bounded, Phase};
-use evenkeel_net::inherited::Handed;
+use evenkeel_net::http::{BoundedListener, Phase};
+use evenkeel_net::inherited::InheritedSocket;
 use evenkeel_net::listen::Listeners;
 use evenkeel_net::start_thread;
 use evenkeel_tls::certificate::Details;
@@ -218,7 +218,7 @@ impl Subsystem for Negotiator {
         self.local_addresses()
     }
 
-    fn sockets(&self) -> io::Result<Vec<Handed>> {
+    fn sockets(&self) -> io::Result<Vec<InheritedSocket>> {
         self.inner.state().listeners.clone_for_handover(WHOSE)
     }
 
@@ -351,8 +351,8 @@ fn most_connections(settings: &Settings) -> usize {
     if fit < settings.max_connections {
         info!(
             connections = fit,
-            memory = memory.bound.all,
-            limit = %memory.bound.by,
+            memory = memory.memory_bound.all,
+            limit = %memory.memory_bound.by,
             "negotiator: no more connections than there is memory for"
         );
     }
@@ -374,7 +374,7 @@ impl Serving {
         tls: &Arc<Listener>,
         dispatcher: &Rc<Dispatcher>,
     ) -> io::Result<Self> {
-        let listener = Bounded::new(
+        let listener = BoundedListener::new(
             TcpListener::from_std(listener)?,
             "negotiator",
             most_connections(settings),

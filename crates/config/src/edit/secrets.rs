@@ -70,12 +70,12 @@ fn places(text: &str, wanted: impl Fn(&Value) -> bool) -> Vec<Range<usize>> {
 }
 
 /// True if the value at a path is one that is looked for.
-type IsMeant<'a> = &'a dyn Fn(&[String], &Item) -> bool;
+type PathPredicate<'a> = &'a dyn Fn(&[String], &Item) -> bool;
 
 fn look(
     table: &dyn TableLike,
     path: &mut Vec<String>,
-    is_meant: IsMeant<'_>,
+    is_meant: PathPredicate<'_>,
     wanted: &dyn Fn(&Value) -> bool,
     places: &mut Vec<Range<usize>>,
 ) {
@@ -99,7 +99,7 @@ fn has_query(path: &[String], item: &Item) -> bool {
 fn descend(
     item: &Item,
     path: &mut Vec<String>,
-    is_meant: IsMeant<'_>,
+    is_meant: PathPredicate<'_>,
     wanted: &dyn Fn(&Value) -> bool,
     places: &mut Vec<Range<usize>>,
 ) {

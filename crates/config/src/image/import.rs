@@ -8,7 +8,7 @@ use serde_json::Value as Json;
 use toml_edit::{Document, DocumentMut};
 
 use super::inherit;
-use super::places::{Places, line_columns};
+use super::places::{KeyPositions, line_columns};
 use super::tables::{Documents, IMAGE, SECTIONS, TableName, Texts, parts_of, path_of, text_of};
 use crate::edit::{self, Edit, Part};
 use crate::model::config;
@@ -58,7 +58,7 @@ pub struct Plan {
     pub problems: Vec<Problem>,
     /// Warnings of what is probably not meant.
     pub warnings: Vec<Problem>,
-    places: Places,
+    places: KeyPositions,
 }
 
 impl Plan {
@@ -71,7 +71,7 @@ impl Plan {
             outcome: ImportOutcome::default(),
             problems: Vec::new(),
             warnings: Vec::new(),
-            places: Places::default(),
+            places: KeyPositions::default(),
         };
         match renamed(import) {
             Ok(text) => plan.look(texts, &text, &import.replace),
@@ -116,7 +116,7 @@ impl Plan {
 
     /// Looks at an image whose rule and groups have their new names.
     fn look(&mut self, texts: &Texts, image: &str, replace: &[String]) {
-        let all = Places::parse(image);
+        let all = KeyPositions::parse(image);
         let problem = |key: &str, message: String| {
             let (line, column) = all.find(key).unwrap_or_default();
             Problem {
@@ -264,7 +264,7 @@ fn problems_of(
     let paths: BTreeSet<String> = tables.iter().map(path_of).collect();
     for unknown in replace.iter().filter(|path| !paths.contains(*path)) {
         problems.push(Problem {
-            found: Some(unknown.clone()),
+            found_value: Some(unknown.clone()),
             allowed: Some(paths.iter().cloned().collect::<Vec<_>>().join(", ")),
             ..of_image("there is no such table to replace in the image".into())
         });
@@ -322,7 +322,7 @@ fn renamed(import: &Import) -> Result<String, Vec<Problem>> {
                 to: new.clone(),
             }),
             Err(message) => problems.push(Problem {
-                found: Some(old.clone()),
+                found_value: Some(old.clone()),
                 ..of_image(message)
             }),
         }

@@ -12,16 +12,16 @@ pub(super) type LineColumn = (usize, usize);
 
 /// Places of the keys of a text.
 #[derive(Clone, Debug, Default)]
-pub(super) struct Places(HashMap<String, Place>);
+pub(super) struct KeyPositions(HashMap<String, KeyPosition>);
 
 #[derive(Clone, Copy, Debug)]
-struct Place {
+struct KeyPosition {
     at: LineColumn,
     /// Length of the path of the named table that holds the key.
     table: usize,
 }
 
-impl Places {
+impl KeyPositions {
     pub(super) fn parse(text: &str) -> Self {
         let mut keys = Keys(Vec::new());
         if let Ok(document) = Document::parse(text) {
@@ -33,9 +33,9 @@ impl Places {
         let places = line_columns(text, starts);
         let mut found = HashMap::with_capacity(keys.len());
         for (Key { path, table, .. }, at) in keys.into_iter().zip(places) {
-            found.entry(path).or_insert(Place { at, table });
+            found.entry(path).or_insert(KeyPosition { at, table });
         }
-        Places(found)
+        KeyPositions(found)
     }
 
     /// Place of a key, or of the table or list around it; `None` if not even its section is there.

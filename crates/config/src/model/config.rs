@@ -98,7 +98,7 @@ pub fn parse_shared(file: &str, text: &str, shared: (&str, &str)) -> Result<Conf
 
 /// Part of a balancer's own file about the source of the shared configuration.
 #[derive(Clone, Debug, PartialEq)]
-pub struct Own {
+pub struct SharedConfigSource {
     /// The store.
     pub store: Store,
     /// Name and zone of this balancer.
@@ -111,7 +111,7 @@ pub struct Own {
 /// # Errors
 ///
 /// What is wrong with `[store]` and `[node]`, or with the syntax.
-pub fn parse_own(file: &str, text: &str) -> Result<Option<Own>, Errors> {
+pub fn parse_config_source(file: &str, text: &str) -> Result<Option<SharedConfigSource>, Errors> {
     let with = Reading {
         includes: true,
         ..Reading::default()
@@ -125,7 +125,7 @@ pub fn parse_own(file: &str, text: &str) -> Result<Option<Own>, Errors> {
         |mut top, folder, report| {
             let store = store::read(&mut top, folder, report);
             is_shared = store.is_some();
-            Some(Own {
+            Some(SharedConfigSource {
                 store: store?,
                 node: node::read(&mut top, report),
             })
@@ -461,7 +461,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         .map(|admin| ("admin", &mut admin.tls));
     let own = config.negotiator.iter_mut();
     let of_negotiator = own.map(|own| ("negotiator", &mut own.tls));
-    let around = xds::Around {
+    let around = xds::XdsDependencies {
         groups: &config.groups,
         shared: &shared,
         rules: &config.rules,

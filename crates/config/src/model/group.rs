@@ -8,7 +8,7 @@ use evenkeel_core::group::{Granularity, GroupSettings};
 use evenkeel_core::key::Key;
 use evenkeel_core::latency::LatencyEnd;
 use evenkeel_core::load::LoadId;
-use evenkeel_core::strategy::{Sees, Values, default_kind, least_loaded, round_robin};
+use evenkeel_core::strategy::{RequestNeeds, Values, default_kind, least_loaded, round_robin};
 
 use super::chooser::Chooser;
 use super::ejection::LIMIT;
@@ -445,7 +445,8 @@ impl GroupConfig {
 
     /// Warns of a key that none of the clients of a TCP rule has.
     pub(crate) fn warn_of_key(&self, table: &Table<'_>, report: &mut Report<'_>) {
-        let wants = self.strategy.kind().sees == Sees::Key && self.settings.hash_key != Key::Client;
+        let wants = self.strategy.kind().request_needs == RequestNeeds::Key
+            && self.settings.hash_key != Key::Client;
         if table.has_key("strategy") && wants {
             let message = "a rule with `protocol = \"tcp\"` sees no requests, so that all are \
                            distributed by weight: write hash_key = \"client\"";

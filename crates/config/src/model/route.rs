@@ -438,7 +438,7 @@ impl Route {
     }
 
     /// True if the route's requests go to the group of the rule.
-    pub fn uses_own(&self) -> bool {
+    pub fn uses_rule_group(&self) -> bool {
         !self.answers_itself() && self.group_names().next().is_none()
     }
 
@@ -730,7 +730,7 @@ pub(crate) fn need_own(
         );
         table.report_problem("routes", message, report);
     }
-    if let Some(route) = routes.list().iter().find(|route| route.uses_own()) {
+    if let Some(route) = routes.list().iter().find(|route| route.uses_rule_group()) {
         let message = format!(
             "route {} in line {} has no `group`, `groups`, `redirect` or `answer`, and the rule has no \
              group of its own: write one, or give the rule `members`",

@@ -6,7 +6,7 @@ use std::time::Duration;
 use toml::de::DeValue;
 
 use crate::schema::document::{Item, Span};
-use crate::schema::errors::{Errors, Place, Problem};
+use crate::schema::errors::{Errors, Problem, SourcePosition};
 use crate::schema::field::{Field, FileName, Limits, Texts, WRONG_TYPE, blank, choice_field};
 use crate::schema::key::{DAY, HOUR, describe_keys, millis, secs, section};
 use crate::schema::overrides::{Override, parse_path};
@@ -62,7 +62,7 @@ section! {
         /// Settings of all members.
         members: Members = Members::default(),
         /// Different settings of some members, by name.
-        member: Vec<(String, Place, Model)> = Vec::new(),
+        member: Vec<(String, SourcePosition, Model)> = Vec::new(),
         /// Events that happen to members.
         events: Vec<Event> = Vec::new(),
         /// Load reports; `None` is none.
@@ -70,9 +70,9 @@ section! {
         /// Parameters that take several values, one after the other.
         sweeps: Vec<Sweep> = Vec::new(),
         /// Place where the group is named, or would be.
-        group_place: Place = Place::default(),
+        group_place: SourcePosition = SourcePosition::default(),
         /// Place where a load is set.
-        load_place: Place = Place::default(),
+        load_place: SourcePosition = SourcePosition::default(),
         /// Settings that are allowed but probably not meant.
         warnings: Vec<Problem> = Vec::new(),
     }
@@ -226,7 +226,7 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct Event {
         /// Place of the event in the file.
-        place: Place = Place::default(),
+        place: SourcePosition = SourcePosition::default(),
     }
     keys EVENT {
         /// Time of the first occurrence.
@@ -295,7 +295,7 @@ const PATHS: Texts = (
 
 /// Values of any type: where they are.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Any(Vec<(Span, Place)>);
+pub(crate) struct Any(Vec<(Span, SourcePosition)>);
 
 impl Field for Any {
     fn read(&mut self, item: &Item<'_>, limits: &Limits, report: &mut Report<'_>) {
@@ -552,7 +552,7 @@ fn read_sweep(table: &mut Table<'_>, text: &str, report: &mut Report<'_>) -> Opt
         table.report_problem("key", "cannot be swept", report);
         return None;
     }
-    let value = |(at, place): (Span, Place)| {
+    let value = |(at, place): (Span, SourcePosition)| {
         let value = text.get(at.clone()).unwrap_or_default();
         let span = if of_config { 0..0 } else { at };
         Override::new(names.clone(), value, span, place)

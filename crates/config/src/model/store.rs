@@ -167,7 +167,7 @@ pub(crate) fn describe_tables() -> [TableDoc; 2] {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::{parse, parse_own, parse_shared};
+    use crate::{parse, parse_config_source, parse_shared};
 
     const STORE_TEXT: &str =
         "[store]\nendpoints = \"http://127.0.0.1:2379\"\ncopy_file = \"copy\"\n";
@@ -223,7 +223,7 @@ mod tests {
             "{STORE_TEXT}[node]\nname = \"a\"\n[rule.web]\nlisten = \"127.0.0.1:1\"\ngroup = \"all\"\n"
         );
         assert!(parse("f", &own).is_err(), "there is no such group");
-        let known = parse_own("f", &own).unwrap().unwrap();
+        let known = parse_config_source("f", &own).unwrap().unwrap();
         assert_eq!(known.node.name.as_deref(), Some("a"));
         assert_eq!(known.store.prefix, "/evenkeel/");
         let shared = "[group.all]\nmembers = [\"a:1\"]\n";
@@ -232,14 +232,14 @@ mod tests {
             (&config.store, &config.node),
             (&Some(known.store), &known.node)
         );
-        assert_eq!(parse_own("f", "workers = 3\n"), Ok(None));
+        assert_eq!(parse_config_source("f", "workers = 3\n"), Ok(None));
         // All of it is told by who reads all.
         assert_eq!(
-            parse_own("f", "[store]\nprefix = \"/\"\n[rule.x]\n"),
+            parse_config_source("f", "[store]\nprefix = \"/\"\n[rule.x]\n"),
             Ok(None)
         );
         let wrong = own.replace("copy_file", "copy_files");
-        let errors = parse_own("f", &wrong).unwrap_err().to_string();
+        let errors = parse_config_source("f", &wrong).unwrap_err().to_string();
         assert!(errors.contains("f:3:1: store.copy_files"), "{errors}");
     }
 

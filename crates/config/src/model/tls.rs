@@ -10,7 +10,7 @@ use toml::de::DeValue;
 use super::acme::Acme;
 use crate::schema::address::is_host_name;
 use crate::schema::document::Item;
-use crate::schema::errors::Place;
+use crate::schema::errors::SourcePosition;
 use crate::schema::field::{
     Element, Field, FileName, Limits, Texts, WRONG_TYPE, blank, choice_field, read_one,
 };
@@ -104,7 +104,7 @@ section! {
     #[derive(Clone, Debug, PartialEq)]
     pub struct ClientTls {
         /// Place of the table in the file.
-        place: Place = Place::default(),
+        place: SourcePosition = SourcePosition::default(),
     }
     keys CLIENT_TLS {
         /// Certificates of the authorities from which the server's certificate must come (PEM). By default the

@@ -109,7 +109,7 @@ impl Xds {
 const IS_SERVED: bool = cfg!(feature = "fleet");
 
 /// Groups and rules of the file that the section depends on.
-pub(crate) struct Around<'a> {
+pub(crate) struct XdsDependencies<'a> {
     /// The groups, with where each stands.
     pub groups: &'a [GroupConfig],
     /// Places of groups that rules may share.
@@ -122,7 +122,7 @@ pub(crate) struct Around<'a> {
 pub(crate) fn read(
     top: &mut Table<'_>,
     folder: &Path,
-    around: &Around<'_>,
+    around: &XdsDependencies<'_>,
     used: &mut HashSet<String>,
     listeners: &mut Listeners,
     report: &mut Report<'_>,

@@ -14,7 +14,7 @@ struct Request {
     fields: Vec<(String, String)>,
 }
 
-impl Asks for Request {
+impl RequestView for Request {
     fn method(&self) -> &str {
         &self.method
     }

@@ -62,7 +62,7 @@ pub struct Problem {
     /// Description of the problem.
     pub message: String,
     /// Value that was found, as it stands in the file; shortened.
-    pub found: Option<String>,
+    pub found_value: Option<String>,
     /// Values that would be allowed.
     pub allowed: Option<String>,
 }
@@ -76,7 +76,7 @@ impl Problem {
             column: 0,
             key: String::new(),
             message,
-            found: None,
+            found_value: None,
             allowed: None,
         }
     }
@@ -94,7 +94,7 @@ impl fmt::Display for Problem {
             write!(f, "{}: ", self.key)?;
         }
         f.write_str(&self.message)?;
-        if let Some(found) = &self.found {
+        if let Some(found) = &self.found_value {
             write!(f, "; found {found}")?;
         }
         if let Some(allowed) = &self.allowed {
@@ -113,7 +113,7 @@ pub fn one_line(problems: &[Problem]) -> String {
 /// A place in a configuration file. All places are equal, so that two configurations are equal that
 /// say the same in other places.
 #[derive(Clone, Debug, Default)]
-pub struct Place {
+pub struct SourcePosition {
     /// The file as it was named by the caller.
     pub file: String,
     /// Line, from 1; 0 if it is not from a file.
@@ -124,16 +124,16 @@ pub struct Place {
     pub key: String,
 }
 
-impl PartialEq for Place {
+impl PartialEq for SourcePosition {
     fn eq(&self, _: &Self) -> bool {
         true
     }
 }
 
-impl Place {
+impl SourcePosition {
     /// Something that is wrong with what stands there.
     pub fn problem(&self, message: impl Into<String>) -> Problem {
-        let Place {
+        let SourcePosition {
             file,
             line,
             column,
@@ -145,7 +145,7 @@ impl Place {
             column,
             key,
             message: message.into(),
-            found: None,
+            found_value: None,
             allowed: None,
         }
     }

@@ -12,7 +12,7 @@ use toml::de::DeValue;
 use super::address::{Address, ORIGIN, Origin, UNIX, host_port, unix_path};
 use super::amount::{nanos_of, parse_duration, parse_size, show_duration, show_size, split_unit};
 use super::document::{Item, entries, quote};
-use super::errors::Place;
+use super::errors::SourcePosition;
 pub(crate) use super::errors::WRONG_TYPE;
 use super::foreign;
 use super::networks::{Network, Networks, Proxies, Proxy};
@@ -361,7 +361,7 @@ pub struct FileName {
     /// Path of the file.
     pub path: PathBuf,
     /// Place in the configuration that names the file.
-    pub place: Place,
+    pub place: SourcePosition,
 }
 
 impl FileName {
@@ -373,7 +373,7 @@ impl FileName {
 
 impl From<PathBuf> for FileName {
     fn from(path: PathBuf) -> Self {
-        let place = Place::default();
+        let place = SourcePosition::default();
         FileName { path, place }
     }
 }

@@ -11,7 +11,7 @@ use toml::Spanned;
 use toml::de::{DeTable, DeValue};
 
 use super::document::{Item, Span, join_key};
-use super::errors::Place;
+use super::errors::SourcePosition;
 use super::pattern::{MAX_FILES, Pattern};
 use super::report::Report;
 use super::source::{MAX_FILE_SIZE, read_bounded};
@@ -190,7 +190,7 @@ fn add_but<'t>(
 
 /// Something stands in two files.
 fn twice(first: &Span, second: &Span, path: &str, report: &mut Report<'_>) {
-    let Place { file, line, .. } = report.place_of(first, path);
+    let SourcePosition { file, line, .. } = report.place_of(first, path);
     let message = format!("stands in {file}, line {line}, already: keep one of the two");
     report.add_problem(second, path, message, None);
 }

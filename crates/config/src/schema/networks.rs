@@ -134,7 +134,7 @@ impl Proxies {
 
 /// Reason why an address that the file does not name cannot be a member's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Unusual {
+pub enum UnusualAddress {
     /// Not among the networks that the file allows.
     #[error("it is in none of allowed_networks")]
     NotListed,
@@ -192,26 +192,26 @@ impl Networks {
     /// # Errors
     ///
     /// The reason why not.
-    pub fn judge_address(allowed: Option<&Networks>, ip: IpAddr) -> Result<(), Unusual> {
+    pub fn judge_address(allowed: Option<&Networks>, ip: IpAddr) -> Result<(), UnusualAddress> {
         match allowed {
             Some(listed) if listed.contains(ip) => Ok(()),
-            Some(_) => Err(Unusual::NotListed),
+            Some(_) => Err(UnusualAddress::NotListed),
             None => unusual(ip).map_or(Ok(()), Err),
         }
     }
 }
 
 /// Reason why nobody has an ordinary server at `ip`; `None` where somebody may. Private networks are ordinary.
-pub fn unusual(ip: IpAddr) -> Option<Unusual> {
+pub fn unusual(ip: IpAddr) -> Option<UnusualAddress> {
     match ip.to_canonical() {
-        ip if METADATA.contains(&ip) => Some(Unusual::Metadata),
+        ip if METADATA.contains(&ip) => Some(UnusualAddress::Metadata),
         IpAddr::V4(ip) => match ip.octets() {
             // All of 0.0.0.0/8 is "this network" (RFC 1122, section 3.2.1.3).
-            [0, ..] => Some(Unusual::Unspecified),
-            [127, ..] => Some(Unusual::Loopback),
-            [169, 254, 169, 254] => Some(Unusual::Metadata),
-            [169, 254, ..] => Some(Unusual::LinkLocal),
-            [224..=239, ..] | [255, 255, 255, 255] => Some(Unusual::Multicast),
+            [0, ..] => Some(UnusualAddress::Unspecified),
+            [127, ..] => Some(UnusualAddress::Loopback),
+            [169, 254, 169, 254] => Some(UnusualAddress::Metadata),
+            [169, 254, ..] => Some(UnusualAddress::LinkLocal),
+            [224..=239, ..] | [255, 255, 255, 255] => Some(UnusualAddress::Multicast),
             _ => None,
         },
         IpAddr::V6(ip) => {
@@ -221,12 +221,12 @@ pub fn unusual(ip: IpAddr) -> Option<Unusual> {
                 unusual(Ipv4Addr::from(four?).into())
             };
             match ip.segments() {
-                [0, 0, 0, 0, 0, 0, 0, 1] => Some(Unusual::Loopback),
+                [0, 0, 0, 0, 0, 0, 0, 1] => Some(UnusualAddress::Loopback),
                 // The rest of ::/96 are IPv4 addresses in a form that is out of use (RFC
                 // 4291, section 2.5.5.1).
-                [0, 0, 0, 0, 0, 0, ..] => Some(Unusual::Unspecified),
-                [0xfe80..=0xfebf, ..] => Some(Unusual::LinkLocal),
-                [0xff00..=0xffff, ..] => Some(Unusual::Multicast),
+                [0, 0, 0, 0, 0, 0, ..] => Some(UnusualAddress::Unspecified),
+                [0xfe80..=0xfebf, ..] => Some(UnusualAddress::LinkLocal),
+                [0xff00..=0xffff, ..] => Some(UnusualAddress::Multicast),
                 // IPv4 addresses behind a translator (RFC 6052) or a tunnel (RFC 3056).
                 [0x64, 0xff9b, 0, 0, 0, 0, ..] => inner(12),
                 [0x2002, ..] => inner(2),
@@ -290,30 +290,30 @@ mod tests {
             assert_eq!(Networks::judge_address(None, ip(ordinary)), Ok(()));
         }
         for (address, why) in [
-            ("127.0.0.1", Unusual::Loopback),
-            ("127.255.255.254", Unusual::Loopback),
-            ("::1", Unusual::Loopback),
-            ("::ffff:127.0.0.1", Unusual::Loopback),
-            ("::ffff:7f00:1", Unusual::Loopback),
-            ("64:ff9b::127.0.0.1", Unusual::Loopback),
-            ("2002:7f00:1::", Unusual::Loopback),
-            ("0.0.0.0", Unusual::Unspecified),
-            ("0.1.2.3", Unusual::Unspecified),
-            ("::", Unusual::Unspecified),
-            ("::127.0.0.1", Unusual::Unspecified),
-            ("169.254.0.9", Unusual::LinkLocal),
-            ("fe80::1", Unusual::LinkLocal),
-            ("febf::1", Unusual::LinkLocal),
-            ("224.0.0.1", Unusual::Multicast),
-            ("255.255.255.255", Unusual::Multicast),
-            ("ff02::1", Unusual::Multicast),
-            ("169.254.169.254", Unusual::Metadata),
-            ("::ffff:169.254.169.254", Unusual::Metadata),
-            ("64:ff9b::a9fe:a9fe", Unusual::Metadata),
-            ("fd00:ec2::254", Unusual::Metadata),
-            ("fd20:ce::254", Unusual::Metadata),
-            ("100.100.100.200", Unusual::Metadata),
-            ("168.63.129.16", Unusual::Metadata),
+            ("127.0.0.1", UnusualAddress::Loopback),
+            ("127.255.255.254", UnusualAddress::Loopback),
+            ("::1", UnusualAddress::Loopback),
+            ("::ffff:127.0.0.1", UnusualAddress::Loopback),
+            ("::ffff:7f00:1", UnusualAddress::Loopback),
+            ("64:ff9b::127.0.0.1", UnusualAddress::Loopback),
+            ("2002:7f00:1::", UnusualAddress::Loopback),
+            ("0.0.0.0", UnusualAddress::Unspecified),
+            ("0.1.2.3", UnusualAddress::Unspecified),
+            ("::", UnusualAddress::Unspecified),
+            ("::127.0.0.1", UnusualAddress::Unspecified),
+            ("169.254.0.9", UnusualAddress::LinkLocal),
+            ("fe80::1", UnusualAddress::LinkLocal),
+            ("febf::1", UnusualAddress::LinkLocal),
+            ("224.0.0.1", UnusualAddress::Multicast),
+            ("255.255.255.255", UnusualAddress::Multicast),
+            ("ff02::1", UnusualAddress::Multicast),
+            ("169.254.169.254", UnusualAddress::Metadata),
+            ("::ffff:169.254.169.254", UnusualAddress::Metadata),
+            ("64:ff9b::a9fe:a9fe", UnusualAddress::Metadata),
+            ("fd00:ec2::254", UnusualAddress::Metadata),
+            ("fd20:ce::254", UnusualAddress::Metadata),
+            ("100.100.100.200", UnusualAddress::Metadata),
+            ("168.63.129.16", UnusualAddress::Metadata),
         ] {
             assert_eq!(unusual(ip(address)), Some(why), "{address}");
         }
@@ -327,8 +327,8 @@ mod tests {
             ("127.0.0.1", Ok(())),
             ("::ffff:127.0.0.1", Ok(())),
             ("10.9.9.9", Ok(())),
-            ("192.168.1.1", Err(Unusual::NotListed)),
-            ("::1", Err(Unusual::NotListed)),
+            ("192.168.1.1", Err(UnusualAddress::NotListed)),
+            ("::1", Err(UnusualAddress::NotListed)),
         ] {
             assert_eq!(Networks::judge_address(Some(&list), ip(address)), judged);
         }

@@ -4,7 +4,7 @@ use toml::Spanned;
 use toml::de::{DeString, DeTable, DeValue};
 
 use super::document::{Span, join_key};
-use super::errors::{Place, Problem};
+use super::errors::{Problem, SourcePosition};
 
 /// A value in place of what a document says.
 #[derive(Clone, Debug, PartialEq)]
@@ -16,13 +16,13 @@ pub struct Override {
     /// Span of the value, if in the same document.
     span: Span,
     /// Place of the value in its file.
-    place: Place,
+    place: SourcePosition,
 }
 
 impl Override {
     /// The value of the key at `path`, as it stands at `place`, and at `span` if that is in the
     /// document that it is for.
-    pub(crate) fn new(path: Vec<String>, value: &str, span: Span, place: Place) -> Self {
+    pub(crate) fn new(path: Vec<String>, value: &str, span: Span, place: SourcePosition) -> Self {
         let value = value.to_owned();
         Override {
             path,
@@ -45,7 +45,7 @@ impl Override {
 
     /// Moves a problem of the value from the document that it was put into to its own place.
     pub(crate) fn moved(&self, problem: Problem) -> Problem {
-        let Place {
+        let SourcePosition {
             file, line, column, ..
         } = self.place.clone();
         let own = self.key();
@@ -133,7 +133,7 @@ mod tests {
         let mut document = DeTable::parse(text).unwrap().into_inner();
         let change = |path: &[&str], value| {
             let path = path.iter().map(|name| (*name).to_owned()).collect();
-            Override::new(path, value, 0..0, Place::default())
+            Override::new(path, value, 0..0, SourcePosition::default())
         };
         let changes = [change(&["a", "b"], "2"), change(&["c", "d"], "\"x\"")];
         for change in &changes {

@@ -9,7 +9,7 @@ use toml::de::{DeTable, DeValue};
 
 use super::address::host_port;
 use super::document::{Item, Span, shorten};
-use super::errors::{Errors, Place, Problem, WRONG_TYPE};
+use super::errors::{Errors, Problem, SourcePosition, WRONG_TYPE};
 use super::reference::TableDoc;
 
 /// Condition of a problem: a broken document must not be blamed for what the breakage itself has hidden.
@@ -292,12 +292,12 @@ impl<'s> Report<'s> {
     }
 
     /// Place of `item` in its file.
-    pub(crate) fn place(&self, item: &Item<'_>) -> Place {
+    pub(crate) fn place(&self, item: &Item<'_>) -> SourcePosition {
         self.place_of(&item.span, &item.path)
     }
 
     /// The place at `span`.
-    pub(crate) fn place_of(&self, span: &Span, path: &str) -> Place {
+    pub(crate) fn place_of(&self, span: &Span, path: &str) -> SourcePosition {
         let found = self.found(Trust::Sure, span, path, "", None, None);
         let Problem {
             file,
@@ -306,7 +306,7 @@ impl<'s> Report<'s> {
             key,
             ..
         } = found.problem;
-        Place {
+        SourcePosition {
             file,
             line,
             column,
@@ -402,7 +402,7 @@ impl<'s> Report<'s> {
                 column: before.chars().count() + 1,
                 key: path.into(),
                 message: message.into(),
-                found,
+                found_value: found,
                 allowed,
             },
         }

@@ -7,7 +7,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use evenkeel_core::load::Location;
 use evenkeel_core::member::{self, Member, MemberId};
-use evenkeel_core::relocation::{Client, Move, Relocation};
+use evenkeel_core::relocation::{Client, Relocation, RelocationTarget};
 use evenkeel_core::time::{Instant, millis, millis_since};
 
 /// Time for which a pulse still sends clients here after its end, in milliseconds.
@@ -208,19 +208,19 @@ impl Relocation for Plan {
         client: &Client,
         at: &mut usize,
         now: Instant,
-    ) -> Option<Move> {
+    ) -> Option<RelocationTarget> {
         let Some(id) = client.member() else {
             // It was not known before.
             return Some(match self.roll_call() {
                 Some(to) => {
                     client.set_member(Some(to));
-                    Move {
+                    RelocationTarget {
                         to,
                         undecided: true,
                     }
                 }
                 // It counts for whoever is to give somebody away.
-                None => Move {
+                None => RelocationTarget {
                     to: self.move_stranger(now)?,
                     undecided: false,
                 },
@@ -237,13 +237,13 @@ impl Relocation for Plan {
                 client.set_member(None);
                 return None;
             }
-            return Some(Move {
+            return Some(RelocationTarget {
                 to,
                 undecided: false,
             });
         }
         let undecided = location.has_pulse();
-        (undecided || departures.has_echoes(now)).then_some(Move { to: id, undecided })
+        (undecided || departures.has_echoes(now)).then_some(RelocationTarget { to: id, undecided })
     }
 
     fn give_up(&self, location: &Location, now: Instant) {

@@ -38,7 +38,7 @@ use evenkeel_core::relocation::{Client, Relocation};
 use evenkeel_core::time::{Instant, millis, millis_since};
 
 use crate::analyzer::{Site, alert_level};
-use crate::place::{Place, Places};
+use crate::place::{GroupLocations, Place};
 
 mod departures;
 mod plan;
@@ -154,7 +154,7 @@ impl Pulses {
         threshold: Threshold,
         now: Instant,
     ) -> Vec<Raised> {
-        let places = Places::of_group(group, shaping, now);
+        let places = GroupLocations::of_group(group, shaping, now);
         self.read(&places.all);
         if let State::Pulsing { .. } = self.state {
             self.lift(&places.all, now);
@@ -185,7 +185,7 @@ impl Pulses {
     /// location just before its turn would leave at once; with half, each client is rebound about
     /// once in an interval.
     pub fn take_turn(&mut self, group: &Group, shaping: &Shaping, now: Instant) -> Vec<Raised> {
-        let places = Places::of_group(group, shaping, now);
+        let places = GroupLocations::of_group(group, shaping, now);
         self.read(&places.all);
         let taking = places
             .all
@@ -242,8 +242,8 @@ impl Pulses {
     }
 
     /// Rebinds clients of the location whose turn was longest ago.
-    fn next(&mut self, group: &Group, places: &Places<'_>, now: Instant) -> Option<Plan> {
-        let Places { all, of_member } = places;
+    fn next(&mut self, group: &Group, places: &GroupLocations<'_>, now: Instant) -> Option<Plan> {
+        let GroupLocations { all, of_member } = places;
         let free = |place: &Place<'_>| {
             place.takes_traffic && !place.location.is_shut() && !place.location.has_pulse()
         };
@@ -310,7 +310,7 @@ impl Pulses {
         &mut self,
         group: &Group,
         threshold: Threshold,
-        places: &Places<'_>,
+        places: &GroupLocations<'_>,
         learn: bool,
         now: Instant,
     ) {
@@ -410,7 +410,12 @@ impl Pulses {
     }
 
     /// Calls the clients of a location where many are strangers.
-    fn roll_call(&mut self, group: &Group, places: &Places<'_>, now: Instant) -> Option<Plan> {
+    fn roll_call(
+        &mut self,
+        group: &Group,
+        places: &GroupLocations<'_>,
+        now: Instant,
+    ) -> Option<Plan> {
         for (index, place) in places.all.iter().enumerate() {
             let track = self.tracks.get_mut(place.location.name())?;
             let lately = track.called.is_some_and(|at| now.since(at) < CALL_INTERVAL);
@@ -435,7 +440,7 @@ impl Pulses {
         group: &Group,
         clients: &[Arc<Client>],
         sites: &[Site],
-        places: &Places<'_>,
+        places: &GroupLocations<'_>,
     ) -> Vec<Vec<Arc<Client>>> {
         let ids: HashMap<MemberId, usize> = group
             .members()

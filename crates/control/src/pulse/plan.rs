@@ -7,7 +7,7 @@ use evenkeel_core::relocation::Client;
 
 use super::departures::{Departures, Order, Plan};
 use crate::analyzer::{Site, count_allowed};
-use crate::place::{Place, Places};
+use crate::place::{GroupLocations, Place};
 
 /// Kinds of clients of one location that are told apart: by the load that they bring.
 const KINDS: usize = 8;
@@ -144,7 +144,7 @@ impl Model {
 /// the clients `at` each and the load of `strangers` there.
 pub(super) fn make_plan(
     group: &Group,
-    places: &Places<'_>,
+    places: &GroupLocations<'_>,
     sites: &[Site],
     critical: &[bool],
     level: f32,
@@ -239,7 +239,7 @@ fn assemble(
     group: &Group,
     steps: &[Step],
     sites: &[Site],
-    places: &Places<'_>,
+    places: &GroupLocations<'_>,
     model: &Model,
 ) -> Option<Plan> {
     let mut orders: Vec<Vec<Order>> = places.all.iter().map(|_| Vec::new()).collect();

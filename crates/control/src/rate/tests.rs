@@ -90,9 +90,9 @@ proptest! {
                 continue;
             }
             match table.enter(mixed(key), 3) {
-                Entered::Counted(place) => has.push(place),
-                Entered::Full => prop_assert_eq!(has.len(), 3),
-                Entered::Uncounted => prop_assert!(false, "a place for each of forty keys"),
+                CountResult::Counted(place) => has.push(place),
+                CountResult::Full => prop_assert_eq!(has.len(), 3),
+                CountResult::Uncounted => prop_assert!(false, "a place for each of forty keys"),
             }
             prop_assert!(has.len() <= 3);
         }
@@ -172,7 +172,7 @@ fn threads_together_get_no_more_than_one_would() {
                     }
                     // Others, so that places are contended for.
                     let _ = rates.take(mixed(2 + (round + thread) % 8), at(0), &rate);
-                    if let Entered::Counted(place) = counts.enter(mixed(1), 3) {
+                    if let CountResult::Counted(place) = counts.enter(mixed(1), 3) {
                         let now = open.fetch_add(1, Ordering::Relaxed) + 1;
                         // Three threads that make a place for the same key at the same moment can
                         // be one too many.
@@ -194,12 +194,12 @@ fn who_finds_no_place_is_not_counted_and_not_kept_out() {
     let entered: Vec<_> = (0..100).map(|key| table.enter(mixed(key), 1)).collect();
     let counted = entered
         .iter()
-        .filter(|one| matches!(one, Entered::Counted(_)));
+        .filter(|one| matches!(one, CountResult::Counted(_)));
     assert_eq!(counted.count(), 16);
     assert_eq!(table.overflows(), 84);
-    assert!(!entered.contains(&Entered::Full));
-    assert_eq!(table.enter(mixed(0), 1), Entered::Full);
-    assert_eq!(table.enter(mixed(0), 0), Entered::Full);
+    assert!(!entered.contains(&CountResult::Full));
+    assert_eq!(table.enter(mixed(0), 1), CountResult::Full);
+    assert_eq!(table.enter(mixed(0), 0), CountResult::Full);
 }
 
 proptest! {
@@ -267,7 +267,7 @@ fn threads_share_what_a_new_key_has() {
                 }
             }
             passed[0] += usize::from(table.take(*key, at(1), &rate).is_ok());
-            passed[1] += usize::from(matches!(counts.enter(*key, 1), Entered::Counted(_)));
+            passed[1] += usize::from(matches!(counts.enter(*key, 1), CountResult::Counted(_)));
         }
         passed
     };

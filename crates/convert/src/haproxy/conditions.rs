@@ -3,7 +3,7 @@
 use std::collections::HashMap;
 
 use super::words::Line;
-use crate::model::{Conditions, Wanted};
+use crate::model::{Conditions, ValueCondition};
 use crate::units::is_network;
 
 /// Most alternatives of a condition.
@@ -232,7 +232,7 @@ fn negated(one: &Conditions) -> Result<Option<Conditions>, String> {
         none.except_clients = clients;
         return Ok(Some(none));
     }
-    type Named = fn(&mut Conditions) -> &mut Vec<(String, Wanted)>;
+    type Named = fn(&mut Conditions) -> &mut Vec<(String, ValueCondition)>;
     let lists: [Named; 3] = [
         |one| &mut one.headers,
         |one| &mut one.query,
@@ -243,15 +243,15 @@ fn negated(one: &Conditions) -> Result<Option<Conditions>, String> {
         let values = std::mem::take(list(&mut rest));
         if let ([(name, wanted)], true) = (values.as_slice(), rest.is_any()) {
             match wanted {
-                Wanted::Like(text) if text == "*" => {
-                    list(&mut none).push((name.clone(), Wanted::Absent));
+                ValueCondition::Like(text) if text == "*" => {
+                    list(&mut none).push((name.clone(), ValueCondition::Absent));
                     return Ok(Some(none));
                 }
-                Wanted::Absent => {
-                    list(&mut none).push((name.clone(), Wanted::Like("*".into())));
+                ValueCondition::Absent => {
+                    list(&mut none).push((name.clone(), ValueCondition::Like("*".into())));
                     return Ok(Some(none));
                 }
-                Wanted::Like(_) => {}
+                ValueCondition::Like(_) => {}
             }
         }
     }
@@ -511,21 +511,21 @@ fn host(value: &str, method: &str) -> Result<Vec<String>, String> {
 fn named_values(
     values: &[&str],
     method: &str,
-    make: impl Fn(Wanted) -> Conditions,
+    make: impl Fn(ValueCondition) -> Conditions,
 ) -> Result<Alternatives, String> {
     let wanted = |value: &&str| match method {
         _ if value.trim() != *value || value.contains(char::is_control) => {
             Err("no value of a route".into())
         }
         "str" | "beg" if value.contains('*') => Err(format!("{value} has a * in it")),
-        "str" => Ok(make(Wanted::Like((*value).to_owned()))),
-        "beg" => Ok(make(Wanted::Like(format!("{value}*")))),
+        "str" => Ok(make(ValueCondition::Like((*value).to_owned()))),
+        "beg" => Ok(make(ValueCondition::Like(format!("{value}*")))),
         "reg" => Err("routes have no regular expressions".into()),
         _ => Err("routes compare a value as a whole or by its beginning".into()),
     };
     match method {
-        "found" => Ok(vec![make(Wanted::Like("*".into()))]),
-        _ if values.is_empty() => Ok(vec![make(Wanted::Like("*".into()))]),
+        "found" => Ok(vec![make(ValueCondition::Like("*".into()))]),
+        _ if values.is_empty() => Ok(vec![make(ValueCondition::Like("*".into()))]),
         _ => values.iter().map(wanted).collect(),
     }
 }

@@ -5,7 +5,7 @@ use evenkeel_config::FieldChanges;
 use super::servers::{group_of, limit_zone, push_network, set_time};
 use super::words::Directive;
 use super::{Variable, World, argument};
-use crate::model::{Change, Changes, Conditions, Head, Model, Wanted};
+use crate::model::{Change, Changes, Conditions, Head, Model, ValueCondition};
 use crate::toml::{Table, Value};
 use crate::units::{DAY, TEN_MINUTES, is_network, size};
 
@@ -728,7 +728,7 @@ fn on_value(variable: &str, value: &str) -> Option<Conditions> {
         return None;
     }
     let name = variable.strip_prefix('$')?;
-    let one = |name: &str| vec![(name.to_owned(), Wanted::Like(value.to_owned()))];
+    let one = |name: &str| vec![(name.to_owned(), ValueCondition::Like(value.to_owned()))];
     let mut conditions = Conditions::default();
     match name {
         "host" | "http_host" => conditions.hosts = vec![value.to_ascii_lowercase()],

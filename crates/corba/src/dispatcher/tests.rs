@@ -12,7 +12,7 @@ use evenkeel_giop::cdr::{Endian, Reader};
 use evenkeel_giop::client::{self, Call as Outgoing, CallError, Client as Orb};
 use evenkeel_giop::ior::Ior;
 use evenkeel_giop::message::{Header, LocateRequest, LocateStatus, ReplyStatus, Target, Version};
-use evenkeel_giop::server::{Later, Server, Settings};
+use evenkeel_giop::server::{DeferredReply, Server, Settings};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::sync::Notify;
@@ -102,7 +102,7 @@ impl House {
     }
 
     /// Starts a balancer that serves only while it has this right.
-    async fn under(tenure: Option<Arc<Tenure>>) -> Self {
+    async fn under(tenure: Option<Arc<ServingRight>>) -> Self {
         let (clock, directory) = (Clock::start(), Arc::new(Directory::default()));
         let counters = Arc::new(Counters::default());
         let (snapshot, count) = (Arc::clone(&directory), Arc::clone(&counters));
@@ -216,7 +216,7 @@ fn reply_status(bytes: &[u8]) -> (ReplyStatus, Vec<u8>) {
 #[test]
 fn nothing_is_answered_by_a_balancer_that_is_not_the_load_manager_any_more() {
     live(async {
-        let tenure = Tenure::new(Instant::from_nanos(u64::MAX));
+        let tenure = ServingRight::new(Instant::from_nanos(u64::MAX));
         let house = House::under(Some(Arc::clone(&tenure))).await;
         let stream = &mut TcpStream::connect(house.address).await.unwrap();
         let group = Key::Group(1).to_bytes();
@@ -338,7 +338,7 @@ enum Manner {
 struct Scripted {
     manner: Cell<Manner>,
     asked: Cell<usize>,
-    waiting: RefCell<Vec<(Later, ReplyTo)>>,
+    waiting: RefCell<Vec<(DeferredReply, ReplyTo)>>,
     told: RefCell<Vec<String>>,
     news: Notify,
 }
@@ -356,7 +356,7 @@ impl Scripted {
         (strategy, address)
     }
 
-    fn next_member(&self, manager: Ior, reply_to: ReplyTo, out: &Out<'_>) {
+    fn next_member(&self, manager: Ior, reply_to: ReplyTo, out: &ReplyOutput<'_>) {
         self.asked.set(self.asked.get() + 1);
         match self.manner.get() {
             Manner::Names(0) => {
@@ -412,7 +412,7 @@ fn named(id: Option<u64>, reply_to: ReplyTo) -> Outcome {
             let mut profile = ior.iiop_profiles().next().unwrap();
             profile
                 .components
-                .push(evenkeel_giop::ior::Tagged::alternate_address("h", 1));
+                .push(evenkeel_giop::ior::TaggedPart::alternate_address("h", 1));
             ior.profiles = vec![profile.to_tagged()];
             ior.write(&mut body);
         }
@@ -426,7 +426,12 @@ impl Service for Scripted {
 
     fn connected(&self, _: SocketAddr) {}
 
-    fn message(&self, (): &mut (), message: Message<'_>, out: &Out<'_>) -> Result<(), GiopError> {
+    fn message(
+        &self,
+        (): &mut (),
+        message: Message<'_>,
+        out: &ReplyOutput<'_>,
+    ) -> Result<(), GiopError> {
         let Content::Request(request) = message.read_content()? else {
             return Ok(());
         };

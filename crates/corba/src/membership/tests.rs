@@ -49,7 +49,7 @@ impl World {
             .iter()
             .map(|(location, &(load, health))| Observed {
                 location,
-                made: location.starts_with('f'),
+                made_by_factory: location.starts_with('f'),
                 health,
                 load,
             });
@@ -64,7 +64,7 @@ impl World {
         for action in &actions {
             match action {
                 Action::Make(location) => {
-                    self.membership.member_made(location);
+                    self.membership.record_new_member(location);
                     let before = self.members.insert(location.clone(), (None, Alive));
                     assert_eq!(before, None, "two members at {location}");
                 }
@@ -103,8 +103,8 @@ fn the_minimum_is_made_by_the_preferred_factories() {
     assert_eq!(world.step(), [make("f0"), make("f1")]);
     // They are being made.
     assert_eq!(world.step(), []);
-    world.membership.member_made("f0");
-    world.membership.member_made("f1");
+    world.membership.record_new_member("f0");
+    world.membership.record_new_member("f1");
     world.members.insert("f0".into(), (None, Alive));
     world.members.insert("f1".into(), (None, Alive));
     assert_eq!(world.step(), []);
@@ -150,7 +150,9 @@ fn a_factory_that_fails_is_left_alone_for_longer_and_longer() {
     for second in 0..3600u64 {
         for action in world.step() {
             assert_eq!(action, make("f0"));
-            world.membership.not_made(world.now, "f0", &mut world.rng);
+            world
+                .membership
+                .record_creation_failure(world.now, "f0", &mut world.rng);
             tries.push(second);
         }
         world.pass(1);
@@ -167,7 +169,7 @@ fn s5_a_factory_that_could_not_be_called_has_not_failed() {
     let mut world = World::new(2, 1, None);
     for _ in 0..100 {
         assert_eq!(world.step(), [make("f0")]);
-        world.membership.not_called("f0");
+        world.membership.record_uncalled_factory("f0");
     }
     assert_eq!(world.membership.factories["f0"].failures, 0);
 }
@@ -176,7 +178,9 @@ fn s5_a_factory_that_could_not_be_called_has_not_failed() {
 fn a_factory_that_fails_gives_way_to_another() {
     let mut world = World::new(2, 1, None);
     assert_eq!(world.step(), [make("f0")]);
-    world.membership.not_made(world.now, "f0", &mut world.rng);
+    world
+        .membership
+        .record_creation_failure(world.now, "f0", &mut world.rng);
     assert_eq!(world.step_and_do(), [make("f1")]);
     // And stays behind until a member of its own has lived.
     world.pass(3600);
@@ -412,7 +416,7 @@ fn few_are_made_at_the_same_time() {
     let mut world = World::new(100, 100, None);
     assert_eq!(world.step().len(), MOST_AT_ONCE);
     assert_eq!(world.step(), []);
-    world.membership.member_made("f3");
+    world.membership.record_new_member("f3");
     world.members.insert("f3".into(), (None, Alive));
     assert_eq!(world.step().len(), 1);
 }
@@ -442,11 +446,11 @@ proptest! {
                 1 if !ordered.is_empty() => {
                     let location = ordered.remove(index % ordered.len());
                     world.members.insert(location.clone(), (None, Alive));
-                    world.membership.member_made(&location);
+                    world.membership.record_new_member(&location);
                 }
                 2 if !ordered.is_empty() => {
                     let location = ordered.remove(index % ordered.len());
-                    world.membership.not_made(world.now, &location, &mut world.rng);
+                    world.membership.record_creation_failure(world.now, &location, &mut world.rng);
                 }
                 3 | 5 | 6 => {
                     let place = index % world.members.len().max(1);

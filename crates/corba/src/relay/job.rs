@@ -10,7 +10,7 @@ use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use evenkeel_giop::context::CodeSets;
 use evenkeel_giop::message::{Message, Request};
-use evenkeel_giop::server::{Later, Out};
+use evenkeel_giop::server::{DeferredReply, ReplyOutput};
 
 use super::Client;
 use crate::directory::Entry;
@@ -26,7 +26,7 @@ pub(super) struct Job {
     /// Address and form of the answer.
     pub(super) reply_to: ReplyTo,
     /// Handle for the later answer; `None` for a oneway request.
-    pub(super) later: Option<Later>,
+    pub(super) later: Option<DeferredReply>,
     /// The whole message as it came.
     pub(super) message: Vec<u8>,
     /// Positions at which the fragments of the message were joined.
@@ -49,7 +49,7 @@ impl Job {
         entry: &Arc<Entry>,
         message: Message<'_>,
         request: &Request<'_>,
-        out: &Out<'_>,
+        out: &ReplyOutput<'_>,
         now: Instant,
     ) -> Self {
         let relay = &client.relay;
@@ -88,7 +88,7 @@ impl Job {
 
     /// Returns true if nobody waits for an answer.
     pub(super) fn is_unwanted(&self) -> bool {
-        self.later.as_ref().is_none_or(Later::is_gone)
+        self.later.as_ref().is_none_or(DeferredReply::is_gone)
     }
 }
 

@@ -11,7 +11,7 @@ use evenkeel_giop::message::{Content, GiopError, Message, Reply, ReplyStatus, se
 use super::Relay;
 use super::job::Job;
 use super::member::Addressing;
-use super::upstream::{End, UnderWay, Upstream};
+use super::upstream::{End, MemberRequest, Upstream};
 use crate::keys::Key;
 
 /// Most forwards, and other ways to name the target, that one request is sent on by.
@@ -42,7 +42,13 @@ impl Relay {
         }
     }
 
-    fn reply(&self, mut request: UnderWay, message: Message<'_>, reply: &Reply<'_>, now: Instant) {
+    fn reply(
+        &self,
+        mut request: MemberRequest,
+        message: Message<'_>,
+        reply: &Reply<'_>,
+        now: Instant,
+    ) {
         let reader = || Reader::at_offset(reply.body_at, reply.body, message.header.endian);
         let outcome = match reply.status {
             ReplyStatus::NoException | ReplyStatus::UserException => Outcome::Success,
@@ -83,7 +89,7 @@ impl Relay {
     }
 
     /// A member says that the object is elsewhere.
-    fn forward(&self, mut request: UnderWay, to: &Ior, now: Instant) {
+    fn forward(&self, mut request: MemberRequest, to: &Ior, now: Instant) {
         let to_the_group = to.iiop_profiles().any(|profile| {
             let key = Key::parse(&profile.object_key);
             key == Some(Key::Group(request.job.entry.id))
@@ -100,7 +106,7 @@ impl Relay {
     }
 
     /// Sends a request to the same member once more, to another place or under another name.
-    fn hop(&self, mut request: UnderWay, now: Instant) {
+    fn hop(&self, mut request: MemberRequest, now: Instant) {
         request.job.hops += 1;
         match request.job.hops > MOST_HOPS {
             true => self.give_up(request, now),
@@ -109,7 +115,7 @@ impl Relay {
     }
 
     /// A member does not get anywhere with a request, nor has it begun with it.
-    fn give_up(&self, mut request: UnderWay, now: Instant) {
+    fn give_up(&self, mut request: MemberRequest, now: Instant) {
         request.member.endpoint_failed(&request.endpoint);
         request.job.finish(Outcome::Error, now);
         self.send_again(request.job, now);

@@ -13,7 +13,7 @@ use evenkeel_giop::context::{Contexts, ServiceContext};
 use evenkeel_giop::exception::{Completion, Kind, SystemException};
 use evenkeel_giop::ior::{IiopProfile, Ior};
 use evenkeel_giop::message::{GiopError, Header, Reply, ReplyStatus, Target, Version};
-use evenkeel_giop::server::{self, Later, Server, Service};
+use evenkeel_giop::server::{self, DeferredReply, Server, Service};
 use evenkeel_manager::snapshot::GroupHandle;
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
@@ -70,7 +70,7 @@ enum Does {
 struct Object {
     number: u32,
     does: RefCell<Does>,
-    held: RefCell<Vec<Later>>,
+    held: RefCell<Vec<DeferredReply>>,
     /// Operations, cancels as `cancel`, and ids of contexts.
     seen: RefCell<Vec<String>>,
     contexts: RefCell<Vec<Vec<u32>>>,
@@ -89,7 +89,7 @@ impl Service for Object {
         &self,
         _connection: &mut (),
         message: Message<'_>,
-        out: &Out<'_>,
+        out: &ReplyOutput<'_>,
     ) -> Result<(), GiopError> {
         self.told.notify_waiters();
         let Content::Request(request) = message.read_content()? else {
@@ -449,7 +449,7 @@ impl Service for Favours {
         &self,
         _connection: &mut (),
         message: Message<'_>,
-        out: &Out<'_>,
+        out: &ReplyOutput<'_>,
     ) -> Result<(), GiopError> {
         let (version, endian) = (message.header.version, message.header.endian);
         if let Content::Request(request) = message.read_content()?

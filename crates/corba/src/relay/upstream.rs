@@ -66,11 +66,11 @@ struct State {
 #[derive(Default)]
 struct Slot {
     used: u16,
-    request: Option<UnderWay>,
+    request: Option<MemberRequest>,
 }
 
 /// A request that a member has.
-pub(super) struct UnderWay {
+pub(super) struct MemberRequest {
     pub(super) job: Job,
     pub(super) member: Rc<Member>,
     pub(super) endpoint: Rc<Endpoint>,
@@ -216,7 +216,7 @@ impl Upstream {
         state.settled = true;
         match slot.and_then(|slot| state.slots.get_mut(slot)) {
             Some(slot) => {
-                slot.request = Some(UnderWay {
+                slot.request = Some(MemberRequest {
                     job,
                     member: Rc::clone(&route.member),
                     endpoint: Rc::clone(&route.endpoint),
@@ -236,7 +236,7 @@ impl Upstream {
     }
 
     /// The request with that id, which ends with this.
-    pub(super) fn take(&self, id: u32) -> Option<UnderWay> {
+    pub(super) fn take(&self, id: u32) -> Option<MemberRequest> {
         let mut state = self.state.borrow_mut();
         let index = (id & 0xffff) as usize;
         let slot = state.slots.get_mut(index)?;
@@ -251,7 +251,7 @@ impl Upstream {
     }
 
     /// Takes all requests that `which` wants, with their ids.
-    fn take_all(&self, which: impl Fn(&Job) -> bool) -> Vec<(u32, UnderWay)> {
+    fn take_all(&self, which: impl Fn(&Job) -> bool) -> Vec<(u32, MemberRequest)> {
         let ids: Vec<u32> = {
             let state = self.state.borrow();
             let slots = state.slots.iter().enumerate();
@@ -268,7 +268,7 @@ impl Upstream {
     }
 
     /// Tells the member that nobody waits for that answer.
-    fn send_cancel(&self, id: u32, request: &UnderWay) {
+    fn send_cancel(&self, id: u32, request: &MemberRequest) {
         let mut state = self.state.borrow_mut();
         let before = state.out.len();
         let version = outgoing_version(request.job.reply_to.version, &request.endpoint);
@@ -388,7 +388,7 @@ impl Upstream {
         let now = relay.clock.now();
         let sent = self.state.borrow().sent;
         for (_, request) in self.take_all(|_| true) {
-            let UnderWay {
+            let MemberRequest {
                 mut job,
                 member,
                 endpoint,

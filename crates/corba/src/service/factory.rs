@@ -304,7 +304,7 @@ fn unmet(counts: &EffectiveSettings) -> Properties {
 
 /// Has the factory that has made a member delete it; tries it several times.
 async fn unmake(client: Client, member: GroupMember, timeout: Duration) {
-    let Some(made) = member.made else { return };
+    let Some(made) = member.origin else { return };
     let mut wait = FIRST_WAIT;
     let mut tried = 0;
     loop {
@@ -375,7 +375,7 @@ pub(super) async fn call_factory(
     let member = GroupMember {
         location: at,
         reference: Arc::new(Reference::new(object)),
-        made: Some(Made {
+        origin: Some(Made {
             factory: info.the_factory.clone(),
             creation,
         }),

@@ -171,7 +171,7 @@ impl LoadManager {
                 group.members.push(GroupMember {
                     location: at.clone(),
                     reference,
-                    made: None,
+                    origin: None,
                 });
                 Ok((group.clone(), replaced))
             })

@@ -15,7 +15,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, PoisonError, Weak};
 use std::time::Duration;
 
-use evenkeel_control::opinion::{Opinion, Source};
+use evenkeel_control::opinion::{Source, SourceReport};
 use evenkeel_giop::client::{Call, CallError, Client};
 use evenkeel_giop::exception::{Kind, SystemException};
 use evenkeel_giop::ior::Ior;
@@ -63,7 +63,7 @@ enum Evidence {
 
 /// Record of a member's answers.
 #[derive(Clone, Debug, Default)]
-struct Known {
+struct AnswerRecord {
     /// Questions in a row to which nobody answered.
     failures: u32,
     /// True if the member was silent, and has not answered within the usual time since.
@@ -83,7 +83,7 @@ pub(super) enum Finding {
     Dead,
 }
 
-impl Known {
+impl AnswerRecord {
     fn is_dead(&self) -> bool {
         matches!(self.said, Some((Finding::Dead, _)))
     }
@@ -125,7 +125,7 @@ impl Known {
 type MemberKey = (u64, String);
 
 /// Members that are gone, with the reference by which they were asked.
-pub(super) type Gone = Mutex<HashMap<MemberKey, (Finding, Arc<Reference>)>>;
+pub(super) type GoneMembers = Mutex<HashMap<MemberKey, (Finding, Arc<Reference>)>>;
 
 /// The answer of a member, or none.
 struct Answer {
@@ -138,7 +138,7 @@ struct Answer {
 
 /// Questions to members, and what came of those before.
 struct Questions {
-    known: HashMap<MemberKey, Known>,
+    known: HashMap<MemberKey, AnswerRecord>,
     /// Questions that are out.
     asking: JoinSet<Answer>,
     permits: Arc<Semaphore>,
@@ -196,7 +196,7 @@ pub(super) async fn watch_members(load_manager: Weak<LoadManager>) {
                         asked = Some(started);
                     }
                     this.ask_members(wanted, all, &mut questions);
-                    let gone = questions.known.values().any(Known::is_dead);
+                    let gone = questions.known.values().any(AnswerRecord::is_dead);
                     let soon = started + GONE_INTERVAL.min(interval);
                     let next = asked.map_or(soon, |last| last + interval);
                     if gone { next.min(soon) } else { next }
@@ -242,10 +242,10 @@ impl LoadManager {
                 // Another object has come in its place.
                 if let Some((_, old)) = of.said.take_if(|(_, old)| is_another(old)) {
                     self.tell(&who, &old, None);
-                    of = Known::default();
+                    of = AnswerRecord::default();
                 }
                 if of.asked.as_ref().is_some_and(is_another) {
-                    of = Known::default();
+                    of = AnswerRecord::default();
                 }
                 if of.asked.is_none() && (all || of.is_dead()) {
                     of.asked = Some(Arc::clone(&reference));
@@ -280,7 +280,7 @@ impl LoadManager {
 
     /// Says what an answer, or none, means for a member. One to a question that does not count
     /// any more is passed over.
-    fn note_answer(&self, answer: Answer, known: &mut HashMap<MemberKey, Known>) {
+    fn note_answer(&self, answer: Answer, known: &mut HashMap<MemberKey, AnswerRecord>) {
         let Some(of) = known.get_mut(&answer.who) else {
             return;
         };
@@ -342,10 +342,10 @@ impl LoadManager {
             None => gone.remove(who),
         };
         drop(gone);
-        let opinion = finding.map(|finding| Opinion {
+        let opinion = finding.map(|finding| SourceReport {
             down: true,
             dead: finding == Finding::Dead,
-            ..Opinion::default()
+            ..SourceReport::default()
         });
         self.set_opinion(who.0, &who.1, Source::Liveness, opinion.as_ref());
     }
@@ -413,7 +413,7 @@ mod tests {
                 refused,
             })
         };
-        let mut of = Known::default();
+        let mut of = AnswerRecord::default();
         assert_eq!(of.update(unreachable(true), false), Some(Finding::Dead));
         assert_eq!(of.update(Evidence::Alive, false), None);
         // Silence may be a lost packet, or a server that is busy.
@@ -434,7 +434,7 @@ mod tests {
                 sent: false,
             })
         };
-        let mut of = Known::default();
+        let mut of = AnswerRecord::default();
         for _ in 0..2 * FAILURES {
             assert_eq!(of.update(not_asked(), false), None);
         }
@@ -456,7 +456,7 @@ mod tests {
     #[test]
     fn tao_4_a_silent_member_gets_more_time_and_its_late_answer_counts() {
         let usual = Duration::from_secs(2);
-        let mut of = Known::default();
+        let mut of = AnswerRecord::default();
         for finding in [None, None, Some(Finding::Silent)] {
             assert_eq!(of.time_limit(usual), usual);
             assert_eq!(of.update(Evidence::Silent, true), finding);

@@ -16,7 +16,7 @@ use super::raise::Raise;
 use super::state::State;
 use super::{LoadManager, Owned};
 use crate::exceptions::UserException;
-use crate::monitors::{Refused, check_loads};
+use crate::monitors::{LoadReportError, check_loads};
 use crate::name::Name;
 use crate::types::Load;
 
@@ -83,11 +83,11 @@ impl LoadManager {
     /// Takes in what a location says of its load.
     pub(super) fn push_loads(&self, at: &Name, loads: &[Load]) -> Result<(), Raise> {
         let at = location_text(at)?;
-        let refused = |error: Refused| {
+        let refused = |error: LoadReportError| {
             warn!(location = at, "pushed loads are refused: {error}");
             Raise::from(match error {
-                Refused::TooMany(_) => Kind::ImpLimit,
-                Refused::Empty | Refused::Value { .. } => Kind::BadParam,
+                LoadReportError::TooMany(_) => Kind::ImpLimit,
+                LoadReportError::Empty | LoadReportError::Value { .. } => Kind::BadParam,
             })
         };
         let loads = check_loads(loads).map_err(refused)?;

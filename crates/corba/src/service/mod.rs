@@ -46,7 +46,7 @@ use crate::directory::{Directory, Entry};
 use crate::interfaces::Interface;
 use crate::keys::{Key, MANAGER};
 use crate::properties::GROUP_PREFIX;
-use crate::tenure::Tenure;
+use crate::tenure::ServingRight;
 use raise::Raise;
 use replica::Replica;
 use state::{ObjectGroup, State};
@@ -98,11 +98,11 @@ pub struct LoadManager {
     address: ArcSwap<Address>,
     store: Store,
     /// The state that balancers share, and the right by which this one writes it.
-    shared: Option<(Store, Arc<Tenure>)>,
+    shared: Option<(Store, Arc<ServingRight>)>,
     /// Room for calls that are being carried out, in KiB.
     room: Arc<Semaphore>,
     /// Members that pings have found to be gone.
-    gone: liveness::Gone,
+    gone: liveness::GoneMembers,
     /// True if clients are told that an empty group does not exist: [`Entry::ends_when_empty`].
     ends_when_empty: Arc<AtomicBool>,
     /// Strategies of other levels than a group's own.
@@ -202,7 +202,7 @@ impl LoadManager {
             store,
             shared,
             room: Arc::new(Semaphore::new(MOST_CALLED)),
-            gone: liveness::Gone::default(),
+            gone: liveness::GoneMembers::default(),
             ends_when_empty: Arc::default(),
             variants: strategy::Variants::default(),
             owned: Mutex::new(Owned {
@@ -378,7 +378,7 @@ impl LoadManager {
     }
 
     /// The right to serve, where several balancers share one state.
-    pub fn tenure(&self) -> Option<&Arc<Tenure>> {
+    pub fn tenure(&self) -> Option<&Arc<ServingRight>> {
         self.shared.as_ref().map(|(_, tenure)| tenure)
     }
 

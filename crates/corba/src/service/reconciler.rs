@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Weak};
 use std::time::Duration;
 
-use evenkeel_control::opinion::{Opinion, Source};
+use evenkeel_control::opinion::{Source, SourceReport};
 use evenkeel_core::alert::Threshold;
 use evenkeel_core::strategy::shaping::shaping;
 use evenkeel_giop::exception::Kind;
@@ -161,7 +161,7 @@ impl Reconciler {
             .iter()
             .map(|member| Observed {
                 location: &member.location,
-                made: member.made.is_some(),
+                made_by_factory: member.origin.is_some(),
                 health: this.health_of(id, member),
                 load: loads.get(&member.location).copied(),
             })
@@ -209,7 +209,7 @@ impl Reconciler {
             Ok(()) => {
                 info!(id, location = at, "a factory has created a member");
                 if let Some(membership) = membership {
-                    membership.member_made(at);
+                    membership.record_new_member(at);
                 }
             }
             Err(raise) => {
@@ -219,8 +219,10 @@ impl Reconciler {
                     "a factory has created no member: {raise}"
                 );
                 match membership {
-                    Some(membership) if is_our_shortage(&raise) => membership.not_called(at),
-                    Some(membership) => membership.not_made(now, at, &mut self.rng),
+                    Some(membership) if is_our_shortage(&raise) => {
+                        membership.record_uncalled_factory(at)
+                    }
+                    Some(membership) => membership.record_creation_failure(now, at, &mut self.rng),
                     None => {}
                 }
             }
@@ -269,15 +271,21 @@ impl LoadManager {
             drain,
             "an unneeded member is drained, or used again"
         );
-        let opinion = drain.then(|| Opinion {
+        let opinion = drain.then(|| SourceReport {
             drain,
-            ..Opinion::default()
+            ..SourceReport::default()
         });
         self.set_opinion(id, at, Source::Membership, opinion.as_ref());
     }
 
     /// Tells Evenkeel's manager something about a member.
-    pub(super) fn set_opinion(&self, id: u64, at: &str, source: Source, opinion: Option<&Opinion>) {
+    pub(super) fn set_opinion(
+        &self,
+        id: u64,
+        at: &str,
+        source: Source,
+        opinion: Option<&SourceReport>,
+    ) {
         let snapshot = self.directory().load_snapshot();
         let Some(entry) = snapshot.group(id) else {
             return;

@@ -13,7 +13,7 @@ use crate::properties::GROUP_PREFIX;
 
 /// Something that can be taken away.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Registered {
+pub enum RegisteredItem {
     /// The load monitor of a location.
     Monitor(String),
     /// The load alert of a location. It is forced and suppressed no longer.
@@ -50,17 +50,17 @@ impl LoadManager {
     /// # Errors
     ///
     /// It is not there; or it is gone, but that is not in the state file.
-    pub async fn remove(self: &Arc<Self>, what: Registered) -> Result<(), RemoveError> {
+    pub async fn remove(self: &Arc<Self>, what: RegisteredItem) -> Result<(), RemoveError> {
         let this = Arc::clone(self);
         // In the service's own runtime, as all operations.
         let removed = self.runtime.spawn(async move {
             let removed = this.take_away(&what).await;
             removed.map_err(|raise| match raise {
                 Raise::User(_) => RemoveError::NotThere(match &what {
-                    Registered::Monitor(at) => format!("load monitor at {at:?}"),
-                    Registered::Alert(at) => format!("load alert at {at:?}"),
-                    Registered::Group(name) => format!("object group {name:?}"),
-                    Registered::Member { group, location } => {
+                    RegisteredItem::Monitor(at) => format!("load monitor at {at:?}"),
+                    RegisteredItem::Alert(at) => format!("load alert at {at:?}"),
+                    RegisteredItem::Group(name) => format!("object group {name:?}"),
+                    RegisteredItem::Member { group, location } => {
                         format!("member at {location:?} in an object group {group:?}")
                     }
                 }),
@@ -72,16 +72,16 @@ impl LoadManager {
         removed.await.map_err(ended)?
     }
 
-    async fn take_away(&self, what: &Registered) -> Result<(), Raise> {
+    async fn take_away(&self, what: &RegisteredItem) -> Result<(), Raise> {
         match what {
-            Registered::Monitor(at) => self.remove_monitor_at(at).await,
-            Registered::Alert(at) => self.remove_alert_at(at).await,
-            Registered::Group(name) => {
+            RegisteredItem::Monitor(at) => self.remove_monitor_at(at).await,
+            RegisteredItem::Alert(at) => self.remove_alert_at(at).await,
+            RegisteredItem::Group(name) => {
                 let state = self.state();
                 let group = state.group(id_of(&state, name)?)?;
                 self.delete_object(&Any::new(&group.creation)).await
             }
-            Registered::Member { group, location } => {
+            RegisteredItem::Member { group, location } => {
                 let id = id_of(&self.state(), group)?;
                 self.remove_member_at(id, location).await.map(|_| ())
             }

@@ -18,7 +18,7 @@ use super::journal::Change;
 use super::state::{ObjectGroup, State};
 use super::store::{self, GroupEntry, parse_location, parse_reference};
 use crate::properties::PropertySet;
-use crate::tenure::Tenure;
+use crate::tenure::ServingRight;
 
 /// Version of what this program writes.
 const VERSION: u32 = 1;
@@ -206,14 +206,14 @@ fn length(value: &impl Serialize) -> usize {
 
 /// State found in the store.
 #[derive(Debug, Default)]
-pub struct FoundState {
+pub struct StoredGroupState {
     /// The state; `None` if there is none, or it was never written to the end.
     pub state: Option<State>,
     /// Keys that cannot be read, each with the reason. They are left as they are.
     pub damaged: Vec<String>,
 }
 
-impl FoundState {
+impl StoredGroupState {
     /// Puts together what the keys have. What is damaged is left out, and harms nothing else.
     ///
     /// # Errors
@@ -221,7 +221,7 @@ impl FoundState {
     /// A later program wrote it.
     fn of(keys: &StateKeys, entries: Vec<Entry>) -> Result<Self, String> {
         let prefix = keys.state();
-        let mut found = FoundState::default();
+        let mut found = StoredGroupState::default();
         let mut state = State::default();
         let mut ids = None;
         for entry in entries {
@@ -253,7 +253,7 @@ impl FoundState {
             }
         }
         let Some((next_group, next_creation)) = ids else {
-            return Ok(FoundState::default());
+            return Ok(StoredGroupState::default());
         };
         found.leave_out_same_names(keys, &mut state);
         let groups = || state.groups.iter();
@@ -328,7 +328,7 @@ fn take(state: &mut State, name: &str, value: &[u8]) -> Result<(), String> {
 /// # Errors
 ///
 /// The store does not answer or refuses, or a later program wrote it.
-pub async fn read_state(etcd: &mut Etcd, keys: &StateKeys) -> Result<FoundState, String> {
+pub async fn read_state(etcd: &mut Etcd, keys: &StateKeys) -> Result<StoredGroupState, String> {
     let prefix = keys.state();
     let mut entries: Vec<Entry> = Vec::new();
     let [mut page, small] = PAGES;
@@ -340,7 +340,7 @@ pub async fn read_state(etcd: &mut Etcd, keys: &StateKeys) -> Result<FoundState,
                 let is_last = read.entries.len() < usize::try_from(page).unwrap_or(0);
                 entries.extend(read.entries);
                 if is_last {
-                    return FoundState::of(keys, entries);
+                    return StoredGroupState::of(keys, entries);
                 }
             }
             // It may have been too much.
@@ -377,7 +377,7 @@ pub struct Replica<E = Etcd> {
     keys: StateKeys,
     /// Revision of the store in which the owner's key was written.
     revision: i64,
-    tenure: Arc<Tenure>,
+    tenure: Arc<ServingRight>,
     /// The state that the store has, but for `pending`.
     written: Arc<State>,
     /// State that is being written. All of it is written before anything else.
@@ -396,7 +396,7 @@ impl<E: Guarded> Replica<E> {
         etcd: E,
         keys: StateKeys,
         revision: i64,
-        tenure: Arc<Tenure>,
+        tenure: Arc<ServingRight>,
         written: Arc<State>,
     ) -> Self {
         Replica {
@@ -410,7 +410,7 @@ impl<E: Guarded> Replica<E> {
     }
 
     /// The right by which it writes.
-    pub fn tenure(&self) -> &Arc<Tenure> {
+    pub fn tenure(&self) -> &Arc<ServingRight> {
         &self.tenure
     }
 

@@ -54,7 +54,7 @@ pub struct GroupMember {
     /// Reference of the member for clients, exactly as it was given.
     pub reference: Arc<Reference>,
     /// The factory that made it.
-    pub made: Option<Made>,
+    pub origin: Option<Made>,
 }
 
 /// Origin of a member, for the factory that is to delete it.
@@ -70,7 +70,7 @@ impl PartialEq for GroupMember {
     fn eq(&self, other: &Self) -> bool {
         self.location == other.location
             && self.reference.ior() == other.reference.ior()
-            && self.made == other.made
+            && self.origin == other.origin
     }
 }
 
@@ -82,7 +82,7 @@ impl ObjectGroup {
     /// Returns the size of the group, counted as in [`State::size`].
     pub fn size(&self) -> usize {
         let member = |member: &GroupMember| {
-            let made = member.made.as_ref();
+            let made = member.origin.as_ref();
             let made = made.map_or(0, |made| {
                 made.factory.encoded_size() + made.creation.encoded_size()
             });

@@ -361,7 +361,7 @@ impl GroupEntry {
             members.push(GroupMember {
                 location,
                 reference: Arc::new(Reference::new(parse_reference(&entry.reference)?)),
-                made,
+                origin: made,
             });
         }
         Ok(ObjectGroup {
@@ -378,7 +378,7 @@ impl MemberEntry {
         MemberEntry {
             location: member.location.clone(),
             reference: member.reference.ior().to_string(),
-            factory: member.made.as_ref().map(|made| FactoryEntry {
+            factory: member.origin.as_ref().map(|made| FactoryEntry {
                 reference: made.factory.to_string(),
                 creation: made.creation.to_string(),
             }),
@@ -626,7 +626,7 @@ mod tests {
         let member = |location: &str, made| GroupMember {
             location: location.into(),
             reference: Arc::new(Reference::new(Ior::new_iiop("IDL:S:1.0", "h", 1, b"k"))),
-            made,
+            origin: made,
         };
         let factory = Ior::new_iiop("IDL:F:1.0", "f", 2, b"f");
         let creation = Any::new(&7u32);

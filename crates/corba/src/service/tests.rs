@@ -4,7 +4,7 @@ use std::path::PathBuf;
 use std::sync::Arc;
 
 use evenkeel_config::{Config, Corba as Settings};
-use evenkeel_control::opinion::{Opinion, Source};
+use evenkeel_control::opinion::{Source, SourceReport};
 use evenkeel_giop::any::{Any, Idl};
 use evenkeel_giop::cdr::{Endian, Reader, Writer};
 use evenkeel_giop::client::{self, Client};
@@ -971,10 +971,10 @@ async fn a_member_that_takes_the_place_of_a_dead_one_gets_clients() {
     let lm = start(configured("round_robin")).await;
     let (group, _) = group(&lm).await;
     let id = joined(&lm, &group, &["host1", "host2"]).await;
-    let dead = Opinion {
+    let dead = SourceReport {
         down: true,
         dead: true,
-        ..Opinion::default()
+        ..SourceReport::default()
     };
     lm.set_opinion(id, "host1", Source::Liveness, Some(&dead));
     let next = next_members(&lm, Level::Group(id), &group, 2).await;

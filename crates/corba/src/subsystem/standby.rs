@@ -14,7 +14,7 @@ use std::time::{Duration, Instant};
 
 use evenkeel_config::Store as Settings;
 use evenkeel_net::{Clock, listen, start_thread};
-use evenkeel_store::etcd::{Etcd, EtcdError, Keys, Told, Write};
+use evenkeel_store::etcd::{Etcd, EtcdError, Keys, WatchEvent, Write};
 use schemars::JsonSchema;
 use serde::{Deserialize, Serialize};
 use tokio::sync::{mpsc, oneshot};
@@ -23,10 +23,10 @@ use tokio::time::{interval, sleep, timeout};
 use tracing::{error, info, warn};
 
 use super::{Corba, Inner};
-use crate::service::replica::{FoundState, Replica, StateKeys, read_state};
+use crate::service::replica::{Replica, StateKeys, StoredGroupState, read_state};
 use crate::service::state::State;
 use crate::service::store;
-use crate::tenure::{LIFETIME, Tenure, due_after, end_after};
+use crate::tenure::{LIFETIME, ServingRight, due_after, end_after};
 
 /// Longest time for an answer of the store: another server of it is to be asked in time, after a
 /// connection that was there already and a new one to the first server.
@@ -74,8 +74,8 @@ pub(super) struct Ticket {
 
 impl Ticket {
     /// The right to serve, if it has not ended yet.
-    pub(super) fn tenure(&self, clock: Clock) -> Option<Arc<Tenure>> {
-        let tenure = Tenure::new(evenkeel_core::time::Instant::from_nanos(self.until));
+    pub(super) fn tenure(&self, clock: Clock) -> Option<Arc<ServingRight>> {
+        let tenure = ServingRight::new(evenkeel_core::time::Instant::from_nanos(self.until));
         tenure.holds_at(clock.now()).then_some(tenure)
     }
 
@@ -146,7 +146,7 @@ impl Standby {
         clock: Clock,
         (settings, name): (&Settings, String),
         ticket: Option<Ticket>,
-        tenure: Option<Arc<Tenure>>,
+        tenure: Option<Arc<ServingRight>>,
     ) -> std::io::Result<Self> {
         let settings = Settings {
             timeout: settings.timeout.min(ANSWER),
@@ -174,7 +174,7 @@ impl Standby {
             told: None,
             failed: None,
         };
-        let held = ticket.zip(tenure).map(|(ticket, tenure)| Held {
+        let held = ticket.zip(tenure).map(|(ticket, tenure)| OwnerKey {
             lease: ticket.lease,
             revision: ticket.revision,
             tenure,
@@ -231,11 +231,11 @@ impl Standby {
 }
 
 /// The key of the owner, as this balancer holds it.
-struct Held {
+struct OwnerKey {
     lease: i64,
     /// Revision of the store in which the key was written.
     revision: i64,
-    tenure: Arc<Tenure>,
+    tenure: Arc<ServingRight>,
     renew_at: evenkeel_core::time::Instant,
     /// The service is on already.
     serves: bool,
@@ -244,7 +244,7 @@ struct Held {
 /// Result of claiming the owner's key.
 enum Claim {
     /// The balancer holds the key.
-    Held(Held),
+    Held(OwnerKey),
     /// Another one does, or it is to be looked again at once.
     Not,
 }
@@ -275,7 +275,11 @@ struct Keeper {
 }
 
 impl Keeper {
-    async fn run(&mut self, mut orders: mpsc::UnboundedReceiver<Order>, mut held: Option<Held>) {
+    async fn run(
+        &mut self,
+        mut orders: mpsc::UnboundedReceiver<Order>,
+        mut held: Option<OwnerKey>,
+    ) {
         let mut follows = held.is_some();
         loop {
             let order = match (follows, held.take()) {
@@ -311,7 +315,7 @@ impl Keeper {
     }
 
     /// Waits until this balancer is the owner.
-    async fn claim(&mut self) -> Held {
+    async fn claim(&mut self) -> OwnerKey {
         loop {
             let (claimed, pause) = match self.try_claim().await {
                 Ok(Claim::Held(held)) => return held,
@@ -360,10 +364,10 @@ impl Keeper {
             let kept = self.etcd.keep_alive(owner.lease).await;
             if kept.map_err(|error| self.waits(&error))? {
                 self.lease = Some(owner.lease);
-                return Ok(Claim::Held(Held {
+                return Ok(Claim::Held(OwnerKey {
                     lease: owner.lease,
                     revision: entry.changed,
-                    tenure: Tenure::new(end_after(sent)),
+                    tenure: ServingRight::new(end_after(sent)),
                     renew_at: due_after(sent),
                     serves: false,
                 }));
@@ -381,8 +385,8 @@ impl Keeper {
         let news = async {
             loop {
                 match watch.next().await {
-                    Ok(Told::Changed(_)) => return,
-                    Ok(Told::Begun | Told::Nothing) => {}
+                    Ok(WatchEvent::Changed(_)) => return,
+                    Ok(WatchEvent::Begun | WatchEvent::Nothing) => {}
                     Err(_) => sleep(PAUSE).await,
                 }
             }
@@ -394,7 +398,7 @@ impl Keeper {
     /// Serves until something ends that.
     async fn serve(
         &mut self,
-        mut held: Held,
+        mut held: OwnerKey,
         orders: &mut mpsc::UnboundedReceiver<Order>,
     ) -> Outcome {
         let tenure = Arc::clone(&held.tenure);
@@ -502,7 +506,7 @@ impl Keeper {
     }
 
     /// Reads the state, and switches the service on with it.
-    async fn take_over(&mut self, held: &Held) -> Result<(), String> {
+    async fn take_over(&mut self, held: &OwnerKey) -> Result<(), String> {
         let found = loop {
             match read_state(&mut self.etcd, &self.keys).await {
                 Ok(found) => break found,
@@ -671,7 +675,7 @@ fn check_addresses(addresses: &[SocketAddr]) -> Result<(), String> {
 /// The state to serve: what the store has counts, and then the state file. Answers whether the
 /// store is to get it yet.
 fn choose_state(
-    found: FoundState,
+    found: StoredGroupState,
     local: Option<Result<State, store::StoreError>>,
     file: &Path,
 ) -> Result<(State, bool), String> {
@@ -711,7 +715,7 @@ struct Lease {
     key: String,
     id: i64,
     revision: i64,
-    tenure: Arc<Tenure>,
+    tenure: Arc<ServingRight>,
     clock: Clock,
     view: Arc<Mutex<View>>,
 }
@@ -846,8 +850,8 @@ mod tests {
         }
     }
 
-    fn found(next_group: u64) -> FoundState {
-        FoundState {
+    fn found(next_group: u64) -> StoredGroupState {
+        StoredGroupState {
             state: Some(state(next_group)),
             damaged: Vec::new(),
         }
@@ -880,7 +884,7 @@ mod tests {
         for local in [None, Some(Ok(state(9))), Some(Err(damaged()))] {
             assert_eq!(choose(found(2), local), Ok((state(2), false)));
         }
-        let none = FoundState::default;
+        let none = StoredGroupState::default;
         assert_eq!(choose(none(), Some(Ok(state(9)))), Ok((state(9), true)));
         let fresh = choose(none(), None).unwrap();
         assert!(fresh.1 && fresh.0.next_group > 1_700_000_000);

@@ -48,11 +48,11 @@ pub(super) const LEARNING_INTERVAL: u32 = 32;
 
 /// Decision about a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Late {
+pub(super) enum LateDecision {
     /// Bind it at once, to whom the strategy says.
     Now,
     /// Bind it to this member, and not to the one the strategy named, which has no room.
-    Instead(usize),
+    OtherMember(usize),
     /// The request waits.
     Hold,
 }
@@ -113,7 +113,7 @@ pub(super) fn decide_late(
     ahead: u32,
     rng: &mut fastrand::Rng,
     trace: &mut Trace,
-) -> Late {
+) -> LateDecision {
     let moment = view.decision_moment();
     let mut places = [Place::default(); MOST_MEMBERS];
     let mut count = 0;
@@ -126,19 +126,19 @@ pub(super) fn decide_late(
         }
         // A weight is a share of the requests, which waiting for certain members would change.
         if *weight.get_or_insert(view.member_weight(index)) != view.member_weight(index) {
-            return Late::Now;
+            return LateDecision::Now;
         }
         let slot = view.slot(index);
         let service = slot.estimate_service(slot.cost_in_flight(), &moment);
         let Some(service) = service else {
             // Nothing is known of it.
             if index == chosen {
-                return Late::Now;
+                return LateDecision::Now;
             }
             continue;
         };
         if service.is_stale && index == chosen {
-            return Late::Now;
+            return LateDecision::Now;
         }
         let Room {
             in_flight,
@@ -152,7 +152,7 @@ pub(super) fn decide_late(
         let load = busyness.busyness_at(view, index);
         loads.add_load(load);
         let Some(place) = places.get_mut(count) else {
-            return Late::Now;
+            return LateDecision::Now;
         };
         *place = Place {
             index,
@@ -168,7 +168,7 @@ pub(super) fn decide_late(
     let places = places.get_mut(..count).unwrap_or_default();
     // If there is only one member, requests wait for it in any case.
     if !at_cap || count < 2 {
-        return Late::Now;
+        return LateDecision::Now;
     }
     for place in places.iter_mut() {
         place.time *= loads.cost_factor(place.load, busyness.is_queue);
@@ -189,21 +189,21 @@ pub(super) fn decide_late(
             .iter_mut()
             .min_by(|a, b| a.done(growth).total_cmp(&b.done(growth)));
         let Some(first) = first else {
-            return Late::Now;
+            return LateDecision::Now;
         };
         (best, is_free) = (first.index, first.has_room());
         first.in_flight += 1;
     }
     if is_free {
         return match chosen_has_room {
-            true => Late::Now,
-            false => Late::Instead(best),
+            true => LateDecision::Now,
+            false => LateDecision::OtherMember(best),
         };
     }
     if !view.is_rehearsal() && rng.u32(..TRIAL_INTERVAL) == 0 {
         return match view.is_eligible(best) {
-            true => Late::Instead(best),
-            false => Late::Hold,
+            true => LateDecision::OtherMember(best),
+            false => LateDecision::Hold,
         };
     }
     trace.note_sentence(|| {
@@ -213,5 +213,5 @@ pub(super) fn decide_late(
              before any that has room"
         )
     });
-    Late::Hold
+    LateDecision::Hold
 }

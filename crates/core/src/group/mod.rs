@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use self::late::Late;
+use self::late::LateDecision;
 use self::view::Pool;
 use crate::alert::Threshold;
 use crate::cost::Cost;
@@ -12,7 +12,7 @@ use crate::key::Key;
 use crate::member::{self, Digest, Member, MemberId};
 use crate::relocation::Client;
 use crate::strategy::follow::Follow;
-use crate::strategy::kind::{Kind, Sees, Strategy, Values};
+use crate::strategy::kind::{Kind, RequestNeeds, Strategy, Values};
 use crate::time::Instant;
 use crate::trace::{Short, Trace};
 
@@ -110,7 +110,7 @@ impl Group {
     /// Part of a request that decisions need beside the client's address; `None` if they need none.
     pub fn wants_key(&self) -> Option<&Key> {
         let key = &self.pool.settings.hash_key;
-        (self.kind.sees == Sees::Key && *key != Key::Client).then_some(key)
+        (self.kind.request_needs == RequestNeeds::Key && *key != Key::Client).then_some(key)
     }
 
     /// All members, eligible or not.
@@ -332,9 +332,9 @@ impl Group {
             return Ok(chosen);
         }
         match late::decide_late(view, chosen, ahead, rng, trace) {
-            Late::Now => Ok(chosen),
-            Late::Instead(index) => Ok(index),
-            Late::Hold => Err(PickError::Held),
+            LateDecision::Now => Ok(chosen),
+            LateDecision::OtherMember(index) => Ok(index),
+            LateDecision::Hold => Err(PickError::Held),
         }
     }
 

@@ -18,7 +18,7 @@ impl Ranks {
     /// Ranks of `members`; `None` if all have one rank, so that there is nothing to choose.
     pub(super) fn new(settings: &ZoneSettings, members: &[Member]) -> Option<Self> {
         let mut wanted: Vec<&str> = Vec::new();
-        for zone in settings.own.iter().chain(&settings.order) {
+        for zone in settings.balancer_zone.iter().chain(&settings.order) {
             if !wanted.contains(&&**zone) {
                 wanted.push(zone);
             }
@@ -115,7 +115,7 @@ mod tests {
 
     fn settings(own: Option<&str>, order: &[&str]) -> ZoneSettings {
         ZoneSettings {
-            own: own.map(str::to_owned),
+            balancer_zone: own.map(str::to_owned),
             order: order.iter().map(|&zone| zone.to_owned()).collect(),
             ..ZoneSettings::default()
         }

@@ -20,7 +20,7 @@ pub struct Request<'a> {
     pub cost: Cost,
     /// Members that are out of the question for this request: tried already, or not able
     /// to do what it asks for. In ascending order: there may be as many as members.
-    pub tried: &'a [MemberId],
+    pub excluded_members: &'a [MemberId],
     /// Number of requests that wait before this one, if it may wait for a member; `None` if it must be decided now.
     pub ahead: Option<u32>,
     /// Reason for which the client has no member any more, if it had one: shown by explanations.
@@ -38,7 +38,7 @@ impl Request<'_> {
             client: None,
             key: None,
             cost: Cost::ONE,
-            tried: &[],
+            excluded_members: &[],
             ahead: None,
             unbound: None,
             pinned: None,

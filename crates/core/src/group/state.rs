@@ -7,7 +7,7 @@ use arc_swap::ArcSwapOption;
 
 use super::request::PickError;
 use crate::estimate::FIRST_GROWTH;
-use crate::learnt::{self, Learnt, Visit, Word};
+use crate::learnt::{self, LearntSlot, LearntValues, Visit};
 use crate::relocation::{Client, Relocation};
 use crate::time::Instant;
 use crate::trace::Explanation;
@@ -81,22 +81,22 @@ impl Clients {
 
 impl GroupState {
     /// Words that were learnt about the group.
-    pub fn export_learnt(&self) -> Learnt {
+    pub fn export_learnt(&self) -> LearntValues {
         learnt::collect_words(|visit| self.words(visit))
     }
 
     /// Takes over what another process [has learnt](GroupState::export_learnt).
-    pub fn import_learnt(&self, learnt: &Learnt) {
+    pub fn import_learnt(&self, learnt: &LearntValues) {
         learnt::restore(learnt, |visit| self.words(visit));
     }
 
     fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
-        visit("panic", Word::Flag(&self.panic));
-        visit("client", Word::Short(&self.client));
-        visit("growth", Word::Short(&self.growth));
-        visit("is_weighted", Word::Flag(&self.is_weighted));
-        visit("has_caps", Word::Flag(&self.has_caps));
-        visit("typical", Word::Short(&self.typical));
+        visit("panic", LearntSlot::Flag(&self.panic));
+        visit("client", LearntSlot::Short(&self.client));
+        visit("growth", LearntSlot::Short(&self.growth));
+        visit("is_weighted", LearntSlot::Flag(&self.is_weighted));
+        visit("has_caps", LearntSlot::Flag(&self.has_caps));
+        visit("typical", LearntSlot::Short(&self.typical));
         self.zones.visit_words(visit);
     }
 

@@ -279,9 +279,9 @@ fn sums_over_streams_leave_out_what_clients_take() {
         ticket.finish(outcome, at(6002));
     }
     let streams = record.streams();
-    assert_eq!((streams.ended, streams.bytes), (3, 2100));
+    assert_eq!((streams.ended_streams, streams.bytes), (3, 2100));
     assert_eq!(streams.mean_first_byte(), Some(Duration::from_millis(100)));
-    assert_eq!(streams.rest, Duration::from_millis(900));
+    assert_eq!(streams.remaining_time, Duration::from_millis(900));
     assert!((streams.pace().unwrap() - 2333.3).abs() < 0.1);
     assert_eq!(streams.since(&streams), StreamTotals::default());
 }
@@ -414,7 +414,7 @@ fn what_stands_in_the_way_is_told_apart() {
     assert_eq!(error, PickError::AllFull);
     let tried = [MemberId(0), MemberId(1)];
     let request = Request {
-        tried: &tried,
+        excluded_members: &tried,
         ..Request::at_time(at(0))
     };
     let error = full.pick(&request, &mut rng).unwrap_err();
@@ -589,7 +589,7 @@ fn a_chooser_goes_before_the_strategy_while_its_member_may_be_picked() {
         assert!(chosen.contains(&0) && chosen.contains(&2), "{chosen:?}");
     };
     let tried = Request {
-        tried: &[MemberId(1)],
+        excluded_members: &[MemberId(1)],
         ..request
     };
     is_others(named, &tried, rng);

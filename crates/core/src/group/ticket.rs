@@ -5,7 +5,7 @@ use std::num::NonZeroU64;
 use std::sync::Arc;
 use std::time::Duration;
 
-use crate::cost::{Cost, Flying};
+use crate::cost::{Cost, InFlightMoment};
 use crate::latency::{Awaited, Remainder};
 use crate::load::Location;
 use crate::member::{Digest, Member, Slot};
@@ -57,7 +57,7 @@ impl Ticket {
         member: &Member,
         index: usize,
         cost: Cost,
-        others: Flying,
+        others: InFlightMoment,
         now: Instant,
         digest: Digest,
     ) -> Self {

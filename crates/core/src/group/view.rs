@@ -146,7 +146,7 @@ impl Pool {
 
     /// The members as they are for `request`.
     pub(super) fn view_for<'a>(&'a self, request: &'a Request<'a>) -> View<'a> {
-        debug_assert!(request.tried.is_sorted());
+        debug_assert!(request.excluded_members.is_sorted());
         View {
             pool: self,
             seats: &self.seats,
@@ -306,13 +306,13 @@ impl<'a> View<'a> {
     fn may_serve(&self, slot: &Slot, index: usize) -> bool {
         slot.decision_bits() & self.mask == 0
             && slot.weight() > 0.0
-            && (self.request.tried.is_empty() || !self.was_tried(index))
+            && (self.request.excluded_members.is_empty() || !self.was_tried(index))
     }
 
     #[cold]
     fn was_tried(&self, index: usize) -> bool {
         let id = self.pool.members[index].id;
-        self.request.tried.binary_search(&id).is_ok()
+        self.request.excluded_members.binary_search(&id).is_ok()
     }
 
     /// Requests at the member at `index`, and how many it works on at once: those without an answer where

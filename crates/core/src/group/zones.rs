@@ -88,7 +88,7 @@ impl Group {
             return self.ask(view, rng, trace);
         };
         // Requests that are to go to the same member must go to the same zone.
-        let key = key_of(self.kind.sees, view);
+        let key = key_of(self.kind.request_needs, view);
         let random = |rank: usize| match key {
             Some(key) => (mix(key ^ mix(rank as u64 + 1)) >> 48) as u32,
             None => rng.u32(..zone::WHOLE),

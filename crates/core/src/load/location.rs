@@ -8,7 +8,7 @@ use arc_swap::ArcSwapOption;
 
 use super::id::{LoadId, NAMED_LOADS};
 use crate::cost::{Cost, InFlight};
-use crate::learnt::{self, Learnt, Visit, Word};
+use crate::learnt::{self, LearntSlot, LearntValues, Visit};
 use crate::signal::Signal;
 use crate::time::{Instant, keep_word_old, millis_since};
 
@@ -88,7 +88,7 @@ pub(super) fn stay_share(age: u32, stay: f32) -> f32 {
 /// Instruction to servers at a location about sending their clients away, where clients reach the servers directly.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[repr(u8)]
-pub enum Tell {
+pub enum SheddingOrder {
     /// Send clients away while a pulse is on: the default.
     Pulses = 0,
     /// Send clients away.
@@ -129,7 +129,7 @@ pub struct Location {
     pub(super) pulse: AtomicBool,
     /// True if a server here sends clients away, or may.
     pub(super) shut: AtomicBool,
-    /// Instruction to the servers here: [`Tell`].
+    /// Instruction to the servers here: [`SheddingOrder`].
     pub(super) tell: AtomicU8,
     /// Time until which another balancer reads the loads here, in nanoseconds ([`Instant`]).
     pub(super) read_elsewhere: AtomicU64,
@@ -143,19 +143,19 @@ impl Cell {
     /// Visits the [learnt](crate::learnt) words. Another process does not know any more which of our requests are
     /// included.
     fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
-        visit("value_at", Word::Long(&self.value_at));
-        visit("bound_at", Word::Long(&self.bound_at));
-        visit("per_unit", Word::Short(&self.per_unit));
-        visit("assigned_at", Word::Short(&self.assigned_at));
-        visit("per_request", Word::Short(&self.per_request));
-        visit("stays_at", Word::Long(&self.stays_at));
-        visit("doubted_at", Word::Short(&self.doubted_at));
-        visit("stay", Word::Short(&self.stay));
-        visit("usual", Word::Short(&self.usual));
-        visit("rate", Word::Short(&self.rate));
-        visit("mean", Word::Short(&self.mean));
-        visit("mean_in_flight", Word::Short(&self.mean_in_flight));
-        visit("held", Word::Flag(&self.held));
+        visit("value_at", LearntSlot::Long(&self.value_at));
+        visit("bound_at", LearntSlot::Long(&self.bound_at));
+        visit("per_unit", LearntSlot::Short(&self.per_unit));
+        visit("assigned_at", LearntSlot::Short(&self.assigned_at));
+        visit("per_request", LearntSlot::Short(&self.per_request));
+        visit("stays_at", LearntSlot::Long(&self.stays_at));
+        visit("doubted_at", LearntSlot::Short(&self.doubted_at));
+        visit("stay", LearntSlot::Short(&self.stay));
+        visit("usual", LearntSlot::Short(&self.usual));
+        visit("rate", LearntSlot::Short(&self.rate));
+        visit("mean", LearntSlot::Short(&self.mean));
+        visit("mean_in_flight", LearntSlot::Short(&self.mean_in_flight));
+        visit("held", LearntSlot::Flag(&self.held));
     }
 
     #[inline]
@@ -223,7 +223,7 @@ impl Location {
     }
 
     /// Words that were learnt about the location, and about each load that it reports.
-    pub fn export_learnt(&self) -> (Learnt, Vec<(LoadId, Learnt)>) {
+    pub fn export_learnt(&self) -> (LearntValues, Vec<(LoadId, LearntValues)>) {
         let unnamed = self.unnamed.load_full().unwrap_or_default();
         let cells = self.cells.iter().chain(unnamed.iter().map(|cell| &**cell));
         let loads = cells.filter_map(|cell| {
@@ -239,7 +239,12 @@ impl Location {
 
     /// Takes over what another process [has learnt](Location::export_learnt). A load for which there is no
     /// room is left out.
-    pub fn import_learnt(&self, own: &Learnt, loads: &[(LoadId, Learnt)], now: Instant) {
+    pub fn import_learnt(
+        &self,
+        own: &LearntValues,
+        loads: &[(LoadId, LearntValues)],
+        now: Instant,
+    ) {
         learnt::restore(own, |visit| self.words(visit));
         for (id, learnt) in loads {
             let _ = self.with_cell_for(*id, now, |cell| {
@@ -249,16 +254,16 @@ impl Location {
     }
 
     fn words<'a>(&'a self, visit: Visit<'_, 'a>) {
-        visit("bound", Word::Long(&self.bound));
-        visit("assigned", Word::Short(&self.assigned));
-        visit("came", Word::Short(&self.came));
-        visit("doubted", Word::Short(&self.doubted));
-        visit("stays", Word::Long(&self.stays));
-        visit("first", Word::Long(&self.first));
+        visit("bound", LearntSlot::Long(&self.bound));
+        visit("assigned", LearntSlot::Short(&self.assigned));
+        visit("came", LearntSlot::Short(&self.came));
+        visit("doubted", LearntSlot::Short(&self.doubted));
+        visit("stays", LearntSlot::Long(&self.stays));
+        visit("first", LearntSlot::Long(&self.first));
     }
 
     /// No other balancer [reads](Location::observe_elsewhere) the loads here any more.
-    pub fn read_here(&self) {
+    pub fn end_remote_reading(&self) {
         self.read_elsewhere.store(0, Ordering::Release);
     }
 
@@ -367,11 +372,11 @@ impl Location {
     #[inline]
     pub fn is_alerted(&self) -> bool {
         let tell = self.tell.load(Ordering::Acquire);
-        tell == Tell::On as u8 || tell == Tell::Pulses as u8 && self.has_pulse()
+        tell == SheddingOrder::On as u8 || tell == SheddingOrder::Pulses as u8 && self.has_pulse()
     }
 
     /// Says what servers here are to be told.
-    pub fn set_tell(&self, tell: Tell) {
+    pub fn set_tell(&self, tell: SheddingOrder) {
         self.change(self.tell.swap(tell as u8, Ordering::AcqRel) != tell as u8);
     }
 

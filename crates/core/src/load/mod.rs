@@ -10,7 +10,7 @@ mod read;
 mod store;
 
 pub use id::{InvalidLoad, Load, LoadId, LoadValue, ParseLoadIdError};
-pub use location::{FORGOTTEN, LOADS_PER_LOCATION, Location, Tell, UNNAMED_LOADS};
+pub use location::{FORGOTTEN, LOADS_PER_LOCATION, Location, SheddingOrder, UNNAMED_LOADS};
 pub(crate) use read::{Loads, Query, Report};
 pub use store::TooManyLoads;
 

@@ -457,6 +457,6 @@ fn what_another_balancer_has_read_is_held_until_it_is_read_here_or_said_no_more(
     location
         .observe_elsewhere(told, at(5000), at(4000))
         .unwrap();
-    location.read_here();
+    location.end_remote_reading();
     assert!(!location.is_read_elsewhere(at(4000)));
 }

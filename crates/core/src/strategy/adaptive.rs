@@ -123,14 +123,14 @@ struct Adaptive {
 
 impl Strategy for Adaptive {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
-        let eye = Eye::new(view);
+        let eye = MemberScorer::new(view);
         let chance = rng.u32(..TRIAL_INTERVAL);
         if self.choices.are_all(view) {
             let news = learn(view, rng, trace, &Candidates::All, chance);
             return news.or_else(|| self.shortest_of_all(&eye, rng, trace));
         }
         // Each one drawn is looked at once: in a large group that is a cache miss.
-        let mut looks = [Look::default(); MAX_CHOICES];
+        let mut looks = [CandidateView::default(); MAX_CHOICES];
         let mut others = Others::default();
         let mut good = Good::default();
         let candidates = self
@@ -215,7 +215,7 @@ const LOOKS: usize = 32;
 
 /// Data of a candidate that a decision needs.
 #[derive(Clone, Copy, Debug, Default)]
-struct Look {
+struct CandidateView {
     index: u32,
     /// Sum of the costs of the requests in flight.
     in_flight: f32,
@@ -230,15 +230,15 @@ struct Look {
 }
 
 /// Looks at members: data that all of them share is worked out once.
-struct Eye<'v, 'a> {
+struct MemberScorer<'v, 'a> {
     view: &'v View<'a>,
     moment: Moment,
     busyness: Busyness,
 }
 
-impl<'v, 'a> Eye<'v, 'a> {
+impl<'v, 'a> MemberScorer<'v, 'a> {
     fn new(view: &'v View<'a>) -> Self {
-        Eye {
+        MemberScorer {
             view,
             moment: view.decision_moment(),
             busyness: Busyness::new(view),
@@ -247,12 +247,12 @@ impl<'v, 'a> Eye<'v, 'a> {
 
     // Two calls for each member would cost a sixth of all that is done for it.
     #[inline(always)]
-    fn look(&self, index: usize) -> Look {
+    fn look(&self, index: usize) -> CandidateView {
         let slot = self.view.slot(index);
         let in_flight = slot.cost_in_flight();
         let service = slot.estimate_service(in_flight, &self.moment);
         let (weight, account) = weight_and_account(self.view, index);
-        Look {
+        CandidateView {
             index: index as u32,
             in_flight,
             weight,
@@ -266,7 +266,7 @@ impl<'v, 'a> Eye<'v, 'a> {
 
     /// Looks at a member, where that is done seldom.
     #[cold]
-    fn look_again(&self, index: usize) -> Look {
+    fn look_again(&self, index: usize) -> CandidateView {
         self.look(index)
     }
 }
@@ -282,7 +282,7 @@ struct Others {
 
 impl Others {
     #[inline]
-    fn add(&mut self, look: &Look) {
+    fn add(&mut self, look: &CandidateView) {
         self.sums.add_member(look.weight, look.in_flight);
         self.times.add(log2(look.time));
         self.loads.add_load(look.load);
@@ -290,7 +290,7 @@ impl Others {
 
     /// Factor by which failures and reported load multiply a score.
     #[inline]
-    fn cost(&self, look: &Look, is_queue: bool) -> f32 {
+    fn cost(&self, look: &CandidateView, is_queue: bool) -> f32 {
         (1.0 + FAILURE_COST * look.failures) * self.loads.cost_factor(look.load, is_queue)
     }
 }
@@ -300,11 +300,11 @@ impl Adaptive {
     #[inline(never)]
     fn shortest_of_all(
         &self,
-        eye: &Eye<'_, '_>,
+        eye: &MemberScorer<'_, '_>,
         rng: &mut fastrand::Rng,
         trace: &mut Trace,
     ) -> Option<usize> {
-        let mut looks = [Look::default(); LOOKS];
+        let mut looks = [CandidateView::default(); LOOKS];
         let mut others = Others::default();
         let mut count = 0;
         for index in 0..eye.view.len() {
@@ -340,10 +340,10 @@ impl Adaptive {
     #[inline(always)]
     fn shortest(
         &self,
-        eye: &Eye<'_, '_>,
+        eye: &MemberScorer<'_, '_>,
         rng: &mut fastrand::Rng,
         trace: &mut Trace,
-        looks: impl Iterator<Item = Look>,
+        looks: impl Iterator<Item = CandidateView>,
         others: &Others,
         due: Due,
     ) -> Option<usize> {
@@ -382,9 +382,9 @@ impl Adaptive {
 /// Answers of busy members also tell of what other balancers do there, so these take no turns.
 #[inline]
 fn turn(
-    eye: &Eye<'_, '_>,
+    eye: &MemberScorer<'_, '_>,
     trace: &mut Trace,
-    looks: &[Look],
+    looks: &[CandidateView],
     others: &Others,
     best: usize,
 ) -> usize {
@@ -419,7 +419,12 @@ fn turn(
 /// True if no data tells one member from the other: neither load nor failures, nor their answers lately and over a
 /// longer time.
 #[inline]
-fn is_alike(eye: &Eye<'_, '_>, others: &Others, one: &Look, other: &Look) -> bool {
+fn is_alike(
+    eye: &MemberScorer<'_, '_>,
+    others: &Others,
+    one: &CandidateView,
+    other: &CandidateView,
+) -> bool {
     let [cost, other_cost] = [one, other].map(|look| others.cost(look, eye.busyness.is_queue));
     if other_cost > cost * (1.0 + SPREAD) {
         return false;
@@ -430,7 +435,7 @@ fn is_alike(eye: &Eye<'_, '_>, others: &Others, one: &Look, other: &Look) -> boo
 }
 
 #[cold]
-fn explain(view: &View<'_>, look: &Look, service: f32, price: f32) -> String {
+fn explain(view: &View<'_>, look: &CandidateView, service: f32, price: f32) -> String {
     let source = match look.time {
         0.0 => " (typical: no answer yet)".into(),
         time if time != service => format!(" (last known {:.1} ms)", time * 1e3),
@@ -452,7 +457,7 @@ fn explain(view: &View<'_>, look: &Look, service: f32, price: f32) -> String {
 
 /// Service time of a member for the comparison with the others.
 #[inline]
-fn believed(view: &View<'_>, look: &Look, others: &Others) -> f32 {
+fn believed(view: &View<'_>, look: &CandidateView, others: &Others) -> f32 {
     if look.time > 0.0 && !look.is_stale {
         return look.time;
     }
@@ -472,7 +477,7 @@ fn believed(view: &View<'_>, look: &Look, others: &Others) -> f32 {
 /// Service time, for the comparison, of a member that has been silent for long and was slower than the others;
 /// `typical` is the others' usual time.
 #[cold]
-fn faded(view: &View<'_>, look: &Look, typical: f32) -> f32 {
+fn faded(view: &View<'_>, look: &CandidateView, typical: f32) -> f32 {
     let silence = view.slot(look.index as usize).silence(view.decision_time());
     let faded = look.time * fade(silence, view.settings().latency_decay);
     if faded < typical * SIMILAR {
@@ -504,7 +509,7 @@ impl Default for Good {
 
 impl Good {
     #[inline]
-    fn add(&mut self, look: &Look) {
+    fn add(&mut self, look: &CandidateView) {
         if look.time > 0.0 {
             self.fastest = lower(self.fastest, look.time);
         }

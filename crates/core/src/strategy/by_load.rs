@@ -25,7 +25,7 @@ const TRIAL: f32 = 0.1;
 
 /// Knowledge of a member's load.
 #[derive(Clone, Copy, Debug, PartialEq)]
-pub(super) enum Standing {
+pub(super) enum LoadKnowledge {
     /// The load is known.
     Known(f32),
     /// The load is not known, or not known any more.
@@ -34,15 +34,15 @@ pub(super) enum Standing {
     Rejects(f32),
 }
 
-impl Standing {
+impl LoadKnowledge {
     pub(super) fn of_load(load: Option<f32>) -> Self {
-        load.map_or(Standing::Unknown, Standing::Known)
+        load.map_or(LoadKnowledge::Unknown, LoadKnowledge::Known)
     }
 
     fn load(self) -> Option<f32> {
         match self {
-            Standing::Known(load) | Standing::Rejects(load) => Some(load),
-            Standing::Unknown => None,
+            LoadKnowledge::Known(load) | LoadKnowledge::Rejects(load) => Some(load),
+            LoadKnowledge::Unknown => None,
         }
     }
 }
@@ -109,12 +109,12 @@ impl<K: Keep> Special<K> {
 
     #[cold]
     #[inline(never)]
-    fn part(&mut self, standing: Standing, fails: bool) -> &mut Part<K> {
+    fn part(&mut self, standing: LoadKnowledge, fails: bool) -> &mut Part<K> {
         let fails = usize::from(fails);
         match standing {
-            Standing::Known(_) => &mut self.fields[fails][0],
-            Standing::Unknown => &mut self.fields[fails][1],
-            Standing::Rejects(_) => &mut self.rejecting[fails],
+            LoadKnowledge::Known(_) => &mut self.fields[fails][0],
+            LoadKnowledge::Unknown => &mut self.fields[fails][1],
+            LoadKnowledge::Rejects(_) => &mut self.rejecting[fails],
         }
     }
 
@@ -204,7 +204,7 @@ pub(super) fn pick_least<K: Keep>(
     shares: &Shares,
     query: &Query,
     empty: K,
-    standing: impl Fn(usize) -> Standing,
+    standing: impl Fn(usize) -> LoadKnowledge,
 ) -> Option<usize> {
     let is_known = |index| view.location(index).has_fresh(query);
     if !view.has_reports() || !view.eligible_indices().any(is_known) {
@@ -224,7 +224,7 @@ pub(super) fn pick_least<K: Keep>(
         if trace.is_on() {
             explain(view, trace, index, score, standing, fails);
         }
-        if matches!(standing, Standing::Known(_)) && !fails {
+        if matches!(standing, LoadKnowledge::Known(_)) && !fails {
             usual.offer(index, score, weight, rng);
         } else {
             let special = special.get_or_insert_with(|| Special::new(nobody));
@@ -275,9 +275,9 @@ impl Strategy for LeastLoad {
         let (shares, query, empty) = (&self.shares, view.load_query(), Best::new(self.spread));
         pick_least(view, rng, trace, shares, query, empty, |index| {
             match view.effective_load(index, shaping) {
-                Some(load) if load < reject => Standing::Known(load),
-                Some(load) => Standing::Rejects(load),
-                None => Standing::Unknown,
+                Some(load) if load < reject => LoadKnowledge::Known(load),
+                Some(load) => LoadKnowledge::Rejects(load),
+                None => LoadKnowledge::Unknown,
             }
         })
     }
@@ -293,18 +293,20 @@ fn explain(
     trace: &mut Trace,
     index: usize,
     score: f32,
-    standing: Standing,
+    standing: LoadKnowledge,
     fails: bool,
 ) {
     trace.note_candidate(index, Some(score.into()), || {
         let load = match standing {
-            Standing::Known(load) => format!("load {load:.3}"),
-            Standing::Rejects(load) => format!("load {load:.3} at or above the reject threshold"),
-            Standing::Unknown => "load unknown".into(),
+            LoadKnowledge::Known(load) => format!("load {load:.3}"),
+            LoadKnowledge::Rejects(load) => {
+                format!("load {load:.3} at or above the reject threshold")
+            }
+            LoadKnowledge::Unknown => "load unknown".into(),
         };
         let weight = Short(view.member_weight(index));
         let work = match standing {
-            Standing::Unknown => describe_work(view, index),
+            LoadKnowledge::Unknown => describe_work(view, index),
             _ => view.in_flight(index),
         };
         let fails = if fails {

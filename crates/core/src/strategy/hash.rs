@@ -22,7 +22,7 @@
 use std::net::IpAddr;
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use super::kind::{Kind, Param, Sees, Strategy, Values};
+use super::kind::{Kind, Param, RequestNeeds, Strategy, Values};
 use super::urn::Urn;
 use crate::group::view::View;
 use crate::key::{Key, hash, mix};
@@ -43,15 +43,15 @@ pub(super) const SOURCE_IP_HASH: Kind = Kind {
     doc: "The same member for the same client address, with bounded loads; a random one if the address is not known.",
     params: &[BOUND],
     looks_at_loads: false,
-    sees: Sees::Client,
-    ..Kind::made_by(|values, members| Box::new(Hash::new(Sees::Client, values, members)))
+    request_needs: RequestNeeds::Client,
+    ..Kind::made_by(|values, members| Box::new(Hash::new(RequestNeeds::Client, values, members)))
 };
 
 pub(super) const HASH: Kind = Kind {
     name: "hash",
     doc: "The same member for the same path, field or cookie (the group's `hash_key`), with bounded loads; a random one for requests without it.",
-    sees: Sees::Key,
-    build: |values, members| Box::new(Hash::new(Sees::Key, values, members)),
+    request_needs: RequestNeeds::Key,
+    build: |values, members| Box::new(Hash::new(RequestNeeds::Key, values, members)),
     ..SOURCE_IP_HASH
 };
 
@@ -65,7 +65,7 @@ const AVERAGE_MAX_AGE: u32 = 10;
 
 #[derive(Debug)]
 struct Hash {
-    sees: Sees,
+    sees: RequestNeeds,
     bound: f32,
     /// Hash (high 40 bits) and index of its member (low 24), in ascending order.
     ring: Box<[u64]>,
@@ -81,7 +81,7 @@ struct Hash {
 const INDEX_BITS: u32 = 24;
 
 impl Hash {
-    fn new(sees: Sees, values: &Values, members: &[Member]) -> Self {
+    fn new(sees: RequestNeeds, values: &Values, members: &[Member]) -> Self {
         let bound = values.get(BOUND.name) as f32;
         let hashes: Box<[u64]> = members.iter().map(|m| hash(m.name.as_bytes())).collect();
         // Small groups need none.
@@ -262,12 +262,12 @@ impl Strategy for Hash {
 /// Key of a request, for a strategy that sees this part of requests; `None` if the strategy sees nothing or the request
 /// has no key.
 #[inline]
-pub(crate) fn key_of(sees: Sees, view: &View<'_>) -> Option<u64> {
+pub(crate) fn key_of(sees: RequestNeeds, view: &View<'_>) -> Option<u64> {
     let request = view.request();
     match sees {
-        Sees::Nothing => None,
-        Sees::Key if view.settings().hash_key != Key::Client => request.key,
-        Sees::Key | Sees::Client => request.client.map(hash_address),
+        RequestNeeds::Nothing => None,
+        RequestNeeds::Key if view.settings().hash_key != Key::Client => request.key,
+        RequestNeeds::Key | RequestNeeds::Client => request.client.map(hash_address),
     }
 }
 

@@ -5,7 +5,7 @@
 //! OSU-CISRC-7/05-TR49, 2005): sending everything to the one least loaded member until
 //! the next report would overload it; k of them share the traffic, here by weight.
 
-use super::by_load::{self, Keep, Standing};
+use super::by_load::{self, Keep, LoadKnowledge};
 use super::kind::{Kind, Param, Strategy};
 use super::shares::Shares;
 use crate::group::view::View;
@@ -49,7 +49,7 @@ impl Strategy for KLeastLoaded {
         trace.note_sentence(|| format!("by chance among the {k} least loaded"));
         let (shares, query, empty) = (&self.shares, view.load_query(), Least::new(k));
         by_load::pick_least(view, rng, trace, shares, query, empty, |index| {
-            Standing::of_load(view.member_load(index))
+            LoadKnowledge::of_load(view.member_load(index))
         })
     }
 }

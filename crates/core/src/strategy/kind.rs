@@ -164,7 +164,7 @@ fn names(params: &[Param]) -> String {
 
 /// Part of a request that a strategy has to see. No other part is looked for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Sees {
+pub enum RequestNeeds {
     /// No part: all requests are alike.
     Nothing,
     /// The client's address.
@@ -187,7 +187,7 @@ pub struct Kind {
     /// True if requests wait for the member that will have them done first, where the group has no such setting.
     pub binds_late: bool,
     /// Part of a request that the strategy has to see.
-    pub sees: Sees,
+    pub request_needs: RequestNeeds,
     /// Check of values that are each within their range.
     pub check: fn(&Values) -> Result<(), ParamError>,
     /// Makes an instance for a group with these members.
@@ -204,7 +204,7 @@ impl Kind {
             params: &[],
             looks_at_loads: true,
             binds_late: false,
-            sees: Sees::Nothing,
+            request_needs: RequestNeeds::Nothing,
             check: |_| Ok(()),
             build,
         }

@@ -52,7 +52,7 @@
 //! decide, which by Little's law are the sessions in service that this process knows.
 
 use super::best::Best;
-use super::by_load::{self, Standing};
+use super::by_load::{self, LoadKnowledge};
 use super::kind::{Kind, Param, Strategy};
 use super::shares::Shares;
 use crate::group::view::View;
@@ -119,10 +119,16 @@ struct Queries {
 
 impl LeastActiveSessions {
     #[inline]
-    fn standing(&self, view: &View<'_>, queries: &Queries, think: f32, index: usize) -> Standing {
+    fn standing(
+        &self,
+        view: &View<'_>,
+        queries: &Queries,
+        think: f32,
+        index: usize,
+    ) -> LoadKnowledge {
         let location = view.location(index);
         let Some(rate) = location.last_report(&queries.rate) else {
-            return Standing::Unknown;
+            return LoadKnowledge::Unknown;
         };
         let (rate_reported, rate) = (rate.value, rate.value + rate.added);
         let reported = |query| location.last_report(query).map(|report| report.value);
@@ -142,7 +148,7 @@ impl LeastActiveSessions {
                 .or_else(|| view.latency(index))
                 .unwrap_or(service),
         };
-        Standing::Known(rate * (response + think) * per_place)
+        LoadKnowledge::Known(rate * (response + think) * per_place)
     }
 }
 

@@ -6,7 +6,7 @@
 //! that differ by about 1 % count as equal.
 
 use super::best::Best;
-use super::by_load::{self, Standing};
+use super::by_load::{self, LoadKnowledge};
 use super::kind::{Kind, Strategy};
 use super::shares::Shares;
 use crate::group::view::View;
@@ -32,7 +32,7 @@ impl Strategy for LeastUtilization {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let (shares, query, empty) = (&self.shares, view.load_query(), Best::new(0.005));
         by_load::pick_least(view, rng, trace, shares, query, empty, |index| {
-            Standing::of_load(view.member_load(index))
+            LoadKnowledge::of_load(view.member_load(index))
         })
     }
 }

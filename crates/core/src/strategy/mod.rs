@@ -30,7 +30,7 @@ mod stride;
 mod urn;
 mod weighted_by_load;
 
-pub use self::kind::{Kind, Param, ParamError, Sees, Strategy, Values};
+pub use self::kind::{Kind, Param, ParamError, RequestNeeds, Strategy, Values};
 
 /// All strategies, the default first.
 pub static REGISTRY: &[Kind] = &[

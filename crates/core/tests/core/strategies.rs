@@ -201,7 +201,7 @@ proptest! {
             for _ in 0..20 {
                 let request = Request {
                     client: client.map(IpAddr::from),
-                    tried: &tried,
+                    excluded_members: &tried,
                     ..Request::at_time(at_ms(NOW))
                 };
                 let eligible = may_be_picked(&group, panicking, &tried);

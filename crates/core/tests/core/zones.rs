@@ -22,7 +22,7 @@ fn zoned(strategy: &str, zones: &[&str], limit: Option<u32>) -> Group {
 fn of(strategy: &str, members: Vec<Member>) -> Group {
     let settings = GroupSettings {
         zones: Some(ZoneSettings {
-            own: Some("a".into()),
+            balancer_zone: Some("a".into()),
             ..ZoneSettings::default()
         }),
         ..GroupSettings::default()
@@ -36,7 +36,7 @@ fn of(strategy: &str, members: Vec<Member>) -> Group {
 /// Has this part of the requests pass on from the own zone.
 fn pass(group: &Group, part: f64) {
     let reading = Reading {
-        passed: (part * f64::from(WHOLE)) as u32,
+        passed_share: (part * f64::from(WHOLE)) as u32,
         load: Some(0.9),
         usable: 1.0,
     };
@@ -176,7 +176,7 @@ fn members_at_their_limit_and_those_that_were_tried_are_left_for_other_zones() {
         held.clear();
         let tried = [MemberId(0), MemberId(1)];
         let request = Request {
-            tried: &tried,
+            excluded_members: &tried,
             ..Request::at_time(at_ms(60_000))
         };
         assert_eq!(group.choose_member(&request, &mut rng), Ok(2), "{strategy}");

@@ -7,7 +7,7 @@ use std::time::Duration;
 use clap::{Args, ValueEnum};
 use evenkeel_kernel::keys;
 use evenkeel_kernel::network::Network;
-use evenkeel_kernel::priority::{self, OwnCgroup};
+use evenkeel_kernel::priority::{self, PrivateCgroup};
 use evenkeel_kernel::serve::{Options, ServeError, Server};
 use evenkeel_net::key_file;
 
@@ -136,7 +136,7 @@ pub(super) fn serve(args: &Serve) -> Result<(), Failure> {
     process::start_log_of(&args.log)?;
     // Before anything else begins, so that all of it has it.
     let _own = if args.own_cgroup {
-        Some(OwnCgroup::enter(args.fifo.is_some()).map_err(Failure::of)?)
+        Some(PrivateCgroup::enter(args.fifo.is_some()).map_err(Failure::of)?)
     } else {
         None
     };

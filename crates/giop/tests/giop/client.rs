@@ -13,11 +13,11 @@ use evenkeel_giop::client::{Call, CallError, Client, Settings};
 use evenkeel_giop::context::{CODE_SETS, CodeSetInfo, CodeSets};
 use evenkeel_giop::corbaloc::{Reference, ResolveError};
 use evenkeel_giop::exception::{Completion, Kind as Exception, SystemException};
-use evenkeel_giop::ior::{IiopProfile, Ior, Tagged};
+use evenkeel_giop::ior::{IiopProfile, Ior, TaggedPart};
 use evenkeel_giop::message::{
     Content, GiopError, Header, Message, Reply, ReplyStatus, Request, Target, Version,
 };
-use evenkeel_giop::server::{self, Out, Server, Service};
+use evenkeel_giop::server::{self, ReplyOutput, Server, Service};
 use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 use tokio::task::LocalSet;
@@ -49,7 +49,7 @@ impl Service for Objects {
         &self,
         _connection: &mut (),
         message: Message<'_>,
-        out: &Out<'_>,
+        out: &ReplyOutput<'_>,
     ) -> Result<(), GiopError> {
         let Content::Request(request) = message.read_content()? else {
             self.seen.cancels.fetch_add(1, Ordering::SeqCst);
@@ -148,7 +148,7 @@ fn reference(address: SocketAddr, minor: u8) -> Ior {
     with_component(address, minor, None)
 }
 
-fn with_component(address: SocketAddr, minor: u8, component: Option<Tagged>) -> Ior {
+fn with_component(address: SocketAddr, minor: u8, component: Option<TaggedPart>) -> Ior {
     let profile = IiopProfile {
         minor,
         host: "127.0.0.1".into(),
@@ -293,7 +293,7 @@ async fn the_next_address_is_tried_when_one_cannot_be_reached() {
     let closed = nobody.local_addr().unwrap();
     let client = Client::new(Settings::default());
     // As an alternate address, and in another profile.
-    let component = Tagged::alternate_address("127.0.0.1", address.port());
+    let component = TaggedPart::alternate_address("127.0.0.1", address.port());
     let alternate = with_component(closed, 2, Some(component));
     let mut second = reference(closed, 2);
     second.profiles.extend(reference(address, 1).profiles);
@@ -319,7 +319,7 @@ async fn code_sets_are_settled_once_where_the_reference_asks_for_it() {
     let (address, seen) = serve(|_| Ior::default());
     let client = Client::new(Settings::default());
     let plain = reference(address, 2);
-    let component = Tagged::code_sets(&CodeSetInfo::default());
+    let component = TaggedPart::code_sets(&CodeSetInfo::default());
     let asks = with_component(address, 2, Some(component));
     for target in [&plain, &asks, &asks, &plain] {
         client

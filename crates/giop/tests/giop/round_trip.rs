@@ -8,7 +8,7 @@ use std::collections::VecDeque;
 use evenkeel_giop::cdr::{Endian, Reader, Writer};
 use evenkeel_giop::context::{CodeSetChoice, CodeSetInfo, CodeSets, Contexts, ServiceContext};
 use evenkeel_giop::fragment::{Assembler, cut_like};
-use evenkeel_giop::ior::{IiopProfile, Ior, TAG_INTERNET_IOP, Tagged};
+use evenkeel_giop::ior::{IiopProfile, Ior, TAG_INTERNET_IOP, TaggedPart};
 use evenkeel_giop::message::{
     Content, Fragment, GiopError, Header, LocateReply, LocateRequest, LocateStatus, Message, Reply,
     ReplyStatus, Request, Target, Version,
@@ -29,12 +29,12 @@ fn octets() -> impl Strategy<Value = Vec<u8>> {
     prop::collection::vec(any::<u8>(), 0..24)
 }
 
-fn tagged() -> impl Strategy<Value = Tagged> {
+fn tagged() -> impl Strategy<Value = TaggedPart> {
     // Never tag 0, whose data must be a profile for IIOP.
-    (1..=u32::MAX, octets()).prop_map(|(tag, data)| Tagged { tag, data })
+    (1..=u32::MAX, octets()).prop_map(|(tag, data)| TaggedPart { tag, data })
 }
 
-fn profile() -> impl Strategy<Value = Tagged> {
+fn profile() -> impl Strategy<Value = TaggedPart> {
     let iiop = (
         0u8..4,
         "[a-z0-9.:]{0,12}",
@@ -58,7 +58,7 @@ fn profile() -> impl Strategy<Value = Tagged> {
             };
             let data = profile.encode(endian);
             assert_eq!(IiopProfile::decode(&data), Ok(Some(profile)));
-            Tagged {
+            TaggedPart {
                 tag: TAG_INTERNET_IOP,
                 data,
             }

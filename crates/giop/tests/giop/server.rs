@@ -11,7 +11,7 @@ use std::sync::atomic::Ordering;
 use std::time::Duration;
 
 use evenkeel_giop::message::{GiopError, Header, Message};
-use evenkeel_giop::server::{Later, Out, Server, Service, Settings};
+use evenkeel_giop::server::{DeferredReply, ReplyOutput, Server, Service, Settings};
 use tokio::net::TcpListener;
 use tokio::sync::oneshot;
 use tokio::task::LocalSet;
@@ -21,7 +21,7 @@ use tokio::task::LocalSet;
 #[derive(Default)]
 struct Echo {
     seen: RefCell<Vec<(SocketAddr, u8)>>,
-    later: RefCell<Vec<Later>>,
+    later: RefCell<Vec<DeferredReply>>,
 }
 
 impl Service for Echo {
@@ -35,7 +35,7 @@ impl Service for Echo {
         &self,
         peer: &mut SocketAddr,
         message: Message<'_>,
-        out: &Out<'_>,
+        out: &ReplyOutput<'_>,
     ) -> Result<(), GiopError> {
         let first = message.bytes.get(Header::LEN).copied().unwrap_or_default();
         self.seen.borrow_mut().push((*peer, first));

@@ -3,7 +3,7 @@
 
 use std::path::{Path, PathBuf};
 
-use super::files::{Files, Had};
+use super::files::{FileResult, Files};
 use super::text::{self, Transfers};
 
 /// The files of one cgroup.
@@ -24,14 +24,14 @@ pub struct Top {
     /// Top folder of the hierarchy, as far as this process can see.
     pub folder: PathBuf,
     /// The cgroup of this process in it.
-    pub own: PathBuf,
+    pub process_cgroup: PathBuf,
     /// True if this is a hierarchy of version 1.
     pub version_1: bool,
 }
 
 impl Top {
     /// The hierarchy of version 1 with the CPU controller, else that of version 2.
-    pub fn of_cpu(files: &Files) -> Had<Self> {
+    pub fn of_cpu(files: &Files) -> FileResult<Self> {
         let own = Cgroup::find(files, None)?;
         let (dir, version_1) = match (own.cpu, own.v2) {
             (Some(dir), _) => (dir, true),
@@ -40,7 +40,7 @@ impl Top {
         };
         Ok(Top {
             folder: dir.top,
-            own: dir.path,
+            process_cgroup: dir.path,
             version_1,
         })
     }
@@ -48,7 +48,7 @@ impl Top {
 
 /// Returns the name by which `/proc/PID/cgroup` calls the cgroup of a folder in a mounted
 /// hierarchy. Any other text is taken to be such a name already.
-pub fn name(files: &Files, folder: &str) -> Had<String> {
+pub fn name(files: &Files, folder: &str) -> FileResult<String> {
     let mounts = files.read("/proc/self/mountinfo")?;
     let mounts = CONTROLLERS.iter().filter_map(|controller| {
         let mount = text::find_mount(&mounts, *controller)?;
@@ -95,7 +95,7 @@ impl Dir {
 impl Cgroup {
     /// The cgroup called `path` as `/proc/PID/cgroup` would say it, or without one that
     /// of this process.
-    pub fn find(files: &Files, path: Option<&str>) -> Had<Self> {
+    pub fn find(files: &Files, path: Option<&str>) -> FileResult<Self> {
         let mounts = files.read("/proc/self/mountinfo")?;
         let own = match path {
             None => files.read("/proc/self/cgroup")?,
@@ -129,7 +129,7 @@ impl Cgroup {
     }
 
     /// CPU time used, in nanoseconds.
-    pub fn cpu_time(&self, files: &Files) -> Had<u64> {
+    pub fn cpu_time(&self, files: &Files) -> FileResult<u64> {
         if let Some(dir) = &self.cpuacct {
             return files.parse(dir.file("cpuacct.usage"), text::parse_number);
         }
@@ -179,7 +179,7 @@ impl Cgroup {
     /// Bytes of memory in use, and how many it may have: its limit, or the machine's `total`.
     /// Files in memory that have not been used lately do not count: they are dropped when
     /// there is need. `None` where the cgroup is all there is.
-    pub fn memory(&self, files: &Files, total: u64) -> Had<Option<(u64, u64)>> {
+    pub fn memory(&self, files: &Files, total: u64) -> FileResult<Option<(u64, u64)>> {
         let (used, stat, inactive, limit) = if let Some(dir) = &self.memory {
             let used = files.parse(dir.file("memory.usage_in_bytes"), text::parse_number)?;
             let stat = files.read(dir.file("memory.stat"))?;

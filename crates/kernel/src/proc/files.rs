@@ -5,7 +5,7 @@ use std::io::Read;
 use std::path::{Path, PathBuf};
 
 /// A result, or the reason why there is none.
-pub type Had<T> = Result<T, String>;
+pub type FileResult<T> = Result<T, String>;
 
 /// More than any file of figures has, on machines with thousands of CPUs and disks.
 const MAX_FILE: u64 = 4 << 20;
@@ -27,7 +27,7 @@ impl Files {
     }
 
     /// The text of a file.
-    pub fn read(&self, path: impl AsRef<Path>) -> Had<String> {
+    pub fn read(&self, path: impl AsRef<Path>) -> FileResult<String> {
         let path = path.as_ref();
         let mut bytes = Vec::new();
         File::open(self.path(path))
@@ -43,7 +43,7 @@ impl Files {
         &self,
         path: impl AsRef<Path>,
         parse: impl FnOnce(&str) -> Option<T>,
-    ) -> Had<T> {
+    ) -> FileResult<T> {
         let text = self.read(&path)?;
         parse(&text).ok_or_else(|| {
             let path = path.as_ref().display();

@@ -16,7 +16,7 @@ use std::fs;
 use rustix::time::{ClockId, clock_gettime};
 
 use self::cgroup::Cgroup;
-use self::files::{Files, Had};
+use self::files::{FileResult, Files};
 use self::sockets::Listeners;
 use self::text::{Kinds, Stat};
 use crate::record::{
@@ -49,7 +49,7 @@ pub struct Meter {
     clock: fn() -> u64,
     /// Files of the cgroup, once it was found.
     cgroup: Option<Cgroup>,
-    listeners: Had<Listeners>,
+    listeners: FileResult<Listeners>,
     /// The threads for soft interrupts: number of the CPU, file that says what it does.
     threads: Vec<(u32, String)>,
     tick_ns: u64,
@@ -136,7 +136,7 @@ impl Meter {
     /// The load of this moment, and what it lacks.
     ///
     /// An error if the cgroup is not there (any more), or `/proc` is not as it should be.
-    pub fn take(&mut self) -> Had<(Whole, Vec<Missing>)> {
+    pub fn take(&mut self) -> FileResult<(Whole, Vec<Missing>)> {
         let mut missing = Vec::new();
         let mut whole = match self.settings.cgroup {
             None => self.machine(&mut missing)?,
@@ -173,7 +173,7 @@ impl Meter {
 
     /// Returns the result of `read` and the time of reading. If the reader loses the CPU in
     /// between, the time is not known, so `stamped` tries again.
-    fn stamped<T>(&self, read: impl Fn() -> Had<T>) -> Had<(u64, T)> {
+    fn stamped<T>(&self, read: impl Fn() -> FileResult<T>) -> FileResult<(u64, T)> {
         let mut tries = 0;
         loop {
             let now_ns = (self.clock)();
@@ -185,7 +185,7 @@ impl Meter {
         }
     }
 
-    fn machine(&mut self, missing: &mut Vec<Missing>) -> Had<Whole> {
+    fn machine(&mut self, missing: &mut Vec<Missing>) -> FileResult<Whole> {
         let (now_ns, text) = self.stamped(|| self.files.read("/proc/stat"))?;
         let stat = text::parse_stat(&text).filter(|stat| !stat.cpus.is_empty());
         let stat = stat.ok_or("/proc/stat has an unknown format")?;
@@ -383,7 +383,7 @@ impl Meter {
         }
     }
 
-    fn memory(&self) -> Had<Memory> {
+    fn memory(&self) -> FileResult<Memory> {
         self.files.parse("/proc/meminfo", |meminfo| {
             let (total, used) = text::parse_memory(meminfo)?;
             Some(Memory {
@@ -394,7 +394,7 @@ impl Meter {
         })
     }
 
-    fn narrow(&mut self, missing: &mut Vec<Missing>) -> Had<Whole> {
+    fn narrow(&mut self, missing: &mut Vec<Missing>) -> FileResult<Whole> {
         let files = self.files.clone();
         let cgroup = match self.cgroup.take() {
             Some(cgroup) => cgroup,
@@ -443,7 +443,7 @@ impl Meter {
 }
 
 /// Returns the value if there is one, or notes the reason why it is missing.
-fn had<T>(had: Had<T>, what: &'static str, missing: &mut Vec<Missing>) -> Option<T> {
+fn had<T>(had: FileResult<T>, what: &'static str, missing: &mut Vec<Missing>) -> Option<T> {
     had.map_err(|reason| missing.push((what, reason))).ok()
 }
 

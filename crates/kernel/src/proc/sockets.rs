@@ -9,7 +9,7 @@ use rustix::net::{
     AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType, recv, sendto, socket_with,
 };
 
-use super::files::Had;
+use super::files::FileResult;
 use crate::record::Port;
 
 const SOCK_DIAG_BY_FAMILY: u16 = 20;
@@ -44,7 +44,7 @@ impl Listeners {
 
     /// Returns the number of connections that wait at each of `ports`, all addresses and listeners
     /// of a port together.
-    pub fn backlogs(&mut self, ports: &[u16]) -> Had<Vec<Port>> {
+    pub fn backlogs(&mut self, ports: &[u16]) -> FileResult<Vec<Port>> {
         let port = |port: &u16| Port {
             port: *port,
             ..Port::default()

@@ -4,8 +4,8 @@ use std::time::Duration;
 
 use evenkeel_core::load::LoadId;
 use evenkeel_sim::engine::{draw_exponential, draw_lognormal, draw_pareto};
-use evenkeel_sim::work::{Arrivals, Ask, Bursts, Source, Visit, Work};
-use evenkeel_sim::{Change, Discipline, MemberModel, Reports, Scenario, To, Way};
+use evenkeel_sim::work::{Arrivals, Bursts, RequestWork, Source, Visit, Work};
+use evenkeel_sim::{Change, ChangeEffect, Discipline, MemberModel, Reports, Scenario, Way};
 
 /// The most requests per second that arrive in a world: with more, runs of the same number of requests would end before
 /// a strategy can learn or a world can change.
@@ -82,7 +82,7 @@ enum Shape {
 }
 
 impl Work for Times {
-    fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask {
+    fn draw(&mut self, rng: &mut fastrand::Rng) -> RequestWork {
         let cost = match self.shape {
             Shape::Constant => 1.0,
             Shape::Exponential => draw_exponential(1.0, rng),
@@ -93,7 +93,7 @@ impl Work for Times {
                 usual * if rng.f64() < share { factor } else { 1.0 }
             }
         };
-        Ask {
+        RequestWork {
             cost: self.mean * cost.min(1e4),
             document: 0,
         }
@@ -315,7 +315,7 @@ impl Draw {
                 let (mut now, mut member) = (every, 0);
                 while now < seconds {
                     // The member is so slow that nothing is done before the end.
-                    let speeds = [1e9, members[member].slowness].map(To::Slowness);
+                    let speeds = [1e9, members[member].slowness].map(ChangeEffect::Slowness);
                     changes.extend(change_twice(member, [now, now + pause], speeds));
                     now += every;
                     member = (member + 1) % members.len();
@@ -330,7 +330,7 @@ impl Draw {
                 let (mut now, mut member) = (0.0, 0);
                 while now < seconds {
                     let usual = members[member].slowness;
-                    let speeds = [usual * factor, usual].map(To::Slowness);
+                    let speeds = [usual * factor, usual].map(ChangeEffect::Slowness);
                     changes.extend(change_twice(member, [now, now + every], speeds));
                     now += every;
                     member = (member + step) % members.len();
@@ -349,14 +349,22 @@ impl Draw {
                     false => [0.2, 0.7],
                 };
                 let moments = parts.map(|part| part * seconds);
-                changes.extend(change_twice(0, moments, [failing, 0.0].map(To::Failing)));
+                changes.extend(change_twice(
+                    0,
+                    moments,
+                    [failing, 0.0].map(ChangeEffect::Failing),
+                ));
                 self.tag("one fails");
                 self.say(format!("one fails {:.0} %", 100.0 * failing));
                 1.0 - failing * (1.0 - without(0))
             }
             33..40 => {
                 let moments = [0.3, 0.5].map(|part| part * seconds);
-                changes.extend(change_twice(0, moments, [true, false].map(To::Dead)));
+                changes.extend(change_twice(
+                    0,
+                    moments,
+                    [true, false].map(ChangeEffect::Dead),
+                ));
                 self.tag("one dies");
                 self.say("one dies and comes back");
                 without(0).max(0.3)
@@ -364,7 +372,11 @@ impl Draw {
             40..50 if members[0].discipline == Discipline::Sharing => {
                 let tasks = self.between(0.5, 3.0) * members[0].slots as f64;
                 let moments = [0.2, 0.7].map(|part| part * seconds);
-                changes.extend(change_twice(0, moments, [tasks, 0.0].map(To::Background)));
+                changes.extend(change_twice(
+                    0,
+                    moments,
+                    [tasks, 0.0].map(ChangeEffect::Background),
+                ));
                 self.tag("load of others");
                 self.say(format!("{tasks:.0} tasks of others at one"));
                 1.0 - 0.7 * (1.0 - without(0))
@@ -459,7 +471,11 @@ impl Draw {
 }
 
 /// Changes of a member at two moments, in seconds: to what it is between them, and to what it is afterwards.
-fn change_twice(member: usize, moments: [f64; 2], to: [To; 2]) -> impl Iterator<Item = Change> {
+fn change_twice(
+    member: usize,
+    moments: [f64; 2],
+    to: [ChangeEffect; 2],
+) -> impl Iterator<Item = Change> {
     moments.into_iter().zip(to).map(move |(at, to)| Change {
         at: Duration::from_secs_f64(at),
         member,

@@ -15,7 +15,7 @@ use evenkeel_sim::engine::duration_nanos;
 use evenkeel_sim::requests::{self, Dispatch};
 use evenkeel_sim::scenario::{MemberModel, Scenario};
 use evenkeel_sim::server::Discipline;
-use evenkeel_sim::work::{Arrivals, Ask, Source, Visit, Work};
+use evenkeel_sim::work::{Arrivals, RequestWork, Source, Visit, Work};
 
 /// A client, which begins its next session when one has ended.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -70,14 +70,14 @@ struct Pieces {
 }
 
 impl Work for Pieces {
-    fn draw(&mut self, _: &mut fastrand::Rng) -> Ask {
+    fn draw(&mut self, _: &mut fastrand::Rng) -> RequestWork {
         let document = self.next;
         self.next = (document + 1) % self.costs.len();
         let cost = self.costs[document];
-        Ask { cost, document }
+        RequestWork { cost, document }
     }
 
-    fn key(&self, _: Ask) -> Option<u64> {
+    fn key(&self, _: RequestWork) -> Option<u64> {
         Some(self.client.to_bits().into())
     }
 }

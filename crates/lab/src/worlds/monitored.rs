@@ -17,10 +17,10 @@ pub use accuracy::{Accuracy, Errors, play_accuracy};
 
 use evenkeel_sim::engine::{draw_exponential, duration_nanos};
 use evenkeel_sim::requests::{self, Dispatch, Outcomes, WARM_UP};
-use evenkeel_sim::scenario::{Change, MemberModel, Reading, Reports, Scenario, To};
+use evenkeel_sim::scenario::{Change, ChangeEffect, MemberModel, Reading, Reports, Scenario};
 use evenkeel_sim::server::Discipline;
 pub use evenkeel_sim::work::Arrivals;
-use evenkeel_sim::work::{Ask, Cache, Popularity, Source, Visit, Work};
+use evenkeel_sim::work::{Cache, Popularity, RequestWork, Source, Visit, Work};
 
 /// A web site: a group of its own on the same back-ends.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -175,15 +175,15 @@ impl Documents {
 }
 
 impl Work for Documents {
-    fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask {
+    fn draw(&mut self, rng: &mut fastrand::Rng) -> RequestWork {
         let document = self.popularity.draw_rank(rng);
-        Ask {
+        RequestWork {
             cost: self.costs[document],
             document,
         }
     }
 
-    fn cost(&mut self, ask: Ask, member: usize) -> f64 {
+    fn cost(&mut self, ask: RequestWork, member: usize) -> f64 {
         let known = self.caches.borrow_mut()[member].check_and_insert((self.site, ask.document));
         if known { self.hit } else { ask.cost }
     }
@@ -281,16 +281,16 @@ fn background(centre: &DataCentre, rng: &mut fastrand::Rng) -> Vec<Change> {
     let always = |member| Change {
         at: Duration::ZERO,
         member,
-        to: To::Interrupts(monitoring),
+        to: ChangeEffect::Interrupts(monitoring),
     };
     let mut all: Vec<Change> = (0..centre.backends).map(always).collect();
     for member in 0..backends.min(centre.backends) {
         let (mut at, mut comes) = (Duration::ZERO, true);
         while at < centre.length {
-            let to = To::Background(if comes { tasks as f64 } else { 0.0 });
+            let to = ChangeEffect::Background(if comes { tasks as f64 } else { 0.0 });
             all.push(Change { at, member, to });
             let share = if comes { interrupts } else { 0.0 };
-            let to = To::Interrupts(1.0 - (1.0 - monitoring) * (1.0 - share));
+            let to = ChangeEffect::Interrupts(1.0 - (1.0 - monitoring) * (1.0 - share));
             all.push(Change { at, member, to });
             let Some((on, off)) = changes else {
                 break;

@@ -20,7 +20,7 @@ use evenkeel_core::group::{Advice, Group, Request};
 use evenkeel_core::member::MemberId;
 use evenkeel_core::tally::Tally;
 use evenkeel_core::time::Instant;
-use evenkeel_limits::{Place, warn_throttled};
+use evenkeel_limits::{LimitSlot, warn_throttled};
 use evenkeel_net::http::IdleConnections;
 use evenkeel_net::http::client::{AskError, Limits, Question};
 use tracing::{debug, info, warn};
@@ -295,7 +295,7 @@ impl Chooser {
     ) -> Result<MemberId, Failure> {
         let now = asker.now();
         // Before it takes the turn of a chooser that fails.
-        let _place = Place::take(&self.asked, MOST_ASKED).ok_or(Failure::Busy)?;
+        let _place = LimitSlot::take(&self.asked, MOST_ASKED).ok_or(Failure::Busy)?;
         if !self.health.may_ask(now) {
             return Err(Failure::Suspended);
         }

@@ -264,7 +264,7 @@ async fn a_question_has_the_request_and_the_members_that_may_be_picked() {
     assert_eq!(question, expected);
     // Where there is nothing to choose nobody is asked, and nothing is counted.
     let tried = Request {
-        tried: &[MemberId(2)],
+        excluded_members: &[MemberId(2)],
         ..request
     };
     assert_eq!(
@@ -357,7 +357,8 @@ async fn a_chooser_that_is_gone_or_has_too_much_to_do_is_not_waited_for() {
         ask(&chooser, &group, &thread).await,
         nobody(Failure::Unreachable)
     );
-    let places: Vec<_> = std::iter::from_fn(|| Place::take(&chooser.asked, MOST_ASKED)).collect();
+    let places: Vec<_> =
+        std::iter::from_fn(|| LimitSlot::take(&chooser.asked, MOST_ASKED)).collect();
     assert_eq!(places.len(), MOST_ASKED);
     assert_eq!(ask(&chooser, &group, &thread).await, nobody(Failure::Busy));
     drop(places);

@@ -90,18 +90,18 @@ impl Lists {
 
 /// Troubles with lists, by their names. A list that never had a trouble is not there.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Troubles(BTreeMap<String, Trouble>);
+pub(crate) struct ListProblems(BTreeMap<String, ListProblem>);
 
 /// Trouble with a list.
 #[derive(Clone, Debug, Default)]
-pub(crate) struct Trouble {
+pub(crate) struct ListProblem {
     /// Present error, if there is one.
     pub error: Option<String>,
     /// Number of times that the list became wrong, or wrong in another way.
     pub failures: u64,
 }
 
-impl Troubles {
+impl ListProblems {
     /// Notes how it went; answers whether that is news.
     fn note(&mut self, list: &str, error: Option<String>) -> bool {
         if error.is_none() && !self.0.contains_key(list) {
@@ -114,7 +114,7 @@ impl Troubles {
         is_news
     }
 
-    pub(crate) fn trouble_of(&self, list: &str) -> Trouble {
+    pub(crate) fn trouble_of(&self, list: &str) -> ListProblem {
         self.0.get(list).cloned().unwrap_or_default()
     }
 }
@@ -290,7 +290,7 @@ mod tests {
 
     #[test]
     fn trouble_is_news_when_it_changes() {
-        let mut troubles = Troubles::default();
+        let mut troubles = ListProblems::default();
         assert!(!troubles.note("x", None));
         assert!(troubles.note("x", Some("a".into())));
         assert!(!troubles.note("x", Some("a".into())));

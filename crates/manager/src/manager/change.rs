@@ -8,7 +8,7 @@ use std::sync::Arc;
 use evenkeel_net::replacement::Replacement;
 use tokio::sync::watch;
 
-use super::{ChangeError, Changed, Manager, Wanted};
+use super::{ChangeError, Manager, SavedConfig, WantedConfig};
 use crate::config::edit;
 use crate::config::{self, Config};
 use crate::revisions::{Author, Entry, How, Revision};
@@ -80,11 +80,11 @@ impl Manager {
         &self,
         file: &Path,
         in_force: &Entry,
-        wanted: Wanted,
+        wanted: WantedConfig,
     ) -> Result<(Arc<str>, How, Option<Arc<Entry>>), ChangeError> {
         Ok(match wanted {
-            Wanted::Text(text) | Wanted::AnyText(text) => (text.into(), How::Put, None),
-            Wanted::Edits(edits) => {
+            WantedConfig::Text(text) | WantedConfig::AnyText(text) => (text.into(), How::Put, None),
+            WantedConfig::Edits(edits) => {
                 let old = Arc::clone(&in_force.text);
                 // What is shared includes nothing.
                 let file = self.store().is_none().then(|| file.to_owned());
@@ -94,12 +94,12 @@ impl Manager {
                 };
                 (blocking(edit).await?.into(), How::Patch, None)
             }
-            Wanted::Undo => {
+            WantedConfig::Undo => {
                 let target = self.revisions.lock().undo_entry();
                 let target = target.ok_or(ChangeError::NothingToUndo)?;
                 (Arc::clone(&target.text), How::Undo, Some(target))
             }
-            Wanted::Restore(revision) => {
+            WantedConfig::Restore(revision) => {
                 let target = self.revision(&revision);
                 let target = target.ok_or(ChangeError::NoRevision(revision))?;
                 (Arc::clone(&target.text), How::Restore, None)
@@ -107,8 +107,8 @@ impl Manager {
         })
     }
 
-    fn no_change(&self, in_force: &Entry) -> Changed {
-        Changed {
+    fn no_change(&self, in_force: &Entry) -> SavedConfig {
+        SavedConfig {
             revision: in_force.revision.revision.clone(),
             generation: self.lock().state.snapshot.generation,
             notes: vec!["it says the same as before: nothing has changed".into()],
@@ -122,11 +122,11 @@ impl Manager {
         store: &Arc<dyn Store>,
         file: &Path,
         base: &str,
-        wanted: Wanted,
+        wanted: WantedConfig,
         author: Author,
-    ) -> Result<Changed, ChangeError> {
+    ) -> Result<SavedConfig, ChangeError> {
         let in_force = self.is_in_force(base)?;
-        let is_guarded = matches!(wanted, Wanted::Text(_));
+        let is_guarded = matches!(wanted, WantedConfig::Text(_));
         let (text, how, _) = self.wanted(file, &in_force, wanted).await?;
         if text == in_force.text {
             return Ok(self.no_change(&in_force));
@@ -138,7 +138,7 @@ impl Manager {
         if is_guarded && self.loses_all_rules(&config) {
             return Err(ChangeError::NoRules);
         }
-        let who = author.who.clone();
+        let who = author.user_name.clone();
         let change = Change {
             before: base.to_owned(),
             text: Arc::clone(&text),
@@ -150,7 +150,7 @@ impl Manager {
             ?how,
             "the admin API changed the configuration in the store"
         );
-        Ok(Changed {
+        Ok(SavedConfig {
             revision: edit::text_revision(&text),
             generation: self.lock().state.snapshot.generation,
             notes: put.notes,
@@ -172,16 +172,16 @@ impl Manager {
         &self,
         file: &Path,
         base: &str,
-        wanted: Wanted,
+        wanted: WantedConfig,
         author: Author,
-    ) -> Result<Changed, ChangeError> {
+    ) -> Result<SavedConfig, ChangeError> {
         if let Some(store) = self.store() {
             return self.change_stored(store, file, base, wanted, author).await;
         }
         let _one_at_a_time = self.reloading.lock().await;
         let in_force = self.is_in_force(base)?;
         unchanged(file, &in_force.text)?;
-        let is_guarded = matches!(wanted, Wanted::Text(_));
+        let is_guarded = matches!(wanted, WantedConfig::Text(_));
         let (text, how, undoes) = self.wanted(file, &in_force, wanted).await?;
         if text == in_force.text {
             return Ok(self.no_change(&in_force));
@@ -224,18 +224,20 @@ impl Manager {
             tracing::error!("{error}");
             return Err(error);
         }
-        let who = author.who.clone();
+        let who = author.user_name.clone();
         tracing::info!(who, ?how, "the admin API changed the configuration");
         self.record_text(text, applied.generation, how, author, undoes.as_deref());
         let applied = Ok::<_, ApplyError>(applied);
         self.note_reload(&applied);
         let in_force = self.in_force().ok_or(ChangeError::NoFile)?;
-        applied.map_err(ChangeError::from).map(|applied| Changed {
-            revision: in_force.revision.revision.clone(),
-            generation: applied.generation,
-            notes: applied.notes,
-            in_effect: true,
-        })
+        applied
+            .map_err(ChangeError::from)
+            .map(|applied| SavedConfig {
+                revision: in_force.revision.revision.clone(),
+                generation: applied.generation,
+                notes: applied.notes,
+                in_effect: true,
+            })
     }
 }
 

@@ -27,7 +27,7 @@ pub enum Readiness {
 
 /// A configuration that is in effect.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Applied {
+pub struct AppliedConfig {
     /// Number of this process's configuration, from 1.
     pub generation: u64,
     /// Notes for the user: settings that are probably not meant, and changes that need a restart.
@@ -120,7 +120,7 @@ fn strategy_names() -> String {
 
 /// Configuration that is wanted.
 #[derive(Clone, Debug, PartialEq)]
-pub enum Wanted {
+pub enum WantedConfig {
     /// The given text, unless it takes all rules away.
     Text(String),
     /// The given text, even if it takes all rules away.
@@ -135,7 +135,7 @@ pub enum Wanted {
 
 /// A configuration that is in force and in its file.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Changed {
+pub struct SavedConfig {
     /// Revision by which the text is known.
     pub revision: String,
     /// Number of this process's configuration, from 1.

@@ -7,7 +7,7 @@ use std::time::SystemTime;
 
 use tracing::{error, info, warn};
 
-use super::{Applied, Manager, Owned, Reload, ReloadError};
+use super::{AppliedConfig, LockedState, Manager, Reload, ReloadError};
 use crate::config::{self, Admin, Config, Errors, kept};
 use crate::files;
 use crate::inputs::host_names;
@@ -25,7 +25,7 @@ impl Manager {
         path: &Path,
         how: How,
         author: Author,
-    ) -> Result<Applied, ReloadError> {
+    ) -> Result<AppliedConfig, ReloadError> {
         let _one_at_a_time = self.reloading.lock().await;
         let text = self.text_of(path);
         self.reload_text(path, text, how, author, false).await
@@ -37,7 +37,7 @@ impl Manager {
         path: &Path,
         author: Author,
         force: bool,
-    ) -> Result<Applied, ReloadError> {
+    ) -> Result<AppliedConfig, ReloadError> {
         let _one_at_a_time = self.reloading.lock().await;
         let text = self.text_of(path);
         let result = self.reload_text(path, text, How::File, author, force).await;
@@ -57,7 +57,7 @@ impl Manager {
         path: &Path,
         text: String,
         author: Author,
-    ) -> Result<Applied, ReloadError> {
+    ) -> Result<AppliedConfig, ReloadError> {
         let _one_at_a_time = self.reloading.lock().await;
         // Whoever wrote it there was asked.
         self.reload_text(path, Ok(text), How::Store, author, true)
@@ -74,7 +74,7 @@ impl Manager {
 
     /// Reloads the file at `path` after it has changed. A text that is in force already is not applied once
     /// more, such as after [`Manager::change_file`] wrote it. In that case there is no answer.
-    pub async fn reload_changed(&self, path: &Path) -> Option<Result<Applied, ReloadError>> {
+    pub async fn reload_changed(&self, path: &Path) -> Option<Result<AppliedConfig, ReloadError>> {
         let _one_at_a_time = self.reloading.lock().await;
         let text = self.text_of(path);
         let in_force = self.in_force();
@@ -96,7 +96,7 @@ impl Manager {
         how: How,
         author: Author,
         force: bool,
-    ) -> Result<Applied, ReloadError> {
+    ) -> Result<AppliedConfig, ReloadError> {
         let parsed = text.and_then(|text| {
             let config = self.parse(path, &text)?;
             for complaint in config::check_rights(path, &config.included) {
@@ -124,7 +124,7 @@ impl Manager {
     ///
     /// Names of members that are new are resolved first, for a few seconds at most. A name that does not
     /// resolve is no error: its member waits until it does.
-    pub async fn apply_config(&self, config: Config) -> Result<Applied, ApplyError> {
+    pub async fn apply_config(&self, config: Config) -> Result<AppliedConfig, ApplyError> {
         let _one_at_a_time = self.reloading.lock().await;
         let result = self.replace(config).await;
         self.note_reload(&result);
@@ -132,7 +132,7 @@ impl Manager {
     }
 
     /// Makes `config` the first configuration, which was read from `text`.
-    pub async fn start(&self, config: Config, text: String) -> Result<Applied, ApplyError> {
+    pub async fn start(&self, config: Config, text: String) -> Result<AppliedConfig, ApplyError> {
         let _one_at_a_time = self.reloading.lock().await;
         self.go_on();
         let result = self.replace(config).await;
@@ -145,7 +145,7 @@ impl Manager {
     }
 
     /// Makes `config` the configuration. One change runs at a time.
-    pub(super) async fn replace(&self, config: Config) -> Result<Applied, ApplyError> {
+    pub(super) async fn replace(&self, config: Config) -> Result<AppliedConfig, ApplyError> {
         let (known, lists) = {
             let inputs = &self.lock().state.inputs;
             (inputs.addresses.clone(), inputs.lists.clone())
@@ -187,7 +187,7 @@ impl Manager {
         if owned.started.is_none() {
             owned.started = Some(owned.state.inputs.config.clone());
         }
-        Ok(Applied { generation, notes })
+        Ok(AppliedConfig { generation, notes })
     }
 
     /// True if there are rules now, and none in `config`: as with a file that was emptied by mistake.
@@ -196,7 +196,7 @@ impl Manager {
     }
 
     /// Returns the parts of the configuration that have no effect on the running process.
-    pub(crate) fn needs_restart(&self, owned: &Owned) -> Vec<String> {
+    pub(crate) fn needs_restart(&self, owned: &LockedState) -> Vec<String> {
         self.restart_for(owned, &owned.state.inputs.config, &owned.state.snapshot)
     }
 
@@ -204,7 +204,7 @@ impl Manager {
     /// running process.
     pub(super) fn restart_for(
         &self,
-        owned: &Owned,
+        owned: &LockedState,
         config: &Config,
         snapshot: &Snapshot,
     ) -> Vec<String> {
@@ -216,7 +216,7 @@ impl Manager {
             .collect()
     }
 
-    pub(super) fn note_reload<E: fmt::Display>(&self, result: &Result<Applied, E>) {
+    pub(super) fn note_reload<E: fmt::Display>(&self, result: &Result<AppliedConfig, E>) {
         match result {
             Ok(applied) => {
                 info!(generation = applied.generation, "configuration applied");

@@ -2,7 +2,7 @@
 
 use std::sync::Arc;
 
-use evenkeel_control::opinion::{Opinion, Published, Source};
+use evenkeel_control::opinion::{PublishedChanges, Source, SourceReport};
 use evenkeel_core::load::{LoadId, LoadValue, Location};
 use evenkeel_core::member::MemberId;
 use tracing::{debug, info, warn};
@@ -18,12 +18,12 @@ impl Manager {
     /// The report counts until the source says something else, and is kept over reloads: a source that hears
     /// nothing of the member any more must withdraw it. Health is the AND of its sources, see
     /// [`evenkeel_control::opinion`].
-    pub fn set_opinion(
+    pub fn set_source_report(
         &self,
         group: &str,
         member: &str,
         source: Source,
-        opinion: Option<&Opinion>,
+        opinion: Option<&SourceReport>,
     ) -> Result<(), ManageError> {
         let mut owned = self.lock();
         let (member, _) = find_member(&owned.state, group, member)?;
@@ -36,17 +36,17 @@ impl Manager {
         Ok(())
     }
 
-    /// [`Manager::set_opinion`] of a member whose id is known: without looking for its
+    /// [`Manager::set_source_report`] of a member whose id is known: without looking for its
     /// name, so cheap enough for every report. A member that is gone is no error.
-    pub fn set_opinion_of(&self, member: MemberId, source: Source, opinion: Option<&Opinion>) {
+    pub fn set_opinion_of(&self, member: MemberId, source: Source, opinion: Option<&SourceReport>) {
         self.take_in(&mut self.lock().state, member, source, opinion);
     }
 
     /// Returns the report of `source` about a member.
-    pub fn opinion_of(&self, member: MemberId, source: Source) -> Option<Opinion> {
+    pub fn find_source_report(&self, member: MemberId, source: Source) -> Option<SourceReport> {
         let mut owned = self.lock();
         let (_, endpoint) = owned.state.endpoint_mut(member)?;
-        endpoint.opinions.find_opinion(source).cloned()
+        endpoint.source_reports.find_report(source).cloned()
     }
 
     fn take_in(
@@ -54,7 +54,7 @@ impl Manager {
         state: &mut State,
         member: MemberId,
         source: Source,
-        opinion: Option<&Opinion>,
+        opinion: Option<&SourceReport>,
     ) {
         if !state.may_say(member, source) {
             return;
@@ -63,13 +63,13 @@ impl Manager {
         let Some((handle, endpoint)) = state.endpoint_mut(member) else {
             return;
         };
-        let is_news = endpoint.opinions.find_opinion(source) != opinion;
-        endpoint.opinions.set(source, opinion.cloned(), now);
+        let is_news = endpoint.source_reports.find_report(source) != opinion;
+        endpoint.source_reports.set(source, opinion.cloned(), now);
         if !is_news {
             return;
         }
         let slot = &endpoint.member.slot;
-        let published = endpoint.opinions.publish(slot, endpoint.weight, now);
+        let published = endpoint.source_reports.publish(slot, endpoint.weight, now);
         if published.room {
             handle.queue.call_all();
         }
@@ -78,10 +78,10 @@ impl Manager {
         let (group, source) = (group.name(), source.name());
         let says = opinion.map(tracing::field::display);
         match published {
-            Published { reasons: false, .. } => {
+            PublishedChanges { reasons: false, .. } => {
                 debug!(%group, %member, member_name, source, says, "another opinion");
             }
-            Published { room: true, .. } => {
+            PublishedChanges { room: true, .. } => {
                 info!(%group, %member, member_name, source, says, "no longer taken out by report");
             }
             _ => warn!(%group, %member, member_name, source, says, "taken out by report"),

@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use evenkeel_control::group::GroupControl;
 use evenkeel_control::health::Health;
-use evenkeel_control::opinion::{Opinions, Source};
+use evenkeel_control::opinion::{Source, SourceReports};
 use evenkeel_control::queue::Policy;
 use evenkeel_control::round::Controlled;
 use evenkeel_core::address::Address;
@@ -14,7 +14,7 @@ use evenkeel_core::member::{Member, Reason, Weight};
 use evenkeel_core::time::Instant;
 use evenkeel_tls::client::Client;
 
-use crate::admission::Refused;
+use crate::admission::RefusedAddress;
 use crate::chooser::Chooser;
 use crate::config::GroupConfig;
 use crate::history::History;
@@ -42,7 +42,7 @@ pub(crate) struct GroupEntry {
     /// State that rounds keep of the group.
     pub control: GroupControl,
     /// Addresses that agents registered, or names resolved to, and that are no members.
-    pub refused: Vec<Refused>,
+    pub refused: Vec<RefusedAddress>,
     /// Endpoints that left, the longest gone first.
     pub(super) departed: Vec<Endpoint>,
     pub(super) fresh: bool,
@@ -80,7 +80,7 @@ pub(crate) struct Endpoint {
     /// The last active check.
     pub checked: Option<Checked>,
     /// Reports of sources about the member.
-    pub opinions: Opinions,
+    pub source_reports: SourceReports,
     pub history: History,
     pub(super) fresh: bool,
     /// Time when the endpoint left, if it is no member now.
@@ -109,8 +109,10 @@ impl GroupEntry {
     pub(super) fn commit(&mut self, now: Instant) {
         for endpoint in &mut self.endpoints {
             let slot = &endpoint.member.slot;
-            endpoint.opinions.retain(|of| is_asked(&self.config, of));
-            endpoint.opinions.publish(slot, endpoint.weight, now);
+            endpoint
+                .source_reports
+                .retain(|of| is_asked(&self.config, of));
+            endpoint.source_reports.publish(slot, endpoint.weight, now);
             slot.set(Reason::Draining, endpoint.admin == AdminState::Drain);
             let maintenance = endpoint.admin == AdminState::Maintenance;
             let left = slot.set(Reason::Maintenance, maintenance) && !maintenance;

@@ -10,10 +10,10 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_control::alerts::{Alert, Locations};
-use evenkeel_control::opinion::{Held, Opinion, Source};
-use evenkeel_control::outlier::{Ejection, Seen};
+use evenkeel_control::opinion::{CountedReport, Source, SourceReport};
+use evenkeel_control::outlier::{Ejection, MemberTraffic};
 use evenkeel_core::address::Address;
-use evenkeel_core::learnt::Learnt;
+use evenkeel_core::learnt::LearntValues;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::member::{Reason, Weight};
 use evenkeel_core::time::Instant;
@@ -33,7 +33,7 @@ pub(crate) struct All {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct OfGroup {
-    own: Learnt,
+    own: LearntValues,
     members: Vec<OfMember>,
     /// Location, since when, its load then, and the level that this exceeded.
     alerts: Vec<(String, u64, f32, f32)>,
@@ -45,7 +45,7 @@ struct OfMember {
     host: String,
     port: u16,
     address: String,
-    slot: Learnt,
+    slot: LearntValues,
     /// True if the member sends clients away because of a load alert.
     sheds: bool,
     /// Health that checks have found (true for up), and the number of checks that contradict it.
@@ -74,8 +74,8 @@ struct OfSource {
 #[derive(Debug, Default, Serialize, Deserialize)]
 #[serde(default)]
 struct OfLocation {
-    own: Learnt,
-    loads: Vec<(u32, Learnt)>,
+    own: LearntValues,
+    loads: Vec<(u32, LearntValues)>,
 }
 
 impl All {
@@ -132,7 +132,10 @@ impl OfGroup {
         let ejected: HashMap<_, _> = entry.control.outliers.ejections().collect();
         let members = entry.endpoints.iter().filter(|endpoint| endpoint.resolved);
         let members = members.map(|endpoint| {
-            let opinions = endpoint.opinions.iter().filter(|held| is_kept(held.source));
+            let opinions = endpoint
+                .source_reports
+                .iter()
+                .filter(|held| is_kept(held.source));
             let ejection = ejected.get(&endpoint.member.id);
             OfMember {
                 host: endpoint.host.clone(),
@@ -142,7 +145,9 @@ impl OfGroup {
                 sheds: endpoint.member.slot.has_reason(Reason::Shedding),
                 health: endpoint.health.known_state(),
                 ejected: ejection.map(|last| (last.until.as_nanos(), nanos(last.time))),
-                seen: ejection.map_or((0, 0), |last| (last.seen.requests, last.seen.failures)),
+                seen: ejection.map_or((0, 0), |last| {
+                    (last.traffic.requests, last.traffic.failures)
+                }),
                 opinions: opinions.map(OfSource::of).collect(),
             }
         });
@@ -187,13 +192,13 @@ impl OfGroup {
                 let ejection = Ejection {
                     until: Instant::from_nanos(until),
                     time: Duration::from_nanos(time),
-                    seen: Seen { requests, failures },
+                    traffic: MemberTraffic { requests, failures },
                 };
                 let outliers = &mut entry.control.outliers;
                 outliers.go_on(&endpoint.member, ejection, now);
             }
             for held in known.opinions.iter().filter_map(OfSource::held) {
-                endpoint.opinions.go_on(held);
+                endpoint.source_reports.go_on(held);
             }
         }
         for (location, since, load, level) in &self.alerts {
@@ -213,8 +218,8 @@ fn is_kept(source: Source) -> bool {
 }
 
 impl OfSource {
-    fn of(held: &Held) -> Self {
-        let opinion = &held.opinion;
+    fn of(held: &CountedReport) -> Self {
+        let opinion = &held.report;
         OfSource {
             source: held.source.name().into(),
             at: held.at.as_nanos(),
@@ -228,10 +233,10 @@ impl OfSource {
         }
     }
 
-    fn held(&self) -> Option<Held> {
+    fn held(&self) -> Option<CountedReport> {
         let sources = [Source::AgentCheck, Source::HealthCheck];
         let source = sources.into_iter().find(|of| of.name() == self.source)?;
-        let opinion = Opinion {
+        let opinion = SourceReport {
             down: self.down,
             dead: self.dead,
             drain: self.drain,
@@ -241,9 +246,9 @@ impl OfSource {
             note: self.note.as_deref().map(Arc::from),
         };
         let at = Instant::from_nanos(self.at);
-        Some(Held {
+        Some(CountedReport {
             source,
-            opinion,
+            report: opinion,
             at,
         })
     }

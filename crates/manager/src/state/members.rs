@@ -15,7 +15,7 @@ use evenkeel_core::time::Instant;
 
 use super::State;
 use super::entry::{Endpoint, GroupEntry, Identity};
-use crate::admission::{Admission, Refused};
+use crate::admission::{Admission, RefusedAddress};
 use crate::chooser::Chooser;
 use crate::config::sources::Hosts;
 use crate::config::{GroupConfig, MemberConfig};
@@ -46,7 +46,9 @@ impl State {
             config.set_strategy(strategy.clone());
         }
         if let Some(zones) = &mut config.settings.zones {
-            zones.own.clone_from(&self.inputs.config.node.zone);
+            zones
+                .balancer_zone
+                .clone_from(&self.inputs.config.node.zone);
         }
         let before: Vec<&Endpoint> = old
             .map(|old| old.kept_endpoints(now).collect())
@@ -138,7 +140,7 @@ impl State {
         group: &GroupConfig,
         member: &MemberConfig,
         admission: &Admission,
-        refused: &mut Vec<Refused>,
+        refused: &mut Vec<RefusedAddress>,
     ) -> Vec<IpAddr> {
         if !member.is_looked_up() {
             return member.ip().into_iter().collect();
@@ -154,7 +156,7 @@ impl State {
         &self,
         group: &GroupConfig,
         admission: &Admission,
-        refused: &mut Vec<Refused>,
+        refused: &mut Vec<RefusedAddress>,
     ) -> Vec<MemberConfig> {
         if !group.agents_may_join {
             return Vec::new();
@@ -260,7 +262,7 @@ impl State {
                 joined: false,
                 health: before.map(|e| e.health.clone()).unwrap_or_default(),
                 checked: before.and_then(|e| e.checked.clone()),
-                opinions: before.map(|e| e.opinions.clone()).unwrap_or_default(),
+                source_reports: before.map(|e| e.source_reports.clone()).unwrap_or_default(),
                 history: before.map(|e| e.history.clone()).unwrap_or_default(),
                 // Whoever takes an address out of the file and puts it back may have
                 // restarted what is there. A gap in DNS answers says no such thing.
@@ -282,14 +284,14 @@ fn is_admitted(
     member: &MemberConfig,
     ip: IpAddr,
     admission: &Admission,
-    refused: &mut Vec<Refused>,
+    refused: &mut Vec<RefusedAddress>,
 ) -> bool {
     let address = SocketAddr::new(ip, member.port);
     let judged = admission.judge_address(group, &member.host, address);
-    refused.extend(judged.err().map(|why| Refused {
+    refused.extend(judged.err().map(|why| RefusedAddress {
         name: member.name(),
         address,
-        why,
+        reason: why,
     }));
     judged.is_ok()
 }

@@ -59,11 +59,15 @@ impl State {
                 // An unchanged rule stays the same object, which makes the data plane's
                 // comparison cheap.
                 let same = old.rules.iter().find(|old| {
-                    let same_others = old.others.len() == targets.len()
-                        && old.others.iter().zip(&targets).all(|(a, b)| b.is_like(a));
+                    let same_others = old.other_targets.len() == targets.len()
+                        && old
+                            .other_targets
+                            .iter()
+                            .zip(&targets)
+                            .all(|(a, b)| b.is_like(a));
                     old.rule.name == rule.name
                         && old.rule == rule
-                        && own.is_like(&old.own)
+                        && own.is_like(&old.default_target)
                         && same_others
                         && old.routes.are_of(&rule, &self.inputs.files)
                 });
@@ -95,8 +99,8 @@ impl State {
                     cookies,
                     routes: Routes::new(&rule, &places, at, &self.inputs.files),
                     rule,
-                    own,
-                    others: targets,
+                    default_target: own,
+                    other_targets: targets,
                 }))
             })
             .collect();
@@ -157,7 +161,7 @@ fn nobody(old: &Snapshot, rule: &str) -> Arc<GroupHandle> {
     let known = rules.find(|known| known.rule.name == rule && known.rule.group.is_empty());
     known.map_or_else(
         || Arc::new(GroupHandle::without_members()),
-        |known| Arc::clone(&known.own.group),
+        |known| Arc::clone(&known.default_target.group),
     )
 }
 

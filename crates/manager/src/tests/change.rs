@@ -5,7 +5,7 @@ use std::path::{Path, PathBuf};
 
 use super::*;
 use crate::config::edit::{self, Edit};
-use crate::{ChangeError, Changed, Wanted};
+use crate::{ChangeError, SavedConfig, WantedConfig};
 
 const TEXT: &str = "# ours\n[rule.web]\nlisten = \"127.0.0.1:0\"\nmembers = [\"10.0.0.1:80\"]\n";
 
@@ -47,16 +47,20 @@ async fn started(file: &File) -> (Arc<Manager>, Arc<Plane>) {
     (manager, plane)
 }
 
-fn edits() -> Wanted {
+fn edits() -> WantedConfig {
     let path = ["rule", "web", "members"].map(Into::into).to_vec();
     let value = ["10.0.0.1:80", "10.0.0.2:80"]
         .map(String::from)
         .to_vec()
         .into();
-    Wanted::Edits(vec![Edit::Set { path, value }])
+    WantedConfig::Edits(vec![Edit::Set { path, value }])
 }
 
-async fn change(manager: &Manager, file: &Path, wanted: Wanted) -> Result<Changed, ChangeError> {
+async fn change(
+    manager: &Manager,
+    file: &Path,
+    wanted: WantedConfig,
+) -> Result<SavedConfig, ChangeError> {
     let base = edit::text_revision(TEXT);
     let author = Author::default();
     manager.change_file(file, &base, wanted, author).await
@@ -143,7 +147,7 @@ async fn a_configuration_that_cannot_be_done_leaves_nothing_behind() {
     let (manager, _) = started(&file).await;
     let path = ["rule", "web"].map(Into::into).to_vec();
     let to = "refused".into();
-    let wanted = Wanted::Edits(vec![Edit::Rename { path, to }]);
+    let wanted = WantedConfig::Edits(vec![Edit::Rename { path, to }]);
     let refused = change(&manager, &file.path, wanted).await.unwrap_err();
     assert!(matches!(refused, ChangeError::Apply(_)), "{refused}");
     assert_eq!((file.text().as_str(), file.names()), (TEXT, 1));

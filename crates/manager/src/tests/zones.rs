@@ -91,7 +91,13 @@ async fn what_leaves_a_zone_goes_on_in_another_process() {
     let group = before.list_groups().remove(0);
     let reading = group.state().zones().get(0);
     let passed = WHOLE / 4;
-    group.state().zones().set(0, Reading { passed, ..reading });
+    group.state().zones().set(
+        0,
+        Reading {
+            passed_share: passed,
+            ..reading
+        },
+    );
     assert_eq!(share(&before), 0.75);
     let mut handover = Handover::default();
     before.hand_over(&mut handover);

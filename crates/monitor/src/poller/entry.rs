@@ -10,7 +10,7 @@ use evenkeel_kernel::host::Host;
 use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::record::{Record, Source};
 
-use super::{Place, State, Verdict, Wanted};
+use super::{PollTarget, RecordSource, State, Verdict};
 
 /// Largest deviation of a question from its interval, earlier or later, as a part of the interval.
 pub(super) const JITTER: f64 = 0.05;
@@ -19,7 +19,7 @@ pub(super) const JITTER: f64 = 0.05;
 const REST: Duration = Duration::from_millis(100);
 
 pub(super) struct Entry {
-    pub(super) wanted: Wanted,
+    pub(super) wanted: PollTarget,
     /// Host whose answer counts.
     pub(super) host: Host,
     pub(super) state: State,
@@ -51,7 +51,7 @@ pub(super) struct Entry {
 }
 
 impl Entry {
-    pub(super) fn new(wanted: Wanted, next: Instant) -> Self {
+    pub(super) fn new(wanted: PollTarget, next: Instant) -> Self {
         Entry {
             pause: wanted.config.interval,
             host: wanted.host(),
@@ -92,7 +92,8 @@ impl Entry {
 
     /// True if another balancer reads the location's loads at present. A record on this machine is read here.
     pub(super) fn is_read_elsewhere(&self, now: Instant) -> bool {
-        let may_be = self.wanted.config.shared && !matches!(self.wanted.place, Place::Shared(_));
+        let may_be =
+            self.wanted.config.shared && !matches!(self.wanted.place, RecordSource::Shared(_));
         may_be && self.wanted.location.is_read_elsewhere(now)
     }
 

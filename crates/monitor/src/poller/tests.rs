@@ -22,15 +22,15 @@ fn address(index: usize) -> SocketAddr {
     SocketAddr::from(([10, 0, (index >> 8) as u8, index as u8], 9970))
 }
 
-fn wanted(index: usize, interval: Duration) -> Wanted {
-    Wanted {
+fn wanted(index: usize, interval: Duration) -> PollTarget {
+    PollTarget {
         location: Arc::new(Location::new(format!("l{index}"))),
         config: Monitor {
             interval,
             listen_backlogs: false,
             ..Monitor::default()
         },
-        place: Place::Udp(address(index)),
+        place: RecordSource::Udp(address(index)),
         key: Some(key(1)),
     }
 }
@@ -61,7 +61,7 @@ fn answer(question: &[u8], time: Instant, busy: Duration, running: u32) -> Vec<u
 fn due(poller: &mut Poller, now: Instant) -> Vec<(SocketAddr, Vec<u8>)> {
     let (mut all, mut bytes) = (Vec::new(), Vec::new());
     while let Some(ask) = poller.next(now, &mut bytes) {
-        let Ask::Datagram { to, .. } = ask else {
+        let DueTask::Datagram { to, .. } = ask else {
             panic!("{ask:?}");
         };
         all.push((to, bytes.clone()));
@@ -121,7 +121,10 @@ fn an_answer_becomes_loads() {
     assert!((cpu - 0.25).abs() < 1e-6, "{cpu}");
     assert_eq!(load(&location, LoadId::COMPOSITE, now), Some(cpu));
     let view = view(&poller);
-    assert_eq!((view.asked, view.taken, view.missed), (2, 2, 0));
+    assert_eq!(
+        (view.question_count, view.news_count, view.missed),
+        (2, 2, 0)
+    );
     assert_eq!(
         (view.state, view.source),
         (State::Fresh, Some(Source::Responder))
@@ -378,7 +381,7 @@ fn s21_nothing_counts_that_was_not_asked_for() {
     assert_eq!(receive(&good, address(1)), Verdict::Taken);
     assert_eq!(receive(&good, address(1)), Verdict::Unasked);
     let view = view(&poller);
-    assert_eq!((view.taken, view.refused), (1, 9));
+    assert_eq!((view.news_count, view.refused), (1, 9));
     assert_eq!(view.trouble, None);
     assert_eq!(poller.counts().map(|(_, count)| count).sum::<u64>(), 21);
 }
@@ -485,7 +488,7 @@ fn a_load_that_a_record_has_no_more_is_unknown() {
 #[test]
 fn questions_are_spread_and_who_is_dead_costs_others_nothing() {
     let mut poller = poller();
-    let all: Vec<Wanted> = (0..2000).map(|index| wanted(index, 50 * MS)).collect();
+    let all: Vec<PollTarget> = (0..2000).map(|index| wanted(index, 50 * MS)).collect();
     let locations: Vec<_> = all.iter().map(|w| Arc::clone(&w.location)).collect();
     poller.set(all, at(0));
     let mut asked = vec![Vec::new(); 2000];
@@ -572,7 +575,7 @@ fn what_changes_takes_effect_and_loses_nothing() {
     assert!(Query::parse(&question, &[key(1)]).is_err());
     poller.receive_datagram(&answer(&question, then, MS, 1), address(1), then);
     assert!(load(&location, LoadId::CPU, then).is_some());
-    assert_eq!(view(&poller).taken, 2);
+    assert_eq!(view(&poller).news_count, 2);
     // The same again is nothing: a question that is on its way keeps its answer.
     let (now, question) = next(&mut poller);
     poller.set(vec![other.clone()], now);
@@ -587,7 +590,7 @@ fn what_changes_takes_effect_and_loses_nothing() {
         ip: address(9).ip(),
         port: None,
     });
-    other.place = Place::Udp(address(9));
+    other.place = RecordSource::Udp(address(9));
     let (now, question) = next(&mut poller);
     poller.set(vec![other], now);
     let datagram = answer(&question, now, MS, 1);
@@ -617,7 +620,7 @@ fn what_changes_takes_effect_and_loses_nothing() {
 fn a_page_that_does_not_change_is_no_news() {
     let mut poller = poller();
     let mut wanted = wanted(1, 50 * MS);
-    wanted.place = Place::Shared("/nowhere".into());
+    wanted.place = RecordSource::Shared("/nowhere".into());
     wanted.key = None;
     let location = Arc::clone(&wanted.location);
     poller.set(vec![wanted], at(0));
@@ -632,7 +635,7 @@ fn a_page_that_does_not_change_is_no_news() {
     while verdicts.len() < 6 {
         now = poller.next_event().unwrap();
         while let Some(ask) = poller.next(now, &mut bytes) {
-            assert_eq!(ask, Ask::Page { index: 0 });
+            assert_eq!(ask, DueTask::Page { index: 0 });
             let record = Record::parse(&page).unwrap();
             verdicts.push(poller.read(0, Ok(&record), None, now));
         }

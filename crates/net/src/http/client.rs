@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use evenkeel_tls::client::Client;
 use evenkeel_tls::listener::Connection;
-use evenkeel_wire::response::{Reader, Seen};
+use evenkeel_wire::response::{BodyProgress, Reader};
 use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::net::TcpStream;
 use tokio::time::timeout;
@@ -16,7 +16,7 @@ const READ_BYTES: usize = 16 * 1024;
 
 /// Server to ask.
 #[derive(Clone, Copy, Debug)]
-pub struct Whom<'a> {
+pub struct ServerTarget<'a> {
     /// Name, or IP address without brackets.
     pub host: &'a str,
     /// Port of the server.
@@ -119,7 +119,7 @@ impl Question<'_> {
     }
 }
 
-impl Whom<'_> {
+impl ServerTarget<'_> {
     async fn connect(self) -> Result<Connection, AskError> {
         let stream = TcpStream::connect((self.host, self.port)).await;
         let stream = stream.map_err(AskError::Connect)?;
@@ -140,7 +140,7 @@ impl Whom<'_> {
 ///
 /// There is no answer, or none within the limits.
 pub async fn ask_server(
-    whom: Whom<'_>,
+    whom: ServerTarget<'_>,
     question: Question<'_>,
     limits: Limits,
     is_read: impl Fn(u16) -> bool,
@@ -177,18 +177,18 @@ pub(super) async fn ask_on_connection(
         if response.len() > most {
             return Err(AskError::TooLong(limits.body));
         }
-        match (response.status_code(), response.body_seen()) {
+        match (response.status_code(), response.body_progress()) {
             (None, _) if read == 0 => return Err(AskError::Closed),
             (None, _) => {}
             (Some(code), _) if !is_read(code) => {
                 let is_kept = unsent.is_none() && response.is_kept();
                 return Ok((Answer::new(code, &response, Vec::new()), is_kept));
             }
-            (Some(code), Seen::Whole) => break code,
-            (Some(_), Seen::Garbage) => return Err(AskError::Garbage),
-            (Some(_), Seen::Part) if read > 0 => {}
-            (Some(code), Seen::Part) if response.is_until_close() => break code,
-            (Some(_), Seen::Part) => return Err(AskError::Closed),
+            (Some(code), BodyProgress::Whole) => break code,
+            (Some(_), BodyProgress::Garbage) => return Err(AskError::Garbage),
+            (Some(_), BodyProgress::Part) if read > 0 => {}
+            (Some(code), BodyProgress::Part) if response.is_until_close() => break code,
+            (Some(_), BodyProgress::Part) => return Err(AskError::Closed),
         }
     };
     let body = response.take_body();
@@ -207,7 +207,7 @@ pub(super) async fn ask_on_connection(
 ///
 /// There is no answer, or it breaks.
 pub async fn follow_answer(
-    whom: Whom<'_>,
+    whom: ServerTarget<'_>,
     question: Question<'_>,
     limits: Limits,
     silence: Duration,
@@ -224,15 +224,15 @@ pub async fn follow_answer(
         let read = timeout(silence, stream.read_buf(&mut bytes)).await;
         let read = read.map_err(silent)??;
         response.push(&bytes).map_err(|_| AskError::Garbage)?;
-        match (response.status_code(), response.body_seen()) {
-            (_, Seen::Garbage) => return Err(AskError::Garbage),
+        match (response.status_code(), response.body_progress()) {
+            (_, BodyProgress::Garbage) => return Err(AskError::Garbage),
             (None, _) if response.len() > limits.head => {
                 return Err(AskError::TooLong(limits.head));
             }
             (None, _) if read == 0 => return Err(AskError::Closed),
             (None, _) => {}
             (Some(200), seen) => {
-                let is_over = read == 0 || seen == Seen::Whole;
+                let is_over = read == 0 || seen == BodyProgress::Whole;
                 if !take(&response.take_body()) || is_over {
                     return Ok(None);
                 }
@@ -241,7 +241,7 @@ pub async fn follow_answer(
                 if response.len() > limits.head.saturating_add(limits.body) {
                     return Err(AskError::TooLong(limits.body));
                 }
-                if read == 0 || seen == Seen::Whole {
+                if read == 0 || seen == BodyProgress::Whole {
                     let body = response.take_body();
                     return Ok(Some(Answer::new(code, &response, body)));
                 }
@@ -257,8 +257,8 @@ mod tests {
     use super::*;
 
     /// Whoever listens there.
-    fn at(address: std::net::SocketAddr) -> Whom<'static> {
-        Whom {
+    fn at(address: std::net::SocketAddr) -> ServerTarget<'static> {
+        ServerTarget {
             host: "127.0.0.1",
             port: address.port(),
             tls: None,

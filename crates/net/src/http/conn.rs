@@ -31,7 +31,7 @@ const MOST_WAITING: usize = 1024;
 
 /// A listener with limits on the number of its connections and on how long they may wait.
 #[derive(Debug)]
-pub struct Bounded {
+pub struct BoundedListener {
     /// Listener; `None` when it is closed.
     listener: Option<TcpListener>,
     /// Name of the listener's owner, for the log.
@@ -44,7 +44,7 @@ pub struct Bounded {
     waiting: VecDeque<(TcpStream, SocketAddr)>,
 }
 
-impl Bounded {
+impl BoundedListener {
     /// A listener of whoever `name` is. At most `connections` live at once: when there is
     /// another one, that makes way which has been without a complete request for longest;
     /// if all have one, it waits.
@@ -57,7 +57,7 @@ impl Bounded {
         connections: usize,
         patience: Duration,
     ) -> Self {
-        Bounded {
+        BoundedListener {
             listener: Some(listener),
             name,
             tls: Arc::default(),
@@ -71,7 +71,7 @@ impl Bounded {
     /// Has the listener's connections speak what `tls` says when they begin. A handshake is limited in time
     /// as `tls` says, and the time of the first request begins after the handshake.
     pub fn with_tls(self, tls: Arc<listener::Listener>) -> Self {
-        Bounded { tls, ..self }
+        BoundedListener { tls, ..self }
     }
 
     /// Returns the address of the listener; an error when it is closed.
@@ -444,7 +444,7 @@ mod tests {
     async fn a_peer_that_trickles_is_cut() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut bounded = Bounded::new(listener, "test", 10, Duration::from_secs(90));
+        let mut bounded = BoundedListener::new(listener, "test", 10, Duration::from_secs(90));
         let mut client = TcpStream::connect(address).await.unwrap();
         let (mut server, _) = bounded.accept_connection().await.unwrap();
 
@@ -466,7 +466,7 @@ mod tests {
     async fn the_next_connection_waits_for_room() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut bounded = Bounded::new(listener, "test", 1, Duration::from_secs(90));
+        let mut bounded = BoundedListener::new(listener, "test", 1, Duration::from_secs(90));
         let _first_client = TcpStream::connect(address).await.unwrap();
         let _second_client = TcpStream::connect(address).await.unwrap();
         let (first, _) = bounded.accept_connection().await.unwrap();
@@ -491,7 +491,7 @@ mod tests {
     async fn who_has_connected_before_the_end_is_accepted() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut bounded = Bounded::new(listener, "test", 2, Duration::from_secs(90));
+        let mut bounded = BoundedListener::new(listener, "test", 2, Duration::from_secs(90));
         let mut clients = Vec::new();
         for number in 0..5 {
             let mut client = TcpStream::connect(address).await.unwrap();
@@ -516,7 +516,7 @@ mod tests {
     async fn s10_who_is_silent_for_longest_makes_way() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut bounded = Bounded::new(listener, "test", 2, Duration::from_secs(90));
+        let mut bounded = BoundedListener::new(listener, "test", 2, Duration::from_secs(90));
         let mut clients = Vec::new();
         let mut accepted = Vec::new();
         for _ in 0..2 {
@@ -546,7 +546,7 @@ mod tests {
     async fn s10_a_request_must_arrive_soon_but_an_answer_may_take_time() {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let mut bounded = Bounded::new(listener, "test", 10, Duration::from_secs(90));
+        let mut bounded = BoundedListener::new(listener, "test", 10, Duration::from_secs(90));
         let mut client = TcpStream::connect(address).await.unwrap();
         let (mut server, _) = bounded.accept_connection().await.unwrap();
         let start = Instant::now();

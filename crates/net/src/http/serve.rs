@@ -15,7 +15,7 @@ use tokio::sync::watch;
 use tokio::task::JoinSet;
 use tracing::debug;
 
-use super::{Answer, Bounded};
+use super::{Answer, BoundedListener};
 
 /// The head of a request.
 pub type Head = hyper::http::request::Parts;
@@ -60,7 +60,7 @@ const GRACE: Duration = Duration::from_secs(1);
 /// Answers on `listener` until `phase` says otherwise; nobody there to set it says stop.
 /// Ends with the last connection. Must run in a [`tokio::task::LocalSet`].
 pub async fn serve_listener<H: Handler>(
-    mut listener: Bounded,
+    mut listener: BoundedListener,
     settings: Settings,
     handler: Rc<H>,
     mut phase: watch::Receiver<Phase>,
@@ -173,7 +173,7 @@ mod tests {
     async fn ask(request: &[u8]) -> String {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let address = listener.local_addr().unwrap();
-        let bounded = Bounded::new(listener, "test", 10, Duration::from_secs(60));
+        let bounded = BoundedListener::new(listener, "test", 10, Duration::from_secs(60));
         let (phase, phases) = watch::channel(Phase::Serve);
         let settings = Settings {
             max_header_bytes: 8192,

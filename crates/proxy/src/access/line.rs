@@ -10,27 +10,27 @@ use evenkeel_core::cost::Cost;
 use evenkeel_manager::config::LogFormat;
 use jiff::Timestamp;
 
-use super::{Limit, Lines, Peer, Record, Wants, text};
+use super::{Limit, Lines, LoggedHeaders, Peer, Record, text};
 use crate::http2::grpc::CallStatus;
 use crate::trace::trace_text;
 
 /// Lines of one of the formats.
 #[derive(Debug)]
-pub struct Formatted {
+pub struct LineFormatter {
     format: LogFormat,
     /// Header fields of records that the format needs, and their places.
-    wants: Wants,
+    wants: LoggedHeaders,
     times: Times,
 }
 
-impl Formatted {
+impl LineFormatter {
     /// Lines of this format.
     pub fn with_format(format: LogFormat) -> Self {
-        let wants = Wants {
+        let wants = LoggedHeaders {
             request: format.request_fields(),
             response: format.response_fields(),
         };
-        Formatted {
+        LineFormatter {
             format,
             wants,
             times: Times::default(),
@@ -38,7 +38,7 @@ impl Formatted {
     }
 }
 
-impl Lines for Formatted {
+impl Lines for LineFormatter {
     fn push(&mut self, record: &Record<'_>, lines: &mut Vec<u8>) {
         let time = self.times.time_text(record.at);
         match &self.format {
@@ -50,12 +50,12 @@ impl Lines for Formatted {
         }
     }
 
-    fn wants(&self) -> Wants {
+    fn wants(&self) -> LoggedHeaders {
         self.wants.clone()
     }
 
     fn another(&self) -> Box<dyn Lines> {
-        Box::new(Formatted::with_format(self.format.clone()))
+        Box::new(LineFormatter::with_format(self.format.clone()))
     }
 }
 
@@ -130,7 +130,7 @@ fn append_json(record: &Record<'_>, time: Time<'_>, line: &mut Vec<u8>) {
     put_text(b",\"user\":\"", record.user.as_deref(), line);
     put_text(b",\"route\":\"", record.route.as_deref(), line);
     put_text(b",\"group\":\"", record.group.as_deref(), line);
-    let tries = record.tries.as_deref();
+    let tries = record.attempts.as_deref();
     match tries {
         Some(tries) => {
             put_text(b",\"member\":\"", Some(&tries.member), line);
@@ -310,7 +310,7 @@ pub(super) fn limit_name<'r>(record: &'r Record<'_>) -> Option<&'r str> {
 }
 
 pub(super) fn member_error<'r>(record: &'r Record<'_>) -> Option<&'r str> {
-    record.tries.as_deref()?.member_error.as_deref()
+    record.attempts.as_deref()?.member_error.as_deref()
 }
 
 pub(super) fn request_id<'r>(record: &'r Record<'_>) -> Option<&'r str> {
@@ -332,11 +332,11 @@ pub(super) mod tests {
     use std::sync::Arc;
     use std::time::UNIX_EPOCH;
 
-    use evenkeel_tls::handshake::Agreed;
+    use evenkeel_tls::handshake::HandshakeParameters;
     use proptest::prelude::*;
     use serde::Serialize;
 
-    use super::super::{Details, End, Hedged, Tries};
+    use super::super::{Details, End, Hedged, MemberAttempts};
     use super::*;
     use crate::trace::Trace;
 
@@ -350,7 +350,7 @@ pub(super) mod tests {
             route: None,
             group: Some("app".into()),
             server_name: None,
-            tries: Some(Box::new(Tries {
+            attempts: Some(Box::new(MemberAttempts {
                 member: "a:80".into(),
                 member_name: None,
                 before: vec!["b:80".into(), "c:80".into()],
@@ -382,7 +382,7 @@ pub(super) mod tests {
 
     fn push(record: &Record<'_>) -> Vec<u8> {
         let mut line = Vec::new();
-        Formatted::with_format(LogFormat::Json).push(record, &mut line);
+        LineFormatter::with_format(LogFormat::Json).push(record, &mut line);
         line
     }
 
@@ -402,7 +402,7 @@ pub(super) mod tests {
     #[test]
     fn g6_a_member_with_a_name_has_it_beside_its_address() {
         let mut record = sample_record("/");
-        record.tries.as_mut().unwrap().member_name = Some("s1".into());
+        record.attempts.as_mut().unwrap().member_name = Some("s1".into());
         let line = String::from_utf8(push(&record)).unwrap();
         let wanted = ",\"member\":\"a:80\",\"member_name\":\"s1\",\"tried\":";
         assert!(line.contains(wanted), "{line}");
@@ -431,7 +431,7 @@ pub(super) mod tests {
         let record = Record {
             request: None,
             status: None,
-            tries: None,
+            attempts: None,
             cost: Cost::new(2.5).unwrap(),
             ..sample_record("")
         };
@@ -525,7 +525,7 @@ pub(super) mod tests {
     }
 
     fn wanted(record: &Record<'_>) -> String {
-        let tries = record.tries.as_deref();
+        let tries = record.attempts.as_deref();
         let at = Timestamp::try_from(record.at).unwrap();
         let request = record.request.as_ref();
         let before = tries.into_iter().flat_map(|tries| &tries.before);
@@ -599,10 +599,10 @@ pub(super) mod tests {
             queued in a_time(),
             [connect_time, first_byte] in proptest::array::uniform2(proptest::option::of(a_time())),
             member_error in maybe_text(),
-        ) -> Box<Tries> {
+        ) -> Box<MemberAttempts> {
             let before = before.into_iter().map(Arc::from).collect();
             let member_error = member_error.map(Into::into);
-            Box::new(Tries { before, queued, connect_time, first_byte, member_error, ..*Tries::new(member.into(), name.map(Into::into)) })
+            Box::new(MemberAttempts { before, queued, connect_time, first_byte, member_error, ..*MemberAttempts::new(member.into(), name.map(Into::into)) })
         }
     }
 
@@ -629,7 +629,7 @@ pub(super) mod tests {
                 trace: id.map(|_| trace),
                 ..Details::default()
             };
-            let tls = Agreed {
+            let tls = HandshakeParameters {
                 name: name.as_deref().map(Box::from),
                 version: "TLSv1.3",
                 resumed: false,
@@ -645,7 +645,7 @@ pub(super) mod tests {
                 user: user.map(Into::into),
                 route: route.map(Into::into),
                 group: group.map(Into::into),
-                tries,
+                attempts: tries,
                 tls: knows_tls.then(|| Arc::new(tls)),
                 server_name: name.map(Into::into),
                 request: knows_request.then(|| (request.0.into(), request.1.into())),
@@ -671,7 +671,7 @@ pub(super) mod tests {
         /// Each one twice, so that its second is a known one.
         #[test]
         fn json_is_as_serde_json_writes_it(records in proptest::collection::vec(some_record(), 1..4)) {
-            let mut lines = Formatted::with_format(LogFormat::Json);
+            let mut lines = LineFormatter::with_format(LogFormat::Json);
             for record in records.iter().flat_map(|record| [record, record]) {
                 let mut line = Vec::new();
                 lines.push(record, &mut line);

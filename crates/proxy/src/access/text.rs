@@ -9,7 +9,7 @@ use std::time::Duration;
 use evenkeel_manager::config::{LogField, LogTemplate};
 
 use super::line::{Time, limit_name, member_error, put_whole, request_id, to_millis, trace_id};
-use super::{Record, Wants};
+use super::{LoggedHeaders, Record};
 use crate::http2::grpc::CallStatus;
 
 /// Sign for a value that is missing.
@@ -65,7 +65,7 @@ fn put_text(text: Option<&str>, line: &mut Vec<u8>) {
 pub(super) fn append_combined(
     record: &Record<'_>,
     time: Time<'_>,
-    wants: &Wants,
+    wants: &LoggedHeaders,
     line: &mut Vec<u8>,
 ) {
     let put_field = |name: &'static str, line: &mut Vec<u8>| {
@@ -120,7 +120,7 @@ pub(super) fn append_custom(
     template: &LogTemplate,
     record: &Record<'_>,
     time: Time<'_>,
-    wants: &Wants,
+    wants: &LoggedHeaders,
     line: &mut Vec<u8>,
 ) {
     for (text, field) in template.pieces() {
@@ -142,10 +142,10 @@ fn put_field(
     field: &LogField,
     record: &Record<'_>,
     time: Time<'_>,
-    wants: &Wants,
+    wants: &LoggedHeaders,
     line: &mut Vec<u8>,
 ) {
-    let tries = record.tries.as_deref();
+    let tries = record.attempts.as_deref();
     let ms = |time: Option<Duration>| time.map(to_millis);
     let header = |name: &str| {
         let details = record.details.as_ref()?;
@@ -213,7 +213,7 @@ fn put_field(
 
 #[cfg(test)]
 mod tests {
-    use super::super::line::Formatted;
+    use super::super::line::LineFormatter;
     use super::super::line::tests::sample_record;
     use super::super::{Details, Lines, Peer};
     use super::*;
@@ -230,7 +230,7 @@ mod tests {
 
     fn line(format: LogFormat, record: &Record<'_>) -> String {
         let mut line = Vec::new();
-        Formatted::with_format(format).push(record, &mut line);
+        LineFormatter::with_format(format).push(record, &mut line);
         String::from_utf8(line).unwrap()
     }
 
@@ -253,7 +253,7 @@ mod tests {
             status: None,
             client: Peer(None),
             details: None,
-            tries: None,
+            attempts: None,
             ..record
         };
         assert_eq!(
@@ -288,7 +288,7 @@ mod tests {
             .collect();
         let template = LogTemplate::parse(&format!("{every}{{request.header.a}}")).unwrap();
         let format = LogFormat::Custom(template);
-        let wanted = Formatted::with_format(format.clone()).wants();
+        let wanted = LineFormatter::with_format(format.clone()).wants();
         assert_eq!(wanted.request.len(), 3);
         let mut record = Record {
             user: Some(all.clone().into()),
@@ -316,7 +316,7 @@ mod tests {
         let format = LogFormat::Custom(template);
         let mut record = sample_record("/");
         assert_eq!(line(format.clone(), &record), "app/- a:80\n");
-        record.tries.as_mut().unwrap().member_name = Some("s1".into());
+        record.attempts.as_mut().unwrap().member_name = Some("s1".into());
         assert_eq!(line(format, &record), "app/s1 a:80\n");
     }
 

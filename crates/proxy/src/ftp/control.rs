@@ -26,7 +26,7 @@ use crate::access::End;
 use crate::io::Io;
 use crate::listen::Session;
 use crate::memory::{Charge, Memory, OutOfMemory, SMALL_BYTES};
-use crate::service::{Bound, LocalRule};
+use crate::service::{BoundRequest, LocalRule};
 use crate::tcp::{Traffic, Tunnel};
 use crate::tls;
 use crate::watch::Stop;
@@ -48,7 +48,7 @@ const LINGER: Duration = Duration::from_secs(1);
 const MAX_LINGERING: usize = 256 * 1024;
 
 /// Reason why the loop of a session stops.
-enum Turn {
+enum LoopExit {
     End(End),
     /// TLS begins with the client.
     Secure,
@@ -59,7 +59,7 @@ enum Turn {
 }
 
 /// Stage at which [`Control::run`] ended.
-pub(super) enum Ended {
+pub(super) enum ControlEnd {
     /// The session is over.
     Session(End),
     /// TLS begins with the client.
@@ -103,7 +103,7 @@ pub(super) struct Control<'a> {
     /// The client's end was passed on.
     finished: bool,
     /// Action that follows when everything is sent.
-    next: Option<Turn>,
+    next: Option<LoopExit>,
     /// Data connections: the last one, and earlier ones that are not over.
     data: Vec<Rc<Data>>,
     /// The data connection of the transfer that goes on.
@@ -123,7 +123,7 @@ impl<'a> Control<'a> {
     pub(super) fn new(
         session: &'a Session,
         rule: &'a Rc<LocalRule>,
-        bound: &Bound,
+        bound: &BoundRequest,
         client: &Io,
         server: &Io,
         names: Option<MemberNames>,
@@ -199,18 +199,18 @@ impl<'a> Control<'a> {
         client: &mut Io,
         server: &mut Io,
         greeted: &mut impl FnMut(bool) -> Outcome,
-    ) -> Ended {
+    ) -> ControlEnd {
         let jitter = self.session.worker.rng.borrow_mut().f32();
         self.session.watch.tie_to_member(self.member, jitter);
         self.session
             .watch
             .arm_deadline(self.rule.rule.timeouts.idle);
         let turn = std::future::poll_fn(|cx| self.poll(cx, client, server, greeted)).await;
-        Ended::Session(match turn {
-            Turn::End(end) => self.send_last_words(client, end).await,
-            Turn::Secure => return Ended::Clear,
-            Turn::Tunnel => self.run_tunnel(client, server).await,
-            Turn::Refuse(problem) => self.refuse_session(client, problem).await,
+        ControlEnd::Session(match turn {
+            LoopExit::End(end) => self.send_last_words(client, end).await,
+            LoopExit::Secure => return ControlEnd::Clear,
+            LoopExit::Tunnel => self.run_tunnel(client, server).await,
+            LoopExit::Refuse(problem) => self.refuse_session(client, problem).await,
         })
     }
 
@@ -221,7 +221,7 @@ impl<'a> Control<'a> {
         client: &mut Io,
         server: &mut Io,
         greeted: &mut impl FnMut(bool) -> Outcome,
-    ) -> Poll<Turn> {
+    ) -> Poll<LoopExit> {
         let before = self.moved;
         let mut server_said = false;
         loop {
@@ -237,7 +237,7 @@ impl<'a> Control<'a> {
             }
         }
         if let Err(OutOfMemory) = self.charge_held() {
-            return Poll::Ready(Turn::Refuse(Problem::Exhausted(Shortage::Memory)));
+            return Poll::Ready(LoopExit::Refuse(Problem::Exhausted(Shortage::Memory)));
         }
         self.check_limits(cx, before != self.moved || server_said)
     }
@@ -257,12 +257,12 @@ impl<'a> Control<'a> {
         client: &mut Io,
         server: &mut Io,
         server_said: &mut bool,
-    ) -> Result<bool, Turn> {
+    ) -> Result<bool, LoopExit> {
         let mut done = self.send_pending(cx, client, server)?;
         if self.next.is_some() {
             let all_sent = self.out.client.is_empty() && self.out.server.is_empty();
             return match all_sent {
-                true => Err(self.next.take().unwrap_or(Turn::End(End::Complete))),
+                true => Err(self.next.take().unwrap_or(LoopExit::End(End::Complete))),
                 false => Ok(false),
             };
         }
@@ -275,7 +275,7 @@ impl<'a> Control<'a> {
             let is_orderly = self.conversation.has_quit()
                 || is_closing
                 || self.conversation.is_at_rest() && !self.line_waits;
-            return Err(Turn::End(match is_orderly {
+            return Err(LoopExit::End(match is_orderly {
                 true => End::Complete,
                 false => End::Member,
             }));
@@ -297,7 +297,7 @@ impl<'a> Control<'a> {
                     self.session.service.metrics.bytes_from_clients.add(n);
                     self.session.service.metrics.ftp_control_bytes_in.add(n);
                 }
-                Poll::Ready(Err(_)) => return Err(Turn::End(End::Client)),
+                Poll::Ready(Err(_)) => return Err(LoopExit::End(End::Client)),
                 Poll::Pending => {}
             }
         }
@@ -340,7 +340,7 @@ impl<'a> Control<'a> {
         cx: &mut Context<'_>,
         client: &mut Io,
         server: &mut Io,
-    ) -> Result<bool, Turn> {
+    ) -> Result<bool, LoopExit> {
         let mut done = false;
         if !self.out.client.is_empty() {
             let before = self.out.client.len();
@@ -351,7 +351,7 @@ impl<'a> Control<'a> {
             self.session.service.metrics.ftp_control_bytes_out.add(n);
             match sent {
                 Poll::Ready(Ok(())) => done = true,
-                Poll::Ready(Err(_)) => return Err(Turn::End(End::Client)),
+                Poll::Ready(Err(_)) => return Err(LoopExit::End(End::Client)),
                 Poll::Pending => {}
             }
         }
@@ -369,7 +369,7 @@ impl<'a> Control<'a> {
         let is_last = self.client_ended && self.unread.is_empty() && !self.line_waits;
         if is_last && self.out.server.is_empty() && !self.finished {
             if !self.rule.rule.half_close {
-                return Err(Turn::End(End::Complete));
+                return Err(LoopExit::End(End::Complete));
             }
             if Pin::new(server).poll_shutdown(cx).is_ready() {
                 self.finished = true;
@@ -379,7 +379,7 @@ impl<'a> Control<'a> {
     }
 
     /// Takes the client's lines as far as that may be.
-    fn take_commands(&mut self) -> Result<bool, Turn> {
+    fn take_commands(&mut self) -> Result<bool, LoopExit> {
         let mut done = false;
         loop {
             if !self.line_waits {
@@ -391,8 +391,8 @@ impl<'a> Control<'a> {
                 if self.unread.is_empty() {
                     self.unread = Vec::new();
                 }
-                self.line_waits = taken.ended;
-                if !taken.ended {
+                self.line_waits = taken.line_ended;
+                if !taken.line_ended {
                     return Ok(true);
                 }
             }
@@ -412,12 +412,12 @@ impl<'a> Control<'a> {
     }
 
     /// Takes bytes of the server.
-    fn take_replies(&mut self, mut bytes: &[u8]) -> Result<(), Turn> {
+    fn take_replies(&mut self, mut bytes: &[u8]) -> Result<(), LoopExit> {
         while !bytes.is_empty() {
             let taken = self.replies.take(bytes);
-            let taken = taken.map_err(|_| Turn::Refuse(Problem::ServerLine))?;
+            let taken = taken.map_err(|_| LoopExit::Refuse(Problem::ServerLine))?;
             bytes = bytes.get(taken.used..).unwrap_or_default();
-            if taken.ended {
+            if taken.line_ended {
                 // A look is taken at what came last.
                 self.session.watch.take_look();
                 let line = self.replies.current_line();
@@ -428,19 +428,19 @@ impl<'a> Control<'a> {
         Ok(())
     }
 
-    fn apply_step(&mut self, step: Step) -> Result<(), Turn> {
+    fn apply_step(&mut self, step: Step) -> Result<(), LoopExit> {
         match step {
             Step::Nothing => {}
-            Step::Open(opening) => self.open_data(opening).map_err(Turn::Refuse)?,
+            Step::Open(opening) => self.open_data(opening).map_err(LoopExit::Refuse)?,
             Step::Close => self.close_waiting(),
             Step::Secure => {
                 // What came in the clear is not of the encrypted session.
                 if !self.unread.is_empty() {
-                    return Err(Turn::Refuse(Problem::Protocol(Refusal::Malformed)));
+                    return Err(LoopExit::Refuse(Problem::Protocol(Refusal::Malformed)));
                 }
-                self.next = Some(Turn::Secure);
+                self.next = Some(LoopExit::Secure);
             }
-            Step::Tunnel => self.next = Some(Turn::Tunnel),
+            Step::Tunnel => self.next = Some(LoopExit::Tunnel),
             Step::Transfer(Transfer::Begun) => {
                 self.transfer = self.data.last().map(Rc::clone);
                 if let Some(data) = &self.transfer
@@ -559,7 +559,7 @@ impl<'a> Control<'a> {
     }
 
     /// Looks at time limits, alerts and data connections.
-    fn check_limits(&mut self, cx: &mut Context<'_>, moved: bool) -> Poll<Turn> {
+    fn check_limits(&mut self, cx: &mut Context<'_>, moved: bool) -> Poll<LoopExit> {
         let watch = &self.session.watch;
         let idle = self.rule.rule.timeouts.idle;
         self.waker.replace(Some(cx.waker().clone()));
@@ -577,21 +577,21 @@ impl<'a> Control<'a> {
             }
             self.looks = looks;
         } else if watch.take_call() && is_calm {
-            return Poll::Ready(Turn::End(End::Alert));
+            return Poll::Ready(LoopExit::End(End::Alert));
         }
         let stop = ready!(watch.poll_stop(cx));
         let is_open = self.data.iter().any(|data| data.stage() == Stage::Open);
         match stop {
-            Stop::Cut => Poll::Ready(Turn::End(End::Terminated)),
+            Stop::Cut => Poll::Ready(LoopExit::End(End::Terminated)),
             // It has a limit of its own, for bytes.
             Stop::Expired if is_open => {
                 watch.arm_after_traffic(idle, false);
-                watch.poll_stop(cx).map(|_| Turn::End(End::Terminated))
+                watch.poll_stop(cx).map(|_| LoopExit::End(End::Terminated))
             }
             Stop::Expired if self.conversation.is_at_rest() => {
-                Poll::Ready(Turn::End(End::ClientTimeout))
+                Poll::Ready(LoopExit::End(End::ClientTimeout))
             }
-            Stop::Expired => Poll::Ready(Turn::End(End::MemberTimeout)),
+            Stop::Expired => Poll::Ready(LoopExit::End(End::MemberTimeout)),
         }
     }
 
@@ -758,8 +758,8 @@ fn charge_excess(
     Ok(())
 }
 
-fn refusal_turn(refusal: Refusal) -> Turn {
-    Turn::Refuse(Problem::Protocol(refusal))
+fn refusal_turn(refusal: Refusal) -> LoopExit {
+    LoopExit::Refuse(Problem::Protocol(refusal))
 }
 
 /// Sends what waits; the byte at `urgent` as such.

@@ -15,7 +15,7 @@ use evenkeel_wire::ftp::Mode;
 use tokio::net::{TcpListener, TcpSocket, TcpStream};
 
 use super::ports::Lease;
-use crate::access::{End, MAX_METHOD_BYTES, MAX_TARGET_BYTES, Record, Tries};
+use crate::access::{End, MAX_METHOD_BYTES, MAX_TARGET_BYTES, MemberAttempts, Record};
 use crate::files::ConnectionFile;
 use crate::io::Io;
 use crate::listen::Session;
@@ -72,7 +72,7 @@ struct Carried {
     up: u64,
     down: u64,
     lasted: Duration,
-    tls: Option<Arc<evenkeel_tls::handshake::Agreed>>,
+    tls: Option<Arc<evenkeel_tls::handshake::HandshakeParameters>>,
     end: End,
 }
 
@@ -141,7 +141,7 @@ impl Data {
             return;
         }
         let rule = session.service.rule();
-        let group = rule.own.group.current.load();
+        let group = rule.default_target.group.current.load();
         let record = Record {
             at: entry.at,
             client: session.peer,
@@ -149,7 +149,9 @@ impl Data {
             user: None,
             route: None,
             group: Some(Cow::Borrowed(group.name())),
-            tries: entry.member.map(|(member, name)| Tries::new(member, name)),
+            attempts: entry
+                .member
+                .map(|(member, name)| MemberAttempts::new(member, name)),
             tls: carried.tls,
             server_name: None,
             limit: None,
@@ -247,7 +249,7 @@ impl Data {
         session: &Session,
         traffic: &Traffic,
         end: End,
-        tls: Option<Arc<evenkeel_tls::handshake::Agreed>>,
+        tls: Option<Arc<evenkeel_tls::handshake::HandshakeParameters>>,
         started: Instant,
     ) {
         let (up, down) = (traffic.up.moved, traffic.down.moved);

@@ -15,8 +15,8 @@ use std::time::SystemTime;
 
 use evenkeel_core::group::Outcome;
 
-use self::control::{Control, Ended};
-use crate::access::{End, Record, Tries};
+use self::control::{Control, ControlEnd};
+use crate::access::{End, MemberAttempts, Record};
 use crate::io::Io;
 use crate::listen::Session;
 use crate::tcp::connect_member;
@@ -40,11 +40,11 @@ pub(crate) async fn serve_ftp(session: Session, client: Io) {
         let _ = socket.set_out_of_band_inline(true);
     }
     let (mut response_time, mut retries) = (None, 0);
-    let mut tries: Option<Box<Tries>> = None;
+    let mut tries: Option<Box<MemberAttempts>> = None;
     let (mut moved, mut agreed) = ([0; 2], None);
     let mut client = client;
     let counts = (&mut tries, &mut retries);
-    let connected = connect_member(&session, &rule, &rule.own, &mut client, counts);
+    let connected = connect_member(&session, &rule, &rule.default_target, &mut client, counts);
     let end = match Box::pin(connected).await {
         Err(end) => {
             if end != End::Client {
@@ -72,8 +72,8 @@ pub(crate) async fn serve_ftp(session: Session, client: Io) {
             };
             let end = loop {
                 match control.run(&mut client, &mut upstream, &mut greeted).await {
-                    Ended::Session(end) => break end,
-                    Ended::Clear => match control.secure_client(client).await {
+                    ControlEnd::Session(end) => break end,
+                    ControlEnd::Clear => match control.secure_client(client).await {
                         Some(secured) => {
                             agreed = secured.agreed_parameters().cloned();
                             client = secured;
@@ -89,7 +89,7 @@ pub(crate) async fn serve_ftp(session: Session, client: Io) {
             };
             control.close().await;
             moved = control.moved_bytes();
-            rule.own
+            rule.default_target
                 .group
                 .finish(bound.ticket, outcome, session.worker.now());
             end
@@ -99,7 +99,7 @@ pub(crate) async fn serve_ftp(session: Session, client: Io) {
     if !session.wants_record(false) {
         return;
     }
-    let group = rule.own.group.current.load();
+    let group = rule.default_target.group.current.load();
     let record = Record {
         at,
         client: session.peer,
@@ -107,7 +107,7 @@ pub(crate) async fn serve_ftp(session: Session, client: Io) {
         user: None,
         route: None,
         group: Some(Cow::Borrowed(group.name())),
-        tries,
+        attempts: tries,
         tls: agreed,
         server_name: None,
         limit: None,

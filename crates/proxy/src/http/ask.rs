@@ -16,18 +16,18 @@ use super::flow::{Bounds, Flow};
 use super::hedge::Held;
 use super::progress::Progress;
 use super::response::{Head, MAX_INTERIM};
-use super::route::Routed;
+use super::route::RequestRoute;
 use super::{After, Client, Request, Summary};
-use crate::access::{End, Tries};
+use crate::access::{End, MemberAttempts};
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::forward::write_question;
-use crate::http1::{Asked, Body, Fields, Hop, Limits, Parsed, ResponseHead};
+use crate::http1::{Body, Fields, FramingFacts, Hop, Limits, ParseOutcome, ResponseHead};
 use crate::io::{Io, Nobody};
 use crate::listen::Session;
 use crate::memory::OutOfMemory;
 use crate::message;
 use crate::pool::Upstream;
-use crate::service::{Bound, Refusal, insert};
+use crate::service::{BoundRequest, Refusal, insert};
 use crate::tcp::ConnectFailure;
 use crate::watch::Stop;
 
@@ -51,18 +51,18 @@ pub(super) struct Question {
 /// Result of a question.
 enum Answer {
     /// The request may pass.
-    Passes(Passed),
+    Passes(AuthGrant),
     /// The request may not pass.
-    Refused(Box<Refused>),
+    Refused(Box<AuthRefusal>),
     /// Nobody can say whether the request may pass.
-    Failed(Failure, Option<Box<Tries>>),
+    Failed(Failure, Option<Box<MemberAttempts>>),
     /// There is nobody to ask.
     NoMember(Refusal),
 }
 
 /// Answer about a request that may pass.
 #[derive(Debug, Default, PartialEq, Eq)]
-struct Passed {
+struct AuthGrant {
     /// Lines for the member, each with its end.
     lines: Vec<u8>,
     /// The user, if one is named.
@@ -70,9 +70,9 @@ struct Passed {
 }
 
 /// A response that is for the client.
-struct Refused {
+struct AuthRefusal {
     asking: Request,
-    bound: Bound,
+    bound: BoundRequest,
     upstream: Upstream,
     /// Head of the response, and the part of its body that has come.
     input: Buffer,
@@ -80,19 +80,19 @@ struct Refused {
 
 /// Meaning of the first bytes of a response.
 #[derive(Debug, PartialEq, Eq)]
-enum Looked {
+enum ResponseStart {
     /// Not the whole head has come.
     Partial,
     /// Another response follows after this number of bytes.
     Interim(usize),
-    Passes(Passed),
+    Passes(AuthGrant),
     Refuses,
 }
 
 impl Question {
     pub(super) fn of_request(
         asked: &auth::Asked,
-        routed: &Routed,
+        routed: &RequestRoute,
         request: &message::Request<'_>,
         hop: &Hop,
         session: &Session,
@@ -113,27 +113,27 @@ fn parse_answer(
     limits: Limits,
     auth: &Auth,
     copied: &[Box<str>],
-) -> Result<Looked, Failure> {
-    let asked = Asked {
+) -> Result<ResponseStart, Failure> {
+    let asked = FramingFacts {
         head: false,
         upgrade: false,
     };
     let mut fields = Fields::new();
     let head = match ResponseHead::parse(read, limits, asked, &mut fields) {
-        Ok(Parsed::Head(head)) => head,
-        Ok(Parsed::Partial) => return Ok(Looked::Partial),
+        Ok(ParseOutcome::Head(head)) => head,
+        Ok(ParseOutcome::Partial) => return Ok(ResponseStart::Partial),
         Err(error) => {
             tracing::debug!(%error, "the answer to a question whether a request may pass cannot be read");
             return Err(Failure::Garbage);
         }
     };
     if head.is_interim() {
-        return Ok(Looked::Interim(head.len));
+        return Ok(ResponseStart::Interim(head.len));
     }
     if !(200..300).contains(&head.status) {
-        return Ok(Looked::Refuses);
+        return Ok(ResponseStart::Refuses);
     }
-    let mut passed = Passed::default();
+    let mut passed = AuthGrant::default();
     for name in copied {
         let is_user = auth.user_field.as_ref() == Some(name);
         let mut users = 0;
@@ -163,7 +163,7 @@ fn parse_answer(
             }
         }
     }
-    Ok(Looked::Passes(passed))
+    Ok(ResponseStart::Passes(passed))
 }
 
 impl Client {
@@ -257,7 +257,7 @@ impl Client {
         let Question { head, key } = question;
         let up = Flow::new(head, Body::None, false, None, Bounds::NONE, &worker.memory);
         let mut asking = request.once_more(routed, key, up?, worker.now());
-        asking.asked = Asked {
+        asking.asked = FramingFacts {
             head: false,
             upgrade: false,
         };
@@ -281,7 +281,7 @@ impl Client {
             let asks = group::Request {
                 client: self.session.peer.ip(),
                 key: asking.key,
-                tried: &tried,
+                excluded_members: &tried,
                 ..group::Request::at_time(worker.now())
             };
             let handle = &routed.target().group;
@@ -312,7 +312,7 @@ impl Client {
             let heard = self
                 .ask_member(&mut asking, &routed, bound, auth, asked)
                 .await;
-            Tries::append_to(&mut tries, bound.tries.take());
+            MemberAttempts::append_to(&mut tries, bound.tries.take());
             let failure = match heard {
                 Ok((upstream, input, said)) => {
                     let Some(mut bound) = held.bound.take() else {
@@ -328,7 +328,7 @@ impl Client {
                         }
                         None => {
                             bound.tries = tries;
-                            Answer::Refused(Box::new(Refused {
+                            Answer::Refused(Box::new(AuthRefusal {
                                 asking,
                                 bound,
                                 upstream,
@@ -363,11 +363,11 @@ impl Client {
     async fn ask_member(
         &mut self,
         asking: &mut Request,
-        routed: &Routed,
-        bound: &mut Bound,
+        routed: &RequestRoute,
+        bound: &mut BoundRequest,
         auth: &Auth,
         asked: &auth::Asked,
-    ) -> Result<(Upstream, Buffer, Option<Passed>), Failure> {
+    ) -> Result<(Upstream, Buffer, Option<AuthGrant>), Failure> {
         let first = match self.first_bytes(asking, routed, bound, true).await {
             // The member may have closed an idle connection just when it was to be used.
             Err(Failure::Stale) if asking.up.rewind() => {
@@ -391,12 +391,12 @@ impl Client {
     async fn read_answer(
         &mut self,
         asking: &mut Request,
-        routed: &Routed,
+        routed: &RequestRoute,
         upstream: &mut Io,
         input: Buffer,
         auth: &Auth,
         asked: &auth::Asked,
-    ) -> Result<(Buffer, Option<Passed>), Failure> {
+    ) -> Result<(Buffer, Option<AuthGrant>), Failure> {
         let http = &routed.rule.http;
         let limits = Limits {
             max_bytes: http.max_header_bytes,
@@ -410,12 +410,12 @@ impl Client {
             if let Some(mut here) = input.take() {
                 let looked = match scan.is_due(here.bytes(), limits.max_bytes) {
                     true => parse_answer(here.bytes(), limits, auth, &asked.copied)?,
-                    false => Looked::Partial,
+                    false => ResponseStart::Partial,
                 };
                 match looked {
-                    Looked::Passes(passed) => return Ok((here, Some(passed))),
-                    Looked::Refuses => return Ok((here, None)),
-                    Looked::Interim(len) => {
+                    ResponseStart::Passes(passed) => return Ok((here, Some(passed))),
+                    ResponseStart::Refuses => return Ok((here, None)),
+                    ResponseStart::Interim(len) => {
                         interims += 1;
                         if interims > MAX_INTERIM {
                             return Err(Failure::Garbage);
@@ -429,7 +429,7 @@ impl Client {
                         }
                         self.session.worker.buffers.give_back(here);
                     }
-                    Looked::Partial => {
+                    ResponseStart::Partial => {
                         let limit = limits.max_bytes.max(BUFFER_BYTES);
                         match here.make_room(limit, &self.session.worker.memory) {
                             Ok(true) => input = Some(here),
@@ -449,8 +449,8 @@ impl Client {
     async fn take_whole(
         mut self,
         mut asking: Request,
-        routed: Routed,
-        mut bound: Bound,
+        routed: RequestRoute,
+        mut bound: BoundRequest,
         mut upstream: Upstream,
         input: Buffer,
     ) -> Result<(), Failure> {
@@ -481,8 +481,8 @@ impl Client {
     async fn discard_rest(
         mut self,
         mut asking: Request,
-        routed: Routed,
-        mut bound: Bound,
+        routed: RequestRoute,
+        mut bound: BoundRequest,
         mut head: Head,
         mut upstream: Upstream,
     ) {
@@ -499,10 +499,10 @@ impl Client {
     async fn refuse_as_said(
         &mut self,
         request: &mut Request,
-        refused: Refused,
+        refused: AuthRefusal,
         summary: &mut Summary,
     ) -> After {
-        let Refused {
+        let AuthRefusal {
             mut asking,
             mut bound,
             mut upstream,
@@ -624,7 +624,7 @@ mod tests {
     };
 
     /// Returns the meaning of a response, where `X-User` and `X-Group` are copied.
-    fn looked(read: &[u8]) -> Option<Looked> {
+    fn looked(read: &[u8]) -> Option<ResponseStart> {
         let copied: Box<[Box<str>]> = ["X-User", "X-Group"].map(Box::from).into();
         let auth = Auth {
             by: By::Users {
@@ -641,8 +641,8 @@ mod tests {
         format!("HTTP/1.1 {start}\r\nContent-Length: 0\r\n{fields}\r\n").into_bytes()
     }
 
-    fn passes(lines: &str, user: Option<&str>) -> Option<Looked> {
-        Some(Looked::Passes(Passed {
+    fn passes(lines: &str, user: Option<&str>) -> Option<ResponseStart> {
+        Some(ResponseStart::Passes(AuthGrant {
             lines: lines.into(),
             user: user.map(Arc::from),
         }))
@@ -663,14 +663,14 @@ mod tests {
             "999 x",
         ] {
             let read = response(status, "X-User: anna\r\n");
-            assert_eq!(looked(&read), Some(Looked::Refuses), "{status}");
+            assert_eq!(looked(&read), Some(ResponseStart::Refuses), "{status}");
         }
         let interim = b"HTTP/1.1 103 Early Hints\r\nX-User: anna\r\n\r\n";
         let len = interim.len();
-        assert_eq!(looked(interim), Some(Looked::Interim(len)));
+        assert_eq!(looked(interim), Some(ResponseStart::Interim(len)));
         let whole = response("200 OK", "");
         for len in 0..whole.len() {
-            assert_eq!(looked(&whole[..len]), Some(Looked::Partial), "{len}");
+            assert_eq!(looked(&whole[..len]), Some(ResponseStart::Partial), "{len}");
         }
         let switches = "HTTP/1.1 101 x\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
         for bad in [switches, "hello\r\n\r\n", "HTTP/1.1 20 OK\r\n\r\n"] {
@@ -702,8 +702,8 @@ mod tests {
         assert_eq!(copied(hop), passes("", None));
         let other = [&b"HTTP/1.1 200 OK\r\nX-User: \xe4\r\n\r\n"[..]].concat();
         let lines = b"X-User: \xe4\r\n".to_vec();
-        let passed = Passed { lines, user: None };
-        assert_eq!(looked(&other), Some(Looked::Passes(passed)));
+        let passed = AuthGrant { lines, user: None };
+        assert_eq!(looked(&other), Some(ResponseStart::Passes(passed)));
     }
 
     #[test]

@@ -5,12 +5,12 @@ use std::sync::Arc;
 
 use super::Client;
 use super::failure::Failure;
-use super::route::Routed;
+use super::route::RequestRoute;
 use crate::http2::Call;
 use crate::http2::links::{Limits, Link, Links, Way};
 use crate::io::Io;
 use crate::pool::Upstream;
-use crate::service::Bound;
+use crate::service::BoundRequest;
 use crate::tcp::{ConnectFailure, open_member_connection};
 use crate::watch::Stop;
 
@@ -27,8 +27,8 @@ impl Client {
     /// `protocols` that is HTTP/2.
     pub(super) async fn open_upstream(
         &self,
-        routed: &Routed,
-        bound: &mut Bound,
+        routed: &RequestRoute,
+        bound: &mut BoundRequest,
         protocols: &[&str],
     ) -> Result<Upstream, ConnectFailure> {
         let worker = &self.session.worker;
@@ -54,8 +54,8 @@ impl Client {
     /// is opened waits for that one.
     async fn reach_member(
         &self,
-        routed: &Routed,
-        bound: &mut Bound,
+        routed: &RequestRoute,
+        bound: &mut BoundRequest,
         protocols: &[&str],
     ) -> Result<Chosen, ConnectFailure> {
         let (session, worker) = (&self.session, &self.session.worker);
@@ -65,7 +65,7 @@ impl Client {
                 return self.open_connection(routed, bound, protocols).await;
             }
             match Links::find_way(worker, bound.member, routed.target().tls_id()) {
-                Way::Here(link) => {
+                Way::Existing(link) => {
                     session.service.metrics.member_connections_reused.add(1);
                     return Ok(Chosen::Http2(link));
                 }
@@ -97,8 +97,8 @@ impl Client {
 
     async fn open_connection(
         &self,
-        routed: &Routed,
-        bound: &mut Bound,
+        routed: &RequestRoute,
+        bound: &mut BoundRequest,
         protocols: &[&str],
     ) -> Result<Chosen, ConnectFailure> {
         let worker = &self.session.worker;

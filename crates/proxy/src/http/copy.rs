@@ -6,7 +6,7 @@ use crate::memory::{Charge, Memory, OutOfMemory};
 
 /// Reason why there is no copy of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum NoCopy {
+pub(crate) enum CopyRefusal {
     /// The body is larger than allowed.
     TooLarge,
     /// There is no memory for it.
@@ -28,7 +28,7 @@ pub(crate) struct Copy {
 
 /// Copies nothing yet: what to copy.
 #[derive(Debug)]
-pub(crate) struct ToCopy {
+pub(crate) struct CopyPlan {
     /// Hash for the strategy of the group: see [`Copy::key`].
     pub(super) key: Option<u64>,
     /// Most bytes that the body may have, with its framing.
@@ -36,16 +36,16 @@ pub(crate) struct ToCopy {
     pub(super) memory: Arc<Memory>,
 }
 
-impl ToCopy {
+impl CopyPlan {
     /// A copy of `head`, to which `line` (with its end) is added, with room for a body of `len` bytes.
-    pub(super) fn begin_copy(self, head: &[u8], line: &str, len: u64) -> Result<Copy, NoCopy> {
+    pub(super) fn begin_copy(self, head: &[u8], line: &str, len: u64) -> Result<Copy, CopyRefusal> {
         let len = usize::try_from(len).unwrap_or(usize::MAX);
         if len > self.most {
-            return Err(NoCopy::TooLarge);
+            return Err(CopyRefusal::TooLarge);
         }
         let body_at = head.len() + line.len();
         let charge = self.memory.take(body_at.saturating_add(len));
-        let charge = charge.map_err(|OutOfMemory| NoCopy::Exhausted)?;
+        let charge = charge.map_err(|OutOfMemory| CopyRefusal::Exhausted)?;
         let mut bytes = Vec::with_capacity(body_at + len);
         let fields = head.strip_suffix(b"\r\n").unwrap_or(head);
         bytes.extend_from_slice(fields);
@@ -63,16 +63,16 @@ impl ToCopy {
 
 impl Copy {
     /// Adds more of the body.
-    pub(super) fn add_body(&mut self, body: &[u8]) -> Result<(), NoCopy> {
+    pub(super) fn add_body(&mut self, body: &[u8]) -> Result<(), CopyRefusal> {
         let len = self.bytes.len().saturating_add(body.len());
         let most = self.body_at.saturating_add(self.most);
         if len > most {
-            return Err(NoCopy::TooLarge);
+            return Err(CopyRefusal::TooLarge);
         }
         if len > self.bytes.capacity() {
             let size = self.bytes.capacity().saturating_mul(2).clamp(len, most);
             let grown = self.charge.grow_to(size);
-            grown.map_err(|OutOfMemory| NoCopy::Exhausted)?;
+            grown.map_err(|OutOfMemory| CopyRefusal::Exhausted)?;
             self.bytes.reserve_exact(size - self.bytes.len());
         }
         self.bytes.extend_from_slice(body);
@@ -80,13 +80,13 @@ impl Copy {
     }
 
     /// Adds `lines`, each with its end, to the head.
-    pub(super) fn add_lines(&mut self, lines: &[u8]) -> Result<(), NoCopy> {
+    pub(super) fn add_lines(&mut self, lines: &[u8]) -> Result<(), CopyRefusal> {
         let Some(end) = self.body_at.checked_sub(2) else {
             return Ok(());
         };
         let size = self.bytes.capacity().saturating_add(lines.len());
         let grown = self.charge.grow_to(size);
-        grown.map_err(|OutOfMemory| NoCopy::Exhausted)?;
+        grown.map_err(|OutOfMemory| CopyRefusal::Exhausted)?;
         self.bytes.reserve_exact(size - self.bytes.len());
         self.bytes.splice(end..end, lines.iter().copied());
         self.body_at += lines.len();
@@ -107,8 +107,8 @@ mod tests {
 
     const HEAD: &[u8] = b"POST / HTTP/1.1\r\nHost: a\r\n\r\n";
 
-    fn begin(most: usize, len: u64, memory: &Arc<Memory>) -> Result<Copy, NoCopy> {
-        let copy = ToCopy {
+    fn begin(most: usize, len: u64, memory: &Arc<Memory>) -> Result<Copy, CopyRefusal> {
+        let copy = CopyPlan {
             key: None,
             most,
             memory: Arc::clone(memory),
@@ -133,8 +133,8 @@ mod tests {
         copy.add_body(b"ab").unwrap();
         copy.add_lines(b"Y: 2\r\n").unwrap();
         copy.add_body(b"c").unwrap();
-        assert_eq!(copy.add_body(b"d"), Err(NoCopy::TooLarge));
-        assert_eq!(copy.add_lines(&[b'x'; 100]), Err(NoCopy::Exhausted));
+        assert_eq!(copy.add_body(b"d"), Err(CopyRefusal::TooLarge));
+        assert_eq!(copy.add_lines(&[b'x'; 100]), Err(CopyRefusal::Exhausted));
         let (bytes, body_at, _) = copy.into_parts();
         let (head, body) = bytes.split_at(body_at);
         assert_eq!(head, b"POST / HTTP/1.1\r\nHost: a\r\nX: 1\r\nY: 2\r\n\r\n");
@@ -144,21 +144,24 @@ mod tests {
     #[test]
     fn s5_a_copy_is_bounded_and_its_memory_counted() {
         let some = new_memory(200);
-        assert_eq!(begin(10, 11, &some).unwrap_err(), NoCopy::TooLarge);
-        assert_eq!(begin(1000, 1000, &some).unwrap_err(), NoCopy::Exhausted);
+        assert_eq!(begin(10, 11, &some).unwrap_err(), CopyRefusal::TooLarge);
+        assert_eq!(
+            begin(1000, 1000, &some).unwrap_err(),
+            CopyRefusal::Exhausted
+        );
         let huge = begin(usize::MAX, u64::MAX, &some);
-        assert_eq!(huge.unwrap_err(), NoCopy::Exhausted);
+        assert_eq!(huge.unwrap_err(), CopyRefusal::Exhausted);
         let mut copy = begin(300, 0, &some).unwrap();
         for _ in 0..10 {
             copy.add_body(b"0123456789").unwrap();
         }
         let mut more = (0..).map(|_| copy.add_body(b"0123456789"));
-        assert_eq!(more.find_map(Result::err), Some(NoCopy::Exhausted));
+        assert_eq!(more.find_map(Result::err), Some(CopyRefusal::Exhausted));
         drop(more);
         drop(copy);
         assert!(some.take(200).is_ok(), "it is given back");
         let mut copy = begin(5, 0, &new_memory(1 << 20)).unwrap();
         assert_eq!(copy.add_body(b"12345"), Ok(()));
-        assert_eq!(copy.add_body(b"6"), Err(NoCopy::TooLarge));
+        assert_eq!(copy.add_body(b"6"), Err(CopyRefusal::TooLarge));
     }
 }

@@ -14,15 +14,15 @@ use super::failure::Failure;
 use super::flow::Flow;
 use super::progress::{Progress, Side};
 use super::response::{Head, take_reports};
-use super::route::Routed;
-use super::sticky::Stuck;
+use super::route::RequestRoute;
+use super::sticky::StickyCookie;
 use super::{After, Client, PrivateConnection, Request, Summary};
-use crate::access::{End, Hedged, Limit, Tries};
+use crate::access::{End, Hedged, Limit, MemberAttempts};
 use crate::http1::chunked::ChunkError;
 use crate::http2::grpc;
-use crate::io::{Broken, Io};
+use crate::io::{Io, TransferError};
 use crate::pool::Upstream;
-use crate::service::{Bound, insert};
+use crate::service::{BoundRequest, insert};
 use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, open_member_connection};
 use crate::trace;
 use crate::watch::Stop;
@@ -98,8 +98,8 @@ impl Client {
                 client: self.session.peer.ip(),
                 key: request.key,
                 cost: request.cost,
-                tried: &tried,
-                unbound: stuck.and_then(Stuck::unbound_reason),
+                excluded_members: &tried,
+                unbound: stuck.and_then(StickyCookie::unbound_reason),
                 pinned: self.pinned_member(&routed),
                 ahead: Some(0),
                 ..group::Request::at_time(now)
@@ -135,7 +135,7 @@ impl Client {
             let status = status.map_err(Failure::name);
             let is_hedge = summary.hedged == Some(Hedged::Won);
             request.note_attempt(&routed, &bound, status, is_hedge);
-            Tries::append_to(&mut summary.tries, bound.tries.take());
+            MemberAttempts::append_to(&mut summary.tries, bound.tries.take());
             let failure = match answered {
                 Ok((head, upstream))
                     if self.may_ask_another(
@@ -231,7 +231,7 @@ impl Client {
     pub(super) fn may_retry(
         &self,
         request: &mut Request,
-        routed: &Routed,
+        routed: &RequestRoute,
         failure: &Failure,
         retries: u32,
     ) -> bool {
@@ -272,9 +272,9 @@ impl Client {
     fn may_ask_another(
         &self,
         request: &Request,
-        routed: &Routed,
+        routed: &RequestRoute,
         tried: &[MemberId],
-        bound: &Bound,
+        bound: &BoundRequest,
         head: &Head,
         retries: u32,
     ) -> bool {
@@ -288,7 +288,7 @@ impl Client {
         }
         // The response is given up only where there may be another one.
         let asks = group::Request {
-            tried,
+            excluded_members: tried,
             ..group::Request::at_time(head.at)
         };
         let group = routed.target().group.current.load();
@@ -301,7 +301,7 @@ impl Client {
     }
 
     /// The member at which the client has a connection of its own, if that is one of the request's group.
-    fn pinned_member(&self, routed: &Routed) -> Option<MemberId> {
+    fn pinned_member(&self, routed: &RequestRoute) -> Option<MemberId> {
         let private = self.private.as_deref()?;
         let is_here = Arc::ptr_eq(&private.group, &routed.target().group);
         is_here.then_some(private.member)
@@ -309,7 +309,11 @@ impl Client {
 
     /// Returns an idle connection to a member, if the member speaks HTTP/1.1 and there is one: the
     /// client's own connection, or one that all clients share.
-    pub(super) fn take_idle(&mut self, routed: &Routed, bound: &Bound) -> Option<Upstream> {
+    pub(super) fn take_idle(
+        &mut self,
+        routed: &RequestRoute,
+        bound: &BoundRequest,
+    ) -> Option<Upstream> {
         let speaks_http2 = routed.rule.http.member_protocol == MemberProtocol::Http2;
         // A connection that a member takes for a client's is that client's.
         if speaks_http2 || !routed.target().shares_connections() {
@@ -335,8 +339,8 @@ impl Client {
     pub(super) async fn open_to(
         &self,
         request: &Request,
-        routed: &Routed,
-        bound: &mut Bound,
+        routed: &RequestRoute,
+        bound: &mut BoundRequest,
     ) -> Result<Upstream, ConnectFailure> {
         let protocol = routed.rule.http.member_protocol;
         // What is to become another protocol needs a connection of its own.
@@ -360,8 +364,8 @@ impl Client {
     pub(super) async fn attempt_request(
         &mut self,
         request: &mut Request,
-        routed: &Routed,
-        bound: &mut Bound,
+        routed: &RequestRoute,
+        bound: &mut BoundRequest,
     ) -> Result<(Head, Upstream), Failure> {
         if let Some(mut upstream) = self.take_idle(routed, bound) {
             match self
@@ -413,8 +417,8 @@ impl Client {
     pub(super) async fn deliver_response(
         &mut self,
         request: &mut Request,
-        routed: &Routed,
-        bound: &mut Bound,
+        routed: &RequestRoute,
+        bound: &mut BoundRequest,
         head: &mut Head,
         upstream: &mut Io,
     ) -> Delivered {
@@ -442,7 +446,7 @@ impl Client {
                 }
                 if let Err(broken) = progress.poll_up(cx, up, stream, upstream, session) {
                     return Poll::Ready(Err(match broken {
-                        Broken::Exhausted(shortage) => Fault::Exhausted(shortage),
+                        TransferError::Exhausted(shortage) => Fault::Exhausted(shortage),
                         // It broke off, or its chunks are not valid: too late for a 400.
                         _ => Fault::OfClient,
                     }));
@@ -457,10 +461,10 @@ impl Client {
                     up.shrink_rest(worker);
                 }
                 step.map_err(|broken| match broken {
-                    Broken::From => Fault::OfMember(MemberError::Cut),
-                    Broken::Chunks(error) => Fault::OfMember(MemberError::Chunks(error)),
-                    Broken::To => Fault::OfClient,
-                    Broken::Exhausted(shortage) => Fault::Exhausted(shortage),
+                    TransferError::From => Fault::OfMember(MemberError::Cut),
+                    TransferError::Chunks(error) => Fault::OfMember(MemberError::Chunks(error)),
+                    TransferError::To => Fault::OfClient,
+                    TransferError::Exhausted(shortage) => Fault::Exhausted(shortage),
                 })
             })
             .await;
@@ -527,7 +531,12 @@ impl Client {
     }
 
     /// Takes in what trailers say. Returns a failure of the member, if they tell of one.
-    fn read_end(&mut self, routed: &Routed, bound: &Bound, down: &mut Flow) -> Option<Outcome> {
+    fn read_end(
+        &mut self,
+        routed: &RequestRoute,
+        bound: &BoundRequest,
+        down: &mut Flow,
+    ) -> Option<Outcome> {
         if let Some(reports) = down.take_reports() {
             let [text, binary] = [orca::FIELD, orca::BINARY_FIELD].map(|name| reports.values(name));
             take_reports(routed.target(), bound, &self.session.worker, text, binary);
@@ -543,8 +552,8 @@ impl Client {
     pub(super) fn settle_connections(
         &mut self,
         request: &Request,
-        routed: &Routed,
-        bound: Bound,
+        routed: &RequestRoute,
+        bound: BoundRequest,
         mut head: Head,
         mut upstream: Upstream,
         delivered: &Delivered,

@@ -8,8 +8,8 @@ use super::{After, Client, Request, Summary};
 use crate::access::{End, Limit};
 use crate::http1::Version;
 use crate::http1::chunked::ChunkError;
-use crate::http1::respond::{Answer, More};
-use crate::io::Broken;
+use crate::http1::respond::{Answer, AnswerExtras};
+use crate::io::TransferError;
 use crate::service::{Refusal, State};
 use crate::tcp::ConnectFailure;
 
@@ -99,14 +99,14 @@ impl Failure {
     }
 }
 
-impl From<Broken> for Failure {
+impl From<TransferError> for Failure {
     /// Converts the reason why the request did not get through.
-    fn from(broken: Broken) -> Self {
+    fn from(broken: TransferError) -> Self {
         match broken {
-            Broken::Chunks(ChunkError::TooLarge) => Failure::TooLarge,
-            Broken::Chunks(error) => Failure::BadRequest(error.to_string()),
-            Broken::Exhausted(shortage) => Failure::Exhausted(shortage),
-            Broken::From | Broken::To => Failure::ClientGone,
+            TransferError::Chunks(ChunkError::TooLarge) => Failure::TooLarge,
+            TransferError::Chunks(error) => Failure::BadRequest(error.to_string()),
+            TransferError::Exhausted(shortage) => Failure::Exhausted(shortage),
+            TransferError::From | TransferError::To => Failure::ClientGone,
         }
     }
 }
@@ -272,7 +272,7 @@ impl Client {
         let cors = request.cors_fields(&request.routed);
         let answer = Answer {
             keep_alive,
-            more: More {
+            more: AnswerExtras {
                 id,
                 cors,
                 ..answer.more

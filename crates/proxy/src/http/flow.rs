@@ -10,12 +10,12 @@ use evenkeel_limits::Shortage;
 use evenkeel_manager::config::MIRRORED;
 use tokio::io::AsyncWrite;
 
-use super::copy::{Copy, NoCopy, ToCopy};
+use super::copy::{Copy, CopyPlan, CopyRefusal};
 use super::encoder::Encoder;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::http1::Body;
 use crate::http1::chunked::{Decoder, ReportLines, Trailers};
-use crate::io::{Broken, Io};
+use crate::io::{Io, TransferError};
 use crate::memory::{Charge, HEAD_BYTES, Memory, OutOfMemory};
 use crate::pipe::Pipe;
 use crate::worker::Worker;
@@ -113,7 +113,7 @@ pub(crate) struct Flow {
     /// The memory of a large head.
     _charge: Option<Charge>,
     /// A copy of what is read, if there is to be one.
-    copy: Option<Box<Result<Copy, NoCopy>>>,
+    copy: Option<Box<Result<Copy, CopyRefusal>>>,
     /// Load reports in trailers.
     reports: Option<Box<ReportLines>>,
 }
@@ -127,7 +127,7 @@ impl Flow {
         buffer: Option<Buffer>,
         bounds: Bounds,
         memory: &Arc<Memory>,
-    ) -> Result<Self, Broken> {
+    ) -> Result<Self, TransferError> {
         let mut flow = Flow::new(head, Body::None, true, None, Bounds::NONE, memory)?;
         flow.framing = Framing::from_body(body, true, bounds);
         flow.buffer = buffer;
@@ -146,7 +146,7 @@ impl Flow {
         buffer: Option<Buffer>,
         bounds: Bounds,
         memory: &Arc<Memory>,
-    ) -> Result<Self, Broken> {
+    ) -> Result<Self, TransferError> {
         let framing = Framing::from_body(body, strip, bounds);
         let mut flow = Flow {
             body_at: head.len(),
@@ -169,7 +169,7 @@ impl Flow {
             flow.join_body();
         }
         let charge = memory.take_above(HEAD_BYTES, flow.head.capacity());
-        flow._charge = charge.map_err(|OutOfMemory| Broken::Exhausted(Shortage::Memory))?;
+        flow._charge = charge.map_err(|OutOfMemory| TransferError::Exhausted(Shortage::Memory))?;
         Ok(flow)
     }
 
@@ -196,7 +196,7 @@ impl Flow {
 
     /// Returns the same message, which is copied while it is read.
     #[cold]
-    pub(super) fn copy_while_read(mut self, copies: ToCopy) -> Self {
+    pub(super) fn copy_while_read(mut self, copies: CopyPlan) -> Self {
         let (head, joined) = self.head.split_at(self.body_at);
         let left = match self.framing {
             Framing::Length(left) => left,
@@ -221,7 +221,7 @@ impl Flow {
     }
 
     /// A copy of the message, if it is all here.
-    pub(super) fn copy_message(&self, copies: ToCopy) -> Option<Copy> {
+    pub(super) fn copy_message(&self, copies: CopyPlan) -> Option<Copy> {
         let is_here = matches!(self.framing, Framing::Done) && self.ready == 0;
         if !is_here || !self.may_rewind() {
             return None;
@@ -289,7 +289,7 @@ impl Flow {
 
     /// The copy, once it is whole, or why there is none. `is_over` says that no more comes: what is
     /// not whole then is forgotten.
-    pub(super) fn take_copy(&mut self, is_over: bool) -> Option<Result<Copy, NoCopy>> {
+    pub(super) fn take_copy(&mut self, is_over: bool) -> Option<Result<Copy, CopyRefusal>> {
         let is_read = matches!(self.framing, Framing::Done);
         if !is_read && !is_over && self.copy.as_deref().is_some_and(Result::is_ok) {
             return None;
@@ -304,7 +304,7 @@ impl Flow {
     }
 
     /// Finds out how much of the buffer belongs to the message.
-    fn admit_buffer(&mut self) -> Result<(), Broken> {
+    fn admit_buffer(&mut self) -> Result<(), TransferError> {
         debug_assert_eq!(self.ready, 0);
         let Some(buffer) = &mut self.buffer else {
             return Ok(());
@@ -326,7 +326,7 @@ impl Flow {
             } => {
                 let (kept, scanned) = decoder
                     .pass_input(buffer.bytes_mut())
-                    .map_err(Broken::Chunks)?;
+                    .map_err(TransferError::Chunks)?;
                 buffer.cut_out(kept, scanned.len);
                 self.ready = kept;
                 if scanned.end {
@@ -340,7 +340,7 @@ impl Flow {
             } => {
                 let (content, scanned) = decoder
                     .strip_framing(buffer.bytes_mut())
-                    .map_err(Broken::Chunks)?;
+                    .map_err(TransferError::Chunks)?;
                 buffer.cut_out(content, scanned.len);
                 self.ready = content;
                 if scanned.end {
@@ -356,13 +356,13 @@ impl Flow {
     }
 
     /// Compresses what may be sent.
-    fn encode_ready(&mut self) -> Result<(), Broken> {
+    fn encode_ready(&mut self) -> Result<(), TransferError> {
         let Some(mut encoder) = self.encoder.take() else {
             return Ok(());
         };
         self.forget_sent();
         // Nothing but memory can be lacking.
-        let failed = |_| Broken::Exhausted(Shortage::Memory);
+        let failed = |_| TransferError::Exhausted(Shortage::Memory);
         if let Some(buffer) = &mut self.buffer {
             let ready = std::mem::take(&mut self.ready);
             let piece = buffer.bytes().get(..ready).unwrap_or_default();
@@ -377,12 +377,12 @@ impl Flow {
     }
 
     /// Has the client get what the encoder holds; whether there was something.
-    fn flush_encoder(&mut self) -> Result<bool, Broken> {
+    fn flush_encoder(&mut self) -> Result<bool, TransferError> {
         self.forget_sent();
         match &mut self.encoder {
             Some(encoder) if encoder.holds_bytes() => {
                 let flushed = encoder.flush(&mut self.head);
-                flushed.map_err(|_| Broken::Exhausted(Shortage::Memory))?;
+                flushed.map_err(|_| TransferError::Exhausted(Shortage::Memory))?;
                 Ok(true)
             }
             _ => Ok(false),
@@ -534,12 +534,12 @@ impl Flow {
         to: &mut Io,
         worker: &Worker,
         most: u64,
-    ) -> Poll<Result<(), Broken>> {
+    ) -> Poll<Result<(), TransferError>> {
         let turn = self.moved + most;
         let mut encoded = 0;
         loop {
             if let Err(error) = ready!(self.poll_flush(cx, to)) {
-                return Poll::Ready(Err(Broken::of_error(&error, Broken::To)));
+                return Poll::Ready(Err(TransferError::of_error(&error, TransferError::To)));
             }
             let left = match &self.framing {
                 Framing::Done => return Poll::Ready(Ok(())),
@@ -571,9 +571,12 @@ impl Flow {
                         worker.pipes.give_back(pipe);
                         return Poll::Pending;
                     }
-                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(Broken::From)),
+                    Poll::Ready(Ok(0)) => return Poll::Ready(Err(TransferError::From)),
                     Poll::Ready(Err(error)) => {
-                        return Poll::Ready(Err(Broken::of_error(&error, Broken::From)));
+                        return Poll::Ready(Err(TransferError::of_error(
+                            &error,
+                            TransferError::From,
+                        )));
                     }
                     Poll::Ready(Ok(n)) => {
                         self.framing = match left.saturating_sub(n as u64) {
@@ -595,7 +598,7 @@ impl Flow {
             if buffer.is_full()
                 && !matches!(buffer.make_room(BUFFER_BYTES, &worker.memory), Ok(true))
             {
-                return Poll::Ready(Err(Broken::Exhausted(Shortage::Memory)));
+                return Poll::Ready(Err(TransferError::Exhausted(Shortage::Memory)));
             }
             match buffer.poll_fill(cx, from) {
                 Poll::Pending => {
@@ -615,11 +618,11 @@ impl Flow {
                 }
                 Poll::Ready(Ok(0)) => {
                     worker.buffers.give_back(buffer);
-                    return Poll::Ready(Err(Broken::From));
+                    return Poll::Ready(Err(TransferError::From));
                 }
                 Poll::Ready(Err(error)) => {
                     worker.buffers.give_back(buffer);
-                    return Poll::Ready(Err(Broken::of_error(&error, Broken::From)));
+                    return Poll::Ready(Err(TransferError::of_error(&error, TransferError::From)));
                 }
                 Poll::Ready(Ok(_)) => {
                     self.buffer = Some(buffer);
@@ -692,7 +695,7 @@ mod tests {
         let mut flow = Flow::new(head, Body::None, false, None, Bounds::NONE, &memory).unwrap();
         // A body that is joined to it.
         flow.head.extend_from_slice(b"abc");
-        let mut flow = flow.copy_while_read(ToCopy {
+        let mut flow = flow.copy_while_read(CopyPlan {
             key: None,
             most: 3,
             memory: Arc::clone(&memory),
@@ -758,7 +761,7 @@ mod tests {
         let none = new_memory(0);
         assert_eq!(flow(HEAD_BYTES, &none), Ok(()));
         let error = flow(HEAD_BYTES + 1, &none);
-        assert_eq!(error, Err(Broken::Exhausted(Shortage::Memory)));
+        assert_eq!(error, Err(TransferError::Exhausted(Shortage::Memory)));
         let some = new_memory(4 * HEAD_BYTES);
         for _ in 0..9 {
             assert_eq!(flow(HEAD_BYTES + 1, &some), Ok(()), "it is given back");

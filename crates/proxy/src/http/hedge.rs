@@ -13,23 +13,23 @@ use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::snapshot::GroupHandle;
 
-use super::copy::ToCopy;
+use super::copy::CopyPlan;
 use super::failure::Failure;
 use super::flow::{Flow, JOINED_BYTES};
 use super::progress::Progress;
 use super::response::Head;
-use super::route::Routed;
+use super::route::RequestRoute;
 use super::{Client, Request};
 use crate::access::Hedged;
 use crate::buffer::Buffer;
 use crate::io::{Io, Nobody};
 use crate::pool::Upstream;
-use crate::service::{Bound, insert};
+use crate::service::{BoundRequest, insert};
 use crate::trace::{self, Attempt};
 
 /// A second request, which waits until it is time for it, or is under way.
 pub(super) struct Hedge {
-    task: Pin<Box<dyn Future<Output = Option<Box<Won>>>>>,
+    task: Pin<Box<dyn Future<Output = Option<Box<HedgeAnswer>>>>>,
     /// Member that has the second request, and the time since which it has it, if the request was
     /// sent.
     sent: Rc<Cell<Option<(MemberId, Instant)>>>,
@@ -39,8 +39,8 @@ pub(super) struct Hedge {
 }
 
 /// A second request that is answered.
-pub(super) struct Won {
-    bound: Bound,
+pub(super) struct HedgeAnswer {
+    bound: BoundRequest,
     upstream: Upstream,
     /// The first bytes of the response.
     input: Buffer,
@@ -53,7 +53,7 @@ enum First {
     /// The first member has responded, or failed.
     Usual(Answered),
     /// The second one responds.
-    Hedge(Box<Won>),
+    Hedge(Box<HedgeAnswer>),
 }
 
 /// Result of a request.
@@ -61,7 +61,7 @@ type Answered = Result<(Head, Upstream), Failure>;
 
 /// A request that is bound. If it is given up, nothing is said of its member, and its place is free.
 pub(super) struct Held {
-    pub(super) bound: Option<Bound>,
+    pub(super) bound: Option<BoundRequest>,
     pub(super) group: Arc<GroupHandle>,
 }
 
@@ -84,7 +84,7 @@ impl Drop for Held {
 
 impl Hedge {
     /// The second response, if it comes.
-    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Box<Won>>> {
+    fn poll(&mut self, cx: &mut Context<'_>) -> Poll<Option<Box<HedgeAnswer>>> {
         if self.is_over {
             return Poll::Pending;
         }
@@ -103,7 +103,7 @@ impl Request {
 
     /// True if a second member may be asked.
     #[inline]
-    pub(super) fn is_hedged(&self, routed: &Routed, retries: u32) -> bool {
+    pub(super) fn is_hedged(&self, routed: &RequestRoute, retries: u32) -> bool {
         // One that is tried again has taken its time already.
         routed.route().hedge.is_some() && self.may_hedge && retries == 0
     }
@@ -112,7 +112,12 @@ impl Request {
 impl Client {
     /// Returns the second request for the case that `bound` takes long; `None` if the request may
     /// have none.
-    fn plan_hedge(&self, request: &Request, routed: &Routed, bound: &Bound) -> Option<Hedge> {
+    fn plan_hedge(
+        &self,
+        request: &Request,
+        routed: &RequestRoute,
+        bound: &BoundRequest,
+    ) -> Option<Hedge> {
         let hedge = routed.route().hedge.as_ref()?;
         let (service, worker) = (&self.session.service, &self.session.worker);
         let group = routed.target().group.current.load();
@@ -124,7 +129,7 @@ impl Client {
             return None;
         }
         service.hedges.borrow_mut().request(hedge.share);
-        let copies = ToCopy {
+        let copies = CopyPlan {
             key: request.key,
             most: JOINED_BYTES,
             memory: Arc::clone(&worker.memory),
@@ -161,7 +166,7 @@ impl Client {
         at: Instant,
         first: MemberId,
         sent: Rc<Cell<Option<(MemberId, Instant)>>>,
-    ) -> Option<Box<Won>> {
+    ) -> Option<Box<HedgeAnswer>> {
         let worker = Rc::clone(&self.session.worker);
         worker.timers.nap_until(at).await;
         let routed = request.routed.clone();
@@ -171,7 +176,7 @@ impl Client {
         self.session.service.metrics.hedges_sent.add(1);
         let answered = self.first_bytes(&mut request, &routed, bound, true);
         match answered.await {
-            Ok((upstream, input)) => Some(Box::new(Won {
+            Ok((upstream, input)) => Some(Box::new(HedgeAnswer {
                 bound: held.bound.take()?,
                 upstream,
                 input,
@@ -185,14 +190,19 @@ impl Client {
 
     /// Binds a second request to another member than `first`, if there is one that is up and below
     /// its limits, and the budget has it.
-    fn bind_second(&self, request: &Request, routed: &Routed, first: MemberId) -> Option<Held> {
+    fn bind_second(
+        &self,
+        request: &Request,
+        routed: &RequestRoute,
+        first: MemberId,
+    ) -> Option<Held> {
         let (service, now) = (&self.session.service, self.session.worker.now());
         let handle = &routed.target().group;
         let asks = group::Request {
             client: self.session.peer.ip(),
             key: request.key,
             cost: request.cost,
-            tried: &[first],
+            excluded_members: &[first],
             ..group::Request::at_time(now)
         };
         let group = handle.current.load();
@@ -227,8 +237,8 @@ impl Client {
     pub(super) async fn first_bytes(
         &mut self,
         request: &mut Request,
-        routed: &Routed,
-        bound: &mut Bound,
+        routed: &RequestRoute,
+        bound: &mut BoundRequest,
         may_reuse: bool,
     ) -> Result<(Upstream, Buffer), Failure> {
         let idle = match may_reuse {
@@ -269,8 +279,8 @@ impl Client {
     pub(super) async fn attempt_both(
         &mut self,
         request: &mut Request,
-        routed: &Routed,
-        bound: &mut Bound,
+        routed: &RequestRoute,
+        bound: &mut BoundRequest,
         tried: &mut Vec<MemberId>,
     ) -> (Answered, Option<Hedged>) {
         let mut hedge = self.plan_hedge(request, routed, bound);
@@ -313,7 +323,7 @@ impl Client {
             }
         };
         drop(hedge);
-        let Won {
+        let HedgeAnswer {
             bound: second,
             mut upstream,
             input,
@@ -349,7 +359,7 @@ impl Client {
     fn note_lost(
         &self,
         request: &mut Request,
-        routed: &Routed,
+        routed: &RequestRoute,
         sent: Option<(MemberId, Instant)>,
         span: Option<[u8; 8]>,
     ) {
@@ -370,7 +380,7 @@ impl Client {
             group: Arc::clone(group.name()),
             strategy: group.strategy().name,
             began: since.since(at),
-            ended: Some(now.since(at)),
+            end_time: Some(now.since(at)),
             queued: Duration::ZERO,
             connect_time: None,
             status: None,
@@ -382,10 +392,10 @@ impl Client {
     /// Waits for the response to the second request after the first one has failed.
     async fn wait_for_hedge(
         &mut self,
-        routed: &Routed,
+        routed: &RequestRoute,
         hedge: &mut Option<Hedge>,
         failure: &Failure,
-    ) -> Option<Box<Won>> {
+    ) -> Option<Box<HedgeAnswer>> {
         let is_of_one_member = match failure {
             Failure::Connect(failure) => failure.is_of_one_member(),
             Failure::Silent | Failure::Garbage | Failure::Refused | Failure::TimedOut => true,

@@ -9,12 +9,12 @@ use std::time::Duration;
 use evenkeel_manager::auth::{Auth, By, Users, basic_credentials};
 
 use super::ask::Question;
-use super::route::{Given, Routed};
+use super::route::{BalancerAnswer, RequestRoute};
 use super::{After, Client, Request, Summary};
 use crate::access::End;
 use crate::http1::Hop;
 use crate::http1::forward::User;
-use crate::http1::respond::{Answer, More};
+use crate::http1::respond::{Answer, AnswerExtras};
 use crate::message;
 use crate::passwords::{Proof, compare_password};
 use crate::watch::Stop;
@@ -56,7 +56,7 @@ impl Login {
     /// Returns the login that the head of a request has, for the users or the group of `auth`.
     fn of_request(
         auth: &Auth,
-        routed: &Routed,
+        routed: &RequestRoute,
         request: &message::Request<'_>,
         hop: &Hop,
         client: &super::Session,
@@ -173,9 +173,9 @@ impl Client {
         summary.end = end;
         let answer = Answer {
             retry_after: (status == 503).then_some(1),
-            more: More {
+            more: AnswerExtras {
                 challenge: (status == 401).then_some(&**challenge),
-                ..More::default()
+                ..AnswerExtras::default()
             },
             ..Answer::new_closing(status, text)
         };
@@ -218,18 +218,18 @@ impl Client {
     }
 }
 
-impl Routed {
+impl RequestRoute {
     /// Returns the login of the request, if the route takes requests of some users only. Browsers
     /// send preflights without credentials.
     pub(super) fn new_login(
         &self,
-        given: Option<&Given>,
+        given: Option<&BalancerAnswer>,
         request: &message::Request<'_>,
         hop: &Hop,
         session: &super::Session,
     ) -> Option<Box<Login>> {
         let auth = self.route().auth.as_deref()?;
-        if given.is_some_and(Given::is_preflight) {
+        if given.is_some_and(BalancerAnswer::is_preflight) {
             return None;
         }
         Some(Box::new(Login::of_request(

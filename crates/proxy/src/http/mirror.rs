@@ -8,27 +8,27 @@ use std::task::Poll;
 use evenkeel_core::group;
 use evenkeel_manager::routes::Mirror;
 
-use super::copy::{Copy, NoCopy, ToCopy};
+use super::copy::{Copy, CopyPlan, CopyRefusal};
 use super::exchange::Delivered;
 use super::flow::Flow;
 use super::progress::Progress;
 use super::response::Head;
-use super::route::Routed;
+use super::route::RequestRoute;
 use super::{Client, Request};
 use crate::access::End;
 use crate::http1::RequestHead;
 use crate::io::{Io, Nobody};
 use crate::listen::Session;
 use crate::pool::Upstream;
-use crate::service::{Bound, Service};
+use crate::service::{BoundRequest, Service};
 
 /// Most bytes of a response that are read. Whoever sends more is cut off.
 const MAX_RESPONSE_BYTES: u64 = 1 << 20;
 
-impl Routed {
+impl RequestRoute {
     /// Returns what to copy of a request, if the request is drawn for copying.
     #[inline]
-    pub(super) fn to_copy(&self, session: &Session, head: &RequestHead<'_>) -> Option<ToCopy> {
+    pub(super) fn to_copy(&self, session: &Session, head: &RequestHead<'_>) -> Option<CopyPlan> {
         let mirror = self.route().mirror.as_ref()?;
         self.draw_copy(mirror, session, head)
     }
@@ -39,17 +39,17 @@ impl Routed {
         mirror: &Mirror,
         session: &Session,
         head: &RequestHead<'_>,
-    ) -> Option<ToCopy> {
+    ) -> Option<CopyPlan> {
         let worker = &session.worker;
         if worker.rng.borrow_mut().u32(..Mirror::ALL) >= mirror.parts {
             return None;
         }
-        if head.asked.upgrade || head.expect_continue {
+        if head.framing_facts.upgrade || head.expect_continue {
             session.service.metrics.mirror_unsuited.add(1);
             return None;
         }
         let group = self.for_mirror()?.target().group.current.load();
-        Some(ToCopy {
+        Some(CopyPlan {
             key: group
                 .wants_key()
                 .and_then(|key| head.request.hash_part(key)),
@@ -97,8 +97,8 @@ impl Client {
             None if is_over => metrics.mirror_incomplete.add(1),
             None => {}
             Some(Ok(copy)) => self.send_copy(request, copy),
-            Some(Err(NoCopy::TooLarge)) => metrics.mirror_too_large.add(1),
-            Some(Err(NoCopy::Exhausted)) => metrics.mirror_exhausted.add(1),
+            Some(Err(CopyRefusal::TooLarge)) => metrics.mirror_too_large.add(1),
+            Some(Err(CopyRefusal::Exhausted)) => metrics.mirror_exhausted.add(1),
         }
     }
 
@@ -137,7 +137,7 @@ impl Client {
     }
 
     /// Sends a copy, and takes the response.
-    async fn carry_copy(mut self, mut request: Request, mut bound: Bound, place: Place) {
+    async fn carry_copy(mut self, mut request: Request, mut bound: BoundRequest, place: Place) {
         let routed = request.routed.clone();
         let timeouts = &routed.route().timeouts;
         let all = timeouts.connect.saturating_add(timeouts.response);
@@ -175,8 +175,8 @@ impl Client {
     pub(super) async fn discard_response(
         &mut self,
         request: &Request,
-        routed: &Routed,
-        bound: &mut Bound,
+        routed: &RequestRoute,
+        bound: &mut BoundRequest,
         head: &mut Head,
         upstream: &mut Upstream,
     ) -> Delivered {

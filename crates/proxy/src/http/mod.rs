@@ -39,31 +39,33 @@ use evenkeel_tls::challenge;
 use evenkeel_wire::response::HeadScan;
 use tokio::io::{AsyncWrite, AsyncWriteExt};
 
-use crate::access::{self, Details, End, Hedged, Limit, MAX_TARGET_BYTES, Record, Tries};
+use crate::access::{self, Details, End, Hedged, Limit, MAX_TARGET_BYTES, MemberAttempts, Record};
 use crate::age::Age;
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::chooser::HttpFacts;
 use crate::cors::{CorsFields, CrossOrigin};
 use crate::date::DateText;
 use crate::http1::chunked::ChunkError;
-use crate::http1::forward::{Changes, Marks, parent_place, write_changed};
+use crate::http1::forward::{Changes, RequestMarks, parent_place, write_changed};
 use crate::http1::respond::Answer;
-use crate::http1::{Asked, Fields, HeadError, Hop, Limits, Parsed, RequestHead, Version};
+use crate::http1::{
+    Fields, FramingFacts, HeadError, Hop, Limits, ParseOutcome, RequestHead, Version,
+};
 use crate::http2;
-use crate::io::{Broken, Io};
+use crate::io::{Io, TransferError};
 use crate::listen::Session;
 use crate::memory::OutOfMemory;
 use crate::message;
 use crate::pool::Upstream;
 use crate::quota::Over;
 use crate::request_id;
-use crate::service::{Bindings, Bound, LocalRule};
+use crate::service::{Bindings, BoundRequest, LocalRule};
 use crate::trace::{self, Attempt, Trace};
 use crate::watch::Stop;
 use flow::Flow;
 use login::Login;
-use route::{Given, Routed};
-use sticky::Stuck;
+use route::{BalancerAnswer, RequestRoute};
+use sticky::StickyCookie;
 
 pub(crate) use stream::serve_stream;
 
@@ -172,13 +174,13 @@ enum After {
 
 /// Facts about a request that are needed when its head is gone.
 struct Request {
-    routed: Routed,
+    routed: RequestRoute,
     /// Answer of the balancer's own, in place of a member's response.
-    given: Option<Box<Given>>,
+    given: Option<Box<BalancerAnswer>>,
     /// Login of the request, where only some users may send requests.
     login: Option<Box<Login>>,
     /// Binding that the request's cookie names, if cookies bind the clients of its group.
-    stuck: Option<Box<Stuck>>,
+    stuck: Option<Box<StickyCookie>>,
     /// Facts about the request for a chooser, if its group has one.
     facts: Option<Box<HttpFacts>>,
     /// Permissions for the page that sends the request, if the page is one of another origin.
@@ -198,7 +200,7 @@ struct Request {
     version: Version,
     /// True if the client wants its connection to go on.
     keep_alive: bool,
-    asked: Asked,
+    asked: FramingFacts,
     /// True if the request's credentials are those of a connection.
     authenticates_connection: bool,
     /// True if the request may be sent twice (RFC 9110, section 9.2.2).
@@ -226,13 +228,13 @@ struct Line {
 
 /// Facts about a request that somebody wants to know, from before its head is written for a member.
 #[derive(Default)]
-struct Noted {
+struct RequestFacts {
     details: Option<Box<Details>>,
     /// Fields of traces in its head, if something is done with them.
     trace: Option<trace::Fields>,
 }
 
-impl Noted {
+impl RequestFacts {
     /// Returns the facts about `request` that somebody wants to know.
     #[inline]
     fn of_request(
@@ -242,8 +244,8 @@ impl Noted {
         request: &message::Request<'_>,
     ) -> Self {
         match rule.rule.http.request_id.is_some() || session.worker.records.get() {
-            true => Noted::new_details(session, &rule.rule.http, scheme, request),
-            false => Noted::default(),
+            true => RequestFacts::new_details(session, &rule.rule.http, scheme, request),
+            false => RequestFacts::default(),
         }
     }
 
@@ -254,7 +256,7 @@ impl Noted {
         request: &message::Request<'_>,
     ) -> Self {
         let worker = &session.worker;
-        let mut noted = Noted::default();
+        let mut noted = RequestFacts::default();
         if let Some(log) = &*worker.log.borrow()
             && !log.wanted_fields().request.is_empty()
         {
@@ -291,14 +293,14 @@ impl Noted {
 
     /// Returns the marks that the member's head gets.
     #[inline]
-    fn head_marks<'a>(&'a self, http: &'a HttpOptions) -> Option<Marks<'a>> {
+    fn head_marks<'a>(&'a self, http: &'a HttpOptions) -> Option<RequestMarks<'a>> {
         if self.details.is_none() && self.trace.is_none() {
             return None;
         }
         let details = self.details.as_ref();
         let id = details.and_then(|details| details.id.as_deref());
         let id = http.request_id.as_ref().zip(id);
-        Some(Marks {
+        Some(RequestMarks {
             id: id.map(|(options, id)| (&*options.field, id)),
             trace: self.trace.unwrap_or_default(),
         })
@@ -320,10 +322,10 @@ impl Request {
     #[inline]
     fn from_head(
         session: &Session,
-        routed: Routed,
-        given: Option<Box<Given>>,
+        routed: RequestRoute,
+        given: Option<Box<BalancerAnswer>>,
         login: Option<Box<Login>>,
-        noted: Noted,
+        noted: RequestFacts,
         head: &RequestHead<'_>,
     ) -> impl FnOnce(Flow) -> Request + use<> {
         let worker = &session.worker;
@@ -363,11 +365,11 @@ impl Request {
             "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"
         );
         let may_hedge = matches!(head.request.method, "GET" | "HEAD" | "OPTIONS")
-            && !head.asked.upgrade
+            && !head.framing_facts.upgrade
             && !head.expect_continue
             && !head.request.authenticates_connection;
         let authenticates_connection = head.request.authenticates_connection;
-        let (version, keep_alive, asked) = (head.version, head.keep_alive, head.asked);
+        let (version, keep_alive, asked) = (head.version, head.keep_alive, head.framing_facts);
         let awaits_continue = head.expect_continue;
         let at = worker.now();
         let client = session.peer.ip();
@@ -382,7 +384,7 @@ impl Request {
         let cookie = cookie.filter(|_| given.is_none());
         let stuck = cookie.map(|cookie| {
             let group = &routed.target().group;
-            let stuck = Stuck::new(cookie, group, &head.request, at);
+            let stuck = StickyCookie::new(cookie, group, &head.request, at);
             Box::new(stuck)
         });
         let copies = match given {
@@ -427,14 +429,14 @@ impl Request {
     }
 
     /// The field with its name in the response, if there is to be one.
-    fn answered_id<'a>(&'a self, routed: &'a Routed) -> Option<(&'a str, &'a str)> {
+    fn answered_id<'a>(&'a self, routed: &'a RequestRoute) -> Option<(&'a str, &'a str)> {
         let options = routed.rule.http.request_id.as_ref()?;
         let id = self.line.as_ref()?.details.as_ref()?.id.as_deref()?;
         options.answer.then_some((&*options.field, id))
     }
 
     /// Permissions for pages of other origins that the response has, if the balancer gives them.
-    fn cors_fields<'a>(&'a self, routed: &'a Routed) -> Option<CorsFields<'a>> {
+    fn cors_fields<'a>(&'a self, routed: &'a RequestRoute) -> Option<CorsFields<'a>> {
         let policy = routed.response_policy().cors()?;
         Some(CorsFields::new(policy, self.cross_origin.as_deref()))
     }
@@ -449,8 +451,8 @@ impl Request {
     /// Notes in the trace what has come of a try at a member.
     fn note_attempt(
         &mut self,
-        routed: &Routed,
-        bound: &Bound,
+        routed: &RequestRoute,
+        bound: &BoundRequest,
         answered: Result<u16, &'static str>,
         hedge: bool,
     ) {
@@ -469,7 +471,7 @@ impl Request {
             group: Arc::clone(group.name()),
             strategy: group.strategy().name,
             began: bound.ticket.started().since(at),
-            ended: None,
+            end_time: None,
             queued: tries.queued,
             connect_time: tries.connect_time,
             status: answered.ok(),
@@ -483,7 +485,7 @@ impl Request {
         let at = self.at;
         if let Some(attempt) = self.trace_mut().and_then(|trace| trace.attempts.last_mut()) {
             attempt.failure = Some(failure);
-            attempt.ended = Some(now.since(at));
+            attempt.end_time = Some(now.since(at));
         }
     }
 
@@ -499,7 +501,7 @@ impl Request {
 
     /// Returns another request for which this request is the cause, in the name of nobody: `up`, of
     /// which the group's strategy sees `key`.
-    fn once_more(&self, routed: Routed, key: Option<u64>, up: Flow, at: Instant) -> Self {
+    fn once_more(&self, routed: RequestRoute, key: Option<u64>, up: Flow, at: Instant) -> Self {
         Request {
             routed,
             given: None,
@@ -731,21 +733,22 @@ impl Client {
         let worker = &self.session.worker;
         let mut fields = Fields::new();
         let head = match RequestHead::parse(input.bytes(), limits, &mut fields) {
-            Ok(Parsed::Head(head)) => head,
-            Ok(Parsed::Partial) => return Err(NoRequest::Partial),
+            Ok(ParseOutcome::Head(head)) => head,
+            Ok(ParseOutcome::Partial) => return Err(NoRequest::Partial),
             Err(error) => return Err(malformed_request(error, input.bytes())),
         };
         if let Some(answer) = challenge::find_answer(head.target) {
-            return Err(NoRequest::Challenge(answer, head.asked.head));
+            return Err(NoRequest::Challenge(answer, head.framing_facts.head));
         }
         let bindings = self.bindings.borrow();
         let (routed, given) =
-            Routed::find_route(&self.session, rule, &bindings, &head.request, hop);
+            RequestRoute::find_route(&self.session, rule, &bindings, &head.request, hop);
         drop(bindings);
         let mut out = worker.buffers.take_head();
         let bounds = routed.body_bounds(head.request.body);
         let login = routed.new_login(given.as_deref(), &head.request, hop, &self.session);
-        let mut noted = Noted::of_request(&self.session, rule, self.stream.scheme(), &head.request);
+        let mut noted =
+            RequestFacts::of_request(&self.session, rule, self.stream.scheme(), &head.request);
         if given.is_none() {
             let changes = Changes {
                 marks: noted.head_marks(http),
@@ -754,7 +757,7 @@ impl Client {
             write_changed(&head.request, hop, changes, &mut out);
             noted.note_written(&out);
         }
-        let (len, body, asked) = (head.len, head.request.body, head.asked);
+        let (len, body, asked) = (head.len, head.request.body, head.framing_facts);
         let request = Request::from_head(&self.session, routed, given, login, noted, &head);
         input.consume(len);
         let metrics = &self.session.service.metrics;
@@ -767,8 +770,8 @@ impl Client {
         }
         let up = match Flow::new(out, body, false, input, bounds, &worker.memory) {
             Ok(up) => up,
-            Err(Broken::Exhausted(_)) => return Err(NoRequest::OutOfMemory(asked.head)),
-            Err(Broken::Chunks(ChunkError::TooLarge)) => {
+            Err(TransferError::Exhausted(_)) => return Err(NoRequest::OutOfMemory(asked.head)),
+            Err(TransferError::Chunks(ChunkError::TooLarge)) => {
                 return Err(NoRequest::Malformed(
                     413,
                     route::TOO_LARGE.into(),
@@ -816,7 +819,7 @@ impl Client {
         };
         let rule = self.session.service.rule();
         // Of the rule, as nothing is known of a route.
-        let policy = &rule.own.policy;
+        let policy = &rule.default_target.policy;
         let answer = Answer {
             retry_after: (status == 503).then_some(1),
             ..Answer::new_closing(status, text)
@@ -974,7 +977,7 @@ impl Client {
             user: user.map(|user| Cow::Borrowed(&**user)),
             route: route.map(Cow::Borrowed),
             group: group.map(Cow::Borrowed),
-            tries: summary.tries,
+            attempts: summary.tries,
             tls: self.stream.agreed_parameters().cloned(),
             server_name: None,
             request: asked,
@@ -1003,7 +1006,7 @@ struct Summary {
     end: End,
     /// The status that the client got.
     status: Option<u16>,
-    tries: Option<Box<Tries>>,
+    tries: Option<Box<MemberAttempts>>,
     received: u64,
     sent: u64,
     response_time: Option<Duration>,

@@ -12,7 +12,7 @@ use super::Request;
 use super::flow::{Flow, TURN_BYTES, Waits};
 use crate::access::Limit;
 use crate::bandwidth::Gate;
-use crate::io::{Broken, Io};
+use crate::io::{Io, TransferError};
 use crate::listen::Session;
 use crate::watch::Watch;
 use crate::worker::Worker;
@@ -63,13 +63,13 @@ impl Progress {
         client: &mut Io,
         upstream: &mut Io,
         session: &Session,
-    ) -> Result<(), Broken> {
+    ) -> Result<(), TransferError> {
         if self.deaf || up.is_done() {
             return Ok(());
         }
         let gate = session.bandwidth_gates().map(|[gate, _]| gate);
         match self.poll_flow(cx, up, client, upstream, &session.worker, gate) {
-            Poll::Ready(Err(Broken::To)) => {
+            Poll::Ready(Err(TransferError::To)) => {
                 self.deaf = true;
                 Ok(())
             }
@@ -86,7 +86,7 @@ impl Progress {
         upstream: &mut Io,
         client: &mut Io,
         session: &Session,
-    ) -> Poll<Result<(), Broken>> {
+    ) -> Poll<Result<(), TransferError>> {
         let gate = session.bandwidth_gates().map(|[_, gate]| gate);
         self.poll_flow(cx, down, upstream, client, &session.worker, gate)
     }
@@ -100,7 +100,7 @@ impl Progress {
         to: &mut Io,
         worker: &Worker,
         gate: Option<Gate<'_>>,
-    ) -> Poll<Result<(), Broken>> {
+    ) -> Poll<Result<(), TransferError>> {
         let Some(gate) = gate else {
             return flow.poll(cx, from, to, worker, TURN_BYTES);
         };
@@ -147,7 +147,7 @@ impl Progress {
     #[cold]
     pub(super) fn update_ticket(
         &self,
-        step: &Poll<Result<(), Broken>>,
+        step: &Poll<Result<(), TransferError>>,
         up: &Flow,
         down: &Flow,
         group: &GroupHandle,

@@ -10,7 +10,7 @@ use evenkeel_core::latency::Remainder;
 use evenkeel_core::time::Instant;
 use evenkeel_limits::{Shortage, warn_throttled};
 use evenkeel_manager::config::FieldChanges;
-use evenkeel_manager::counts::{Fate, Origin};
+use evenkeel_manager::counts::{Origin, ReportOutcome};
 use evenkeel_manager::snapshot::Target;
 use evenkeel_wire::orca;
 use evenkeel_wire::response::HeadScan;
@@ -19,18 +19,20 @@ use super::encoder::Encoder;
 use super::failure::Failure;
 use super::flow::{Bounds, Flow};
 use super::progress::{Progress, Side};
-use super::route::Routed;
+use super::route::RequestRoute;
 use super::{Client, Request};
-use crate::access::{self, Tries};
+use crate::access::{self, MemberAttempts};
 use crate::buffer::{BUFFER_BYTES, Buffer};
 use crate::cors;
 use crate::http1::chunked::Trailers;
-use crate::http1::forward::{self, Added, Delivery, write_changed_response, write_response};
-use crate::http1::{Body, Fields, HeadError, Limits, Parsed, ResponseHead, Version};
+use crate::http1::forward::{
+    self, Delivery, ResponseAdditions, write_changed_response, write_response,
+};
+use crate::http1::{Body, Fields, HeadError, Limits, ParseOutcome, ResponseHead, Version};
 use crate::http2::grpc;
-use crate::io::{Broken, Io};
+use crate::io::{Io, TransferError};
 use crate::memory::OutOfMemory;
-use crate::service::{Bound, State};
+use crate::service::{BoundRequest, State};
 use crate::watch::Stop;
 use crate::worker::Worker;
 
@@ -68,7 +70,7 @@ impl Client {
     pub(super) async fn fill_response(
         &mut self,
         request: &mut Request,
-        routed: &Routed,
+        routed: &RequestRoute,
         upstream: &mut Io,
         progress: &mut Progress,
         input: &mut Option<Buffer>,
@@ -83,7 +85,7 @@ impl Client {
             .watch
             .poll_until_stop(|cx| {
                 if session.is_gone(cx, stream) {
-                    return Poll::Ready(Err(Broken::From));
+                    return Poll::Ready(Err(TransferError::From));
                 }
                 progress.poll_up(cx, up, stream, upstream, session)?;
                 let mut buffer = input.take().unwrap_or_else(|| worker.buffers.take());
@@ -138,8 +140,8 @@ impl Client {
     pub(super) async fn response_head(
         &mut self,
         request: &mut Request,
-        routed: &Routed,
-        bound: &mut Bound,
+        routed: &RequestRoute,
+        bound: &mut BoundRequest,
         upstream: &mut Io,
         mut input: Option<Buffer>,
     ) -> Result<Head, Failure> {
@@ -240,7 +242,7 @@ impl Client {
     pub(super) fn note_bad_response(
         &self,
         address: &Address,
-        tries: Option<&mut Tries>,
+        tries: Option<&mut MemberAttempts>,
         why: impl Display,
     ) {
         let service = &self.session.service;
@@ -256,8 +258,8 @@ impl Client {
     fn parse_response(
         &mut self,
         request: &Request,
-        routed: &Routed,
-        bound: &mut Bound,
+        routed: &RequestRoute,
+        bound: &mut BoundRequest,
         input: &mut Option<Buffer>,
     ) -> Result<Option<Response>, Failure> {
         let worker = &self.session.worker;
@@ -271,8 +273,8 @@ impl Client {
         let mut fields = Fields::new();
         let mut head = match ResponseHead::parse(buffer.bytes(), limits, request.asked, &mut fields)
         {
-            Ok(Parsed::Head(head)) => head,
-            Ok(Parsed::Partial) => return Ok(None),
+            Ok(ParseOutcome::Head(head)) => head,
+            Ok(ParseOutcome::Partial) => return Ok(None),
             Err(error) => {
                 self.note_bad_response(&bound.address, bound.tries.as_deref_mut(), error);
                 return Err(Failure::Garbage);
@@ -323,7 +325,7 @@ impl Client {
         if let Some((name, _)) = id {
             head.leave_out(name);
         }
-        let added = Added {
+        let added = ResponseAdditions {
             changes,
             cookie,
             cors,
@@ -401,9 +403,9 @@ impl Client {
             None => Flow::new(out, body, delivery.strip_chunks, rest, bounds, memory),
         };
         let down = down.map_err(|broken| match broken {
-            Broken::Exhausted(shortage) => Failure::Exhausted(shortage),
+            TransferError::Exhausted(shortage) => Failure::Exhausted(shortage),
             broken => {
-                if let Broken::Chunks(error) = broken {
+                if let TransferError::Chunks(error) = broken {
                     self.note_bad_response(&bound.address, bound.tries.as_deref_mut(), error);
                 }
                 Failure::Garbage
@@ -428,7 +430,7 @@ impl Client {
     fn choose_encoder(
         &self,
         request: &Request,
-        routed: &Routed,
+        routed: &RequestRoute,
         head: &mut ResponseHead<'_>,
     ) -> Option<Box<Encoder>> {
         let options = routed.rule.compression.as_ref()?;
@@ -499,7 +501,7 @@ fn is_event_stream(head: &ResponseHead<'_>) -> bool {
 /// Takes in the load reports of a response, if they are wanted.
 pub(super) fn take_reports<'h>(
     target: &Target,
-    bound: &Bound,
+    bound: &BoundRequest,
     worker: &Worker,
     text: impl Iterator<Item = &'h [u8]>,
     binary: impl Iterator<Item = &'h [u8]>,
@@ -508,7 +510,7 @@ pub(super) fn take_reports<'h>(
         let (location, now) = (bound.ticket.location(), worker.now());
         let wanted = |table: &str, field: &str| orca.loads.find_load(table, field);
         if let Some(taken) = orca::take_in(text, binary, &wanted, location, now) {
-            let fate = taken.map_or_else(Fate::from, |()| Fate::Taken);
+            let fate = taken.map_or_else(ReportOutcome::from, |()| ReportOutcome::Taken);
             target.group.reports.count(Origin::ORCA_HEADER, fate);
         }
     }

@@ -11,9 +11,9 @@ use evenkeel_control::queue::Class;
 use evenkeel_core::group::Group;
 use evenkeel_manager::auth::Auth;
 use evenkeel_manager::config::routing::path::{self, Ambiguous};
-use evenkeel_manager::config::routing::{Asks, host_of};
+use evenkeel_manager::config::routing::{RequestView, host_of};
 use evenkeel_manager::responses::ResponsePolicy;
-use evenkeel_manager::routes::{Instead, Route, Targets};
+use evenkeel_manager::routes::{Route, RouteResponse, Targets};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 
 use super::flow::Bounds;
@@ -24,16 +24,16 @@ use crate::cors;
 use crate::http1::Hop;
 use crate::http1::chunked::Trailers;
 use crate::http1::forward::{Changes, put_template};
-use crate::http1::respond::{Answer, More};
+use crate::http1::respond::{Answer, AnswerExtras};
 use crate::listen::Session;
-use crate::message::{self, Body, OwnCookies};
+use crate::message::{self, BalancerCookies, Body};
 use crate::quota::{Quotas, forwarded_for};
 use crate::service::{Bindings, LocalRule, class_of_client};
 
 /// The rule of a request, and the route that it has there. What comes after the head asks this, so
 /// that a reload in between changes nothing.
 #[derive(Clone, Debug)]
-pub(crate) struct Routed {
+pub(crate) struct RequestRoute {
     rule: Rc<LocalRule>,
     /// Place of the route in the rule.
     route: u32,
@@ -44,7 +44,7 @@ pub(crate) struct Routed {
 /// The place of the route of what no other one is for.
 const REST: u32 = u32::MAX;
 
-impl Routed {
+impl RequestRoute {
     /// Finds the route of a request. The request gets an answer of the balancer's own if there is
     /// one.
     #[inline]
@@ -54,8 +54,8 @@ impl Routed {
         bindings: &Bindings,
         request: &message::Request<'_>,
         hop: &Hop,
-    ) -> (Self, Option<Box<Given>>) {
-        let mut routed = Routed {
+    ) -> (Self, Option<Box<BalancerAnswer>>) {
+        let mut routed = RequestRoute {
             rule: Rc::clone(rule),
             route: REST,
             target: 0,
@@ -67,7 +67,9 @@ impl Routed {
             given = match request.path() {
                 // It is for the whole server.
                 "*" => None,
-                path if refuses => path::check_path(path).err().map(Given::for_ambiguous),
+                path if refuses => path::check_path(path)
+                    .err()
+                    .map(BalancerAnswer::for_ambiguous),
                 _ => None,
             };
             if given.is_none() {
@@ -100,16 +102,18 @@ impl Routed {
                 .response_policy()
                 .cors()
                 .filter(|_| preflight.is_some());
-            given = cors.map(|_| Given::for_preflight());
+            given = cors.map(|_| BalancerAnswer::for_preflight());
         }
         if given.is_none() {
-            given = match (&route.instead, &route.targets, request.body) {
-                (Some(instead), ..) => Some(Given::of_instead(instead, route, request, hop)),
-                (None, Targets::Nowhere, _) => Some(Given::without_target()),
+            given = match (&route.fixed_response, &route.targets, request.body) {
+                (Some(instead), ..) => {
+                    Some(BalancerAnswer::of_instead(instead, route, request, hop))
+                }
+                (None, Targets::Nowhere, _) => Some(BalancerAnswer::without_target()),
                 (None, _, Body::Length(length)) => {
                     let most = route.max_body;
                     let is_larger = most.is_some_and(|most| length > most);
-                    is_larger.then(Given::too_large)
+                    is_larger.then(BalancerAnswer::too_large)
                 }
                 _ => None,
             };
@@ -170,7 +174,7 @@ impl Routed {
     /// Returns the same route with the group that gets copies, if there is one.
     pub(super) fn for_mirror(&self) -> Option<Self> {
         let target = self.route().mirror.as_ref()?.target;
-        Some(Routed {
+        Some(RequestRoute {
             target,
             ..self.clone()
         })
@@ -179,8 +183,8 @@ impl Routed {
     /// Returns the same route with the group at `target`, which is asked whether requests may pass,
     /// if there is one.
     pub(super) fn to_ask(&self, target: u32) -> Option<Self> {
-        let is_there = target as usize <= self.rule.others.len();
-        is_there.then(|| Routed {
+        let is_there = target as usize <= self.rule.other_targets.len();
+        is_there.then(|| RequestRoute {
             target,
             ..self.clone()
         })
@@ -218,8 +222,8 @@ impl Routed {
 
     /// The cookies that members do not get.
     #[inline]
-    pub(super) fn own_cookies(&self) -> OwnCookies<'_> {
-        OwnCookies {
+    pub(super) fn own_cookies(&self) -> BalancerCookies<'_> {
+        BalancerCookies {
             sticky: Some(&self.cookies).filter(|cookies| !cookies.is_empty()),
             sessions: !self.rule.rule.http.console_members,
         }
@@ -232,7 +236,8 @@ impl Routed {
         }
         let route = self.route();
         let asked = route.auth.as_deref().and_then(Auth::asked_group);
-        let is_served = route.instead.is_none() && !matches!(route.targets, Targets::Nowhere)
+        let is_served = route.fixed_response.is_none()
+            && !matches!(route.targets, Targets::Nowhere)
             || asked.is_some_and(|asked| asked.target == self.target);
         (route.label.as_deref(), is_served.then(|| &**group.name()))
     }
@@ -291,7 +296,7 @@ fn draw_target(
     targets.draw_place(|all| session.worker.rng.borrow_mut().u32(..all))
 }
 
-impl Deref for Routed {
+impl Deref for RequestRoute {
     type Target = RuleSnapshot;
 
     fn deref(&self) -> &RuleSnapshot {
@@ -299,7 +304,7 @@ impl Deref for Routed {
     }
 }
 
-impl Asks for message::Request<'_> {
+impl RequestView for message::Request<'_> {
     fn method(&self) -> &str {
         self.method
     }
@@ -327,7 +332,7 @@ impl Asks for message::Request<'_> {
 
 /// An answer of the balancer's own, in place of a member's.
 #[derive(Debug)]
-pub(crate) struct Given {
+pub(crate) struct BalancerAnswer {
     status: u16,
     text: &'static str,
     location: Option<String>,
@@ -337,9 +342,9 @@ pub(crate) struct Given {
 /// Status of the answers to preflights.
 const PREFLIGHT: u16 = 204;
 
-impl Given {
+impl BalancerAnswer {
     fn with_text(status: u16, text: &'static str, end: End) -> Self {
-        Given {
+        BalancerAnswer {
             status,
             text,
             location: None,
@@ -349,7 +354,7 @@ impl Given {
 
     /// The answer to a preflight: what its fields say.
     fn for_preflight() -> Self {
-        Given::with_text(PREFLIGHT, "", End::Complete)
+        BalancerAnswer::with_text(PREFLIGHT, "", End::Complete)
     }
 
     /// True for the answer to a preflight.
@@ -358,11 +363,11 @@ impl Given {
     }
 
     fn without_target() -> Self {
-        Given::with_text(404, "There is nothing here.", End::Refused)
+        BalancerAnswer::with_text(404, "There is nothing here.", End::Refused)
     }
 
     fn too_large() -> Self {
-        Given::with_text(413, TOO_LARGE, End::Client)
+        BalancerAnswer::with_text(413, TOO_LARGE, End::Client)
     }
 
     fn for_ambiguous(ambiguous: Ambiguous) -> Self {
@@ -376,17 +381,17 @@ impl Given {
             }
             Ambiguous::Percent => "The path has % without two hexadecimal digits.",
         };
-        Given::with_text(400, text, End::Client)
+        BalancerAnswer::with_text(400, text, End::Client)
     }
 
     fn of_instead(
-        instead: &Instead,
+        instead: &RouteResponse,
         route: &Route,
         request: &message::Request<'_>,
         hop: &Hop,
     ) -> Self {
-        let Instead::Redirect { status, location } = instead else {
-            return Given::with_text(0, "", End::Complete);
+        let RouteResponse::Redirect { status, location } = instead else {
+            return BalancerAnswer::with_text(0, "", End::Complete);
         };
         let rest = |(segments, _): &(usize, _)| path::rest_after(request.path(), *segments);
         let path = route.rewrite.as_ref().map(|rewrite| {
@@ -402,11 +407,15 @@ impl Given {
                 .authority
                 .is_none_or(|host| host_of(host).is_empty())
         {
-            return Given::with_text(400, "This request cannot be redirected.", End::Client);
+            return BalancerAnswer::with_text(
+                400,
+                "This request cannot be redirected.",
+                End::Client,
+            );
         }
-        Given {
+        BalancerAnswer {
             location: String::from_utf8(to).ok(),
-            ..Given::with_text(*status, "See the field Location.", End::Complete)
+            ..BalancerAnswer::with_text(*status, "See the field Location.", End::Complete)
         }
     }
 }
@@ -420,7 +429,7 @@ impl Client {
         &mut self,
         request: &mut Request,
         summary: &mut Summary,
-        given: &Given,
+        given: &BalancerAnswer,
     ) -> After {
         summary.end = given.end;
         let metrics = &self.session.service.metrics;
@@ -436,8 +445,8 @@ impl Client {
         }
         let routed = request.routed.clone();
         let route = routed.route();
-        let (status, page) = match route.instead.as_deref() {
-            Some(Instead::Answer {
+        let (status, page) = match route.fixed_response.as_deref() {
+            Some(RouteResponse::Answer {
                 status,
                 content_type,
                 body,
@@ -450,9 +459,9 @@ impl Client {
         let page = page.as_ref();
         let answer = Answer {
             page: page.map(|(media_type, body)| (*media_type, body)),
-            more: More {
+            more: AnswerExtras {
                 location: given.location.as_deref(),
-                ..More::default()
+                ..AnswerExtras::default()
             },
             ..Answer::new_closing(status, given.text)
         };

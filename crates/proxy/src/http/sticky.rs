@@ -31,7 +31,7 @@ pub(super) fn find_named(cookie: &Cookie, request: &Request<'_>) -> Option<Named
 
 /// Content of the cookie of a request that binds the client.
 #[derive(Debug)]
-pub(super) struct Stuck {
+pub(super) struct StickyCookie {
     /// The client's tie to the member that its cookie names, for this request.
     pub(super) bindings: RefCell<Bindings>,
     /// Member that the cookie names.
@@ -40,7 +40,7 @@ pub(super) struct Stuck {
     is_unknown: bool,
 }
 
-impl Stuck {
+impl StickyCookie {
     pub(super) fn new(
         cookie: &Cookie,
         group: &Arc<GroupHandle>,
@@ -50,7 +50,7 @@ impl Stuck {
         let named = find_named(cookie, request);
         let binding = named.and_then(|named| {
             let group = group.current.load();
-            Binding::resume(&group, named.member, named.index, named.turn, now)
+            Binding::resume(&group, named.member, named.index, named.alert_share, now)
         });
         let mut bindings = Bindings::default();
         let member = binding.as_ref().map(Binding::member);
@@ -61,7 +61,7 @@ impl Stuck {
                 .next()
                 .is_some()
         };
-        Stuck {
+        StickyCookie {
             bindings: RefCell::new(bindings),
             is_unknown: member.is_none() && has_one(),
             member,

@@ -6,8 +6,8 @@ use std::task::{Context, Poll, Waker};
 use evenkeel_http2::Head;
 
 use super::flow::Flow;
-use super::route::{Routed, TOO_LARGE};
-use super::{After, Client, NoRequest, Noted, Request};
+use super::route::{RequestRoute, TOO_LARGE};
+use super::{After, Client, NoRequest, Request, RequestFacts};
 use crate::buffer::Buffer;
 use crate::http1::chunked::ChunkError;
 use crate::http1::forward::{Changes, write_changed};
@@ -15,7 +15,7 @@ use crate::http1::{Limits, RequestHead};
 use crate::http2::connection::Connection;
 use crate::http2::request::with_head;
 use crate::http2::{Stream, grpc, websocket};
-use crate::io::{Broken, Io};
+use crate::io::{Io, TransferError};
 use crate::message::Body;
 
 /// Serves one stream. `connects` says that it asks for WebSocket.
@@ -86,10 +86,10 @@ impl Client {
         let take = |head: &RequestHead<'_>| {
             let bindings = self.bindings.borrow();
             let (routed, given) =
-                Routed::find_route(&self.session, &rule, &bindings, &head.request, &hop);
+                RequestRoute::find_route(&self.session, &rule, &bindings, &head.request, &hop);
             let bounds = routed.body_bounds(head.request.body);
             let login = routed.new_login(given.as_deref(), &head.request, &hop, &self.session);
-            let mut noted = Noted::of_request(&self.session, &rule, scheme, &head.request);
+            let mut noted = RequestFacts::of_request(&self.session, &rule, scheme, &head.request);
             if given.is_none() {
                 let changes = Changes {
                     marks: noted.head_marks(&rule.rule.http),
@@ -129,8 +129,8 @@ impl Client {
                 metrics.requests.add(1);
                 Ok(request(up))
             }
-            Err(Broken::Exhausted(_)) => Err(NoRequest::OutOfMemory(to_head)),
-            Err(Broken::Chunks(ChunkError::TooLarge)) => {
+            Err(TransferError::Exhausted(_)) => Err(NoRequest::OutOfMemory(to_head)),
+            Err(TransferError::Chunks(ChunkError::TooLarge)) => {
                 Err(NoRequest::Malformed(413, TOO_LARGE.into(), to_head))
             }
             Err(_) => Err(NoRequest::Malformed(

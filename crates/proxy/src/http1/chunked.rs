@@ -69,7 +69,7 @@ pub enum Piece {
 
 /// Part of some input that belongs to the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Scanned {
+pub struct ScannedPart {
     /// Bytes that belong to the body and may be passed on.
     pub len: usize,
     /// True if the body ends there.
@@ -110,7 +110,7 @@ impl ReportLines {
 
 /// Fate of the trailer that is being read.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-enum Fate {
+enum TrailerOutcome {
     /// The field's name is not known yet.
     #[default]
     Open,
@@ -150,7 +150,7 @@ pub struct Decoder {
     held: u8,
     /// Trailers are next, each of which is looked at.
     picks: bool,
-    fate: Fate,
+    fate: TrailerOutcome,
     /// Bytes of framing that were looked at, and runs of content.
     #[cfg(test)]
     work: usize,
@@ -199,7 +199,7 @@ impl Decoder {
             reports: None,
             held: 0,
             picks: false,
-            fate: Fate::Open,
+            fate: TrailerOutcome::Open,
             #[cfg(test)]
             work: 0,
         }
@@ -219,19 +219,19 @@ impl Decoder {
     ///
     /// After an error nothing more may be passed on, so that the other side never sees
     /// a whole message: close both connections.
-    pub fn scan_input(&mut self, input: &[u8]) -> Result<Scanned, ChunkError> {
+    pub fn scan_input(&mut self, input: &[u8]) -> Result<ScannedPart, ChunkError> {
         let mut len = 0;
         loop {
             match self.next_piece(input.get(len..).unwrap_or_default())? {
                 Piece::Framing(0) => {
-                    return Ok(Scanned {
+                    return Ok(ScannedPart {
                         len,
                         end: self.is_done(),
                     });
                 }
                 Piece::Framing(n) | Piece::Data(n) | Piece::Dropped(n) => len += n,
                 Piece::End(n) => {
-                    return Ok(Scanned {
+                    return Ok(ScannedPart {
                         len: len + n,
                         end: true,
                     });
@@ -244,7 +244,7 @@ impl Decoder {
     ///
     /// Returns how many bytes pass, and how far the input was used. What was not used is to be in front of the
     /// next input.
-    pub fn pass_input(&mut self, input: &mut [u8]) -> Result<(usize, Scanned), ChunkError> {
+    pub fn pass_input(&mut self, input: &mut [u8]) -> Result<(usize, ScannedPart), ChunkError> {
         let (mut kept, mut len) = (0, 0);
         loop {
             let piece = self.next_piece(input.get(len..).unwrap_or_default())?;
@@ -264,13 +264,13 @@ impl Decoder {
             }
         }
         let end = self.is_done();
-        Ok((kept, Scanned { len, end }))
+        Ok((kept, ScannedPart { len, end }))
     }
 
     /// Takes the framing out of `input`: the content is moved to its front.
     ///
     /// Returns how many bytes of content there are, and how far the input was used.
-    pub fn strip_framing(&mut self, input: &mut [u8]) -> Result<(usize, Scanned), ChunkError> {
+    pub fn strip_framing(&mut self, input: &mut [u8]) -> Result<(usize, ScannedPart), ChunkError> {
         let mut content = 0;
         let mut len = 0;
         loop {
@@ -278,7 +278,7 @@ impl Decoder {
                 Piece::Framing(0) => {
                     return Ok((
                         content,
-                        Scanned {
+                        ScannedPart {
                             len,
                             end: self.is_done(),
                         },
@@ -293,7 +293,7 @@ impl Decoder {
                 Piece::End(n) => {
                     return Ok((
                         content,
-                        Scanned {
+                        ScannedPart {
                             len: len + n,
                             end: true,
                         },
@@ -360,7 +360,7 @@ impl Decoder {
         for (index, byte) in input.chunks(1).enumerate().skip(seen) {
             let was_name = self.state == State::TrailerName;
             self.step_framing(byte)?;
-            if matches!(self.fate, Fate::Kept | Fate::Taken)
+            if matches!(self.fate, TrailerOutcome::Kept | TrailerOutcome::Taken)
                 && let Some(ReportLines(lines)) = self.reports.as_deref_mut()
             {
                 lines.extend_from_slice(byte);
@@ -369,25 +369,31 @@ impl Decoder {
                 State::Done => return Ok(Piece::End(index + 1)),
                 State::TrailerStart => {
                     return Ok(match std::mem::take(&mut self.fate) {
-                        Fate::Dropped | Fate::Taken => Piece::Dropped(index + 1),
-                        Fate::Open | Fate::Passes | Fate::Kept => Piece::Framing(index + 1),
+                        TrailerOutcome::Dropped | TrailerOutcome::Taken => {
+                            Piece::Dropped(index + 1)
+                        }
+                        TrailerOutcome::Open | TrailerOutcome::Passes | TrailerOutcome::Kept => {
+                            Piece::Framing(index + 1)
+                        }
                     });
                 }
-                State::TrailerValue if was_name && self.fate == Fate::Open => {
+                State::TrailerValue if was_name && self.fate == TrailerOutcome::Open => {
                     self.name_trailer(input.get(..=index).unwrap_or_default());
                 }
-                State::TrailerName if self.fate == Fate::Open && index >= MAX_TRAILER_NAME => {
+                State::TrailerName
+                    if self.fate == TrailerOutcome::Open && index >= MAX_TRAILER_NAME =>
+                {
                     self.fate = match self.trailers {
-                        Trailers::Listed(_) => Fate::Dropped,
-                        _ => Fate::Passes,
+                        Trailers::Listed(_) => TrailerOutcome::Dropped,
+                        _ => TrailerOutcome::Passes,
                     };
                 }
                 _ => {}
             }
         }
         Ok(match self.fate {
-            Fate::Dropped | Fate::Taken => Piece::Dropped(input.len()),
-            Fate::Open if self.state == State::TrailerName => {
+            TrailerOutcome::Dropped | TrailerOutcome::Taken => Piece::Dropped(input.len()),
+            TrailerOutcome::Open if self.state == State::TrailerName => {
                 // At most the longest name.
                 self.held = input.len() as u8;
                 Piece::Framing(0)
@@ -401,16 +407,16 @@ impl Decoder {
         let name = name_and_colon.strip_suffix(b":").unwrap_or(name_and_colon);
         let is = |known: &str| known.as_bytes().eq_ignore_ascii_case(name);
         self.fate = match &self.trailers {
-            Trailers::Listed(names) if !names.pass(name) => Fate::Dropped,
+            Trailers::Listed(names) if !names.pass(name) => TrailerOutcome::Dropped,
             Trailers::Reports { strip } if is(orca::FIELD) || is(orca::BINARY_FIELD) => {
                 let ReportLines(lines) = &mut **self.reports.get_or_insert_default();
                 lines.extend_from_slice(name_and_colon);
                 match strip {
-                    true => Fate::Taken,
-                    false => Fate::Kept,
+                    true => TrailerOutcome::Taken,
+                    false => TrailerOutcome::Kept,
                 }
             }
-            _ => Fate::Passes,
+            _ => TrailerOutcome::Passes,
         };
     }
 
@@ -526,18 +532,18 @@ mod tests {
     use super::*;
 
     /// Scans the input cut into pieces of `size` bytes.
-    fn scan(input: &[u8], size: usize) -> Result<Scanned, ChunkError> {
+    fn scan(input: &[u8], size: usize) -> Result<ScannedPart, ChunkError> {
         let mut decoder = Decoder::new();
         let mut len = 0;
         for piece in input.chunks(size) {
             let scanned = decoder.scan_input(piece)?;
             len += scanned.len;
             if scanned.end {
-                return Ok(Scanned { len, end: true });
+                return Ok(ScannedPart { len, end: true });
             }
             assert_eq!(scanned.len, piece.len(), "all of it belongs to the body");
         }
-        Ok(Scanned { len, end: false })
+        Ok(ScannedPart { len, end: false })
     }
 
     /// Content of the input cut into pieces of `size` bytes, and whether it ended.
@@ -571,7 +577,7 @@ mod tests {
             ("0000000000000001\r\nx\r\n0\r\n\r\n", "x"),
         ] {
             let followed = format!("{input}GET / HTTP/1.1\r\n");
-            let end = Scanned {
+            let end = ScannedPart {
                 len: input.len(),
                 end: true,
             };
@@ -581,7 +587,7 @@ mod tests {
                 assert_eq!(stripped, Ok((expected.into(), true)), "{input:?} {size}");
             }
             for cut in 0..input.len() {
-                let open = Scanned {
+                let open = ScannedPart {
                     len: cut,
                     end: false,
                 };
@@ -843,9 +849,15 @@ mod tests {
     fn nothing_follows_the_end() {
         let mut decoder = Decoder::new();
         let body = b"0\r\n\r\n";
-        assert_eq!(decoder.scan_input(body), Ok(Scanned { len: 5, end: true }));
+        assert_eq!(
+            decoder.scan_input(body),
+            Ok(ScannedPart { len: 5, end: true })
+        );
         assert!(decoder.is_done());
-        assert_eq!(decoder.scan_input(body), Ok(Scanned { len: 0, end: true }));
+        assert_eq!(
+            decoder.scan_input(body),
+            Ok(ScannedPart { len: 0, end: true })
+        );
     }
 
     /// Another way to read a chunked body: whole, by lines, without a state machine.
@@ -966,7 +978,7 @@ mod tests {
             }
             match read_whole(&input) {
                 Some((expected, len)) => {
-                    prop_assert_eq!(scan(&input, size), Ok(Scanned { len, end: true }));
+                    prop_assert_eq!(scan(&input, size), Ok(ScannedPart { len, end: true }));
                     prop_assert_eq!(content(&input, size), Ok((expected, true)));
                 }
                 None => {

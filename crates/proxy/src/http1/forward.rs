@@ -17,7 +17,7 @@ use super::framing::{self, Version};
 use super::hop::{Hop, put_line};
 use super::response::ResponseHead;
 use crate::cors::CorsFields;
-use crate::message::{Body, Field, FieldSet, OwnCookies, Raw, Request, put_cookies_but};
+use crate::message::{BalancerCookies, Body, Field, FieldSet, Raw, Request, put_cookies_but};
 use crate::trace;
 
 /// Changes of a route in the head of a request.
@@ -30,13 +30,13 @@ pub struct Changes<'a> {
     /// User of the request, as the member is told.
     pub user: User<'a>,
     /// Cookies that are taken out.
-    pub cookies: OwnCookies<'a>,
+    pub cookies: BalancerCookies<'a>,
     /// True if `X-Forwarded-For`, `-Proto` and `-Host` are said in any case.
     pub says_forwarded: bool,
     /// Format in which the member is asked for a load report.
     pub report_format: Option<&'a str>,
     /// Marks of the request: its name for people, and its fields of traces.
-    pub marks: Option<Marks<'a>>,
+    pub marks: Option<RequestMarks<'a>>,
 }
 
 impl Changes<'_> {
@@ -62,14 +62,14 @@ impl Changes<'_> {
 
 /// Marks by which a request is known.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Marks<'a> {
+pub struct RequestMarks<'a> {
     /// The name of a field, and the name of the request.
     pub id: Option<(&'a str, &'a str)>,
     /// Fields of traces.
     pub trace: trace::Fields,
 }
 
-impl Marks<'_> {
+impl RequestMarks<'_> {
     /// True if a field of the request is left out.
     fn takes_out(&self, name: &str) -> bool {
         let is = |own: &str| name.eq_ignore_ascii_case(own);
@@ -192,7 +192,7 @@ pub fn write_question(
     request: &Request<'_>,
     hop: &Hop,
     path: &str,
-    cookies: OwnCookies<'_>,
+    cookies: BalancerCookies<'_>,
     out: &mut Vec<u8>,
 ) {
     let mut dropped = request.dropped;
@@ -316,7 +316,7 @@ pub struct Delivery {
 ///
 /// An HTTP/1.0 client does not know interim responses: do not write those to one.
 pub fn write_response(head: &ResponseHead<'_>, client: Client, out: &mut Vec<u8>) -> Delivery {
-    write_changed_response(head, client, Added::default(), out)
+    write_changed_response(head, client, ResponseAdditions::default(), out)
 }
 
 /// Appends the fields of `cors`, but for those that `changes` write or take out.
@@ -328,7 +328,7 @@ pub(super) fn put_cors(cors: CorsFields<'_>, changes: Option<&FieldChanges>, out
 
 /// Additions to a response beside what the member says.
 #[derive(Clone, Copy, Debug, Default)]
-pub struct Added<'a> {
+pub struct ResponseAdditions<'a> {
     /// Changes that a route makes.
     pub changes: Option<&'a FieldChanges>,
     /// A value of `Set-Cookie`.
@@ -344,7 +344,7 @@ pub struct Added<'a> {
 pub fn write_changed_response(
     head: &ResponseHead<'_>,
     client: Client,
-    added: Added<'_>,
+    added: ResponseAdditions<'_>,
     out: &mut Vec<u8>,
 ) -> Delivery {
     out.reserve(head.raw.len() + 64);

@@ -5,7 +5,7 @@ use evenkeel_manager::config::fields::{is_same_name, plain_byte};
 use httparse::Header;
 
 use super::error::HeadError;
-use super::head::Asked;
+use super::head::FramingFacts;
 use crate::message::{Body, FieldSet};
 
 /// Version of a message.
@@ -204,7 +204,11 @@ impl<'a> Meaning<'a> {
     }
 
     /// Framing of a response's body.
-    pub(super) fn response_body(&self, status: u16, asked: Asked) -> Result<Body, HeadError> {
+    pub(super) fn response_body(
+        &self,
+        status: u16,
+        asked: FramingFacts,
+    ) -> Result<Body, HeadError> {
         let switches = asked.upgrade && self.may_upgrade && self.connection.upgrade;
         match status {
             101 if !switches => Err(HeadError::UnexpectedUpgrade),

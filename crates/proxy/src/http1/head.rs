@@ -45,7 +45,7 @@ pub struct Limits {
 
 /// Outcome of parsing what has been read so far.
 #[derive(Debug)]
-pub enum Parsed<T> {
+pub enum ParseOutcome<T> {
     /// A whole head.
     Head(T),
     /// Valid so far: read more, then parse all of it again.
@@ -54,7 +54,7 @@ pub enum Parsed<T> {
 
 /// Facts about a request on which the framing of its response depends.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Asked {
+pub struct FramingFacts {
     /// `HEAD`: the response has no body.
     pub head: bool,
     /// A switch of protocols is offered, and a 101 allowed.

@@ -32,7 +32,7 @@ pub mod response;
 pub use crate::message::Body;
 pub use error::HeadError;
 pub use framing::Version;
-pub use head::{Asked, Fields, Limits, Parsed};
+pub use head::{Fields, FramingFacts, Limits, ParseOutcome};
 pub use hop::Hop;
 pub use request::RequestHead;
 pub use response::ResponseHead;

@@ -7,7 +7,7 @@ use httparse::{Header, Status};
 
 use super::error::HeadError;
 use super::framing::{self, Meaning, Version};
-use super::head::{Asked, Fields, Limits, MAX_FIELDS, Parsed, check_line_ends};
+use super::head::{Fields, FramingFacts, Limits, MAX_FIELDS, ParseOutcome, check_line_ends};
 use crate::message::{Body, Raw, Request};
 
 /// A request head that everybody reads alike.
@@ -39,7 +39,7 @@ pub struct RequestHead<'a> {
     /// True if the client waits for a 100 (Continue) before it sends the body.
     pub expect_continue: bool,
     /// Facts on which the framing of the response depends.
-    pub asked: Asked,
+    pub framing_facts: FramingFacts,
 }
 
 /// Form of a request target (RFC 9112, section 3.2).
@@ -64,9 +64,9 @@ impl<'a> RequestHead<'a> {
         read: &'a [u8],
         limits: Limits,
         fields: &'a mut Fields<'a>,
-    ) -> Result<Parsed<Self>, HeadError> {
+    ) -> Result<ParseOutcome<Self>, HeadError> {
         let Some(skipped) = leading_empty_line(read)? else {
-            return Ok(Parsed::Partial);
+            return Ok(ParseOutcome::Partial);
         };
         let raw = read.get(skipped..).unwrap_or_default();
         let mut parsed = httparse::Request::new(&mut []);
@@ -74,7 +74,9 @@ impl<'a> RequestHead<'a> {
         let room = fields.0.get_mut(..room).unwrap_or_default();
         let len = match parsed.parse_with_uninit_headers(raw, room) {
             Ok(Status::Complete(len)) if len <= limits.max_bytes => len,
-            Ok(Status::Partial) if raw.len() < limits.max_bytes => return Ok(Parsed::Partial),
+            Ok(Status::Partial) if raw.len() < limits.max_bytes => {
+                return Ok(ParseOutcome::Partial);
+            }
             Ok(_) => {
                 let within = raw.get(..limits.max_bytes).unwrap_or(raw);
                 return Err(if within.contains(&b'\n') {
@@ -115,7 +117,7 @@ impl<'a> RequestHead<'a> {
             }
         };
         let has_host = !matches!(form, Form::Absolute { .. }) && authority.is_some();
-        Ok(Parsed::Head(Self {
+        Ok(ParseOutcome::Head(Self {
             len: skipped + len,
             request: Request {
                 method,
@@ -139,7 +141,7 @@ impl<'a> RequestHead<'a> {
             version,
             keep_alive: meaning.keep_alive(version),
             expect_continue: meaning.expects_continue,
-            asked: Asked {
+            framing_facts: FramingFacts {
                 head: method == "HEAD",
                 upgrade: meaning.upgrades,
             },
@@ -198,7 +200,7 @@ impl<'a> RequestHead<'a> {
             version,
             keep_alive: false,
             expect_continue: meaning.expects_continue,
-            asked: Asked {
+            framing_facts: FramingFacts {
                 head: method == "HEAD",
                 upgrade: meaning.upgrades,
             },

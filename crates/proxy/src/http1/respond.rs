@@ -24,12 +24,12 @@ pub struct Answer<'a> {
     /// Page of the administrator's in the place of the text, with its media type.
     pub page: Option<(&'a str, &'a Bytes)>,
     /// Parts beside status and text.
-    pub more: More<'a>,
+    pub more: AnswerExtras<'a>,
 }
 
 /// Parts of an answer beside status and text.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct More<'a> {
+pub struct AnswerExtras<'a> {
     /// Value of `Location`.
     pub location: Option<&'a str>,
     /// Value of `WWW-Authenticate`.
@@ -52,7 +52,7 @@ impl<'a> Answer<'a> {
             date: None,
             retry_after: None,
             page: None,
-            more: More::default(),
+            more: AnswerExtras::default(),
         }
     }
 
@@ -64,7 +64,7 @@ impl<'a> Answer<'a> {
             page: self
                 .page
                 .or_else(|| page().map(|page| (&*page.media_type, &page.body))),
-            more: More {
+            more: AnswerExtras {
                 fields: policy.response_fields(),
                 ..self.more
             },
@@ -192,7 +192,7 @@ fn reason_phrase(status: u16) -> &'static str {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::http1::{Asked, Body, Fields, Limits, Parsed, ResponseHead};
+    use crate::http1::{Body, Fields, FramingFacts, Limits, ParseOutcome, ResponseHead};
 
     #[test]
     fn an_answer_has_its_length_and_closes() {
@@ -229,13 +229,13 @@ mod tests {
                     max_bytes: 1024,
                     max_fields: 8,
                 };
-                let asked = Asked {
+                let asked = FramingFacts {
                     head: to_head,
                     upgrade: false,
                 };
                 let mut fields = Fields::new();
                 let parsed = ResponseHead::parse(&out, limits, asked, &mut fields);
-                let Ok(Parsed::Head(head)) = parsed else {
+                let Ok(ParseOutcome::Head(head)) = parsed else {
                     panic!("{status}: {parsed:?}");
                 };
                 assert_eq!((head.status, head.keep_alive), (status, keep_alive));

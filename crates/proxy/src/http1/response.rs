@@ -4,7 +4,7 @@ use httparse::{Header, Status};
 
 use super::error::HeadError;
 use super::framing::{Meaning, Version, list_contains};
-use super::head::{Asked, Fields, Limits, MAX_FIELDS, Parsed, check_line_ends};
+use super::head::{Fields, FramingFacts, Limits, MAX_FIELDS, ParseOutcome, check_line_ends};
 use crate::message::{Body, values};
 
 /// A response head that everybody reads alike.
@@ -38,11 +38,11 @@ impl<'a> ResponseHead<'a> {
     pub fn parse(
         read: &'a [u8],
         limits: Limits,
-        asked: Asked,
+        asked: FramingFacts,
         fields: &'a mut Fields<'a>,
-    ) -> Result<Parsed<Self>, HeadError> {
+    ) -> Result<ParseOutcome<Self>, HeadError> {
         match read.first() {
-            None => return Ok(Parsed::Partial),
+            None => return Ok(ParseOutcome::Partial),
             Some(b'\r' | b'\n') => return Err(HeadError::LeadingLine),
             Some(_) => {}
         }
@@ -52,7 +52,9 @@ impl<'a> ResponseHead<'a> {
         let parser = httparse::ParserConfig::default();
         let len = match parser.parse_response_with_uninit_headers(&mut parsed, read, room) {
             Ok(Status::Complete(len)) if len <= limits.max_bytes => len,
-            Ok(Status::Partial) if read.len() < limits.max_bytes => return Ok(Parsed::Partial),
+            Ok(Status::Partial) if read.len() < limits.max_bytes => {
+                return Ok(ParseOutcome::Partial);
+            }
             Ok(_) => return Err(HeadError::TooLarge),
             Err(error) => return Err(HeadError::from_httparse(error)),
         };
@@ -72,7 +74,7 @@ impl<'a> ResponseHead<'a> {
         let is_odd = status == 204 && meaning.announces_body();
         meaning.settle_response(fields, status);
         let ends_connection = body == Body::UntilClose || status == 101 || is_odd;
-        Ok(Parsed::Head(Self {
+        Ok(ParseOutcome::Head(Self {
             len,
             status,
             version,
@@ -205,15 +207,19 @@ mod tests {
         max_bytes: 1024,
         max_fields: 16,
     };
-    const NOTHING: Asked = Asked {
+    const NOTHING: FramingFacts = FramingFacts {
         head: false,
         upgrade: false,
     };
 
-    fn with_response<T>(read: &[u8], asked: Asked, see: impl FnOnce(ResponseHead<'_>) -> T) -> T {
+    fn with_response<T>(
+        read: &[u8],
+        asked: FramingFacts,
+        see: impl FnOnce(ResponseHead<'_>) -> T,
+    ) -> T {
         let mut fields = Fields::new();
         match ResponseHead::parse(read, LIMITS, asked, &mut fields) {
-            Ok(Parsed::Head(head)) => see(head),
+            Ok(ParseOutcome::Head(head)) => see(head),
             other => panic!("{:?}: {other:?}", read.escape_ascii().to_string()),
         }
     }
@@ -343,7 +349,7 @@ mod tests {
 
     #[test]
     fn a_switch_of_protocols_must_name_one() {
-        let asked = Asked {
+        let asked = FramingFacts {
             head: false,
             upgrade: true,
         };
@@ -363,7 +369,7 @@ mod tests {
 
     #[test]
     fn the_body_of_a_response_ends_where_rfc_9112_says() {
-        const HEAD: Asked = Asked {
+        const HEAD: FramingFacts = FramingFacts {
             head: true,
             upgrade: false,
         };

@@ -15,7 +15,7 @@ use super::links::{Link, Place};
 use super::outgoing::Outgoing;
 use super::websocket;
 use crate::http1::head::MAX_FIELDS;
-use crate::http1::{Limits, Parsed, RequestHead};
+use crate::http1::{Limits, ParseOutcome, RequestHead};
 use crate::message::{self, Body};
 use crate::worker::Worker;
 
@@ -122,7 +122,7 @@ impl Call {
     fn poll_begin(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<()>> {
         let mut fields = crate::http1::Fields::new();
         let head = match RequestHead::parse(bytes, LIMITS, &mut fields) {
-            Ok(Parsed::Head(head)) => head,
+            Ok(ParseOutcome::Head(head)) => head,
             _ => return Poll::Ready(Err(io::ErrorKind::InvalidData.into())),
         };
         let accept = websocket::accept_value(&head.request);
@@ -150,7 +150,7 @@ impl Call {
         match opened {
             Ok(key) => {
                 self.accept = accept;
-                self.asks_for_head = head.asked.head;
+                self.asks_for_head = head.framing_facts.head;
                 self.key = Some(key);
                 let outgoing = Outgoing::new(Rc::clone(&link.engine), key, body);
                 self.outgoing = Some(outgoing);

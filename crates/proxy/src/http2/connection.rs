@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use evenkeel_http2::{Config, Failure, Flood, Head, Key, Reason, Role};
 use evenkeel_limits::Shortage;
-use evenkeel_tls::handshake::Agreed;
+use evenkeel_tls::handshake::HandshakeParameters;
 
 use super::engine::{Engine, Step};
 use super::stream::Stream;
@@ -38,7 +38,7 @@ pub(crate) struct Connection {
     pub(crate) session: Session,
     pub(super) scheme: &'static str,
     /// Parameters agreed on with a client that speaks TLS.
-    pub(super) agreed: Option<Arc<Agreed>>,
+    pub(super) agreed: Option<Arc<HandshakeParameters>>,
     /// Hop for the client, made for a rule: what members are told of the client.
     hop: RefCell<Option<(Rc<LocalRule>, Rc<Hop>)>>,
     local: Box<str>,

@@ -162,7 +162,7 @@ pub(super) struct Place {
 /// Way in which a task gets a connection.
 pub(crate) enum Way {
     /// There is a connection with room.
-    Here(Rc<Link>),
+    Existing(Rc<Link>),
     /// Another task opens a connection.
     Wait(Rc<Notify>),
     /// The caller opens a connection; others wait until this value is dropped.
@@ -216,7 +216,7 @@ impl Links {
     pub(crate) fn find_way(worker: &Rc<Worker>, member: MemberId, tls: u64) -> Way {
         let links = &worker.links;
         if let Some(link) = links.find_link(member, tls) {
-            return Way::Here(link);
+            return Way::Existing(link);
         }
         let mut opening = links.opening.borrow_mut();
         if let Some(waiting) = opening.get(&member) {

@@ -11,7 +11,7 @@ use std::task::{Context, Poll};
 use bytes::Bytes;
 use evenkeel_http2::{Fields, Head, Key, Reason};
 use evenkeel_manager::config::FieldChanges;
-use evenkeel_tls::handshake::Agreed;
+use evenkeel_tls::handshake::HandshakeParameters;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::connection::Connection;
@@ -20,7 +20,7 @@ use super::incoming::{Incoming, break_error};
 use super::outgoing::Outgoing;
 use crate::cors::CorsFields;
 use crate::http1::ResponseHead;
-use crate::http1::forward::Added;
+use crate::http1::forward::ResponseAdditions;
 use crate::http1::respond::Answer;
 use crate::message::{Body, Field};
 
@@ -68,7 +68,7 @@ impl Stream {
     }
 
     /// Returns the parameters agreed on with the client, if it speaks TLS.
-    pub(crate) fn agreed_parameters(&self) -> Option<&Arc<Agreed>> {
+    pub(crate) fn agreed_parameters(&self) -> Option<&Arc<HandshakeParameters>> {
         self.connection.agreed.as_ref()
     }
 
@@ -140,7 +140,7 @@ impl Stream {
     }
 
     /// Keeps the head of the final response until it is certain that it is the one.
-    pub(crate) fn set_head(&mut self, head: &ResponseHead<'_>, added: Added<'_>) {
+    pub(crate) fn set_head(&mut self, head: &ResponseHead<'_>, added: ResponseAdditions<'_>) {
         let (status, body) = match head.status {
             // The other protocol begins.
             101 => (200, Body::UntilClose),

@@ -28,12 +28,12 @@ pub(super) struct Work {
 /// The tasks of a worker that wait for a stream.
 #[derive(Debug, Default)]
 pub(crate) struct Tasks {
-    idle: RefCell<Vec<Rc<Desk>>>,
+    idle: RefCell<Vec<Rc<TaskInbox>>>,
 }
 
 /// Place where a task finds its work.
 #[derive(Debug)]
-struct Desk {
+struct TaskInbox {
     work: RefCell<Option<Work>>,
     task: RefCell<Option<Waker>>,
 }
@@ -53,7 +53,7 @@ impl Tasks {
     }
 
     /// Waits for work; false if there are enough who do.
-    fn wait_for_work(&self, desk: &Rc<Desk>) -> bool {
+    fn wait_for_work(&self, desk: &Rc<TaskInbox>) -> bool {
         let mut idle = self.idle.borrow_mut();
         let has_room = idle.len() < MOST_IDLE;
         if has_room {
@@ -65,7 +65,7 @@ impl Tasks {
 
 /// A task. Should it panic, nobody finds its desk among those of the others.
 async fn run(worker: Rc<Worker>, work: Work) {
-    let desk = Rc::new(Desk {
+    let desk = Rc::new(TaskInbox {
         work: RefCell::new(Some(work)),
         task: RefCell::default(),
     });

@@ -87,7 +87,7 @@ fn idle_connections_are_closed_and_come_back_elsewhere() {
     bed.wait_for_count(|totals| totals.closed_by_alert, 1);
     let records = std::iter::from_fn(|| Some(bed.next_record()));
     let record = { records }.find(|record| record.end == End::Alert).unwrap();
-    assert_eq!(&*record.tries.unwrap().member, "m1");
+    assert_eq!(&*record.attempts.unwrap().member, "m1");
 }
 
 #[test]

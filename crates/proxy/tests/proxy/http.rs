@@ -17,7 +17,7 @@ use evenkeel_core::time::Instant;
 use evenkeel_manager::config::Protocol::Http;
 use evenkeel_manager::config::sources::{Orca, Sources};
 use evenkeel_manager::config::{Compression, Frequency, parse};
-use evenkeel_manager::counts::{Fate, Origin};
+use evenkeel_manager::counts::{Origin, ReportOutcome};
 use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_proxy::access::{End, Record};
 
@@ -101,7 +101,11 @@ fn load_reports_in_responses_are_taken_in_and_kept_from_clients() {
             (early + &head, cpu.map(|cpu| cpu.value.get()))
         };
         let (heads, loads): (Vec<_>, Vec<_>) = paths.iter().map(answer).unzip();
-        let fates = [Fate::Taken, Fate::BadValue, Fate::Malformed];
+        let fates = [
+            ReportOutcome::Taken,
+            ReportOutcome::BadValue,
+            ReportOutcome::Malformed,
+        ];
         let counts = fates.map(|fate| bed.group.reports.get(Origin::ORCA_HEADER, fate));
         (heads, loads, counts)
     };
@@ -173,7 +177,10 @@ fn fronts_d6_load_reports_in_trailers_are_taken_in_and_kept_from_clients() {
             .location
             .last_load(LoadId::CPU, Instant::ZERO);
         assert_eq!(cpu.map(|cpu| cpu.value.get()), Some(0.25), "{rest}");
-        let taken = bed.group.reports.get(Origin::ORCA_HEADER, Fate::Taken);
+        let taken = bed
+            .group
+            .reports
+            .get(Origin::ORCA_HEADER, ReportOutcome::Taken);
         assert_eq!(taken, 1);
     }
 }
@@ -1214,7 +1221,7 @@ fn http_d6_the_log_says_what_was_wrong_with_a_response() {
     let mut client = bed.connect_client();
     let head = send_request(&mut client, &get("/"));
     assert!(head.starts_with("HTTP/1.1 502 "), "{head}");
-    let why = |record: &Record<'_>| record.tries.as_ref().unwrap().member_error.clone();
+    let why = |record: &Record<'_>| record.attempts.as_ref().unwrap().member_error.clone();
     let record = bed.next_record();
     assert_eq!(record.end, End::Member);
     let length = "invalid Content-Length: expected decimal digits";
@@ -1266,7 +1273,7 @@ fn http_d6_a_response_that_breaks_in_its_middle_is_counted_and_logged() {
             (record.end, bed.rule_totals().bad_responses),
             (End::Member, counted)
         );
-        let error = record.tries.unwrap().member_error;
+        let error = record.attempts.unwrap().member_error;
         assert_eq!(error.as_deref(), Some(why));
     }
 }

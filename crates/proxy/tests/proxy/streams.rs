@@ -153,7 +153,11 @@ fn the_latency_of_a_stream_ends_with_the_first_byte_of_its_body() {
         assert_eq!(ended, with_head, "{latency:?} {method} {fields}");
         let streams = slot(&bed).record().streams();
         let is_stream = fields != sized;
-        assert_eq!(streams.ended, u64::from(is_stream), "{latency:?} {fields}");
+        assert_eq!(
+            streams.ended_streams,
+            u64::from(is_stream),
+            "{latency:?} {fields}"
+        );
     }
 }
 
@@ -163,7 +167,7 @@ fn members_that_speak_http2_are_measured_alike() {
         let (address, go) = late_body_over_http2();
         let bed = bed(address, latency, MemberProtocol::Http2);
         assert_eq!(ends_with_head(&bed, &go, "GET"), with_head, "{latency:?}");
-        assert_eq!(slot(&bed).record().streams().ended, 1);
+        assert_eq!(slot(&bed).record().streams().ended_streams, 1);
     }
 }
 
@@ -180,7 +184,7 @@ fn clients_that_speak_http2_are_measured_alike() {
     assert_eq!(data, b"body");
     let record = bed.next_record();
     assert!(slot(&bed).has_latency());
-    let tries = record.tries.unwrap();
+    let tries = record.attempts.unwrap();
     assert!(tries.first_byte > record.response_time);
     assert!(tries.first_byte <= Some(record.total_time));
 }
@@ -195,11 +199,11 @@ fn a_body_that_comes_with_its_head_has_no_first_byte_of_its_own() {
     let mut client = bed.connect_client();
     send_request(&mut client, &get("/"));
     expect(&mut client, CHUNKS);
-    let tries = bed.next_record().tries.unwrap();
+    let tries = bed.next_record().attempts.unwrap();
     assert_eq!(tries.first_byte, None);
     let slot = slot(&bed);
     assert!(slot.has_latency());
-    assert_eq!(slot.record().streams().ended, 0);
+    assert_eq!(slot.record().streams().ended_streams, 0);
 }
 
 #[test]

@@ -26,7 +26,7 @@ fn bytes_go_both_ways_and_the_end_is_carried() {
         (record.end, record.bytes_received, record.bytes_sent),
         (End::Complete, 12, 12)
     );
-    assert_eq!(&*record.tries.unwrap().member, "m1");
+    assert_eq!(&*record.attempts.unwrap().member, "m1");
     assert!(record.response_time.is_some());
     assert_eq!(bed.in_flight(), 0);
 }

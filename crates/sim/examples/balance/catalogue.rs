@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evenkeel_core::load::LoadId;
-use evenkeel_sim::{Change, Discipline, Reports, Scenario, Service, To};
+use evenkeel_sim::{Change, ChangeEffect, Discipline, Reports, Scenario, Service};
 
 /// Time after which another member becomes the slow one, in worlds where it moves.
 const PERIOD: Duration = Duration::from_secs(3);
@@ -117,7 +117,7 @@ fn special() -> Vec<Scenario> {
         let start = Duration::from_secs(start);
         for member in 0..all_slow.members.len() {
             for (at, slowness) in [(start, 5.0), (start + second, 1.0)] {
-                let to = To::Slowness(slowness);
+                let to = ChangeEffect::Slowness(slowness);
                 all_slow.changes.push(Change { at, member, to });
             }
         }
@@ -127,7 +127,7 @@ fn special() -> Vec<Scenario> {
     recovers.changes.push(Change {
         at: Duration::from_secs(30),
         member: 0,
-        to: To::Failing(0.0),
+        to: ChangeEffect::Failing(0.0),
     });
     all.push(recovers);
     all

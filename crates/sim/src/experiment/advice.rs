@@ -13,7 +13,8 @@ use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::{Values, find};
 use evenkeel_manager::config::scenario::{self, Discipline, Distribution, Model};
 use evenkeel_manager::config::{
-    self, Config, Errors, GroupConfig, MAX_FILE_SIZE, MemberConfig, Place, Problem, read_file,
+    self, Config, Errors, GroupConfig, MAX_FILE_SIZE, MemberConfig, Problem, SourcePosition,
+    read_file,
 };
 use serde_json::{Value, json};
 
@@ -99,9 +100,9 @@ pub struct Advice {
 pub fn make_plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Plan, Study), Errors> {
     let file = path.display().to_string();
     let fail = |message: String| {
-        let place = Place {
+        let place = SourcePosition {
             file: file.clone(),
-            ..Place::default()
+            ..SourcePosition::default()
         };
         Errors {
             file: file.clone(),
@@ -164,7 +165,7 @@ pub fn make_plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Pla
         let mut world = world.clone();
         world.members.count = (count != names.len()).then_some(count);
         world.member = (names.iter().zip(&learnt.models).take(count))
-            .map(|(name, model)| (name.clone(), Place::default(), Model { ..*model }))
+            .map(|(name, model)| (name.clone(), SourcePosition::default(), Model { ..*model }))
             .map(|(name, place, mut model)| {
                 model.concurrency = learnt.concurrency;
                 (name, place, model)

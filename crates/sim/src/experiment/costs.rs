@@ -5,7 +5,7 @@ use evenkeel_manager::config::scenario::{Distribution, Keys, Service};
 use evenkeel_manager::config::{Problem, parse_duration, read_file};
 
 use crate::engine::{draw_exponential, draw_lognormal, draw_pareto, duration_nanos};
-use crate::work::{Ask, Cache, Popularity, Work};
+use crate::work::{Cache, Popularity, RequestWork, Work};
 
 /// The largest file of times, in bytes.
 const MAX_FILE_SIZE: u64 = 64 * 1024 * 1024;
@@ -103,7 +103,10 @@ fn listed(service: &Service) -> Result<Times, Vec<Problem>> {
                         column: 1,
                         key: String::new(),
                         message: "not a time".into(),
-                        found: Some(format!("{:?}", line.chars().take(60).collect::<String>())),
+                        found_value: Some(format!(
+                            "{:?}",
+                            line.chars().take(60).collect::<String>()
+                        )),
                         allowed: Some(r#"a time with a unit, as in "12.5ms""#.into()),
                     });
                 }
@@ -154,20 +157,20 @@ impl Costs {
 }
 
 impl Work for Costs {
-    fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask {
+    fn draw(&mut self, rng: &mut fastrand::Rng) -> RequestWork {
         let keys = self.popularity.as_ref();
         let document = keys.map_or(0, |keys| keys.draw_rank(rng));
-        Ask {
+        RequestWork {
             cost: self.times.draw(rng),
             document,
         }
     }
 
-    fn announced(&self, ask: Ask) -> f64 {
+    fn announced(&self, ask: RequestWork) -> f64 {
         ask.cost / self.mean
     }
 
-    fn cost(&mut self, ask: Ask, member: usize) -> f64 {
+    fn cost(&mut self, ask: RequestWork, member: usize) -> f64 {
         let cache = self.caches.get_mut(member);
         match cache.is_some_and(|cache| cache.check_and_insert((0, ask.document))) {
             true => self.hit.min(ask.cost).max(1.0),
@@ -175,7 +178,7 @@ impl Work for Costs {
         }
     }
 
-    fn key(&self, ask: Ask) -> Option<u64> {
+    fn key(&self, ask: RequestWork) -> Option<u64> {
         self.popularity.as_ref()?;
         // The finalizer of SplitMix64: near ranks get hashes that are not near.
         let mut hash = (ask.document as u64).wrapping_add(0x9e37_79b9_7f4a_7c15);
@@ -247,7 +250,7 @@ mod tests {
         assert!((f64::from(counts[0]) / 1e5 - 0.1928).abs() < 0.005);
         assert!((f64::from(counts[1]) / 1e5 - 0.0964).abs() < 0.005);
         let of = |document| {
-            costs.key(Ask {
+            costs.key(RequestWork {
                 cost: 1.0,
                 document,
             })
@@ -263,7 +266,7 @@ mod tests {
             ..Keys::default()
         };
         let mut costs = Costs::new(&Times::Constant(1e7), &keys, 2);
-        let ask = Ask {
+        let ask = RequestWork {
             cost: 1e7,
             document: 3,
         };

@@ -5,14 +5,14 @@ use std::time::Duration;
 use evenkeel_manager::config::scenario::{Event, Strikes};
 
 use crate::engine::{draw_exponential, duration_nanos};
-use crate::scenario::{Change, MemberModel, To};
+use crate::scenario::{Change, ChangeEffect, MemberModel};
 
 /// Slowness of a member that pauses: so large that nothing gets done.
 const PAUSE: f64 = 1e9;
 
 /// An event whose members were looked up.
 #[derive(Clone, Debug)]
-pub(super) struct Happening {
+pub(super) struct ResolvedEvent {
     pub(super) event: Event,
     /// Members that it may happen to, by index.
     pub(super) members: Vec<usize>,
@@ -31,7 +31,7 @@ struct Stroke {
 /// The most strokes of a run on single members.
 pub(super) const MAX_STROKES: u128 = 5_000_000;
 
-impl Happening {
+impl ResolvedEvent {
     /// About how many strokes on single members there are in a run.
     pub(super) fn strokes(&self, duration: Duration) -> u128 {
         let left = duration.saturating_sub(self.event.at).as_nanos();
@@ -83,7 +83,7 @@ impl Happening {
 
 /// Returns the changes of all members in the order of time.
 pub(super) fn changes(
-    events: &[Happening],
+    events: &[ResolvedEvent],
     members: &[MemberModel],
     duration: Duration,
     seed: u64,
@@ -131,9 +131,9 @@ pub(super) fn changes(
 fn effects(
     active: &[usize],
     strokes: &[Stroke],
-    events: &[Happening],
+    events: &[ResolvedEvent],
     member: &MemberModel,
-) -> [To; 4] {
+) -> [ChangeEffect; 4] {
     let (mut slowness, mut failing) = (member.slowness, member.failing);
     let (mut tasks, mut dead) = (0.0, false);
     for &stroke in active {
@@ -147,10 +147,10 @@ fn effects(
         dead |= event.dead;
     }
     [
-        To::Slowness(slowness.min(1e15)),
-        To::Failing(failing),
-        To::Background(tasks),
-        To::Dead(dead),
+        ChangeEffect::Slowness(slowness.min(1e15)),
+        ChangeEffect::Failing(failing),
+        ChangeEffect::Background(tasks),
+        ChangeEffect::Dead(dead),
     ]
 }
 
@@ -160,10 +160,10 @@ mod tests {
 
     const SECOND: Duration = Duration::from_secs(1);
 
-    fn play(events: &[Event], seed: u64) -> Vec<(u64, usize, To)> {
-        let all: Vec<Happening> = events
+    fn play(events: &[Event], seed: u64) -> Vec<(u64, usize, ChangeEffect)> {
+        let all: Vec<ResolvedEvent> = events
             .iter()
-            .map(|event| Happening {
+            .map(|event| ResolvedEvent {
                 event: event.clone(),
                 members: vec![0, 1, 2],
             })
@@ -188,10 +188,10 @@ mod tests {
             ..slow.clone()
         };
         let expected = [
-            (1000, 0, To::Slowness(2.0)),
-            (2000, 0, To::Slowness(10.0)),
-            (4000, 0, To::Slowness(5.0)),
-            (5000, 0, To::Slowness(1.0)),
+            (1000, 0, ChangeEffect::Slowness(2.0)),
+            (2000, 0, ChangeEffect::Slowness(10.0)),
+            (4000, 0, ChangeEffect::Slowness(5.0)),
+            (5000, 0, ChangeEffect::Slowness(1.0)),
         ];
         assert_eq!(play(&[slow, slower], 1), expected);
     }
@@ -210,7 +210,7 @@ mod tests {
                 ..event.clone()
             };
             let all = play(&[event], 1).into_iter();
-            let deaths = all.filter(|(_, _, to)| *to == To::Dead(true));
+            let deaths = all.filter(|(_, _, to)| *to == ChangeEffect::Dead(true));
             deaths.map(|(at, who, _)| (at, who)).collect::<Vec<_>>()
         };
         assert_eq!(deaths(Strikes::All).len(), 9);
@@ -231,6 +231,6 @@ mod tests {
         let of = |seed| play(std::slice::from_ref(&event), seed);
         assert_eq!(of(1), of(1));
         assert_ne!(of(1), of(2));
-        assert!(of(1).contains(&(0, 0, To::Slowness(PAUSE))));
+        assert!(of(1).contains(&(0, 0, ChangeEffect::Slowness(PAUSE))));
     }
 }

@@ -18,7 +18,7 @@ use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
-use evenkeel_control::event::{Event, Stay};
+use evenkeel_control::event::{Event, ZoneStay};
 use evenkeel_control::health::Change;
 
 use crate::requests::{Dispatch, Outcomes, Sample, WARM_UP, play_watched};
@@ -200,12 +200,12 @@ fn said<'n>(event: &Event, name: &dyn Fn(usize) -> &'n str) -> String {
         Event::Panic => "too many members are out: all are used".into(),
         Event::PanicOver => "enough members are back".into(),
         Event::Zone { stay, kept } => match stay {
-            Stay::All => "all requests stay in the first zone again".into(),
-            Stay::Part => format!(
+            ZoneStay::All => "all requests stay in the first zone again".into(),
+            ZoneStay::Part => format!(
                 "{:.0} % of the requests stay in the first zone",
                 kept * 100.0
             ),
-            Stay::Nothing => "nobody in the first zone can serve".into(),
+            ZoneStay::Nothing => "nobody in the first zone can serve".into(),
         },
         Event::AlertRaised {
             location,

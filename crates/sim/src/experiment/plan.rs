@@ -11,7 +11,7 @@ use evenkeel_manager::config::{
 };
 
 use super::costs::{Costs, Times};
-use super::events::{Happening, MAX_STROKES};
+use super::events::{MAX_STROKES, ResolvedEvent};
 use super::replay::Replay;
 use crate::engine::duration_nanos;
 use crate::scenario::{MemberModel, Reports, Scenario, Way};
@@ -119,7 +119,7 @@ pub struct Point {
     /// True if the central queue takes the place of the balancers.
     pub(super) is_ideal: bool,
     pub(super) world: Scenario,
-    pub(super) events: Vec<Happening>,
+    pub(super) events: Vec<ResolvedEvent>,
     times: Times,
     text: Text,
     /// Requests of a log in place of the scenario's.
@@ -288,7 +288,7 @@ impl Point {
                 of = (0..members.len()).collect();
             }
             let event = event.clone();
-            events.push(Happening { event, members: of });
+            events.push(ResolvedEvent { event, members: of });
         }
         let strokes = events.iter().map(|event| event.strokes(text.duration));
         if strokes.sum::<u128>() > MAX_STROKES

@@ -3,7 +3,7 @@
 use std::collections::{HashSet, VecDeque};
 use std::sync::Arc;
 
-use crate::work::{Ask, Work};
+use crate::work::{RequestWork, Work};
 
 /// Parts of a log of which all runs but the first are put together.
 pub(super) const PARTS: u64 = 20;
@@ -90,16 +90,16 @@ pub(super) struct Played {
 }
 
 impl Work for Played {
-    fn draw(&mut self, rng: &mut fastrand::Rng) -> Ask {
+    fn draw(&mut self, rng: &mut fastrand::Rng) -> RequestWork {
         let luck = rng.f64();
         let times = self.of.classes.get(self.class);
-        Ask {
+        RequestWork {
             cost: at(times.map_or(&[], Vec::as_slice), luck).max(1.0),
             document: self.class * FINE + (luck * FINE as f64) as usize,
         }
     }
 
-    fn cost(&mut self, ask: Ask, member: usize) -> f64 {
+    fn cost(&mut self, ask: RequestWork, member: usize) -> f64 {
         // A request that is among the cheap ones is so at each member, but how much slower a
         // slow member is need not be the same for all.
         let own = self.of.own.get(member);

@@ -22,7 +22,8 @@ pub(super) fn pick(
     };
     let (cost, now) = (request.cost, request.now);
     let binding = bindings.get_mut(&connection);
-    let kept = match binding.filter(|binding| !request.tried.contains(&binding.member())) {
+    let kept = match binding.filter(|binding| !request.excluded_members.contains(&binding.member()))
+    {
         None => None,
         Some(binding) => match binding.check_request(group, now) {
             Verdict::Keep(index) => {

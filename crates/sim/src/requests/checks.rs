@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use evenkeel_control::health::{Check, first_check, next_check};
 
-use super::{Happening, Simulation};
+use super::{RequestEvent, Simulation};
 use crate::engine::duration_nanos;
 
 /// Cost of answering a check for a member, in nanoseconds at normal speed. A check does not wait for requests.
@@ -47,7 +47,7 @@ impl Simulation<'_> {
                     });
                     let first = first_check(interval, self.checks.f32());
                     self.engine
-                        .schedule_after(duration_nanos(first), Happening::Check(index));
+                        .schedule_after(duration_nanos(first), RequestEvent::Check(index));
                 }
             }
         }
@@ -71,7 +71,8 @@ impl Simulation<'_> {
         let checking = &mut self.checkings[index];
         (checking.started, checking.found) = (self.engine.elapsed_nanos(), found);
         let took = took.min(duration_nanos(timeout));
-        self.engine.schedule_after(took, Happening::Checked(index));
+        self.engine
+            .schedule_after(took, RequestEvent::Checked(index));
     }
 
     pub(super) fn finish_check(&mut self, index: usize) {
@@ -101,6 +102,6 @@ impl Simulation<'_> {
         let soon = checked.is_some_and(|checked| checked.dead);
         let pause = duration_nanos(next_check(interval, soon, self.checks.f32()));
         let left = (pause - (at - started) as f64).max(0.0);
-        self.engine.schedule_after(left, Happening::Check(index));
+        self.engine.schedule_after(left, RequestEvent::Check(index));
     }
 }

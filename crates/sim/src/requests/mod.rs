@@ -43,9 +43,9 @@ use waiting::Waiting;
 use crate::central::Central;
 use crate::config::{group_config, make_groups};
 use crate::engine::{self, Engine, Watched, World, draw_exponential, duration_nanos};
-use crate::scenario::{Reading, Scenario, To};
+use crate::scenario::{ChangeEffect, Reading, Scenario};
 use crate::server::JobId;
-use crate::work::{Arrivals, Ask, Service, Source, Visit};
+use crate::work::{Arrivals, RequestWork, Service, Source, Visit};
 
 /// Decision about where requests go.
 #[derive(Clone, Debug)]
@@ -128,7 +128,7 @@ fn readers(scenario: &Scenario) -> usize {
 // Tags as wide as what follows: events are moved in whole words, which are faster read again.
 #[derive(Clone, Copy, Debug)]
 #[repr(u64)]
-enum Happening {
+enum RequestEvent {
     /// A request of a source.
     Arrival(usize),
     /// The request is at its member.
@@ -178,7 +178,7 @@ struct Job {
     source: usize,
     balancer: usize,
     arrived: u64,
-    ask: Ask,
+    ask: RequestWork,
     /// Over which connection of its client it came, and whether it is the last one there.
     connection: Option<(u64, bool)>,
     fails_below: f64,
@@ -222,7 +222,7 @@ struct Simulation<'a> {
     world: fastrand::Rng,
     decisions: fastrand::Rng,
     checks: fastrand::Rng,
-    engine: Engine<Happening>,
+    engine: Engine<RequestEvent>,
     members: Vec<Member>,
     checkings: Vec<Checking>,
     sources: Vec<Source>,
@@ -236,38 +236,38 @@ struct Simulation<'a> {
 }
 
 impl World for Simulation<'_> {
-    type Event = Happening;
+    type Event = RequestEvent;
 
-    fn engine(&mut self) -> &mut Engine<Happening> {
+    fn engine(&mut self) -> &mut Engine<RequestEvent> {
         &mut self.engine
     }
 
-    fn happen(&mut self, event: Happening) -> bool {
+    fn happen(&mut self, event: RequestEvent) -> bool {
         let length = self.scenario.length;
         if length.is_some_and(|length| self.engine.elapsed_nanos() as f64 > duration_nanos(length))
         {
             return false;
         }
         match event {
-            Happening::Arrival(source) => self.arrival(source),
-            Happening::Delivery(job) => self.delivery(job),
-            Happening::Head(job) => self.head(job),
-            Happening::Completion { server, version } => self.completion(server, version),
-            Happening::Response(job) => self.response(job),
-            Happening::SessionEnd(job) => self.end(job),
-            Happening::Again(job) => self.start_next_request(job),
-            Happening::Sample => self.take_sample(),
-            Happening::Change(index) => self.change(index),
-            Happening::Report(index) => self.send_report(index),
-            Happening::ReportArrival { index, said } => self.report_arrival(index, said),
-            Happening::Update(server) => self.schedule_load_write(server),
-            Happening::Written(server) => self.write_load(server),
-            Happening::Variance => self.variance(),
-            Happening::Round => self.round(),
-            Happening::Look { job, turn } => self.look_after_a_while(job, turn),
-            Happening::Expiry { job, turn } => self.expire_waiting(job, turn),
-            Happening::Check(index) => self.start_check(index),
-            Happening::Checked(index) => self.finish_check(index),
+            RequestEvent::Arrival(source) => self.arrival(source),
+            RequestEvent::Delivery(job) => self.delivery(job),
+            RequestEvent::Head(job) => self.head(job),
+            RequestEvent::Completion { server, version } => self.completion(server, version),
+            RequestEvent::Response(job) => self.response(job),
+            RequestEvent::SessionEnd(job) => self.end(job),
+            RequestEvent::Again(job) => self.start_next_request(job),
+            RequestEvent::Sample => self.take_sample(),
+            RequestEvent::Change(index) => self.change(index),
+            RequestEvent::Report(index) => self.send_report(index),
+            RequestEvent::ReportArrival { index, said } => self.report_arrival(index, said),
+            RequestEvent::Update(server) => self.schedule_load_write(server),
+            RequestEvent::Written(server) => self.write_load(server),
+            RequestEvent::Variance => self.variance(),
+            RequestEvent::Round => self.round(),
+            RequestEvent::Look { job, turn } => self.look_after_a_while(job, turn),
+            RequestEvent::Expiry { job, turn } => self.expire_waiting(job, turn),
+            RequestEvent::Check(index) => self.start_check(index),
+            RequestEvent::Checked(index) => self.finish_check(index),
         }
         length.is_some() || self.outcomes.requests < self.scenario.requests
     }
@@ -384,34 +384,36 @@ impl<'a> Simulation<'a> {
             for client in 0..clients {
                 let offset = Service::MEAN * client as f64 / clients as f64;
                 self.engine
-                    .schedule_after(1.0 + offset, Happening::Arrival(source));
+                    .schedule_after(1.0 + offset, RequestEvent::Arrival(source));
             }
         }
         for (index, change) in scenario.changes.iter().enumerate() {
             self.engine
-                .schedule_after(duration_nanos(change.at), Happening::Change(index));
+                .schedule_after(duration_nanos(change.at), RequestEvent::Change(index));
         }
         if let Some(reports) = scenario.reports {
             for index in 0..scenario.members.len() * readers(scenario) {
                 let first = self.world.f64() * duration_nanos(reports.interval);
-                self.engine.schedule_after(first, Happening::Report(index));
+                self.engine
+                    .schedule_after(first, RequestEvent::Report(index));
                 let is_member = index < scenario.members.len();
                 if let (Reading::Written { update, .. }, true) = (scenario.reading, is_member) {
                     let first = self.world.f64() * duration_nanos(update);
-                    self.engine.schedule_after(first, Happening::Update(index));
+                    self.engine
+                        .schedule_after(first, RequestEvent::Update(index));
                 }
             }
         }
         if let Some(every) = scenario.samples {
             self.engine
-                .schedule_after(duration_nanos(every), Happening::Sample);
+                .schedule_after(duration_nanos(every), RequestEvent::Sample);
         }
         if let Some(every) = scenario.variance {
             self.engine
-                .schedule_after(duration_nanos(every), Happening::Variance);
+                .schedule_after(duration_nanos(every), RequestEvent::Variance);
         }
         if scenario.control {
-            self.engine.schedule_after(ROUND, Happening::Round);
+            self.engine.schedule_after(ROUND, RequestEvent::Round);
             self.begin_checks();
         }
     }
@@ -434,7 +436,8 @@ impl<'a> Simulation<'a> {
             Arrivals::Closed(_) => None,
         };
         if let Some(gap) = gap {
-            self.engine.schedule_after(gap, Happening::Arrival(index));
+            self.engine
+                .schedule_after(gap, RequestEvent::Arrival(index));
         }
         let ask = source.work.draw(&mut self.world);
         let balancer = self.world.usize(..self.scenario.balancers);
@@ -499,7 +502,7 @@ impl<'a> Simulation<'a> {
         self.free_jobs.push(id);
         if let Arrivals::Closed(_) = self.sources[source].arrivals {
             self.engine
-                .schedule_after(Service::MEAN, Happening::Arrival(source));
+                .schedule_after(Service::MEAN, RequestEvent::Arrival(source));
         }
     }
 
@@ -513,7 +516,7 @@ impl<'a> Simulation<'a> {
         let cost = Cost::clamped(announced).filter(|_| self.scenario.announced);
         let request = Request {
             cost: cost.unwrap_or_default(),
-            tried: &job.tried,
+            excluded_members: &job.tried,
             ahead,
             key,
             client: key.map(|key| Ipv4Addr::from_bits(key as u32).into()),
@@ -542,9 +545,11 @@ impl<'a> Simulation<'a> {
             member.count_answer(true);
             job.outcome = Outcome::Failure;
             let after = 2.0 * network + Service::MEAN / 100.0;
-            self.engine.schedule_after(after, Happening::Response(id));
+            self.engine
+                .schedule_after(after, RequestEvent::Response(id));
         } else if network > 0.0 {
-            self.engine.schedule_after(network, Happening::Delivery(id));
+            self.engine
+                .schedule_after(network, RequestEvent::Delivery(id));
         } else {
             self.delivery(id);
         }
@@ -563,7 +568,7 @@ impl<'a> Simulation<'a> {
         if self.scenario.streams {
             match duration_nanos(self.scenario.network) {
                 0.0 => self.head(id),
-                network => self.engine.schedule_after(network, Happening::Head(id)),
+                network => self.engine.schedule_after(network, RequestEvent::Head(id)),
             }
         }
         let cost = self.sources[source].work.cost(ask, server);
@@ -588,7 +593,8 @@ impl<'a> Simulation<'a> {
     fn break_off(&mut self, id: JobId) {
         self.jobs[id].outcome = Outcome::Failure;
         let network = duration_nanos(self.scenario.network);
-        self.engine.schedule_after(network, Happening::Response(id));
+        self.engine
+            .schedule_after(network, RequestEvent::Response(id));
     }
 
     fn completion(&mut self, index: usize, version: u32) {
@@ -602,7 +608,7 @@ impl<'a> Simulation<'a> {
                 0.0 => self.response(job),
                 network => self
                     .engine
-                    .schedule_after(network, Happening::Response(job)),
+                    .schedule_after(network, RequestEvent::Response(job)),
             }
         }
         self.schedule_completion(index);
@@ -638,7 +644,7 @@ impl<'a> Simulation<'a> {
         }
         let session = draw_exponential(duration_nanos(self.scenario.session), &mut self.world);
         self.engine
-            .schedule_after(session, Happening::SessionEnd(id));
+            .schedule_after(session, RequestEvent::SessionEnd(id));
     }
 
     fn end(&mut self, id: JobId) {
@@ -658,7 +664,7 @@ impl<'a> Simulation<'a> {
         if let Arrivals::Closed(_) = self.sources[source].arrivals {
             let pause = self.draw_think_time(source);
             self.engine
-                .schedule_after(pause, Happening::Arrival(source));
+                .schedule_after(pause, RequestEvent::Arrival(source));
         }
         self.serve_waiting(balancer, source);
     }
@@ -668,12 +674,12 @@ impl<'a> Simulation<'a> {
         let member = &mut self.members[change.member];
         let now = self.engine.elapsed_nanos();
         match change.to {
-            To::Load(load) => member.reported = Some(load),
-            To::Failing(share) => member.server.failing = share,
-            To::Background(tasks) => member.server.set_background(tasks, now),
-            To::Interrupts(share) => member.server.set_interrupts(share, now),
-            To::Slowness(slowness) => member.server.set_slowness(slowness, now),
-            To::Dead(dead) => {
+            ChangeEffect::Load(load) => member.reported = Some(load),
+            ChangeEffect::Failing(share) => member.server.failing = share,
+            ChangeEffect::Background(tasks) => member.server.set_background(tasks, now),
+            ChangeEffect::Interrupts(share) => member.server.set_interrupts(share, now),
+            ChangeEffect::Slowness(slowness) => member.server.set_slowness(slowness, now),
+            ChangeEffect::Dead(dead) => {
                 member.dead = dead;
                 if dead {
                     let sources = self.sources.iter_mut();
@@ -688,7 +694,7 @@ impl<'a> Simulation<'a> {
     }
 
     fn round(&mut self) {
-        self.engine.schedule_after(ROUND, Happening::Round);
+        self.engine.schedule_after(ROUND, RequestEvent::Round);
         let (now, at) = (self.engine.current_time(), self.engine.elapsed_nanos());
         if self.scenario.fleet_in_flight {
             self.tell_in_flight();
@@ -729,7 +735,7 @@ impl<'a> Simulation<'a> {
     fn schedule_completion(&mut self, index: usize) {
         if let Some((at, version)) = self.members[index].server.reschedule() {
             let after = at.saturating_sub(self.engine.elapsed_nanos()) as f64;
-            let completion = Happening::Completion {
+            let completion = RequestEvent::Completion {
                 server: index,
                 version,
             };

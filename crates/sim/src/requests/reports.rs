@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use evenkeel_core::load::{LoadId, LoadValue, of_queue};
 
-use super::{Happening, Simulation};
+use super::{RequestEvent, Simulation};
 use crate::engine::{draw_exponential, duration_nanos};
 use crate::scenario::{MemberModel, Reading};
 use crate::server::Server;
@@ -113,7 +113,8 @@ impl Simulation<'_> {
             return;
         };
         let after = duration_nanos(reports.interval);
-        self.engine.schedule_after(after, Happening::Report(index));
+        self.engine
+            .schedule_after(after, RequestEvent::Report(index));
         let (reader, server) = (index / self.members.len(), index % self.members.len());
         let (member, now) = (&mut self.members[server], self.engine.elapsed_nanos());
         let (at, server) = (server, &mut member.server);
@@ -155,7 +156,7 @@ impl Simulation<'_> {
             noise => value * (1.0 + noise * (2.0 * self.world.f64() - 1.0)),
         };
         let said = self.members[at].say(reader, value, now);
-        let arrival = Happening::ReportArrival { index, said };
+        let arrival = RequestEvent::ReportArrival { index, said };
         let way = self.scenario.way;
         let later = match way.jitter.is_zero() {
             true => 0.0,
@@ -207,9 +208,11 @@ impl Simulation<'_> {
         let slots = server.slots() as f64;
         let mean = duration_nanos(wait) * (server.tasks() - slots).max(0.0) / slots;
         let delay = draw_exponential(mean, &mut self.world);
-        self.engine.schedule_after(delay, Happening::Written(index));
+        self.engine
+            .schedule_after(delay, RequestEvent::Written(index));
         let next = delay.max(1.0) + duration_nanos(update);
-        self.engine.schedule_after(next, Happening::Update(index));
+        self.engine
+            .schedule_after(next, RequestEvent::Update(index));
     }
 
     pub(super) fn variance(&mut self) {
@@ -217,7 +220,7 @@ impl Simulation<'_> {
             return;
         };
         self.engine
-            .schedule_after(duration_nanos(every), Happening::Variance);
+            .schedule_after(duration_nanos(every), RequestEvent::Variance);
         let now = self.engine.elapsed_nanos();
         let mut shares = Vec::with_capacity(self.members.len());
         for index in 0..self.members.len() {

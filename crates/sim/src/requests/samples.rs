@@ -2,7 +2,7 @@
 
 use std::time::Duration;
 
-use super::{Happening, Simulation};
+use super::{RequestEvent, Simulation};
 use crate::engine::duration_nanos;
 
 /// Sample of a moment.
@@ -48,7 +48,7 @@ impl Simulation<'_> {
             return;
         };
         self.engine
-            .schedule_after(duration_nanos(every), Happening::Sample);
+            .schedule_after(duration_nanos(every), RequestEvent::Sample);
         let now = self.engine.elapsed_nanos();
         let mut members = Vec::with_capacity(self.members.len());
         for index in 0..self.members.len() {

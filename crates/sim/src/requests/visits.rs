@@ -5,7 +5,7 @@ use evenkeel_core::group::Outcome;
 use evenkeel_core::member::Weight;
 use evenkeel_manager::config::Config;
 
-use super::{Happening, Simulation};
+use super::{RequestEvent, Simulation};
 use crate::engine::draw_exponential;
 use crate::server::JobId;
 
@@ -34,7 +34,7 @@ impl Simulation<'_> {
             self.serve_waiting(balancer, source);
         }
         let pause = self.draw_think_time(source);
-        self.engine.schedule_after(pause, Happening::Again(id));
+        self.engine.schedule_after(pause, RequestEvent::Again(id));
         true
     }
 

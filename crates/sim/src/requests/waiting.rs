@@ -5,13 +5,13 @@ use std::ops::Deref;
 use std::sync::Arc;
 use std::task::Waker;
 
-use evenkeel_control::queue::{Place, Queue, Turn};
+use evenkeel_control::queue::{Queue, QueueInstruction, QueuePosition};
 use evenkeel_core::group::PickError;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::config::PRIORITY;
 use evenkeel_manager::snapshot::GroupHandle;
 
-use super::{Happening, Simulation};
+use super::{RequestEvent, Simulation};
 use crate::engine::duration_nanos;
 use crate::server::JobId;
 
@@ -19,7 +19,7 @@ use crate::server::JobId;
 #[derive(Debug)]
 pub(super) struct Waiting {
     job: JobId,
-    place: Place<Line>,
+    place: QueuePosition<Line>,
     /// True if another look after a pause is scheduled.
     will_look: bool,
 }
@@ -56,7 +56,8 @@ impl Simulation<'_> {
             return false;
         };
         let line = Line(Arc::clone(&handle));
-        let Ok(place) = Place::enter(line, PRIORITY as u8, self.engine.current_time()) else {
+        let Ok(place) = QueuePosition::enter(line, PRIORITY as u8, self.engine.current_time())
+        else {
             return false;
         };
         self.balancers[balancer].waiting[source].push_back(Waiting {
@@ -68,7 +69,7 @@ impl Simulation<'_> {
         self.jobs[id].turn = self.outcomes.queued;
         if let Some(timeout) = self.policies[source].queue_timeout {
             let turn = self.outcomes.queued;
-            let expiry = Happening::Expiry { job: id, turn };
+            let expiry = RequestEvent::Expiry { job: id, turn };
             self.engine.schedule_after(duration_nanos(timeout), expiry);
         }
         self.take_turns(balancer, &handle);
@@ -119,7 +120,7 @@ impl Simulation<'_> {
         if std::mem::replace(&mut waiting.will_look, true) {
             return;
         }
-        let look = Happening::Look {
+        let look = RequestEvent::Look {
             job: waiting.job,
             turn: self.jobs[waiting.job].turn,
         };
@@ -151,10 +152,10 @@ impl Simulation<'_> {
             let now = self.engine.current_time();
             let job = waiting.job;
             let found = match waiting.place.next_turn(now, Waker::noop()) {
-                Some(Turn::Look { ahead }) => {
+                Some(QueueInstruction::Look { ahead }) => {
                     waiting.place.look_for_room(|| self.bind(job, Some(ahead)))
                 }
-                Some(Turn::Refused) | None => None,
+                Some(QueueInstruction::Refused) | None => None,
             };
             match found {
                 Some(Ok(())) => waiting.place.leave_served(now),

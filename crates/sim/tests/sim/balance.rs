@@ -9,7 +9,9 @@ use std::time::Duration;
 
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::{self, Values};
-use evenkeel_sim::{Change, Discipline, Dispatch, Outcomes, Reports, Scenario, Service, To, run};
+use evenkeel_sim::{
+    Change, ChangeEffect, Discipline, Dispatch, Outcomes, Reports, Scenario, Service, run,
+};
 
 const SEEDS: std::ops::RangeInclusive<u64> = 1..=3;
 
@@ -247,8 +249,8 @@ fn a_member_that_recovers_is_found() {
         to,
     };
     for (mut scenario, to) in [
-        (ten("slow").one_slow(5.0), To::Slowness(1.0)),
-        (ten("failing").one_failing(1.0), To::Failing(0.0)),
+        (ten("slow").one_slow(5.0), ChangeEffect::Slowness(1.0)),
+        (ten("failing").one_failing(1.0), ChangeEffect::Failing(0.0)),
     ] {
         scenario.changes.push(recovers(to));
         for seed in SEEDS {
@@ -268,7 +270,7 @@ fn all_slow_at_once_is_no_reason_to_leave_any() {
         scenario.changes.push(Change {
             at: Duration::from_secs(100),
             member,
-            to: To::Slowness(5.0),
+            to: ChangeEffect::Slowness(5.0),
         });
     }
     assert!(ratio(&scenario) < 1.1);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::{self, Values};
-use evenkeel_sim::{Change, Discipline, Dispatch, Outcomes, Reports, Scenario, To, run};
+use evenkeel_sim::{Change, ChangeEffect, Discipline, Dispatch, Outcomes, Reports, Scenario, run};
 
 const STRATEGY: &str = "client_weighted_round_robin";
 
@@ -65,7 +65,7 @@ fn shares_follow_a_member_that_becomes_slow() {
     scenario.changes = vec![Change {
         at: Duration::from_secs(30),
         member: 3,
-        to: To::Slowness(2.0),
+        to: ChangeEffect::Slowness(2.0),
     }];
     let outcomes = play(&scenario, STRATEGY);
     close(shares(&outcomes, 20, 30), CAPACITIES);

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use evenkeel_control::event::Event;
 use evenkeel_manager::config;
-use evenkeel_sim::{Change, Dispatch, Outcomes, Scenario, To, run};
+use evenkeel_sim::{Change, ChangeEffect, Dispatch, Outcomes, Scenario, run};
 
 fn scenario(group: &str) -> Scenario {
     let text = format!(
@@ -48,7 +48,7 @@ fn a_member_that_goes_on_failing_is_ejected_for_longer_each_time() {
     let fails = |seconds, share| Change {
         at: Duration::from_secs(seconds),
         member: 1,
-        to: To::Failing(share),
+        to: ChangeEffect::Failing(share),
     };
     scenario.changes = vec![fails(120, 1.0), fails(360, 0.0)];
     let outcomes = play(&scenario);
@@ -133,7 +133,7 @@ fn an_alert_is_raised_and_lifted_with_the_load() {
     let at = |seconds, load| Change {
         at: Duration::from_secs(seconds),
         member: 2,
-        to: To::Load(load),
+        to: ChangeEffect::Load(load),
     };
     scenario.changes = vec![at(60, 0.95), at(120, 0.1)];
     let outcomes = play(&scenario);

@@ -10,7 +10,9 @@ use std::time::Duration;
 
 use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::{self, Values};
-use evenkeel_sim::{Change, Discipline, Dispatch, Outcomes, Reports, Scenario, Service, To, run};
+use evenkeel_sim::{
+    Change, ChangeEffect, Discipline, Dispatch, Outcomes, Reports, Scenario, Service, run,
+};
 
 /// Strategies that take a least loaded member, and the default.
 const STRATEGIES: [&str; 4] = ["k_least_loaded", "least_loaded", "load_minimum", "adaptive"];
@@ -73,7 +75,7 @@ fn loaded(mut scenario: Scenario) -> Scenario {
         scenario.changes.push(Change {
             at: Duration::ZERO,
             member,
-            to: To::Background(tasks),
+            to: ChangeEffect::Background(tasks),
         });
     }
     scenario
@@ -155,7 +157,7 @@ fn traffic_leaves_with_the_work_of_others_and_comes_back() {
         let at = |at, tasks| Change {
             at: ms(at),
             member: 1,
-            to: To::Background(tasks),
+            to: ChangeEffect::Background(tasks),
         };
         world.changes = vec![at(4000, 16.0), at(6000, 0.0)];
         let played = play(&world, strategy);

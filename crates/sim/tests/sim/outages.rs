@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use evenkeel_control::health;
 use evenkeel_manager::config;
-use evenkeel_sim::{Change, Dispatch, Outcomes, Scenario, To, run};
+use evenkeel_sim::{Change, ChangeEffect, Dispatch, Outcomes, Scenario, run};
 
 fn scenario(rule: &str, http: &str, group: &str, seconds: u64) -> Scenario {
     let text = format!(
@@ -36,7 +36,7 @@ fn play(scenario: &Scenario) -> Outcomes {
     run(scenario, &Dispatch::Configured, 1)
 }
 
-fn at(seconds: u64, member: usize, to: To) -> Change {
+fn at(seconds: u64, member: usize, to: ChangeEffect) -> Change {
     Change {
         at: Duration::from_secs(seconds),
         member,
@@ -57,7 +57,10 @@ const CHECKED: &str = r#"
 fn a_member_that_dies_is_taken_out_by_a_check_and_no_request_is_lost() {
     let dying = |http: &str, group: &str| {
         let mut scenario = scenario("", http, group, 240).with_balancers(2);
-        scenario.changes = vec![at(60, 1, To::Dead(true)), at(120, 1, To::Dead(false))];
+        scenario.changes = vec![
+            at(60, 1, ChangeEffect::Dead(true)),
+            at(120, 1, ChangeEffect::Dead(false)),
+        ];
         play(&scenario)
     };
     let outcomes = dying("", CHECKED);
@@ -106,7 +109,10 @@ fn a_check_sees_who_answers_too_late_and_waits_for_proof_that_it_is_over() {
     let mut scenario = scenario("", "", CHECKED, 120);
     // 1.1 s for a check, of which the limit is 1 s.
     let slow = 11_000.0;
-    scenario.changes = vec![at(30, 2, To::Slowness(slow)), at(60, 2, To::Slowness(1.0))];
+    scenario.changes = vec![
+        at(30, 2, ChangeEffect::Slowness(slow)),
+        at(60, 2, ChangeEffect::Slowness(1.0)),
+    ];
     let outcomes = play(&scenario);
     let changes = outcomes.health.iter();
     let changes: Vec<_> = changes
@@ -159,7 +165,8 @@ fn a_budget_limits_the_retries_in_an_outage() {
         let group = r#"members = ["10.0.0.1:80", "10.0.0.2:80", "10.0.0.3:80"]"#;
         let http = format!("retries = 2\nretry_budget = {budget:?}");
         let mut scenario = scenario("", &http, group, 90);
-        let fails = |seconds, share| (0..3).map(move |of| at(seconds, of, To::Failing(share)));
+        let fails =
+            |seconds, share| (0..3).map(move |of| at(seconds, of, ChangeEffect::Failing(share)));
         scenario.changes = fails(30, 1.0).chain(fails(60, 0.0)).collect();
         play(&scenario)
     };

@@ -3,7 +3,7 @@
 use std::time::Duration;
 
 use evenkeel_core::strategy::{self, Values};
-use evenkeel_sim::{Change, Discipline, Dispatch, Scenario, Service, To, run};
+use evenkeel_sim::{Change, ChangeEffect, Discipline, Dispatch, Scenario, Service, run};
 
 use crate::late_binding::median;
 
@@ -21,13 +21,15 @@ fn world() -> Scenario {
         .with_utilisation(0.5)
 }
 
-fn change(at: Duration, member: usize, to: To) -> Change {
+fn change(at: Duration, member: usize, to: ChangeEffect) -> Change {
     Change { at, member, to }
 }
 
 /// Adds the world whose 99th percentile is looked at: one member is three times slower.
 fn add_world_looked_at(scenario: &mut Scenario, from: Duration) {
-    scenario.changes.push(change(from, 0, To::Slowness(3.0)));
+    scenario
+        .changes
+        .push(change(from, 0, ChangeEffect::Slowness(3.0)));
 }
 
 /// Adds the worlds before it: a slow member that moves, one that fails half of its requests, a slow one. Returns when they end.
@@ -37,17 +39,17 @@ fn add_other_worlds(scenario: &mut Scenario, from: Duration) -> Duration {
         let at = from + WORLD * step / 4;
         for member in 0..4 {
             let slowness = if member == step as usize { 5.0 } else { 1.0 };
-            changes.push(change(at, member, To::Slowness(slowness)));
+            changes.push(change(at, member, ChangeEffect::Slowness(slowness)));
         }
     }
     let failing = from + WORLD;
-    changes.push(change(failing, 3, To::Slowness(1.0)));
-    changes.push(change(failing, 1, To::Failing(0.5)));
+    changes.push(change(failing, 3, ChangeEffect::Slowness(1.0)));
+    changes.push(change(failing, 1, ChangeEffect::Failing(0.5)));
     let slow = failing + WORLD;
-    changes.push(change(slow, 1, To::Failing(0.0)));
-    changes.push(change(slow, 2, To::Slowness(5.0)));
+    changes.push(change(slow, 1, ChangeEffect::Failing(0.0)));
+    changes.push(change(slow, 2, ChangeEffect::Slowness(5.0)));
     let end = slow + WORLD;
-    changes.push(change(end, 2, To::Slowness(1.0)));
+    changes.push(change(end, 2, ChangeEffect::Slowness(1.0)));
     end
 }
 

@@ -15,7 +15,9 @@ use evenkeel_core::group::{Group, GroupSettings, Outcome, Request};
 use evenkeel_core::key::{Key, hash};
 use evenkeel_core::load::LoadId;
 use evenkeel_core::member::Weight;
-use evenkeel_sim::{Change, Discipline, Dispatch, Outcomes, Reports, Scenario, Service, To, run};
+use evenkeel_sim::{
+    Change, ChangeEffect, Discipline, Dispatch, Outcomes, Reports, Scenario, Service, run,
+};
 
 /// Shares may be off by one percentage point.
 const POINT: f64 = 0.01;
@@ -371,7 +373,7 @@ fn u3_traffic_follows_a_reversed_report_within_two_seconds() {
             let at = |seconds, member, load| Change {
                 at: Duration::from_millis(seconds),
                 member,
-                to: To::Load(load),
+                to: ChangeEffect::Load(load),
             };
             scenario.changes = vec![
                 at(0, 0, 0.9),

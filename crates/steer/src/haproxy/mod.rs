@@ -6,4 +6,4 @@ mod round;
 mod socket;
 
 pub use round::{Haproxy, Round};
-pub use socket::Trouble;
+pub use socket::HaproxyError;

@@ -4,12 +4,12 @@ use std::collections::{BTreeSet, HashMap};
 use std::fmt;
 use std::net::SocketAddr;
 
-use evenkeel_control::shares::Standing;
+use evenkeel_control::shares::ServiceState;
 use evenkeel_core::address::Address;
 
 use super::answers::Server;
 use crate::status::SteeredMember;
-use crate::wanted::Wanted;
+use crate::wanted::MemberShare;
 
 /// A command to HAProxy.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -89,7 +89,7 @@ const ADDED: &str = "evenkeel-";
 
 /// Knowledge about a backend beside what HAProxy says.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Known {
+pub struct BackendFacts {
     /// Servers that we have put into maintenance.
     pub maintained: BTreeSet<String>,
     /// True if the backend's algorithm takes no weights but 0 and those of the configuration.
@@ -98,7 +98,7 @@ pub struct Known {
     pub adds: Option<String>,
 }
 
-impl Known {
+impl BackendFacts {
     /// True if we have put a server into maintenance: no server that we have added is in maintenance by
     /// somebody else.
     fn is_ours(&self, server: &Server) -> bool {
@@ -119,7 +119,7 @@ pub struct Plan {
     /// servers comes once for each.
     pub members: Vec<SteeredMember>,
     /// Servers that belong to no member.
-    pub others: Vec<String>,
+    pub foreign_servers: Vec<String>,
 }
 
 const NO_SERVER: &str = "HAProxy has no server at this address in the backend";
@@ -130,7 +130,12 @@ const STATIC: &str =
     "the backend's `balance` takes no weights but 0 and its own: use roundrobin or leastconn";
 
 /// Plans the orders that bring the servers of `backend` to `wanted`.
-pub fn plan_orders(backend: &str, servers: &[Server], wanted: &[Wanted], known: &Known) -> Plan {
+pub fn plan_orders(
+    backend: &str,
+    servers: &[Server],
+    wanted: &[MemberShare],
+    known: &BackendFacts,
+) -> Plan {
     let mut by_address: HashMap<SocketAddr, Vec<&Server>> = HashMap::new();
     for server in servers {
         if let Some(address) = server.address {
@@ -189,7 +194,7 @@ pub fn plan_orders(backend: &str, servers: &[Server], wanted: &[Wanted], known: 
         .filter(|server| !found.contains(&*server.name));
     for server in others {
         if !known.is_added(server) {
-            plan.others.push(server.name.clone());
+            plan.foreign_servers.push(server.name.clone());
             continue;
         }
         // A server that has connections is not deleted: it is tried again.
@@ -212,7 +217,7 @@ fn orders_to_add(
     name: &str,
     address: SocketAddr,
     parameters: &str,
-    want: &Wanted,
+    want: &MemberShare,
 ) -> Vec<Order> {
     let order = |set| Order {
         backend: backend.into(),
@@ -234,7 +239,7 @@ fn orders_to_add(
 }
 
 /// Returns why a server is not touched, if it is not.
-fn not_ours(server: &Server, known: &Known) -> Option<&'static str> {
+fn not_ours(server: &Server, known: &BackendFacts) -> Option<&'static str> {
     if known.is_ours(server) {
         return None;
     }
@@ -245,14 +250,19 @@ fn not_ours(server: &Server, known: &Known) -> Option<&'static str> {
     }
 }
 
-fn orders_for_server(backend: &str, server: &Server, want: &Wanted, known: &Known) -> Vec<Order> {
+fn orders_for_server(
+    backend: &str,
+    server: &Server,
+    want: &MemberShare,
+    known: &BackendFacts,
+) -> Vec<Order> {
     let order = |set| Order {
         backend: backend.into(),
         server: server.name.clone(),
         set,
     };
     let mut orders = Vec::new();
-    if want.standing == Standing::Maintenance {
+    if want.standing == ServiceState::Maintenance {
         if !server.is_maintained() {
             orders.push(order(Set::Maintenance));
         }
@@ -276,8 +286,8 @@ fn orders_for_server(backend: &str, server: &Server, want: &Wanted, known: &Know
 pub fn plan_restoration(
     backend: &str,
     servers: &[Server],
-    wanted: &[Wanted],
-    known: &Known,
+    wanted: &[MemberShare],
+    known: &BackendFacts,
 ) -> Vec<Order> {
     let addresses: BTreeSet<SocketAddr> = wanted
         .iter()
@@ -323,8 +333,8 @@ mod tests {
         }
     }
 
-    fn wanted(port: u16, weight: u32, standing: Standing) -> Wanted {
-        Wanted {
+    fn wanted(port: u16, weight: u32, standing: ServiceState) -> MemberShare {
+        MemberShare {
             member: format!("m{port}").into(),
             name: format!("s{port}").into(),
             address: SocketAddr::from(([127, 0, 0, 1], port)).into(),
@@ -346,17 +356,17 @@ mod tests {
             server("stranger", 9, 1, 0),
         ];
         let all = [
-            wanted(2, 100, Standing::Serving),
-            wanted(1, 256, Standing::Serving),
-            wanted(3, 0, Standing::Draining),
-            wanted(4, 10, Standing::Serving),
+            wanted(2, 100, ServiceState::Serving),
+            wanted(1, 256, ServiceState::Serving),
+            wanted(3, 0, ServiceState::Draining),
+            wanted(4, 10, ServiceState::Serving),
         ];
-        let plan = plan_orders("web", &servers, &all, &Known::default());
+        let plan = plan_orders("web", &servers, &all, &BackendFacts::default());
         assert_eq!(
             texts(&plan.orders),
             ["set server web/a weight 256", "set server web/c weight 0"]
         );
-        assert_eq!(plan.others, ["stranger"]);
+        assert_eq!(plan.foreign_servers, ["stranger"]);
         assert_eq!(plan.members[3].note.as_deref(), Some(NO_SERVER));
         assert_eq!(plan.members[1].server.as_deref(), Some("a"));
         assert_eq!(plan.members[1].has, Some(7));
@@ -369,8 +379,8 @@ mod tests {
             server("b", 2, 7, 8),
             server("c", 3, 7, 5),
         ];
-        let all = [1, 2, 3].map(|port| wanted(port, 10, Standing::Serving));
-        let known = Known::default();
+        let all = [1, 2, 3].map(|port| wanted(port, 10, ServiceState::Serving));
+        let known = BackendFacts::default();
         let left = plan_orders("web", &servers, &all, &known);
         assert!(left.orders.is_empty());
         assert_eq!(left.members[0].note.as_deref(), Some(MAINTAINED));
@@ -380,16 +390,21 @@ mod tests {
 
     #[test]
     fn maintenance_that_we_have_said_ends_when_we_say_so() {
-        let all = [wanted(1, 0, Standing::Maintenance)];
-        let begins = plan_orders("web", &[server("a", 1, 7, 0)], &all, &Known::default());
+        let all = [wanted(1, 0, ServiceState::Maintenance)];
+        let begins = plan_orders(
+            "web",
+            &[server("a", 1, 7, 0)],
+            &all,
+            &BackendFacts::default(),
+        );
         assert_eq!(texts(&begins.orders), ["set server web/a state maint"]);
-        let known = Known {
+        let known = BackendFacts {
             maintained: ["a".to_owned()].into(),
-            ..Known::default()
+            ..BackendFacts::default()
         };
         let there = [server("a", 1, 7, 1)];
         assert!(plan_orders("web", &there, &all, &known).orders.is_empty());
-        let all = [wanted(1, 9, Standing::Serving)];
+        let all = [wanted(1, 9, ServiceState::Serving)];
         let ends = plan_orders("web", &there, &all, &known);
         assert_eq!(
             texts(&ends.orders),
@@ -407,9 +422,9 @@ mod tests {
 
     #[test]
     fn a_static_algorithm_gets_all_or_nothing() {
-        let known = Known {
+        let known = BackendFacts {
             is_static: true,
-            ..Known::default()
+            ..BackendFacts::default()
         };
         let servers = [
             server("a", 1, 0, 0),
@@ -417,9 +432,9 @@ mod tests {
             server("c", 3, 7, 0),
         ];
         let all = [
-            wanted(1, 200, Standing::Serving),
-            wanted(2, 30, Standing::Serving),
-            wanted(3, 0, Standing::Down),
+            wanted(1, 200, ServiceState::Serving),
+            wanted(2, 30, ServiceState::Serving),
+            wanted(3, 0, ServiceState::Down),
         ];
         let plan = plan_orders("web", &servers, &all, &known);
         assert_eq!(
@@ -430,11 +445,11 @@ mod tests {
 
     #[test]
     fn members_that_are_missing_are_added_and_removed_if_that_is_wanted() {
-        let known = Known {
+        let known = BackendFacts {
             adds: Some(" check  inter 2s ".into()),
-            ..Known::default()
+            ..BackendFacts::default()
         };
-        let all = [wanted(1, 9, Standing::Serving)];
+        let all = [wanted(1, 9, ServiceState::Serving)];
         let first = plan_orders("web", &[server("stranger", 9, 1, 0)], &all, &known);
         assert_eq!(
             texts(&first.orders),
@@ -445,10 +460,10 @@ mod tests {
                 "set server web/evenkeel-127.0.0.1:1 state ready"
             ]
         );
-        assert_eq!(first.others, ["stranger"]);
+        assert_eq!(first.foreign_servers, ["stranger"]);
         let name = "evenkeel-127.0.0.1:1";
         assert_eq!(first.members[0].server.as_deref(), Some(name));
-        let orders = |servers: &[Server], wanted: &[Wanted]| {
+        let orders = |servers: &[Server], wanted: &[MemberShare]| {
             texts(&plan_orders("web", servers, wanted, &known).orders)
         };
         // It is in maintenance if a process before this one had no time for the rest.
@@ -460,8 +475,13 @@ mod tests {
         let gone = orders(&[server(name, 1, 9, 1)], &[]);
         assert_eq!(gone, [format!("del server web/{name}")]);
         // Where nothing is added, nothing is removed.
-        let left = plan_orders("web", &[server(name, 1, 9, 1)], &[], &Known::default());
-        assert!(left.orders.is_empty() && left.others == [name]);
+        let left = plan_orders(
+            "web",
+            &[server(name, 1, 9, 1)],
+            &[],
+            &BackendFacts::default(),
+        );
+        assert!(left.orders.is_empty() && left.foreign_servers == [name]);
         let add = &first.orders[0];
         assert!(add.is_success("New server registered.\n\n") && !add.is_success(""));
         assert!(!add.is_repeatable());
@@ -483,16 +503,16 @@ mod tests {
                 .enumerate()
                 .map(|(index, (port, weight, admin))| server(&format!("s{index}"), *port, *weight, *admin))
                 .collect();
-            let all: Vec<Wanted> = wants
+            let all: Vec<MemberShare> = wants
                 .iter()
                 .zip(1u16..)
                 .map(|((weight, out), port)| match out {
-                    true => wanted(port, 0, Standing::Maintenance),
-                    false if *weight == 0 => wanted(port, 0, Standing::Down),
-                    false => wanted(port, *weight, Standing::Serving),
+                    true => wanted(port, 0, ServiceState::Maintenance),
+                    false if *weight == 0 => wanted(port, 0, ServiceState::Down),
+                    false => wanted(port, *weight, ServiceState::Serving),
                 })
                 .collect();
-            let mut known = Known::default();
+            let mut known = BackendFacts::default();
             for (server, ours) in servers.iter().zip(&ours) {
                 if *ours && server.admin == 1 {
                     known.maintained.insert(server.name.clone());

@@ -5,15 +5,15 @@ use std::collections::{BTreeSet, HashMap};
 use evenkeel_config::SteerHaproxy;
 
 use super::answers::{About, Server, parse_info, parse_servers};
-use super::plan::{Known, Order, Set, plan_orders, plan_restoration};
-use super::socket::{MOST, Trouble, send_line, send_orders};
+use super::plan::{BackendFacts, Order, Set, plan_orders, plan_restoration};
+use super::socket::{HaproxyError, MOST, send_line, send_orders};
 use crate::status::SteeredMember;
-use crate::wanted::Wanted;
+use crate::wanted::MemberShare;
 
 /// Knowledge about a backend that is kept from one round to the next.
 #[derive(Debug, Default)]
 pub struct Haproxy {
-    known: Known,
+    known: BackendFacts,
     about: Option<About>,
     /// The weight that each server was told last.
     told: HashMap<String, u32>,
@@ -40,9 +40,9 @@ impl Haproxy {
     /// Returns a backend of which we have put these servers into maintenance.
     pub fn new(maintained: BTreeSet<String>) -> Self {
         Haproxy {
-            known: Known {
+            known: BackendFacts {
                 maintained,
-                ..Known::default()
+                ..BackendFacts::default()
             },
             ..Haproxy::default()
         }
@@ -62,9 +62,9 @@ impl Haproxy {
     pub async fn run_round(
         &mut self,
         haproxy: &SteerHaproxy,
-        wanted: &[Wanted],
+        wanted: &[MemberShare],
         shown: bool,
-    ) -> Result<Round, Trouble> {
+    ) -> Result<Round, HaproxyError> {
         let (about, servers) = self.query_state(haproxy).await?;
         let before = self.about.replace(about.clone());
         let restarted = before.is_some_and(|before| before.pid != about.pid);
@@ -105,7 +105,7 @@ impl Haproxy {
             overridden,
             orders: planned.orders,
             members: planned.members,
-            others: planned.others,
+            others: planned.foreign_servers,
         })
     }
 
@@ -117,14 +117,17 @@ impl Haproxy {
     pub async fn restore_servers(
         &mut self,
         haproxy: &SteerHaproxy,
-        wanted: &[Wanted],
-    ) -> Result<Vec<Order>, Trouble> {
+        wanted: &[MemberShare],
+    ) -> Result<Vec<Order>, HaproxyError> {
         let (_, servers) = self.query_state(haproxy).await?;
         let orders = plan_restoration(&haproxy.backend, &servers, wanted, &self.known);
         Ok(self.send_and_sort(haproxy, orders).await?.0)
     }
 
-    async fn query_state(&self, haproxy: &SteerHaproxy) -> Result<(About, Vec<Server>), Trouble> {
+    async fn query_state(
+        &self,
+        haproxy: &SteerHaproxy,
+    ) -> Result<(About, Vec<Server>), HaproxyError> {
         let about = parse_info(&send_line(haproxy, "show info", MOST).await?)?;
         let question = format!("show servers state {}", haproxy.backend);
         let servers = parse_servers(
@@ -139,7 +142,7 @@ impl Haproxy {
         &mut self,
         haproxy: &SteerHaproxy,
         orders: Vec<Order>,
-    ) -> Result<(Vec<Order>, HashMap<String, String>), Trouble> {
+    ) -> Result<(Vec<Order>, HashMap<String, String>), HaproxyError> {
         let version = self
             .about
             .as_ref()

@@ -23,7 +23,7 @@ const MOST_OF_CHANGES: usize = 64 << 10;
 
 /// Reason why HAProxy was not told.
 #[derive(Debug, thiserror::Error)]
-pub enum Trouble {
+pub enum HaproxyError {
     /// HAProxy cannot be reached.
     #[error("cannot connect to {at}: {error}{}", hint(error))]
     Connect {
@@ -89,16 +89,20 @@ pub(super) async fn send_line(
     haproxy: &SteerHaproxy,
     line: &str,
     most: usize,
-) -> Result<String, Trouble> {
+) -> Result<String, HaproxyError> {
     let limit = haproxy.timeout;
     let at = || haproxy.socket_address();
     match timeout(limit, conversation(haproxy, line, most)).await {
         Ok(answer) => answer,
-        Err(_) => Err(Trouble::Slow { at: at(), limit }),
+        Err(_) => Err(HaproxyError::Slow { at: at(), limit }),
     }
 }
 
-async fn conversation(haproxy: &SteerHaproxy, line: &str, most: usize) -> Result<String, Trouble> {
+async fn conversation(
+    haproxy: &SteerHaproxy,
+    line: &str,
+    most: usize,
+) -> Result<String, HaproxyError> {
     let at = || haproxy.socket_address();
     let connected = match haproxy.unix() {
         Some(path) => connect_unix(path),
@@ -107,8 +111,8 @@ async fn conversation(haproxy: &SteerHaproxy, line: &str, most: usize) -> Result
             TcpStream::connect((socket.host.as_str(), socket.port)).await
         }
     };
-    let stream = connected.map_err(|error| Trouble::Connect { at: at(), error })?;
-    let broken = |error| Trouble::Broken { at: at(), error };
+    let stream = connected.map_err(|error| HaproxyError::Connect { at: at(), error })?;
+    let broken = |error| HaproxyError::Broken { at: at(), error };
     let mut stream = stream;
     stream
         .write_all(format!("{line}\n").as_bytes())
@@ -119,7 +123,7 @@ async fn conversation(haproxy: &SteerHaproxy, line: &str, most: usize) -> Result
     let mut bounded = stream.take(most as u64 + 1);
     bounded.read_to_end(&mut answer).await.map_err(broken)?;
     if answer.len() > most {
-        return Err(Trouble::TooLong { at: at(), most });
+        return Err(HaproxyError::TooLong { at: at(), most });
     }
     Ok(String::from_utf8_lossy(&answer).into_owned())
 }
@@ -139,7 +143,7 @@ pub(super) async fn send_orders(
     haproxy: &SteerHaproxy,
     orders: &[Order],
     before: &str,
-) -> Result<Vec<Refusal>, Trouble> {
+) -> Result<Vec<Refusal>, HaproxyError> {
     let mut refused = Vec::new();
     for batch in batches(orders) {
         let texts: Vec<String> = batch.iter().map(Order::to_string).collect();
@@ -158,7 +162,7 @@ pub(super) async fn send_orders(
             }
             let said = printable_text(&said);
             if said.to_ascii_lowercase().contains("permission denied") {
-                return Err(Trouble::Denied {
+                return Err(HaproxyError::Denied {
                     at: haproxy.socket_address(),
                     said,
                 });
@@ -232,10 +236,10 @@ mod tests {
         let mut silent = somebody("silent", |_| None);
         silent.timeout = Duration::from_millis(20);
         let error = send_line(&silent, "show info", 100).await.unwrap_err();
-        assert!(matches!(error, Trouble::Slow { .. }), "{error}");
+        assert!(matches!(error, HaproxyError::Slow { .. }), "{error}");
         let endless = somebody("endless", |_| Some("x".repeat(10_000_000)));
         let error = send_line(&endless, "show info", 1000).await.unwrap_err();
-        assert!(matches!(error, Trouble::TooLong { .. }), "{error}");
+        assert!(matches!(error, HaproxyError::TooLong { .. }), "{error}");
         let plain = somebody("plain", |line| Some(format!("{line}!")));
         assert_eq!(
             send_line(&plain, "show info", 10).await.unwrap(),

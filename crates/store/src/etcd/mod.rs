@@ -586,7 +586,7 @@ pub struct Watch {
 
 /// An event of a watch.
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub enum Told {
+pub enum WatchEvent {
     /// The watch has begun.
     Begun,
     /// The key has a new value, or (`None`) was removed.
@@ -601,7 +601,7 @@ impl Watch {
     /// # Errors
     ///
     /// The watch has ended, for example because the connection broke or the wanted history was compacted.
-    pub async fn next(&mut self) -> Result<Told, EtcdError> {
+    pub async fn next(&mut self) -> Result<WatchEvent, EtcdError> {
         let broken = |error: CallError| EtcdError::Unreachable(error.to_string());
         let message = self.call.next().await.map_err(broken)?;
         read_message(&message)
@@ -613,7 +613,7 @@ impl Watch {
 /// # Errors
 ///
 /// The message ends the watch.
-pub fn read_message(message: &[u8]) -> Result<Told, EtcdError> {
+pub fn read_message(message: &[u8]) -> Result<WatchEvent, EtcdError> {
     let response = WatchResponse::decode(message);
     let response = response.map_err(|error| EtcdError::Unreachable(error.to_string()))?;
     if response.canceled {
@@ -626,10 +626,10 @@ pub fn read_message(message: &[u8]) -> Result<Told, EtcdError> {
     }
     let last = response.events.into_iter().next_back();
     Ok(match last {
-        Some(event) if event.kind == 1 => Told::Changed(None),
-        Some(event) => Told::Changed(event.kv.map(Entry::from)),
-        None if response.created => Told::Begun,
-        None => Told::Nothing,
+        Some(event) if event.kind == 1 => WatchEvent::Changed(None),
+        Some(event) => WatchEvent::Changed(event.kv.map(Entry::from)),
+        None if response.created => WatchEvent::Begun,
+        None => WatchEvent::Nothing,
     })
 }
 
@@ -674,15 +674,15 @@ mod tests {
             ..WatchResponse::default()
         };
         let told_of = |response: &WatchResponse| read_message(&response.encode_to_vec());
-        let changed = Told::Changed(Some(Entry::from(kv("b", 2))));
+        let changed = WatchEvent::Changed(Some(Entry::from(kv("b", 2))));
         assert_eq!(told_of(&response).unwrap(), changed);
         response.events.push(event(1, "", 3));
-        assert_eq!(told_of(&response).unwrap(), Told::Changed(None));
+        assert_eq!(told_of(&response).unwrap(), WatchEvent::Changed(None));
         response = WatchResponse {
             created: true,
             ..WatchResponse::default()
         };
-        assert_eq!(told_of(&response).unwrap(), Told::Begun);
+        assert_eq!(told_of(&response).unwrap(), WatchEvent::Begun);
         response.canceled = true;
         response.compact_revision = 9;
         let ended = told_of(&response).unwrap_err();

@@ -22,7 +22,7 @@ pub struct Taken {
     /// Number of bytes that were taken.
     pub used: usize,
     /// True if a line has ended.
-    pub ended: bool,
+    pub line_ended: bool,
 }
 
 /// Cuts bytes into lines.
@@ -111,7 +111,10 @@ impl Lines {
             }
             if self.ended {
                 let used = at + 1;
-                return Ok(Taken { used, ended: true });
+                return Ok(Taken {
+                    used,
+                    line_ended: true,
+                });
             }
             if self.length >= MAX_LINE {
                 return Err(Refusal::LongLine);
@@ -119,7 +122,7 @@ impl Lines {
         }
         Ok(Taken {
             used: bytes.len(),
-            ended: false,
+            line_ended: false,
         })
     }
 

@@ -87,7 +87,7 @@ fn lines(mut lines: Lines, bytes: &[u8], size: usize) -> Result<Vec<(Vec<u8>, bo
         while !piece.is_empty() {
             let taken = lines.take(piece)?;
             piece = &piece[taken.used..];
-            if taken.ended {
+            if taken.line_ended {
                 all.push((lines.current_line().to_vec(), lines.is_interrupted()));
             }
         }
@@ -772,7 +772,7 @@ proptest! {
                 if !waiting && !client.is_empty() {
                     let taken = commands.take(&client[..client.len().min(size)])?;
                     client = &client[taken.used..];
-                    waiting = taken.ended;
+                    waiting = taken.line_ended;
                 }
                 if waiting && conversation.may_take(commands.current_line()) {
                     waiting = false;
@@ -781,7 +781,7 @@ proptest! {
                 } else if !server.is_empty() {
                     let taken = replies.take(&server[..server.len().min(size)])?;
                     server = &server[taken.used..];
-                    if taken.ended {
+                    if taken.line_ended {
                         steps[1] = conversation.take_reply(replies.current_line(), &mut out)?;
                     }
                 } else if conversation.has_loose_end() {

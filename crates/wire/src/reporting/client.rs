@@ -62,7 +62,7 @@ pub enum Event {
 
 /// Reason why a datagram has changed nothing.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refused {
+pub enum DatagramRefusal {
     /// The datagram is no message that the broker has sent.
     #[error(transparent)]
     Invalid(#[from] Invalid),
@@ -111,7 +111,7 @@ enum Phase {
         retry: Retry,
         challenge: Challenge,
     },
-    Registered(Registered),
+    Registered(BrokerRegistration),
     Stopping {
         identifier: u64,
         retry: Retry,
@@ -130,7 +130,7 @@ enum Challenge {
 }
 
 #[derive(Debug)]
-struct Registered {
+struct BrokerRegistration {
     identifier: u64,
     /// The sequence number and the token of the last Control.
     heard: u64,
@@ -215,7 +215,7 @@ impl Session {
     /// The number that the broker gave the registration.
     pub fn identifier(&self) -> Option<u64> {
         match &self.phase {
-            Phase::Registered(Registered { identifier, .. })
+            Phase::Registered(BrokerRegistration { identifier, .. })
             | Phase::Stopping { identifier, .. } => Some(*identifier),
             Phase::Registering { .. } | Phase::Stopped => None,
         }
@@ -287,7 +287,7 @@ impl Session {
     /// has ended when [`Session::poll`] gives [`Poll::Done`].
     pub fn stop(&mut self, now: Instant) {
         self.phase = match std::mem::replace(&mut self.phase, Phase::Stopped) {
-            Phase::Registered(Registered { identifier, .. }) => Phase::Stopping {
+            Phase::Registered(BrokerRegistration { identifier, .. }) => Phase::Stopping {
                 identifier,
                 retry: Retry::new(now),
             },
@@ -298,9 +298,13 @@ impl Session {
     }
 
     /// Takes in a datagram from the broker.
-    pub fn receive_datagram(&mut self, datagram: &[u8], now: Instant) -> Result<Event, Refused> {
+    pub fn receive_datagram(
+        &mut self,
+        datagram: &[u8],
+        now: Instant,
+    ) -> Result<Event, DatagramRefusal> {
         if message::peek_header(datagram)?.nonce != self.nonce {
-            return Err(Refused::Other);
+            return Err(DatagramRefusal::Other);
         }
         let (header, body) = message::open_message(datagram, &self.keys, false)?;
         match (&mut self.phase, body) {
@@ -312,7 +316,7 @@ impl Session {
             ) => {
                 // One answer for each Registration: a repeated Challenge gets none.
                 if header.sequence != self.sequence {
-                    return Err(Refused::Late);
+                    return Err(DatagramRefusal::Late);
                 }
                 *cookie = new;
                 if *challenge == Challenge::None {
@@ -321,7 +325,7 @@ impl Session {
                 Ok(Event::Challenged)
             }
             (Phase::Registering { .. }, Body::Acknowledgement(control)) => {
-                self.phase = Phase::Registered(Registered {
+                self.phase = Phase::Registered(BrokerRegistration {
                     identifier: header.identifier,
                     heard: 0,
                     token: 0,
@@ -333,7 +337,7 @@ impl Session {
                 Ok(Event::Registered)
             }
             (
-                Phase::Registered(Registered { identifier, .. }),
+                Phase::Registered(BrokerRegistration { identifier, .. }),
                 Body::Acknowledgement(control) | Body::Query(control),
             ) if *identifier == header.identifier => {
                 self.take_control(header.sequence, control, now)?;
@@ -351,7 +355,7 @@ impl Session {
                 self.phase = Phase::Stopped;
                 Ok(Event::Stopped)
             }
-            _ => Err(Refused::Unexpected),
+            _ => Err(DatagramRefusal::Unexpected),
         }
     }
 
@@ -360,12 +364,12 @@ impl Session {
         sequence: u64,
         control: Control,
         now: Instant,
-    ) -> Result<(), Refused> {
+    ) -> Result<(), DatagramRefusal> {
         let Phase::Registered(registered) = &mut self.phase else {
-            return Err(Refused::Unexpected);
+            return Err(DatagramRefusal::Unexpected);
         };
         if sequence <= registered.heard {
-            return Err(Refused::Late);
+            return Err(DatagramRefusal::Late);
         }
         registered.heard = sequence;
         registered.token = control.token;
@@ -418,7 +422,7 @@ impl Session {
                 }
                 let update = Update {
                     token: registered.token,
-                    heard: registered.heard,
+                    last_control: registered.heard,
                     measurement: self.report.as_ref().map_or(0, |report| report.number),
                     age: self
                         .report
@@ -466,7 +470,7 @@ impl Phase {
     }
 }
 
-impl Registered {
+impl BrokerRegistration {
     fn gone_at(&self) -> Instant {
         self.heard_at.after(self.silence)
     }
@@ -589,7 +593,7 @@ mod tests {
         assert_eq!(second.nonce, first.nonce);
         assert_eq!(
             session.receive_datagram(&challenge, at(11)),
-            Err(Refused::Late)
+            Err(DatagramRefusal::Late)
         );
 
         session.update_loads(&[(LoadId::CPU, LoadValue::new(0.5).unwrap())], &[], at(12));
@@ -602,7 +606,7 @@ mod tests {
         assert_eq!(session.measuring_interval(), Duration::from_millis(500));
         assert_eq!(
             session.receive_datagram(&acknowledgement, at(20)),
-            Err(Refused::Late)
+            Err(DatagramRefusal::Late)
         );
         let alerts: Vec<_> = session.server_alerts(at(20)).collect();
         assert_eq!(alerts, [None, Some(at(1520))]);
@@ -612,7 +616,7 @@ mod tests {
         assert_eq!((header.identifier, header.sequence), (5, 3));
         let update = Update {
             token: 99,
-            heard: 1,
+            last_control: 1,
             measurement: 1,
             age: Duration::from_millis(10),
             servers: vec![ServerState::Up; 2],
@@ -648,12 +652,12 @@ mod tests {
         let Body::Update(update) = body else {
             panic!("expected an Update, not {body:?}")
         };
-        assert_eq!((update.measurement, update.heard), (1, 9));
+        assert_eq!((update.measurement, update.last_control), (1, 9));
         assert_eq!(update.age, Duration::from_millis(60));
         assert_eq!(update.servers, [ServerState::Down, ServerState::Up]);
         assert_eq!(
             session.receive_datagram(&query, at(170)),
-            Err(Refused::Late)
+            Err(DatagramRefusal::Late)
         );
         wait(&mut session, at(170));
     }
@@ -673,7 +677,7 @@ mod tests {
         assert_ne!(second.nonce, first.nonce);
         assert_eq!(
             session.receive_datagram(&forgotten, at(200)),
-            Err(Refused::Other)
+            Err(DatagramRefusal::Other)
         );
 
         let acknowledgement = Body::Acknowledgement(control([false, false]));

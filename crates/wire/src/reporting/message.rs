@@ -375,7 +375,7 @@ pub struct Update {
     /// The token of the last Control.
     pub token: u64,
     /// The sequence number of the last Control: everything in it is known.
-    pub heard: u64,
+    pub last_control: u64,
     /// Number of the measurement that the loads are from, counted from 1; the same one may be sent
     /// twice.
     pub measurement: u32,
@@ -391,7 +391,7 @@ pub struct Update {
 impl Update {
     fn encode(&self, out: &mut Vec<u8>) {
         out.extend(self.token.to_be_bytes());
-        out.extend(self.heard.to_be_bytes());
+        out.extend(self.last_control.to_be_bytes());
         out.extend(self.measurement.to_be_bytes());
         let age = u32::try_from(self.age.as_millis()).unwrap_or(u32::MAX);
         out.extend(age.to_be_bytes());
@@ -428,7 +428,7 @@ impl Update {
         }
         Some(Update {
             token,
-            heard,
+            last_control: heard,
             measurement,
             age,
             servers,

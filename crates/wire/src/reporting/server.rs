@@ -22,7 +22,7 @@ use super::keys::{Key, Keys, KeysError};
 use super::message::{
     self, Body, Control, Cookie, Header, Invalid, Registration, ServerControl, Update,
 };
-use crate::window::{Late, Window};
+use crate::window::{Window, WindowError};
 
 mod agent;
 mod outcome;
@@ -368,14 +368,14 @@ impl Broker {
         if agent.stopped {
             return self.register_again(header);
         }
-        if update.servers.len() != agent.servers.len() || update.heard > agent.out.sent {
+        if update.servers.len() != agent.servers.len() || update.last_control > agent.out.sent {
             return (Outcome::Invalid(Invalid::Malformed), None);
         }
         // A load that is not taken is no reason not to hear that a server is down.
         let untaken = agent.report_loads(&update, now);
         let outcome = untaken
             .as_ref()
-            .map_or(Outcome::Updated, |untaken| untaken.why);
+            .map_or(Outcome::Updated, |untaken| untaken.outcome);
         if untaken.is_some() {
             self.counters.untaken = untaken;
         }
@@ -383,7 +383,7 @@ impl Broker {
         agent.received.take(header.sequence);
         agent.heard_at = now;
         agent.key = header.key;
-        agent.out.confirmed = agent.out.confirmed.max(update.heard);
+        agent.out.confirmed = agent.out.confirmed.max(update.last_control);
         for (server, state) in agent.servers.iter_mut().zip(update.servers) {
             if server.state != state {
                 server.state = state;
@@ -420,7 +420,7 @@ impl Broker {
         };
         match agent.received.check_sequence(header.sequence) {
             // A Stop came before if it is the last one of its sequence.
-            Err(Late::Duplicate) if agent.stopped => (Outcome::Duplicate, answer),
+            Err(WindowError::Duplicate) if agent.stopped => (Outcome::Duplicate, answer),
             Err(late) => (late.into(), None),
             Ok(()) => {
                 agent.received.take(header.sequence);

@@ -214,7 +214,7 @@ fn seal(header: Header, body: &Body) -> Vec<u8> {
 fn update(loads: Vec<(LoadId, f32)>) -> Update {
     Update {
         token: 0,
-        heard: 1,
+        last_control: 1,
         measurement: 2,
         age: Duration::ZERO,
         servers: vec![ServerState::Up; 2],
@@ -535,7 +535,7 @@ fn what_is_wrong_is_counted_by_its_cause_and_changes_nothing() {
         None,
     );
     let heard_too_much = Update {
-        heard: 1000,
+        last_control: 1000,
         ..update(vec![])
     };
     add(

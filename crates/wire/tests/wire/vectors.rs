@@ -63,7 +63,7 @@ fn vectors() -> Vec<(&'static str, u64, u64, Body)> {
     };
     let update = Update {
         token: 0x3132_3334_3536_3738,
-        heard: 2,
+        last_control: 2,
         measurement: 7,
         age: Duration::from_millis(250),
         servers: vec![ServerState::Up, ServerState::Drain],

@@ -70,7 +70,13 @@ impl Client {
         }
     }
 
-    fn say(&mut self, kind: Kind, add: &[&str], drop: &[&str], error: Option<Status>) -> Told {
+    fn say(
+        &mut self,
+        kind: Kind,
+        add: &[&str],
+        drop: &[&str],
+        error: Option<Status>,
+    ) -> RequestMeaning {
         self.say_of(kind, add, drop, None, error)
     }
 
@@ -82,7 +88,7 @@ impl Client {
         drop: &[&str],
         nonce: Option<String>,
         error: Option<Status>,
-    ) -> Told {
+    ) -> RequestMeaning {
         let wants = self.wants.entry(kind).or_default();
         wants.extend(add.iter().map(|name| (*name).to_owned()));
         wants.retain(|name| !drop.contains(&name.as_str()));
@@ -120,7 +126,7 @@ impl Client {
     }
 
     /// Takes all answers that there are now.
-    fn receive(&mut self, world: &World) -> Vec<Answer> {
+    fn receive(&mut self, world: &ResourceSet) -> Vec<Answer> {
         let mut news = Vec::new();
         while let Some(response) = self.stream.next(world) {
             news.push(read(self.variant, &response));
@@ -153,15 +159,15 @@ impl Client {
         let refuses = error.is_some();
         let told = self.say_of(kind, &[], &[], Some(answer.nonce.clone()), error);
         let expected = match refuses {
-            true => Told::Refused(kind),
-            false => Told::Accepted(kind),
+            true => RequestMeaning::Refused(kind),
+            false => RequestMeaning::Accepted(kind),
         };
         assert_eq!(told, expected);
         Some(answer)
     }
 
     /// Exchanges messages until nothing is to be said any more; returns all that was received.
-    fn settle(&mut self, world: &World) -> Vec<Answer> {
+    fn settle(&mut self, world: &ResourceSet) -> Vec<Answer> {
         let mut all = Vec::new();
         loop {
             self.receive(world);
@@ -231,14 +237,14 @@ fn content(kind: Kind, which: u32) -> Content {
     }
 }
 
-fn set(world: &mut World, name: &str, which: u32) {
+fn set(world: &mut ResourceSet, name: &str, which: u32) {
     for &kind in Kind::ALL {
         world.set(kind, &name.into(), content(kind, which));
     }
 }
 
-fn world() -> World {
-    let mut world = World::default();
+fn world() -> ResourceSet {
+    let mut world = ResourceSet::default();
     for name in ["a", "b", "c"] {
         set(&mut world, name, 1);
     }
@@ -432,14 +438,14 @@ fn what_a_client_has_from_before_is_not_sent_again() {
         ..DeltaDiscoveryRequest::default()
     };
     let told = stream.take_request(&request.encode_to_vec());
-    assert_eq!(told, Ok(Told::Accepted(Kind::Endpoints)));
+    assert_eq!(told, Ok(RequestMeaning::Accepted(Kind::Endpoints)));
     let answer = read(Variant::Incremental, &stream.next(&world).unwrap());
     assert_eq!(names(&answer), ["a"]);
 }
 
 #[test]
 fn large_answers_come_in_parts() {
-    let mut world = World::default();
+    let mut world = ResourceSet::default();
     for index in 0..100 {
         let name: Arc<str> = format!("g{index:02}").into();
         world.set(Kind::Endpoints, &name, Content::of_weights(&[1; 50]));
@@ -476,7 +482,10 @@ fn what_is_too_much_or_no_message_ends_the_stream() {
     };
     for variant in [Variant::StateOfTheWorld, Variant::Incremental] {
         let mut stream = Stream::new(variant, "e".into(), limits);
-        assert_eq!(stream.take_request(b"\xff\xff"), Err(Refused::Malformed));
+        assert_eq!(
+            stream.take_request(b"\xff\xff"),
+            Err(StreamRefusal::Malformed)
+        );
         let names: Vec<String> = ["a", "b", "c", "d"].map(Into::into).into();
         let bytes = match variant {
             Variant::StateOfTheWorld => DiscoveryRequest {
@@ -492,7 +501,7 @@ fn what_is_too_much_or_no_message_ends_the_stream() {
             }
             .encode_to_vec(),
         };
-        assert_eq!(stream.take_request(&bytes), Err(Refused::TooMany(3)));
+        assert_eq!(stream.take_request(&bytes), Err(StreamRefusal::TooMany(3)));
     }
     let mut stream = Stream::new(Variant::StateOfTheWorld, "e".into(), limits);
     let other = DiscoveryRequest {
@@ -501,7 +510,7 @@ fn what_is_too_much_or_no_message_ends_the_stream() {
     };
     assert_eq!(
         stream.take_request(&other.encode_to_vec()),
-        Ok(Told::Unknown)
+        Ok(RequestMeaning::Unknown)
     );
     assert_eq!(stream.next(&world()), None);
 }
@@ -545,7 +554,7 @@ proptest! {
         response in prop_oneof![Just(100usize), Just(1 << 20)],
         events in prop::collection::vec(event(), 0..60),
     ) {
-        let mut world = World::default();
+        let mut world = ResourceSet::default();
         let limits = Limits { response, ..Limits::default() };
         let mut client = Client::new(variant, limits);
         for event in events {
@@ -645,21 +654,21 @@ fn n5_names_have_a_length_and_what_they_take_is_counted() {
     let one = NAME_BYTES + LONGEST_RESOURCE;
     assert_eq!(
         ask(std::slice::from_ref(&longest), &[]),
-        (Ok(Told::Nothing), one)
+        (Ok(RequestMeaning::Nothing), one)
     );
     // However often it is wanted.
     assert_eq!(
         ask(std::slice::from_ref(&longest), &[]),
-        (Ok(Told::Nothing), one)
+        (Ok(RequestMeaning::Nothing), one)
     );
     let two = one + NAME_BYTES + 1;
-    assert_eq!(ask(&["a".into()], &[]), (Ok(Told::Nothing), two));
+    assert_eq!(ask(&["a".into()], &[]), (Ok(RequestMeaning::Nothing), two));
     assert_eq!(
         ask(&["b".into(), long.clone()], &[]),
-        (Err(Refused::LongName), two)
+        (Err(StreamRefusal::LongName), two)
     );
     let gone = [longest.clone(), "a".into(), "c".into()];
-    assert_eq!(ask(&[], &gone), (Ok(Told::Nothing), 0));
+    assert_eq!(ask(&[], &gone), (Ok(RequestMeaning::Nothing), 0));
 
     let mut before = incremental(&[], &[]);
     before.initial_resource_versions = vec![Pair {
@@ -667,10 +676,13 @@ fn n5_names_have_a_length_and_what_they_take_is_counted() {
         value: "1".into(),
     }];
     let told = stream(Variant::Incremental).take_request(&before.encode_to_vec());
-    assert_eq!(told, Err(Refused::LongName));
+    assert_eq!(told, Err(StreamRefusal::LongName));
     before.initial_resource_versions[0].key = longest.clone();
     let mut has = stream(Variant::Incremental);
-    assert_eq!(has.take_request(&before.encode_to_vec()), Ok(Told::Nothing));
+    assert_eq!(
+        has.take_request(&before.encode_to_vec()),
+        Ok(RequestMeaning::Nothing)
+    );
     assert_eq!(has.held_bytes(), one);
 
     let mut world = stream(Variant::StateOfTheWorld);
@@ -685,7 +697,13 @@ fn n5_names_have_a_length_and_what_they_take_is_counted() {
             world.held_bytes(),
         )
     };
-    assert_eq!(ask(&[longest, "a".into()]), (Ok(Told::Nothing), two));
-    assert_eq!(ask(&["a".into()]), (Ok(Told::Nothing), NAME_BYTES + 1));
-    assert_eq!(ask(&[long]), (Err(Refused::LongName), NAME_BYTES + 1));
+    assert_eq!(
+        ask(&[longest, "a".into()]),
+        (Ok(RequestMeaning::Nothing), two)
+    );
+    assert_eq!(
+        ask(&["a".into()]),
+        (Ok(RequestMeaning::Nothing), NAME_BYTES + 1)
+    );
+    assert_eq!(ask(&[long]), (Err(StreamRefusal::LongName), NAME_BYTES + 1));
 }

@@ -36,7 +36,7 @@ fn group(creation: u32, members: &[&str]) -> Arc<ObjectGroup> {
     let member = |location: &&str| GroupMember {
         location: (*location).into(),
         reference: Arc::new(Reference::new(ior(location))),
-        made: None,
+        origin: None,
     };
     Arc::new(ObjectGroup {
         type_id: "IDL:Stock/Factory:1.0".into(),

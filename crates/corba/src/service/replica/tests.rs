@@ -19,7 +19,7 @@ fn group(creation: u32, members: usize) -> Arc<ObjectGroup> {
     let member = |number: usize| GroupMember {
         location: format!("host{number}"),
         reference: Arc::new(Reference::new(Ior::new_iiop("IDL:S:1.0", "h", 1, b"k"))),
-        made: None,
+        origin: None,
     };
     Arc::new(ObjectGroup {
         type_id: "IDL:S:1.0".into(),
@@ -96,13 +96,13 @@ impl Table {
         }
     }
 
-    fn found(&self) -> FoundState {
+    fn found(&self) -> StoredGroupState {
         let entry = |(key, value): (&String, &Vec<u8>)| Entry {
             key: key.clone().into_bytes(),
             value: value.clone(),
             changed: 1,
         };
-        FoundState::of(&keys(), self.keys.iter().map(entry).collect()).unwrap()
+        StoredGroupState::of(&keys(), self.keys.iter().map(entry).collect()).unwrap()
     }
 }
 
@@ -138,7 +138,7 @@ fn replica(answers: &[Answer]) -> Replica<Table> {
         answers: answers.iter().copied().collect(),
         ..Table::default()
     };
-    let tenure = Tenure::new(Instant::from_nanos(u64::MAX));
+    let tenure = ServingRight::new(Instant::from_nanos(u64::MAX));
     Replica::new(table, keys(), 7, tenure, Arc::default())
 }
 
@@ -357,7 +357,7 @@ async fn a_damaged_key_harms_itself_only() {
         value: json(later),
         changed: 1,
     };
-    let refused = FoundState::of(&keys(), vec![entry]).unwrap_err();
+    let refused = StoredGroupState::of(&keys(), vec![entry]).unwrap_err();
     assert!(refused.contains("has version 2"), "{refused}");
 }
 

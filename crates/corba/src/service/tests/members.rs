@@ -396,7 +396,7 @@ async fn who_is_not_reachable_is_replaced_t3() {
 /// Removal by an administrator, as `ctl corba remove` does it.
 #[tokio::test]
 async fn an_administrator_removes_what_was_left_t3() {
-    use crate::service::registered::{Registered, RemoveError};
+    use crate::service::registered::{RegisteredItem, RemoveError};
 
     let (lm, peer) = (start(settings()).await, Peer::start());
     let (group, _) = group(&lm).await;
@@ -413,15 +413,15 @@ async fn an_administrator_removes_what_was_left_t3() {
     .await;
     assert_eq!(lm.state().forced.len(), 1);
     let name = only_group(&lm).name;
-    let member = Registered::Member {
+    let member = RegisteredItem::Member {
         group: name.clone(),
         location: "host1".into(),
     };
     for what in [
-        Registered::Monitor("host1".into()),
-        Registered::Alert("host1".into()),
+        RegisteredItem::Monitor("host1".into()),
+        RegisteredItem::Alert("host1".into()),
         member,
-        Registered::Group(name),
+        RegisteredItem::Group(name),
     ] {
         assert_eq!(lm.remove(what.clone()).await, Ok(()));
         let again = lm.remove(what).await.unwrap_err();

@@ -9,7 +9,7 @@ use evenkeel_giop::any::{Any, Idl};
 use evenkeel_giop::exception::{Kind, SystemException};
 use evenkeel_giop::ior::Ior;
 use evenkeel_giop::message::{Content, GiopError, Message};
-use evenkeel_giop::server::{self, Out, Server, Service};
+use evenkeel_giop::server::{self, ReplyOutput, Server, Service};
 use tokio::sync::oneshot;
 
 use crate::call::{Call, Outcome};
@@ -112,7 +112,12 @@ impl Service for Objects {
 
     fn connected(&self, _: SocketAddr) {}
 
-    fn message(&self, (): &mut (), message: Message<'_>, out: &Out<'_>) -> Result<(), GiopError> {
+    fn message(
+        &self,
+        (): &mut (),
+        message: Message<'_>,
+        out: &ReplyOutput<'_>,
+    ) -> Result<(), GiopError> {
         let (version, endian) = (message.header.version, message.header.endian);
         let Content::Request(request) = message.read_content()? else {
             return Ok(());

@@ -9,8 +9,8 @@ use std::time::{Duration, SystemTime};
 
 use evenkeel_command::print_result;
 use evenkeel_load::interval_log::{self, IntervalLog};
-use evenkeel_load::plan::{Ask, Scheme, Tcp, Tls, Url, Workload};
-use evenkeel_load::stats::{Counted, Second};
+use evenkeel_load::plan::{PlannedRequest, Scheme, Tcp, Tls, Url, Workload};
+use evenkeel_load::stats::{IntervalCounts, Second};
 use evenkeel_load::surge::{Pace, Site};
 use evenkeel_load::{Plan, compare, report};
 use evenkeel_sim::log;
@@ -59,7 +59,7 @@ pub(crate) fn run(args: &Load) -> Result<(), String> {
     let stop = Arc::new(AtomicBool::new(false));
     end_at_signals(&stop)?;
     let is_terminal = stderr().is_terminal();
-    let mut show = |second: &Second, counted: &Counted| {
+    let mut show = |second: &Second, counted: &IntervalCounts| {
         for log in &mut logs {
             log.add(&plan, second, counted);
         }
@@ -111,7 +111,7 @@ fn end_at_signals(stop: &Arc<AtomicBool>) -> Result<(), String> {
 fn plan(args: &Load) -> Result<Plan, String> {
     let url = args.url.as_deref().unwrap_or_default();
     let url = Url::parse(url)?;
-    let ask = |path: &str| Ask {
+    let ask = |path: &str| PlannedRequest {
         method: args.method.clone(),
         path: path.to_owned(),
     };
@@ -198,7 +198,7 @@ fn paths(file: &Path) -> Result<Vec<String>, String> {
 }
 
 /// The requests of a log, and when they are due.
-fn replay(args: &Load, file: &Path) -> Result<(Vec<Ask>, Workload), String> {
+fn replay(args: &Load, file: &Path) -> Result<(Vec<PlannedRequest>, Workload), String> {
     let source = fs::File::open(file).map_err(|error| cannot_read(file, &error))?;
     let format = args.log_format.map(log::Format::from);
     let log = log::read_requests(std::io::BufReader::new(source), format);
@@ -215,7 +215,7 @@ fn replay(args: &Load, file: &Path) -> Result<(Vec<Ask>, Workload), String> {
         .requests
         .iter()
         .filter_map(|request| request.split_once(' '))
-        .map(|(method, path)| Ask {
+        .map(|(method, path)| PlannedRequest {
             method: method.to_owned(),
             path: path.to_owned(),
         })
@@ -287,7 +287,7 @@ impl<'a> Log<'a> {
         })
     }
 
-    fn add(&mut self, plan: &Plan, second: &Second, counted: &Counted) {
+    fn add(&mut self, plan: &Plan, second: &Second, counted: &IntervalCounts) {
         let end = Duration::from_secs_f64(second.from + second.length);
         let start = || SystemTime::now() - end;
         let log = self

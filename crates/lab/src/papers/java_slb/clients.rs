@@ -173,7 +173,7 @@ impl Control {
             }
             let taken = self.lines.take(bytes).map_err(std::io::Error::other)?;
             self.stream.consume(taken.used);
-            if !taken.ended {
+            if !taken.line_ended {
                 continue;
             }
             let line = self.lines.current_line();

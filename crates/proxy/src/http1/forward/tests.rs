@@ -9,7 +9,7 @@ use proptest::prelude::*;
 
 use super::*;
 use crate::http1::chunked::{Decoder, Trailers};
-use crate::http1::{Asked, Fields, HeadError, Limits, Parsed, RequestHead};
+use crate::http1::{Fields, FramingFacts, HeadError, Limits, ParseOutcome, RequestHead};
 
 const LIMITS: Limits = Limits {
     max_bytes: 16 * 1024,
@@ -33,7 +33,7 @@ fn hop(options: &HttpOptions, client: &str) -> Hop {
 
 fn try_request(read: &[u8], hop: &Hop) -> Result<Option<Vec<u8>>, HeadError> {
     let mut fields = Fields::new();
-    let Parsed::Head(head) = RequestHead::parse(read, LIMITS, &mut fields)? else {
+    let ParseOutcome::Head(head) = RequestHead::parse(read, LIMITS, &mut fields)? else {
         return Ok(None);
     };
     let mut out = Vec::new();
@@ -74,10 +74,10 @@ fn what_a_request_is_known_by_stands_in_place_of_what_came() {
     let parent = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01";
     let head = "GET / HTTP/1.1\r\nHost: a\r\nTraceParent: x\r\nX-Request-Id: theirs\r\n\
                 tracestate: a=b\r\nX-REQUEST-ID: more\r\nX: y\r\n\r\n";
-    let written = |marks: Option<Marks<'_>>| {
+    let written = |marks: Option<RequestMarks<'_>>| {
         let mut fields = Fields::new();
         let parsed = RequestHead::parse(head.as_bytes(), LIMITS, &mut fields);
-        let Ok(Parsed::Head(head)) = parsed else {
+        let Ok(ParseOutcome::Head(head)) = parsed else {
             panic!("{parsed:?}");
         };
         let mut out = Vec::new();
@@ -93,12 +93,12 @@ fn what_a_request_is_known_by_stands_in_place_of_what_came() {
     let id = Some(("X-Request-ID", "ours"));
     let mut fields = trace::Fields::default();
     assert_eq!(
-        written(Some(Marks { id, trace: fields })),
+        written(Some(RequestMarks { id, trace: fields })),
         "GET / HTTP/1.1\r\nHost: a\r\nTraceParent: x\r\ntracestate: a=b\r\nX: y\r\nX-Request-ID: ours\r\n\r\n"
     );
     fields.drops_parent = true;
     fields.parent = parent.as_bytes().try_into().ok();
-    let traced = written(Some(Marks { id, trace: fields }));
+    let traced = written(Some(RequestMarks { id, trace: fields }));
     assert_eq!(
         traced,
         format!(
@@ -110,7 +110,7 @@ fn what_a_request_is_known_by_stands_in_place_of_what_came() {
     fields.drops_state = true;
     fields.parent = None;
     assert_eq!(
-        written(Some(Marks {
+        written(Some(RequestMarks {
             id: None,
             trace: fields
         })),
@@ -277,7 +277,7 @@ fn ipv6_addresses_are_quoted_where_they_must_be() {
     assert!(request(read, &hop(&options, "::ffff:192.0.2.7")).contains("for=192.0.2.7;"));
 }
 
-const NOTHING: Asked = Asked {
+const NOTHING: FramingFacts = FramingFacts {
     head: false,
     upgrade: false,
 };
@@ -290,10 +290,10 @@ const OLD: Client = Client {
     keep_alive: true,
 };
 
-fn response(read: &str, asked: Asked, client: Client) -> (String, bool, bool) {
+fn response(read: &str, asked: FramingFacts, client: Client) -> (String, bool, bool) {
     let mut fields = Fields::new();
     let parsed = ResponseHead::parse(read.as_bytes(), LIMITS, asked, &mut fields);
-    let Ok(Parsed::Head(head)) = parsed else {
+    let Ok(ParseOutcome::Head(head)) = parsed else {
         panic!("{read:?}: {parsed:?}");
     };
     let mut out = Vec::new();
@@ -385,7 +385,7 @@ fn interim_responses_say_nothing_about_the_connection() {
 
 #[test]
 fn a_switch_of_protocols_is_passed_on() {
-    let asked = Asked {
+    let asked = FramingFacts {
         head: false,
         upgrade: true,
     };
@@ -401,7 +401,7 @@ fn a_switch_of_protocols_is_passed_on() {
 
 #[test]
 fn responses_to_old_clients() {
-    let head = Asked {
+    let head = FramingFacts {
         head: true,
         upgrade: false,
     };
@@ -592,7 +592,7 @@ proptest! {
         };
         let hop = hop(&options, "192.0.2.7");
         let mut fields = Fields::new();
-        let Ok(Parsed::Head(head)) = RequestHead::parse(text.as_bytes(), LIMITS, &mut fields)
+        let Ok(ParseOutcome::Head(head)) = RequestHead::parse(text.as_bytes(), LIMITS, &mut fields)
         else {
             return Ok(());
         };
@@ -601,7 +601,7 @@ proptest! {
 
         let mut fields = Fields::new();
         let again = RequestHead::parse(&out, LIMITS, &mut fields);
-        let Ok(Parsed::Head(again)) = again else {
+        let Ok(ParseOutcome::Head(again)) = again else {
             panic!("{:?} gave {again:?}", out.escape_ascii().to_string());
         };
         prop_assert_eq!(again.len, out.len());
@@ -611,7 +611,7 @@ proptest! {
         prop_assert_eq!(left.path(), came.path());
         prop_assert_eq!(left.body, came.body);
         prop_assert_eq!(left.authority, Some(came.authority.unwrap_or("192.0.2.1:8080")));
-        prop_assert_eq!(again.asked, head.asked);
+        prop_assert_eq!(again.framing_facts, head.framing_facts);
         prop_assert_eq!(again.expect_continue, head.expect_continue);
         prop_assert!(again.keep_alive);
 
@@ -646,7 +646,7 @@ proptest! {
                 let mut fields = Fields::new();
                 let parsed = RequestHead::parse(text.as_bytes(), LIMITS, &mut fields);
                 match parsed {
-                    Ok(Parsed::Head(head)) => head.len,
+                    Ok(ParseOutcome::Head(head)) => head.len,
                     _ => unreachable!("it was a head just now"),
                 }
             }
@@ -676,10 +676,10 @@ proptest! {
     ) {
         let minor = u8::from(!old_member);
         let text = format!("HTTP/1.{minor} {status} Reason\r\n{}\r\n", fields.concat());
-        let asked = Asked { head: head_request, upgrade };
+        let asked = FramingFacts { head: head_request, upgrade };
         let mut fields = Fields::new();
         let parsed = ResponseHead::parse(text.as_bytes(), LIMITS, asked, &mut fields);
-        let Ok(Parsed::Head(head)) = parsed else { return Ok(()) };
+        let Ok(ParseOutcome::Head(head)) = parsed else { return Ok(()) };
         if head.is_interim() && old_client {
             return Ok(());
         }
@@ -689,7 +689,7 @@ proptest! {
 
         let mut fields = Fields::new();
         let again = ResponseHead::parse(&out, LIMITS, asked, &mut fields);
-        let Ok(Parsed::Head(again)) = again else {
+        let Ok(ParseOutcome::Head(again)) = again else {
             panic!("{:?} gave {again:?}", out.escape_ascii().to_string());
         };
         prop_assert_eq!((again.len, again.status), (out.len(), head.status));
@@ -729,11 +729,11 @@ fn a_question_has_the_fields_of_the_request_and_says_what_it_is() {
     let question = |read: &str, options: &HttpOptions| {
         let mut fields = Fields::new();
         let parsed = RequestHead::parse(read.as_bytes(), LIMITS, &mut fields);
-        let Ok(Parsed::Head(head)) = parsed else {
+        let Ok(ParseOutcome::Head(head)) = parsed else {
             panic!("{read}: {parsed:?}");
         };
         let sticky = [&b"at"[..]].map(Box::from).into();
-        let cookies = OwnCookies {
+        let cookies = BalancerCookies {
             sticky: Some(&sticky),
             sessions: true,
         };
@@ -744,8 +744,8 @@ fn a_question_has_the_fields_of_the_request_and_says_what_it_is() {
         let mut fields = Fields::new();
         let parsed = RequestHead::parse(&out, LIMITS, &mut fields);
         assert!(
-            matches!(&parsed, Ok(Parsed::Head(head)) if head.len == out.len()
-                && head.request.body == Body::None && !head.asked.upgrade && !head.expect_continue),
+            matches!(&parsed, Ok(ParseOutcome::Head(head)) if head.len == out.len()
+                && head.request.body == Body::None && !head.framing_facts.upgrade && !head.expect_continue),
             "{parsed:?}"
         );
         String::from_utf8(out).unwrap()
@@ -882,22 +882,28 @@ fn leaves(name: &str, more: &str) -> Option<[String; 3]> {
     };
     let changes = Changes {
         fields: Some(&sets),
-        marks: Some(Marks {
+        marks: Some(RequestMarks {
             id: Some(("X-Request-ID", "ours")),
-            ..Marks::default()
+            ..RequestMarks::default()
         }),
         ..Changes::default()
     };
     let read = format!("GET / HTTP/1.1\r\nHost: a\r\n{name}: forged\r\n{more}X-Own: x\r\n\r\n");
     let mut fields = Fields::new();
     let parsed = RequestHead::parse(read.as_bytes(), LIMITS, &mut fields);
-    let Ok(Parsed::Head(head)) = parsed else {
+    let Ok(ParseOutcome::Head(head)) = parsed else {
         return None;
     };
     let mut written = [Vec::new(), Vec::new(), Vec::new()];
     let [raw, model, question] = &mut written;
     write_changed(&head.request, &hop, changes, raw);
-    write_question(&head.request, &hop, "/", OwnCookies::default(), question);
+    write_question(
+        &head.request,
+        &hop,
+        "/",
+        BalancerCookies::default(),
+        question,
+    );
     let modelled = Request {
         raw: None,
         ..head.request

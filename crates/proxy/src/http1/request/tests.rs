@@ -8,7 +8,7 @@ const LIMITS: Limits = Limits {
     max_bytes: 1024,
     max_fields: 16,
 };
-const NOTHING: Asked = Asked {
+const NOTHING: FramingFacts = FramingFacts {
     head: false,
     upgrade: false,
 };
@@ -16,13 +16,13 @@ const NOTHING: Asked = Asked {
 fn request(read: &[u8]) -> Result<bool, HeadError> {
     let mut fields = Fields::new();
     let parsed = RequestHead::parse(read, LIMITS, &mut fields)?;
-    Ok(matches!(parsed, Parsed::Head(_)))
+    Ok(matches!(parsed, ParseOutcome::Head(_)))
 }
 
 fn with_request<T>(read: &[u8], see: impl FnOnce(RequestHead<'_>) -> T) -> T {
     let mut fields = Fields::new();
     match RequestHead::parse(read, LIMITS, &mut fields) {
-        Ok(Parsed::Head(head)) => see(head),
+        Ok(ParseOutcome::Head(head)) => see(head),
         other => panic!("{:?}: {other:?}", read.escape_ascii().to_string()),
     }
 }
@@ -530,7 +530,7 @@ fn the_parts_of_a_request() {
         assert_eq!(head.request.authority, Some("example.org:8080"));
         assert_eq!(head.request.body, Body::Length(5));
         assert!(head.keep_alive && head.expect_continue);
-        assert_eq!(head.asked, NOTHING);
+        assert_eq!(head.framing_facts, NOTHING);
         let values: Vec<_> = head.request.values("x").collect();
         assert_eq!(values, [b"1".as_slice(), b"\xff2"]);
         assert_eq!(&read[head.len..], b"hello");
@@ -653,7 +653,7 @@ fn an_upgrade_needs_all_of_its_parts() {
         ),
     ] {
         with_request(format!("{head}\r\nHost: a\r\n\r\n").as_bytes(), |parsed| {
-            assert_eq!(parsed.asked.upgrade, upgrade, "{head}");
+            assert_eq!(parsed.framing_facts.upgrade, upgrade, "{head}");
         });
     }
 }

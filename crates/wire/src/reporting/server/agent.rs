@@ -175,7 +175,7 @@ impl Agent {
                 untaken.get_or_insert_with(|| Untaken {
                     location: self.registration.location().to_owned(),
                     load,
-                    why,
+                    outcome: why,
                 });
             }
         }

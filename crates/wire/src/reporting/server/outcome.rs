@@ -5,7 +5,7 @@ use std::collections::HashMap;
 use evenkeel_core::load::LoadId;
 
 use crate::reporting::message::Invalid;
-use crate::window::Late;
+use crate::window::WindowError;
 
 /// Outcome of a datagram.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
@@ -72,12 +72,12 @@ impl Outcome {
     }
 }
 
-impl From<Late> for Outcome {
-    fn from(late: Late) -> Self {
+impl From<WindowError> for Outcome {
+    fn from(late: WindowError) -> Self {
         match late {
-            Late::Duplicate => Outcome::Duplicate,
-            Late::Reordered => Outcome::Reordered,
-            Late::Replayed => Outcome::Replayed,
+            WindowError::Duplicate => Outcome::Duplicate,
+            WindowError::Reordered => Outcome::Reordered,
+            WindowError::Replayed => Outcome::Replayed,
         }
     }
 }
@@ -106,7 +106,7 @@ pub struct Untaken {
     /// Id of the load.
     pub load: LoadId,
     /// [`Outcome::Load`] or [`Outcome::TooManyLoads`].
-    pub why: Outcome,
+    pub outcome: Outcome,
 }
 
 impl Counters {

@@ -135,7 +135,7 @@ impl OneAgent {
             key: agent.key,
             received: (
                 agent.received.last,
-                agent.received.seen,
+                agent.received.seen_mask,
                 agent.received.lost,
             ),
             registered_at: agent.registered_at.as_nanos(),
@@ -194,7 +194,11 @@ impl OneAgent {
                 address: self.address,
             },
             key: self.key,
-            received: Window { last, seen, lost },
+            received: Window {
+                last,
+                seen_mask: seen,
+                lost,
+            },
             registered_at: at(self.registered_at),
             heard_at: at(self.heard_at),
             measurement: self.measurement.map(|(number, nanos)| (number, at(nanos))),
