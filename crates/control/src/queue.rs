@@ -35,7 +35,7 @@ pub type Class = u8;
 /// The highest class.
 pub const HIGHEST: Class = 7;
 
-/// See [`Place::patience`].
+/// Shortest time that [`Place::patience`] returns.
 const LEAST_PATIENCE: Duration = Duration::from_millis(5);
 
 /// Requests before one are counted up to this number, as counting takes time.
@@ -557,8 +557,8 @@ impl<Q: Deref<Target = Queue>> QueuePosition<Q> {
         None
     }
 
-    /// After which time one that is held should look again, though nothing has happened: as long as it
-    /// has waited, 5 ms at least. What it waits for may never come.
+    /// Returns the time after which a held request should look again, though nothing has happened: the time that the
+    /// request has waited, 5 ms at least. The event that the request waits for may never come.
     pub fn patience(&self, now: Instant) -> Duration {
         now.since(self.since).max(LEAST_PATIENCE)
     }

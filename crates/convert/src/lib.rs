@@ -65,7 +65,7 @@ impl fmt::Display for Note {
     }
 }
 
-/// Why a text is not translated at all.
+/// Reason for which a text is not translated at all.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum ConvertError {
     /// The file is too long.

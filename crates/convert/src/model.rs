@@ -15,12 +15,12 @@ pub(crate) struct Notes {
 }
 
 impl Notes {
-    /// Notes why a line is not translated.
+    /// Notes why a line that restricts no access is not translated.
     pub(crate) fn add_note(&mut self, line: usize, why: impl Into<String>) {
         self.push(line, why.into(), false);
     }
 
-    /// The same of a line that restricts who gets in.
+    /// Notes why a line that restricts access is not translated.
     pub(crate) fn add_restriction(&mut self, line: usize, why: impl Into<String>) {
         self.push(line, why.into(), true);
     }

@@ -77,7 +77,7 @@ impl Ior {
         Self::iiop_at(type_id, (host, port), &[], object_key)
     }
 
-    /// The same reference with further addresses, as alternates in its only profile: ORBs try
+    /// Builds an IIOP reference with further addresses, as alternates in its only profile: ORBs try
     /// them in order when they cannot connect to the first one.
     pub fn iiop_at(
         type_id: &str,

@@ -294,7 +294,7 @@ impl Inputs {
     }
 }
 
-/// See [`Inputs::host_names`].
+/// Returns the DNS names of members, with the resolving interval of [`Inputs::host_names`].
 pub(crate) fn host_names(config: &Config, lists: &Lists) -> HashMap<String, Option<Duration>> {
     let mut hosts: HashMap<String, Option<Duration>> = HashMap::new();
     for group in &config.groups {

@@ -247,7 +247,7 @@ fn clients_of_jacorb_follow_the_owner() {
 /// Asks a balancer again and again where a group is forwarded to, and keeps when it answered.
 struct Asking {
     stop: Arc<AtomicBool>,
-    /// When an answered question was asked, and when the answer came.
+    /// Times of each answered question: when the balancer was asked, and when the answer came.
     answered: Arc<Mutex<Vec<(Instant, Instant)>>>,
     thread: thread::JoinHandle<()>,
 }

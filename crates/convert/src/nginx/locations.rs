@@ -361,7 +361,7 @@ impl Scope {
         table.add_missing(&more);
     }
 
-    /// The same for a location in it.
+    /// Returns the scope of a location within this scope, with the inherited directives.
     fn for_location(&self) -> Self {
         Scope {
             pass: None,

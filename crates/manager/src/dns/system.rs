@@ -26,7 +26,7 @@ const READ_AGAIN: Duration = Duration::from_secs(10);
 /// An answer of `/etc/hosts` seems to count so long: it has no TTL.
 const STATIC: Duration = Duration::from_secs(86_400);
 
-/// See the module.
+/// Resolvers for the settings in use, built anew when the settings change and after [`READ_AGAIN`].
 #[derive(Default)]
 pub(super) struct System {
     known: Mutex<Option<Known>>,
