@@ -284,7 +284,7 @@ pub fn no_member_exception(entry: &Entry) -> SystemException {
 }
 
 /// Time that a forwarded client will probably stay at its member. The cost of one client is
-/// estimated from it until the next report ([`Group::assign_client_client`]).
+/// estimated from it until the next report ([`Group::assign_client`]).
 ///
 /// Per session, and on demand with feedback, a binding has no end that anybody could know
 /// of: until the client's program ends, or the member sheds it. The interval after which a

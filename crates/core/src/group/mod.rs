@@ -195,7 +195,7 @@ impl Group {
     }
 
     /// Chooses a member without binding to it, for clients that go there themselves;
-    /// [`Group::assign_client_client`] then counts them.
+    /// [`Group::assign_client`] then counts them.
     pub fn choose_member(
         &self,
         request: &Request<'_>,

@@ -326,7 +326,7 @@ impl Location {
         self.stays.fetch_add(stay, Ordering::Relaxed);
     }
 
-    /// A client that was [assigned](Location::assign_client_client) asks more often than one client would.
+    /// A client that was [assigned](Location::assign_client) asks more often than one client would.
     pub(crate) fn doubt_client(&self) {
         self.doubted.fetch_add(1, Ordering::Relaxed);
     }

@@ -86,7 +86,7 @@ impl Location {
     /// the binds in a third of that time, and what is added falls as the report ages: by
     /// half when it is as old as they stay. For
     /// [`LoadId::IN_FLIGHT`] only those need an estimate whose clients go there themselves
-    /// ([`Group::assign_client_client`](crate::group::Group::assign_client_client)).
+    /// ([`Group::assign_client`](crate::group::Group::assign_client_client)).
     ///
     /// Where loads tell of the moment (tasks that run or wait, and utilisations that are
     /// reported four times a second or oftener) a request adds something from when it goes
@@ -247,7 +247,7 @@ impl Location {
         load.map(|load| load.value.get())
     }
 
-    /// The load `id`, if a monitor [has read](Location::observe_loads_loads) it and holds it.
+    /// The load `id`, if a monitor [has read](Location::observe_loads) it and holds it.
     pub fn observed(&self, id: LoadId, now: Instant) -> Option<LoadValue> {
         let is_held = self.with_cell(id, |cell| cell.held.load(Ordering::Acquire));
         let load = self.last_load(id, now).filter(|_| is_held == Some(true));

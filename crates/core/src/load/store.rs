@@ -55,7 +55,7 @@ fn floor(id: LoadId) -> f32 {
 pub struct TooManyLoads;
 
 impl Location {
-    /// Stores a report; one that a monitor [holds](Location::observe_loads_loads) stays as it is.
+    /// Stores a report; one that a monitor [holds](Location::observe_loads) stays as it is.
     pub fn report_load(
         &self,
         id: LoadId,
@@ -160,7 +160,7 @@ impl Location {
         result
     }
 
-    /// Expires the loads that the monitor which [holds](Location::observe_loads_loads) them has no news of: they are unknown from
+    /// Expires the loads that the monitor which [holds](Location::observe_loads) them has no news of: they are unknown from
     /// now on, and other reports of them count. Loads that it does not hold stay as they are.
     pub fn expire(&self, ids: impl IntoIterator<Item = LoadId>) {
         for id in ids {
