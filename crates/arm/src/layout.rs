@@ -126,7 +126,7 @@ pub(crate) const HEADER_LEN: usize = offset_of!(Header, pulse) + size_of::<Pulse
 const _: () = assert!(LANE_SIZE == 1024 && LANES_AT == 4096 && SIZE <= 1 << 20);
 const _: () = assert!(offset_of!(Lane, good) == 64 && offset_of!(Lane, histogram) == 128);
 
-/// Four buckets per doubling, from [`FLOOR`] nanoseconds: a bound is at most a quarter
+/// Four buckets per doubling, from 2^[`FLOOR_BITS`] nanoseconds: a bound is at most a quarter
 /// above the one before it.
 const PER_DOUBLING: u32 = 4;
 /// Bits of the first bucket's upper end: 1,024 ns.

@@ -104,7 +104,7 @@ pub struct AnnouncedEjections<'a> {
     pub now: Instant,
 }
 
-/// A change that [`Outliers::update_ejections`] or [`Outliers::heed_peers_peers`] has made.
+/// A change that [`Outliers::update_ejections`] or [`Outliers::heed_peers`] has made.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Change {
     /// Index of the member in the group's snapshot.

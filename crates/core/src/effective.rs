@@ -23,7 +23,7 @@ pub struct Shaping {
     /// Divides the load; at least 1. Above 1 a member bears more before thresholds apply.
     pub tolerance: f32,
     /// Load that a client adds to the member it is bound to, in the load's unit, from the moment of the binding. At 0
-    /// strategies estimate it ([`Location::projected_load_load`](crate::load::Location::projected_load_load)).
+    /// strategies estimate it ([`Location::projected_load`](crate::load::Location::projected_load)).
     pub per_balance_load: f32,
 }
 

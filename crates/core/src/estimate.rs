@@ -123,7 +123,7 @@ pub(crate) struct Regression {
     means: AtomicU64,
     /// Variance of the others, and covariance.
     spreads: AtomicU64,
-    /// Means of the logarithms of the latencies ([`Regression::typical_latency_latency`]).
+    /// Means of the logarithms of the latencies ([`Regression::typical_latency`]).
     logs: AtomicU64,
     /// Mean of the latencies in units of the expected one (f32 bits, high half), and of the squares.
     spread: AtomicU64,

@@ -261,7 +261,7 @@ impl Fleet {
 
     /// Decides, if this balancer does: `wanted` are the locations that should be under alert, the
     /// most loaded first, and `allowed` how many there may be. Alerts of others are lifted, and as
-    /// many are raised as there is certainly room for; [`Fleet::raised_alerts_alerts`] says what has come of it.
+    /// many are raised as there is certainly room for; [`Fleet::raised_alerts`] says what has come of it.
     pub fn decide_alerts(&mut self, group: &str, wanted: &[u64], allowed: usize, now: Instant) {
         let is_holder = match self.role_in(group, now) {
             Role::Nobody | Role::Another => return,

@@ -496,7 +496,7 @@ impl Poller {
         self.entries.get((reader ^ self.reader) as usize)
     }
 
-    /// Fetches what is looked at first when this datagram is [received](Poller::receive_datagram_datagram), before
+    /// Fetches what is looked at first when this datagram is [received](Poller::receive_datagram), before
     /// its turn.
     pub fn prefetch_entry(&self, datagram: &[u8]) {
         if let Some(entry) = self.place(datagram) {

@@ -25,7 +25,7 @@ pub struct Monitor {
     missing: BTreeMap<LoadId, String>,
 }
 
-/// Result of [`Monitor::measure_loads_loads`].
+/// Result of [`Monitor::measure_loads`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct HostLoad {
     /// Loads that are available.

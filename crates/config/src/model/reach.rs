@@ -64,7 +64,7 @@ pub fn carries_in_pulses(settings: &GroupSettings, strategy: &Kind) -> bool {
 
 /// Returns the load that a strategy uses in a group that names none. Policy LU is about the utilisation that an
 /// application has measured; a location that does not report it counts with its `cpu` (see
-/// [`evenkeel_core::load::Location::projected_load_load`]).
+/// [`evenkeel_core::load::Location::projected_load`]).
 pub(crate) fn default_load(kind: &Kind) -> LoadId {
     if *kind == least_utilization::KIND {
         LoadId::UTILIZATION

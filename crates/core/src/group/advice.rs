@@ -24,11 +24,11 @@ impl Group {
     }
 
     /// Chooses the member that the chooser names if it may be picked, and else does what
-    /// [`Group::choose_member_member`] does.
+    /// [`Group::choose_member`] does.
     ///
     /// # Errors
     ///
-    /// The errors of [`Group::choose_member_member`].
+    /// The errors of [`Group::choose_member`].
     pub fn choose_advised(
         &self,
         request: &Request<'_>,

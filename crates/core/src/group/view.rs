@@ -378,7 +378,7 @@ impl<'a> View<'a> {
     }
 
     /// Reported load of the location of the member at `index`, with what our own
-    /// requests have added since ([`Location::projected_load_load`]). `None` is unknown: never
+    /// requests have added since ([`Location::projected_load`]). `None` is unknown: never
     /// reported, too old, or the group is not adaptive. An unknown load counts as
     /// average, not as idle.
     #[inline(always)]

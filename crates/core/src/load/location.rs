@@ -118,7 +118,7 @@ pub struct Location {
     /// Clients that ever came to members here to stay, wrapping: where clients are moved one by
     /// one.
     pub(super) came: AtomicU32,
-    /// Number of requests in `assigned` that are [doubted](Location::doubt_client_client), wrapping.
+    /// Number of requests in `assigned` that are [doubted](Location::doubt_client), wrapping.
     pub(super) doubted: AtomicU32,
     /// Sum of the times for which clients that go to members themselves may stay, in milliseconds, wrapping: clusters
     /// that give different quanta may share a location.

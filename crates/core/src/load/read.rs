@@ -86,7 +86,7 @@ impl Location {
     /// the binds in a third of that time, and what is added falls as the report ages: by
     /// half when it is as old as they stay. For
     /// [`LoadId::IN_FLIGHT`] only those need an estimate whose clients go there themselves
-    /// ([`Group::assign_client`](crate::group::Group::assign_client_client)).
+    /// ([`Group::assign_client`](crate::group::Group::assign_client)).
     ///
     /// Where loads tell of the moment (tasks that run or wait, and utilisations that are
     /// reported four times a second or oftener) a request adds something from when it goes
@@ -217,7 +217,7 @@ impl Location {
         (there * 100.0 + 0.5) as i64 as f32 * 0.01 - value
     }
 
-    /// Part of [`Location::projected_load_load`] that is due to clients that are doubted.
+    /// Part of [`Location::projected_load`] that is due to clients that are doubted.
     pub(crate) fn doubtful(&self, query: &Query) -> f32 {
         let doubtful = self.with_cell(query.id, |cell| {
             let doubted = self.doubted.load(Ordering::Relaxed);

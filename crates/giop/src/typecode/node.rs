@@ -201,7 +201,7 @@ pub(crate) fn resolve_alias(nodes: &[Node], of: Ref) -> Option<Ref> {
     end_of_aliases(nodes, of).0
 }
 
-/// Returns `of` without its aliases, as [`unalias`] does, and the number of aliases.
+/// Returns `of` without its aliases, as [`resolve_alias`] does, and the number of aliases.
 pub(crate) fn end_of_aliases(nodes: &[Node], mut of: Ref) -> (Option<Ref>, usize) {
     for aliases in 0..=MAX_DEPTH {
         match of {
