@@ -16,12 +16,11 @@ use evenkeel_core::time::Instant;
 /// Interval at which balancers tell each other their numbers.
 pub const INTERVAL: Duration = Duration::from_secs(1);
 
-/// The share of the requests of others that counts, if requests take so many seconds: *D / (D + 1)* with *D*
-/// seconds, but 0 below one second; and all where it is not known, as with connections that last.
+/// Returns the share of other balancers' requests that counts: *D / (D + 1)* if requests take *D* seconds, but 0 below
+/// one second, and all if the time is not known, as with connections that last.
 ///
-/// In simulation (`examples/scenarios/fleet.toml`, 20 ms to a minute, 10 and 50 balancers) this is never much worse
-/// than not to know of the others, and with 50 balancers much better. Counted whole, requests of 20 ms take
-/// nineteen times as long, as all choose the same member.
+/// If short requests of others counted whole, all balancers would choose the same member
+/// (`docs/design/loads-between-reports.md` has figures).
 pub fn share(seconds: Option<f32>) -> f32 {
     let interval = INTERVAL.as_secs_f32();
     match seconds {

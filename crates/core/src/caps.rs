@@ -14,7 +14,7 @@
 //! the other; where it is high, there is no cap.
 //!
 //! Only low caps are looked for. With many requests at once a slot becomes free all the time, and waiting for a certain
-//! member gains nothing (`late.rs` has figures).
+//! member gains nothing (`docs/design/adaptive.md` has figures).
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 

@@ -11,8 +11,7 @@
 //! "Bayesian Online Changepoint Detection", 2007). The service time is the weighted geometric mean.
 //!
 //! If a request of the group announces its cost, there is no filter from then on: with known costs an answer tells the
-//! member's speed in another way (with a tenth of the requests twenty times as costly, the 99th percentile was 5 %
-//! worse).
+//! member's speed in another way (`docs/design/adaptive.md` has figures).
 //!
 //! The weights are logarithms in one word: a reader always sees weights that belong together. Of answers that come at
 //! the same time one may be lost.
@@ -58,8 +57,8 @@ const LONGEST: f32 = 50.0;
 /// wait for processors and networks.
 const MOST_CERTAIN: f32 = 0.7;
 
-/// Certainty below which there is no filter: with lognormal times (sigma 1.5) at members of one worker, a mean over
-/// more answers is better (27 ms on average instead of 34).
+/// Certainty below which there is no filter: if times vary much, a mean over more answers is better
+/// (`docs/design/adaptive.md` has figures).
 const LEAST_CERTAIN: f32 = 0.5;
 
 /// Typical values of the group.

@@ -130,40 +130,18 @@ impl Loads {
         loads
     }
 
-    /// The one number that strategies use if nobody says otherwise:
+    /// Returns the composite load, which strategies use by default:
     ///
     /// `max(cpu, queue) + pending_work + accept_queue + memory_pressure + io_pressure`
     ///
     /// where `queue` are the tasks per CPU of the moment, and above 1 their logarithm ([`load::of_queue`]).
     /// Below saturation it is the utilisation; above, the queue for a CPU tells two saturated servers
     /// apart (S. Zhou, *An experimental assessment of resource queue lengths as load indices*, 1987). What
-    /// is added is work that will want the CPU soon (Vaidyanathan et al., 2005, section 4). What is not
-    /// available counts as 0; without `cpu` and tasks there is none.
+    /// is added is work that will want the CPU soon (Vaidyanathan et al., 2005, section 4). A part that is not
+    /// available counts as 0; without `cpu` and tasks there is no composite load. Below 1 the load is a share of the CPUs in
+    /// use, which a logarithm is not.
     ///
-    /// What lost, in virtual time (`evenkeel-lab run rdma`: `k_least_loaded`, eight back-ends with two CPUs, closed
-    /// loop; throughput to that of random choice; the columns are 16 front-ends and no other work, with 4 of 8 back-ends loaded
-    /// and 32 clients, 8 clients, and one front-end and 32 clients):
-    ///
-    /// | load | none | 32 | 8 | one |
-    /// |---|---|---|---|---|
-    /// | `cpu` alone | 1.16 | 1.75 | 3.19 | 1.96 |
-    /// | max of cpu and the average of tasks over 100 ms (until now) | 1.09 | 1.61 | 3.24 | 1.64 |
-    /// | max of cpu and tasks of the moment, as they are | 1.15 | 1.65 | 3.43 | 1.64 |
-    /// | the same, at most 2 | 1.17 | 1.74 | 3.38 | 1.82 |
-    /// | max of cpu and 1 + log of the average | 1.16 | 1.69 | 3.25 | 1.69 |
-    /// | max of cpu and 1 + log of the moment | 1.17 | 1.68 | 3.37 | 1.68 |
-    /// | cpu + a tenth of the tasks above 1 | 1.17 | 1.74 | 3.27 | 1.71 |
-    /// | cpu + a quarter of their log | 1.17 | 1.74 | 3.28 | 1.74 |
-    /// | max of cpu and 1 + half of their log, below 1, too | 1.20 | 1.72 | 3.44 | 1.72 |
-    /// | **the same, and the tasks as they are below 1** | 1.18 | 1.70 | - | 1.68 |
-    ///
-    /// Two seeds of 10 s each, so 1 % is chance; the last row is six of 20 s. Below 1 the load stays a share of
-    /// the CPUs in use, which a logarithm is not.
-    ///
-    /// An average is as late as its length, and front-ends that follow it all come at once. *At most 2* tells nobody
-    /// apart when all have queues: 1.12 with 96 clients and one front-end, where the others have 1.27 to 1.35. What `cpu` alone has more with
-    /// loaded back-ends it takes from their other work, at twice to three times the 99th
-    /// percentile: experiment `rdma-order`.
+    /// `docs/design/composite-load.md` has the other formulas that were tried, with figures.
     fn composite(&self, queue: Option<f64>) -> Option<f64> {
         let busy = match (self.cpu, queue.map(load::of_queue)) {
             (Some(cpu), Some(queue)) => cpu.max(queue),

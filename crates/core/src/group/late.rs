@@ -31,8 +31,7 @@ const MOST_AHEAD: u32 = 64;
 const FAILURES: f32 = 10.0 * FAILURE_COST;
 
 /// Interval of trials: one of this many requests that would wait is bound at once, because the effect of more requests
-/// in flight must be seen to be known. With one in 128, trials were most of the loss by late binding among equal
-/// members.
+/// in flight must be seen to be known. Frequent trials cost latency (`docs/design/adaptive.md` has figures).
 const TRIAL_INTERVAL: u32 = 512;
 
 /// Number of waiting requests for each member for which each learnt cap counts as one higher: a cap that was learnt

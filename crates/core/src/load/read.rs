@@ -102,10 +102,7 @@ impl Location {
     /// old after some service times, and balancers that all follow the same one herd. At least
     /// half of a utilisation stays, because all of it may be somebody else's.
     ///
-    /// In simulation (10 servers, 10 ms a request, 60 % of what they can do, a report every
-    /// 50 ms; `tests/fast_loads.rs`) the least loaded server answers in 11 ms on average
-    /// instead of 77. Random choice takes 25. With 4 balancers and a report every 500 ms it is
-    /// 16 ms, 94 without the fading, and more than 200 if requests count as with slow reports.
+    /// `docs/design/loads-between-reports.md` has the estimates that were tried, with figures.
     #[inline]
     pub fn projected_load(&self, id: LoadId, now: Instant, max_age: Duration) -> Option<f32> {
         self.last_report(&Query::new(id, Horizon::new(now, max_age)))

@@ -258,12 +258,10 @@ impl Location {
             same if same == assigned => 0,
             _ => assigned.wrapping_sub(cell.assigned_at.swap(assigned, Ordering::Relaxed)),
         };
-        // The load is that of all clients who are there, and not only of those who came
-        // since the last report. They counted for so much otherwise that each location got
-        // one in each interval, whatever its load. Not the whole stay: many leave before,
-        // those who have just come are in the next report in part only, and a controller
-        // that corrects all of a difference at once swings. A third is ours; a half and
-        // a quarter do as well in simulation.
+        // The load is that of all clients who are there, and not only of the clients since the
+        // last report. A third of their stay counts, not the whole: many clients leave before, the
+        // newest clients are in the next report in part only, and a controller that corrects all of
+        // a difference at once swings (`docs/design/loads-between-reports.md`).
         let doubted = self.doubted.load(Ordering::Relaxed);
         cell.doubted_at.store(doubted, Ordering::Relaxed);
         let stays = self.stays.load(Ordering::Relaxed);

@@ -11,43 +11,22 @@
 //! carries c times as many: `NSmax = c / s`. What c is follows from its utilisation u, if it
 //! reports that, because `u = lambda * s / c`.
 //!
-//! r is not the reported one where it follows from u and s: what arrives at random and is
-//! served one after the other, or all at once, takes `r = s + s / c * u / (1 - u)`, with u as it is
-//! with the clients that came since the report. The reported r is that of an interval that is
-//! over: of a backlog that it may still have, of chance, and without those who came since, who
-//! count for so much more where u is high. Whoever goes by it sends all clients to where the
-//! last backlog has just ended, and makes the next one there. In simulation of the paper's equal
-//! servers (`evenkeel-lab run qos-broker`; 3 of 3.5 ms, 85 % busy, a report each second; round robin
-//! answers in 24 ms on average) the mean response time was
+//! If u and s are reported, r is calculated: requests that arrive at random and are served one after the
+//! other, or all at once, take `r = s + s / c * u / (1 - u)`, with u as it is with the clients bound
+//! since the report. The reported r describes an interval that is over, and leaves the clients bound
+//! since out; clients would all go to the location whose last backlog has just ended. With the
+//! parameter `reported_response` r is as reported, for servers that wait for something that is in no
+//! service time.
 //!
-//! | r | quantum 20 s | 4 s | 20 s, a report every 5 s |
-//! |---|---|---|---|
-//! | as reported | 44 ms | 184 ms | 395 ms |
-//! | as reported, times (1 - u) then by (1 - u) now | 36 | 151 | 552 |
-//! | the geometric mean of that and the calculated one | 34 | 117 | 520 |
-//! | as reported, and what is to be added by calculation | 36 | 106 | 524 |
-//! | calculated, and what the reported one has above 3 times that | 31 | 34 | 547 |
-//! | as reported, averaged by agents over 5 s | 49 | - | 656 |
-//! | as reported, averaged by agents over 20 s | 31 | - | 752 |
-//! | calculated | 32 | 34 | 35 |
-//! | calculated, and the reported one if that is more and u is above 98 % | 30 | 35 | 436 |
-//! | calculated, and a difference of 10 % is none | 32 | 42 | 36 |
-//! | as reported, and a difference of 30 % is none | 37 | 144 | 319 |
+//! Small differences are chance: with 250 requests in an interval u is off by 5 points, and
+//! `u / (1 - u)` by a third at 85 %.
 //!
-//! Each line is two runs with an h for each member and where a difference of 0.5 % counts, unless it says
-//! otherwise; that with 10 % is five runs of what is here now, with the h of all.
+//! h is the mean of all members, weighted by their rates: the time for which clients think does not
+//! depend on the member, and the value of one member in one interval is mostly chance.
 //!
-//! Differences that small are chance: with 250 requests in an interval u is off by 5 points, and
-//! `u / (1 - u)` by a third at 85 %. With 20 % servers that are slower get more than their share.
-//! With the parameter `reported_response` r is as reported, for servers that wait for something
-//! that is in no service time.
+//! `docs/design/least-active-sessions.md` has the other ways that were tried, with figures.
 //!
-//! h is the mean of all members by their rates: how long clients think does not depend on the
-//! member, while what one sees in an interval is mostly chance, and has the time that clients
-//! were elsewhere in it. With an h for each member and an address for each client two of the paper's unequal
-//! servers were overloaded in turns: the mean response time was 340 ms, and 44 with that of all.
-//!
-//! What is not reported is filled in: r is observed, h is 0, s is a setting. A member
+//! Values that are not reported are filled in: r is observed, h is 0, s is a setting. A member
 //! without a reported rate has an unknown load. If none has one, requests in flight
 //! decide, which by Little's law are the sessions in service that this process knows.
 
