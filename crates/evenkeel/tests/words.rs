@@ -25,11 +25,11 @@ const CONVENTIONS: [&str; 48] = [
 const ONE_WORD_NAMES: f64 = 18.6;
 
 /// Pronouns in 1,000 words of the manual at most, and how often it says "you" at least.
-const PRONOUNS: f64 = 21.5;
-const YOU: f64 = 16.0;
+const PRONOUNS: f64 = 20.8;
+const YOU: f64 = 16.2;
 
-/// Sentences of the manual with more than 40 words at most.
-const LONG_SENTENCES: usize = 3;
+/// Most words of a sentence of the manual.
+const LONGEST_SENTENCE: usize = 40;
 
 fn root() -> &'static Path {
     Path::new(concat!(env!("CARGO_MANIFEST_DIR"), "/../.."))
@@ -216,7 +216,7 @@ fn the_manual_speaks_to_you() {
                 pronouns += f64::from(u8::from(PRONOUN.contains(&word.as_str())));
                 you += f64::from(u8::from(["you", "your", "yours"].contains(&word.as_str())));
             }
-            if length > 40 {
+            if length > LONGEST_SENTENCE {
                 long.push(format!("{}: {sentence}", path.display()));
             }
         }
@@ -231,10 +231,9 @@ fn the_manual_speaks_to_you() {
         "the manual says \"you\" {you:.2} times in 1,000 words, {YOU} at least"
     );
     assert!(
-        long.len() <= LONG_SENTENCES,
-        "{} sentences have more than 40 words, {LONG_SENTENCES} at most; one is {}",
-        long.len(),
-        long.last().unwrap()
+        long.is_empty(),
+        "these sentences have more than {LONGEST_SENTENCE} words:\n{}",
+        long.join("\n")
     );
 }
 
