@@ -27,7 +27,7 @@ use crate::time::{Horizon, Instant, keep_old, millis, millis_since};
 const MOST_ANSWERS: f32 = 40.0;
 
 /// Fewest, and those for each squared coefficient of variation of the latencies. With fewer a member that
-/// changes is seen sooner, and equal members look different: over random worlds that costs more
+/// changes is seen sooner, and equal members look different, which costs more
 /// (`docs/design/adaptive.md` has figures).
 const FEWEST_ANSWERS: f32 = 20.0;
 
