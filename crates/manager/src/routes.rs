@@ -19,7 +19,7 @@ pub struct Routes {
     list: Vec<Route>,
     /// Route of the requests that no other route is for.
     rest: Route,
-    /// Finds them.
+    /// Routes as configured, with the index that finds the route of a request.
     config: config::Routes,
 }
 
@@ -176,7 +176,7 @@ impl Mirror {
     }
 }
 
-/// Response that a request gets in place of a member's.
+/// Response of a route with `redirect` or `answer`, whose requests go to no member.
 #[derive(Debug)]
 pub enum RouteResponse {
     /// Redirect to another address.
@@ -186,7 +186,7 @@ pub enum RouteResponse {
         /// Address to which the client is redirected.
         location: Template,
     },
-    /// An answer.
+    /// Fixed response: the `answer` of the route.
     Answer {
         /// Status of the answer.
         status: u16,

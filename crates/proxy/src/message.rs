@@ -1,10 +1,9 @@
-//! A request between the front that has parsed it and the head for a member, which is written from
-//! it.
+//! A request between the parser of its head and the head for a member.
 //!
-//! The front of today is [`crate::http1`]. Another one, such as HTTP/2, makes a [`Request`] of what
-//! it got: what it understood of it, and all fields. [`crate::http1::forward`] writes the head
-//! for a member from that. Where the head came as HTTP/1, its lines are copied as they are
-//! instead ([`Raw`]): that is faster, and changes nothing that need not change.
+//! [`crate::http1`] and [`crate::http2`] parse heads; each makes a [`Request`] with all fields.
+//! [`crate::http1::forward`] writes the head for a member from the [`Request`]. Where the head came
+//! as HTTP/1, its lines are copied as they are instead ([`Raw`]): that is faster, and changes nothing
+//! that need not change.
 
 use std::collections::HashSet;
 

@@ -1,4 +1,7 @@
-//! Requests that got no response, and what their clients are told instead.
+//! Requests that got no response, and the answers that their clients get instead.
+//!
+//! `Client::give_instead` sends every answer of the balancer to a request with a route: also those of
+//! routes, limits and logins.
 
 use evenkeel_core::group::Outcome;
 use evenkeel_limits::Shortage;
@@ -252,7 +255,7 @@ impl Client {
     }
 
     /// Answers the client in place of a member, with an answer that may have more than a status and
-    /// a text.
+    /// a text. Pages and changes of fields of the route, group or rule are applied here.
     pub(super) async fn give_instead(
         &mut self,
         request: &mut Request,

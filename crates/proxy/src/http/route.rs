@@ -35,13 +35,13 @@ use crate::service::{Bindings, LocalRule, class_of_client};
 #[derive(Clone, Debug)]
 pub(crate) struct RequestRoute {
     rule: Rc<LocalRule>,
-    /// Place of the route in the rule.
+    /// Place of the route in the rule; [`REST`] if no route matches.
     route: u32,
-    /// The place of its group there.
+    /// Place of the group in the rule.
     target: u32,
 }
 
-/// The place of the route of what no other one is for.
+/// Place of the route for requests that no configured route matches.
 const REST: u32 = u32::MAX;
 
 impl RequestRoute {
@@ -65,7 +65,7 @@ impl RequestRoute {
         if let Some(index) = rule.routes.index() {
             let refuses = index.by_path() && !rule.rule.http.ambiguous_paths;
             given = match request.path() {
-                // It is for the whole server.
+                // `OPTIONS *` asks about the whole server: there is no path to check.
                 "*" => None,
                 path if refuses => path::check_path(path)
                     .err()
@@ -330,9 +330,13 @@ impl RequestView for message::Request<'_> {
     }
 }
 
-/// An answer of the balancer's own, in place of a member's.
+/// Answer of the balancer to a request that goes to no member, found with the route.
+///
+/// The status and the body of a route's `answer` are not copied: they stay in
+/// [`RouteResponse::Answer`], and `give_answer` reads them there.
 #[derive(Debug)]
 pub(crate) struct BalancerAnswer {
+    /// Status of the answer; 0 for the `answer` of the route.
     status: u16,
     text: &'static str,
     location: Option<String>,
@@ -384,6 +388,7 @@ impl BalancerAnswer {
         BalancerAnswer::with_text(400, text, End::Client)
     }
 
+    /// Makes the answer of a route with `redirect` or `answer`. For an `answer` the status is 0.
     fn of_instead(
         instead: &RouteResponse,
         route: &Route,
@@ -424,7 +429,7 @@ impl BalancerAnswer {
 pub(super) const TOO_LARGE: &str = "The request's body is larger than allowed.";
 
 impl Client {
-    /// Gives an answer of the balancer's own.
+    /// Sends `given`, or the `answer` of the route if the status of `given` is 0.
     pub(super) async fn give_answer(
         &mut self,
         request: &mut Request,

@@ -1,4 +1,7 @@
 //! The balancer's own answers: small, and with all of their framing.
+//!
+//! [`Answer`] is the answer over HTTP/1.1 and HTTP/2. [`Answer::write`] writes HTTP/1.1; HTTP/2 is
+//! written by `Stream::send_answer` in `http2/stream.rs`. A new field goes into both.
 
 use bytes::Bytes;
 use evenkeel_manager::config::FieldChanges;

@@ -187,11 +187,13 @@ impl Stream {
         Ok(())
     }
 
-    /// Sends an answer of the balancer's own: the number of bytes.
+    /// Sends an answer of the balancer's own, and returns the number of bytes.
+    ///
+    /// gRPC calls get status and message, without page, `Location` and `Retry-After`.
     pub(crate) fn send_answer(&mut self, answer: &Answer<'_>, to_head: bool) -> io::Result<u64> {
         let mut fields = self.connection.engine.take_fields();
         if self.grpc {
-            // Its clients look at nothing else.
+            // gRPC clients look at no other fields.
             add_field(&mut fields, "content-type", "application/grpc");
             let status = grpc::status_of(answer.status);
             add_field(&mut fields, grpc::STATUS, &status.to_string());
