@@ -110,7 +110,7 @@ pub struct CountedReport {
 #[derive(Clone, Debug, Default)]
 pub struct SourceReports(Vec<CountedReport>);
 
-/// Changes that [`Opinions::publish`] has made.
+/// Changes that [`SourceReports::publish`] has made.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct PublishedChanges {
     /// A reason holds now that did not, or the other way round.

@@ -35,7 +35,7 @@ pub type Class = u8;
 /// The highest class.
 pub const HIGHEST: Class = 7;
 
-/// Shortest time that [`Place::patience`] returns.
+/// Shortest time that [`QueuePosition::patience`] returns.
 const LEAST_PATIENCE: Duration = Duration::from_millis(5);
 
 /// Requests before one are counted up to this number, as counting takes time.
@@ -107,7 +107,7 @@ struct Seat {
     vacancies: usize,
     /// True if the request is to look in any case.
     looks: bool,
-    /// True if the request waits though there is room: see [`Place::hold`].
+    /// True if the request waits though there is room: see [`QueuePosition::hold`].
     is_held: bool,
     /// Absent until it has waited for the first time.
     waker: Option<Waker>,
@@ -244,7 +244,7 @@ impl Queue {
         }
     }
 
-    /// The number ([`Place::number`]) of the first one that is called, if there is one: for those
+    /// The number ([`QueuePosition::number`]) of the first one that is called, if there is one: for those
     /// who have no wakers.
     pub fn first_called(&self) -> Option<u64> {
         let line = self.lock();

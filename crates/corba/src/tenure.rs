@@ -29,7 +29,7 @@ pub fn due_after(sent: Instant) -> Instant {
     sent.after(EVERY)
 }
 
-/// A right to serve. All who serve by it ask [`Tenure::holds`] before each answer.
+/// A right to serve. All who serve by it ask [`ServingRight::holds_at`] before each answer.
 #[derive(Debug)]
 pub struct ServingRight {
     /// Nanoseconds of the process's clock; 0 once it has ended for good.

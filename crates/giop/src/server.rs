@@ -279,7 +279,7 @@ impl Worker {
 struct Outbox {
     worker: Rc<Worker>,
     bytes: RefCell<Vec<u8>>,
-    /// Number of outstanding [`DeferredReply`]s.
+    /// Number of outstanding [`DeferredReply`] values.
     pending: Cell<usize>,
     waker: RefCell<Option<Waker>>,
     deadline: Cell<Option<Instant>>,
@@ -343,7 +343,7 @@ impl DeferredReply {
         self.outbox.gone.get()
     }
 
-    /// Appends whole messages, as [`Out::write`] does; they are sent as soon as the current
+    /// Appends whole messages, as [`ReplyOutput::write`] does; they are sent as soon as the current
     /// task yields. `None` if the connection is gone.
     pub fn write<R>(&self, append: impl FnOnce(&mut Vec<u8>) -> R) -> Option<R> {
         if self.is_gone() {

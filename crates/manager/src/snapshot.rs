@@ -275,7 +275,7 @@ impl GroupHandle {
     ///
     /// # Errors
     ///
-    /// [`Unserved::NoMember`]: `bind` has found none worth waiting for. The others: the queue does
+    /// [`WaitFailure::NoMember`]: `bind` has found none worth waiting for. The others: the queue does
     /// not take it, or does not keep it.
     pub async fn wait_for<T, L: Future<Output = ()>>(
         &self,

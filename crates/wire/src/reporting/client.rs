@@ -7,7 +7,7 @@
 //! [`Session::poll`] gives, poll it until it gives no more datagrams.
 //!
 //! Several sessions may share a socket: [`Session::receive_datagram`] refuses what is for another
-//! one as [`Refused::Other`].
+//! one as [`DatagramRefusal::Other`].
 
 use std::time::Duration;
 
