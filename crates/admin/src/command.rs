@@ -68,7 +68,9 @@ impl Command {
     /// Returns the sentence that holds when the command is done.
     pub fn effect(&self) -> String {
         match self {
-            Command::State(member, AdminState::Ready) => format!("{member} takes traffic"),
+            Command::State(member, AdminState::Ready) => {
+                format!("{member} is ready: neither drained nor in maintenance")
+            }
             Command::State(member, AdminState::Drain) => format!("{member} drains"),
             Command::State(member, AdminState::Maintenance) => {
                 format!("{member} is in maintenance")
