@@ -4,11 +4,11 @@
 //! # fn main() -> Result<(), arm::page::Error> {
 //! use arm::page::{self, Reader};
 //!
-//! let pages = page::scan(&page::default_dir())?;
+//! let pages = page::find_pages(&page::default_dir())?;
 //! let mut reader = Reader::open(&pages[0])?;
-//! let earlier = reader.sample(page::now())?;
+//! let earlier = reader.sample(page::monotonic_nanos())?;
 //! // One measurement interval later:
-//! let interval = reader.sample(page::now())?.since(&earlier);
+//! let interval = reader.sample(page::monotonic_nanos())?.interval_since(&earlier);
 //! println!("{} requests of {}", interval.starts, reader.application());
 //! # Ok(())
 //! # }

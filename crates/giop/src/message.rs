@@ -11,8 +11,8 @@
 //! let mut out = Vec::new();
 //! let request = Request::new(7, Target::Key(b"key"), "ping");
 //! request.encode(Version::V1_2, Endian::Big, &mut out).unwrap();
-//! let message = Message::whole(&out).unwrap();
-//! let Content::Request(got) = message.content().unwrap() else { panic!() };
+//! let message = Message::from_whole(&out).unwrap();
+//! let Content::Request(got) = message.read_content().unwrap() else { panic!() };
 //! // The same for another object, under another id.
 //! let onward = Request { request_id: 8, target: Target::Key(b"other"), ..got };
 //! let mut passed_on = Vec::new();

@@ -41,7 +41,7 @@ const LOOK: Duration = Duration::from_millis(20);
 /// let mut reader = Reader::new()?;
 /// let one = reader.connect("10.0.0.1:9971".parse().expect("an address"), now);
 /// loop {
-///     reader.ask(one, now); // At an interval, that is.
+///     reader.begin_read(one, now); // At an interval, that is.
 ///     reader.poll(now, |id, answer| match answer {
 ///         Ok(answer) => println!("{id:?}: {:?}", answer.record.base.totals),
 ///         Err(error) => println!("{id:?}: {error}"),

@@ -125,11 +125,11 @@ enum TrailerOutcome {
 /// Follows one chunked body.
 ///
 /// ```
-/// use evenkeel_proxy::http1::chunked::{Decoder, Scanned};
+/// use evenkeel_proxy::http1::chunked::{Decoder, ScannedPart};
 ///
 /// let mut decoder = Decoder::new();
-/// assert_eq!(decoder.scan(b"5\r\nhel"), Ok(Scanned { len: 6, end: false }));
-/// assert_eq!(decoder.scan(b"lo\r\n0\r\n\r\nGET"), Ok(Scanned { len: 9, end: true }));
+/// assert_eq!(decoder.scan_input(b"5\r\nhel"), Ok(ScannedPart { len: 6, end: false }));
+/// assert_eq!(decoder.scan_input(b"lo\r\n0\r\n\r\nGET"), Ok(ScannedPart { len: 9, end: true }));
 /// ```
 #[derive(Clone, Debug)]
 pub struct Decoder {

@@ -13,12 +13,12 @@ use crate::message::{Body, Raw, Request};
 /// A request head that everybody reads alike.
 ///
 /// ```
-/// use evenkeel_proxy::http1::{Body, Fields, Limits, Parsed, RequestHead};
+/// use evenkeel_proxy::http1::{Body, Fields, Limits, ParseOutcome, RequestHead};
 ///
 /// let read = b"POST /orders HTTP/1.1\r\nHost: shop\r\nContent-Length: 3\r\n\r\nabc";
 /// let limits = Limits { max_bytes: 16_384, max_fields: 100 };
 /// let mut fields = Fields::new();
-/// let Ok(Parsed::Head(head)) = RequestHead::parse(read, limits, &mut fields) else {
+/// let Ok(ParseOutcome::Head(head)) = RequestHead::parse(read, limits, &mut fields) else {
 ///     panic!("a whole and valid head");
 /// };
 /// assert_eq!(head.request.body, Body::Length(3));
