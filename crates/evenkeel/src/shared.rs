@@ -195,7 +195,7 @@ mod without {
 
         pub(super) fn begin(
             file: &Path,
-            _: &Own,
+            _: &SharedConfigSource,
             _: &str,
             _: fn(Errors) -> Failure,
         ) -> Result<Start, Failure> {
