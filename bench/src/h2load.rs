@@ -43,7 +43,7 @@ const MESSAGE: &[u8] = b"\0\0\0\0\x08whatever";
 ///
 /// # Errors
 ///
-/// When `h2load` is not installed, or a request is not answered with 200.
+/// Returns an error if `h2load` is not installed, or a request is not answered with 200.
 pub fn run(
     target: SocketAddr,
     call: Call,

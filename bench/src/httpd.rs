@@ -21,7 +21,7 @@ impl Built {
     ///
     /// # Errors
     ///
-    /// When the build fails.
+    /// Returns an error if the build fails.
     pub fn new(as_built: bool) -> io::Result<Self> {
         let root = Path::new(env!("CARGO_MANIFEST_DIR"))
             .join("..")
@@ -80,7 +80,7 @@ impl Httpd<'_> {
     ///
     /// # Errors
     ///
-    /// When httpd cannot be configured, started, or reached.
+    /// Returns an error if httpd cannot be configured, started, or reached.
     pub fn start(&self, folder: &Folder, cpu: usize) -> io::Result<Server> {
         let config = self.configure(&folder.0)?;
         let mut command = Command::new("/usr/sbin/apache2");
@@ -157,7 +157,7 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// When the folder cannot be made.
+    /// Returns an error if the folder cannot be made.
     pub fn new(name: &str) -> io::Result<Self> {
         Self::make(&std::env::temp_dir(), name)
     }
@@ -166,7 +166,7 @@ impl Folder {
     ///
     /// # Errors
     ///
-    /// When the folder cannot be made.
+    /// Returns an error if the folder cannot be made.
     pub fn in_memory(name: &str) -> io::Result<Self> {
         Self::make(Path::new("/dev/shm"), name)
     }

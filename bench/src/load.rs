@@ -125,7 +125,7 @@ pub struct Outcome {
 ///
 /// # Errors
 ///
-/// When the target cannot be connected to, answers nothing for ten seconds, or fails a
+/// Returns an error if the target cannot be connected to, answers nothing for ten seconds, or fails a
 /// thousand requests.
 pub fn run(
     plan: &Plan,
@@ -223,7 +223,7 @@ pub fn run(
 ///
 /// # Errors
 ///
-/// When a connection cannot be made or the last request is not answered.
+/// Returns an error if a connection cannot be made or the last request is not answered.
 pub fn open_slow(target: SocketAddr, count: usize) -> io::Result<Vec<Stream>> {
     let mut open = Vec::with_capacity(count + 1);
     for index in 0..count {
@@ -242,7 +242,7 @@ pub fn open_slow(target: SocketAddr, count: usize) -> io::Result<Vec<Stream>> {
 ///
 /// # Errors
 ///
-/// When a connection cannot be made or its request is not answered.
+/// Returns an error if a connection cannot be made or its request is not answered.
 pub fn open_idle(target: SocketAddr, traffic: &Traffic, count: usize) -> io::Result<Vec<Stream>> {
     let request = request_bytes(traffic);
     let client = client(traffic)?;

@@ -23,7 +23,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// When the program cannot be run.
+    /// Returns an error if the program cannot be run.
     pub fn start(mut command: Command, cpu: usize, death_signal: i32) -> io::Result<Self> {
         let parent = std::process::id();
         // SAFETY: between fork and exec only system calls are made, nothing is allocated.
@@ -49,7 +49,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// When the server ends or does not accept in time.
+    /// Returns an error if the server ends or does not accept in time.
     pub fn wait_for(&mut self, addresses: &[SocketAddr]) -> io::Result<()> {
         let deadline = Instant::now() + START_LIMIT;
         for address in addresses {
@@ -82,7 +82,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// When the server has ended.
+    /// Returns an error if the server has ended.
     pub fn cpu_time(&self) -> io::Result<Duration> {
         self.processes().into_iter().map(cpu_time).sum()
     }
@@ -91,7 +91,7 @@ impl Server {
     ///
     /// # Errors
     ///
-    /// When the server has ended.
+    /// Returns an error if the server has ended.
     pub fn resident_bytes(&self) -> io::Result<u64> {
         self.processes().into_iter().map(resident_bytes).sum()
     }
@@ -136,7 +136,7 @@ impl Drop for Server {
 ///
 /// # Errors
 ///
-/// When there is no such process.
+/// Returns an error if there is no such process.
 pub fn cpu_time(pid: i32) -> io::Result<Duration> {
     let mut clock = 0;
     // SAFETY: `clock` is written through a valid pointer.
@@ -185,7 +185,7 @@ fn children(pid: i32) -> Vec<i32> {
 ///
 /// # Errors
 ///
-/// When the kernel does not say.
+/// Returns an error if the kernel does not say.
 pub fn processors() -> io::Result<Vec<usize>> {
     // SAFETY: an all-zero set is a valid, empty one, and its own size is passed.
     let set = unsafe {
@@ -206,7 +206,7 @@ pub fn processors() -> io::Result<Vec<usize>> {
 ///
 /// # Errors
 ///
-/// When there is no such processor.
+/// Returns an error if there is no such processor.
 pub fn pin_to(cpu: usize) -> io::Result<()> {
     // SAFETY: an all-zero set is a valid, empty one; `cpu` came from `processors`, so it is
     // below the set's size.
@@ -226,7 +226,7 @@ pub fn pin_to(cpu: usize) -> io::Result<()> {
 ///
 /// # Errors
 ///
-/// When the kernel refuses.
+/// Returns an error if the kernel refuses.
 pub fn raise_file_limit() -> io::Result<u64> {
     let mut limit = libc::rlimit {
         rlim_cur: 0,
@@ -257,7 +257,7 @@ pub fn sharpen_timers() {
 ///
 /// # Errors
 ///
-/// When hundreds of random ports are all taken.
+/// Returns an error if hundreds of random ports are all taken.
 pub fn free_address(rng: &mut fastrand::Rng) -> io::Result<SocketAddr> {
     let mut last = io::Error::other("no port tried");
     for _ in 0..500 {

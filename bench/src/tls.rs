@@ -23,7 +23,7 @@ pub const NAME: &str = "localhost";
 ///
 /// # Errors
 ///
-/// When the library lacks a cipher or key exchange that all proxies have.
+/// Returns an error if the library lacks a cipher or key exchange that all proxies have.
 pub fn client(resumes: bool) -> io::Result<Arc<ClientConfig>> {
     let provider = CryptoProvider {
         cipher_suites: vec![aws_lc_rs::cipher_suite::TLS13_AES_128_GCM_SHA256],
@@ -62,7 +62,7 @@ impl Stream {
     ///
     /// # Errors
     ///
-    /// When the handshake fails.
+    /// Returns an error if the handshake fails.
     pub fn secure(client: &Arc<ClientConfig>, mut socket: TcpStream) -> io::Result<Self> {
         let mut tls = begin(client)?;
         while tls.is_handshaking() {
@@ -117,7 +117,7 @@ impl Handshake {
     ///
     /// # Errors
     ///
-    /// When the hello cannot be sent.
+    /// Returns an error if the hello cannot be sent.
     pub fn new(client: &Arc<ClientConfig>, socket: TcpStream) -> io::Result<Self> {
         let mut handshake = Self {
             tls: begin(client)?,
@@ -133,7 +133,7 @@ impl Handshake {
     ///
     /// # Errors
     ///
-    /// When the handshake fails.
+    /// Returns an error if the handshake fails.
     pub fn advance(&mut self) -> io::Result<Option<bool>> {
         loop {
             match self.tls.read_tls(&mut self.socket) {

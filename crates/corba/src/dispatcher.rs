@@ -285,8 +285,8 @@ impl<O: Objects> Dispatcher<O> {
                             locator::forward_client(
                                 &entry, &group, chosen, &client, now, reply_to, out,
                             );
+                            entry.counters.count(Answer::Forwarded);
                         });
-                        entry.counters.count(Answer::Forwarded);
                         return;
                     }
                     Some(Decision::Back(chosen)) => {

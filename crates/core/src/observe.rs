@@ -73,6 +73,18 @@ impl Decaying {
         self.0.load(Ordering::Relaxed) == 0
     }
 
+    /// Adds to what is left of the value: a sum that decays, where no sample is taken.
+    pub(crate) fn add(&self, value: f32, now: Instant, decay: Duration) {
+        let add = |word: u64| {
+            let kept = f32::from_bits((word >> 32) as u32)
+                * remaining(millis_since(word as u32, now), decay);
+            Some((u64::from((kept + value).to_bits()) << 32) | u64::from(millis(now)))
+        };
+        let _ = self
+            .0
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
+    }
+
     /// Takes a sample. Samples may come in any order; late ones do not turn time back.
     pub(crate) fn sample(&self, value: f32, now: Instant, decay: Duration) {
         let update = |word: u64| {
@@ -167,56 +179,50 @@ fn remaining(age_ms: u32, decay: Duration) -> f32 {
 /// Number of clients that were sent to a member, go there themselves, and are probably still there. Nothing reports
 /// their end. Each counts 1 at first, and `exp(-t/stay)` after the time t: as many stay on average as if each left after
 /// its stay, without a list of who came when.
-///
-/// Number (f32 bits, high half) and time in milliseconds (low half) share one word. 0 is "no client yet".
 #[derive(Debug, Default)]
 pub(crate) struct BoundClients {
-    word: AtomicU64,
+    number: Decaying,
     /// Time that the last client may stay, in milliseconds.
     stay: AtomicU32,
 }
 
 impl BoundClients {
+    /// Visits the [learnt](crate::learnt) words.
     pub(crate) fn visit_words<'a>(&'a self, visit: Visit<'_, 'a>) {
-        visit("bound_clients.word", LearntSlot::Long(&self.word));
+        self.number.visit_words("bound_clients.number", visit);
         visit("bound_clients.stay", LearntSlot::Short(&self.stay));
     }
 
     /// Adds a client that may `stay` for so long; one that asks anew with its next request is bound to nothing.
     pub(crate) fn add_client(&self, stay: Duration, now: Instant) {
-        let stay = u32::try_from(stay.as_millis()).unwrap_or(u32::MAX);
-        if stay == 0 {
-            return;
+        let millis = u32::try_from(stay.as_millis()).unwrap_or(u32::MAX);
+        if millis > 0 {
+            self.number.add(1.0, now, self.stay());
+            self.stay.store(millis, Ordering::Relaxed);
         }
-        let add = |word: u64| {
-            let number = self.number_in(word, now) + 1.0;
-            Some((u64::from(number.to_bits()) << 32) | u64::from(millis(now)))
-        };
-        let _ = self
-            .word
-            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, add);
-        self.stay.store(stay, Ordering::Relaxed);
     }
 
     /// Number of clients now.
     #[inline]
     pub(crate) fn number(&self, now: Instant) -> f32 {
-        match self.word.load(Ordering::Relaxed) {
-            0 => 0.0,
-            word => self.number_in(word, now),
+        match self.number.is_empty() {
+            true => 0.0,
+            false => self.known_number(now),
         }
     }
 
     #[cold]
-    fn number_in(&self, word: u64, now: Instant) -> f32 {
-        let age = millis_since(word as u32, now);
-        let stay = Duration::from_millis(self.stay.load(Ordering::Relaxed).into());
-        f32::from_bits((word >> 32) as u32) * remaining(age, stay)
+    fn known_number(&self, now: Instant) -> f32 {
+        self.number.get(now, self.stay()).unwrap_or(0.0)
+    }
+
+    fn stay(&self) -> Duration {
+        Duration::from_millis(self.stay.load(Ordering::Relaxed).into())
     }
 
     /// Keeps an old time old ([`keep_old`](crate::time::keep_old)).
     pub(crate) fn keep_age(&self, now: Instant) {
-        keep_word_old(&self.word, now);
+        self.number.keep_age(now);
     }
 }
 

@@ -95,7 +95,7 @@ impl Backend {
     ///
     /// # Errors
     ///
-    /// When there is no port.
+    /// Returns an error if there is no port.
     pub async fn start(settings: Settings) -> io::Result<Backend> {
         let listener = TcpListener::bind("127.0.0.1:0").await?;
         let address = listener.local_addr()?;

@@ -161,7 +161,7 @@ pub async fn run(target: SocketAddr, rate: f64, seed: u64, seen: Arc<Mutex<Seen>
 ///
 /// # Errors
 ///
-/// When there is no complete answer of 200.
+/// Returns an error if there is no complete answer of 200.
 pub async fn send_request(
     target: SocketAddr,
     reused: Option<TcpStream>,

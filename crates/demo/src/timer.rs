@@ -25,7 +25,7 @@ impl Timer {
     ///
     /// # Errors
     ///
-    /// When there are no more descriptors.
+    /// Returns an error if there are no more descriptors.
     pub fn new() -> io::Result<Self> {
         let flags = TimerfdFlags::NONBLOCK | TimerfdFlags::CLOEXEC;
         let fd = timerfd_create(TimerfdClockId::Monotonic, flags)?;
@@ -38,7 +38,7 @@ impl Timer {
     ///
     /// # Errors
     ///
-    /// When the kernel refuses the timer.
+    /// Returns an error if the kernel refuses the timer.
     pub async fn wait_until(&mut self, time: Instant) -> io::Result<()> {
         let left = time.saturating_duration_since(Instant::now());
         if left < Duration::from_micros(1) {
