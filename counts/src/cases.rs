@@ -234,7 +234,7 @@ fn routes(counter: &mut Counter) {
         let last = conditions.len() - 1;
         let index = Index::new(conditions);
         counter.count(&format!("route among {name}"), 64, || {
-            assert_eq!(black_box(index.find(&head.request, None)), Some(last));
+            assert_eq!(black_box(index.find_route(&head.request, None)), Some(last));
         });
     }
 }

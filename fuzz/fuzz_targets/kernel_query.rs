@@ -35,7 +35,7 @@ fuzz_target!(|bytes: &[u8]| {
         place: RecordSource::Udp(address),
         key: Some(key.clone()),
     };
-    poller.set(vec![wanted], Instant::from_nanos(1));
+    poller.set_targets(vec![wanted], Instant::from_nanos(1));
     let now = Instant::from_nanos(10_000_000_000);
     let mut question = Vec::new();
     let asked = poller.next(now, &mut question);

@@ -149,7 +149,7 @@ fn measure(options: &Options) -> Result<bool> {
     };
     let wanted: Vec<PollTarget> = (0..options.locations).map(wanted).collect();
     let locations: Vec<_> = wanted.iter().map(|w| Arc::clone(&w.location)).collect();
-    monitor.set(wanted);
+    monitor.set_targets(wanted);
     // Until the first questions are spread, and the dead are known to be so.
     std::thread::sleep(Duration::from_secs(4));
     let sums = |monitor: &Monitor| {

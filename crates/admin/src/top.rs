@@ -74,7 +74,7 @@ fn run_screen(client: &Arc<Client>, interval: Duration) -> io::Result<()> {
                 (drawn, wait) = (None, Duration::ZERO);
             }
             for news in news.try_iter() {
-                app.take(news, Instant::now());
+                app.take_update(news, Instant::now());
                 drawn = None;
             }
             if app.next_wish() != wish {

@@ -315,7 +315,7 @@ impl Index {
     }
 
     /// Finds the first route for a request of a client at this address, if it is known.
-    pub fn find(&self, asks: &impl RequestView, client: Option<IpAddr>) -> Option<usize> {
+    pub fn find_route(&self, asks: &impl RequestView, client: Option<IpAddr>) -> Option<usize> {
         let mut first = u32::MAX;
         let mut look = |routes: &[u32]| {
             for &route in routes {

@@ -110,7 +110,7 @@ impl Health {
                 dead,
                 ..SourceReport::default()
             });
-            opinions.set(Source::HealthCheck, opinion, now);
+            opinions.set_report(Source::HealthCheck, opinion, now);
             makes_room |= opinions.publish(slot, weight, now).room;
         }
         Checked {

@@ -121,7 +121,7 @@ pub struct PublishedChanges {
 
 impl SourceReports {
     /// Replaces what `source` says; `None` withdraws it.
-    pub fn set(&mut self, source: Source, opinion: Option<SourceReport>, now: Instant) {
+    pub fn set_report(&mut self, source: Source, opinion: Option<SourceReport>, now: Instant) {
         self.retain(|held| held != source);
         self.0.extend(opinion.map(|opinion| CountedReport {
             source,
@@ -137,7 +137,7 @@ impl SourceReports {
 
     /// Goes on with an opinion that another process holds.
     pub fn go_on(&mut self, held: CountedReport) {
-        self.set(held.source, Some(held.report), held.at);
+        self.set_report(held.source, Some(held.report), held.at);
     }
 
     /// The opinions that count, the latest last.
@@ -220,7 +220,7 @@ mod tests {
     fn nobody_brings_back_what_another_has_taken_out() {
         let (mut opinions, slot) = (SourceReports::default(), slot());
         slot.set(Reason::Down, true);
-        opinions.set(Source::AgentCheck, Some(SourceReport::default()), at(1));
+        opinions.set_report(Source::AgentCheck, Some(SourceReport::default()), at(1));
         opinions.publish(&slot, Weight::ONE, at(1));
         assert!(
             slot.has_reason(Reason::Down),
@@ -228,9 +228,9 @@ mod tests {
         );
 
         slot.set(Reason::Down, false);
-        opinions.set(Source::Agent, Some(down()), at(2));
+        opinions.set_report(Source::Agent, Some(down()), at(2));
         assert!(opinions.publish(&slot, Weight::ONE, at(2)).reasons);
-        opinions.set(Source::AgentCheck, Some(SourceReport::default()), at(3));
+        opinions.set_report(Source::AgentCheck, Some(SourceReport::default()), at(3));
         assert_eq!(
             opinions.publish(&slot, Weight::ONE, at(3)),
             PublishedChanges::default()
@@ -238,7 +238,7 @@ mod tests {
         assert_eq!(slot.reason_bits(), DOWN);
         assert_eq!(slot.ramp_from(), None);
 
-        opinions.set(Source::Agent, None, at(4));
+        opinions.set_report(Source::Agent, None, at(4));
         let published = opinions.publish(&slot, Weight::ONE, at(4));
         assert!(published.reasons && published.room);
         assert_eq!(slot.reason_bits(), 0);
@@ -252,10 +252,10 @@ mod tests {
             weight: Some(Weight::new(0.0).unwrap()),
             ..SourceReport::default()
         };
-        opinions.set(Source::AgentCheck, Some(nothing), at(1));
+        opinions.set_report(Source::AgentCheck, Some(nothing), at(1));
         opinions.publish(&slot, Weight::ONE, at(1));
         assert_eq!((slot.reason_bits(), slot.weight()), (DRAIN, 0.0));
-        opinions.set(Source::AgentCheck, Some(SourceReport::default()), at(2));
+        opinions.set_report(Source::AgentCheck, Some(SourceReport::default()), at(2));
         assert!(opinions.publish(&slot, Weight::ONE, at(2)).room);
         assert_eq!((slot.reason_bits(), slot.weight()), (0, 1.0));
         assert_eq!(slot.ramp_from(), None, "it has worked all the time");
@@ -308,7 +308,7 @@ mod tests {
                 let source = if agent { Source::Agent } else { Source::AgentCheck };
                 let before = slot.reason_bits();
                 said[usize::from(agent)] = opinion.clone();
-                opinions.set(source, opinion, at(second as u64 + 1));
+                opinions.set_report(source, opinion, at(second as u64 + 1));
                 let published = opinions.publish(&slot, weight, at(second as u64 + 1));
                 prop_assert_eq!(published.reasons, before != slot.reason_bits());
 

@@ -143,7 +143,7 @@ impl Copy {
 
     /// Takes over what is new in a sheet that has been heard, and confirms it or waits for it to be
     /// said again.
-    pub(crate) fn take(&mut self, sheet: &NotesPart, confirms: bool) {
+    pub(crate) fn take_part(&mut self, sheet: &NotesPart, confirms: bool) {
         for item in &sheet.items {
             match item {
                 Item::Put(note) => {
@@ -320,7 +320,7 @@ mod tests {
                         let which = usize::from(which) % on_its_way.len();
                         let sheet = &on_its_way[which];
                         if copy.hears_news(sheet) {
-                            copy.take(sheet, !which.is_multiple_of(4));
+                            copy.take_part(sheet, !which.is_multiple_of(4));
                         }
                     }
                     6 => acked = copy.known_until().1,
@@ -330,7 +330,7 @@ mod tests {
             while copy.known_until().1 < board.last_change() {
                 let sheet = sheet(&board, 7, copy.known_until().1, room);
                 prop_assert!(copy.hears_news(&sheet));
-                copy.take(&sheet, true);
+                copy.take_part(&sheet, true);
             }
             prop_assert!(copy.is_whole() || board.last_change() == 0);
             let mut said: Vec<Note> = board.list_notes().copied().collect();

@@ -575,7 +575,7 @@ impl Fleet {
             return;
         };
         if is_news {
-            peer.copy.take(sheet, agrees);
+            peer.copy.take_part(sheet, agrees);
             self.urgent.insert(from);
         }
         self.dirty |= was_whole != peer.copy.is_whole();

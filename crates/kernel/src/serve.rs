@@ -556,7 +556,7 @@ impl Target {
 impl Source {
     fn make(&mut self) -> Result<(Whole, Vec<Missing>), String> {
         match self {
-            Source::Proc(meter) => meter.take(),
+            Source::Proc(meter) => meter.take_sample(),
             #[cfg(feature = "bpf")]
             Source::Kernel(source) => Ok((source.make()?, Vec::new())),
         }

@@ -86,7 +86,7 @@ pub fn run(
     let mut collector = Collector::new(spares);
     while let Ok(interval) = told.recv() {
         let interval: Interval = interval;
-        if let Some((second, counted)) = collector.take(interval) {
+        if let Some((second, counted)) = collector.take_interval(interval) {
             show(second, counted);
         }
     }

@@ -455,7 +455,10 @@ impl Collector {
     }
 
     /// Takes a thread's interval; tells of the second when all threads have told of it.
-    pub(crate) fn take(&mut self, interval: Interval) -> Option<(&Second, &IntervalCounts)> {
+    pub(crate) fn take_interval(
+        &mut self,
+        interval: Interval,
+    ) -> Option<(&Second, &IntervalCounts)> {
         if let Some((waiting, _)) = self.threads.get_mut(interval.thread) {
             waiting.push_back(interval);
         }
@@ -588,15 +591,15 @@ mod tests {
         };
         let (spares, backs): (Vec<_>, Vec<_>) = (0..2).map(|_| mpsc::channel()).unzip();
         let mut collector = Collector::new(spares);
-        assert!(collector.take(interval(0, 0, 5, false)).is_none());
-        assert!(collector.take(interval(0, 1, 6, true)).is_none());
-        let (second, counted) = collector.take(interval(1, 0, 50, false)).unwrap();
+        assert!(collector.take_interval(interval(0, 0, 5, false)).is_none());
+        assert!(collector.take_interval(interval(0, 1, 6, true)).is_none());
+        let (second, counted) = collector.take_interval(interval(1, 0, 50, false)).unwrap();
         assert_eq!((second.answered, second.in_flight), (55, 2));
         assert_eq!(counted.answered, 55);
-        let (second, counted) = collector.take(interval(1, 1, 60, false)).unwrap();
+        let (second, counted) = collector.take_interval(interval(1, 1, 60, false)).unwrap();
         assert_eq!((second.answered, counted.answered), (66, 66));
         // The other thread has ended.
-        let (second, _) = collector.take(interval(1, 2, 70, true)).unwrap();
+        let (second, _) = collector.take_interval(interval(1, 2, 70, true)).unwrap();
         assert_eq!(second.answered, 70);
         let outcome = collector.into_outcome(3);
         assert_eq!((outcome.counted.answered, outcome.never_begun), (191, 3));

@@ -126,7 +126,7 @@ impl ReportCounts {
     }
 
     /// Reports of that origin with that fate.
-    pub fn get(&self, origin: Origin, fate: ReportOutcome) -> u64 {
+    pub fn count_of(&self, origin: Origin, fate: ReportOutcome) -> u64 {
         let found = self.iter().find(|counts| counts.origin == origin);
         found.map_or(0, |counts| counts.fates.totals()[fate as usize])
     }
@@ -157,9 +157,9 @@ mod tests {
         let all = [Origin("b"), Origin::ORCA_HEADER, Origin("a")];
         for origin in all {
             for fate in ReportOutcome::ALL {
-                assert_eq!(counts.get(origin, fate), 0);
+                assert_eq!(counts.count_of(origin, fate), 0);
                 counts.count(origin, fate);
-                assert_eq!(counts.get(origin, fate), 1);
+                assert_eq!(counts.count_of(origin, fate), 1);
             }
         }
         let names: Vec<_> = counts

@@ -409,7 +409,7 @@ fn reports(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
         let group = handle.current.load();
         for origin in handle.reports.origins() {
             for fate in ReportOutcome::ALL {
-                let count = handle.reports.get(origin, fate);
+                let count = handle.reports.count_of(origin, fate);
                 let labels = [
                     ("group", &**group.name()),
                     ("source", origin.name()),

@@ -289,7 +289,7 @@ impl Poller {
     /// Makes `wanted` what is asked for. Whoever stays keeps its place in the schedule, its
     /// counts and, at the same back-end, its history. The loads of those that go are unknown
     /// until somebody else reports them.
-    pub fn set(&mut self, wanted: Vec<PollTarget>, now: Instant) {
+    pub fn set_targets(&mut self, wanted: Vec<PollTarget>, now: Instant) {
         let mut gone = std::mem::take(&mut self.by_name);
         for wanted in wanted {
             let name = Arc::clone(wanted.location.name());

@@ -115,7 +115,7 @@ impl Monitor {
                 found.tell();
                 split = found.split;
             }
-            self.set(found.wanted);
+            self.set_targets(found.wanted);
             if changes.changed().await.is_err() {
                 return;
             }
@@ -124,8 +124,11 @@ impl Monitor {
     }
 
     /// Makes `wanted` those who are asked.
-    pub fn set(&self, wanted: Vec<PollTarget>) {
-        self.task.lock_state().poller.set(wanted, self.clock.now());
+    pub fn set_targets(&self, wanted: Vec<PollTarget>) {
+        self.task
+            .lock_state()
+            .poller
+            .set_targets(wanted, self.clock.now());
         self.task.wake_thread();
     }
 

@@ -154,7 +154,8 @@ fn wait_for_input<'s>(
 ///
 /// The system does not give the address, or no socket.
 pub fn open_socket(address: SocketAddr, buffer: usize, whose: &str) -> io::Result<UdpSocket> {
-    let mut inherited = inherited::process_table().take(&inherited::udp_name(address, whose));
+    let mut inherited =
+        inherited::process_table().take_sockets(&inherited::udp_name(address, whose));
     if let Some(handed) = inherited.pop() {
         return Ok(UdpSocket::from(handed.socket));
     }

@@ -87,7 +87,7 @@ impl Table {
     }
 
     /// Takes what is there for `name`.
-    pub(crate) fn take(&self, name: &str) -> Vec<InheritedSocket> {
+    pub(crate) fn take_sockets(&self, name: &str) -> Vec<InheritedSocket> {
         self.lock().remove(name).unwrap_or_default()
     }
 
@@ -176,9 +176,9 @@ mod tests {
             table.put_handed(InheritedSocket { name, socket });
         }
         assert!(table.has_name("tcp 127.0.0.1:0 rule a"));
-        assert_eq!(table.take(&tcp_name(any, "rule a")).len(), 2);
-        assert!(table.take(&tcp_name(any, "rule a")).is_empty());
-        assert!(table.take(&udp_name(any, "rule b")).is_empty());
+        assert_eq!(table.take_sockets(&tcp_name(any, "rule a")).len(), 2);
+        assert!(table.take_sockets(&tcp_name(any, "rule a")).is_empty());
+        assert!(table.take_sockets(&udp_name(any, "rule b")).is_empty());
         let left = table.lock();
         assert_eq!(left.keys().collect::<Vec<_>>(), ["tcp 127.0.0.1:0 rule b"]);
     }

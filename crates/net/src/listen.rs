@@ -39,7 +39,7 @@ pub fn bind_sockets(
     options: Options<'_>,
 ) -> io::Result<Vec<TcpListener>> {
     let name = inherited::tcp_name(address, options.owner);
-    let inherited = inherited::process_table().take(&name);
+    let inherited = inherited::process_table().take_sockets(&name);
     complete_sockets(inherited, address, count, options)
 }
 

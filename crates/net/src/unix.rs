@@ -91,7 +91,7 @@ pub fn bind_path(
     mode: Option<u32>,
 ) -> io::Result<(Vec<TcpListener>, SocketFile)> {
     let is_abstract = path.starts_with('@');
-    let mut inherited = inherited::process_table().take(&inherited::unix_name(path));
+    let mut inherited = inherited::process_table().take_sockets(&inherited::unix_name(path));
     if let Some(handed) = inherited.pop() {
         let file = match is_abstract || handed.name.is_kept {
             true => None,

@@ -276,7 +276,11 @@ mod tests {
         );
 
         let handle = manager.handles().remove(0);
-        let count = |fate| handle.reports.get(<Agents as source::Source>::ORIGIN, fate);
+        let count = |fate| {
+            handle
+                .reports
+                .count_of(<Agents as source::Source>::ORIGIN, fate)
+        };
         for (garbage, fate) in [
             (&b"ready 200"[..], ReportOutcome::Malformed),
             (b"ready now\n", ReportOutcome::Malformed),

@@ -154,7 +154,7 @@ impl Reader {
                 },
             )),
         };
-        let (whole, _) = meter.take()?;
+        let (whole, _) = meter.take_sample()?;
         let mut copy = [0; BASE];
         whole.copy(0, &mut copy);
         let record = Record::parse(&copy).map_err(|error| error.to_string())?;

@@ -361,7 +361,7 @@ mod tests {
             .await
             .unwrap();
         let handle = manager.handles().remove(0);
-        let count = |fate| handle.reports.get(Streams::ORIGIN, fate);
+        let count = |fate| handle.reports.count_of(Streams::ORIGIN, fate);
 
         // Two reports in three parts, and one that is NaN; then the server ends it.
         let both = [cpu(0.5), cpu(0.75)].concat();

@@ -656,7 +656,7 @@ mod tests {
         let following = tokio::spawn(crate::run(Arc::clone(&manager)));
         let mut asked = 0;
         let handle = manager.handles().remove(0);
-        let count = |fate| handle.reports.get(Exporters::ORIGIN, fate);
+        let count = |fate| handle.reports.count_of(Exporters::ORIGIN, fate);
         while count(ReportOutcome::Taken) < 3 {
             let (mut stream, _) = listener.accept().await.unwrap();
             asked += 1;

@@ -670,7 +670,7 @@ mod tests {
         assert_eq!(cpu(&manager, "127.0.0.1"), Some(0.25));
         assert_eq!(cpu(&manager, "far"), None, "not by the sender's address");
         let handle = manager.handles().remove(0);
-        assert!(handle.reports.get(ORIGIN, ReportOutcome::Taken) > 0);
+        assert!(handle.reports.count_of(ORIGIN, ReportOutcome::Taken) > 0);
         let heard = |heard: GaugeResult| statsd.heard.totals()[heard as usize];
         for kind in [GaugeResult::Used, GaugeResult::Other, GaugeResult::Delta] {
             assert!(heard(kind) > 0, "{kind:?}");
@@ -717,7 +717,7 @@ mod tests {
         assert_eq!(cpu(&manager, "far"), None);
         assert!(take("busy:0.75|g|#env:prod,host:far", "10.0.0.1"));
         assert_eq!(cpu(&manager, "far"), Some(0.75));
-        let count = |fate| group.handle.reports.get(ORIGIN, fate);
+        let count = |fate| group.handle.reports.count_of(ORIGIN, fate);
         assert!(take("busy:1|g|#env:prod,host:x", "10.0.0.1"));
         assert!(take("busy:1e13|g|#env:prod,host:far", "10.0.0.1"));
         assert_eq!(

@@ -272,7 +272,7 @@ mod tests {
             dialect: Dialect::Envoy,
             zone: None,
         };
-        let form = world.get(Kind::Endpoints, name, &envoy).unwrap();
+        let form = world.find_resource(Kind::Endpoints, name, &envoy).unwrap();
         let any: Any = prost::Message::decode(form.any).unwrap();
         let read: ClusterLoadAssignment = prost::Message::decode(&*any.value).unwrap();
         let members = read.endpoints.iter().flat_map(|place| &place.lb_endpoints);

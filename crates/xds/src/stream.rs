@@ -580,7 +580,7 @@ impl Subscription {
         }
         let resources = self.all_wanted(kind, world);
         let resources = resources.into_iter().filter_map(|name| {
-            let form = world.get(kind, &name, audience)?;
+            let form = world.find_resource(kind, &name, audience)?;
             Some((name, form))
         });
         let resources: Vec<(Arc<str>, EncodedResource)> = resources.collect();
@@ -647,7 +647,7 @@ impl Subscription {
         let mut bytes = 0;
         for name in names {
             let is_owed = owed.contains(&name);
-            match world.get(kind, &name, audience) {
+            match world.find_resource(kind, &name, audience) {
                 Some(form) => {
                     let is_news = self.has.get(&name) != Some(&form.version);
                     if !is_owed && !is_news || !self.wants_name(&name) {

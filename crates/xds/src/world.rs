@@ -127,7 +127,12 @@ impl ResourceSet {
     }
 
     /// Returns a resource as `audience` gets it; `None` if there is no such resource for the audience.
-    pub fn get(&self, kind: Kind, name: &str, audience: &Audience) -> Option<EncodedResource> {
+    pub fn find_resource(
+        &self,
+        kind: Kind,
+        name: &str,
+        audience: &Audience,
+    ) -> Option<EncodedResource> {
         let resource = self.shelf(kind)?.resources.get(name)?;
         let mut forms = resource.forms.borrow_mut();
         if let Some((_, form)) = forms.iter().find(|(known, _)| known == audience) {
@@ -176,23 +181,27 @@ mod tests {
         };
         assert_eq!(since(&world, 0), ["a", "b"]);
         assert!(since(&world, seen).is_empty());
-        let before = world.get(Kind::Endpoints, "a", &ENVOY);
-        assert_eq!(before, world.get(Kind::Endpoints, "a", &ENVOY), "stable");
+        let before = world.find_resource(Kind::Endpoints, "a", &ENVOY);
+        assert_eq!(
+            before,
+            world.find_resource(Kind::Endpoints, "a", &ENVOY),
+            "stable"
+        );
         assert_eq!(before.as_ref().map(|form| form.any.len() > 60), Some(true));
         assert!(world.set(Kind::Endpoints, &a, endpoints(2)));
         assert_eq!(since(&world, 0), ["b", "a"]);
         assert_eq!(since(&world, seen), ["a"]);
-        assert_ne!(before, world.get(Kind::Endpoints, "a", &ENVOY));
+        assert_ne!(before, world.find_resource(Kind::Endpoints, "a", &ENVOY));
         // As it was before, and so is its version.
         assert!(world.set(Kind::Endpoints, &a, endpoints(1)));
-        assert_eq!(before, world.get(Kind::Endpoints, "a", &ENVOY));
+        assert_eq!(before, world.find_resource(Kind::Endpoints, "a", &ENVOY));
         let seen = world.version();
         assert!(!world.removed_since(Kind::Endpoints, seen));
         assert!(world.remove(Kind::Endpoints, "a") && !world.remove(Kind::Endpoints, "a"));
         assert!(world.removed_since(Kind::Endpoints, seen));
         assert!(!world.removed_since(Kind::Cluster, seen));
         assert!(since(&world, seen).is_empty());
-        assert_eq!(world.get(Kind::Endpoints, "a", &ENVOY), None);
+        assert_eq!(world.find_resource(Kind::Endpoints, "a", &ENVOY), None);
         assert!(
             !world.has_resource(Kind::Endpoints, "a") && world.has_resource(Kind::Endpoints, "b")
         );

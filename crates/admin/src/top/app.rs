@@ -170,7 +170,7 @@ impl App {
         }
     }
 
-    pub(super) fn take(&mut self, news: ApiUpdate, at: Instant) {
+    pub(super) fn take_update(&mut self, news: ApiUpdate, at: Instant) {
         match news {
             ApiUpdate::Look(Ok(look)) => {
                 self.picture = Some(Picture {

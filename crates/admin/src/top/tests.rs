@@ -125,7 +125,7 @@ fn seen(status: Status) -> ApiUpdate {
 /// Returns a view that has had its first answer.
 fn app() -> App {
     let mut app = App::new(DEFAULT_ADDRESS, SECOND);
-    app.take(seen(status()), Instant::now());
+    app.take_update(seen(status()), Instant::now());
     app
 }
 
@@ -273,7 +273,7 @@ fn groups_are_opened_left_and_walked_through() {
     press(&mut app, "Enter");
     let mut less = status();
     less.groups.remove(0);
-    app.take(seen(less), Instant::now());
+    app.take_update(seen(less), Instant::now());
     assert_shows(&mut app, &["there is no group web any more", "2 groups"]);
 }
 
@@ -344,7 +344,7 @@ fn changes_are_confirmed_and_their_answer_is_shown() {
     assert_eq!(press(&mut app, "d Esc"), None);
     assert_eq!(press(&mut app, "d y"), Some(drain("a:80")));
     assert_shows(&mut app, &["waiting for the answer"]);
-    app.take(
+    app.take_update(
         ApiUpdate::Changed(drain("a:80"), Ok(Done { ok: true })),
         Instant::now(),
     );
@@ -411,7 +411,7 @@ fn refusals_are_told_in_plain_words() {
         },
     };
     let error = refused(403, "the token may read only");
-    app.take(
+    app.take_update(
         ApiUpdate::Changed(drain("a:80"), Err(error)),
         Instant::now(),
     );
@@ -420,10 +420,10 @@ fn refusals_are_told_in_plain_words() {
         &["nothing was changed: you may look, but not change anything: the token may"],
     );
     let error = refused(404, "there is no member x");
-    app.take(ApiUpdate::Changed(drain("x"), Err(error)), Instant::now());
+    app.take_update(ApiUpdate::Changed(drain("x"), Err(error)), Instant::now());
     assert_shows(&mut app, &["nothing was changed: there is no member x"]);
     // A long one is cut to three lines, with a mark.
-    app.take(
+    app.take_update(
         ApiUpdate::Look(Err(refused(500, &"long ".repeat(100)))),
         Instant::now(),
     );
@@ -437,13 +437,13 @@ fn a_lost_connection_leaves_the_last_picture() {
     let start = Instant::now();
     let mut app = App::new(DEFAULT_ADDRESS, SECOND);
     assert_shows(&mut app, &["asking 127.0.0.1:9900 …"]);
-    app.take(
+    app.take_update(
         ApiUpdate::Look(Err(ClientError::Address("nowhere".into()))),
         start,
     );
     assert_shows(&mut app, &["asking 127.0.0.1:9900 …", "nowhere"]);
-    app.take(seen(status()), start);
-    app.take(
+    app.take_update(seen(status()), start);
+    app.take_update(
         ApiUpdate::Look(Err(ClientError::Address("nowhere".into()))),
         start,
     );
@@ -459,7 +459,7 @@ fn a_lost_connection_leaves_the_last_picture() {
     assert!(buffer[(0, 4)].modifier.contains(Modifier::DIM));
     let complaint = [line(21), line(22)].concat();
     assert!(complaint.contains("nowhere"), "{complaint}");
-    app.take(seen(status()), start);
+    app.take_update(seen(status()), start);
     assert!(!screen(&mut app).contains("OLD"));
 }
 
@@ -515,9 +515,9 @@ fn explanations_are_asked_for_and_shown_whole() {
             explained: Some((group.into(), Ok(explanation(verdict)))),
         })))
     };
-    app.take(explained("api", "drawn"), Instant::now());
+    app.take_update(explained("api", "drawn"), Instant::now());
     assert_shows(&mut app, &["asking …"]);
-    app.take(explained("web", "drawn"), Instant::now());
+    app.take_update(explained("web", "drawn"), Instant::now());
     assert_shows(
         &mut app,
         &[
@@ -529,7 +529,7 @@ fn explanations_are_asked_for_and_shown_whole() {
     // A long verdict goes on in the next line, and a long explanation is scrolled.
     let verdict = "a verdict that is much longer than eighty columns, as those of adaptive are, \
                    with its reasons, each of which somebody wants to read to the end";
-    app.take(explained("web", &[verdict; 3].join("; ")), Instant::now());
+    app.take_update(explained("web", &[verdict; 3].join("; ")), Instant::now());
     assert_shows(
         &mut app,
         &[

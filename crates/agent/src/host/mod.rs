@@ -129,8 +129,8 @@ impl Snapshot {
     fn take(files: &Files, settings: &HostSettings, at: Duration) -> Self {
         let cgroup = match &settings.scope {
             Scope::Host | Scope::Off => None,
-            Scope::Own => Some(Cgroup::find(files, None)),
-            Scope::Cgroup(path) => Some(Cgroup::find(files, Some(path))),
+            Scope::Own => Some(Cgroup::find_cgroup(files, None)),
+            Scope::Cgroup(path) => Some(Cgroup::find_cgroup(files, Some(path))),
         };
         let stat = files.parse("/proc/stat", text::parse_cpu_times);
         let total_and_used = files.parse("/proc/meminfo", text::parse_memory);
@@ -152,7 +152,7 @@ impl Snapshot {
                 .as_ref()
                 .map(|(total, used)| *used as f64 / *total as f64)
                 .map_err(Clone::clone),
-            disk: files.read("/proc/diskstats").map(|text| {
+            disk: files.read_file("/proc/diskstats").map(|text| {
                 let disks = text::parse_disk_times(&text);
                 Disk::Busy(disks.map(|(name, busy)| (name.to_owned(), busy)).collect())
             }),
@@ -329,7 +329,7 @@ impl Snapshot {
 /// The interfaces that have a device behind them; in a container, where none has, all.
 fn network(files: &Files, capacity: Option<f64>) -> FileResult<Vec<Interface>> {
     // The interfaces of this process, which may have others than the machine.
-    let text = files.read("/proc/self/net/dev")?;
+    let text = files.read_file("/proc/self/net/dev")?;
     let sys = |name: &str, file: &str| format!("/sys/class/net/{name}/{file}");
     let has_device = |name: &str| files.exists(sys(name, "device"));
     let any = text::parse_interface_bytes(&text).any(|(name, ..)| has_device(name));

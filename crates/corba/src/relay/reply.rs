@@ -29,7 +29,7 @@ impl Relay {
         match content.map_err(|error| End::Broken(error.to_string()))? {
             Content::Reply(reply) => {
                 // The answer to what was cancelled, or given up, is for nobody.
-                if let Some(request) = upstream.take(reply.request_id) {
+                if let Some(request) = upstream.take_request(reply.request_id) {
                     self.reply(request, message, &reply, now);
                 }
                 Ok(())

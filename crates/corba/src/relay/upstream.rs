@@ -236,7 +236,7 @@ impl Upstream {
     }
 
     /// The request with that id, which ends with this.
-    pub(super) fn take(&self, id: u32) -> Option<MemberRequest> {
+    pub(super) fn take_request(&self, id: u32) -> Option<MemberRequest> {
         let mut state = self.state.borrow_mut();
         let index = (id & 0xffff) as usize;
         let slot = state.slots.get_mut(index)?;
@@ -263,7 +263,7 @@ impl Upstream {
                 .map(|(index, slot)| id_of(index, slot.used))
                 .collect()
         };
-        let taken = ids.into_iter().map(|id| Some((id, self.take(id)?)));
+        let taken = ids.into_iter().map(|id| Some((id, self.take_request(id)?)));
         taken.flatten().collect()
     }
 

@@ -32,7 +32,7 @@ pub struct Top {
 impl Top {
     /// The hierarchy of version 1 with the CPU controller, else that of version 2.
     pub fn of_cpu(files: &Files) -> FileResult<Self> {
-        let own = Cgroup::find(files, None)?;
+        let own = Cgroup::find_cgroup(files, None)?;
         let (dir, version_1) = match (own.cpu, own.v2) {
             (Some(dir), _) => (dir, true),
             (None, Some(dir)) => (dir, false),
@@ -49,7 +49,7 @@ impl Top {
 /// Returns the name by which `/proc/PID/cgroup` calls the cgroup of a folder in a mounted
 /// hierarchy. Any other text is taken to be such a name already.
 pub fn name(files: &Files, folder: &str) -> FileResult<String> {
-    let mounts = files.read("/proc/self/mountinfo")?;
+    let mounts = files.read_file("/proc/self/mountinfo")?;
     let mounts = CONTROLLERS.iter().filter_map(|controller| {
         let mount = text::find_mount(&mounts, *controller)?;
         let inside = Path::new(folder).strip_prefix(&mount.point).ok()?;
@@ -95,10 +95,10 @@ impl Dir {
 impl Cgroup {
     /// The cgroup called `path` as `/proc/PID/cgroup` would say it, or without one that
     /// of this process.
-    pub fn find(files: &Files, path: Option<&str>) -> FileResult<Self> {
-        let mounts = files.read("/proc/self/mountinfo")?;
+    pub fn find_cgroup(files: &Files, path: Option<&str>) -> FileResult<Self> {
+        let mounts = files.read_file("/proc/self/mountinfo")?;
         let own = match path {
-            None => files.read("/proc/self/cgroup")?,
+            None => files.read_file("/proc/self/cgroup")?,
             Some(_) => String::new(),
         };
         let dir = |controller: Option<&str>| {
@@ -182,7 +182,7 @@ impl Cgroup {
     pub fn memory(&self, files: &Files, total: u64) -> FileResult<Option<(u64, u64)>> {
         let (used, stat, inactive, limit) = if let Some(dir) = &self.memory {
             let used = files.parse(dir.file("memory.usage_in_bytes"), text::parse_number)?;
-            let stat = files.read(dir.file("memory.stat"))?;
+            let stat = files.read_file(dir.file("memory.stat"))?;
             let limit = text::find_number(&stat, "hierarchical_memory_limit");
             (used, stat, "total_inactive_file", limit)
         } else if let Some(dir) = &self.v2 {
@@ -192,7 +192,7 @@ impl Cgroup {
             };
             let limits = dir.upwards("memory.max");
             let limit = limits.filter_map(|path| files.parse(path, text::parse_number).ok());
-            let stat = files.read(dir.file("memory.stat"))?;
+            let stat = files.read_file(dir.file("memory.stat"))?;
             (used, stat, "inactive_file", limit.min())
         } else {
             return Err("no controller of memory".into());
@@ -210,7 +210,7 @@ impl Cgroup {
             (Some(dir), _) => v1_transfers(files, dir),
             (None, Some(dir)) => {
                 let list = |name: &str, parse: fn(&str) -> Vec<(String, Transfers)>| {
-                    let text = files.read(dir.file(name)).unwrap_or_default();
+                    let text = files.read_file(dir.file(name)).unwrap_or_default();
                     parse(&text)
                 };
                 let done = list("io.stat", |text| owned(text::io_stat(text)));
@@ -241,7 +241,7 @@ fn owned<'t>(list: impl Iterator<Item = (&'t str, Transfers)>) -> Vec<(String, T
 type ByDevice = Vec<(String, Transfers)>;
 
 fn v1_transfers(files: &Files, dir: &Dir) -> (ByDevice, ByDevice) {
-    let read = |name: &str| files.read(dir.file(name)).unwrap_or_default();
+    let read = |name: &str| files.read_file(dir.file(name)).unwrap_or_default();
     let mut done = ByDevice::new();
     let mut limits = ByDevice::new();
     let counts = ["io_service_bytes", "io_serviced"];

@@ -27,7 +27,7 @@ impl Files {
     }
 
     /// The text of a file.
-    pub fn read(&self, path: impl AsRef<Path>) -> FileResult<String> {
+    pub fn read_file(&self, path: impl AsRef<Path>) -> FileResult<String> {
         let path = path.as_ref();
         let mut bytes = Vec::new();
         File::open(self.path(path))
@@ -44,7 +44,7 @@ impl Files {
         path: impl AsRef<Path>,
         parse: impl FnOnce(&str) -> Option<T>,
     ) -> FileResult<T> {
-        let text = self.read(&path)?;
+        let text = self.read_file(&path)?;
         parse(&text).ok_or_else(|| {
             let path = path.as_ref().display();
             format!("{path} has an unknown format")

@@ -136,7 +136,7 @@ impl Meter {
     /// The load of this moment, and what it lacks.
     ///
     /// An error if the cgroup is not there (any more), or `/proc` is not as it should be.
-    pub fn take(&mut self) -> FileResult<(Whole, Vec<Missing>)> {
+    pub fn take_sample(&mut self) -> FileResult<(Whole, Vec<Missing>)> {
         let mut missing = Vec::new();
         let mut whole = match self.settings.cgroup {
             None => self.machine(&mut missing)?,
@@ -186,7 +186,7 @@ impl Meter {
     }
 
     fn machine(&mut self, missing: &mut Vec<Missing>) -> FileResult<Whole> {
-        let (now_ns, text) = self.stamped(|| self.files.read("/proc/stat"))?;
+        let (now_ns, text) = self.stamped(|| self.files.read_file("/proc/stat"))?;
         let stat = text::parse_stat(&text).filter(|stat| !stat.cpus.is_empty());
         let stat = stat.ok_or("/proc/stat has an unknown format")?;
         let online = stat.cpus.len() as u32;
@@ -355,7 +355,7 @@ impl Meter {
     ) {
         let read = |kind: &str| {
             let none = || "only cgroups of version 2 have it".to_owned();
-            self.files.read(path(kind).ok_or_else(none)?)
+            self.files.read_file(path(kind).ok_or_else(none)?)
         };
         let stall = |text: &str, kind: &str| {
             let (micros, average) = text::parse_stall(text, kind)?;
@@ -398,7 +398,7 @@ impl Meter {
         let files = self.files.clone();
         let cgroup = match self.cgroup.take() {
             Some(cgroup) => cgroup,
-            None => Cgroup::find(&files, self.settings.cgroup.as_deref())?,
+            None => Cgroup::find_cgroup(&files, self.settings.cgroup.as_deref())?,
         };
         let online = files.parse("/sys/devices/system/cpu/online", text::cpu_list)?;
         let (now_ns, busy_ns) = self.stamped(|| cgroup.cpu_time(&files))?;
@@ -469,7 +469,7 @@ fn threads(files: &Files) -> Vec<(u32, String)> {
     let processes = entries.filter_map(|entry| entry.ok()?.file_name().into_string().ok());
     let threads = processes.filter_map(|process| {
         let _: u32 = process.parse().ok()?;
-        let name = files.read(format!("/proc/{process}/comm")).ok()?;
+        let name = files.read_file(format!("/proc/{process}/comm")).ok()?;
         let cpu = name.trim().strip_prefix("ksoftirqd/")?.parse().ok()?;
         Some((cpu, format!("/proc/{process}/stat")))
     });

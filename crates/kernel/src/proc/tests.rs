@@ -97,7 +97,7 @@ fn a_machine_that_says_everything() {
     let machine = Machine::new();
     whole(&machine);
     let mut meter = machine.meter(None);
-    let (first, missing) = meter.take().unwrap();
+    let (first, missing) = meter.take_sample().unwrap();
     assert_eq!(missing, []);
     let base = &first.base;
     assert_eq!((base.cpus, base.capacity), (2, 2000));
@@ -121,7 +121,7 @@ fn a_machine_that_says_everything() {
     // In half a second, one CPU sleeps for all of the time and the other for 0.3 s of it.
     pass(500);
     machine.write(&[("proc/stat", &stat([8050, 8030]))]);
-    let (second, _) = meter.take().unwrap();
+    let (second, _) = meter.take_sample().unwrap();
     assert_eq!(second.base.epoch, first.base.epoch);
     let mut bytes = vec![0; second.copy_length()];
     second.copy(0, &mut bytes);
@@ -143,7 +143,7 @@ fn what_is_not_there_is_missing() {
         "cpu  1 0 1 9 0 0 0 0 0 0\ncpu0 1 0 1 9 0 0 0 0 0 0\n",
     )]);
     let mut meter = machine.meter(None);
-    let (whole, missing) = meter.take().unwrap();
+    let (whole, missing) = meter.take_sample().unwrap();
     let available = Available::TIMES.with_parts(Available::BUSY);
     assert_eq!(whole.base.available, available);
     let names: Vec<_> = missing.iter().map(|(name, _)| *name).collect();
@@ -158,10 +158,10 @@ fn what_is_not_there_is_missing() {
     assert!(missing[2].1.contains("/proc/pressure/cpu"), "{missing:?}");
     // A system that only looks like one.
     machine.write(&[("proc/stat", "cpu  0 0 0 0\ncpu0 0 0 0 0\n")]);
-    let (whole, _) = meter.take().unwrap();
+    let (whole, _) = meter.take_sample().unwrap();
     assert!(!whole.base.available.has_all(Available::BUSY));
     machine.write(&[("proc/stat", "nothing of it\n")]);
-    assert!(meter.take().is_err());
+    assert!(meter.take_sample().is_err());
 }
 
 #[test]
@@ -170,12 +170,12 @@ fn busy_time_does_not_jump_where_ticks_are_long() {
     whole(&machine);
     let mut meter = machine.meter(None);
     // Two idle CPUs, read every ms; the kernel's idle time moves in steps of 10 ms.
-    let (first, _) = meter.take().unwrap();
+    let (first, _) = meter.take_sample().unwrap();
     for ms in 1..=1000 {
         pass(1);
         let idle = 8000 + ms / 10;
         machine.write(&[("proc/stat", &stat([idle, idle]))]);
-        let (whole, _) = meter.take().unwrap();
+        let (whole, _) = meter.take_sample().unwrap();
         let busy = whole.base.totals.busy_ns - first.base.totals.busy_ns;
         assert!(busy <= 20 * MS, "{busy} ns after {ms} ms");
     }
@@ -186,18 +186,18 @@ fn other_cpus_begin_a_new_epoch() {
     let machine = Machine::new();
     whole(&machine);
     let mut meter = machine.meter(None);
-    let (first, _) = meter.take().unwrap();
+    let (first, _) = meter.take_sample().unwrap();
     machine.write(&[(
         "proc/stat",
         "cpu  1000 0 500 9 0 0 0 0 0 0\ncpu1 1 0 1 9 0 0 0 0 0 0\n",
     )]);
-    let (second, _) = meter.take().unwrap();
+    let (second, _) = meter.take_sample().unwrap();
     assert_ne!(first.base.epoch, second.base.epoch);
     assert_eq!(
         second.cpus.iter().map(|cpu| cpu.number).collect::<Vec<_>>(),
         [1]
     );
-    let again = meter.take().unwrap().0;
+    let again = meter.take_sample().unwrap().0;
     assert_eq!(second.base.epoch, again.base.epoch);
 }
 
@@ -208,13 +208,13 @@ fn running_tasks_are_averaged_over_readings_that_are_close() {
     let mut meter = machine.meter(None);
     let mut average = 0.0;
     for _ in 0..40 {
-        let (whole, _) = meter.take().unwrap();
+        let (whole, _) = meter.take_sample().unwrap();
         average = f64::from(whole.base.running_average) / FIXED;
         pass(20);
     }
     assert!((2.99..=3.0).contains(&average), "{average}");
     pass(1000);
-    let (whole, _) = meter.take().unwrap();
+    let (whole, _) = meter.take_sample().unwrap();
     assert!(!whole.base.available.has_all(Available::RUNNING_AVERAGE));
 }
 
@@ -252,7 +252,7 @@ fn a_cgroup_of_version_2() {
     let machine = Machine::new();
     version_2(&machine);
     let mut meter = machine.meter(Some("/web"));
-    let (first, missing) = meter.take().unwrap();
+    let (first, missing) = meter.take_sample().unwrap();
     let names: Vec<_> = missing.iter().map(|(name, _)| *name).collect();
     assert_eq!(names, ["running tasks"]);
     let base = &first.base;
@@ -265,7 +265,7 @@ fn a_cgroup_of_version_2() {
     assert_eq!(base.pressure.memory_full.total_ns, 1000);
     pass(100);
     machine.write(&[("sys/fs/cgroup/web/cpu.stat", "usage_usec 30000\n")]);
-    let (second, _) = meter.take().unwrap();
+    let (second, _) = meter.take_sample().unwrap();
     let mut bytes = [0; BASE];
     second.copy(0, &mut bytes);
     let record = Record::parse(&bytes).unwrap();
@@ -275,7 +275,7 @@ fn a_cgroup_of_version_2() {
     assert_eq!(loads.run_queue, None);
     // Another one of the same name.
     machine.write(&[("sys/fs/cgroup/web/cpu.stat", "usage_usec 10\n")]);
-    let (third, _) = meter.take().unwrap();
+    let (third, _) = meter.take_sample().unwrap();
     assert_ne!(third.base.epoch, second.base.epoch);
 }
 
@@ -295,7 +295,7 @@ fn a_cgroup_of_version_1_has_no_pressure() {
         ("sys/fs/cgroup/cpu/web/cpu.cfs_period_us", "100000\n"),
     ]);
     let mut meter = machine.meter(Some("/web"));
-    let (whole, missing) = meter.take().unwrap();
+    let (whole, missing) = meter.take_sample().unwrap();
     assert_eq!(whole.base.totals.busy_ns, 12_345);
     assert_eq!(whole.base.capacity, 2000);
     assert_eq!(whole.base.available, Available::BUSY);
@@ -303,7 +303,7 @@ fn a_cgroup_of_version_1_has_no_pressure() {
     assert!(pressure.unwrap().1.contains("version 2"), "{missing:?}");
     let gone = machine.0.join("sys/fs/cgroup");
     fs::remove_dir_all(gone).unwrap();
-    assert!(meter.take().is_err());
+    assert!(meter.take_sample().is_err());
 }
 
 #[test]
@@ -328,15 +328,15 @@ fn cgroups_are_called_by_name_or_folder() {
 fn a_cgroup_that_is_not_there_is_an_error() {
     let machine = Machine::new();
     version_2(&machine);
-    let reason = machine.meter(Some("/db")).take().unwrap_err();
+    let reason = machine.meter(Some("/db")).take_sample().unwrap_err();
     assert!(reason.contains("no cgroup /db"), "{reason}");
 }
 
 #[test]
 fn this_machine() {
     let mut meter = Meter::new(Files::new("/"), Settings::default());
-    meter.take().unwrap();
-    let (whole, _) = meter.take().unwrap();
+    meter.take_sample().unwrap();
+    let (whole, _) = meter.take_sample().unwrap();
     let mut bytes = vec![0; whole.copy_length()];
     whole.copy(0, &mut bytes);
     let record = Record::parse(&bytes).unwrap();

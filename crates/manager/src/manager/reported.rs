@@ -64,7 +64,9 @@ impl Manager {
             return;
         };
         let is_news = endpoint.source_reports.find_report(source) != opinion;
-        endpoint.source_reports.set(source, opinion.cloned(), now);
+        endpoint
+            .source_reports
+            .set_report(source, opinion.cloned(), now);
         if !is_news {
             return;
         }

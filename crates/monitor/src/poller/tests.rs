@@ -97,7 +97,7 @@ fn an_answer_becomes_loads() {
     let mut poller = poller();
     let wanted = wanted(1, 50 * MS);
     let location = Arc::clone(&wanted.location);
-    poller.set(vec![wanted], at(0));
+    poller.set_targets(vec![wanted], at(0));
     let (now, question) = next(&mut poller);
     let came = now.after(2 * MS);
     let datagram = answer(&question, now, Duration::ZERO, 3);
@@ -135,8 +135,8 @@ fn an_answer_becomes_loads() {
 fn what_is_fetched_ahead_is_guessed_from_any_bytes_and_changes_nothing() {
     let all = || (0..40).map(|index| wanted(index, 50 * MS)).collect();
     let (mut one, mut other) = (poller(), poller());
-    one.set(all(), at(0));
-    other.set(all(), at(0));
+    one.set_targets(all(), at(0));
+    other.set_targets(all(), at(0));
     let now = at(60_000);
     let questions = due(&mut one, now);
     assert_eq!(questions, due(&mut other, now));
@@ -172,7 +172,7 @@ fn without_news_the_loads_are_unknown_and_never_idle() {
     let mut poller = poller();
     let wanted = wanted(1, 50 * MS);
     let location = Arc::clone(&wanted.location);
-    poller.set(vec![wanted], at(0));
+    poller.set_targets(vec![wanted], at(0));
     let (now, question) = next(&mut poller);
     poller.receive_datagram(&answer(&question, now, MS, 3), address(1), now);
     let (silent, _) = next(&mut poller);
@@ -216,7 +216,7 @@ fn others_may_report_what_the_monitor_does_not_know() {
     let mut poller = poller();
     let wanted = wanted(1, 50 * MS);
     let location = Arc::clone(&wanted.location);
-    poller.set(vec![wanted], at(0));
+    poller.set_targets(vec![wanted], at(0));
     let (now, question) = next(&mut poller);
     poller.receive_datagram(&answer(&question, now, MS, 3), address(1), now);
     let agent = LoadValue::new(0.9).unwrap();
@@ -232,7 +232,7 @@ fn others_may_report_what_the_monitor_does_not_know() {
         .unwrap();
     assert_eq!(load(&location, LoadId::COMPOSITE, last), Some(0.9));
     // Nobody asks here any more: what the agent says stays.
-    poller.set(Vec::new(), last);
+    poller.set_targets(Vec::new(), last);
     assert_eq!(load(&location, LoadId::COMPOSITE, last), Some(0.9));
     assert_eq!(poller.next_event().filter(|_| !poller.is_empty()), None);
 }
@@ -244,7 +244,7 @@ fn what_the_process_before_has_read_is_not_known_for_ever() {
     let location = Arc::clone(&wanted.location);
     let cpu = LoadValue::new(0.5).unwrap();
     location.observe_loads([(LoadId::CPU, cpu)], at(0)).unwrap();
-    poller.set(vec![wanted], at(0));
+    poller.set_targets(vec![wanted], at(0));
     let (began, _) = next(&mut poller);
     let mut now = began;
     while load(&location, LoadId::CPU, now).is_some() {
@@ -260,7 +260,7 @@ fn what_another_balancer_reads_is_not_asked_until_it_says_nothing_more() {
     let mut wanted = wanted(1, 50 * MS);
     wanted.config.shared = true;
     let location = Arc::clone(&wanted.location);
-    poller.set(vec![wanted.clone()], at(0));
+    poller.set_targets(vec![wanted.clone()], at(0));
     let (now, question) = next(&mut poller);
     poller.receive_datagram(&answer(&question, now, MS, 3), address(1), now);
     let end = now.after(Duration::from_secs(5));
@@ -287,7 +287,7 @@ fn what_another_balancer_reads_is_not_asked_until_it_says_nothing_more() {
     assert_eq!(load(&location, LoadId::CPU, now), None);
     // Where it is not asked for, what others say changes nothing.
     wanted.config.shared = false;
-    poller.set(vec![wanted], now);
+    poller.set_targets(vec![wanted], now);
     let end = now.after(Duration::from_secs(5));
     location.observe_elsewhere([], end, now).unwrap();
     let (asked, _) = next(&mut poller);
@@ -299,7 +299,7 @@ fn s21_nothing_counts_that_was_not_asked_for() {
     let mut poller = poller();
     let wanted = wanted(1, 50 * MS);
     let location = Arc::clone(&wanted.location);
-    poller.set(vec![wanted], at(0));
+    poller.set_targets(vec![wanted], at(0));
     let (now, question) = next(&mut poller);
     let good = answer(&question, now, MS, 1);
     let mut receive = |bytes: &[u8], from| poller.receive_datagram(bytes, from, now);
@@ -391,7 +391,7 @@ fn a_late_answer_counts_unless_something_newer_is_known() {
     let mut poller = poller();
     let wanted = wanted(1, 10 * MS);
     let location = Arc::clone(&wanted.location);
-    poller.set(vec![wanted], at(0));
+    poller.set_targets(vec![wanted], at(0));
     let (first, early) = next(&mut poller);
     let (second, late) = next(&mut poller);
     let (third, last) = next(&mut poller);
@@ -418,7 +418,7 @@ fn a_late_answer_counts_unless_something_newer_is_known() {
 #[test]
 fn a_machine_that_is_put_back_to_an_earlier_state_is_believed_again() {
     let mut poller = poller();
-    poller.set(vec![wanted(1, 50 * MS)], at(0));
+    poller.set_targets(vec![wanted(1, 50 * MS)], at(0));
     let day = Duration::from_secs(24 * 3600);
     let (now, question) = next(&mut poller);
     let datagram = answer(&question, now.after(day), Duration::ZERO, 3);
@@ -461,7 +461,7 @@ fn a_load_that_a_record_has_no_more_is_unknown() {
     let mut poller = poller();
     let wanted = wanted(1, 10 * MS);
     let location = Arc::clone(&wanted.location);
-    poller.set(vec![wanted], at(0));
+    poller.set_targets(vec![wanted], at(0));
     for round in 0..2u32 {
         let (now, question) = next(&mut poller);
         poller.receive_datagram(&answer(&question, now, MS, 1), address(1), now);
@@ -490,7 +490,7 @@ fn questions_are_spread_and_who_is_dead_costs_others_nothing() {
     let mut poller = poller();
     let all: Vec<PollTarget> = (0..2000).map(|index| wanted(index, 50 * MS)).collect();
     let locations: Vec<_> = all.iter().map(|w| Arc::clone(&w.location)).collect();
-    poller.set(all, at(0));
+    poller.set_targets(all, at(0));
     let mut asked = vec![Vec::new(); 2000];
     let mut most = 0;
     for ms in 0..2000 {
@@ -533,7 +533,7 @@ fn a_long_interval_does_not_mean_a_long_wait_after_a_loss() {
     let mut poller = poller();
     let wanted = wanted(1, Duration::from_secs(60));
     let location = Arc::clone(&wanted.location);
-    poller.set(vec![wanted], at(0));
+    poller.set_targets(vec![wanted], at(0));
     let (now, _) = next(&mut poller);
     assert!(
         now.since(at(0)) <= Duration::from_secs(1),
@@ -557,8 +557,8 @@ fn what_changes_takes_effect_and_loses_nothing() {
     let mut poller = poller();
     let before = wanted(1, 50 * MS);
     let location = Arc::clone(&before.location);
-    poller.set(vec![before.clone(), wanted(2, 50 * MS)], at(0));
-    poller.set(vec![before.clone()], at(0));
+    poller.set_targets(vec![before.clone(), wanted(2, 50 * MS)], at(0));
+    poller.set_targets(vec![before.clone()], at(0));
     let (now, question) = next(&mut poller);
     let datagram = answer(&question, now, Duration::ZERO, 1);
     assert_eq!(
@@ -569,7 +569,7 @@ fn what_changes_takes_effect_and_loses_nothing() {
     let mut other = before.clone();
     other.key = Some(key(2));
     other.config.interval = 10 * MS;
-    poller.set(vec![other.clone()], now);
+    poller.set_targets(vec![other.clone()], now);
     let (then, question) = next(&mut poller);
     assert!(then.since(now) <= 10 * MS);
     assert!(Query::parse(&question, &[key(1)]).is_err());
@@ -578,7 +578,7 @@ fn what_changes_takes_effect_and_loses_nothing() {
     assert_eq!(view(&poller).news_count, 2);
     // The same again is nothing: a question that is on its way keeps its answer.
     let (now, question) = next(&mut poller);
-    poller.set(vec![other.clone()], now);
+    poller.set_targets(vec![other.clone()], now);
     let datagram = answer(&question, now, MS, 1);
     assert_eq!(
         poller.receive_datagram(&datagram, address(1), now),
@@ -592,7 +592,7 @@ fn what_changes_takes_effect_and_loses_nothing() {
     });
     other.place = RecordSource::Udp(address(9));
     let (now, question) = next(&mut poller);
-    poller.set(vec![other], now);
+    poller.set_targets(vec![other], now);
     let datagram = answer(&question, now, MS, 1);
     assert_eq!(
         poller.receive_datagram(&datagram, address(1), now),
@@ -607,7 +607,7 @@ fn what_changes_takes_effect_and_loses_nothing() {
     );
     assert_eq!(load(&location, LoadId::RUN_QUEUE, now), Some(4.0));
     assert_eq!(load(&location, LoadId::CPU, now), None);
-    poller.set(Vec::new(), now);
+    poller.set_targets(Vec::new(), now);
     assert_eq!(
         load(&location, LoadId::RUN_QUEUE, now),
         None,
@@ -623,7 +623,7 @@ fn a_page_that_does_not_change_is_no_news() {
     wanted.place = RecordSource::Shared("/nowhere".into());
     wanted.key = None;
     let location = Arc::clone(&wanted.location);
-    poller.set(vec![wanted], at(0));
+    poller.set_targets(vec![wanted], at(0));
     let mut base = Base::new(Source::User, Scope::Machine);
     base.available = Available::RUNNING;
     (base.time_ns, base.cpus, base.capacity) = (1000, 1, 1000);
@@ -679,7 +679,7 @@ proptest! {
         let wanted = wanted(1, interval);
         let timeout = wanted.config.timeout();
         let location = Arc::clone(&wanted.location);
-        poller.set(vec![wanted], at(0));
+        poller.set_targets(vec![wanted], at(0));
         // Answers on their way, by when they come.
         let mut flying: Vec<(Instant, Vec<u8>)> = Vec::new();
         let mut ways = ways.into_iter();
@@ -744,7 +744,7 @@ proptest! {
     #[test]
     fn any_datagram_is_answered_by_a_verdict(bytes in prop::collection::vec(any::<u8>(), 0..700)) {
         let mut poller = poller();
-        poller.set(vec![wanted(1, 50 * MS)], at(0));
+        poller.set_targets(vec![wanted(1, 50 * MS)], at(0));
         let (now, _) = next(&mut poller);
         prop_assert_ne!(poller.receive_datagram(&bytes, address(1), now), Verdict::Taken);
     }

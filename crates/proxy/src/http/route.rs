@@ -91,8 +91,8 @@ impl RequestRoute {
                     method,
                     ..request.clone()
                 });
-                if !asked.is_some_and(|asked| choose(index.find(&asked, client))) {
-                    choose(index.find(request, client));
+                if !asked.is_some_and(|asked| choose(index.find_route(&asked, client))) {
+                    choose(index.find_route(request, client));
                 }
             }
         }

@@ -106,7 +106,7 @@ fn load_reports_in_responses_are_taken_in_and_kept_from_clients() {
             ReportOutcome::BadValue,
             ReportOutcome::Malformed,
         ];
-        let counts = fates.map(|fate| bed.group.reports.get(Origin::ORCA_HEADER, fate));
+        let counts = fates.map(|fate| bed.group.reports.count_of(Origin::ORCA_HEADER, fate));
         (heads, loads, counts)
     };
     // Nothing is read unless it is wanted.
@@ -180,7 +180,7 @@ fn fronts_d6_load_reports_in_trailers_are_taken_in_and_kept_from_clients() {
         let taken = bed
             .group
             .reports
-            .get(Origin::ORCA_HEADER, ReportOutcome::Taken);
+            .count_of(Origin::ORCA_HEADER, ReportOutcome::Taken);
         assert_eq!(taken, 1);
     }
 }

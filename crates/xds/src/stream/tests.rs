@@ -302,7 +302,10 @@ fn there_is_one_answer_at_a_time_with_the_newest() {
         client.read_one(None);
         assert!(client.receive(&world).is_empty());
         let audience = client.stream.identity().unwrap().audience.clone();
-        let newest = world.get(Kind::Endpoints, "a", &audience).unwrap().any;
+        let newest = world
+            .find_resource(Kind::Endpoints, "a", &audience)
+            .unwrap()
+            .any;
         assert_eq!(client.has[&Kind::Endpoints]["a"], newest);
     }
 }
@@ -452,7 +455,7 @@ fn large_answers_come_in_parts() {
     }
     let audience = Identity::of_node(&node("gRPC").unwrap()).audience;
     let one = world
-        .get(Kind::Endpoints, "g00", &audience)
+        .find_resource(Kind::Endpoints, "g00", &audience)
         .unwrap()
         .any
         .len();
@@ -593,7 +596,7 @@ proptest! {
             let expected: BTreeMap<String, Bytes> = world
                 .resource_names(kind)
                 .filter(|name| wants.contains(ALL) || wants.contains(&***name))
-                .map(|name| (name.to_string(), world.get(kind, name, &identity.audience).unwrap().any))
+                .map(|name| (name.to_string(), world.find_resource(kind, name, &identity.audience).unwrap().any))
                 .collect();
             let mut has = client.has.get(&kind).cloned().unwrap_or_default();
             if variant == Variant::StateOfTheWorld && !kind.is_whole() {
