@@ -26,8 +26,11 @@ protocol = "http"
 members = ["127.0.0.1:1"]
 END
 systemctl reload evenkeel
-for i in $(seq 300); do curl -s -o /dev/null http://127.0.0.1:80/ && break; sleep 0.1; done
-for i in $(seq 300); do grep -q '"rule":"web"' /var/log/evenkeel/access.log && break; sleep 0.1; done
+# Asked until it is logged: a reload puts the log into effect after the rules.
+for i in $(seq 300); do
+  curl -s -o /dev/null http://127.0.0.1:80/ && grep -q '"rule":"web"' /var/log/evenkeel/access.log && break
+  sleep 0.1
+done
 grep '"rule":"web"' /var/log/evenkeel/access.log
 
 say console
