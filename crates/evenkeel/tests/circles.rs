@@ -7,8 +7,11 @@ use std::collections::{BTreeMap, BTreeSet, VecDeque};
 use std::fs;
 use std::path::Path;
 
-/// The crates that have no circles.
-const CRATES: [&str; 4] = ["config", "core", "lab", "manager"];
+/// Crates that still have circles. The list only shrinks.
+const CRATES_WITH_CIRCLES: [&str; 16] = [
+    "admin", "agent", "arm", "convert", "corba", "demo", "evenkeel", "giop", "gossip", "kernel",
+    "load", "monitor", "proxy", "sim", "tls", "wire",
+];
 
 /// Place of a module in its crate: `["group", "view"]`; the root is empty.
 type Name = Vec<String>;
@@ -119,7 +122,11 @@ fn owner(modules: &BTreeMap<Name, Module>, from: &Name, path: &Name) -> Option<N
         _ => return None,
     }
     while let Some(name) = path.pop_front() {
-        let module = &modules[&at];
+        // A module that has no file of its own stands in the file that declares it.
+        let Some(module) = modules.get(&at) else {
+            at.pop();
+            break;
+        };
         if name == "super" {
             at.pop();
         } else if module.children.contains(&name) {
@@ -131,6 +138,7 @@ fn owner(modules: &BTreeMap<Name, Module>, from: &Name, path: &Name) -> Option<N
             break;
         }
     }
+    while !modules.contains_key(&at) && at.pop().is_some() {}
     Some(at)
 }
 
@@ -139,7 +147,12 @@ fn read(folder: &Path, name: &Name, modules: &mut BTreeMap<Name, Module>) {
         let path = entry.unwrap().path();
         let stem = path.file_stem().unwrap().to_str().unwrap();
         let mut name = name.clone();
-        if !matches!(stem, "lib" | "mod") {
+        let is_root = match stem {
+            "lib" | "mod" => true,
+            "main" => !folder.join("lib.rs").exists(),
+            _ => false,
+        };
+        if !is_root {
             name.push(stem.to_owned());
         }
         // Programs in `bin` are crates of their own.
@@ -179,7 +192,12 @@ fn circle(imports: &BTreeMap<Name, BTreeSet<Name>>, start: &Name) -> Option<Vec<
 #[test]
 fn files_do_not_import_in_circles() {
     let mut circles = BTreeSet::new();
-    for name in CRATES {
+    let mut has_imports = false;
+    for entry in fs::read_dir(concat!(env!("CARGO_MANIFEST_DIR"), "/..")).unwrap() {
+        let name = entry.unwrap().file_name().into_string().unwrap();
+        if CRATES_WITH_CIRCLES.contains(&name.as_str()) {
+            continue;
+        }
         let folder = format!("{}/../{name}/src", env!("CARGO_MANIFEST_DIR"));
         let mut modules = BTreeMap::new();
         read(Path::new(&folder), &Name::new(), &mut modules);
@@ -191,13 +209,14 @@ fn files_do_not_import_in_circles() {
             (from.clone(), to.filter(|to| to != from).collect())
         };
         let imports: BTreeMap<Name, BTreeSet<Name>> = modules.iter().map(imports).collect();
-        assert!(imports.values().any(|to| !to.is_empty()), "{folder}");
+        has_imports |= imports.values().any(|to| !to.is_empty());
         for start in imports.keys() {
             if let Some(circle) = circle(&imports, start) {
                 circles.insert(format!("{name}: {}", circle.join(" <- ")));
             }
         }
     }
+    assert!(has_imports);
     assert!(circles.is_empty(), "{circles:#?}");
 }
 
