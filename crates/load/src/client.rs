@@ -5,7 +5,8 @@ use std::time::Instant;
 
 use crate::context::{Answer, Context, MOST_CONNECTIONS, Origin};
 use crate::http1::{self, Http1};
-use crate::plan::{Plan, Scheme};
+use crate::pending_request::PendingRequest;
+use crate::plan::Scheme;
 use crate::response::is_redirect;
 use crate::socket::Stream;
 use crate::stats::{Kind, Times};
@@ -23,36 +24,6 @@ pub(crate) struct Client {
     tcp: Option<Stream>,
     /// The server that it was sent to, and until when it may use it.
     bound: Option<(Rc<Origin>, Instant)>,
-}
-
-/// A request of HTTP that is under way.
-pub(crate) struct Under<'a> {
-    /// Bytes that are ready, for the first origin over HTTP/1.1.
-    ready: Option<&'a [u8]>,
-    pub method: &'a str,
-    pub has_body: bool,
-    pub path: String,
-    /// True if the client was sent to another host, which need not know the client's secrets.
-    elsewhere: bool,
-    /// Time when the first part of the request was sent.
-    pub sent: Option<Instant>,
-}
-
-impl Under<'_> {
-    /// The plan's fields that are for the host that is asked.
-    pub(crate) fn allowed_headers<'p>(
-        &self,
-        plan: &'p Plan,
-    ) -> impl Iterator<Item = &'p (String, String)> + use<'p> {
-        let secrets: &[&str] = match self.elsewhere {
-            true => &["authorization", "cookie", "host"],
-            false => &[],
-        };
-        let is_secret =
-            move |name: &str| secrets.iter().any(|known| name.eq_ignore_ascii_case(known));
-        let fields = plan.headers.iter();
-        fields.filter(move |(name, _)| !is_secret(name))
-    }
 }
 
 impl Client {
@@ -162,7 +133,7 @@ impl Client {
         let context = Rc::clone(&self.context);
         let plan = &*context.plan;
         let ask = plan.asks.get(number).ok_or(Kind::Redirect)?;
-        let mut under = Under {
+        let mut pending = PendingRequest {
             ready: context.requests.get(number).map(Vec::as_slice),
             method: &ask.method,
             has_body: true,
@@ -174,27 +145,27 @@ impl Client {
         if let Some((bound, until)) = &self.bound {
             if begun < *until {
                 origin = Rc::clone(bound);
-                under.ready = None;
+                pending.ready = None;
             } else {
                 self.bound = None;
             }
         }
-        if under.ready.is_none() {
-            under.path.clone_from(&ask.path);
+        if pending.ready.is_none() {
+            pending.path.clone_from(&ask.path);
         }
         let mut redirects = 0;
         loop {
             let answer = match context.is_http2(&origin) {
                 true => {
                     let client = (self.number, self.of_all);
-                    http2::exchange(&context, client, &origin, &mut under, begun).await?
+                    http2::exchange(&context, client, &origin, &mut pending, begun).await?
                 }
                 false => {
-                    self.over_http1(&context, &origin, &mut under, begun)
+                    self.over_http1(&context, &origin, &mut pending, begun)
                         .await?
                 }
             };
-            *sent = under.sent.unwrap_or(begun);
+            *sent = pending.sent.unwrap_or(begun);
             let location = answer.location.filter(|_| plan.max_redirects > 0);
             let Some(location) = location else {
                 return Ok((answer.status, answer.bytes));
@@ -204,9 +175,9 @@ impl Client {
                 return Err(Kind::Redirect);
             }
             let mut from = origin.url.clone();
-            from.path.clone_from(match under.ready {
+            from.path.clone_from(match pending.ready {
                 Some(_) => &ask.path,
-                None => &under.path,
+                None => &pending.path,
             });
             let to = from.join_location(&location).map_err(|_| Kind::Redirect)?;
             let next = context.find_origin(&to)?;
@@ -223,11 +194,11 @@ impl Client {
                 counted.redirects += u64::from(!is_binding);
                 counted.negotiations += u64::from(is_binding);
             });
-            (under.method, under.has_body) =
-                after_redirect(answer.status, under.method, under.has_body);
-            under.elsewhere |= !Rc::ptr_eq(&origin, &next);
-            under.ready = None;
-            under.path = to.path;
+            (pending.method, pending.has_body) =
+                after_redirect(answer.status, pending.method, pending.has_body);
+            pending.elsewhere |= !Rc::ptr_eq(&origin, &next);
+            pending.ready = None;
+            pending.path = to.path;
             origin = next;
         }
     }
@@ -237,7 +208,7 @@ impl Client {
         &mut self,
         context: &Context,
         origin: &Rc<Origin>,
-        under: &mut Under<'_>,
+        pending: &mut PendingRequest<'_>,
         begun: Instant,
     ) -> Result<Answer, Kind> {
         let known = self
@@ -255,14 +226,14 @@ impl Client {
                 self.connections.push(found);
             }
             Some(_) => {
-                under.sent.get_or_insert(begun);
+                pending.sent.get_or_insert(begun);
             }
             None => self.open(context, origin).await?,
         }
-        under.sent.get_or_insert_with(Instant::now);
+        pending.sent.get_or_insert_with(Instant::now);
         let (_, connection) = self.connections.last_mut().ok_or(Kind::Connect)?;
-        let is_head = under.method == "HEAD";
-        match under.ready {
+        let is_head = pending.method == "HEAD";
+        match pending.ready {
             Some(bytes) => {
                 connection
                     .exchange(&context.runtime, bytes, is_head)
@@ -270,10 +241,15 @@ impl Client {
             }
             None => {
                 let plan = &context.plan;
-                let headers: Vec<_> = under.allowed_headers(plan).cloned().collect();
-                let body = if under.has_body { &plan.body[..] } else { &[] };
+                let headers: Vec<_> = pending.allowed_headers(plan).cloned().collect();
+                let body = if pending.has_body {
+                    &plan.body[..]
+                } else {
+                    &[]
+                };
                 let host = origin.url.authority();
-                let bytes = http1::encode_request(under.method, &under.path, &host, &headers, body);
+                let bytes =
+                    http1::encode_request(pending.method, &pending.path, &host, &headers, body);
                 connection
                     .exchange(&context.runtime, &bytes, is_head)
                     .await?;

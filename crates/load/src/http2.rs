@@ -8,8 +8,8 @@ use bytes::Bytes;
 use h2::Reason;
 use h2::client::SendRequest;
 
-use crate::client::Under;
 use crate::context::{Answer, Context, Failure, Origin};
+use crate::pending_request::PendingRequest;
 use crate::plan::Scheme;
 use crate::response::{MAX_LOCATION, is_redirect, max_age};
 use crate::stats::Kind;
@@ -101,13 +101,13 @@ pub(crate) async fn exchange(
     context: &Context,
     client: (usize, usize),
     origin: &Rc<Origin>,
-    under: &mut Under<'_>,
+    pending: &mut PendingRequest<'_>,
     begun: Instant,
 ) -> Result<Answer, Kind> {
     let mut tries = TRIES;
     loop {
         tries -= 1;
-        match attempt(context, client, origin, under, begun).await {
+        match attempt(context, client, origin, pending, begun).await {
             Ok(answer) => return Ok(answer),
             Err(why) if why.is_unread && tries > 0 => {}
             Err(why) => return Err(why.kind),
@@ -119,7 +119,7 @@ async fn attempt(
     context: &Context,
     (client, of_all): (usize, usize),
     origin: &Rc<Origin>,
-    under: &mut Under<'_>,
+    pending: &mut PendingRequest<'_>,
     begun: Instant,
 ) -> Result<Answer, Unanswered> {
     let shared = context
@@ -134,14 +134,14 @@ async fn attempt(
         let is_known = known.is_some();
         let send = match known {
             Some(known) => {
-                under.sent.get_or_insert(begun);
+                pending.sent.get_or_insert(begun);
                 known
             }
             None => {
                 let send = open_connection(context, origin, of_all)
                     .await
                     .map_err(Kind::from)?;
-                under.sent.get_or_insert_with(Instant::now);
+                pending.sent.get_or_insert_with(Instant::now);
                 send
             }
         };
@@ -160,9 +160,14 @@ async fn attempt(
     };
     let plan = &context.plan;
     let url = &origin.url;
-    let uri = format!("{}://{}{}", url.scheme.name(), url.authority(), under.path);
-    let mut request = http::Request::builder().method(under.method).uri(uri);
-    for (name, value) in under.allowed_headers(plan) {
+    let uri = format!(
+        "{}://{}{}",
+        url.scheme.name(),
+        url.authority(),
+        pending.path
+    );
+    let mut request = http::Request::builder().method(pending.method).uri(uri);
+    for (name, value) in pending.allowed_headers(plan) {
         // HTTP/2 has none of these.
         let is_of_connection = ["connection", "host", "transfer-encoding", "upgrade"]
             .iter()
@@ -179,7 +184,11 @@ async fn attempt(
         request = request.header("user-agent", "evenkeel-load");
     }
     let request = request.body(()).map_err(|_| Kind::Redirect)?;
-    let body = if under.has_body { &plan.body[..] } else { &[] };
+    let body = if pending.has_body {
+        &plan.body[..]
+    } else {
+        &[]
+    };
     let (response, mut upload) = send.send_request(request, body.is_empty())?;
     if !body.is_empty() {
         upload.send_data(Bytes::copy_from_slice(body), true)?;

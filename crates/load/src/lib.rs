@@ -8,6 +8,7 @@
 //! | [`surge`] | web users as SURGE has them: documents of a site, and who asks for which when |
 //! | `runtime`, `socket` | an event loop for one thread that is on time, and its connections |
 //! | `context`, `client` | what clients of a thread share; a client: connections, redirects, the server that it was bound to |
+//! | `pending_request` | a request of HTTP that is under way |
 //! | `http1`, [`response`], `http2`, `tcp`, `ftp` | what is spoken |
 //! | [`run`] | a run: threads and their clients |
 //! | [`stats`] | what is counted |
@@ -25,6 +26,7 @@ mod ftp;
 mod http1;
 mod http2;
 pub mod interval_log;
+mod pending_request;
 pub mod plan;
 pub mod report;
 pub mod response;
