@@ -34,10 +34,17 @@ use crate::layout::{
 };
 use crate::process::pid_namespace;
 
+mod error;
 mod file;
+mod lease;
 mod sample;
 
+pub use error::Error;
+use error::{io_error, not_a_page};
+pub(crate) use file::boot_digest;
 use file::{Open, Words};
+use lease::nanos;
+pub use lease::{LEASE_MAX, Lease};
 pub use sample::{Histogram, Interval, Sample};
 use sample::{Process, Pulse};
 
@@ -46,50 +53,6 @@ pub const EXTENSION: &str = "arm";
 
 /// Names the directory of the pages, to the library and to the agent.
 pub const DIR_VARIABLE: &str = "EVENKEEL_ARM_DIR";
-
-/// The longest alert. It is a guard against garbage: agents should write much shorter
-/// ones again and again, so that an alert does not outlive the agent that gave it.
-pub const LEASE_MAX: Duration = Duration::from_secs(600);
-
-/// Reason why a page could not be read or written.
-#[derive(Debug, thiserror::Error)]
-pub enum Error {
-    /// Error of the file system.
-    #[error("{path}: cannot {action}: {source}", path = path.display())]
-    Io {
-        /// Action that was tried.
-        action: &'static str,
-        /// File or directory of the action.
-        path: PathBuf,
-        /// Error of the action.
-        source: io::Error,
-    },
-    /// The file is there and is no page.
-    #[error("{path}: not a page of libarm: {why}", path = path.display())]
-    NotAPage {
-        /// The file.
-        path: PathBuf,
-        /// Sign that the file is no page.
-        why: &'static str,
-    },
-    /// The page has another layout.
-    #[error(
-        "{path}: version {found}, this agent reads version {expected}; \
-         use the libarm that came with it and restart the server",
-        path = path.display()
-    )]
-    Version {
-        /// The file.
-        path: PathBuf,
-        /// Version of the page.
-        found: u64,
-        /// Version that is understood.
-        expected: u64,
-    },
-    /// A longer alert than [`LEASE_MAX`] was asked for.
-    #[error("an alert ends at most {LEASE_MAX:?} from now; renew it instead")]
-    LeaseTooLong,
-}
 
 /// Nanoseconds of `CLOCK_MONOTONIC`: the clock of a page, the same for all processes of a
 /// machine.
@@ -226,7 +189,7 @@ impl Reader {
         self.page.owner
     }
 
-    /// All counters as of now; `now` is what [`now`] says.
+    /// All counters as of now; `now` is what [`monotonic_nanos`] says.
     ///
     /// If the page was replaced at its path (by a library of another version, or because
     /// somebody removed it), this goes on with the new one.
@@ -319,55 +282,6 @@ impl Reader {
 
 /// Lanes that are read with one call, on the stack: an agent has many pages.
 const LANES_AT_ONCE: usize = 16;
-
-/// Lease of an alert: the time for which it holds. The alert ends by itself, so that a server
-/// is not turned away from for ever when its agent dies.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Lease {
-    /// End of the lease, on the clock of [`now`].
-    pub until: u64,
-}
-
-impl Lease {
-    /// A lease from `now` for `length`.
-    pub fn new(now: u64, length: Duration) -> Self {
-        Self {
-            until: now.saturating_add(nanos(length)),
-        }
-    }
-
-    /// The lease in a page, if it holds: neither over nor garbage.
-    fn parse(until: u64, now: u64) -> Option<Self> {
-        let holds = until > now && until - now <= nanos(LEASE_MAX);
-        holds.then_some(Self { until })
-    }
-}
-
-/// A digest of the machine's boot id, the same until it boots again. Never 0.
-pub(crate) fn boot_digest() -> u64 {
-    let id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
-    layout::digest(&id) | 1
-}
-
-fn nanos(time: Duration) -> u64 {
-    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
-}
-
-fn not_a_page(path: &Path, why: &'static str) -> Error {
-    Error::NotAPage {
-        path: path.to_owned(),
-        why,
-    }
-}
-
-fn io_error(action: &'static str, path: &Path) -> impl FnOnce(io::Error) -> Error {
-    let path = path.to_owned();
-    move |source| Error::Io {
-        action,
-        path,
-        source,
-    }
-}
 
 #[cfg(test)]
 mod tests {

@@ -1,12 +1,12 @@
 //! The file of a page, and what its header says.
 
-use std::fs::{File, OpenOptions};
+use std::fs::{self, File, OpenOptions};
 use std::mem::offset_of;
 use std::os::unix::fs::{FileExt, MetadataExt, OpenOptionsExt};
 use std::path::Path;
 
-use super::{Error, boot_digest, io_error, not_a_page};
-use crate::layout::{HEADER_LEN, Header, MAGIC, NAME_MAX, SIZE, VERSION};
+use super::error::{Error, io_error, not_a_page};
+use crate::layout::{self, HEADER_LEN, Header, MAGIC, NAME_MAX, SIZE, VERSION};
 
 /// A file that was a page when it was opened.
 #[derive(Debug)]
@@ -111,4 +111,10 @@ impl Words<'_> {
         let plain = !name.chars().any(char::is_control);
         plain.then(|| name.to_owned())
     }
+}
+
+/// A digest of the machine's boot id, the same until it boots again. Never 0.
+pub(crate) fn boot_digest() -> u64 {
+    let id = fs::read("/proc/sys/kernel/random/boot_id").unwrap_or_default();
+    layout::digest(&id) | 1
 }

@@ -3,7 +3,8 @@
 use std::mem::offset_of;
 use std::time::Duration;
 
-use super::{Lease, Words};
+use super::file::Words;
+use super::lease::Lease;
 use crate::layout::{self, BUCKETS, IN_FLIGHT_MAX, Lane};
 use crate::process::ProcessId;
 
@@ -39,7 +40,7 @@ pub(super) struct Process {
 /// what happened between two moments says [`Sample::since`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
-    /// Time of the sample, on the clock of [`now`](super::now).
+    /// Time of the sample, on the clock of [`monotonic_nanos`](super::monotonic_nanos).
     pub at: u64,
     /// Number of the page: a new page has another number, and counts from 0.
     pub epoch: u64,
