@@ -32,11 +32,14 @@ pub enum Error {
     #[error("{}", causes(.0))]
     Acme(#[from] instant_acme::Error),
     /// The folder cannot be used.
-    #[error("the folder cannot be used: {0}")]
+    #[error("acme.folder: cannot be used: {0}")]
     Store(#[from] io::Error),
     /// The certificate for a challenge cannot be made.
-    #[error("no certificate for the challenge: {0}")]
+    #[error("cannot make the certificate for the challenge: {0}")]
     Challenge(#[from] rcgen::Error),
+    /// The certificate for a challenge cannot be shown to the authority.
+    #[error("cannot show the certificate for the challenge: {0}")]
+    Shown(String),
     /// The authority does not offer the challenge.
     #[error("the authority does not offer {0} for this name")]
     NotOffered(&'static str),
@@ -44,10 +47,10 @@ pub enum Error {
     #[error("the authority could not verify the name: {0}")]
     Refused(String),
     /// The key that binds the account to another one cannot be read.
-    #[error("eab_key_file: {0}")]
+    #[error("acme.eab_key_file: {0}")]
     Binding(#[from] KeyFileError),
     /// The order takes too long.
-    #[error("nothing within {LIMIT:?}")]
+    #[error("the authority issued no certificate within {LIMIT:?}")]
     Timeout,
 }
 
@@ -189,7 +192,7 @@ fn certificate(name: &str, digest: &[u8]) -> Result<Shown, Error> {
     let key = KeyPair::generate()?;
     let certificate = params.self_signed(&key)?;
     let shown = challenge::show_certificate(name, certificate.der(), &key.serialize_der());
-    shown.map_err(|error| Error::Refused(error.to_string()))
+    shown.map_err(|error| Error::Shown(error.to_string()))
 }
 
 /// Returns what the authority says of challenges that it has not found good.
@@ -201,7 +204,7 @@ async fn reason(order: &mut instant_acme::Order) -> String {
             return problem.to_string();
         }
     }
-    "it does not say why".into()
+    "the authority gives no reason".into()
 }
 
 #[cfg(test)]

@@ -234,7 +234,7 @@ impl Acme {
         let failed = failed.filter(|(_, one)| one.plan.failures > 0);
         let failed = failed.map(|(name, one)| (name.as_str(), one.plan));
         if let Err(error) = store.keep_failures(&failed.collect()) {
-            tracing::warn!("acme.folder: cannot keep when failed names are tried next: {error}");
+            tracing::warn!("acme.folder: cannot save the times of the next tries: {error}");
         }
     }
 

@@ -83,10 +83,10 @@ impl Shortage {
             }
             Shortage::SystemFiles => "the machine may open no more files: raise fs.file-max",
             Shortage::Memory => {
-                "there is no memory for it: raise the memory limit of the service, or net.ipv4.tcp_mem"
+                "there is not enough memory: raise the memory limit of the service, or net.ipv4.tcp_mem"
             }
             Shortage::Ports => {
-                "no local port is left towards it: widen net.ipv4.ip_local_port_range, or give \
+                "no local port is left for this destination: widen net.ipv4.ip_local_port_range, or give \
                  the member more addresses"
             }
             Shortage::Threads => {

@@ -27,7 +27,7 @@ pub enum CallError {
     #[error(transparent)]
     Http2(#[from] http2::Error),
     /// The answer is one of HTTP with this status.
-    #[error("the answer is not gRPC: status {0}")]
+    #[error("the answer is not gRPC: HTTP status {0}")]
     NotGrpc(u16),
     /// A status other than 0, and what is said of it.
     #[error("gRPC status {0}{1}")]
@@ -36,10 +36,10 @@ pub enum CallError {
     #[error("the stream was ended by the server")]
     Closed,
     /// A message that cannot be read.
-    #[error("a message is compressed, which was not negotiated")]
+    #[error("a gRPC message is compressed, but compression was not negotiated")]
     Compressed,
     /// The message has so many bytes, more than the limit, which follows.
-    #[error("a message of {0} bytes; the limit is {1}")]
+    #[error("a gRPC message has {0} bytes; the limit is {1}")]
     TooLong(usize, usize),
 }
 

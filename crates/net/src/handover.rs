@@ -290,7 +290,7 @@ fn receive_sockets(stream: &UnixStream, into: &mut Vec<OwnedFd>) -> io::Result<(
     match received.bytes == 1 && into.len() > before {
         true => Ok(()),
         false => Err(io::Error::other(
-            "it did not get all sockets (is LimitNOFILE= too low?)",
+            "this process did not receive all sockets (is LimitNOFILE= too low?)",
         )),
     }
 }

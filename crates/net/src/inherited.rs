@@ -123,28 +123,38 @@ fn name_of(socket: &OwnedFd) -> io::Result<String> {
     let transport = match kind {
         SocketType::STREAM if sockopt::socket_acceptconn(socket)? => "tcp",
         SocketType::STREAM => {
-            return Err(unusable("it does not listen (Accept=yes is not for us)"));
+            return Err(unusable(
+                "the socket does not listen: set Accept=no in the .socket unit",
+            ));
         }
         SocketType::DGRAM => "udp",
-        _ => return Err(unusable("it is neither a stream nor for datagrams")),
+        _ => {
+            return Err(unusable(
+                "the socket is neither a stream nor a datagram socket",
+            ));
+        }
     };
     let address = getsockname(socket)?;
     match address.address_family() {
         AddressFamily::INET | AddressFamily::INET6 => {
-            let address =
-                SocketAddr::try_from(address).map_err(|_| unusable("it has no address"))?;
+            let address = SocketAddr::try_from(address)
+                .map_err(|_| unusable("the address of the socket cannot be read"))?;
             Ok(socket_name(transport, address, ""))
         }
         AddressFamily::UNIX if kind == SocketType::STREAM => {
             let address = rustix::net::SocketAddrUnix::try_from(address)
-                .map_err(|_| unusable("it has no path"))?;
+                .map_err(|_| unusable("the path of the Unix socket cannot be read"))?;
             if let Some(name) = address.abstract_name() {
                 return Ok(unix_name(&format!("@{}", String::from_utf8_lossy(name))));
             }
-            let path = address.path().ok_or_else(|| unusable("it has no path"))?;
+            let path = address
+                .path()
+                .ok_or_else(|| unusable("the Unix socket has no path"))?;
             Ok(unix_name(&path.to_string_lossy()))
         }
-        _ => Err(unusable("its address is none that is known")),
+        _ => Err(unusable(
+            "the socket is neither an IP socket nor a Unix stream socket",
+        )),
     }
 }
 

@@ -33,7 +33,9 @@ pub fn connect_unix(path: &str) -> io::Result<TcpStream> {
     let socket = Socket::new(Domain::UNIX, Type::STREAM.nonblocking(), None)?;
     match socket.connect(&unix_address(path)?) {
         Err(error) if error.kind() == io::ErrorKind::WouldBlock => {
-            return Err(io::Error::other("its queue of connections is full"));
+            return Err(io::Error::other(
+                "the socket's queue of connections (backlog) is full",
+            ));
         }
         connected => connected?,
     }

@@ -52,7 +52,7 @@ pub fn start_thread(
                 }
                 Err(error) => drop(ready.send(Err(error))),
             })?;
-    let ended = |_| Err(io::Error::other("it ended at once"));
+    let ended = |_| Err(io::Error::other("the thread ended at its start"));
     started.recv().unwrap_or_else(ended)?;
     Ok(handle)
 }

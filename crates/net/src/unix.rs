@@ -142,7 +142,7 @@ pub fn check_free(path: &str) -> io::Result<()> {
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
             Err(error) => return Err(error),
             Ok(file) if !file.file_type().is_socket() => {
-                let message = "there is a file already, which is no socket";
+                let message = "the path names an existing file that is not a socket";
                 return Err(io::Error::new(io::ErrorKind::AlreadyExists, message));
             }
             Ok(_) => {}

@@ -59,7 +59,7 @@ pub fn redirect(origin: &str, path_and_query: &str, freshness: Freshness) -> Ans
         return error(
             StatusCode::INTERNAL_SERVER_ERROR,
             "bad_location",
-            "the location cannot be written in a header field",
+            "the URL of the redirect cannot be written in the field Location",
             Vec::new(),
         );
     };

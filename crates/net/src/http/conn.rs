@@ -150,7 +150,9 @@ async fn accept_any(
             // A silent connection holds a file that a new one needs.
             seats.evict_silent();
         }
-        None => warn_throttled!(%error, "{name}: accept failed, trying again shortly"),
+        None => {
+            warn_throttled!(%error, "{name}: cannot accept a connection; next try in {PAUSE:?}")
+        }
     }
     // Trying again at once would only cost CPU time.
     tokio::time::sleep(PAUSE).await;

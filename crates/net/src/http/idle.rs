@@ -104,7 +104,7 @@ impl<P> IdleConnections<P> {
             }
         }
         let permit = permit().ok_or_else(|| {
-            let error = io::Error::other("the balancer has no connection left for it");
+            let error = io::Error::other("the balancer may open no more connections");
             AskError::Connect(error)
         })?;
         let stream = TcpStream::connect((host, port)).await;

@@ -117,7 +117,7 @@ pub async fn serve_listener<H: Handler>(
                 }
             };
             if let Err(error) = result {
-                debug!(%client, %error, "connection ended");
+                debug!(%client, %error, "the connection of an HTTP client ended with an error");
             }
         });
     }
