@@ -141,7 +141,7 @@ pub fn configure_programs(
 ) -> Result<(), BpfError> {
     let mut maps = object.maps_mut();
     let told = maps.find(|map| map.name().to_string_lossy().ends_with(".rodata"));
-    let mut told = told.ok_or(BpfError::Lost("a map is missing"))?;
+    let mut told = told.ok_or(BpfError::Lost("a BPF map is missing"))?;
     let told = told.initial_value_mut().and_then(<[u8]>::first_chunk_mut);
     let told: &mut [u8; 8] = told.ok_or(BpfError::Lost("a map is too small"))?;
     let words = [u32::from(direct), cgroups as u32];
@@ -163,21 +163,21 @@ pub fn discover(object: &Object, epoch: u64) -> Result<(), BpfError> {
 pub fn check_found(result: i32) -> Result<(), BpfError> {
     Err(BpfError::Lost(match result {
         0 => return Ok(()),
-        2 => "it has no task groups (CONFIG_FAIR_GROUP_SCHED)",
-        3 => "its per-CPU variables are not where BTF says",
+        2 => "the kernel has no task groups (CONFIG_FAIR_GROUP_SCHED)",
+        3 => "the kernel's per-CPU variables are not where BTF says",
         4 => "this is not the folder of a cgroup",
         5 => {
             "this cgroup has no CPU controller: enable it by `+cpu` in its parent's \
               cgroup.subtree_control, or use its folder of the cpu hierarchy"
         }
-        _ => "its programs were not told where to look",
+        _ => "the BPF programs got no addresses of the kernel's data",
     }))
 }
 
 /// Runs a program that is not attached anywhere.
 pub fn run(object: &Object, name: &str, context: Option<&mut [u8]>) -> Result<i32, BpfError> {
     let program = object.progs_mut().find(|program| program.name() == name);
-    let program = program.ok_or(BpfError::Lost("a program is missing"))?;
+    let program = program.ok_or(BpfError::Lost("a BPF program is missing"))?;
     let input = ProgramInput {
         context_in: context,
         ..ProgramInput::default()
@@ -192,7 +192,7 @@ pub fn run(object: &Object, name: &str, context: Option<&mut [u8]>) -> Result<i3
 pub fn update_map(object: &Object, map: &str, key: &[u8], value: &[u8]) -> Result<(), BpfError> {
     let found = object.maps().find(|found| found.name() == map);
     found
-        .ok_or(BpfError::Lost("a map is missing"))?
+        .ok_or(BpfError::Lost("a BPF map is missing"))?
         .update(key, value, MapFlags::ANY)
         .map_err(failed_to("write a BPF map"))
 }

@@ -21,23 +21,23 @@ const REAL_TIME: &str = "50000";
 #[derive(Debug, thiserror::Error)]
 pub enum PriorityError {
     /// No cgroups with CPU time.
-    #[error("no cgroup of its own: {0}")]
+    #[error("cannot put this process into a cgroup of its own: {0}")]
     NoCgroups(String),
     /// A file of the cgroup says no.
     #[error(
-        "no cgroup of its own: {0}: {1}; this needs root and the cpu controller. In a container, \
+        "cannot put this process into a cgroup of its own: {0}: {1}; this needs root and the cpu controller. In a container, \
          or under systemd, give this process its weight from outside: `CPUWeight=10000` in its unit"
     )]
     Cgroup(PathBuf, #[source] io::Error),
     /// The real-time class was refused.
     #[error(
-        "no SCHED_FIFO priority {0}: {1}; it is 1 to 99 and needs CAP_SYS_NICE, and on kernels with \
+        "cannot set SCHED_FIFO priority {0}: {1}; the priority is 1 to 99 and needs CAP_SYS_NICE, and on kernels with \
          CONFIG_RT_GROUP_SCHED some cpu.rt_runtime_us in the process's cgroup: a cgroup of its \
          own gets it"
     )]
     RealTime(u8, #[source] io::Error),
     /// The nice value was refused.
-    #[error("no nice value {0}: {1}; below 0 it needs CAP_SYS_NICE")]
+    #[error("cannot set nice value {0}: {1}; a value below 0 needs CAP_SYS_NICE")]
     Nice(i8, #[source] io::Error),
 }
 

@@ -124,23 +124,25 @@ pub struct Query {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDatagram {
     /// A datagram of another protocol.
-    #[error("not of this protocol")]
+    #[error("a datagram of another protocol")]
     Magic,
     /// A datagram of another version.
     #[error(
-        "version {0} of the load query protocol, and this program speaks version {VERSION}: update \
+        "a datagram of version {0} of the load query protocol, and this program speaks version {VERSION}: update \
          Evenkeel where it is older (balancer and back-end), and run `evenkeel kernel attach` again"
     )]
     Version(u8),
     /// A datagram with a length that no datagram has, or with another length than it says.
-    #[error("a datagram of {0} bytes is too short, too long, or of another length than it says")]
+    #[error(
+        "a datagram of {0} bytes is too short, too long, or of another length than its header says"
+    )]
     Length(usize),
     /// A query where an answer is expected, or an answer where a query is expected; or a reserved
     /// field that is in use.
     #[error("a datagram with a wrong {0}")]
     Field(&'static str),
     /// A datagram with an unknown key or a wrong authentication code.
-    #[error("a datagram whose authentication code is wrong: another key?")]
+    #[error("a datagram with a wrong authentication code: check that both sides use the same key")]
     Mac,
     /// A datagram whose record is not valid.
     #[error(transparent)]

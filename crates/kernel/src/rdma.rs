@@ -58,16 +58,16 @@ pub enum Error {
     #[error("{0}: {1}")]
     System(&'static str, io::Error),
     /// RDMA CM says that there will be no connection.
-    #[error("no connection: {0}")]
+    #[error("no RDMA connection: {0}")]
     NoConnection(String),
     /// The connection has not come about, or an answer has not come, for too long.
-    #[error("no answer from there")]
+    #[error("the server does not answer in time")]
     TimedOut,
     /// The other side has closed the connection.
     #[error("the connection was closed")]
     Closed,
     /// The other side offers something that is no load page.
-    #[error("there is no valid load page: {0}")]
+    #[error("the load page is not valid: {0}")]
     BadOffer(&'static str),
     /// A read failed.
     #[error("the page cannot be read: {0}")]
@@ -111,12 +111,14 @@ fn greeting() -> [u8; GREETING] {
 /// and the version of this protocol. Devices may add zeros.
 fn check_greeting(bytes: &[u8]) -> Result<(), Error> {
     match bytes.first_chunk::<GREETING>() {
-        Some(head) if head[..4] != MAGIC => Err(Error::BadOffer("it does not begin with EVKP")),
+        Some(head) if head[..4] != MAGIC => {
+            Err(Error::BadOffer("the offer does not begin with EVKP"))
+        }
         Some(head) if u16::from_le_bytes([head[4], head[5]]) != VERSION => {
-            Err(Error::BadOffer("its version is another one"))
+            Err(Error::BadOffer("the offer has another protocol version"))
         }
         Some(_) => Ok(()),
-        None => Err(Error::BadOffer("it is too short")),
+        None => Err(Error::BadOffer("the offer is too short")),
     }
 }
 
@@ -135,7 +137,7 @@ impl Offer {
         check_greeting(bytes)?;
         let bytes = bytes
             .first_chunk::<OFFER>()
-            .ok_or(Error::BadOffer("it is too short"))?;
+            .ok_or(Error::BadOffer("the offer is too short"))?;
         let four = |at: usize| std::array::from_fn(|i| bytes[at + i]);
         let eight = |at: usize| std::array::from_fn(|i| bytes[at + i]);
         let offer = Offer {
@@ -147,10 +149,10 @@ impl Offer {
         let length = offer.length as usize;
         // A whole page: base, ports, and at least one CPU.
         if !(CPUS + CPU..=LONGEST).contains(&length) || !(length - CPUS).is_multiple_of(CPU) {
-            return Err(Error::BadOffer("a page cannot have that length"));
+            return Err(Error::BadOffer("a load page cannot have this length"));
         }
         if offer.address.checked_add(length as u64).is_none() {
-            return Err(Error::BadOffer("it ends beyond the last address"));
+            return Err(Error::BadOffer("the page ends beyond the last address"));
         }
         Ok(offer)
     }

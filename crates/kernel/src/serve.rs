@@ -73,7 +73,9 @@ pub enum ServeError {
     #[error("nothing to do: give --shared, --rdma or --respond, or several of them")]
     Nothing,
     /// More ports than a record has room for.
-    #[error("more than {PORTS} times --listen-port")]
+    #[error(
+        "--listen-port is given more than {PORTS} times: a load record has room for {PORTS} ports"
+    )]
     Ports,
     /// Two cgroups are one target.
     #[error("two cgroups have the target number {0}")]
@@ -90,13 +92,13 @@ pub enum ServeError {
     NoBpf,
     /// The kernel's page cannot be had.
     #[cfg(feature = "bpf")]
-    #[error("--source kernel: {0}; so does --source proc")]
+    #[error("--source kernel: {0}; --source proc reports the load of any machine, too")]
     Bpf(#[from] crate::bpf::BpfError),
     /// There is no such cgroup.
     #[error("{0}")]
     Cgroup(String),
     /// There is no record of a target at the start.
-    #[error("no load of target {0}: {1}")]
+    #[error("the load of target {0} cannot be read: {1}")]
     Target(u16, String),
     /// The file for readers on this machine.
     #[error(transparent)]
@@ -233,7 +235,8 @@ impl Server {
         let thread = thread::spawn(move || {
             while !flag.load(Ordering::Relaxed) {
                 if let Err(error) = server.poll(Duration::from_millis(200)) {
-                    warn!(%error, "RDMA connections are no longer accepted");
+                    warn!(%error, "RDMA: new readers are not accepted any more until `evenkeel kernel \
+                        serve` is restarted");
                     return;
                 }
             }
@@ -320,7 +323,8 @@ impl Server {
                             looked = Instant::now();
                             match host::list_own_hosts(&[]) {
                                 Ok(hosts) => responder.set_hosts(hosts),
-                                Err(error) => warn!(%error, "it keeps using the previous addresses"),
+                                Err(error) => warn!(%error, "cannot list the addresses of this machine: \
+                                    the responder keeps the addresses listed last"),
                             }
                         }
                     }
@@ -481,14 +485,14 @@ impl Records {
             for (what, reason) in missing {
                 info!(
                     target = target.number,
-                    what, reason, "not in the load record"
+                    what, reason, "a value is missing in the load record"
                 );
             }
             if target.number == 0 {
                 first = Some(record);
             }
         }
-        first.ok_or_else(|| ServeError::Target(0, "there is none".into()))
+        first.ok_or_else(|| ServeError::Target(0, "no source has the number 0".into()))
     }
 
     /// The kernel's own page, if it is one.
@@ -539,14 +543,20 @@ impl Target {
                 record.base.target = self.number;
                 self.last = Some(record);
                 if std::mem::take(&mut self.gone) {
-                    info!(target = self.number, "its load is available again");
+                    info!(
+                        target = self.number,
+                        "the load of the target can be read again"
+                    );
                 }
             }
             // Nobody may take an old one for that of now.
             Err(reason) => {
                 self.last = None;
                 if !std::mem::replace(&mut self.gone, true) {
-                    warn!(target = self.number, reason, "no load");
+                    warn!(
+                        target = self.number,
+                        reason, "the load of the target cannot be read"
+                    );
                 }
             }
         }

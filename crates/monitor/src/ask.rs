@@ -41,7 +41,7 @@ pub enum AskError {
     #[error("{0:?} is not a host, with or without a port: {1}")]
     Address(String, io::Error),
     /// The system sends nothing there.
-    #[error("cannot ask {0}: {1}")]
+    #[error("cannot send a load query to {0}: {1}")]
     Unsent(SocketAddr, io::Error),
     /// The host says that nobody listens.
     #[error(
@@ -54,7 +54,7 @@ pub enum AskError {
     #[error("{0} answers, but with {1}")]
     Refused(SocketAddr, BadDatagram),
     /// The datagram that comes back is another answer.
-    #[error("{0} answers with other CPUs than it was asked for")]
+    #[error("the answer from {0} describes other CPUs than the query asked for")]
     OtherCpus(SocketAddr),
     /// Nothing comes back, and nobody can say why.
     #[error("{0}")]
@@ -75,7 +75,7 @@ pub fn resolve(text: &str) -> Result<SocketAddr, AskError> {
         (text, DEFAULT_PORT).to_socket_addrs()
     };
     let first = found.and_then(|mut found| {
-        let none = || io::Error::other("it has no address");
+        let none = || io::Error::other("the name has no address");
         found.next().ok_or_else(none)
     });
     first.map_err(|error| AskError::Address(text.into(), error))
@@ -240,20 +240,24 @@ impl Asker {
                 to.ip(),
                 to.port()
             ),
-            "the address of this machine is not on its list (--allow)".into(),
+            "the responder does not allow the address of this machine (--allow)".into(),
             format!(
-                "it does not know key number {}, or another key of that number (--key-file)",
+                "the responder does not know key number {}, or has another key with that number (--key-file)",
                 key.number
             ),
-            "the queried name or address is not one of its own (--host)".into(),
-            format!("it has no target {target}, or what that was is gone (--target)"),
-            "its limit of queries per second is exceeded".into(),
+            "the queried name or address is not one of the responder's (--host)".into(),
+            format!(
+                "the responder has no target {target}, or the cgroup of the target was removed (--target)"
+            ),
+            "the responder's limit of queries per second is exceeded (--rate)".into(),
             "a firewall drops UDP on the way, or the host is down".into(),
         ];
         for reason in &reasons {
             let _ = writeln!(text, "  - {reason}");
         }
-        text.push_str("`evenkeel kernel status` there counts what it refuses, and why.");
+        text.push_str(
+            "On that host, `evenkeel kernel status` counts the refused queries by reason.",
+        );
         AskError::Silence(text)
     }
 }

@@ -280,7 +280,10 @@ mod guest {
         let mut reader = Reader::new().unwrap();
         let id = reader.connect(serving.address, Instant::now());
         let error = next(&mut reader, id).unwrap_err().to_string();
-        assert!(error.contains("not allowed to read"), "{error}");
+        assert!(
+            error.contains("does not allow this address to read"),
+            "{error}"
+        );
         allowed.store(true, Ordering::Relaxed);
         // It tries again by itself.
         let (base, ..) = next(&mut reader, id).unwrap();

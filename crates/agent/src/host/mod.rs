@@ -197,7 +197,7 @@ impl Snapshot {
         }
         self.pressure = PRESSURE.map(|(id, kind)| {
             let path = cgroup.pressure_file(kind);
-            let none = || "only cgroups of version 2 have it".to_owned();
+            let none = || "only cgroups of version 2 report pressure".to_owned();
             let had = path.ok_or_else(none);
             (
                 id,

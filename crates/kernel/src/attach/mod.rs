@@ -70,29 +70,35 @@ pub const COUNTERS: [(&str, &str); 13] = [
     ),
     (
         "wrong_version",
-        "dropped: another version of the protocol; update the balancer, or Evenkeel here, and \
-         attach again",
+        "dropped: queries of another protocol version; update Evenkeel where it is older (balancer or \
+         this machine), and run `evenkeel kernel attach` again",
     ),
     (
         "wrong_length",
-        "dropped: too short, too long, or of another length than they say",
+        "dropped: datagrams that are too short, too long, or of another length than their header says",
     ),
     (
         "wrong_field",
-        "dropped: answers instead of queries, or with a reserved field in use",
+        "dropped: answers instead of queries, or queries with a reserved field in use",
     ),
-    ("unknown_key", "dropped: with a key that is not known"),
-    ("wrong_code", "dropped: with a wrong authentication code"),
+    ("unknown_key", "dropped: queries with an unknown key"),
+    (
+        "wrong_code",
+        "dropped: queries with a wrong authentication code",
+    ),
     (
         "replayed",
-        "dropped: with a number that is not larger than the reader's last one",
+        "dropped: queries with a number that is not larger than the reader's last number",
     ),
-    ("rate", "dropped: over the rate limit of the source"),
-    ("unknown_target", "dropped: for a target that is not there"),
-    ("gone", "dropped: for a cgroup that was removed"),
+    ("rate", "dropped: queries over the rate limit of the source"),
+    (
+        "unknown_target",
+        "dropped: queries for a target that does not exist",
+    ),
+    ("gone", "dropped: queries for a cgroup that was removed"),
     (
         "other_host",
-        "dropped: meant for another host; see --host of attach, and host in the monitor",
+        "dropped: queries for another host; see --host of `evenkeel kernel attach`, and `host` of the monitor",
     ),
 ];
 
@@ -448,7 +454,9 @@ fn load(options: &Options, interface: u32, folder: &Path) -> Result<Mode, BpfErr
     write(object, &config)?;
     trial::run(object, options)?;
     place::put(object, options, folder, &mut config, before.as_ref())?;
-    Mode::from_repr(config.mode).ok_or(BpfError::Lost("it has no mode"))
+    Mode::from_repr(config.mode).ok_or(BpfError::Lost(
+        "the configuration of the responder names no mode",
+    ))
 }
 
 fn write(object: &Object, config: &Config) -> Result<(), BpfError> {
@@ -457,7 +465,7 @@ fn write(object: &Object, config: &Config) -> Result<(), BpfError> {
 
 fn map<'a>(object: &'a Object, name: &str) -> Result<libbpf_rs::Map<'a>, BpfError> {
     let map = object.maps().find(|map| map.name() == name);
-    map.ok_or(BpfError::Lost("a map is missing"))
+    map.ok_or(BpfError::Lost("a BPF map is missing"))
 }
 
 /// Returns the epoch of the existing record, whose counters go on, or else a random epoch.
@@ -469,8 +477,9 @@ fn epoch(object: &Object) -> Result<u64, BpfError> {
     match before.map_or(0, |bytes| u64::from_ne_bytes(*bytes)) {
         0 => {
             let mut random = [0; 8];
-            rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-                .map_err(|error| BpfError::File(format!("no random numbers: {error}")))?;
+            rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty()).map_err(
+                |error| BpfError::File(format!("the system gives no random numbers: {error}")),
+            )?;
             Ok(u64::from_ne_bytes(random).max(1))
         }
         epoch => Ok(epoch),
@@ -557,7 +566,9 @@ fn start(
         }
         std::thread::sleep(TIMER_PAUSE);
     }
-    Err(BpfError::Lost("it has no timer for its programs"))
+    Err(BpfError::Lost(
+        "the BPF timer of the programs cannot be started",
+    ))
 }
 
 /// Waits until the timer has made the first record of a target. Answers whether it did.
@@ -582,7 +593,7 @@ fn targets(object: &Object, cgroups: &[(u16, PathBuf)]) -> Result<(), BpfError> 
         bpf::run(object, "evk_start", Some(context))
     })?;
     if !made(object, 0)? {
-        return Err(BpfError::Lost("its timer does not run"));
+        return Err(BpfError::Lost("the BPF timer of the programs does not run"));
     }
     for (number, path) in cgroups {
         let cannot = |why: String| BpfError::File(format!("the cgroup {}: {why}", path.display()));
@@ -598,7 +609,7 @@ fn targets(object: &Object, cgroups: &[(u16, PathBuf)]) -> Result<(), BpfError> 
             bpf::run(object, "evk_start", Some(context))
         })?;
         if !made(object, *number)? {
-            return Err(cannot("it was removed meanwhile".into()));
+            return Err(cannot("removed meanwhile".into()));
         }
     }
     for (number, _) in there {
@@ -708,7 +719,10 @@ pub fn status(interface: &str, folder: Option<&Path>) -> Result<Option<Status>, 
             .sum();
     }
     Ok(Some(Status {
-        mode: Mode::from_repr(config.mode).ok_or(BpfError::Lost("it has no mode"))?,
+        mode: Mode::from_repr(config.mode).ok_or(BpfError::Lost(
+            "the configuration of the responder \
+            names no mode",
+        ))?,
         program: place::program_of(&config, &folder),
         port: config.port,
         rate: match config.interval_ns {

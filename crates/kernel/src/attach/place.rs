@@ -87,7 +87,7 @@ fn driver(interface: &str) -> String {
 
 fn program<'a>(object: &'a Object, name: &str) -> Result<Program<'a>, BpfError> {
     let program = object.progs().find(|program| program.name() == name);
-    program.ok_or(BpfError::Lost("a program is missing"))
+    program.ok_or(BpfError::Lost("a BPF program is missing"))
 }
 
 fn renew(object: &Object, config: &mut Config, folder: &Path) -> Result<(), BpfError> {

@@ -49,7 +49,7 @@ impl Status {
         let mode = self.mode.in_words();
         let responder = match self.program {
             Some(program) => format!("{mode}, program {program}"),
-            None => format!("no longer there ({mode}): attach it again"),
+            None => format!("not on the interface any more ({mode}): run `evenkeel kernel attach`"),
         };
         let rate = match self.rate {
             0 => "any".to_owned(),

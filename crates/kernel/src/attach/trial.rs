@@ -25,7 +25,7 @@ pub(super) fn run(object: &Object, options: &Options) -> Result<(), BpfError> {
     };
     let mut random = [0; 8];
     rustix::rand::getrandom(&mut random, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| BpfError::File(format!("no random numbers: {error}")))?;
+        .map_err(|error| BpfError::File(format!("the system gives no random numbers: {error}")))?;
     let query = Query {
         length: WITH_PORTS as u16,
         target: 0,
@@ -36,7 +36,7 @@ pub(super) fn run(object: &Object, options: &Options) -> Result<(), BpfError> {
     };
     let (answer, _) = run_query(object, options.port, source.address(), &query, key)?;
     let answer = Answer::parse(&answer, key)
-        .map_err(|_| BpfError::Lost("the responder's answer was wrong when it was tried"))?;
+        .map_err(|_| BpfError::Lost("the responder gave a wrong answer to a trial query"))?;
     let base = &answer.record.base;
     let needed = Available::RUNNING.with_parts(Available::BUSY);
     let busiest = u64::from(base.cpus).saturating_mul(base.time_ns);
@@ -47,7 +47,7 @@ pub(super) fn run(object: &Object, options: &Options) -> Result<(), BpfError> {
         Ok(())
     } else {
         Err(BpfError::Lost(
-            "the responder's values were impossible when it was tried",
+            "the responder gave impossible values to a trial query",
         ))
     }
 }
@@ -67,7 +67,7 @@ pub(super) fn run_query(
     let program = object
         .progs_mut()
         .find(|program| program.name() == "evk_xdp");
-    let program = program.ok_or(BpfError::Lost("a program is missing"))?;
+    let program = program.ok_or(BpfError::Lost("a BPF program is missing"))?;
     let output = program
         .test_run(ProgramInput {
             data_in: Some(&frame),
@@ -77,9 +77,7 @@ pub(super) fn run_query(
         .map_err(failed_to("run a BPF program"))?;
     let (verdict, took) = (output.return_value, output.duration);
     if verdict != XDP_TX {
-        return Err(BpfError::Lost(
-            "the responder did not answer when it was tried",
-        ));
+        return Err(BpfError::Lost("the responder did not answer a trial query"));
     }
     let answer = out.split_off(out.len().saturating_sub(datagram.len()));
     Ok((answer, took))

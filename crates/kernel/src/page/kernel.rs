@@ -72,7 +72,7 @@ impl KernelPage {
             return Err(BpfError::Refused("start a BPF timer", "no timer".into()));
         }
         let map = object.maps().find(|map| map.name() == "evk_page");
-        let map = map.ok_or(BpfError::Lost("a map is missing"))?;
+        let map = map.ok_or(BpfError::Lost("a BPF map is missing"))?;
         let page = KernelPage {
             mapping: map_page(map.as_fd())?,
             loaded: None,
@@ -186,7 +186,7 @@ fn map_page(fd: std::os::fd::BorrowedFd<'_>) -> Result<Arc<Mapping>, BpfError> {
 fn random() -> Result<u64, BpfError> {
     let mut bytes = [0; 8];
     rustix::rand::getrandom(&mut bytes, rustix::rand::GetRandomFlags::empty())
-        .map_err(|error| BpfError::File(format!("no random numbers: {error}")))?;
+        .map_err(|error| BpfError::File(format!("the system gives no random numbers: {error}")))?;
     Ok(u64::from_ne_bytes(bytes))
 }
 
@@ -197,11 +197,13 @@ fn plan(ports: &[u16]) -> Result<Vec<u8>, BpfError> {
     let text =
         fs::read_to_string(path).map_err(|error| BpfError::File(format!("{path}: {error}")))?;
     let online = online(&text);
-    let online = online.ok_or_else(|| BpfError::File(format!("{path} says {:?}", text.trim())))?;
+    let online = online.ok_or_else(|| {
+        BpfError::File(format!("{path} has an unknown format: {:?}", text.trim()))
+    })?;
     if ports.len() > PORTS {
         let many = ports.len();
         return Err(BpfError::File(format!(
-            "{many} ports, and a record has room for {PORTS}"
+            "{many} listen ports were given, and a load record has room for {PORTS}"
         )));
     }
     let mut slots = vec![NOWHERE; MAX_CPUS];

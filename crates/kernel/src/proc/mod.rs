@@ -213,7 +213,7 @@ impl Meter {
         if stat.total.iter().any(|ticks| *ticks > 0) {
             available = available.with_parts(Available::BUSY);
         } else {
-            missing.push(("CPU time", "/proc/stat counts none".into()));
+            missing.push(("CPU time", "/proc/stat counts no CPU time".into()));
         }
         if let Some(running) = stat.running {
             // This process runs while it asks.
@@ -354,7 +354,7 @@ impl Meter {
         missing: &mut Vec<Missing>,
     ) {
         let read = |kind: &str| {
-            let none = || "only cgroups of version 2 have it".to_owned();
+            let none = || "only cgroups of version 2 report pressure".to_owned();
             self.files.read_file(path(kind).ok_or_else(none)?)
         };
         let stall = |text: &str, kind: &str| {

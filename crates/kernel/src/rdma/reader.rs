@@ -326,10 +326,10 @@ fn refusal(private_data: &[u8]) -> Error {
         .ok()
         .and_then(|()| private_data.get(GREETING));
     let why = match reason {
-        Some(&NOT_ALLOWED) => "this address is not allowed to read there",
-        Some(&FULL) => "there are too many readers",
+        Some(&NOT_ALLOWED) => "the server does not allow this address to read",
+        Some(&FULL) => "the server has too many readers",
         Some(&BAD) => "the server uses another version of the protocol",
-        _ => "no load page is offered there",
+        _ => "the server offers no load page",
     };
     Error::NoConnection(why.into())
 }

@@ -264,7 +264,8 @@ impl Server {
                 self.connections.insert(id, connection);
             }
             Err(error) => {
-                tracing::warn!(%source, %error, "a load page could not be offered");
+                tracing::warn!(%source, %error, "RDMA: a reader is refused, because its connection \
+                    could not be prepared");
                 self.refuse(id, FULL);
             }
         }
@@ -445,7 +446,7 @@ impl Device {
         room: c_int,
     ) -> Result<Self, Error> {
         if memory.length() < CPUS + CPU {
-            return Err(Error::BadOffer("it is too short"));
+            return Err(Error::BadOffer("the page is too short"));
         }
         let mut device = Device {
             api,
