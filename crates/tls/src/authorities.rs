@@ -40,7 +40,10 @@ pub(crate) fn read_revocations(
         let lists: Vec<CertificateRevocationListDer<'static>> = parse_items(text, what)?;
         for (index, der) in lists.iter().enumerate() {
             CertificateRevocationList::from_der(der).map_err(|error| {
-                CertificateError::Content(format!("{what} {} in it is damaged: {error}", index + 1))
+                CertificateError::Content(format!(
+                    "{what} {} in the file is damaged: {error}",
+                    index + 1
+                ))
             })?;
         }
         Ok((lists, text.to_vec()))

@@ -39,7 +39,7 @@ pub enum CertificateError {
     #[error("holds a private key, and everybody may access it: run chmod o= on it")]
     Open,
     /// The file is damaged.
-    #[error("is no PEM file: {0}")]
+    #[error("is not a PEM file: {0}")]
     Pem(String),
     /// The file holds nothing of what is needed.
     #[error("holds no {0}")]
@@ -54,7 +54,7 @@ pub enum CertificateError {
     #[error("holds a private key with a password: remove it with `openssl pkey`")]
     Password,
     /// A certificate is damaged.
-    #[error("certificate {number} in it is damaged: {why}")]
+    #[error("certificate {number} in the file is damaged: {why}")]
     Damaged {
         /// Number of the certificate, from 1.
         number: usize,
@@ -65,10 +65,13 @@ pub enum CertificateError {
     #[error("the private key cannot be used: {0}")]
     Key(rustls::Error),
     /// The key is the key of another certificate.
-    #[error("the private key does not belong to its first certificate")]
+    #[error("the private key does not belong to the first certificate of the file")]
     Mismatch,
     /// The chain is not one.
-    #[error("certificate {number} in it is not that of the authority of the one before")]
+    #[error(
+        "certificate {number} in the file is not the certificate of the authority that signed the preceding \
+         one"
+    )]
     Chain {
         /// Number of the certificate, from 1.
         number: usize,
@@ -77,7 +80,7 @@ pub enum CertificateError {
     #[error("the certificate has expired, on {0}")]
     Expired(String),
     /// The time of an authority's certificate is over.
-    #[error("certificate {number} in it, of the authority {subject}, has expired, on {on}")]
+    #[error("certificate {number} in the file, of the authority {subject}, has expired, on {on}")]
     IntermediateExpired {
         /// Number of the certificate, from 1.
         number: usize,
@@ -98,7 +101,9 @@ pub enum CertificateError {
         has: Vec<String>,
     },
     /// The certificate has no name, so that no client would ever get it.
-    #[error("the certificate has no DNS name (subjectAltName), so that no client would get it")]
+    #[error(
+        "the certificate has no DNS name (subjectAltName), so that the balancer would show it to no client"
+    )]
     NoName,
     /// The content of the file is of no use.
     #[error("{0}")]
@@ -298,7 +303,7 @@ impl Certificate {
         if let Some(error) = loaded.details.invalidity(now) {
             complain(
                 &error,
-                "it is used all the same, but peers refuse it; renew it",
+                "the balancer uses the certificate all the same, but peers refuse it; renew the certificate",
             );
         }
         if let Some(error) = loaded.details.intermediate_invalidity(now) {
@@ -675,18 +680,21 @@ pub(crate) mod tests {
             "{lines}"
         );
         assert!(error(&with("empty.pem", "")).contains("holds no certificate"));
-        assert!(error(&with("cut.pem", &made.pem[..200])).contains("is no PEM file"));
+        assert!(error(&with("cut.pem", &made.pem[..200])).contains("is not a PEM file"));
         let text = "-----BEGIN CERTIFICATE-----\nAAAA\n-----END CERTIFICATE-----\n";
         let damaged = error(&with("damaged.pem", &format!("{text}{}", made.key)));
         assert!(
-            damaged.contains("certificate 1 in it is damaged"),
+            damaged.contains("certificate 1 in the file is damaged"),
             "{damaged}"
         );
         let other = self_signed(&["a.example"]);
         let mixed = error(&with("mixed.pem", &format!("{}{}", made.pem, other.key)));
-        assert!(mixed.contains("does not belong to its first"), "{mixed}");
+        assert!(mixed.contains("does not belong to the first"), "{mixed}");
         let two = format!("{}{}{}", made.pem, new_authority().pem(), made.key);
-        assert!(error(&with("chain.pem", &two)).contains("certificate 2 in it is not that of"));
+        assert!(
+            error(&with("chain.pem", &two))
+                .contains("certificate 2 in the file is not the certificate of")
+        );
         let password = made.key.replace("PRIVATE KEY", "ENCRYPTED PRIVATE KEY");
         let password = error(&with("password.pem", &format!("{}{password}", made.pem)));
         assert!(password.contains("with a password"), "{password}");
@@ -770,7 +778,7 @@ pub(crate) mod tests {
                 panic!("no complaint");
             };
             assert!(
-                complaint.contains("certificate 2 in it, of the authority CN=between")
+                complaint.contains("certificate 2 in the file, of the authority CN=between")
                     && complaint.contains("has expired, on Jan  1 00:00:00 2020"),
                 "{complaint}"
             );

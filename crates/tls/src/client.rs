@@ -265,7 +265,7 @@ fn system_authorities() -> Result<Arc<RootCertStore>, String> {
             .find(|file| file.exists())
     };
     let file = named.or_else(there);
-    let file = file.ok_or_else(|| format!("there is no {}, nor the like", SYSTEM_FILES[0]))?;
+    let file = file.ok_or_else(|| format!("there is no file such as {}", SYSTEM_FILES[0]))?;
     let roots = roots_in(&file).map_err(|error| format!("{}: {error}", file.display()))?;
     let roots = Arc::new(roots);
     *known = Some((Instant::now(), Arc::clone(&roots)));

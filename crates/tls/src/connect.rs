@@ -26,7 +26,7 @@ use crate::stream::{Kernel, Stream};
 /// Most bytes that are held of messages which are not whole: a chain of certificates, and the rest.
 const MAX_INPUT: usize = 80 * 1024;
 
-const TOO_LONG: &str = "a message of its handshake is too long";
+const TOO_LONG: &str = "a message of the server's handshake is too long";
 
 /// Kinds of reasons for a handshake to fail, as they are counted.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -122,14 +122,14 @@ impl Failure {
 
     /// Returns the failure of a handshake that took longer than `limit`.
     pub fn timed_out(limit: Duration) -> Self {
-        let text = format!("the handshake was not done within {limit:?}");
+        let text = format!("the handshake did not end within {limit:?}");
         Failure::new(Cause::Timeout, text)
     }
 
     /// Returns the failure of a handshake in which HTTP/2 was offered, and the other side has said
     /// nothing of it.
     pub fn no_http2() -> Self {
-        let text = "it does not agree on HTTP/2 (ALPN)";
+        let text = "the server does not accept HTTP/2 (ALPN)";
         Failure::new(Cause::Incompatible, text)
     }
 
@@ -151,7 +151,9 @@ impl Failure {
 
     fn closed(error: &io::Error) -> Self {
         let text = match error.kind() {
-            io::ErrorKind::UnexpectedEof => "it closed the connection in the handshake".into(),
+            io::ErrorKind::UnexpectedEof => {
+                "the server closed the connection in the handshake".into()
+            }
             _ => format!("the connection broke in the handshake: {error}"),
         };
         Failure::new(Cause::Closed, text)
@@ -163,17 +165,20 @@ impl Failure {
         let (cause, text) = match error {
             Error::InvalidCertificate(error) => of_certificate(error, client),
             Error::InvalidCertRevocationList(why) => {
-                let text =
-                    format!("a list in `crl_file` cannot be used for its certificate: {why:?}");
+                let text = format!(
+                    "a list in `crl_file` cannot be used for the server's certificate: {why:?}"
+                );
                 (Cause::Revoked, text)
             }
             Error::AlertReceived(alert) => of_alert(*alert, client),
             Error::PeerIncompatible(what) => {
-                let text = format!("it has no version, suite or group in common: {what:?}");
+                let text = format!(
+                    "the server has no version, suite or group in common with the balancer: {what:?}"
+                );
                 (Cause::Incompatible, text)
             }
             Error::NoApplicationProtocol => {
-                let text = "it knows none of the protocols that are offered (ALPN)";
+                let text = "the server knows none of the protocols that the balancer offers (ALPN)";
                 (Cause::Incompatible, text.into())
             }
             Error::InvalidMessage(
@@ -181,7 +186,7 @@ impl Failure {
             )
             | Error::PeerSentOversizedRecord => (Cause::Oversized, TOO_LONG.into()),
             Error::InvalidMessage(_) if !matches!(input.first(), Some(20..=23)) => {
-                let text = "what it answers is not TLS: does it speak TLS at this port?";
+                let text = "the server's answer is not TLS: does it speak TLS at this port?";
                 (Cause::NotTls, text.into())
             }
             Error::InvalidMessage(_)
@@ -189,7 +194,10 @@ impl Failure {
             | Error::InappropriateHandshakeMessage { .. }
             | Error::PeerMisbehaved(_)
             | Error::NoCertificatesPresented
-            | Error::DecryptError => (Cause::NotTls, format!("it breaks the rules: {error}")),
+            | Error::DecryptError => (
+                Cause::NotTls,
+                format!("the server breaks the rules of TLS: {error}"),
+            ),
             error => (Cause::Internal, error.to_string()),
         };
         Failure { cause, text }
@@ -200,34 +208,38 @@ fn of_certificate(error: &CertificateError, client: &Client) -> (Cause, String) 
     let trusts = &client.trusts;
     match error {
         CertificateError::UnknownIssuer => {
-            let text = format!("its certificate does not come from {trusts}");
+            let text = format!("the server's certificate does not come from {trusts}");
             (Cause::Untrusted, text)
         }
         CertificateError::BadSignature => {
-            let text = format!("its certificate names {trusts} that has not signed it");
+            let text = format!("the server's certificate names {trusts} that has not signed it");
             (Cause::Untrusted, text)
         }
-        CertificateError::Expired => (Cause::Expired, "its certificate has expired".into()),
+        CertificateError::Expired => (
+            Cause::Expired,
+            "the server's certificate has expired".into(),
+        ),
         CertificateError::ExpiredContext { not_after, .. } => {
             let text = format!(
-                "its certificate has expired, on {}",
+                "the server's certificate has expired, on {}",
                 format_date(*not_after)
             );
             (Cause::Expired, text)
         }
-        CertificateError::NotValidYet => {
-            (Cause::Expired, "its certificate is not valid yet".into())
-        }
+        CertificateError::NotValidYet => (
+            Cause::Expired,
+            "the server's certificate is not valid yet".into(),
+        ),
         CertificateError::NotValidYetContext { not_before, .. } => {
             let text = format!(
-                "its certificate is not valid before {}",
+                "the server's certificate is not valid before {}",
                 format_date(*not_before)
             );
             (Cause::Expired, text)
         }
         CertificateError::NotValidForName => (
             Cause::WrongName,
-            "its certificate is for another name".into(),
+            "the server's certificate is for another name".into(),
         ),
         CertificateError::NotValidForNameContext {
             expected,
@@ -244,26 +256,28 @@ fn of_certificate(error: &CertificateError, client: &Client) -> (Cause, String) 
             };
             let expected = expected.to_str();
             let text = format!(
-                "its certificate is for {has}, and not for {expected}; `server_name` says which \
+                "the server's certificate is for {has}, and not for {expected}; `server_name` says which \
                  name it has to have"
             );
             (Cause::WrongName, text)
         }
         CertificateError::Revoked => {
-            let text = "its certificate, or that of an authority above it, has been revoked";
+            let text =
+                "the server's certificate, or that of an authority above it, has been revoked";
             (Cause::Revoked, text.into())
         }
         CertificateError::UnknownRevocationStatus => {
-            let text = "`crl_file` has no list of an authority that its certificate comes from";
+            let text =
+                "`crl_file` has no list of an authority that the server's certificate comes from";
             (Cause::Revoked, text.into())
         }
         CertificateError::Other(other) if format!("{other:?}").contains("CaUsedAsEndEntity") => {
-            let text = "its certificate is one of an authority (CA:TRUE), and not one of a server \
+            let text = "the server's certificate is one of an authority (CA:TRUE), and not one of a server \
                         (basicConstraints=CA:FALSE)";
             (Cause::Certificate, text.into())
         }
         other => {
-            let text = format!("something is wrong with its certificate: {other}");
+            let text = format!("the server's certificate cannot be used: {other}");
             (Cause::Certificate, text)
         }
     }
@@ -295,8 +309,8 @@ fn of_alert(alert: AlertDescription, client: &Client) -> (Cause, String) {
         | AlertDescription::UnknownCA
         | AlertDescription::AccessDenied => {
             let text = match &client.client_certificate {
-                Some(own) => format!("it refuses the certificate in {}: {said}", own.file),
-                None => format!("it wants a `certificate`, and none is configured: {said}"),
+                Some(own) => format!("the server refuses the certificate in {}: {said}", own.file),
+                None => format!("the server wants a `certificate`, and none is configured: {said}"),
             };
             (Cause::ClientCertificate, text)
         }
@@ -304,14 +318,19 @@ fn of_alert(alert: AlertDescription, client: &Client) -> (Cause, String) {
         | AlertDescription::ProtocolVersion
         | AlertDescription::InsufficientSecurity
         | AlertDescription::NoApplicationProtocol => {
-            let text = format!("it refuses what is offered: {said}");
+            let text = format!(
+                "the server refuses the versions, suites and protocols that the balancer offers: {said}"
+            );
             (Cause::Incompatible, text)
         }
         AlertDescription::UnrecognisedName => {
-            let text = "it does not know the name that it is asked for (`server_name`)";
+            let text = "the server does not know the name that it is asked for (`server_name`)";
             (Cause::WrongName, text.into())
         }
-        _ => (Cause::Refused, format!("it ends the handshake: {said}")),
+        _ => (
+            Cause::Refused,
+            format!("the server ends the handshake: {said}"),
+        ),
     }
 }
 
@@ -353,7 +372,8 @@ impl<'a> Connecting<'a> {
             .map_err(|error| Failure::closed(&error))
             .and_then(|address| {
                 let name = name.map_err(|error| {
-                    let text = format!("its host is no name for a certificate: {error}");
+                    let text =
+                        format!("the server's host cannot be the name of a certificate: {error}");
                     Failure::new(Cause::WrongName, text)
                 })?;
                 let config = client.config_for_peer(address);

@@ -46,7 +46,7 @@ impl Current {
             (Ok(loaded), _) => loaded,
             (Err(problems), Some((_, old))) => {
                 for problem in &problems {
-                    tracing::warn!("{problem}; what was read before stays in use");
+                    tracing::warn!("{problem}; the old content of the files stays in use");
                 }
                 Arc::clone(old)
             }

@@ -65,22 +65,22 @@ impl Kind {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Violation {
     /// The header is no header of a record, or the record is too long.
-    #[error("what arrived is no record of TLS")]
+    #[error("the bytes received are not a TLS record")]
     Header,
     /// The record was not encrypted with the right key, or changed on its way.
-    #[error("a record could not be decrypted")]
+    #[error("a TLS record could not be decrypted")]
     Decrypt,
     /// The record carries something that does not belong there.
-    #[error("a message that nobody expects here")]
+    #[error("a TLS record with an unexpected message")]
     Unexpected,
     /// The other side ends the connection, and says why.
-    #[error("the other side ends the connection: {0:?}")]
+    #[error("the other side ended the TLS connection with an alert: {0:?}")]
     Alert(AlertDescription),
     /// There were too many records that carry nothing, or ask for new keys.
-    #[error("too many records without content")]
+    #[error("too many TLS records without content")]
     Flood,
     /// No more records may be encrypted with this key.
-    #[error("too many records for one key")]
+    #[error("too many TLS records for one key")]
     Exhausted,
 }
 
@@ -124,7 +124,7 @@ enum Form {
 
 /// The other side's secrets are of a kind that is never negotiated here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("the keys of the handshake cannot be used")]
+#[error("the keys of the TLS handshake cannot be used")]
 pub struct BadSecrets;
 
 impl Key {

@@ -448,7 +448,7 @@ fn a_member_that_refuses_our_certificate_says_why() {
         failures(&balancer, "client_certificate") > 0
     });
     wait_until("it is logged", || {
-        balancer.log().contains("it wants a `certificate`")
+        balancer.log().contains("the server wants a `certificate`")
     });
     let own = authority.trust_as("me");
     balancer.reconfigure(&config(&[member.address], "", &own));
@@ -548,7 +548,7 @@ fn what_is_revoked_is_not_trusted() {
             &stranger.0,
             "authority",
             &[],
-            "cannot be used for its certificate",
+            "cannot be used for the server's certificate",
         ),
     ] {
         let before = failures(&balancer, "revoked");
@@ -609,7 +609,11 @@ fn health_checks_speak_tls_and_say_what_is_wrong_with_a_certificate() {
     ));
     for kind in ["type = \"tcp\"", "path = \"/name\""] {
         balancer.reconfigure(&config(&[member.address()], &rule(kind), &stranger.trust()));
-        eventually_checked(&balancer, "down", "its certificate names an authority");
+        eventually_checked(
+            &balancer,
+            "down",
+            "the server's certificate names an authority",
+        );
         balancer.reconfigure(&config(
             &[member.address()],
             &rule(kind),
@@ -641,7 +645,7 @@ fn health_checks_speak_tls_and_say_what_is_wrong_with_a_certificate() {
         &rule("path = \"/\""),
         &authority.trust(),
     ));
-    eventually_checked(&balancer, "down", "it wants a `certificate`");
+    eventually_checked(&balancer, "down", "the server wants a `certificate`");
 }
 
 /// A server of gRPC whose health is what a file says, with TLS if it is given a certificate.

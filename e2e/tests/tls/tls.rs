@@ -599,7 +599,7 @@ fn what_is_wrong_with_certificates_is_told_before_the_start() {
     for wrong in [
         "3 errors",
         "evenkeel.toml:12:32: rule.web.tls.certificates[0].key: ",
-        "b.pem: the private key does not belong to its first certificate",
+        "b.pem: the private key does not belong to the first certificate",
         "b.pem: the certificate is not for c.example, but for b.example",
         "evenkeel.toml:14:1: rule.web.tls.certificates[2]: ",
         "none.pem: cannot be read",
