@@ -7,73 +7,37 @@
 #![deny(unsafe_code)]
 
 use std::io::{self, IsTerminal};
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
-use evenkeel_admin::client::{Client, ClientError};
-use evenkeel_admin::wire::{Done, Report};
+use evenkeel_admin::client::Client;
 use evenkeel_manager::config::ClientTls;
 use evenkeel_manager::status::Status;
 use ratatui::crossterm::event::{self, Event, KeyCode, KeyModifiers};
 
 pub mod backend;
+mod error;
+mod history;
 pub mod load;
 mod script;
+mod show;
 pub mod stage;
 mod summary;
 pub mod timer;
 mod view;
 
-use script::{Phase, Script};
-use stage::Stage;
+pub use error::DemoError;
 
-/// Interval in which the view is drawn, and interval in which the balancer is asked.
+use show::Show;
+use stage::{READY, Stage};
+
+/// Interval in which the view is drawn.
 const REFRESH: Duration = Duration::from_millis(250);
-const ASK: Duration = Duration::from_millis(500);
 
 /// Interval in which a few lines are printed, without a terminal.
 const PLAIN: Duration = Duration::from_secs(5);
-
-/// Longest time that the balancer may take to get ready.
-const READY: Duration = Duration::from_secs(10);
-
-/// Samples older than this are forgotten in a run without an end.
-const REMEMBER: Duration = Duration::from_secs(600);
-
-/// Reason why the demo cannot go on.
-#[derive(Debug, thiserror::Error)]
-pub enum DemoError {
-    /// The back-ends cannot be started.
-    #[error("cannot start the demo's back-ends on loopback: {0}")]
-    Backends(io::Error),
-    /// A file cannot be written.
-    #[error("cannot write {path}: {source}; TMPDIR names another folder")]
-    Write {
-        /// Path of the file.
-        path: PathBuf,
-        /// Reason why the file cannot be written.
-        source: io::Error,
-    },
-    /// The balancer does not run.
-    #[error("the balancer does not run: {reason}\n(its log was {log})")]
-    Balancer {
-        /// Log of the balancer.
-        log: PathBuf,
-        /// Reason why the balancer does not run.
-        reason: String,
-    },
-    /// The balancer's admin API does not answer.
-    #[error(transparent)]
-    Client(#[from] ClientError),
-    /// No answer came back through an arm.
-    #[error("no request of the arm {0} was answered")]
-    NoAnswer(&'static str),
-    /// The terminal does not work.
-    #[error("the terminal cannot be used: {0}; with output to a pipe the demo needs none")]
-    Terminal(io::Error),
-}
 
 /// Runs the demo for `seconds`, or until Ctrl-C if 0, with `evenkeel` as the balancer's
 /// binary, and prints a summary.
@@ -84,18 +48,7 @@ pub fn run(evenkeel: &Path, seconds: u64) -> Result<(), DemoError> {
     wait_until_ready(&mut stage, &client)?;
     println!("{}", view::where_to_look(&stage));
     stage.start_load()?;
-    let mut show = Show {
-        script: Script::new(seconds),
-        started: Instant::now(),
-        phases: Vec::new(),
-        history: view::History::default(),
-        stage,
-        client,
-        status: None,
-        asked: None,
-        busy: Vec::new(),
-        shares: Vec::new(),
-    };
+    let mut show = Show::new(stage, client, seconds);
     if io::stdout().is_terminal() {
         let mut terminal = ratatui::try_init().map_err(DemoError::Terminal)?;
         let result = show.in_terminal(&mut terminal, &interrupted);
@@ -157,23 +110,6 @@ fn wait_until_ready(stage: &mut Stage, client: &Client) -> Result<(), DemoError>
     }
 }
 
-/// A run under way.
-pub(crate) struct Show {
-    script: Script,
-    started: Instant,
-    /// The phases so far, the current one last.
-    phases: Vec<Phase>,
-    history: view::History,
-    stage: Stage,
-    client: Client,
-    status: Option<Status>,
-    asked: Option<Instant>,
-    /// Worker time of each back-end when its load was last reported.
-    busy: Vec<Duration>,
-    /// Shares of the members at the end of the last slow phase, per arm.
-    shares: Vec<Vec<f64>>,
-}
-
 impl Show {
     fn in_terminal(
         &mut self,
@@ -209,68 +145,4 @@ impl Show {
         }
         Ok(())
     }
-
-    /// Follows the script and asks the balancer; answers whether the run goes on.
-    fn step(&mut self) -> Result<bool, DemoError> {
-        if let Some(error) = self.stage.balancer_ended() {
-            return Err(error);
-        }
-        let Some(phase) = self.script.phase_at(self.started.elapsed()) else {
-            return Ok(false);
-        };
-        if self.phases.last() != Some(&phase) {
-            if self.phases.last().is_some_and(|last| last.slow) {
-                self.shares = self.status.iter().flat_map(shares).collect();
-            }
-            self.stage.set_slow(phase.slow);
-            self.phases.push(phase);
-        }
-        if self.asked.is_none_or(|asked| asked.elapsed() >= ASK) {
-            self.report_loads()?;
-            self.status = Some(self.client.get(&["v1", "status"], &[])?);
-            self.asked = Some(Instant::now());
-        }
-        self.history.add_finished_seconds(&self.stage, self.started);
-        if let Some(forget) = Instant::now().checked_sub(REMEMBER) {
-            for arm in &self.stage.arms {
-                load::lock_seen(&arm.seen).forget_before(forget);
-            }
-        }
-        Ok(true)
-    }
-
-    /// Tells the balancer how busy each back-end has been, as back-ends that know their
-    /// load would do themselves.
-    fn report_loads(&mut self) -> Result<(), DemoError> {
-        let elapsed = self.asked.map(|asked| asked.elapsed());
-        let mut busy = Vec::new();
-        for arm in self.stage.own_arms() {
-            for (index, backend) in arm.backends.iter().enumerate() {
-                let before = self.busy.get(busy.len()).copied();
-                let now = backend.busy_time();
-                busy.push(now);
-                let (Some(before), Some(elapsed)) = (before, elapsed) else {
-                    continue;
-                };
-                let possible = elapsed.as_secs_f64() * backend.workers() as f64;
-                let used = now.saturating_sub(before).as_secs_f64() / possible.max(1e-3);
-                let location = stage::location_name(arm.name, index);
-                let report = Report {
-                    loads: [("cpu".to_owned(), used)].into(),
-                };
-                let path = ["v1", "locations", &location, "loads"];
-                let _: Done = self.client.post_resource(&path, &report)?;
-            }
-        }
-        self.busy = busy;
-        Ok(())
-    }
-}
-
-/// Shares of the members, per arm.
-fn shares(status: &Status) -> Vec<Vec<f64>> {
-    let groups = status.groups.iter();
-    groups
-        .map(|group| group.members.iter().map(|member| member.share).collect())
-        .collect()
 }

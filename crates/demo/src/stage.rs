@@ -12,8 +12,8 @@ use std::sync::{Arc, Mutex};
 use std::time::{Duration, Instant};
 
 use crate::backend::{Backend, Settings};
+use crate::error::DemoError;
 use crate::load::{self, Seen};
-use crate::{DemoError, READY};
 
 /// Requests that each back-end serves at once, and the mean time of one. Four back-ends
 /// of different speed: the slowest has half the capacity of the fastest.
@@ -39,6 +39,9 @@ pub const ARMS: [&str; 3] = ["adaptive", "least_connection", "round_robin"];
 
 /// The arm of HAProxy with its `leastconn`, the last one, if it is installed.
 pub const HAPROXY: &str = "haproxy";
+
+/// Longest time that the balancer may take to get ready.
+pub(crate) const READY: Duration = Duration::from_secs(10);
 
 /// Arm of the comparison: a balancer with four back-ends of its own.
 #[derive(Debug)]

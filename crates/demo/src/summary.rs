@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use evenkeel_manager::text::format_duration;
 
-use crate::Show;
 use crate::load::{self, Quantiles};
+use crate::show::Show;
 use crate::stage::{Arm, SLOWDOWN, TURNS_SLOW};
 use crate::view;
 

@@ -10,41 +10,12 @@ use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
 use ratatui::widgets::{Paragraph, Sparkline};
 
-use crate::Show;
 use crate::load::{self, Quantiles};
+use crate::show::Show;
 use crate::stage::{Arm, HAPROXY, SLOWDOWN, Stage, TURNS_SLOW};
 
 /// The clients' figures are those of the last five seconds.
 const WINDOW: Duration = Duration::from_secs(5);
-
-/// Seconds that are judged again when another one is over.
-const REJUDGED: usize = 15;
-
-/// 99th percentile of each second so far, per arm.
-#[derive(Debug, Default)]
-pub(crate) struct History(Vec<Vec<Duration>>);
-
-impl History {
-    /// Adds the seconds that are over, and judges the latest ones again: some of their
-    /// requests may have been waiting.
-    pub(crate) fn add_finished_seconds(&mut self, stage: &Stage, started: Instant) {
-        const SECOND: Duration = Duration::from_secs(1);
-        let now = Instant::now();
-        let seconds = usize::try_from(now.duration_since(started).as_secs()).unwrap_or(0);
-        self.0.resize(stage.arms.len(), Vec::new());
-        for (arm, past) in stage.arms.iter().zip(&mut self.0) {
-            if past.len() == seconds {
-                continue;
-            }
-            past.truncate(past.len().saturating_sub(REJUDGED));
-            let seen = load::lock_seen(&arm.seen);
-            for second in past.len()..seconds {
-                let from = started + SECOND * u32::try_from(second).unwrap_or(u32::MAX);
-                past.push(seen.quantiles(from, from + SECOND, now).p99);
-            }
-        }
-    }
-}
 
 /// Returns the text that tells a curious user where to find more, printed before the view starts.
 pub(crate) fn where_to_look(stage: &Stage) -> String {
