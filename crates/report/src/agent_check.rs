@@ -51,10 +51,10 @@ pub enum AgentAnswerError {
     #[error("no answer within {0:?}")]
     Timeout(std::time::Duration),
     /// The answer ended too soon.
-    #[error("the connection was closed before the end of the line")]
+    #[error("the agent closed the connection before the end of the line")]
     Closed,
     /// The answer was too long.
-    #[error("the line is longer than {MAX_LINE} bytes")]
+    #[error("the agent's line is longer than {MAX_LINE} bytes")]
     TooLong,
     /// The answer was not in the format.
     #[error("{0}; the line is ignored")]

@@ -54,11 +54,11 @@ enum StreamEnd {
     Files(String),
     #[error("no connection with TLS: {0}")]
     Tls(String),
-    #[error("it does not choose h2 by ALPN")]
+    #[error("the member does not choose h2 by ALPN")]
     NoHttp2,
     #[error("no connection within {0:?}")]
     Timeout(Duration),
-    #[error("no report for {0:?}")]
+    #[error("the member sent no load report for {0:?}")]
     Silent(Duration),
     #[error("{0}")]
     Call(#[from] CallError),
@@ -265,7 +265,7 @@ impl Reports {
             Ok(()) => self.journal.note_fate(ReportOutcome::Taken, None),
             Err(invalid) => {
                 let fate = ReportOutcome::from(invalid);
-                let error = format!("a report is refused: {}", fate.name());
+                let error = format!("the load report of the member is refused: {invalid}");
                 self.journal.note_fate(fate, Some(&error));
             }
         }

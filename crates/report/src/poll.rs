@@ -121,8 +121,10 @@ impl ReportLog {
         let current = self.handle.current.load();
         let (group, source, whom) = (current.name(), self.origin.name(), &self.target_name);
         match error {
-            Some(error) => warn!(%group, source, whom, %error, "no load report"),
-            None => info!(%group, source, whom, "load reports are used again"),
+            Some(error) => {
+                warn!(%group, source, whom, %error, "a load report was not used, or not all of it")
+            }
+            None => info!(%group, source, whom, "the failure is over: load reports are used"),
         }
     }
 }

@@ -38,7 +38,7 @@ pub enum Refused {
     #[error(transparent)]
     Invalid(#[from] InvalidPage),
     /// A series is there more than once.
-    #[error("a series is there twice")]
+    #[error("the page has the same series twice")]
     Twice,
 }
 
@@ -46,14 +46,14 @@ pub enum Refused {
 #[derive(Clone, Debug, PartialEq, thiserror::Error)]
 pub enum NoValue {
     /// There is no such metric.
-    #[error("there is no {0}")]
+    #[error("the page has no {0}")]
     Missing(String),
     /// There are several series, and it is not said what to make of them.
-    #[error("there are several {0}: use sum, avg, min or max")]
+    #[error("the page has several series of {0}: use sum, avg, min or max")]
     Several(String),
     /// The metric grows from one page to the next, and this page is the first, or the metric was counted
     /// anew.
-    #[error("the rate of {0} is not known yet")]
+    #[error("the rate of {0} is not known before the next page")]
     NoRate(String),
 }
 
@@ -357,7 +357,8 @@ fn report(
             refused => {
                 journal.count(ReportOutcome::TooManyLoads);
                 wrong.get_or_insert_with(|| {
-                    let why = format!("{refused} of the loads: {TooManyLoads}");
+                    let why =
+                        format!("the location refused {refused} of the loads: {TooManyLoads}");
                     (ReportOutcome::TooManyLoads, why)
                 });
             }

@@ -67,10 +67,10 @@ pub enum InvalidLine {
     #[error("the line is not NAME:VALUE|TYPE")]
     Parts,
     /// The value of a gauge is no number.
-    #[error("the value is no number")]
+    #[error("the value is not a number")]
     Number,
     /// The gauge is changed by so much, whatever it was.
-    #[error("the value is a change")]
+    #[error("the value is relative (+ or -), but must be absolute")]
     Delta,
 }
 

@@ -52,10 +52,10 @@ pub struct Hello {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Problem {
     /// Bytes that are not TLS, or break its rules.
-    #[error("no ClientHello")]
+    #[error("the first bytes are not a TLS ClientHello")]
     Garbage,
     /// The message does not end within [`MAX_BYTES`].
-    #[error("a ClientHello of more than {MAX_BYTES} bytes")]
+    #[error("the ClientHello has more than {MAX_BYTES} bytes")]
     Oversized,
 }
 

@@ -42,19 +42,19 @@ const NAMED_METRICS: &str = "named_metrics.";
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Invalid {
     /// The report does not say what it means, or not in a way that all understand alike.
-    #[error("malformed")]
+    #[error("the load report is malformed")]
     Malformed,
     /// The report is longer than [`MAX_REPORT`].
-    #[error("too long")]
+    #[error("the load report is too long")]
     TooLong,
     /// A load is no number from 0 to 1e12.
-    #[error("a load is no number from 0 to 1e12")]
+    #[error("a load in the report is not a number from 0 to 1e12")]
     BadValue,
     /// The location keeps enough other loads.
-    #[error("too many loads")]
+    #[error("the report has more loads than the location can keep")]
     TooManyLoads,
     /// Nothing in it is wanted.
-    #[error("nothing that is wanted is in it")]
+    #[error("the report has none of the loads that the balancer looks for")]
     Missing,
 }
 

@@ -38,13 +38,13 @@ pub enum Problem {
     #[error("no PROXY header")]
     Missing,
     /// Bytes that begin like a header, and go on otherwise.
-    #[error("a PROXY header that breaks the protocol's rules")]
+    #[error("the PROXY header breaks the protocol's rules")]
     Malformed,
     /// The header's checksum is not that of its bytes.
-    #[error("a PROXY header with a wrong checksum")]
+    #[error("the PROXY header has a wrong checksum")]
     Checksum,
     /// The header does not end within [`MAX_BYTES`], or the line of version 1 within its limit.
-    #[error("a PROXY header that is too long")]
+    #[error("the PROXY header is too long")]
     Oversized,
 }
 

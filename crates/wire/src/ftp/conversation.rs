@@ -113,10 +113,10 @@ pub enum Step {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Refusal {
     /// A line of the client does not end.
-    #[error("a line is too long")]
+    #[error("the client's line is too long")]
     LongLine,
     /// A line of the client has control characters, or is no command.
-    #[error("a line is not a command")]
+    #[error("the client's line is not a command")]
     Malformed,
     /// The client names an address that is not its own, or a port of another service.
     #[error("data connections go to the client's own address and ports from 1024 on only")]
@@ -285,7 +285,9 @@ impl Conversation {
         match command.verb {
             Verb::Port | Verb::Eprt => return self.port(&command, out),
             Verb::Pasv | Verb::Epsv => return Ok(self.take_passive(&command, out)),
-            Verb::Long => return answer_command(out, "502 Not here: use PASV or EPSV"),
+            Verb::Long => {
+                return answer_command(out, "502 Command not supported: use PASV or EPSV");
+            }
             Verb::Auth if auth == Auth::Pass => self.send_command(Pending::Auth, line, out),
             Verb::Auth => return self.take_auth(&command, out),
             Verb::Pbsz | Verb::Prot | Verb::Ccc if auth == Auth::Pass => {
@@ -297,7 +299,7 @@ impl Conversation {
                 return answer_command(out, "534 The control connection stays protected");
             }
             Verb::Pbsz | Verb::Prot | Verb::Ccc | Verb::Security => {
-                return answer_command(out, "502 There is no such protection here");
+                return answer_command(out, "502 This kind of protection is not supported");
             }
             Verb::Login if self.settings.require_tls && !self.secured => {
                 return answer_command(out, "530 First AUTH TLS: this service needs it");
@@ -311,7 +313,10 @@ impl Conversation {
                 return Ok(Step::Transfer(Transfer::Begun));
             }
             Verb::Rein if self.secured => {
-                return answer_command(out, "502 Not with TLS: connect again");
+                return answer_command(
+                    out,
+                    "502 REIN is not supported with TLS: open a new connection",
+                );
             }
             Verb::Rein => self.send_command(Pending::Rein, line, out),
             Verb::Feat => self.send_command(Pending::Feat, line, out),

@@ -67,13 +67,13 @@ pub enum DatagramRefusal {
     #[error(transparent)]
     Invalid(#[from] Invalid),
     /// The datagram is for another session, or of an earlier registration of this one.
-    #[error("for another session")]
+    #[error("the datagram is for another session")]
     Other,
     /// A later one, or the same one, came before it.
-    #[error("late or repeated")]
+    #[error("the datagram is late or repeated")]
     Late,
     /// The datagram answers nothing that this session has asked.
-    #[error("not expected now")]
+    #[error("the datagram is not expected now")]
     Unexpected,
 }
 

@@ -524,29 +524,29 @@ pub fn seal_message(nonce: u64, identifier: u64, sequence: u64, body: &Body, key
 #[strum(serialize_all = "snake_case")]
 pub enum Invalid {
     /// Shorter than any message.
-    #[error("truncated")]
+    #[error("the datagram is truncated")]
     Truncated,
     /// Longer than any message.
-    #[error("oversized")]
+    #[error("the datagram is too long")]
     Oversized,
     /// Bytes that do not begin like a message.
-    #[error("not a message of this protocol")]
+    #[error("the datagram is not a message of this protocol")]
     Magic,
     /// Message of another version.
-    #[error("of another version")]
+    #[error("the datagram has another version of the protocol")]
     Version,
     /// The kind is unknown, or goes the other way.
-    #[error("of a kind that is not accepted from this side")]
+    #[error("the datagram is of a kind that is not accepted from this side")]
     Kind,
     /// Authenticated by a key that is not known here.
-    #[error("with an unknown key")]
+    #[error("the datagram has an unknown key")]
     Key,
     /// Changed on its way, or made with another secret.
-    #[error("with a wrong authentication code")]
+    #[error("the datagram has a wrong authentication code")]
     #[strum(to_string = "mac")]
     Tag,
     /// Authentic, but its body is not what this version says.
-    #[error("malformed")]
+    #[error("the datagram is malformed")]
     Malformed,
 }
 
