@@ -151,7 +151,7 @@ impl std::fmt::Display for Cause {
             ),
             Cause::Word(of, MemberTraffic { requests, failures }) => write!(
                 f,
-                "{of} has ejected it, as {failures} of its {requests} requests failed"
+                "balancer {of} has ejected the member, as {failures} of its {requests} requests there failed"
             ),
         }
     }

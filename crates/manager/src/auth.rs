@@ -102,33 +102,34 @@ fn read(file: &FileName) -> Result<Users, Vec<Problem>> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum LineError {
     /// The line has no colon.
-    #[error("not USER:HASH")]
+    #[error("the line is not USER:HASH")]
     Form,
     /// The name is too long, or has odd characters.
-    #[error("not the name of a user: 1 to {MAX_USER} bytes without control characters")]
+    #[error("the name of the user is not 1 to {MAX_USER} bytes without control characters")]
     User,
     /// The name comes twice.
-    #[error("this user stands in a line before")]
+    #[error("an earlier line has the same user")]
     Twice,
     /// A hash of old.
-    #[error("the hash is MD5 ($apr1$), which is broken too fast: write it anew with htpasswd -B")]
+    #[error(
+        "the hash is MD5 ($apr1$), which is cracked too fast: make a new hash with htpasswd -B"
+    )]
     Md5,
     /// Something else.
     #[error(
-        "not a hash of Argon2 ($argon2id$), bcrypt ($2y$) or SHA-crypt ($5$, $6$): write it with htpasswd -B"
+        "the hash is not of Argon2 ($argon2id$), bcrypt ($2y$) or SHA-crypt ($5$, $6$): make one with htpasswd -B"
     )]
     Hash,
     /// A check would take too long.
     #[error(
-        "takes too much for each request: bcrypt may have a cost of {MAX_COST}, SHA-crypt \
-         {MAX_ROUNDS} rounds, Argon2 {} KiB, {} rounds and {} lanes",
+        "the hash takes too much time or memory at each request: bcrypt may have a cost of {MAX_COST}, SHA-crypt {MAX_ROUNDS} rounds, Argon2 {} KiB, {} rounds and {} lanes",
         MAX_ARGON2.0,
         MAX_ARGON2.1,
         MAX_ARGON2.2
     )]
     Cost,
     /// An empty file.
-    #[error("there is no user")]
+    #[error("the file has no user")]
     Nobody,
 }
 

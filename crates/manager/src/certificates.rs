@@ -149,8 +149,7 @@ impl Manager {
         out.begin_family(
             "evenkeel_file_problems",
             Type::Gauge,
-            "Files that the configuration names and that are broken, so that what they said before is in use, and \
-             certificates in use that are not valid now.",
+            "Files of the configuration that are broken, so that their last good content is in use, and certificates in use that are not valid now.",
         );
         let config = self.file_config();
         out.add_sample(&[], kept::complaints(config.files()).len() as f64);

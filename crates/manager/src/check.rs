@@ -176,7 +176,7 @@ impl Manager {
         let Some(target) = target else {
             return Ok(CheckedNow {
                 error: Some(
-                    "it has no address to connect to: its name is not resolved, or clients find it by a reference".into(),
+                    "the member has no address to connect to: its name is not resolved, or clients find the member by a reference".into(),
                 ),
                 took: Duration::ZERO,
                 check_name: "nothing".into(),
@@ -197,7 +197,7 @@ impl Manager {
             (Some(shortage), _) => {
                 shortage.report_failure("check a member's health");
                 said =
-                    said.map(|said| format!("{said}; that is a shortage here, and does not count"));
+                    said.map(|said| format!("{said}; the balancer has run out of a resource, so the check does not count"));
             }
             (None, Some(check)) => {
                 self.checked(id, check, result);
@@ -210,7 +210,7 @@ impl Manager {
             check_name: match &configured {
                 Some(_) => "the health check of the group".into(),
                 None => {
-                    "a connection only, and it does not count: the group has no health check".into()
+                    "a connection only, which does not count: the group has no health check".into()
                 }
             },
         })

@@ -170,17 +170,19 @@ fn tell(entry: &mut GroupEntry, event: &Event) {
         }
         Event::SlowStartOver(member) => {
             let (member, member_name) = names(*member);
-            debug!(%group, member, member_name, "slow start has ended");
+            debug!(%group, member, member_name, "the member's slow start has ended");
         }
         Event::Panic => warn!(
             %group,
             "panic: too many members are down or ejected; health is ignored, all members are used"
         ),
-        Event::PanicOver => info!(%group, "panic is over"),
+        Event::PanicOver => {
+            info!(%group, "panic is over: only members that are up and not ejected are used")
+        }
         Event::Zone { stay, kept } => {
             let zone = entry.group.ranks().map_or("", |ranks| ranks.label(0));
             match stay {
-                ZoneStay::All => info!(%group, "all requests stay in {zone} again"),
+                ZoneStay::All => info!(%group, "no request leaves {zone} for others any more"),
                 ZoneStay::Part => info!(
                     %group,
                     "requests leave {zone} for others: {:.0} % stay",

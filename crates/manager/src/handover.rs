@@ -31,7 +31,7 @@ impl Handover {
     /// one.
     pub fn read(document: Value) -> Self {
         serde_json::from_value(document).unwrap_or_else(|error| {
-            warn!(%error, "what the process before has learnt cannot be read: started fresh");
+            warn!(%error, "upgrade: the state that the old process has learnt cannot be read: starting without it");
             Handover::default()
         })
     }
@@ -45,7 +45,9 @@ impl Handover {
     pub fn give(&mut self, name: &str, version: u32, data: &impl Serialize) {
         match serde_json::to_value(data) {
             Ok(data) => drop(self.0.insert(name.into(), Part { version, data })),
-            Err(error) => warn!(part = name, %error, "cannot hand this part over"),
+            Err(error) => {
+                warn!(part = name, %error, "upgrade: cannot pass a part of the state to the new process")
+            }
         }
     }
 
@@ -69,13 +71,13 @@ impl Handover {
                 part = name,
                 theirs = part.version,
                 ours = version,
-                "the process before has another version of this: started fresh"
+                "upgrade: a part of the old process's state has another version: starting without that part"
             );
             return None;
         }
         T::deserialize(&part.data)
             .inspect_err(|error| {
-                warn!(part = name, %error, "what the process before has learnt cannot be read: started fresh");
+                warn!(part = name, %error, "upgrade: the state that the old process has learnt cannot be read: starting without it");
             })
             .ok()
     }

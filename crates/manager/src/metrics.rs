@@ -143,19 +143,19 @@ fn zones(out: &mut Exposition, groups: &[GroupStatus]) {
     family(
         "evenkeel_zone_usable",
         Type::Gauge,
-        "Share of the members there, by weight, that can serve.",
+        "Share of the zone's members, by weight, that can serve.",
         |zone| Some(f64::from(zone.usable)),
     );
     family(
         "evenkeel_zone_load",
         Type::Gauge,
-        "Mean load of the members there that can serve; left out where it is not known.",
+        "Mean load of the zone's members that can serve; left out where the load is not known.",
         |zone| zone.load.map(f64::from),
     );
     out.begin_family(
         "evenkeel_member_zone_info",
         Type::Gauge,
-        "Always 1; the zone of the member is in the label. Members of which no zone is said are left out.",
+        "Always 1; the zone of the member is in the label. Members without a zone are left out.",
     );
     for (group, member) in each(groups) {
         if let Some(zone) = &member.zone {
@@ -171,7 +171,7 @@ fn member_names(out: &mut Exposition, groups: &[GroupStatus]) {
     out.begin_family(
         "evenkeel_member_name_info",
         Type::Gauge,
-        "Always 1; the name that the configuration gives the member is in the label. Members without are left out.",
+        "Always 1; the name that the configuration gives the member is in the label. Members without a name are left out.",
     );
     for (group, member) in each(groups).filter(|(_, member)| member.name != member.member) {
         let [group, identity] = labels(group, member);
@@ -191,7 +191,7 @@ fn lists(out: &mut Exposition, groups: &[GroupStatus]) {
     family(
         "evenkeel_members_list_up",
         Type::Gauge,
-        "1 if the list of members was good when it was last looked at.",
+        "1 if the list of members had no error when it was last read.",
         |list| flag_value(list.error.is_none()),
     );
     family(
@@ -203,7 +203,7 @@ fn lists(out: &mut Exposition, groups: &[GroupStatus]) {
     family(
         "evenkeel_members_list_failures_total",
         Type::Counter,
-        "How often something became wrong with the list of members, so that its members stayed.",
+        "Number of times that the list of members got an error, so that its members stayed as they were.",
         |list| list.failures as f64,
     );
 }

@@ -38,7 +38,10 @@ impl Manager {
         info!(host, ?addresses, "a member's name has new addresses");
         inputs.addresses.insert(host.to_owned(), addresses);
         if let Err(error) = self.apply_change(&mut owned.state, inputs) {
-            warn!(host, "its new addresses are not used: {error}");
+            warn!(
+                host,
+                "the new addresses of the member's name are not used: {error}"
+            );
         }
     }
 }
@@ -76,7 +79,7 @@ async fn follow(manager: Arc<Manager>, host: String, interval: Option<Duration>)
                 if !failing {
                     warn!(
                         host,
-                        "a member's name does not resolve: {error}; it keeps the addresses it had"
+                        "a member's name does not resolve: {error}; the member keeps the addresses that it has"
                     );
                 }
                 failing = true;

@@ -61,7 +61,7 @@ pub(crate) enum CheckError {
     Connect(io::Error),
     #[error("the connection broke: {0}")]
     Io(#[from] io::Error),
-    #[error("not done within {0:?}")]
+    #[error("the check was not done within {0:?}")]
     Timeout(Duration),
     #[error("the connection was closed before the response was complete")]
     Closed,
@@ -77,9 +77,9 @@ pub(crate) enum CheckError {
     Http2(#[from] http2::Error),
     #[error(transparent)]
     Call(#[from] CallError),
-    #[error("the answer is no HealthCheckResponse")]
+    #[error("the answer is not a HealthCheckResponse")]
     Garbled,
-    #[error("the answer is no reply of FTP")]
+    #[error("the answer is not an FTP reply")]
     NoReply,
     #[error("the server says {0}")]
     NotServing(&'static str),
@@ -493,8 +493,8 @@ mod tests {
             (b"\x08\x02", "the server says NOT_SERVING"),
             (b"\x08\x03", "the server says SERVICE_UNKNOWN"),
             (b"\x08\x07", "the server says UNKNOWN"),
-            (b"\x08", "the answer is no HealthCheckResponse"),
-            (b"\x0a\x01x", "the answer is no HealthCheckResponse"),
+            (b"\x08", "the answer is not a HealthCheckResponse"),
+            (b"\x0a\x01x", "the answer is not a HealthCheckResponse"),
         ] {
             assert_eq!(serving(message).unwrap_err().to_string(), says);
         }

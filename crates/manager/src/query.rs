@@ -190,12 +190,16 @@ impl Manager {
                 ));
             }
             if rule.rule.mirror_groups().any(|name| name == group) {
-                let note = format!("copies of requests of rule {:?} come here", rule.rule.name);
+                let note = format!(
+                    "the group gets copies of requests of rule {:?} (mirror)",
+                    rule.rule.name
+                );
                 explained.notes.push(note);
             }
             if rule.rule.asked_groups().any(|name| name == group) {
                 let name = &rule.rule.name;
-                let note = format!("it is asked whether requests of rule {name:?} may pass (auth)");
+                let note =
+                    format!("the group is asked whether requests of rule {name:?} may pass (auth)");
                 explained.notes.push(note);
             }
         }

@@ -230,7 +230,7 @@ pub enum PrepareError {
         error: io::Error,
     },
     /// A thread cannot be started.
-    #[error("{whose}: cannot start its thread: {error}")]
+    #[error("{whose}: cannot start a thread: {error}")]
     Thread {
         /// The section of the configuration that wants it.
         whose: &'static str,

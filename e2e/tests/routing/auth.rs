@@ -207,7 +207,7 @@ fn routes_have_other_users_or_none_and_files_are_read_again() {
     let complaint = run_evenkeel(&["check", &checked]).unwrap_err();
     let file = file.display();
     for wanted in [
-        format!("rule.web.auth.users_file: {file}:1: not a hash of Argon2"),
+        format!("rule.web.auth.users_file: {file}:1: the hash is not of Argon2"),
         format!("{file}:2: the hash is MD5 ($apr1$)"),
     ] {
         assert!(complaint.contains(&wanted), "{complaint}");

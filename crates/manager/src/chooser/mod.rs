@@ -111,17 +111,19 @@ impl Failure {
     /// Explanation, for people.
     pub fn explain(self) -> &'static str {
         match self {
-            Failure::Unreachable => "it cannot be reached",
-            Failure::Timeout => "no answer within its time limit",
-            Failure::Broken => "its connection broke",
-            Failure::Status => "its status was not 200",
-            Failure::Garbage => "its answer is no JSON with a \"member\"",
-            Failure::TooLong => "its answer is too long",
-            Failure::UnknownMember => "it has named a member that the group does not have",
-            Failure::UnusableMember => "it has named a member that gets no new requests",
-            Failure::Busy => "not asked, as it has too many questions at once",
-            Failure::Suspended => "not asked, as it failed several times in a row",
-            Failure::TooManyCandidates => "not asked, as the group has too many members",
+            Failure::Unreachable => "the chooser cannot be reached",
+            Failure::Timeout => "the chooser gave no answer within `timeout`",
+            Failure::Broken => "the connection to the chooser broke",
+            Failure::Status => "the status of the chooser's answer was not 200",
+            Failure::Garbage => "the chooser's answer is no JSON with a \"member\"",
+            Failure::TooLong => "the chooser's answer is too long",
+            Failure::UnknownMember => "the chooser named a member that the group does not have",
+            Failure::UnusableMember => "the chooser named a member that gets no new requests",
+            Failure::Busy => "the chooser was not asked, as it has too many questions at once",
+            Failure::Suspended => "the chooser was not asked, as it failed several times in a row",
+            Failure::TooManyCandidates => {
+                "the chooser was not asked, as the group has too many members"
+            }
         }
     }
 
@@ -336,7 +338,7 @@ impl Chooser {
         let failure = match answered {
             Ok(_) => {
                 if self.health.succeed() {
-                    info!(group, %url, "chooser answers again");
+                    info!(group, %url, "chooser answers: it decides for the group");
                 }
                 return;
             }
@@ -353,7 +355,7 @@ impl Chooser {
         if self.health.fail(now) {
             warn!(group, %url, why, "chooser fails: the group's strategy decides, and the chooser is asked once a second until it answers");
         } else if !self.health.fails() {
-            warn_throttled!(group, %url, why, "chooser has not decided about a request: the group's strategy has");
+            warn_throttled!(group, %url, why, "chooser has not decided about a request: the group's strategy decided");
         }
     }
 
@@ -404,11 +406,11 @@ impl Chooser {
     pub(crate) fn status_line(&self) -> String {
         let (url, timeout) = (&self.config.url.0, self.config.timeout);
         let state = match self.health.fails() {
-            true => "; it fails at present, and is asked once a second",
+            true => "; the chooser fails at present, and is asked once a second",
             false => "",
         };
         format!(
-            "the chooser at {url} is asked first, for {timeout:?} at most, and this is the decision without it{state}"
+            "the chooser at {url} is asked first, and has {timeout:?} to answer; this is the strategy's decision, without the chooser{state}"
         )
     }
 }

@@ -302,7 +302,11 @@ async fn a_chooser_that_fails_is_asked_once_a_second_until_it_answers() {
         assert_eq!(advice, nobody(Failure::Timeout));
     }
     assert!(!chooser.status(thread.now()).answers);
-    assert!(chooser.status_line().contains("it fails at present"));
+    assert!(
+        chooser
+            .status_line()
+            .contains("the chooser fails at present")
+    );
     for second in 1..=2 {
         for _ in 0..10 {
             let advice = ask(&chooser, &group, &thread).await;

@@ -224,7 +224,7 @@ impl Resolver {
                         all.insert(host, found.ips);
                     }
                     Ok((host, Err(error))) => {
-                        warn!(host, "a member's name does not resolve yet: {error}");
+                        warn!(host, "a member's name does not resolve: {error}; the member gets no traffic until the name resolves");
                     }
                     Err(_) => {}
                 }
@@ -247,7 +247,7 @@ pub(crate) struct Found {
 pub(crate) enum LookupError {
     #[error("no answer within {LOOKUP_TIMEOUT:?}")]
     Timeout,
-    #[error("it has no addresses")]
+    #[error("the name has no addresses")]
     Empty,
     #[error(transparent)]
     Io(#[from] io::Error),

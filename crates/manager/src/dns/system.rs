@@ -160,7 +160,7 @@ impl System {
         let mut records: Vec<Service> = records.collect();
         records.sort_unstable();
         if records.is_empty() {
-            return Err(io::Error::other("its SRV records name no host"));
+            return Err(io::Error::other("the SRV records name no host"));
         }
         Ok((records, ttl(&found).unwrap_or_default()))
     }

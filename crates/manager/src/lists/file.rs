@@ -57,7 +57,7 @@ pub fn parse(text: &str) -> Result<Vec<MemberConfig>, FileError> {
         return Err(FileError {
             line: 1,
             column: 1,
-            message: format!("has {count} members, and at most {MAX_MEMBERS} are allowed"),
+            message: format!("the file has {count} members, but at most {MAX_MEMBERS} are allowed"),
         });
     }
     check_names(text, &groups)?;
@@ -150,7 +150,7 @@ impl<'de> Visitor<'de> for LabelsVisitor {
     type Value = Labels;
 
     fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str("labels: an object of texts")
+        f.write_str("labels as an object of strings")
     }
 
     fn visit_map<M: MapAccess<'de>>(self, mut map: M) -> Result<Labels, M::Error> {

@@ -72,10 +72,10 @@ impl Manager {
             Some(error) if is_news => {
                 warn!(
                     list,
-                    "a list of members is not good, and its members stay as they were: {error}"
+                    "a list of members has an error, and its members stay as they were: {error}"
                 );
             }
-            None if is_news => info!(list, "a list of members is good again"),
+            None if is_news => info!(list, "a list of members has no error any more"),
             _ => {}
         }
     }
@@ -110,8 +110,10 @@ impl Manager {
             };
             let inputs = inputs.with_lists(lists, self.clock().now());
             match self.apply_change(&mut owned.state, inputs) {
-                Ok(()) => info!("members of files have changed"),
-                Err(error) => warn!("members of files are not used: {error}"),
+                Ok(()) => info!("members have changed in files of `members_files`"),
+                Err(error) => {
+                    warn!("the changed members in files of `members_files` are not used: {error}")
+                }
             }
         }
     }
@@ -153,7 +155,10 @@ impl Manager {
         let mut inputs = inputs.with_lists(lists, self.clock().now());
         inputs.addresses.extend(addresses);
         if let Err(error) = self.apply_change(&mut owned.state, inputs) {
-            warn!(service = name, "its new members are not used: {error}");
+            warn!(
+                service = name,
+                "the new members of the service are not used: {error}"
+            );
         }
     }
 }

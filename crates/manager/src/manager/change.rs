@@ -111,7 +111,9 @@ impl Manager {
         SavedConfig {
             revision: in_force.revision.revision.clone(),
             generation: self.lock().state.snapshot.generation,
-            notes: vec!["it says the same as before: nothing has changed".into()],
+            notes: vec![
+                "the configuration is the same as the one in force: nothing has changed".into(),
+            ],
             in_effect: true,
         }
     }
@@ -203,7 +205,9 @@ impl Manager {
         let before = self.lock().state.inputs.clone();
         let applied = self.replace(config).await;
         let applied = applied.inspect_err(|error| {
-            tracing::warn!("a change by the admin API was refused: {error}");
+            tracing::warn!(
+                "the admin API's change was refused, and the configuration stays as it was: {error}"
+            );
         })?;
         let (path, old) = (file.to_owned(), Arc::clone(&in_force.text));
         let written = blocking(move || put_in_place(path, &old, prepared)).await;
@@ -248,7 +252,7 @@ fn unchanged(file: &Path, in_force: &str) -> Result<(), ChangeError> {
         Ok(text) if text == in_force => Ok(()),
         Ok(text) => Err(ChangeError::FileChanged {
             diff: edit::unified(("in force", in_force), ("on disk", &text)),
-            why: format!("{name} says something else than what is in force"),
+            why: format!("{name} differs from the configuration in force"),
         }),
         Err(errors) => Err(ChangeError::FileChanged {
             diff: String::new(),

@@ -90,8 +90,7 @@ impl Manager {
                 put(changes, config, &mut owned.state.inputs);
             }
             Err(error) => warn!(
-                "the configuration of the process before is none here, so that what was changed \
-                 live there is forgotten: {error}"
+                "upgrade: the old process's configuration cannot be read here, so its live changes are lost: {error}"
             ),
         }
     }

@@ -25,7 +25,7 @@ impl Manager {
         let mut inputs = owned.state.inputs.clone();
         inputs.live.enabled.insert(rule.into(), enabled);
         self.apply_change(&mut owned.state, inputs)?;
-        info!(rule, enabled, "rule changed");
+        info!(rule, enabled, "rule was enabled or disabled");
         Ok(())
     }
 
@@ -115,7 +115,10 @@ impl Manager {
         let mut inputs = owned.state.inputs.clone();
         set_live(&mut inputs.live.backups, group, member, backup);
         self.apply_change(&mut owned.state, inputs)?;
-        info!(group, member, member_name, backup, "backup changed");
+        info!(
+            group,
+            member, member_name, backup, "backup setting of a member changed"
+        );
         Ok(())
     }
 

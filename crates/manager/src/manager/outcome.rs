@@ -170,8 +170,7 @@ pub enum ChangeError {
     Edit(#[from] EditError),
     /// A secret in the text is masked.
     #[error(
-        "a secret in the text is {}, as those see it who may not know it: nobody knows what it should \
-         be. Send edits of what is to change (PATCH)",
+        "the text has {} in place of a secret, as shown to users who may not see secrets, so the secret is not known. Send only the changes, as edits (PATCH)",
         edit::MASK
     )]
     Masked,
@@ -182,7 +181,7 @@ pub enum ChangeError {
     #[error(transparent)]
     Apply(#[from] ApplyError),
     /// The file cannot be written.
-    #[error("{file} cannot be written: {why}; the configuration is what it was. {remedy}")]
+    #[error("{file} cannot be written: {why}; the configuration stays as it was. {remedy}")]
     Write {
         /// Name of the file.
         file: String,
@@ -212,8 +211,7 @@ pub enum ChangeError {
     NoRevision(String),
     /// The text says something else of whom the process is.
     #[error(
-        "[process] says as whom the balancer runs: it can be changed in the file on its machine only. Nothing was \
-         changed"
+        "[process] says as which user the balancer runs: change it in the file on the balancer's machine. Nothing was changed"
     )]
     Process,
     /// The text has no rule, and there are some.

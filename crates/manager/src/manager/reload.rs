@@ -212,8 +212,12 @@ impl Manager {
         let fixed = started.flat_map(|old| fixed_at_start(old, config));
         let of_subsystems = self.subsystems.needs_restart(snapshot);
         let all = fixed.chain(of_subsystems);
-        all.map(|what| format!("{what} changed in the file: restart to have it take effect"))
-            .collect()
+        all.map(|what| {
+            format!(
+                "{what} changed in the file: restart the balancer to put the change into effect"
+            )
+        })
+        .collect()
     }
 
     pub(super) fn note_reload<E: fmt::Display>(&self, result: &Result<AppliedConfig, E>) {
@@ -226,7 +230,12 @@ impl Manager {
             }
             // Whoever starts says why that fails.
             Err(_) if self.lock().started.is_none() => {}
-            Err(error) => error!("the configuration stays as it was: {error}"),
+            // A line for each error, so that each has its time and level.
+            Err(error) => {
+                for line in error.to_string().lines() {
+                    error!("the configuration stays as it was: {line}");
+                }
+            }
         }
         self.lock().last_reload = Some(Reload {
             at: SystemTime::now(),

@@ -81,12 +81,14 @@ impl Manager {
         let says = opinion.map(tracing::field::display);
         match published {
             PublishedChanges { reasons: false, .. } => {
-                debug!(%group, %member, member_name, source, says, "another opinion");
+                debug!(%group, %member, member_name, source, says, "a report source said something new about the member");
             }
             PublishedChanges { room: true, .. } => {
-                info!(%group, %member, member_name, source, says, "no longer taken out by report");
+                info!(%group, %member, member_name, source, says, "member is no longer taken out by a report");
             }
-            _ => warn!(%group, %member, member_name, source, says, "taken out by report"),
+            _ => {
+                warn!(%group, %member, member_name, source, says, "member is taken out by a report")
+            }
         }
     }
 

@@ -105,7 +105,10 @@ impl All {
             }
         }
         if members > 0 {
-            info!(members, "goes on with what the process before has learnt");
+            info!(
+                members,
+                "upgrade: members have the state that the old process has learnt"
+            );
         }
     }
 

@@ -109,7 +109,7 @@ async fn a_file_that_cannot_be_written_is_found_before_anything_changes() {
     assert!(matches!(refused, ChangeError::Write { .. }), "{refused}");
     let said = refused.to_string();
     assert!(
-        said.contains("is what it was. The process must be able to make a file in /"),
+        said.contains("stays as it was. The process must be able to make a file in /"),
         "{said}"
     );
     assert_eq!(plane.prepared.load(Ordering::Relaxed), prepared);
