@@ -343,7 +343,7 @@ impl Alerts {
             Ok(()) => {
                 self.counters.acknowledged.fetch_add(1, Ordering::Relaxed);
                 if object.problem.take().is_some() {
-                    info!(location, "the load alert answers again");
+                    info!(location, "the load alert object answers again");
                 }
                 debug!(location, on = called.on, "load alert acknowledged");
                 object.acknowledged = Some(called.on);
@@ -361,7 +361,7 @@ impl Alerts {
                     warn!(
                         location,
                         on = called.on,
-                        "the load alert does not answer: {problem}"
+                        "the load alert object does not answer: {problem}"
                     );
                 }
                 object.problem = Some(problem);

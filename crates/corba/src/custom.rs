@@ -142,9 +142,15 @@ enum Failure {
     /// The strategy does not answer.
     #[error("{0}")]
     Silent(CallError),
-    /// Nobody has asked it: it did not answer the last time, or too many wait for it.
-    #[error("it was not asked")]
-    NotAsked,
+    /// The strategy was not asked, because it did not answer the last time.
+    #[error("not asked, as it did not answer the last time")]
+    Suspended,
+    /// The strategy was not asked, because too many requests wait for its answer.
+    #[error("not asked, as it has too many questions at once")]
+    Busy,
+    /// The strategy was not asked, because this process lacks a resource for the call.
+    #[error("not asked, as this balancer lacks a resource: see the log")]
+    Exhausted,
     /// The strategy has answered, but not with a member that may be used.
     #[error("{0}")]
     Unusable(String),
@@ -154,8 +160,11 @@ impl Failure {
     /// The reason, for explanations.
     fn name(&self) -> &'static str {
         match self {
-            Failure::Silent(_) => "no answer in time",
-            Failure::NotAsked => "it was not asked",
+            Failure::Silent(CallError::Timeout) => "no answer in time",
+            Failure::Silent(_) => "the call failed: see the log",
+            Failure::Suspended => "not asked, as it did not answer the last time",
+            Failure::Busy => "not asked, as it has too many questions at once",
+            Failure::Exhausted => "not asked, as this balancer lacks a resource: see the log",
             Failure::Unusable(_) => "its answer cannot be used",
         }
     }
@@ -283,9 +292,9 @@ impl Custom {
     /// Asks for the next member of a group.
     async fn ask(self: &Arc<Self>, group: &Ior) -> Result<Ior, Failure> {
         if !self.may_ask(group) {
-            return Err(Failure::NotAsked);
+            return Err(Failure::Suspended);
         }
-        let place = LimitSlot::take(&self.waiting, MOST_WAITING).ok_or(Failure::NotAsked)?;
+        let place = LimitSlot::take(&self.waiting, MOST_WAITING).ok_or(Failure::Busy)?;
         let answer = self.next_member(group).await;
         drop(place);
         self.note(&answer);
@@ -298,11 +307,11 @@ impl Custom {
             Ok(body) => Ior::read(&mut body.reader())
                 .map_err(|error| Failure::Silent(CallError::from(error))),
             Err(CallError::User { id, .. }) => Err(Failure::Unusable(format!(
-                "it raised {}",
+                "the strategy raised {}",
                 id.escape_debug()
             ))),
             // That says nothing about it.
-            Err(CallError::Exhausted { .. }) => Err(Failure::NotAsked),
+            Err(CallError::Exhausted { .. }) => Err(Failure::Exhausted),
             Err(error) => Err(Failure::Silent(error)),
         }
     }
@@ -333,11 +342,12 @@ impl Custom {
                 if health.silent.is_none() {
                     self.counts.silences.fetch_add(1, Ordering::Relaxed);
                     let strategy = self.place();
-                    warn!(strategy, %error, "custom strategy does not answer: the groups' own strategies decide");
+                    warn!(strategy, %error, "custom strategy does not answer: the groups' own \
+                        strategies decide until it answers");
                 }
                 health.silent = Some(Some(self.now().after(self.common.probe_interval)));
             }
-            Err(Failure::NotAsked) => {
+            Err(Failure::Suspended | Failure::Busy | Failure::Exhausted) => {
                 if let Some(probe) = &mut health.silent {
                     probe.get_or_insert(self.now().after(self.common.probe_interval));
                 }
@@ -358,14 +368,14 @@ impl Custom {
             .filter_map(|index| Some((index, entry.member(&group, index)?)));
         let found = members.find(|(_, reference)| reference.is_same_object(named));
         let (index, reference) = found.ok_or_else(|| match named.is_nil() {
-            true => unusable("it has answered nil"),
-            false => unusable("it has named an object that is not a member of the group"),
+            true => unusable("the answer is nil"),
+            false => unusable("the answer is an object that is not a member of the group"),
         })?;
         let request = Request::at_time(self.now());
         let view = group.view_for(&request);
         match view.explain_obstacle(index) {
             Some(obstacle) => Err(Failure::Unusable(format!(
-                "it has named a member that gets no new clients ({obstacle})"
+                "the answer is a member that gets no new clients ({obstacle})"
             ))),
             None => Ok(Decision {
                 index,
@@ -388,7 +398,8 @@ impl Custom {
         if last.is_none_or(|last| now.since(last) >= COMPLAINT_INTERVAL) {
             health.complained = Some(now);
             let (group, strategy) = (entry.name(), self.place());
-            warn!(%group, strategy, why, "custom strategy: its answer cannot be used, the group's own strategy decides");
+            warn!(%group, strategy, why, "the answer of a custom strategy cannot be used: the group's \
+                own strategy decides");
         }
     }
 
@@ -406,7 +417,7 @@ impl Custom {
                     self.health().not_adaptive = true;
                 }
                 Err(Failure::Unusable(format!(
-                    "it raised {}",
+                    "the strategy raised {}",
                     id.escape_debug()
                 )))
             }

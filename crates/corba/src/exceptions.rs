@@ -23,7 +23,7 @@ pub enum UserException {
     #[error("no such object")]
     ObjectNotFound,
     /// The group has a member at this location.
-    #[error("the group has a member there")]
+    #[error("the group already has a member at this location")]
     MemberAlreadyPresent,
     /// A factory made nothing.
     #[error("the object was not created")]
@@ -52,7 +52,7 @@ pub enum UserException {
     #[error("criteria cannot be met: {}", names(_0))]
     CannotMeetCriteria(Properties),
     /// There is a monitor for this location.
-    #[error("there is a load monitor for this location")]
+    #[error("there is already a load monitor for this location")]
     MonitorAlreadyPresent,
     /// Nothing is known about this location.
     #[error("nothing is known about this location")]
@@ -61,7 +61,7 @@ pub enum UserException {
     #[error("there is no load alert for this location")]
     LoadAlertNotFound,
     /// There is a load alert for this location.
-    #[error("there is a load alert for this location")]
+    #[error("there is already a load alert for this location")]
     LoadAlertAlreadyPresent,
     /// The object cannot be a load alert.
     #[error("the load alert was not added")]

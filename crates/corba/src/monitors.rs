@@ -37,7 +37,7 @@ const NAP: Duration = Duration::from_secs(1);
 #[derive(Clone, Copy, Debug, PartialEq, thiserror::Error)]
 pub enum LoadReportError {
     /// There are none.
-    #[error("it contains no load")]
+    #[error("the report contains no load")]
     Empty,
     /// A load is not a number, is negative, or is absurdly high.
     #[error("load {}: {why}", .id.0)]
@@ -120,7 +120,7 @@ impl Counters {
 enum Failure {
     #[error(transparent)]
     Call(#[from] CallError),
-    #[error("its answer is refused: {0}")]
+    #[error("the answer is refused: {0}")]
     Refused(#[from] LoadReportError),
 }
 
@@ -184,7 +184,7 @@ impl Asker {
                 Ok(()) if failing => info!(location, "the load monitor answers again"),
                 Err(error) if !failing => warn!(
                     location,
-                    "the load monitor returns no loads; the last ones expire: {error}"
+                    "the load monitor returns no valid loads; its last loads expire: {error}"
                 ),
                 _ => {}
             }

@@ -145,10 +145,10 @@ pub enum ServeError {
     #[error("cannot start a worker: {0}")]
     Worker(io::Error),
     /// The state file has not been read.
-    #[error("its state has not been read")]
+    #[error("the state of the CORBA service has not been read")]
     NoState,
     /// There is nobody to follow it any more.
-    #[error("its thread has ended")]
+    #[error("the thread of the CORBA service has ended")]
     Ended,
 }
 
@@ -550,7 +550,8 @@ impl Subsystem for Corba {
             Ok(state) => self.inner.prepared().known = Some(state),
             Err(reason) => warn!(
                 reason,
-                "the CORBA state of the process before cannot be read: started fresh"
+                "upgrade: the CORBA state of the old process cannot be read: object groups that are \
+                 neither in the state file nor in the store are lost"
             ),
         }
     }
@@ -577,7 +578,10 @@ impl Subsystem for Corba {
         let Some(current) = current else { return };
         match self.prepare(&current) {
             Ok(commit) => commit(),
-            Err(errors) => error!("the CORBA service does not go on: {}", ApplyError(errors)),
+            Err(errors) => error!(
+                "the CORBA service cannot resume after the failed upgrade: {}",
+                ApplyError(errors)
+            ),
         }
     }
 

@@ -188,7 +188,7 @@ fn a_standby_goes_on_with_all_that_the_owner_knew() {
     for (group, host) in groups.iter().chain([&fourth]).zip(["a", "d", "c", "e"]) {
         assert_eq!(lm.orb.resolve_forward(group).unwrap(), object(host));
     }
-    first.wait_for_log("what the store has counts, and the file is written anew");
+    first.wait_for_log("the groups of the store are used, and the file is rewritten");
     wait_until("the file is a copy", || {
         let copy = first.folder().text("corba-state.json");
         copy.contains("\"location\": \"e\"")

@@ -35,9 +35,9 @@ impl Relay {
                 Ok(())
             }
             Content::CloseConnection => Err(End::Closed),
-            Content::MessageError => Err(End::Broken("it sent MessageError".into())),
+            Content::MessageError => Err(End::Broken("the member sent MessageError".into())),
             _ => Err(End::Broken(
-                "it sent a message that is not for a client".into(),
+                "the member sent a message that is not for a client".into(),
             )),
         }
     }
@@ -137,7 +137,9 @@ impl Relay {
                     .inspect_err(|_| out.truncate(start));
             }
             if !message.joints.is_empty() {
-                return Err(GiopError::Fragment("those of 1.1 are not for 1.2"));
+                return Err(GiopError::Fragment(
+                    "fragments of GIOP 1.1 cannot be passed on as GIOP 1.2",
+                ));
             }
             let reply = Reply {
                 request_id: id,

@@ -111,7 +111,7 @@ impl End {
     fn of(error: Option<&io::Error>) -> Self {
         match error.and_then(Shortage::of_error) {
             Some(shortage) => End::Exhausted(shortage),
-            None => End::Broken(error.map_or("closed".into(), io::Error::to_string)),
+            None => End::Broken(error.map_or("the member closed it".into(), io::Error::to_string)),
         }
     }
 

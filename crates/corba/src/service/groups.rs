@@ -303,7 +303,7 @@ pub(super) async fn check_type(
     match client.call(&call).await {
         Ok(body) => match body.reader().read_bool() {
             Ok(true) => Ok(()),
-            Ok(false) => not_added(&"it says that it does not have the type of the group"),
+            Ok(false) => not_added(&"the object says that it does not have the type of the group"),
             Err(error) => not_added(&error),
         },
         Err(error) if may_be_alive(&error) => {

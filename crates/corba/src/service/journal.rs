@@ -179,10 +179,10 @@ pub(super) fn replay(path: &Path, id: &str, state: &mut State) -> Result<(), Sto
     };
     match fs::symlink_metadata(path) {
         Ok(meta) if !meta.is_file() => {
-            return Err(read(io::Error::other("it is not a regular file")));
+            return Err(read(io::Error::other("not a regular file")));
         }
         Ok(meta) if meta.len() > MAX_SIZE => {
-            return Err(damaged(format!("it is larger than {MAX_SIZE} bytes")));
+            return Err(damaged(format!("the file is larger than {MAX_SIZE} bytes")));
         }
         Ok(_) => {}
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),

@@ -172,7 +172,7 @@ impl LoadManager {
             if let Err(error) = self.manager().set_alert(at, setting) {
                 warn!(
                     location = at,
-                    "its load alert cannot be forced again after the restart: {error}"
+                    "the forced load alert of the location cannot be restored after the restart: {error}"
                 );
             }
         }

@@ -418,7 +418,7 @@ impl LoadManager {
             let size = owned.size + difference.more - difference.less;
             if size > MOST_KEPT && size > owned.size {
                 tracing::warn!(
-                    "object groups stay as they were: at most {MOST_KEPT} bytes of references and \
+                    "CORBA: a change of object groups is refused: at most {MOST_KEPT} bytes of references and \
                      properties are stored; remove what is not needed"
                 );
                 return Err(Kind::NoResources.into());
@@ -427,7 +427,7 @@ impl LoadManager {
                 && replica::is_too_long(difference.changed.iter(), &owned.state, &next)
             {
                 tracing::warn!(
-                    "object groups stay as they were: the store takes at most 1 MiB of members \
+                    "CORBA: a change of object groups is refused: the store takes at most 1 MiB of members \
                      and properties of a group; make two groups of it"
                 );
                 return Err(Kind::NoResources.into());
@@ -435,7 +435,7 @@ impl LoadManager {
             let next = Arc::new(next);
             self.publish(&mut owned, &difference, Arc::clone(&next))
                 .map_err(|error| {
-                    tracing::warn!("object groups stay as they were: {error}");
+                    tracing::warn!("CORBA: a change of object groups is refused: {error}");
                     Raise::from(Kind::BadParam)
                 })?;
             owned.size = size;

@@ -131,7 +131,12 @@ impl Reconciler {
                 Action::Make(at) => self.make(this, id, group, &counts, at),
                 Action::Drain(at) => this.drain(id, &at, true),
                 Action::Resume(at) => this.drain(id, &at, false),
-                Action::Remove(at) => this.drop_member(id, &at).await,
+                Action::Remove(at) => {
+                    let membership = self.groups.get(&id);
+                    let drained = membership.and_then(Membership::departing_location);
+                    let is_unneeded = drained == Some(at.as_str());
+                    this.drop_member(id, &at, is_unneeded).await;
+                }
             }
         }
     }
@@ -265,12 +270,15 @@ impl LoadManager {
 
     /// Gives a member no new clients, or gives it some again.
     fn drain(&self, id: u64, at: &str, drain: bool) {
-        info!(
-            id,
-            location = at,
-            drain,
-            "an unneeded member is drained, or used again"
-        );
+        if drain {
+            info!(
+                id,
+                location = at,
+                "an unneeded member is drained: it gets no new clients"
+            );
+        } else {
+            info!(id, location = at, "a drained member gets new clients again");
+        }
         let opinion = drain.then(|| SourceReport {
             drain,
             ..SourceReport::default()
@@ -297,8 +305,9 @@ impl LoadManager {
         }
     }
 
-    /// Takes a member away, and has its factory delete it.
-    async fn drop_member(&self, id: u64, at: &str) {
+    /// Takes a member away, and has its factory delete it. `is_unneeded` is true for a drained member that
+    /// serves; otherwise the member is gone.
+    async fn drop_member(&self, id: u64, at: &str, is_unneeded: bool) {
         let removed = self
             .change(|state| {
                 let group = state.group_mut(id)?;
@@ -309,11 +318,15 @@ impl LoadManager {
             .await;
         match removed {
             Ok(member) => {
-                warn!(
-                    id,
-                    location = at,
-                    "a member is gone or not needed, and is removed"
-                );
+                if is_unneeded {
+                    info!(id, location = at, "an unneeded member is removed");
+                } else {
+                    warn!(
+                        id,
+                        location = at,
+                        "a member that is dead or does not answer is removed"
+                    );
+                }
                 self.delete_member(member);
             }
             Err(raise) => warn!(id, location = at, "a member could not be removed: {raise}"),

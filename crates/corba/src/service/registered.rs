@@ -36,7 +36,10 @@ pub enum RemoveError {
     #[error("there is no {0}")]
     NotThere(String),
     /// The object is gone, and will be there again after a restart.
-    #[error("it is removed, but the state file could not be written: see the log")]
+    #[error(
+        "the item is removed, but the state file could not be written, so a restart brings the item \
+        back: see the log"
+    )]
     NotKept,
     /// Another reason, in words.
     #[error("{0}")]

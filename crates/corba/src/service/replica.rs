@@ -274,9 +274,9 @@ impl StoredGroupState {
             let name = state.effective_settings(group).group_name;
             let is_new = creations.insert(group.creation);
             if name.is_some_and(|name| !names.insert(name)) {
-                doubles.push((*id, "another group has its name"));
+                doubles.push((*id, "another group has the same name"));
             } else if !is_new {
-                doubles.push((*id, "another group has its creation id"));
+                doubles.push((*id, "another group has the same creation id"));
             }
         }
         for (id, why) in doubles {
@@ -298,7 +298,7 @@ fn take(state: &mut State, name: &str, value: &[u8]) -> Result<(), String> {
         Some(("groups", id)) => {
             let entry: GroupEntry = read(value)?;
             if id.parse() != Ok(entry.id) {
-                return Err(format!("it is about group {}", entry.id));
+                return Err(format!("the value describes group {}", entry.id));
             }
             state.groups.insert(entry.id, Arc::new(entry.into_group()?));
         }
@@ -318,7 +318,7 @@ fn take(state: &mut State, name: &str, value: &[u8]) -> Result<(), String> {
         Some(("types", id)) => {
             state.types.insert(id.into(), Arc::new(read(value)?));
         }
-        _ => return Err("this program knows no such key".into()),
+        _ => return Err("this version of Evenkeel knows no such key".into()),
     }
     Ok(())
 }

@@ -136,8 +136,7 @@ pub enum StoreError {
     },
     /// Another process has it.
     #[error(
-        "{} is in use by another process: stop that one first, or give this one a state_file of \
-         its own in [corba]",
+        "{} is in use by another process: stop that process first, or set another state_file in [corba]",
         path.display()
     )]
     InUse {
@@ -145,7 +144,7 @@ pub enum StoreError {
         path: PathBuf,
     },
     /// Nobody can tell whether another process has it.
-    #[error("cannot lock {}: {error}; it has to be writable for this user", path.display())]
+    #[error("cannot lock {}: {error}; this user must be able to write the file", path.display())]
     Lock {
         /// The lock's own file.
         path: PathBuf,
@@ -211,12 +210,12 @@ pub fn load_state(path: &Path) -> Result<State, StoreError> {
     };
     let size = match fs::metadata(path) {
         Ok(meta) if meta.is_file() => meta.len(),
-        Ok(_) => return Err(read(io::Error::other("it is not a regular file"))),
+        Ok(_) => return Err(read(io::Error::other("not a regular file"))),
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(fresh_state()),
         Err(error) => return Err(read(error)),
     };
     if size > MAX_SIZE {
-        return Err(damaged(format!("it is larger than {MAX_SIZE} bytes")));
+        return Err(damaged(format!("the file is larger than {MAX_SIZE} bytes")));
     }
     let bytes = fs::read(path).map_err(read)?;
     #[derive(Deserialize)]
@@ -550,7 +549,10 @@ impl Store {
                     (Err(_), None) => Some(FIRST_PAUSE),
                     (Err(_), Some(pause)) => Some(LONGEST_PAUSE.min(pause * 2)),
                     (Ok(()), Some(_)) => {
-                        info!("object groups are in the {} again", sink.name());
+                        info!(
+                            "CORBA: all object groups are stored in the {} again",
+                            sink.name()
+                        );
                         None
                     }
                     (Ok(()), None) => None,
@@ -609,8 +611,8 @@ async fn write(
     if let Some(left_out) = throttle.allow_line() {
         error!(
             left_out,
-            "object groups would be lost at a restart: {problem}; the file is unchanged, and \
-             writing is tried again"
+            "CORBA: changes of object groups would be lost at a restart: {problem}; the state file is \
+             unchanged, and the write is retried"
         );
     }
     Err(problem.into())

@@ -686,21 +686,23 @@ fn choose_state(
                 warn!(
                     store = state.groups.len(),
                     file = local.groups.len(),
-                    "CORBA: object groups in the store are others than those in {file}: what the \
-                     store has counts, and the file is written anew"
+                    "CORBA: the object groups in the store differ from those in {file}: the groups of \
+                     the store are used, and the file is rewritten"
                 );
             }
             Ok((state, false))
         }
         (Some(state), Some(Err(error))) => {
-            warn!("CORBA: what the store has counts, and the state file is written anew: {error}");
+            warn!(
+                "CORBA: the object groups of the store are used, and the state file is rewritten: {error}"
+            );
             Ok((state, false))
         }
         (Some(state), None) => Ok((state, false)),
         (None, Some(Ok(local))) => {
             info!(
                 groups = local.groups.len(),
-                "CORBA: the store has no object groups yet: those in {file} are put there"
+                "CORBA: the store has no object groups yet: those in {file} are copied to the store"
             );
             Ok((local, true))
         }
@@ -729,7 +731,8 @@ impl Lease {
             let sent = self.clock.now();
             let left = self.tenure.valid_until().since(sent);
             if left.is_zero() {
-                let why = format!("the store has not renewed its lease in time: {problem}");
+                let why =
+                    format!("the store has not renewed this balancer's lease in time: {problem}");
                 return self.tenure.end_now(&why);
             }
             let renewed = match timeout(left, self.renew_once()).await {
@@ -743,9 +746,10 @@ impl Lease {
                     lock(&self.view).problem = None;
                 }
                 Ok(false) => {
-                    return self
-                        .tenure
-                        .end_now("its lease in the store has ended, or its key is gone");
+                    return self.tenure.end_now(
+                        "the lease of this balancer in the store has ended, or the key of the \
+                            owner was removed",
+                    );
                 }
                 Err(error) => {
                     problem = error.to_string();
@@ -834,7 +838,7 @@ impl Inner {
             return;
         };
         if let Err(error) = service.close() {
-            error!("CORBA: its groups cannot be taken away: {error}");
+            error!("CORBA: the object groups of the ended service cannot be removed: {error}");
         }
     }
 }

@@ -56,7 +56,7 @@ impl Supervisor {
                 Command::Apply(desired) if self.manager.is_none() => first = desired,
                 Command::Apply(desired) => {
                     if let Err(problem) = self.apply(desired) {
-                        error!("the CORBA service does not follow its configuration: {problem}");
+                        error!("the CORBA service cannot apply the configuration: {problem}");
                     }
                 }
                 Command::Start(manager, answer) => {
@@ -167,7 +167,7 @@ impl Supervisor {
         if limits.max_connections < settings.max_connections {
             info!(
                 connections = limits.max_connections,
-                "CORBA: no more connections than there are open files and memory for"
+                "CORBA: max_connections is lowered to what the open files and the memory of this process allow"
             );
         }
         let server = Server::new(limits);
