@@ -375,7 +375,10 @@ impl Walk {
                         false => nil_value(reader, writer),
                     }
                 }
-                _ => invalid("value in Any", format!("{name}, which stays where it is")),
+                _ => invalid(
+                    "value in Any",
+                    format!("{name}, whose values cannot be sent"),
+                ),
             },
             Some(Node::Struct {
                 kind, id, members, ..
@@ -398,7 +401,10 @@ impl Walk {
                 ..
             }) => {
                 let Some(switch) = Switch::from_type(nodes, *discriminator) else {
-                    return invalid("union", "a discriminator that it cannot have".into());
+                    return invalid(
+                        "union",
+                        "a discriminator of a type that no union can have".into(),
+                    );
                 };
                 let chosen = switch.read(reader)?;
                 switch.write(chosen, writer);

@@ -393,7 +393,7 @@ impl Client {
         outgoing: &Outgoing<'_>,
     ) -> Result<Option<Attempt>, CallError> {
         let name = || format!("{}:{}", way.address.0, way.address.1);
-        let mut failed = String::from("the server closes each connection");
+        let mut failed = String::from("the server closes each new connection");
         for _ in 0..3 {
             let connection = self.connection(&way.address).await?;
             match connection.exchange_request(outgoing).await {

@@ -118,14 +118,14 @@ impl Assembler {
             .position(|partial| partial.named == fragment.request_id);
         let Some(at) = found else {
             return match one_at_a_time {
-                true => Err(GiopError::Fragment("nothing precedes it")),
+                true => Err(GiopError::Fragment("no first fragment precedes this one")),
                 false => Ok(None),
             };
         };
         if more {
             check_length(&message)?;
             if fragment.data.is_empty() {
-                return Err(GiopError::Fragment("it is empty, and not the last"));
+                return Err(GiopError::Fragment("a fragment is empty, and not the last"));
             }
         }
         let Some(partial) = self.open.get_mut(at) else {
@@ -133,7 +133,8 @@ impl Assembler {
         };
         let started = Header::peek(&partial.bytes, usize::MAX)?;
         if started.is_none_or(|start| (start.version, start.endian) != (version, endian)) {
-            let why = "its version or byte order differs from that of its first fragment";
+            let why =
+                "the version or byte order of a fragment differs from that of its first fragment";
             return Err(GiopError::Fragment(why));
         }
         let before = partial.size();
@@ -168,7 +169,9 @@ impl Assembler {
             ),
         };
         if !fragmented {
-            return Err(GiopError::Fragment("such a message has none"));
+            return Err(GiopError::Fragment(
+                "messages of this type have no fragments",
+            ));
         }
         check_length(&message)?;
         let request_id = match version {
@@ -177,7 +180,7 @@ impl Assembler {
                 (Some(&[a, b, c, d, ..]), _) => Some(u32::from_le_bytes([a, b, c, d])),
                 _ => {
                     return Err(GiopError::Fragment(
-                        "the request id is not in the first one",
+                        "the request id is not in the first fragment",
                     ));
                 }
             },
@@ -188,7 +191,9 @@ impl Assembler {
         };
         let named = request_id.filter(|_| version == Version::V1_2);
         if self.open.iter().any(|open| open.named == named) {
-            return Err(GiopError::Fragment("the request id is in use"));
+            return Err(GiopError::Fragment(
+                "the request id is in use by another message",
+            ));
         }
         if self.open.len() >= self.max_messages {
             return Err(GiopError::Fragment(
@@ -254,7 +259,7 @@ impl Partial {
 fn check_length(message: &Message<'_>) -> Result<(), GiopError> {
     match message.header.version {
         Version::V1_2 if !message.bytes.len().is_multiple_of(8) => Err(GiopError::Fragment(
-            "it is not the last, and not a multiple of 8 long",
+            "a fragment is not the last, and its length is not a multiple of 8",
         )),
         _ => Ok(()),
     }
@@ -279,13 +284,15 @@ pub fn cut_like(like: &Message<'_>, out: &mut Vec<u8>, start: usize) -> Result<(
     let header = message.header;
     if (header.version, header.endian) != (version, endian) {
         return Err(GiopError::Fragment(
-            "those of 1.1 are not passed on in another version or byte order",
+            "fragments of GIOP 1.1 cannot be passed on in another version or byte order",
         ));
     }
     // From the end, since the headers may be of different lengths.
     let tail = like.bytes.len().saturating_sub(first);
     if tail > body {
-        return Err(GiopError::Fragment("the header is in several"));
+        return Err(GiopError::Fragment(
+            "the header of the message is in several fragments",
+        ));
     }
     let whole = out.split_off(out.len() - tail);
     set_header(out, start, true, header);

@@ -238,7 +238,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     if let Err(error) = ended
         && error.is_panic()
     {
-        tracing::error!("GIOP: a connection ended by a bug: {error}");
+        tracing::error!("GIOP: a bug of Evenkeel ended a connection; please report it: {error}");
     }
 }
 
@@ -456,7 +456,8 @@ impl<C> Connection<C> {
             let worker = &self.outbox.worker;
             if self.outbox.bytes.borrow().len() > worker.server.most_output() {
                 count(&worker.server.counters.too_slow);
-                tracing::debug!(peer = %self.peer, "GIOP: client does not take its replies");
+                tracing::debug!(peer = %self.peer, "GIOP: the client does not read its replies: the \
+                    connection is closed");
                 return Poll::Ready(End::Gone);
             }
             if worker.stopping.get() && self.outbox.pending.get() == 0 && !self.wire.is_holding() {
@@ -525,7 +526,7 @@ impl<C> Connection<C> {
     /// Says that what came is not valid.
     fn refuse(&mut self, error: &GiopError) -> End {
         count(&self.outbox.worker.server.counters.message_errors);
-        tracing::debug!(peer = %self.peer, "GIOP: MessageError: {error}");
+        tracing::debug!(peer = %self.peer, "GIOP: a message is refused with MessageError: {error}");
         self.say(Kind::MessageError);
         End::Told
     }
@@ -582,7 +583,7 @@ impl<C> Connection<C> {
             }
             _ => {
                 count(&server.counters.too_slow);
-                tracing::debug!(peer = %self.peer, "GIOP: the client is too slow");
+                tracing::debug!(peer = %self.peer, "GIOP: the client is too slow: the connection is closed");
                 Poll::Ready(End::Gone)
             }
         }

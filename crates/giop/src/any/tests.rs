@@ -662,7 +662,7 @@ fn values_that_their_type_does_not_have_are_refused() {
         inner.write_string("IDL:x/L:1.0");
         inner.write_string("L");
     });
-    refused(local.bytes(), "stays where it is");
+    refused(local.bytes(), "whose values cannot be sent");
     let mut value = complex(29, |inner| {
         inner.write_string("IDL:x/V:1.0");
         inner.write_string("V");

@@ -264,7 +264,7 @@ impl Connection {
         loop {
             buffer.reserve(4096);
             match timeout(idle_timeout, from.read_buf(&mut buffer)).await {
-                Ok(Ok(0)) => return Failure::Lost("the server has closed it".into()),
+                Ok(Ok(0)) => return Failure::Lost("the server has closed the connection".into()),
                 Ok(Ok(_)) => {}
                 Ok(Err(error)) => return Failure::of(&error),
                 Err(_) => {
@@ -272,7 +272,7 @@ impl Connection {
                     let mut calls = self.calls();
                     if calls.waiting.is_empty() {
                         calls.closed = true;
-                        return Failure::NotSent("it was not used".into());
+                        return Failure::NotSent("the connection was idle for too long".into());
                     }
                 }
             }
@@ -318,7 +318,9 @@ impl Connection {
                 }
                 Ok(())
             }
-            Content::CloseConnection => Err(Failure::NotSent("the server closes it".into())),
+            Content::CloseConnection => {
+                Err(Failure::NotSent("the server closes the connection".into()))
+            }
             Content::MessageError => Err(Failure::MessageError),
             _ => Err(Failure::NotValid(GiopError::Type(
                 message.header.kind as u8,

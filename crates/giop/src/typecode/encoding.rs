@@ -78,7 +78,7 @@ impl Decoder {
                 let node = self.read_parameters(kind, &mut inner, base, depth + 1)?;
                 reader.set_work(inner.work_left());
                 if inner.remaining_bytes() > 0 {
-                    return Err(invalid_value(&inner, "TypeCode", "bytes behind its end"));
+                    return Err(invalid_value(&inner, "TypeCode", "bytes after its end"));
                 }
                 node
             }
@@ -200,7 +200,7 @@ impl Decoder {
             return Err(invalid_value(
                 reader,
                 "union",
-                "a discriminator that it cannot have",
+                "a discriminator of a type that no union can have",
             ));
         };
         let default = reader.read_i32()?;
