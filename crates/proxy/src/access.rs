@@ -18,6 +18,7 @@ use crate::message::{Field, values};
 use crate::trace::Trace;
 
 pub mod line;
+mod parts;
 mod text;
 
 /// Bytes of lines that may wait to be written. Each worker may have [`HAND_OVER`] more, and a line.

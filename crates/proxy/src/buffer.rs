@@ -11,12 +11,8 @@ use std::task::{Context, Poll, ready};
 use tokio::io::{AsyncRead, ReadBuf};
 
 use crate::io::Io;
-use crate::memory::{Charge, HEAD_BYTES, Memory, OutOfMemory, SMALL_BYTES};
+use crate::memory::{BUFFER_BYTES, Charge, HEAD_BYTES, Memory, OutOfMemory, SMALL_BYTES};
 use crate::spare::Spare;
-
-/// Size of a buffer in bytes. A response of 64 KiB with its head goes through in one
-/// read and one write; what is much larger is spliced.
-pub(crate) const BUFFER_BYTES: usize = 80 * 1024;
 
 /// Size of the buffer of a connection that waits in the middle of a head, in bytes. It
 /// grows if need be.

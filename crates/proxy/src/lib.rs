@@ -40,6 +40,7 @@ mod timers;
 mod tls;
 pub mod trace;
 mod transparent;
+mod transport;
 mod watch;
 mod worker;
 

@@ -9,10 +9,10 @@ use evenkeel_tls::handshake::{self, Cause};
 use evenkeel_wire::client_hello::{MAX_BYTES, Problem, Scanner, ServerName};
 
 use crate::access::End;
-use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::buffer::Buffer;
 use crate::io::Io;
 use crate::listen::Session;
-use crate::memory::OutOfMemory;
+use crate::memory::{BUFFER_BYTES, OutOfMemory};
 use crate::watch::Stop;
 
 /// Route of a client.

@@ -17,7 +17,7 @@ use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf};
 use tokio::net::TcpStream;
 
 use crate::access::Peer;
-use crate::io::Transport;
+use crate::transport::Transport;
 
 /// A listener that accepts connections without having them watched.
 #[derive(Debug)]

@@ -25,13 +25,14 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
-use crate::io::{Io, Transport};
+use crate::io::Io;
 use crate::listen::Session;
 use crate::memory::{Charge, Memory, SMALL_BYTES};
 use crate::metrics::RuleMetrics;
 use crate::pool::Upstream;
 use crate::service::BoundRequest;
 use crate::tcp::ConnectFailure;
+use crate::transport::Transport;
 use crate::watch::Stop;
 use crate::{http, tcp};
 

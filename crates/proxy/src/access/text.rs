@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use evenkeel_manager::config::{LogField, LogTemplate};
 
-use super::line::{Time, limit_name, member_error, put_whole, request_id, to_millis, trace_id};
+use super::parts::{Time, limit_name, member_error, put_whole, request_id, to_millis, trace_id};
 use super::{LoggedHeaders, Record};
 use crate::http2::grpc::CallStatus;
 

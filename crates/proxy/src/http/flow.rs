@@ -12,11 +12,11 @@ use tokio::io::AsyncWrite;
 
 use super::copy::{Copy, CopyPlan, CopyRefusal};
 use super::encoder::Encoder;
-use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::buffer::Buffer;
 use crate::http1::Body;
 use crate::http1::chunked::{Decoder, ReportLines, Trailers};
 use crate::io::{Io, TransferError};
-use crate::memory::{Charge, HEAD_BYTES, Memory, OutOfMemory};
+use crate::memory::{BUFFER_BYTES, Charge, HEAD_BYTES, Memory, OutOfMemory};
 use crate::pipe::Pipe;
 use crate::worker::Worker;
 

@@ -41,7 +41,7 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::access::{self, Details, End, Hedged, Limit, MAX_TARGET_BYTES, MemberAttempts, Record};
 use crate::age::Age;
-use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::buffer::Buffer;
 use crate::chooser::HttpFacts;
 use crate::cors::{CorsFields, CrossOrigin};
 use crate::date::DateText;
@@ -54,7 +54,7 @@ use crate::http1::{
 use crate::http2;
 use crate::io::{Io, TransferError};
 use crate::listen::Session;
-use crate::memory::OutOfMemory;
+use crate::memory::{BUFFER_BYTES, OutOfMemory};
 use crate::message;
 use crate::pool::Upstream;
 use crate::quota::Over;

@@ -22,7 +22,7 @@ use super::progress::{Progress, Side};
 use super::route::RequestRoute;
 use super::{Client, Request};
 use crate::access::{self, MemberAttempts};
-use crate::buffer::{BUFFER_BYTES, Buffer};
+use crate::buffer::Buffer;
 use crate::cors;
 use crate::http1::chunked::Trailers;
 use crate::http1::forward::{
@@ -31,7 +31,7 @@ use crate::http1::forward::{
 use crate::http1::{Body, Fields, HeadError, Limits, ParseOutcome, ResponseHead, Version};
 use crate::http2::grpc;
 use crate::io::{Io, TransferError};
-use crate::memory::OutOfMemory;
+use crate::memory::{BUFFER_BYTES, OutOfMemory};
 use crate::service::{BoundRequest, State};
 use crate::watch::Stop;
 use crate::worker::Worker;

@@ -5,7 +5,6 @@ use evenkeel_manager::config::fields::{is_same_name, plain_byte};
 use httparse::Header;
 
 use super::error::HeadError;
-use super::head::FramingFacts;
 use crate::message::{Body, FieldSet};
 
 /// Version of a message.
@@ -26,6 +25,15 @@ impl Version {
             _ => Self::Http11,
         }
     }
+}
+
+/// Facts about a request on which the framing of its response depends.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct FramingFacts {
+    /// `HEAD`: the response has no body.
+    pub head: bool,
+    /// A switch of protocols is offered, and a 101 allowed.
+    pub upgrade: bool,
 }
 
 /// Names other than the usual ones that a `Connection` field may list. Each is looked

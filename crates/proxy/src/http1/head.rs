@@ -52,15 +52,6 @@ pub enum ParseOutcome<T> {
     Partial,
 }
 
-/// Facts about a request on which the framing of its response depends.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct FramingFacts {
-    /// `HEAD`: the response has no body.
-    pub head: bool,
-    /// A switch of protocols is offered, and a 101 allowed.
-    pub upgrade: bool,
-}
-
 /// `httparse` takes a bare LF for a line end; the bytes before each line tell.
 pub(super) fn check_line_ends(raw: &[u8], fields: &[Header<'_>]) -> Result<(), HeadError> {
     for field in fields {

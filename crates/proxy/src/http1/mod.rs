@@ -31,8 +31,8 @@ pub mod response;
 
 pub use crate::message::Body;
 pub use error::HeadError;
-pub use framing::Version;
-pub use head::{Fields, FramingFacts, Limits, ParseOutcome};
+pub use framing::{FramingFacts, Version};
+pub use head::{Fields, Limits, ParseOutcome};
 pub use hop::Hop;
 pub use request::RequestHead;
 pub use response::ResponseHead;

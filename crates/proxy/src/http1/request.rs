@@ -6,8 +6,8 @@ mod tests;
 use httparse::{Header, Status};
 
 use super::error::HeadError;
-use super::framing::{self, Meaning, Version};
-use super::head::{Fields, FramingFacts, Limits, MAX_FIELDS, ParseOutcome, check_line_ends};
+use super::framing::{self, FramingFacts, Meaning, Version};
+use super::head::{Fields, Limits, MAX_FIELDS, ParseOutcome, check_line_ends};
 use crate::message::{Body, Raw, Request};
 
 /// A request head that everybody reads alike.

@@ -3,8 +3,8 @@
 use httparse::{Header, Status};
 
 use super::error::HeadError;
-use super::framing::{Meaning, Version, list_contains};
-use super::head::{Fields, FramingFacts, Limits, MAX_FIELDS, ParseOutcome, check_line_ends};
+use super::framing::{FramingFacts, Meaning, Version, list_contains};
+use super::head::{Fields, Limits, MAX_FIELDS, ParseOutcome, check_line_ends};
 use crate::message::{Body, values};
 
 /// A response head that everybody reads alike.
