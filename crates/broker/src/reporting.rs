@@ -430,7 +430,7 @@ fn open(id: usize, wanted: SocketAddr) -> io::Result<ReportSocket> {
         warn!(
             address = %wanted,
             bytes = receive_buffer,
-            "the receive buffer for agents is small: for thousands of them raise net.core.rmem_max"
+            "the receive buffer for agents is small: for thousands of agents raise net.core.rmem_max"
         );
     }
     Ok(ReportSocket {
@@ -454,12 +454,13 @@ fn settings(config: &Config) -> Settings {
 /// A broker that nobody knows yet, with secrets of its own.
 fn broker(settings: Settings, keys: Keys) -> Result<Broker, PrepareError> {
     let failed = |error: &dyn fmt::Display| {
-        PrepareError::Other(format!("no random numbers for the broker: {error}").into())
+        PrepareError::Other(format!("broker: the system gives no random numbers: {error}").into())
     };
     let seed = evenkeel_net::random_bytes().map_err(|error| failed(&error))?;
     let secret = evenkeel_net::random_bytes().map_err(|error| failed(&error))?;
     let rng = fastrand::Rng::with_seed(u64::from_ne_bytes(seed));
-    Broker::new(settings, keys, &secret, rng).map_err(|error| failed(&error))
+    Broker::new(settings, keys, &secret, rng)
+        .map_err(|error| PrepareError::Other(format!("broker: {error}").into()))
 }
 
 /// State that the thread works with.
@@ -580,7 +581,7 @@ impl Refused {
                 format!("; the last refused load is {load} of location {location:?}")
             });
             warn!(
-                "the broker refused datagrams, or a load in them (load, too_many_loads): {}{untaken}",
+                "the broker refused datagrams of agents, or loads in them, by result: {}{untaken}",
                 news.join(", ")
             );
             self.next = Some(now.after(TELL));
@@ -698,7 +699,7 @@ impl Desired {
             for member in members.filter(|member| !live.contains(&member.id)) {
                 let opinion = SourceReport {
                     drain: true,
-                    note: Some("its agent has signed off".into()),
+                    note: Some("the member's agent has signed off".into()),
                     ..SourceReport::default()
                 };
                 desired.opinions.insert(member.id, opinion);

@@ -155,11 +155,11 @@ fn table(fleet: &FleetStatus) -> String {
     ];
     let row = |balancer: &BalancerStatus| {
         let unless = |is: bool, word| if is { "" } else { word };
-        let told = unless(balancer.told, " (not told all)");
-        let groups = unless(balancer.same_groups, " (other groups)");
+        let told = unless(balancer.told, " (state not sent yet)");
+        let groups = unless(balancer.same_groups, " (has other groups)");
         let via = balancer
             .via
-            .map_or(String::new(), |via| format!(" (by {via})"));
+            .map_or(String::new(), |via| format!(" (reached through {via})"));
         vec![
             balancer.name.clone(),
             balancer.address.to_string(),

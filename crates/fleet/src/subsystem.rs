@@ -237,7 +237,9 @@ async fn look_up(fleet: &Config) -> Vec<SocketAddr> {
     for address in &fleet.join {
         match tokio::net::lookup_host((address.host.as_str(), address.port)).await {
             Ok(all) => found.extend(all),
-            Err(error) => debug!(%address, %error, "cannot look up another balancer"),
+            Err(error) => {
+                debug!(%address, %error, "fleet: cannot resolve the address of another balancer (join)")
+            }
         }
     }
     found
@@ -608,8 +610,8 @@ fn name(config: &Config) -> Result<String, PrepareError> {
         true => Ok(name),
         false => Err(PrepareError::Other(
             format!(
-                "fleet: the name of this machine, {name:?}, cannot be that of a balancer, which has 1 \
-                 to 64 letters, digits and -_.: say another one with name in [node]"
+                "fleet: the name of this machine, {name:?}, cannot be the name of a balancer, which has 1 to \
+                 64 letters, digits and -_.: set another name with `name` in [node]"
             )
             .into(),
         )),
@@ -625,12 +627,14 @@ impl Gossip {
         keys: Keys,
     ) -> Result<(Fleet, Arc<UdpSocket>), PrepareErrors> {
         let failed = |error: &dyn fmt::Display| {
-            let text = format!("no random numbers for the fleet: {error}");
+            let text = format!("fleet: the system gives no random numbers: {error}");
             vec![PrepareError::Other(text.into())]
         };
         let name = name(config).map_err(|error| vec![error])?;
         let (Some(listen), Some(advertise)) = (config.listen, config.reached_at()) else {
-            return Err(failed(&"no address"));
+            return Err(vec![PrepareError::Other(
+                "fleet: `listen` or `advertise` is missing".into(),
+            )]);
         };
         let old = state
             .config
@@ -733,10 +737,10 @@ impl Thread {
             return;
         }
         for new in there.difference(&self.active) {
-            info!("balancer {new} is in the fleet");
+            info!("fleet: balancer {new} has joined");
         }
         for gone in self.active.difference(&there) {
-            warn!("balancer {gone} is gone from the fleet");
+            warn!("fleet: balancer {gone} is gone");
         }
         self.active = there;
     }

@@ -200,7 +200,9 @@ impl Server {
                 Err(error) => {
                     match Shortage::of_error(&error) {
                         Some(shortage) => shortage.report_failure("accept a connection (xds)"),
-                        None => warn_throttled!(%error, "xds: accept failed, trying again shortly"),
+                        None => {
+                            warn_throttled!(%error, "xds: cannot accept a connection; next try in {PAUSE:?}")
+                        }
                     }
                     sleep(PAUSE).await;
                     continue;
@@ -220,7 +222,7 @@ impl Server {
             let end = self.end.subscribe();
             tokio::task::spawn_local(async move {
                 if let Err(error) = server.serve_connection(socket, client, end).await {
-                    debug!(%client, error, "xds: connection ended");
+                    debug!(%client, error, "xds: the connection of a client ended with an error");
                 }
                 server.registry.connections.fetch_sub(1, Ordering::Relaxed);
             });
@@ -255,7 +257,9 @@ impl Server {
             .initial_connection_window_size(WINDOW);
         let stream = self.tls.accept_socket(socket);
         let handshake = timeout(HANDSHAKE, builder.handshake::<_, Bytes>(stream));
-        let connection = handshake.await.map_err(|_| "no handshake in time")?;
+        let connection = handshake
+            .await
+            .map_err(|_| "the client did not complete the handshake (TLS, HTTP/2) in time")?;
         let mut connection = connection.map_err(|error| error.to_string())?;
         let open = Rc::new(Cell::new(0usize));
         let mut is_ending = false;
@@ -317,12 +321,13 @@ impl Server {
             }
             LOAD_REPORTS => self.serve_reports(messages, &mut respond, client).await,
             other => {
-                let message = format!("there is no {other} here, but aggregated discovery (ADS)");
+                let message =
+                    format!("this server does not have {other}: use aggregated discovery (ADS)");
                 return grpc::send_status(&mut respond, code::UNIMPLEMENTED, &message);
             }
         };
         if let Err(error) = result {
-            debug!(%client, %error, "xds: stream ended");
+            debug!(%client, %error, "xds: the stream of a client ended with an error");
         }
     }
 
@@ -387,7 +392,8 @@ impl Server {
                 self.registry.count_push(&stream, response.kind);
                 self.registry.update_stream(id, &stream);
                 let sent = timeout(patience, sender.send_message(&response.bytes));
-                let late = |_| CallError::Status("4".into(), ": it takes nothing".into());
+                let late =
+                    |_| CallError::Status("4".into(), ": the client takes no messages".into());
                 sent.await.map_err(late)??;
             }
             tokio::select! {
@@ -406,7 +412,7 @@ impl Server {
                     let told = match told {
                         Ok(told) => told,
                         Err(error) => {
-                            warn_throttled!(client = id, %error, "xds: a stream is refused");
+                            warn_throttled!(client = id, %error, "xds: the stream of a client is refused");
                             let code = match error {
                                 StreamRefusal::Malformed | StreamRefusal::LongName => code::INVALID_ARGUMENT,
                                 StreamRefusal::TooMany(_) | StreamRefusal::TooMuch => code::RESOURCE_EXHAUSTED,
@@ -495,7 +501,8 @@ impl Server {
                 let patience = self.section.borrow().send_timeout;
                 let request = request.encode_to_vec();
                 let sent = timeout(patience, sender.send_message(&request));
-                let late = |_| CallError::Status("4".into(), ": it takes nothing".into());
+                let late =
+                    |_| CallError::Status("4".into(), ": the client takes no messages".into());
                 sent.await.map_err(late)??;
             }
             // The first one may only say who it is. Later ones with nothing in them say that nothing has happened.
@@ -535,7 +542,7 @@ fn memory_for_names() -> usize {
 
 /// Returns the status with which streams end when the process ends.
 fn ending_status() -> (u16, String) {
-    (code::UNAVAILABLE, "the server ends: connect again".into())
+    (code::UNAVAILABLE, "the server stops: connect again".into())
 }
 
 /// Returns the status with which a stream ends whose messages cannot be read.
@@ -562,7 +569,7 @@ fn tell_of_nack(stream: &Stream, kind: Kind) {
         kind = kind.name(),
         version = nack.version,
         accepted,
-        "an xDS client refuses an answer: {}",
+        "an xDS client has refused a response: {}",
         nack.reason
     );
 }

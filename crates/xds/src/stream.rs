@@ -86,7 +86,7 @@ pub enum StreamRefusal {
     #[error("this client and others want more resources by name than there is memory for")]
     TooMuch,
     /// More is wanted than a client may want.
-    #[error("more than {0} resources of a type: raise max_subscriptions in [xds]")]
+    #[error("the client wants more than {0} resources of a type: raise max_subscriptions in [xds]")]
     TooMany(usize),
 }
 

@@ -797,7 +797,7 @@ fn who_comes_too_much_or_asks_for_something_else_is_refused() {
     let mut other = raw(&balancer, "StreamNothing").unwrap();
     let ended = other.ask_line("end");
     assert!(
-        ended.starts_with("UNIMPLEMENTED: there is no /envoy."),
+        ended.starts_with("UNIMPLEMENTED: this server does not have /envoy."),
         "{ended}"
     );
 }

@@ -153,7 +153,12 @@ impl Handler for Dispatcher {
             Ok(answer) => answer,
             Err(problem) => {
                 self.metrics.count(problem.why);
-                debug!(%client, why = problem.why.name(), detail = problem.detail, "not heard");
+                debug!(
+                    %client,
+                    why = problem.why.name(),
+                    detail = problem.detail,
+                    "negotiator: a request is refused"
+                );
                 let allow = problem.allowed.join(", ");
                 let (status, name) = (problem.status, problem.why.name());
                 let answer = answer::error(status, name, &problem.detail, problem.allowed);
@@ -234,7 +239,9 @@ impl Dispatcher {
                     Problem::new(Unheard::UnknownCluster, StatusCode::NOT_FOUND, detail)
                 })?,
                 None => by_host.ok_or_else(|| {
-                    Problem::bad("cluster is missing, and Host is not a site of any cluster")
+                    Problem::bad(
+                        "the parameter `cluster` is missing, and Host is not a site of any cluster",
+                    )
                 })?,
             };
             (cluster, asked)
@@ -570,7 +577,7 @@ fn wants_binding(head: &Head) -> Result<bool, Problem> {
     for value in head.headers.get_all(ACCEPT) {
         let value = value
             .to_str()
-            .map_err(|_| Problem::bad("accept is not ASCII"))?;
+            .map_err(|_| Problem::bad("the field Accept is not ASCII"))?;
         let mut ranges = value.split(',');
         let is_ours = |range: &str| {
             let name = range.split(';').next().unwrap_or_default();
@@ -589,9 +596,11 @@ fn single<'a>(head: &'a Head, name: &str) -> Result<Option<&'a str>, Problem> {
         (None, _) => Ok(None),
         (Some(value), None) => match value.to_str() {
             Ok(value) => Ok(Some(value.trim())),
-            Err(_) => Err(Problem::bad(format!("{name} is not ASCII"))),
+            Err(_) => Err(Problem::bad(format!("the field {name} is not ASCII"))),
         },
-        (Some(_), Some(_)) => Err(Problem::bad(format!("{name} is given more than once"))),
+        (Some(_), Some(_)) => Err(Problem::bad(format!(
+            "the field {name} is given more than once"
+        ))),
     }
 }
 
@@ -602,7 +611,9 @@ fn asked_in_query(query: &str) -> Result<(Option<String>, RequestParts), Problem
     let mut seen: Vec<String> = Vec::new();
     for (name, value) in form_urlencoded::parse(query.as_bytes()) {
         if seen.iter().any(|known| *known == name) {
-            return Err(Problem::bad(format!("{name:?} is given more than once")));
+            return Err(Problem::bad(format!(
+                "the parameter {name:?} is given more than once"
+            )));
         }
         let setter = SETTERS.iter().find_map(|(setter, set)| match setter {
             Setter::Parameter(known) if *known == name => Some(set),
@@ -669,7 +680,7 @@ impl RequestParts {
         let names: Vec<String> = value.split(',').map(str::to_owned).collect();
         if names.len() > MOST_MEMBERS {
             return Err(Problem::bad(format!(
-                "at most {MOST_MEMBERS} servers can be avoided"
+                "the parameter `avoid` takes at most {MOST_MEMBERS} servers"
             )));
         }
         self.avoid = names;
@@ -684,7 +695,9 @@ impl RequestParts {
     fn set_alternatives(&mut self, value: &str) -> Result<(), Problem> {
         let number = value.parse().ok().filter(|&number| number <= MOST_MEMBERS);
         self.alternatives = number.ok_or_else(|| {
-            Problem::bad(format!("alternatives is a number from 0 to {MOST_MEMBERS}"))
+            Problem::bad(format!(
+                "the parameter `alternatives` is a number from 0 to {MOST_MEMBERS}"
+            ))
         })?;
         Ok(())
     }

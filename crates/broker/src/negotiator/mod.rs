@@ -241,7 +241,7 @@ impl Subsystem for Negotiator {
             Ok(listeners) => self.serve(&state, listeners),
             Err(errors) => {
                 for error in errors {
-                    error!("the negotiator does not go on: {error}");
+                    error!("negotiator: stopped: {error}");
                 }
             }
         }
@@ -353,7 +353,7 @@ fn most_connections(settings: &Settings) -> usize {
             connections = fit,
             memory = memory.memory_bound.all,
             limit = %memory.memory_bound.by,
-            "negotiator: no more connections than there is memory for"
+            "negotiator: the memory allows fewer connections than max_connections"
         );
     }
     let files = Shares::of_process().negotiator;
