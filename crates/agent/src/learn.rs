@@ -13,7 +13,7 @@
 //! So requests count the less, the busier the server was, and what was learned in quiet
 //! times holds in busy ones.
 
-use crate::figures::Activity;
+use crate::activity::Activity;
 
 /// Number of requests of a quiet server that replace two thirds of what was learned before.
 const MEMORY: f64 = 1000.0;

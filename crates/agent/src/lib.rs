@@ -2,7 +2,7 @@
 //!
 //! At the end of each measurement interval the agent looks at the pages of instrumented
 //! servers ([`pages`]) and at the kernel's figures ([`host`]), makes loads of them
-//! ([`figures`], [`location`]), and gives them to its brokers ([`link`]) and to HAProxy
+//! ([`figures`] of their [`activity`], [`location`]), and gives them to its brokers ([`link`]) and to HAProxy
 //! ([`agent_check`]). Alerts of the brokers go to the servers' pages.
 //!
 //! Everything happens on one thread, and nothing between two ticks.
@@ -10,6 +10,7 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+pub mod activity;
 pub mod agent;
 pub mod agent_check;
 pub mod figures;

@@ -7,7 +7,8 @@ use std::time::Duration;
 use evenkeel_config::agent::{ServerConfig, Wanted};
 use evenkeel_wire::reporting::message::ServerState;
 
-use crate::figures::{Activity, Figures, Meter};
+use crate::activity::Activity;
+use crate::figures::{Figures, Meter};
 use crate::learn::Learner;
 use crate::owners::Owners;
 use crate::pages::Pages;

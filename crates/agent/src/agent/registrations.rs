@@ -5,7 +5,7 @@ use evenkeel_net::key_file;
 use evenkeel_wire::reporting::keys::Keys;
 use evenkeel_wire::reporting::message::{self, Registration};
 
-use super::Error;
+use super::error::Error;
 use crate::link::{Plan, RegisteredLocation};
 
 /// Makes the plan for each broker: what is to be registered there.
