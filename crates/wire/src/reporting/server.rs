@@ -11,7 +11,6 @@
 //! Reports go straight to the [`Location`](evenkeel_core::load::Location) that they are about, which is memory.
 
 use std::collections::HashMap;
-use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -28,51 +27,17 @@ mod agent;
 mod outcome;
 mod proof;
 mod remembered;
+mod settings;
 
 use agent::{Agent, Out, Reported};
 pub use agent::{AgentView, ServerView};
 pub use outcome::{Counters, Outcome, Untaken};
+use remembered::OneAgent;
 pub use remembered::Remembered;
-
-/// Time for which a cookie may be used.
-pub const COOKIE_LIFETIME: Duration = Duration::from_secs(20);
+pub use settings::{COOKIE_LIFETIME, FIRST_RETRY, LAST_RETRY, Peer, SILENT_KEEPALIVES, Settings};
 
 /// Interval at which the alerts of all agents are looked at.
 pub const SWEEP: Duration = Duration::from_millis(50);
-
-/// Time after which a Query that is not confirmed is sent again. It doubles each time.
-pub const FIRST_RETRY: Duration = Duration::from_millis(200);
-
-/// Longest time between two such Queries, where the interval is not longer.
-pub const LAST_RETRY: Duration = Duration::from_secs(2);
-
-/// After so many keepalives without any message an agent takes the broker for gone.
-pub const SILENT_KEEPALIVES: u32 = 3;
-
-/// Settings of how agents are to report, and what is kept of them.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Time between two Updates.
-    pub interval: Duration,
-    /// Intervals after which an alert that is not renewed ends.
-    pub lease: u8,
-    /// Longest time between two messages to an agent.
-    pub keepalive: Duration,
-    /// Time without a message after which an agent is forgotten; longer than [`COOKIE_LIFETIME`],
-    /// or the agent's last Registration could be replayed.
-    pub forget: Duration,
-    /// Most agents.
-    pub max_agents: usize,
-}
-
-/// Peer that datagrams come from and go to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub struct Peer {
-    /// Index of the broker's socket.
-    pub socket: usize,
-    /// The address at the other end.
-    pub address: SocketAddr,
-}
 
 /// A datagram that the broker sends.
 pub type Datagram = (Peer, Vec<u8>);
@@ -524,5 +489,42 @@ impl Broker {
         let oldest = stopped.min_by_key(|(_, agent)| agent.heard_at);
         let oldest = oldest.map(|(&identifier, _)| identifier);
         oldest.map(|identifier| self.remove(identifier)).is_some()
+    }
+
+    /// Returns what the broker knows. `socket` answers for one of its sockets what another process
+    /// knows it by.
+    pub fn export_state(&self, socket: impl Fn(usize) -> Option<usize>) -> Remembered {
+        let agents = self.agents.iter().filter_map(|(&identifier, agent)| {
+            let socket = socket(agent.peer.socket)?;
+            Some(OneAgent::from_agent(identifier, agent, socket))
+        });
+        Remembered {
+            secret: self.given_secret,
+            agents: agents.collect(),
+        }
+    }
+
+    /// Goes on with what another process knows; `socket` is as there. An agent that cannot be one is
+    /// left out, and registers again.
+    pub fn go_on(&mut self, known: Remembered, socket: impl Fn(usize) -> Option<usize>) {
+        let Ok(secret) = Key::new(0, &known.secret) else {
+            return;
+        };
+        self.secret = secret;
+        self.given_secret = known.secret;
+        for one in known.agents.into_iter().take(self.settings.max_agents) {
+            let (identifier, of) = (one.identifier, socket(one.socket));
+            let Some(mut agent) = of.and_then(|socket| one.into_agent(socket)) else {
+                continue;
+            };
+            agent.out.control.token = self.compute_token(agent.peer.address, identifier);
+            agent.resolve_members(&self.directory);
+            let registration = &agent.registration;
+            let name = (registration.location(), registration.agent());
+            let name = (name.0.to_owned(), name.1.to_owned());
+            self.names.insert(name, identifier);
+            self.agents.insert(identifier, agent);
+        }
+        self.version += 1;
     }
 }

@@ -8,7 +8,8 @@ use evenkeel_core::load::{LoadValue, Location};
 use evenkeel_core::member::{Member, Reason};
 use evenkeel_core::time::Instant;
 
-use super::{FIRST_RETRY, LAST_RETRY, Outcome, Peer, SILENT_KEEPALIVES, Settings, Untaken};
+use super::outcome::{Outcome, Untaken};
+use super::settings::{FIRST_RETRY, LAST_RETRY, Peer, Settings};
 use crate::reporting::directory::Directory;
 use crate::reporting::message::{
     Control, MAX_INTERVAL, Registration, Server, ServerControl, ServerState, Update,
@@ -117,14 +118,6 @@ impl<'a> AgentView<'a> {
             members: &reported.members,
             alert: control.alert,
         })
-    }
-}
-
-impl Settings {
-    /// Returns the time without a message after which an agent takes the broker for gone.
-    pub(super) fn silence_limit(&self) -> Duration {
-        let silence = self.keepalive * SILENT_KEEPALIVES;
-        Duration::from_secs(silence.as_millis().div_ceil(1000).clamp(1, 65535) as u64)
     }
 }
 

@@ -9,8 +9,7 @@ use evenkeel_core::time::Instant;
 use serde::{Deserialize, Serialize};
 
 use super::agent::{Agent, Out, Reported};
-use super::{Broker, Peer};
-use crate::reporting::keys::Key;
+use super::settings::Peer;
 use crate::reporting::message::{Control, Registration, Server, ServerControl, ServerState};
 use crate::window::Window;
 
@@ -18,19 +17,19 @@ use crate::window::Window;
 #[derive(Serialize, Deserialize)]
 pub struct Remembered {
     /// Proves cookies and tokens that it has given.
-    secret: [u8; 32],
-    agents: Vec<OneAgent>,
+    pub(super) secret: [u8; 32],
+    pub(super) agents: Vec<OneAgent>,
 }
 
 #[derive(Serialize, Deserialize)]
-struct OneAgent {
-    identifier: u64,
+pub(super) struct OneAgent {
+    pub(super) identifier: u64,
     location: String,
     name: String,
     servers: Vec<OneServer>,
     nonce: u64,
     cookie: u64,
-    socket: usize,
+    pub(super) socket: usize,
     address: SocketAddr,
     key: u16,
     /// The last number, those before it that have come, and how many have not.
@@ -68,47 +67,8 @@ impl std::fmt::Debug for Remembered {
     }
 }
 
-impl Broker {
-    /// Returns what the broker knows. `socket` answers for one of its sockets what another process
-    /// knows it by.
-    pub fn export_state(&self, socket: impl Fn(usize) -> Option<usize>) -> Remembered {
-        let agents = self.agents.iter().filter_map(|(&identifier, agent)| {
-            let socket = socket(agent.peer.socket)?;
-            Some(OneAgent::from_agent(identifier, agent, socket))
-        });
-        Remembered {
-            secret: self.given_secret,
-            agents: agents.collect(),
-        }
-    }
-
-    /// Goes on with what another process knows; `socket` is as there. An agent that cannot be one is
-    /// left out, and registers again.
-    pub fn go_on(&mut self, known: Remembered, socket: impl Fn(usize) -> Option<usize>) {
-        let Ok(secret) = Key::new(0, &known.secret) else {
-            return;
-        };
-        self.secret = secret;
-        self.given_secret = known.secret;
-        for one in known.agents.into_iter().take(self.settings.max_agents) {
-            let (identifier, of) = (one.identifier, socket(one.socket));
-            let Some(mut agent) = of.and_then(|socket| one.into_agent(socket)) else {
-                continue;
-            };
-            agent.out.control.token = self.compute_token(agent.peer.address, identifier);
-            agent.resolve_members(&self.directory);
-            let registration = &agent.registration;
-            let name = (registration.location(), registration.agent());
-            let name = (name.0.to_owned(), name.1.to_owned());
-            self.names.insert(name, identifier);
-            self.agents.insert(identifier, agent);
-        }
-        self.version += 1;
-    }
-}
-
 impl OneAgent {
-    fn from_agent(identifier: u64, agent: &Agent, socket: usize) -> Self {
+    pub(super) fn from_agent(identifier: u64, agent: &Agent, socket: usize) -> Self {
         let (registration, out) = (&agent.registration, &agent.out);
         let servers = registration.servers().iter();
         let servers = servers.zip(&agent.servers).zip(&out.control.servers);
@@ -156,7 +116,7 @@ impl OneAgent {
     }
 
     /// The agent, but for its token, its location and its members.
-    fn into_agent(self, socket: usize) -> Option<Agent> {
+    pub(super) fn into_agent(self, socket: usize) -> Option<Agent> {
         let servers = self.servers.iter().map(|server| {
             let weight = server.weight.map(Weight::new).transpose().ok()?;
             Some(Server {
