@@ -300,7 +300,11 @@ impl Agent {
                 (false, true) if shed => {
                     tracing::info!(server = name, "load alert: the server sheds its clients")
                 }
-                (false, true) => tracing::info!(server = name, "load alert"),
+                (false, true) => tracing::info!(
+                    server = name,
+                    "load alert: no ARM page of the server \
+                    takes the alert"
+                ),
                 (true, false) => tracing::info!(server = name, "the load alert has ended"),
                 _ => {}
             }
@@ -382,14 +386,14 @@ impl Agent {
             if now >= end {
                 if !said {
                     tracing::warn!(
-                        "a broker does not acknowledge the sign-off; it will remove this agent later"
+                        "a broker does not acknowledge the sign-off; the broker will remove this agent later"
                     );
                 }
                 if let Some(beside) = behind {
                     let server = &beside.server.config.name;
                     tracing::warn!(
                         server,
-                        "the on_alert command does not end: it is not run for the end of the alert"
+                        "the on_alert command is still running: on_alert is not run for the end of the alert"
                     );
                 }
                 return;

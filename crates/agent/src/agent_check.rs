@@ -273,8 +273,8 @@ impl Answers {
         if complaints.len() < MAX_COMPLAINTS && complaints.insert(name.to_owned()) {
             tracing::warn!(
                 server = ?name,
-                "agent-check asks for an unknown server: it is named by agent-send \
-                 \"NAME\\n\" in HAProxy's configuration"
+                "an agent-check asks for an unknown server: set agent-send \"NAME\\n\" in HAProxy's \
+                 configuration to the NAME of a [server.NAME]"
             );
         }
     }

@@ -30,8 +30,10 @@ impl Hook {
             match child.try_wait() {
                 Ok(None) => return,
                 Ok(Some(status)) if status.success() => {}
-                Ok(Some(status)) => tracing::warn!(server, %status, "on_alert failed"),
-                Err(error) => tracing::warn!(server, %error, "on_alert is lost"),
+                Ok(Some(status)) => tracing::warn!(server, %status, "the on_alert command failed"),
+                Err(error) => {
+                    tracing::warn!(server, %error, "the result of the on_alert command is unknown")
+                }
             }
             self.running = None;
         }
@@ -65,7 +67,7 @@ impl Hook {
                         server,
                         program,
                         %error,
-                        "cannot run on_alert; trying again every {AGAIN:?}"
+                        "cannot run the on_alert command; retrying every {AGAIN:?}"
                     );
                 }
             }

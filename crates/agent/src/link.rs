@@ -234,7 +234,8 @@ impl Link {
                             return;
                         }
                         Err(error) => {
-                            tracing::debug!(broker = self.plan.broker, %error, "datagram refused");
+                            tracing::debug!(broker = self.plan.broker, %error, "a datagram of the \
+                                broker is refused");
                             return;
                         }
                     }
@@ -262,7 +263,7 @@ impl Link {
                         if let Some(socket) = &self.socket
                             && let Err(error) = socket.try_send(&datagram)
                         {
-                            tracing::debug!(broker = self.plan.broker, %error, "cannot send");
+                            tracing::debug!(broker = self.plan.broker, %error, "cannot send a datagram to the broker");
                         }
                     }
                     Poll::Wait(until) => {
@@ -289,7 +290,7 @@ impl Link {
                     broker = self.plan.broker,
                     address = %self.plan.address,
                     "the broker does not answer: check that it runs, that its UDP port can be \
-                     reached, and that it has the same key"
+                     reached, and that the broker has the same key"
                 );
             }
             self.look_up_at = now.after(LOOK_UP_AGAIN);
@@ -413,8 +414,8 @@ fn say_unknown(broker: &str, server: &message::Server) {
     tracing::warn!(
         broker,
         group,
-        "the broker has no member {host}:{port} in this group: use the group and address of its \
-         configuration, or let agents join there (`agents_may_join`, and `allowed_networks`)"
+        "the broker has no member {host}:{port} in this group: use the group and address of the \
+         broker's configuration, or let agents join there (`agents_may_join`, and `allowed_networks`)"
     );
 }
 
@@ -436,7 +437,7 @@ fn say(broker: &str, session: &Session, event: Event) {
                 "the broker has restarted; registering again"
             );
         }
-        Event::Stopped => tracing::info!(broker, location, "signed off"),
+        Event::Stopped => tracing::info!(broker, location, "the agent has signed off"),
         Event::Challenged => tracing::debug!(broker, location, "challenged"),
     }
 }

@@ -124,7 +124,7 @@ fn describe_figures(text: &mut String, figures: &Figures) -> std::fmt::Result {
     let share = figures.utilization;
     let share = share.map_or("unknown".into(), |share| format!("{:.1} %", share * 100.0));
     let cut = if figures.clamped {
-        " (cut; see capacity)"
+        " (limited; see `capacity`)"
     } else {
         ""
     };

@@ -87,8 +87,8 @@ impl Pages {
         for user in self.strangers() {
             let dir = self.dir.display();
             said.push(format!(
-                "pages of user {user} in {dir} are not read: if a server runs as this user, name \
-                 it in page_owners"
+                "pages of user {user} in {dir} are not read: if a server runs as this user, name the \
+                 user in page_owners"
             ));
         }
         for complaint in said {

@@ -195,7 +195,7 @@ impl Server {
                 server = self.config.name,
                 capacity,
                 "the service time exceeds the interval: the utilisation is limited to 1; set \
-                 `capacity` to the number of requests that it can serve at once, or check \
+                 `capacity` to the number of requests that the server can serve at once, or check \
                  `service_time`"
             );
         }
@@ -206,27 +206,26 @@ impl Server {
 pub fn advise_missing_page(wanted: &[String], pages: &Pages) -> String {
     let known: Vec<_> = pages.applications().into_iter().collect();
     let known = match known[..] {
-        [] => "there are no pages at all".to_owned(),
+        [] => "the folder has no pages".to_owned(),
         _ if known
             .iter()
             .any(|known| wanted.iter().any(|name| name == known)) =>
         {
-            "there is one of a user that is not in page_owners".to_owned()
+            "a page exists, but its user is not in page_owners".to_owned()
         }
-        _ => format!("there are pages of {}", known.join(", ")),
+        _ => format!("the folder has pages of {}", known.join(", ")),
     };
     let strangers: Vec<_> = pages.strangers().collect();
     let strangers = match strangers[..] {
         [] => String::new(),
         _ => format!(
-            " Pages of {} are not read: if it runs as one of these users, name it in \
-             page_owners.",
+            " Pages of {} are not read: if the server runs as one of these users, name the user in page_owners.",
             strangers.join(", ")
         ),
     };
     format!(
-        "no page of application {} in {}; {known}.{strangers} Is the ARM library loaded by the \
-         server, does it run, and does it use the same folder?",
+        "no page of application {} in {}; {known}.{strangers} Check that the server runs, has loaded \
+         the ARM library, and uses the same folder.",
         wanted.join(", "),
         pages.dir().display()
     )

@@ -100,7 +100,7 @@ pub fn find_pages(dir: &Path) -> Result<Vec<PathBuf>, Error> {
 /// If the directory cannot be read.
 pub fn scan_if(dir: &Path, mut counts: impl FnMut(&Path) -> bool) -> Result<Vec<PathBuf>, Error> {
     let failed = |source| Error::Io {
-        action: "list it",
+        action: "list the folder",
         path: dir.to_owned(),
         source,
     };
@@ -145,11 +145,11 @@ pub fn write_empty(path: &Path, application: &str) -> Result<(), Error> {
     if let Some(place) = header.get_mut(at..at + application.len()) {
         place.copy_from_slice(application.as_bytes());
     }
-    let file = File::create(path).map_err(io_error("make it", path))?;
+    let file = File::create(path).map_err(io_error("make the page", path))?;
     let whole = |()| file.set_len(SIZE as u64);
     { file.write_all_at(&header, 0) }
         .and_then(whole)
-        .map_err(io_error("write it", path))
+        .map_err(io_error("write the page", path))
 }
 
 /// An open page.
@@ -276,7 +276,7 @@ impl Reader {
         let at = offset_of!(Header, pulse.alert_until) as u64;
         let file = &self.page.file;
         file.write_all_at(&until.to_ne_bytes(), at)
-            .map_err(io_error("write an alert to it", &self.path))
+            .map_err(io_error("write an alert to the page", &self.path))
     }
 }
 

@@ -76,7 +76,7 @@ pub enum AnswerFailure {
     #[error(transparent)]
     Unreachable(#[from] AskError),
     /// The answer did not come in time.
-    #[error("no answer in {0:?}")]
+    #[error("no answer within {0:?}")]
     Timeout(Duration),
     /// The broker's files for TLS cannot be used.
     #[error("{0}")]
@@ -85,7 +85,7 @@ pub enum AnswerFailure {
     #[error("the answer is not from a negotiator: {0}")]
     Nonsense(String),
     /// The question is wrong.
-    #[error("it does not accept the request ({status}): {detail}")]
+    #[error("the broker does not accept the request ({status}): {detail}")]
     Rejected {
         /// HTTP status.
         status: StatusCode,

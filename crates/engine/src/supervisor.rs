@@ -137,9 +137,15 @@ impl Supervisor {
                     Ok(()) => {
                         let (server, seconds) = (&binding.server.url, binding.quantum_seconds);
                         if before.is_some_and(|before| before.name == binding.server.name) {
-                            debug!(cluster = name, server, seconds, "bound again")
+                            debug!(
+                                cluster = name,
+                                server, seconds, "the broker renews the binding to the server"
+                            )
                         } else {
-                            info!(cluster = name, server, seconds, "bound")
+                            info!(
+                                cluster = name,
+                                server, seconds, "the broker binds the cluster to the server"
+                            )
                         }
                         true
                     }
@@ -150,14 +156,19 @@ impl Supervisor {
                 }
             }
             Ok(Reply::Refused(after, refusal)) => {
-                info!(cluster = name, ?after, why = refusal.detail, "refused");
+                info!(
+                    cluster = name,
+                    ?after,
+                    why = refusal.detail,
+                    "the broker refuses to name a server"
+                );
                 why_not = Some(refusal);
                 self.state.borrow_mut().note_refusal(after, now);
                 true
             }
             Err(failures) => {
                 for (broker, error) in failures {
-                    warn!(cluster = name, broker, %error, "no answer");
+                    warn!(cluster = name, broker, %error, "the broker gives no answer that can be used");
                 }
                 false
             }
@@ -186,7 +197,7 @@ impl Supervisor {
                 let (name, server) = (&self.cluster.name, place.origin.as_str());
                 info!(
                     cluster = name,
-                    server, "another server until a broker answers"
+                    server, "no broker names a server: another known server is used meanwhile"
                 );
                 return self.state.borrow_mut().fall_back(place, now);
             }
@@ -209,7 +220,7 @@ impl Supervisor {
         if !self.state.borrow().needs_another(now) {
             warn!(
                 cluster = name,
-                server, "the server does not accept connections"
+                server, "the server in use does not accept connections"
             );
         }
         self.state.borrow_mut().server_failed(&place.name, now);
@@ -254,7 +265,7 @@ impl Handler for Supervisor {
         let target = match Target::from_head(&head) {
             Ok(target) => target,
             Err(error) => {
-                debug!(%client, %error, "not understood");
+                debug!(%client, %error, "a request of a client cannot be read");
                 let detail = error.to_string();
                 return answer::error(error.status(), "malformed", &detail, Vec::new());
             }
@@ -263,7 +274,7 @@ impl Handler for Supervisor {
             return answer::empty(StatusCode::NO_CONTENT);
         }
         if matches!(head.method, Method::CONNECT | Method::TRACE) {
-            let detail = format!("{} is not supported here", head.method);
+            let detail = format!("the engine does not support {}", head.method);
             return answer::error(StatusCode::NOT_IMPLEMENTED, "method", &detail, Vec::new());
         }
         match self.decide().await {

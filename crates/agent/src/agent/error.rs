@@ -23,7 +23,7 @@ pub enum Error {
         reason: String,
     },
     /// The owners of pages are unknown on this machine.
-    #[error("{0}; correct the name, or make the user or group first")]
+    #[error("{0}; correct the name, or create the user or group first")]
     Owners(String),
     /// An address cannot be listened on.
     #[error("{0}")]

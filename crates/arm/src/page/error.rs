@@ -29,7 +29,7 @@ pub enum Error {
     /// The page has another layout.
     #[error(
         "{path}: version {found}, this agent reads version {expected}; \
-         use the libarm that came with it and restart the server",
+         use the libarm that came with the agent and restart the server",
         path = path.display()
     )]
     Version {

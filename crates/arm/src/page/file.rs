@@ -27,15 +27,20 @@ impl Open {
         // Without the right to write it can be read, and no alert be given.
         let file = open(true)
             .or_else(|_| open(false))
-            .map_err(io_error("open it", path))?;
-        let about = file.metadata().map_err(io_error("look at it", path))?;
+            .map_err(io_error("open the page", path))?;
+        let about = file
+            .metadata()
+            .map_err(io_error("look at the page", path))?;
         // Nobody but its owner links to a page, and then to make an agent write elsewhere.
         if !about.is_file() || about.nlink() > 1 || about.len() != SIZE as u64 {
-            return Err(not_a_page(path, "it is not a file of the right size"));
+            return Err(not_a_page(
+                path,
+                "not a regular file of the right size with one link",
+            ));
         }
         // Then its owner says nothing of who wrote it.
         if about.mode() & 0o002 != 0 {
-            return Err(not_a_page(path, "everybody may write to it"));
+            return Err(not_a_page(path, "everybody may write to the file"));
         }
         let mut open = Self {
             file,
@@ -48,7 +53,7 @@ impl Open {
         if header.word_at(offset_of!(Header, boot)) != boot_digest() {
             return Err(not_a_page(
                 path,
-                "it is from before the last boot of the machine",
+                "the page was written before the last boot of the machine",
             ));
         }
         open.application = header
@@ -67,7 +72,7 @@ impl Open {
     pub(super) fn read(&self, path: &Path, bytes: &mut [u8], at: u64) -> Result<(), Error> {
         self.file
             .read_exact_at(bytes, at)
-            .map_err(io_error("read it", path))
+            .map_err(io_error("read the page", path))
     }
 
     /// The header, if it is one of this version.
