@@ -24,11 +24,12 @@ pub struct Push {
 pub enum PushError {
     /// Another revision is being rolled out.
     #[error(
-        "{0} is being rolled out: wait until that is over, or end it with `evenkeel store rollback`"
+        "{0} is being rolled out: wait until the roll-out is complete, or end the roll-out with `evenkeel \
+         store rollback`"
     )]
     TrialRuns(Pointer),
     /// The text is too long.
-    #[error("the text has {0} bytes; a store takes at most {MAX_TEXT}")]
+    #[error("the text of the configuration has {0} bytes; a store takes at most {MAX_TEXT}")]
     TooLong(usize),
 }
 

@@ -48,7 +48,7 @@ pub fn read(text: &str) -> Result<Copy, String> {
     match copy.format <= FORMAT {
         true => Ok(copy),
         false => Err(format!(
-            "a later version has written it (format {})",
+            "a later version of Evenkeel has written the copy (format {})",
             copy.format
         )),
     }

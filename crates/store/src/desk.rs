@@ -99,14 +99,15 @@ impl Base<'_> {
             None => "nothing".into(),
         };
         let of = match self {
-            Base::Number(number) => format!("not revision {number}, which this is a change of"),
-            Base::Id(id) => format!("not {id}, which this is a change of"),
+            Base::Number(number) => format!("not revision {number}, on which the change is based"),
+            Base::Id(id) => format!("not the text {id}, on which the change is based"),
             Base::Any | Base::Empty => {
-                "it is not said which revision this is a change of (--of)".into()
+                "the revision on which the change is based is not given (--of)".into()
             }
         };
         Err(format!(
-            "the store has {has}, and {of}: nothing was written. Look at what it has, and try again"
+            "the store has {has}, and {of}: nothing was written. Look at the revision in the store, then \
+             repeat the change"
         ))
     }
 }
@@ -256,7 +257,7 @@ impl<'e> StoreAdmin<'e> {
             .map_err(StoreAdminError::ChangedMeanwhile)?;
         let nodes = loaded.goes_by();
         let ended = loaded.head.as_ref().filter(|_| end_trial);
-        let why = || "something else was pushed".to_owned();
+        let why = || "another revision was pushed".to_owned();
         let ended = ended.and_then(|head| change::take_back(head, why(), push.at, tag()));
         let head = ended.as_ref().or(loaded.head.as_ref());
         let (next, revision) = change::push(head, &nodes, push, tag())?;
@@ -304,12 +305,13 @@ impl<'e> StoreAdmin<'e> {
         }
         let next = change::go_back(head, &loaded.goes_by(), tag()).ok_or_else(|| {
             let why =
-                "what balancers had before is not known: name a revision (evenkeel store history)";
+                "the previous revision is not known: name a revision (see `evenkeel store history`)";
             StoreAdminError::Nothing(why.into())
         })?;
         let to = next.current.clone();
-        let to =
-            to.ok_or_else(|| StoreAdminError::Nothing("there is nothing to go back to".into()))?;
+        let to = to.ok_or_else(|| {
+            StoreAdminError::Nothing("there is no previous revision to go back to".into())
+        })?;
         self.read_revision(&to).await?;
         self.write(&loaded, &next, Vec::new()).await?;
         Ok(WrittenChange {
@@ -329,7 +331,7 @@ impl<'e> StoreAdmin<'e> {
         let current = loaded.current().cloned();
         let (Some(head), Some(to)) = (&loaded.head, current) else {
             return Err(StoreAdminError::Nothing(
-                "there is nothing in the store: push something".into(),
+                "there is nothing in the store: write a configuration there with `evenkeel store push`".into(),
             ));
         };
         self.read_revision(&to).await?;
@@ -369,7 +371,8 @@ impl<'e> StoreAdmin<'e> {
         match is_written {
             true => Ok(()),
             false => Err(StoreAdminError::ChangedMeanwhile(
-                "somebody else has changed the store meanwhile: nothing was written. Look at what it has, and try again".into(),
+                "another change of the store came first: nothing was written. Look at the revision in the \
+                 store, then repeat the change".into(),
             )),
         }
     }
@@ -466,7 +469,7 @@ impl<'e> StoreAdmin<'e> {
             out.push_str(&of_node(node));
         }
         if loaded.nodes.is_empty() {
-            out.push_str("no balancer reports\n");
+            out.push_str("no balancer reports which revision it runs\n");
         }
         Ok(out)
     }
@@ -519,14 +522,14 @@ fn of_node(node: &Report) -> String {
     let name = plain(&node.name);
     let runs = match &node.running {
         Some(running) => format!("runs {running}"),
-        None => "runs nothing of the store".into(),
+        None => "runs no revision of the store".into(),
     };
     let refused = node.refused.as_ref().map_or_else(String::new, |refused| {
         format!("; refuses {}: {}", refused.to, plain(&refused.why))
     });
     let waits = match node.waits {
         true => {
-            "; waits: the store has gone back in time. Push something, or say `evenkeel store confirm`"
+            "; waits: the store has gone back in time. Push a configuration, or run `evenkeel store confirm`"
         }
         false => "",
     };

@@ -139,7 +139,7 @@ pub fn judge_change(with: &Counts, without: &Counts, rules: &Rollout) -> Verdict
         let percent =
             |counts: &Counts| 100.0 * counts.failed as f64 / counts.requests.max(1) as f64;
         return Verdict::Worse(format!(
-            "{:.2} % of {} requests failed with it, and {:.2} % of {} without it",
+            "{:.2} % of {} requests failed with the revision, and {:.2} % of {} without it",
             percent(with),
             with.requests,
             percent(without),
@@ -152,7 +152,8 @@ pub fn judge_change(with: &Counts, without: &Counts, rules: &Rollout) -> Verdict
         && with_least > without_most.mul_f32(rules.slower)
     {
         return Verdict::Worse(format!(
-            "the 99th percentile of the latency is at least {with_least:.1?} with it, and at most {without_most:.1?} without it"
+            "the 99th percentile of the latency is at least {with_least:.1?} with the revision, and at most \
+             {without_most:.1?} without it"
         ));
     }
     match with.requests >= least && without.requests >= least {

@@ -29,16 +29,18 @@ const MAX_NODES: usize = 10_000;
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadDocument {
     /// The document is too long.
-    #[error("it has {0} bytes; at most {MAX_DOCUMENT} are read")]
+    #[error("the value has {0} bytes; at most {MAX_DOCUMENT} are read")]
     TooLong(usize),
     /// The document is not one of Evenkeel.
-    #[error("it is none of ours: {0}")]
+    #[error("the value was not written by Evenkeel: {0}")]
     Garbage(String),
     /// The document was written by a later version.
-    #[error("a later version has written it (format {0}): upgrade this balancer")]
+    #[error(
+        "a later version of Evenkeel has written the value (format {0}): upgrade this balancer"
+    )]
     Later(u32),
     /// The text of a revision is not the one that the head refers to.
-    #[error("its text is not the one that was written: {found} in place of {expected}")]
+    #[error("the text is not the one that was written: {found} in place of {expected}")]
     Damaged {
         /// The revision according to the head.
         expected: String,
@@ -140,12 +142,14 @@ impl Head {
         let words = words.chain(trial).chain(pointers.map(|one| &one.id));
         if words.into_iter().any(|text| text.len() > MAX_WORDS) {
             return Err(BadDocument::Garbage(
-                "it has a name that is too long".into(),
+                "a name in the value is too long".into(),
             ));
         }
         let nodes = head.trial.as_ref().map_or(0, |trial| trial.nodes.len());
         if nodes > MAX_NODES {
-            return Err(BadDocument::Garbage("it names too many balancers".into()));
+            return Err(BadDocument::Garbage(
+                "the value names too many balancers".into(),
+            ));
         }
         head.past.truncate(MAX_PAST);
         Ok(head)

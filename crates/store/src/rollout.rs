@@ -65,7 +65,7 @@ impl Driver {
             .collect();
         if reports.keys().next().map(String::as_str) != Some(own) {
             *self = Driver::default();
-            return Next::Wait("another balancer drives it");
+            return Next::Wait("another balancer drives the roll-out");
         }
         let Some(trial) = &head.trial else {
             self.watched = None;
@@ -91,7 +91,10 @@ impl Driver {
                 .refused
                 .as_ref()
                 .filter(|refused| refused.to == trial.to)?;
-            Some(format!("{} refuses it: {}", report.name, refused.why))
+            Some(format!(
+                "balancer {} refuses the revision: {}",
+                report.name, refused.why
+            ))
         });
         if let Some(why) = refused {
             return Next::TakeBack(why);
@@ -107,7 +110,9 @@ impl Driver {
         }
         if let Some(gone) = chosen.iter().find(|name| !reports.contains_key(**name)) {
             // The balancer may only have lost the store; but the change may have ended it.
-            return Next::TakeBack(format!("{gone} has gone while it had it"));
+            return Next::TakeBack(format!(
+                "balancer {gone} has gone while it had the revision"
+            ));
         }
         let has_it = |name: &&String| {
             let report = reports.get(*name);
@@ -116,14 +121,14 @@ impl Driver {
         let Some((began, then)) = &watched.began else {
             if chosen.iter().all(has_it) {
                 watched.began = Some((now, reports));
-                return Next::Wait("it is watched");
+                return Next::Wait("the balancers with the revision are watched");
             }
             let late = chosen.iter().find(|name| !has_it(name));
             return match late.filter(|_| now.saturating_sub(watched.since) > TO_APPLY) {
                 Some(late) => Next::TakeBack(format!(
-                    "{late} has not put it into effect within {TO_APPLY:?}"
+                    "balancer {late} has not put the revision into effect within {TO_APPLY:?}"
                 )),
-                None => Next::Wait("it is put into effect"),
+                None => Next::Wait("the chosen balancers put the revision into effect"),
             };
         };
         // A balancer that was restarted counts from zero, and may have been ended by the change.
@@ -132,7 +137,9 @@ impl Driver {
             process(then).is_some() && process(then) != process(&reports)
         });
         if let Some(anew) = anew {
-            return Next::TakeBack(format!("{anew} was started anew while it had it"));
+            return Next::TakeBack(format!(
+                "balancer {anew} was restarted while it had the revision"
+            ));
         }
         let (mut with, mut without, mut before) =
             (Counts::default(), Counts::default(), Counts::default());
@@ -160,7 +167,7 @@ impl Driver {
             Verdict::Unsure => watched_for >= rules.limit,
         };
         if !is_good {
-            return Next::Wait("it is watched");
+            return Next::Wait("the balancers with the revision are watched");
         }
         if without.requests > 0 {
             watched.without = without;
@@ -322,7 +329,9 @@ mod tests {
         fleet.failing = 30;
         let written = fleet.go_on(60);
         assert_eq!(written[0], Next::Advance(Step::One, names(&["j"])));
-        assert!(matches!(&written[1], Next::TakeBack(why) if why.contains("failed with it")));
+        assert!(
+            matches!(&written[1], Next::TakeBack(why) if why.contains("failed with the revision"))
+        );
         assert_eq!(written.len(), 2);
         assert_eq!(fleet.head.current.as_ref().unwrap().number, 1);
         assert_eq!(fleet.head.failed.as_ref().unwrap().to.number, 2);
@@ -391,15 +400,15 @@ mod tests {
                 why: "no such file".into(),
             });
         });
-        assert_eq!(refused, "j refuses it: no such file");
+        assert_eq!(refused, "balancer j refuses the revision: no such file");
         let gone = after(|fleet| drop(fleet.reports.pop()));
-        assert_eq!(gone, "j has gone while it had it");
+        assert_eq!(gone, "balancer j has gone while it had the revision");
         let anew = after(|fleet| {
             let last = fleet.reports.last_mut().unwrap();
             last.process = "2".into();
             last.counts = Counts::default();
         });
-        assert_eq!(anew, "j was started anew while it had it");
+        assert_eq!(anew, "balancer j was restarted while it had the revision");
     }
 
     #[test]
@@ -427,6 +436,6 @@ mod tests {
         let next = fleet
             .driver
             .next(&fleet.head, &fleet.reports, "b", &fleet.rules, fleet.now);
-        assert_eq!(next, Next::Wait("another balancer drives it"));
+        assert_eq!(next, Next::Wait("another balancer drives the roll-out"));
     }
 }

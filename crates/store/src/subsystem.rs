@@ -94,7 +94,7 @@ impl StartRevision {
         };
         let refused = self.revision.pointer();
         self.notes.push(format!(
-            "{refused} in the store is refused, and the last good copy, revision {}, is used: {why}",
+            "store: {refused} is refused, and the last good copy, revision {}, is used: {why}",
             fallback.number
         ));
         self.follower.note_refused(refused, why);
@@ -118,7 +118,7 @@ pub async fn find_start(
     let path = &settings.copy_file;
     let copy = copy::load_copy(path, &settings.prefix).unwrap_or_else(|why| {
         notes.push(format!(
-            "the last good copy in {} is of no use: {why}",
+            "store.copy_file: the last good copy in {} cannot be used: {why}",
             path.display()
         ));
         None
@@ -160,7 +160,7 @@ pub async fn find_start(
         }
         (Err(why), Some(known)) => {
             notes.push(format!(
-                "the store cannot be asked, so the last good copy, revision {}, is used: {why}",
+                "the store cannot be read, so the last good copy, revision {}, is used: {why}",
                 known.number
             ));
             Ok(StartRevision {
@@ -172,7 +172,7 @@ pub async fn find_start(
         }
         (Ok(None), None) => Err(EMPTY.into()),
         (Err(why), None) => Err(format!(
-            "there is no last good copy in {} yet, and the store cannot be asked: {why}",
+            "there is no last good copy in {} yet, and the store cannot be read: {why}",
             path.display()
         )),
     }
@@ -181,9 +181,9 @@ pub async fn find_start(
 const EMPTY: &str =
     "the store has no configuration yet: write one there with `evenkeel store push`";
 
-const WENT_BACK: &str = "the store has gone back in time: it has an older configuration than the one in force, or none, as after it was \
-                         restored from a backup. What is in force stays in force until somebody pushes a configuration, or says \
-                         `evenkeel store confirm`";
+const WENT_BACK: &str = "the store has gone back in time: it has an older configuration than the one in \
+                         force, or none, as after a restore from a backup. The configuration in force stays \
+                         in force until you push a configuration, or run `evenkeel store confirm`";
 
 /// Reads the store's revision for this balancer; `None` if it is the one that the balancer had.
 async fn first(
@@ -356,7 +356,7 @@ impl Fleet {
         let fallback = state.fallback.take()?;
         let refused = state.revision.pointer();
         warn!(
-            "{refused} in the store cannot be put into effect, and the last good copy, revision {}, is used: {why}",
+            "store: {refused} cannot be put into effect, and the last good copy, revision {}, is used: {why}",
             fallback.number
         );
         state.follower.note_applied(fallback.pointer());
@@ -394,9 +394,11 @@ impl Fleet {
                 .is_none();
             match is_news {
                 true => {
-                    warn!("the store cannot be followed, what is in force stays in force: {why}")
+                    warn!(
+                        "the store cannot be read, so the configuration in force stays in force: {why}"
+                    )
                 }
-                false => debug!("the store cannot be followed: {why}"),
+                false => debug!("the store cannot be read: {why}"),
             }
             etcd.move_on();
             // Balancers must not all come back in the same moment.
@@ -415,7 +417,7 @@ impl Fleet {
         let mut watch = etcd.watch(&key, read.revision.saturating_add(1)).await?;
         self.take(etcd, read.entries.first(), manager).await?;
         if self.inner.state.lock().trouble.take().is_some() {
-            info!("the store is followed again");
+            info!("the store answers: its changes are put into effect");
         }
         loop {
             tokio::select! {
@@ -527,7 +529,7 @@ impl Fleet {
     }
 
     fn refuse(&self, to: Pointer, why: String) {
-        error!("{to} of the store is refused, what is in force stays in force: {why}");
+        error!("{to} of the store is refused, so the configuration in force stays in force: {why}");
         let mut state = self.inner.state.lock();
         state.follower.note_refused(to, why);
         state.refused = state.refused.saturating_add(1);
@@ -570,7 +572,7 @@ impl Fleet {
         if let Ok(Err(error)) = saved {
             let path = self.inner.settings.copy_file.display();
             error!(
-                "store.copy_file: {path} cannot be written, so a restart needs the store: {error}"
+                "store.copy_file: cannot write the last good copy to {path}, so a restart needs the store: {error}"
             );
         }
     }
@@ -668,7 +670,7 @@ impl Fleet {
         let tag = format!("{:016x}", fastrand::u64(..));
         let written = match &next {
             Next::Wait(why) => {
-                debug!("the roll-out waits: {why}");
+                debug!("the roll-out of the store's revision waits: {why}");
                 None
             }
             Next::Advance(step, nodes) => change::advance(&head, *step, nodes.clone(), tag),
@@ -687,9 +689,11 @@ impl Fleet {
             .unwrap_or_default();
         match next {
             Next::Advance(step, nodes) => {
-                info!(?step, ?nodes, "the roll-out of {to} goes on");
+                info!(?step, ?nodes, "the roll-out of {to} is at its next step");
             }
-            Next::Finish => info!("the roll-out of {to} is over: all have it"),
+            Next::Finish => {
+                info!("the roll-out of {to} is complete: all balancers have the revision")
+            }
             Next::TakeBack(why) => warn!("{to} is taken back: {why}"),
             Next::Wait(_) => {}
         }
@@ -716,7 +720,7 @@ impl Fleet {
         let mut notes = vec![format!("written to the store as revision {number}")];
         if written.staged {
             notes.push(
-                "it is rolled out step by step: `evenkeel store history` shows how far it is"
+                "the revision is rolled out step by step: `evenkeel store history` shows the progress"
                     .into(),
             );
             return Ok(Put { notes });
@@ -731,7 +735,10 @@ impl Fleet {
                     }
                     let refusal = state.follower.refusal();
                     if let Some(refused) = refusal.filter(|refused| refused.to == written.to) {
-                        return Some(format!("this balancer refuses it: {}", refused.why));
+                        return Some(format!(
+                            "this balancer refuses the revision: {}",
+                            refused.why
+                        ));
                     }
                 }
                 // The channel ends only with the process.
@@ -741,7 +748,7 @@ impl Fleet {
         notes.extend(match timeout(IN_EFFECT, in_effect).await {
             Ok(note) => note,
             Err(_) => Some(format!(
-                "this balancer has not put it into effect within {IN_EFFECT:?}"
+                "this balancer has not put the revision into effect within {IN_EFFECT:?}"
             )),
         });
         Ok(Put { notes })
@@ -788,7 +795,8 @@ fn store_error(error: StoreAdminError) -> StoreError {
     match error {
         StoreAdminError::ChangedMeanwhile(_) => StoreError::ChangedMeanwhile(why),
         StoreAdminError::Etcd(EtcdError::Unreachable(_)) => StoreError::Unreachable(format!(
-            "the store does not answer, so the change is not certain to be written: {why}. Look at the configuration before you try again"
+            "the store does not answer, so the change may or may not be written: {why}. Look at the \
+             configuration before you repeat the change"
         )),
         StoreAdminError::Etcd(EtcdError::Refused(_)) => {
             StoreError::Refused(format!("the store does not take the change: {why}"))
@@ -877,8 +885,8 @@ impl Reporter {
         let is_double = !Report::read(&entry.value).is_ok_and(is_own);
         if is_double && !self.is_double {
             error!(
-                "another balancer is called {:?} in the store, too, so nobody can tell what each of them runs: \
-                 give each a name of its own (node.name)",
+                "another balancer is called {:?} in the store, too, so the store cannot tell what each of \
+                 them runs: give each balancer a different `name` in [node]",
                 fleet.inner.name
             );
         }
@@ -888,8 +896,8 @@ impl Reporter {
 
     fn failed(&mut self, error: &EtcdError) {
         match std::mem::replace(&mut self.is_failing, true) {
-            false => warn!("this balancer cannot say in the store what it runs: {error}"),
-            true => debug!("this balancer cannot say in the store what it runs: {error}"),
+            false => warn!("cannot write to the store which revision this balancer runs: {error}"),
+            true => debug!("cannot write to the store which revision this balancer runs: {error}"),
         }
     }
 }

@@ -381,7 +381,7 @@ impl Etcd {
             let why = match call.await {
                 Ok(Ok(answer)) => {
                     return A::decode(answer.as_slice()).map_err(|error| {
-                        let why = format!("{server}: the answer is none of etcd's: {error}");
+                        let why = format!("{server}: the answer is not one of etcd: {error}");
                         EtcdError::Refused(why)
                     });
                 }
@@ -443,14 +443,14 @@ impl Etcd {
                 }
             }
         }
-        let none = || EtcdError::Unreachable("there is no server".into());
+        let none = || EtcdError::Unreachable("`endpoints` names no server".into());
         self.link.as_ref().ok_or_else(none)
     }
 
     async fn connect(&mut self) -> Result<Link, EtcdError> {
         let unreachable = |why: String| EtcdError::Unreachable(why);
         let endpoint = self.settings.endpoints.get(self.at).cloned();
-        let endpoint = endpoint.ok_or_else(|| unreachable("there is no server".into()))?;
+        let endpoint = endpoint.ok_or_else(|| unreachable("`endpoints` names no server".into()))?;
         let tls = match endpoint.is_secure() {
             true => self.tls.as_mut().map(Current::reload_client).transpose(),
             false => Ok(None),
@@ -467,7 +467,9 @@ impl Etcd {
                 let (stream, agreed) =
                     connected.map_err(|failure| unreachable(failure.to_string()))?;
                 if agreed.protocol.as_deref() != Some(b"h2".as_slice()) {
-                    return Err(unreachable("it does not speak HTTP/2 with TLS".into()));
+                    return Err(unreachable(
+                        "the server does not speak HTTP/2 with TLS".into(),
+                    ));
                 }
                 Connection::Tls(stream)
             }
@@ -507,7 +509,11 @@ async fn login(link: &Link, user: &str, file: &std::path::Path) -> Result<String
     match answer.await {
         Ok(answer) => AuthenticateResponse::decode(answer.as_slice())
             .map(|response| response.token)
-            .map_err(|error| EtcdError::Refused(format!("its answer to the login: {error}"))),
+            .map_err(|error| {
+                EtcdError::Refused(format!(
+                    "the server's answer to the login cannot be read: {error}"
+                ))
+            }),
         Err(CallError::Status(status, why)) if !UNAVAILABLE.contains(&status.as_str()) => {
             let base = &link.base;
             Err(EtcdError::Refused(format!(
@@ -620,7 +626,7 @@ pub fn read_message(message: &[u8]) -> Result<WatchEvent, EtcdError> {
         let why = match (response.compact_revision, response.cancel_reason) {
             (0, why) if why.is_empty() => "the server has ended the watch".into(),
             (0, why) => why.chars().take(200).collect(),
-            (compacted, _) => format!("history before revision {compacted} of etcd is gone"),
+            (compacted, _) => format!("etcd has no history before its revision {compacted}"),
         };
         return Err(EtcdError::Unreachable(why));
     }
