@@ -211,7 +211,7 @@ fn write_all(lines: &Queue, sink: &mut Sink, next: &Mutex<Next>, counts: &Counts
                         .lost
                         .fetch_add(batch.forget_begun_line(), Ordering::Relaxed);
                 }
-                Err(error) => tracing::error!("{error}; the access log stays where it is"),
+                Err(error) => tracing::error!("{error}; the access log stays as it is"),
             }
         }
         let mut ended = match first {

@@ -83,7 +83,7 @@ pub(crate) fn check_file(file: &Path) -> Result<String, Failure> {
 
 /// Complaint about a file that says nothing.
 const NOTHING: &str =
-    "there is nothing in it: neither a key nor a table. A running balancer refuses it at a reload";
+    "the file has neither a key nor a table. A running balancer refuses it at a reload";
 
 /// True if a configuration has nothing but blanks and comments: probably what wrote it has failed.
 pub(crate) fn has_nothing(text: &str) -> bool {

@@ -43,18 +43,18 @@ pub(crate) enum Command {
     /// Run the balancer in the foreground
     ///
     /// SIGHUP, and a change of FILE, reload the configuration. After SIGTERM or SIGINT open
-    /// connections may finish, for at most `shutdown_grace`; a second signal closes them. SIGUSR2 is
-    /// `evenkeel upgrade`. It listens at sockets that a service manager passes (LISTEN_FDS).
+    /// connections may finish, for at most `shutdown_grace`; a second signal closes them. SIGUSR2 does the same as
+    /// `evenkeel upgrade`. The balancer listens at sockets that a service manager passes (LISTEN_FDS).
     Run(RunBalancer),
     /// Run the client engine in the foreground
     ///
-    /// It accepts the clients of a site, negotiates a server with a broker, and
-    /// redirects the clients there. FILE is usually engine.toml. Changes need a restart.
+    /// The engine accepts the clients of a site, negotiates a server with a broker, and
+    /// redirects the clients to that server. FILE is usually engine.toml. Changes of FILE need a restart.
     Engine(Run),
     /// Measure the load of this machine and its servers, and report it to brokers
     ///
-    /// FILE is usually agent.toml. SIGHUP, and a change of it, reload the configuration.
-    /// SIGTERM and SIGINT sign off.
+    /// FILE is usually agent.toml. SIGHUP, and a change of FILE, reload the configuration.
+    /// At SIGTERM and SIGINT the agent signs off at its brokers, and ends.
     Agent(Agent),
     /// Check a configuration and report all its errors
     Check {
@@ -70,14 +70,14 @@ pub(crate) enum Command {
     Ctl(Ctl),
     /// Show the other balancers, HAProxy and nginx, that get the weights of groups (`[steer.NAME]`)
     ///
-    /// Each with its members, the weights that they should have and those that they have there. docs/steer.md
+    /// Shows the members of each, the weights that they should have, and the weights that they have. docs/steer.md
     /// has the manual.
     Steer(Steer),
-    /// Put the program that is now in its file in the place of a running balancer, without a drop
+    /// Replace the process of a running balancer by the program that is now in its file, and drop no client
     ///
-    /// The balancer starts it with its own arguments, and passes its sockets and what it has learnt on
-    /// (SIGUSR2 does the same). If the new process does not come up, or ends within 5 s, the old one goes
-    /// on, and the exit code is 1. docs/upgrade.md has the manual.
+    /// The balancer starts the program with its own arguments, and passes on its sockets and what it has
+    /// learnt (SIGUSR2 does the same). If the new process does not get ready, or ends within 5 s, the old
+    /// process keeps serving, and the exit code is 1. docs/upgrade.md has the manual.
     Upgrade(Upgrade),
     /// Watch a running balancer: groups, members, loads, and why a member was chosen
     Top(Top),
@@ -85,8 +85,8 @@ pub(crate) enum Command {
     Kernel(Kernel),
     /// Play a scenario around a configuration in virtual time
     ///
-    /// The scenario says how members work, what is asked for, and what happens; the strategy, thresholds,
-    /// groups and members are those of the configuration that it names.
+    /// The scenario says how members work, which requests come, and which events happen; the strategy,
+    /// thresholds, groups and members are those of the configuration that the scenario names.
     Sim(Sim),
     /// List the strategies and their parameters
     Strategies,
@@ -100,7 +100,7 @@ pub(crate) enum Command {
     ///
     /// A running balancer takes the change within five seconds.
     Users(Users),
-    /// Print completions for a shell: what it offers after `evenkeel` and Tab
+    /// Print completions for a shell: the words that the shell offers after `evenkeel` and Tab
     Completions {
         /// Name of the shell
         shell: Shell,
@@ -146,7 +146,7 @@ pub(crate) enum StoreCommand {
     Push {
         /// The configuration that balancers share
         file: PathBuf,
-        /// Number of the revision that the push is a change of, as `pull` and `history` show it; or `latest`
+        /// Number of the revision that the push changes, as `pull` and `history` show it; or `latest`
         #[arg(long, value_name = "NUMBER", value_parser = base)]
         of: Option<StoreBase>,
         /// Reason for the push
@@ -155,23 +155,23 @@ pub(crate) enum StoreCommand {
         /// Push to all balancers at once, also with `rollout`; a roll-out in progress is ended
         #[arg(long)]
         at_once: bool,
-        /// Push a text without rules, too, with which all balancers close all their listeners
+        /// Push even a configuration without rules, with which all balancers close all their listeners
         #[arg(long)]
         force: bool,
     },
     /// Print the configuration that balancers share, or an earlier revision of it
     Pull {
-        /// Number of the revision; without it, the one that all have
+        /// Number of the revision; by default the one that all balancers have
         revision: Option<u64>,
-        /// Write it to this file
+        /// Write the configuration to this file
         #[arg(long, short = 'o', value_name = "FILE")]
         output: Option<PathBuf>,
     },
-    /// Show what differs between what balancers have, or a revision, and a file or another revision
+    /// Compare the configuration that balancers have, or a revision, with a file or another revision
     Diff {
         /// Number of a revision, or a file
         other: String,
-        /// Number of the revision that is compared; without it, the one that all have
+        /// Number of the revision to compare; by default the one that all balancers have
         #[arg(long, value_name = "NUMBER")]
         from: Option<u64>,
     },
@@ -181,7 +181,7 @@ pub(crate) enum StoreCommand {
         #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(i64).range(1..=1000))]
         limit: i64,
     },
-    /// End a roll-out, or go back to what balancers had before, at all of them at once
+    /// End a roll-out, or go back to the previous configuration, at all balancers at once
     Rollback {
         /// Number of the revision to go back to
         revision: Option<u64>,
@@ -189,7 +189,7 @@ pub(crate) enum StoreCommand {
         #[arg(long, short = 'm', default_value = "")]
         message: String,
     },
-    /// Say that what the store has is right, though it went back in time (as after it was restored)
+    /// Confirm that the store's configuration is right, though the store went back in time (as after a restore)
     Confirm,
 }
 
@@ -210,7 +210,7 @@ fn base(text: &str) -> Result<StoreBase, String> {
         _ => text
             .parse()
             .map(StoreBase::Number)
-            .map_err(|_| "the number of a revision, or `latest`".into()),
+            .map_err(|_| "expected the number of a revision, or `latest`".into()),
     }
 }
 
@@ -236,7 +236,7 @@ pub(crate) enum UsersCommand {
         #[arg(long, value_enum, default_value = "view")]
         role: RoleName,
     },
-    /// Give a program a role and a new token, which is printed and stands nowhere else
+    /// Give a program a role and a new token, which is printed and stored nowhere else
     Token {
         /// Name of the program
         name: String,
@@ -267,7 +267,7 @@ pub(crate) enum RoleName {
 pub(crate) struct Sim {
     /// Scenario, a TOML file; with --from-log a configuration
     pub file: PathBuf,
-    /// Advice on a configuration from this access log: its requests once more, with other strategies
+    /// Give advice on a configuration from this access log: play the requests of the log with other strategies
     /// and numbers of members
     #[arg(long, value_name = "FILE")]
     pub from_log: Option<PathBuf>,
@@ -286,19 +286,19 @@ pub(crate) struct Sim {
     /// Number of seeds to run, instead of the scenario's
     #[arg(long, value_name = "NUMBER", value_parser = seeds)]
     pub seeds: Option<usize>,
-    /// Play one queue in front of all members that knows everything, too, to compare with
+    /// Also play an ideal for comparison: one queue in front of all members, which knows everything
     #[arg(long, conflicts_with = "from_log")]
     pub ideal: bool,
     /// Write a report with plots, a single page without scripts
     #[arg(long, value_name = "FILE")]
     pub html: Option<PathBuf>,
-    /// Write the figures of every run
+    /// Write the figures of every run as CSV
     #[arg(long, value_name = "FILE")]
     pub csv: Option<PathBuf>,
-    /// Write everything
+    /// Write all results as JSON
     #[arg(long, value_name = "FILE")]
     pub json: Option<PathBuf>,
-    /// No progress bar, which a terminal gets otherwise
+    /// Show no progress bar on a terminal
     #[arg(long)]
     pub quiet: bool,
 }
@@ -358,8 +358,8 @@ pub(crate) struct Steer {
     /// Print the API's JSON answer instead of text
     #[arg(long, conflicts_with = "dry_run")]
     pub json: bool,
-    /// Ask no balancer, but HAProxy itself: what one with this configuration would send when it starts. Changes
-    /// nothing
+    /// Show what a balancer with this configuration would send when it starts: ask HAProxy itself, and no balancer.
+    /// Changes nothing
     #[arg(long, value_name = "FILE")]
     pub dry_run: Option<PathBuf>,
 }
@@ -554,7 +554,7 @@ pub(crate) enum CtlCommand {
         /// Names of the strategies, with their default parameters
         #[arg(required = true, num_args = 1..=4)]
         strategies: Vec<String>,
-        /// Requests that come
+        /// Number of requests to simulate
         #[arg(long, value_name = "NUMBER")]
         requests: Option<u32>,
         /// Requests per second, instead of the measured rate
@@ -584,7 +584,7 @@ pub(crate) enum CtlCommand {
         #[command(subcommand)]
         command: Option<AgentsCommand>,
     },
-    /// Show the certificates that clients are shown, when they expire, and names that wait for one
+    /// Show the certificates that clients are shown, when they expire, and names that wait for a certificate
     Certs,
     /// Show the locations whose load is read from their kernels, and the state of each
     Monitor,
@@ -609,9 +609,9 @@ pub(crate) enum CtlCommand {
         /// on: its clients leave gradually; off: they stay; auto: the load decides
         setting: AlertWord,
     },
-    /// Read the configuration file again
+    /// Read the configuration file and apply it; a file with errors changes nothing
     Reload {
-        /// Apply a file without rules, too: all listeners of rules close
+        /// Apply even a file without rules: all listeners of rules close
         #[arg(long)]
         force: bool,
     },
@@ -626,11 +626,11 @@ pub(crate) enum CtlCommand {
 /// Settings of `evenkeel ctl alert`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum AlertWord {
-    /// Alert is forced.
+    /// The alert is forced.
     On,
-    /// Alert is suppressed.
+    /// The alert is suppressed.
     Off,
-    /// By load.
+    /// The load decides.
     Auto,
 }
 

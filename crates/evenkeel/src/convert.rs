@@ -32,7 +32,7 @@ pub(crate) fn run(args: &Convert) -> Result<(), Failure> {
     let restricting = notes.iter().filter(|note| note.restricts).count();
     if !notes.is_empty() {
         eprintln!(
-            "{} lines of {name} were not translated, or not quite, {restricting} of which restrict access",
+            "{} lines of {name} were not translated, or not exactly; {restricting} of them restrict access",
             notes.len()
         );
     }

@@ -275,7 +275,7 @@ fn unique(pairs: &[(String, f64)]) -> Result<BTreeMap<String, f64>, Failure> {
             )));
         }
         if map.insert(name.clone(), *value).is_some() {
-            return Err(Failure::new(format!("{name} comes twice")));
+            return Err(Failure::new(format!("{name} is given twice")));
         }
     }
     Ok(map)

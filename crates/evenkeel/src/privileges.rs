@@ -167,9 +167,7 @@ impl Writers {
             count => format!(" (and {count} more)"),
         };
         Some(format!(
-            "{first}{more}: started as root, the balancer would run as whoever writes there likes, as root, too. Give \
-             it to root (chown root:, chmod go-w), name its owner as `user` in [process], or start the balancer as \
-             that user; if it is meant so, run it with --allow-root"
+            "{first}{more}: the balancer was started as root, and whoever may write there would decide what it does as root. Give the file or folder to root (chown root:, chmod go-w), name its owner as `user` in [process], or start the balancer as that user; if that is meant, run it with --allow-root"
         ))
     }
 }
@@ -226,7 +224,7 @@ fn of_this_thread(config: &Config, file: &Path) -> Result<Kept, Failure> {
         // Whoever may write the configuration could name any file of root's there.
         if writers.user || !writers.others.is_empty() {
             kept.told.push(format!(
-                "files of root's are not given to {}, who may write the configuration",
+                "files of root are not given to {}, who may write the configuration",
                 wanted.name
             ));
         } else {
@@ -260,7 +258,7 @@ fn of_this_thread(config: &Config, file: &Path) -> Result<Kept, Failure> {
         if let Err(error) = configure_capability_in_ambient_set(one, true) {
             let name = names(one);
             let line =
-                format!("{name} does not last over an upgrade: it cannot be ambient: {error}");
+                format!("{name} will be lost at an upgrade, as it cannot be made ambient: {error}");
             kept.lacking.push(line);
         }
     }
@@ -268,11 +266,11 @@ fn of_this_thread(config: &Config, file: &Path) -> Result<Kept, Failure> {
     let _ = set_dumpable_behavior(DumpableBehavior::Dumpable);
     if !wanted.uid.is_root() && nix::unistd::setuid(Uid::from_raw(0)).is_ok() {
         return Err(Failure::new(
-            "process.user: the process could still become root: it does not run like that",
+            "process.user: the process could still become root, so it does not start",
         ));
     }
     kept.told.push(format!(
-        "runs as {} (user {}, group {}) with {}",
+        "the process runs as {} (user {}, group {}) with {}",
         wanted.name,
         geteuid(),
         getegid(),
@@ -457,7 +455,7 @@ fn own(config: &Config, to: &Identity, kept: &mut Kept) {
             Ok(()) => {}
             Err(error) if error.kind() == io::ErrorKind::NotFound => {}
             Err(error) => kept.lacking.push(format!(
-                "{}: cannot give it to {}: {error}",
+                "cannot give {} to {}: {error}",
                 file.display(),
                 to.name
             )),
@@ -500,7 +498,7 @@ fn open_to_give(path: &Path, to: &Identity) -> io::Result<Option<File>> {
         return Ok(None);
     }
     if about.is_file() && about.nlink() != 1 {
-        return Err(io::Error::other("it has several names (hard links)"));
+        return Err(io::Error::other("the file has several names (hard links)"));
     }
     Ok(Some(file))
 }
@@ -639,7 +637,7 @@ fn limit_files(config: &Config, file: &Path, kept: &mut Kept) {
                 let shown: Vec<_> = folders.iter().map(|path| path.display().to_string()).collect();
                 shown.join(" ")
             });
-            let line = format!("by Landlock it writes below {writes} only, and reads also below {} {reads}", SYSTEM.join(" "));
+            let line = format!("by Landlock the process writes below {writes} only, and reads also below {} {reads}", SYSTEM.join(" "));
             let _ = LIMITS.set(format!("the process was started with these limits: {line}"));
             kept.told.push(line);
         }
@@ -718,7 +716,7 @@ pub(crate) fn explain_failure(error: &impl std::fmt::Display) {
     if let Some(limits) = LIMITS.get()
         && error.to_string().contains(&denied())
     {
-        warn!("{limits}. For a file elsewhere, restart it");
+        warn!("{limits}. To use a file elsewhere, restart the process");
     }
 }
 

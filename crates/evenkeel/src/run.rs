@@ -279,7 +279,7 @@ impl Process {
                 worker = self.proxy.wait_for_failure() => {
                     access_log.finish();
                     return Err(Failure::new(format!(
-                        "worker {worker} has failed: the process ends, to be started again; please report what was logged before"
+                        "worker {worker} has failed: the process ends, and must be started anew; please report this, with the lines of the log above"
                     )));
                 }
                 Some(asked) = upgrades_wanted.recv() => Some(asked),
@@ -294,7 +294,7 @@ impl Process {
                     (Ok(upgraded), true)
                 }
                 Err(NotUpgraded::Failed(why)) => {
-                    error!("not upgraded, this process goes on: {why}");
+                    error!("upgrade failed, this process keeps serving: {why}");
                     (Err(why), false)
                 }
                 Err(NotUpgraded::Ended(name)) => {
@@ -433,7 +433,7 @@ impl Process {
             && before.may_come_back()
         {
             return Err(NotUpgraded::Failed(
-                "this process has taken over a moment ago, and is not sure yet to stay; try again in some seconds".into(),
+                "the last upgrade is not complete: this process has taken over a moment ago; try again in some seconds".into(),
             ));
         }
         let place = Place {
@@ -458,7 +458,7 @@ impl Process {
         tokio::select! {
             _ = &mut drained => return,
             name = signals.wait_for_end() => {
-                warn!("{name} again: open connections are closed");
+                warn!("{name}, the second signal to end: open connections are closed");
                 self.proxy.drain(Duration::ZERO);
             }
         }
@@ -567,7 +567,7 @@ impl Logging {
                 self.proxy.set_access_log(Some(&log));
             }
             (Err(error), Some(before)) => {
-                tracing::error!("{error}; the access log stays where it is");
+                tracing::error!("{error}; the access log stays as it is");
                 self.writer = Some(before);
             }
             (Err(error), None) => return Err(error),

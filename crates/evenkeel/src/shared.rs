@@ -53,12 +53,12 @@ pub(crate) fn load(
             let config = config::parse_shared(&name, &text, (&place, &shared)).map_err(refused)?;
             Ok((
                 config,
-                format!(", together with {place}, which it had last"),
+                format!(", together with {place}, the last one that this balancer had"),
             ))
         }
         Err(why) => {
             let note =
-                format!("without what it shares with others, which is not known here: {why}");
+                format!("without the configuration of the store, which is not known here: {why}");
             match config::parse(&name, &text) {
                 Ok(config) => Ok((config, format!(", {note}"))),
                 Err(errors) => {
@@ -140,7 +140,9 @@ mod with {
             match copy::load_copy(&settings.copy_file, &settings.prefix) {
                 Ok(Some(copy)) => Ok((copy.revision.number, copy.revision.text)),
                 Ok(None) => Err(format!("there is no last good copy in {path} yet")),
-                Err(why) => Err(format!("the last good copy in {path} is of no use: {why}")),
+                Err(why) => Err(format!(
+                    "the last good copy in {path} cannot be used: {why}"
+                )),
             }
         }
 
@@ -190,7 +192,7 @@ mod without {
 
     impl Shared {
         pub(super) fn known(_: &Store) -> Result<(u64, String), String> {
-            Err("this program was built without it (feature fleet)".into())
+            Err("this program was built without [store] (feature `fleet`)".into())
         }
 
         pub(super) fn begin(
@@ -200,7 +202,7 @@ mod without {
             _: fn(Errors) -> Failure,
         ) -> Result<Start, Failure> {
             Err(Failure::new(format!(
-                "{}: there is a [store], which this program was built without (feature fleet)",
+                "{}: [store] is set, but this program was built without it: use a build with the feature `fleet`",
                 file.display()
             )))
         }

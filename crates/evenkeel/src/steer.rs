@@ -35,6 +35,6 @@ fn rehearse(file: &Path) -> Result<String, Failure> {
     // What is wrong with one stands at its place, and says nothing of the others.
     print(shown)?;
     Err(Failure::new(
-        "not everything could be found out: see `failed` above",
+        "some of [steer.NAME] could not be checked: see `failed` above",
     ))
 }

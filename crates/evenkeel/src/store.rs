@@ -19,7 +19,7 @@ pub(crate) fn run(args: &Store) -> Result<String, Failure> {
         // Or all that is wrong with it.
         config::parse(&name, &own).map_err(refuse_config)?;
         return Err(Failure::new(format!(
-            "{name} has no [store]: name the file of a balancer that has one with --config"
+            "{name} has no [store]: name with --config the file of a balancer that has one"
         )));
     };
     let settings = &balancer.store;
@@ -57,8 +57,7 @@ async fn act(
                 let before = before.map(|revision| revision.text).unwrap_or_default();
                 if takes_all_away(&before, text) {
                     return Err(Failure::new(format!(
-                        "{}: with it all balancers would close all their listeners, as there is no rule in it: not pushed. \
-                         Say --force if that is meant",
+                        "{}: the file has no rules, so all balancers would close all their listeners: not pushed. If that is meant, use --force",
                         file.display()
                     )));
                 }
@@ -121,7 +120,7 @@ fn checked((name, own): (&str, &str), file: &Path) -> Result<String, Failure> {
     let text = config::text_of(file).map_err(refuse_config)?;
     if edit::has_masked_secret(&text) {
         return Err(Failure::new(format!(
-            "{}: a secret is {}, as those see it who may not know it: write it out",
+            "{}: the file has {} in place of a secret, as shown to users who may not see secrets: write the secret itself",
             file.display(),
             edit::MASK
         )));

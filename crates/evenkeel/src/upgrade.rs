@@ -52,7 +52,7 @@ impl Before {
         process::take_sockets_of_service_manager()?;
         let cannot = |error| {
             Failure::new(format!(
-                "cannot understand the process whose place this one is to take: {error}"
+                "upgrade: this process cannot understand the old one: {error}"
             ))
         };
         let Some((predecessor, sockets)) = Predecessor::find().map_err(cannot)? else {
@@ -75,7 +75,7 @@ impl Before {
         info!(
             sockets,
             version = program,
-            "takes the place of another process"
+            "upgrade: this process takes over from the old one"
         );
     }
 
@@ -90,7 +90,7 @@ impl Before {
         match self.predecessor.request_state() {
             Ok(document) => Handover::read(document),
             Err(error) => {
-                warn!(%error, "the process before does not say what it has learnt: started fresh");
+                warn!(%error, "upgrade: the old process sent no learnt state: starting without it");
                 Handover::default()
             }
         }
@@ -103,7 +103,7 @@ impl Before {
             .predecessor
             .send_handover_word(&Word::Ready { program })
         {
-            warn!(%error, "the process before has ended already");
+            warn!(%error, "upgrade: the old process has ended already");
         }
         let before = Arc::clone(self);
         tokio::task::spawn_blocking(move || {
@@ -152,7 +152,7 @@ impl Place {
     pub(crate) async fn pass_on(self, signals: &mut Signals) -> Result<Upgraded, NotUpgraded> {
         if std::process::id() == 1 {
             return Err(NotUpgraded::Failed(
-                "this is process 1 of its container, which would end with it; replace the container"
+                "this is process 1 of its container, which would end with the process; replace the container"
                     .into(),
             ));
         }
@@ -177,13 +177,16 @@ impl Place {
     }
 
     fn attempt(&self, started: &OnceLock<Pid>) -> Result<Upgraded, String> {
-        let no_sockets = |error| format!("no sockets for the new process: {error}");
+        let no_sockets = |error| format!("cannot make a connection to the new process: {error}");
         let (link, end) = Successor::new_pair().map_err(no_sockets)?;
         let mut child = start(end)?;
         if let Some(pid) = Pid::from_raw(child.id() as i32) {
             let _ = started.set(pid);
         }
-        info!(pid = child.id(), "another process is to take over");
+        info!(
+            pid = child.id(),
+            "upgrade: a new process was started, and is to take over"
+        );
         match self.follow(&link) {
             Ok(version) => {
                 let pid = child.id();
@@ -210,7 +213,7 @@ impl Place {
                 format!("the new process was not ready within {limit:?}, and was ended")
             }
             io::ErrorKind::UnexpectedEof | io::ErrorKind::BrokenPipe => {
-                "the new process ended before it was ready; what it had to say is in the log".into()
+                "the new process ended before it was ready; see its lines in the log".into()
             }
             _ => format!("the new process cannot be understood: {error}"),
         };
@@ -242,7 +245,7 @@ impl Place {
             Err(error) if error.kind() == io::ErrorKind::TimedOut => Ok(version),
             Ok(Word::Failed(why)) => Err(format!("the new process has failed: {why}")),
             _ => Err(format!(
-                "the new process ended within {PROBATION:?} after it was ready; what it had to say is in the log"
+                "the new process ended within {PROBATION:?} after it was ready; see its lines in the log"
             )),
         }
     }

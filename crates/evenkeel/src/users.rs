@@ -30,7 +30,7 @@ pub(crate) fn run(args: &Users) -> Result<String, Failure> {
         }
         UsersCommand::Remove { name } => {
             file.remove(name).map_err(Failure::of)?;
-            Ok(format!("{name} is no user any more\n"))
+            Ok(format!("the user {name} is removed\n"))
         }
     }
 }

@@ -388,7 +388,7 @@ fn a_dry_run_says_what_would_be_sent() {
     fs::write(&file, format!("{group}{}", edge(&haproxy))).unwrap();
     drop(haproxy);
     let failed = run_evenkeel(&["steer", "--dry-run", &gone]).unwrap_err();
-    assert!(failed.contains("could be found out"), "{failed}");
+    assert!(failed.contains("could not be checked"), "{failed}");
 }
 
 /// nginx with an upstream that includes a file, killed when dropped.

@@ -293,14 +293,17 @@ fn the_one_before_goes_on_if_the_new_one_cannot() {
         balancer.log().matches("configuration applied").count() >= 1
     });
     // It comes up, and dies before it is trusted.
-    let known = balancer.log().matches("takes the place of").count();
+    let known = balancer
+        .log()
+        .matches("takes over from the old one")
+        .count();
     thread::scope(|scope| {
         let admin = balancer.admin_address().to_string();
         let upgrade = scope.spawn(move || run_evenkeel(&["upgrade", "--admin", &admin]));
         let log = || balancer.log();
         wait_until("another process serves", || {
             let log = log();
-            let after = log.split("takes the place of").nth(known + 1);
+            let after = log.split("takes over from the old one").nth(known + 1);
             after.is_some_and(|after| after.contains("configuration applied"))
         });
         let log = log();

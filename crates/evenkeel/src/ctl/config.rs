@@ -39,7 +39,7 @@ pub(crate) enum Command {
     Apply {
         /// A configuration on this machine
         file: PathBuf,
-        /// Apply a configuration without rules, too: all listeners of rules close
+        /// Apply even a configuration without rules: all listeners of rules close
         #[arg(long)]
         force: bool,
         /// Revision that is changed, and a comment.
@@ -67,7 +67,7 @@ pub(crate) enum Command {
         #[command(flatten)]
         change: ChangeArgs,
     },
-    /// Give a table another name; what rules and clusters call a group changes, too
+    /// Give a table another name; the names of a group in rules and clusters change, too
     Rename {
         /// Path of the table, as in group.web
         #[arg(value_parser = edit::path_of)]
@@ -205,7 +205,7 @@ pub(crate) fn run(ctl: &Ctl, command: &Command) -> Result<String, Failure> {
             let mut names = BTreeMap::new();
             for (old, new) in rename {
                 if names.insert(old.clone(), new.clone()).is_some() {
-                    return Err(Failure::new(format!("--rename {old} comes twice")));
+                    return Err(Failure::new(format!("--rename {old} is given twice")));
                 }
             }
             let import = Import {

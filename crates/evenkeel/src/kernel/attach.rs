@@ -177,7 +177,7 @@ mod with {
 
     fn none(interface: &str) -> Failure {
         Failure::new(format!(
-            "{interface}: no responder there (if it was attached with --pin, use the same option here)"
+            "{interface}: no responder on this interface (if it was attached with --pin, use the same option here)"
         ))
     }
 

@@ -40,7 +40,7 @@ pub(super) struct Query {
     /// Time limit for an answer, in milliseconds
     #[arg(long, default_value_t = 1000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
     pub timeout: u64,
-    /// A line of JSON for each record
+    /// Print a line of JSON for each record
     #[arg(long)]
     pub json: bool,
 }
