@@ -20,7 +20,7 @@ pub enum DemoError {
         source: io::Error,
     },
     /// The balancer does not run.
-    #[error("the balancer does not run: {reason}\n(its log was {log})")]
+    #[error("the balancer does not run: {reason}\n(log: {log})")]
     Balancer {
         /// Log of the balancer.
         log: PathBuf,

@@ -176,7 +176,7 @@ impl Stage {
         let last: Vec<_> = last.into_iter().rev().collect();
         Some(DemoError::Balancer {
             log: self.log.clone(),
-            reason: format!("it ended with {status}:\n{}", last.join("\n")),
+            reason: format!("the process ended with {status}:\n{}", last.join("\n")),
         })
     }
 
@@ -227,7 +227,7 @@ impl Haproxy {
         let deadline = Instant::now() + READY;
         while TcpStream::connect(arm.listen).is_err() {
             if haproxy.process.try_wait()?.is_some() || Instant::now() > deadline {
-                return Err(io::Error::other("it does not listen"));
+                return Err(io::Error::other("HAProxy does not listen"));
             }
             std::thread::sleep(Duration::from_millis(20));
         }
@@ -284,7 +284,7 @@ impl Drop for Stage {
 }
 
 fn lost_world() -> DemoError {
-    DemoError::Backends(io::Error::other("their thread has ended"))
+    DemoError::Backends(io::Error::other("the thread of the back-ends has ended"))
 }
 
 /// Runs back-ends and load, on a runtime of their own, until the process ends.

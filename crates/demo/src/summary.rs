@@ -20,7 +20,7 @@ pub(crate) fn format_summary(show: &Show) -> String {
     let _ = writeln!(
         text,
         "\nThe same {:.0} requests per second for {ran} s, as their clients saw them;\n\
-         what was never answered counts with the time that it waited.\n\
+         a request that was never answered counts with the time that it waited.\n\
          In the slow phases back-end {} of each arm took {SLOWDOWN} times as long.\n",
         show.stage.rate,
         TURNS_SLOW + 1,

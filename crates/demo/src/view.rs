@@ -25,7 +25,7 @@ pub(crate) fn where_to_look(stage: &Stage) -> String {
          \n  curl http://{adaptive}/                                the default strategy\n  \
          http://{admin}/console/                       the same in a browser, and more\n  \
          evenkeel top --admin {admin}                     every member, live\n  \
-         evenkeel ctl --admin {admin} explain adaptive    why it went there\n  \
+         evenkeel ctl --admin {admin} explain adaptive    why a member was chosen\n  \
          curl http://{admin}/metrics                      for Prometheus\n",
         config = stage.config.display(),
         admin = stage.admin,
@@ -56,7 +56,7 @@ pub(crate) fn draw_view(show: &Show, frame: &mut Frame<'_>) {
     frame.render_widget(
         Paragraph::new(vec![
             Line::from(format!(
-                "elsewhere: http://{admin}/console/ in a browser; evenkeel ctl --admin {admin} explain adaptive"
+                "see also: http://{admin}/console/ in a browser; evenkeel ctl --admin {admin} explain adaptive"
             )),
             Line::from("q or Ctrl-C ends everything"),
         ])

@@ -108,7 +108,7 @@ pub(crate) enum Command {
     /// Write a manual page for each command into a folder
     #[command(hide = true)]
     Man {
-        /// Folder; made if it is not there
+        /// Folder; created if missing
         folder: PathBuf,
     },
 }

@@ -181,7 +181,7 @@ pub fn text(names: [&str; 2], a: &Run, b: &Run) -> String {
     }
     let planned = a.planned.as_ref().zip(b.planned.as_ref());
     if planned.is_some_and(|(a, b)| a != b) {
-        text.push_str("warning: the two were not run with the same loop and rate\n");
+        text.push_str("warning: the two runs did not have the same loop and rate\n");
     }
     text
 }

@@ -95,10 +95,10 @@ impl IntervalLog {
 /// Unpacks a histogram. The library's own reader believes lengths that the file names.
 fn unpack(text: &str, most: u64) -> Result<Latencies, String> {
     let packed = STANDARD.decode(text).map_err(|error| error.to_string())?;
-    let (head, packed) = packed.split_first_chunk::<8>().ok_or("it is cut short")?;
+    let (head, packed) = packed.split_first_chunk::<8>().ok_or("cut short")?;
     let [a, b, c, d, ..] = *head;
     if u32::from_be_bytes([a, b, c, d]) != COMPRESSED {
-        return Err("it is no compressed histogram of version 2".into());
+        return Err("not a compressed histogram of version 2".into());
     }
     let mut plain = Vec::new();
     let unpacked = ZlibDecoder::new(packed)
@@ -106,9 +106,9 @@ fn unpack(text: &str, most: u64) -> Result<Latencies, String> {
         .read_to_end(&mut plain);
     unpacked.map_err(|error| error.to_string())?;
     let length = plain.get(4..8).and_then(|bytes| bytes.try_into().ok());
-    let length = u32::from_be_bytes(length.ok_or("it is cut short")?);
+    let length = u32::from_be_bytes(length.ok_or("cut short")?);
     if plain.len() as u64 > most || plain.len() < HEAD + length as usize {
-        return Err("its length is not what it says".into());
+        return Err("the length differs from the one in the header".into());
     }
     let histogram: Histogram<u64> = Deserializer::new()
         .deserialize(&mut &plain[..])
@@ -130,7 +130,7 @@ pub fn read(bytes: &[u8]) -> Result<Run, String> {
         .get(..end.map_or(0, |end| end + 1))
         .unwrap_or_default();
     for entry in IntervalLogIterator::new(lines) {
-        let entry = entry.map_err(|_| "a line that is none of an interval log")?;
+        let entry = entry.map_err(|_| "a line does not belong to an interval log")?;
         let LogEntry::Interval(interval) = entry else {
             continue;
         };
@@ -145,7 +145,7 @@ pub fn read(bytes: &[u8]) -> Result<Run, String> {
         of.push((start, row(start, interval.duration(), &latencies)));
     }
     if due.is_empty() {
-        return Err("no interval log with histograms that have no tag".into());
+        return Err("the file has no histogram without a tag".into());
     }
     let has_sends = due.len() == sent.len();
     let rows = due.iter().enumerate().map(|(number, (_, row))| {

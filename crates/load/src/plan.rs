@@ -63,21 +63,21 @@ impl Url {
     ///
     /// What is wrong with it.
     pub fn parse(text: &str) -> Result<Self, String> {
-        let of = |what: &str| format!("{text:?} is no URL for this command: {what}");
+        let of = |what: &str| format!("{text:?} is not a URL for this command: {what}");
         if text.len() > 8192 {
             return Err("a URL of more than 8192 bytes".into());
         }
         if !text.bytes().all(|byte| byte.is_ascii_graphic()) {
             return Err(of(
-                "only visible ASCII may stand in it; write others as %XX",
+                "only visible ASCII characters are allowed; write others as %XX",
             ));
         }
         let (scheme, rest) = (text.split_once("://"))
-            .ok_or_else(|| of("it begins with http://, https://, tcp:// or ftp://"))?;
+            .ok_or_else(|| of("a URL begins with http://, https://, tcp:// or ftp://"))?;
         let scheme = [Scheme::Http, Scheme::Https, Scheme::Tcp, Scheme::Ftp]
             .into_iter()
             .find(|known| known.name().eq_ignore_ascii_case(scheme))
-            .ok_or_else(|| of("it begins with http://, https://, tcp:// or ftp://"))?;
+            .ok_or_else(|| of("a URL begins with http://, https://, tcp:// or ftp://"))?;
         let end = rest.find(['/', '?', '#']).unwrap_or(rest.len());
         let (authority, path) = rest.split_at(end);
         let path = path.split('#').next().unwrap_or_default();
@@ -99,13 +99,16 @@ impl Url {
                 (
                     host,
                     port.filter(|&port| port > 0)
-                        .ok_or_else(|| of("its port is none"))?,
+                        .ok_or_else(|| of("the port is not valid"))?,
                 )
             }
-            None => (place, scheme.port().ok_or_else(|| of("it names no port"))?),
+            None => (
+                place,
+                scheme.port().ok_or_else(|| of("the port is missing"))?,
+            ),
         };
         if host.is_empty() {
-            return Err(of("it names no host"));
+            return Err(of("the host is missing"));
         }
         Ok(Url {
             scheme,
@@ -146,7 +149,7 @@ impl Url {
         };
         match url.path.bytes().all(|byte| byte.is_ascii_graphic()) {
             true => Ok(url),
-            false => Err("a redirect to what is no path".into()),
+            false => Err("a redirect to an invalid path".into()),
         }
     }
 
@@ -295,7 +298,7 @@ impl Plan {
             return refuse("--threads: more than there are connections; take fewer threads");
         }
         if self.asks.is_empty() {
-            return refuse("there is nothing to ask for: the list of paths is empty");
+            return refuse("there is nothing to request: the list of paths is empty");
         }
         let is_http = matches!(self.url.scheme, Scheme::Http | Scheme::Https);
         if !is_http && (self.http2 || self.negotiate) {
@@ -310,17 +313,19 @@ impl Plan {
         for (name, value) in &self.headers {
             let name_is_one = http::HeaderName::from_bytes(name.as_bytes()).is_ok();
             if !name_is_one || http::HeaderValue::from_str(value).is_err() {
-                return Err(format!("--header {name:?}: no name and value of a field"));
+                return Err(format!(
+                    "--header {name:?}: not the name and value of a field"
+                ));
             }
         }
         for ask in &self.asks {
             if http::Method::from_bytes(ask.method.as_bytes()).is_err() {
-                return Err(format!("{:?} is no method", ask.method));
+                return Err(format!("{:?} is not a method", ask.method));
             }
             let is_path = ask.path.starts_with('/') && ask.path.len() <= 8192;
             if !is_path || !ask.path.bytes().all(|byte| byte.is_ascii_graphic()) {
                 return Err(format!(
-                    "{:?} is no path: it begins with / and has visible ASCII only",
+                    "{:?} is not a path: a path begins with / and has visible ASCII characters only",
                     ask.path
                 ));
             }

@@ -186,8 +186,8 @@ fn warnings(plan: &Plan, outcome: &Outcome) -> Vec<String> {
     let mut all = Vec::new();
     if outcome.busy > BUSY {
         all.push(format!(
-            "the generator used {:.0} % of a core: it may be what limits, and not the server; take \
-             more --threads, or a second machine",
+            "the generator used {:.0} % of a core: the generator may be the limit, and not the server; \
+             use more --threads, or a second machine",
             outcome.busy * 100.0
         ));
     }
@@ -195,7 +195,7 @@ fn warnings(plan: &Plan, outcome: &Outcome) -> Vec<String> {
     if plan.is_open() && late > LATE {
         all.push(format!(
             "1 % of the requests were sent more than {} late by the generator itself: latencies from \
-             when they were due contain that; let nothing else run on this machine, or take more --threads",
+             the due time include that delay; let nothing else run on this machine, or use more --threads",
             format_time(late)
         ));
     }
@@ -280,7 +280,9 @@ pub fn read(text: &str) -> Result<Record, String> {
     let record: Record = serde_json::from_str(text).map_err(|error| error.to_string())?;
     match record.version {
         VERSION => Ok(record),
-        other => Err(format!("version {other}, and not {VERSION}")),
+        other => Err(format!(
+            "the file has version {other}, and this program reads version {VERSION}"
+        )),
     }
 }
 

@@ -109,7 +109,7 @@ fn first(
         let from = plan.from.first();
         from.is_none_or(|from| from.is_ipv4() == address.is_ipv4())
     };
-    let mut why = String::from("no address of the family of --from");
+    let mut why = String::from("the host has no address of the family of --from");
     for address in found.into_iter().filter(fits) {
         match try_first(plan, tls, address) {
             Ok(()) => return Ok(address),

@@ -81,8 +81,8 @@ impl Kind {
             Kind::Closed => "closed before an answer",
             Kind::HalfBody => "closed within an answer",
             Kind::Malformed => "answers that break the protocol",
-            Kind::HeadTooLong => "answers with a too long head",
-            Kind::Redirect => "redirects too many, or to nowhere",
+            Kind::HeadTooLong => "answers whose head is too long",
+            Kind::Redirect => "redirects: too many, or not valid",
             Kind::Rejected => "rejected by the server's protocol",
             Kind::Unfinished => "without an answer at the end",
         }

@@ -33,7 +33,7 @@ const NAMES: [&str; 6] = [
 #[derive(Debug, thiserror::Error)]
 pub enum NginxError {
     /// No member could be asked.
-    #[error("the group has no member that nginx could ask: {} stays as it is", .0.display())]
+    #[error("the group has no member to which nginx could send requests: {} stays unchanged", .0.display())]
     Nobody(PathBuf),
     /// The file cannot be written.
     #[error("cannot write {}: {error}", path.display())]
@@ -120,7 +120,7 @@ pub fn list_members(wanted: &[MemberShare]) -> Vec<SteeredMember> {
             weight: want.weight,
             note: address
                 .is_none()
-                .then(|| "nginx cannot have such an address: left out".into()),
+                .then(|| "nginx takes no such address: the member is left out".into()),
             has: address.is_some().then_some(want.weight),
             server: address,
         }
@@ -196,13 +196,13 @@ fn signal(file: &Path) -> Result<(), String> {
     let comm = format!("/proc/{}/comm", pid.as_raw_pid());
     let name = std::fs::read_to_string(comm).map_err(|_| {
         format!(
-            "there is no process {} any more, which {at} names",
+            "process {}, which {at} names, does not exist any more",
             pid.as_raw_pid()
         )
     })?;
     if !NAMES.contains(&name.trim()) {
         return Err(format!(
-            "process {}, which {at} names, is no nginx but {:?}",
+            "process {}, which {at} names, is not nginx but {:?}",
             pid.as_raw_pid(),
             name.trim()
         ));

@@ -94,11 +94,11 @@ fn wanted_members(steer: &Steer, group: &GroupConfig) -> (Vec<MemberShare>, Vec<
         }
     }
     if !group.services.is_empty() || !group.members_files.is_empty() {
-        problems.push("members from DNS services and files are left out here".into());
+        problems.push("the dry run leaves out members from DNS services and files".into());
     }
     let zones = group.settings.zones.as_ref();
     if zones.is_some_and(|zones| zones.balancer_zone.is_some() || !zones.order.is_empty()) {
-        problems.push("zones are left out here: members of all zones get their weights".into());
+        problems.push("the dry run ignores zones: members of all zones get their weights".into());
     }
     let seen: Vec<TargetShare> = found
         .iter()

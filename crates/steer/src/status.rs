@@ -59,7 +59,7 @@ pub struct SteeredMember {
 /// Returns tables of all sections, for people.
 pub fn format_tables(all: &[SteerStatus]) -> String {
     if all.is_empty() {
-        return "nobody is steered: the configuration has no [steer.NAME]\n".into();
+        return "no other balancer is steered: the configuration has no [steer.NAME]\n".into();
     }
     let tables: Vec<String> = all.iter().map(format_target).collect();
     tables.join("\n")
@@ -112,7 +112,10 @@ fn format_target(status: &SteerStatus) -> String {
     ];
     shown += &text::format_table(&names, status.members.iter().map(row));
     if !status.others.is_empty() {
-        shown += &format!("no members, left alone: {}\n", status.others.join(" "));
+        shown += &format!(
+            "servers that are no members, left alone: {}\n",
+            status.others.join(" ")
+        );
     }
     for order in &status.pending {
         shown += &format!("would send: {order}\n");

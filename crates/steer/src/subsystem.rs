@@ -278,13 +278,13 @@ impl Task {
         match told {
             Ok(()) => {
                 if status.error.take().is_some() {
-                    info!(steer = name, "{who} is told again");
+                    info!(steer = name, "{who} takes weights and states again");
                 }
             }
             Err(error) => {
                 status.failures += 1;
                 if status.error.as_ref() != Some(&error) {
-                    warn!(steer = name, "{error}; trying again");
+                    warn!(steer = name, "{error}; retrying");
                 }
                 status.error = Some(error);
             }
@@ -308,7 +308,7 @@ impl Task {
             info!(
                 steer = name,
                 pid = round.about.pid,
-                "HAProxy is another process than before: it is told everything again"
+                "HAProxy has restarted: all weights and states are sent to the new process"
             );
         }
         let orders: Vec<String> = round.orders.iter().map(ToString::to_string).collect();
@@ -371,7 +371,7 @@ impl Task {
         let status = &mut *self.target.status.lock();
         if done == FileWriteResult::Changed {
             status.changes += 1;
-            tracing::debug!(steer = steer.name, "{} is new", nginx.file.display());
+            tracing::debug!(steer = steer.name, "{} is rewritten", nginx.file.display());
         }
         status.members = nginx::list_members(wanted);
         status.pending = Vec::new();
@@ -441,7 +441,10 @@ impl Subsystem for Steering {
         let mut tasks = self.inner.tasks.lock();
         while *tasks > 0 {
             if self.inner.ended.wait_until(&mut tasks, end).timed_out() {
-                warn!("other balancers keep the weights that they have: they do not answer");
+                warn!(
+                    "other balancers do not answer before the end of this process, and keep the \
+                    weights that they have"
+                );
                 return;
             }
         }
@@ -479,25 +482,25 @@ impl Subsystem for Steering {
         family(
             "evenkeel_steer_up",
             Type::Gauge,
-            "1 if the other balancer was told without an error the last time, 0 if not.",
+            "1 if the last update of the other balancer succeeded, 0 if not.",
             |status| f64::from(u8::from(status.error.is_none())),
         );
         family(
             "evenkeel_steer_changes_total",
             Type::Counter,
-            "Weights and states that were changed there; with nginx, files written.",
+            "Weights and states that were changed at the other balancer; with nginx, files written.",
             |status| status.changes as f64,
         );
         family(
             "evenkeel_steer_failures_total",
             Type::Counter,
-            "Tries that have failed.",
+            "Failed updates of the other balancer.",
             |status| status.failures as f64,
         );
         family(
             "evenkeel_steer_restarts_total",
             Type::Counter,
-            "How often the other balancer was found to be another process than before.",
+            "How often the other balancer was found to have restarted.",
             |status| status.restarts as f64,
         );
         family(
@@ -521,7 +524,7 @@ impl Subsystem for Steering {
         out.begin_family(
             "evenkeel_steer_weight",
             Type::Gauge,
-            "The weight that a member should have there, 0 to 256.",
+            "The weight that a member should have at the other balancer, 0 to 256.",
         );
         for status in &all {
             let mut told = BTreeSet::new();

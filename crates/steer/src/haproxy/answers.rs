@@ -69,7 +69,7 @@ pub enum Unreadable {
     #[error("`show servers state` has no column {0}: please report this with HAProxy's version")]
     Column(&'static str),
     /// A line that is none of a server.
-    #[error("line {0} of `show servers state` is not that of a server")]
+    #[error("line {0} of `show servers state` describes no server")]
     Line(usize),
     /// There are too many servers.
     #[error("the backend has more than {MAX_SERVERS} servers")]

@@ -126,8 +126,7 @@ const NO_SERVER: &str = "HAProxy has no server at this address in the backend";
 const NO_ADDRESS: &str = "HAProxy does not say where its servers on Unix sockets listen";
 const MAINTAINED: &str = "in maintenance by somebody else: left alone";
 const DRAINED: &str = "drained by somebody else: left alone";
-const STATIC: &str =
-    "the backend's `balance` takes no weights but 0 and its own: use roundrobin or leastconn";
+const STATIC: &str = "the backend's `balance` takes only weight 0 and the configured weight: use roundrobin or leastconn";
 
 /// Plans the orders that bring the servers of `backend` to `wanted`.
 pub fn plan_orders(

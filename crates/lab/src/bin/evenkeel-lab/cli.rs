@@ -63,7 +63,7 @@ pub(crate) enum Command {
     /// Write a manual page for each command into a folder
     #[command(hide = true)]
     Man {
-        /// Folder; made if it is not there
+        /// Folder; created if missing
         folder: PathBuf,
     },
 }
@@ -73,10 +73,10 @@ pub(crate) enum Command {
 pub(crate) struct Experiments {
     /// An experiment, a paper (all its experiments), or "all"
     pub name: String,
-    /// With real programs on this machine, and not in virtual time
+    /// Use real programs on this machine instead of virtual time
     #[arg(long)]
     pub real: bool,
-    /// Hardly anything, to see whether it works: says little
+    /// Shortest run, to see whether the experiment works; its results say little
     #[arg(long)]
     pub quick: bool,
     /// Folder of the results; a quick run does not replace a full one there
@@ -85,7 +85,7 @@ pub(crate) struct Experiments {
     /// The first seed
     #[arg(long, value_name = "NUMBER", default_value_t = 1)]
     pub seed: u32,
-    /// No progress bar, which a terminal gets otherwise
+    /// Show no progress bar on a terminal
     #[arg(long)]
     pub quiet: bool,
 }
@@ -96,7 +96,7 @@ pub(crate) struct Regret {
     /// Number of worlds
     #[arg(long, value_name = "N", default_value_t = 200)]
     pub worlds: usize,
-    /// Worlds to leave out before the first one that is played
+    /// Number of worlds to skip before the first one that is played
     #[arg(long, value_name = "N", default_value_t = 0, value_parser = clap::value_parser!(u64).range(..1 << 60))]
     pub first: u64,
     /// Play the worlds that are kept for judging, and name none of them
@@ -120,7 +120,7 @@ pub(crate) struct Regret {
     /// Folder of the results: a page with plots, the tables as text, and all figures
     #[arg(long, value_name = "FOLDER")]
     pub out: Option<PathBuf>,
-    /// No progress bar, which a terminal gets otherwise
+    /// Show no progress bar on a terminal
     #[arg(long)]
     pub quiet: bool,
 }
@@ -156,7 +156,7 @@ pub(crate) struct Load {
     /// Method of every request
     #[arg(long, default_value = "GET")]
     pub method: String,
-    /// Field of every request; may be given several times
+    /// Header field of every request; may be given several times
     #[arg(long = "header", value_name = "NAME: VALUE", value_parser = header)]
     pub headers: Vec<(String, String)>,
     /// Body of every request
@@ -189,7 +189,7 @@ pub(crate) struct Load {
     /// tcp://: text to send; \n, \r, \t, \\ and \xNN are understood
     #[arg(long, value_name = "TEXT", value_parser = escaped)]
     pub send: Option<Bytes>,
-    /// tcp://: bytes to await
+    /// tcp://: number of bytes to wait for
     #[arg(long, value_name = "BYTES", default_value_t = 0)]
     pub receive: u64,
     /// tcp://: a connection for each request
@@ -198,7 +198,7 @@ pub(crate) struct Load {
     /// ftp://: a file that each session reads; may be given several times
     #[arg(long = "file", value_name = "PATH")]
     pub files: Vec<String>,
-    /// Ask for the paths in this file, one a line, by chance
+    /// Request the paths in this file, one a line, at random
     #[arg(long, value_name = "FILE")]
     pub paths: Option<PathBuf>,
     /// Popularity of the paths: the one in line i is asked for in proportion to 1 / i^ALPHA
@@ -231,10 +231,10 @@ pub(crate) struct Load {
     /// Keep the server that a redirect names for as long as it allows (the quantum), then ask again
     #[arg(long)]
     pub negotiate: bool,
-    /// Addresses of this machine to connect from, by turns
+    /// Addresses of this machine to connect from, in turn
     #[arg(long, value_name = "ADDRESS", value_delimiter = ',')]
     pub from: Vec<IpAddr>,
-    /// No line for each second
+    /// Print no line for each second
     #[arg(long)]
     pub quiet: bool,
     /// Write the latencies as HdrHistogram's percentile distribution, or, if FILE ends in .hlog, as its
@@ -254,7 +254,7 @@ pub(crate) struct Load {
 /// Commands beside sending load.
 #[derive(Debug, Subcommand)]
 pub(crate) enum LoadCommand {
-    /// Compare two runs by what --json or --hdr (an interval log, .hlog) has written of them
+    /// Compare two runs, from files that --json or --hdr (an interval log, .hlog) has written
     Compare {
         /// The first run
         a: PathBuf,
@@ -263,7 +263,7 @@ pub(crate) enum LoadCommand {
     },
     /// Write the documents of a site for --surge into a folder, under their numbers
     Site {
-        /// Folder; made if it is not there
+        /// Folder; created if missing
         folder: PathBuf,
         /// Documents, as in --surge
         #[arg(long, value_name = "N", default_value_t = 2000, value_parser = clap::value_parser!(u32).range(10..=1_000_000))]
