@@ -782,12 +782,6 @@ pub(crate) mod tests {
                     && complaint.contains("has expired, on Jan  1 00:00:00 2020"),
                 "{complaint}"
             );
-            let warnings = crate::expiry::Warnings::default()
-                .next([("rule web", &details)].into_iter(), unix_now());
-            assert!(
-                warnings[0].contains("CN=between") && warnings[0].ends_with("has expired"),
-                "{warnings:?}"
-            );
         }
         // One that is valid for longer than what it leads to says nothing.
         let good = folder.write("good.pem", {

@@ -16,13 +16,11 @@ use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
 use rustls::sign::SingleCertAndKey;
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
-use tokio::net::TcpStream;
 
 use crate::authorities::{read_revocations, read_roots};
 use crate::certificate::{
     Certificate, CertificateError, Details, bytes, file_problem, parse_items, unix_now,
 };
-use crate::connect::Connecting;
 use crate::crypto_provider;
 use crate::sessions::{AtAddress, Sessions};
 
@@ -35,8 +33,8 @@ const SYSTEM_AGE: Duration = Duration::from_secs(5);
 pub struct Client {
     config: ClientConfig,
     /// The name that the other side must have, unless that is its host.
-    name: Option<ServerName<'static>>,
-    alpn: Vec<Vec<u8>>,
+    pub(crate) name: Option<ServerName<'static>>,
+    pub(crate) alpn: Vec<Vec<u8>>,
     sessions: Option<Arc<Sessions>>,
     /// Authorities that the client trusts, in words.
     pub(crate) trusts: String,
@@ -168,30 +166,6 @@ impl Client {
     /// and settings.
     pub fn is_like(&self, other: &Client) -> bool {
         self.made_of == other.made_of
-    }
-
-    /// A handshake with whoever is at the other end of `socket`, called `host` (a name, or an IP
-    /// address) unless the configuration names it. `protocols` are offered (ALPN); if there are
-    /// none, those of the configuration.
-    pub fn connect<'a>(
-        self: &'a Arc<Self>,
-        socket: TcpStream,
-        host: &str,
-        protocols: &[&str],
-    ) -> Connecting<'a> {
-        let offered = if protocols.is_empty() {
-            self.alpn.clone()
-        } else {
-            protocols
-                .iter()
-                .map(|name| name.as_bytes().to_vec())
-                .collect()
-        };
-        let name = match &self.name {
-            Some(name) => Ok(name.clone()),
-            None => ServerName::try_from(host.to_owned()),
-        };
-        Connecting::new(self, socket, name, offered)
     }
 
     /// Returns the configuration of rustls for a handshake with the peer at `address`.

@@ -347,6 +347,32 @@ fn peer_address(socket: &TcpStream) -> io::Result<Address> {
     address.ok_or_else(|| io::ErrorKind::Unsupported.into())
 }
 
+impl Client {
+    /// A handshake with whoever is at the other end of `socket`, called `host` (a name, or an IP
+    /// address) unless the configuration names it. `protocols` are offered (ALPN); if there are
+    /// none, those of the configuration.
+    pub fn connect<'a>(
+        self: &'a Arc<Self>,
+        socket: TcpStream,
+        host: &str,
+        protocols: &[&str],
+    ) -> Connecting<'a> {
+        let offered = if protocols.is_empty() {
+            self.alpn.clone()
+        } else {
+            protocols
+                .iter()
+                .map(|name| name.as_bytes().to_vec())
+                .collect()
+        };
+        let name = match &self.name {
+            Some(name) => Ok(name.clone()),
+            None => ServerName::try_from(host.to_owned()),
+        };
+        Connecting::new(self, socket, name, offered)
+    }
+}
+
 /// A handshake with a server.
 pub struct Connecting<'a> {
     messages: Messages,
@@ -362,7 +388,7 @@ impl fmt::Debug for Connecting<'_> {
 }
 
 impl<'a> Connecting<'a> {
-    pub(crate) fn new(
+    fn new(
         client: &'a Arc<Client>,
         socket: TcpStream,
         name: Result<ServerName<'static>, InvalidDnsNameError>,

@@ -54,6 +54,7 @@ impl Warnings {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::certificate::Intermediate;
 
     #[test]
     fn each_warning_is_given_once_and_in_time() {
@@ -91,6 +92,32 @@ mod tests {
                 format!("99: rule web: {b} expires within a day"),
                 format!("100: rule web: {a} has expired"),
                 format!("100: rule web: {b} has expired"),
+            ]
+        );
+    }
+
+    #[test]
+    fn f11_an_intermediate_certificate_that_expires_first_is_told() {
+        let details = Details {
+            file: "a.pem".into(),
+            names: vec!["a.example".into()],
+            subject: String::new(),
+            issuer: String::new(),
+            key: "ECDSA",
+            not_before: 0,
+            not_after: 100 * DAY,
+            intermediate: Some(Intermediate {
+                number: 2,
+                subject: "CN=between".into(),
+                not_after: 10 * DAY,
+            }),
+            fingerprint: "1".into(),
+        };
+        let mut warnings = Warnings::default();
+        assert_eq!(
+            warnings.next([("rule web", &details)].into_iter(), 10 * DAY),
+            [
+                "rule web: the certificate of the authority CN=between in a.pem for a.example has expired"
             ]
         );
     }
