@@ -181,7 +181,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     RuleFamily {
         name: "evenkeel_rule_preflights_total",
         only: Some(Protocol::Http),
-        help: "Preflights of pages of other origins that the balancer answered, by what came of them.",
+        help: "Preflights of pages of other origins that the balancer answered, by result.",
         label: "result",
         samples: &[
             ("granted", |totals| totals.preflights_granted),
@@ -191,7 +191,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     RuleFamily {
         name: "evenkeel_rule_auth_total",
         only: Some(Protocol::Http),
-        help: "Requests to routes that do not take everybody's, by what came of it.",
+        help: "Requests to routes with `auth`, by result.",
         label: "result",
         samples: &[
             ("passed", |totals| totals.auth_passed),
@@ -276,7 +276,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     RuleFamily {
         name: "evenkeel_rule_http2_floods_total",
         only: Some(Protocol::Http),
-        help: "HTTP/2 connections closed because the client sent too much of something.",
+        help: "HTTP/2 connections closed because the client sent too many frames or bytes of one kind.",
         label: "of",
         samples: &[
             ("resets", |totals| totals.http2_flood_resets),
@@ -295,7 +295,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     RuleFamily {
         name: "evenkeel_rule_http2_silent_members_total",
         only: Some(Protocol::Http),
-        help: "Connections of HTTP/2 to members that were closed since no sign of life (PING) came.",
+        help: "HTTP/2 connections to members that were closed because the member sent nothing after a PING.",
         label: "",
         samples: &[("", |totals| totals.http2_silent_members)],
     },

@@ -134,7 +134,7 @@ impl Listening {
                             worker.close_idle();
                         }
                         None => {
-                            warn_throttled!(%error, "cannot accept a client; trying again shortly")
+                            warn_throttled!(%error, "cannot accept a client; next try in {PAUSE:?}")
                         }
                     }
                     let watch = worker.watchers.watch_task(ServiceId::WORKER);

@@ -145,7 +145,9 @@ pub(crate) fn compare_password(
     let queue = QUEUE_OF_PROCESS.get_or_init(|| match start() {
         Ok(queue) => Some(queue),
         Err(error) => {
-            tracing::error!("no thread for passwords, so that nobody can log in: {error}");
+            tracing::error!(
+                "cannot start the thread that compares passwords, so nobody can log in: {error}"
+            );
             None
         }
     });

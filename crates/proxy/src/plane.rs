@@ -315,7 +315,7 @@ impl Inner {
                     .map(|file| file.set_mode(rule.socket_mode()));
                 if let Some(Err(error)) = mode {
                     tracing::error!(rule = %rule.name, address = %held.address, %error,
-                        "cannot change the rights of the socket");
+                        "cannot set the rights of the Unix socket");
                 }
                 let count = listens.len();
                 for (index, listen) in listens.iter_mut().enumerate() {
@@ -431,16 +431,16 @@ fn tell_of_shares(files: &Shares, memory: &memory::Shares) {
             memory = memory.memory_bound.all,
             limit = %memory.memory_bound.by,
             reserve = memory.reserve,
-            "as many clients at a time as there is memory for; the reserve is for health checks, \
-             load reports, the admin API and reloads"
+            "the memory limits the number of clients at a time; the reserve is for health checks, load \
+             reports, the admin API and reloads"
         );
     } else {
         tracing::info!(
             files = files.all,
             clients,
             reserve = files.reserve(),
-            "as many clients at a time as the limit on open files allows; the reserve is for \
-             health checks, load reports, the admin API and reloads"
+            "the limit on open files limits the number of clients at a time; the reserve is for health \
+             checks, load reports, the admin API and reloads"
         );
     }
 }
@@ -616,10 +616,10 @@ enum RuleError {
     #[error("rule {rule:?}: {address} is the address of another rule, too")]
     Twice { rule: String, address: Address },
     #[error(
-        "group {group:?}: source = \"client\" needs the right to use addresses of others \
-         (IP_TRANSPARENT): {error}. Give the balancer CAP_NET_RAW (or CAP_NET_ADMIN) \
-         with AmbientCapabilities= in the systemd unit or with setcap, beside the capabilities that are there, and \
-         start it again; or start it as root"
+        "group {group:?}: source = \"client\" needs the right to use addresses of others (IP_TRANSPARENT): \
+         {error}. Give the balancer CAP_NET_RAW (or CAP_NET_ADMIN) with AmbientCapabilities= in the systemd \
+         unit or with setcap, beside the capabilities that are there, and restart the balancer; or start the \
+         balancer as root"
     )]
     Source { group: String, error: io::Error },
     #[error(

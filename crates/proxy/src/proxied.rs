@@ -23,7 +23,7 @@ pub(crate) async fn serve_proxied(mut session: Session, mut client: Io) {
         if !accepted.is_some_and(|proxies| proxies.contains(session.peer.ip())) {
             session.service.metrics.refused_not_proxied.add(1);
             let (rule, from) = (&session.service.name, session.peer);
-            tracing::debug!(%rule, %from, "a connection from none of accept_proxy");
+            tracing::debug!(%rule, %from, "a connection is refused: its sender is not in accept_proxy");
             return;
         }
         rule.rule.timeouts.accept_proxy
@@ -53,7 +53,7 @@ pub(crate) async fn serve_proxied(mut session: Session, mut client: Io) {
         Ok(Err(error)) => {
             session.service.metrics.refused_proxy_header.add(1);
             let (rule, from) = (&session.service.name, session.peer);
-            tracing::debug!(%rule, %from, %error, "no client behind a proxy");
+            tracing::debug!(%rule, %from, %error, "a connection of a proxy is refused: no valid PROXY header");
         }
         Err(Stop::Expired) => session.service.metrics.refused_proxy_header.add(1),
         Err(Stop::Cut) => {

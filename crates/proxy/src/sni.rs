@@ -59,7 +59,7 @@ pub(crate) async fn find_route<'a>(
             };
             metrics.count_tls_failure(cause);
             let (rule, client) = (&session.service.name, session.peer);
-            tracing::debug!(%rule, %client, cause = cause.name(), ?name, "no group for a client");
+            tracing::debug!(%rule, %client, cause = cause.name(), ?name, "a client is refused: no group can be chosen by its TLS server name");
             match cause {
                 Cause::UnknownName => End::Refused,
                 _ => End::Client,
@@ -75,7 +75,7 @@ pub(crate) async fn find_route<'a>(
             End::Terminated
         }
         SniRefusal::Exhausted => {
-            Shortage::Memory.report_failure("read a client's first message");
+            Shortage::Memory.report_failure("read the first TLS message of a client");
             metrics.refused_exhausted.add(1);
             client.reset_on_drop();
             End::Exhausted

@@ -482,7 +482,7 @@ impl Tunnel<'_> {
             let (up_ended, down_ended) = match (step_up, step_down) {
                 (Poll::Ready(Err(TransferError::Exhausted(shortage))), _)
                 | (_, Poll::Ready(Err(TransferError::Exhausted(shortage)))) => {
-                    shortage.report_failure("carry a connection's bytes");
+                    shortage.report_failure("forward the bytes of a connection");
                     return Poll::Ready(End::Exhausted);
                 }
                 (Poll::Ready(Err(TransferError::From | TransferError::Chunks(_))), _)

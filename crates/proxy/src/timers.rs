@@ -139,7 +139,7 @@ impl Timers {
             if let Some(at) = next
                 && let Err(error) = self.ring_by(at)
             {
-                tracing::error!(%error, "a timer cannot be set");
+                tracing::error!(%error, "the timer of a worker cannot be set");
                 break;
             }
         }
@@ -163,7 +163,7 @@ impl Future for TimerWait {
         }
         drop(waiting);
         if let Err(error) = timers.ring_by(place.0) {
-            evenkeel_limits::warn_throttled!(%error, "there is no timer to be had");
+            evenkeel_limits::warn_throttled!(%error, "the timer of a worker cannot be made or set");
         }
         Poll::Pending
     }

@@ -236,7 +236,7 @@ pub(crate) async fn accept_tls(
     let (worker, metrics) = (&session.worker, &session.service.metrics);
     let charges = [HANDSHAKE_BYTES, IDLE_BYTES].map(|bytes| worker.memory.take(bytes));
     let [Ok(_handshake), Ok(idle)] = charges else {
-        Shortage::Memory.report_failure("greet a client with TLS");
+        Shortage::Memory.report_failure("do the TLS handshake with a client");
         metrics.refused_exhausted.add(1);
         client.reset_on_drop();
         return None;
@@ -271,7 +271,7 @@ pub(crate) async fn accept_tls(
         Ok(Err(failure)) => {
             metrics.count_tls_failure(failure.cause);
             let (rule, client) = (&session.service.name, session.peer);
-            tracing::debug!(%rule, %client, cause = failure.cause.name(), %failure, "no TLS with a client");
+            tracing::debug!(%rule, %client, cause = failure.cause.name(), %failure, "the TLS handshake with a client failed");
         }
         Err(Stop::Expired) => metrics.tls_timeout.add(1),
         Err(Stop::Cut) => metrics.terminated.add(1),

@@ -33,7 +33,7 @@ fn of_client(session: &Session, address: &Address) -> Option<IpAddr> {
         return Some(client);
     }
     warn_throttled!(rule = %session.service.name, %client, %address,
-        "a member sees the balancer's address, not the client's: one has IPv4, the other IPv6");
+        "a member sees the balancer's address, not the client's: of client and member, one has IPv4, the other IPv6");
     None
 }
 

@@ -181,7 +181,11 @@ pub(crate) fn start(
     })?;
     match started.recv() {
         Ok(result) => result?,
-        Err(_) => return Err(io::Error::other("the worker thread ended at once")),
+        Err(_) => {
+            return Err(io::Error::other(
+                "the thread of the worker ended at its start",
+            ));
+        }
     }
     Ok(WorkerHandle {
         commands,
@@ -452,7 +456,7 @@ impl Worker {
                 all.iter()
                     .for_each(|listening| listening.set_service(Rc::clone(&service)));
                 if all.is_empty() && sockets.is_empty() {
-                    tracing::error!(rule = %plan.name, ?key, "a listener is missing");
+                    tracing::error!(rule = %plan.name, ?key, "the worker has no listener for an address of the rule");
                 }
                 for socket in sockets {
                     match Listening::start(self, &key, socket, &service) {

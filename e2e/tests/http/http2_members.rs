@@ -308,7 +308,7 @@ fn a_member_that_gives_no_sign_of_life_loses_its_connection() {
         let log = balancer.log();
         let name = format!("address={}", stuck.address());
         log.lines()
-            .any(|line| line.contains("no sign of life") && line.contains(&name))
+            .any(|line| line.contains("sent nothing after a PING") && line.contains(&name))
     });
     stuck.go_on();
     wait_until("it is used again", || ask("GET") == of(&stuck));

@@ -245,7 +245,7 @@ fn members_get_no_cookie_of_ours_and_all_others_as_they_are() {
     homes.sort();
     assert_eq!(homes, ["0: ", "1: ", "2: "]);
     // Explanations say why it was chosen anew.
-    let why = "the client was bound to a member before: its cookie names none that is here";
+    let why = "the client's earlier binding has ended: its cookie names no member of the group";
     wait_until("an explanation says so", || {
         once(&balancer, "Cookie: at=x\r\n");
         let explained = balancer.admin_get("/v1/groups/web/explain");

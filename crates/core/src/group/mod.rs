@@ -365,7 +365,7 @@ impl Group {
             });
         }
         if let Some(why) = view.request().unbound {
-            trace.note_sentence(|| format!("the client was bound to a member before: {why}"));
+            trace.note_sentence(|| format!("the client's earlier binding has ended: {why}"));
         }
         let cost = view.request().cost;
         if cost != Cost::ONE {

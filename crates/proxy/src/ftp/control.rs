@@ -457,7 +457,7 @@ impl<'a> Control<'a> {
             Step::Refused(refusal) => {
                 self.count_refusal(refusal);
                 let (rule, client_address) = (&self.session.service.name, self.session.peer);
-                tracing::debug!(%rule, client = %client_address, reason = %refusal, "FTP: refused with a reply");
+                tracing::debug!(%rule, client = %client_address, reason = %refusal, "FTP: a command or a reply is refused");
             }
         }
         Ok(())
@@ -528,7 +528,7 @@ impl<'a> Control<'a> {
                 _ => {
                     warn_throttled!(
                         rule = %session.service.name, ports = %options.ports, %ip, %error,
-                        "no port for a data connection: extend `ports` of the rule's table `ftp`"
+                        "FTP: no port is free for a data connection: extend `ports` of the rule's table `ftp`"
                     );
                     Problem::NoPort
                 }
@@ -677,12 +677,12 @@ impl<'a> Control<'a> {
                 )
             }
             Problem::Exhausted(shortage) => {
-                shortage.report_failure("serve a session of FTP");
+                shortage.report_failure("serve an FTP session");
                 ("421 Too many connections: try again later", End::Exhausted)
             }
         };
         let (rule, client_address) = (&self.session.service.name, self.session.peer);
-        tracing::debug!(%rule, client = %client_address, reason = text, "an FTP session is ended");
+        tracing::debug!(%rule, client = %client_address, reason = text, "FTP: the balancer ends the session");
         self.say_farewell(client, text);
         self.session.watch.arm_deadline(LINGER);
         let mut left = MAX_LINGERING;

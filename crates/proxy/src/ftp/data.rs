@@ -378,7 +378,7 @@ async fn accept_from_peer(
                 }
                 session.service.metrics.ftp_foreign.add(1);
                 let rule = &session.service.name;
-                tracing::debug!(%rule, %from, expected = %peer, "a data connection from a stranger");
+                tracing::debug!(%rule, %from, expected = %peer, "FTP: a data connection from another address than the expected one is closed");
                 Io::from(stream).reset_on_drop();
             }
         })
@@ -398,7 +398,7 @@ async fn connect_to_peer(
     };
     let exhausted = |error: &std::io::Error| match Shortage::of_error(error) {
         Some(shortage) => {
-            shortage.report_failure("open a data connection of FTP");
+            shortage.report_failure("open an FTP data connection");
             End::Exhausted
         }
         None => End::Member,
@@ -420,7 +420,7 @@ async fn connect_to_peer(
         Ok(Ok(stream)) => Ok(stream),
         Ok(Err(error)) => {
             let rule = &session.service.name;
-            tracing::debug!(%rule, %target, %error, "no data connection");
+            tracing::debug!(%rule, %target, %error, "FTP: cannot open a data connection");
             Err(exhausted(&error))
         }
         Err(Stop::Expired) => Err(End::MemberTimeout),

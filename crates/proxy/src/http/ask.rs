@@ -123,7 +123,7 @@ fn parse_answer(
         Ok(ParseOutcome::Head(head)) => head,
         Ok(ParseOutcome::Partial) => return Ok(ResponseStart::Partial),
         Err(error) => {
-            tracing::debug!(%error, "the answer to a question whether a request may pass cannot be read");
+            tracing::debug!(%error, "the answer of the group of `auth` cannot be read");
             return Err(Failure::Garbage);
         }
     };
@@ -149,7 +149,7 @@ fn parse_answer(
                 .saturating_add(4);
             if !field.value.iter().all(fits) || passed.lines.len().saturating_add(more) > MAX_COPIED
             {
-                tracing::debug!(field = %name, "a field of an answer cannot be copied");
+                tracing::debug!(field = %name, "a field in the answer of the group of `auth` cannot be copied");
                 return Err(Failure::Garbage);
             }
             for part in [name.as_bytes(), b": ", field.value, b"\r\n"] {
@@ -231,7 +231,7 @@ impl Client {
                     return Err(After::Cut);
                 }
                 Err(self
-                    .say_so(request, "no member can be asked", summary)
+                    .say_so(request, "no member of the group can be asked", summary)
                     .await)
             }
         }
@@ -339,7 +339,7 @@ impl Client {
                 }
                 Err(failure) => {
                     if matches!(failure, Failure::Garbage) {
-                        let why = "no answer to a question whether a request may pass";
+                        let why = "the answer to the question of `auth` cannot be read";
                         self.note_bad_response(&bound.address, tries.as_deref_mut(), why);
                     }
                     failure
@@ -581,20 +581,22 @@ impl Client {
             }
             Failure::Connect(ConnectFailure::TimedOut)
             | Failure::TimedOut
-            | Failure::DeadlineExceeded => (End::MemberTimeout, "there was no answer in time"),
+            | Failure::DeadlineExceeded => {
+                (End::MemberTimeout, "the member did not answer in time")
+            }
             Failure::Exhausted(shortage) => {
-                shortage.report_failure("ask whether a request may pass");
+                shortage.report_failure("ask the group of `auth` about a request");
                 (End::Exhausted, "the balancer is out of memory")
             }
             Failure::Connect(failure @ ConnectFailure::Exhausted(_)) => {
                 self.session.count_exhausted(failure);
-                (End::Refused, "the balancer is out of connections")
+                (End::Refused, "the balancer may open no more connections")
             }
-            Failure::Connect(_) => (End::Member, "no member could be reached"),
-            Failure::Garbage => (End::Member, "the answer could not be read"),
+            Failure::Connect(_) => (End::Member, "the member could not be reached"),
+            Failure::Garbage => (End::Member, "the member's answer could not be read"),
             _ => (
                 End::Member,
-                "a member ended the connection without an answer",
+                "the member ended the connection without an answer",
             ),
         };
         summary.end = end;
@@ -606,8 +608,8 @@ impl Client {
         let service = &self.session.service;
         service.metrics.auth_failed.add(1);
         warn_throttled!(rule = %service.name, why,
-            "requests are refused with 503, as the group of `auth` does not say whether they may pass");
-        let text = "Whether the request may pass could not be found out. Try again later.";
+            "requests are refused with 503, because the group of `auth` does not say whether the requests may pass");
+        let text = "The service could not check whether the request is allowed. Try again later.";
         self.answer_instead(request, summary, 503, text).await
     }
 }

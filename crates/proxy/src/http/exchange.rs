@@ -483,7 +483,7 @@ impl Client {
                 End::Member
             }
             Ok(Err(Fault::Exhausted(shortage))) => {
-                shortage.report_failure("pass a response on");
+                shortage.report_failure("forward a response");
                 End::Exhausted
             }
             Err(Stop::Cut) => End::Terminated,
@@ -636,7 +636,7 @@ enum Fault {
 #[derive(Clone, Copy, Debug, thiserror::Error)]
 pub(super) enum MemberError {
     /// The connection has ended.
-    #[error("it ends within its body")]
+    #[error("the response ends within its body")]
     Cut,
     /// The chunks are not valid.
     #[error(transparent)]

@@ -167,7 +167,7 @@ impl Client {
                 (End::Member, 502, text)
             }
             Failure::Exhausted(shortage) => {
-                shortage.report_failure("carry a request");
+                shortage.report_failure("forward a request");
                 let text = "The balancer is out of memory. Try again later.".into();
                 // This end counts as one for want of something.
                 (End::Exhausted, 503, text)
@@ -213,7 +213,7 @@ impl Client {
                 (End::MemberTimeout, 504, text)
             }
             Failure::DeadlineExceeded => {
-                let text = "The time that the request has is over.".into();
+                let text = "The time limit of the request is over.".into();
                 (End::MemberTimeout, 504, text)
             }
             Failure::BadRequest(text) => {

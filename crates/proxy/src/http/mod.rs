@@ -795,7 +795,7 @@ impl Client {
 
     /// Answers a request whose head needs more memory than there is.
     async fn refuse_for_memory(&mut self, to_head: bool) -> After {
-        Shortage::Memory.report_failure("take a request's head");
+        Shortage::Memory.report_failure("read the head of a request");
         let text = "The balancer is out of memory. Try again later.";
         self.refuse_malformed(503, text, to_head).await
     }

@@ -157,7 +157,7 @@ impl Client {
                     self.fill_response(request, routed, upstream, &mut progress, &mut input);
                 filled.await.inspect_err(|failure| {
                     if matches!(failure, Failure::Garbage) {
-                        let why = "it ends within its head, or is malformed";
+                        let why = "the response ends within its head, or is malformed";
                         self.note_bad_response(&bound.address, bound.tries.as_deref_mut(), why);
                     }
                 })?;
@@ -180,7 +180,7 @@ impl Client {
                         interims += 1;
                         interim_bytes += head.len();
                         if interims > MAX_INTERIM || interim_bytes > limit {
-                            let why = "too many interim responses before it";
+                            let why = "too many interim responses (1xx) before the final response";
                             self.note_bad_response(&bound.address, bound.tries.as_deref_mut(), why);
                             return Err(Failure::Garbage);
                         }
@@ -248,7 +248,8 @@ impl Client {
         let service = &self.session.service;
         service.metrics.bad_responses.add(1);
         warn_throttled!(rule = %service.name, %address, %why,
-            "a member's response cannot be read: its client gets 502 or a part of it, or another member is asked");
+            "a member's response cannot be read: the client gets 502 or a part of the response, or another \
+             member is asked");
         if let Some(tries) = tries {
             tries.member_error = Some(why.to_string().into());
         }
@@ -336,7 +337,8 @@ impl Client {
             // All that it gets is content; its framing says where that ends.
             Io::Stream(stream) if !interim => {
                 if !stream.may_get(head.status) {
-                    let why = "success without the protocol that was asked for (RFC 8441)";
+                    let why = "the response is a success (2xx) without the protocol that the client asked \
+                               for (RFC 8441)";
                     self.note_bad_response(&bound.address, bound.tries.as_deref_mut(), why);
                     return Err(Failure::Garbage);
                 }

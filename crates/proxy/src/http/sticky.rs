@@ -71,7 +71,7 @@ impl StickyCookie {
     /// Returns the reason why the client has no member, though it has a cookie.
     pub(super) fn unbound_reason(&self) -> Option<&'static str> {
         self.is_unknown
-            .then_some("its cookie names none that is here")
+            .then_some("its cookie names no member of the group")
     }
 
     /// Returns the value of `Set-Cookie` of a response of `member`, if the client is not bound to

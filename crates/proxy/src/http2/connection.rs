@@ -236,7 +236,7 @@ impl Connection {
         let bytes = (CONNECTION_WINDOW - STREAM_WINDOW) as usize;
         let charge = self.session.worker.memory.take(bytes).ok();
         if charge.is_none() {
-            Shortage::Memory.report_failure("open the window of a client of HTTP/2");
+            Shortage::Memory.report_failure("enlarge the window of an HTTP/2 client");
         }
         charge
     }
@@ -269,7 +269,7 @@ impl Connection {
         };
         counter.add(1);
         tracing::debug!(rule = %self.session.service.name, client = %self.session.peer, ?flood,
-            "closes an HTTP/2 connection that is flooded");
+            "an HTTP/2 connection is closed: its client floods the balancer");
     }
 
     /// Serves a stream.

@@ -126,8 +126,9 @@ impl Window {
         if !charged {
             self.is_short = true;
             if !was_short {
-                Shortage::Memory
-                    .report_failure("hold what clients do not take from a member over HTTP/2");
+                Shortage::Memory.report_failure(
+                    "buffer what a member sends over HTTP/2 faster than its clients read",
+                );
             }
             return None;
         }
@@ -412,7 +413,7 @@ impl Link {
             } else if pinged {
                 limits.metrics.http2_silent_members.add(1);
                 evenkeel_limits::warn_throttled!(address = %limits.address,
-                    "a member gives no sign of life over HTTP/2: its connection is closed");
+                    "a member sent nothing after a PING over HTTP/2: its connection is closed");
                 return;
             } else {
                 self.engine.with_connection(Connection::send_ping);

@@ -1249,7 +1249,7 @@ fn http_d6_a_response_that_breaks_in_its_middle_is_counted_and_logged() {
             1,
             "invalid chunk size: expected hexadecimal digits, then CR LF",
         ),
-        (b"4\r\nab", 0, "it ends within its body"),
+        (b"4\r\nab", 0, "the response ends within its body"),
     ] {
         let (begun, wait) = channel();
         let wait = Mutex::new(wait);
