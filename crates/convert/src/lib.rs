@@ -53,7 +53,7 @@ pub struct Note {
 impl fmt::Display for Note {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mark = if self.restricts {
-            "it RESTRICTS ACCESS, and "
+            "this line RESTRICTS ACCESS: "
         } else {
             ""
         };
@@ -120,7 +120,7 @@ fn finish(mut model: Model, name: &str, original: &str) -> Result<Converted, Con
         "# Translated from a configuration of {name} by `evenkeel convert`. Run `evenkeel check` on it, and read docs/coming-from.md.\n"
     );
     if !notes.is_empty() {
-        toml += "#\n# These lines were not translated, or not quite:\n#\n";
+        toml += "#\n# These lines were not translated, or only in part:\n#\n";
     }
     for note in &notes {
         toml += &format!("# {note}\n");

@@ -114,8 +114,11 @@ impl Changes {
             value.is_ascii() && value.trim() == value && (is_plain || head == Head::Request)
         };
         let value = value.filter(fits).ok_or(match head {
-            Head::Response => "fields of responses have fixed values",
-            Head::Request => "values of fields have {scheme}, {host}, {path}, {query} and {client} of the request only",
+            Head::Response => "fields of responses can have fixed values only",
+            Head::Request => {
+                "values of fields can use {scheme}, {host}, {path}, {query} and {client} \
+                of the request only"
+            }
         })?;
         match change {
             Change::Add => self.add.push((name.to_owned(), value)),
@@ -281,7 +284,7 @@ impl Model {
         match self.find_group(&group.name) {
             Some(_) => self
                 .notes
-                .add_note(line, "there is another one of this name: it is left out"),
+                .add_note(line, "another group has this name: this group is left out"),
             None => self.groups.push(group),
         }
     }

@@ -483,7 +483,7 @@ fn what_is_not_translated_is_told_with_its_line_and_what_restricts_apart() {
         converted.notes
     );
     assert!(converted.toml.contains(
-        "# line 4: http-request deny if bad: it RESTRICTS ACCESS, and routes have no regular"
+        "# line 4: http-request deny if bad: this line RESTRICTS ACCESS: routes have no regular"
     ));
     let text = "server {\n listen 80;\n location / {\n  auth_basic x;\n  proxy_cache c;\n  proxy_pass http://10.0.0.1;\n }\n location ~ x { return 200; }\n}\n";
     let (_, converted) = accepted(text);
@@ -707,7 +707,7 @@ fn values_that_fields_cannot_have_are_told_in_both_languages() {
     };
     let (of_requests, fixed) = (
         "values of fields have {scheme}",
-        "fields of responses have fixed values",
+        "fields of responses can have fixed values only",
     );
     for (text, told) in [
         (

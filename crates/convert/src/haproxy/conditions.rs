@@ -13,7 +13,7 @@ const MAX_ALTERNATIVES: usize = 32;
 pub(crate) type Acls = HashMap<String, Vec<Vec<String>>>;
 
 /// Reason why two conditions cannot stand in one route.
-pub(crate) const TWICE: &str = "two conditions of one kind, of which a route has one";
+pub(crate) const TWICE: &str = "a route can have only one condition of each kind";
 
 /// Conditions of which one must hold.
 pub(crate) type Alternatives = Vec<Conditions>;
@@ -44,7 +44,7 @@ pub(crate) fn read(words: &[String], acls: &Acls, facts: Facts) -> Result<Altern
         [] => return Ok(vec![Conditions::default()]),
         [first, rest @ ..] if first == "if" => (false, rest),
         [first, rest @ ..] if first == "unless" => (true, rest),
-        [first, ..] => return Err(format!("there is no such word in a condition: {first}")),
+        [first, ..] => return Err(format!("unknown word in a condition: {first}")),
     };
     let mut terms = parse(words, acls)?;
     if is_unless {
@@ -61,14 +61,14 @@ pub(crate) fn read(words: &[String], acls: &Acls, facts: Facts) -> Result<Altern
                     next.push(one.merge_with(other).ok_or(TWICE)?);
                 }
                 if next.len() > MAX_ALTERNATIVES {
-                    return Err("it has too many alternatives".into());
+                    return Err("the condition has too many alternatives".into());
                 }
             }
             found = next;
         }
         all.extend(found);
         if all.len() > MAX_ALTERNATIVES {
-            return Err("it has too many alternatives".into());
+            return Err("the condition has too many alternatives".into());
         }
     }
     Ok(merged(all))
@@ -144,7 +144,7 @@ fn parse(words: &[String], acls: &Acls) -> Result<Vec<Vec<Literal>>, String> {
             term.push(Literal { is_negated, lines });
         }
         if terms.len() > MAX_ALTERNATIVES {
-            return Err("it has too many alternatives".into());
+            return Err("the condition has too many alternatives".into());
         }
     }
     Ok(terms)
@@ -186,7 +186,7 @@ fn negate(terms: &[Vec<Literal>]) -> Result<Vec<Vec<Literal>>, String> {
             }
         }
         if next.len() > MAX_ALTERNATIVES {
-            return Err("it has too many alternatives".into());
+            return Err("the condition has too many alternatives".into());
         }
         all = next;
     }
@@ -214,7 +214,7 @@ fn meaning(literal: &Literal, facts: Facts) -> Result<Alternatives, String> {
                 },
                 None => return Ok(Vec::new()),
             },
-            _ => return Err("the negation of several values is no condition of a route".into()),
+            _ => return Err("routes cannot negate several values".into()),
         }
     }
     Ok(vec![found])
@@ -255,7 +255,8 @@ fn negated(one: &Conditions) -> Result<Option<Conditions>, String> {
             }
         }
     }
-    Err("routes have no negation of hosts, paths, methods and values: put the route for what is left out first".into())
+    Err("routes cannot negate hosts, paths, methods and values: put a route for the excluded requests \
+        first".into())
 }
 
 /// Alternatives for the words of an ACL: what is looked at, flags and values.
@@ -279,7 +280,9 @@ fn criterion(words: &[String], facts: Facts) -> Result<Alternatives, String> {
             "-n" | "--" => {}
             "-m" => method = rest.next().map(String::as_str).unwrap_or_default(),
             "-f" | "-M" => {
-                return Err("values from files are none of routes: write them here".into());
+                return Err(
+                    "routes read no values from files: write the values into the route".into(),
+                );
             }
             value => values.push(value),
         }
@@ -291,7 +294,7 @@ fn criterion(words: &[String], facts: Facts) -> Result<Alternatives, String> {
             .collect::<Vec<_>>()
     };
     let one = |conditions: Conditions| Ok(vec![conditions]);
-    let no_such = || Err(format!("{what} is no condition of a route"));
+    let no_such = || Err(format!("routes have no condition like {what}"));
     let (fetch, suffix) = suffix_of(fetch);
     let is_host = argument.eq_ignore_ascii_case("host");
     let method = suffix.unwrap_or(method);
@@ -406,10 +409,11 @@ fn criterion(words: &[String], facts: Facts) -> Result<Alternatives, String> {
             _ => no_such(),
         },
         "nbsrv" | "srv_is_up" => Err(
-            "how many members are up is no condition: groups take members out by themselves".into(),
+            "routes have no condition on the number of members that are up: groups take members out by \
+             themselves".into(),
         ),
         "http_auth" | "http_auth_group" => {
-            Err("users are a table of the rule: auth = { users_file = \"FILE\" }".into())
+            Err("users belong to the rule: auth = { users_file = \"FILE\" }".into())
         }
         _ => no_such(),
     }
@@ -470,7 +474,9 @@ fn path(value: &str, method: &str) -> Result<String, String> {
     let is_short = value.len() <= 1000 && value.split('/').all(|segment| segment.len() <= 200);
     match method {
         "reg" => Err("routes have no regular expressions".into()),
-        _ if !is_plain || dots || !is_short => Err(format!("{value} is no path of a route")),
+        _ if !is_plain || dots || !is_short => {
+            Err(format!("{value} is not a path that a route can have"))
+        }
         "str" => Ok(value.to_owned()),
         "beg" => Ok(format!("{}/*", value.trim_end_matches('/'))),
         _ => Err("routes compare a path as a whole or by its beginning".into()),
@@ -496,7 +502,7 @@ fn host(value: &str, method: &str) -> Result<Vec<String>, String> {
             .split('.')
             .any(|label| label.is_empty() || label.len() > 63)
     {
-        return Err(format!("{value} is no host of a route"));
+        return Err(format!("{value} is not a host that a route can have"));
     }
     match method {
         "str" => Ok(vec![plain.to_owned()]),
@@ -515,7 +521,7 @@ fn named_values(
 ) -> Result<Alternatives, String> {
     let wanted = |value: &&str| match method {
         _ if value.trim() != *value || value.contains(char::is_control) => {
-            Err("no value of a route".into())
+            Err("not a value that a route can have".into())
         }
         "str" | "beg" if value.contains('*') => Err(format!("{value} has a * in it")),
         "str" => Ok(make(ValueCondition::Like((*value).to_owned()))),

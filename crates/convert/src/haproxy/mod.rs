@@ -68,7 +68,7 @@ pub(crate) fn read(text: &str) -> Result<Model, ConvertError> {
     for section in &sections {
         let has_variable = |line: &&Line| line.words.iter().any(|word| word.contains("${"));
         for line in section.lines.iter().filter(has_variable) {
-            let why = "variables of the environment are none in the translation: write \"${NAME}\" where there is to be one";
+            let why = "variables of the environment are not translated: write \"${NAME}\" where you want one";
             model.notes.add_note(line.number, why);
         }
         match section.kind.as_str() {
@@ -84,18 +84,19 @@ pub(crate) fn read(text: &str) -> Result<Model, ConvertError> {
                 proxies.push(proxy(section, inherited, &mut model));
             }
             "userlist" => {
-                let why = "users are in a file that `evenkeel users` writes: auth = { users_file = \"FILE\" } of the rule";
+                let why = "users are in a file that `evenkeel users` writes: set auth = { users_file = \
+                    \"FILE\" } in the rule";
                 model.notes.add_note(section.head.number, why);
             }
             "peers" | "resolvers" | "mailers" | "ring" => {
                 model.notes.add_note(
                     section.head.number,
-                    "there is no counterpart, and mostly no need",
+                    "Evenkeel has no counterpart, and mostly needs none",
                 );
             }
             _ => model
                 .notes
-                .add_note(section.head.number, "there is no counterpart"),
+                .add_note(section.head.number, "Evenkeel has no counterpart"),
         }
     }
     for proxy in &proxies {
@@ -127,33 +128,44 @@ fn global(section: &Section, model: &mut Model) {
                 "connections are limited for each rule, by `max_connections`",
             ),
             "user" | "group" | "uid" | "gid" | "chroot" => {
-                model.notes.add_note(line.number, "as whom it runs is `user` of [process], and the unit of systemd has it: docs/service.md");
+                model.notes.add_note(
+                    line.number,
+                    "set the user with `user` of [process], or in the \
+                    unit of systemd: docs/service.md",
+                );
             }
             "stats" => model.notes.add_note(
                 line.number,
-                "there is an admin API, with `evenkeel ctl` and metrics, without being asked for",
+                "the admin API, with `evenkeel ctl` and metrics, is on by default",
             ),
             "daemon" | "master-worker" | "pidfile" | "nbproc" | "cpu-map" | "log-send-hostname"
             | "log-tag" | "description" | "node" | "ca-base" | "localpeer" | "external-check"
             | "set-dumpable" | "spread-checks" | "quiet" => {
-                model
-                    .notes
-                    .add_note(line.number, "there is no counterpart, and mostly no need");
+                model.notes.add_note(
+                    line.number,
+                    "Evenkeel has no counterpart, and mostly needs none",
+                );
             }
             "crt-base" => model.notes.add_note(
                 line.number,
-                "paths of certificates are from the folder of the configuration: write them whole",
+                "paths of certificates begin at the folder of the configuration: write full paths",
             ),
             word if word.starts_with("ssl-") => {
-                model.notes.add_note(line.number, "TLS 1.2 and 1.3 with safe ciphers are what there is; `min_version` of `tls` is the only choice");
+                model.notes.add_note(
+                    line.number,
+                    "Evenkeel speaks TLS 1.2 and 1.3 with safe ciphers; \
+                    you can only set `min_version` of `tls`",
+                );
             }
             word if word.starts_with("tune.") => model
                 .notes
-                .add_note(line.number, "there is no need to tune it"),
-            word if word.starts_with("lua") => {
-                model.notes.add_note(line.number, "there are no scripts")
-            }
-            _ => model.notes.add_note(line.number, "there is no counterpart"),
+                .add_note(line.number, "Evenkeel needs no such tuning"),
+            word if word.starts_with("lua") => model
+                .notes
+                .add_note(line.number, "Evenkeel runs no scripts"),
+            _ => model
+                .notes
+                .add_note(line.number, "Evenkeel has no counterpart"),
         }
     }
 }
@@ -183,7 +195,7 @@ fn proxy(section: &Section, inherited: &[Line], model: &mut Model) -> Proxy {
         if !matches!(mode.word_at(1), "tcp" | "http") {
             model
                 .notes
-                .add_note(mode.number, "there are rules of HTTP, TCP and FTP only");
+                .add_note(mode.number, "Evenkeel has rules of HTTP, TCP and FTP only");
         }
     }
     for line in all().filter(|line| line.word_at(0) == "acl") {
@@ -287,11 +299,11 @@ impl Proxy {
             }
             "stats" => notes.add_note(
                 line.number,
-                "the console is at http://127.0.0.1:9900/console/ without being asked for",
+                "the console is at http://127.0.0.1:9900/console/ by default",
             ),
             "capture" | "monitor-uri" | "monitor" | "rate-limit" | "declare" | "filter"
             | "email-alert" => {
-                notes.add_note(line.number, "there is no counterpart");
+                notes.add_note(line.number, "Evenkeel has no counterpart");
             }
             "fullconn"
             | "backlog"
@@ -304,10 +316,13 @@ impl Proxy {
             | "max-keep-alive-queue"
             | "http-reuse"
             | "no" => {
-                notes.add_note(line.number, "there is no counterpart, and mostly no need");
+                notes.add_note(
+                    line.number,
+                    "Evenkeel has no counterpart, and mostly needs none",
+                );
             }
             "disabled" => self.rule.set("enabled", false),
-            _ => notes.add_note(line.number, "there is no counterpart"),
+            _ => notes.add_note(line.number, "Evenkeel has no counterpart"),
         }
     }
 
@@ -316,7 +331,10 @@ impl Proxy {
             return notes.add_note(line.number, "not a time");
         };
         if millis == 0 {
-            return notes.add_note(line.number, "there is always a limit: the default stays");
+            return notes.add_note(
+                line.number,
+                "Evenkeel always has a limit: the default is used",
+            );
         }
         let (times, key, longest) = match (line.word_at(1), self.is_tcp) {
             ("connect", _) => (&mut self.times, "connection_timeout", TEN_MINUTES),
@@ -338,7 +356,12 @@ impl Proxy {
                 self.servers.set_check("timeout", time(millis, 3_600_000));
                 return;
             }
-            _ => return notes.add_note(line.number, "there is no counterpart, and mostly no need"),
+            _ => {
+                return notes.add_note(
+                    line.number,
+                    "Evenkeel has no counterpart, and mostly needs none",
+                );
+            }
         };
         times.set(key, time(millis, longest));
     }
@@ -350,11 +373,16 @@ impl Proxy {
                 let options = line.from(2);
                 if options.iter().any(|word| word == "if-none") {
                     self.http.set("trust_forwarded", true);
-                    let why = "what clients say in X-Forwarded-For is believed, as there: leave `trust_forwarded` out if no proxy is in front";
+                    let why = "X-Forwarded-For of clients is trusted, as in the original: remove \
+                        `trust_forwarded` if no proxy is in front";
                     notes.add_note(line.number, why);
                 }
                 if options.iter().any(|word| word == "header") {
-                    notes.add_note(line.number, "the field is X-Forwarded-For; request_fields = { set = { \"NAME\" = \"{client}\" } } of a route has another one");
+                    notes.add_note(
+                        line.number,
+                        "the field is X-Forwarded-For; for another field set \
+                        request_fields = { set = { \"NAME\" = \"{client}\" } } in a route",
+                    );
                 }
             }
             "httpchk" | "tcp-check" | "ssl-hello-chk" | "mysql-check" | "pgsql-check"
@@ -390,7 +418,7 @@ impl Proxy {
             | "http-buffer-request"
             | "allbackups"
             | "idle-close-on-response" => {}
-            _ => notes.add_note(line.number, "there is no counterpart"),
+            _ => notes.add_note(line.number, "Evenkeel has no counterpart"),
         }
     }
 
@@ -423,14 +451,15 @@ impl Proxy {
             (None, _) | (_, "") => {
                 notes.add_note(line.number, "`error_pages` has statuses from 400 to 599");
             }
-            (_, "/dev/null") => notes.add_note(line.number, "each error has an answer"),
+            (_, "/dev/null") => notes.add_note(line.number, "Evenkeel answers each error"),
             (Some(status), file) => {
                 self.rule
                     .ensure_table("error_pages")
                     .set(&status.to_string(), file);
                 notes.add_note(
                     line.number,
-                    "in `error_pages`; the file is the page alone: take its head away, up to the first empty line",
+                    "translated to `error_pages`, whose files are pages without a head: remove the head \
+                     from the file, up to the first empty line",
                 );
             }
         }
@@ -453,7 +482,10 @@ impl Proxy {
                 }
             }
             "type" => table.set("types", line.from(2).to_vec()),
-            _ => notes.add_note(line.number, "there is no counterpart, and mostly no need"),
+            _ => notes.add_note(
+                line.number,
+                "Evenkeel has no counterpart, and mostly needs none",
+            ),
         }
     }
 }

@@ -112,9 +112,19 @@ impl Proxy {
                         .any(|begin| to.starts_with(begin));
                     begins && !to.starts_with("//") && to.is_ascii() && !to.contains(' ')
                 };
-                match to.filter(fits).filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308)) {
-                    Some(to) => self.actions.push((number, Action::Redirect { to, status }, when.to_vec())),
-                    None => notes.add_note(number, "a redirect has {scheme}, {host}, {path}, {query} and {client} of the request only"),
+                match to
+                    .filter(fits)
+                    .filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308))
+                {
+                    Some(to) => {
+                        self.actions
+                            .push((number, Action::Redirect { to, status }, when.to_vec()))
+                    }
+                    None => notes.add_note(
+                        number,
+                        "a redirect can use {scheme}, {host}, {path}, \
+                        {query} and {client} of the request only",
+                    ),
                 }
             }
             "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value" => {
@@ -137,10 +147,10 @@ impl Proxy {
             }
             "auth" => notes.add_restriction(
                 number,
-                "passwords are a table of the rule or a route: auth = { users_file = \"FILE\" }",
+                "passwords belong to the rule or a route: auth = { users_file = \"FILE\" }",
             ),
             "allow" if !is_response => {
-                notes.add_note(number, "routes are tried in order: put one for these requests before those that answer");
+                notes.add_note(number, "routes are tried in order: put a route for these requests before the routes that answer");
             }
             word if word.starts_with("track-sc") || word.starts_with("sc-") => {}
             "set-src" => notes.add_note(
@@ -150,9 +160,9 @@ impl Proxy {
             "wait-for-handshake" | "wait-for-body" | "disable-l7-retry" => {}
             "use-service" => notes.add_note(
                 number,
-                "metrics are at http://127.0.0.1:9900/metrics without being asked for",
+                "metrics are at http://127.0.0.1:9900/metrics by default",
             ),
-            _ => notes.add_note(number, "there is no counterpart"),
+            _ => notes.add_note(number, "Evenkeel has no counterpart"),
         }
     }
 
@@ -169,14 +179,19 @@ impl Proxy {
         if !when.is_empty() {
             return notes.add_note(
                 line,
-                "fields are changed for all requests of a route: give the route that condition",
+                "a route changes fields of all its requests: give the route the condition",
             );
         }
         let change = match how {
             "set-header" => Change::Set,
             "add-header" => Change::Add,
             "del-header" => Change::Remove,
-            _ => return notes.add_note(line, "fields are set, added and removed, not edited"),
+            _ => {
+                return notes.add_note(
+                    line,
+                    "routes set, add and remove fields, and do not edit them",
+                );
+            }
         };
         let (head, changes) = match is_response {
             true => (Head::Response, &mut self.response),
@@ -243,7 +258,7 @@ impl Proxy {
         let action = match line.word_at(1) {
             "connection" | "content" | "session" => line.word_at(2),
             "inspect-delay" => return,
-            _ => return notes.add_note(number, "there is no counterpart"),
+            _ => return notes.add_note(number, "Evenkeel has no counterpart"),
         };
         match action {
             "accept" | "capture" | "set-var" => {}
@@ -253,10 +268,8 @@ impl Proxy {
                     return;
                 }
                 match self.is_tcp {
-                    true => notes.add_restriction(
-                        number,
-                        "rules of TCP refuse no networks: use the firewall",
-                    ),
+                    true => notes
+                        .add_restriction(number, "TCP rules refuse no networks: use the firewall"),
                     false => {
                         let action = Action::Answer {
                             status: 403,
@@ -268,7 +281,7 @@ impl Proxy {
                     }
                 }
             }
-            _ => notes.add_note(number, "there is no counterpart"),
+            _ => notes.add_note(number, "Evenkeel has no counterpart"),
         }
     }
 
@@ -278,7 +291,10 @@ impl Proxy {
             self.default_backend.is_some() || !self.uses.is_empty() || !self.actions.is_empty();
         if self.binds.is_empty() || !has_traffic && self.servers.is_empty() {
             if !self.binds.is_empty() {
-                model.notes.add_note(self.line, "clients get nothing there");
+                model.notes.add_note(
+                    self.line,
+                    "no backend serves clients here: the frontend is left out",
+                );
             }
             return;
         }
@@ -300,9 +316,10 @@ impl Proxy {
             let addresses = binds.iter().flat_map(|bind| bind.addresses.iter().cloned());
             let addresses = model.take_addresses(addresses.collect());
             if addresses.is_empty() {
-                model
-                    .notes
-                    .add_note(self.line, "another one listens there: it is left out");
+                model.notes.add_note(
+                    self.line,
+                    "another rule listens on this address: this rule is left out",
+                );
                 continue;
             }
             let has_socket = addresses.iter().any(|address| address.starts_with("unix:"));
@@ -449,7 +466,11 @@ impl Proxy {
             };
             match self.backend(name, all) {
                 _ if names.is_empty() || rule.keys.get("tls").is_some() => {
-                    model.notes.add_note(*line, "rules of TCP choose by the name that clients ask for (`sni`), and by nothing else");
+                    model.notes.add_note(
+                        *line,
+                        "TCP rules choose only by the TLS server name that \
+                        clients ask for (`sni`)",
+                    );
                 }
                 None => model
                     .notes
@@ -475,7 +496,7 @@ impl Proxy {
             model.groups.push(Group { name, keys });
             model.notes.add_note(
                 self.line,
-                "it has no servers: 127.0.0.1:1 stands in their place",
+                "the backend has no servers: 127.0.0.1:1 stands in their place",
             );
         }
     }
@@ -507,10 +528,7 @@ impl Proxy {
             };
             for conditions in &alternatives {
                 if !conditions.names.is_empty() {
-                    notes.add_note(
-                        *line,
-                        "routes know hosts, and not the names that clients of TLS ask for",
-                    );
+                    notes.add_note(*line, "routes compare hosts, and not TLS server names");
                     continue;
                 }
                 if let Some(share) = conditions.share {
@@ -523,7 +541,7 @@ impl Proxy {
                         true => shares.push((Model::name(&backend.name, |_| false), share)),
                         false => notes.add_note(
                             *line,
-                            "a share of some requests: give `groups` of their route a weight each",
+                            "to split these requests, give each of the `groups` of their route a weight",
                         ),
                     }
                     continue;
@@ -643,12 +661,7 @@ impl Proxy {
         };
         for conditions in &alternatives {
             if conditions.share.is_some() || !conditions.names.is_empty() {
-                refuse(
-                    line,
-                    action,
-                    "this is no condition of a route".into(),
-                    notes,
-                );
+                refuse(line, action, "routes have no such condition".into(), notes);
                 continue;
             }
             if conditions.is_narrower && matches!(action, Action::Answer { status: 400.., .. }) {

@@ -62,7 +62,7 @@ pub(crate) fn bind(line: &Line, notes: &mut Notes) -> Option<Bind> {
             "ssl-min-ver" => match value().as_str() {
                 "TLSv1.3" => tls.set("min_version", "1.3"),
                 "TLSv1.2" => {}
-                _ => notes.add_note(number, "TLS 1.2 is the least"),
+                _ => notes.add_note(number, "TLS 1.2 is the lowest version"),
             },
             "ca-file" => {
                 let path = value();
@@ -110,13 +110,14 @@ pub(crate) fn bind(line: &Line, notes: &mut Notes) -> Option<Bind> {
             tls.set("certificates", vec!["certificate.pem".to_owned()]);
             notes.add_note(
                 number,
-                "it names no file with a certificate: put one in place of certificate.pem",
+                "the line names no certificate: put a file in place of certificate.pem",
             );
         }
         bind.tls = Some(tls);
     }
     if bind.accept_proxy {
-        let why = "every peer may say whose address a client has, as there: name the networks of the proxies in `accept_proxy`";
+        let why = "every peer may name the address of a client, as in the original: name the networks \
+            of the proxies in `accept_proxy`";
         notes.add_note(number, why);
     }
     Some(bind)
@@ -224,7 +225,7 @@ impl Servers {
                 );
             }
             "http-check" => self.http_check(line, notes),
-            _ => notes.add_note(line.number, "there is no counterpart"),
+            _ => notes.add_note(line.number, "Evenkeel has no counterpart"),
         }
     }
 
@@ -253,14 +254,14 @@ impl Servers {
                         "path" => ("hash", Some("path".to_owned())),
                         _ => return notes.add_note(
                             line.number,
-                            "a hash is one of the URI, the path, a field, a cookie or the address",
+                            "Evenkeel hashes the URI, the path, a field, a cookie or the address",
                         ),
                     }
                 }
                 _ => {
                     return notes.add_note(
                         line.number,
-                        "there is no such strategy: it is `adaptive` then",
+                        "Evenkeel has no such strategy: the group uses `adaptive`",
                     );
                 }
             };
@@ -276,7 +277,7 @@ impl Servers {
         if !has("insert") {
             return notes.add_note(
                 line.number,
-                "cookies are the balancer's own (`sticky`): members' cookies name nobody",
+                "the balancer sets a cookie of its own (`sticky`): cookies of members bind no clients",
             );
         }
         self.cookie = Some(line.word_at(1).to_owned());
@@ -300,7 +301,7 @@ impl Servers {
                     self.path(uri);
                 }
                 if method != "GET" && !words.is_empty() {
-                    notes.add_note(line.number, "members are checked with GET");
+                    notes.add_note(line.number, "health checks use GET");
                 }
                 let mut hosts = words.iter().filter_map(|word| word.split_once("Host:"));
                 if let Some((_, host)) = hosts.next_back() {
@@ -312,10 +313,10 @@ impl Servers {
             | "ssl-hello-chk" => {
                 notes.add_note(
                     line.number,
-                    "members are checked by HTTP, gRPC, FTP or a connection of TCP",
+                    "health checks use HTTP, gRPC, FTP or a TCP connection",
                 );
             }
-            _ => notes.add_note(line.number, "there is no counterpart"),
+            _ => notes.add_note(line.number, "Evenkeel has no counterpart"),
         }
     }
 
@@ -343,7 +344,7 @@ impl Servers {
                     self.check.set("host", value.as_str());
                 }
                 if after("meth").is_some_and(|method| method != "GET") {
-                    notes.add_note(line.number, "members are checked with GET");
+                    notes.add_note(line.number, "health checks use GET");
                 }
             }
             "expect" => match (line.word_at(2), line.word_at(3)) {
@@ -354,13 +355,16 @@ impl Servers {
                 ("string", text) => self.check.set("doc_text", text),
                 _ => notes.add_note(
                     line.number,
-                    "checks compare the status and a text in the body",
+                    "health checks compare the status and a text in the body",
                 ),
             },
             "connect" | "disable-on-404" | "send-state" => {
-                notes.add_note(line.number, "there is no counterpart, and mostly no need");
+                notes.add_note(
+                    line.number,
+                    "Evenkeel has no counterpart, and mostly needs none",
+                );
             }
-            _ => notes.add_note(line.number, "there is no counterpart"),
+            _ => notes.add_note(line.number, "Evenkeel has no counterpart"),
         }
     }
 
@@ -434,19 +438,32 @@ impl Servers {
                 "crl-file" => tls.set("crl_file", value()),
                 "crt" => tls.set("certificate", value()),
                 "sni" => match value() {
-                    text if text.starts_with("str(") => tls.set("server_name", text.trim_start_matches("str(").trim_end_matches(')')),
-                    _ => notes.add_note(number, "the name that members are asked for is fixed: `server_name` of `member_tls`"),
+                    text if text.starts_with("str(") => tls.set(
+                        "server_name",
+                        text.trim_start_matches("str(").trim_end_matches(')'),
+                    ),
+                    _ => notes.add_note(
+                        number,
+                        "the TLS server name of members is fixed: set \
+                        `server_name` of `member_tls`",
+                    ),
                 },
                 "verifyhost" => tls.set("server_name", value()),
                 "proto" => self.speaks_http2 |= value() == "h2",
-                "cookie" | "id" | "namespace" | "resolvers" | "resolve-prefer" | "init-addr" | "on-marked-down"
-                | "on-marked-up" | "on-error" | "observe" | "error-limit" | "track" | "source" | "minconn" | "maxqueue"
-                | "pool-max-conn" | "pool-purge-delay" | "alpn" | "check-alpn" | "check-sni" | "ciphers" | "ciphersuites"
-                | "ssl-min-ver" | "ssl-max-ver" | "addr" | "agent-addr" | "agent-inter" | "agent-send" | "max-reuse"
-                | "pool-low-conn" | "redir" | "tcp-ut" | "check-proto" | "resolve-opts" | "resolve-net" => {
+                "cookie" | "id" | "namespace" | "resolvers" | "resolve-prefer" | "init-addr"
+                | "on-marked-down" | "on-marked-up" | "on-error" | "observe" | "error-limit"
+                | "track" | "source" | "minconn" | "maxqueue" | "pool-max-conn"
+                | "pool-purge-delay" | "alpn" | "check-alpn" | "check-sni" | "ciphers"
+                | "ciphersuites" | "ssl-min-ver" | "ssl-max-ver" | "addr" | "agent-addr"
+                | "agent-inter" | "agent-send" | "max-reuse" | "pool-low-conn" | "redir"
+                | "tcp-ut" | "check-proto" | "resolve-opts" | "resolve-net" => {
                     value();
                     if matches!(word.as_str(), "observe" | "error-limit" | "on-error") {
-                        notes.add_note(number, "members that fail requests are ejected without being asked for: `ejection`");
+                        notes.add_note(
+                            number,
+                            "members that fail requests are ejected by default: see \
+                            `ejection`",
+                        );
                     }
                     if word == "track" {
                         notes.add_note(number, "each group checks its own members");
@@ -457,8 +474,9 @@ impl Servers {
                         self.group.ensure_table("agent_check").set("port", port);
                     }
                 }
-                "agent-check" | "check-ssl" | "check-send-proxy" | "no-ssl" | "non-stick" | "no-backup" | "enabled" | "tfo"
-                | "no-tls-tickets" | "check-via-socks4" | "allow-0rtt" | "no-verifyhost" => {}
+                "agent-check" | "check-ssl" | "check-send-proxy" | "no-ssl" | "non-stick"
+                | "no-backup" | "enabled" | "tfo" | "no-tls-tickets" | "check-via-socks4"
+                | "allow-0rtt" | "no-verifyhost" => {}
                 _ => notes.add_note(number, format!("`{word}` of a server has no counterpart")),
             }
         }
@@ -481,7 +499,7 @@ impl Servers {
             .iter()
             .any(|known| known.get("address") == member.get("address"))
         {
-            return notes.add_note(number, "the same address stands there twice");
+            return notes.add_note(number, "the group has this address twice");
         }
         self.members.push(member);
     }
@@ -568,7 +586,7 @@ impl Proxy {
         }
         let mut more = self.servers.group.clone();
         if self.is_tcp && more.remove("sticky").is_some() {
-            notes.add_note(self.line, "rules of TCP see no cookies");
+            notes.add_note(self.line, "TCP rules see no cookies");
         }
         keys.add_missing(&more);
         let mut check = self.servers.check.clone();

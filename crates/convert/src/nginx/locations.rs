@@ -95,7 +95,7 @@ impl Scope {
                     self.tls.set("min_version", "1.3");
                 }
                 if has("TLSv1") || has("TLSv1.1") {
-                    model.notes.add_note(line, "TLS 1.2 is the least");
+                    model.notes.add_note(line, "TLS 1.2 is the lowest version");
                 }
             }
             "ssl_client_certificate" => self
@@ -126,11 +126,11 @@ impl Scope {
             "auth_basic" if first == "off" => {}
             "auth_basic" => model.notes.add_restriction(
                 line,
-                "passwords are a table of the rule or a route: auth = { users_file = \"FILE\" }",
+                "passwords belong to the rule or a route: auth = { users_file = \"FILE\" }",
             ),
-            "auth_jwt" | "satisfy" | "secure_link" | "valid_referers" | "limit_except" => {
-                model.notes.add_restriction(line, "there is no counterpart")
-            }
+            "auth_jwt" | "satisfy" | "secure_link" | "valid_referers" | "limit_except" => model
+                .notes
+                .add_restriction(line, "Evenkeel has no counterpart"),
             "auth_basic_user_file" | "auth_request_set" => {}
             "mirror" => self.mirror = (first != "off").then(|| (line, first.to_owned())),
             "set_real_ip_from" => push_network(&mut self.proxies, directive, model),
@@ -278,7 +278,7 @@ impl Scope {
                 self.is_internal = true;
                 model.notes.add_note(
                     line,
-                    "metrics are at http://127.0.0.1:9900/metrics without being asked for",
+                    "metrics are at http://127.0.0.1:9900/metrics by default",
                 );
             }
             "rewrite"
@@ -286,7 +286,11 @@ impl Scope {
             | "sub_filter"
             | "recursive_error_pages"
             | "proxy_intercept_errors" => {
-                model.notes.add_note(line, "there is no counterpart: routes have `redirect`, `rewrite_prefix` and `answer`");
+                model.notes.add_note(
+                    line,
+                    "Evenkeel has no counterpart: routes have `redirect`, \
+                    `rewrite_prefix` and `answer`",
+                );
             }
             "error_page" => {
                 model.notes.add_note(
@@ -296,7 +300,7 @@ impl Scope {
             }
             "proxy_cache" | "proxy_cache_valid" | "proxy_cache_key" | "proxy_cache_path"
             | "expires" | "proxy_store" => {
-                model.notes.add_note(line, "there is no cache");
+                model.notes.add_note(line, "Evenkeel has no cache");
             }
             "include" => model
                 .notes
@@ -306,7 +310,7 @@ impl Scope {
                 "`format` of [access_log] has fields of its own: docs/cli.md",
             ),
             name if is_needless(name) => {}
-            _ => model.notes.add_note(line, "there is no counterpart"),
+            _ => model.notes.add_note(line, "Evenkeel has no counterpart"),
         }
     }
 
@@ -469,7 +473,9 @@ pub(super) fn locations(
                 .notes
                 .add_note(location.line, "routes have no regular expressions"),
             (path, 1) if path.starts_with('/') => all.push((1, path, location)),
-            _ => model.notes.add_note(location.line, "no path of a route"),
+            _ => model
+                .notes
+                .add_note(location.line, "not a path that a route can have"),
         }
     }
     // Exact ones first, then the longest.
@@ -482,7 +488,7 @@ pub(super) fn locations(
                 "location" | "if" | "limit_except" => {
                     model.notes.add_note(
                         directive.line,
-                        "blocks in a location are no routes: write them beside it",
+                        "blocks within a location are not translated: write them beside the location",
                     );
                 }
                 _ => own.take(directive, world, model),
@@ -493,7 +499,9 @@ pub(super) fn locations(
             || path.contains("//")
             || path.split('/').any(|part| part == "." || part == "..")
         {
-            model.notes.add_note(location.line, "no path of a route");
+            model
+                .notes
+                .add_note(location.line, "not a path that a route can have");
             continue;
         }
         let mut conditions = conditions.clone();
@@ -558,7 +566,7 @@ fn route(
         if let Some(line) = scope.files {
             model.notes.add_note(
                 line,
-                "there is no web server: put one behind it as a member. Requests get 404",
+                "Evenkeel serves no files: put a web server behind it as a member. Requests get 404",
             );
             let mut route = conditions.to_route();
             let mut answer = Table::default();
@@ -570,10 +578,9 @@ fn route(
     };
     for (more, to) in targets(*line, pass, world, model) {
         let Some(conditions) = conditions.merge_with(&more) else {
-            model.notes.add_note(
-                *line,
-                "two conditions of one kind, of which a route has one",
-            );
+            model
+                .notes
+                .add_note(*line, "a route can have only one condition of each kind");
             continue;
         };
         let mut route = conditions.to_route();
@@ -594,7 +601,7 @@ fn route(
             route.set("answer", answer);
             model
                 .notes
-                .add_note(*line, "there are no servers behind it: requests get 503");
+                .add_note(*line, "the location has no servers: requests get 503");
             out.push(route);
             continue;
         }
@@ -634,7 +641,7 @@ fn route(
                 }
                 None => model
                     .notes
-                    .add_restriction(*line, "the location that is asked is not there"),
+                    .add_restriction(*line, "the location that is asked does not exist"),
             }
         }
         if let Some((line, path)) = &scope.mirror {
@@ -642,7 +649,7 @@ fn route(
                 Some(group) => route.ensure_table("mirror").set("group", group),
                 None => model
                     .notes
-                    .add_note(*line, "the location that gets copies is not there"),
+                    .add_note(*line, "the location that gets copies does not exist"),
             }
         }
         route.add_missing(&scope.route);
@@ -700,9 +707,10 @@ fn targets(line: usize, pass: &str, world: &World, model: &mut Model) -> Vec<Tar
             for (value, to) in entries {
                 match on_value(of, value) {
                     Some(conditions) => all.push((conditions, vec![(None, whole(to))])),
-                    None => model
-                        .notes
-                        .add_note(line, format!("{of} = {value} is no condition of a route")),
+                    None => model.notes.add_note(
+                        line,
+                        format!("routes have no condition like {of} = {value}"),
+                    ),
                 }
             }
             all.extend(
@@ -715,7 +723,7 @@ fn targets(line: usize, pass: &str, world: &World, model: &mut Model) -> Vec<Tar
         None => {
             model.notes.add_note(
                 line,
-                format!("{variable} is no variable of a map or split_clients"),
+                format!("{variable} is not a variable of a map or split_clients"),
             );
             vec![(Conditions::default(), Vec::new())]
         }
@@ -778,7 +786,11 @@ fn target(
         if !scope.verifies_members {
             tls.remove("ca_file");
             tls.set("verify", false);
-            model.notes.add_note(line, "members' certificates are not verified, as there: name a `ca_file` in `member_tls`");
+            model.notes.add_note(
+                line,
+                "members' certificates are not verified, as in the original: \
+                name a `ca_file` in `member_tls`",
+            );
         }
         if let Some(found) = model.groups.iter_mut().find(|found| found.name == group) {
             found.keys.set(
@@ -803,7 +815,7 @@ fn target(
         _ => {
             model.notes.add_note(
                 line,
-                "the path behind the address is none of `rewrite_prefix`",
+                "`rewrite_prefix` cannot have the path behind the address",
             );
             None
         }
@@ -837,7 +849,8 @@ fn refused(scope: &Scope, conditions: &Conditions, model: &mut Model) -> Option<
         ([], _, false) if !denied.is_empty() => refused.clients = denied,
         (_, [], false) => return None,
         _ => {
-            let why = "networks that are allowed and others that are denied, in turn: write a route for each, with `client` and `except_client`";
+            let why = "allowed and denied networks alternate: write a route for each, with `client` and \
+                `except_client`";
             model.notes.add_restriction(*line, why);
             return None;
         }
@@ -871,7 +884,7 @@ fn answer(line: usize, words: &[String], route: &mut Table, model: &mut Model) {
             }
             None => model.notes.add_note(
                 line,
-                "a redirect has {scheme}, {host}, {path}, {query} and {client} of the request only",
+                "a redirect can use {scheme}, {host}, {path}, {query} and {client} of the request only",
             ),
         }
     }
@@ -881,7 +894,7 @@ fn answer(line: usize, words: &[String], route: &mut Table, model: &mut Model) {
     if !known {
         model
             .notes
-            .add_note(line, "this status is none of an answer: it is 403");
+            .add_note(line, "an answer cannot have this status: 403 is used");
     }
     if !text.is_empty() && !text.contains('$') && !matches!(status, 204 | 205 | 304) && !is_redirect
     {

@@ -57,13 +57,30 @@ pub(crate) fn read(text: &str) -> Result<Model, ConvertError> {
                 Some(millis) => model.top.set("shutdown_grace", time(millis, DAY)),
                 None => model.notes.add_note(directive.line, "not a time"),
             },
-            "events" | "pid" | "worker_rlimit_nofile" | "daemon" | "master_process" | "worker_priority" | "worker_cpu_affinity"
-            | "pcre_jit" | "timer_resolution" => {
-                model.notes.add_note(directive.line, "there is no counterpart, and mostly no need");
+            "events"
+            | "pid"
+            | "worker_rlimit_nofile"
+            | "daemon"
+            | "master_process"
+            | "worker_priority"
+            | "worker_cpu_affinity"
+            | "pcre_jit"
+            | "timer_resolution" => {
+                model.notes.add_note(
+                    directive.line,
+                    "Evenkeel has no counterpart, and mostly needs none",
+                );
             }
-            "user" => model.notes.add_note(directive.line, "as whom it runs is `user` of [process], and the unit of systemd has it: docs/service.md"),
-            "error_log" => model.notes.add_note(directive.line, "the log goes to standard error"),
-            "load_module" | "mail" => model.notes.add_note(directive.line, "there is no counterpart"),
+            "user" => model.notes.add_note(
+                directive.line,
+                "set the user with `user` of [process], or in the unit of systemd: docs/service.md",
+            ),
+            "error_log" => model
+                .notes
+                .add_note(directive.line, "the log goes to standard error"),
+            "load_module" | "mail" => model
+                .notes
+                .add_note(directive.line, "Evenkeel has no counterpart"),
             // A part of a file, as it is included in `http`.
             _ => http.push(directive),
         }
@@ -183,7 +200,7 @@ fn upstream(directive: &Directive, model: &mut Model) {
                 {
                     model
                         .notes
-                        .add_note(line, "the same address stands there twice");
+                        .add_note(line, "the group has this address twice");
                     continue;
                 }
                 let mut member = Table::default();
@@ -237,7 +254,7 @@ fn upstream(directive: &Directive, model: &mut Model) {
                 }
                 None => model.notes.add_note(
                     line,
-                    "a hash is one of the URI, the path, a field, a cookie or the address",
+                    "Evenkeel hashes the URI, the path, a field, a cookie or the address",
                 ),
             },
             "keepalive" | "keepalive_timeout" | "keepalive_requests" | "keepalive_time"
@@ -253,13 +270,15 @@ fn upstream(directive: &Directive, model: &mut Model) {
             ),
             "least_time" => model.notes.add_note(
                 line,
-                "without a strategy it is `adaptive`, which goes by times, too",
+                "without a strategy the group uses `adaptive`, which compares times, too",
             ),
-            _ => model.notes.add_note(line, "there is no counterpart"),
+            _ => model.notes.add_note(line, "Evenkeel has no counterpart"),
         }
     }
     if members.is_empty() {
-        return model.notes.add_note(directive.line, "it has no servers");
+        return model
+            .notes
+            .add_note(directive.line, "the upstream has no servers");
     }
     let list = members.into_iter().map(|member| {
         let only = member.keys().count() == 1;

@@ -31,7 +31,7 @@ fn listens(server: &Directive, model: &mut Model) -> Vec<Listen> {
         if has("quic") || has("udp") {
             model
                 .notes
-                .add_note(listen.line, "nothing over UDP is balanced");
+                .add_note(listen.line, "Evenkeel does not balance UDP");
             continue;
         }
         let Some(address) = listen_address(listen.word_at(0)) else {
@@ -113,7 +113,8 @@ fn hosts(server: &Directive, model: &mut Model) -> Vec<String> {
                 _ => model.notes.add_note(
                     names.line,
                     format!(
-                        "{name} is no host of a route: one, or *. and one for all right below it"
+                        "{name} is not a host that a route can have: write a host, or *. and a host for \
+                         all names right below it"
                     ),
                 ),
             }
@@ -152,7 +153,7 @@ pub(super) fn add_http(all: &[&Directive], world: &World, model: &mut Model) {
         {
             model
                 .notes
-                .add_note(inner.line, "conditions are those of routes");
+                .add_note(inner.line, "put the condition into a route");
         }
         for listen in &listens {
             let place = rules
@@ -329,7 +330,7 @@ pub(super) fn add_stream(all: &[&Directive], world: &World, model: &mut Model) {
         let addresses = listens.iter().map(|listen| listen.address.clone());
         let addresses = model.take_addresses(addresses.collect());
         if addresses.is_empty() {
-            let why = "another one listens there: it is left out";
+            let why = "another rule listens on this address: this rule is left out";
             model.notes.add_note(server.line, why);
             continue;
         }
@@ -349,14 +350,15 @@ pub(super) fn add_stream(all: &[&Directive], world: &World, model: &mut Model) {
                     set_time(&mut rule.keys, "connection_timeout", inner, 600_000, model)
                 }
                 "proxy_timeout" => set_time(&mut rule.keys, "idle_timeout", inner, DAY, model),
-                "allow" | "deny" => model.notes.add_restriction(
-                    inner.line,
-                    "rules of TCP refuse no networks: use the firewall",
-                ),
+                "allow" | "deny" => model
+                    .notes
+                    .add_restriction(inner.line, "TCP rules refuse no networks: use the firewall"),
                 name if name.starts_with("ssl_") || name == "set_real_ip_from" => {
                     scope.take(inner, world, model)
                 }
-                _ => model.notes.add_note(inner.line, "there is no counterpart"),
+                _ => model
+                    .notes
+                    .add_note(inner.line, "Evenkeel has no counterpart"),
             }
         }
         if listen.is_tls {
@@ -388,7 +390,7 @@ pub(super) fn add_stream(all: &[&Directive], world: &World, model: &mut Model) {
         if !is_served {
             model.notes.add_note(
                 server.line,
-                "there are no servers behind it: it is left out",
+                "no member serves this server: the server is left out",
             );
             continue;
         }
@@ -414,9 +416,10 @@ fn tcp_groups(pass: &Directive, world: &World, model: &mut Model) -> Vec<(Option
                 let is_name = is_host(name.strip_prefix("*.").unwrap_or(&name));
                 match group_of(to, None, model).filter(|_| is_name) {
                     Some(group) => all.push((Some(name), group)),
-                    None => model
-                        .notes
-                        .add_note(pass.line, format!("{name} is no name of a server")),
+                    None => model.notes.add_note(
+                        pass.line,
+                        format!("{name} is not a name that a server can have"),
+                    ),
                 }
             }
             let other = other
@@ -428,7 +431,7 @@ fn tcp_groups(pass: &Directive, world: &World, model: &mut Model) -> Vec<(Option
         _ => {
             model.notes.add_note(
                 pass.line,
-                "a variable that is no map of $ssl_preread_server_name",
+                "the variable is not a map of $ssl_preread_server_name",
             );
             Vec::new()
         }
