@@ -339,7 +339,7 @@ fn a_request_waits_for_a_fast_member_rather_than_to_go_to_a_slow_one() {
     let mut late = send(&balancer, "/late", "");
     wait_for(&balancer, 1);
     let explained = balancer.run_ctl("explain web").unwrap();
-    assert!(explained.contains("it waits for"), "{explained}");
+    assert!(explained.contains("the request waits for"), "{explained}");
     gate.release_one();
     assert_eq!(held.read_response().text(), "/hold");
     assert_eq!(late.read_response().text(), "/late");

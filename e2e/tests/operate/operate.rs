@@ -200,7 +200,10 @@ fn decisions_are_explained() {
             .collect();
         // A member that was silent for a while may be tried for news, and no other is looked at then.
         match verdicts[..] {
-            [only] => assert!(only.starts_with("tried for news"), "{explained:#}"),
+            [only] => assert!(
+                only.starts_with("tried to measure the member"),
+                "{explained:#}"
+            ),
             [one, other] => assert!(!one.is_empty() && !other.is_empty(), "{explained:#}"),
             _ => panic!("neither one candidate nor two: {explained:#}"),
         }

@@ -317,7 +317,7 @@ fn a_chooser_that_lies_is_overruled_and_counted() {
     );
     wait_for_explanation(
         &balancer,
-        "the custom strategy has decided, and not the group's own",
+        "the custom strategy has decided, not the group's own strategy",
     );
     *act.lock().unwrap() = name("nobody");
     wait_for_explanation(&balancer, "the custom strategy has not decided (");

@@ -492,11 +492,11 @@ fn explanations_say_what_came_of_a_custom_strategy() {
         for (manner, notes) in [
             (
                 Manner::Names(2),
-                "the custom strategy has decided, and not the group's own",
+                "the custom strategy has decided, not the group's own strategy",
             ),
             (
                 Manner::Names(0),
-                "the custom strategy has not decided (its answer cannot be used): the group's own does",
+                "the custom strategy has not decided (its answer cannot be used): the group's own strategy decides",
             ),
         ] {
             strategy.manner.set(manner);

@@ -65,17 +65,18 @@ impl Group {
                     }
                     trace.note_candidate(index, None, || "named by the custom strategy".into());
                     trace.note_sentence(|| {
-                        "the custom strategy has decided, and not the group's own".into()
+                        "the custom strategy has decided, not the group's own strategy".into()
                     });
                     return Ok(index);
                 }
                 trace.note_sentence(|| {
-                    "the member that the custom strategy has named cannot be used any more: the group's own decides".into()
+                    "the member that the custom strategy has named cannot be used any more: the group's own \
+                     strategy decides".into()
                 });
             }
             Advice::Nobody(why) => {
                 trace.note_sentence(|| {
-                    format!("the custom strategy has not decided ({why}): the group's own does")
+                    format!("the custom strategy has not decided ({why}): the group's own strategy decides")
                 });
             }
         }

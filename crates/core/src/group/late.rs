@@ -208,8 +208,8 @@ pub(super) fn decide_late(
     trace.note_sentence(|| {
         let name = &view.members()[best].name;
         format!(
-            "it waits for {name}, which works on as many requests as it can, and will have it done \
-             before any that has room"
+            "the request waits for {name}, which works on as many requests as it can, but is expected to \
+             finish the request before any member with room"
         )
     });
     LateDecision::Hold

@@ -292,7 +292,7 @@ impl Group {
         if all.eligible_indices().next().is_none() {
             return Err(all.why_none());
         }
-        trace.note_sentence(|| "nobody else can serve, so that load alerts are ignored".into());
+        trace.note_sentence(|| "no other member can serve, so load alerts are ignored".into());
         let chosen = self.strategy.pick(&all, rng, trace);
         chosen.ok_or_else(|| all.why_none())
     }
@@ -348,7 +348,7 @@ impl Group {
         let backups = view.or_backups();
         backups.eligible_indices().next()?;
         let chosen = self.strategy.pick(&backups, rng, trace)?;
-        trace.note_sentence(|| "no other member may serve, so that backups do".into());
+        trace.note_sentence(|| "no other member may serve, so a backup serves".into());
         Some(chosen)
     }
 
@@ -361,7 +361,8 @@ impl Group {
         let mut trace = Trace::on();
         if self.pool.state.is_panicking() {
             trace.note_sentence(|| {
-                "panic: too many members are down or ejected, so that is ignored".into()
+                "panic mode: too many members are down or ejected, so members that are down or ejected get \
+                 requests, too".into()
             });
         }
         if let Some(why) = view.request().unbound {

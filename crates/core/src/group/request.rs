@@ -66,6 +66,8 @@ pub enum PickError {
     #[error("all members of the group are at their connection limit")]
     AllFull,
     /// The request waits until the member that will have it done first has room.
-    #[error("the request waits for a member that will have it done before any that has room")]
+    #[error(
+        "the request waits for a member without room that is expected to finish it before any member with room"
+    )]
     Held,
 }

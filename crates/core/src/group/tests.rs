@@ -537,7 +537,7 @@ fn what_is_held_is_explained_and_late_binding_can_be_switched_off() {
     let decision = group.explain_next(&request, &mut rng);
     assert_eq!(decision.chosen, Err(PickError::Held));
     let notes = decision.explanation.notes.concat();
-    assert!(notes.contains("it waits for m0"), "{notes}");
+    assert!(notes.contains("the request waits for m0"), "{notes}");
     let off = GroupSettings {
         late_binding: Some(false),
         ..GroupSettings::default()
@@ -654,14 +654,14 @@ fn explanations_say_whether_the_chooser_or_the_strategy_has_decided() {
     let (notes, verdicts) = explained(Advice::Member(MemberId(2)));
     assert_eq!(
         notes,
-        "the custom strategy has decided, and not the group's own"
+        "the custom strategy has decided, not the group's own strategy"
     );
     let other = || "not named by the custom strategy".to_owned();
     let named = "named by the custom strategy".to_owned();
     assert_eq!(verdicts, [(0, other()), (1, other()), (2, named)]);
     let (notes, _) = explained(Advice::Nobody("timeout"));
     assert!(
-        notes.contains("has not decided (timeout): the group's own does"),
+        notes.contains("has not decided (timeout): the group's own strategy decides"),
         "{notes}"
     );
     let (notes, _) = explained(Advice::Member(MemberId(7)));

@@ -587,7 +587,7 @@ impl<'a> View<'a> {
             return Some("weight 0".into());
         }
         if !self.is_eligible_unless_full(index) {
-            return Some("tried already, or not good enough for this request".into());
+            return Some("tried already, or excluded by the negotiator for this client".into());
         }
         let limit = self.seats[index].request_limit();
         (slot.in_flight() >= limit).then(|| format!("at its limit of {limit} connections"))

@@ -104,7 +104,9 @@ impl Group {
             if rank != drawn {
                 trace.note_sentence(|| {
                     let (one, other) = (ranks.label(drawn), ranks.label(rank));
-                    format!("no member of {one} can take it, so that it goes to {other}")
+                    format!(
+                        "no member of {one} can take the request, so the request goes to {other}"
+                    )
                 });
             }
             return chosen;

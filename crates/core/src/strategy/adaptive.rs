@@ -182,7 +182,7 @@ fn learn(
     let index = (chance == 0).then(|| silent_for_longest(view, rng, candidates))??;
     trace.note_candidate(index, None, || {
         let seconds = silence(view, index);
-        format!("tried for news: idle, and silent for {seconds:.1} s")
+        format!("tried to measure the member: idle, and without an answer for {seconds:.1} s")
     });
     Some(index)
 }
@@ -410,7 +410,8 @@ fn turn(
     }
     if chosen.0 != best {
         trace.note_sentence(|| {
-            "idle members that cannot be told apart take turns: longest without a request".into()
+            "idle members with equal estimates take turns: the member that had no request for the longest \
+             time is chosen".into()
         });
     }
     chosen.0

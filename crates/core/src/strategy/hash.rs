@@ -178,7 +178,7 @@ impl Hash {
             if trace.is_on() {
                 trace.note_candidate(index, Some(score.into()), || {
                     let flying = view.in_flight(index);
-                    let full = if full { ", as many as it may have" } else { "" };
+                    let full = if full { ", at its limit" } else { "" };
                     format!("weight {}, {flying}{full}", Short(weight))
                 });
             }

@@ -46,7 +46,7 @@ impl Strategy for KLeastLoaded {
         // Of as many as there are, chance alone would decide, whatever they report.
         let most = view.eligible_indices().take(self.k + 1).count();
         let k = self.k.min(most.saturating_sub(1)).max(1);
-        trace.note_sentence(|| format!("by chance among the {k} least loaded"));
+        trace.note_sentence(|| format!("drawn at random among the {k} least loaded members"));
         let (shares, query, empty) = (&self.shares, view.load_query(), Least::new(k));
         by_load::pick_least(view, rng, trace, shares, query, empty, |index| {
             LoadKnowledge::of_load(view.member_load(index))

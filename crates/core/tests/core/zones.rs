@@ -218,7 +218,9 @@ fn a_decision_says_which_zone_was_drawn_and_why() {
     pass(&group, 0.0);
     let decision = group.explain_next(&Request::at_time(at_ms(60_000)), &mut rng);
     let notes = decision.explanation.notes.join("\n");
-    assert!(notes.contains("no member of zone a can take it, so that it goes to zones b and c"));
+    assert!(notes.contains(
+        "no member of zone a can take the request, so the request goes to zones b and c"
+    ));
     // The next decision is not traced, and goes by zones all the same.
     for index in 0..3 {
         group.members()[index].slot.set(Reason::Down, false);
