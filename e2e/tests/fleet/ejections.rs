@@ -160,7 +160,10 @@ fn a_balancer_without_requests_of_its_own_goes_by_the_word_of_another() {
     let shown = rig.b.run_ctl("members web").unwrap();
     assert!(shown.contains("ejected by lb-a"), "{shown}");
     let log = rig.b.log();
-    assert!(log.contains("balancer lb-a has ejected the member"), "{log}");
+    assert!(
+        log.contains("balancer lb-a has ejected the member"),
+        "{log}"
+    );
     let metric = |series: &str| rig.b.read_metric(series);
     assert_eq!(
         metric("evenkeel_group_ejected{group=\"web\",by=\"others\"}"),

@@ -325,7 +325,9 @@ fn a_chooser_that_lies_is_overruled_and_counted() {
     *act.lock().unwrap() = name("a");
     wait_until("the chooser is believed again", || {
         get(&balancer, "/");
-        balancer.log().contains("chooser answers: it decides for the group")
+        balancer
+            .log()
+            .contains("chooser answers: it decides for the group")
     });
     assert_eq!(get(&balancer, "/"), "a");
 }
