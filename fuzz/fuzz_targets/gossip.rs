@@ -8,7 +8,7 @@ use std::time::Duration;
 use evenkeel_core::load::LoadValue;
 use evenkeel_core::time::Instant;
 use evenkeel_gossip::message::{Hello, NotesPart, Welcome};
-use evenkeel_gossip::readings::{LOADS, Reading};
+use evenkeel_gossip::reading::{LOADS, Reading};
 use evenkeel_gossip::seal::{self, Header, Kind};
 use evenkeel_gossip::{Fleet, Id, Settings};
 use evenkeel_wire::reporting::keys::{Key, Keys};

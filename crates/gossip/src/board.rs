@@ -10,7 +10,7 @@ use std::collections::{BTreeMap, HashMap};
 use evenkeel_core::time::Instant;
 use evenkeel_wire::input::put_varint;
 
-use crate::ejections::Ejection;
+use crate::ejection::Ejection;
 use crate::message::NotesPart;
 use crate::note::{Item, Key, MAX_ITEM, Note};
 

@@ -9,40 +9,10 @@ use std::collections::BTreeMap;
 use evenkeel_core::key;
 use evenkeel_core::time::Instant;
 
+use crate::ejection::Ejection;
 use crate::fleet::Fleet;
 use crate::id::Id;
 use crate::note::{Key, LONGEST_EJECTION, Note};
-
-/// Ejection of a member of a group by a balancer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Ejection {
-    /// The [number](crate::key) of the member's address.
-    pub member: u64,
-    /// End of the ejection: a day from now at most.
-    pub until: Instant,
-    /// Number of its own requests by which the balancer has judged.
-    pub requests: u32,
-    /// Number of these requests that failed: not more than there were.
-    pub failures: u32,
-}
-
-/// Ejections of the fleet.
-#[derive(Debug, Default)]
-pub(crate) struct Ejections {
-    /// Ejections that this balancer has told, by group.
-    told: BTreeMap<u64, Vec<Ejection>>,
-    /// Ejections of other balancers, by group.
-    heard: BTreeMap<u64, Vec<(Id, Ejection)>>,
-    /// True if `heard` is to be gathered again.
-    is_stale: bool,
-}
-
-impl Ejections {
-    /// Notices that others say something else.
-    pub(crate) fn note_change(&mut self) {
-        self.is_stale = true;
-    }
-}
 
 impl Fleet {
     /// Tells all others which members of a group this balancer has ejected, in place of what it has

@@ -20,20 +20,17 @@ use std::time::Duration;
 
 use evenkeel_core::time::Instant;
 use evenkeel_wire::reporting::keys::Keys;
-use evenkeel_wire::reporting::message::Invalid;
-use evenkeel_wire::window::{Window, WindowError};
 
-use crate::board::{Board, Copy};
-use crate::ejections::Ejections;
+use crate::board::Board;
+use crate::ejection::Ejections;
+use crate::group::Group;
 use crate::id::Id;
-use crate::message::{Hello, MAX_ASKED, NotesPart, Welcome, relay, relayed};
-use crate::note::{Item, Key, Note};
-use crate::outcome::{Counters, Outcome};
-use crate::owners::Group;
-use crate::peer::{Inbound, MAX_PENDING, MAX_QUEUE, Out, Peer, is_due};
-use crate::readings::{Heard, Readings};
-use crate::seal::{self, Header, Kind, MAX_BODY, MAX_INNER};
-use crate::service::Taught;
+use crate::message::Hello;
+use crate::note::{Key, Note};
+use crate::outcome::Counters;
+use crate::peer::{Peer, is_due};
+use crate::reading::Readings;
+use crate::seal::Kind;
 use crate::swim::Swim;
 
 /// Longest time until each balancer tells each other one again that it is there.
@@ -64,19 +61,13 @@ pub const MAX_PEERS: usize = 1000;
 /// Interval at which there is something to look at.
 const TICK: Duration = Duration::from_millis(50);
 
-/// Notes that are not confirmed are sent again after so long.
-const RESEND: Duration = Duration::from_millis(100);
-
-/// A balancer was heard "lately" if it was within this time.
-const LATELY: Duration = Duration::from_millis(400);
-
 /// Intervals at which the addresses of a configuration are tried: while nobody is there, and
 /// otherwise.
 const SEEK: (Duration, Duration) = (Duration::from_secs(1), Duration::from_secs(30));
 
 /// Intervals at which balancers are greeted: one that is in the fleet but cannot be told anything,
 /// one that is silent, one that is gone, and one that has been gone for [`LONG_GONE`].
-const GREET: [Duration; 4] = [
+pub(crate) const GREET: [Duration; 4] = [
     Duration::from_millis(300),
     Duration::from_millis(500),
     Duration::from_secs(2),
@@ -84,9 +75,6 @@ const GREET: [Duration; 4] = [
 ];
 
 const LONG_GONE: Duration = Duration::from_secs(600);
-
-/// Interval at which a balancer that counts as gone, and speaks, is told so.
-const HEAL: Duration = Duration::from_millis(500);
 
 /// A question that has not been answered for so long will not be.
 const UNANSWERED: Duration = Duration::from_secs(5);
@@ -104,27 +92,31 @@ pub struct Settings {
     pub seeds: Vec<SocketAddr>,
 }
 
+/// Times that this balancer has told: by group and member, the microseconds, and when.
+pub(crate) type ServiceTimes = BTreeMap<u64, BTreeMap<u64, (u32, Instant)>>;
+
 /// Side of one balancer in a fleet. It does no I/O: datagrams and the time come in, and datagrams
 /// come out ([`Fleet::take_out`]).
 pub struct Fleet {
-    keys: Keys,
+    pub(crate) keys: Keys,
     pub(crate) session: u64,
-    rng: fastrand::Rng,
+    pub(crate) rng: fastrand::Rng,
     pub(crate) swim: Swim,
     pub(crate) peers: BTreeMap<SocketAddr, Peer>,
     /// Balancer that has each token.
-    tokens: HashMap<u64, SocketAddr>,
+    pub(crate) tokens: HashMap<u64, SocketAddr>,
     /// Questions that are not answered, by their challenges.
-    questions: HashMap<u64, Instant>,
+    pub(crate) questions: HashMap<u64, Instant>,
     seeds: BTreeMap<SocketAddr, Option<Instant>>,
     pub(crate) board: Board,
     /// Balancers that get a sheet at once.
-    urgent: BTreeSet<SocketAddr>,
+    pub(crate) urgent: BTreeSet<SocketAddr>,
     /// For each balancer that asked, the balancers of which it is told that they are heard.
-    heard: BTreeMap<SocketAddr, Vec<SocketAddr>>,
+    pub(crate) heard: BTreeMap<SocketAddr, Vec<SocketAddr>>,
     pub(crate) groups: BTreeMap<u64, Group>,
     pub(crate) ejections: Ejections,
-    pub(crate) taught: Taught,
+    /// Service times that this balancer has told.
+    pub(crate) taught: ServiceTimes,
     /// Locations whose number of requests in flight is told, by group.
     pub(crate) flights: BTreeMap<u64, Vec<u64>>,
     pub(crate) readings: Readings,
@@ -137,9 +129,9 @@ pub struct Fleet {
     pub(crate) started: Instant,
     pub(crate) polled: Instant,
     /// Number of the last note that all have been told once.
-    flushed: u64,
+    pub(crate) flushed: u64,
     pub(crate) version: u64,
-    out: Vec<(SocketAddr, Vec<u8>)>,
+    pub(crate) out: Vec<(SocketAddr, Vec<u8>)>,
     pub(crate) counters: Counters,
 }
 
@@ -190,7 +182,7 @@ impl Fleet {
             heard: BTreeMap::new(),
             groups: BTreeMap::new(),
             ejections: Ejections::default(),
-            taught: Taught::new(),
+            taught: ServiceTimes::new(),
             flights: BTreeMap::new(),
             readings: Readings::default(),
             digest: 0,
@@ -290,23 +282,6 @@ impl Fleet {
         }
     }
 
-    /// Takes in a datagram.
-    pub fn receive_datagram(&mut self, datagram: &[u8], now: Instant) -> Outcome {
-        self.wake(now);
-        let outcome = self.take(datagram, None, now);
-        self.counters.count(outcome, datagram.len());
-        self.pump(now);
-        if self.dirty {
-            self.take_ownership(now);
-        }
-        // With every datagram only those are looked at for whom there is something.
-        match self.board.last_change() == self.flushed {
-            true => self.tell_urgent(now),
-            false => self.flush(now),
-        }
-        outcome
-    }
-
     /// Does what is due; answers when to come again at the latest.
     pub fn poll(&mut self, now: Instant) -> Instant {
         self.wake(now);
@@ -322,7 +297,7 @@ impl Fleet {
 
     /// Notices if this process has not run for a while. It has heard nothing, which says nothing of
     /// others, and others may have taken over meanwhile.
-    fn wake(&mut self, now: Instant) {
+    pub(crate) fn wake(&mut self, now: Instant) {
         if now.since(self.polled) > STALL {
             for peer in self.peers.values_mut().filter(|peer| peer.active) {
                 peer.heard = Some(now);
@@ -333,280 +308,8 @@ impl Fleet {
         self.polled = now;
     }
 
-    fn take(&mut self, datagram: &[u8], via: Option<SocketAddr>, now: Instant) -> Outcome {
-        let (header, body) = match seal::open_datagram(datagram, &self.keys) {
-            Ok(opened) => opened,
-            Err(invalid) => return Outcome::Invalid(invalid),
-        };
-        let taken = match header.kind {
-            Kind::Hello => Hello::decode(body).map(|hello| self.hear_hello(hello, via, now)),
-            Kind::Welcome => {
-                Welcome::decode(body).map(|welcome| self.hear_welcome(welcome, via, now))
-            }
-            Kind::Relay | Kind::Relayed if via.is_some() => {
-                return Outcome::Invalid(Invalid::Kind);
-            }
-            _ => match self.hear(header, via, now) {
-                Err(outcome) => return outcome,
-                Ok(from) => self.take_body(header, body, from, now),
-            },
-        };
-        taken.unwrap_or(Outcome::Invalid(Invalid::Malformed))
-    }
-
-    /// Finds out who has sent a datagram.
-    fn hear(
-        &mut self,
-        header: Header,
-        via: Option<SocketAddr>,
-        now: Instant,
-    ) -> Result<SocketAddr, Outcome> {
-        let address = *self.tokens.get(&header.token).ok_or(Outcome::Foreign)?;
-        let peer = self.peers.get_mut(&address).ok_or(Outcome::Foreign)?;
-        let is_it = |inbound: &Inbound| inbound.token == header.token;
-        if !peer.inbound.as_ref().is_some_and(is_it) {
-            let place = peer.pending.iter().position(is_it);
-            let next = peer.pending.swap_remove(place.ok_or(Outcome::Foreign)?);
-            // It has asked for this token, and so is not who had the one before.
-            let old = peer.inbound.replace(next);
-            peer.copy = Copy::default();
-            peer.heard_loads = Heard::default();
-            self.ejections.note_change();
-            for old in old.into_iter().chain(peer.pending.drain(..)) {
-                self.tokens.remove(&old.token);
-            }
-            self.dirty = true;
-        }
-        let inbound = peer.inbound.as_mut().ok_or(Outcome::Foreign)?;
-        match inbound.window.check_sequence(header.count) {
-            Ok(()) => {
-                inbound.window.take(header.count);
-            }
-            Err(WindowError::Reordered) => {}
-            Err(late) => return Err(late.into()),
-        }
-        peer.heard = Some(now);
-        peer.asked = false;
-        peer.via = via;
-        Ok(address)
-    }
-
-    fn take_body(
-        &mut self,
-        header: Header,
-        body: &[u8],
-        from: SocketAddr,
-        now: Instant,
-    ) -> Option<Outcome> {
-        match header.kind {
-            Kind::Swim => {
-                self.heal(from, now);
-                self.swim
-                    .receive_message(body, now)
-                    .then_some(Outcome::Taken)
-            }
-            Kind::Sheet => {
-                let sheet = NotesPart::decode(body, now)?;
-                self.heal(from, now);
-                self.hear_sheet(from, &sheet, now);
-                Some(Outcome::Taken)
-            }
-            Kind::Loads => {
-                self.hear_loads(from, body, header.count, now)?;
-                Some(Outcome::Taken)
-            }
-            Kind::Relay => {
-                let (to, inner) = relayed(body)?;
-                let is_ours = self.peers.get(&to).is_some_and(|peer| peer.active);
-                if is_ours && inner.len() <= MAX_INNER {
-                    let body = relay(from, inner);
-                    self.send_directly(to, Kind::Relayed, &body);
-                }
-                Some(Outcome::Taken)
-            }
-            Kind::Relayed => {
-                let (_, inner) = relayed(body)?;
-                Some(self.take(inner, Some(from), now))
-            }
-            // They have been looked at.
-            Kind::Hello | Kind::Welcome => None,
-        }
-    }
-
-    /// Tells a balancer that counts as gone, and speaks, that it does, so that it comes back.
-    fn heal(&mut self, from: SocketAddr, now: Instant) {
-        let Some(peer) = self.peers.get_mut(&from) else {
-            return;
-        };
-        if !peer.active && is_due(peer.healed, HEAL, now) {
-            peer.healed = Some(now);
-            let id = peer.id.clone();
-            self.swim.note_alive(&id, now);
-        }
-    }
-
-    fn hear_hello(&mut self, hello: Hello, via: Option<SocketAddr>, now: Instant) -> Outcome {
-        let Hello {
-            id,
-            session,
-            challenge,
-            known_life,
-        } = hello;
-        if id.address == self.id().address || session == self.session {
-            return Outcome::Own;
-        }
-        self.swim.outlive_process(known_life, now);
-        let (address, token) = (id.address, self.rng.u64(1..));
-        let Some(peer) = self.know(&id, now) else {
-            return Outcome::Full;
-        };
-        let is_new = peer.session != session;
-        let mut given = peer.inbound.iter().chain(&peer.pending);
-        let given = given.find(|inbound| inbound.session == session);
-        let token = match given.map(|inbound| inbound.token) {
-            Some(token) => token,
-            None => {
-                let mut dropped = None;
-                if peer.pending.len() >= MAX_PENDING {
-                    dropped = Some(peer.pending.remove(0).token);
-                }
-                peer.pending.push(Inbound {
-                    token,
-                    session,
-                    window: Window::new(0),
-                });
-                if let Some(dropped) = dropped {
-                    self.tokens.remove(&dropped);
-                }
-                self.tokens.insert(token, address);
-                token
-            }
-        };
-        let welcome = Welcome {
-            id: self.id().clone(),
-            session: self.session,
-            challenge,
-            token,
-            known_life: self.swim.life_at(address),
-        };
-        self.send_open(address, via, Kind::Welcome, &welcome.encode());
-        if is_new && self.is_to_greet(address, GREET[0], now) {
-            self.greet_one(address, via, now);
-        }
-        Outcome::Greeted
-    }
-
-    fn hear_welcome(&mut self, welcome: Welcome, via: Option<SocketAddr>, now: Instant) -> Outcome {
-        let Welcome {
-            id,
-            session,
-            challenge,
-            token,
-            known_life,
-        } = welcome;
-        if self.questions.remove(&challenge).is_none() {
-            return Outcome::Unasked;
-        }
-        if id.address == self.id().address || session == self.session {
-            return Outcome::Own;
-        }
-        self.swim.outlive_process(known_life, now);
-        let (address, stream) = (id.address, self.rng.u32(1..));
-        let Some(peer) = self.know(&id, now) else {
-            return Outcome::Full;
-        };
-        if peer.session != session {
-            peer.session = session;
-            peer.out = None;
-            (peer.stream, peer.acked, peer.sent) = (stream, 0, None);
-            if id.life > peer.id.life || !peer.active {
-                peer.node = id.node();
-                peer.id = id.clone();
-            }
-        }
-        if peer.out.as_ref().is_none_or(|out| out.token != token) {
-            peer.out = Some(Out { token, count: 0 });
-        }
-        peer.via = via;
-        if !peer.active {
-            self.swim.note_alive(&id, now);
-        }
-        let queue = self.peers.get_mut(&address);
-        let queue = queue.map(|peer| std::mem::take(&mut peer.queue));
-        for (kind, body) in queue.unwrap_or_default() {
-            self.send_to(address, kind, &body);
-        }
-        self.urgent.insert(address);
-        Outcome::Taken
-    }
-
-    fn hear_sheet(&mut self, from: SocketAddr, sheet: &NotesPart, now: Instant) {
-        let head = self.board.last_change();
-        let Some(peer) = self.peers.get_mut(&from) else {
-            return;
-        };
-        if sheet.ack_stream == peer.stream {
-            peer.acked = peer.acked.max(sheet.ack.min(head));
-            if peer.sent.is_some_and(|(through, _)| through <= peer.acked) {
-                peer.sent = None;
-                if peer.acked < head {
-                    self.urgent.insert(from);
-                }
-            }
-        }
-        if peer.groups != Some(sheet.groups) {
-            peer.groups = Some(sheet.groups);
-            self.dirty = true;
-        }
-        let was_whole = peer.copy.is_whole();
-        let is_another = peer.copy.known_until().0 != sheet.stream;
-        let is_news = peer.copy.hears_news(sheet);
-        let is_ejection = |item: &Item| {
-            matches!(
-                item,
-                Item::Put(Note::Ejection { .. }) | Item::Gone(Key::Ejection { .. })
-            )
-        };
-        if is_another || is_news && sheet.items.iter().any(is_ejection) {
-            self.ejections.note_change();
-        }
-        let agrees = !is_news || self.agrees_with(from, &sheet.items, now);
-        let Some(peer) = self.peers.get_mut(&from) else {
-            return;
-        };
-        if is_news {
-            peer.copy.take_part(sheet, agrees);
-            self.urgent.insert(from);
-        }
-        self.dirty |= was_whole != peer.copy.is_whole();
-        if is_news {
-            self.heed_notes(from, &sheet.items);
-        }
-        for vouched in &sheet.heard {
-            if let Some(peer) = self.peers.get_mut(vouched)
-                && *vouched != from
-                && peer.asked
-            {
-                peer.vouched = Some(now);
-                peer.via = Some(from);
-            }
-        }
-        let is_heard = |address: &&SocketAddr| {
-            let peer = self.peers.get(*address);
-            peer.is_some_and(|peer| {
-                let lately = peer.heard.is_some_and(|at| now.since(at) <= LATELY);
-                peer.active && lately && peer.via.is_none()
-            })
-        };
-        let heard: Vec<SocketAddr> = sheet.silent.iter().filter(is_heard).copied().collect();
-        if !heard.is_empty() {
-            self.heard.insert(from, heard);
-            self.urgent.insert(from);
-        }
-    }
-
     /// Keeps something of a balancer from now on, if there is room for it.
-    fn know(&mut self, id: &Id, now: Instant) -> Option<&mut Peer> {
+    pub(crate) fn know(&mut self, id: &Id, now: Instant) -> Option<&mut Peer> {
         let is_new = !self.peers.contains_key(&id.address);
         if is_new && self.peers.len() >= MAX_PEERS {
             let gone = self.peers.iter().filter(|(_, peer)| !peer.active);
@@ -624,7 +327,7 @@ impl Fleet {
     }
 
     /// Does what the membership library wants.
-    fn pump(&mut self, now: Instant) {
+    pub(crate) fn pump(&mut self, now: Instant) {
         if self.swim.take_changed() {
             let active: BTreeMap<SocketAddr, Id> = {
                 let all = self.swim.list_active();
@@ -688,12 +391,12 @@ impl Fleet {
         }
     }
 
-    fn is_to_greet(&self, address: SocketAddr, each: Duration, now: Instant) -> bool {
+    pub(crate) fn is_to_greet(&self, address: SocketAddr, each: Duration, now: Instant) -> bool {
         let peer = self.peers.get(&address);
         peer.is_none_or(|peer| is_due(peer.greeted, each, now))
     }
 
-    fn greet_one(&mut self, address: SocketAddr, via: Option<SocketAddr>, now: Instant) {
+    pub(crate) fn greet_one(&mut self, address: SocketAddr, via: Option<SocketAddr>, now: Instant) {
         let challenge = self.rng.u64(1..);
         self.questions.insert(challenge, now);
         if let Some(peer) = self.peers.get_mut(&address) {
@@ -737,137 +440,5 @@ impl Fleet {
         if !gone.is_empty() {
             self.pump(now);
         }
-    }
-
-    /// Sends sheets to all who are to get one now.
-    pub(crate) fn flush(&mut self, now: Instant) {
-        let (head, mut known) = (self.board.last_change(), u64::MAX);
-        for (&address, peer) in &self.peers {
-            known = known.min(peer.acked);
-            if !peer.active {
-                continue;
-            }
-            let has_news = match peer.sent {
-                Some((_, at)) => now.since(at) >= RESEND,
-                None => peer.acked < head,
-            };
-            if has_news || now.since(peer.told) >= BEAT {
-                self.urgent.insert(address);
-            }
-        }
-        self.flushed = head;
-        self.tell_urgent(now);
-        // One that is gone may come back, and must hear it, too.
-        self.board.forget(known);
-    }
-
-    fn tell_urgent(&mut self, now: Instant) {
-        if self.urgent.is_empty() {
-            return;
-        }
-        let asked = self
-            .peers
-            .iter()
-            .filter(|(_, peer)| peer.active && peer.asked);
-        let silent: Vec<SocketAddr> = asked.map(|(address, _)| *address).take(MAX_ASKED).collect();
-        for address in std::mem::take(&mut self.urgent) {
-            self.tell(address, &silent, now);
-        }
-    }
-
-    fn tell(&mut self, address: SocketAddr, silent: &[SocketAddr], now: Instant) {
-        let head = self.board.last_change();
-        let heard = self.heard.remove(&address).unwrap_or_default();
-        let Some(peer) = self.peers.get_mut(&address) else {
-            return;
-        };
-        if !peer.active || peer.out.is_none() {
-            return;
-        }
-        let (ack_stream, ack) = peer.copy.known_until();
-        let is_on_its_way = peer.sent.is_some_and(|(_, at)| now.since(at) < RESEND);
-        let sheet = NotesPart {
-            ack_stream,
-            ack,
-            stream: peer.stream,
-            head,
-            groups: self.digest,
-            silent: silent.to_vec(),
-            heard,
-            from: peer.acked,
-            ..NotesPart::default()
-        };
-        let mut body = Vec::with_capacity(128);
-        sheet.encode_head(&mut body);
-        let room = match is_on_its_way {
-            true => 0,
-            false => MAX_BODY.saturating_sub(body.len()),
-        };
-        let through = self.board.write(peer.acked, room, now, &mut body);
-        if through > peer.acked {
-            peer.sent = Some((through, now));
-        }
-        peer.told = now;
-        self.send_to(address, Kind::Sheet, &body);
-    }
-
-    /// Sends something to a peer, through another one if it is not reached; or keeps it until it
-    /// has given a token.
-    pub(crate) fn send_to(&mut self, address: SocketAddr, kind: Kind, body: &[u8]) {
-        let Some(peer) = self.peers.get_mut(&address) else {
-            return;
-        };
-        let Some(out) = &mut peer.out else {
-            if peer.queue.len() < MAX_QUEUE {
-                peer.queue.push((kind, body.to_vec()));
-            }
-            return;
-        };
-        out.count += 1;
-        let header = Header {
-            kind,
-            token: out.token,
-            count: out.count,
-        };
-        let datagram = seal::seal_datagram(header, body, self.keys.signing_key());
-        if let Some(via) = peer.via {
-            self.send_directly(via, Kind::Relay, &relay(address, &datagram));
-        }
-        self.push(address, datagram);
-    }
-
-    /// Sends a datagram of a kind that needs no token.
-    fn send_open(&mut self, address: SocketAddr, via: Option<SocketAddr>, kind: Kind, body: &[u8]) {
-        let header = Header {
-            kind,
-            token: 0,
-            count: 0,
-        };
-        let datagram = seal::seal_datagram(header, body, self.keys.signing_key());
-        if let Some(via) = via {
-            self.send_directly(via, Kind::Relay, &relay(address, &datagram));
-        }
-        self.push(address, datagram);
-    }
-
-    /// Sends something to a peer, or not.
-    fn send_directly(&mut self, address: SocketAddr, kind: Kind, body: &[u8]) {
-        let peer = self.peers.get_mut(&address);
-        let Some(out) = peer.and_then(|peer| peer.out.as_mut()) else {
-            return;
-        };
-        out.count += 1;
-        let header = Header {
-            kind,
-            token: out.token,
-            count: out.count,
-        };
-        let datagram = seal::seal_datagram(header, body, self.keys.signing_key());
-        self.push(address, datagram);
-    }
-
-    fn push(&mut self, address: SocketAddr, datagram: Vec<u8>) {
-        self.counters.count_sent(datagram.len());
-        self.out.push((address, datagram));
     }
 }

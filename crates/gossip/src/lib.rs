@@ -8,10 +8,13 @@
 //!
 //! | module | content |
 //! |---|---|
-//! | [`fleet`] | one balancer: what it hears, says, and when |
+//! | [`fleet`] | one balancer: what it knows, and what it does when |
+//! | `receiver`, `sender` | datagrams that come in, and that go out |
 //! | [`owners`] | the balancer that decides upon the alerts of a group, and why there are never too many alerts |
-//! | [`ejections`] | members that balancers have ejected |
-//! | [`readings`] | loads that one balancer reads for all |
+//! | `group`, `peer` | state that a balancer keeps of a group, and of another balancer |
+//! | [`ejection`], `ejections` | members that balancers have ejected |
+//! | [`reading`], [`readings`] | loads that one balancer reads for all |
+//! | `service`, `flight` | times that requests take at members, and numbers of requests in flight |
 //! | `board`, [`note`] | notes, and the copies that others have of them |
 //! | [`seal`], [`message`] | datagrams |
 //! | `swim`, [`id`] | the library, and the identity of a balancer |
@@ -24,18 +27,23 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod board;
-pub mod ejections;
+pub mod ejection;
+mod ejections;
 pub mod fleet;
 mod flight;
+mod group;
 pub mod id;
 pub mod message;
 pub mod note;
 pub mod outcome;
 pub mod owners;
 mod peer;
+pub mod reading;
 pub mod readings;
+mod receiver;
 pub mod seal;
-pub mod service;
+mod sender;
+mod service;
 mod swim;
 #[cfg(test)]
 mod tests;

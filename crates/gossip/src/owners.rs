@@ -43,46 +43,21 @@
 //! the locations may be under alert on the other side. When both parts meet again, epochs say which
 //! claim is right, and the balancer that is first for a group takes it over.
 
-use std::collections::{BTreeMap, BTreeSet, HashSet};
+use std::collections::{BTreeMap, HashSet};
 use std::net::SocketAddr;
-use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::key;
 use evenkeel_core::time::Instant;
 
 use crate::fleet::{Fleet, GATE, JOIN, STALL};
+use crate::group::{Group, Holder};
 use crate::id::Id;
 use crate::note::{Item, Key, Note};
 use crate::peer::Peer;
 
 /// Time for which an alert counts whose holder is gone, wherever it may still be heeded.
 pub const CAUTION: Duration = Duration::from_secs(60);
-
-/// A group.
-#[derive(Clone, Debug)]
-pub(crate) struct Group {
-    name: Arc<str>,
-    /// Epoch of the claim that counts, or counted last.
-    epoch: u64,
-    pub(crate) holder: Option<Holder>,
-    /// Locations under alert, and since when.
-    raised: BTreeMap<u64, Instant>,
-    /// Claim of this balancer, as a number of its notes.
-    claim: Option<u64>,
-    /// Locations whose alert this balancer has lifted, and the number of the note that says so.
-    lifting: Vec<(u64, u64)>,
-    /// Locations that count as under alert, and until when.
-    held: Vec<(u64, Instant)>,
-}
-
-/// Process that holds a group: not only a name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Holder {
-    pub(crate) address: SocketAddr,
-    pub(crate) node: u64,
-    pub(crate) session: u64,
-}
 
 /// Worth of a claim.
 enum ClaimRank {
@@ -129,45 +104,6 @@ fn rank(node: u64, group: u64) -> (u64, u64) {
     first.copy_from_slice(&node.to_be_bytes());
     second.copy_from_slice(&group.to_be_bytes());
     (key::hash(&bytes), node)
-}
-
-impl Group {
-    fn new(name: Arc<str>) -> Self {
-        Group {
-            name,
-            epoch: 0,
-            holder: None,
-            raised: BTreeMap::new(),
-            claim: None,
-            lifting: Vec::new(),
-            held: Vec::new(),
-        }
-    }
-
-    /// Returns the number of locations that are under alert anywhere by this holder's own word:
-    /// here, or with others that have not confirmed the end.
-    fn certain(&self) -> usize {
-        let lifting = self.lifting.iter().map(|(location, _)| location);
-        let elsewhere = lifting.filter(|location| !self.raised.contains_key(location));
-        self.raised.len() + elsewhere.collect::<BTreeSet<_>>().len()
-    }
-
-    /// Returns the number of locations that may be under alert anywhere.
-    fn counted(&self) -> usize {
-        let others = self.lifting.iter().map(|(location, _)| location);
-        let others = others.chain(self.held.iter().map(|(location, _)| location));
-        let others = others.filter(|location| !self.raised.contains_key(location));
-        self.raised.len() + others.collect::<BTreeSet<_>>().len()
-    }
-
-    /// Returns true if there is room for an alert of one more location.
-    fn has_room_for(&self, location: u64, allowed: usize) -> bool {
-        let lifting = self.lifting.iter().any(|(lifted, _)| *lifted == location);
-        let held = self.held.iter().any(|(held, _)| *held == location);
-        // What counts by caution may be more than is allowed, where another holder has decided
-        // since: it takes room from others, and gives none.
-        lifting || (self.certain() < allowed && (held || self.counted() < allowed))
-    }
 }
 
 impl Fleet {

@@ -8,7 +8,7 @@ use evenkeel_wire::window::Window;
 
 use crate::board::Copy;
 use crate::id::Id;
-use crate::readings::Heard;
+use crate::reading::Heard;
 use crate::seal::Kind;
 
 /// Messages that wait for a token.

@@ -20,9 +20,6 @@ const AGAIN: Duration = Duration::from_secs(30);
 /// A time has changed if it is by this factor longer or shorter.
 const CHANGED: f64 = 1.25;
 
-/// Times that this balancer has told: by group and member, the microseconds, and when.
-pub(crate) type Taught = BTreeMap<u64, BTreeMap<u64, (u32, Instant)>>;
-
 impl Fleet {
     /// Tells all others how long requests take at the members of a group, if this balancer decides upon its
     /// alerts: for each member its number ([`key`](crate::key) of its address), and the time if that is

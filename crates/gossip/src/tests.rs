@@ -8,11 +8,12 @@ use evenkeel_core::load::{LoadId, LoadValue};
 use evenkeel_core::time::Instant;
 use evenkeel_wire::reporting::keys::{Key, Keys};
 
-use crate::ejections::Ejection;
+use crate::ejection::Ejection;
 use crate::fleet::SILENT;
 use crate::note::{self, Note};
 use crate::outcome::Outcome;
-use crate::readings::{Reader, Reading};
+use crate::reading::Reading;
+use crate::readings::Reader;
 use crate::{Fleet, Id, Role, Settings};
 
 const GROUPS: [&str; 5] = ["a", "b", "c", "d", "e"];
