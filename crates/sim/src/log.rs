@@ -197,9 +197,7 @@ fn read_with(
                     .into_iter()
                     .find_map(|format| Some((format, parse(line, format, &mut names).ok()?)));
                 log.format = found.as_ref().map(|(format, _)| *format);
-                found
-                    .map(|(_, entry)| entry)
-                    .ok_or("in no format that is known here")
+                found.map(|(_, entry)| entry).ok_or("in no known format")
             }
         };
         match found {
@@ -240,12 +238,18 @@ fn skip_line(source: &mut impl BufRead) -> io::Result<()> {
 
 fn remedy(format: Option<Format>) -> &'static str {
     match format {
-        Some(Format::Json) => "it is left out; a line is a JSON object as docs/cli.md has it",
-        Some(Format::Combined) => {
-            "it is left out; a line is in the combined format, perhaps with the time of the request after it"
+        Some(Format::Json) => {
+            "the line is left out; a line of this log is a JSON object as in docs/cli.md"
         }
-        Some(Format::Haproxy) => "it is left out; a line is as `option httplog` or `tcplog` has it",
-        None => "say which format it is with --log-format, or remove what is no request",
+        Some(Format::Combined) => {
+            "the line is left out; a line of this log is in the combined format, with or without the \
+             time of the request after it"
+        }
+        Some(Format::Haproxy) => {
+            "the line is left out; a line of this log is as `option httplog` or \
+            `tcplog` writes it"
+        }
+        None => "name the format with --log-format, or remove lines that are not requests",
     }
 }
 

@@ -130,7 +130,7 @@ pub fn make_plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Pla
         }
         None if names.len() > 1 => {
             let all = names.join(", ");
-            let message = "the configuration has several groups: say which one the log is about, with --group NAME, one of";
+            let message = "the configuration has several groups: name the group of the log with --group, one of";
             return Err(fail(format!("{message} {all}")));
         }
         _ => {}
@@ -298,21 +298,24 @@ fn thresholds_of(
     }
     if !simulated.contains(&settings.load_id) {
         tell(
-            "Thresholds of loads: the log has no loads, and the one of the group is not simulated, so none is played.",
+            "Thresholds of loads: the log has no loads, and the load of the group is not simulated, so \
+             no threshold is played.",
         );
         return Vec::new();
     }
     tell(
         "Loads: the log has none. Members are taken to report once a second the share of their workers' time that was busy with \
-         these requests (or for `in_flight` their number). What else your machines do, and how late your reports are, it does \
-         not say: other thresholds are compared with yours in that world, and their values may be others in yours.",
+         these requests (or for `in_flight` their number). The log does not say what else your machines do, or how late your reports are: other thresholds are compared with yours in this simulated world, and the best values may differ on your machines.",
     );
     let moves = is_bound && is_told;
     if alerts.is_some() && !moves {
         tell(match is_bound {
-            true => "Thresholds of alerts: they move clients that are bound, so none is tried.",
+            true => {
+                "Thresholds of alerts: alerts move clients that are bound, so no other threshold is tried."
+            }
             false => {
-                "Thresholds of alerts: with granularity `per_request` no client is bound that an alert could move, so none is tried."
+                "Thresholds of alerts: with granularity `per_request` no client is bound that an alert \
+                 could move, so no other threshold is tried."
             }
         });
     }
@@ -368,8 +371,8 @@ fn learn(
     let mut entries: Vec<&Entry> = log.entries.iter().filter(ours).collect();
     if entries.len() < FEWEST {
         return Err(format!(
-            "the log has {} requests of group {:?} ({} lines, {} unreadable), which say nothing: at least {FEWEST} \
-             are needed; give a longer log, or name another group with --group",
+            "the log has {} requests of group {:?} ({} lines, {} unreadable), which are too few: at \
+             least {FEWEST} are needed; give a longer log, or name another group with --group",
             entries.len(),
             group.name,
             log.lines,
@@ -459,7 +462,7 @@ fn learn(
                 unknown.push(
                     "Queueing in the members: times are whole seconds, or there is no member in the log, so what \
                      requests waited at members is part of their service times, and a member is taken to work on twice as many at once \
-                     as it had on average. Few members more or less may then look better than they are."
+                     as it had on average. A few members more or fewer may then look better than they are."
                         .into(),
                 );
                 (each * 2.0).ceil().clamp(1.0, 1e4) as usize
@@ -472,13 +475,13 @@ fn learn(
         let draws = (0..1000).map(|turn| -mean * libm::log((f64::from(turn) + 0.5) / 1000.0));
         classes = vec![draws.collect(); common.len() + 1];
         unknown.push(
-            "Service times: the log has none, they are those of --service-time (exponential)."
+            "Service times: the log has none, so the simulation uses --service-time (exponential)."
                 .into(),
         );
     } else {
         return Err(
             "the log does not say how long requests took: add it (nginx: `$request_time` after the combined \
-             format, Apache httpd: `%D`), or say what is usual with --service-time"
+             format, Apache httpd: `%D`), or give the usual time with --service-time"
                 .into(),
         );
     }
@@ -579,7 +582,8 @@ fn members_of(
             .map(|(number, name)| format!("{} is {name}", text(number)));
         let pairs: Vec<String> = pairs.take(20).collect();
         facts.push(format!(
-            "The log calls members otherwise than the configuration; in the order of names: {}.",
+            "The names of members in the log differ from those in the configuration; matched in the \
+             order of names: {}.",
             pairs.join(", ")
         ));
         by_name = seen
@@ -595,8 +599,8 @@ fn members_of(
         let strangers: Vec<String> = strangers.take(10).collect();
         if !strangers.is_empty() {
             unknown.push(format!(
-                "Members that the configuration does not have: {}. What they were asked for is \
-                 asked for again, their speeds are not used.",
+                "Members that the configuration does not have: {}. Their requests are played, but their \
+                 speeds are not used.",
                 strangers.join(", ")
             ));
         }
@@ -666,8 +670,9 @@ fn unqueue(timed: &mut [Timed], members: usize, unknown: &mut Vec<String>) -> us
     }
     if !was_seen {
         unknown.push(format!(
-            "How much members can take: they never had more requests at once than they could work on, or too seldom. They \
-             are taken to work on {concurrency} at once; if it is more, fewer members would do."
+            "Capacity of members: they never had more requests at once than they could work on, or too \
+             seldom. They are taken to work on {concurrency} requests at once; if they can work on \
+             more, fewer members would do."
         ));
     }
     // First come first served by so many workers: a request begins when one is free.
@@ -826,17 +831,18 @@ fn cannot_tell(
     }
     if played < 10_000 {
         tell(format!(
-            "Rare things: {played} requests in {seconds:.0} s say little of the slowest per cent."
+            "Rare events: {played} requests in {seconds:.0} s say little about the slowest per cent."
         ));
     }
     let any = |is: &dyn Fn(&Entry) -> bool| entries.iter().any(|entry| is(entry));
     if any(&|entry| entry.retried && entry.tried.is_empty()) {
-        tell("Failed tries: of a request that was tried at several members it has only the last one.".into());
+        tell("Failed tries: of a request that was tried at several members, the log has only the last \
+            try.".into());
     }
     if any(&|entry| !entry.tried.is_empty()) {
         let what = match log.format {
-            Some(Format::Json) => "what it has begins with the last one",
-            _ => "that counts for the member that answered",
+            Some(Format::Json) => "the times of the log begin with the last try",
+            _ => "their time counts for the member that answered",
         };
         tell(format!("How long failed tries took: {what}."));
     }
@@ -847,8 +853,9 @@ fn cannot_tell(
     let all: f64 = entries.iter().filter_map(|entry| entry.waited).sum();
     if connects > all * WORTH {
         tell(format!(
-            "What members do themselves: {} of what clients waited was opening connections to members, which counts as service here. \
-             Connections that stay open would save that, which no strategy does.",
+            "Connections to members: {} of the time that clients waited was the opening of connections, \
+             which counts as service here. Connections that stay open would save this time; no strategy \
+             does.",
             Unit::Share.format_value(connects / all)
         ));
     }
@@ -857,19 +864,19 @@ fn cannot_tell(
         .any(|entry| entry.queued.is_none() && entry.waited.is_some())
     {
         tell(
-            "Queues of the balancer: the time that requests waited there is part of their times."
+            "Queues of the balancer: the times of requests include the time that they waited in the balancer."
                 .into(),
         );
     }
     if log.unreadable > 0 {
         tell(format!(
-            "What was in the {} lines that could not be read.",
+            "The contents of the {} lines that could not be read.",
             log.unreadable
         ));
     }
     tell(
-        "What clients would have done: they send the same requests at the same times, also where answers would have come \
-         faster or slower. Whether the log was sampled: then there were more. How members would behave under a load that they \
+        "What clients would have done: in the simulation they send the same requests at the same times, also where answers would have come \
+         faster or slower. Whether the log was sampled: if so, there were more requests. How members would behave under a load that they \
          never had."
             .into(),
     );

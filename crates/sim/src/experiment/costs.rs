@@ -115,7 +115,7 @@ fn listed(service: &Service) -> Result<Times, Vec<Problem>> {
     }
     if bad > problems.len() {
         let path = file.path.display();
-        let message = format!("{path}: {bad} lines are no times; the first ten are told");
+        let message = format!("{path}: {bad} lines are no times; the first ten are listed");
         problems.push(file.place.problem(message));
     }
     if times.is_empty() && problems.is_empty() {

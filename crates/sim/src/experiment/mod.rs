@@ -173,8 +173,8 @@ fn course(point: &Point, played: Outcomes) -> Course {
     }
     for (at, balancer, member, change) in &played.health {
         let what = match change {
-            Change::Up => "checks find it up",
-            Change::Down => "checks find it down",
+            Change::Up => "health checks find the member up",
+            Change::Down => "health checks find the member down",
         };
         events.push((*at, *balancer, format!("{}: {what}", name(*member))));
     }
@@ -197,15 +197,15 @@ fn said<'n>(event: &Event, name: &dyn Fn(usize) -> &'n str) -> String {
         }
         Event::Returned(member) => format!("{}: back from ejection", name(*member)),
         Event::SlowStartOver(member) => format!("{}: slow start is over", name(*member)),
-        Event::Panic => "too many members are out: all are used".into(),
-        Event::PanicOver => "enough members are back".into(),
+        Event::Panic => "too many members are out: all members are used".into(),
+        Event::PanicOver => "enough members are back: members that are out are not used".into(),
         Event::Zone { stay, kept } => match stay {
-            ZoneStay::All => "all requests stay in the first zone again".into(),
+            ZoneStay::All => "all requests stay in the first zone".into(),
             ZoneStay::Part => format!(
                 "{:.0} % of the requests stay in the first zone",
                 kept * 100.0
             ),
-            ZoneStay::Nothing => "nobody in the first zone can serve".into(),
+            ZoneStay::Nothing => "no member of the first zone can serve".into(),
         },
         Event::AlertRaised {
             location,

@@ -332,12 +332,12 @@ impl Point {
         {
             let message = format!(
                 "asks for {offered:.0} requests per second of members that can serve {capacity:.0}: \
-                 queues get longer until the end; ask for less, or say `overload = true` if that is meant"
+                 queues get longer until the end; ask for less, or set `overload = true` if you want this"
             );
             warnings.push(text.load_place.problem(message));
         }
         if capacity <= 0.0 && rate.is_none() && text.load.clients.is_none() {
-            let message = "there is no member that could serve: a share of its capacity is nothing";
+            let message = "no member can serve: a share of the capacity is nothing";
             return Err(vec![text.load_place.problem(message)]);
         }
         // Clients that wait ask for no more than members serve, and than they think about.
