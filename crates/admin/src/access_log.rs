@@ -264,7 +264,7 @@ impl Complaints {
         let Err(error) = result else {
             if std::mem::take(&mut self.failing) {
                 let lost = std::mem::take(&mut self.lost);
-                tracing::info!(lost, "the access log is written again");
+                tracing::info!(lost, "the access log can be written, after failures");
             }
             return;
         };

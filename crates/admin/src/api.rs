@@ -117,7 +117,7 @@ fn operations(sources: &Sources) -> Operations {
     let put = || Method::PUT;
     let own = Operations::new()
         .add_operation(
-            Operation::show_json::<Status>("/v1/status", "Everything, as it is now"),
+            Operation::show_json::<Status>("/v1/status", "The status of rules, groups, members, locations and clusters"),
             status,
         )
         .add_operation(
@@ -142,7 +142,7 @@ fn operations(sources: &Sources) -> Operations {
         .add_operation(
             Operation::show_json::<Explain>(
                 "/v1/groups/{group}/explain",
-                "Why requests go where they go, and where the next one of a client would",
+                "The last decision of a group with its reasons, and the one for a client's next request",
             )
             .with_query::<ExplainQuery>(),
             explain_group,
@@ -169,13 +169,13 @@ fn operations(sources: &Sources) -> Operations {
             show_certificates,
         )
         .add_operation(
-            Operation::show_json::<Schema>("/v1/config/schema", "What may stand in the configuration"),
+            Operation::show_json::<Schema>("/v1/config/schema", "Tables and keys that a configuration may have"),
             config_schema,
         )
         .add_operation(
             Operation::show_json::<serde_json::Value>(
                 "/v1/openapi.json",
-                "This description, as OpenAPI 3.1 has it",
+                "This description of the API in OpenAPI 3.1",
             ),
             describe,
         )
@@ -183,7 +183,7 @@ fn operations(sources: &Sources) -> Operations {
             Operation::show_text(
                 "/metrics",
                 exposition::CONTENT_TYPE,
-                "Metrics, as Prometheus reads them",
+                "Metrics in the format of Prometheus",
             ),
             show_metrics,
         )
@@ -192,7 +192,7 @@ fn operations(sources: &Sources) -> Operations {
             healthz,
         )
         .add_operation(
-            Operation::show_to_all::<Done>("/readyz", "Whether clients should be sent here")
+            Operation::show_to_all::<Done>("/readyz", "Whether clients should be sent to this balancer")
                 .with_query::<ReadyQuery>(),
             readyz,
         )
@@ -201,7 +201,7 @@ fn operations(sources: &Sources) -> Operations {
                 put(),
                 "/v1/groups/{group}/strategy",
                 Role::Operate,
-                "Sets the strategy of a group until the configuration says something new of it",
+                "Sets the strategy of a group until the configuration changes it",
             ),
             set_strategy,
         )
@@ -228,7 +228,7 @@ fn operations(sources: &Sources) -> Operations {
                 put(),
                 "/v1/groups/{group}/members/{member}/backup",
                 Role::Operate,
-                "Makes a member a backup, or lets it serve as others do",
+                "Makes a member a backup, or an ordinary member",
             ),
             set_backup,
         )
@@ -246,7 +246,7 @@ fn operations(sources: &Sources) -> Operations {
                 put(),
                 "/v1/rules/{rule}/maintenance",
                 Role::Operate,
-                "Sets a rule to maintenance, or ends that",
+                "Starts or ends the maintenance of a rule",
             ),
             set_maintenance,
         )
@@ -255,7 +255,7 @@ fn operations(sources: &Sources) -> Operations {
                 put(),
                 "/v1/groups/{group}/maintenance",
                 Role::Operate,
-                "Sets a group to maintenance for clients of rules, or ends that",
+                "Starts or ends the maintenance of a group for clients of rules",
             ),
             set_group_maintenance,
         )
@@ -280,7 +280,7 @@ fn operations(sources: &Sources) -> Operations {
         .add_operation(
             Operation::show_to_all::<SessionStatus>(
                 "/v1/session",
-                "Who asks, and what the user may do",
+                "The user who asks, and what the user may do",
             ),
             login::show_session,
         )
@@ -314,7 +314,7 @@ fn operations(sources: &Sources) -> Operations {
             Operation::act_alone::<Upgraded>(
                 "/v1/upgrade",
                 Role::Administer,
-                "Has the program that is now in the file of this one take over, and answers when it has",
+                "Replaces the process by the program that is now in its file, and answers when that has taken over",
             ),
             upgrade_process,
         );
@@ -409,7 +409,7 @@ async fn nothing_new_while_draining(
     next: Next,
 ) -> Response {
     if sources.is_draining() && !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return not_ready("shutting down: no changes are accepted").into_response();
+        return not_ready("the balancer is shutting down: no changes are accepted").into_response();
     }
     next.run(request).await
 }
@@ -638,7 +638,7 @@ async fn set_alert(
 /// can.
 async fn upgrade_process(State(sources): State<Arc<Sources>>) -> Answer<Upgraded> {
     let busy = || {
-        let detail = "an upgrade is under way, or the process ends";
+        let detail = "an upgrade is under way already, or the balancer is shutting down";
         ApiError::new(StatusCode::CONFLICT, "busy", detail)
     };
     let (sender, answer) = oneshot::channel();
@@ -802,7 +802,7 @@ async fn readyz(
 ) -> Answer<Done> {
     let Query(query) = query.map_err(|error| ApiError::invalid("bad_query", error.body_text()))?;
     let why = if sources.is_draining() {
-        "shutting down"
+        "the balancer is shutting down"
     } else {
         match sources.manager.readiness(query.rule.as_deref()) {
             Readiness::Ready => return Ok(DONE),

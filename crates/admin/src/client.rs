@@ -51,7 +51,7 @@ pub enum ClientError {
     Token,
     /// Nobody answers, or not in time.
     #[error(
-        "no answer from the admin API at {address}: {source}. Is evenkeel running, with [admin] in its configuration? --admin names another address"
+        "no answer from the admin API at {address}: {source}. Is evenkeel running, and does its admin API listen there (`listen` in [admin])? --admin names another address"
     )]
     Unreachable {
         /// Address that was asked.
@@ -309,7 +309,7 @@ impl Client {
                 status: answer.code,
                 body,
             },
-            Err(_) => self.not_the_api(format!("it says {}", answer.code)),
+            Err(_) => self.not_the_api(format!("it answers with status {}", answer.code)),
         }
     }
 

@@ -50,7 +50,7 @@ pub(crate) fn add_operations(all: Operations) -> Operations {
         Operation::post_question::<Proposed, Examined>(
             "/v1/config/validate",
             administer,
-            "Says what is wrong with a configuration, without applying it",
+            "Checks a configuration, without applying it",
         ),
         validate_config,
     )
@@ -90,7 +90,7 @@ pub(crate) fn add_operations(all: Operations) -> Operations {
     .add_operation(
         Operation::show_json::<RevisionText>(
             "/v1/config/history/{revision}",
-            "The text of one of them, and what differs from that in force",
+            "The text of a revision, and what differs from the configuration in force",
         ),
         show_revision,
     )
@@ -108,7 +108,7 @@ pub(crate) fn add_operations(all: Operations) -> Operations {
             Method::POST,
             "/v1/config/restore",
             administer,
-            "Goes back to an earlier one, if If-Match is the revision in force",
+            "Goes back to an earlier revision, if If-Match is the revision in force",
         ),
         restore_revision,
     )
@@ -633,8 +633,7 @@ fn base_revision(manager: &Manager, headers: &HeaderMap) -> Result<String, ApiEr
     }
     let now = in_force(manager)?;
     let detail = format!(
-        "say which configuration you have looked at: send If-Match: \"REVISION\", with the revision \
-         that GET /v1/config tells; it is {} now",
+        "say which configuration the change is based on: send If-Match: \"REVISION\", with the revision of GET /v1/config; {} is in force now",
         now.revision.revision
     );
     let status = StatusCode::PRECONDITION_REQUIRED;

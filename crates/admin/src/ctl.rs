@@ -128,13 +128,31 @@ impl Ctl {
         let query: &[_] = if force { &[("force", "true")] } else { &[] };
         let answer = self
             .client
-            .post_with(&["v1", "reload"], query, &serde_json::json!({}))?;
+            .post_with(&["v1", "reload"], query, &serde_json::json!({}))
+            .map_err(add_what_stays)?;
         self.print_answer(&answer, |reloaded: &Reloaded| {
             let notes = reloaded.notes.iter();
             let notes: String = notes.map(|note| format!("note: {note}\n")).collect();
             let generation = reloaded.generation;
             format!("configuration {generation} is in effect\n{notes}")
         })
+    }
+}
+
+/// Adds to the error of a reload that the old configuration stays, if the new one was refused.
+fn add_what_stays(error: ClientError) -> ClientError {
+    match error {
+        ClientError::Refused { status, mut body }
+            if matches!(
+                &*body.error,
+                "bad_configuration" | "not_applied" | "no_rules"
+            ) =>
+        {
+            let stays = "\nthe configuration in force stays as it was";
+            body.detail.push_str(stays);
+            ClientError::Refused { status, body }
+        }
+        other => other,
     }
 }
 

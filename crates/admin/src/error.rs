@@ -58,7 +58,7 @@ impl ApiError {
         ApiError::new(
             StatusCode::FORBIDDEN,
             "not_allowed",
-            format!("{user} has the role {has}; this needs {needed}"),
+            format!("{user} has the role {has}; this request needs the role {needed}"),
         )
     }
 

@@ -176,7 +176,7 @@ impl Guard {
                 return Err(ApiError::new(
                     StatusCode::FORBIDDEN,
                     "wrong_csrf_token",
-                    "what a session changes must carry X-Csrf-Token, as GET /v1/session has it",
+                    "a change by a session needs the field X-Csrf-Token, with the value that GET /v1/session gives",
                 ));
             }
             return Ok(Some(Actor {

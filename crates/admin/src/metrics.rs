@@ -50,7 +50,7 @@ fn write_process(out: &mut Exposition, sources: &Sources, status: &Status) {
         out.begin_family(
             "evenkeel_config_last_reload_timestamp_seconds",
             Type::Gauge,
-            "When that was, in seconds since 1970.",
+            "Time of the last start or reload of the configuration, in seconds since 1970.",
         );
         out.add_sample(&[], reload.unix_seconds as f64);
     }

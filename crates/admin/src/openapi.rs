@@ -73,9 +73,9 @@ fn describe_operation(
         "operationId": id(operation),
         "summary": operation.summary,
         "responses": {
-            "200": { "description": "It is done", "content": content },
+            "200": { "description": "The request is carried out", "content": content },
             "default": {
-                "description": "It is not done, and nothing has changed",
+                "description": "The request is refused, and nothing has changed",
                 "content": { "application/json": { "schema": error } },
             },
         },
@@ -135,12 +135,12 @@ fn error_schema() -> Value {
         "type": "object",
         "required": ["error", "detail"],
         "properties": {
-            "error": { "type": "string", "description": "What kind of error: a stable word for programs." },
-            "detail": { "type": "string", "description": "What was found, where, and what to do." },
+            "error": { "type": "string", "description": "Kind of the error: a stable word for programs." },
+            "detail": { "type": "string", "description": "Description of the error: what was found, where, and what to do." },
             "allowed": {
                 "type": "array",
                 "items": { "type": "string" },
-                "description": "What would have been accepted, where that is a short list.",
+                "description": "Values that would have been accepted, where that is a short list.",
             },
         },
     })

@@ -47,11 +47,11 @@ pub(crate) struct Users {
 /// Fault of a line.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 enum BadLine {
-    #[error("not NAME:ROLE:HASH; `evenkeel users` writes such lines")]
+    #[error("the line is not NAME:ROLE:HASH; `evenkeel users` writes such lines")]
     Form,
     #[error("the role is none of view, operate, administer")]
     Role,
-    #[error("not `token:` with 64 hexadecimal digits, the SHA-256 of a token")]
+    #[error("the hash is not `token:` with 64 hexadecimal digits, the SHA-256 of a token")]
     Token,
     #[error("{0}")]
     Hash(LineError),
@@ -204,7 +204,7 @@ impl UsersFile<'_> {
     pub fn set_password(&self, name: &str, role: Role, password: &str) -> Result<(), EditError> {
         if password.chars().count() < MIN_PASSWORD || password.len() > MAX_PASSWORD {
             return Err(EditError::Refused(format!(
-                "a password has {MIN_PASSWORD} characters to {MAX_PASSWORD} bytes"
+                "a password must have at least {MIN_PASSWORD} characters, and at most {MAX_PASSWORD} bytes"
             )));
         }
         let hash = self
@@ -415,7 +415,9 @@ pub(crate) mod tests {
             .unwrap_err()
             .to_string();
         assert!(
-            error.ends_with("users:1: not NAME:ROLE:HASH; `evenkeel users` writes such lines"),
+            error.ends_with(
+                "users:1: the line is not NAME:ROLE:HASH; `evenkeel users` writes such lines"
+            ),
             "{error}"
         );
         assert_eq!(std::fs::read_to_string(&path).unwrap(), "broken\n");

@@ -435,7 +435,7 @@ pub(crate) fn explain_within(explain: &Explain, room: usize) -> String {
             let intro = format!("\n{} ago a request went to", text::format_duration(age));
             text.push_str(&format_decision(&intro, last, room));
         }
-        None => text.push_str("\nThere was no request yet.\n"),
+        None => text.push_str("\nThe group has had no request yet.\n"),
     }
     text
 }

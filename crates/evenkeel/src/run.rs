@@ -279,7 +279,7 @@ impl Process {
                 worker = self.proxy.wait_for_failure() => {
                     access_log.finish();
                     return Err(Failure::new(format!(
-                        "worker {worker} has failed: the process ends, and must be started anew; please report this, with the lines of the log above"
+                        "worker {worker} has failed: the process ends, and must be started anew; please report this, with the earlier lines of the log"
                     )));
                 }
                 Some(asked) = upgrades_wanted.recv() => Some(asked),

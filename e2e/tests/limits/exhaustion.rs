@@ -599,7 +599,9 @@ fn s5_the_disk_of_the_access_log_is_full() {
         assert_eq!(line["rule"], "web");
     }
     wait_until("that is said, too", || {
-        balancer.log().contains("the access log is written again")
+        balancer
+            .log()
+            .contains("the access log can be written, after failures")
     });
     assert_eq!(text.lines().count() as f64 + lost(), last as f64 + 1.0);
 }

@@ -111,7 +111,7 @@ impl Client {
             .iter()
             .any(|(_, value)| !can_be_sent(value))
         {
-            return Err(self.not_the_api("its session cannot be sent back".into()));
+            return Err(self.not_the_api("the session that it gives cannot be sent back".into()));
         }
         *state = State::Open(session.clone());
         Ok((Some(session), true))

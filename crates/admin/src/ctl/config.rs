@@ -88,7 +88,9 @@ fn format_changed(changed: &Changed) -> String {
     match in_effect {
         true => format!("configuration {generation} is in effect, revision {revision}\n{notes}"),
         false => {
-            format!("the store has it, revision {revision}; it takes effect from there\n{notes}")
+            format!(
+                "the store has the configuration, revision {revision}; balancers take it over from the store\n{notes}"
+            )
         }
     }
 }
@@ -131,7 +133,7 @@ fn format_configuration(configuration: &Configuration) -> String {
     } = configuration;
     let disk = match (&on_disk.error, on_disk.differs) {
         (Some(error), _) => format!("\nthe file cannot be read: {error}"),
-        (None, true) => "\nthe file says something else now: reload it, or write it back".into(),
+        (None, true) => "\nthe file differs from the configuration in force: reload it (`evenkeel ctl reload` shows its errors), or write it back".into(),
         (None, false) => String::new(),
     };
     format!("{file}: revision {revision}, configuration {generation}{disk}\n\n{text}")
@@ -193,7 +195,7 @@ mod tests {
         };
         let now = "configuration 7 is in effect, revision abc\nnote: look\n";
         assert_eq!(format_changed(&changed(true)), now);
-        let later = "the store has it, revision abc; it takes effect from there\nnote: look\n";
+        let later = "the store has the configuration, revision abc; balancers take it over from the store\nnote: look\n";
         assert_eq!(format_changed(&changed(false)), later);
     }
 

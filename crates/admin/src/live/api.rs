@@ -36,7 +36,7 @@ pub(crate) fn add_operations(operations: Operations) -> Operations {
             Operation::act_alone::<CheckDone>(
                 "/v1/groups/{group}/members/{member}/check",
                 Role::Operate,
-                "Checks a member once, now; the result counts as that of any check",
+                "Checks a member once, now; the result counts like that of any health check",
             ),
             check_member,
         )
@@ -45,7 +45,7 @@ pub(crate) fn add_operations(operations: Operations) -> Operations {
             show_counters,
         )
         .add_operation(
-            Operation::show_json::<Process>("/v1/process", "What the process uses"),
+            Operation::show_json::<Process>("/v1/process", "Resources that the process uses"),
             show_process,
         )
         .add_operation(
@@ -70,7 +70,7 @@ pub(crate) fn add_operations(operations: Operations) -> Operations {
                 Method::POST,
                 "/v1/groups/{group}/simulate",
                 Role::View,
-                "What other strategies would make of the group and its traffic; changes nothing",
+                "Simulates the group and its traffic with other strategies; changes nothing",
             ),
             simulate::simulate_group,
         )
@@ -151,7 +151,7 @@ async fn stream_events(
             NoStream::TooMany(most) => format!(
                 "{most} streams of events are open, and there may be no more; close a console or `evenkeel ctl watch`"
             ),
-            NoStream::Ending => "shutting down".into(),
+            NoStream::Ending => "the balancer is shutting down".into(),
         };
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "no_stream", detail)
     })?;
@@ -187,7 +187,7 @@ async fn show_history(
             .last_hour(group, query.member.as_deref(), since)
     });
     told.await.map(Json).map_err(|error| {
-        let detail = format!("{error}; please report what was logged before");
+        let detail = format!("cannot read the last hour: {error}; please report this, with the earlier lines of the log");
         ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "failed", detail)
     })
 }

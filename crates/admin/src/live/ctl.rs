@@ -228,7 +228,7 @@ fn in_words(
                 .unwrap_or_default();
             let what = match &*change.how {
                 "live" => format!(
-                    "something has changed live (configuration {})",
+                    "a live change is in effect (configuration {})",
                     change.generation
                 ),
                 how => format!("configuration {} is in effect ({how})", change.generation),
@@ -355,7 +355,7 @@ mod tests {
             json!({"generation": 3, "at": 0.5, "revision": "x", "who": "ann", "how": "live"});
         assert_eq!(
             words("change", change),
-            "00:00:00Z change: something has changed live (configuration 3), by ann\n"
+            "00:00:00Z change: a live change is in effect (configuration 3), by ann\n"
         );
         let change =
             json!({"generation": 4, "at": 61, "revision": null, "who": null, "how": "file"});

@@ -146,7 +146,7 @@ async fn follow_news(
         since = missed.id;
         lost |= missed.lost;
         if std::mem::take(&mut lost) {
-            let detail = "what happened meanwhile is not known any more: ask for everything anew";
+            let detail = "events were lost: read the whole state anew";
             let event = format!("event: lost\nid: {since}\ndata: {{\"detail\":\"{detail}\"}}\n\n");
             events.send_event(event).await?;
         }

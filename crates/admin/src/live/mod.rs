@@ -140,7 +140,7 @@ impl Live {
             let live = Arc::clone(&self);
             let sampled = tokio::task::spawn_blocking(move || live.sample_once(is_watched)).await;
             if let Err(error) = sampled {
-                tracing::error!(%error, "sampling has failed; please report what was logged before");
+                tracing::error!(%error, "sampling has failed; please report this, with the earlier lines of the log");
             }
         }
     }

@@ -90,13 +90,13 @@ pub(super) async fn simulate_group(
     };
     let thread = std::thread::Builder::new().name("simulation".into());
     thread.spawn(play).map_err(|error| {
-        let detail = format!("cannot start a thread: {error}");
+        let detail = format!("cannot start a thread for the simulation: {error}");
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
     })?;
     let forecasts = done.await.ok().flatten().ok_or_else(|| {
         ApiError::invalid(
             "too_long",
-            format!("it is not done within {LONGEST:?}: ask for fewer requests or strategies"),
+            format!("the simulation was not done within {LONGEST:?}: ask for fewer requests or strategies"),
         )
     })?;
     drop(stop);
@@ -308,12 +308,14 @@ fn assume_members(
     let unlearnt = members.iter().filter(|of| of.concurrency.is_none()).count();
     if unlearnt > 0 {
         notes.push(format!(
-            "How many requests {unlearnt} members work on at once was not learnt: twice as many as they have on average. If it is more, they could take more than this says."
+            "It was not learnt how many requests {unlearnt} members work on at once: twice their average number of requests in flight is taken. If it is more, these members could take more than the simulation says."
         ));
     }
     let out = members.iter().filter(|of| !of.is_used).count();
     if out > 0 {
-        notes.push(format!("{out} members are out, and stay out."));
+        notes.push(format!(
+            "{out} members are not used now, nor in the simulation."
+        ));
     }
     let assumed = members.iter().map(|member| AssumedMember {
         name: member.name.clone(),

@@ -82,7 +82,7 @@ fn group_row(status: &Status, group: &GroupStatus, view: &GroupView) -> Row {
     });
     let states = [
         group.panic.then(|| "PANIC".to_owned()),
-        (usable == 0 && members > 0).then(|| "nobody is up".to_owned()),
+        (usable == 0 && members > 0).then(|| "no member is up".to_owned()),
         (!group.refused.is_empty()).then(|| format!("{} refused", group.refused.len())),
     ];
     let cells: [Cell; COLUMNS.len()] = [

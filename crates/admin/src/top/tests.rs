@@ -542,7 +542,7 @@ fn explanations_are_asked_for_and_shown_whole() {
     press(&mut app, "PageDown PageDown PageDown");
     let end = screen(&mut app);
     assert_ne!(top, end);
-    assert!(end.contains("There was no request yet."), "{end}");
+    assert!(end.contains("The group has had no request yet."), "{end}");
     press(&mut app, "Esc");
     assert_eq!(app.next_wish().explained, None);
 }
