@@ -303,7 +303,7 @@ impl Subsystem for Acme {
         );
         gauge(
             "evenkeel_acme_next_timestamp_seconds",
-            "When the certificate will be asked for next, in seconds since 1970.",
+            "Time of the next try to get the certificate, in seconds since 1970.",
             |one| one.next as f64,
         );
     }

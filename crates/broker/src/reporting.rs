@@ -319,7 +319,7 @@ impl Subsystem for Reporting {
         vec![
             Endpoint::with_value(
                 "/v1/broker",
-                "Where agents report, and what came of their datagrams",
+                "Addresses where agents report, and their datagrams by result",
                 move || status.status(),
             ),
             Endpoint::with_value(

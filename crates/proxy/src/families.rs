@@ -95,7 +95,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     RuleFamily {
         name: "evenkeel_rule_hedges_total",
         only: Some(Protocol::Http),
-        help: "Requests sent to a second member as the first one took long, those of them that it answered first, and those that the budget did not allow.",
+        help: "Requests sent to a second member because the first one took long (hedging), those that the second member answered first, and those that the budget did not allow.",
         label: "result",
         samples: &[
             ("sent", |totals| totals.hedges_sent),
@@ -221,7 +221,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
     RuleFamily {
         name: "evenkeel_rule_bandwidth_pauses_total",
         only: None,
-        help: "Pauses of connections for want of bandwidth.",
+        help: "Pauses of connections because a limit on bandwidth was reached.",
         label: "",
         samples: &[("", |totals| totals.bandwidth_pauses)],
     },
@@ -490,7 +490,7 @@ fn write_rules(
     out.begin_family(
         "evenkeel_rule_wait_seconds",
         Type::Histogram,
-        "What clients wait, with the queue and retries: HTTP from the end of a request's head until its response begins, TCP until a member is connected.",
+        "Time that clients wait, with the queue and retries: HTTP from the end of a request's head until its response begins, TCP until a member is connected.",
     );
     for (rule, totals) in totals {
         let waits = &totals.waits;
@@ -499,7 +499,7 @@ fn write_rules(
     out.begin_family(
         "evenkeel_rule_grpc_calls_total",
         Type::Counter,
-        "Calls of gRPC that have ended, by the status that the client got; other is one that is no code, or none. Only of rules that had calls.",
+        "Calls of gRPC that have ended, by the status that the client got; other is a status that is no code, or no status. Only for rules that had calls.",
     );
     for (rule, totals) in totals.iter().filter(|(_, totals)| !totals.calls.is_empty()) {
         for (status, count) in totals.calls.counts_by_status() {
@@ -565,7 +565,7 @@ fn write_quotas(out: &mut Exposition, rules: &[(Arc<str>, Vec<Fill>)]) {
     out.begin_family(
         "evenkeel_rule_limit_lifted_total",
         Type::Counter,
-        "How often a client was forgotten, or not remembered, since the table of a limit had no place.",
+        "How often a client was forgotten, or not remembered, because the table of a limit was full.",
     );
     for (rule, fills) in rules {
         for fill in fills {

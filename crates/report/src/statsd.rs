@@ -510,7 +510,7 @@ impl Subsystem for Statsd {
         out.begin_family(
             "evenkeel_statsd_lines_total",
             Type::Counter,
-            "Lines of StatsD that arrived, by what became of them; too_long are whole datagrams.",
+            "Lines of StatsD that arrived, by result; too_long counts whole datagrams.",
         );
         for (heard, count) in self.heard.totals_by_kind(&GaugeResult::ALL) {
             out.add_sample(&[("result", heard.name())], count as f64);

@@ -953,7 +953,7 @@ impl Subsystem for Fleet {
         );
         gauge(
             "evenkeel_store_waits",
-            "1 while the store has gone back in time and a person must say what is to be.",
+            "1 while the store has gone back in time and the balancer waits for a push or `evenkeel store confirm`.",
             f64::from(u8::from(status.waits)),
         );
         gauge(
@@ -979,7 +979,7 @@ impl Subsystem for Fleet {
         let fleet = self.clone();
         vec![Endpoint::with_value(
             "/v1/store",
-            "The store of the configuration: what of it is in force, and what is rolled out",
+            "The store of the configuration: the revision in force, and the roll-out in progress",
             move || fleet.status(),
         )]
     }

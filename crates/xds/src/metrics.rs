@@ -22,7 +22,7 @@ pub(crate) fn write_families(out: &mut Exposition, registry: &Registry) {
     one(
         "evenkeel_xds_refused_total",
         Type::Counter,
-        "Connections of xDS clients that were closed at once, as there were too many.",
+        "Connections of xDS clients that were closed at once, because there were too many.",
         count(&registry.refused),
     );
     one(
@@ -46,7 +46,7 @@ pub(crate) fn write_families(out: &mut Exposition, registry: &Registry) {
     one(
         "evenkeel_xds_load_reports_unknown_total",
         Type::Counter,
-        "Entries of load reports of xDS clients about what is no member.",
+        "Entries of load reports of xDS clients about unknown clusters or endpoints.",
         count(&registry.unknown_load_reports),
     );
     let counts = registry.answer_counts();
