@@ -124,7 +124,7 @@ pub fn load_or_keep<T, E>(
         return Err(error);
     }
     let complaint = format!(
-        "{}; what the file said before stays in use until it is right",
+        "{}; the last good content of the file stays in use until the file is right",
         why(&error)
     );
     store().complaints.insert(first.clone(), vec![complaint]);

@@ -218,7 +218,7 @@ fn u12_older_names_of_keys_are_read_and_both_at_once_are_refused() {
     assert_eq!(old, new);
     one_error(
         &with("health_check = { doc_path = \"/a\", path = \"/b\" }"),
-        "test.toml:3:18: rule.web.health_check.doc_path: an older name of `path`, which is there",
+        "test.toml:3:18: rule.web.health_check.doc_path: an older name of `path`, which is set",
         &[],
     );
     // Messages name what stands in the file.
@@ -619,8 +619,11 @@ fn what_needs_an_address_is_refused_with_unix_sockets() {
             "source = \"client\"",
             "rule.web.source: member unix:/a is a Unix socket",
         ),
-        ("health_check = { port = 81 }", "it has no other `port`"),
-        ("member_tls = true", "name the `server_name`"),
+        (
+            "health_check = { port = 81 }",
+            "a socket has no other `port`",
+        ),
+        ("member_tls = true", "set `server_name`"),
         ("agent_check = { port = 81 }", "no agent can be asked"),
         ("orca = { out_of_band = { port = 81 } }", "rule.web.orca: "),
         (
@@ -1183,7 +1186,7 @@ fn what_no_source_of_reports_can_do_is_refused() {
         ),
         (
             "orca = { loads = { eps = \"cpu\", rps_fractional = 0 } }",
-            "load cpu is there already",
+            "load cpu is set already",
         ),
         (
             "prometheus = { url = \"http://a/\" }",
@@ -1203,7 +1206,7 @@ fn what_no_source_of_reports_can_do_is_refused() {
         ),
         (
             "prometheus = { url = \"http://a/\", loads = { cpu = \"1\", 0 = \"2\" } }",
-            "load cpu is there already",
+            "load cpu is set already",
         ),
     ] {
         let text = format!("[rule.x]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:1\"]\n{line}");
@@ -1672,7 +1675,7 @@ fn users_are_those_of_the_route_or_else_of_the_rule() {
     assert_eq!(own.http.reserved, ["X-Admin", "X-User"]);
     assert_eq!(own.auths().count(), 2);
     for (more, complaint) in [
-        ("auth = {}", "`users_file` is missing, or `group`"),
+        ("auth = {}", "`users_file` or `group` is missing"),
         ("auth = true", "wrong type"),
         (
             "auth = { users_file = \"u\", realm = \"a\\\"b\" }",
@@ -1736,7 +1739,7 @@ fn a_group_may_be_asked_in_place_of_a_file() {
         ("auth = { group = '' }", "the name of a group"),
         (
             "auth = { group = 'login', users_file = 'u' }",
-            "either a file says who may pass, or a group",
+            "set either `users_file` or `group`",
         ),
         ("auth = { group = 'login', realm = 'a' }", "has no effect"),
         ("auth = { users_file = 'u', path = '/' }", "without `group`"),
@@ -2370,7 +2373,7 @@ fn m7_m8_files_of_others_are_one_error_that_says_what_they_are() {
         ),
         (
             "server {\n  listen 80;\n}\n",
-            "`evenkeel convert t` prints it as such",
+            "`evenkeel convert t` prints it as TOML",
         ),
         ("listen: 80\nmembers:\n  - a:1\n", "this is YAML"),
     ] {

@@ -318,12 +318,12 @@ fn what_is_wrong_with_a_mirror() {
         (
             "",
             "[[rule.web.routes]]\ngroup = \"second\"\nmirror = { group = \"second\" }",
-            "rule.web.routes[0].mirror: its group is that of the requests themselves",
+            "rule.web.routes[0].mirror: `group` is the group of the requests themselves",
         ),
         (
             "",
             "[[rule.web.routes]]\nmirror = { group = \"web\" }",
-            "rule.web.routes[0].mirror: its group is that of the requests themselves",
+            "rule.web.routes[0].mirror: `group` is the group of the requests themselves",
         ),
         (
             "",

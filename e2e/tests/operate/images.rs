@@ -77,7 +77,7 @@ fn a_rule_with_its_groups_serves_behind_another_balancer() {
     let refused = second
         .run_ctl(&format!("config import {file}"))
         .unwrap_err();
-    let begin = format!("{file}:{line}:8: group.api: there is another one here");
+    let begin = format!("{file}:{line}:8: group.api: the balancer has another table of this name");
     assert!(refused.contains(&begin), "{refused}");
     assert_eq!(second.folder().text("evenkeel.toml"), config);
     assert_eq!(fetch(&second, "own", "/files/name"), "own");

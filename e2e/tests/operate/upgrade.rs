@@ -528,7 +528,7 @@ fn a_secret_that_is_broken_holds_up_no_upgrade() {
     });
     // Readable for everybody, and so refused.
     balancer.folder().write("password", "secret\n");
-    balancer.wait_for_log("stays in use until it is right");
+    balancer.wait_for_log("stays in use until the file is right");
     balancer.upgrade().unwrap();
     let mut wire = Wire::connect(balancer.address("web"));
     wire.send("GET /x HTTP/1.1\r\nHost: a\r\n\r\n");

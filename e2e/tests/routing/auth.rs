@@ -196,7 +196,9 @@ fn routes_have_other_users_or_none_and_files_are_read_again() {
     let bad = "anna:secret\n".to_owned() + &line("bert", "x", "-apr1");
     let file = balancer.folder().write("users", bad);
     wait_until("the reload fails", || {
-        balancer.log().contains("stays in use until it is right")
+        balancer
+            .log()
+            .contains("stays in use until the file is right")
     });
     assert_eq!(status("/", "anna:other"), "200");
     let checked = balancer

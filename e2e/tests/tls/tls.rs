@@ -383,7 +383,10 @@ fn certificates_change_under_load_and_broken_ones_do_not_count() {
         assert_eq!(serial(), known);
     }
     let log = balancer.log();
-    assert!(log.contains("stays in use until it is right"), "{log}");
+    assert!(
+        log.contains("stays in use until the file is right"),
+        "{log}"
+    );
     assert!(log.contains("rule.web.tls.certificates"), "{log}");
     let tally = wrk.stop_and_tally();
     assert!(

@@ -289,7 +289,7 @@ fn kind(item: &Item) -> &'static str {
 
 fn no_table(item: &Item, part: &Part) -> String {
     format!(
-        "{} has no key {:?}: it is in no table",
+        "{} has no key {:?}: only a table has keys",
         kind(item),
         part.key()
     )
@@ -310,7 +310,7 @@ fn place(list: &Item, part: &Part) -> Result<usize, String> {
     let count = len(list);
     let index = part.index().ok_or_else(|| {
         let key = part.key();
-        format!("{key:?} is no place in a list: say a number from 0")
+        format!("{key:?} is no position in a list: write a number from 0")
     })?;
     match index <= count {
         true => Ok(index),
@@ -439,7 +439,7 @@ fn insert(parent: &mut Item, key: &str, mut new: Item) -> Result<(), String> {
                     let key = written.with_leaf_decor(Decor::new(prefix, " "));
                     table.insert_formatted(&key, value);
                 }
-                Err(_) => return Err("it does not fit into a table on one line".into()),
+                Err(_) => return Err("the value does not fit into a table on one line".into()),
             }
         }
         other => return Err(no_table(other, &Part::from(key))),
@@ -556,7 +556,7 @@ fn list(known: &mut Item, elements: &[Json], depth: usize) -> Result<(), String>
                 put(array, both + index, write::write_value(value));
             }
         }
-        _ => return Err("it is no list".into()),
+        _ => return Err("the value is no list".into()),
     }
     Ok(())
 }
@@ -936,7 +936,7 @@ fn rename(parent: &mut Item, old: &str, to: &str) -> Result<(), String> {
         return Err("an element of a list has no name".into());
     };
     if !table.contains_key(old) {
-        return Err("it is not there".into());
+        return Err("there is no such key or table".into());
     }
     if old == to {
         return Ok(());

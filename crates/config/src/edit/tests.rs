@@ -360,7 +360,7 @@ fn a_name_changes_in_its_place_and_wherever_the_group_is_meant() {
         "a = { z = 1, c = 2 }\n",
     );
     refused(FILE, rename("group/web", "pictures"), "already");
-    refused(FILE, rename("group/none", "x"), "not there");
+    refused(FILE, rename("group/none", "x"), "no such key");
 }
 
 #[test]

@@ -160,7 +160,7 @@ impl Plan {
             let Some((index, known)) = here.find(section, name) else {
                 if !inherited.is_empty() {
                     let message = format!(
-                        "[defaults] of this balancer holds for it where the image says nothing: {}",
+                        "[defaults] of this balancer sets keys that the image does not set: {}",
                         named(inherited.iter().map(|(path, _)| path.join(".")))
                     );
                     self.warnings.push(problem(&path, message));
@@ -188,8 +188,7 @@ impl Plan {
             if index > 0 {
                 let file = file.unwrap_or_default();
                 let message = format!(
-                    "differs from the one in {file}, which is not changed from here: change it there, or give this one \
-                     another name"
+                    "differs from the table in {file}, which is not changed from here: change the table there, or give this one another name"
                 );
                 self.problems.push(problem(&path, message));
                 self.outcome.clashes.push(path);
@@ -203,8 +202,7 @@ impl Plan {
                     _ => ", or give it another name with `rename`",
                 };
                 let message = format!(
-                    "there is another one here, which differs in {}: name it in `replace`, so that this one takes its \
-                     place{rename}",
+                    "the balancer has another table of this name, which differs in {}: name the table in `replace` to replace it{rename}",
                     named(differences)
                 );
                 self.problems.push(problem(&path, message));
@@ -251,8 +249,7 @@ fn problems_of(
 ) -> Vec<Problem> {
     let mut problems = Vec::new();
     for (key, _) in document.iter().filter(|(key, _)| !SECTIONS.contains(key)) {
-        let message = "is no part of an image, which has only [rule.NAME], [group.NAME] and [location.NAME]: take it \
-                       out, and say it in the configuration of the balancer";
+        let message = "is no part of an image, which has only [rule.NAME], [group.NAME] and [location.NAME]: remove it here, and set it in the configuration of the balancer";
         problems.push(problem(key, message.into()));
     }
     let rules = tables.iter().filter(|(section, _)| *section == "rule");
@@ -364,7 +361,7 @@ fn meant(tables: &[TableName], called: &str) -> Result<Vec<Part>, String> {
         _ => {
             let paths: Vec<_> = found.into_iter().map(path_of).collect();
             let paths = paths.join(" and ");
-            Err(format!("there are {paths} in the image: say which of them is meant"))
+            Err(format!("the image has {paths}: say which of them is meant"))
         }
     }
 }

@@ -288,8 +288,7 @@ fn another_table_of_the_same_name_is_told_replaced_or_avoided() {
     assert_eq!(
         told,
         [format!(
-            "image:{line}:8: group.api: there is another one here, which differs in `members`, `health_check`: name \
-             it in `replace`, so that this one takes its place, or give it another name with `rename`"
+            "image:{line}:8: group.api: the balancer has another table of this name, which differs in `members`, `health_check`: name the table in `replace` to replace it, or give it another name with `rename`"
         )]
     );
     assert_eq!(plan(here, &import(&image)).outcome.clashes, ["group.api"]);
@@ -332,7 +331,7 @@ fn all_that_is_wrong_is_told_at_once_with_the_lines_of_the_image() {
     let begins = [
         "image:1:2: admin: is no part of an image",
         "image:9:17: a secret is masked",
-        "image:11:8: group.g: there is another one here",
+        "image:11:8: group.g: the balancer has another table of this name",
         "image:4:1: rule.b.listen: ",
         "image:5:1: rule.b.group: ",
         "image:8:1: rule.b.routes[0].group: ",

@@ -105,7 +105,7 @@ fn resolve_token(admin: &mut Admin, table: &Table<'_>, folder: &Path, report: &m
     if let Some(file) = &mut admin.token_file {
         *file = folder.join(&*file);
         if admin.token.is_some() {
-            let message = "there is a `token`, too: only one of them can be";
+            let message = "`token` is set, too: set only one of them";
             table.report_problem("token_file", message, report);
         }
         match read_token(file) {
@@ -114,8 +114,7 @@ fn resolve_token(admin: &mut Admin, table: &Table<'_>, folder: &Path, report: &m
         }
     }
     if admin.local_access && admin.behind_proxy {
-        let message = "with `behind_proxy` everybody comes from the proxy's address, which is perhaps \
-                       on this machine";
+        let message = "with `behind_proxy` all clients have the address of the proxy, which may run on this machine: remove `local_access`";
         table.report_misplaced("local_access", message, report);
     }
     let asks = admin.token.is_some() || table.has_key("token") || admin.users_file.is_some();
@@ -131,7 +130,8 @@ fn resolve_token(admin: &mut Admin, table: &Table<'_>, folder: &Path, report: &m
         return;
     }
     if admin.local_access {
-        let message = "without `token` and `users_file` nobody is asked for anything anyway";
+        let message =
+            "has no effect: without `token` and `users_file` the API asks no client for a login";
         table.report_misplaced("local_access", message, report);
     }
     if admin.behind_proxy {

@@ -102,12 +102,12 @@ impl AsTable for Auth {
         table.read(AUTH, self, report);
         match (table.has_key("users_file"), table.has_key("group")) {
             (true, true) => {
-                let message =
-                    "there is `users_file`, too: either a file says who may pass, or a group";
+                let message = "`users_file` is set, too: set either `users_file` or `group`";
                 table.report_problem("group", message, report);
             }
             (false, false) => {
-                let message = "`users_file` is missing, or `group`: what says whose requests pass";
+                let message =
+                    "`users_file` or `group` is missing: one of them decides whose requests pass";
                 report.add_problem(&table.span_of(""), table.path(), message, None);
             }
             (true, false) => {
@@ -118,7 +118,8 @@ impl AsTable for Auth {
             }
             (false, true) => {
                 if table.has_key("realm") {
-                    let message = "has no effect: what clients are told is what the group says";
+                    let message =
+                        "has no effect: with `group`, clients get the answer of the group";
                     table.report_problem("realm", message, report);
                 }
                 self.check_copied(table, report);

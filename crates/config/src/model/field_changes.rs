@@ -138,7 +138,9 @@ impl AsTable for FieldChanges {
         }
         for name in &self.remove {
             let problem = match Self::refusal(name) {
-                None if name.eq_ignore_ascii_case("host") => Some("must be there"),
+                None if name.eq_ignore_ascii_case("host") => {
+                    Some("cannot be removed: a request needs it")
+                }
                 problem => problem,
             };
             if let Some(problem) = problem {

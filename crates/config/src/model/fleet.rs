@@ -82,7 +82,11 @@ pub(crate) fn read(
     if let Some(address) = fleet.advertise
         && (address.ip().is_unspecified() || address.ip().is_multicast() || address.port() == 0)
     {
-        table.report_problem("advertise", format!("{address} is of nobody"), report);
+        table.report_problem(
+            "advertise",
+            format!("{address} cannot be the address of a balancer"),
+            report,
+        );
     }
     let mut known = HashSet::new();
     for address in &fleet.join {

@@ -389,17 +389,17 @@ impl GroupConfig {
             (
                 "source",
                 self.source == Source::Client,
-                "connections to it come from no address: leave it out",
+                "connections to a socket come from no address: remove `source`",
             ),
             (
                 "health_check",
                 has_port.unwrap_or(false),
-                "it has no other `port`: leave that out",
+                "a socket has no other `port`: remove `port`",
             ),
             (
                 "member_tls",
                 nameless.unwrap_or(false),
-                "no certificate is for it: name the `server_name` that it has",
+                "no certificate is for a socket: set `server_name` to the name in the certificate",
             ),
             (
                 "agent_check",
@@ -409,12 +409,12 @@ impl GroupConfig {
             (
                 "orca",
                 orca.unwrap_or(false),
-                "it has no other `port`: leave that out",
+                "a socket has no other `port`: remove `port`",
             ),
             (
                 "prometheus",
                 page.unwrap_or(false),
-                "it has no `{host}` and `{port}`: write an address",
+                "a socket has no `{host}` and `{port}`: write an address",
             ),
             (
                 "monitor",

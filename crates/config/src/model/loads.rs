@@ -82,7 +82,7 @@ pub(crate) fn check_load(
 ) -> bool {
     let others: Vec<LoadId> = others.collect();
     let message = if others.contains(&load) {
-        format!("load {load} is there already")
+        format!("load {load} is set already")
     } else if others.len() >= LOADS_PER_LOCATION {
         format!("a location keeps at most {LOADS_PER_LOCATION} loads")
     } else {

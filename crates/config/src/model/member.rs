@@ -211,13 +211,11 @@ fn read_member(item: &Item<'_>, report: &mut Report<'_>) -> Option<MemberConfig>
                 let name = name.strip_suffix('.').unwrap_or(name);
                 member.srv = Some(name.to_ascii_lowercase());
                 if table.has_key("url") {
-                    let message =
-                        "members that are looked up have different addresses: leave it out";
+                    let message = "members of a service have different addresses: remove this key";
                     table.report_problem("url", message, report);
                 }
                 if table.has_key("name") {
-                    let message =
-                        "a service has several members, and a name is for one: leave it out";
+                    let message = "a service has several members, and a name is for one member: remove `name`";
                     table.report_problem("name", message, report);
                 }
             } else {

@@ -58,7 +58,7 @@ impl Mirror {
         if !shared.contains_key(&self.group) && self.group != rule {
             unknown_group(table, "mirror", &self.group, shared, report);
         } else if primary == Some(self.group.as_str()) {
-            let message = "its group is that of the requests themselves: name another one";
+            let message = "`group` is the group of the requests themselves: name another group";
             table.report_problem("mirror", message, report);
         }
     }

@@ -176,7 +176,7 @@ impl AsTable for Monitor {
             MonitorKind::Kernel => &["path"],
         };
         for key in foreign.iter().filter(|key| table.has_key(key)) {
-            let message = format!("is of no use with `type = {:?}`", self.kind.name());
+            let message = format!("has no effect with `type = {:?}`", self.kind.name());
             table.report_problem(key, message, report);
         }
     }
@@ -359,7 +359,7 @@ mod tests {
         for part in [
             "rule.web.monitor: `key_file` is missing",
             "rule.web.monitor.port",
-            "rule.web.monitor.path: is of no use with `type = \"kernel\"`",
+            "rule.web.monitor.path: has no effect with `type = \"kernel\"`",
             "target",
             "a whole number from 0 to 63",
             "a time from \"1ms\" to \"10m\"",
@@ -377,7 +377,7 @@ mod tests {
         let foreign = error(&ulm(
             "path = \"/x\"\nport = 1\ntarget = 0\nkey_file = \"k\"",
         ));
-        assert_eq!(foreign.matches("is of no use").count(), 3, "{foreign}");
+        assert_eq!(foreign.matches("has no effect").count(), 3, "{foreign}");
         let monitor = config(&ulm("path = \"shm\"")).groups[0].monitor.clone();
         let path = monitor.unwrap().path.unwrap();
         assert_eq!(path, Path::new("/etc/evenkeel/shm"));
@@ -406,7 +406,7 @@ mod tests {
         let rdma = error(&format!(
             "{WEB}monitor = {{ type = \"rdma\", host = \"a\" }}"
         ));
-        assert!(rdma.contains("host: is of no use"), "{rdma}");
+        assert!(rdma.contains("host: has no effect"), "{rdma}");
     }
 
     #[test]

@@ -236,7 +236,10 @@ pub(crate) fn read(
             table.report_problem("hosts", message, report);
         }
         if negotiator.is_none() {
-            table.report_warning("nobody can ask for it: there is no [negotiator]", report);
+            table.report_warning(
+                "no client can ask for the cluster: there is no [negotiator]",
+                report,
+            );
         }
         used.insert(cluster.group.clone());
         clusters.push(cluster);

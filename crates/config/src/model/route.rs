@@ -223,7 +223,7 @@ impl Field for Patterns {
                 }
             };
             if self.0.insert(entry.name.to_owned(), pattern).is_some() {
-                report.add_problem(&entry.key_span, &entry.item.path, "is there twice", None);
+                report.add_problem(&entry.key_span, &entry.item.path, "is set twice", None);
             }
         }
     }
@@ -321,7 +321,7 @@ impl AsTable for FixedAnswer {
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(ANSWER, self, report);
         if table.has_key("file") && table.has_key("body") {
-            table.report_problem("body", "there is a `file`, too", report);
+            table.report_problem("body", "`file` is set, too: set only one of them", report);
         }
         let has_body = table.has_key("file") || !self.body.is_empty();
         if matches!(self.status, 204 | 205 | 304) && has_body {
@@ -562,7 +562,7 @@ fn read_one_route(
         .filter(|key| table.has_key(key))
         .collect();
     if let [first, second, ..] = given.as_slice() {
-        let message = format!("there is `{first}`, too: only one of them can be done");
+        let message = format!("`{first}` is set, too: a route takes only one of these actions");
         table.report_problem(second, message, report);
     }
     check_redirect(&mut route, rule, table, report);
@@ -627,7 +627,8 @@ fn check_conditions(route: &Route, is_whole: bool, table: &Table<'_>, report: &m
         table.report_problem("headers", "a condition on Cookie is `cookies`", report);
     }
     if route.conditions.headers.len() < route.headers.0.len() {
-        let message = "a name is there twice: names of fields are the same in any case";
+        let message =
+            "a name is set twice: upper and lower case make no difference in names of fields";
         table.report_problem("headers", message, report);
     }
 }
@@ -640,7 +641,11 @@ fn check_redirect(
 ) {
     let Some(redirect) = &route.redirect else {
         if table.has_key("redirect_status") {
-            table.report_problem("redirect_status", "there is no `redirect`", report);
+            table.report_problem(
+                "redirect_status",
+                "has no effect without `redirect`",
+                report,
+            );
         }
         return;
     };
@@ -671,7 +676,7 @@ fn check_redirect(
             || to_itself(&format!("{scheme}://{{host}}{{port}}{{path}}{{query}}"))
     });
     if route.rewrite_prefix.is_none() && (to_itself("{path}{query}") || same) {
-        let message = "leads to where the request came from, again and again";
+        let message = "redirects a request to its own address, in a loop";
         report.add_warning(
             &table.span_of("redirect"),
             &table.path_of("redirect"),

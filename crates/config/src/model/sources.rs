@@ -312,7 +312,7 @@ mod tests {
             ("", "`listen` is missing"),
             ("listen = \"127.0.0.1:1\"", "`loads` is missing"),
             ("loads = { \"a:b\" = \"cpu\" }", "not a name of a gauge"),
-            ("loads = { a = \"cpu\", b = 0 }", "is there already"),
+            ("loads = { a = \"cpu\", b = 0 }", "is set already"),
             ("location_tag = \"a:b\"", "without `:`"),
             ("listne = 1", "did you mean"),
         ] {

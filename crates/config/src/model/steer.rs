@@ -164,7 +164,7 @@ impl AsTable for SteerNginx {
         table.read(NGINX, self, report);
         table.require("file", report);
         if !self.reload.is_empty() && self.pid_file.is_some() {
-            let message = "`reload` does it already: leave one of the two out";
+            let message = "`reload` is set, too: set only one of them";
             table.report_problem("pid_file", message, report);
         }
     }
@@ -232,7 +232,8 @@ pub(crate) fn read(
         }
         match (table.has_key("haproxy"), table.has_key("nginx")) {
             (false, false) => {
-                let message = "says nobody whom it steers: `haproxy` or `nginx` is missing";
+                let message =
+                    "`haproxy` or `nginx` is missing: one of them says which balancer is steered";
                 table.lacks(message, None, report);
             }
             (true, true) => {
@@ -263,7 +264,7 @@ pub(crate) fn read(
         if !target.is_empty()
             && let Some(other) = targets.insert(target, steer.name.clone())
         {
-            let message = format!("[steer.{other}] tells the same one already");
+            let message = format!("[steer.{other}] steers the same balancer already");
             table.lacks(message, None, report);
         }
         used.insert(steer.group.clone());
@@ -383,11 +384,11 @@ mod tests {
             ),
             (
                 "[steer.a]\ngroup = \"pool\"\nnginx = { file = \"f\", reload = \"x\", pid_file = \"p\" }\n".into(),
-                "leave one of the two out",
+                "set only one of them",
             ),
             (
                 format!("[steer.a]\ngroup = \"pool\"\n{haproxy}[steer.b]\ngroup = \"pool\"\n{haproxy}"),
-                "[steer.a] tells the same one",
+                "[steer.a] steers the same balancer",
             ),
         ] {
             let text = format!("{GROUP}{text}");

@@ -41,7 +41,7 @@ impl AsTable for ZoneSettings {
         table.read(ZONES, self, report);
         let mut seen = HashSet::new();
         if let Some(twice) = self.order.iter().find(|zone| !seen.insert(*zone)) {
-            let message = format!("{twice:?} stands there twice");
+            let message = format!("{twice:?} is set twice");
             table.report_problem("order", message, report);
         }
         if self.order.len() > MOST_IN_ORDER {
@@ -150,7 +150,7 @@ mod tests {
             let text = format!("{RULE}members = [\"a:1\"]\nzones = {{ order = {order} }}\n");
             parse("x", &text).unwrap_err().to_string()
         };
-        assert!(error("[\"a\", \"b\", \"a\"]").contains("\"a\" stands there twice"));
+        assert!(error("[\"a\", \"b\", \"a\"]").contains("\"a\" is set twice"));
         let many = "[\"a\", \"b\", \"c\", \"d\", \"e\", \"f\", \"g\"]";
         assert!(error(many).contains("more than 6 zones"));
         assert!(error("[\"a b\"]").contains("not valid here"));

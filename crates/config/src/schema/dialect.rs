@@ -71,8 +71,7 @@ impl Dialect {
                     _ => "a configuration of nginx",
                 };
                 format!(
-                    "this is {name}, and Evenkeel's files are TOML: `evenkeel convert {file}` prints it as such \
-                     (docs/coming-from.md)"
+                    "this is {name}, and Evenkeel's files are TOML: `evenkeel convert {file}` prints it as TOML (docs/coming-from.md)"
                 )
             }
             Dialect::Yaml => "this is YAML, and Evenkeel's files are TOML, as in [rule.web]: docs/coming-from.md has the \

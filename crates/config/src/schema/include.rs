@@ -71,7 +71,7 @@ pub(crate) fn read_all(
         };
         if paths.is_empty() {
             let folder = pattern.folder().display();
-            report.add_warning(&span, &key, format!("no file in {folder} is called so"));
+            report.add_warning(&span, &key, format!("no file in {folder} matches"));
         }
         for path in paths {
             if !known.insert(path.clone()) {

@@ -26,7 +26,7 @@ pub enum ParseNetworkError {
     #[error("not a number of bits after the \"/\"")]
     Prefix,
     /// Some of the bits that do not count are set, so something else was probably meant.
-    #[error("the network begins at {0}")]
+    #[error("the address has bits set after the prefix: the network begins at {0}")]
     HostBits(IpAddr),
 }
 

@@ -77,9 +77,7 @@ impl<'a> Pattern<'a> {
                 paths.push(self.folder.join(name));
             }
             if paths.len() > MAX_FILES {
-                return Err(format!(
-                    "{folder}: more than {MAX_FILES} files are called so"
-                ));
+                return Err(format!("{folder}: more than {MAX_FILES} files match"));
             }
         }
         paths.sort_unstable();

@@ -193,7 +193,8 @@ impl<'d> Table<'d> {
         let is_old = |entry: &&mut Entry<'_>| old == Some(entry.name);
         match self.entries.iter_mut().find(is_old) {
             Some(entry) if is_there => {
-                let message = format!("an older name of `{name}`, which is there, too");
+                let message =
+                    format!("an older name of `{name}`, which is set, too: remove this key");
                 report.add_problem(&entry.key_span, &entry.item.path, message, None);
                 if let Some(old) = old {
                     self.note_key(old);
