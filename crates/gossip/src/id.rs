@@ -96,10 +96,10 @@ pub(crate) fn address(input: &mut Input<'_>) -> Option<SocketAddr> {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub(crate) enum CodecError {
     /// The value does not fit into what is left of a datagram.
-    #[error("no room")]
+    #[error("the value does not fit into the rest of the datagram")]
     Full,
     /// The bytes are not what this version says.
-    #[error("malformed")]
+    #[error("the datagram is malformed")]
     Malformed,
 }
 

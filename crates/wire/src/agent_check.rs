@@ -74,10 +74,10 @@ pub enum InvalidAnswer {
     #[error("the line is not text")]
     NotText,
     /// A word that the protocol does not have.
-    #[error("unknown word {0:?}")]
+    #[error("the line has an unknown word: {0:?}")]
     Unknown(String),
     /// A number that is too large, or none.
-    #[error("neither a percentage nor a number of connections: {0:?}")]
+    #[error("the line has {0:?}, which is neither a percentage nor a number of connections")]
     Number(String),
     /// Two words of the same kind that do not say the same.
     #[error("{0:?} contradicts an earlier word")]

@@ -382,7 +382,7 @@ impl Conversation {
         let asked = command.verb;
         if asked == Verb::Pasv {
             let refused = if self.epsv_all {
-                Some("501 Not after EPSV ALL")
+                Some("501 PASV is not allowed after EPSV ALL")
             } else if settings.client.is_ipv6() {
                 Some("522 No IPv6 address fits in the answer: use EPSV")
             } else {
@@ -420,7 +420,7 @@ impl Conversation {
 
     fn port(&mut self, command: &Command<'_>, out: &mut Output) -> Result<Step, Refusal> {
         if self.epsv_all {
-            return answer_command(out, "501 Not after EPSV ALL");
+            return answer_command(out, "501 PORT and EPRT are not allowed after EPSV ALL");
         }
         let argument = command.argument.trim_ascii();
         let address = if command.verb == Verb::Port {
