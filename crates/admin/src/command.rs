@@ -97,10 +97,12 @@ impl Command {
                 format!("Let {member} take traffic again?")
             }
             Command::State(member, AdminState::Drain) => {
-                format!("Drain {member}? It gets nothing new, and what is bound stays.")
+                format!("Drain {member}? It gets no new clients, and bound clients stay.")
             }
             Command::State(member, AdminState::Maintenance) => {
-                format!("Set {member} to maintenance? It gets nothing, and what is bound is moved.")
+                format!(
+                    "Set {member} to maintenance? It gets no requests, and bound clients are moved."
+                )
             }
             Command::Weight(member, weight) => format!("Set the weight of {member} to {weight}?"),
             Command::Backup(member, true) => {

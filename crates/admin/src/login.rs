@@ -118,7 +118,8 @@ fn refuse_login(refused: NoLogin) -> Response {
             )
         }
         NoLogin::NoUsers => {
-            let detail = "nobody can log in, as [admin] has no users_file: ask without a user";
+            let detail =
+                "nobody can log in, as [admin] has no users_file: send requests without a login";
             (StatusCode::NOT_FOUND, "no_users", detail.to_owned(), None)
         }
         NoLogin::Wait(wait) => {

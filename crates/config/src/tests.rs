@@ -1860,7 +1860,7 @@ fn ftp_rules_have_what_they_need_and_nothing_else() {
         ("send_proxy = \"v2\"", "have to accept data connections"),
         (
             "tls = { certificates = \"c\" }\nftp = { auth_tls = \"refuse\" }",
-            "nobody uses its certificates",
+            "the certificates are not used",
         ),
     ] {
         let warnings = ftp(more).unwrap().warnings;

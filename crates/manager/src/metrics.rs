@@ -92,7 +92,7 @@ fn groups(out: &mut Exposition, groups: &[GroupStatus]) {
     out.begin_family(
         "evenkeel_group_ejected",
         Type::Gauge,
-        "Members that are ejected, by whether for their requests here (own) or for what another balancer has seen (others).",
+        "Ejected members: for their requests at this balancer (own), or for what another balancer has seen (others).",
     );
     for group in groups {
         let ejections = group
@@ -463,17 +463,17 @@ fn streams(out: &mut Exposition, groups: &[Arc<Group>]) {
     );
     family(
         "evenkeel_member_stream_first_byte_seconds_total",
-        "Times to their first bytes, without those in which clients did not read.",
+        "Times to the first bytes of these responses (evenkeel_member_streams_total), without times in which clients did not read.",
         |streams| streams.first_byte.as_secs_f64(),
     );
     family(
         "evenkeel_member_stream_rest_seconds_total",
-        "Times from their first bytes to their ends, without those in which clients did not read.",
+        "Times from the first bytes of these responses (evenkeel_member_streams_total) to their ends, without times in which clients did not read.",
         |streams| streams.remaining_time.as_secs_f64(),
     );
     family(
         "evenkeel_member_stream_bytes_total",
-        "Bytes of their bodies that clients got.",
+        "Bytes of the bodies of these responses (evenkeel_member_streams_total) that clients got.",
         |streams| streams.bytes as f64,
     );
 }

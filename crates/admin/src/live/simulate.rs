@@ -69,7 +69,7 @@ pub(super) async fn simulate_group(
     let place = Arc::clone(&sources.live.simulating).try_acquire_owned();
     let place = place.map_err(|_| {
         let detail =
-            "another simulation is running, and there is one at a time; try again in a few seconds";
+            "another simulation is running, and only one runs at a time; try again in a few seconds";
         ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "busy", detail)
     })?;
     let stop = Stop::default();

@@ -178,13 +178,13 @@ fn head(rule: &str, files: &[String], variables: &[String]) -> String {
          # Take it in with `evenkeel ctl config import FILE`.\n"
     );
     if !files.is_empty() {
-        head += "# Files that it names, which are not in it:\n";
+        head += "# Files that the image names and does not contain:\n";
         // A name may have an end of a line in it.
         head.extend(files.iter().map(|file| format!("#   {file:?}\n")));
     }
     if !variables.is_empty() {
         let variables = variables.join(", ");
-        head += &format!("# Environment variables in it: {variables}\n");
+        head += &format!("# Environment variables in the image: {variables}\n");
     }
     head
 }

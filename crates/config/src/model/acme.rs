@@ -182,11 +182,11 @@ mod tests {
         for (text, wanted) in [
             (
                 format!("{acme}{RULE}"),
-                Some("acme: nobody answers the authority"),
+                Some("acme: no rule answers the authority"),
             ),
             (
                 format!("{acme}{RULE}{}", rule("y", 80, tcp)),
-                Some("acme: nobody answers the authority"),
+                Some("acme: no rule answers the authority"),
             ),
             (
                 format!("{acme}{RULE}{}", rule("y", 8080, "")),

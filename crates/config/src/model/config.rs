@@ -552,8 +552,7 @@ fn warn_of_loops(
         for (rule, listen) in same_port {
             if leads_to(member, listen) && rule.group_names().contains(&&*group.name) {
                 let message = format!(
-                    "member {} is the address of the rule {:?}, {listen}: requests would come back to it, again and \
-                     again. Name the servers behind it",
+                    "member {} is the address of the rule {:?}, {listen}: requests would come back to the rule in a loop. Name the servers behind the balancer",
                     member.name(),
                     rule.name
                 );
@@ -652,8 +651,7 @@ fn check_cookies<'a>(
         let users = users.get(group.name.as_str()).into_iter().flatten();
         for rule in users.filter(|rule| rule.protocol != Protocol::Http) {
             let message = format!(
-                "has `sticky`, but the rule {:?} that uses it sees no cookies: only one with \
-                 `protocol = \"http\"` does",
+                "has `sticky`, but the rule {:?} that uses the group sees no cookies: only a rule with `protocol = \"http\"` does",
                 rule.name
             );
             report.add_problem(span, &group.path(), message, None);
@@ -717,7 +715,7 @@ fn check_port(acme: &Acme, rules: &[Rule], top: &Table<'_>, report: &mut Report<
     let mut listening = listening.filter_map(Address::socket);
     let message = match listening.next() {
         None => {
-            "nobody answers the authority, which asks at port 80 in the clear: add a rule with HTTP and \
+            "no rule answers the authority, which asks at port 80 in the clear: add a rule with HTTP and \
              without `tls` that listens there, or use `challenge = \"tls-alpn-01\"`"
         }
         Some(first) if first.port() != 80 && listening.all(|other| other.port() != 80) => {

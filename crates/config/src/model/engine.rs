@@ -138,7 +138,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> EngineCon
         table.report_unread(report);
     }
     if config.clusters.is_empty() {
-        top.report_warning("there is no [cluster.NAME], so nobody is served", report);
+        top.report_warning("there is no [cluster.NAME], so no client is served", report);
     }
     top.report_unread(report);
     config
@@ -195,6 +195,6 @@ mod tests {
                      [cluster.b]\nlisten = \"127.0.0.1:80\"\n";
         assert!(errors(twice).contains("cluster \"a\" listens on 127.0.0.1:80 already"));
         let warned = parse("engine.toml", "brokers = \"http://b\"").unwrap();
-        assert!(warned.warnings[0].message.contains("nobody is served"));
+        assert!(warned.warnings[0].message.contains("no client is served"));
     }
 }

@@ -120,7 +120,7 @@ impl LogTemplate {
         }
         if let Some(at) = text.find(char::is_control) {
             let rest = text.get(at..).unwrap_or_default();
-            let message = "a line has no control characters in it";
+            let message = "control characters are not allowed in a line";
             return Err(wrong(rest, message.into()));
         }
         let (mut pieces, mut literal, mut rest) = (Vec::new(), String::new(), text);

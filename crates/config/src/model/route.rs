@@ -217,7 +217,8 @@ impl Field for Patterns {
                 DeValue::Boolean(true) => Pattern::Prefix("".into()),
                 DeValue::String(text) if (VALUE.1)(text) => Pattern::from_text(text),
                 _ => {
-                    let allowed = "a value, the beginning of one with \"*\" behind it, or false";
+                    let allowed =
+                        "a value, the beginning of a value with \"*\" behind it, or false";
                     report.wrong(&entry.item, "not a value", allowed.into());
                     continue;
                 }
@@ -229,7 +230,7 @@ impl Field for Patterns {
     }
 
     fn allowed(&self, _: &Limits) -> String {
-        "a table of names, each with a value, the beginning of one with \"*\" behind it, or false"
+        "a table of names, each with a value, the beginning of a value with \"*\" behind it, or false"
             .into()
     }
 }
@@ -737,8 +738,7 @@ pub(crate) fn need_own(
     }
     if let Some(route) = routes.list().iter().find(|route| route.uses_rule_group()) {
         let message = format!(
-            "route {} in line {} has no `group`, `groups`, `redirect` or `answer`, and the rule has no \
-             group of its own: write one, or give the rule `members`",
+            "route {} in line {} has no `group`, `groups`, `redirect` or `answer`, and the rule has no group of its own: set one of these keys, or give the rule `members`",
             route.label, route.line
         );
         table.report_problem("routes", message, report);
@@ -768,8 +768,7 @@ fn check_order(routes: &Routes, places: &[RoutePlace], report: &mut Report<'_>) 
             && let Some(earlier) = routes.list().get(earlier)
         {
             let message = format!(
-                "can never match: route {} in line {} takes all of its requests. Write the narrower \
-                 one first",
+                "can never match: route {} in line {} takes all of its requests. Write the narrower route first",
                 earlier.label, earlier.line
             );
             report.add_misplaced(span, path, message, None);

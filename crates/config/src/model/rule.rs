@@ -567,8 +567,7 @@ fn check_unix(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
         table.report_problem("listen", message, report);
     }
     if believes == Some(false) {
-        let message =
-            "nobody can connect to the Unix socket of `listen`: add \"unix\" for the proxy there";
+        let message = "no client can connect to the Unix socket of `listen`: add \"unix\" for the proxy there";
         table.report_problem("accept_proxy", message, report);
     }
     let limits = &rule.limits;
@@ -604,7 +603,7 @@ fn check_ftp(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
     }
     if has_tls && !ends_here {
         let message =
-            "nobody uses its certificates, since `auth_tls` says that TLS does not end here";
+            "the certificates are not used, since `auth_tls` says that TLS does not end here";
         report.add_warning(&table.span_of("tls"), &table.path_of("tls"), message);
     }
     if auth == Some(FtpTls::Pass) {

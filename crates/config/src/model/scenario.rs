@@ -508,7 +508,7 @@ fn read_event(table: &mut Table<'_>, duration: Duration, report: &mut Report<'_>
     const EFFECTS: [&str; 5] = ["slowness", "pause", "dead", "failing", "tasks"];
     if !EFFECTS.iter().any(|effect| table.has_key(effect)) {
         let names = EFFECTS.map(|name| format!("`{name}`")).join(", ");
-        let message = format!("says nothing that happens: it needs one of {names}");
+        let message = format!("does nothing: set one of {names}");
         report.add_problem(&table.span_of(""), table.path(), message, None);
     }
     if event.at >= duration && table.has_key("at") {
@@ -532,7 +532,7 @@ fn read_event(table: &mut Table<'_>, duration: Duration, report: &mut Report<'_>
         .length
         .is_some_and(|length| Some(length) < event.every);
     if event.every.is_some() && !ends && event.strikes == Strikes::All && !event.random {
-        let message = "needs a `length` that is shorter: otherwise it never ends";
+        let message = "needs a shorter `length`: otherwise the event never ends";
         table.report_problem("every", message, report);
     }
     event
@@ -713,9 +713,12 @@ mod tests {
             ("[service]\ndistribution = \"file\"", "`file` is missing"),
             ("[keys]\ncache = 5", "more than one key"),
             ("[keys]\ncount = 5\nhit = \"1ms\"", "without `cache`"),
-            ("[[event]]\nat = \"1s\"", "nothing that happens"),
+            ("[[event]]\nat = \"1s\"", "does nothing"),
             ("[[event]]\nat = \"2m\"\ndead = true", "after the end"),
-            ("[[event]]\nevery = \"1s\"\ndead = true", "needs a `length`"),
+            (
+                "[[event]]\nevery = \"1s\"\ndead = true",
+                "needs a shorter `length`",
+            ),
             (
                 "duration = \"1d\"\n[[event]]\nevery = \"1ms\"\nlength = \"1h\"\nrandom = true\ndead = true",
                 "more than 100000 times",

@@ -106,7 +106,7 @@ const STRATEGIES: &str = "
 static PROTOCOLS: &[(&str, &str)] = &[
     (
         "https tls ssl http+tls tcp+tls wss",
-        "that is \"http\" or \"tcp\" here, with a table [rule.NAME.tls] that names certificates",
+        "write \"http\" or \"tcp\", and add a table [rule.NAME.tls] that names certificates",
     ),
     (
         "h2 h2c http2 http/2 http/2.0 grpc",
@@ -116,9 +116,9 @@ static PROTOCOLS: &[(&str, &str)] = &[
     ("h3 http3 http/3 quic udp", "nothing over UDP is balanced"),
     (
         "http1 http/1 http/1.0 http/1.1 ws websocket",
-        "that is \"http\" here",
+        "write \"http\"",
     ),
-    ("tcp4 tcp6 stream layer4 l4", "that is \"tcp\" here"),
+    ("tcp4 tcp6 stream layer4 l4", "write \"tcp\""),
 ];
 
 /// Units of time as people write them, with ours.

@@ -39,7 +39,7 @@ pub fn text_of(path: &Path) -> Result<String, Errors> {
 pub fn read_bounded(path: &Path, limit: u64) -> Result<String, String> {
     String::from_utf8(read_bytes(path, limit)?).map_err(|error| {
         let valid = error.utf8_error().valid_up_to();
-        format!("is not UTF-8 text: the byte at offset {valid} does not belong there")
+        format!("is not UTF-8 text: the byte at offset {valid} is invalid")
     })
 }
 
