@@ -680,7 +680,7 @@ fn errorfiles_become_error_pages() {
     for part in [
         r#"error_pages = { 502 = "/e/502.http", 429 = "/e/429.http" }"#,
         r#"error_pages = { 502 = "/e/502.http", 503 = "/e/api.http" }"#,
-        "take its head away",
+        "remove the head from the file",
         "statuses from 400 to 599",
         "docs/routing.md#error-pages",
     ] {
@@ -706,7 +706,7 @@ fn values_that_fields_cannot_have_are_told_in_both_languages() {
         )
     };
     let (of_requests, fixed) = (
-        "values of fields have {scheme}",
+        "values of fields can use {scheme}",
         "fields of responses can have fixed values only",
     );
     for (text, told) in [

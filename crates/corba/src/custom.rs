@@ -143,13 +143,13 @@ enum Failure {
     #[error("{0}")]
     Silent(CallError),
     /// The strategy was not asked, because it did not answer the last time.
-    #[error("not asked, as it did not answer the last time")]
+    #[error("the strategy was not asked, as it did not answer the last time")]
     Suspended,
     /// The strategy was not asked, because too many requests wait for its answer.
-    #[error("not asked, as it has too many questions at once")]
+    #[error("the strategy was not asked, as it has too many questions at once")]
     Busy,
     /// The strategy was not asked, because this process lacks a resource for the call.
-    #[error("not asked, as this balancer lacks a resource: see the log")]
+    #[error("the strategy was not asked, as this balancer lacks a resource: see the log")]
     Exhausted,
     /// The strategy has answered, but not with a member that may be used.
     #[error("{0}")]
@@ -160,12 +160,14 @@ impl Failure {
     /// The reason, for explanations.
     fn name(&self) -> &'static str {
         match self {
-            Failure::Silent(CallError::Timeout) => "no answer in time",
-            Failure::Silent(_) => "the call failed: see the log",
-            Failure::Suspended => "not asked, as it did not answer the last time",
-            Failure::Busy => "not asked, as it has too many questions at once",
-            Failure::Exhausted => "not asked, as this balancer lacks a resource: see the log",
-            Failure::Unusable(_) => "its answer cannot be used",
+            Failure::Silent(CallError::Timeout) => "the strategy gave no answer in time",
+            Failure::Silent(_) => "the call of the strategy failed: see the log",
+            Failure::Suspended => "the strategy was not asked, as it did not answer the last time",
+            Failure::Busy => "the strategy was not asked, as it has too many questions at once",
+            Failure::Exhausted => {
+                "the strategy was not asked, as this balancer lacks a resource: see the log"
+            }
+            Failure::Unusable(_) => "the strategy's answer cannot be used",
         }
     }
 }

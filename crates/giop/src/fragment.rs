@@ -455,7 +455,10 @@ mod tests {
         let new = || Assembler::new(1000, 1);
         let says = |error: String, what: &str| assert!(error.contains(what), "{error}");
 
-        says(refused(&mut new(), &cut_up[1]), "nothing precedes it");
+        says(
+            refused(&mut new(), &cut_up[1]),
+            "no first fragment precedes",
+        );
         let mut open = new();
         assert!(open.add_message(message(&cut_up[0])).unwrap().is_none());
         says(refused(&mut open, &whole), "not complete yet");
@@ -491,7 +494,7 @@ mod tests {
         .encode(Version::V1_1, Endian::Big, &mut locate)
         .unwrap();
         locate[6] |= 2;
-        says(refused(&mut new(), &locate), "has none");
+        says(refused(&mut new(), &locate), "have no fragments");
     }
 
     #[test]

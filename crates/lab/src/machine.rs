@@ -39,9 +39,8 @@ fn lack(need: Need) -> Option<String> {
     match need {
         Need::Root => no_root(rustix::process::geteuid().is_root()),
         Need::Product => product::find().err(),
-        Need::Program(name, package) => {
-            (!is_on_path(name)).then(|| format!("it needs {name}: install the package {package}"))
-        }
+        Need::Program(name, package) => (!is_on_path(name))
+            .then(|| format!("the experiment needs {name}: install the package {package}")),
         Need::DebianKernel => no_kernel(
             std::env::consts::ARCH,
             Path::new(KERNEL).exists(),
@@ -50,8 +49,7 @@ fn lack(need: Need) -> Option<String> {
         Need::Source => {
             let has_source = Path::new("crates/lab/Cargo.toml").exists();
             (!has_source || !is_on_path("cargo")).then(|| {
-                "it builds programs of Evenkeel's source: run it in a clone of the repository, with Rust \
-                 installed"
+                "the experiment builds programs of Evenkeel's source: run evenkeel-lab in a clone of the repository, with Rust installed"
                     .into()
             })
         }
@@ -61,7 +59,7 @@ fn lack(need: Need) -> Option<String> {
 
 fn no_root(is_root: bool) -> Option<String> {
     (!is_root).then(|| {
-        "it needs root, for network namespaces and control groups: run it with sudo".into()
+        "the experiment needs root, for network namespaces and control groups: run evenkeel-lab with sudo".into()
     })
 }
 
@@ -72,13 +70,12 @@ const KERNEL: &str = "target/vm/kernel";
 fn no_kernel(processor: &str, is_there: bool, can_be_had: bool) -> Option<String> {
     if processor != "x86_64" {
         return Some(format!(
-            "it emulates x86-64 machines with this machine's own programs, and this one is {processor}: take one with an x86-64 processor"
+            "the experiment emulates x86-64 machines with this machine's own programs, and this machine is {processor}: use a machine with an x86-64 processor"
         ));
     }
     (!is_there && !can_be_had).then(|| {
         format!(
-            "it needs Debian's kernel, and apt knows no package {PACKAGE}, nor is there a copy in {KERNEL}: run it on \
-             Debian (after apt-get update), or unpack that package there"
+            "the experiment needs Debian's kernel, and apt knows no package {PACKAGE}, nor is there a copy in {KERNEL}: run evenkeel-lab on Debian (after apt-get update), or unpack the package there"
         )
     })
 }
@@ -93,7 +90,7 @@ fn too_busy(variation: f64, most: f64) -> Option<String> {
     (variation > most).then(|| {
         format!(
             "the machine is too busy: the same work takes times that vary by {:.0} % (coefficient of variation; \
-             at most {:.0} %): stop other programs, or take a machine with more processors",
+             at most {:.0} %): stop other programs, or use a machine with more processors",
             variation * 100.0,
             most * 100.0
         )
@@ -259,7 +256,7 @@ mod tests {
         ];
         assert_eq!(
             missing_needs(&needs),
-            ["it needs evenkeel-none: install the package evenkeel-nothing"]
+            ["the experiment needs evenkeel-none: install the package evenkeel-nothing"]
         );
     }
 }

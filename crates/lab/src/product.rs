@@ -24,7 +24,7 @@ fn find_in(beside: Option<PathBuf>, in_path: Option<PathBuf>) -> Result<PathBuf,
     in_path.ok_or_else(|| {
         let looked = beside.map_or_else(String::new, |file| format!("as {} or ", file.display()));
         format!(
-            "there is no program {NAME}, {looked}in PATH: install the package evenkeel-bin, or build it with `make build` \
+            "cannot find the program {NAME} {looked}in PATH: install the package evenkeel-bin, or build it with `make build` \
              and put its folder into PATH"
         )
     })

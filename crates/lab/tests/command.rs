@@ -75,7 +75,7 @@ fn the_demo_says_where_it_looked_for_the_balancer() {
     let (code, _, stderr) = outcome_of(demo.current_dir(&directory.0));
     assert_eq!(code, 1);
     let beside = directory.path("evenkeel");
-    let wanted = format!("no program evenkeel, as {beside} or in PATH: install");
+    let wanted = format!("cannot find the program evenkeel as {beside} or in PATH: install");
     assert!(stderr.contains(&wanted), "{stderr}");
 
     // A program that ends at once is found, and reported as such.
@@ -184,6 +184,9 @@ fn the_lab_says_what_a_machine_lacks_for_a_real_run() {
         let stderr = String::from_utf8(output.stderr).unwrap();
         assert_eq!(output.status.code(), Some(1), "{name}: {stderr}");
         assert!(stderr.contains("nothing was started"), "{name}: {stderr}");
-        assert!(stderr.contains(&format!("{name}: it needs ")), "{stderr}");
+        assert!(
+            stderr.contains(&format!("{name}: the experiment needs ")),
+            "{stderr}"
+        );
     }
 }

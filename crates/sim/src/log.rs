@@ -600,7 +600,10 @@ mod tests {
         let log = read(text.as_bytes(), None).unwrap();
         assert_eq!((log.lines, log.unreadable, log.entries.len()), (14, 12, 2));
         assert_eq!(log.shown.len(), 10);
-        assert!(log.shown[0].starts_with("line 3: no time in brackets: \"what?\"; it is left out"));
+        assert!(
+            log.shown[0]
+                .starts_with("line 3: no time in brackets: \"what?\"; the line is left out")
+        );
     }
 
     #[test]

@@ -356,8 +356,8 @@ mod tests {
             ("", "has no process id"),
             ("1", "has no process id"),
             ("-5", "has no process id"),
-            ("999999999", "there is no process 999999999"),
-            (&std::process::id().to_string(), "is no nginx"),
+            ("999999999", "process 999999999"),
+            (&std::process::id().to_string(), "is not nginx"),
         ] {
             fs::write(&file, text).unwrap();
             let error = run_reload(&nginx).await.unwrap_err().to_string();

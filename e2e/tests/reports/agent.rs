@@ -65,7 +65,7 @@ fn people_see_what_would_be_reported_and_what_is_wrong() {
     has("agent-check: up ready 10%\n");
     has("in group mail): down: its port accepts no connections\n");
     has("no page of application mail in ");
-    has("there are pages of shop. Is the ARM library loaded");
+    has("the folder has pages of shop. Check that the server runs, has loaded the ARM library");
     has("would report to no broker");
     shop.end_request(request);
 

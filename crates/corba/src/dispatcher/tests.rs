@@ -496,7 +496,7 @@ fn explanations_say_what_came_of_a_custom_strategy() {
             ),
             (
                 Manner::Names(0),
-                "the custom strategy has not decided (its answer cannot be used): the group's own strategy decides",
+                "the custom strategy has not decided (the strategy's answer cannot be used): the group's own strategy decides",
             ),
         ] {
             strategy.manner.set(manner);

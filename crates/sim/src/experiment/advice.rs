@@ -130,7 +130,7 @@ pub fn make_plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Pla
         }
         None if names.len() > 1 => {
             let all = names.join(", ");
-            let message = "the configuration has several groups: name the group of the log with --group, one of";
+            let message = "the configuration has several groups: name the group of the log with --group NAME, one of";
             return Err(fail(format!("{message} {all}")));
         }
         _ => {}
@@ -1206,13 +1206,10 @@ mod tests {
             "{told}"
         );
         assert!(
-            told.contains("How long failed tries took: what it has begins"),
+            told.contains("How long failed tries took: the times of the log begin"),
             "{told}"
         );
-        assert!(
-            told.contains("was opening connections to members"),
-            "{told}"
-        );
+        assert!(told.contains("was the opening of connections"), "{told}");
     }
 
     #[test]
@@ -1298,7 +1295,7 @@ mod tests {
         assert!(told.contains("2 members would"), "{told}");
         assert!(told.contains("They agree"), "{told}");
         assert!(
-            told.contains("say little of the slowest per cent"),
+            told.contains("say little about the slowest per cent"),
             "{told}"
         );
     }

@@ -71,7 +71,7 @@ pub(crate) fn run(args: &Experiments) -> Result<(), String> {
     }
     if !lacking.is_empty() {
         return Err(format!(
-            "this machine cannot hold the run; nothing was started\n{}",
+            "this machine cannot run the experiments; nothing was started\n{}",
             lacking.join("\n")
         ));
     }
@@ -133,7 +133,7 @@ fn one(
     let findings = match (mode, experiment.simulate, &experiment.real) {
         (Mode::Simulated, Some(simulate), _) => Ok(simulate(&run)),
         (Mode::Real, _, Some(real)) => (real.run)(&run),
-        _ => Err("it does not run this way".into()),
+        _ => Err("the experiment does not run in this mode".into()),
     };
     bar.clear();
     let findings = findings.map_err(|error| format!("{}: {error}", experiment.name))?;

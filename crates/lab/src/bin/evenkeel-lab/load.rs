@@ -225,7 +225,7 @@ fn replay(args: &Load, file: &Path) -> Result<(Vec<PlannedRequest>, Workload), S
         let file = file.display();
         let _ = writeln!(
             stderr(),
-            "{file}: {left_out} of {} lines are left out: no request that can be sent again",
+            "{file}: {left_out} of {} lines are left out, as they have no request that can be replayed",
             log.lines
         );
         for line in &log.shown {
@@ -315,7 +315,7 @@ fn read_run(path: &Path) -> Result<compare::Run, String> {
     let read = file.take(MOST_BYTES + 1).read_to_end(&mut bytes);
     read.map_err(|error| cannot_read(path, &error))?;
     let run = match bytes.trim_ascii_start().first() {
-        _ if bytes.len() as u64 > MOST_BYTES => Err("it is longer than 1 GiB".to_owned()),
+        _ if bytes.len() as u64 > MOST_BYTES => Err("the file is longer than 1 GiB".to_owned()),
         Some(b'{') => std::str::from_utf8(&bytes)
             .map_err(|error| error.to_string())
             .and_then(report::read)
