@@ -286,7 +286,7 @@ pub(crate) struct Sim {
     /// Number of seeds to run, instead of the scenario's
     #[arg(long, value_name = "NUMBER", value_parser = seeds)]
     pub seeds: Option<usize>,
-    /// Also play an ideal for comparison: one queue in front of all members, which knows everything
+    /// Play an ideal for comparison, too: one queue in front of all members, which knows everything
     #[arg(long, conflicts_with = "from_log")]
     pub ideal: bool,
     /// Write a report with plots, a single page without scripts
