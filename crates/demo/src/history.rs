@@ -1,4 +1,4 @@
-//! What the clients have seen, second by second.
+//! Record of what the clients have seen, second by second.
 
 use std::time::{Duration, Instant};
 

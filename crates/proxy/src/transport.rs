@@ -1,4 +1,4 @@
-//! What carries the bytes of a connection: a plain socket, or a transport over it such as TLS.
+//! Carriers of the bytes of a connection: a plain socket, or a transport over it such as TLS.
 
 use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite};
