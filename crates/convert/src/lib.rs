@@ -1,6 +1,6 @@
 //! Configurations of HAProxy and nginx as ones of Evenkeel, with a list of what could not be translated and why.
 //!
-//! In the order in which the files build on each other: [`toml`], tables that become text; [`model`], the rules, routes
+//! In the order in which the files build on each other: [`error`] and [`note`]; [`toml`], tables that become text; [`model`], the rules, routes
 //! and groups that both languages are translated to; [`units`], times and numbers; [`haproxy`] and [`nginx`], each
 //! with its words and what they mean.
 //!
@@ -10,22 +10,20 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+mod error;
 mod haproxy;
 mod model;
 mod nginx;
+mod note;
 mod toml;
 mod units;
 
-use std::fmt;
+pub use error::{ConvertError, MAX_BYTES};
+pub use note::Note;
 
 use evenkeel_config::Dialect;
 use model::{Model, Removed};
-
-/// Longest configuration that is translated, in bytes.
-pub const MAX_BYTES: usize = 1024 * 1024;
-
-/// Most notes that are kept.
-const MAX_NOTES: usize = 500;
+use note::MAX_NOTES;
 
 /// A configuration of Evenkeel.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,57 +32,6 @@ pub struct Converted {
     pub toml: String,
     /// Notes about directives that were not translated, in the order of the original.
     pub notes: Vec<Note>,
-}
-
-/// A line of the original that was not translated, or not quite.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Note {
-    /// Number of the line, from 1.
-    pub line: usize,
-    /// The line, shortened.
-    pub text: String,
-    /// The reason, and what to do instead.
-    pub reason: String,
-    /// True if the line restricts who gets in: without it the result lets more in.
-    pub restricts: bool,
-}
-
-/// `line N: TEXT: WHY`
-impl fmt::Display for Note {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let mark = if self.restricts {
-            "this line RESTRICTS ACCESS: "
-        } else {
-            ""
-        };
-        write!(
-            f,
-            "line {}: {}: {mark}{}",
-            self.line, self.text, self.reason
-        )
-    }
-}
-
-/// Reason for which a text is not translated at all.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum ConvertError {
-    /// The file is too long.
-    #[error("is longer than {MAX_BYTES} bytes")]
-    TooLong,
-    /// The file is in another language.
-    #[error("is neither a configuration of HAProxy nor one of nginx")]
-    Unknown,
-    /// The file is not well-formed.
-    #[error("line {line}: {why}")]
-    Syntax {
-        /// Number of the line, from 1.
-        line: usize,
-        /// Reason why the file is refused.
-        why: &'static str,
-    },
-    /// There is nothing in it that has a counterpart.
-    #[error("has nothing that clients connect to and no servers")]
-    Empty,
 }
 
 /// Translates a configuration of HAProxy or nginx, whichever it is.

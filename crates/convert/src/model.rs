@@ -4,58 +4,8 @@ use std::collections::HashSet;
 
 use evenkeel_config::{FieldChanges, is_name};
 
+use crate::note::Notes;
 use crate::toml::{Table, Value, path_behind, write_key};
-use crate::{MAX_NOTES, Note};
-
-/// Notes while they are collected.
-#[derive(Clone, Debug, Default)]
-pub(crate) struct Notes {
-    all: Vec<(usize, String, bool)>,
-    known: HashSet<(usize, String)>,
-}
-
-impl Notes {
-    /// Notes why a line that restricts no access is not translated.
-    pub(crate) fn add_note(&mut self, line: usize, why: impl Into<String>) {
-        self.push(line, why.into(), false);
-    }
-
-    /// Notes why a line that restricts access is not translated.
-    pub(crate) fn add_restriction(&mut self, line: usize, why: impl Into<String>) {
-        self.push(line, why.into(), true);
-    }
-
-    fn push(&mut self, line: usize, why: String, restricts: bool) {
-        // What it quotes must not end the comment that it stands in.
-        let why = why.replace(char::is_control, " ");
-        if self.all.len() < MAX_NOTES && self.known.insert((line, why.clone())) {
-            self.all.push((line, why, restricts));
-        }
-    }
-
-    /// The notes, with the lines of `original`.
-    pub(crate) fn take(&mut self, original: &str) -> Vec<Note> {
-        let lines: Vec<&str> = original.lines().collect();
-        let notes = std::mem::take(&mut self.all).into_iter();
-        let note = |(line, why, restricts): (usize, String, bool)| {
-            let text = lines.get(line.wrapping_sub(1)).copied().unwrap_or_default();
-            let text = text.split_whitespace().collect::<Vec<_>>().join(" ");
-            let short: String = text.chars().filter(|c| !c.is_control()).take(80).collect();
-            let text = if short.len() < text.len() {
-                format!("{short}…")
-            } else {
-                short
-            };
-            Note {
-                line,
-                text,
-                reason: why,
-                restricts,
-            }
-        };
-        notes.map(note).collect()
-    }
-}
 
 /// Changes of the fields of a head.
 #[derive(Clone, Debug, Default)]

@@ -3,9 +3,8 @@
 use evenkeel_config::is_member_name;
 
 use super::words::Line;
-use super::{Proxy, Table};
-use crate::model::{Group, Model, Notes};
-use crate::toml::Value;
+use crate::note::Notes;
+use crate::toml::{Table, Value};
 use crate::units::{DAY, parse_millis, time};
 
 /// Most addresses of a range of ports.
@@ -172,16 +171,16 @@ fn addresses(text: &str) -> Option<Vec<String>> {
 /// The servers of a backend.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Servers {
-    members: Vec<Table>,
+    pub(super) members: Vec<Table>,
     /// Words that hold for all servers.
     common: Vec<String>,
-    strategy: Table,
-    group: Table,
-    check: Table,
+    pub(super) strategy: Table,
+    pub(super) group: Table,
+    pub(super) check: Table,
     /// True if requests of HTTP are sent to check members.
-    is_http_check: bool,
+    pub(super) is_http_check: bool,
     /// True if any server is checked.
-    has_checks: bool,
+    pub(super) has_checks: bool,
     pub(crate) speaks_http2: bool,
     cookie: Option<String>,
 }
@@ -521,7 +520,7 @@ impl Servers {
     }
 
     /// Returns true if the name of the member is the host of another member, which no name may be.
-    fn has_host_of_other(&self, member: &Table) -> bool {
+    pub(super) fn has_host_of_other(&self, member: &Table) -> bool {
         let Some(Value::Text(name)) = member.get("name") else {
             return false;
         };
@@ -556,56 +555,4 @@ fn member(text: &str) -> Option<String> {
     evenkeel_config::member_address(&address)
         .ok()
         .map(|_| address)
-}
-
-impl Proxy {
-    /// The group of a backend.
-    pub(crate) fn group(&self, notes: &mut Notes) -> Group {
-        let name = Model::name(&self.name, |_| false);
-        let mut keys = Table::default();
-        let members = self.servers.members.iter().map(|member| {
-            let mut member = member.clone();
-            if self.servers.has_host_of_other(&member) {
-                member.remove("name");
-            }
-            let only = member.keys().count() == 1;
-            match member.get("address").filter(|_| only) {
-                Some(address) => address.clone(),
-                None => Value::Table(member),
-            }
-        });
-        keys.set("members", Value::List(members.collect()));
-        let strategy = &self.servers.strategy;
-        let has_bound = strategy.get("bound").is_some();
-        match (strategy.get("name"), has_bound) {
-            (Some(Value::Text(name)), true) if name == "hash" || name == "source_ip_hash" => {
-                keys.set("strategy", strategy.clone())
-            }
-            (Some(name), _) => keys.set("strategy", name.clone()),
-            (None, _) => {}
-        }
-        let mut more = self.servers.group.clone();
-        if self.is_tcp && more.remove("sticky").is_some() {
-            notes.add_note(self.line, "TCP rules see no cookies");
-        }
-        keys.add_missing(&more);
-        let mut check = self.servers.check.clone();
-        if self.servers.has_checks {
-            if !self.servers.is_http_check {
-                for key in ["path", "host", "response_code", "doc_text"] {
-                    check.remove(key);
-                }
-            }
-            check.set(
-                "type",
-                if self.servers.is_http_check {
-                    "http"
-                } else {
-                    "tcp"
-                },
-            );
-            keys.set("health_check", check);
-        }
-        Group { name, keys }
-    }
 }

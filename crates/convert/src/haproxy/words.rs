@@ -1,6 +1,6 @@
 //! Words of a line, and the sections of a file.
 
-use crate::ConvertError;
+use crate::error::ConvertError;
 
 /// A line with its words.
 #[derive(Clone, Debug)]

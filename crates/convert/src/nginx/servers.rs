@@ -1,11 +1,14 @@
 //! Servers of nginx: rules, one for each address, with hosts as conditions of their routes.
 
-use super::locations::{Scope, locations};
+use super::groups::group_of;
+use super::locations::locations;
+use super::scope::Scope;
+use super::values::set_time;
 use super::words::Directive;
-use super::{Variable, World, address, argument};
-use crate::model::{Conditions, Group, Model, Rule};
+use super::world::{Variable, World};
+use crate::model::{Conditions, Model, Rule};
 use crate::toml::{Table, Value};
-use crate::units::{DAY, is_network, parse_millis, time};
+use crate::units::DAY;
 
 /// An address that servers listen on.
 struct Listen {
@@ -435,66 +438,5 @@ fn tcp_groups(pass: &Directive, world: &World, model: &mut Model) -> Vec<(Option
             );
             Vec::new()
         }
-    }
-}
-
-/// The group with this name, or one that is made for an address.
-pub(super) fn group_of(to: &str, port: Option<u16>, model: &mut Model) -> Option<String> {
-    let name = Model::name(to, |_| false);
-    if model
-        .find_group(&name)
-        .is_some_and(|_| name == to || !to.contains(':'))
-    {
-        return Some(name);
-    }
-    let address = address(to, port.unwrap_or(80))?;
-    let member = Value::List(vec![address.as_str().into()]);
-    let known = model
-        .groups
-        .iter()
-        .find(|group| group.keys.get("members") == Some(&member));
-    if let Some(known) = known {
-        return Some(known.name.clone());
-    }
-    let plain = address.replace([':', '/', '[', ']'], "-");
-    let name = Model::name(plain.trim_matches('-'), |name| {
-        model.find_group(name).is_some()
-    });
-    let mut keys = Table::default();
-    keys.set("members", member);
-    model.groups.push(Group {
-        name: name.clone(),
-        keys,
-    });
-    Some(name)
-}
-
-pub(super) fn set_time(
-    table: &mut Table,
-    key: &str,
-    directive: &Directive,
-    longest: u64,
-    model: &mut Model,
-) {
-    match parse_millis(directive.word_at(0), 1000) {
-        Some(0) | None => model.notes.add_note(directive.line, "not a time"),
-        Some(millis) => table.set(key, time(millis, longest)),
-    }
-}
-
-/// Adds a network to a list; notes another one.
-pub(super) fn push_network(list: &mut Vec<String>, directive: &Directive, model: &mut Model) {
-    match directive.word_at(0) {
-        "unix:" => list.push("unix".into()),
-        text if is_network(text) => list.push(text.to_owned()),
-        _ => model.notes.add_note(directive.line, "not a network"),
-    }
-}
-
-/// The zone of `limit_req` and `limit_conn`.
-pub(super) fn limit_zone(directive: &Directive, is_connections: bool) -> &str {
-    match is_connections {
-        true => directive.word_at(0),
-        false => argument(directive, "zone").unwrap_or_default(),
     }
 }

@@ -1,6 +1,6 @@
 //! Directives of nginx with their blocks.
 
-use crate::ConvertError;
+use crate::error::ConvertError;
 
 /// Deepest block.
 const MAX_DEPTH: usize = 16;

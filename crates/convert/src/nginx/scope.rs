@@ -1,0 +1,416 @@
+//! Directives that hold in a server or in a location.
+
+use super::values::{argument, limit_zone, push_network, set_time};
+use super::words::Directive;
+use super::world::World;
+use crate::model::Model;
+use crate::toml::{Table, Value};
+use crate::units::{DAY, TEN_MINUTES, size};
+
+/// Directives of a server or a location; a location has what its server says.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Scope {
+    /// Keys of the rule.
+    pub(super) rule: Table,
+    pub(super) limits: Table,
+    /// Networks of proxies in front, and true if a field of theirs names the client.
+    pub(super) proxies: Vec<String>,
+    pub(super) trusts_field: bool,
+    certificates: Vec<String>,
+    keys: Vec<String>,
+    tls: Table,
+    /// Keys of routes to members.
+    pub(super) route: Table,
+    pub(super) request: Vec<(usize, String, String)>,
+    pub(super) response: Vec<(usize, String, String)>,
+    pub(super) member_tls: Table,
+    pub(super) verifies_members: bool,
+    pub(super) access: Vec<(usize, bool, String)>,
+    /// Lists of the server, which end where a location has one of its own.
+    inherits: Inherited,
+    pub(super) request_limits: Vec<Table>,
+    is_limited_here: bool,
+    pub(super) pass: Option<(usize, String)>,
+    pub(super) answer: Option<(usize, Vec<String>)>,
+    pub(super) asks: Option<(usize, String)>,
+    pub(super) mirror: Option<(usize, String)>,
+    pub(super) is_internal: bool,
+    pub(super) files: Option<usize>,
+}
+
+/// True for each list that is the server's.
+#[derive(Clone, Copy, Debug, Default)]
+struct Inherited {
+    access: bool,
+    request: bool,
+    response: bool,
+}
+
+impl Scope {
+    /// Takes what a directive says.
+    pub(super) fn take(&mut self, directive: &Directive, world: &World, model: &mut Model) {
+        let line = directive.line;
+        let first = directive.word_at(0);
+        self.begin_own(&directive.name);
+        match directive.name.as_str() {
+            "listen" | "server_name" | "ssl" | "http2" | "ssl_preread" => {}
+            "ssl_certificate" => self.certificates.push(first.to_owned()),
+            "ssl_certificate_key" => self.keys.push(first.to_owned()),
+            "ssl_protocols" => {
+                let has = |version: &str| directive.words.iter().any(|word| word == version);
+                if has("TLSv1.3") && !has("TLSv1.2") {
+                    self.tls.set("min_version", "1.3");
+                }
+                if has("TLSv1") || has("TLSv1.1") {
+                    model.notes.add_note(line, "TLS 1.2 is the lowest version");
+                }
+            }
+            "ssl_client_certificate" => self
+                .tls
+                .ensure_table("client_certificates")
+                .set("ca_file", first),
+            "ssl_crl" => self
+                .tls
+                .ensure_table("client_certificates")
+                .set("crl_file", first),
+            "ssl_verify_client" => match first {
+                "off" => {}
+                "on" => self
+                    .tls
+                    .ensure_table("client_certificates")
+                    .set("required", true),
+                _ => self
+                    .tls
+                    .ensure_table("client_certificates")
+                    .set("required", false),
+            },
+            "proxy_pass" | "grpc_pass" => self.pass = Some((line, first.to_owned())),
+            "return" => self.answer = Some((line, directive.words.clone())),
+            "internal" => self.is_internal = true,
+            "allow" => self.access.push((line, true, first.to_owned())),
+            "deny" => self.access.push((line, false, first.to_owned())),
+            "auth_request" => self.asks = (first != "off").then(|| (line, first.to_owned())),
+            "auth_basic" if first == "off" => {}
+            "auth_basic" => model.notes.add_restriction(
+                line,
+                "passwords belong to the rule or a route: auth = { users_file = \"FILE\" }",
+            ),
+            "auth_jwt" | "satisfy" | "secure_link" | "valid_referers" | "limit_except" => model
+                .notes
+                .add_restriction(line, "Evenkeel has no counterpart"),
+            "auth_basic_user_file" | "auth_request_set" => {}
+            "mirror" => self.mirror = (first != "off").then(|| (line, first.to_owned())),
+            "set_real_ip_from" => push_network(&mut self.proxies, directive, model),
+            "real_ip_header" => self.trusts_field = first != "proxy_protocol",
+            "proxy_set_header" | "grpc_set_header" => {
+                self.request
+                    .push((line, first.to_owned(), directive.word_at(1).to_owned()))
+            }
+            "add_header" => {
+                self.response
+                    .push((line, first.to_owned(), directive.word_at(1).to_owned()))
+            }
+            "proxy_hide_header" => self.response.push((line, first.to_owned(), String::new())),
+            "proxy_connect_timeout" | "grpc_connect_timeout" => set_time(
+                &mut self.route,
+                "connection_timeout",
+                directive,
+                TEN_MINUTES,
+                model,
+            ),
+            "proxy_read_timeout" | "grpc_read_timeout" => {
+                set_time(&mut self.route, "response_timeout", directive, DAY, model)
+            }
+            "proxy_next_upstream" => {
+                let statuses = directive
+                    .words
+                    .iter()
+                    .filter_map(|word| word.strip_prefix("http_")?.parse::<u64>().ok());
+                let statuses: Vec<u64> = statuses
+                    .filter(|status| (400..=599).contains(status))
+                    .collect();
+                if !statuses.is_empty() {
+                    self.route.set("retry_statuses", statuses);
+                }
+                if first == "off" {
+                    self.route.set("retries", 0_u64);
+                }
+            }
+            "proxy_next_upstream_tries" => {
+                if let Ok(tries @ 1..) = first.parse::<u64>() {
+                    self.route.set("retries", (tries - 1).min(10));
+                }
+            }
+            "client_max_body_size" => match (first, size(first)) {
+                ("0", _) => {}
+                (_, Some(size)) => self.route.set("max_body", size),
+                _ => model.notes.add_note(line, "not a size"),
+            },
+            "client_body_timeout" => {
+                set_time(&mut self.rule, "body_timeout", directive, DAY, model)
+            }
+            "client_header_timeout" => set_time(
+                &mut self.rule,
+                "header_timeout",
+                directive,
+                3_600_000,
+                model,
+            ),
+            "keepalive_timeout" if first == "0" => {}
+            "keepalive_timeout" => {
+                set_time(&mut self.rule, "keep_alive_timeout", directive, DAY, model)
+            }
+            "proxy_ssl_verify" => self.verifies_members = first == "on",
+            "proxy_ssl_trusted_certificate" => self.member_tls.set("ca_file", first),
+            "proxy_ssl_name" if !first.contains('$') => self.member_tls.set("server_name", first),
+            "proxy_ssl_certificate" => self.member_tls.set("certificate", first),
+            "proxy_ssl_certificate_key" => self.member_tls.set("key", first),
+            "gzip" if first == "on" => {
+                self.rule
+                    .ensure_table("compression")
+                    .set("codings", vec!["gzip".to_owned()]);
+            }
+            "gzip" => {
+                self.rule.remove("compression");
+            }
+            "gzip_types" if self.rule.get("compression").is_some() => {
+                let types: Vec<String> = directive
+                    .words
+                    .iter()
+                    .filter(|word| *word != "*")
+                    .cloned()
+                    .collect();
+                if !types.is_empty() {
+                    let html = ["text/html".to_owned()];
+                    self.rule
+                        .ensure_table("compression")
+                        .set("types", [&html[..], &types].concat());
+                }
+            }
+            "gzip_min_length" if self.rule.get("compression").is_some() => {
+                if let Some(size) = size(first) {
+                    self.rule.ensure_table("compression").set("min_size", size);
+                }
+            }
+            "limit_req" => self.limit_requests(directive, world, model),
+            "limit_conn" => match (
+                world.by_client.get(limit_zone(directive, true)),
+                directive.word_at(1).parse::<u64>(),
+            ) {
+                (Some(true), Ok(most @ 1..=1_000_000)) => self.limits.set("connections", most),
+                _ => model.notes.add_restriction(
+                    line,
+                    "connections are limited for each client: `connections` of [rule.NAME.limits]",
+                ),
+            },
+            "limit_req_status" => {
+                if let Ok(status @ 400..=599) = first.parse::<u64>()
+                    && self.limits.get("requests").is_some()
+                {
+                    self.limits.set("status", status);
+                }
+            }
+            "access_log" if first == "off" || first.contains('$') => {}
+            "access_log" => {
+                let is_syslog = first.starts_with("syslog:");
+                model
+                    .access_log
+                    .set_new("output", if is_syslog { "stdout" } else { first });
+                if is_syslog || directive.words.len() > 1 {
+                    model.notes.add_note(
+                        line,
+                        "`output` and `format` of [access_log] are for all rules: docs/cli.md",
+                    );
+                }
+            }
+            "root"
+            | "alias"
+            | "try_files"
+            | "index"
+            | "autoindex"
+            | "fastcgi_pass"
+            | "uwsgi_pass"
+            | "scgi_pass"
+            | "memcached_pass"
+            | "empty_gif"
+            | "dav_methods"
+            | "perl"
+            | "js_content"
+            | "content_by_lua_block" => {
+                if !matches!(directive.name.as_str(), "index" | "root") || self.files.is_none() {
+                    self.files = Some(line);
+                }
+            }
+            "stub_status" => {
+                self.is_internal = true;
+                model.notes.add_note(
+                    line,
+                    "metrics are at http://127.0.0.1:9900/metrics by default",
+                );
+            }
+            "rewrite"
+            | "set"
+            | "sub_filter"
+            | "recursive_error_pages"
+            | "proxy_intercept_errors" => {
+                model.notes.add_note(
+                    line,
+                    "Evenkeel has no counterpart: routes have `redirect`, \
+                    `rewrite_prefix` and `answer`",
+                );
+            }
+            "error_page" => {
+                model.notes.add_note(
+                    line,
+                    "`error_pages` names a file for each status: docs/routing.md#error-pages",
+                );
+            }
+            "proxy_cache" | "proxy_cache_valid" | "proxy_cache_key" | "proxy_cache_path"
+            | "expires" | "proxy_store" => {
+                model.notes.add_note(line, "Evenkeel has no cache");
+            }
+            "include" => model
+                .notes
+                .add_note(line, "the file is not read: convert it, too"),
+            "log_format" => model.notes.add_note(
+                line,
+                "`format` of [access_log] has fields of its own: docs/cli.md",
+            ),
+            name if is_needless(name) => {}
+            _ => model.notes.add_note(line, "Evenkeel has no counterpart"),
+        }
+    }
+
+    /// Ends a list of the server's where a location begins one of its own.
+    fn begin_own(&mut self, name: &str) {
+        match name {
+            "allow" | "deny" if std::mem::take(&mut self.inherits.access) => self.access.clear(),
+            "proxy_set_header" if std::mem::take(&mut self.inherits.request) => {
+                self.request.clear()
+            }
+            "add_header" if std::mem::take(&mut self.inherits.response) => self.response.clear(),
+            _ => {}
+        }
+    }
+
+    fn limit_requests(&mut self, directive: &Directive, world: &World, model: &mut Model) {
+        let zone = limit_zone(directive, false);
+        let (Some(rate), Some(true)) = (world.rates.get(zone), world.by_client.get(zone)) else {
+            let why = "requests are limited for each client, or by a key: `requests` and `key` of [rule.NAME.limits]";
+            return model.notes.add_restriction(directive.line, why);
+        };
+        let mut limit = Table::default();
+        limit.set("requests", rate.as_str());
+        if let Some(Ok(burst @ 1..=10_000_000)) =
+            argument(directive, "burst").map(str::parse::<u64>)
+        {
+            limit.set("burst", burst);
+        }
+        match self.is_limited_here {
+            true => self.request_limits.push(limit),
+            false => self.limits.add_missing(&limit),
+        }
+    }
+
+    /// Adds what a server has of TLS.
+    pub(super) fn tls_of(&self, table: &mut Table) {
+        for (place, certificate) in self.certificates.iter().enumerate() {
+            let mut one = Table::default();
+            one.set("certificate", certificate.as_str());
+            if let Some(key) = self.keys.get(place) {
+                one.set("key", key.as_str());
+            }
+            table.push("certificates", one);
+        }
+        let mut more = self.tls.clone();
+        let clients = more.get("client_certificates");
+        if let Some(Value::Table(clients)) = clients
+            && (clients.get("ca_file").is_none() || clients.get("required").is_none())
+        {
+            more.remove("client_certificates");
+        }
+        table.add_missing(&more);
+    }
+
+    /// Returns the scope of a location within this scope, with the inherited directives.
+    pub(super) fn for_location(&self) -> Self {
+        Scope {
+            pass: None,
+            answer: None,
+            is_internal: false,
+            request_limits: Vec::new(),
+            is_limited_here: true,
+            inherits: Inherited {
+                access: true,
+                request: true,
+                response: true,
+            },
+            ..self.clone()
+        }
+    }
+}
+
+/// True for directives without which nothing is missed.
+fn is_needless(name: &str) -> bool {
+    let prefixes = [
+        "ssl_",
+        "proxy_buffer",
+        "proxy_ssl_",
+        "proxy_http_version",
+        "proxy_redirect",
+        "proxy_busy",
+        "proxy_max_temp",
+        "proxy_temp",
+        "proxy_request_buffering",
+        "proxy_send_timeout",
+        "proxy_pass_",
+        "proxy_headers_hash",
+        "proxy_socket_keepalive",
+        "gzip_",
+        "client_body_buffer",
+        "client_header_buffer",
+        "client_body_temp",
+        "large_client_header",
+        "keepalive_",
+        "tcp_no",
+        "send",
+        "server_tokens",
+        "types_hash",
+        "server_names_hash",
+        "map_hash",
+        "variables_hash",
+        "default_type",
+        "types",
+        "etag",
+        "if_modified_since",
+        "charset",
+        "open_file_cache",
+        "reset_timedout",
+        "resolver",
+        "underscores_in_headers",
+        "http2_",
+        "log_",
+        "limit_req_log",
+        "limit_conn_log",
+        "limit_conn_status",
+        "limit_req_zone",
+        "limit_conn_zone",
+        "port_in_redirect",
+        "aio",
+        "real_ip_recursive",
+        "absolute_redirect",
+        "server_name_in_redirect",
+        "error_log",
+        "chunked_transfer",
+        "merge_slashes",
+        "proxy_ignore",
+        "proxy_next_upstream_timeout",
+        "grpc_",
+        "output_buffers",
+        "lingering_",
+        "directio",
+        "zone",
+        "quic_",
+    ];
+    prefixes.iter().any(|prefix| name.starts_with(prefix))
+}
