@@ -10,23 +10,24 @@
 use std::cmp::Reverse;
 use std::collections::{BinaryHeap, HashMap};
 use std::net::SocketAddr;
-use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_config::{Monitor, MonitorHost};
-use evenkeel_core::load::Location;
+use evenkeel_config::Monitor;
 use evenkeel_core::tally::Tally;
 use evenkeel_core::time::Instant;
-use evenkeel_kernel::host::Host;
-use evenkeel_kernel::query::{Answer, BadDatagram, Key, Query, SHORT, WITH_PORTS};
-use evenkeel_kernel::record::{BadRecord, Record, Source};
-use strum::VariantArray;
+use evenkeel_kernel::query::{Answer, Key, Query};
+use evenkeel_kernel::record::{Record, Source};
 
 mod entry;
+mod target;
+mod verdict;
 
 use crate::ahead::prefetch_value;
 use entry::Entry;
+pub use entry::State;
+pub use target::{PollTarget, RecordSource};
+pub use verdict::Verdict;
 
 /// Questions to one location to which an answer may still come.
 const OPEN: usize = 128;
@@ -45,161 +46,6 @@ const PLACE_BITS: u32 = 24;
 pub const DELAYS: [u64; 10] = [
     100, 250, 500, 1_000, 2_500, 5_000, 10_000, 25_000, 50_000, 100_000,
 ];
-
-/// Place where a record is read.
-#[derive(Clone, Debug, PartialEq, Eq, Hash)]
-pub enum RecordSource {
-    /// The record is asked for by UDP.
-    Udp(SocketAddr),
-    /// The record is read over RDMA.
-    Rdma(SocketAddr),
-    /// The record is in shared memory on this machine.
-    Shared(PathBuf),
-}
-
-impl std::fmt::Display for RecordSource {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        match self {
-            RecordSource::Udp(address) | RecordSource::Rdma(address) => address.fmt(f),
-            RecordSource::Shared(path) => path.display().fmt(f),
-        }
-    }
-}
-
-/// A location whose load is wanted.
-#[derive(Clone, Debug)]
-pub struct PollTarget {
-    /// Location that the loads belong to.
-    pub location: Arc<Location>,
-    /// Settings for reading the loads.
-    pub config: Monitor,
-    /// Place where the loads are read.
-    pub place: RecordSource,
-    /// Key by which a datagram and its answer are authenticated. Needed for datagrams only.
-    pub key: Option<Key>,
-}
-
-impl PollTarget {
-    fn is_same(&self, other: &PollTarget) -> bool {
-        Arc::ptr_eq(&self.location, &other.location)
-            && self.config == other.config
-            && self.place == other.place
-            && self.key == other.key
-    }
-
-    /// True if records of the two can be compared: they are of the same back-end.
-    fn is_continued_by(&self, other: &PollTarget) -> bool {
-        self.place == other.place
-            && self.config.host == other.config.host
-            && self.config.target == other.config.target
-    }
-
-    /// Returns the time after which a question without an answer is repeated.
-    fn retry(&self) -> Duration {
-        self.config.interval.min(self.config.timeout() / 3)
-    }
-
-    /// Returns the host whose answer counts.
-    fn host(&self) -> Host {
-        match (&self.config.host, &self.place) {
-            (MonitorHost::Address, RecordSource::Udp(at)) => Host::from_address(at.ip()),
-            (MonitorHost::Named(name), _) => Host::from_name(name),
-            // Nothing else than datagrams says whom it means.
-            (MonitorHost::Address | MonitorHost::Any, _) => Host::ANY,
-        }
-    }
-
-    fn length(&self) -> usize {
-        if self.config.listen_backlogs {
-            WITH_PORTS
-        } else {
-            SHORT
-        }
-    }
-}
-
-/// Verdict on a datagram or a reading.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr, strum::VariantArray)]
-#[strum(serialize_all = "snake_case")]
-#[repr(u8)]
-pub enum Verdict {
-    /// The record is news.
-    Taken,
-    /// Something newer is known already; or a page has not changed.
-    Old,
-    /// The answer is one that nobody waits for: a second answer, far too late, or made up.
-    Unasked,
-    /// The datagram comes from somewhere else than was asked.
-    Foreign,
-    /// The datagram or record is of another version.
-    Version,
-    /// The datagram is none of the protocol, or has a wrong length.
-    Malformed,
-    /// The datagram is not authentic.
-    Mac,
-    /// The record was being written.
-    Torn,
-    /// The record says of itself what cannot be, or is not what was asked for.
-    Record,
-    /// There is nothing to read: no such page, no connection.
-    Unreadable,
-}
-
-impl Verdict {
-    /// All verdicts.
-    pub const ALL: &'static [Self] = Self::VARIANTS;
-
-    /// The name that metrics use.
-    pub fn name(self) -> &'static str {
-        self.into()
-    }
-
-    fn of(error: BadDatagram) -> Verdict {
-        match error {
-            BadDatagram::Version(_) => Verdict::Version,
-            BadDatagram::Mac => Verdict::Mac,
-            BadDatagram::Record(error) => Verdict::of_record(error),
-            BadDatagram::Magic | BadDatagram::Length(_) | BadDatagram::Field(_) => {
-                Verdict::Malformed
-            }
-        }
-    }
-
-    /// Returns the verdict on a bad record.
-    pub fn of_record(error: BadRecord) -> Verdict {
-        match error {
-            BadRecord::Version(_) => Verdict::Version,
-            BadRecord::Torn => Verdict::Torn,
-            _ => Verdict::Record,
-        }
-    }
-}
-
-/// State of a location's loads.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-pub enum State {
-    /// There was no answer yet.
-    Waiting,
-    /// The loads are known.
-    Fresh,
-    /// The loads were known, but there is no news.
-    Stale,
-    /// The loads are read by another balancer, which says them.
-    Elsewhere,
-}
-
-impl State {
-    /// The name in the status.
-    pub fn name(self) -> &'static str {
-        self.into()
-    }
-
-    /// True if somebody has read the loads, or says that they are unknown.
-    pub fn has_news(self) -> bool {
-        matches!(self, State::Fresh | State::Elsewhere)
-    }
-}
 
 /// View of a location.
 #[derive(Clone, Debug)]

@@ -10,13 +10,40 @@ use evenkeel_kernel::host::Host;
 use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::record::{Record, Source};
 
-use super::{PollTarget, RecordSource, State, Verdict};
+use super::target::{PollTarget, RecordSource};
+use super::verdict::Verdict;
 
 /// Largest deviation of a question from its interval, earlier or later, as a part of the interval.
 pub(super) const JITTER: f64 = 0.05;
 
 /// Shortest time between two looks whether another balancer still says the loads.
 const REST: Duration = Duration::from_millis(100);
+
+/// State of a location's loads.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
+#[strum(serialize_all = "snake_case")]
+pub enum State {
+    /// There was no answer yet.
+    Waiting,
+    /// The loads are known.
+    Fresh,
+    /// The loads were known, but there is no news.
+    Stale,
+    /// The loads are read by another balancer, which says them.
+    Elsewhere,
+}
+
+impl State {
+    /// The name in the status.
+    pub fn name(self) -> &'static str {
+        self.into()
+    }
+
+    /// True if somebody has read the loads, or says that they are unknown.
+    pub fn has_news(self) -> bool {
+        matches!(self, State::Fresh | State::Elsewhere)
+    }
+}
 
 pub(super) struct Entry {
     pub(super) wanted: PollTarget,

@@ -1,6 +1,6 @@
 use evenkeel_config::MonitorAddress;
-use evenkeel_core::load::{LoadId, LoadValue, of_queue};
-use evenkeel_kernel::query::ENVELOPE;
+use evenkeel_core::load::{LoadId, LoadValue, Location, of_queue};
+use evenkeel_kernel::query::{ENVELOPE, SHORT};
 use evenkeel_kernel::record::{Available, BASE, Base, Scope};
 use proptest::prelude::*;
 
