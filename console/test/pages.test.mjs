@@ -274,7 +274,7 @@ test("zones of a group: which come first, and what share of the requests they ge
   assert.equal(await rows.count(), zoned.zones.length);
   for (const [at, zone] of zoned.zones.entries()) {
     const text = await rows.nth(at).innerText();
-    assert.ok(text.includes(zone.name ?? "none is said"), text);
+    assert.ok(text.includes(zone.name ?? "no zone"), text);
     assert.ok(text.includes(`${zone.rank + 1}.`), text);
     assert.equal(text.includes("the balancer's own"), zone.own, text);
   }
@@ -514,7 +514,7 @@ test("the image of a rule goes out, and comes in under another name", async () =
   await axe("an image that differs");
   const choice = page.locator(`[id="image-rule.${rule}"]`);
   await choice.selectOption("replace");
-  await page.waitForSelector(".image-tables:has-text('In place of the one here')");
+  await page.waitForSelector(".image-tables:has-text('Replace the table here')");
   await choice.selectOption("rename");
   await page.fill(`input[aria-label="New name of rule.${rule}"]`, "brought");
   await page.keyboard.press("Tab");
@@ -724,7 +724,7 @@ test("a file that was changed on the machine is a conflict, too", { skip: onlyMo
   await page.click("dialog button:text-is('Apply')");
   await page.waitForSelector("dialog:has-text('The file differs')");
   assert.match(await page.textContent("dialog .diff"), /by hand/);
-  await page.click("dialog >> text=Take the file over");
+  await page.click("dialog >> text=Put the file in force");
   await page.waitForSelector("dialog:has-text('Apply these changes?') .diff .plus");
   await page.click("dialog button:text-is('Apply')");
   await toast("is in force");

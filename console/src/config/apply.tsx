@@ -106,22 +106,22 @@ export function ApplyDialog({ draft, onClose, onDone, title, more }: ApplyProps)
 
   if (conflict)
     return (
-      <Dialog title={conflict.kind === "meanwhile" ? "Somebody else has changed the configuration" : "The file differs from what is in force"} onClose={onClose} wide
+      <Dialog title={conflict.kind === "meanwhile" ? "Somebody else has changed the configuration" : "The file differs from the configuration in force"} onClose={onClose} wide
         footer={
           <>
             <button type="button" class="button" onClick={onClose}>Close, keep my changes here</button>
             {conflict.kind === "meanwhile" ? (
               <button type="button" class="button primary" onClick={() => void rebase()}>{"edits" in draft ? "Put my changes on top of theirs" : "Compare my text with theirs"}</button>
             ) : (
-              <button type="button" class="button primary" disabled={busy} onClick={() => void reload()}>Take the file over, then compare again</button>
+              <button type="button" class="button primary" disabled={busy} onClick={() => void reload()}>Put the file in force, then compare again</button>
             )}
           </>
         }>
         <p>
-          <strong>Nothing was overwritten.</strong> {conflict.who && `${conflict.who} was quicker${conflict.at ? `, ${when(conflict.at)}` : ""}: `}
+          <strong>Nothing was overwritten.</strong> {conflict.who && `${conflict.who} applied a change first${conflict.at ? `, ${when(conflict.at)}` : ""}: `}
           {conflict.detail}
         </p>
-        <h3>{conflict.kind === "meanwhile" ? "What changed meanwhile" : "What is in the file and not in force"}</h3>
+        <h3>{conflict.kind === "meanwhile" ? "What changed meanwhile" : "Changes in the file that are not in force"}</h3>
         <Diff text={conflict.diff} />
       </Dialog>
     );
@@ -139,7 +139,7 @@ export function ApplyDialog({ draft, onClose, onDone, title, more }: ApplyProps)
       {error !== null && !told && <Failed error={error} />}
       {list.length > 0 && (
         <div class="error-box" role="alert">
-          <p>The configuration in force stays as it is.</p>
+          <p>The configuration in force stays unchanged.</p>
           <ul class="problems">{list.map((problem) => <li key={problem.key + problem.message}><code>{problem.key || `line ${problem.line}`}</code>: {problemText(problem)}</li>)}</ul>
         </div>
       )}

@@ -58,7 +58,7 @@ export function Fields({ path, keys, skip }: { path: Path; keys?: string[]; skip
     <div class="fields">
       {wanted.map((key) => <Field key={key.name} path={[...path, isTable(tree) && key.alias && key.alias in tree ? key.alias : key.name]} spec={key} />)}
       {unknown.map((name) => <JsonField key={name} path={[...path, name]} name={name} />)}
-      {wanted.length === 0 && unknown.length === 0 && <p class="muted empty-fields">Nothing is set here; the defaults hold.</p>}
+      {wanted.length === 0 && unknown.length === 0 && <p class="muted empty-fields">Nothing is set here; the defaults apply.</p>}
       {others.length > 0 && (
         <p class="add">
           <label for={id} class="sr">Add a setting</label>
@@ -160,7 +160,7 @@ function Control(props: ControlProps): JSX.Element {
       <select {...common} value={text} onChange={(event) => { const chosen = event.currentTarget.value; setValue(path, chosen === "" ? undefined : chosen === "false" ? false : chosen); }}>
         <option value="">{placeholder ? `default (${placeholder})` : "not set"}</option>
         {kind.options.map((option) => <option key={option} value={option}>{option}</option>)}
-        {spec.optional && <option value="false">none, also if defaults say so</option>}
+        {spec.optional && <option value="false">none, even if defaults set a value</option>}
         {text !== "" && !kind.options.includes(text) && text !== "false" && <option value={text}>{text}</option>}
       </select>
     );
@@ -341,7 +341,7 @@ function TableControl({ id, path, spec, value, schemaKey, invalid, help }: Contr
         <option value="">not set</option>
         {toggle && <option value="on">on, with all defaults{path.at(-1) === "health_check" ? " (a TCP connection)" : ""}</option>}
         <option value="keys">on, with these settings</option>
-        {(spec.optional || mode === "off") && <option value="off">off, also if defaults say so</option>}
+        {(spec.optional || mode === "off") && <option value="off">off, even if defaults turn this on</option>}
       </select>
       {isTable(value) && <Sub><Fields path={path} /></Sub>}
       {typeof value === "string" && <JsonField path={path} name={schemaKey.name} />}
@@ -401,7 +401,7 @@ function MembersControl({ path, value }: { path: Path; value: Json | undefined }
     <div class="members-edit">
       <div class="scroll" role="region" aria-label="Members" tabIndex={0}>
         <table>
-          <thead><tr><th scope="col">Address</th><th scope="col">Name</th><th scope="col">Weight</th><th scope="col">Most at once</th><th scope="col">Location</th><th scope="col">Backup</th><th scope="col">Drain</th><th scope="col"><span class="sr">More</span></th></tr></thead>
+          <thead><tr><th scope="col">Address</th><th scope="col">Name</th><th scope="col">Weight</th><th scope="col">Max. connections</th><th scope="col">Location</th><th scope="col">Backup</th><th scope="col">Drain</th><th scope="col"><span class="sr">More</span></th></tr></thead>
           <tbody>
             {list.slice(0, 300).map((raw, i) => {
               const item = table(raw);
@@ -414,7 +414,7 @@ function MembersControl({ path, value }: { path: Path; value: Json | undefined }
                   {input("address", "Address", 24, item.srv ? String(item.srv) : "10.0.0.1:80")}
                   {input("name", "Name", 10, "its address")}
                   {input("weight", "Weight", 6, "1", true)}
-                  {input("max_connections", "Most at once", 8, "no limit", true)}
+                  {input("max_connections", "Max. connections", 8, "no limit", true)}
                   {input("location", "Location", 14, "its host")}
                   <td><input type="checkbox" aria-label={`Backup: ${name}`} checked={item.backup === true} disabled={off} onChange={(event) => put(i, "backup", event.currentTarget.checked || undefined)} /></td>
                   <td><input type="checkbox" aria-label={`Drain: ${name}`} checked={item.drain === true} disabled={off} onChange={(event) => put(i, "drain", event.currentTarget.checked || undefined)} /></td>
@@ -434,7 +434,7 @@ function MembersControl({ path, value }: { path: Path; value: Json | undefined }
       {all.map(({ i, found }) => <p key={i + found.message} class="problem"><Icon name="warn" size={13} />Member {i + 1}: {problemText(found)}</p>)}
       {more !== null && list[more] !== undefined && (
         <Sub title={`Member ${brief(table(list[more]!).address)}`}>
-          {isTable(list[more]) ? <Fields path={[...path, more]} /> : <button type="button" class="button small" disabled={off} onClick={() => setValue([...path, more], table(list[more]!))}>Give it settings of its own</button>}
+          {isTable(list[more]) ? <Fields path={[...path, more]} /> : <button type="button" class="button small" disabled={off} onClick={() => setValue([...path, more], table(list[more]!))}>Give this member settings of its own</button>}
         </Sub>
       )}
       <div class="actions">

@@ -33,8 +33,8 @@ function Tables({ diff, choices, onChange }: { diff: Diffed; choices: Record<str
       <ul class="problems image-tables" aria-label="Tables of the image">
         {line("New here", outcome.added)}
         {line("The same as here", outcome.unchanged)}
-        {line("In place of the one here", outcome.replaced)}
-        {line("Differs from the one here", outcome.clashes)}
+        {line("Replace the table here", outcome.replaced)}
+        {line("Differ from the table here", outcome.clashes)}
       </ul>
       {open.map((path) => {
         const choice = choices[path];
@@ -47,7 +47,7 @@ function Tables({ diff, choices, onChange }: { diff: Diffed; choices: Record<str
                 set(path, how === "replace" ? { how } : how === "rename" ? { how, to: "" } : null);
               }}>
                 <option value="">differs: not imported</option>
-                <option value="replace">takes the place of the one here</option>
+                <option value="replace">replaces the table here</option>
                 {!path.startsWith("location.") && <option value="rename">gets another name</option>}
               </select>
               {choice?.how === "rename" && <NewName path={path} onName={(to) => set(path, { how: "rename", to })} />}

@@ -78,7 +78,7 @@ function DiskBanner({ known }: { known: Config }): JSX.Element {
   return (
     <p class="banner warn" role="status">
       <Icon name="warn" />
-      <span>The file on disk differs from what is in force. Nothing here overwrites it.</span>
+      <span>The file on disk differs from the configuration in force. The console does not overwrite the file.</span>
       <button type="button" class="button small" disabled={!may("administer")} onClick={() => void (async () => {
         try {
           await send("POST", "/v1/reload", {});
@@ -87,7 +87,7 @@ function DiskBanner({ known }: { known: Config }): JSX.Element {
           complain(error);
         }
         await loadBase();
-      })()}>Take the file over</button>
+      })()}>Put the file in force</button>
       {known.on_disk.error}
     </p>
   );
@@ -318,7 +318,7 @@ function Item({ kind, name, tab }: { kind: string; name: string; tab: string | u
             go("config", kind, copy);
           }}>Duplicate</button>
           <button type="button" class="button small danger" disabled={!may("administer")} onClick={() => void (async () => {
-            if (users.length && !(await confirm(`Delete group “${name}”?`, `It is used by ${users.join(", ")}. The change can only be applied when nothing uses it.`, "Delete"))) return;
+            if (users.length && !(await confirm(`Delete group “${name}”?`, `The group is used by ${users.join(", ")}. You can apply the change only when nothing uses the group.`, "Delete"))) return;
             removeTable(path);
             go("config");
           })()}><Icon name="trash" size={13} />Delete</button>
@@ -377,7 +377,7 @@ function Rename({ kind, name }: { kind: string; name: string }): JSX.Element {
         </div>
         <div id="item-name-help">
           {wrong && <p class="problem"><Icon name="warn" size={13} />{wrong}</p>}
-          <p class="help">{kind === "group" ? "What rules and clusters call it is changed, too." : "In metrics, logs and the API it has this name."}</p>
+          <p class="help">{kind === "group" ? "Rules and clusters that use the group get the new name, too." : "Metrics, logs and the API use this name."}</p>
         </div>
       </div>
     </form>
@@ -411,10 +411,10 @@ function Single({ name }: { name: string }): JSX.Element {
   return (
     <Panel title={name === "defaults" ? "Defaults of all rules and groups" : (SINGLE_LABELS[name] ?? name)} actions={there && <button type="button" class="button small danger" disabled={!may("administer")} onClick={() => removeTable([name])}><Icon name="trash" size={13} />Remove</button>}>
       <div class="body">
-        <p class="help">{name === "defaults" ? "What rules and groups do not set themselves." : table && <Prose text={table.meaning} />}</p>
+        <p class="help">{name === "defaults" ? "Values of the keys that a rule or group does not set." : table && <Prose text={table.meaning} />}</p>
         {there ? <Fields path={[name]} /> : (
           <div class="empty">
-            <strong>Not set</strong>{name === "defaults" ? "The defaults of the reference hold." : "The file has no such table."}
+            <strong>Not set</strong>{name === "defaults" ? "The defaults of the reference apply." : "The file has no such table."}
             <p><button type="button" class="button" disabled={!may("administer")} onClick={() => setValue([name], {})}>Set up</button></p>
           </div>
         )}
@@ -464,7 +464,7 @@ function NewItem({ kind }: { kind: string }): JSX.Element {
   return (
     <Panel title={`New ${kind}`}>
       <form class="body" onSubmit={(event) => { event.preventDefault(); create(); }}>
-        {field("new-name", "name", name, setName, kind === "location" ? "The name of a location, as members have it: by default their host." : "In metrics, logs and the API it has this name.", kind === "rule" ? "shop" : "")}
+        {field("new-name", "name", name, setName, kind === "location" ? "The name of a location: the `location` of members, by default their host." : "Metrics, logs and the API use this name.", kind === "rule" ? "shop" : "")}
         {kind === "rule" && field("new-listen", "listen", listen, setListen, "Where clients connect: an IP address and a port. Several are separated by commas.", "0.0.0.0:80")}
         {kind === "rule" && (
           <div class="field">
@@ -472,7 +472,7 @@ function NewItem({ kind }: { kind: string }): JSX.Element {
             <div class="control"><select id="new-protocol" value={protocol} onChange={(event) => setProtocol(event.currentTarget.value)}>{["http", "tcp", "ftp"].map((word) => <option key={word}>{word}</option>)}</select></div>
           </div>
         )}
-        {kind === "cluster" && field("new-listen", "hosts", listen, setListen, "The names of the site.", "www.example.org")}
+        {kind === "cluster" && field("new-listen", "hosts", listen, setListen, "The host names of the site.", "www.example.org")}
         {(kind === "rule" || kind === "cluster") && (
           <div class="field">
             <label class="name" for="new-group">members</label>
@@ -512,7 +512,7 @@ function ApplyBar(): JSX.Element | null {
           {checkError.value ? <span class="problem"><Icon name="warn" size={13} />{words(checkError.value)}</span>
             : checking.value ? <span class="muted">checking …</span>
             : bad ? <button type="button" class="plain problem" aria-expanded={all} onClick={() => setAll(!all)}><Icon name="warn" size={13} />{plural(bad, "problem")}: {problems.value[0]!.key} {problems.value[0]!.message}</button>
-            : <span class="ok">valid{warnings.value.length ? ` · ${warnings.value.join("; ")}` : ""}{needsRestart.value.length ? " · needs a restart in parts" : ""}</span>}
+            : <span class="ok">valid{warnings.value.length ? ` · ${warnings.value.join("; ")}` : ""}{needsRestart.value.length ? " · some changes need a restart" : ""}</span>}
         </span>
         <button type="button" class="button" onClick={() => void (async () => { if (await confirm("Discard your changes?", `${plural(count, "change")} would be lost.`, "Discard")) discard(); })()}>Discard</button>
         <button type="button" class="button primary" disabled={bad > 0 || checking.value || !may("administer")} onClick={() => setOpen(true)}>Review and apply …</button>
@@ -585,7 +585,7 @@ function TextView({ known }: { known: Config }): JSX.Element {
       <div class="actions">
         <button type="button" class="button primary" disabled={!changed || state !== "valid" || !may("administer")} onClick={() => setApply({ text })}>Review and apply …</button>
         <button type="button" class="button" disabled={!changed} onClick={() => setText(known.text)}>Discard</button>
-        <span role="status">{!changed ? <span class="muted">As in force</span> : state === "checking" ? <span class="muted">checking …</span> : state === "failed" ? <span class="problem">{words(error)}</span> : state === "wrong" ? <span class="problem"><Icon name="warn" size={13} />{plural(found.length, "problem")}</span> : <span class="ok">valid</span>}</span>
+        <span role="status">{!changed ? <span class="muted">Same as in force</span> : state === "checking" ? <span class="muted">checking …</span> : state === "failed" ? <span class="problem">{words(error)}</span> : state === "wrong" ? <span class="problem"><Icon name="warn" size={13} />{plural(found.length, "problem")}</span> : <span class="ok">valid</span>}</span>
       </div>
       {found.length > 0 && (
         <ul class="problems" aria-label="Problems">
@@ -612,7 +612,7 @@ function HistoryView({ known }: { known: Config }): JSX.Element {
   if (list.error && !list.data) return <Failed error={list.error} retry={list.again} />;
   if (!list.data) return <Loading />;
   return (
-    <Panel title="What was in force" actions={<button type="button" class="button small" disabled={list.data.length < 2 || !may("administer")} onClick={() => void (async () => { if (await confirm("Undo the last change?", "The configuration before it comes into force again. That is a change of its own, and can be undone.", "Undo", false)) await undo(known.revision); })()}><Icon name="undo" size={13} />Undo the last change</button>}>
+    <Panel title="Configurations that were in force" actions={<button type="button" class="button small" disabled={list.data.length < 2 || !may("administer")} onClick={() => void (async () => { if (await confirm("Undo the last change?", "The previous configuration comes into force. You can undo this change, too.", "Undo", false)) await undo(known.revision); })()}><Icon name="undo" size={13} />Undo the last change</button>}>
       <Scroll label="History of the configuration">
         <table>
           <thead><tr><th scope="col">When</th><th scope="col">Who</th><th scope="col">How</th><th scope="col">Why</th><th scope="col">Revision</th><th scope="col"><span class="sr">Actions</span></th></tr></thead>
@@ -623,7 +623,7 @@ function HistoryView({ known }: { known: Config }): JSX.Element {
                 <td>{entry.who || <span class="muted">–</span>}{entry.from && <span class="muted small"> {entry.from}</span>}</td>
                 <td>{HOW[entry.how] ?? entry.how}</td>
                 <td>{entry.comment || <span class="muted">–</span>}</td>
-                <td class="nowrap"><code>{entry.revision.slice(0, 8)}</code> <span class="muted">({entry.generation})</span>{entry.revision === known.revision && (i === list.data!.findIndex((newest) => newest.revision === entry.revision) ? <> <span class="tag ok">in force</span></> : <> <span class="muted">the same as in force</span></>)}</td>
+                <td class="nowrap"><code>{entry.revision.slice(0, 8)}</code> <span class="muted">({entry.generation})</span>{entry.revision === known.revision && (i === list.data!.findIndex((newest) => newest.revision === entry.revision) ? <> <span class="tag ok">in force</span></> : <> <span class="muted">same as in force</span></>)}</td>
                 <td><button type="button" class="button small" onClick={() => setOpen(entry)} aria-label={`Show revision ${entry.revision.slice(0, 8)} of ${when(entry.at)}`}>Show</button></td>
               </tr>
             ))}
@@ -654,9 +654,9 @@ function RevisionDialog({ entry, known, onClose }: { entry: HistoryEntry; known:
       footer={<><button type="button" class="button" onClick={onClose}>Close</button>{!current && <button type="button" class="button primary" disabled={!may("administer")} onClick={() => void restore()}>Restore this revision</button>}</>}>
       {answer.error ? <Failed error={answer.error} retry={answer.again} /> : !answer.data ? <Loading /> : (
         <>
-          <h3>{current ? "In force" : "From it to what is in force"}</h3>
+          <h3>{current ? "In force" : "Changes from this revision to the configuration in force"}</h3>
           {!current && <Diff text={answer.data.diff} />}
-          <details open={current}><summary>Its text</summary><pre class="diff" tabIndex={0}>{answer.data.text.split("\n").map((line, i) => <span key={i}>{line || " "}</span>)}</pre></details>
+          <details open={current}><summary>Text of the revision</summary><pre class="diff" tabIndex={0}>{answer.data.text.split("\n").map((line, i) => <span key={i}>{line || " "}</span>)}</pre></details>
         </>
       )}
     </Dialog>

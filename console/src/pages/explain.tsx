@@ -23,7 +23,7 @@ export function Explain({ group }: { group: string }): JSX.Element {
       </form>
       {answer.error && !answer.data && !client ? <Failed error={answer.error} retry={answer.again} /> : null}
       <div class="stack">
-        <Decision title={client ? `Now, for ${client}` : "Now, for the next request"} decision={answer.data?.next ?? null} loading={!answer.data && !answer.error} hint="Asking binds nothing, and takes nobody's turn." />
+        <Decision title={client ? `Now, for ${client}` : "Now, for the next request"} decision={answer.data?.next ?? null} loading={!answer.data && !answer.error} hint="The question binds no client and takes no member's turn." />
         <Decision title="The last decision" decision={answer.data?.last ?? null} loading={!answer.data && !answer.error} hint="About once a second a real decision is kept with its reasons." />
       </div>
     </div>
@@ -35,10 +35,10 @@ function Decision({ title, decision, loading, hint }: { title: string; decision:
   const max = Math.max(0, ...scores);
   return (
     <Panel title={title} live actions={decision && <span class="muted small">{decision.strategy}{decision.age_seconds > 0.001 && `, ${duration(decision.age_seconds)} ago`}</span>}>
-      {loading ? <Loading /> : !decision ? <Empty title="No decision yet">A request has to come first. {hint}</Empty> : (
+      {loading ? <Loading /> : !decision ? <Empty title="No decision yet">A decision appears after the first request. {hint}</Empty> : (
         <>
           <div class="body">
-            {decision.chosen ? <Health level="ok">chosen: <strong>{decision.chosen}</strong></Health> : <Health level="bad">{decision.error ?? "nobody was chosen"}</Health>}
+            {decision.chosen ? <Health level="ok">chosen: <strong>{decision.chosen}</strong></Health> : <Health level="bad">{decision.error ?? "no member was chosen"}</Health>}
             {decision.notes.map((note) => <p key={note}>{note}</p>)}
             <p class="muted small">{hint} The lowest score wins.</p>
           </div>

@@ -61,7 +61,7 @@ export function GroupPage({ name }: { name: string }): JSX.Element {
           {details.data && <span class="tag">{details.data.granularity.replaceAll("_", " ")}</span>}
           {details.data?.owner && <span class="tag accent">owner: {details.data.owner}</span>}
           <a class="button small" href={href("whatif", name)}>What if</a>
-          {details.data && <button type="button" class="button small" title="Whether clients of rules get its page in place of the service" {...needs("operate")} onClick={() => void setMaintenance(name, !details.data!.maintenance, details.again)}>{details.data.maintenance ? "End maintenance" : "Maintenance"}</button>}
+          {details.data && <button type="button" class="button small" title="In maintenance, clients of rules get the maintenance page instead of the service" {...needs("operate")} onClick={() => void setMaintenance(name, !details.data!.maintenance, details.again)}>{details.data.maintenance ? "End maintenance" : "Maintenance"}</button>}
           {!details.data?.owner && <a class="button small" href={href("config", "group", name)}>Configure</a>}
         </div>
       </div>
@@ -184,11 +184,11 @@ function Zones({ zones }: { zones: Zone[] }): JSX.Element {
     <Panel title="Zones" live>
       <Scroll label="Zones">
         <table>
-          <thead><tr><th scope="col">Zone</th><th scope="col" class="num">Comes</th><th scope="col" class="num">Share of requests</th><th scope="col" class="num">Load</th><th scope="col" class="num">Can serve</th><th scope="col" class="num">Members</th><th scope="col" class="num">Requests so far</th></tr></thead>
+          <thead><tr><th scope="col">Zone</th><th scope="col" class="num">Order</th><th scope="col" class="num">Share of requests</th><th scope="col" class="num">Load</th><th scope="col" class="num">Can serve</th><th scope="col" class="num">Members</th><th scope="col" class="num">Requests so far</th></tr></thead>
           <tbody>
             {zones.map((zone) => (
               <tr key={zone.name ?? ""}>
-                <th scope="row" class="nowrap">{zone.name ?? <span class="muted">none is said</span>} {zone.own && <span class="tag accent">the balancer's own</span>}</th>
+                <th scope="row" class="nowrap">{zone.name ?? <span class="muted">no zone</span>} {zone.own && <span class="tag accent">the balancer's own</span>}</th>
                 <td class="num">{zone.rank + 1}.</td>
                 <td class="num"><Gauge value={zone.share} /> {percent(zone.share, 1)}</td>
                 <td class="num">{load(zone.load)}</td>
@@ -200,7 +200,7 @@ function Zones({ zones }: { zones: Zone[] }): JSX.Element {
           </tbody>
         </table>
       </Scroll>
-      {new Set(zones.map((zone) => zone.rank)).size < zones.length && <p class="more muted">Zones that come at the same place are as one: share, load and who can serve are those of all of them.</p>}
+      {new Set(zones.map((zone) => zone.rank)).size < zones.length && <p class="more muted">Zones with the same order count as one: share, load and “can serve” are those of all these zones.</p>}
     </Panel>
   );
 }

@@ -275,7 +275,7 @@ function MemberDialog({ group, name, live, onClose }: { group: string; name: str
             <dt>Since it was added</dt><dd>{plural(member.totals.requests, "request")}, {plural(member.totals.failures, "failure")}, {plural(member.totals.overloads, "refusal")}, {member.totals.cancelled} cancelled, {member.totals.assigned} assigned by negotiation</dd>
             <dt>Last check</dt><dd>{member.check ? <Health level={member.check.error ? "bad" : "ok"}>{member.check.error ?? "passed"}, {duration(member.check.age_seconds)} ago</Health> : "no health check"}</dd>
             {member.tls && <><dt>TLS</dt><dd><Health level="bad">{member.tls.error}, {duration(member.tls.age_seconds)} ago</Health></dd></>}
-            {member.ejection && <><dt>Ejected</dt><dd>{member.ejection.by ? `as ${member.ejection.by} has ejected it` : "for its requests here"}: {member.ejection.failures} of {plural(member.ejection.requests, "request")} failed; {duration(member.ejection.seconds_left)} left</dd></>}
+            {member.ejection && <><dt>Ejected</dt><dd>{member.ejection.by ? `by ${member.ejection.by}` : "by this balancer"}: {member.ejection.failures} of {plural(member.ejection.requests, "request")} failed; {duration(member.ejection.seconds_left)} left</dd></>}
             {member.opinions.map((opinion) => <><dt>{opinion.source}</dt><dd>{opinion.says || "nothing"}, {duration(opinion.age_seconds)} ago</dd></>)}
           </dl>
         </>

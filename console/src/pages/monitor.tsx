@@ -68,7 +68,7 @@ function Locations(): JSX.Element {
     }
   };
   return (
-    <Answer answer={answer} empty={<Empty title="No locations">A location is a machine where members run. There is one as soon as a group has a member.</Empty>}>
+    <Answer answer={answer} empty={<Empty title="No locations">A location is a machine where members run. A location appears as soon as a group has a member there.</Empty>}>
       {(all) => {
         const shown = all.filter((location) => location.name.includes(find) && (!only || location.alert || location.loads.some((item) => item.expired)));
         return (
@@ -96,7 +96,7 @@ function Locations(): JSX.Element {
                               <span class="muted">{item.id}{item.first ? " ★" : ""}</span> <strong>{load(item.value)}</strong> <span class="muted small">{item.expired ? "unknown since " : ""}{duration(item.age_seconds)}{"source" in item ? `, ${String(item.source)}` : ""}</span>
                             </span>
                           ))}
-                          {location.loads.length === 0 && <span class="muted">nothing is reported</span>}
+                          {location.loads.length === 0 && <span class="muted">no loads are reported</span>}
                         </span>
                       </td>
                       <td><Segments label={`Load alert of ${location.name}`} value={location.alert_setting} options={[{ id: "auto", label: "Auto" }, { id: "on", label: "On" }, { id: "off", label: "Off" }]} disabled={needs("operate").disabled} onChange={(alert) => void set(location.name, alert, location.alert_setting)} /></td>
@@ -121,7 +121,7 @@ function Agents(): JSX.Element {
   const agents = useAnswer<Agent[]>("/v1/agents", 3);
   const broker = useAnswer<Broker | null>("/v1/broker", 5);
   const act = async (agent: Agent, what: "query" | "forget") => {
-    if (what === "forget" && !(await confirm(`Forget agent ${agent.name}?`, "Its findings about its servers are removed. If it still runs, it registers again at its next report.", "Forget"))) return;
+    if (what === "forget" && !(await confirm(`Forget agent ${agent.name}?`, "The agent's findings about its servers are removed. An agent that still runs registers again at its next report.", "Forget"))) return;
     try {
       await send("POST", `/v1/locations/${part(agent.location)}/agents/${part(agent.name)}/${what}`, {});
       tell(what === "query" ? `${agent.name} was asked for a report` : `${agent.name} is forgotten`);
@@ -186,7 +186,7 @@ function Kernel(): JSX.Element {
           { label: "Mean delay of queries", value: ms(all.data.asked > 0 ? (all.data.delay_seconds * 1000) / all.data.asked : null) },
         ]} />
       )}
-      <Answer answer={list} empty={<Empty title="No kernel is asked for its load"><p>A group with a table <code>monitor</code> has the loads of its locations read from their kernels, many times a second.</p></Empty>}>
+      <Answer answer={list} empty={<Empty title="No kernel is queried for its load"><p>If a group has a table <code>monitor</code>, the balancer reads the loads of its locations from their kernels, many times a second.</p></Empty>}>
         {(rows) => (
           <Panel title="Kernel monitors" live>
             <Scroll label="Kernel monitors">
@@ -247,7 +247,7 @@ function Negotiation(): JSX.Element {
           <Panel title="Quanta and negotiations" live>
             <Scroll label="Quanta and negotiations">
               <table>
-                <thead><tr><th scope="col">Cluster</th><th scope="col">Class</th><th scope="col">Group</th><th scope="col">Hosts</th><th scope="col" class="num">Quantum</th><th scope="col" class="num">Response time</th><th scope="col" class="num">Most utilisation</th><th scope="col" class="num">Redirected</th><th scope="col" class="num">Answered</th><th scope="col">Refused</th></tr></thead>
+                <thead><tr><th scope="col">Cluster</th><th scope="col">Class</th><th scope="col">Group</th><th scope="col">Hosts</th><th scope="col" class="num">Quantum</th><th scope="col" class="num">Response time</th><th scope="col" class="num">Maximum utilisation</th><th scope="col" class="num">Redirected</th><th scope="col" class="num">Answered</th><th scope="col">Refused</th></tr></thead>
                 <tbody>
                   {list.flatMap((cluster) =>
                     cluster.classes.map((item) => {
@@ -328,7 +328,7 @@ function CorbaView(): JSX.Element {
     }
   };
   return (
-    <Answer answer={answer} empty={<Empty title="The CORBA service is off"><p>It is on when the configuration has a table <code>[corba]</code>.</p><a class="button" href={href("config", "table", "corba")}>Configure</a></Empty>}>
+    <Answer answer={answer} empty={<Empty title="The CORBA service is off"><p>To turn the service on, add a table <code>[corba]</code> to the configuration.</p><a class="button" href={href("config", "table", "corba")}>Configure</a></Empty>}>
       {(corba) => (
         <div class="stack">
           {corba.state_problem && <p class="banner warn"><Icon name="warn" />The last change is not stored: {corba.state_problem}</p>}
@@ -338,7 +338,7 @@ function CorbaView(): JSX.Element {
           {corba.reference && <p class="muted">Load manager at {[corba.listen].flat().join(", ")} <Reference text={corba.reference} /></p>}
           {corba.groups.length === 0 && corba.standby?.is_owner !== false && <div class="panel"><Empty title="No object groups">Applications create them with the load manager.</Empty></div>}
           {corba.groups.map((group) => (
-            <Panel key={group.id} title={<a href={href("groups", group.name)}>{group.name}</a>} live actions={<><Reference text={group.reference} /><button type="button" class="button small danger" {...needs("operate")} onClick={() => void remove(`/v1/corba/groups/${part(group.name)}/remove`, `Delete object group ${group.name}?`, "Its clients get an exception from then on.")}>Delete</button></>}>
+            <Panel key={group.id} title={<a href={href("groups", group.name)}>{group.name}</a>} live actions={<><Reference text={group.reference} /><button type="button" class="button small danger" {...needs("operate")} onClick={() => void remove(`/v1/corba/groups/${part(group.name)}/remove`, `Delete object group ${group.name}?`, "Clients of the group get an exception afterwards.")}>Delete</button></>}>
               <div class="body stack">
                 <dl class="props">
                   <dt>Type</dt><dd class="mono">{group.type_id}</dd>
@@ -350,7 +350,7 @@ function CorbaView(): JSX.Element {
                 <Scroll label={`Members of ${group.name}`}>
                   <table>
                     <thead><tr><th scope="col">Location</th><th scope="col">Made by</th><th scope="col"><span class="sr">Actions</span></th></tr></thead>
-                    <tbody>{group.members.map((member) => <tr key={member.location}><th scope="row">{member.location}</th><td>{member.made ? "a factory" : "the application"}</td><td><span class="actions"><Reference text={member.reference} /><button type="button" class="button small" {...needs("operate")} aria-label={`Remove ${member.location}`} onClick={() => void remove(`/v1/corba/groups/${part(group.name)}/members/${part(member.location)}/remove`, `Remove member ${member.location}?`, `It leaves object group ${group.name}.`)}>Remove</button></span></td></tr>)}</tbody>
+                    <tbody>{group.members.map((member) => <tr key={member.location}><th scope="row">{member.location}</th><td>{member.made ? "a factory" : "the application"}</td><td><span class="actions"><Reference text={member.reference} /><button type="button" class="button small" {...needs("operate")} aria-label={`Remove ${member.location}`} onClick={() => void remove(`/v1/corba/groups/${part(group.name)}/members/${part(member.location)}/remove`, `Remove member ${member.location}?`, `The member leaves object group ${group.name}.`)}>Remove</button></span></td></tr>)}</tbody>
                   </table>
                 </Scroll>
               </div>
@@ -384,11 +384,11 @@ function Accepted({ of }: { of: Subscription }): JSX.Element {
   // The number of a change is the last part of a version; what was accepted after a refusal has mended it.
   const change = (version: string | null) => Number(version?.split("-").at(-1) ?? -1);
   const refuses = nack !== null && change(nack.version) > change(of.accepted);
-  const state = refuses ? <Health level="bad">refuses {nack.version}</Health> : of.pending ? <Health level="off">is asked about {of.pending}</Health> : of.accepted ? <Health level="ok">accepted</Health> : <Health level="off">nothing sent</Health>;
+  const state = refuses ? <Health level="bad">refuses {nack.version}</Health> : of.pending ? <Health level="off">has not answered to {of.pending}</Health> : of.accepted ? <Health level="ok">accepted</Health> : <Health level="off">nothing sent</Health>;
   return (
     <>
       {state}
-      {nack && <div class={`small${refuses ? "" : " muted"}`}>{refuses ? "" : `refused ${nack.version}: `}{nack.reason || "no reason is said"}, {duration(nack.age_seconds)} ago</div>}
+      {nack && <div class={`small${refuses ? "" : " muted"}`}>{refuses ? "" : `refused ${nack.version}: `}{nack.reason || "no reason given"}, {duration(nack.age_seconds)} ago</div>}
     </>
   );
 }
@@ -408,20 +408,20 @@ function Xds(): JSX.Element {
             <Figures items={[
               { label: "Clients", value: new Set(xds.clients.map((client) => client.node)).size },
               { label: "Connections", value: xds.connections },
-              { label: "Refused, too many", value: short(xds.refused), ...(xds.refused > 0 ? { level: "warn" as const } : {}) },
-              { label: "Groups they may have", value: xds.groups },
+              { label: "Refused: too many connections", value: short(xds.refused), ...(xds.refused > 0 ? { level: "warn" as const } : {}) },
+              { label: "Groups for clients", value: xds.groups },
               { label: "Changes", value: short(xds.changes) },
-              { label: "Load reports", value: <>{short(xds.load_reports)} <small>{xds.unknown_load_reports > 0 ? `${short(xds.unknown_load_reports)} about no member` : ""}</small></> },
+              { label: "Load reports", value: <>{short(xds.load_reports)} <small>{xds.unknown_load_reports > 0 ? `${short(xds.unknown_load_reports)} for unknown members` : ""}</small></> },
             ]} />
             {xds.clients.length === 0 ? <div class="panel"><Empty title="No client is connected"><p>Clients reach this balancer at {xds.listen.join(", ")}.</p></Empty></div> : (
               <Panel title="Clients of xDS" live actions={<input type="search" aria-label="Filter clients" placeholder="Filter" value={find} onInput={(event) => setFind(event.currentTarget.value)} />}>
                 <Scroll label="Clients of xDS">
                   <table>
-                    <thead><tr><th scope="col">Client</th><th scope="col">Program</th><th scope="col">Zone</th><th scope="col" class="num">Connected</th><th scope="col">Type</th><th scope="col">State</th><th scope="col" class="num">Wants</th><th scope="col">Last accepted</th><th scope="col" class="num">Sent</th><th scope="col" class="num">Refused</th></tr></thead>
+                    <thead><tr><th scope="col">Client</th><th scope="col">Program</th><th scope="col">Zone</th><th scope="col" class="num">Connected</th><th scope="col">Type</th><th scope="col">State</th><th scope="col" class="num">Requested</th><th scope="col">Last accepted</th><th scope="col" class="num">Sent</th><th scope="col" class="num">Refused</th></tr></thead>
                     <tbody>
                       {rows.slice(0, SHOWN).map(({ client, of }) => (
                         <tr key={client.address + client.stream + client.node + (of?.type ?? "")}>
-                          <th scope="row">{client.node || <span class="muted">has no name</span>}<div class="small muted nowrap">{client.service && `${client.service}, `}{client.address}</div></th>
+                          <th scope="row">{client.node || <span class="muted">no name</span>}<div class="small muted nowrap">{client.service && `${client.service}, `}{client.address}</div></th>
                           <td class="nowrap">{client.program || "–"}<div class="small muted">{client.dialect === "grpc" ? "a locality for each member" : "as Envoy"}</div></td>
                           <td>{client.zone ?? "–"}</td>
                           <td class="num">{duration(client.connected_seconds)}</td>
@@ -468,18 +468,18 @@ function Steered(): JSX.Element {
           {all.map((steer) => {
             const sum = steer.members.reduce((sum, member) => sum + member.weight, 0);
             return (
-              <Panel key={steer.name} title={steer.name} live actions={<>{steer.dry_run && <span class="tag accent">dry run: nothing is changed</span>}<Health level={steer.error ? "bad" : "ok"}>{steer.error ? "does not take it" : "has it"}</Health></>}>
+              <Panel key={steer.name} title={steer.name} live actions={<>{steer.dry_run && <span class="tag accent">dry run: nothing is changed</span>}<Health level={steer.error ? "bad" : "ok"}>{steer.error ? "cannot be updated" : "up to date"}</Health></>}>
                 <div class="body stack">
                   {steer.error && <p class="banner warn"><Icon name="warn" />{steer.error}</p>}
                   <dl class="props">
                     <dt>Group</dt><dd><a href={href("groups", steer.group)}>{steer.group}</a></dd>
-                    <dt>Told</dt><dd>{steer.target}</dd>
-                    {steer.peer && <><dt>Who answers</dt><dd>{steer.peer}</dd></>}
+                    <dt>Address</dt><dd>{steer.target}</dd>
+                    {steer.peer && <><dt>Process</dt><dd>{steer.peer}</dd></>}
                     <dt>So far</dt><dd>{plural(steer.changes, "change")}, {plural(steer.failures, "failure")}, {plural(steer.restarts, "restart")}, {plural(steer.overridden, "weight")} changed by others</dd>
-                    {steer.others.length > 0 && <><dt>No members, left alone</dt><dd>{steer.others.join(", ")}</dd></>}
+                    {steer.others.length > 0 && <><dt>Servers that are no members, left alone</dt><dd>{steer.others.join(", ")}</dd></>}
                     {steer.pending.length > 0 && <><dt>Would be sent</dt><dd class="mono">{steer.pending.map((line) => <div key={line}>{line}</div>)}</dd></>}
                   </dl>
-                  <Scroll label={`Members told to ${steer.name}`}>
+                  <Scroll label={`Members at ${steer.name}`}>
                     <table>
                       <thead><tr><th scope="col">Member</th><th scope="col">State</th><th scope="col" class="num">Share</th><th scope="col" class="num">Weight</th><th scope="col" class="num">Has</th><th scope="col">Server</th><th scope="col">Note</th></tr></thead>
                       <tbody>
@@ -547,7 +547,7 @@ function Certificates(): JSX.Element {
         <Panel title="By ACME" live>
           <Scroll label="Certificates by ACME">
             <table>
-              <thead><tr><th scope="col">Name</th><th scope="col">Certificate</th><th scope="col">Asked for next</th><th scope="col" class="num">Failures in a row</th><th scope="col">Last error</th></tr></thead>
+              <thead><tr><th scope="col">Name</th><th scope="col">Certificate</th><th scope="col">Next request</th><th scope="col" class="num">Failures in a row</th><th scope="col">Last error</th></tr></thead>
               <tbody>{acme.data.map((item) => <tr key={item.name}><th scope="row">{item.name}</th><td><Health level={item.issued ? "ok" : "bad"}>{item.issued ? "there" : "none yet"}</Health></td><td>{when(item.next)}</td><td class="num">{item.failures}</td><td>{item.error ?? "–"}</td></tr>)}</tbody>
             </table>
           </Scroll>
@@ -599,7 +599,7 @@ function Process(): JSX.Element {
   const limits = status.data?.limits;
   const now = sample.value?.process;
   return (
-    <Answer answer={answer} empty={<Empty title="Nothing is known" />}>
+    <Answer answer={answer} empty={<Empty title="No figures of the process" />}>
       {(info) => (
         <div class="stack">
           <Figures items={[
@@ -618,7 +618,7 @@ function Process(): JSX.Element {
               {status.data && (
                 <>
                   <dt>Configuration</dt><dd>{status.data.generation}{status.data.last_reload && <>, {when(status.data.last_reload.unix_seconds)}{status.data.last_reload.error && <span class="problem"> the last reload was refused: {status.data.last_reload.error}</span>}</>}</dd>
-                  <dt>Waits for a restart</dt><dd>{status.data.needs_restart.join("; ") || "nothing"}</dd>
+                  <dt>Needs a restart</dt><dd>{status.data.needs_restart.join("; ") || "nothing"}</dd>
                 </>
               )}
               {limits && <><dt>Reserved</dt><dd>{plural(limits.files_reserved, "file")}, {bytes(limits.memory_reserved)} of {bytes(limits.memory)}, for checks, reports, this API and reloads</dd></>}

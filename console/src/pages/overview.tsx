@@ -33,7 +33,7 @@ export function OverviewPage(): JSX.Element {
         <Head />
         <div class="panel">
           <Empty title="No rules yet">
-            <p>A rule is a service that clients connect to. Traffic shows up here as soon as there is one.</p>
+            <p>A rule is a service that clients connect to. Traffic shows up here as soon as there is a rule.</p>
             <a class="button primary" href={href("config", "new", "rule")}>Create a rule</a>
           </Empty>
         </div>
@@ -133,7 +133,7 @@ export function GroupsTable({ groups }: { groups: GroupSample[] }): JSX.Element 
           </tbody>
         </table>
         {groups.length === 0 && <Empty title="No groups" />}
-        {(sample.value?.groups_left_out ?? 0) > 0 && <p class="more muted">and {plural(sample.value!.groups_left_out!, "group")} more, which are too many to show live</p>}
+        {(sample.value?.groups_left_out ?? 0) > 0 && <p class="more muted">and {plural(sample.value!.groups_left_out!, "group")} more, beyond the limit of groups that are shown live</p>}
       </Scroll>
     </Panel>
   );
@@ -143,7 +143,7 @@ function Rules({ rules, groups, known }: { rules: RuleSample[]; groups: GroupSam
   const byName = new Map(groups.map((group) => [group.name, group]));
   const more = new Map(known.map((rule) => [rule.name, rule]));
   const change = async (rule: string, what: "enabled" | "maintenance", on: boolean) => {
-    if (what === "enabled" && !on && !(await confirm(`Disable rule “${rule}”?`, "New clients are refused until it is enabled again. Open connections end only if terminate_on_disable is set.", "Disable"))) return;
+    if (what === "enabled" && !on && !(await confirm(`Disable rule “${rule}”?`, "New clients are refused until the rule is enabled. Open connections end only if terminate_on_disable is set.", "Disable"))) return;
     const set = (value: boolean) => send("PUT", `/v1/rules/${encodeURIComponent(rule)}/${what}`, what === "enabled" ? { enabled: value } : { on: value });
     try {
       await set(on);

@@ -38,7 +38,7 @@ export function WhatIfPage(): JSX.Element {
             {now.groups.map((group) => <option key={group.name}>{group.name}</option>)}
           </select>
         </label>
-        <span class="muted">What is measured now is played with other strategies, in virtual time. Nothing of it touches the traffic.</span>
+        <span class="muted">The traffic measured now is simulated with other strategies, in virtual time. The simulation does not touch the traffic.</span>
       </div>
       {!name ? <div class="panel"><Empty title="No groups yet" /></div> : answer.error && !answer.data ? <Failed error={answer.error} retry={answer.again} /> : !answer.data ? <Loading /> : <Comparison key={name} group={answer.data} />}
     </>
