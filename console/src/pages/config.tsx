@@ -464,7 +464,7 @@ function NewItem({ kind }: { kind: string }): JSX.Element {
   return (
     <Panel title={`New ${kind}`}>
       <form class="body" onSubmit={(event) => { event.preventDefault(); create(); }}>
-        {field("new-name", "name", name, setName, kind === "location" ? "The name of a location: the `location` of members, by default their host." : "Metrics, logs and the API use this name.", kind === "rule" ? "shop" : "")}
+        {field("new-name", "name", name, setName, kind === "location" ? "The name of a location: the key “location” of members, by default their host." : "Metrics, logs and the API use this name.", kind === "rule" ? "shop" : "")}
         {kind === "rule" && field("new-listen", "listen", listen, setListen, "Where clients connect: an IP address and a port. Several are separated by commas.", "0.0.0.0:80")}
         {kind === "rule" && (
           <div class="field">

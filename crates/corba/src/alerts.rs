@@ -343,7 +343,7 @@ impl Alerts {
             Ok(()) => {
                 self.counters.acknowledged.fetch_add(1, Ordering::Relaxed);
                 if object.problem.take().is_some() {
-                    info!(location, "the load alert object answers again");
+                    info!(location, "the load alert object has recovered: it answers");
                 }
                 debug!(location, on = called.on, "load alert acknowledged");
                 object.acknowledged = Some(called.on);

@@ -344,7 +344,7 @@ impl Custom {
                 if health.silent.is_none() {
                     self.counts.silences.fetch_add(1, Ordering::Relaxed);
                     let strategy = self.place();
-                    warn!(strategy, %error, "custom strategy does not answer: the groups' own \
+                    warn!(strategy, %error, "the custom strategy does not answer: the groups' own \
                         strategies decide until it answers");
                 }
                 health.silent = Some(Some(self.now().after(self.common.probe_interval)));
@@ -356,7 +356,10 @@ impl Custom {
             }
             Ok(_) | Err(Failure::Unusable(_)) => {
                 if health.silent.take().is_some() {
-                    info!(strategy = self.place(), "custom strategy answers again");
+                    info!(
+                        strategy = self.place(),
+                        "the custom strategy has recovered: it decides for its groups"
+                    );
                 }
             }
         }

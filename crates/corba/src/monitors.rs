@@ -181,7 +181,9 @@ impl Asker {
             self.counters.of(&answer).fetch_add(1, Ordering::Relaxed);
             let location = &self.location;
             match &answer {
-                Ok(()) if failing => info!(location, "the load monitor answers again"),
+                Ok(()) if failing => {
+                    info!(location, "the load monitor has recovered: it returns loads")
+                }
                 Err(error) if !failing => warn!(
                     location,
                     "the load monitor returns no valid loads; its last loads expire: {error}"

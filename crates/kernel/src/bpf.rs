@@ -35,25 +35,25 @@ macro_rules! bpf_object {
 pub enum BpfError {
     /// The kernel has no description of its types.
     #[error(
-        "this kernel has no BTF ({BTF}: {0}), so its data cannot be found: it needs \
+        "this kernel has no BTF ({BTF}: {0}), so the kernel's data cannot be found: the kernel needs \
          CONFIG_DEBUG_INFO_BTF=y, which the kernels of distributions have; {AGENT}"
     )]
     NoBtf(io::Error),
     /// BTF without what is needed.
     #[error(
-        "the BTF of this kernel has no {0}: it needs Linux 5.15 or newer, built with \
+        "the BTF of this kernel has no {0}: Evenkeel needs Linux 5.15 or newer, built with \
          pahole 1.16 or newer; {AGENT}"
     )]
     Btf(String),
     /// No right to do it.
     #[error(
-        "no right to {0}: it needs root, or the capabilities CAP_BPF, CAP_NET_ADMIN and \
+        "no right to {0}: this needs root, or the capabilities CAP_BPF, CAP_NET_ADMIN and \
          CAP_PERFMON (and no seccomp filter or lockdown that forbids bpf(2)); {AGENT}"
     )]
     Rights(&'static str),
     /// The kernel refused.
     #[error(
-        "this kernel refuses to {0}: {1}; it needs Linux 5.15 or newer with CONFIG_BPF_SYSCALL \
+        "this kernel refuses to {0}: {1}; Evenkeel needs Linux 5.15 or newer with CONFIG_BPF_SYSCALL \
          and CONFIG_BPF_JIT; {AGENT}"
     )]
     Refused(&'static str, String),

@@ -42,7 +42,7 @@ pub const DEFAULT_PORT: u16 = 9971;
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
     /// The feature was off.
-    #[error("this program was built without RDMA: build it with --features kernel")]
+    #[error("this program was built without RDMA: build the program with --features kernel")]
     NotBuilt,
     /// The RDMA libraries are not installed, or too old.
     #[error(

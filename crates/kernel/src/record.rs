@@ -349,10 +349,10 @@ impl Base {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BadRecord {
     /// Bytes that end within a part of the record.
-    #[error("{0} bytes are not a load record: it is incomplete")]
+    #[error("a load record of {0} bytes is incomplete")]
     Length(usize),
     /// Bytes that do not begin with the magic of a record.
-    #[error("not a load record: it does not begin with EVKR")]
+    #[error("not a load record: the bytes do not begin with EVKR")]
     Magic,
     /// A record with another layout.
     #[error("a load record of version {0}; this program reads version {VERSION}")]

@@ -545,7 +545,7 @@ impl Target {
                 if std::mem::take(&mut self.gone) {
                     info!(
                         target = self.number,
-                        "the load of the target can be read again"
+                        "the load of the target has become available"
                     );
                 }
             }

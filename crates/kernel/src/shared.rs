@@ -48,7 +48,9 @@ pub enum CreateError {
     )]
     Strange(PathBuf),
     /// There is one that writes.
-    #[error("the load page {0}: another process writes to it; end it, or choose another path")]
+    #[error(
+        "the load page {0}: another process writes to the page; end that process, or choose another path"
+    )]
     InUse(PathBuf),
 }
 
@@ -131,11 +133,11 @@ impl Writer {
         // What an earlier writer left goes. Room that is there cannot be missing later, when
         // it would kill the process.
         file.set_len(0)
-            .map_err(|error| CreateError::Io(path.to_owned(), "empty it", error))?;
+            .map_err(|error| CreateError::Io(path.to_owned(), "empty the file", error))?;
         fallocate(&file, FallocateFlags::empty(), 0, length as u64)
             .map_err(error("reserve space (a path in /run or /dev/shm has it)"))?;
         let region = Region::new(&file, length / 8)
-            .map_err(|error| CreateError::Io(path.to_owned(), "map it", error))?;
+            .map_err(|error| CreateError::Io(path.to_owned(), "map the file", error))?;
         Ok(Writer::new(region, Some((path.to_owned(), file))))
     }
 
@@ -228,25 +230,25 @@ fn take_file(path: &Path) -> Result<File, CreateError> {
             .open(path);
         let file = match opened {
             Err(error) if error.raw_os_error() == Some(libc::ELOOP) => return Err(strange()),
-            opened => opened.map_err(io("open it"))?,
+            opened => opened.map_err(io("open the file"))?,
         };
-        let about = file.metadata().map_err(io("look at it"))?;
+        let about = file.metadata().map_err(io("look at the file"))?;
         if !about.is_file() || about.uid() != rustix::process::geteuid().as_raw() {
             return Err(strange());
         }
         match flock(&file, FlockOperation::NonBlockingLockExclusive) {
             Err(rustix::io::Errno::WOULDBLOCK) => return Err(CreateError::InUse(path.to_owned())),
-            locked => locked.map_err(|error| io("lock it")(error.into()))?,
+            locked => locked.map_err(|error| io("lock the file")(error.into()))?,
         }
         // Whoever wrote there before may have removed it in between. A second name would be
         // somebody's trick.
-        match file.metadata().map_err(io("look at it"))?.nlink() {
+        match file.metadata().map_err(io("look at the file"))?.nlink() {
             0 => continue,
             1 => {}
             _ => return Err(strange()),
         }
         file.set_permissions(fs::Permissions::from_mode(0o644))
-            .map_err(io("let others read it"))?;
+            .map_err(io("let others read the file"))?;
         return Ok(file);
     }
     Err(CreateError::InUse(path.to_owned()))
@@ -265,7 +267,8 @@ pub enum ReadError {
     Io(PathBuf, #[source] io::Error),
     /// A link, a folder, a file that others may write.
     #[error(
-        "the load page {0} is not trusted: it is not a regular file, or users other than root and this one may write to it"
+        "the load page {0} is not trusted: a load page must be a regular file to which only root and \
+         this user may write"
     )]
     Strange(PathBuf),
     /// The page holds no record.

@@ -21,7 +21,7 @@ const LOOK: Duration = Duration::from_secs(10);
 pub(crate) fn can_read(kind: MonitorKind) -> Result<(), &'static str> {
     match kind {
         MonitorKind::Rdma if cfg!(not(feature = "rdma")) => Err(
-            "a monitor with `type = \"rdma\"`: this program was built without RDMA: build it \
+            "a monitor with `type = \"rdma\"`: this program was built without RDMA; build the program \
              with --features kernel, or choose `type = \"kernel\"`",
         ),
         _ => Ok(()),

@@ -538,7 +538,10 @@ impl LocationLog {
             .filter(|name| !silent.contains_key(*name));
         let back = back.count();
         if back > 0 {
-            tracing::info!(count = back, "locations report their load again");
+            tracing::info!(
+                count = back,
+                "locations have recovered: they report their load"
+            );
         }
         self.silent = silent;
         true

@@ -221,7 +221,7 @@ fn read(path: &Path) -> io::Result<Option<String>> {
     match std::fs::metadata(path) {
         Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(None),
         Err(error) => return Err(error),
-        Ok(about) if about.len() > MOST => return Err(io::Error::other("it is too large")),
+        Ok(about) if about.len() > MOST => return Err(io::Error::other("the file is too large")),
         Ok(_) => {}
     }
     std::fs::read_to_string(path).map(Some)

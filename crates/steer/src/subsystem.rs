@@ -278,7 +278,10 @@ impl Task {
         match told {
             Ok(()) => {
                 if status.error.take().is_some() {
-                    info!(steer = name, "{who} takes weights and states again");
+                    info!(
+                        steer = name,
+                        "{who} has recovered: it takes weights and states"
+                    );
                 }
             }
             Err(error) => {
@@ -403,7 +406,7 @@ impl Task {
         };
         let (name, who) = (&steer.name, &self.target.who);
         match restored {
-            Ok(()) => info!(steer = name, "{who} has its own weights again"),
+            Ok(()) => info!(steer = name, "{who} has its configured weights"),
             Err(error) => {
                 warn!(steer = name, "{who} keeps the weights that it has: {error}");
             }

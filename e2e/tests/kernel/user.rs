@@ -84,7 +84,7 @@ fn a_page_in_shared_memory_lives_and_dies_with_its_writer() {
     );
     // A second one would tear what the first one writes.
     let second = refused(&["--shared", text(&path)]);
-    assert!(complaint(&second).contains("another process writes to it"));
+    assert!(complaint(&second).contains("another process writes to the page"));
     // One that hangs is noticed, and one that goes on.
     helper.pause_process();
     let stopped = reader.read().expect("its last record").record.base.updates;

@@ -71,7 +71,7 @@ impl Monitor {
         self.missing.retain(|id, _| {
             let back = found.loads.iter().any(|(found, _)| found == id);
             if back {
-                tracing::info!(location, load = %id, "a load is available again");
+                tracing::info!(location, load = %id, "a load has become available");
             }
             !back
         });

@@ -277,7 +277,11 @@ impl LoadManager {
                 "an unneeded member is drained: it gets no new clients"
             );
         } else {
-            info!(id, location = at, "a drained member gets new clients again");
+            info!(
+                id,
+                location = at,
+                "the drain of a member has ended: it gets new clients"
+            );
         }
         let opinion = drain.then(|| SourceReport {
             drain,

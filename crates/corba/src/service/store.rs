@@ -550,7 +550,7 @@ impl Store {
                     (Err(_), Some(pause)) => Some(LONGEST_PAUSE.min(pause * 2)),
                     (Ok(()), Some(_)) => {
                         info!(
-                            "CORBA: all object groups are stored in the {} again",
+                            "CORBA: all object groups are stored in the {}: writing has recovered",
                             sink.name()
                         );
                         None
