@@ -10,7 +10,6 @@ use std::task::{Context, Poll, ready};
 
 use tokio::io::{AsyncRead, ReadBuf};
 
-use crate::io::Io;
 use crate::memory::{BUFFER_BYTES, Charge, HEAD_BYTES, Memory, OutOfMemory, SMALL_BYTES};
 use crate::spare::Spare;
 
@@ -136,7 +135,7 @@ impl Buffer {
     pub(crate) fn poll_fill(
         &mut self,
         cx: &mut Context<'_>,
-        from: &mut Io,
+        from: &mut (impl AsyncRead + Unpin),
     ) -> Poll<io::Result<usize>> {
         let mut space = ReadBuf::new(&mut self.data[self.end..]);
         ready!(Pin::new(from).poll_read(cx, &mut space))?;

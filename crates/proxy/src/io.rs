@@ -1,17 +1,12 @@
-//! Connections as the flows see them: plain TCP, whose bytes may be spliced, or a transport that
-//! changes bytes on their way, as TLS does, whose bytes are copied.
-//!
-//! A transport is a type in a file of its own that reads and writes like a socket and knows the
-//! one below ([`Transport`]), with a variant of [`Io`] and an arm of `on_transport!`. What it
-//! holds back it sends when it is flushed: the flows do that before they wait.
+//! Connections as the flows see them: a connection of its own, or a stream of a connection of
+//! HTTP/2, which carries messages as HTTP/1 frames them.
 
 use std::io::{self, IoSlice};
 use std::net::SocketAddr;
 use std::os::fd::AsRawFd;
 use std::pin::Pin;
 use std::sync::Arc;
-use std::task::{Context, Poll, Waker};
-use std::time::Duration;
+use std::task::{Context, Poll};
 
 use evenkeel_limits::Shortage;
 use evenkeel_tls::handshake::HandshakeParameters;
@@ -19,11 +14,10 @@ use socket2::SockRef;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use tokio::net::TcpStream;
 
+use crate::connection::PeerConnection;
 use crate::http1::chunked::ChunkError;
-use crate::http2::{Call, Stream};
-use crate::socket::Socket;
-use crate::tls::Tls;
-use crate::transport::Transport;
+use crate::http2::call::Call;
+use crate::http2::stream::Stream;
 
 /// Transport in place of a client whom no response is for.
 #[derive(Debug)]
@@ -66,33 +60,25 @@ impl AsyncWrite for Nobody {
 /// A connection to a client or a member.
 #[derive(Debug)]
 pub(crate) enum Io {
-    /// Bytes as they are in the socket.
-    Plain(Socket),
+    /// A connection of its own.
+    Connection(PeerConnection),
     /// A stream of HTTP/2, which carries the body of a message as HTTP/1 frames it.
     Stream(Box<Stream>),
     /// A stream of HTTP/2 to a member, which carries the body of a message as HTTP/1 frames it, and
     /// the heads as HTTP/1 writes them.
     Call(Box<Call>),
-    /// Bytes that are encrypted on their way.
-    Tls(Box<Tls>),
     /// Nobody: nothing comes from there, and what goes there is gone.
     Nobody(Nobody),
-    /// Stands for a transport in tests. In a box, as any is that holds more than a socket.
-    #[cfg(test)]
-    Wrapped(Box<tests::Wrapped>),
 }
 
 /// Does the same with whichever transport it is: no table of functions, nothing boxed.
 macro_rules! on_transport {
     ($io:expr, $transport:ident => $call:expr) => {
         match $io {
-            Io::Plain($transport) => $call,
+            Io::Connection($transport) => $call,
             Io::Stream($transport) => $call,
             Io::Call($transport) => $call,
-            Io::Tls($transport) => $call,
             Io::Nobody($transport) => $call,
-            #[cfg(test)]
-            Io::Wrapped($transport) => $call,
         }
     };
 }
@@ -103,11 +89,8 @@ impl Io {
     #[inline]
     pub(crate) fn socket(&self) -> Option<SockRef<'_>> {
         match self {
-            Io::Plain(transport) => transport.socket(),
+            Io::Connection(connection) => connection.socket(),
             Io::Stream(_) | Io::Call(_) | Io::Nobody(_) => None,
-            Io::Tls(transport) => transport.socket(),
-            #[cfg(test)]
-            Io::Wrapped(transport) => transport.socket(),
         }
     }
 
@@ -115,18 +98,15 @@ impl Io {
     /// `None` if the socket is not this connection's alone.
     pub(crate) fn watch_socket(&mut self) -> Option<&TcpStream> {
         match self {
-            Io::Plain(transport) => transport.watched(),
+            Io::Connection(connection) => connection.watch_socket(),
             Io::Stream(_) | Io::Call(_) | Io::Nobody(_) => None,
-            Io::Tls(transport) => transport.watched(),
-            #[cfg(test)]
-            Io::Wrapped(transport) => transport.watched(),
         }
     }
 
     /// The socket alone; `None` if there is more to the connection, or it cannot be watched.
     pub(crate) fn into_socket(self) -> Option<TcpStream> {
         match self {
-            Io::Plain(socket) => socket.into_watched().ok(),
+            Io::Connection(connection) => connection.into_socket(),
             _ => None,
         }
     }
@@ -145,10 +125,8 @@ impl Io {
     #[inline]
     pub(crate) fn spliceable_socket(&self) -> Option<&TcpStream> {
         match self {
-            Io::Plain(socket) => socket.watched_stream(),
-            Io::Stream(_) | Io::Call(_) | Io::Tls(_) | Io::Nobody(_) => None,
-            #[cfg(test)]
-            Io::Wrapped(_) => None,
+            Io::Connection(connection) => connection.spliceable_socket(),
+            Io::Stream(_) | Io::Call(_) | Io::Nobody(_) => None,
         }
     }
 
@@ -156,7 +134,7 @@ impl Io {
     /// from now on.
     pub(crate) fn prepare_splice(&mut self) -> bool {
         match self {
-            Io::Plain(socket) => socket.watch_stream().is_ok(),
+            Io::Connection(connection) => connection.prepare_splice(),
             _ => false,
         }
     }
@@ -165,11 +143,9 @@ impl Io {
     #[inline]
     pub(crate) fn agreed_parameters(&self) -> Option<&Arc<HandshakeParameters>> {
         match self {
-            Io::Tls(tls) => Some(tls.agreed_parameters()),
+            Io::Connection(connection) => connection.agreed_parameters(),
             Io::Stream(stream) => stream.agreed_parameters(),
-            Io::Plain(_) | Io::Call(_) | Io::Nobody(_) => None,
-            #[cfg(test)]
-            Io::Wrapped(_) => None,
+            Io::Call(_) | Io::Nobody(_) => None,
         }
     }
 
@@ -177,11 +153,11 @@ impl Io {
     /// processed nothing.
     pub(crate) fn is_refused(&self) -> bool {
         match self {
-            Io::Tls(tls) => tls.refused_flag().get(),
+            Io::Connection(connection) => connection
+                .refused_flag()
+                .is_some_and(|refused| refused.get()),
             Io::Call(call) => call.is_of_refused(),
-            Io::Plain(_) | Io::Stream(_) | Io::Nobody(_) => false,
-            #[cfg(test)]
-            Io::Wrapped(_) => false,
+            Io::Stream(_) | Io::Nobody(_) => false,
         }
     }
 
@@ -189,13 +165,20 @@ impl Io {
     /// was cut must never look complete.
     pub(crate) fn reset_on_drop(&self) {
         match self {
-            Io::Stream(stream) => return stream.mark_cut(),
-            Io::Call(call) => return call.mark_cut(),
-            Io::Tls(tls) => tls.mark_cut(),
-            _ => {}
+            Io::Connection(connection) => connection.reset_on_drop(),
+            Io::Stream(stream) => stream.mark_cut(),
+            Io::Call(call) => call.mark_cut(),
+            Io::Nobody(_) => {}
         }
-        let socket = self.socket();
-        let _ = socket.map(|socket| socket.set_linger(Some(Duration::ZERO)));
+    }
+
+    /// True if neither a byte nor the end has arrived on a connection of its own, as far as the
+    /// kernel knows ([`PeerConnection::is_silent`]).
+    pub(crate) fn is_silent(&mut self) -> bool {
+        match self {
+            Io::Connection(connection) => connection.is_silent(),
+            Io::Stream(_) | Io::Call(_) | Io::Nobody(_) => false,
+        }
     }
 
     /// Acknowledges to the peer at once all that has arrived, and all that is read until this end sends again.
@@ -245,54 +228,17 @@ impl Io {
         // SAFETY: the call changes only the one entry that it is given.
         unsafe { libc::poll(&raw mut socket, 1, 0) > 0 }
     }
+}
 
-    /// True if neither a byte nor the end has arrived, as far as the kernel knows: anything is
-    /// wrong on a connection that is idle. This question is one of the seven system calls of a
-    /// small request (two each of `epoll_wait`, `recvfrom` and `sendto`, and this one), and cheaper
-    /// than to peek.
-    ///
-    /// There is no answer without a call. What the runtime knows ([`Io::is_quiet`]) is as old as
-    /// its last `epoll_wait`; since then up to 128 tasks have run, and a client that pipelines has
-    /// had its next request there already. A response that came meanwhile would be given to that
-    /// request.
-    pub(crate) fn is_silent(&mut self) -> bool {
-        // What is not for us is read first, such as a ticket: it may come at any time.
-        if self.spliceable_socket().is_none() && !self.is_quiet() {
-            return false;
-        }
-        let Some(socket) = self.socket() else {
-            return false;
-        };
-        let mut socket = libc::pollfd {
-            fd: socket.as_raw_fd(),
-            events: libc::POLLIN | libc::POLLRDHUP,
-            revents: 0,
-        };
-        // SAFETY: the call changes only the one entry that it is given.
-        unsafe { libc::poll(&raw mut socket, 1, 0) == 0 }
-    }
-
-    /// True if neither a byte nor the end has arrived, as far as the runtime knows. Without an
-    /// event since the last read this question is no system call. Nobody may wait for the
-    /// connection.
-    pub(crate) fn is_quiet(&mut self) -> bool {
-        let mut byte = [0];
-        if let Some(socket) = self.spliceable_socket() {
-            let nothing = socket.try_read(&mut byte);
-            return matches!(nothing, Err(error) if error.kind() == io::ErrorKind::WouldBlock);
-        }
-        if let Io::Tls(tls) = self {
-            return tls.is_idle();
-        }
-        let mut byte = ReadBuf::new(&mut byte);
-        let cx = &mut Context::from_waker(Waker::noop());
-        Pin::new(self).poll_read(cx, &mut byte).is_pending()
+impl From<PeerConnection> for Io {
+    fn from(connection: PeerConnection) -> Self {
+        Io::Connection(connection)
     }
 }
 
 impl From<TcpStream> for Io {
     fn from(socket: TcpStream) -> Self {
-        Io::Plain(socket.into())
+        Io::Connection(socket.into())
     }
 }
 
@@ -361,4 +307,4 @@ impl TransferError {
 }
 
 #[cfg(test)]
-pub(crate) mod tests;
+mod tests;

@@ -11,6 +11,7 @@ mod age;
 mod bandwidth;
 mod buffer;
 mod chooser;
+mod connection;
 mod cors;
 mod date;
 mod families;
@@ -41,6 +42,7 @@ mod tls;
 pub mod trace;
 mod transparent;
 mod transport;
+mod upstream;
 mod watch;
 mod worker;
 

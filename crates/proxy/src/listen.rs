@@ -3,26 +3,31 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::TcpListener as StdListener;
+use std::net::{SocketAddr, TcpListener as StdListener};
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
+use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use evenkeel_core::address::Address;
 use evenkeel_limits::{Shortage, warn_throttled};
 use evenkeel_manager::config::Protocol;
+use evenkeel_tls::challenge;
+use evenkeel_tls::server::Server;
 
 use crate::access::Peer;
 use crate::bandwidth::Paces;
+use crate::connection::PeerConnection;
 use crate::files::ClientFile;
 use crate::io::Io;
 use crate::quota::Counted;
 use crate::service::Service;
 use crate::socket::{Listener, Socket};
+use crate::tls::handshake;
 use crate::watch::{ServiceId, Stop};
 use crate::worker::{Vital, Worker};
-use crate::{ftp, http, proxied, tcp, tls};
+use crate::{ftp, http, proxied, tcp};
 
 /// Time for which no connection is accepted after accepting failed for want of files or memory.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -237,7 +242,7 @@ impl Listening {
         file: Option<ClientFile>,
     ) {
         let service = self.service.borrow();
-        let client = Io::Plain(client);
+        let client = Io::Connection(PeerConnection::Plain(client));
         let Some(file) = file else {
             service.metrics.refused_exhausted.add(1);
             return client.reset_on_drop();
@@ -275,12 +280,31 @@ pub(crate) fn serve_client(mut session: Session, client: Io) {
     if protocol != Protocol::Ftp
         && let Some(server) = session.service.tls_server()
     {
-        tokio::task::spawn_local(tls::serve_tls(session, client, server));
+        tokio::task::spawn_local(serve_tls(session, client, server));
         return;
     }
     match protocol {
         Protocol::Ftp => tokio::task::spawn_local(ftp::serve_ftp(session, client)),
         Protocol::Tcp => tokio::task::spawn_local(tcp::serve_tcp(session, client)),
+        Protocol::Http => tokio::task::spawn_local(http::serve_http(session, client)),
+    };
+}
+
+/// Serves a client of a rule with TLS.
+async fn serve_tls(session: Session, client: Io, server: Arc<Server>) {
+    let limit = server.handshake_timeout;
+    let Some(client) = handshake::accept_tls(&session, client, &server, limit).await else {
+        return;
+    };
+    // An authority has seen what it was to see.
+    let agreed = client.agreed_parameters();
+    if agreed.and_then(|agreed| agreed.protocol.as_deref()) == Some(challenge::ALPN) {
+        return;
+    }
+    let client = Io::from(client);
+    // In tasks of their own, so that what the handshake took is gone.
+    match session.service.rule().rule.protocol {
+        Protocol::Tcp | Protocol::Ftp => tokio::task::spawn_local(tcp::serve_tcp(session, client)),
         Protocol::Http => tokio::task::spawn_local(http::serve_http(session, client)),
     };
 }
@@ -309,10 +333,10 @@ impl Local {
         self.address.ip().is_some_and(|ip| ip.is_unspecified())
     }
 
-    /// Returns the endpoint that a client which names no host has connected to with `io`, as a host
-    /// with a port.
-    pub(crate) fn name(&self, io: &Io) -> String {
-        let real = io.local_addr().filter(|_| self.is_unspecified());
+    /// Returns the endpoint that a client which names no host has connected to, as a host with a
+    /// port. `real` is the address of this end of its connection.
+    pub(crate) fn name(&self, real: Option<SocketAddr>) -> String {
+        let real = real.filter(|_| self.is_unspecified());
         match real.or(self.address.socket()) {
             Some(address) => address.to_string(),
             None => "localhost".into(),

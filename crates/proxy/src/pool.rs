@@ -2,67 +2,31 @@
 
 use std::cell::RefCell;
 use std::collections::BTreeMap;
-use std::ops::{Deref, DerefMut};
+use std::ops::Deref;
 
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 
+use crate::connection::PeerConnection;
 use crate::files::ConnectionFile;
-use crate::http2::Call;
-use crate::io::Io;
 
-/// A connection to a member.
+/// A connection of its own to a member.
 #[derive(Debug)]
-pub(crate) struct Upstream {
-    io: Io,
-    /// File of the connection; `None` for a stream, which is no connection.
-    file: Option<ConnectionFile>,
+pub(crate) struct MemberConnection {
+    connection: PeerConnection,
+    file: ConnectionFile,
     /// The number of the [`Client`](evenkeel_tls::client::Client) that has done the handshake; 0 is
     /// none.
     tls: u64,
-    /// True if the member knows a client by it, who alone may use it.
-    is_private: bool,
 }
 
-impl Upstream {
-    pub(crate) fn new(io: Io, file: ConnectionFile) -> Self {
-        let file = Some(file);
-        Upstream {
-            io,
-            file,
-            tls: 0,
-            is_private: false,
-        }
-    }
-
-    /// Returns the same connection after a handshake.
-    pub(crate) fn after_handshake(io: Io, file: Option<ConnectionFile>, tls: u64) -> Self {
-        Upstream {
-            io,
+impl MemberConnection {
+    pub(crate) fn new(connection: PeerConnection, file: ConnectionFile, tls: u64) -> Self {
+        MemberConnection {
+            connection,
             file,
             tls,
-            is_private: false,
         }
-    }
-
-    /// A request in a connection that others use, too.
-    pub(crate) fn of_call(call: Call) -> Self {
-        Upstream {
-            io: Io::Call(Box::new(call)),
-            file: None,
-            tls: 0,
-            is_private: false,
-        }
-    }
-
-    /// Keeps the connection from other clients from now on.
-    pub(crate) fn set_private(&mut self) {
-        self.is_private = true;
-    }
-
-    /// True if it is one client's, and no others'.
-    pub(crate) fn is_private(&self) -> bool {
-        self.is_private
     }
 
     /// The number of what has done its handshake; 0 is nobody.
@@ -70,22 +34,16 @@ impl Upstream {
         self.tls
     }
 
-    pub(crate) fn into_parts(self) -> (Io, Option<ConnectionFile>) {
-        (self.io, self.file)
+    pub(crate) fn into_parts(self) -> (PeerConnection, ConnectionFile) {
+        (self.connection, self.file)
     }
 }
 
-impl Deref for Upstream {
-    type Target = Io;
+impl Deref for MemberConnection {
+    type Target = PeerConnection;
 
-    fn deref(&self) -> &Io {
-        &self.io
-    }
-}
-
-impl DerefMut for Upstream {
-    fn deref_mut(&mut self) -> &mut Io {
-        &mut self.io
+    fn deref(&self) -> &PeerConnection {
+        &self.connection
     }
 }
 
@@ -97,7 +55,7 @@ pub(crate) struct UpstreamPool {
 
 #[derive(Debug)]
 struct Idle {
-    stream: Upstream,
+    connection: MemberConnection,
     expires: Instant,
 }
 
@@ -108,13 +66,13 @@ impl UpstreamPool {
     /// What the runtime knows is not enough: a response that nobody asked for may have come
     /// since it last looked, and would be given to the next request. So the socket itself is
     /// asked, right before it is used.
-    pub(crate) fn take(&self, member: MemberId, tls: u64) -> Option<Upstream> {
+    pub(crate) fn take(&self, member: MemberId, tls: u64) -> Option<MemberConnection> {
         let mut idle = self.idle.borrow_mut();
         let connections = idle.get_mut(&member)?;
         // The last one is the one least likely to be closed by the member just now.
-        while let Some(mut connection) = connections.pop() {
-            if connection.stream.tls == tls && connection.stream.is_silent() {
-                return Some(connection.stream);
+        while let Some(Idle { mut connection, .. }) = connections.pop() {
+            if connection.tls == tls && connection.connection.is_silent() {
+                return Some(connection);
             }
         }
         None
@@ -125,14 +83,17 @@ impl UpstreamPool {
     pub(crate) fn give_back(
         &self,
         member: MemberId,
-        stream: Upstream,
+        connection: MemberConnection,
         most: usize,
         expires: Instant,
     ) {
         let mut idle = self.idle.borrow_mut();
         let connections = idle.entry(member).or_default();
-        if connections.len() < most && stream.file.is_some() && !stream.is_private {
-            connections.push(Idle { stream, expires });
+        if connections.len() < most {
+            connections.push(Idle {
+                connection,
+                expires,
+            });
         }
     }
 
@@ -158,7 +119,8 @@ impl UpstreamPool {
     /// Closes what has been idle for too long or was closed by the member.
     pub(crate) fn close_expired(&self, now: Instant) {
         self.idle.borrow_mut().retain(|_, connections| {
-            connections.retain_mut(|idle| now < idle.expires && idle.stream.is_quiet());
+            connections
+                .retain_mut(|idle| now < idle.expires && idle.connection.connection.is_quiet());
             !connections.is_empty()
         });
     }
@@ -167,6 +129,7 @@ impl UpstreamPool {
 #[cfg(test)]
 mod tests {
     use std::io::Write;
+    use std::net::SocketAddr;
 
     use evenkeel_limits::files::Shares;
     use tokio::net::TcpStream;
@@ -178,14 +141,20 @@ mod tests {
         Instant::from_nanos(ms * 1_000_000)
     }
 
-    async fn pair() -> (Upstream, std::net::TcpStream) {
+    async fn pair() -> (MemberConnection, std::net::TcpStream) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let ours = TcpStream::connect(listener.local_addr().unwrap())
             .await
             .unwrap();
         let files = Files::new(Shares::of_process());
-        let ours = Upstream::new(Io::from(ours), files.take_connection().unwrap());
+        let file = files.take_connection().unwrap();
+        let ours = MemberConnection::new(PeerConnection::from(ours), file, 0);
         (ours, listener.accept().unwrap().0)
+    }
+
+    /// Address of this end.
+    fn address(connection: &MemberConnection) -> Option<SocketAddr> {
+        connection.socket()?.local_addr().ok()?.as_socket()
     }
 
     #[tokio::test]
@@ -193,16 +162,13 @@ mod tests {
         let pool = UpstreamPool::default();
         assert!(!pool.evict_oldest());
         let ((a, _a), (b, _b), (c, _c)) = (pair().await, pair().await, pair().await);
-        let last = c.local_addr().unwrap();
+        let last = address(&c);
         pool.give_back(MemberId(1), b, 8, at(20));
         pool.give_back(MemberId(1), c, 8, at(30));
         pool.give_back(MemberId(2), a, 8, at(10));
         assert!(pool.evict_oldest() && pool.take(MemberId(2), 0).is_none());
         assert!(pool.evict_oldest());
-        assert_eq!(
-            pool.take(MemberId(1), 0).unwrap().local_addr().unwrap(),
-            last
-        );
+        assert_eq!(address(&pool.take(MemberId(1), 0).unwrap()), last);
         assert!(!pool.evict_oldest());
     }
 
@@ -211,12 +177,12 @@ mod tests {
         let pool = UpstreamPool::default();
         let member = MemberId(7);
         let ((a, _a), (b, _b), (c, _c)) = (pair().await, pair().await, pair().await);
-        let second = b.local_addr().unwrap();
+        let second = address(&b);
         for stream in [a, b, c] {
             pool.give_back(member, stream, 2, at(100));
         }
         assert!(pool.take(MemberId(8), 0).is_none());
-        assert_eq!(pool.take(member, 0).unwrap().local_addr().unwrap(), second);
+        assert_eq!(address(&pool.take(member, 0).unwrap()), second);
         assert!(pool.take(member, 0).is_some());
         assert!(pool.take(member, 0).is_none());
     }
@@ -229,13 +195,13 @@ mod tests {
         let member = MemberId(1);
         let (mut stream, mut peer) = pair().await;
         // The runtime knows that there is nothing to read, as after an answer.
-        assert!(stream.is_quiet());
+        assert!(stream.connection.is_quiet());
         pool.give_back(member, stream, 8, at(100));
         peer.write_all(b"HTTP/1.1 200 OK\r\nContent-Length: 0\r\n\r\n")
             .unwrap();
         assert!(pool.take(member, 0).is_none());
         let (mut stream, closed) = pair().await;
-        assert!(stream.is_quiet());
+        assert!(stream.connection.is_quiet());
         pool.give_back(member, stream, 8, at(100));
         drop(closed);
         assert!(pool.take(member, 0).is_none());
@@ -251,8 +217,18 @@ mod tests {
             .write_all(b"HTTP/1.1 408 Request Timeout\r\n\r\n")
             .unwrap();
         // The runtime has seen both events once it says so itself.
-        a.watch_socket().unwrap().readable().await.unwrap();
-        b.watch_socket().unwrap().readable().await.unwrap();
+        a.connection
+            .watch_socket()
+            .unwrap()
+            .readable()
+            .await
+            .unwrap();
+        b.connection
+            .watch_socket()
+            .unwrap()
+            .readable()
+            .await
+            .unwrap();
         pool.give_back(member, a, 8, at(100));
         pool.give_back(member, b, 8, at(100));
         assert!(pool.take(member, 0).is_none());

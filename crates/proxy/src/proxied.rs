@@ -11,6 +11,7 @@ use evenkeel_wire::proxy_protocol::{self, Addresses, Reader, Step};
 use tokio::io::ReadBuf;
 
 use crate::access::{End, Peer};
+use crate::connection::PeerConnection;
 use crate::io::Io;
 use crate::listen::{self, Local, Session};
 use crate::watch::Stop;
@@ -64,7 +65,11 @@ pub(crate) async fn serve_proxied(mut session: Session, mut client: Io) {
 }
 
 /// Tells a member whose client this is, in a connection that was just opened.
-pub(crate) fn send_header(session: &Session, member: &Io, version: SendProxy) -> io::Result<()> {
+pub(crate) fn send_header(
+    session: &Session,
+    member: &PeerConnection,
+    version: SendProxy,
+) -> io::Result<()> {
     let client = match (session.peer, session.local.address.socket()) {
         (Peer(Some(source)), Some(destination)) => Some(Addresses {
             source,

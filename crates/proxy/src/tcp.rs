@@ -25,12 +25,13 @@ use crate::files::{ConnectionFile, WaitReason};
 use crate::io::{Io, TransferError};
 use crate::listen::Session;
 use crate::pipe::Pipe;
-use crate::pool::Upstream;
+use crate::pool::MemberConnection;
 use crate::proxied;
 use crate::service::{BoundRequest, Refusal, class_of_client, insert};
 use crate::sni;
-use crate::tls;
+use crate::tls::handshake;
 use crate::transparent;
+use crate::upstream::Upstream;
 use crate::watch::Stop;
 use crate::worker::Worker;
 
@@ -211,7 +212,7 @@ pub(crate) async fn connect_member(
         let connected = open_member_connection(session, target, timeouts, &mut bound, &[]).await;
         MemberAttempts::append_to(tries, bound.tries.take());
         match connected {
-            Ok((stream, _)) => return Ok((bound, stream)),
+            Ok((connection, _)) => return Ok((bound, connection.into())),
             Err(failure) => {
                 let outcome = failure.member_outcome();
                 group.finish(bound.ticket, outcome, session.worker.now());
@@ -286,7 +287,7 @@ pub(crate) async fn open_member_connection(
     timeouts: &Timeouts,
     bound: &mut BoundRequest,
     protocols: &[&str],
-) -> Result<(Upstream, bool), ConnectFailure> {
+) -> Result<(MemberConnection, bool), ConnectFailure> {
     let (metrics, address) = (&session.service.metrics, &bound.address);
     let began = session.worker.now();
     session.watch.arm_deadline(timeouts.connect);
@@ -303,7 +304,7 @@ pub(crate) async fn open_member_connection(
         && let Ok((upstream, _)) = result
     {
         // In a box: connections without TLS are to stay small.
-        let secured = tls::with_member(
+        let secured = handshake::with_member(
             session, target, timeouts, bound, client, upstream, protocols,
         );
         result = Box::pin(secured).await;
@@ -329,7 +330,7 @@ async fn open_connection(
     session: &Session,
     address: &Address,
     from: Option<IpAddr>,
-) -> Result<Upstream, ConnectFailure> {
+) -> Result<MemberConnection, ConnectFailure> {
     let worker = &*session.worker;
     let file = match worker.connection_file() {
         Some(file) => file,
@@ -339,7 +340,7 @@ async fn open_connection(
         Address::Ip(address) => *address,
         Address::Unix(path) => {
             let stream = open_or_evict(worker, || stream::connect_unix(path))?;
-            return Ok(Upstream::new(Io::from(stream), file));
+            return Ok(MemberConnection::new(stream.into(), file, 0));
         }
     };
     let socket = open_or_evict(worker, || socket_for(address))?;
@@ -353,7 +354,7 @@ async fn open_connection(
         .poll_until_stop(|cx| connecting.as_mut().poll(cx))
         .await
     {
-        Ok(Ok(stream)) => Ok(Upstream::new(Io::from(stream), file)),
+        Ok(Ok(stream)) => Ok(MemberConnection::new(stream.into(), file, 0)),
         Ok(Err(error)) => Err(connect_failure(error)),
         Err(Stop::Expired) => Err(ConnectFailure::TimedOut),
         Err(Stop::Cut) => Err(ConnectFailure::Cut),

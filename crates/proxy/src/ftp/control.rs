@@ -28,7 +28,7 @@ use crate::listen::Session;
 use crate::memory::{Charge, Memory, OutOfMemory, SMALL_BYTES};
 use crate::service::{BoundRequest, LocalRule};
 use crate::tcp::{Traffic, Tunnel};
-use crate::tls;
+use crate::tls::handshake;
 use crate::watch::Stop;
 
 /// Bytes that are read at once. Between them none are held.
@@ -599,10 +599,10 @@ impl<'a> Control<'a> {
     pub(super) async fn secure_client(&mut self, client: Io) -> Option<Io> {
         let server = self.tls.clone()?;
         let limit = server.handshake_timeout;
-        let secured = tls::accept_tls(self.session, client, &server, limit);
+        let secured = handshake::accept_tls(self.session, client, &server, limit);
         let secured = Box::pin(secured).await?;
         self.conversation.mark_secured();
-        Some(Io::Tls(Box::new(secured)))
+        Some(Io::from(secured))
     }
 
     /// Carries what nobody here understands.

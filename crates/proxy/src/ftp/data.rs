@@ -21,7 +21,7 @@ use crate::io::Io;
 use crate::listen::Session;
 use crate::service::LocalRule;
 use crate::tcp::{Traffic, Tunnel};
-use crate::tls;
+use crate::tls::handshake;
 use crate::watch::Stop;
 
 /// State that the task of a data connection and the task of its session share.
@@ -333,9 +333,9 @@ impl Waiting {
             None => Io::from(client),
             Some(server) => {
                 let limit = rule.rule.ftp.data_timeout;
-                let secured = tls::accept_tls(session, Io::from(client), server, limit);
+                let secured = handshake::accept_tls(session, Io::from(client), server, limit);
                 match Box::pin(secured).await {
-                    Some(client) => Io::Tls(Box::new(client)),
+                    Some(client) => Io::from(client),
                     None => {
                         Io::from(member).reset_on_drop();
                         return End::Client;

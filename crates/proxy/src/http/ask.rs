@@ -26,9 +26,9 @@ use crate::io::{Io, Nobody};
 use crate::listen::Session;
 use crate::memory::{BUFFER_BYTES, OutOfMemory};
 use crate::message;
-use crate::pool::Upstream;
 use crate::service::{BoundRequest, Refusal, insert};
 use crate::tcp::ConnectFailure;
+use crate::upstream::Upstream;
 use crate::watch::Stop;
 
 /// Most bytes of the lines that a member gets of an answer.

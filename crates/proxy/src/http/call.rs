@@ -6,18 +6,19 @@ use std::sync::Arc;
 use super::Client;
 use super::failure::Failure;
 use super::route::RequestRoute;
-use crate::http2::Call;
+use crate::http2::call::Call;
 use crate::http2::links::{Limits, Link, Links, Way};
 use crate::io::Io;
-use crate::pool::Upstream;
+use crate::pool::MemberConnection;
 use crate::service::BoundRequest;
 use crate::tcp::{ConnectFailure, open_member_connection};
+use crate::upstream::Upstream;
 use crate::watch::Stop;
 
 /// Protocol that a member has chosen, with its connection.
 enum Chosen {
     /// HTTP/1.1, over a connection of its own.
-    Http1(Upstream),
+    Http1(MemberConnection),
     /// HTTP/2, over a connection that requests share.
     Http2(Rc<Link>),
 }
@@ -45,7 +46,7 @@ impl Client {
             None => Box::pin(self.reach_member(routed, bound, protocols)).await?,
         };
         Ok(match chosen {
-            Chosen::Http1(upstream) => upstream,
+            Chosen::Http1(connection) => connection.into(),
             Chosen::Http2(link) => Upstream::of_call(Call::new(link, Rc::clone(worker))),
         })
     }
@@ -104,12 +105,12 @@ impl Client {
         let worker = &self.session.worker;
         let timeouts = &routed.route().timeouts;
         let target = routed.target();
-        let (upstream, agreed) =
+        let (connection, agreed) =
             open_member_connection(&self.session, target, timeouts, bound, protocols).await?;
         if protocols.len() > 1 {
             worker.links.note_declined(bound.member, !agreed);
             if !agreed {
-                return Ok(Chosen::Http1(upstream));
+                return Ok(Chosen::Http1(connection));
             }
         }
         let http = &routed.rule.http;
@@ -120,7 +121,7 @@ impl Client {
             metrics: Arc::clone(&self.session.service.metrics),
             address: bound.address.clone(),
         };
-        let link = Links::open_link(worker, bound.member, upstream, limits);
+        let link = Links::open_link(worker, bound.member, connection, limits);
         Ok(Chosen::Http2(link))
     }
 }

@@ -21,10 +21,10 @@ use crate::access::{End, Hedged, Limit, MemberAttempts};
 use crate::http1::chunked::ChunkError;
 use crate::http2::grpc;
 use crate::io::{Io, TransferError};
-use crate::pool::Upstream;
 use crate::service::{BoundRequest, insert};
 use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, open_member_connection};
 use crate::trace;
+use crate::upstream::Upstream;
 use crate::watch::Stop;
 
 /// Outcome of delivering a response.
@@ -329,10 +329,10 @@ impl Client {
             return Some(private.upstream);
         }
         let pool = &self.session.worker.upstreams;
-        let upstream = pool.take(bound.member, routed.target().tls_id())?;
+        let connection = pool.take(bound.member, routed.target().tls_id())?;
         let metrics = &self.session.service.metrics;
         metrics.member_connections_reused.add(1);
-        Some(upstream)
+        Some(connection.into())
     }
 
     /// A connection to a member for a request, in what it speaks.
@@ -356,7 +356,7 @@ impl Client {
             let protocols = &["http/1.1"];
             let connected =
                 open_member_connection(&self.session, target, timeouts, bound, protocols).await;
-            connected.map(|(upstream, _)| upstream)
+            connected.map(|(connection, _)| connection.into())
         }
     }
 
@@ -607,9 +607,10 @@ impl Client {
         } else if goes_on {
             let http = &routed.rule.http;
             let expires = worker.watchers.coarse_now().after(http.pool_idle_timeout);
-            worker
-                .upstreams
-                .give_back(bound.member, upstream, http.pool_idle_connections, expires);
+            if let Some(connection) = upstream.into_shared_connection() {
+                let (pool, most) = (&worker.upstreams, http.pool_idle_connections);
+                pool.give_back(bound.member, connection, most, expires);
+            }
         } else if !sent_all {
             upstream.reset_on_drop();
         }

@@ -23,9 +23,9 @@ use super::{Client, Request};
 use crate::access::Hedged;
 use crate::buffer::Buffer;
 use crate::io::{Io, Nobody};
-use crate::pool::Upstream;
 use crate::service::{BoundRequest, insert};
 use crate::trace::{self, Attempt};
+use crate::upstream::Upstream;
 
 /// A second request, which waits until it is time for it, or is under way.
 pub(super) struct Hedge {

@@ -19,8 +19,8 @@ use crate::access::End;
 use crate::http1::RequestHead;
 use crate::io::{Io, Nobody};
 use crate::listen::Session;
-use crate::pool::Upstream;
 use crate::service::{BoundRequest, Service};
+use crate::upstream::Upstream;
 
 /// Most bytes of a response that are read. Whoever sends more is cut off.
 const MAX_RESPONSE_BYTES: u64 = 1 << 20;

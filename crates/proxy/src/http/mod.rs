@@ -51,16 +51,16 @@ use crate::http1::respond::Answer;
 use crate::http1::{
     Fields, FramingFacts, HeadError, Hop, Limits, ParseOutcome, RequestHead, Version,
 };
-use crate::http2;
+use crate::http2::connection::serve_http2;
 use crate::io::{Io, TransferError};
 use crate::listen::Session;
 use crate::memory::{BUFFER_BYTES, OutOfMemory};
 use crate::message;
-use crate::pool::Upstream;
 use crate::quota::Over;
 use crate::request_id;
 use crate::service::{Bindings, BoundRequest, LocalRule};
 use crate::trace::{self, Attempt, Trace};
+use crate::upstream::Upstream;
 use crate::watch::Stop;
 use flow::Flow;
 use login::Login;
@@ -97,7 +97,10 @@ pub(crate) async fn serve_http(session: Session, stream: Io) {
                 input,
                 ..
             } = client;
-            tokio::task::spawn_local(http2::serve_http2(session, stream, input));
+            // Streams are served elsewhere, and do not come here.
+            if let Io::Connection(connection) = stream {
+                tokio::task::spawn_local(serve_http2(session, connection, input));
+            }
             return;
         }
     }
@@ -717,7 +720,7 @@ impl Client {
         let http = &rule.rule.http;
         let known = matches!(&self.hop, Some((known, _)) if Rc::ptr_eq(known, rule));
         if !known {
-            let local = self.session.local.name(&self.stream);
+            let local = self.session.local.name(self.stream.local_addr());
             let hop = Hop::new(http, self.session.peer.ip(), self.stream.scheme(), local);
             let agreed = self.stream.agreed_parameters();
             let hop = hop.with_identity(agreed.and_then(|agreed| agreed.identity.as_deref()));

@@ -14,7 +14,8 @@ use crate::http1::forward::{Changes, write_changed};
 use crate::http1::{Limits, RequestHead};
 use crate::http2::connection::Connection;
 use crate::http2::request::with_head;
-use crate::http2::{Stream, grpc, websocket};
+use crate::http2::stream::Stream;
+use crate::http2::{grpc, websocket};
 use crate::io::{Io, TransferError};
 use crate::message::Body;
 

@@ -15,8 +15,8 @@ use super::tasks::{Tasks, Work};
 use super::wire::Wire;
 use crate::age::Age;
 use crate::buffer::Buffer;
+use crate::connection::PeerConnection;
 use crate::http1::Hop;
-use crate::io::Io;
 use crate::listen::Session;
 use crate::memory::Charge;
 use crate::service::{Bindings, LocalRule, State};
@@ -65,14 +65,14 @@ enum Stage {
 }
 
 /// Serves a client whose connection begins with `read`.
-pub(crate) async fn serve_http2(session: Session, io: Io, read: Option<Buffer>) {
+pub(crate) async fn serve_http2(session: Session, client: PeerConnection, read: Option<Buffer>) {
     session.service.metrics.http2_connections.add(1);
     let worker = Rc::clone(&session.worker);
-    let local = session.local.name(&io);
+    let local = session.local.name(client.local_addr());
     let rule = session.service.rule();
     let connection = Rc::new(Connection {
-        scheme: io.scheme(),
-        agreed: io.agreed_parameters().cloned(),
+        scheme: client.scheme(),
+        agreed: client.agreed_parameters().cloned(),
         hop: RefCell::default(),
         local: local.into(),
         bindings: Rc::default(),
@@ -83,7 +83,7 @@ pub(crate) async fn serve_http2(session: Session, io: Io, read: Option<Buffer>) 
         session,
     });
     let wire = Wire {
-        io,
+        connection: client,
         read,
         worker,
         _file: None,

@@ -170,7 +170,7 @@ impl Engine {
             let mut connection = self.connection.borrow_mut();
             let mut is_stuck = false;
             while !connection.pending_output().is_empty() && !is_stuck {
-                match Pin::new(&mut wire.io).poll_write(cx, connection.pending_output()) {
+                match Pin::new(&mut wire.connection).poll_write(cx, connection.pending_output()) {
                     Poll::Ready(Ok(n)) if n > 0 => {
                         connection.consume_output(n);
                         self.sent.set(self.sent.get() + n as u64);
@@ -180,7 +180,7 @@ impl Engine {
                 }
             }
             // TLS has records of its own to send.
-            let is_flushed = match Pin::new(&mut wire.io).poll_flush(cx) {
+            let is_flushed = match Pin::new(&mut wire.connection).poll_flush(cx) {
                 Poll::Ready(Ok(())) => true,
                 Poll::Ready(Err(_)) => return Poll::Ready(Self::end_connection(&mut connection)),
                 Poll::Pending => false,
@@ -194,7 +194,7 @@ impl Engine {
                 }
                 drop(connection);
                 // Whether the peer hears of the end or not, it is over.
-                let _ = ready!(Pin::new(&mut wire.io).poll_shutdown(cx));
+                let _ = ready!(Pin::new(&mut wire.connection).poll_shutdown(cx));
                 return Poll::Ready(Step::Over);
             }
             if !connection.wants_input() {

@@ -17,10 +17,9 @@ use tokio::sync::Notify;
 
 use super::engine::{Engine, Step};
 use super::wire::Wire;
-use crate::io::Io;
 use crate::memory::{Charge, Memory};
 use crate::metrics::RuleMetrics;
-use crate::pool::Upstream;
+use crate::pool::MemberConnection;
 use crate::watch::{ServiceId, Stop};
 use crate::worker::Worker;
 
@@ -234,21 +233,18 @@ impl Links {
     pub(crate) fn open_link(
         worker: &Rc<Worker>,
         member: MemberId,
-        upstream: Upstream,
+        opened: MemberConnection,
         limits: Limits,
     ) -> Rc<Link> {
         let now = worker.watchers.coarse_now();
-        let tls = upstream.tls_id();
-        let (io, file) = upstream.into_parts();
-        let refusal = match &io {
-            Io::Tls(tls) => Some(tls.refused_flag()),
-            _ => None,
-        };
+        let tls = opened.tls_id();
+        let (connection, file) = opened.into_parts();
+        let refusal = connection.refused_flag();
         let wire = Wire {
-            io,
+            connection,
             read: None,
             worker: Rc::clone(worker),
-            _file: file,
+            _file: Some(file),
         };
         let link = Rc::new(Link {
             engine: Engine::new(Config {

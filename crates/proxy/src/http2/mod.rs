@@ -5,9 +5,9 @@
 //! one request: [`stream`] stands in the place of the client's socket. Heads are translated as a
 //! whole ([`request`], [`stream`]); bodies pass as HTTP/1 frames them ([`incoming`],
 //! [`outgoing`]), so that limits, retries, the log and what is counted are the same code.
-//! Members are spoken to in the same way: [`links`] has their connections, and a [`Call`] is a stream.
+//! Members are spoken to in the same way: [`links`] has their connections, and a [`Call`](call::Call) is a stream.
 
-mod call;
+pub(crate) mod call;
 pub(crate) mod connection;
 mod engine;
 pub(crate) mod grpc;
@@ -15,11 +15,7 @@ mod incoming;
 pub(crate) mod links;
 mod outgoing;
 pub(crate) mod request;
-mod stream;
+pub(crate) mod stream;
 pub(crate) mod tasks;
 pub(crate) mod websocket;
 mod wire;
-
-pub(crate) use call::Call;
-pub(crate) use connection::serve_http2;
-pub(crate) use stream::Stream;

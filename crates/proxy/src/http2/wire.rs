@@ -5,14 +5,14 @@ use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
 use crate::buffer::Buffer;
+use crate::connection::PeerConnection;
 use crate::files::ConnectionFile;
-use crate::io::Io;
 use crate::worker::Worker;
 
 /// A connection whose first bytes may have been read already.
 #[derive(Debug)]
 pub(super) struct Wire {
-    pub(super) io: Io,
+    pub(super) connection: PeerConnection,
     pub(super) read: Option<Buffer>,
     pub(super) worker: Rc<Worker>,
     /// The right to it, if it leads to a member.
@@ -31,7 +31,7 @@ impl Wire {
             Some(read) if !read.is_empty() => read,
             spare => {
                 let mut buffer = spare.unwrap_or_else(|| buffers.take());
-                let filled = buffer.poll_fill(cx, &mut self.io);
+                let filled = buffer.poll_fill(cx, &mut self.connection);
                 if !matches!(filled, Poll::Ready(Ok(1..))) {
                     buffers.give_back(buffer);
                     return Poll::Ready(ready!(filled).map(|_| None));

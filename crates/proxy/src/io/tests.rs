@@ -2,83 +2,10 @@ use std::io::{Read, Write};
 use std::net::{TcpListener, TcpStream as StdStream};
 
 use super::*;
+use crate::connection::tests::Wrapped;
 use crate::http::flow::{Bounds, Flow, TURN_BYTES};
 use crate::http1::Body;
 use crate::worker::{Worker, tests::on_worker};
-
-/// A transport that turns each byte over on its way, and holds back what is written until
-/// it is flushed.
-#[derive(Debug)]
-pub(crate) struct Wrapped {
-    socket: TcpStream,
-    held: Vec<u8>,
-}
-
-impl Wrapped {
-    fn io(socket: TcpStream) -> Io {
-        let held = Vec::new();
-        Io::Wrapped(Box::new(Wrapped { socket, held }))
-    }
-}
-
-impl Transport for Wrapped {
-    fn scheme(&self) -> &'static str {
-        "https"
-    }
-
-    fn socket(&self) -> Option<SockRef<'_>> {
-        Some(SockRef::from(&self.socket))
-    }
-
-    fn watched(&mut self) -> Option<&TcpStream> {
-        Some(&self.socket)
-    }
-}
-
-impl AsyncRead for Wrapped {
-    fn poll_read(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        space: &mut ReadBuf<'_>,
-    ) -> Poll<io::Result<()>> {
-        let before = space.filled().len();
-        let read = Pin::new(&mut self.get_mut().socket).poll_read(cx, space);
-        for byte in &mut space.filled_mut()[before..] {
-            *byte = !*byte;
-        }
-        read
-    }
-}
-
-impl AsyncWrite for Wrapped {
-    fn poll_write(
-        self: Pin<&mut Self>,
-        cx: &mut Context<'_>,
-        bytes: &[u8],
-    ) -> Poll<io::Result<usize>> {
-        let this = self.get_mut();
-        if this.held.len() > 10_000 {
-            std::task::ready!(Pin::new(&mut *this).poll_flush(cx))?;
-        }
-        this.held.extend(bytes.iter().map(|byte| !byte));
-        Poll::Ready(Ok(bytes.len()))
-    }
-
-    fn poll_flush(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        while !this.held.is_empty() {
-            let written = Pin::new(&mut this.socket).poll_write(cx, &this.held);
-            this.held.drain(..std::task::ready!(written)?);
-        }
-        Poll::Ready(Ok(()))
-    }
-
-    fn poll_shutdown(self: Pin<&mut Self>, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        std::task::ready!(Pin::new(&mut *this).poll_flush(cx))?;
-        Pin::new(&mut this.socket).poll_shutdown(cx)
-    }
-}
 
 #[test]
 fn s5_what_runs_out_here_is_neither_sides_fault() {
@@ -106,7 +33,7 @@ fn pair(wrapped: bool) -> (Io, StdStream) {
     ours.set_nonblocking(true).unwrap();
     let ours = TcpStream::from_std(ours).unwrap();
     let io = if wrapped {
-        Wrapped::io(ours)
+        Io::from(Wrapped::connection(ours))
     } else {
         Io::from(ours)
     };
@@ -193,12 +120,16 @@ fn what_a_transport_holds_back_is_sent_before_a_message_counts_as_sent() {
 fn an_idle_connection_is_judged_whatever_its_transport() {
     for wrapped in [false, true] {
         on_worker(async |_| {
-            let (mut io, mut peer) = pair(wrapped);
-            assert!(io.is_silent() && io.is_quiet());
+            let (io, mut peer) = pair(wrapped);
+            let Io::Connection(mut connection) = io else {
+                unreachable!("it is a connection of its own");
+            };
+            assert!(connection.is_silent() && connection.is_quiet());
             peer.write_all(b"x").unwrap();
-            assert!(!io.is_silent());
-            io.watch_socket().unwrap().readable().await.unwrap();
-            assert!(!io.is_quiet());
+            assert!(!connection.is_silent());
+            let socket = connection.watch_socket().unwrap();
+            socket.readable().await.unwrap();
+            assert!(!connection.is_quiet());
         });
     }
 }
