@@ -264,9 +264,10 @@ pub fn pin_folder(folder: &Path) -> Result<(), BpfError> {
         use rustix::mount::{MountFlags, mount};
         if mounts_end_with_process() {
             return Err(BpfError::File(format!(
-                "there is no BPF file system at {}, and one that is mounted now ends with this command, as `ip netns \
-                 exec` runs it in a mount namespace of its own: use `nsenter --net=/run/netns/NAME` instead, or mount \
-                 one for all with `mount -t bpf bpf {0}`",
+                "there is no BPF file system at {}, and a mount by this command would end with the \
+                 command, as `ip netns exec` runs it in a mount namespace of its own: use `nsenter \
+                 --net=/run/netns/NAME` instead, or mount the file system for all with `mount -t bpf \
+                 bpf {0}`",
                 root.display()
             )));
         }

@@ -66,7 +66,7 @@ impl Host {
 #[derive(Debug, thiserror::Error)]
 pub enum HostNamesError {
     /// The system does not tell its addresses.
-    #[error("cannot find out the addresses of this machine: {0}; name it with --host")]
+    #[error("cannot find out the addresses of this machine: {0}; name the machine with --host")]
     Io(#[from] io::Error),
     /// There are more than a responder has room for.
     #[error(

@@ -10,13 +10,15 @@ pub const MAX_KEYS: usize = 16;
 #[derive(Debug, PartialEq, Eq, thiserror::Error)]
 pub enum KeysError {
     /// No key at all.
-    #[error("there is no key: write a line NUMBER:HEX, as from echo \"1:$(openssl rand -hex 16)\"")]
+    #[error(
+        "the file has no key: write a line NUMBER:HEX, as from echo \"1:$(openssl rand -hex 16)\""
+    )]
     None,
     /// More than [`MAX_KEYS`].
     #[error("there are more than {MAX_KEYS} keys: remove those that are no longer in use")]
     TooMany,
     /// Two keys have one number.
-    #[error("two keys have the number {0}: give one of them another")]
+    #[error("two keys have the number {0}: give one of the keys another number")]
     SameNumber(u16),
     /// A line, from 1, is no key.
     #[error("line {0} is wrong: {1}")]

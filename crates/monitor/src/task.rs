@@ -339,8 +339,7 @@ impl Found {
             warn!(
                 %location,
                 %asked,
-                "members at this location have several addresses, and only one is queried for its \
-                 load: give them separate locations, or set the address in \
+                "members at this location have several addresses, and only one of the addresses is queried for the load: give them separate locations, or set the address in \
                  [location.NAME.monitor]"
             );
         }

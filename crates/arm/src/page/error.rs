@@ -41,7 +41,7 @@ pub enum Error {
         expected: u64,
     },
     /// A longer alert than [`LEASE_MAX`] was asked for.
-    #[error("an alert ends at most {LEASE_MAX:?} from now; renew it instead")]
+    #[error("an alert ends at most {LEASE_MAX:?} from now; renew the alert instead")]
     LeaseTooLong,
 }
 

@@ -323,7 +323,10 @@ async fn unmake(client: Client, member: GroupMember, timeout: Duration) {
         tried += 1;
         if tried == DELETE_TRIES {
             let location = member.location;
-            warn!(location, "a factory does not delete its member: {error}");
+            warn!(
+                location,
+                "a factory does not delete a member that was removed: {error}"
+            );
             return;
         }
         sleep(wait).await;

@@ -74,8 +74,8 @@ pub(super) fn warn_of_wildcard(at: &str, what: &str, object: &Ior) {
         warn!(
             location = at,
             host,
-            "the reference of a {what} names no machine, so that others cannot reach it: have its ORB \
-             write an address that they can connect to"
+            "the reference of a {what} names no machine, so other machines cannot reach the object: \
+             have its ORB write an address that they can connect to"
         );
     }
 }

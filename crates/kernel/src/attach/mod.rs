@@ -338,7 +338,7 @@ fn check(options: &Options) -> Result<(), BpfError> {
         return wrong("port 0 is not valid".into());
     }
     if options.keys.is_empty() {
-        return wrong("there is no key".into());
+        return wrong("at least one key is needed".into());
     }
     if options.allow.is_empty() || options.allow.len() > 1024 {
         return wrong("1 to 1024 allowed sources are needed".into());

@@ -112,7 +112,7 @@ fn put_xdp(object: &Object, mode: Mode, interface: u32, folder: &Path) -> Result
         .unwrap_or(0);
     if other != 0 {
         return Err(BpfError::File(format!(
-            "the XDP program {other} is on the interface; --mode tc works together with it"
+            "the XDP program {other} is on the interface; use --mode tc, which works beside another XDP program"
         )));
     }
     // SAFETY: all zero is a valid value of it.

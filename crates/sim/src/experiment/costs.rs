@@ -119,7 +119,7 @@ fn listed(service: &Service) -> Result<Times, Vec<Problem>> {
         problems.push(file.place.problem(message));
     }
     if times.is_empty() && problems.is_empty() {
-        let message = format!("{}: there is no time in it", file.path.display());
+        let message = format!("{}: the file has no time", file.path.display());
         problems.push(file.place.problem(message));
     }
     match problems.is_empty() {
