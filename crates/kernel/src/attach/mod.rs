@@ -7,17 +7,20 @@
 //! Evenkeel. Where the maps of an old version have another form, new ones take their place,
 //! and only the counters and the numbers of readers begin anew.
 
+mod config;
+mod options;
+mod pins;
 mod place;
 mod show;
 mod trial;
 
-use std::fs::{self, File};
+use std::fs::File;
 use std::io;
 use std::os::fd::AsRawFd;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use libbpf_rs::{MapCore, MapFlags, MapHandle, Object, OpenObject};
+use libbpf_rs::{MapCore, MapFlags, Object, OpenObject};
 use rustix::fs::{FlockOperation, flock};
 
 use crate::bpf::{self, BpfError};
@@ -26,11 +29,12 @@ use crate::query::Key;
 use crate::record::PORTS;
 
 pub use crate::network::{BadNetwork, Network};
+use config::{Config, write};
+pub use options::{Mode, Options};
+use pins::{LINK, PINNED, clear, pinned, unpin_maps};
 
 /// Targets have numbers below this; 0 is the machine.
 pub const TARGETS: u16 = 64;
-/// The form of the maps. Another one is not taken over.
-const LAYOUT: u32 = 1;
 /// The maps that forget what was not used for long, and how many entries each must hold.
 const RECENT: [(&str, u32); 2] = [("evk_readers", 16_384), ("evk_sources", 4096)];
 /// Entries of such a map that a CPU takes at once and keeps for itself until it needs them
@@ -39,23 +43,6 @@ const RECENT: [(&str, u32); 2] = [("evk_readers", 16_384), ("evk_sources", 4096)
 const KEPT_PER_CPU: u32 = 128;
 /// The map with what a timer has seen of each CPU of each target.
 const GLANCES: &str = "evk_glances";
-/// Name of the pin that holds the link of an XDP program.
-const LINK: &str = "link";
-/// The maps that outlive the loader by files of their own.
-const PINNED: [&str; 12] = [
-    "evk_config",
-    "evk_facts",
-    "evk_bases",
-    "evk_targets",
-    "evk_keys",
-    "evk_hosts",
-    "evk_allow4",
-    "evk_allow6",
-    "evk_readers",
-    "evk_sources",
-    "evk_counters",
-    "evk_timers",
-];
 
 /// Counters, in the order of `enum evk_counter`: a name for scripts, and the meaning of each.
 pub const COUNTERS: [(&str, &str); 13] = [
@@ -101,51 +88,6 @@ pub const COUNTERS: [(&str, &str); 13] = [
         "dropped: queries for another host; see --host of `evenkeel kernel attach`, and `host` of the monitor",
     ),
 ];
-
-/// Way in which the responder receives packets.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, strum::FromRepr, strum::IntoStaticStr)]
-#[strum(serialize_all = "snake_case")]
-#[repr(u32)]
-pub enum Mode {
-    /// XDP in the driver.
-    Native = 1,
-    /// XDP in front of the network stack.
-    Generic = 2,
-    /// Traffic control, at ingress.
-    Tc = 3,
-}
-
-impl Mode {
-    /// Returns the name of the mode.
-    pub fn name(self) -> &'static str {
-        self.into()
-    }
-}
-
-/// Options of a responder.
-#[derive(Clone, Debug)]
-pub struct Options {
-    /// The network interface.
-    pub interface: String,
-    /// The folder of its pins; without one, [`folder`].
-    pub folder: Option<PathBuf>,
-    /// The UDP port.
-    pub port: u16,
-    /// Keys of balancers.
-    pub keys: Vec<Key>,
-    /// Networks whose queries the responder answers.
-    pub allow: Vec<Network>,
-    /// Names of the responder: see [`crate::host::own`].
-    pub hosts: Vec<Host>,
-    /// TCP ports whose backlogs the responder tells.
-    pub ports: Vec<u16>,
-    /// Cgroups that can be asked for, with their numbers.
-    pub cgroups: Vec<(u16, PathBuf)>,
-    /// Most answers per second and source; 0 is any number.
-    pub rate: u32,
-    /// Way in which the responder receives packets; without one, the first way that works.
-    pub mode: Option<Mode>,
-}
 
 /// Status of the responder on an interface.
 #[derive(Clone, Debug)]
@@ -194,105 +136,6 @@ fn index(interface: &str) -> Result<u32, BpfError> {
 /// The network namespace that this process is in.
 fn namespace() -> u64 {
     rustix::fs::stat("/proc/self/ns/net").map_or(0, |stat| stat.st_ino)
-}
-
-/// `struct evk_config`.
-#[derive(Clone, Debug, PartialEq, Eq)]
-struct Config {
-    mode: u32,
-    interface: u32,
-    made_qdisc: bool,
-    priority: u32,
-    handle: u32,
-    port: u16,
-    ports: Vec<u16>,
-    interval_ns: u64,
-    burst_ns: u64,
-    namespace: u64,
-    updates: u64,
-}
-
-const CONFIG: usize = 96;
-
-impl Config {
-    fn write(&self) -> [u8; CONFIG] {
-        let mut out = [0; CONFIG];
-        let mut at = 0;
-        let mut put = |bytes: &[u8]| {
-            out[at..at + bytes.len()].copy_from_slice(bytes);
-            at += bytes.len();
-        };
-        // What was sent on this machine has no checksum yet, but for XDP in the driver.
-        let skb = u32::from(self.mode != Mode::Native as u32);
-        for word in [
-            LAYOUT,
-            self.mode,
-            self.interface,
-            skb,
-            self.made_qdisc.into(),
-            self.priority,
-            self.handle,
-        ] {
-            put(&word.to_ne_bytes());
-        }
-        put(&self.port.to_be_bytes());
-        put(&(self.ports.len() as u16).to_ne_bytes());
-        for slot in 0..PORTS {
-            put(&self.ports.get(slot).unwrap_or(&0).to_ne_bytes());
-        }
-        for long in [
-            self.interval_ns,
-            self.burst_ns,
-            self.namespace,
-            self.updates,
-        ] {
-            put(&long.to_ne_bytes());
-        }
-        out
-    }
-
-    /// None if it is of another version.
-    fn read(bytes: &[u8]) -> Option<Self> {
-        let bytes: &[u8; CONFIG] = bytes.try_into().ok()?;
-        let word = |at: usize| {
-            u32::from_ne_bytes([bytes[at], bytes[at + 1], bytes[at + 2], bytes[at + 3]])
-        };
-        let short = |at: usize| [bytes[at], bytes[at + 1]];
-        let long = |at: usize| u64::from(word(at)) | u64::from(word(at + 4)) << 32;
-        let ports = usize::from(u16::from_ne_bytes(short(30))).min(PORTS);
-        (word(0) == LAYOUT).then(|| Config {
-            mode: word(4),
-            interface: word(8),
-            made_qdisc: word(16) != 0,
-            priority: word(20),
-            handle: word(24),
-            port: u16::from_be_bytes(short(28)),
-            ports: (0..ports)
-                .map(|slot| u16::from_ne_bytes(short(32 + 2 * slot)))
-                .collect(),
-            interval_ns: long(64),
-            burst_ns: long(72),
-            namespace: long(80),
-            updates: long(88),
-        })
-    }
-
-    /// Returns the configuration of the responder in this folder.
-    fn of(folder: &Path) -> Result<Option<Self>, BpfError> {
-        let path = folder.join("evk_config");
-        if !path.try_exists().unwrap_or(true) {
-            return Ok(None);
-        }
-        let map = pinned(folder, "evk_config")?;
-        let value = map
-            .lookup(&0u32.to_ne_bytes(), MapFlags::ANY)
-            .map_err(bpf::failed_to("read a BPF map"))?;
-        Ok(value.as_deref().and_then(Config::read))
-    }
-}
-
-fn pinned(folder: &Path, name: &str) -> Result<MapHandle, BpfError> {
-    MapHandle::from_pinned_path(folder.join(name)).map_err(bpf::failed_to("open a pinned BPF map"))
 }
 
 /// Puts a responder on an interface, or changes the one that is there. Answers how it gets at
@@ -457,10 +300,6 @@ fn load(options: &Options, interface: u32, folder: &Path) -> Result<Mode, BpfErr
     Mode::from_repr(config.mode).ok_or(BpfError::Lost(
         "the configuration of the responder names no mode",
     ))
-}
-
-fn write(object: &Object, config: &Config) -> Result<(), BpfError> {
-    bpf::update_map(object, "evk_config", &0u32.to_ne_bytes(), &config.write())
 }
 
 fn map<'a>(object: &'a Object, name: &str) -> Result<libbpf_rs::Map<'a>, BpfError> {
@@ -635,31 +474,6 @@ fn cgroups_of(map: &impl MapCore) -> Result<Vec<(u16, u64)>, BpfError> {
         }
     }
     Ok(found)
-}
-
-fn unpin_maps(folder: &Path) -> Result<(), BpfError> {
-    PINNED
-        .iter()
-        .try_for_each(|name| remove(&folder.join(name)))
-}
-
-fn remove(path: &Path) -> Result<(), BpfError> {
-    match fs::remove_file(path) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => Err(BpfError::File(format!(
-            "cannot remove {}: {error}",
-            path.display()
-        ))),
-        _ => Ok(()),
-    }
-}
-
-/// Lets go of everything, and of the folder, with which the kernel forgets it.
-fn clear(folder: &Path) -> Result<(), BpfError> {
-    remove(&folder.join(LINK))?;
-    unpin_maps(folder)?;
-    // Somebody else's things may be there.
-    let _ = fs::remove_dir(folder);
-    Ok(())
 }
 
 /// Takes the responder off an interface. Answers whether there was one.

@@ -12,7 +12,9 @@ use libbpf_rs::query::{LinkTypeInfo, ProgInfoIter};
 use libbpf_rs::{Link, Object, Program, TC_INGRESS, TcHook, TcHookBuilder, Xdp, XdpFlags};
 use rustix::net::{AddressFamily, RecvFlags, SendFlags, SocketFlags, SocketType};
 
-use super::{Config, LINK, Mode, Options, write};
+use super::config::{Config, write};
+use super::options::{Mode, Options};
+use super::pins::{LINK, remove};
 use crate::bpf::{BpfError, failed_to};
 
 /// Puts the program where it belongs, or in the place of the one that is there.
@@ -137,7 +139,7 @@ fn put_xdp(object: &Object, mode: Mode, interface: u32, folder: &Path) -> Result
     // SAFETY: it is new, and nobody else's.
     let link = unsafe { OwnedFd::from_raw_fd(link) };
     let path = folder.join(LINK);
-    super::remove(&path)?;
+    remove(&path)?;
     let path = CString::new(path.as_os_str().as_bytes())
         .map_err(|error| BpfError::File(format!("a path: {error}")))?;
     // SAFETY: the path ends with a zero.
@@ -225,7 +227,7 @@ pub(super) fn take(config: &Config, folder: &Path) -> Result<(), BpfError> {
             link.disconnect();
             detached.map_err(failed_to("detach XDP"))?;
         }
-        return super::remove(&folder.join(LINK));
+        return remove(&folder.join(LINK));
     }
     if !is_there(config, folder) {
         return Ok(());

@@ -1,5 +1,6 @@
 use proptest::prelude::*;
 
+use super::config::CONFIG;
 use super::*;
 use crate::query::{Answer, Query, SHORT, WITH_PORTS};
 use crate::record::Base;

@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use libbpf_rs::{Object, ProgramInput};
 
-use super::Options;
+use super::options::Options;
 use crate::bpf::{BpfError, failed_to};
 use crate::query::{Answer, Key, Query, WITH_PORTS};
 use crate::record::Available;

@@ -10,7 +10,7 @@ use std::time::{Duration, Instant};
 
 use libbpf_rs::{Iter, Link, MapCore, MapHandle, Object};
 
-use super::Mapping;
+use super::mapping::Mapping;
 use crate::bpf::{self, BpfError, failed_to};
 use crate::record::{BadRecord, CPU, CPUS, MAX_CPUS, PORTS, Record};
 

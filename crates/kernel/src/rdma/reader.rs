@@ -9,10 +9,12 @@ use std::time::{Duration, Instant};
 
 use rustix::event::epoll;
 
-use super::serve::{BAD, FULL, NOT_ALLOWED, attributes, completion_channel, destroy};
+use super::address::raw_address;
+use super::channel::{Channel, Happened, set_ack_timeout, text};
+use super::error::Error;
+use super::offer::{BAD, FULL, GREETING, NOT_ALLOWED, Offer, check_greeting, greeting};
+use super::serve::{attributes, completion_channel, destroy};
 use super::sys::{self, Api};
-use super::{Channel, Error, GREETING, Happened, Offer, check_greeting, greeting, raw_address};
-use super::{set_ack_timeout, text};
 use crate::page::Follower;
 use crate::record::{BadRecord, Record};
 

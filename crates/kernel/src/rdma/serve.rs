@@ -8,23 +8,13 @@ use std::time::{Duration, Instant};
 
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
+use super::address::{ip, raw_address};
+use super::channel::{Channel, Happened, never_block, set_ack_timeout};
+use super::error::Error;
+use super::memory::Memory;
+use super::offer::{BAD, FULL, LONGEST, NOT_ALLOWED, Offer, check_greeting, greeting};
 use super::sys::{self, Api};
-use super::{Channel, Error, Happened, Offer, check_greeting, greeting, ip, raw_address};
-use super::{never_block, set_ack_timeout};
 use crate::record::{CPU, CPUS};
-
-/// Memory with a load page in it.
-///
-/// # Safety
-///
-/// The memory can be read and written (RDMA devices refuse to register what is mapped for reading
-/// alone), stays where it is, and lives as long as the value of this type.
-pub unsafe trait Memory: Send + Sync {
-    /// Address at which the memory begins.
-    fn address(&self) -> *mut u8;
-    /// Number of bytes in the memory.
-    fn length(&self) -> usize;
-}
 
 /// Limits to the connections of a server.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -61,11 +51,6 @@ pub struct Counters {
 
 /// Interval between checks that the other side of a connection is alive.
 const PROBE: Duration = Duration::from_secs(10);
-
-/// Reasons why a request is refused, in its private data after the greeting.
-pub(super) const NOT_ALLOWED: u8 = 1;
-pub(super) const FULL: u8 = 2;
-pub(super) const BAD: u8 = 3;
 
 /// Test for the sources that may read.
 type Allowed = Box<dyn Fn(IpAddr) -> bool + Send>;
@@ -334,7 +319,7 @@ impl Server {
             address: address as u64,
             // SAFETY: the region lives as long as the device.
             key: unsafe { (*device.region).remote_key },
-            length: length.min(most).min(super::LONGEST) as u32,
+            length: length.min(most).min(LONGEST) as u32,
             epoch: number(24, 8),
         }
     }

@@ -9,7 +9,7 @@
 use std::ffi::{c_char, c_int, c_uint, c_void};
 use std::sync::OnceLock;
 
-use super::Error;
+use super::error::Error;
 
 pub(super) const READ: c_uint = 4;
 pub(super) const WRITE: c_uint = 0;

@@ -1,8 +1,13 @@
 #![allow(clippy::unwrap_used)]
 
+use std::net::SocketAddr;
+
 use proptest::prelude::*;
 
+use super::address::{ip, raw_address};
+use super::offer::{LONGEST, OFFER, Offer, greeting};
 use super::*;
+use crate::record::{CPU, CPUS};
 
 const OFFERED: Offer = Offer {
     address: 0x7f00_0000_1000,
