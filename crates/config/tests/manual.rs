@@ -271,8 +271,12 @@ fn u10_addresses_in_commands_are_quoted() {
 #[test]
 fn u10_the_page_of_the_command_line_has_every_command() {
     let page = std::fs::read_to_string(root().join("docs/cli.md")).unwrap();
-    let cli = std::fs::read_to_string(root().join("crates/evenkeel/src/cli.rs")).unwrap();
-    for (of, form) in [("enum Command ", "evenkeel "), ("enum CtlCommand ", "| `")] {
+    for (file, of, form) in [
+        ("cli.rs", "enum Command ", "evenkeel "),
+        ("cli/ctl.rs", "enum CtlCommand ", "| `"),
+    ] {
+        let file = root().join("crates/evenkeel/src").join(file);
+        let cli = std::fs::read_to_string(file).unwrap();
         let (_, body) = cli.split_once(of).unwrap();
         let (body, _) = body.split_once("\n}\n").unwrap();
         let variants = body.lines().filter_map(|line| {

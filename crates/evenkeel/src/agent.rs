@@ -2,8 +2,10 @@
 
 use evenkeel_manager::config::watch::Reloads;
 
+use crate::cli;
+use crate::failure::Failure;
+use crate::output::print;
 use crate::process::{self, Signals};
-use crate::{Failure, cli, print};
 
 /// Runs the agent until it is told to end, or prints its report once.
 pub(crate) fn run_agent(args: &cli::Agent) -> Result<(), Failure> {

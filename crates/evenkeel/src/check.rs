@@ -9,11 +9,12 @@ use evenkeel_admin::address::Address;
 use evenkeel_manager::config::agent::{self, AgentConfig};
 use evenkeel_manager::config::engine::{self, EngineConfig};
 use evenkeel_manager::config::kind::Kind;
-use evenkeel_manager::config::{self, AccessLog, Config, Errors, Problem, kept};
+use evenkeel_manager::config::{self, AccessLog, Config, Problem, kept};
 use evenkeel_net::{Clock, key_file, writable};
 use evenkeel_wire::reporting::keys::Keys;
 
-use crate::Failure;
+use crate::failure::{Failure, refuse_config};
+use crate::plural::format_count;
 use crate::privileges;
 use crate::run::list_subsystems;
 use crate::shared;
@@ -61,8 +62,8 @@ pub(crate) fn check_file(file: &Path) -> Result<String, Failure> {
                 .map_err(refuse_config)?;
             let summary = format!(
                 "{}, {}",
-                counted(plan.points.len(), "world"),
-                counted(plan.seeds, "seed")
+                format_count(plan.points.len(), "world"),
+                format_count(plan.seeds, "seed")
             );
             passed(&[file], &texts(&plan.warnings), Vec::new(), &summary)
         }
@@ -95,21 +96,6 @@ fn texts(problems: &[Problem]) -> Vec<String> {
     problems.iter().map(ToString::to_string).collect()
 }
 
-fn counted(count: usize, noun: &str) -> String {
-    match count {
-        1 => format!("1 {noun}"),
-        _ => format!("{count} {noun}s"),
-    }
-}
-
-pub(crate) fn refuse_config(errors: Errors) -> Failure {
-    let count = errors.problems.len() + errors.omitted;
-    Failure::new(format!(
-        "{} in the configuration\n{errors}",
-        counted(count, "error")
-    ))
-}
-
 /// Returns the answer for a file whose text is good, and for the files that it includes.
 fn passed(
     files: &[&Path],
@@ -132,7 +118,7 @@ fn passed(
                 false => format!("\n{name}: {problem}"),
             });
         let lines: String = lines.collect();
-        let count = counted(problems.len(), "error");
+        let count = format_count(problems.len(), "error");
         return Err(Failure::new(format!(
             "{count} in files that the configuration names{lines}"
         )));
@@ -198,24 +184,24 @@ fn summary(config: &Config) -> String {
     };
     format!(
         "for `evenkeel run`: {}, {}, {}, {admin}{included}",
-        counted(config.rules.len(), "rule"),
-        counted(config.groups.len(), "group"),
-        counted(members, "member"),
+        format_count(config.rules.len(), "rule"),
+        format_count(config.groups.len(), "group"),
+        format_count(members, "member"),
     )
 }
 
 fn summary_of_agent(config: &AgentConfig) -> String {
     format!(
         "for `evenkeel agent`: {}, {}",
-        counted(config.servers.len(), "server"),
-        counted(config.brokers.len(), "broker"),
+        format_count(config.servers.len(), "server"),
+        format_count(config.brokers.len(), "broker"),
     )
 }
 
 fn summary_of_engine(config: &EngineConfig) -> String {
     format!(
         "for `evenkeel engine`: {}, {}",
-        counted(config.clusters.len(), "cluster"),
-        counted(config.brokers.len(), "broker"),
+        format_count(config.clusters.len(), "cluster"),
+        format_count(config.brokers.len(), "broker"),
     )
 }

@@ -1,16 +1,29 @@
 //! The command line, as data.
 
-use std::net::IpAddr;
+mod api;
+pub(crate) mod config;
+#[cfg(feature = "corba")]
+pub(crate) mod corba;
+mod ctl;
+pub(crate) mod kernel;
+mod log;
+#[cfg(feature = "fleet")]
+mod store;
+
 use std::path::PathBuf;
 use std::sync::LazyLock;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand, ValueEnum};
+use clap::{Args, Parser, Subcommand};
 use evenkeel_command::AccessFormat;
 use evenkeel_command::pages::Shell;
-use evenkeel_manager::AlertSetting;
 
-use crate::kernel::Kernel;
+pub(crate) use api::Api;
+pub(crate) use ctl::{AgentArgs, AgentsCommand, Ctl, CtlCommand, LoadsCommand, MemberArgs};
+pub(crate) use kernel::Kernel;
+pub(crate) use log::{Log, LogFormat};
+#[cfg(feature = "fleet")]
+pub(crate) use store::{Store, StoreBase, StoreCommand};
 
 /// Text of `--version`: the version, and the features of this build beyond the least.
 static VERSION: LazyLock<String> = LazyLock::new(|| {
@@ -121,97 +134,6 @@ pub(crate) struct Convert {
     /// Write the translation to this file, which must not be there yet
     #[arg(long, short = 'o', value_name = "FILE")]
     pub output: Option<PathBuf>,
-}
-
-/// `evenkeel store`.
-#[cfg(feature = "fleet")]
-#[derive(Debug, Args)]
-pub(crate) struct Store {
-    /// File of a balancer, whose `[store]` says where the store is
-    #[arg(
-        long,
-        value_name = "FILE",
-        default_value = "/etc/evenkeel/evenkeel.toml"
-    )]
-    pub config: PathBuf,
-    #[command(subcommand)]
-    pub command: StoreCommand,
-}
-
-/// Commands for the store.
-#[cfg(feature = "fleet")]
-#[derive(Debug, Subcommand)]
-pub(crate) enum StoreCommand {
-    /// Check a configuration, and write it to the store
-    Push {
-        /// The configuration that balancers share
-        file: PathBuf,
-        /// Number of the revision that the push changes, as `pull` and `history` show it; or `latest`
-        #[arg(long, value_name = "NUMBER", value_parser = base)]
-        of: Option<StoreBase>,
-        /// Reason for the push
-        #[arg(long, short = 'm', default_value = "")]
-        message: String,
-        /// Push to all balancers at once, also with `rollout`; a roll-out in progress is ended
-        #[arg(long)]
-        at_once: bool,
-        /// Push even a configuration without rules, with which all balancers close all their listeners
-        #[arg(long)]
-        force: bool,
-    },
-    /// Print the configuration that balancers share, or an earlier revision of it
-    Pull {
-        /// Number of the revision; by default the one that all balancers have
-        revision: Option<u64>,
-        /// Write the configuration to this file
-        #[arg(long, short = 'o', value_name = "FILE")]
-        output: Option<PathBuf>,
-    },
-    /// Compare the configuration that balancers have, or a revision, with a file or another revision
-    Diff {
-        /// Number of a revision, or a file
-        other: String,
-        /// Number of the revision to compare; by default the one that all balancers have
-        #[arg(long, value_name = "NUMBER")]
-        from: Option<u64>,
-    },
-    /// List the last revisions, and what balancers run
-    History {
-        /// Maximum number of revisions
-        #[arg(long, default_value_t = 20, value_parser = clap::value_parser!(i64).range(1..=1000))]
-        limit: i64,
-    },
-    /// End a roll-out, or go back to the previous configuration, at all balancers at once
-    Rollback {
-        /// Number of the revision to go back to
-        revision: Option<u64>,
-        /// Reason for going back
-        #[arg(long, short = 'm', default_value = "")]
-        message: String,
-    },
-    /// Confirm that the store's configuration is right, though the store went back in time (as after a restore)
-    Confirm,
-}
-
-/// Revision that a push is a change of.
-#[cfg(feature = "fleet")]
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum StoreBase {
-    /// Whatever is there.
-    Latest,
-    /// The revision of that number.
-    Number(u64),
-}
-
-#[cfg(feature = "fleet")]
-fn base(text: &str) -> Result<StoreBase, String> {
-    match text {
-        "latest" => Ok(StoreBase::Latest),
-        _ => text
-            .parse()
-            .map(StoreBase::Number)
-            .map_err(|_| "expected the number of a revision, or `latest`".into()),
-    }
 }
 
 /// `evenkeel users`.
@@ -364,18 +286,6 @@ pub(crate) struct Steer {
     pub dry_run: Option<PathBuf>,
 }
 
-/// Options of the log: what is logged, and how.
-#[derive(Debug, Args)]
-pub(crate) struct Log {
-    /// Level of the log on stderr: error, warn, info, debug, trace, or directives such as info,evenkeel_proxy=debug
-    /// [default: $RUST_LOG, or info]
-    #[arg(long, value_name = "LEVEL")]
-    pub log: Option<String>,
-    /// Format of log lines
-    #[arg(long, value_enum, default_value_t = LogFormat::Text)]
-    pub log_format: LogFormat,
-}
-
 /// `evenkeel agent`.
 #[derive(Debug, Args)]
 pub(crate) struct Agent {
@@ -385,308 +295,6 @@ pub(crate) struct Agent {
     /// Measure one interval, print what would be reported, and end; nothing is sent
     #[arg(long)]
     pub once: bool,
-}
-
-/// Format of log lines.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum LogFormat {
-    /// Lines of text
-    Text,
-    /// Lines with one JSON object each
-    Json,
-}
-
-/// Options of the admin API: where it is, and how to be let in.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct Api {
-    /// Address of the admin API [default: $EVENKEEL_ADMIN, or 127.0.0.1:9900]
-    ///
-    /// With TLS: https://HOST:PORT.
-    #[arg(long, value_name = "HOST:PORT", global = true)]
-    pub admin: Option<String>,
-    /// Certificates of authorities that the admin API's certificate may come from (PEM), instead of
-    /// those that the system trusts [default: $EVENKEEL_CA_FILE]
-    #[arg(long, value_name = "FILE", global = true)]
-    pub ca_file: Option<PathBuf>,
-    /// Certificate to show to an admin API that asks for one (PEM) [default: $EVENKEEL_CERT]
-    #[arg(long, value_name = "FILE", global = true)]
-    pub cert: Option<PathBuf>,
-    /// Private key of --cert (PEM), if it is not in the same file [default: $EVENKEEL_KEY]
-    #[arg(long, value_name = "FILE", global = true)]
-    pub key: Option<PathBuf>,
-    /// Bearer token; others on the machine may see it in the list of processes, so prefer
-    /// --token-file or $EVENKEEL_TOKEN
-    #[arg(
-        long,
-        value_name = "TOKEN",
-        global = true,
-        conflicts_with = "token_file"
-    )]
-    pub token: Option<String>,
-    /// File whose first line is the bearer token
-    #[arg(long, value_name = "FILE", global = true)]
-    pub token_file: Option<PathBuf>,
-    /// User to log in as; the password is asked for, if there is neither --password-file nor
-    /// $EVENKEEL_PASSWORD [default: $EVENKEEL_USER]
-    #[arg(
-        long,
-        value_name = "NAME",
-        global = true,
-        conflicts_with_all = ["token", "token_file"]
-    )]
-    pub user: Option<String>,
-    /// File whose first line is the user's password
-    #[arg(long, value_name = "FILE", global = true)]
-    pub password_file: Option<PathBuf>,
-}
-
-/// `evenkeel ctl`.
-#[derive(Debug, Args)]
-pub(crate) struct Ctl {
-    /// The API.
-    #[command(flatten)]
-    pub api: Api,
-    /// Print the API's JSON answer instead of text
-    #[arg(long, global = true)]
-    pub json: bool,
-    /// Question or command for the balancer.
-    #[command(subcommand)]
-    pub command: CtlCommand,
-}
-
-/// Questions and commands of `evenkeel ctl`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum CtlCommand {
-    /// Show rules, groups and members
-    Status,
-    /// Show the groups
-    Groups,
-    /// Show the members of a group, or of all groups
-    Members {
-        /// Name of the group
-        group: Option<String>,
-    },
-    /// Explain where a group's next request would go, and a recent decision (one a second is kept)
-    Explain {
-        /// Name of the group
-        group: String,
-        /// Explain it for a client with this address
-        #[arg(long, value_name = "IP")]
-        client: Option<IpAddr>,
-    },
-    /// Check a member once, now
-    Check(MemberArgs),
-    /// Show all counters, as in /metrics
-    Counters,
-    /// Show what the balancer's process uses: CPU time, memory, files
-    Process,
-    /// Print what goes on, once a second, with changes and load alerts as they come
-    Watch {
-        /// Name of the group whose members are watched, too
-        group: Option<String>,
-        /// Number of events after which the command ends
-        #[arg(long, value_name = "NUMBER", value_parser = clap::value_parser!(u64).range(1..))]
-        count: Option<u64>,
-    },
-    /// Show the last hour of a group, or of all groups together
-    History {
-        /// Name of the group
-        group: Option<String>,
-    },
-    /// Give a member no new traffic; existing traffic may finish
-    Drain(MemberArgs),
-    /// End drain or maintenance of a member
-    Ready(MemberArgs),
-    /// Take a member out; existing traffic is moved
-    Maintenance(MemberArgs),
-    /// Change a member's weight until the next start
-    Weight {
-        /// Which member.
-        #[command(flatten)]
-        member: MemberArgs,
-        /// 0 (no new traffic) to 1000
-        weight: f64,
-    },
-    /// Make a member a backup until the next start, or no longer one
-    Backup {
-        /// Which member.
-        #[command(flatten)]
-        member: MemberArgs,
-        /// `on`: it serves while no other member may; or `off`
-        #[arg(value_parser = ["on", "off"])]
-        backup: String,
-    },
-    /// Put a rule or a group into maintenance, in which clients get its page, or end that
-    Maintain {
-        /// Name of the rule; or of a group, if there is no such rule
-        name: String,
-        /// Take NAME for a group, even if a rule has the same name
-        #[arg(long)]
-        group: bool,
-        /// `on` or `off`
-        #[arg(value_parser = ["on", "off"])]
-        maintenance: String,
-    },
-    /// Let a rule accept clients
-    Enable {
-        /// Name of the rule
-        rule: String,
-    },
-    /// Stop a rule from accepting clients
-    Disable {
-        /// Name of the rule
-        rule: String,
-    },
-    /// Change a group's strategy without a restart
-    Strategy {
-        /// Name of the group
-        group: String,
-        /// Name of the strategy (see `evenkeel strategies`)
-        strategy: String,
-        /// Parameters of the strategy
-        #[arg(value_name = "NAME=VALUE", value_parser = assignment)]
-        params: Vec<(String, f64)>,
-    },
-    /// Simulate a group as it is with other strategies; changes nothing
-    Simulate {
-        /// Name of the group
-        group: String,
-        /// Names of the strategies, with their default parameters
-        #[arg(required = true, num_args = 1..=4)]
-        strategies: Vec<String>,
-        /// Number of requests to simulate
-        #[arg(long, value_name = "NUMBER")]
-        requests: Option<u32>,
-        /// Requests per second, instead of the measured rate
-        #[arg(long, value_name = "RATE")]
-        rate: Option<f64>,
-        /// Further members, as fast as the others are on average
-        #[arg(
-            long,
-            value_name = "NUMBER",
-            default_value_t = 0,
-            hide_default_value = true
-        )]
-        more_members: u32,
-        /// Seed of the random numbers
-        #[arg(long, value_name = "NUMBER")]
-        seed: Option<u64>,
-    },
-    /// Show or report the loads of locations
-    Loads {
-        /// Which of the two.
-        #[command(subcommand)]
-        command: Option<LoadsCommand>,
-    },
-    /// Show the agents that report, ask one for a report, or remove one
-    Agents {
-        /// Which of these.
-        #[command(subcommand)]
-        command: Option<AgentsCommand>,
-    },
-    /// Show the certificates that clients are shown, when they expire, and names that wait for a certificate
-    Certs,
-    /// Show the locations whose load is read from their kernels, and the state of each
-    Monitor,
-    /// Show the other balancers of the fleet, and how many groups each decides upon
-    #[cfg(feature = "fleet")]
-    Fleet,
-    /// Show the clients of xDS: what each wants, has accepted, and has refused and why
-    #[cfg(feature = "fleet")]
-    Xds,
-    /// Show the CORBA service: object groups, their references and members, monitors, alerts;
-    /// or remove one of these
-    #[cfg(feature = "corba")]
-    Corba {
-        /// Which of these.
-        #[command(subcommand)]
-        command: Option<crate::ctl::corba::Command>,
-    },
-    /// Force or suppress the load alert of a location, until changed again
-    Alert {
-        /// Name of the location
-        location: String,
-        /// on: its clients leave gradually; off: they stay; auto: the load decides
-        setting: AlertWord,
-    },
-    /// Read the configuration file and apply it; a file with errors changes nothing
-    Reload {
-        /// Apply even a file without rules: all listeners of rules close
-        #[arg(long)]
-        force: bool,
-    },
-    /// Show the configuration in force, change it and its file, or take a change back
-    Config {
-        /// Which of these.
-        #[command(subcommand)]
-        command: crate::ctl::config::Command,
-    },
-}
-
-/// Settings of `evenkeel ctl alert`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum AlertWord {
-    /// The alert is forced.
-    On,
-    /// The alert is suppressed.
-    Off,
-    /// The load decides.
-    Auto,
-}
-
-impl AlertWord {
-    /// Returns the setting as the API calls it.
-    pub(crate) fn setting(self) -> AlertSetting {
-        match self {
-            AlertWord::On => AlertSetting::On,
-            AlertWord::Off => AlertSetting::Off,
-            AlertWord::Auto => AlertSetting::Auto,
-        }
-    }
-}
-
-/// Names a member.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct MemberArgs {
-    /// Name of the group
-    pub group: String,
-    /// Name or address of the member
-    pub member: String,
-}
-
-/// `evenkeel ctl loads`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum LoadsCommand {
-    /// Show all locations with their reported loads (the default)
-    List,
-    /// Report loads of a location
-    Push {
-        /// Name of the location
-        location: String,
-        /// Names and values of the loads: cpu=0.4 in_flight=12
-        #[arg(value_name = "ID=VALUE", required = true, value_parser = assignment)]
-        loads: Vec<(String, f64)>,
-    },
-}
-
-/// `evenkeel ctl agents`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum AgentsCommand {
-    /// Show all agents (the default)
-    List,
-    /// Ask an agent for a report at once
-    Query(AgentArgs),
-    /// Remove an agent and its findings about its servers; one that still runs registers again
-    Forget(AgentArgs),
-}
-
-/// Names an agent.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct AgentArgs {
-    /// Name of its location
-    pub location: String,
-    /// Name of the agent
-    pub agent: String,
 }
 
 /// `evenkeel top`.
@@ -701,16 +309,6 @@ pub(crate) struct Top {
     /// Print all groups once as plain text, and end
     #[arg(long)]
     pub once: bool,
-}
-
-fn assignment(text: &str) -> Result<(String, f64), String> {
-    let (name, value) = text
-        .split_once('=')
-        .ok_or("expected NAME=VALUE, such as choices=3")?;
-    let value: f64 = value
-        .parse()
-        .map_err(|_| format!("expected a number after {name}=, found {value:?}"))?;
-    Ok((name.to_owned(), value))
 }
 
 fn interval(text: &str) -> Result<f64, String> {
@@ -734,6 +332,7 @@ fn seeds(text: &str) -> Result<usize, String> {
 mod tests {
     use clap::CommandFactory;
 
+    use super::ctl::AlertWord;
     use super::*;
 
     fn ctl(words: &str) -> Ctl {

@@ -7,7 +7,8 @@ use evenkeel_config::read_file;
 use evenkeel_convert::{Converted, MAX_BYTES, convert};
 
 use crate::cli::Convert;
-use crate::{Failure, print};
+use crate::failure::Failure;
+use crate::output::print;
 
 /// Prints the translation, or writes it to a file; what was not translated goes to standard error.
 pub(crate) fn run(args: &Convert) -> Result<(), Failure> {

@@ -1,8 +1,8 @@
 //! `evenkeel ctl`: which question each command asks the admin API.
 
-pub(crate) mod config;
+mod config;
 #[cfg(feature = "corba")]
-pub(crate) mod corba;
+mod corba;
 
 use std::collections::BTreeMap;
 use std::io::Write;
@@ -17,7 +17,8 @@ use evenkeel_config::{ClientTls, FileName};
 use evenkeel_manager::AdminState;
 
 use crate::cli::{AgentArgs, AgentsCommand, Api, Ctl, CtlCommand, LoadsCommand, MemberArgs};
-use crate::{Failure, password};
+use crate::failure::Failure;
+use crate::password;
 
 /// A client for the API that the command line and the environment name.
 pub(crate) fn make_client(api: &Api) -> Result<Client, Failure> {
@@ -279,23 +280,6 @@ fn unique(pairs: &[(String, f64)]) -> Result<BTreeMap<String, f64>, Failure> {
         }
     }
     Ok(map)
-}
-
-impl From<ClientError> for Failure {
-    fn from(error: ClientError) -> Self {
-        let code = match &error {
-            ClientError::Refused { .. } => 1,
-            ClientError::Address(_)
-            | ClientError::Files(_)
-            | ClientError::NoTls(_)
-            | ClientError::Token => 2,
-            ClientError::Unreachable { .. } | ClientError::NotTheApi { .. } => 3,
-        };
-        Failure {
-            code,
-            message: error.to_string(),
-        }
-    }
 }
 
 #[cfg(test)]

@@ -8,7 +8,8 @@ use tokio::sync::watch;
 use tokio::task::LocalSet;
 use tracing::warn;
 
-use crate::{Failure, cli, process};
+use crate::failure::Failure;
+use crate::{cli, process};
 
 /// Runs the client engine until it is told to end.
 pub(crate) fn run(args: &cli::Run) -> Result<(), Failure> {

@@ -6,10 +6,13 @@ mod cli;
 mod convert;
 mod ctl;
 mod engine;
+mod failure;
 mod kernel;
 mod moved;
+mod output;
 mod pages;
 mod password;
+mod plural;
 mod privileges;
 mod process;
 mod run;
@@ -29,6 +32,8 @@ use std::time::Duration;
 use clap::Parser;
 
 use cli::{Cli, Command};
+use failure::Failure;
+use output::print;
 
 fn main() -> ExitCode {
     let result = moved::refuse_moved(std::env::args_os()).and_then(|()| run_command());
@@ -66,26 +71,6 @@ fn run_command() -> Result<(), Failure> {
     }
 }
 
-/// Reason why a command failed: a message for its user, and an exit code for their script.
-#[derive(Debug)]
-struct Failure {
-    code: u8,
-    message: String,
-}
-
-impl Failure {
-    fn new(message: impl Into<String>) -> Self {
-        Failure {
-            code: 1,
-            message: message.into(),
-        }
-    }
-
-    fn of(error: impl std::fmt::Display) -> Self {
-        Failure::new(error.to_string())
-    }
-}
-
 fn top(args: &cli::Top) -> Result<(), Failure> {
     let client = ctl::make_client(&args.api)?;
     if args.once {
@@ -98,9 +83,4 @@ fn top(args: &cli::Top) -> Result<(), Failure> {
             "no terminal to draw on: {error}; --once prints plain text"
         ))
     })
-}
-
-/// Prints a result. A reader that closes the pipe before the end is no failure.
-fn print(text: String) -> Result<(), Failure> {
-    evenkeel_command::print_result(text).map_err(Failure::new)
 }

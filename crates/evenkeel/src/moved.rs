@@ -5,8 +5,8 @@ use std::ffi::OsString;
 
 use clap::CommandFactory;
 
-use crate::Failure;
 use crate::cli::Cli;
+use crate::failure::Failure;
 
 /// Old commands, each with the command line that replaces it.
 const MOVED: [(&str, &str); 3] = [

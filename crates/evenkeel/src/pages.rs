@@ -5,8 +5,8 @@ use std::path::Path;
 use clap::CommandFactory;
 use evenkeel_command::pages::{self, Shell};
 
-use crate::Failure;
 use crate::cli::Cli;
+use crate::failure::Failure;
 
 /// `evenkeel completions`: a script for `shell`.
 pub(crate) fn shell_completions(shell: Shell) -> String {

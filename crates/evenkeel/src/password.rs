@@ -4,7 +4,7 @@ use std::io::{self, BufRead, IsTerminal, Read, Write};
 
 use rustix::termios::{LocalModes, OptionalActions, tcgetattr, tcsetattr};
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// Most bytes of a password that are read, with the end of its line.
 const MAX_LINE: u64 = 1024;

@@ -28,7 +28,7 @@ use rustix::thread::{
 };
 use tracing::{info, warn};
 
-use crate::Failure;
+use crate::failure::Failure;
 
 /// The folders of the system that programs read: libraries, names, devices, what the kernel tells.
 const SYSTEM: [&str; 9] = [

@@ -18,8 +18,8 @@ use tracing_subscriber::filter::Targets;
 use tracing_subscriber::layer::SubscriberExt as _;
 use tracing_subscriber::util::SubscriberInitExt as _;
 
-use crate::Failure;
 use crate::cli::{self, LogFormat};
+use crate::failure::Failure;
 
 /// Fewer file descriptors than these are worth a warning: each client takes two.
 const FEW_DESCRIPTORS: usize = 10_000;

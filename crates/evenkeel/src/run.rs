@@ -35,11 +35,12 @@ use tokio::task::JoinSet;
 use tracing::{error, info, warn};
 use tracing_subscriber::filter::Targets;
 
+use crate::failure::Failure;
 use crate::process::{self, Signals};
 use crate::shared::{self, Shared, Start};
 use crate::traces::Traces;
 use crate::upgrade::{Before, NotUpgraded, Place};
-use crate::{Failure, cli, privileges};
+use crate::{cli, privileges};
 
 /// Runs the balancer until it is told to end.
 pub(crate) fn run(args: &cli::RunBalancer) -> Result<(), Failure> {

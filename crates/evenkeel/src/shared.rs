@@ -4,7 +4,7 @@ use std::path::Path;
 
 use evenkeel_manager::config::{self, Config, Errors};
 
-use crate::Failure;
+use crate::failure::Failure;
 
 #[cfg(feature = "fleet")]
 pub(crate) use with::Shared;
@@ -27,7 +27,12 @@ pub(crate) fn begin(
 ) -> Result<Start, Failure> {
     let name = file.display().to_string();
     if let Some(own) = config::parse_config_source(&name, &text).map_err(refused)? {
-        return Shared::begin(file, &own, &text, refused);
+        let (config, text, shared) = Shared::begin(file, &own, &text, refused)?;
+        return Ok(Start {
+            config,
+            text,
+            shared: Some(shared),
+        });
     }
     Ok(Start {
         config: config::parse(&name, &text).map_err(refused)?,
@@ -77,15 +82,14 @@ mod with {
     use std::sync::Arc;
     use std::time::Duration;
 
-    use evenkeel_manager::config::{self, Errors, SharedConfigSource, Store, one_line};
+    use evenkeel_manager::config::{self, Config, Errors, SharedConfigSource, Store, one_line};
     use evenkeel_manager::service::Service;
     use evenkeel_manager::{Manager, SHARED};
     use evenkeel_store::subsystem::{find_start, name_of};
     use evenkeel_store::{Fleet, copy};
     use tracing::warn;
 
-    use super::Start;
-    use crate::Failure;
+    use crate::failure::Failure;
 
     /// The store.
     pub(crate) struct Shared {
@@ -95,12 +99,13 @@ mod with {
     }
 
     impl Shared {
+        /// Returns the configuration to start with, its text, and the store that it is from.
         pub(super) fn begin(
             file: &Path,
             own: &SharedConfigSource,
             text: &str,
             refused: fn(Errors) -> Failure,
-        ) -> Result<Start, Failure> {
+        ) -> Result<(Config, String, Shared), Failure> {
             let settings = &own.store;
             let name = name_of(&own.node);
             let runtime = tokio::runtime::Builder::new_current_thread()
@@ -127,11 +132,7 @@ mod with {
             };
             let (text, notes) = (begun.revision.text.clone(), begun.notes.clone());
             let fleet = Fleet::new(settings, &name, file, begun);
-            Ok(Start {
-                config,
-                text,
-                shared: Some(Shared { fleet, notes }),
-            })
+            Ok((config, text, Shared { fleet, notes }))
         }
 
         /// Returns the last good copy: the number of its revision, and the text.
@@ -181,11 +182,10 @@ mod without {
     use std::sync::Arc;
 
     use evenkeel_manager::Manager;
-    use evenkeel_manager::config::{Errors, SharedConfigSource, Store};
+    use evenkeel_manager::config::{Config, Errors, SharedConfigSource, Store};
     use evenkeel_manager::service::Service;
 
-    use super::Start;
-    use crate::Failure;
+    use crate::failure::Failure;
 
     /// There is none.
     pub(crate) enum Shared {}
@@ -200,7 +200,7 @@ mod without {
             _: &SharedConfigSource,
             _: &str,
             _: fn(Errors) -> Failure,
-        ) -> Result<Start, Failure> {
+        ) -> Result<(Config, String, Shared), Failure> {
             Err(Failure::new(format!(
                 "{}: [store] is set, but this program was built without it: use a build with the feature `fleet`",
                 file.display()

@@ -8,14 +8,14 @@ use evenkeel_sim::experiment::{self, advice, export, html, plan, text};
 use evenkeel_sim::log;
 
 use crate::cli::Sim;
-use crate::{Failure, check, print};
+use crate::failure::{Failure, refuse_config};
+use crate::output::print;
 
 /// Plays a scenario and shows the results.
 pub(crate) fn run(args: &Sim) -> Result<(), Failure> {
     let (mut plan, study) = match &args.from_log {
         None => {
-            let plan =
-                plan::load_plan(&args.file, args.seed, args.seeds).map_err(check::refuse_config)?;
+            let plan = plan::load_plan(&args.file, args.seed, args.seeds).map_err(refuse_config)?;
             (plan, None)
         }
         Some(path) => {
@@ -24,7 +24,7 @@ pub(crate) fn run(args: &Sim) -> Result<(), Failure> {
         }
     };
     if args.ideal {
-        plan = plan.with_ideal().map_err(check::refuse_config)?;
+        plan = plan.with_ideal().map_err(refuse_config)?;
     }
     // A run may take long: better told now than after it.
     for path in [&args.html, &args.csv, &args.json].into_iter().flatten() {
@@ -83,7 +83,7 @@ fn from_log(args: &Sim, path: &Path) -> Result<(plan::Plan, advice::Study), Fail
         log.shown.iter().for_each(|line| {
             let _ = writeln!(stderr(), "{}: {line}", path.display());
         });
-        check::refuse_config(errors)
+        refuse_config(errors)
     })
 }
 

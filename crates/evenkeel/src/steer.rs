@@ -6,7 +6,9 @@ use evenkeel_admin::ctl::Ctl;
 use evenkeel_steer::{SteerStatus, format_tables, rehearsal};
 
 use crate::cli::Steer;
-use crate::{Failure, ctl, print};
+use crate::ctl;
+use crate::failure::Failure;
+use crate::output::print;
 
 /// Answers what to print.
 pub(crate) fn run(args: &Steer) -> Result<String, Failure> {

@@ -8,9 +8,10 @@ use evenkeel_store::change::Push;
 use evenkeel_store::desk::{Base, Other, StoreAdmin, StoreAdminError, WrittenChange, unix_seconds};
 use evenkeel_store::etcd::{Etcd, EtcdError};
 
-use crate::check::{has_nothing, refuse_config};
+use crate::check::has_nothing;
 use crate::cli::{Store, StoreBase, StoreCommand};
-use crate::{Failure, process};
+use crate::failure::{Failure, refuse_config};
+use crate::process;
 
 pub(crate) fn run(args: &Store) -> Result<String, Failure> {
     let own = config::text_of(&args.config).map_err(refuse_config)?;

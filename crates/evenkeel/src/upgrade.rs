@@ -18,8 +18,9 @@ use evenkeel_net::inherited;
 use rustix::process::{Pid, Signal, kill_process};
 use tracing::{info, warn};
 
+use crate::failure::Failure;
 use crate::process::{self, Signals};
-use crate::{Failure, cli, ctl};
+use crate::{cli, ctl};
 
 /// Time that the new process must live before the old one gives up its place.
 const PROBATION: Duration = Duration::from_secs(5);

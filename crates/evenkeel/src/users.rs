@@ -4,7 +4,8 @@ use evenkeel_admin::actor::Role;
 use evenkeel_admin::users::UsersFile;
 
 use crate::cli::{RoleName, Users, UsersCommand};
-use crate::{Failure, password};
+use crate::failure::Failure;
+use crate::password;
 
 pub(crate) fn run(args: &Users) -> Result<String, Failure> {
     let file = UsersFile(&args.file);

@@ -1,149 +1,29 @@
 //! `evenkeel ctl config`: the configuration of a running balancer.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
-use clap::{Args, Subcommand};
 use evenkeel_admin::ctl::Ctl;
 use evenkeel_admin::ctl::config::{format_notes, format_outcome};
 use evenkeel_admin::wire::{
     Compared, Configuration, Examined, ImportRule, PatchConfig, Proposed, PutConfig, Restore, Told,
     Undo,
 };
-use evenkeel_config::edit::{self, Edit, Part};
+use evenkeel_config::edit::{self, Edit};
 use evenkeel_config::image::{IMAGE, Import};
 use evenkeel_config::{Errors, MAX_FILE_SIZE, Problem, read_file};
 
-use crate::{Failure, check};
-
-/// Commands of `evenkeel ctl config`.
-#[derive(Debug, Subcommand)]
-pub(crate) enum Command {
-    /// Show the configuration in force, its revision, and whether its file says the same
-    Show,
-    /// Print the text of the configuration in force, and nothing else
-    Download,
-    /// Show all tables and keys that a configuration may have
-    Schema,
-    /// Let the balancer check a configuration
-    Validate {
-        /// A configuration on this machine
-        file: PathBuf,
-    },
-    /// Show what differs between the configuration in force and another one
-    Diff {
-        /// A configuration on this machine
-        file: PathBuf,
-    },
-    /// Put a configuration into force, and into the balancer's file
-    Apply {
-        /// A configuration on this machine
-        file: PathBuf,
-        /// Apply even a configuration without rules: all listeners of rules close
-        #[arg(long)]
-        force: bool,
-        /// Revision that is changed, and a comment.
-        #[command(flatten)]
-        change: ChangeArgs,
-    },
-    /// Set a key, in force and in the balancer's file
-    Set {
-        /// Path of the key, as in group.web.strategy; put parts with dots in quotes
-        #[arg(value_parser = edit::path_of)]
-        path: std::vec::Vec<Part>,
-        /// Value as in the file; a value that would not be valid there is taken as a text
-        #[arg(allow_hyphen_values = true)]
-        value: String,
-        /// Revision that is changed, and a comment.
-        #[command(flatten)]
-        change: ChangeArgs,
-    },
-    /// Remove a key or a table, in force and in the balancer's file
-    Remove {
-        /// Path of the key or table, as in group.web
-        #[arg(value_parser = edit::path_of)]
-        path: std::vec::Vec<Part>,
-        /// Revision that is changed, and a comment.
-        #[command(flatten)]
-        change: ChangeArgs,
-    },
-    /// Give a table another name; the names of a group in rules and clusters change, too
-    Rename {
-        /// Path of the table, as in group.web
-        #[arg(value_parser = edit::path_of)]
-        path: std::vec::Vec<Part>,
-        /// New name of the table
-        name: String,
-        /// Revision that is changed, and a comment.
-        #[command(flatten)]
-        change: ChangeArgs,
-    },
-    /// Print the image of a rule: the rule with all that it refers to, for another balancer
-    Export {
-        /// Name of the rule
-        rule: String,
-    },
-    /// Take the image of a rule in: into force, and into the balancer's file
-    Import {
-        /// An image on this machine, as `export` prints it
-        file: PathBuf,
-        /// Give the rule or a group of the image another name
-        #[arg(long, value_name = "OLD=NEW", value_parser = new_name)]
-        rename: Vec<(String, String)>,
-        /// Replace a table of the balancer that differs, as in group.web
-        #[arg(long, value_name = "TABLE")]
-        replace: Vec<String>,
-        /// Show what would change, and change nothing
-        #[arg(long)]
-        dry_run: bool,
-        /// Revision that is changed, and a comment.
-        #[command(flatten)]
-        change: ChangeArgs,
-    },
-    /// Show the configurations that are and were in force, the last one first
-    History,
-    /// Take the last change back
-    Undo {
-        /// Revision that is changed, and a comment.
-        #[command(flatten)]
-        change: ChangeArgs,
-    },
-    /// Go back to an earlier configuration
-    Restore {
-        /// Revision, as `history` shows it
-        revision: String,
-        /// Revision that is changed, and a comment.
-        #[command(flatten)]
-        change: ChangeArgs,
-    },
-}
-
-/// Base of a change, and the reason for the change.
-#[derive(Clone, Debug, Args)]
-pub(crate) struct ChangeArgs {
-    /// Reason for the change, for the history
-    #[arg(long, value_name = "TEXT", default_value = "")]
-    comment: String,
-    /// Revision that must be in force; otherwise nothing is changed [default: the one in force]
-    #[arg(long = "if", value_name = "REVISION")]
-    base: Option<String>,
-}
-
-/// Reads a new name, as in `group.web=shop`.
-fn new_name(text: &str) -> Result<(String, String), String> {
-    match text.split_once('=') {
-        Some((old, new)) if !old.is_empty() && !new.is_empty() => Ok((old.into(), new.into())),
-        _ => Err("expected OLD=NEW, as in group.web=shop".into()),
-    }
-}
+use crate::cli::config::{ChangeArgs, ConfigCommand};
+use crate::failure::{Failure, refuse_config};
+use crate::output::print;
 
 /// Runs a command; answers what to print.
-pub(crate) fn run(ctl: &Ctl, command: &Command) -> Result<String, Failure> {
+pub(crate) fn run(ctl: &Ctl, command: &ConfigCommand) -> Result<String, Failure> {
     match command {
-        Command::Show => Ok(ctl.show_configuration()?),
-        Command::Download => Ok(ctl.in_force()?.text),
-        Command::Schema => Ok(ctl.keys()?),
-        Command::Validate { file } => {
+        ConfigCommand::Show => Ok(ctl.show_configuration()?),
+        ConfigCommand::Download => Ok(ctl.in_force()?.text),
+        ConfigCommand::Schema => Ok(ctl.keys()?),
+        ConfigCommand::Validate { file } => {
             let here = Here::of(ctl, file)?;
             let body = here.proposed()?;
             let examined: Examined = ctl
@@ -156,12 +36,12 @@ pub(crate) fn run(ctl: &Ctl, command: &Command) -> Result<String, Failure> {
             })?;
             here.passed(ctl, printed, examined.problems)
         }
-        Command::Diff { file } => {
+        ConfigCommand::Diff { file } => {
             let here = Here::of(ctl, file)?;
             let proposed = here.proposed()?;
             compare(ctl, &here, &proposed)
         }
-        Command::Apply {
+        ConfigCommand::Apply {
             file,
             force,
             change,
@@ -176,7 +56,7 @@ pub(crate) fn run(ctl: &Ctl, command: &Command) -> Result<String, Failure> {
             let done = ctl.change_configuration("PUT", None, base, &body)?;
             done.map_err(|problems| here.refused(problems))
         }
-        Command::Set {
+        ConfigCommand::Set {
             path,
             value,
             change,
@@ -184,16 +64,16 @@ pub(crate) fn run(ctl: &Ctl, command: &Command) -> Result<String, Failure> {
             let (path, value) = (path.clone(), edit::value_of(value));
             patch(ctl, Edit::Set { path, value }, change)
         }
-        Command::Remove { path, change } => {
+        ConfigCommand::Remove { path, change } => {
             let path = path.clone();
             patch(ctl, Edit::Remove { path }, change)
         }
-        Command::Rename { path, name, change } => {
+        ConfigCommand::Rename { path, name, change } => {
             let (path, to) = (path.clone(), name.clone());
             patch(ctl, Edit::Rename { path, to }, change)
         }
-        Command::Export { rule } => Ok(ctl.show_image(rule)?),
-        Command::Import {
+        ConfigCommand::Export { rule } => Ok(ctl.show_image(rule)?),
+        ConfigCommand::Import {
             file,
             rename,
             replace,
@@ -230,14 +110,14 @@ pub(crate) fn run(ctl: &Ctl, command: &Command) -> Result<String, Failure> {
             let done = ctl.change_configuration("POST", Some("import"), base, &body)?;
             done.map_err(|problems| here.refused(problems))
         }
-        Command::History => Ok(ctl.list_revisions()?),
-        Command::Undo { change } => {
+        ConfigCommand::History => Ok(ctl.list_revisions()?),
+        ConfigCommand::Undo { change } => {
             let comment = change.comment.clone();
             let base = change.base.as_deref();
             let done = ctl.change_configuration("POST", Some("undo"), base, &Undo { comment })?;
             done.map_err(refused)
         }
-        Command::Restore { revision, change } => {
+        ConfigCommand::Restore { revision, change } => {
             let (revision, comment) = (revision.clone(), change.comment.clone());
             let body = Restore { revision, comment };
             let base = change.base.as_deref();
@@ -278,7 +158,7 @@ fn patch(ctl: &Ctl, edit: Edit, change: &ChangeArgs) -> Result<String, Failure> 
 }
 
 fn refused(problems: Vec<Problem>) -> Failure {
-    check::refuse_config(Errors {
+    refuse_config(Errors {
         file: String::new(),
         problems,
         omitted: 0,
@@ -353,7 +233,7 @@ impl<'f> Here<'f> {
             return Ok(printed);
         }
         if ctl.json {
-            crate::print(printed)?;
+            print(printed)?;
         }
         Err(self.refused(problems.into_iter().map(Problem::from).collect()))
     }

@@ -1,96 +1,9 @@
 //! `evenkeel kernel attach`, `detach` and `status`.
 
-use std::path::PathBuf;
-
-use clap::{Args, ValueEnum};
-use evenkeel_kernel::query::DEFAULT_PORT;
-
-use crate::Failure;
-
-/// Ways in which the responder receives packets.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(super) enum Mode {
-    /// The first of the following that works
-    #[default]
-    Auto,
-    /// XDP in the driver
-    Native,
-    /// XDP before the network stack: works with every driver
-    Generic,
-    /// Traffic control: works with another XDP program on the interface
-    Tc,
-}
-
-/// `evenkeel kernel attach`.
-#[derive(Debug, Args)]
-pub(super) struct Attach {
-    /// The network interface by which balancers reach this machine
-    pub interface: String,
-    /// Keys that balancers may use: a line each, HEX or NUMBER:HEX with 32 hexadecimal
-    /// digits. The file must be readable only for its owner
-    #[arg(long, value_name = "FILE")]
-    pub key_file: PathBuf,
-    /// Allowed clients: an address or a network like 10.0.0.0/8; may be repeated
-    #[arg(long = "allow", value_name = "CIDR", required = true)]
-    pub allow: Vec<String>,
-    /// A name or address by which balancers query this machine, instead of the addresses
-    /// that it has now; needed with address translation, for instance. It is `host` in the balancer's
-    /// [group.NAME.monitor]; may be repeated. Queries for other hosts are not answered
-    #[arg(long = "host", value_name = "NAME")]
-    pub hosts: Vec<String>,
-    /// The UDP port of the responder
-    #[arg(long, default_value_t = DEFAULT_PORT)]
-    pub port: u16,
-    /// A TCP port whose listen backlog is reported; may be repeated, up to 16
-    #[arg(long = "listen-port", value_name = "PORT")]
-    pub listen_ports: Vec<u16>,
-    /// A cgroup (such as a container) whose load is reported, too: NUMBER=PATH, with a
-    /// target number from 1 to 63 and the path of its folder; may be repeated
-    #[arg(long = "cgroup", value_name = "NUMBER=PATH")]
-    pub cgroups: Vec<String>,
-    /// Maximum queries per second and client address; 0 is no limit
-    #[arg(long, default_value_t = 2000)]
-    pub rate: u32,
-    /// Way in which the responder receives packets
-    #[arg(long, value_enum, default_value_t)]
-    pub mode: Mode,
-    #[command(flatten)]
-    pub pin: Pin,
-}
-
-/// Place where a responder's programs and maps are pinned.
-#[derive(Debug, Args)]
-pub(super) struct Pin {
-    /// Folder in a BPF file system for the loaded objects, one for each interface
-    /// [default: /sys/fs/bpf/evenkeel/INTERFACE]
-    #[arg(long = "pin", value_name = "FOLDER")]
-    pub folder: Option<PathBuf>,
-}
-
-/// `evenkeel kernel detach`.
-#[derive(Debug, Args)]
-pub(super) struct Detach {
-    /// The network interface
-    pub interface: String,
-    #[command(flatten)]
-    pub pin: Pin,
-}
-
-/// `evenkeel kernel status`.
-#[derive(Debug, Args)]
-pub(super) struct Status {
-    /// The network interface
-    pub interface: String,
-    /// Print JSON
-    #[arg(long)]
-    pub json: bool,
-    #[command(flatten)]
-    pub pin: Pin,
-}
-
 #[cfg(not(feature = "bpf"))]
 mod lacking {
-    use super::*;
+    use crate::cli::kernel::{Attach, Detach, Status};
+    use crate::failure::Failure;
 
     fn lacking<T>() -> Result<T, Failure> {
         Err(Failure::new(
@@ -116,12 +29,15 @@ mod lacking {
 pub(super) use lacking::{attach, detach, status};
 #[cfg(feature = "bpf")]
 mod with {
+    use std::path::PathBuf;
+
     use evenkeel_kernel::attach::{self as responder, Options};
     use evenkeel_kernel::{host, keys};
     use evenkeel_net::key_file;
 
-    use super::*;
-    use crate::print;
+    use crate::cli::kernel::{Attach, Detach, Mode, Status};
+    use crate::failure::Failure;
+    use crate::output::print;
 
     fn cgroup(text: &str) -> Result<(u16, PathBuf), Failure> {
         let parsed = text.split_once('=').and_then(|(number, path)| {

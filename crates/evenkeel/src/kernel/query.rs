@@ -1,49 +1,14 @@
 //! `evenkeel kernel query`: asks a responder as the balancer does, and shows the record.
 
 use std::io::{self, Write};
-use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::Args;
 use evenkeel_kernel::keys;
 use evenkeel_monitor::ask::{Asker, Options, resolve};
 use evenkeel_net::key_file;
 
-use crate::Failure;
-
-/// `evenkeel kernel query`.
-#[derive(Debug, Args)]
-pub(super) struct Query {
-    /// The back-end: a host name or IP address, with a port if it is not 9970
-    pub address: String,
-    /// The key that the responder knows: a line NUMBER:HEX; the first line is used
-    #[arg(long, value_name = "FILE")]
-    pub key_file: PathBuf,
-    /// The responder's name (its --host) [default: the address that is queried]
-    #[arg(long, value_name = "NAME")]
-    pub host: Option<String>,
-    /// Target: 0 is the machine, others are the responder's --cgroup targets
-    #[arg(long, default_value_t = 0, value_parser = clap::value_parser!(u16).range(0..64))]
-    pub target: u16,
-    /// Show each CPU, too
-    #[arg(long)]
-    pub cpus: bool,
-    /// Show the listen backlogs of the responder's ports, too
-    #[arg(long)]
-    pub ports: bool,
-    /// Time over which rates are measured, and between two records, in milliseconds
-    #[arg(long, default_value_t = 200, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=600_000))]
-    pub interval: u64,
-    /// Number of records to show
-    #[arg(long, default_value_t = 1, value_name = "N", value_parser = clap::value_parser!(u64).range(1..))]
-    pub count: u64,
-    /// Time limit for an answer, in milliseconds
-    #[arg(long, default_value_t = 1000, value_name = "MS", value_parser = clap::value_parser!(u64).range(1..=60_000))]
-    pub timeout: u64,
-    /// Print a line of JSON for each record
-    #[arg(long)]
-    pub json: bool,
-}
+use crate::cli::kernel::Query;
+use crate::failure::Failure;
 
 /// Asks, and prints what comes.
 pub(super) fn query(args: &Query) -> Result<(), Failure> {
