@@ -6,7 +6,9 @@
 
 use std::borrow::Cow;
 
-use crate::message::Header;
+/// Length of the header of a GIOP message, in bytes: in each fragment of GIOP 1.1, alignment counts from
+/// the start of the header.
+pub(crate) const HEADER_LENGTH: usize = 12;
 
 /// The byte order of a message or encapsulation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -250,7 +252,7 @@ impl<'a> Reader<'a> {
                 Some((&joint, rest)) if joint <= at + padding => {
                     // The value stands in the next fragment.
                     self.take(joint.saturating_sub(at), what)?;
-                    self.shift = Header::LEN.wrapping_sub(joint);
+                    self.shift = HEADER_LENGTH.wrapping_sub(joint);
                     self.joints = rest;
                     // omniORB pads up to the end of a fragment, and then not again.
                     if at < joint && joint == at + padding {
@@ -479,6 +481,15 @@ impl Writer {
         self.write_len(text.len() + 1);
         self.write_raw(text);
         self.write_u8(0);
+    }
+}
+
+/// Makes the error for a value that the reader has just read and that cannot be.
+pub(crate) fn invalid_value(reader: &Reader<'_>, what: &'static str, found: &str) -> CdrError {
+    CdrError::Invalid {
+        what,
+        at: reader.position(),
+        found: found.into(),
     }
 }
 

@@ -5,51 +5,27 @@
 //! address and version, on which any number of calls are under way at a time; one that is not
 //! used is closed.
 
+mod body;
 mod connection;
+mod settings;
 
 use std::collections::HashMap;
 use std::fmt;
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::Duration;
 
 use evenkeel_limits::Shortage;
 use tokio::net::TcpStream;
 use tokio::time::{Instant, timeout_at};
 
-use crate::cdr::{CdrError, Endian, Reader, Writer};
+use crate::cdr::{CdrError, Endian, Writer};
 use crate::context::{CodeSetChoice, CodeSets, ISO_8859_1, UCS_2, UTF_8, UTF_16};
 use crate::exception::{Completion, SystemException};
 use crate::ior::{IiopProfile, Ior, TAG_INTERNET_IOP};
 use crate::message::{GiopError, ReplyStatus, Target, Version};
+pub use body::Body;
 use connection::{Connection, Failure, Outgoing};
-
-/// Limits of a client.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    /// Time limit of one attempt to connect.
-    pub connect_timeout: Duration,
-    /// Time after which a connection on which nothing is outstanding is closed.
-    pub idle_timeout: Duration,
-    /// Longest reply, in bytes.
-    pub max_message: usize,
-    /// Most calls under way on one connection; further ones wait.
-    pub max_pending: usize,
-    /// Most forwards that one call follows.
-    pub max_forwards: usize,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            connect_timeout: Duration::from_secs(5),
-            idle_timeout: Duration::from_secs(60),
-            max_message: 16 << 20,
-            max_pending: 256,
-            max_forwards: 8,
-        }
-    }
-}
+pub use settings::Settings;
 
 /// A call to be made.
 #[derive(Clone, Debug)]
@@ -91,38 +67,6 @@ impl<'a> Call<'a> {
     pub fn do_not_follow(mut self) -> Self {
         self.follow = false;
         self
-    }
-}
-
-/// The body of a reply.
-#[derive(Clone, PartialEq, Eq)]
-pub struct Body {
-    message: Vec<u8>,
-    at: usize,
-    endian: Endian,
-    version: Version,
-}
-
-impl Body {
-    /// Reads it from its start.
-    pub fn reader(&self) -> Reader<'_> {
-        let body = self.message.get(self.at..).unwrap_or_default();
-        Reader::at_offset(self.at, body, self.endian)
-    }
-
-    /// The version of the message that it came in.
-    pub fn version(&self) -> Version {
-        self.version
-    }
-}
-
-impl fmt::Debug for Body {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(
-            f,
-            "Body({} bytes)",
-            self.message.len().saturating_sub(self.at)
-        )
     }
 }
 

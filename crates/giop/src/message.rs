@@ -19,205 +19,21 @@
 //! onward.encode(Version::V1_0, Endian::Big, &mut passed_on).unwrap();
 //! ```
 
+mod error;
+mod frame;
+mod header;
 mod reply;
 mod request;
+mod version;
 
-use std::mem;
+use crate::cdr::{Endian, Reader};
 
-use crate::cdr::{CdrError, Endian, Reader, Writer};
-
+pub use error::GiopError;
+use frame::frame;
+pub use header::{Header, Kind};
 pub use reply::{LocateReply, LocateStatus, Reply, ReplyStatus};
 pub use request::{LocateRequest, Request, Target};
-
-/// A version of GIOP.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub enum Version {
-    /// GIOP 1.0.
-    V1_0,
-    /// GIOP 1.1.
-    V1_1,
-    /// GIOP 1.2.
-    V1_2,
-}
-
-impl Version {
-    /// The version to speak with a server whose profile says IIOP 1.`minor`.
-    pub fn for_minor(minor: u8) -> Self {
-        match minor {
-            0 => Version::V1_0,
-            1 => Version::V1_1,
-            _ => Version::V1_2,
-        }
-    }
-
-    /// The number behind the point.
-    pub fn minor(self) -> u8 {
-        match self {
-            Version::V1_0 => 0,
-            Version::V1_1 => 1,
-            Version::V1_2 => 2,
-        }
-    }
-}
-
-/// A message that is refused.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum GiopError {
-    /// The message does not start with `GIOP`.
-    #[error("this is not GIOP: a message starts with {0:02x?}")]
-    NotGiop([u8; 4]),
-    /// A version that is not spoken here.
-    #[error("GIOP {major}.{minor} is not supported, only 1.0 to 1.2")]
-    Version {
-        /// Before the point.
-        major: u8,
-        /// Behind it.
-        minor: u8,
-    },
-    /// No such type of message.
-    #[error("there is no message of type {0} in this version of GIOP")]
-    Type(u8),
-    /// A message above the limit.
-    #[error("a message of {size} bytes is too large: the limit is {limit}")]
-    TooLarge {
-        /// Size of the message, without the header.
-        size: usize,
-        /// The limit.
-        limit: usize,
-    },
-    /// The buffer does not hold one whole message.
-    #[error("a buffer of {0} bytes does not hold one whole message")]
-    NotWhole(usize),
-    /// A part of it cannot be read.
-    #[error(transparent)]
-    Cdr(#[from] CdrError),
-    /// A fragment that does not fit.
-    #[error("a fragmented message is not valid: {0}")]
-    Fragment(&'static str),
-    /// Something that this version cannot express.
-    #[error("GIOP {} has no {what}", match .version {
-        Version::V1_0 => "1.0", Version::V1_1 => "1.1", Version::V1_2 => "1.2" })]
-    NotInVersion {
-        /// Name of the part that the version does not have.
-        what: &'static str,
-        /// The version.
-        version: Version,
-    },
-}
-
-/// Types of messages.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Kind {
-    /// 0, from the client.
-    Request,
-    /// 1, from the server.
-    Reply,
-    /// 2, from the client.
-    CancelRequest,
-    /// 3, from the client.
-    LocateRequest,
-    /// 4, from the server.
-    LocateReply,
-    /// 5, from the server; in 1.2 from both.
-    CloseConnection,
-    /// 6, from both.
-    MessageError,
-    /// 7, from both; not in 1.0.
-    Fragment,
-}
-
-impl Kind {
-    const ALL: [Kind; 8] = [
-        Kind::Request,
-        Kind::Reply,
-        Kind::CancelRequest,
-        Kind::LocateRequest,
-        Kind::LocateReply,
-        Kind::CloseConnection,
-        Kind::MessageError,
-        Kind::Fragment,
-    ];
-}
-
-/// The first 12 bytes of a message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Header {
-    /// The version.
-    pub version: Version,
-    /// The byte order.
-    pub endian: Endian,
-    /// True if fragments follow (never in 1.0).
-    pub more: bool,
-    /// Type of the message.
-    pub kind: Kind,
-    /// Bytes that follow the header.
-    pub size: u32,
-}
-
-impl Header {
-    /// Length of a header in bytes.
-    pub const LEN: usize = 12;
-
-    /// Reads the header at the start of `buffer`; none if it has not come yet. Errors that show in
-    /// fewer bytes are told at once. `limit` is for the size.
-    pub fn peek(buffer: &[u8], limit: usize) -> Result<Option<Self>, GiopError> {
-        let magic = buffer.get(..4).unwrap_or(buffer);
-        if !b"GIOP".starts_with(magic) {
-            let mut found = [0; 4];
-            found
-                .iter_mut()
-                .zip(magic)
-                .for_each(|(to, from)| *to = *from);
-            return Err(GiopError::NotGiop(found));
-        }
-        let Some(&[_, _, _, _, major, minor, flags, kind, a, b, c, d]) = buffer.first_chunk()
-        else {
-            return Ok(None);
-        };
-        let version = match (major, minor) {
-            (1, 0) => Version::V1_0,
-            (1, 1) => Version::V1_1,
-            (1, 2) => Version::V1_2,
-            (major, minor) => return Err(GiopError::Version { major, minor }),
-        };
-        let kind = match Kind::ALL.get(usize::from(kind)) {
-            Some(&known) if version > Version::V1_0 || known != Kind::Fragment => known,
-            _ => return Err(GiopError::Type(kind)),
-        };
-        let (endian, size) = match flags & 1 {
-            0 => (Endian::Big, u32::from_be_bytes([a, b, c, d])),
-            _ => (Endian::Little, u32::from_le_bytes([a, b, c, d])),
-        };
-        if size as usize > limit {
-            let size = size as usize;
-            return Err(GiopError::TooLarge { size, limit });
-        }
-        Ok(Some(Header {
-            version,
-            endian,
-            more: version > Version::V1_0 && flags & 2 != 0,
-            kind,
-            size,
-        }))
-    }
-
-    /// Returns the bytes of the header.
-    pub fn encode(&self) -> [u8; Header::LEN] {
-        let [a, b, c, d] = match self.endian {
-            Endian::Big => self.size.to_be_bytes(),
-            Endian::Little => self.size.to_le_bytes(),
-        };
-        let flags = self.endian.byte_order_flag() | u8::from(self.more) << 1;
-        let minor = self.version.minor();
-        let kind = self.kind as u8;
-        [b'G', b'I', b'O', b'P', 1, minor, flags, kind, a, b, c, d]
-    }
-
-    /// Bytes of the whole message with its header.
-    pub fn total(&self) -> usize {
-        Header::LEN.saturating_add(self.size as usize)
-    }
-}
+pub use version::Version;
 
 /// Puts another request id into a message, where a view of it said that the id stands
 /// (`request_id_at`). Nothing happens if it does not reach so far.
@@ -345,41 +161,6 @@ impl Content<'_> {
     }
 }
 
-/// Appends a header and what `write` writes behind it. If it fails, nothing is appended.
-fn frame(
-    version: Version,
-    endian: Endian,
-    kind: Kind,
-    out: &mut Vec<u8>,
-    write: impl FnOnce(&mut Writer) -> Result<(), GiopError>,
-) -> Result<(), GiopError> {
-    let start = out.len();
-    let mut header = Header {
-        version,
-        endian,
-        more: false,
-        kind,
-        size: 0,
-    };
-    let mut writer = Writer::append_to(mem::take(out), endian);
-    writer.write_raw(&header.encode());
-    let result = write(&mut writer);
-    *out = writer.into_bytes();
-    if result.is_err() {
-        out.truncate(start);
-        return result;
-    }
-    let size = out.len() - start - Header::LEN;
-    header.size = u32::try_from(size).map_err(|_| {
-        let limit = u32::MAX as usize;
-        GiopError::TooLarge { size, limit }
-    })?;
-    if let Some(place) = out.get_mut(start..).and_then(<[u8]>::first_chunk_mut) {
-        *place = header.encode();
-    }
-    Ok(())
-}
-
 /// The continuation of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Fragment<'a> {
@@ -422,32 +203,4 @@ impl Fragment<'_> {
         }
         Ok(())
     }
-}
-
-/// Reads the body of a request or reply, and where it stands. In 1.2 it is aligned to 8;
-/// padding without a body behind it is none.
-fn read_body<'a>(version: Version, reader: &mut Reader<'a>) -> (&'a [u8], usize) {
-    if version == Version::V1_2 && reader.align(8, "body").is_err() {
-        return (&[], reader.position());
-    }
-    (reader.rest(), reader.position())
-}
-
-/// A body can be put behind another header without being read only where it is aligned as
-/// it was: see [`Request::body_at`].
-fn misaligned(version: Version) -> GiopError {
-    let what = "place for a body that is not aligned to 8";
-    GiopError::NotInVersion { what, version }
-}
-
-/// Writes the body of a request or reply of 1.2.
-fn write_aligned_body(body: &[u8], body_at: usize, writer: &mut Writer) -> Result<(), GiopError> {
-    if !body.is_empty() {
-        if !body_at.is_multiple_of(8) {
-            return Err(misaligned(Version::V1_2));
-        }
-        writer.align(8);
-        writer.write_raw(body);
-    }
-    Ok(())
 }

@@ -9,112 +9,24 @@
 use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
-use crate::cdr::{CdrError, Reader, Writer};
+use crate::cdr::{CdrError, Reader, Writer, invalid_value};
 
 mod encoding;
+mod kind;
 mod node;
 mod switch;
 
-use encoding::{Decoder, Encoder, invalid_value};
+pub use encoding::MAX_NODES;
+use encoding::{Decoder, Encoder};
+pub use kind::Kind;
+use kind::is_basic;
+pub use node::MAX_DEPTH;
 pub(crate) use node::{Member, Node, Ref, end_of_aliases, resolve_alias};
 pub(crate) use switch::Switch;
-
-/// Greatest depth to which TypeCodes may be nested, and greatest length of a chain of aliases.
-pub const MAX_DEPTH: usize = 64;
-
-/// Most TypeCodes with parameters of which one TypeCode may consist.
-pub const MAX_NODES: usize = 4096;
 
 /// Number of pairs of nodes, and of their references, that are compared before two TypeCodes are
 /// taken for different.
 const MAX_COMPARED: usize = 1 << 20;
-
-/// Kind of type that a TypeCode describes: CORBA's `TCKind`, with the same numbers.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-#[repr(u32)]
-#[allow(missing_docs)]
-pub enum Kind {
-    Null = 0,
-    Void,
-    Short,
-    Long,
-    UShort,
-    ULong,
-    Float,
-    Double,
-    Boolean,
-    Char,
-    Octet,
-    Any,
-    TypeCode,
-    Principal,
-    ObjRef,
-    Struct,
-    Union,
-    Enum,
-    String,
-    Sequence,
-    Array,
-    Alias,
-    Except,
-    LongLong,
-    ULongLong,
-    LongDouble,
-    WChar,
-    WString,
-    Fixed,
-    Value,
-    ValueBox,
-    Native,
-    AbstractInterface,
-    LocalInterface,
-    Component,
-    Home,
-    Event,
-}
-
-impl Kind {
-    /// All, by number.
-    const ALL: [Kind; 37] = [
-        Kind::Null,
-        Kind::Void,
-        Kind::Short,
-        Kind::Long,
-        Kind::UShort,
-        Kind::ULong,
-        Kind::Float,
-        Kind::Double,
-        Kind::Boolean,
-        Kind::Char,
-        Kind::Octet,
-        Kind::Any,
-        Kind::TypeCode,
-        Kind::Principal,
-        Kind::ObjRef,
-        Kind::Struct,
-        Kind::Union,
-        Kind::Enum,
-        Kind::String,
-        Kind::Sequence,
-        Kind::Array,
-        Kind::Alias,
-        Kind::Except,
-        Kind::LongLong,
-        Kind::ULongLong,
-        Kind::LongDouble,
-        Kind::WChar,
-        Kind::WString,
-        Kind::Fixed,
-        Kind::Value,
-        Kind::ValueBox,
-        Kind::Native,
-        Kind::AbstractInterface,
-        Kind::LocalInterface,
-        Kind::Component,
-        Kind::Home,
-        Kind::Event,
-    ];
-}
 
 /// A type.
 ///
@@ -386,30 +298,6 @@ impl Builder {
             }));
         moved(other.root)
     }
-}
-
-fn is_basic(kind: Kind) -> bool {
-    use Kind::*;
-    matches!(
-        kind,
-        Null | Void
-            | Short
-            | Long
-            | UShort
-            | ULong
-            | Float
-            | Double
-            | Boolean
-            | Char
-            | Octet
-            | Any
-            | TypeCode
-            | Principal
-            | LongLong
-            | ULongLong
-            | LongDouble
-            | WChar
-    )
 }
 
 #[cfg(test)]

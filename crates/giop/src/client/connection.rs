@@ -11,7 +11,8 @@ use tokio::net::tcp::{ReadHalf, WriteHalf};
 use tokio::sync::{Semaphore, mpsc, oneshot};
 use tokio::time::timeout;
 
-use super::{Body, Settings};
+use super::body::Body;
+use super::settings::Settings;
 use crate::cdr::Endian;
 use crate::context::{CODE_SETS, CodeSets, Contexts, ServiceContext};
 use crate::fragment::Assembler;

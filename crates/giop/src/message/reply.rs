@@ -1,6 +1,9 @@
 //! Messages that a server sends: replies, and answers to the question where an object is.
 
-use super::{GiopError, Header, Kind, Version, frame, misaligned, read_body, write_aligned_body};
+use super::error::GiopError;
+use super::frame::{frame, misaligned, read_body, write_aligned_body};
+use super::header::{Header, Kind};
+use super::version::Version;
 use crate::cdr::{CdrError, Endian, Reader, Writer};
 use crate::context::{Contexts, ServiceContext};
 

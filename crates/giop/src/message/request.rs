@@ -1,6 +1,9 @@
 //! Messages that a client sends: requests, and questions where an object is.
 
-use super::{GiopError, Header, Kind, Version, frame, read_body, write_aligned_body};
+use super::error::GiopError;
+use super::frame::{frame, read_body, write_aligned_body};
+use super::header::{Header, Kind};
+use super::version::Version;
 use crate::cdr::{CdrError, Endian, Reader, Writer};
 use crate::context::Contexts;
 use crate::ior::{self, Ior};

@@ -3,11 +3,14 @@
 use std::collections::btree_map::Entry;
 use std::collections::{BTreeMap, HashMap};
 
-use crate::cdr::{CdrError, Reader, Writer};
+use crate::cdr::{CdrError, Reader, Writer, invalid_value};
 
-use super::node::{Member, Node, Ref};
+use super::kind::{Kind, is_basic};
+use super::node::{MAX_DEPTH, Member, Node, Ref};
 use super::switch::Switch;
-use super::{Kind, MAX_DEPTH, MAX_NODES, is_basic};
+
+/// Most TypeCodes with parameters of which one TypeCode may consist.
+pub const MAX_NODES: usize = 4096;
 
 /// Instead of a kind: an offset to a TypeCode that was there before follows.
 const INDIRECTION: u32 = 0xffff_ffff;
@@ -387,13 +390,5 @@ impl Encoder<'_> {
     fn write_member(&mut self, member: &Member, writer: &mut Writer, base: usize) {
         writer.write_string(&member.name);
         self.write(member.of, writer, base);
-    }
-}
-
-pub(super) fn invalid_value(reader: &Reader<'_>, what: &'static str, found: &str) -> CdrError {
-    CdrError::Invalid {
-        what,
-        at: reader.position(),
-        found: found.into(),
     }
 }

@@ -2,7 +2,10 @@
 
 use std::collections::BTreeMap;
 
-use super::{Kind, MAX_DEPTH};
+use super::kind::Kind;
+
+/// Greatest depth to which TypeCodes may be nested, and greatest length of a chain of aliases.
+pub const MAX_DEPTH: usize = 64;
 
 /// A type, as part of a TypeCode.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

@@ -1,9 +1,8 @@
 //! The values that a union is switched by: what tells its arms apart.
 
-use crate::cdr::{CdrError, Reader, Writer};
+use crate::cdr::{CdrError, Reader, Writer, invalid_value};
 
-use super::Kind;
-use super::encoding::invalid_value;
+use super::kind::Kind;
 use super::node::{Label, Node, Ref, resolve_alias};
 
 /// The values that a union is switched by.
