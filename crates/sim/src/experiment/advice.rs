@@ -20,8 +20,9 @@ use serde_json::{Value, json};
 
 use super::plan::{Plan, Point, group_of, index_members};
 use super::replay::{Came, Replay};
+use super::statistics::MEASURED;
 use super::statistics::{FIGURES, Mean};
-use super::{MEASURED, Results, Unit};
+use super::{Results, Unit};
 use crate::log::{Entry, Format, Log};
 
 /// Most requests that are played again: the last ones of a log.

@@ -21,9 +21,9 @@ use std::time::Duration;
 use evenkeel_control::event::{Event, ZoneStay};
 use evenkeel_control::health::Change;
 
-use crate::requests::{Dispatch, Outcomes, Sample, WARM_UP, play_watched};
+use crate::requests::{Dispatch, Outcomes, Sample, play_watched};
 use plan::{Plan, Point};
-pub use statistics::{FIGURES, Figure, Mean, Unit};
+pub use statistics::{FIGURES, Figure, Mean, Run, Unit};
 
 /// Shares of requests for which the response time is kept, in thousandths of a per cent.
 const QUANTILES: [u32; 25] = [
@@ -31,15 +31,6 @@ const QUANTILES: [u32; 25] = [
     60_000, 65_000, 70_000, 75_000, 80_000, 85_000, 90_000, 95_000, 98_000, 99_000, 99_500, 99_900,
     99_990,
 ];
-
-/// Result of one run.
-#[derive(Clone, Debug)]
-pub struct Run {
-    /// Seed of the run.
-    pub seed: u64,
-    /// Figures of the run, in the order of [`FIGURES`].
-    pub figures: Vec<f64>,
-}
 
 /// Results of all runs of a world.
 #[derive(Clone, Debug)]
@@ -216,9 +207,6 @@ fn said<'n>(event: &Event, name: &dyn Fn(usize) -> &'n str) -> String {
         Event::AlertLifted { location, .. } => format!("{location}: load alert is over"),
     }
 }
-
-/// Share of a run that is measured.
-const MEASURED: f64 = 1.0 - WARM_UP;
 
 #[cfg(test)]
 mod tests;

@@ -3,8 +3,19 @@
 use evenkeel_control::event::Event;
 
 use super::plan::Point;
-use super::{MEASURED, Run};
-use crate::requests::Outcomes;
+use crate::requests::{Outcomes, WARM_UP};
+
+/// Share of a run that is measured.
+pub(super) const MEASURED: f64 = 1.0 - WARM_UP;
+
+/// Result of one run.
+#[derive(Clone, Debug)]
+pub struct Run {
+    /// Seed of the run.
+    pub seed: u64,
+    /// Figures of the run, in the order of [`FIGURES`].
+    pub figures: Vec<f64>,
+}
 
 /// Unit of a figure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

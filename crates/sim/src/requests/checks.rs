@@ -5,22 +5,11 @@ use std::time::Duration;
 
 use evenkeel_control::health::{Check, first_check, next_check};
 
-use super::{RequestEvent, Simulation};
+use super::simulation::{Checking, RequestEvent, Simulation};
 use crate::engine::duration_nanos;
 
 /// Cost of answering a check for a member, in nanoseconds at normal speed. A check does not wait for requests.
 const WORK: f64 = 100e3;
-
-/// A check of a member by a balancer, and its last result.
-#[derive(Debug)]
-pub(super) struct Checking {
-    balancer: usize,
-    source: usize,
-    member: usize,
-    /// Start of the check, in nanoseconds.
-    started: u64,
-    found: Check,
-}
 
 impl Simulation<'_> {
     /// Time between checks, and after which one has failed; `None` is without checks.

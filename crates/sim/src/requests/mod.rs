@@ -6,60 +6,40 @@
 //! gives every strategy the same arrivals, costs and failures. A strategy's results are compared with
 //! [`Dispatch::Central`], a queue that knows everything, and with the other strategies.
 
+mod balancers;
 mod bound;
 mod checks;
+mod member;
 mod outcomes;
+mod policy;
 mod reports;
 mod retries;
 mod samples;
+mod simulation;
 mod visits;
 mod waiting;
 
-use std::collections::{HashMap, VecDeque};
 use std::net::Ipv4Addr;
 use std::sync::Arc;
 use std::time::Duration;
 
-use evenkeel_control::budget::RetryBudget;
 use evenkeel_control::flights;
-use evenkeel_core::binding::Binding;
 use evenkeel_core::cost::Cost;
-use evenkeel_core::group::{Group, GroupSettings, Outcome, PickError, Request, Ticket};
+use evenkeel_core::group::{Outcome, PickError, Request};
 use evenkeel_core::latency::Remainder;
 use evenkeel_core::load::LoadId;
-use evenkeel_core::member::MemberId;
-use evenkeel_core::strategy::Values;
-use evenkeel_manager::config::Config;
-use evenkeel_manager::groups::Groups;
-use evenkeel_manager::snapshot::GroupHandle;
 
-use checks::Checking;
-pub use outcomes::Outcomes;
-use reports::{Member, Said};
-use retries::Policy;
-pub use samples::{MemberSample, Sample};
-use waiting::Waiting;
+use member::Member;
+pub use outcomes::{MemberSample, Outcomes, Sample};
+use policy::Policy;
+pub use simulation::Dispatch;
+use simulation::{Job, RequestEvent, Simulation};
 
 use crate::central::Central;
-use crate::config::{group_config, make_groups};
 use crate::engine::{self, Engine, Watched, World, draw_exponential, duration_nanos};
 use crate::scenario::{ChangeEffect, Reading, Scenario};
 use crate::server::JobId;
-use crate::work::{Arrivals, RequestWork, Service, Source, Visit};
-
-/// Decision about where requests go.
-#[derive(Clone, Debug)]
-pub enum Dispatch {
-    /// A strategy of the registry, one instance in each balancer.
-    Strategy(Values),
-    /// The strategy of the scenario's configuration.
-    Configured,
-    /// A central queue in front of all members that knows every speed and failure.
-    Central {
-        /// True if the queue also knows the cost of each request.
-        knows_costs: bool,
-    },
-}
+use crate::work::{Arrivals, Service, Source, Visit};
 
 /// Plays `scenario` with `seed`.
 pub fn run(scenario: &Scenario, dispatch: &Dispatch, seed: u64) -> Outcomes {
@@ -123,116 +103,6 @@ fn readers(scenario: &Scenario) -> usize {
         true => scenario.balancers.max(1),
         false => 1,
     }
-}
-
-// Tags as wide as what follows: events are moved in whole words, which are faster read again.
-#[derive(Clone, Copy, Debug)]
-#[repr(u64)]
-enum RequestEvent {
-    /// A request of a source.
-    Arrival(usize),
-    /// The request is at its member.
-    Delivery(JobId),
-    /// The head of a stream is at the balancer.
-    Head(JobId),
-    /// A member is done with a request, unless its version has changed since.
-    Completion {
-        server: usize,
-        version: u32,
-    },
-    /// The response, good or bad, has begun to arrive at the balancer.
-    Response(JobId),
-    SessionEnd(JobId),
-    /// The client of a session has thought.
-    Again(JobId),
-    Sample,
-    Change(usize),
-    /// Of a member to a reader: those to the first one come first, by member.
-    Report(usize),
-    ReportArrival {
-        index: usize,
-        said: Said,
-    },
-    /// A process at a member wants to write down the load, and does.
-    Update(usize),
-    Written(usize),
-    Variance,
-    Round,
-    /// A request that waits looks again, unless that was another time.
-    Look {
-        job: JobId,
-        turn: usize,
-    },
-    /// A request has waited for as long as it may, unless that was another time.
-    Expiry {
-        job: JobId,
-        turn: usize,
-    },
-    /// An active check begins, or has ended.
-    Check(usize),
-    Checked(usize),
-}
-
-#[derive(Debug)]
-struct Job {
-    source: usize,
-    balancer: usize,
-    arrived: u64,
-    ask: RequestWork,
-    /// Over which connection of its client it came, and whether it is the last one there.
-    connection: Option<(u64, bool)>,
-    fails_below: f64,
-    server: usize,
-    outcome: Outcome,
-    ticket: Option<Ticket>,
-    measured: bool,
-    /// Members at which the request was tried, in ascending order.
-    tried: Vec<MemberId>,
-    /// True if the member has received nothing of the request.
-    refused: bool,
-    /// Number of this wait among all waits, if the request waits.
-    turn: usize,
-    /// Requests of its session that are still to come, and when its first one arrived.
-    left: usize,
-    began: u64,
-}
-
-/// A balancer: its groups, and the groups that serve requests, by source.
-#[derive(Debug)]
-struct Balancer {
-    groups: Groups,
-    by_source: Vec<Arc<Group>>,
-    /// The groups of `by_source`, with their handles.
-    handles: Vec<Arc<GroupHandle>>,
-    /// Requests that wait, by source.
-    waiting: Vec<VecDeque<Waiting>>,
-    /// Retry budgets, by source.
-    budgets: Vec<RetryBudget>,
-    /// The members that connections are bound to, where the group binds for longer than a request.
-    bindings: HashMap<u64, Binding>,
-    /// Requests in flight as last reported to the other balancers, by member.
-    told: Vec<u32>,
-}
-
-/// Streams of randomness: the world's is the same for every strategy.
-#[derive(Debug)]
-struct Simulation<'a> {
-    scenario: &'a Scenario,
-    dispatch: &'a Dispatch,
-    world: fastrand::Rng,
-    decisions: fastrand::Rng,
-    checks: fastrand::Rng,
-    engine: Engine<RequestEvent>,
-    members: Vec<Member>,
-    checkings: Vec<Checking>,
-    sources: Vec<Source>,
-    /// By source.
-    policies: Vec<Policy>,
-    balancers: Vec<Balancer>,
-    central: Central,
-    jobs: Vec<Job>,
-    free_jobs: Vec<JobId>,
-    outcomes: Outcomes,
 }
 
 impl World for Simulation<'_> {
@@ -313,64 +183,6 @@ impl<'a> Simulation<'a> {
         }
         simulation.begin();
         simulation
-    }
-
-    /// The configuration of the balancers; `None` is without any.
-    fn config(&self) -> Option<Config> {
-        let values = match self.dispatch {
-            Dispatch::Central { .. } => return None,
-            Dispatch::Configured => None,
-            Dispatch::Strategy(values) => Some(values),
-        };
-        let mut config = self.scenario.config.clone().unwrap_or_else(|| {
-            let settings = GroupSettings {
-                load_id: self
-                    .scenario
-                    .reports
-                    .map_or(LoadId::CPU, |reports| reports.id),
-                ..GroupSettings::default()
-            };
-            let group = |source: &Source| {
-                let weights = self.scenario.members.iter().map(|member| member.weight);
-                let strategy = evenkeel_core::strategy::default_kind();
-                let strategy = Values::defaults(strategy);
-                group_config(&source.group, weights, settings.clone(), strategy)
-            };
-            Config {
-                groups: self.sources.iter().map(group).collect(),
-                ..Config::default()
-            }
-        });
-        if let Some(values) = values {
-            for group in &mut config.groups {
-                group.strategy = values.clone();
-            }
-        }
-        Some(config)
-    }
-
-    fn balancer(&self, config: &Config, index: usize) -> Balancer {
-        let mut config = config.clone();
-        self.limit_view(&mut config, index);
-        let groups = make_groups(config, self.engine.current_time());
-        let of = |source: &Source| groups.find_handle(&source.group).map(Arc::clone);
-        let handles: Vec<_> = self.sources.iter().filter_map(of).collect();
-        for member in (handles.iter()).flat_map(|handle| handle.current.load().members().to_vec()) {
-            member.slot.distort_cap(self.scenario.wrong_caps);
-        }
-        Balancer {
-            by_source: (handles.iter())
-                .map(|handle| handle.current.load_full())
-                .collect(),
-            handles,
-            waiting: self.sources.iter().map(|_| VecDeque::new()).collect(),
-            budgets: (self.sources.iter())
-                .map(|_| RetryBudget::new(self.engine.current_time()))
-                .collect(),
-            groups,
-            bindings: HashMap::new(),
-            told: Vec::new(),
-        }
     }
 
     fn begin(&mut self) {

@@ -5,7 +5,35 @@ use std::time::Duration;
 use evenkeel_control::event::Event;
 use evenkeel_control::health::Change;
 
-use super::samples::Sample;
+/// Sample of a moment.
+#[derive(Clone, Debug, Default, PartialEq)]
+pub struct Sample {
+    /// Time of the sample.
+    pub at: Duration,
+    /// Sample of each member.
+    pub members: Vec<MemberSample>,
+    /// Requests that wait in the balancers' queues.
+    pub waiting: usize,
+    /// Requests that were answered since the last sample.
+    pub answered: usize,
+    /// Median response time of these requests.
+    pub p50: Duration,
+    /// The 99th percentile of these response times.
+    pub p99: Duration,
+    /// Requests that have failed so far.
+    pub failed: usize,
+}
+
+/// Sample of a member.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct MemberSample {
+    /// Requests in flight at the member.
+    pub in_flight: u32,
+    /// Share of the member's slots that was busy since the last sample.
+    pub busy: f64,
+    /// Requests that it has answered so far.
+    pub answered: u32,
+}
 
 /// Outcomes of a run.
 #[derive(Clone, Debug, Default)]

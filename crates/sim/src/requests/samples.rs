@@ -2,38 +2,9 @@
 
 use std::time::Duration;
 
-use super::{RequestEvent, Simulation};
+use super::outcomes::{MemberSample, Sample};
+use super::simulation::{RequestEvent, Simulation};
 use crate::engine::duration_nanos;
-
-/// Sample of a moment.
-#[derive(Clone, Debug, Default, PartialEq)]
-pub struct Sample {
-    /// Time of the sample.
-    pub at: Duration,
-    /// Sample of each member.
-    pub members: Vec<MemberSample>,
-    /// Requests that wait in the balancers' queues.
-    pub waiting: usize,
-    /// Requests that were answered since the last sample.
-    pub answered: usize,
-    /// Median response time of these requests.
-    pub p50: Duration,
-    /// The 99th percentile of these response times.
-    pub p99: Duration,
-    /// Requests that have failed so far.
-    pub failed: usize,
-}
-
-/// Sample of a member.
-#[derive(Clone, Copy, Debug, Default, PartialEq)]
-pub struct MemberSample {
-    /// Requests in flight at the member.
-    pub in_flight: u32,
-    /// Share of the member's slots that was busy since the last sample.
-    pub busy: f64,
-    /// Requests that it has answered so far.
-    pub answered: u32,
-}
 
 impl Simulation<'_> {
     /// A request was answered.

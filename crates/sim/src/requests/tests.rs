@@ -1,5 +1,7 @@
 //! Runs whose figures queueing theory knows.
 
+use evenkeel_core::strategy::Values;
+
 use super::*;
 use crate::server::Discipline;
 

@@ -5,7 +5,7 @@ use evenkeel_core::group::Outcome;
 use evenkeel_core::member::Weight;
 use evenkeel_manager::config::Config;
 
-use super::{RequestEvent, Simulation};
+use super::simulation::{RequestEvent, Simulation};
 use crate::engine::draw_exponential;
 use crate::server::JobId;
 

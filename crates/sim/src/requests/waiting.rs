@@ -1,40 +1,18 @@
 //! Requests that wait for a member, in the queue of the product
 //! ([`evenkeel_control::queue`]).
 
-use std::ops::Deref;
 use std::sync::Arc;
 use std::task::Waker;
 
-use evenkeel_control::queue::{Queue, QueueInstruction, QueuePosition};
+use evenkeel_control::queue::{QueueInstruction, QueuePosition};
 use evenkeel_core::group::PickError;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::config::PRIORITY;
 use evenkeel_manager::snapshot::GroupHandle;
 
-use super::{RequestEvent, Simulation};
+use super::simulation::{Line, RequestEvent, Simulation, Waiting};
 use crate::engine::duration_nanos;
 use crate::server::JobId;
-
-/// A request that waits.
-#[derive(Debug)]
-pub(super) struct Waiting {
-    job: JobId,
-    place: QueuePosition<Line>,
-    /// True if another look after a pause is scheduled.
-    will_look: bool,
-}
-
-/// Leads to the queue of a group.
-#[derive(Debug)]
-struct Line(Arc<GroupHandle>);
-
-impl Deref for Line {
-    type Target = Queue;
-
-    fn deref(&self) -> &Queue {
-        &self.0.queue
-    }
-}
 
 impl Simulation<'_> {
     fn handle(&self, balancer: usize, source: usize) -> Option<Arc<GroupHandle>> {
