@@ -2,15 +2,14 @@
 
 use evenkeel_control::pace::Pace;
 
-use crate::listen::Session;
 use crate::metrics::Counter;
 use crate::watch::{TICK, Watch};
 
 /// Both directions: of a rule, of all workers together; or of a connection with all its streams.
 #[derive(Debug, Default)]
 pub(crate) struct Paces {
-    from_clients: Pace,
-    to_clients: Pace,
+    pub(crate) from_clients: Pace,
+    pub(crate) to_clients: Pace,
 }
 
 /// A flow that moves fewer bytes at a time costs more than it helps others.
@@ -24,37 +23,10 @@ const PARTS: u64 = 80;
 pub(crate) struct Gate<'a> {
     /// Paces of the rule and of its connection, each with its rate: a pace counts the bytes that
     /// have passed.
-    paces: [Option<(&'a Pace, u64)>; 2],
-    watch: &'a Watch,
+    pub(crate) paces: [Option<(&'a Pace, u64)>; 2],
+    pub(crate) watch: &'a Watch,
     /// Number of pauses of the rule.
-    pauses: &'a Counter,
-}
-
-impl Session {
-    /// Returns the gates before bytes from the client and before bytes to it; `None` if no
-    /// bandwidth is limited.
-    #[inline]
-    pub(crate) fn bandwidth_gates(&self) -> Option<[Gate<'_>; 2]> {
-        let [all, each] = self.service.bandwidths();
-        let each = each.filter(|_| self.paces().is_some());
-        if all.is_none() && each.is_none() || self.is_apart {
-            return None;
-        }
-        let of = |pick: fn(&Paces) -> &Pace| {
-            let all = all.map(|rate| (pick(&self.service.shared.paces), rate));
-            let own = self.paces().zip(each);
-            let own = own.map(|(paces, rate)| (pick(paces), rate));
-            Gate {
-                paces: [all, own],
-                watch: &self.watch,
-                pauses: &self.service.metrics.bandwidth_pauses,
-            }
-        };
-        Some([
-            of(|paces| &paces.from_clients),
-            of(|paces| &paces.to_clients),
-        ])
-    }
+    pub(crate) pauses: &'a Counter,
 }
 
 impl Gate<'_> {

@@ -16,11 +16,12 @@ use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_net::http::IdleConnections;
 
 use crate::access::{MAX_METHOD_BYTES, MAX_TARGET_BYTES, cut_text, kept_value};
+use crate::bindings::Bindings;
+use crate::bound_request::Refusal;
 use crate::files::ConnectionFile;
 use crate::io::Io;
-use crate::listen::Session;
 use crate::message;
-use crate::service::{Bindings, Refusal};
+use crate::session::Session;
 use crate::watch::Stop;
 use crate::worker::Worker;
 

@@ -8,8 +8,7 @@ use evenkeel_manager::exposition::{Exposition, Type};
 use evenkeel_manager::status::{LimitsStatus, RuleLimitStatus, Status};
 
 use crate::access::Limit;
-use crate::metrics::NamedLimit;
-use crate::metrics::RuleTotals;
+use crate::metrics::{NamedLimit, RuleTotals};
 use crate::plane::Proxy;
 use crate::quota::Fill;
 

@@ -3,7 +3,7 @@
 
 use std::cell::{Cell, RefCell};
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::TcpListener as StdListener;
 use std::os::fd::OwnedFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -17,12 +17,11 @@ use evenkeel_tls::challenge;
 use evenkeel_tls::server::Server;
 
 use crate::access::Peer;
-use crate::bandwidth::Paces;
 use crate::connection::PeerConnection;
 use crate::files::ClientFile;
 use crate::io::Io;
-use crate::quota::Counted;
 use crate::service::Service;
+use crate::session::{Local, Session};
 use crate::socket::{Listener, Socket};
 use crate::tls::handshake;
 use crate::watch::{ServiceId, Stop};
@@ -307,169 +306,6 @@ async fn serve_tls(session: Session, client: Io, server: Arc<Server>) {
         Protocol::Tcp | Protocol::Ftp => tokio::task::spawn_local(tcp::serve_tcp(session, client)),
         Protocol::Http => tokio::task::spawn_local(http::serve_http(session, client)),
     };
-}
-
-/// Endpoint that a client has connected to: mostly the listener, whose clients share it.
-#[derive(Debug)]
-pub(crate) struct Local {
-    /// The listener's address, or what a proxy in front says.
-    pub(crate) address: Address,
-    /// Extensions that the proxy in front says beside addresses, for members that are told who the
-    /// client is.
-    pub(crate) extensions: Box<[u8]>,
-}
-
-impl Local {
-    fn new(address: Address) -> Self {
-        let extensions = Box::default();
-        Local {
-            address,
-            extensions,
-        }
-    }
-
-    /// True if the address is any address of this machine.
-    fn is_unspecified(&self) -> bool {
-        self.address.ip().is_some_and(|ip| ip.is_unspecified())
-    }
-
-    /// Returns the endpoint that a client which names no host has connected to, as a host with a
-    /// port. `real` is the address of this end of its connection.
-    pub(crate) fn name(&self, real: Option<SocketAddr>) -> String {
-        let real = real.filter(|_| self.is_unspecified());
-        match real.or(self.address.socket()) {
-            Some(address) => address.to_string(),
-            None => "localhost".into(),
-        }
-    }
-}
-
-/// State of a connection, of which its streams are parts, for limits.
-#[derive(Debug)]
-struct LimitedConnection {
-    /// Paces of the connection, which count the bytes that have passed, if its bandwidth is
-    /// limited.
-    paces: Option<Paces>,
-    /// Place of the connection among the connections of its client, if those are limited.
-    _counted: Option<Box<Counted>>,
-}
-
-/// A client connection: whom it belongs to. Counts as open until it is dropped.
-#[derive(Debug)]
-pub(crate) struct Session {
-    pub(crate) worker: Rc<Worker>,
-    pub(crate) service: Rc<Service>,
-    /// The client's address; what a proxy in front says if the rule accepts that.
-    pub(crate) peer: Peer,
-    pub(crate) local: Rc<Local>,
-    pub(crate) watch: crate::watch::Watch,
-    /// File of the connection; `None` in a stream, which is no connection.
-    file: Option<ClientFile>,
-    /// True if the bytes are none of a client's: bandwidth is limited for clients only.
-    pub(crate) is_apart: bool,
-    /// State for the limits of connections.
-    limited: Option<Rc<LimitedConnection>>,
-}
-
-impl Session {
-    fn open_session(
-        worker: &Rc<Worker>,
-        service: &Rc<Service>,
-        peer: Peer,
-        local: &Rc<Local>,
-        file: ClientFile,
-    ) -> Self {
-        service.metrics.connections.add(1);
-        service.shared.add_client();
-        worker.open.set(worker.open.get() + 1);
-        Session {
-            worker: Rc::clone(worker),
-            service: Rc::clone(service),
-            peer,
-            local: Rc::clone(local),
-            watch: worker.watchers.watch_task(service.id),
-            file: Some(file),
-            is_apart: false,
-            limited: None,
-        }
-    }
-
-    /// True if the client may have another connection here. The connection counts for the limits of
-    /// the client then.
-    fn admit_client(&mut self) -> bool {
-        let rule = self.service.rule();
-        let is_http = rule.rule.protocol == Protocol::Http;
-        // That of groups is looked at when the client has one.
-        let maintenance = rule.rule.responses.maintenance.as_ref();
-        if !is_http && maintenance.is_some_and(|own| own.is_for(self.peer.ip())) {
-            self.service.metrics.refused_maintenance.add(1);
-            return false;
-        }
-        let counted = match (&rule.quotas, self.peer.ip()) {
-            (Some(quotas), Some(client)) => quotas.take_connection(client, || self.worker.now()),
-            _ => Ok(None),
-        };
-        match counted {
-            Ok(counted) => {
-                let bandwidth = rule.rule.limits.connection_bandwidth;
-                let paces = bandwidth.map(|_| Paces::default());
-                if counted.is_some() || paces.is_some() {
-                    let limited = LimitedConnection {
-                        paces,
-                        _counted: counted,
-                    };
-                    self.limited = Some(Rc::new(limited));
-                }
-                true
-            }
-            Err(limit) => {
-                self.service.metrics.count_limit(limit);
-                let (rule, client, limit) = (&self.service.name, self.peer, limit.name());
-                tracing::debug!(%rule, %client, limit, "a client has reached a limit");
-                false
-            }
-        }
-    }
-
-    /// Returns the paces of the connection, which count the bytes that have passed, if its
-    /// bandwidth is limited.
-    pub(crate) fn paces(&self) -> Option<&Paces> {
-        self.limited.as_ref()?.paces.as_ref()
-    }
-
-    /// Returns a session for one of several streams of the connection, with time limits of its own.
-    /// The connection has to outlive the session.
-    pub(crate) fn of_stream(&self) -> Self {
-        Session {
-            worker: Rc::clone(&self.worker),
-            service: Rc::clone(&self.service),
-            peer: self.peer,
-            local: Rc::clone(&self.local),
-            watch: self.worker.watchers.watch_task(self.service.id),
-            file: None,
-            is_apart: false,
-            limited: self.limited.clone(),
-        }
-    }
-
-    /// Returns a session for a request of the balancer's own, on behalf of a client that the
-    /// request does not concern.
-    pub(crate) fn for_own_request(&self) -> Self {
-        let mut session = self.of_stream();
-        session.is_apart = true;
-        session
-    }
-}
-
-impl Drop for Session {
-    fn drop(&mut self) {
-        if self.file.is_none() {
-            return;
-        }
-        self.service.metrics.connections_closed.add(1);
-        self.service.remove_client();
-        self.worker.open.set(self.worker.open.get() - 1);
-    }
 }
 
 fn tell_of_room(worker: &Worker) {

@@ -13,7 +13,8 @@ use tokio::io::ReadBuf;
 use crate::access::{End, Peer};
 use crate::connection::PeerConnection;
 use crate::io::Io;
-use crate::listen::{self, Local, Session};
+use crate::listen;
+use crate::session::{Local, Session};
 use crate::watch::Stop;
 
 /// Reads the header, and serves the client that it names.

@@ -11,8 +11,8 @@ use evenkeel_wire::client_hello::{MAX_BYTES, Problem, Scanner, ServerName};
 use crate::access::End;
 use crate::buffer::Buffer;
 use crate::io::Io;
-use crate::listen::Session;
 use crate::memory::{BUFFER_BYTES, OutOfMemory};
+use crate::session::Session;
 use crate::watch::Stop;
 
 /// Route of a client.

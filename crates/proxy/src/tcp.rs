@@ -20,14 +20,16 @@ use tokio::net::TcpSocket;
 
 use crate::access::{End, Limit, MemberAttempts, Record};
 use crate::age::Age;
+use crate::bound_request::{BoundRequest, Refusal};
 use crate::buffer::Buffer;
 use crate::files::{ConnectionFile, WaitReason};
 use crate::io::{Io, TransferError};
-use crate::listen::Session;
+use crate::member_choice::insert;
 use crate::pipe::Pipe;
 use crate::pool::MemberConnection;
 use crate::proxied;
-use crate::service::{BoundRequest, Refusal, class_of_client, insert};
+use crate::service::class_of_client;
+use crate::session::Session;
 use crate::sni;
 use crate::tls::handshake;
 use crate::transparent;
@@ -759,39 +761,6 @@ impl Session {
     pub(crate) fn count_exhausted(&self, failure: ConnectFailure) {
         if let ConnectFailure::Exhausted(_) = failure {
             self.service.metrics.refused_exhausted.add(1);
-        }
-    }
-
-    /// Counts how a request or connection ended.
-    pub(crate) fn count_end(&self, end: End) {
-        let metrics = &self.service.metrics;
-        match end {
-            End::Complete | End::Refused | End::Limited | End::Maintenance | End::Stale => {}
-            End::Unauthorized => {}
-            End::Client => metrics.client_aborts.add(1),
-            End::ClientTimeout => metrics.client_timeouts.add(1),
-            End::Member => metrics.member_failures.add(1),
-            End::MemberTimeout => metrics.member_timeouts.add(1),
-            End::Alert => metrics.closed_by_alert.add(1),
-            End::Terminated => metrics.terminated.add(1),
-            End::Exhausted => metrics.refused_exhausted.add(1),
-        }
-    }
-
-    /// True if a log or a tracer needs the record of something; `traced` says that a tracer may.
-    pub(crate) fn wants_record(&self, traced: bool) -> bool {
-        traced || self.worker.log.borrow().is_some()
-    }
-
-    /// Logs and traces something.
-    pub(crate) fn log_record(&self, traced: bool, record: Record<'_>) {
-        if let Some(log) = &mut *self.worker.log.borrow_mut()
-            && !log.push_record(&record)
-        {
-            self.service.metrics.access_log_dropped.add(1);
-        }
-        if traced && let Some(tracer) = &*self.worker.tracer.borrow() {
-            tracer.send_record(record.into_owned());
         }
     }
 }

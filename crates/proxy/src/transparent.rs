@@ -10,7 +10,7 @@ use evenkeel_manager::snapshot::Target;
 use socket2::SockRef;
 use tokio::net::TcpSocket;
 
-use crate::listen::Session;
+use crate::session::Session;
 
 /// The address that a connection to a member at `address` is to come from, if it is not the
 /// balancer's. A client of the other family has none that could be used.

@@ -18,7 +18,7 @@ use evenkeel_core::group::Outcome;
 use self::control::{Control, ControlEnd};
 use crate::access::{End, MemberAttempts, Record};
 use crate::io::Io;
-use crate::listen::Session;
+use crate::session::Session;
 use crate::tcp::connect_member;
 
 /// Tells a client that it is not served.

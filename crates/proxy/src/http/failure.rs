@@ -9,11 +9,12 @@ use evenkeel_limits::Shortage;
 use super::route::TOO_LARGE;
 use super::{After, Client, Request, Summary};
 use crate::access::{End, Limit};
+use crate::bound_request::Refusal;
 use crate::http1::Version;
 use crate::http1::chunked::ChunkError;
 use crate::http1::respond::{Answer, AnswerExtras};
 use crate::io::TransferError;
-use crate::service::{Refusal, State};
+use crate::service::State;
 use crate::tcp::ConnectFailure;
 
 /// Reason why there is no response, though a member was found.

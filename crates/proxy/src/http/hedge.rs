@@ -21,9 +21,10 @@ use super::response::Head;
 use super::route::RequestRoute;
 use super::{Client, Request};
 use crate::access::Hedged;
+use crate::bound_request::BoundRequest;
 use crate::buffer::Buffer;
 use crate::io::{Io, Nobody};
-use crate::service::{BoundRequest, insert};
+use crate::member_choice::insert;
 use crate::trace::{self, Attempt};
 use crate::upstream::Upstream;
 

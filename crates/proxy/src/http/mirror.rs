@@ -16,10 +16,11 @@ use super::response::Head;
 use super::route::RequestRoute;
 use super::{Client, Request};
 use crate::access::End;
+use crate::bound_request::BoundRequest;
 use crate::http1::RequestHead;
 use crate::io::{Io, Nobody};
-use crate::listen::Session;
-use crate::service::{BoundRequest, Service};
+use crate::service::Service;
+use crate::session::Session;
 use crate::upstream::Upstream;
 
 /// Most bytes of a response that are read. Whoever sends more is cut off.

@@ -41,6 +41,8 @@ use tokio::io::{AsyncWrite, AsyncWriteExt};
 
 use crate::access::{self, Details, End, Hedged, Limit, MAX_TARGET_BYTES, MemberAttempts, Record};
 use crate::age::Age;
+use crate::bindings::Bindings;
+use crate::bound_request::BoundRequest;
 use crate::buffer::Buffer;
 use crate::chooser::HttpFacts;
 use crate::cors::{CorsFields, CrossOrigin};
@@ -53,12 +55,12 @@ use crate::http1::{
 };
 use crate::http2::connection::serve_http2;
 use crate::io::{Io, TransferError};
-use crate::listen::Session;
 use crate::memory::{BUFFER_BYTES, OutOfMemory};
 use crate::message;
 use crate::quota::Over;
 use crate::request_id;
-use crate::service::{Bindings, BoundRequest, LocalRule};
+use crate::service::LocalRule;
+use crate::session::Session;
 use crate::trace::{self, Attempt, Trace};
 use crate::upstream::Upstream;
 use crate::watch::Stop;

@@ -13,7 +13,7 @@ use super::flow::{Flow, TURN_BYTES, Waits};
 use crate::access::Limit;
 use crate::bandwidth::Gate;
 use crate::io::{Io, TransferError};
-use crate::listen::Session;
+use crate::session::Session;
 use crate::watch::Watch;
 use crate::worker::Worker;
 

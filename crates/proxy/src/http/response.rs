@@ -22,6 +22,7 @@ use super::progress::{Progress, Side};
 use super::route::RequestRoute;
 use super::{Client, Request};
 use crate::access::{self, MemberAttempts};
+use crate::bound_request::BoundRequest;
 use crate::buffer::Buffer;
 use crate::cors;
 use crate::http1::chunked::Trailers;
@@ -32,7 +33,7 @@ use crate::http1::{Body, Fields, HeadError, Limits, ParseOutcome, ResponseHead, 
 use crate::http2::grpc;
 use crate::io::{Io, TransferError};
 use crate::memory::{BUFFER_BYTES, OutOfMemory};
-use crate::service::{BoundRequest, State};
+use crate::service::State;
 use crate::watch::Stop;
 use crate::worker::Worker;
 

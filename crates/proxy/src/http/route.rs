@@ -20,15 +20,16 @@ use super::flow::Bounds;
 use super::login::Login;
 use super::{After, Client, Request, Summary, sticky};
 use crate::access::End;
+use crate::bindings::Bindings;
 use crate::cors;
 use crate::http1::Hop;
 use crate::http1::chunked::Trailers;
 use crate::http1::forward::{Changes, put_template};
 use crate::http1::respond::{Answer, AnswerExtras};
-use crate::listen::Session;
 use crate::message::{self, BalancerCookies, Body};
 use crate::quota::{Quotas, forwarded_for};
-use crate::service::{Bindings, LocalRule, class_of_client};
+use crate::service::{LocalRule, class_of_client};
+use crate::session::Session;
 
 /// The rule of a request, and the route that it has there. What comes after the head asks this, so
 /// that a reload in between changes nothing.

@@ -12,9 +12,9 @@ use evenkeel_core::time::Instant;
 use evenkeel_manager::snapshot::{GroupHandle, Target};
 use evenkeel_manager::sticky::{Cookie, Named};
 
+use crate::bindings::Bindings;
 use crate::message::Request;
 use crate::metrics::RuleMetrics;
-use crate::service::Bindings;
 use crate::worker::Worker;
 
 /// Most cookies of one name that are looked at.

@@ -14,12 +14,13 @@ use super::stream::Stream;
 use super::tasks::{Tasks, Work};
 use super::wire::Wire;
 use crate::age::Age;
+use crate::bindings::Bindings;
 use crate::buffer::Buffer;
 use crate::connection::PeerConnection;
 use crate::http1::Hop;
-use crate::listen::Session;
 use crate::memory::Charge;
-use crate::service::{Bindings, LocalRule, State};
+use crate::service::{LocalRule, State};
+use crate::session::Session;
 use crate::watch::Stop;
 
 /// Number of bytes that a client may send in a stream before some of them are passed on.

@@ -13,12 +13,12 @@ use evenkeel_tls::handshake::{Cause, ServerHandshake};
 use evenkeel_tls::server::Server;
 
 use super::connection::{SilentMember, Tls};
+use crate::bound_request::BoundRequest;
 use crate::connection::PeerConnection;
 use crate::io::Io;
-use crate::listen::Session;
 use crate::metrics::RuleMetrics;
 use crate::pool::MemberConnection;
-use crate::service::BoundRequest;
+use crate::session::Session;
 use crate::tcp::ConnectFailure;
 use crate::watch::Stop;
 
