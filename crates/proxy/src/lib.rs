@@ -16,6 +16,7 @@ mod chooser;
 mod connection;
 mod cors;
 mod date;
+mod dispatcher;
 mod families;
 mod files;
 mod ftp;

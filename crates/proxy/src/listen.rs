@@ -19,6 +19,7 @@ use evenkeel_tls::server::Server;
 use crate::access::Peer;
 use crate::connection::PeerConnection;
 use crate::files::ClientFile;
+use crate::http::Tasks;
 use crate::io::Io;
 use crate::service::Service;
 use crate::session::{Local, Session};
@@ -53,6 +54,8 @@ impl ListenKey {
 #[derive(Debug)]
 pub(crate) struct Listening {
     socket: Listener,
+    /// Tasks that serve streams of HTTP/2.
+    stream_tasks: Rc<Tasks>,
     local: Rc<Local>,
     service: RefCell<Rc<Service>>,
     stopped: Cell<bool>,
@@ -71,6 +74,7 @@ impl Listening {
     /// Begins to accept clients for `service`.
     pub(crate) fn start(
         worker: &Rc<Worker>,
+        stream_tasks: &Rc<Tasks>,
         key: &ListenKey,
         socket: StdListener,
         service: &Rc<Service>,
@@ -82,6 +86,7 @@ impl Listening {
         let socket = Listener::new(socket, is_unix)?;
         let listening = Rc::new(Listening {
             socket,
+            stream_tasks: Rc::clone(stream_tasks),
             local: Rc::new(Local::new(local)),
             service: RefCell::new(Rc::clone(service)),
             stopped: Cell::new(false),
@@ -259,15 +264,23 @@ impl Listening {
             session.local = Rc::new(Local::new(address.into()));
         }
         if rule.rule.accept_proxy.is_some() {
-            tokio::task::spawn_local(proxied::serve_proxied(session, client));
+            let tasks = Rc::clone(&self.stream_tasks);
+            tokio::task::spawn_local(serve_proxied(session, client, tasks));
         } else {
-            serve_client(session, client);
+            serve_client(session, client, &self.stream_tasks);
         }
     }
 }
 
+/// Serves a client that comes by way of another proxy, once that has said who the client is.
+async fn serve_proxied(session: Session, client: Io, stream_tasks: Rc<Tasks>) {
+    if let Some((session, client)) = proxied::read_header(session, client).await {
+        serve_client(session, client, &stream_tasks);
+    }
+}
+
 /// Serves a client whose next byte is its own.
-pub(crate) fn serve_client(mut session: Session, client: Io) {
+fn serve_client(mut session: Session, client: Io, stream_tasks: &Rc<Tasks>) {
     let protocol = session.service.rule().rule.protocol;
     if !session.admit_client() {
         return match protocol {
@@ -279,18 +292,22 @@ pub(crate) fn serve_client(mut session: Session, client: Io) {
     if protocol != Protocol::Ftp
         && let Some(server) = session.service.tls_server()
     {
-        tokio::task::spawn_local(serve_tls(session, client, server));
+        let tasks = Rc::clone(stream_tasks);
+        tokio::task::spawn_local(serve_tls(session, client, server, tasks));
         return;
     }
     match protocol {
         Protocol::Ftp => tokio::task::spawn_local(ftp::serve_ftp(session, client)),
         Protocol::Tcp => tokio::task::spawn_local(tcp::serve_tcp(session, client)),
-        Protocol::Http => tokio::task::spawn_local(http::serve_http(session, client)),
+        Protocol::Http => {
+            let tasks = Rc::clone(stream_tasks);
+            tokio::task::spawn_local(http::serve_http(session, client, tasks))
+        }
     };
 }
 
 /// Serves a client of a rule with TLS.
-async fn serve_tls(session: Session, client: Io, server: Arc<Server>) {
+async fn serve_tls(session: Session, client: Io, server: Arc<Server>, tasks: Rc<Tasks>) {
     let limit = server.handshake_timeout;
     let Some(client) = handshake::accept_tls(&session, client, &server, limit).await else {
         return;
@@ -304,7 +321,7 @@ async fn serve_tls(session: Session, client: Io, server: Arc<Server>) {
     // In tasks of their own, so that what the handshake took is gone.
     match session.service.rule().rule.protocol {
         Protocol::Tcp | Protocol::Ftp => tokio::task::spawn_local(tcp::serve_tcp(session, client)),
-        Protocol::Http => tokio::task::spawn_local(http::serve_http(session, client)),
+        Protocol::Http => tokio::task::spawn_local(http::serve_http(session, client, tasks)),
     };
 }
 

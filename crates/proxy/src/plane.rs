@@ -31,6 +31,7 @@ use evenkeel_tls::server::Server;
 use evenkeel_tls::ticket::Keys;
 
 use crate::access::AccessLog;
+use crate::dispatcher::{self, Command, Plan, ServicePlan, WorkerHandle};
 use crate::files::Files;
 use crate::listen::ListenKey;
 use crate::memory::Memory;
@@ -39,7 +40,6 @@ use crate::quota::{Fill, Quotas};
 use crate::service::RuleShared;
 use crate::trace::Tracer;
 use crate::transparent;
-use crate::worker::{self, Command, Plan, ServicePlan, WorkerHandle};
 
 /// Every worker has its own socket, also on an address that a listener which is about to close
 /// still holds.
@@ -66,7 +66,7 @@ struct Inner {
     metrics: Metrics,
     files: Arc<Files>,
     memory: Arc<Memory>,
-    failed: worker::FailedWorker,
+    failed: dispatcher::FailedWorker,
     state: Mutex<PlaneState>,
     /// Keys for sessions of all rules that name no file. The keys outlive reloads.
     ticket_keys: Arc<Keys>,
@@ -129,10 +129,10 @@ impl Proxy {
         };
         let nothing = memory::Shares::new(nothing, memory::Users::default());
         let memory = Memory::new(nothing, workers);
-        let failed = worker::FailedWorker::new(None);
+        let failed = dispatcher::FailedWorker::new(None);
         let handles = (0..workers)
             .map(|index| {
-                let started = worker::start(clock, index, &files, &memory, &failed);
+                let started = dispatcher::start(clock, index, &files, &memory, &failed);
                 started.map_err(|source| StartError {
                     worker: index,
                     source,

@@ -13,12 +13,12 @@ use tokio::io::ReadBuf;
 use crate::access::{End, Peer};
 use crate::connection::PeerConnection;
 use crate::io::Io;
-use crate::listen;
 use crate::session::{Local, Session};
 use crate::watch::Stop;
 
-/// Reads the header, and serves the client that it names.
-pub(crate) async fn serve_proxied(mut session: Session, mut client: Io) {
+/// Reads the header. Returns the session of the client that the header names; a connection without
+/// one is closed.
+pub(crate) async fn read_header(mut session: Session, mut client: Io) -> Option<(Session, Io)> {
     let timeout = {
         let rule = session.service.rule();
         let accepted = rule.rule.accept_proxy.as_ref();
@@ -26,7 +26,7 @@ pub(crate) async fn serve_proxied(mut session: Session, mut client: Io) {
             session.service.metrics.refused_not_proxied.add(1);
             let (rule, from) = (&session.service.name, session.peer);
             tracing::debug!(%rule, %from, "a connection is refused: its sender is not in accept_proxy");
-            return;
+            return None;
         }
         rule.rule.timeouts.accept_proxy
     };
@@ -50,7 +50,7 @@ pub(crate) async fn serve_proxied(mut session: Session, mut client: Io) {
                     extensions: reader.extensions().into(),
                 });
             }
-            listen::serve_client(session, client);
+            return Some((session, client));
         }
         Ok(Err(error)) => {
             session.service.metrics.refused_proxy_header.add(1);
@@ -63,6 +63,7 @@ pub(crate) async fn serve_proxied(mut session: Session, mut client: Io) {
             client.reset_on_drop();
         }
     }
+    None
 }
 
 /// Tells a member whose client this is, in a connection that was just opened.

@@ -17,6 +17,7 @@ mod response;
 mod route;
 mod sticky;
 mod stream;
+mod tasks;
 
 use std::borrow::Cow;
 use std::cell::RefCell;
@@ -53,7 +54,7 @@ use crate::http1::respond::Answer;
 use crate::http1::{
     Fields, FramingFacts, HeadError, Hop, Limits, ParseOutcome, RequestHead, Version,
 };
-use crate::http2::connection::serve_http2;
+use crate::http2::server::serve_http2;
 use crate::io::{Io, TransferError};
 use crate::memory::{BUFFER_BYTES, OutOfMemory};
 use crate::message;
@@ -69,14 +70,14 @@ use login::Login;
 use route::{BalancerAnswer, RequestRoute};
 use sticky::StickyCookie;
 
-pub(crate) use stream::serve_stream;
+pub(crate) use tasks::Tasks;
 
 /// Time for which a client may still send on a connection that the proxy has closed, so that the
 /// response is not lost with a reset.
 const LINGER: Duration = Duration::from_secs(2);
 
-/// Serves one client.
-pub(crate) async fn serve_http(session: Session, stream: Io) {
+/// Serves one client. `tasks` serve the streams of a client that speaks HTTP/2.
+pub(crate) async fn serve_http(session: Session, stream: Io, tasks: Rc<Tasks>) {
     let mut client = Client::new(session, stream, Rc::default());
     let after = loop {
         let mut request = match client.next_request().await {
@@ -101,7 +102,8 @@ pub(crate) async fn serve_http(session: Session, stream: Io) {
             } = client;
             // Streams are served elsewhere, and do not come here.
             if let Io::Connection(connection) = stream {
-                tokio::task::spawn_local(serve_http2(session, connection, input));
+                let serve = move |work| tasks.serve_stream(work);
+                tokio::task::spawn_local(serve_http2(session, connection, input, serve));
             }
             return;
         }
@@ -1063,7 +1065,11 @@ fn asks_for_head(read: &[u8]) -> bool {
 mod tests {
     use super::*;
 
-    fn size_of_future<F: Future>(_: fn(Session, Io) -> F) -> usize {
+    fn size_of_http<F: Future>(_: fn(Session, Io, Rc<Tasks>) -> F) -> usize {
+        size_of::<F>()
+    }
+
+    fn size_of_tcp<F: Future>(_: fn(Session, Io) -> F) -> usize {
         size_of::<F>()
     }
 
@@ -1095,7 +1101,7 @@ mod tests {
     /// Ten thousand idle clients are ten thousand of these.
     #[test]
     fn a_connection_is_small() {
-        let http = size_of_future(serve_http);
+        let http = size_of_http(serve_http);
         // With the right to its file and to the memory of its buffers, what bounds interim
         // responses of a member, a second try where an idle connection was closed, the route and
         // limits of the client (twice 8 bytes each), its age and the limits of its slowness, what a cookie says, and where copies of
@@ -1106,7 +1112,7 @@ mod tests {
         // it). A transport more, as there is in tests, costs a word
         // for each connection.
         assert!(http <= 2760 + 32 + 64, "{http}");
-        let tcp = size_of_future(crate::tcp::serve_tcp);
+        let tcp = size_of_tcp(crate::tcp::serve_tcp);
         assert!(tcp <= 1408 + 16, "{tcp}");
     }
 }

@@ -20,7 +20,7 @@ use crate::io::{Io, TransferError};
 use crate::message::Body;
 
 /// Serves one stream. `connects` says that it asks for WebSocket.
-pub(crate) async fn serve_stream(
+pub(super) async fn serve_stream(
     connection: &Connection,
     stream: Box<Stream>,
     head: Head,

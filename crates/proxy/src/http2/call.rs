@@ -11,8 +11,9 @@ use evenkeel_http2::{Break, Cause, Fields, Head, Key, NotOpened, Opening, Reason
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::incoming::{Incoming, break_error};
-use super::links::{Link, Place};
+use super::links::Link;
 use super::outgoing::Outgoing;
+use super::place::Place;
 use super::websocket;
 use crate::http1::head::MAX_FIELDS;
 use crate::http1::{Limits, ParseOutcome, RequestHead};

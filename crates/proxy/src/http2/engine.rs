@@ -1,16 +1,10 @@
 //! A connection of HTTP/2, shared by the task that moves its bytes and the tasks of its streams.
 
 use std::cell::{Cell, RefCell};
-use std::pin::Pin;
 use std::rc::Rc;
-use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
+use std::task::{Context, Waker};
 
-use evenkeel_core::time::Instant;
 use evenkeel_http2::{Config, Connection, Event, Failure, Fields, Key, Reason};
-use tokio::io::AsyncWrite;
-
-use super::wire::Wire;
 
 /// Lists of fields that are kept to be filled again.
 const SPARE_FIELDS: usize = 8;
@@ -18,14 +12,14 @@ const SPARE_FIELDS: usize = 8;
 /// The connection, and who waits for what.
 #[derive(Debug)]
 pub(super) struct Engine {
-    connection: RefCell<Connection>,
+    pub(super) connection: RefCell<Connection>,
     /// Tasks of streams, by their slots.
     streams: RefCell<Vec<Option<Waker>>>,
     /// The connection's task.
-    task: RefCell<Option<Waker>>,
+    pub(super) task: RefCell<Option<Waker>>,
     spare: RefCell<Vec<Fields>>,
     /// Bytes that the peer has taken.
-    sent: Cell<u64>,
+    pub(super) sent: Cell<u64>,
 }
 
 /// News for the connection's task.
@@ -136,83 +130,11 @@ impl Engine {
         self.spare.borrow_mut().truncate(1);
     }
 
-    fn wake_stream(&self, key: Key) {
+    pub(super) fn wake_stream(&self, key: Key) {
         let streams = self.streams.borrow();
         if let Some(Some(task)) = streams.get(key.slot()) {
             task.wake_by_ref();
         }
-    }
-
-    /// Moves bytes, and tells streams what has happened to them.
-    pub(super) fn poll_step(
-        &self,
-        cx: &mut Context<'_>,
-        wire: &mut Wire,
-        now: Instant,
-    ) -> Poll<Step> {
-        let mut task = self.task.borrow_mut();
-        if !task.as_ref().is_some_and(|task| task.will_wake(cx.waker())) {
-            *task = Some(cx.waker().clone());
-        }
-        drop(task);
-        let now = Duration::from_nanos(now.as_nanos());
-        loop {
-            while let Some(event) = self.next_event() {
-                match event {
-                    Event::Request(key) => return Poll::Ready(Step::Request(key)),
-                    Event::Settled => return Poll::Ready(Step::Settled),
-                    Event::Pong => return Poll::Ready(Step::Pong),
-                    Event::Readable(key) | Event::Writable(key) | Event::Broken(key) => {
-                        self.wake_stream(key);
-                    }
-                }
-            }
-            let mut connection = self.connection.borrow_mut();
-            let mut is_stuck = false;
-            while !connection.pending_output().is_empty() && !is_stuck {
-                match Pin::new(&mut wire.connection).poll_write(cx, connection.pending_output()) {
-                    Poll::Ready(Ok(n)) if n > 0 => {
-                        connection.consume_output(n);
-                        self.sent.set(self.sent.get() + n as u64);
-                    }
-                    Poll::Ready(_) => return Poll::Ready(Self::end_connection(&mut connection)),
-                    Poll::Pending => is_stuck = true,
-                }
-            }
-            // TLS has records of its own to send.
-            let is_flushed = match Pin::new(&mut wire.connection).poll_flush(cx) {
-                Poll::Ready(Ok(())) => true,
-                Poll::Ready(Err(_)) => return Poll::Ready(Self::end_connection(&mut connection)),
-                Poll::Pending => false,
-            };
-            if connection.has_events() {
-                continue;
-            }
-            if connection.is_done() {
-                if is_stuck || !is_flushed {
-                    return Poll::Pending;
-                }
-                drop(connection);
-                // Whether the peer hears of the end or not, it is over.
-                let _ = ready!(Pin::new(&mut wire.connection).poll_shutdown(cx));
-                return Poll::Ready(Step::Over);
-            }
-            if !connection.wants_input() {
-                return Poll::Pending;
-            }
-            let read = ready!(wire.poll_read(cx, |bytes| connection.receive_bytes(bytes, now)));
-            match read {
-                Ok(Some(Ok(()))) => {}
-                Ok(Some(Err(failure))) => return Poll::Ready(Step::Failed(failure)),
-                Ok(None) | Err(_) => return Poll::Ready(Self::end_connection(&mut connection)),
-            }
-        }
-    }
-
-    /// Takes note that the peer is gone.
-    fn end_connection(connection: &mut Connection) -> Step {
-        connection.mark_disconnected();
-        Step::Gone
     }
 
     /// Tells all streams that the connection is gone.
@@ -225,7 +147,7 @@ impl Engine {
         }
     }
 
-    fn next_event(&self) -> Option<Event> {
+    pub(super) fn next_event(&self) -> Option<Event> {
         self.connection.borrow_mut().next_event()
     }
 }

@@ -5,25 +5,11 @@ use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use evenkeel_http2::Head;
-
-use super::connection::Connection;
-use super::stream::Stream;
-use crate::http;
-use crate::worker::Worker;
+use super::stream::serve_stream;
+use crate::http2::server::Work;
 
 /// Most tasks that wait for a stream.
 const MOST_IDLE: usize = 256;
-
-/// A stream to be served.
-#[derive(Debug)]
-pub(super) struct Work {
-    pub(super) connection: Rc<Connection>,
-    pub(super) stream: Box<Stream>,
-    pub(super) head: Head,
-    /// True if the request asks for WebSocket.
-    pub(super) connects: bool,
-}
 
 /// The tasks of a worker that wait for a stream.
 #[derive(Debug, Default)]
@@ -40,10 +26,10 @@ struct TaskInbox {
 
 impl Tasks {
     /// Has a stream served.
-    pub(super) fn serve_stream(worker: &Rc<Worker>, work: Work) {
-        let idle = worker.stream_tasks.idle.borrow_mut().pop();
+    pub(super) fn serve_stream(self: &Rc<Self>, work: Work) {
+        let idle = self.idle.borrow_mut().pop();
         let Some(desk) = idle else {
-            tokio::task::spawn_local(run(Rc::clone(worker), work));
+            tokio::task::spawn_local(run(Rc::clone(self), work));
             return;
         };
         desk.work.replace(Some(work));
@@ -64,7 +50,7 @@ impl Tasks {
 }
 
 /// A task. Should it panic, nobody finds its desk among those of the others.
-async fn run(worker: Rc<Worker>, work: Work) {
+async fn run(tasks: Rc<Tasks>, work: Work) {
     let desk = Rc::new(TaskInbox {
         work: RefCell::new(Some(work)),
         task: RefCell::default(),
@@ -85,9 +71,9 @@ async fn run(worker: Rc<Worker>, work: Work) {
             head,
             connects,
         } = next.await;
-        http::serve_stream(&connection, stream, head, connects).await;
+        serve_stream(&connection, stream, head, connects).await;
         drop(connection);
-        if !worker.stream_tasks.wait_for_work(&desk) {
+        if !tasks.wait_for_work(&desk) {
             return;
         }
     }
