@@ -1,5 +1,6 @@
 //! Logging in and out, for browsers.
 
+use std::num::NonZeroU32;
 use std::sync::Arc;
 use std::time::Instant;
 
@@ -8,6 +9,7 @@ use axum::http::header::{COOKIE as COOKIES, RETRY_AFTER, SET_COOKIE};
 use axum::http::{HeaderMap, HeaderValue, StatusCode};
 use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
+use evenkeel_net::http::answer::retry_after_seconds;
 use schemars::JsonSchema;
 use serde::Serialize;
 
@@ -123,7 +125,7 @@ fn refuse_login(refused: NoLogin) -> Response {
             (StatusCode::NOT_FOUND, "no_users", detail.to_owned(), None)
         }
         NoLogin::Wait(wait) => {
-            let seconds = wait.as_secs_f64().ceil();
+            let seconds = retry_after_seconds(wait);
             let detail = format!("too many logins have failed: try again in {seconds} seconds");
             (
                 StatusCode::TOO_MANY_REQUESTS,
@@ -138,7 +140,7 @@ fn refuse_login(refused: NoLogin) -> Response {
                 StatusCode::SERVICE_UNAVAILABLE,
                 "busy",
                 detail.to_owned(),
-                Some(1.0),
+                Some(NonZeroU32::MIN),
             )
         }
         NoLogin::NoRandom => {
@@ -152,10 +154,8 @@ fn refuse_login(refused: NoLogin) -> Response {
         }
     };
     let mut response = ApiError::new(status, word, detail).into_response();
-    let after = wait.and_then(|wait| HeaderValue::try_from(wait.to_string()).ok());
-    response
-        .headers_mut()
-        .extend(after.map(|after| (RETRY_AFTER, after)));
+    let wait = wait.map(|seconds| (RETRY_AFTER, HeaderValue::from(seconds.get())));
+    response.headers_mut().extend(wait);
     response
 }
 

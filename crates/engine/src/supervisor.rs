@@ -291,7 +291,8 @@ impl Handler for Supervisor {
                         answer::error(status, "no_server", &detail, Vec::new())
                     }
                 };
-                answer::with_field(answer, RETRY_AFTER, &answer::retry_after(after).to_string())
+                let seconds = answer::retry_after_seconds(after).to_string();
+                answer::with_field(answer, RETRY_AFTER, &seconds)
             }
             // It was waited for.
             Now::Wait => answer::empty(StatusCode::SERVICE_UNAVAILABLE),

@@ -2,9 +2,9 @@
 
 use std::net::IpAddr;
 use std::path::Path;
-use std::time::Duration;
 
 use bytes::Bytes;
+use evenkeel_net::http::answer::retry_after_seconds;
 
 use crate::config::{ErrorPages, FieldChanges, FileName, Responses};
 use crate::cors::CorsPolicy;
@@ -93,10 +93,7 @@ impl ResponsePolicy {
     /// Response to clients while the maintenance lasts.
     pub fn maintenance(&self) -> MaintenanceAnswer<'_> {
         let own = self.config.maintenance.as_ref();
-        let seconds = |time: Duration| {
-            let part = u64::from(time.subsec_nanos() > 0);
-            u32::try_from(time.as_secs() + part).unwrap_or(u32::MAX)
-        };
+        let seconds = |time| retry_after_seconds(time).get();
         MaintenanceAnswer {
             status: own.map_or(503, |own| own.status),
             retry_after: own.and_then(|own| own.retry_after).map(seconds),

@@ -18,6 +18,7 @@ use evenkeel_manager::config::routing::Conditions;
 use evenkeel_manager::config::{
     Frequency, LimitKey, Limits, MAX_REQUEST_LIMITS, Networks, Protocol, RequestLimit, Route, Rule,
 };
+use evenkeel_net::http::answer::retry_after_seconds;
 
 use crate::access::Limit;
 use crate::message::Request;
@@ -345,7 +346,7 @@ impl Quotas {
 impl Over {
     fn new(wait: Duration, place: usize) -> Self {
         let place = u32::try_from(place).unwrap_or_default();
-        let seconds = in_seconds(wait).min(LONGEST);
+        let seconds = retry_after_seconds(wait).min(LONGEST);
         Over(seconds.saturating_mul(SECOND) | place)
     }
 
@@ -467,13 +468,6 @@ pub(crate) fn forwarded_for(request: &Request<'_>) -> Option<IpAddr> {
         .strip_prefix('[')
         .and_then(|rest| rest.strip_suffix(']'));
     bare.unwrap_or(last).parse().ok().or_else(of_socket)
-}
-
-/// Returns a wait as `Retry-After` says it: whole seconds, and never too early.
-fn in_seconds(wait: Duration) -> NonZeroU32 {
-    let part = u64::from(wait.subsec_nanos() > 0);
-    let seconds = u32::try_from(wait.as_secs().saturating_add(part)).unwrap_or(u32::MAX);
-    NonZeroU32::new(seconds).unwrap_or(NonZeroU32::MIN)
 }
 
 #[cfg(test)]
@@ -751,10 +745,6 @@ mod tests {
 
     #[test]
     fn a_client_is_told_whole_seconds() {
-        for (wait, seconds) in [(0, 1), (1, 1), (1000, 1), (1001, 2), (60_000, 60)] {
-            assert_eq!(in_seconds(Duration::from_millis(wait)).get(), seconds);
-        }
-        assert_eq!(in_seconds(Duration::MAX).get(), u32::MAX);
         for (wait, place, seconds) in [
             (Duration::from_millis(1), 0, 1),
             (Duration::from_secs(86_400 * 365), MOST - 1, 86_400 * 365),

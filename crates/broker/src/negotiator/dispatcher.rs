@@ -349,13 +349,13 @@ impl Dispatcher {
         let (grant, server) = match granted {
             Ok(granted) => granted,
             Err(refusal) => {
-                let after = answer::retry_after(terms.retry_after);
+                let after = answer::retry_after_seconds(terms.retry_after);
                 let body = Refused {
                     error: ending.name().into(),
                     detail: explain(refusal),
                     cluster: cluster.name.clone(),
                     class: asked.class.clone(),
-                    retry_after_seconds: after,
+                    retry_after_seconds: after.get().into(),
                 };
                 let answer = answer::json(StatusCode::SERVICE_UNAVAILABLE, &body, Freshness::None);
                 return Ok(answer::with_field(answer, RETRY_AFTER, &after.to_string()));

@@ -1,5 +1,6 @@
 //! Answers: redirects, JSON, and errors in one form.
 
+use std::num::NonZeroU32;
 use std::time::Duration;
 
 use http_body_util::Full;
@@ -109,10 +110,12 @@ pub fn with_field(mut answer: Answer, name: HeaderName, value: &str) -> Answer {
     answer
 }
 
-/// A time in whole seconds for `Retry-After`: rounded up, at least one.
-pub fn retry_after(time: Duration) -> u64 {
-    let more = u64::from(time.subsec_nanos() > 0);
-    time.as_secs().saturating_add(more).max(1)
+/// Returns a time in whole seconds, as `Retry-After` has it: rounded up, so that nobody comes too early, and at
+/// least one.
+pub fn retry_after_seconds(time: Duration) -> NonZeroU32 {
+    let part = u64::from(time.subsec_nanos() > 0);
+    let seconds = u32::try_from(time.as_secs().saturating_add(part)).unwrap_or(u32::MAX);
+    NonZeroU32::new(seconds).unwrap_or(NonZeroU32::MIN)
 }
 
 #[cfg(test)]
@@ -131,8 +134,10 @@ mod tests {
 
     #[test]
     fn seconds_are_rounded_up() {
-        assert_eq!(retry_after(Duration::ZERO), 1);
-        assert_eq!(retry_after(Duration::from_millis(1001)), 2);
-        assert_eq!(retry_after(Duration::from_secs(5)), 5);
+        for (wait, seconds) in [(0, 1), (1, 1), (1000, 1), (1001, 2), (60_000, 60)] {
+            let wait = Duration::from_millis(wait);
+            assert_eq!(retry_after_seconds(wait).get(), seconds);
+        }
+        assert_eq!(retry_after_seconds(Duration::MAX).get(), u32::MAX);
     }
 }
