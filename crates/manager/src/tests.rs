@@ -1567,6 +1567,31 @@ async fn u7_a_restart_is_asked_for_by_what_runs() {
 }
 
 #[tokio::test]
+async fn a_zone_needs_no_restart_and_a_name_only_with_a_store() {
+    let with = |name: &str, zone: &str, has_store: bool| {
+        let mut config = config(&["10.0.0.1:80"]);
+        config.node.name = Some(name.into());
+        config.node.zone = Some(zone.into());
+        config.store = has_store.then(Default::default);
+        config
+    };
+    for has_store in [false, true] {
+        let (manager, _, _) = manager();
+        let notes = async |name, zone| {
+            let config = with(name, zone, has_store);
+            manager.apply_config(config).await.unwrap().notes
+        };
+        assert_eq!(notes("a", "north").await, [""; 0]);
+        assert_eq!(notes("a", "south").await, [""; 0], "{has_store}");
+        let renamed = notes("b", "south").await;
+        assert_eq!(renamed.len(), usize::from(has_store), "{renamed:?}");
+        assert!(renamed.iter().all(|note| note.contains("[node]")));
+        let would = manager.would_need_restart(&with("b", "west", has_store));
+        assert_eq!(would, renamed);
+    }
+}
+
+#[tokio::test]
 async fn g6_a_member_answers_to_its_name_and_to_its_address() {
     let (manager, _, names) = manager();
     names.set("many", &["10.0.1.1", "10.0.1.2"]);

@@ -11,10 +11,12 @@ section! {
     pub struct Node {}
     keys NODE {
         /// Name of this balancer. Give each balancer a different name. The default is the name of the machine.
-        /// A change needs a restart.
+        /// A change needs a restart if you have a [`[store]`](#store). The [fleet](fleet.md) uses the new name as
+        /// soon as the configuration is reloaded.
         name: Option<String> [Text(NAMES)] = None; r#""edge-1""#,
         /// [Zone](zones.md) of the balancer, for example a data centre or a rack. Groups send requests to
         /// members in the same zone first. If you leave the key out, no zone is preferred.
+        /// A change takes effect as soon as the configuration is reloaded.
         zone: Option<String> [Text(NAMES)] = None; r#""north""#,
     }
 }

@@ -249,7 +249,11 @@ fn fixed_at_start(old: &Config, new: &Config) -> impl Iterator<Item = &'static s
     let parts = [
         ("the number of workers", old.workers != new.workers),
         ("[process]", old.process != new.process),
-        ("[node]", old.node != new.node),
+        // Only what goes by the store knows the balancer by the name that it had at the start.
+        (
+            "the name in [node]",
+            old.store.is_some() && old.node.name != new.node.name,
+        ),
         ("[store]", old.store != new.store),
         (
             "the admin API's settings",

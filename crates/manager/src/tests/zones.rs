@@ -78,6 +78,18 @@ async fn members_are_in_their_own_zone_or_in_that_of_their_location() {
 }
 
 #[tokio::test]
+async fn another_zone_of_the_balancer_takes_effect_at_a_reload() {
+    let (manager, _, _) = manager();
+    manager.apply_config(in_zones()).await.unwrap();
+    assert_eq!(next(&manager, "app"), "10.0.0.2:80");
+    let mut moved = in_zones();
+    moved.node.zone = Some("b".into());
+    let applied = manager.apply_config(moved).await.unwrap();
+    assert_eq!(applied.notes, [""; 0]);
+    assert_eq!(next(&manager, "app"), "10.0.0.1:80");
+}
+
+#[tokio::test]
 async fn what_leaves_a_zone_goes_on_in_another_process() {
     let text = "[node]\nzone = \"a\"\n[rule.app]\nlisten = \"127.0.0.1:0\"\nmembers = [\
         {address = \"10.0.0.1:80\", zone = \"a\"}, {address = \"10.0.0.2:80\", zone = \"b\"}]\n";
