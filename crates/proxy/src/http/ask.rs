@@ -11,23 +11,23 @@ use evenkeel_limits::{Shortage, warn_throttled};
 use evenkeel_manager::auth::{self, Auth};
 use evenkeel_wire::response::HeadScan;
 
+use super::client::{After, Client};
 use super::failure::Failure;
 use super::flow::{Bounds, Flow};
 use super::hedge::Held;
 use super::progress::Progress;
+use super::question::Question;
+use super::request::Request;
 use super::response::{Head, MAX_INTERIM};
 use super::route::RequestRoute;
-use super::{After, Client, Request, Summary};
+use super::summary::Summary;
 use crate::access::{End, MemberAttempts};
 use crate::bound_request::{BoundRequest, Refusal};
 use crate::buffer::Buffer;
-use crate::http1::forward::write_question;
-use crate::http1::{Body, Fields, FramingFacts, Hop, Limits, ParseOutcome, ResponseHead};
+use crate::http1::{Body, Fields, FramingFacts, Limits, ParseOutcome, ResponseHead};
 use crate::io::{Io, Nobody};
 use crate::member_choice::insert;
 use crate::memory::{BUFFER_BYTES, OutOfMemory};
-use crate::message;
-use crate::session::Session;
 use crate::tcp::ConnectFailure;
 use crate::upstream::Upstream;
 use crate::watch::Stop;
@@ -41,13 +41,6 @@ const MAX_NAME: usize = 256;
 /// Time after the deadline of an answer at which the waiting client gives the answer up, if the
 /// asking client has not done that.
 const LATER: Duration = Duration::from_secs(1);
-
-/// Question to a group about a request.
-pub(super) struct Question {
-    head: Vec<u8>,
-    /// Hash of what the group's strategy wants to see of the request.
-    key: Option<u64>,
-}
 
 /// Result of a question.
 enum Answer {
@@ -88,24 +81,6 @@ enum ResponseStart {
     Interim(usize),
     Passes(AuthGrant),
     Refuses,
-}
-
-impl Question {
-    pub(super) fn of_request(
-        asked: &auth::Asked,
-        routed: &RequestRoute,
-        request: &message::Request<'_>,
-        hop: &Hop,
-        session: &Session,
-    ) -> Self {
-        let mut head = session.worker.buffers.take_head();
-        write_question(request, hop, &asked.path, routed.own_cookies(), &mut head);
-        let key = routed.to_ask(asked.target).and_then(|routed| {
-            let group = routed.target().group.current.load();
-            group.wants_key().and_then(|key| request.hash_part(key))
-        });
-        Question { head, key }
-    }
 }
 
 /// Looks at what has come of the response to a question.

@@ -3,7 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 
-use super::Client;
+use super::client::Client;
 use super::failure::Failure;
 use super::route::RequestRoute;
 use crate::bound_request::BoundRequest;

@@ -10,13 +10,15 @@ use evenkeel_limits::Shortage;
 use evenkeel_manager::config::MemberProtocol;
 use evenkeel_wire::orca;
 
+use super::client::{After, Client, PrivateConnection};
 use super::failure::Failure;
 use super::flow::Flow;
 use super::progress::{Progress, Side};
+use super::request::Request;
 use super::response::{Head, take_reports};
 use super::route::RequestRoute;
 use super::sticky::StickyCookie;
-use super::{After, Client, PrivateConnection, Request, Summary};
+use super::summary::Summary;
 use crate::access::{End, Hedged, Limit, MemberAttempts};
 use crate::bound_request::BoundRequest;
 use crate::http1::chunked::ChunkError;

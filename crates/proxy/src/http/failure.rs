@@ -6,8 +6,10 @@
 use evenkeel_core::group::Outcome;
 use evenkeel_limits::Shortage;
 
+use super::client::{After, Client};
+use super::request::Request;
 use super::route::TOO_LARGE;
-use super::{After, Client, Request, Summary};
+use super::summary::Summary;
 use crate::access::{End, Limit};
 use crate::bound_request::Refusal;
 use crate::http1::Version;

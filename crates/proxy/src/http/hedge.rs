@@ -13,13 +13,14 @@ use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::snapshot::GroupHandle;
 
+use super::client::Client;
 use super::copy::CopyPlan;
 use super::failure::Failure;
 use super::flow::{Flow, JOINED_BYTES};
 use super::progress::Progress;
+use super::request::Request;
 use super::response::Head;
 use super::route::RequestRoute;
-use super::{Client, Request};
 use crate::access::Hedged;
 use crate::bound_request::BoundRequest;
 use crate::buffer::Buffer;

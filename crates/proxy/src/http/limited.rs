@@ -1,7 +1,9 @@
 //! Requests that no member gets: requests of clients that have sent too many, and requests to
 //! services in maintenance.
 
-use super::{After, Client, Request, Summary};
+use super::client::{After, Client};
+use super::request::Request;
+use super::summary::Summary;
 use crate::access::{End, Limit};
 use crate::http1::respond::Answer;
 use crate::quota::Over;

@@ -1,26 +1,18 @@
 //! Requests that are not taken from everybody: requests of users with passwords (RFC 7617), and
 //! requests that a group is asked about ([`super::ask`]).
 
-use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;
-use std::task::Poll;
-use std::time::Duration;
 
-use evenkeel_manager::auth::{Auth, By, Users, basic_credentials};
+use evenkeel_manager::auth::{Auth, By, basic_credentials};
+use evenkeel_manager::config::routing::path;
 
-use super::ask::Question;
-use super::route::{BalancerAnswer, RequestRoute};
-use super::{After, Client, Request, Summary};
-use crate::access::End;
+use super::question::Question;
+use super::route::{BalancerAnswer, RequestRoute, join_prefix};
 use crate::http1::Hop;
-use crate::http1::forward::User;
-use crate::http1::respond::{Answer, AnswerExtras};
+use crate::http1::forward::{Changes, User};
 use crate::message;
-use crate::passwords::{Proof, compare_password};
-use crate::watch::Stop;
-
-/// Longest time that a password may wait to be compared.
-const PATIENCE: Duration = Duration::from_secs(30);
+use crate::passwords::Proof;
+use crate::session::Session;
 
 /// Login of a request, where not everybody's requests pass. No output shows the login, as it has
 /// the password.
@@ -35,21 +27,12 @@ pub(super) enum Login {
 
 pub(super) struct Credentials {
     /// The user and the password.
-    user: Box<str>,
-    password: Box<str>,
+    pub(super) user: Box<str>,
+    pub(super) password: Box<str>,
     /// The user, if there is one of that name.
-    known: Option<Arc<str>>,
-    proof: Proof,
-    is_proved: bool,
-}
-
-/// Verdict about a request that has to pass a login.
-enum Verdict {
-    Right,
-    Wrong,
-    Missing,
-    Busy,
-    Gone,
+    pub(super) known: Option<Arc<str>>,
+    pub(super) proof: Proof,
+    pub(super) is_proved: bool,
 }
 
 impl Login {
@@ -59,7 +42,7 @@ impl Login {
         routed: &RequestRoute,
         request: &message::Request<'_>,
         hop: &Hop,
-        client: &super::Session,
+        client: &Session,
     ) -> Self {
         let users = match &auth.by {
             By::Users { users, .. } => users,
@@ -110,115 +93,37 @@ fn parse_credentials(request: &message::Request<'_>) -> Option<(Box<str>, Box<st
         .and_then(basic_credentials)
 }
 
-impl Client {
-    /// Lets a request pass, or answers it: how the connection goes on then.
-    pub(super) async fn log_in(
-        &mut self,
-        request: &mut Request,
-        mut login: Box<Login>,
-        summary: &mut Summary,
-    ) -> Option<After> {
-        let routed = request.routed.clone();
-        let auth = routed.route().auth.as_ref()?;
-        let (verdict, known, challenge) = match (
-            std::mem::replace(&mut *login, Login::Passed(None)),
-            &auth.by,
-        ) {
-            (Login::Asks(question), By::Group(asked)) => {
-                match self
-                    .ask_permission(request, auth, asked, question, summary)
-                    .await
-                {
-                    Ok(user) => {
-                        *login = Login::Passed(user);
-                        request.login = Some(login);
-                        return None;
-                    }
-                    Err(after) => return Some(after),
-                }
-            }
-            (Login::Password(of), By::Users { users, challenge }) => {
-                let verdict = self.check_password(users, of.as_ref()).await;
-                (verdict, of.and_then(|of| of.known), challenge)
-            }
-            // What a head says of itself is what its route wants.
-            _ => return Some(After::Cut),
-        };
-        let metrics = &self.session.service.metrics;
-        let (end, status, text) = match verdict {
-            Verdict::Right => {
-                metrics.auth_passed.add(1);
-                *login = Login::Passed(known);
-                request.login = Some(login);
-                return None;
-            }
-            Verdict::Missing => {
-                metrics.auth_missing.add(1);
-                (End::Unauthorized, 401, "A user and a password are needed.")
-            }
-            Verdict::Wrong => {
-                metrics.auth_wrong.add(1);
-                (End::Unauthorized, 401, "The user or the password is wrong.")
-            }
-            Verdict::Busy => {
-                metrics.auth_busy.add(1);
-                let text = "Too many passwords are being compared. Try again later.";
-                (End::Refused, 503, text)
-            }
-            Verdict::Gone => {
-                summary.end = End::Terminated;
-                return Some(After::Cut);
-            }
-        };
-        summary.end = end;
-        let answer = Answer {
-            retry_after: (status == 503).then_some(1),
-            more: AnswerExtras {
-                challenge: (status == 401).then_some(&**challenge),
-                ..AnswerExtras::default()
-            },
-            ..Answer::new_closing(status, text)
-        };
-        Some(self.give_instead(request, summary, answer).await)
-    }
-
-    async fn check_password(&mut self, users: &Arc<Users>, of: Option<&Credentials>) -> Verdict {
-        let Some(of) = of else {
-            return Verdict::Missing;
-        };
-        if of.is_proved {
-            return Verdict::Right;
-        }
-        let client = self.session.peer.ip();
-        let client = client.unwrap_or(IpAddr::V4(Ipv4Addr::UNSPECIFIED));
-        let Ok(mut answered) = compare_password(client, users, &of.user, &of.password) else {
-            return Verdict::Busy;
-        };
-        let Client {
-            session, stream, ..
-        } = self;
-        session.watch.arm_and_look(PATIENCE);
-        let waited = session.watch.poll_until_stop(|cx| {
-            if session.is_gone(cx, stream) {
-                return Poll::Ready(None);
-            }
-            Future::poll(std::pin::Pin::new(&mut answered), cx).map(Some)
-        });
-        let waited = waited.await;
-        session.watch.disarm_deadline();
-        match waited {
-            Ok(Some(Ok(true))) => {
-                session.worker.proofs.borrow_mut().add_proof(of.proof);
-                Verdict::Right
-            }
-            Ok(Some(Ok(false))) => Verdict::Wrong,
-            Ok(Some(Err(_))) | Err(Stop::Expired) => Verdict::Busy,
-            Ok(None) | Err(Stop::Cut) => Verdict::Gone,
-        }
-    }
-}
-
 impl RequestRoute {
+    /// Returns the changes of the head of `request` on its way to a member.
+    #[inline]
+    pub(super) fn head_changes<'a>(
+        &'a self,
+        request: &message::Request<'a>,
+        login: Option<&'a Login>,
+    ) -> Changes<'a> {
+        let route = self.route();
+        let login = login.zip(route.auth.as_deref());
+        Changes {
+            target: route.rewrite.as_ref().map(|(segments, prefix)| {
+                let rest = path::rest_after(request.path(), *segments);
+                (join_prefix(prefix, rest), rest, request.query_part())
+            }),
+            fields: route.request_fields.as_deref(),
+            user: login
+                .map(|(login, auth)| login.user_for_member(auth))
+                .unwrap_or_default(),
+            cookies: self.own_cookies(),
+            says_forwarded: false,
+            report_format: self
+                .target()
+                .sources
+                .orca
+                .as_ref()
+                .and_then(|orca| orca.request_format.as_deref()),
+            marks: None,
+        }
+    }
+
     /// Returns the login of the request, if the route takes requests of some users only. Browsers
     /// send preflights without credentials.
     pub(super) fn new_login(
@@ -226,7 +131,7 @@ impl RequestRoute {
         given: Option<&BalancerAnswer>,
         request: &message::Request<'_>,
         hop: &Hop,
-        session: &super::Session,
+        session: &Session,
     ) -> Option<Box<Login>> {
         let auth = self.route().auth.as_deref()?;
         if given.is_some_and(BalancerAnswer::is_preflight) {

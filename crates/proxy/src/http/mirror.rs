@@ -2,63 +2,26 @@
 
 use std::cell::RefCell;
 use std::rc::Rc;
-use std::sync::Arc;
 use std::task::Poll;
 
 use evenkeel_core::group;
-use evenkeel_manager::routes::Mirror;
 
-use super::copy::{Copy, CopyPlan, CopyRefusal};
+use super::client::Client;
+use super::copy::{Copy, CopyRefusal};
 use super::exchange::Delivered;
 use super::flow::Flow;
 use super::progress::Progress;
+use super::request::Request;
 use super::response::Head;
 use super::route::RequestRoute;
-use super::{Client, Request};
 use crate::access::End;
 use crate::bound_request::BoundRequest;
-use crate::http1::RequestHead;
 use crate::io::{Io, Nobody};
 use crate::service::Service;
-use crate::session::Session;
 use crate::upstream::Upstream;
 
 /// Most bytes of a response that are read. Whoever sends more is cut off.
 const MAX_RESPONSE_BYTES: u64 = 1 << 20;
-
-impl RequestRoute {
-    /// Returns what to copy of a request, if the request is drawn for copying.
-    #[inline]
-    pub(super) fn to_copy(&self, session: &Session, head: &RequestHead<'_>) -> Option<CopyPlan> {
-        let mirror = self.route().mirror.as_ref()?;
-        self.draw_copy(mirror, session, head)
-    }
-
-    #[cold]
-    fn draw_copy(
-        &self,
-        mirror: &Mirror,
-        session: &Session,
-        head: &RequestHead<'_>,
-    ) -> Option<CopyPlan> {
-        let worker = &session.worker;
-        if worker.rng.borrow_mut().u32(..Mirror::ALL) >= mirror.parts {
-            return None;
-        }
-        if head.framing_facts.upgrade || head.expect_continue {
-            session.service.metrics.mirror_unsuited.add(1);
-            return None;
-        }
-        let group = self.for_mirror()?.target().group.current.load();
-        Some(CopyPlan {
-            key: group
-                .wants_key()
-                .and_then(|key| head.request.hash_part(key)),
-            most: mirror.max_body,
-            memory: Arc::clone(&worker.memory),
-        })
-    }
-}
 
 /// A place among the copies that a worker has under way.
 struct Place(Rc<Service>);

@@ -8,8 +8,8 @@ use evenkeel_core::time::Instant;
 use evenkeel_manager::config::{Limits, Timeouts};
 use evenkeel_manager::snapshot::GroupHandle;
 
-use super::Request;
 use super::flow::{Flow, TURN_BYTES, Waits};
+use super::request::Request;
 use crate::access::Limit;
 use crate::bandwidth::Gate;
 use crate::io::{Io, TransferError};

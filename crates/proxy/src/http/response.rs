@@ -15,12 +15,13 @@ use evenkeel_manager::snapshot::Target;
 use evenkeel_wire::orca;
 use evenkeel_wire::response::HeadScan;
 
+use super::client::Client;
 use super::encoder::Encoder;
 use super::failure::Failure;
 use super::flow::{Bounds, Flow};
 use super::progress::{Progress, Side};
+use super::request::Request;
 use super::route::RequestRoute;
-use super::{Client, Request};
 use crate::access::{self, MemberAttempts};
 use crate::bound_request::BoundRequest;
 use crate::buffer::Buffer;

@@ -6,26 +6,24 @@ use std::ops::Deref;
 use std::rc::Rc;
 use std::sync::Arc;
 
-use bytes::Bytes;
 use evenkeel_control::queue::Class;
 use evenkeel_core::group::Group;
 use evenkeel_manager::auth::Auth;
 use evenkeel_manager::config::routing::path::{self, Ambiguous};
 use evenkeel_manager::config::routing::{RequestView, host_of};
 use evenkeel_manager::responses::ResponsePolicy;
-use evenkeel_manager::routes::{Route, RouteResponse, Targets};
+use evenkeel_manager::routes::{Mirror, Route, RouteResponse, Targets};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 
+use super::copy::CopyPlan;
 use super::flow::Bounds;
-use super::login::Login;
-use super::{After, Client, Request, Summary, sticky};
+use super::sticky;
 use crate::access::End;
 use crate::bindings::Bindings;
 use crate::cors;
-use crate::http1::Hop;
 use crate::http1::chunked::Trailers;
-use crate::http1::forward::{Changes, put_template};
-use crate::http1::respond::{Answer, AnswerExtras};
+use crate::http1::forward::put_template;
+use crate::http1::{Hop, RequestHead};
 use crate::message::{self, BalancerCookies, Body};
 use crate::quota::{Quotas, forwarded_for};
 use crate::service::{LocalRule, class_of_client};
@@ -191,36 +189,6 @@ impl RequestRoute {
         })
     }
 
-    /// Returns the changes of the head of `request` on its way to a member.
-    #[inline]
-    pub(super) fn head_changes<'a>(
-        &'a self,
-        request: &message::Request<'a>,
-        login: Option<&'a Login>,
-    ) -> Changes<'a> {
-        let route = self.route();
-        let login = login.zip(route.auth.as_deref());
-        Changes {
-            target: route.rewrite.as_ref().map(|(segments, prefix)| {
-                let rest = path::rest_after(request.path(), *segments);
-                (join_prefix(prefix, rest), rest, request.query_part())
-            }),
-            fields: route.request_fields.as_deref(),
-            user: login
-                .map(|(login, auth)| login.user_for_member(auth))
-                .unwrap_or_default(),
-            cookies: self.own_cookies(),
-            says_forwarded: false,
-            report_format: self
-                .target()
-                .sources
-                .orca
-                .as_ref()
-                .and_then(|orca| orca.request_format.as_deref()),
-            marks: None,
-        }
-    }
-
     /// The cookies that members do not get.
     #[inline]
     pub(super) fn own_cookies(&self) -> BalancerCookies<'_> {
@@ -257,6 +225,40 @@ impl RequestRoute {
     }
 }
 
+impl RequestRoute {
+    /// Returns what to copy of a request, if the request is drawn for copying.
+    #[inline]
+    pub(super) fn to_copy(&self, session: &Session, head: &RequestHead<'_>) -> Option<CopyPlan> {
+        let mirror = self.route().mirror.as_ref()?;
+        self.draw_copy(mirror, session, head)
+    }
+
+    #[cold]
+    fn draw_copy(
+        &self,
+        mirror: &Mirror,
+        session: &Session,
+        head: &RequestHead<'_>,
+    ) -> Option<CopyPlan> {
+        let worker = &session.worker;
+        if worker.rng.borrow_mut().u32(..Mirror::ALL) >= mirror.parts {
+            return None;
+        }
+        if head.framing_facts.upgrade || head.expect_continue {
+            session.service.metrics.mirror_unsuited.add(1);
+            return None;
+        }
+        let group = self.for_mirror()?.target().group.current.load();
+        Some(CopyPlan {
+            key: group
+                .wants_key()
+                .and_then(|key| head.request.hash_part(key)),
+            most: mirror.max_body,
+            memory: Arc::clone(&worker.memory),
+        })
+    }
+}
+
 /// The address of the client of a request: that of its connection, or the one that a trusted proxy in front has
 /// added. `None` if there is none, or if the proxy does not say one.
 fn client_of(
@@ -273,7 +275,7 @@ fn client_of(
 }
 
 /// A prefix to which `rest` is added, without a second slash between them.
-fn join_prefix<'a>(prefix: &'a str, rest: &str) -> &'a str {
+pub(super) fn join_prefix<'a>(prefix: &'a str, rest: &str) -> &'a str {
     match prefix.strip_suffix('/') {
         Some(shorter) if rest.starts_with('/') => shorter,
         _ => prefix,
@@ -338,14 +340,14 @@ impl RequestView for message::Request<'_> {
 #[derive(Debug)]
 pub(crate) struct BalancerAnswer {
     /// Status of the answer; 0 for the `answer` of the route.
-    status: u16,
-    text: &'static str,
-    location: Option<String>,
-    end: End,
+    pub(super) status: u16,
+    pub(super) text: &'static str,
+    pub(super) location: Option<String>,
+    pub(super) end: End,
 }
 
 /// Status of the answers to preflights.
-const PREFLIGHT: u16 = 204;
+pub(super) const PREFLIGHT: u16 = 204;
 
 impl BalancerAnswer {
     fn with_text(status: u16, text: &'static str, end: End) -> Self {
@@ -428,49 +430,3 @@ impl BalancerAnswer {
 
 /// Answer to a client whose request is too large.
 pub(super) const TOO_LARGE: &str = "The request's body is larger than allowed.";
-
-impl Client {
-    /// Sends `given`, or the `answer` of the route if the status of `given` is 0.
-    pub(super) async fn give_answer(
-        &mut self,
-        request: &mut Request,
-        summary: &mut Summary,
-        given: &BalancerAnswer,
-    ) -> After {
-        summary.end = given.end;
-        let metrics = &self.session.service.metrics;
-        match given.status {
-            400 => metrics.refused_malformed.add(1),
-            404 => metrics.refused_no_route.add(1),
-            413 => metrics.refused_too_large.add(1),
-            PREFLIGHT => match request.is_granted() {
-                true => metrics.preflights_granted.add(1),
-                false => metrics.preflights_refused.add(1),
-            },
-            _ => {}
-        }
-        let routed = request.routed.clone();
-        let route = routed.route();
-        let (status, page) = match route.fixed_response.as_deref() {
-            Some(RouteResponse::Answer {
-                status,
-                content_type,
-                body,
-            }) if given.status == 0 => {
-                let body = Bytes::from_owner(Arc::clone(body));
-                (*status, Some((&**content_type, body)))
-            }
-            _ => (given.status, None),
-        };
-        let page = page.as_ref();
-        let answer = Answer {
-            page: page.map(|(media_type, body)| (*media_type, body)),
-            more: AnswerExtras {
-                location: given.location.as_deref(),
-                ..AnswerExtras::default()
-            },
-            ..Answer::new_closing(status, given.text)
-        };
-        self.give_instead(request, summary, answer).await
-    }
-}

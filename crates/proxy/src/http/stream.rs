@@ -5,9 +5,11 @@ use std::task::{Context, Poll, Waker};
 
 use evenkeel_http2::Head;
 
+use super::client::{After, Client};
 use super::flow::Flow;
+use super::malformed::NoRequest;
+use super::request::{Request, RequestFacts};
 use super::route::{RequestRoute, TOO_LARGE};
-use super::{After, Client, NoRequest, Request, RequestFacts};
 use crate::buffer::Buffer;
 use crate::http1::chunked::ChunkError;
 use crate::http1::forward::{Changes, write_changed};
