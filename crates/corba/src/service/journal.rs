@@ -20,12 +20,13 @@ use serde::{Deserialize, Serialize};
 use siphasher::sip::SipHasher24;
 use tracing::warn;
 
+use super::document::{GroupEntry, parse_location, parse_reference, save_state};
+use super::file::{MAX_SIZE, NO_LINK, PRIVATE, StoreError, replace, sibling_path};
 use super::state::State;
-use super::store::{
-    GroupEntry, JOURNAL, MAX_SIZE, NO_LINK, PRIVATE, StoreError, parse_location, parse_reference,
-    replace, save_state, sibling_path,
-};
 use crate::properties::PropertySet;
+
+/// The journal may grow to the size of the file, and to so much in any case.
+const JOURNAL: u64 = if cfg!(test) { 4 << 10 } else { 4 << 20 };
 
 /// The first line.
 #[derive(Serialize, Deserialize)]

@@ -7,7 +7,9 @@
 //! Evenkeel's manager, and then to the [`Directory`] by which requests find their members.
 
 mod dispatch;
+mod document;
 mod factory;
+mod file;
 mod groups;
 mod journal;
 mod liveness;

@@ -14,9 +14,9 @@ use serde::de::DeserializeOwned;
 use serde::{Deserialize, Serialize};
 use tokio::time::sleep;
 
+use super::document::{GroupEntry, fresh_state, parse_location, parse_reference};
 use super::journal::Change;
 use super::state::{ObjectGroup, State};
-use super::store::{self, GroupEntry, parse_location, parse_reference};
 use crate::properties::PropertySet;
 use crate::tenure::ServingRight;
 
@@ -238,7 +238,7 @@ impl StoredGroupState {
                         read.version
                     ));
                 }
-                let next = read.as_ref().map_or(store::fresh_state(), |ids| State {
+                let next = read.as_ref().map_or(fresh_state(), |ids| State {
                     next_group: ids.next_group,
                     next_creation: ids.next_creation,
                     ..State::default()

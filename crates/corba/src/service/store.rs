@@ -6,193 +6,30 @@
 //! anew. Changes that come while one is being written are written together. All of it happens
 //! on a thread of its own. `docs/corba.md` describes the formats.
 
-use std::collections::BTreeMap;
-use std::fs::{self, File, OpenOptions};
-use std::io::{self, Write};
-use std::os::unix::fs::OpenOptionsExt;
+use std::fs::{self};
+use std::io::{self};
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
-use std::time::{Duration, SystemTime, UNIX_EPOCH};
+use std::time::Duration;
 
-use evenkeel_giop::any::Any;
-use evenkeel_giop::ior::Ior;
 use evenkeel_limits::{Shortage, Throttle};
-use imbl::OrdMap;
-use rustix::fs::{FlockOperation, OFlags, flock};
-use rustix::io::Errno;
-use serde::{Deserialize, Serialize};
+use serde::Deserialize;
 use tokio::sync::watch;
 use tokio::time::sleep;
 use tracing::{error, info};
 
+pub use super::document::{fresh_state, of_document, state_document};
+pub use super::file::{Lock, PUBLIC, StoreError, is_taken, replace};
+
+use super::document::Document;
+use super::file::{MAX_SIZE, VERSION, sibling_path};
 use super::journal::{self, Writer};
 use super::replica::Replica;
-use super::state::{GroupMember, Made, ObjectGroup, State};
-use crate::directory::Reference;
-use crate::name::Name;
-use crate::properties::PropertySet;
-
-/// Version of the file that this program writes.
-const VERSION: u32 = 2;
-
-/// The journal may grow to the size of the file, and to so much in any case.
-pub(super) const JOURNAL: u64 = if cfg!(test) { 4 << 10 } else { 4 << 20 };
+use super::state::State;
 
 /// Pauses between tries to write the file when that fails, with or without another change.
 const FIRST_PAUSE: Duration = Duration::from_secs(1);
 const LONGEST_PAUSE: Duration = Duration::from_secs(30);
-
-/// Larger ones are not read.
-pub(super) const MAX_SIZE: u64 = 1 << 30;
-
-/// Flag that refuses to open a link to elsewhere.
-pub(super) const NO_LINK: i32 = OFlags::NOFOLLOW.bits() as i32;
-
-/// Permissions of files that only this user reads.
-pub(super) const PRIVATE: u32 = 0o600;
-
-/// Permissions of files that others may read, if the process's umask lets them.
-pub const PUBLIC: u32 = 0o666;
-
-/// The file as it is.
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct Document {
-    version: u32,
-    /// Id in the first line of the journal that belongs to this file.
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    journal: Option<String>,
-    next_group: u64,
-    next_creation: u32,
-    groups: Vec<GroupEntry>,
-    monitors: BTreeMap<String, String>,
-    alerts: BTreeMap<String, String>,
-    #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
-    forced_alerts: BTreeMap<String, bool>,
-    default_properties: PropertySet,
-    type_properties: BTreeMap<String, PropertySet>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-pub(super) struct GroupEntry {
-    pub(super) id: u64,
-    type_id: String,
-    creation: u32,
-    properties: PropertySet,
-    members: Vec<MemberEntry>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct MemberEntry {
-    location: String,
-    reference: String,
-    #[serde(default, skip_serializing_if = "Option::is_none")]
-    factory: Option<FactoryEntry>,
-}
-
-#[derive(Serialize, Deserialize)]
-#[serde(deny_unknown_fields)]
-struct FactoryEntry {
-    reference: String,
-    creation: String,
-}
-
-/// Reason why there is no state to go on with. The file is left as it is.
-#[derive(Debug, thiserror::Error)]
-pub enum StoreError {
-    /// The file cannot be read.
-    #[error("cannot read {}: {error}", path.display())]
-    Read {
-        /// Which file.
-        path: PathBuf,
-        /// Error of the system.
-        error: io::Error,
-    },
-    /// The file is not what this program writes.
-    #[error(
-        "{} is damaged: {reason}; put a good copy there, or move it away to start without \
-         object groups",
-        path.display()
-    )]
-    Damaged {
-        /// Which file.
-        path: PathBuf,
-        /// Error in the file, and its place.
-        reason: String,
-    },
-    /// A later program wrote it.
-    #[error(
-        "{} has version {version}, and this program knows versions up to {VERSION}: start the \
-         version that wrote it, or move the file away to start without object groups",
-        path.display()
-    )]
-    Later {
-        /// Which file.
-        path: PathBuf,
-        /// Version of the file.
-        version: u32,
-    },
-    /// Another process has it.
-    #[error(
-        "{} is in use by another process: stop that process first, or set another state_file in [corba]",
-        path.display()
-    )]
-    InUse {
-        /// Which file.
-        path: PathBuf,
-    },
-    /// Nobody can tell whether another process has it.
-    #[error("cannot lock {}: {error}; this user must be able to write the file", path.display())]
-    Lock {
-        /// The lock's own file.
-        path: PathBuf,
-        /// Error of the system.
-        error: io::Error,
-    },
-}
-
-/// Lock that keeps other processes from a state file, as long as it is there. It is on a file
-/// beside the state file, which stays: the state file itself is another one after each change.
-#[derive(Debug)]
-pub struct Lock {
-    // Closed by the system at the latest when the process ends, however it ends.
-    _file: File,
-}
-
-impl Lock {
-    /// Locks the state file at `path` against other processes.
-    ///
-    /// # Errors
-    ///
-    /// Another process has it, or the file of the lock cannot be opened.
-    pub fn take(path: &Path) -> Result<Self, StoreError> {
-        let beside = sibling_path(path, ".lock");
-        let lock = |error| StoreError::Lock {
-            path: beside.clone(),
-            error,
-        };
-        let file = OpenOptions::new()
-            .write(true)
-            .create(true)
-            .truncate(false)
-            .mode(PRIVATE)
-            .custom_flags(NO_LINK)
-            .open(&beside)
-            .map_err(lock)?;
-        match flock(&file, FlockOperation::NonBlockingLockExclusive) {
-            Ok(()) => Ok(Lock { _file: file }),
-            Err(Errno::WOULDBLOCK) => Err(StoreError::InUse { path: path.into() }),
-            Err(error) => Err(lock(error.into())),
-        }
-    }
-}
-
-/// Returns true if another process has the state file at `path`.
-pub fn is_taken(path: &Path) -> bool {
-    matches!(Lock::take(path), Err(StoreError::InUse { .. }))
-}
 
 /// The state in the file at `path`; a new one if there is no such file.
 ///
@@ -238,219 +75,6 @@ pub fn load_state(path: &Path) -> Result<State, StoreError> {
         journal::replay(&sibling_path(path, ".journal"), &id, &mut state)?;
     }
     Ok(state)
-}
-
-/// The state of a load manager that knows nothing. References of an earlier one, whose
-/// file is lost, must not mean the groups of this one, so ids start with the time, in
-/// seconds: nobody makes a group per second for as long as the file was there.
-pub fn fresh_state() -> State {
-    let now = SystemTime::now().duration_since(UNIX_EPOCH);
-    State {
-        next_group: now.map_or(1, |now| now.as_secs()),
-        next_creation: 1,
-        ..State::default()
-    }
-}
-
-/// The state as its file has it.
-pub fn state_document(state: &State) -> impl Serialize + use<> {
-    Document::of(state)
-}
-
-/// The state that [`document`] has made this of.
-///
-/// # Errors
-///
-/// What is wrong with it.
-pub fn of_document(document: serde_json::Value) -> Result<State, String> {
-    let document: Document = serde_json::from_value(document).map_err(|error| error.to_string())?;
-    document.into_state()
-}
-
-impl Document {
-    fn of(state: &State) -> Self {
-        let references = |map: &OrdMap<String, Arc<Ior>>| {
-            let text = |(at, ior): (&String, &Arc<Ior>)| (at.clone(), ior.to_string());
-            map.iter().map(text).collect()
-        };
-        let group = |(id, group): (&u64, &Arc<ObjectGroup>)| GroupEntry::from_group(*id, group);
-        let types = state.types.iter();
-        Document {
-            version: VERSION,
-            journal: None,
-            next_group: state.next_group,
-            next_creation: state.next_creation,
-            groups: state.groups.iter().map(group).collect(),
-            monitors: references(&state.monitors),
-            alerts: references(&state.alerts),
-            forced_alerts: state
-                .forced
-                .iter()
-                .map(|(at, on)| (at.clone(), *on))
-                .collect(),
-            default_properties: (*state.defaults).clone(),
-            type_properties: types.map(|(id, of)| (id.clone(), (**of).clone())).collect(),
-        }
-    }
-
-    fn into_state(self) -> Result<State, String> {
-        let mut groups = OrdMap::new();
-        for entry in self.groups {
-            let id = entry.id;
-            let group = entry
-                .into_group()
-                .map_err(|error| format!("group {id}: {error}"))?;
-            if id >= self.next_group || groups.insert(id, Arc::new(group)).is_some() {
-                return Err(format!(
-                    "group {id} is there twice, or is not below `next_group`"
-                ));
-            }
-        }
-        let references = |map: BTreeMap<String, String>| {
-            let one = |(at, ior): (String, String)| {
-                Ok((parse_location(at)?, Arc::new(parse_reference(&ior)?)))
-            };
-            map.into_iter()
-                .map(one)
-                .collect::<Result<OrdMap<_, _>, String>>()
-        };
-        let types = self.type_properties.into_iter();
-        Ok(State {
-            next_group: self.next_group,
-            next_creation: self.next_creation,
-            groups,
-            monitors: references(self.monitors)?,
-            alerts: references(self.alerts)?,
-            forced: {
-                let forced = self.forced_alerts.into_iter();
-                let forced = forced.map(|(at, on)| Ok((parse_location(at)?, on)));
-                forced.collect::<Result<_, String>>()?
-            },
-            defaults: Arc::new(self.default_properties),
-            types: types.map(|(id, of)| (id, Arc::new(of))).collect(),
-        })
-    }
-}
-
-impl GroupEntry {
-    pub(super) fn from_group(id: u64, group: &ObjectGroup) -> Self {
-        GroupEntry {
-            id,
-            type_id: group.type_id.clone(),
-            creation: group.creation,
-            properties: group.properties.clone(),
-            members: group.members.iter().map(MemberEntry::of).collect(),
-        }
-    }
-
-    pub(super) fn into_group(self) -> Result<ObjectGroup, String> {
-        let mut members: Vec<GroupMember> = Vec::with_capacity(self.members.len());
-        for entry in self.members {
-            let made = match entry.factory {
-                None => None,
-                Some(factory) => Some(Made {
-                    factory: parse_reference(&factory.reference)?,
-                    creation: any(&factory.creation)?,
-                }),
-            };
-            let location = parse_location(entry.location)?;
-            if members.iter().any(|member| member.location == location) {
-                return Err(format!("two members are at {location:?}"));
-            }
-            members.push(GroupMember {
-                location,
-                reference: Arc::new(Reference::new(parse_reference(&entry.reference)?)),
-                origin: made,
-            });
-        }
-        Ok(ObjectGroup {
-            type_id: self.type_id,
-            creation: self.creation,
-            properties: self.properties,
-            members,
-        })
-    }
-}
-
-impl MemberEntry {
-    fn of(member: &GroupMember) -> Self {
-        MemberEntry {
-            location: member.location.clone(),
-            reference: member.reference.ior().to_string(),
-            factory: member.origin.as_ref().map(|made| FactoryEntry {
-                reference: made.factory.to_string(),
-                creation: made.creation.to_string(),
-            }),
-        }
-    }
-}
-
-pub(super) fn parse_location(text: String) -> Result<String, String> {
-    match text.parse::<Name>() {
-        Ok(_) => Ok(text),
-        Err(error) => Err(error.to_string()),
-    }
-}
-
-fn any(text: &str) -> Result<Any, String> {
-    text.parse::<Any>().map_err(|error| error.to_string())
-}
-
-pub(super) fn parse_reference(text: &str) -> Result<Ior, String> {
-    text.parse::<Ior>().map_err(|error| error.to_string())
-}
-
-/// Replaces the file at `path`; answers how long it is. `journal` is what its journal is to be
-/// called.
-pub(super) fn save_state(path: &Path, state: &State, journal: Option<&str>) -> io::Result<u64> {
-    let mut document = Document::of(state);
-    document.journal = journal.map(str::to_owned);
-    let mut text = serde_json::to_vec_pretty(&document)?;
-    text.push(b'\n');
-    replace(path, &text, PRIVATE)?;
-    Ok(text.len() as u64)
-}
-
-/// Replaces the file at `path` as a whole: after a crash there is the old one or this, which
-/// has the permissions `mode`, less the process's umask.
-pub fn replace(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let new = sibling_path(path, ".new");
-    // What an earlier process has left, or somebody else's link to elsewhere: it goes, and
-    // what is opened is a new file in any case.
-    match fs::remove_file(&new) {
-        Err(error) if error.kind() != io::ErrorKind::NotFound => return Err(error),
-        _ => {}
-    }
-    let written = write_new(&new, bytes, mode).and_then(|()| fs::rename(&new, path));
-    if let Err(error) = written {
-        // On a full disk, half a file is in the way of everybody.
-        let _ = fs::remove_file(&new);
-        return Err(error);
-    }
-    let folder = match path.parent() {
-        Some(folder) if !folder.as_os_str().is_empty() => folder,
-        _ => Path::new("."),
-    };
-    // The name is only safe when its folder is.
-    File::open(folder)?.sync_all()
-}
-
-fn write_new(path: &Path, bytes: &[u8], mode: u32) -> io::Result<()> {
-    let mut file = OpenOptions::new()
-        .write(true)
-        .create_new(true)
-        .mode(mode)
-        .custom_flags(NO_LINK)
-        .open(path)?;
-    file.write_all(bytes)?;
-    file.sync_all()
-}
-
-/// The path of another file in the same folder.
-pub(super) fn sibling_path(path: &Path, ending: &str) -> PathBuf {
-    let mut beside = path.as_os_str().to_owned();
-    beside.push(ending);
-    PathBuf::from(beside)
 }
 
 /// Place that states are written to.
@@ -620,8 +244,15 @@ async fn write(
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_giop::any::Any;
+    use evenkeel_giop::ior::Ior;
+    use imbl::OrdMap;
+
     use super::*;
-    use crate::properties::Scope;
+    use crate::directory::Reference;
+    use crate::properties::{PropertySet, Scope};
+    use crate::service::document::save_state;
+    use crate::service::state::{GroupMember, Made, ObjectGroup};
     use crate::types::Property;
 
     fn state() -> State {
