@@ -37,7 +37,7 @@ use tracing::{error, warn};
 use crate::alerts::Alerts;
 use crate::dispatcher::Counters;
 use crate::monitors;
-use crate::relay::{self};
+use crate::relay;
 use crate::service::registered::{RegisteredItem, RemoveError};
 use crate::service::replica::{Replica, StateKeys};
 use crate::service::state::State;

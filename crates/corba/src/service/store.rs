@@ -6,8 +6,8 @@
 //! anew. Changes that come while one is being written are written together. All of it happens
 //! on a thread of its own. `docs/corba.md` describes the formats.
 
-use std::fs::{self};
-use std::io::{self};
+use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::time::Duration;
