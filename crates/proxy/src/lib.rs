@@ -3,8 +3,14 @@
 //! A [`Proxy`] runs one single-threaded runtime per worker. Every worker has its own
 //! listeners (`SO_REUSEPORT`), connections, pools, buffers and counters; what workers
 //! share, the groups of the manager, is lock-free. A request walks through four rooms:
-//! `listen` accepts, `http` (or `tcp`) understands it, `service` binds it to a member,
+//! `listen` accepts, `http` (or `tcp`) understands it, `member_choice` binds it to a member,
 //! and the flows of `tcp` and `http` carry the bytes.
+//!
+//! Files import only from files below them. From the lowest floor to the highest: `transport`,
+//! `socket` and `tls::connection`; `connection` (plain or with TLS); `pool` and `worker` (clock,
+//! buffers, memory); `session`; `http2`; `io` (a connection, or a stream of HTTP/2);
+//! `member_choice`; `tcp`; `ftp` and `http`; `listen`; `dispatcher`; `plane`. The codec of HTTP/1
+//! (`http1`) and `message` are below all of these.
 
 pub mod access;
 mod age;

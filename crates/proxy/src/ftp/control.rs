@@ -28,7 +28,7 @@ use crate::io::Io;
 use crate::memory::{Charge, Memory, OutOfMemory, SMALL_BYTES};
 use crate::service::LocalRule;
 use crate::session::Session;
-use crate::tcp::{Traffic, Tunnel};
+use crate::tcp::tunnel::{Traffic, Tunnel};
 use crate::tls::handshake;
 use crate::watch::Stop;
 

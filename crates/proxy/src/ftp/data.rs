@@ -20,7 +20,7 @@ use crate::files::ConnectionFile;
 use crate::io::Io;
 use crate::service::LocalRule;
 use crate::session::Session;
-use crate::tcp::{Traffic, Tunnel};
+use crate::tcp::tunnel::{Traffic, Tunnel};
 use crate::tls::handshake;
 use crate::watch::Stop;
 

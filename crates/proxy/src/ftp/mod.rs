@@ -19,7 +19,7 @@ use self::control::{Control, ControlEnd};
 use crate::access::{End, MemberAttempts, Record};
 use crate::io::Io;
 use crate::session::Session;
-use crate::tcp::connect_member;
+use crate::tcp::connect::connect_member;
 
 /// Tells a client that it is not served.
 pub(crate) fn refuse_client(mut client: Io) {

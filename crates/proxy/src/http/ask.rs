@@ -28,7 +28,7 @@ use crate::http1::{Body, Fields, FramingFacts, Limits, ParseOutcome, ResponseHea
 use crate::io::{Io, Nobody};
 use crate::member_choice::insert;
 use crate::memory::{BUFFER_BYTES, OutOfMemory};
-use crate::tcp::ConnectFailure;
+use crate::tcp::failure::ConnectFailure;
 use crate::upstream::Upstream;
 use crate::watch::Stop;
 

@@ -1,4 +1,5 @@
-//! Logins of requests: passed, or answered.
+//! Requests that are not taken from everybody: requests of users with passwords (RFC 7617), and
+//! requests that a group is asked about ([`super::ask`]).
 
 use std::net::{IpAddr, Ipv4Addr};
 use std::sync::Arc;

@@ -12,7 +12,8 @@ use crate::http2::links::{Link, Links};
 use crate::http2::opening::{Limits, Way};
 use crate::io::Io;
 use crate::pool::MemberConnection;
-use crate::tcp::{ConnectFailure, open_member_connection};
+use crate::tcp::connect::open_member_connection;
+use crate::tcp::failure::ConnectFailure;
 use crate::upstream::Upstream;
 use crate::watch::Stop;
 

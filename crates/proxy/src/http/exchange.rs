@@ -25,7 +25,10 @@ use crate::http1::chunked::ChunkError;
 use crate::http2::grpc;
 use crate::io::{Io, TransferError};
 use crate::member_choice::insert;
-use crate::tcp::{self, ConnectFailure, Traffic, Tunnel, open_member_connection};
+use crate::tcp;
+use crate::tcp::connect::open_member_connection;
+use crate::tcp::failure::ConnectFailure;
+use crate::tcp::tunnel::{Traffic, Tunnel};
 use crate::trace;
 use crate::upstream::Upstream;
 use crate::watch::Stop;
@@ -516,8 +519,8 @@ impl Client {
         }
         if end == End::Complete && head.status == 101 {
             let mut traffic = Traffic {
-                up: tcp::Flow::with_read(up.take_rest()),
-                down: tcp::Flow::with_read(down.take_rest()),
+                up: tcp::flow::Flow::with_read(up.take_rest()),
+                down: tcp::flow::Flow::with_read(down.take_rest()),
             };
             let tunnel = Tunnel {
                 session,

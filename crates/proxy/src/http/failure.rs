@@ -17,7 +17,7 @@ use crate::http1::chunked::ChunkError;
 use crate::http1::respond::{Answer, AnswerExtras};
 use crate::io::TransferError;
 use crate::service::State;
-use crate::tcp::ConnectFailure;
+use crate::tcp::failure::ConnectFailure;
 
 /// Reason why there is no response, though a member was found.
 pub(super) enum Failure {

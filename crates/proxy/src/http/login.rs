@@ -1,5 +1,5 @@
-//! Requests that are not taken from everybody: requests of users with passwords (RFC 7617), and
-//! requests that a group is asked about ([`super::ask`]).
+//! Logins that requests have where not everybody's requests pass: passwords of users (RFC 7617),
+//! and questions to a group.
 
 use std::sync::Arc;
 

@@ -74,9 +74,10 @@ fn each_way(carry: impl AsyncFn(&mut Io, &mut Io, &Worker)) {
 #[test]
 fn a_tunnel_carries_the_bytes_of_any_transport() {
     each_way(async |from, to, worker| {
-        let mut flow = crate::tcp::Flow::default();
-        let done =
-            std::future::poll_fn(|cx| flow.poll(cx, from, to, worker, crate::tcp::TURN_BYTES));
+        let mut flow = crate::tcp::flow::Flow::default();
+        let done = std::future::poll_fn(|cx| {
+            flow.poll(cx, from, to, worker, crate::tcp::flow::TURN_BYTES)
+        });
         assert_eq!(done.await, Ok(()));
         assert_eq!(flow.moved, LONG as u64);
     });

@@ -19,7 +19,7 @@ use crate::io::Io;
 use crate::metrics::RuleMetrics;
 use crate::pool::MemberConnection;
 use crate::session::Session;
-use crate::tcp::ConnectFailure;
+use crate::tcp::failure::ConnectFailure;
 use crate::watch::Stop;
 
 /// Memory of a handshake in bytes: its messages with a chain of certificates, keys and secrets.
