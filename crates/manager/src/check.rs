@@ -499,7 +499,7 @@ mod tests {
             sleep(Duration::from_millis(100)).await;
         }
         let error = member(&manager).check.unwrap().error.unwrap();
-        assert_eq!(error, "not done within 1s");
+        assert_eq!(error, "the check was not done within 1s");
 
         // Without the check nobody says that it is down.
         let mut config = manager.file_config();
