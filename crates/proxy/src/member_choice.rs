@@ -127,7 +127,7 @@ impl Session {
         Ok(bound)
     }
 
-    /// Binds `request` as `bind` does, but without waiting. `advised` is the advice of a chooser,
+    /// Binds `request` as `bind_request` does, but without waiting. `advised` is the advice of a chooser,
     /// if one was asked.
     pub(crate) fn try_bind(
         &self,

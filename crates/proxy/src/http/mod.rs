@@ -14,6 +14,7 @@ mod hedge;
 mod limited;
 mod login;
 mod malformed;
+mod member_connection;
 mod mirror;
 mod next_request;
 mod progress;
