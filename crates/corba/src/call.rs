@@ -1,9 +1,10 @@
 //! Calls of operations of our own objects, and how they end.
 
 use evenkeel_giop::cdr::{Endian, Reader, Writer};
-use evenkeel_giop::exception::SystemException;
+use evenkeel_giop::exception::{Kind, SystemException};
 use evenkeel_giop::ior::Ior;
 use evenkeel_giop::message::{Message, Request, Version};
+use tokio::task::JoinHandle;
 
 /// A call of an operation of one of our own objects.
 #[derive(Clone, Debug)]
@@ -73,4 +74,16 @@ pub enum Outcome {
     System(SystemException),
     /// The client is to call this object instead.
     Forward(Ior),
+}
+
+/// The outcome of a call for which there is no room.
+pub(crate) fn full() -> Outcome {
+    Outcome::System(SystemException::new(Kind::Transient))
+}
+
+/// The outcome of a call that is being carried out.
+pub(crate) async fn finished(running: JoinHandle<Outcome>) -> Outcome {
+    // If there is none, it has panicked, or the process ends.
+    let outcome = running.await;
+    outcome.unwrap_or_else(|_| Outcome::System(SystemException::new(Kind::Internal)))
 }

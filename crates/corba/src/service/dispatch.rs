@@ -5,7 +5,7 @@ use evenkeel_giop::cdr::Writer;
 use evenkeel_giop::exception::Kind;
 use evenkeel_giop::ior::Ior;
 
-use super::LoadManager;
+use super::load_manager::LoadManager;
 use super::raise::Raise;
 use crate::call::Call;
 use crate::interfaces::Interface;

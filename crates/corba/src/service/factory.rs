@@ -12,10 +12,10 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep};
 use tracing::{info, warn};
 
-use super::LoadManager;
 use super::groups::{
     MOST_GROUPS, MOST_MEMBERS, check_type, check_type_id, location_text, warn_of_wildcard,
 };
+use super::load_manager::LoadManager;
 use super::raise::Raise;
 use super::state::{GroupMember, Made, ObjectGroup};
 use crate::directory::Reference;

@@ -10,7 +10,7 @@ use evenkeel_giop::ior::Ior;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::LoadManager;
+use super::load_manager::LoadManager;
 use super::raise::Raise;
 use super::state::{GroupMember, ObjectGroup, State};
 use crate::directory::Reference;

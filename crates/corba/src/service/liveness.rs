@@ -12,7 +12,7 @@
 //! answer is an answer.
 
 use std::collections::HashMap;
-use std::sync::{Arc, Mutex, PoisonError, Weak};
+use std::sync::{Arc, PoisonError, Weak};
 use std::time::Duration;
 
 use evenkeel_control::opinion::{Source, SourceReport};
@@ -23,7 +23,8 @@ use tokio::sync::Semaphore;
 use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 
-use super::LoadManager;
+use super::gone::{Finding, MemberKey};
+use super::load_manager::LoadManager;
 use super::state::GroupMember;
 use crate::directory::Reference;
 use crate::membership::Health;
@@ -74,15 +75,6 @@ struct AnswerRecord {
     said: Option<(Finding, Arc<Reference>)>,
 }
 
-/// Finding about a member that is gone.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Finding {
-    /// Nobody answers.
-    Silent,
-    /// The member is gone for certain.
-    Dead,
-}
-
 impl AnswerRecord {
     fn is_dead(&self) -> bool {
         matches!(self.said, Some((Finding::Dead, _)))
@@ -120,12 +112,6 @@ impl AnswerRecord {
         }
     }
 }
-
-/// A member: the group's id and the location.
-type MemberKey = (u64, String);
-
-/// Members that are gone, with the reference by which they were asked.
-pub(super) type GoneMembers = Mutex<HashMap<MemberKey, (Finding, Arc<Reference>)>>;
 
 /// The answer of a member, or none.
 struct Answer {

@@ -10,11 +10,14 @@ mod dispatch;
 mod document;
 mod factory;
 mod file;
+mod gone;
 mod groups;
 mod journal;
 mod liveness;
+mod load_manager;
 mod loads;
 mod properties;
+mod pushed;
 pub mod raise;
 mod reconciler;
 pub mod registered;
@@ -24,11 +27,11 @@ pub mod store;
 mod strategy;
 #[cfg(test)]
 pub(crate) mod tests;
+mod variants;
 
 use std::collections::HashMap;
-use std::fmt;
-use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
+use std::sync::atomic::Ordering;
+use std::sync::{Arc, Mutex};
 
 use arc_swap::ArcSwap;
 use evenkeel_config::{Corba as Settings, GroupConfig, MemberConfig, Reach, WhenEmpty};
@@ -40,19 +43,21 @@ use evenkeel_manager::{ApplyError, Manager};
 use imbl::ordmap::DiffItem;
 use tokio::runtime::Handle;
 use tokio::sync::{OwnedSemaphorePermit, Semaphore, watch};
-use tokio::task::{JoinHandle, JoinSet};
+use tokio::task::JoinSet;
 
-use crate::call::{Call, Outcome};
+use crate::call::{Call, Outcome, finished, full};
 use crate::custom::{self, Customs};
 use crate::directory::{Directory, Entry};
-use crate::interfaces::Interface;
-use crate::keys::{Key, MANAGER};
 use crate::properties::GROUP_PREFIX;
-use crate::tenure::ServingRight;
+use gone::GoneMembers;
+use load_manager::Owned;
+pub use load_manager::{Address, LoadManager};
+use pushed::Pushed;
 use raise::Raise;
 use replica::Replica;
 use state::{ObjectGroup, State};
 use store::{Sink, Store};
+use variants::Variants;
 
 /// Name of the groups' owner for the manager.
 pub const OWNER: &str = "corba";
@@ -67,75 +72,6 @@ const LEAST_CALLED: usize = 4;
 /// Most that is kept, by [`State::size`]: well below what can be read back from the file,
 /// where references take twice as much.
 const MOST_KEPT: usize = if cfg!(test) { 1 << 20 } else { 256 << 20 };
-
-/// Address of the load manager in references.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Address {
-    /// Host name or IP address.
-    pub host: String,
-    /// TCP port.
-    pub port: u16,
-    /// Hosts and ports of other balancers that serve when this one does not.
-    pub alternates: Vec<(String, u16)>,
-}
-
-impl Address {
-    /// Returns true if the load manager, here or on another balancer, is reached there.
-    pub fn includes(&self, host: &str, port: u16) -> bool {
-        let mut alternates = self.alternates.iter();
-        (self.host == host && self.port == port)
-            || alternates.any(|other| other.0 == host && other.1 == port)
-    }
-}
-
-/// The load manager. Share it in an `Arc`; it may be called from any thread.
-pub struct LoadManager {
-    manager: Arc<Manager>,
-    directory: Arc<Directory>,
-    client: Client,
-    customs: Arc<Customs>,
-    /// Runtime in which operations are carried out.
-    runtime: Handle,
-    settings: ArcSwap<Settings>,
-    address: ArcSwap<Address>,
-    store: Store,
-    /// The state that balancers share, and the right by which this one writes it.
-    shared: Option<(Store, Arc<ServingRight>)>,
-    /// Room for calls that are being carried out, in KiB.
-    room: Arc<Semaphore>,
-    /// Members that pings have found to be gone.
-    gone: liveness::GoneMembers,
-    /// True if clients are told that an empty group does not exist: [`Entry::ends_when_empty`].
-    ends_when_empty: Arc<AtomicBool>,
-    /// Strategies of other levels than a group's own.
-    variants: strategy::Variants,
-    owned: Mutex<Owned>,
-    /// Background tasks that run while the service is on.
-    background: Mutex<JoinSet<()>>,
-    /// Each new state, once it counts.
-    states: watch::Sender<Arc<State>>,
-}
-
-/// Data that the lock protects. It may be held while the manager is called.
-struct Owned {
-    state: Arc<State>,
-    /// Number of the last change.
-    version: u64,
-    /// Locations that only a push of loads has named, with the number of the push.
-    pushed: loads::Pushed,
-    /// True if the service is off: changes are kept, but have no effect.
-    off: bool,
-    /// The groups by the ids with which their creators delete them.
-    creations: HashMap<u32, u64>,
-    /// Size of the state: [`State::size`].
-    size: usize,
-}
-
-impl fmt::Debug for LoadManager {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("LoadManager").finish_non_exhaustive()
-    }
-}
 
 /// Parts that a load manager works with.
 #[derive(Clone)]
@@ -204,13 +140,13 @@ impl LoadManager {
             store,
             shared,
             room: Arc::new(Semaphore::new(MOST_CALLED)),
-            gone: liveness::GoneMembers::default(),
+            gone: GoneMembers::default(),
             ends_when_empty: Arc::default(),
-            variants: strategy::Variants::default(),
+            variants: Variants::default(),
             owned: Mutex::new(Owned {
                 state: Arc::clone(&state),
                 version: 0,
-                pushed: loads::Pushed::default(),
+                pushed: Pushed::default(),
                 off: false,
                 creations: HashMap::new(),
                 size: 0,
@@ -232,12 +168,6 @@ impl LoadManager {
             tasks.spawn_on(reconciler::run(Arc::downgrade(self)), &self.runtime);
             tasks.spawn_on(liveness::watch_members(Arc::downgrade(self)), &self.runtime);
         }
-    }
-
-    fn background(&self) -> MutexGuard<'_, JoinSet<()>> {
-        self.background
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Goes on with other settings, and another address in references; also after
@@ -317,94 +247,6 @@ impl LoadManager {
             Ok(results) => Outcome::Reply(results),
             Err(raise) => raise.to_outcome(call, &self.settings().repository_prefix),
         }
-    }
-
-    /// The settings of `[corba]`.
-    pub fn settings(&self) -> Arc<Settings> {
-        self.settings.load_full()
-    }
-
-    /// Returns the current state.
-    pub fn state(&self) -> Arc<State> {
-        Arc::clone(&self.lock().state)
-    }
-
-    /// Returns a receiver of the current state, and of each new version once it is in effect.
-    pub fn watch_states(&self) -> watch::Receiver<Arc<State>> {
-        self.states.subscribe()
-    }
-
-    /// By which objects of the application are called.
-    pub fn client(&self) -> &Client {
-        &self.client
-    }
-
-    /// Returns the directory in which requests find groups.
-    pub fn directory(&self) -> &Arc<Directory> {
-        &self.directory
-    }
-
-    /// Returns the address of the load manager in references.
-    pub fn address(&self) -> Arc<Address> {
-        self.address.load_full()
-    }
-
-    /// Evenkeel's manager.
-    pub fn manager(&self) -> &Arc<Manager> {
-        &self.manager
-    }
-
-    /// Waits until everything that has changed is in the state file and in the store that
-    /// balancers share, or cannot be.
-    pub async fn wait_until_kept(&self) {
-        let version = self.lock().version;
-        // Why it cannot has been said.
-        let _ = self.store.wait_until_saved(version).await;
-        if let Some((shared, _)) = &self.shared {
-            let _ = shared.wait_until_saved(version).await;
-        }
-    }
-
-    /// Returns true if the store that balancers share has every change.
-    pub fn is_shared(&self) -> bool {
-        let version = self.lock().version;
-        let is_saved = |(shared, _): &(Store, _)| shared.has_saved(version);
-        self.shared.as_ref().is_some_and(is_saved)
-    }
-
-    /// Reason why the last change is not in the store that balancers share, or in the state file.
-    pub fn store_problem(&self) -> Option<Arc<str>> {
-        let shared = self.shared.as_ref();
-        let shared = shared.and_then(|(shared, _)| shared.problem());
-        shared.or_else(|| self.store.problem())
-    }
-
-    /// The right to serve, where several balancers share one state.
-    pub fn tenure(&self) -> Option<&Arc<ServingRight>> {
-        self.shared.as_ref().map(|(_, tenure)| tenure)
-    }
-
-    /// Returns the load manager's own reference.
-    pub fn reference(&self) -> Ior {
-        let type_id = Interface::LoadManager.id(&self.settings().repository_prefix);
-        self.reference_of(&type_id, MANAGER)
-    }
-
-    /// The reference of an object group.
-    pub fn group_reference(&self, id: u64, group: &ObjectGroup) -> Ior {
-        self.reference_of(&group.type_id, &Key::Group(id).to_bytes())
-    }
-
-    /// A reference to an object here with that key.
-    pub fn reference_of(&self, type_id: &str, key: &[u8]) -> Ior {
-        let address = self.address.load();
-        let first = (&*address.host, address.port);
-        Ior::iiop_at(type_id, first, &address.alternates, key)
-    }
-
-    fn lock(&self) -> MutexGuard<'_, Owned> {
-        // A panic with the lock held leaves the state that was there before.
-        self.owned.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Changes the state, as a whole or not at all, and waits until it is kept.
@@ -682,16 +524,4 @@ fn config_of(id: u64, group: &ObjectGroup, state: &State, settings: &Settings) -
     };
     config.choose_defaults(Reach::Forwarded);
     config
-}
-
-/// The outcome of a call for which there is no room.
-fn full() -> Outcome {
-    Outcome::System(SystemException::new(Kind::Transient))
-}
-
-/// The outcome of a call that is being carried out.
-async fn finished(running: JoinHandle<Outcome>) -> Outcome {
-    // If there is none, it has panicked, or the process ends.
-    let outcome = running.await;
-    outcome.unwrap_or_else(|_| Outcome::System(SystemException::new(Kind::Internal)))
 }

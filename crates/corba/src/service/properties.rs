@@ -10,8 +10,8 @@ use evenkeel_giop::typecode::TypeCode;
 use tokio::time::Instant;
 use tracing::{info, warn};
 
-use super::LoadManager;
 use super::groups::{check_type_id, may_be_alive};
+use super::load_manager::LoadManager;
 use super::raise::Raise;
 use super::state::State;
 use crate::exceptions::UserException;

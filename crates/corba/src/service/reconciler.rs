@@ -15,9 +15,9 @@ use tokio::task::JoinSet;
 use tokio::time::{Instant, sleep_until};
 use tracing::{info, warn};
 
-use super::LoadManager;
 use super::factory::call_factory;
 use super::groups::location_text;
+use super::load_manager::LoadManager;
 use super::raise::Raise;
 use super::state::{GroupMember, ObjectGroup, State};
 use crate::exceptions::UserException;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use evenkeel_giop::any::Any;
 
-use super::LoadManager;
+use super::load_manager::LoadManager;
 use super::raise::Raise;
 use super::state::State;
 use crate::exceptions::UserException;
