@@ -1,38 +1,26 @@
 //! The HTTP API: what each path answers.
 
 use std::error::Error;
-use std::net::IpAddr;
 use std::sync::Arc;
 
-use axum::body::Bytes;
-use axum::extract::rejection::QueryRejection;
-use axum::extract::{
-    ConnectInfo, DefaultBodyLimit, FromRequest, Path, Query, RawPathParams, Request, State,
-};
+use axum::extract::{ConnectInfo, DefaultBodyLimit, RawPathParams, Request, State};
 use axum::http::header::{ALLOW, CONTENT_TYPE};
-use axum::http::{HeaderValue, Method, StatusCode};
+use axum::http::{Method, StatusCode};
 use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 use axum::routing::get;
-use axum::{Extension, Json, Router, middleware};
-use evenkeel_core::load::LoadId;
-use evenkeel_core::strategy;
+use axum::{Extension, Router, middleware};
 use evenkeel_manager::certificates::CertificateStatus;
 use evenkeel_manager::endpoint::{Action, CommandError, Endpoint};
 use evenkeel_manager::exposition;
-use evenkeel_manager::revisions::Author;
 use evenkeel_manager::status::{
     ClusterStatus, GroupStatus, LocationStatus, MemberStatus, RuleStatus, Status,
 };
-use evenkeel_manager::{ManageError, Readiness, ReloadError};
 use http_body_util::LengthLimitError;
-use schemars::JsonSchema;
-use serde::Deserialize;
-use serde::de::DeserializeOwned;
-use tokio::sync::oneshot;
 
 use crate::access::Access;
-use crate::actor::{Actor, Role};
+use crate::actor::Role;
+use crate::answer::{Answer, DONE};
 use crate::audit::{self, Audit, Entry};
 use crate::conn::Peer;
 use crate::error::ApiError;
@@ -40,20 +28,17 @@ use crate::guard::{Guard, check_request};
 use crate::login::{self, Cookies, SessionStatus};
 use crate::operation::{self, Operation, Operations};
 use crate::schema::Schema;
+use crate::sources::Sources;
 use crate::wire::{
     Credentials, Done, Explain, LoggedIn, Reloaded, Report, SetAlert, SetBackup, SetEnabled,
     SetMaintenance, SetState, SetStrategy, SetWeight, Upgraded,
 };
-use crate::{Sources, config_api, console, live, metrics, openapi};
+use crate::{config_api, console, handlers, live, openapi};
 
 /// Returns the longest request body at `path`, in bytes. A load report has a few hundred bytes.
 fn max_body(path: &str) -> usize {
     config_api::max_body(path).unwrap_or(64 * 1024)
 }
-
-pub(crate) type Answer<T> = Result<Json<T>, ApiError>;
-
-const DONE: Json<Done> = Json(Done { ok: true });
 
 /// Parts that the router needs beside the sources.
 pub(crate) struct RouterParts {
@@ -118,59 +103,59 @@ fn operations(sources: &Sources) -> Operations {
     let own = Operations::new()
         .add_operation(
             Operation::show_json::<Status>("/v1/status", "The status of rules, groups, members, locations and clusters"),
-            status,
+            handlers::status,
         )
         .add_operation(
             Operation::show_json::<Vec<RuleStatus>>("/v1/rules", "The rules"),
-            show_rules,
+            handlers::show_rules,
         )
         .add_operation(
             Operation::show_json::<Vec<GroupStatus>>("/v1/groups", "The groups with their members"),
-            show_groups,
+            handlers::show_groups,
         )
         .add_operation(
             Operation::show_json::<GroupStatus>("/v1/groups/{group}", "One group"),
-            show_group,
+            handlers::show_group,
         )
         .add_operation(
             Operation::show_json::<MemberStatus>(
                 "/v1/groups/{group}/members/{member}",
                 "One member of a group",
             ),
-            show_member,
+            handlers::show_member,
         )
         .add_operation(
             Operation::show_json::<Explain>(
                 "/v1/groups/{group}/explain",
                 "The last decision of a group with its reasons, and the one for a client's next request",
             )
-            .with_query::<ExplainQuery>(),
-            explain_group,
+            .with_query::<handlers::ExplainQuery>(),
+            handlers::explain_group,
         )
         .add_operation(
             Operation::show_json::<Vec<LocationStatus>>(
                 "/v1/locations",
                 "The locations with their loads",
             ),
-            show_locations,
+            handlers::show_locations,
         )
         .add_operation(
             Operation::show_json::<Vec<ClusterStatus>>(
                 "/v1/clusters",
                 "The clusters that clients negotiate for",
             ),
-            show_clusters,
+            handlers::show_clusters,
         )
         .add_operation(
             Operation::show_json::<Vec<CertificateStatus>>(
                 "/v1/certificates",
                 "The certificates that clients and members are shown",
             ),
-            show_certificates,
+            handlers::show_certificates,
         )
         .add_operation(
             Operation::show_json::<Schema>("/v1/config/schema", "Tables and keys that a configuration may have"),
-            config_schema,
+            handlers::config_schema,
         )
         .add_operation(
             Operation::show_json::<serde_json::Value>(
@@ -185,16 +170,16 @@ fn operations(sources: &Sources) -> Operations {
                 exposition::CONTENT_TYPE,
                 "Metrics in the format of Prometheus",
             ),
-            show_metrics,
+            handlers::show_metrics,
         )
         .add_operation(
             Operation::show_to_all::<Done>("/healthz", "Whether the process is alive"),
-            healthz,
+            handlers::healthz,
         )
         .add_operation(
             Operation::show_to_all::<Done>("/readyz", "Whether clients should be sent to this balancer")
-                .with_query::<ReadyQuery>(),
-            readyz,
+                .with_query::<handlers::ReadyQuery>(),
+            handlers::readyz,
         )
         .add_operation(
             Operation::act_on_body::<SetStrategy, Done>(
@@ -203,7 +188,7 @@ fn operations(sources: &Sources) -> Operations {
                 Role::Operate,
                 "Sets the strategy of a group until the configuration changes it",
             ),
-            set_strategy,
+            handlers::set_strategy,
         )
         .add_operation(
             Operation::act_on_body::<SetState, Done>(
@@ -212,7 +197,7 @@ fn operations(sources: &Sources) -> Operations {
                 Role::Operate,
                 "Lets a member take traffic, drains it, or sets it to maintenance",
             ),
-            set_state,
+            handlers::set_state,
         )
         .add_operation(
             Operation::act_on_body::<SetWeight, Done>(
@@ -221,7 +206,7 @@ fn operations(sources: &Sources) -> Operations {
                 Role::Operate,
                 "Sets the weight of a member",
             ),
-            set_weight,
+            handlers::set_weight,
         )
         .add_operation(
             Operation::act_on_body::<SetBackup, Done>(
@@ -230,7 +215,7 @@ fn operations(sources: &Sources) -> Operations {
                 Role::Operate,
                 "Makes a member a backup, or an ordinary member",
             ),
-            set_backup,
+            handlers::set_backup,
         )
         .add_operation(
             Operation::act_on_body::<SetEnabled, Done>(
@@ -239,7 +224,7 @@ fn operations(sources: &Sources) -> Operations {
                 Role::Operate,
                 "Opens or closes a rule to clients",
             ),
-            set_enabled,
+            handlers::set_enabled,
         )
         .add_operation(
             Operation::act_on_body::<SetMaintenance, Done>(
@@ -248,7 +233,7 @@ fn operations(sources: &Sources) -> Operations {
                 Role::Operate,
                 "Starts or ends the maintenance of a rule",
             ),
-            set_maintenance,
+            handlers::set_maintenance,
         )
         .add_operation(
             Operation::act_on_body::<SetMaintenance, Done>(
@@ -257,7 +242,7 @@ fn operations(sources: &Sources) -> Operations {
                 Role::Operate,
                 "Starts or ends the maintenance of a group for clients of rules",
             ),
-            set_group_maintenance,
+            handlers::set_group_maintenance,
         )
         // A report changes nothing that an administrator has said: it is not in the audit log.
         .add_operation(
@@ -266,7 +251,7 @@ fn operations(sources: &Sources) -> Operations {
                 Role::Operate,
                 "Reports loads of a location",
             ),
-            report_loads,
+            handlers::report_loads,
         )
         .add_operation(
             Operation::act_on_body::<SetAlert, Done>(
@@ -275,7 +260,7 @@ fn operations(sources: &Sources) -> Operations {
                 Role::Operate,
                 "Sets the load alert of a location, or lets its load decide",
             ),
-            set_alert,
+            handlers::set_alert,
         )
         .add_operation(
             Operation::show_to_all::<SessionStatus>(
@@ -307,8 +292,8 @@ fn operations(sources: &Sources) -> Operations {
                 Role::Administer,
                 "Reads the configuration file and applies it",
             )
-            .with_query::<ReloadQuery>(),
-            reload_config,
+            .with_query::<handlers::ReloadQuery>(),
+            handlers::reload_config,
         )
         .add_operation(
             Operation::act_alone::<Upgraded>(
@@ -316,7 +301,7 @@ fn operations(sources: &Sources) -> Operations {
                 Role::Administer,
                 "Replaces the process by the program that is now in its file, and answers when that has taken over",
             ),
-            upgrade_process,
+            handlers::upgrade_process,
         );
     let own = live::api::add_operations(own);
     let own = config_api::add_operations(own);
@@ -409,13 +394,10 @@ async fn nothing_new_while_draining(
     next: Next,
 ) -> Response {
     if sources.is_draining() && !matches!(*request.method(), Method::GET | Method::HEAD) {
-        return not_ready("the balancer is shutting down: no changes are accepted").into_response();
+        return handlers::not_ready("the balancer is shutting down: no changes are accepted")
+            .into_response();
     }
     next.run(request).await
-}
-
-fn not_ready(why: &str) -> ApiError {
-    ApiError::new(StatusCode::SERVICE_UNAVAILABLE, "not_ready", why)
 }
 
 /// Gives errors of the router the form of all other errors. An error that is neither JSON nor a page comes
@@ -448,374 +430,4 @@ async fn errors_are_json(response: Response) -> Response {
         response.headers_mut().insert(ALLOW, allow);
     }
     response
-}
-
-/// A JSON body that is exactly what the path takes.
-pub(crate) struct Body<T>(pub(crate) T);
-
-impl<S: Send + Sync, T: DeserializeOwned> FromRequest<S> for Body<T> {
-    type Rejection = Response;
-
-    async fn from_request(request: Request, state: &S) -> Result<Self, Response> {
-        let bytes = Bytes::from_request(request, state)
-            .await
-            .map_err(IntoResponse::into_response)?;
-        serde_json::from_slice(&bytes).map(Body).map_err(|error| {
-            ApiError::invalid(
-                "bad_body",
-                format!("the body is not valid for this path: {error}"),
-            )
-            .into_response()
-        })
-    }
-}
-
-/// At most so many names are offered instead of one that does not exist.
-const MAX_ALLOWED: usize = 32;
-
-impl Sources {
-    /// Returns the manager's refusal, with what it would have accepted.
-    pub(crate) fn explain_refusal(&self, error: ManageError) -> ApiError {
-        let detail = error.to_string();
-        let allowed = self.alternatives(&error);
-        let error = match error {
-            ManageError::NoRule(_) => ApiError::not_found("unknown_rule", detail),
-            ManageError::NoGroup(_) => ApiError::not_found("unknown_group", detail),
-            ManageError::NoMember { .. } => ApiError::not_found("unknown_member", detail),
-            ManageError::NoLocation(_) => ApiError::not_found("unknown_location", detail),
-            ManageError::NoStrategy { .. } => ApiError::invalid("unknown_strategy", detail),
-            ManageError::Param(_) => ApiError::invalid("bad_parameter", detail),
-            ManageError::Weight(_) => ApiError::invalid("bad_weight", detail),
-            ManageError::Load(_) => ApiError::invalid("bad_load", detail),
-            ManageError::TooManyLoads(_) => ApiError::invalid("too_many_loads", detail),
-            ManageError::Apply(_) => ApiError::new(StatusCode::CONFLICT, "not_applied", detail),
-        };
-        error.with_allowed(allowed)
-    }
-
-    fn answer_done(&self, result: Result<(), ManageError>) -> Answer<Done> {
-        result
-            .map(|()| DONE)
-            .map_err(|error| self.explain_refusal(error))
-    }
-
-    fn alternatives(&self, error: &ManageError) -> Vec<String> {
-        let names: Vec<String> = match error {
-            ManageError::NoStrategy { .. } => {
-                return strategy::REGISTRY
-                    .iter()
-                    .map(|kind| kind.name.into())
-                    .collect();
-            }
-            ManageError::NoRule(_) => {
-                let rules = self.manager.status().rules.into_iter();
-                rules.map(|rule| rule.name).collect()
-            }
-            ManageError::NoGroup(_) => {
-                let groups = self.manager.list_groups();
-                groups
-                    .iter()
-                    .map(|group| group.name().to_string())
-                    .collect()
-            }
-            ManageError::NoMember { group, .. } => {
-                let groups = self.manager.list_groups();
-                let group = groups.iter().find(|known| **known.name() == **group);
-                let members = group.iter().flat_map(|group| group.members());
-                members
-                    .map(|member| member.shown_name().to_string())
-                    .collect()
-            }
-            ManageError::NoLocation(_) => {
-                let locations = self.manager.status().locations.into_iter();
-                locations.map(|location| location.name).collect()
-            }
-            _ => Vec::new(),
-        };
-        // A long list helps nobody.
-        if names.len() > MAX_ALLOWED {
-            Vec::new()
-        } else {
-            names
-        }
-    }
-}
-
-async fn set_state(
-    State(sources): State<Arc<Sources>>,
-    Path((group, member)): Path<(String, String)>,
-    Body(body): Body<SetState>,
-) -> Answer<Done> {
-    let done = sources.manager.set_admin_state(&group, &member, body.state);
-    sources.answer_done(done)
-}
-
-async fn set_weight(
-    State(sources): State<Arc<Sources>>,
-    Path((group, member)): Path<(String, String)>,
-    Body(body): Body<SetWeight>,
-) -> Answer<Done> {
-    let done = sources.manager.set_weight(&group, &member, body.weight);
-    sources.answer_done(done)
-}
-
-async fn set_backup(
-    State(sources): State<Arc<Sources>>,
-    Path((group, member)): Path<(String, String)>,
-    Body(body): Body<SetBackup>,
-) -> Answer<Done> {
-    let done = sources.manager.set_backup(&group, &member, body.backup);
-    sources.answer_done(done)
-}
-
-async fn set_enabled(
-    State(sources): State<Arc<Sources>>,
-    Path(rule): Path<String>,
-    Body(body): Body<SetEnabled>,
-) -> Answer<Done> {
-    let done = sources.manager.set_rule_enabled(&rule, body.enabled);
-    sources.answer_done(done)
-}
-
-async fn set_maintenance(
-    State(sources): State<Arc<Sources>>,
-    Path(rule): Path<String>,
-    Body(body): Body<SetMaintenance>,
-) -> Answer<Done> {
-    let done = sources.manager.set_maintenance(&rule, body.on);
-    sources.answer_done(done)
-}
-
-async fn set_group_maintenance(
-    State(sources): State<Arc<Sources>>,
-    Path(group): Path<String>,
-    Body(body): Body<SetMaintenance>,
-) -> Answer<Done> {
-    let done = sources.manager.set_group_maintenance(&group, body.on);
-    sources.answer_done(done)
-}
-
-async fn set_strategy(
-    State(sources): State<Arc<Sources>>,
-    Path(group): Path<String>,
-    Body(body): Body<SetStrategy>,
-) -> Answer<Done> {
-    let params: Vec<(String, f64)> = body.params.into_iter().collect();
-    let done = sources.manager.set_strategy(&group, &body.name, &params);
-    sources.answer_done(done)
-}
-
-async fn report_loads(
-    State(sources): State<Arc<Sources>>,
-    Path(location): Path<String>,
-    Body(body): Body<Report>,
-) -> Answer<Done> {
-    let mut loads: Vec<(LoadId, f64)> = Vec::with_capacity(body.loads.len());
-    for (name, value) in body.loads {
-        let id: LoadId = name.parse().map_err(|error| {
-            ApiError::invalid("bad_load_id", format!("there is no load {name:?}: {error}"))
-        })?;
-        if loads.iter().any(|(known, _)| *known == id) {
-            let detail = format!("the load {id} is given twice, by its name and by its number");
-            return Err(ApiError::invalid("bad_load_id", detail));
-        }
-        loads.push((id, value));
-    }
-    let done = sources.manager.report_loads(&location, &loads);
-    sources.answer_done(done)
-}
-
-async fn set_alert(
-    State(sources): State<Arc<Sources>>,
-    Path(location): Path<String>,
-    Body(body): Body<SetAlert>,
-) -> Answer<Done> {
-    let done = sources.manager.set_alert(&location, body.alert);
-    sources.answer_done(done)
-}
-
-/// Has another process take over. A process that is told twice to be replaced has more to do already than it
-/// can.
-async fn upgrade_process(State(sources): State<Arc<Sources>>) -> Answer<Upgraded> {
-    let busy = || {
-        let detail = "an upgrade is under way already, or the balancer is shutting down";
-        ApiError::new(StatusCode::CONFLICT, "busy", detail)
-    };
-    let (sender, answer) = oneshot::channel();
-    sources.upgrades.try_send(sender).map_err(|_| busy())?;
-    match answer.await {
-        Ok(Ok(upgraded)) => Ok(Json(upgraded)),
-        Ok(Err(why)) => Err(ApiError::invalid("not_upgraded", why)),
-        Err(_) => Err(busy()),
-    }
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct ReloadQuery {
-    /// True if a file that takes all rules away is meant.
-    #[serde(default)]
-    force: bool,
-}
-
-async fn reload_config(
-    State(sources): State<Arc<Sources>>,
-    Extension(actor): Extension<Actor>,
-    query: Result<Query<ReloadQuery>, QueryRejection>,
-) -> Answer<Reloaded> {
-    let Query(query) = query.map_err(|error| {
-        let detail = format!("{}; force must be true or false", error.body_text());
-        ApiError::invalid("bad_query", detail)
-    })?;
-    let author = Author {
-        user_name: actor.user,
-        from: actor.from,
-        comment: String::new(),
-    };
-    let reloaded = sources
-        .manager
-        .reload_asked(&sources.config_file, author, query.force);
-    match reloaded.await {
-        Ok(applied) => Ok(Json(Reloaded {
-            generation: applied.generation,
-            notes: applied.notes,
-        })),
-        Err(ReloadError::Config(errors)) => {
-            let problems = config_api::list_problems(&errors);
-            let refused = ApiError::invalid("bad_configuration", errors.to_string());
-            Err(refused.with_fields(serde_json::json!({ "problems": problems })))
-        }
-        Err(ReloadError::Apply(error)) => Err(sources.explain_refusal(error.into())),
-        Err(error @ ReloadError::NoRules(_)) => {
-            let status = StatusCode::CONFLICT;
-            Err(ApiError::new(status, "no_rules", error.to_string()))
-        }
-    }
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct ExplainQuery {
-    /// The address of the client.
-    client: Option<IpAddr>,
-}
-
-async fn explain_group(
-    State(sources): State<Arc<Sources>>,
-    Path(group): Path<String>,
-    query: Result<Query<ExplainQuery>, QueryRejection>,
-) -> Answer<Explain> {
-    let Query(query) = query.map_err(|error| {
-        let detail = format!("{}; client must be an IP address", error.body_text());
-        ApiError::invalid("bad_query", detail)
-    })?;
-    let manager = &sources.manager;
-    let refused = |error| sources.explain_refusal(error);
-    Ok(Json(Explain {
-        last: manager.explain_last(&group).map_err(refused)?,
-        next: manager
-            .explain_next(&group, query.client)
-            .map_err(refused)?,
-    }))
-}
-
-async fn status(State(sources): State<Arc<Sources>>) -> Json<Status> {
-    Json(sources.manager.status())
-}
-
-async fn show_rules(State(sources): State<Arc<Sources>>) -> Json<Vec<RuleStatus>> {
-    Json(sources.manager.status().rules)
-}
-
-async fn show_groups(State(sources): State<Arc<Sources>>) -> Json<Vec<GroupStatus>> {
-    Json(sources.manager.status().groups)
-}
-
-async fn show_clusters(State(sources): State<Arc<Sources>>) -> Json<Vec<ClusterStatus>> {
-    Json(sources.manager.status().clusters)
-}
-
-async fn show_certificates(State(sources): State<Arc<Sources>>) -> Json<Vec<CertificateStatus>> {
-    Json(sources.manager.certificates())
-}
-
-/// Answers with the schema of the configuration.
-async fn config_schema() -> Json<Schema> {
-    Json(Schema::new())
-}
-
-async fn show_locations(State(sources): State<Arc<Sources>>) -> Json<Vec<LocationStatus>> {
-    Json(sources.manager.status().locations)
-}
-
-async fn show_group(
-    State(sources): State<Arc<Sources>>,
-    Path(group): Path<String>,
-) -> Answer<GroupStatus> {
-    Ok(Json(find_group(&sources, &group)?))
-}
-
-async fn show_member(
-    State(sources): State<Arc<Sources>>,
-    Path((group, member)): Path<(String, String)>,
-) -> Answer<MemberStatus> {
-    let mut members = find_group(&sources, &group)?.members;
-    let is_meant = |known: &MemberStatus| known.member == member || known.name == member;
-    match members.iter().position(is_meant) {
-        Some(index) => Ok(Json(members.swap_remove(index))),
-        None => Err(sources.explain_refusal(ManageError::NoMember { group, member })),
-    }
-}
-
-fn find_group(sources: &Sources, name: &str) -> Result<GroupStatus, ApiError> {
-    let mut groups = sources.manager.status().groups;
-    match groups.iter().position(|group| group.name == name) {
-        Some(index) => Ok(groups.swap_remove(index)),
-        None => Err(sources.explain_refusal(ManageError::NoGroup(name.into()))),
-    }
-}
-
-async fn show_metrics(State(sources): State<Arc<Sources>>) -> impl IntoResponse {
-    let content_type = (
-        CONTENT_TYPE,
-        HeaderValue::from_static(exposition::CONTENT_TYPE),
-    );
-    ([content_type], metrics::render_metrics(&sources))
-}
-
-/// Answers that the process is alive.
-async fn healthz() -> Json<Done> {
-    DONE
-}
-
-#[derive(Deserialize, JsonSchema)]
-#[serde(deny_unknown_fields)]
-struct ReadyQuery {
-    /// The rule whose clients are meant; otherwise any rule counts.
-    rule: Option<String>,
-}
-
-/// Answers whether clients should be sent to this process.
-async fn readyz(
-    State(sources): State<Arc<Sources>>,
-    query: Result<Query<ReadyQuery>, QueryRejection>,
-) -> Answer<Done> {
-    let Query(query) = query.map_err(|error| ApiError::invalid("bad_query", error.body_text()))?;
-    let why = if sources.is_draining() {
-        "the balancer is shutting down"
-    } else {
-        match sources.manager.readiness(query.rule.as_deref()) {
-            Readiness::Ready => return Ok(DONE),
-            Readiness::NoConfig => "no configuration is in effect yet",
-            Readiness::NoMember if query.rule.is_some() => {
-                "the rule is not enabled, or has no member that may be used; see /v1/status"
-            }
-            Readiness::NoMember => "no enabled rule has a member that may be used; see /v1/status",
-            Readiness::NoRule => {
-                let detail = "there is no such rule";
-                return Err(ApiError::not_found("unknown_rule", detail));
-            }
-        }
-    };
-    Err(not_ready(why))
 }

@@ -1,5 +1,6 @@
 //! The API from the other side: what `evenkeel ctl` and `evenkeel top` ask with.
 
+mod error;
 mod session;
 
 use std::io;
@@ -13,11 +14,11 @@ use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, PercentEncode, utf8_percent_e
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
-use self::session::{Login, Session};
-use crate::ErrorBody;
+pub use error::{ClientError, DEFAULT_ADDRESS};
+use session::{Login, Session, State};
 
-/// Address of the API if nobody gives another.
-pub const DEFAULT_ADDRESS: &str = "127.0.0.1:9900";
+use crate::ErrorBody;
+use crate::wire::LoggedIn;
 
 /// The longest time that a question may take. The API answers from memory; what takes
 /// longer hangs.
@@ -32,69 +33,9 @@ const MAX_ANSWER: Limits = Limits {
 /// The longest time without a byte on a stream of events: there is a comment every 15 seconds.
 const SILENCE: Duration = Duration::from_secs(60);
 
-/// Reason why a question was not answered.
-#[derive(Debug, thiserror::Error)]
-pub enum ClientError {
-    /// The address makes no URL.
-    #[error(
-        "{0:?} is not an address of an admin API; expected HOST:PORT, such as {DEFAULT_ADDRESS}, or https://HOST:PORT"
-    )]
-    Address(String),
-    /// A file of TLS cannot be used.
-    #[error("{0}")]
-    Files(String),
-    /// There is something about TLS where it is not spoken.
-    #[error("{0} is for an admin API with TLS; write --admin https://HOST:PORT")]
-    NoTls(&'static str),
-    /// The token cannot be sent.
-    #[error("the token holds characters that HTTP cannot carry; only visible ASCII can be used")]
-    Token,
-    /// Nobody answers, or not in time.
-    #[error(
-        "no answer from the admin API at {address}: {source}. Is evenkeel running, and does its admin API listen there (`listen` in [admin])? --admin names another address"
-    )]
-    Unreachable {
-        /// Address that was asked.
-        address: String,
-        /// Reason why no answer came.
-        source: AskError,
-    },
-    /// Something answers, but it is no admin API of this version.
-    #[error("the server at {address} is not an admin API of this version: {detail}")]
-    NotTheApi {
-        /// Address that was asked.
-        address: String,
-        /// Description of what was wrong with the answer.
-        detail: String,
-    },
-    /// The API refuses.
-    #[error("{}{}{}", .body.detail, format_allowed(.body), login_hint(.body))]
-    Refused {
-        /// HTTP status.
-        status: u16,
-        /// Body of the API's answer.
-        body: ErrorBody,
-    },
-}
-
-fn format_allowed(body: &ErrorBody) -> String {
-    if body.allowed.is_empty() {
-        return String::new();
-    }
-    format!("\nallowed: {}", body.allowed.join(", "))
-}
-
-/// Returns advice for a user whom the API does not know.
-fn login_hint(body: &ErrorBody) -> &'static str {
-    match &*body.error {
-        "unauthorized" => {
-            "\nLog in with --user NAME, which asks for the password; --password-file FILE and $EVENKEEL_PASSWORD spare the question. \
-             A program has a token, which `evenkeel users FILE token NAME --role ROLE` makes and prints (FILE is `users_file` of \
-             [admin]): give it with --token-file FILE or $EVENKEEL_TOKEN"
-        }
-        _ => "",
-    }
-}
+/// Longest time that the end of a session may take. A session whose end the API does not hear of ends by
+/// itself.
+const FAREWELL: Duration = Duration::from_secs(2);
 
 /// A client of one admin API.
 #[derive(Debug)]
@@ -373,6 +314,99 @@ impl Client {
             address: self.address.clone(),
             detail,
         }
+    }
+}
+
+impl Client {
+    /// Opens a session, if the client has a user and none is open.
+    ///
+    /// # Errors
+    ///
+    /// The API does not answer, or does not let the user in.
+    pub fn log_in(&self) -> Result<(), ClientError> {
+        self.ensure_session().map(drop)
+    }
+
+    /// Returns the session, and whether it was opened just now; `None` without a user.
+    fn ensure_session(&self) -> Result<(Option<Session>, bool), ClientError> {
+        let Some(login) = &self.login else {
+            return Ok((None, false));
+        };
+        let mut state = login.state.lock();
+        match &*state {
+            State::Open(session) => return Ok((Some(session.clone()), false)),
+            State::Over => return Ok((None, false)),
+            State::Refused(body) => {
+                let body = body.clone();
+                return Err(ClientError::Refused { status: 401, body });
+            }
+            State::Closed => {}
+        }
+        let body = serde_json::to_vec(&login.credentials);
+        let body = body.map_err(|error| self.not_the_api(error.to_string()))?;
+        let answer = self.send_request("POST", "/v1/login", &[], Some(&body))?;
+        if answer.code != 200 {
+            let refused = self.refusal_error(&answer);
+            if let ClientError::Refused { status: 401, body } = &refused {
+                *state = State::Refused(body.clone());
+            }
+            return Err(refused);
+        }
+        let read = serde_json::from_slice::<LoggedIn>(&answer.body);
+        let read = read.map_err(|error| self.not_the_api(error.to_string()))?;
+        let session = Session {
+            cookie: answer.cookie.split(';').next().unwrap_or_default().into(),
+            csrf: read.csrf,
+        };
+        let can_be_sent = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
+        if session
+            .header_fields()
+            .iter()
+            .any(|(_, value)| !can_be_sent(value))
+        {
+            return Err(self.not_the_api("the session that it gives cannot be sent back".into()));
+        }
+        *state = State::Open(session.clone());
+        Ok((Some(session), true))
+    }
+
+    /// Forgets the session, which is over.
+    fn forget_session(&self) {
+        if let Some(login) = &self.login {
+            let mut state = login.state.lock();
+            if matches!(*state, State::Open(_)) {
+                *state = State::Closed;
+            }
+        }
+    }
+
+    /// Ends the session, if one is open. The client opens no other one.
+    pub fn log_out(&self) {
+        // Another thread that logs in meanwhile is not waited for.
+        let state = self.login.as_ref().and_then(|login| login.state.try_lock());
+        let Some(mut state) = state else {
+            return;
+        };
+        if let State::Open(session) = std::mem::replace(&mut *state, State::Over) {
+            let farewell = Client {
+                address: self.address.clone(),
+                host: self.host.clone(),
+                port: self.port,
+                tls: self.tls.clone(),
+                authorization: None,
+                login: None,
+                patience: FAREWELL.min(self.patience),
+            };
+            // If that fails, the session ends with `session_idle`.
+            let _ =
+                farewell.send_request("POST", "/v1/logout", &session.header_fields(), Some(b"{}"));
+        }
+    }
+}
+
+impl Drop for Client {
+    fn drop(&mut self) {
+        self.log_out();
     }
 }
 

@@ -9,20 +9,21 @@ use axum::response::{IntoResponse, Response};
 use axum::{Extension, Json};
 use evenkeel_manager::ChangeError;
 use evenkeel_manager::config::edit;
-use evenkeel_manager::config::image::{self, Import, ImportOutcome, Plan};
-use evenkeel_manager::config::{self, Config, Errors, Problem, kept};
+use evenkeel_manager::config::image::{self, Import};
+use evenkeel_manager::config::{self, Problem};
 use evenkeel_manager::revisions::{Author, Entry, Revision};
-use evenkeel_manager::store::StoreError;
-use evenkeel_manager::subsystem::PrepareError;
 use evenkeel_manager::{ManageError, Manager, WantedConfig, writing};
 use serde_json::json;
 
-use crate::Sources;
 use crate::actor::{Actor, Role};
-use crate::api::{Answer, Body};
+use crate::answer::Answer;
 use crate::audit::AuditDescription;
+use crate::body::Body;
+use crate::config_errors::{change_error, internal_error};
 use crate::error::ApiError;
 use crate::operation::{Operation, Operations};
+use crate::proposal::{examine_proposed, look_at_import, texts_of};
+use crate::sources::Sources;
 use crate::wire::{
     Changed, Compared, Configuration, Examined, ImportRule, Included, OnDisk, PatchConfig,
     Proposed, PutConfig, Restore, RevisionText, RuleImage, Told, Undo,
@@ -165,11 +166,6 @@ async fn run_blocking<T: Send + 'static>(
     done.map_err(|error| internal_error(&error.to_string()))
 }
 
-fn internal_error(why: &str) -> ApiError {
-    let detail = format!("this is a bug, please report it: {why}");
-    ApiError::new(StatusCode::INTERNAL_SERVER_ERROR, "internal", detail)
-}
-
 async fn show_config(
     State(sources): State<Arc<Sources>>,
     Extension(actor): Extension<Actor>,
@@ -259,24 +255,6 @@ fn attachment(name: &str, entry: &Entry, text: String) -> Response {
     (fields, text).into_response()
 }
 
-/// Returns the texts that the configuration with the text `in_force` is made of. The text `in_force` is the
-/// first.
-fn texts_of(sources: &Sources, in_force: &str) -> Vec<(String, String)> {
-    let file = &sources.config_file;
-    let own = file.display().to_string();
-    let (mut texts, of) = match sources.manager.store() {
-        None => (vec![(own, in_force.to_owned())], in_force.to_owned()),
-        Some(store) => {
-            let text = config::text_of(file).unwrap_or_default();
-            let texts = vec![(store.name(), in_force.to_owned()), (own, text.clone())];
-            (texts, text)
-        }
-    };
-    let included = config::list_included(file, &of).into_iter();
-    texts.extend(included.map(|(file, text)| (file.display().to_string(), text)));
-    texts
-}
-
 /// Returns the image of a rule, as the actor may see it.
 fn image_of(
     sources: &Sources,
@@ -329,33 +307,6 @@ async fn export_file(
     file.await?
 }
 
-/// Looks at an import of an image into the configuration with the text `old`.
-fn look_at_import(sources: &Sources, old: &str, import: &Import) -> ProposalFindings {
-    let plan = Plan::new(&texts_of(sources, old), import);
-    let told = |problems: Vec<Problem>| problems.into_iter().map(Told::from);
-    let mut looked = ProposalFindings {
-        problems: told(plan.problems.clone()).collect(),
-        warnings: told(plan.warnings.clone()).collect(),
-        notes: plan.warnings.iter().map(Problem::to_string).collect(),
-        ..ProposalFindings::of_text(&plan.text)
-    };
-    if plan.has_text() {
-        let mut whole = ProposalFindings::of_text(&plan.text);
-        find_problems(sources, &mut whole);
-        let placed = |all: Vec<Told>| {
-            let problems = all.into_iter().map(Problem::from).collect();
-            told(plan.place(problems))
-        };
-        looked.problems.extend(placed(whole.problems));
-        looked.warnings.extend(placed(whole.warnings));
-        looked.needs_restart = whole.needs_restart;
-    }
-    let place = |told: &Told| (told.file.clone(), told.line, told.column);
-    looked.problems.sort_by_key(place);
-    looked.import = Some(plan.outcome);
-    looked
-}
-
 async fn import(
     State(sources): State<Arc<Sources>>,
     Extension(actor): Extension<Actor>,
@@ -395,106 +346,6 @@ async fn import(
     changed.notes.extend(looked.notes);
     changed.import = looked.import;
     Ok((what, Json(changed)))
-}
-
-/// Findings about a configuration that was proposed.
-struct ProposalFindings {
-    text: String,
-    problems: Vec<Told>,
-    warnings: Vec<Told>,
-    needs_restart: Vec<String>,
-    import: Option<ImportOutcome>,
-    /// Warnings about the import itself, which the new text does not give.
-    notes: Vec<String>,
-}
-
-impl ProposalFindings {
-    /// Returns the findings about a text of which nothing is known yet.
-    fn of_text(text: &str) -> Self {
-        ProposalFindings {
-            text: text.to_owned(),
-            problems: Vec::new(),
-            warnings: Vec::new(),
-            needs_restart: Vec::new(),
-            import: None,
-            notes: Vec::new(),
-        }
-    }
-}
-
-/// Looks at a configuration as `evenkeel check` does.
-fn examine_proposed(
-    sources: &Sources,
-    old: &str,
-    proposed: Proposed,
-) -> Result<ProposalFindings, ApiError> {
-    let mut looked = ProposalFindings::of_text(old);
-    match (proposed.text, proposed.edits, proposed.import) {
-        (Some(text), None, None) => looked.text = text,
-        (None, None, Some(import)) => return Ok(look_at_import(sources, old, &import)),
-        (None, Some(edits), None) => match apply_edits(sources, old, &edits) {
-            Ok(text) => looked.text = text,
-            Err(error) => {
-                looked.problems = problems_of(&ChangeError::Edit(error));
-                return Ok(looked);
-            }
-        },
-        _ => {
-            let detail = "the body must have either a text, or edits, or an import";
-            return Err(ApiError::invalid("bad_body", detail));
-        }
-    }
-    if edit::has_masked_secret(&looked.text) {
-        looked.problems = problems_of(&ChangeError::Masked);
-        return Ok(looked);
-    }
-    find_problems(sources, &mut looked);
-    Ok(looked)
-}
-
-/// Finds what is wrong with a text.
-fn find_problems(sources: &Sources, looked: &mut ProposalFindings) {
-    let name = sources.config_file.display().to_string();
-    match sources.manager.parse(&sources.config_file, &looked.text) {
-        Ok(config) => {
-            looked.problems = in_files(sources, &name, &config);
-            looked.needs_restart = sources.manager.would_need_restart(&config);
-            let of_files = kept::complaints(config.files()).into_iter();
-            let of_files: Vec<_> = of_files
-                .map(|complaint| Told::of_file(&name, complaint))
-                .collect();
-            let warnings = config.warnings.into_iter().map(Told::from);
-            looked.warnings = warnings.chain(of_files).collect();
-        }
-        Err(errors) => looked.problems = problems_of(&ChangeError::Config(errors)),
-    }
-}
-
-/// Applies the edits to a text; a text that is shared includes nothing.
-fn apply_edits(
-    sources: &Sources,
-    old: &str,
-    edits: &[edit::Edit],
-) -> Result<String, edit::EditError> {
-    match sources.manager.store() {
-        None => edit::apply_in(&sources.config_file, old, edits),
-        Some(_) => edit::apply_edits(old, edits),
-    }
-}
-
-/// Returns the problems of files that a configuration names.
-fn in_files(sources: &Sources, name: &str, config: &Config) -> Vec<Told> {
-    let lists = evenkeel_manager::lists::check_files(config);
-    let of_lists = lists
-        .into_iter()
-        .map(|problem| Told::of_file(name, problem));
-    let proxy = evenkeel_proxy::check_files(config);
-    let others = sources.manager.subsystems().check(config);
-    let all = proxy.into_iter().chain(others).map(|error| match error {
-        PrepareError::File(problem) => Told::from(*problem),
-        error => Told::of_file(name, error.to_string()),
-    });
-    of_lists.chain(all).collect()
 }
 
 async fn validate_config(
@@ -662,82 +513,6 @@ async fn show_revision(
         }
     });
     answer.await.map(Json)
-}
-
-/// Returns all problems, each with its place.
-pub(crate) fn problems_of(error: &ChangeError) -> Vec<Told> {
-    match error {
-        ChangeError::Config(errors) => list_problems(errors),
-        ChangeError::Edit(error) => vec![Told {
-            key: error.path.clone(),
-            message: match error.edit {
-                Some(index) => format!("edit {index}: {}", error.why),
-                None => error.why.clone(),
-            },
-            ..Told::default()
-        }],
-        other => vec![Told {
-            message: other.to_string(),
-            ..Told::default()
-        }],
-    }
-}
-
-/// Returns the problems of a file.
-pub(crate) fn list_problems(errors: &Errors) -> Vec<Told> {
-    let mut all: Vec<Told> = errors.problems.iter().cloned().map(Told::from).collect();
-    if errors.omitted > 0 {
-        all.push(Told {
-            message: format!("and {} more problems", errors.omitted),
-            ..Told::default()
-        });
-    }
-    all
-}
-
-impl Told {
-    fn of_file(file: &str, message: impl ToString) -> Self {
-        Told {
-            file: file.into(),
-            message: message.to_string(),
-            ..Told::default()
-        }
-    }
-}
-
-fn change_error(error: ChangeError) -> ApiError {
-    let detail = error.to_string();
-    let new = |status, word| ApiError::new(status, word, detail.clone());
-    match &error {
-        ChangeError::NoFile => new(StatusCode::CONFLICT, "no_file"),
-        ChangeError::ChangedMeanwhile(now) => {
-            let refused = new(StatusCode::PRECONDITION_FAILED, "changed_meanwhile");
-            let now = serde_json::to_value(now).unwrap_or_default();
-            refused.with_fields(now)
-        }
-        ChangeError::FileChanged { diff, .. } => {
-            new(StatusCode::CONFLICT, "file_changed").with_fields(json!({ "diff": diff }))
-        }
-        ChangeError::Edit(_) | ChangeError::Masked | ChangeError::Config(_) => {
-            let refused = ApiError::invalid("bad_configuration", detail);
-            refused.with_fields(json!({ "problems": problems_of(&error) }))
-        }
-        ChangeError::Apply(_) => new(StatusCode::CONFLICT, "not_applied"),
-        ChangeError::Write { .. } | ChangeError::Stuck { .. } => {
-            new(StatusCode::INTERNAL_SERVER_ERROR, "not_written")
-        }
-        ChangeError::Store(StoreError::ChangedMeanwhile(_)) => {
-            new(StatusCode::PRECONDITION_FAILED, "changed_meanwhile")
-        }
-        ChangeError::Store(StoreError::Refused(_)) => new(StatusCode::CONFLICT, "store_refuses"),
-        ChangeError::Store(StoreError::Unreachable(_)) => {
-            new(StatusCode::SERVICE_UNAVAILABLE, "store_unreachable")
-        }
-        ChangeError::NoRevision(_) => ApiError::not_found("unknown_revision", detail),
-        ChangeError::Process => new(StatusCode::FORBIDDEN, "own_file_only"),
-        ChangeError::NoRules => new(StatusCode::CONFLICT, "no_rules"),
-        ChangeError::NothingToUndo => new(StatusCode::CONFLICT, "nothing_to_undo"),
-    }
 }
 
 /// Returns the longest body that a path takes, in bytes.

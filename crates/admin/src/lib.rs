@@ -10,24 +10,31 @@ mod access;
 pub mod access_log;
 pub mod actor;
 pub mod address;
+mod answer;
 mod api;
 mod audit;
+mod body;
 pub mod client;
 mod columns;
 pub mod command;
 mod config_api;
+mod config_errors;
 mod conn;
 mod console;
 pub mod ctl;
 mod error;
 mod guard;
+mod handlers;
 pub mod live;
 mod login;
 mod metrics;
 mod openapi;
 mod operation;
 pub mod otlp;
+mod proposal;
+mod refusal;
 mod schema;
+mod sources;
 #[cfg(test)]
 mod tests;
 pub mod top;
@@ -37,51 +44,18 @@ pub mod wire;
 
 use std::future::{Future, IntoFuture};
 use std::io;
-use std::path::PathBuf;
 use std::sync::Arc;
-use std::sync::atomic::{AtomicBool, Ordering};
 
 use access::Access;
-use address::Address;
 use audit::Audit;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::Admin;
 use login::Cookies;
 use tokio::net::TcpListener;
-use tokio::sync::{mpsc, oneshot};
+use tokio::sync::oneshot;
 
 pub use evenkeel_net::http::ErrorBody;
-
-/// Sources of the API's answers.
-#[derive(Debug)]
-pub struct Sources {
-    /// Knows and does everything, subsystems included.
-    pub manager: Arc<Manager>,
-    /// File that `POST /v1/reload` reads.
-    pub config_file: PathBuf,
-    /// Counters of the access log's writer.
-    pub access_log: access_log::Counts,
-    /// Counters of exported, lost and dropped traces.
-    pub traces: otlp::Counts,
-    /// Address that the API listens on.
-    pub address: Arc<Address>,
-    /// Set when the process begins to shut down: `/readyz` then says no.
-    pub draining: AtomicBool,
-    /// Samples and news of what goes on now, for clients who watch.
-    pub live: Arc<live::Live>,
-    /// Channel to the task that has another process take the place of this one.
-    pub upgrades: mpsc::Sender<UpgradeWanted>,
-}
-
-/// Order that another process take over. The sender learns what has become of that: the other process, or why
-/// there is none.
-pub type UpgradeWanted = oneshot::Sender<Result<wire::Upgraded, String>>;
-
-impl Sources {
-    fn is_draining(&self) -> bool {
-        self.draining.load(Ordering::Relaxed)
-    }
-}
+pub use sources::{Sources, UpgradeWanted};
 
 /// Answers on `listener` until `shutdown` is over. `settings` say who may ask.
 ///

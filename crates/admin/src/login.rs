@@ -15,8 +15,8 @@ use serde::Serialize;
 
 use crate::access::{Access, NoLogin};
 use crate::actor::{Actor, Role};
-use crate::api::Body;
 use crate::audit::{AuditDescription, AuditUser};
+use crate::body::Body;
 use crate::conn::Peer;
 use crate::error::ApiError;
 use crate::guard::{is_secure, session_cookie, session_of};

@@ -7,7 +7,8 @@ use evenkeel_limits::Shortage;
 use evenkeel_manager::exposition::{Exposition, Type, flag_value};
 use evenkeel_manager::status::Status;
 
-use crate::{Sources, live};
+use crate::live;
+use crate::sources::Sources;
 
 /// Returns all metrics as text.
 pub(crate) fn render_metrics(sources: &Sources) -> String {

@@ -14,10 +14,10 @@ use axum::{Extension, Router};
 use evenkeel_manager::endpoint::Described;
 use schemars::JsonSchema;
 
-use crate::Sources;
 use crate::actor::{Actor, Role};
 use crate::audit::audit_request;
 use crate::error::ApiError;
+use crate::sources::Sources;
 
 /// Form of the answer.
 #[derive(Clone, Copy)]

@@ -15,14 +15,16 @@ use schemars::JsonSchema;
 use serde::Deserialize;
 
 use super::events::NoStream;
+use super::rounding::round_value;
 use super::simulate;
 use super::wire::{CheckDone, Family, LastHour, Process, Simulate, Simulated};
 use crate::actor::{Actor, Role};
 use crate::conn::Peer;
 use crate::error::ApiError;
 use crate::guard::Guard;
+use crate::metrics;
 use crate::operation::{Operation, Operations};
-use crate::{Sources, metrics};
+use crate::sources::Sources;
 
 type Answer<T> = Result<Json<T>, ApiError>;
 
@@ -104,7 +106,7 @@ async fn check_member(
     Ok(Json(CheckDone {
         ok: checked.error.is_none(),
         error: checked.error,
-        took_ms: super::round_value(checked.took.as_secs_f64() * 1e3),
+        took_ms: round_value(checked.took.as_secs_f64() * 1e3),
         what: checked.check_name.into_owned(),
     }))
 }

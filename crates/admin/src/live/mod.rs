@@ -9,6 +9,7 @@ mod events;
 mod news;
 mod past;
 pub(crate) mod process;
+mod rounding;
 mod simulate;
 mod tick;
 pub mod wire;
@@ -28,6 +29,7 @@ use tokio::time::MissedTickBehavior;
 use news::LiveEvents;
 use past::HourHistory;
 use process::Meter;
+use rounding::round_value;
 use tick::Tick;
 use wire::{AlertEvent, ChangeEvent, LastHour, Process, RuleRow, Thresholds};
 
@@ -77,11 +79,6 @@ fn lock_mutex<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 fn unix_seconds() -> f64 {
     let since = SystemTime::now().duration_since(UNIX_EPOCH);
     (since.unwrap_or_default().as_secs_f64() * 1e3).round() / 1e3
-}
-
-/// Rounds a value to as many digits as a picture shows.
-fn round_value(value: f64) -> f64 {
-    (value * 1e4).round() / 1e4
 }
 
 impl Live {

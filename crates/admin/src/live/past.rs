@@ -9,7 +9,7 @@ use std::sync::Arc;
 
 use evenkeel_manager::sample::{GroupSample, MemberSample, Sample};
 
-use super::round_value;
+use super::rounding::round_value;
 use super::wire::{LastHour, MemberHour};
 
 /// Seconds that are kept.

@@ -10,6 +10,7 @@ use rustix::param::clock_ticks_per_second;
 use rustix::process::{Resource, getrlimit};
 use rustix::time::{ClockId, clock_gettime};
 
+use super::rounding::round_value;
 use super::wire::{Process, Usage};
 
 /// The shortest time over which a share of CPU time says something.
@@ -62,7 +63,7 @@ impl Meter {
 
     pub(super) fn usage(&self) -> Usage {
         Usage {
-            cpu_share: self.cpu_share().map(super::round_value),
+            cpu_share: self.cpu_share().map(round_value),
             resident_bytes: status_field(&status(), "VmRSS:").map(|kib| kib * 1024),
         }
     }
@@ -73,7 +74,7 @@ impl Meter {
             pid: std::process::id(),
             uptime_seconds: self.started.elapsed().as_secs_f64(),
             cpu_seconds: cpu_seconds(),
-            cpu_share: self.cpu_share().map(super::round_value),
+            cpu_share: self.cpu_share().map(round_value),
             resident_bytes: status_field(&status, "VmRSS:").map(|kib| kib * 1024),
             open_files: open_files(),
             threads: status_field(&status, "Threads:"),

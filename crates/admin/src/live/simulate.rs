@@ -12,13 +12,13 @@ use evenkeel_manager::measured::{Measured, MeasuredMember, simulated_member, str
 use evenkeel_sim::what_if::{Forecast, Question};
 use tokio::sync::oneshot;
 
-use super::round_value;
+use super::rounding::round_value;
 use super::wire::{
     Assumed, AssumedMember, Simulate, Simulated, SimulatedMember, SimulatedStrategy,
 };
-use crate::Sources;
-use crate::api::Body;
+use crate::body::Body;
 use crate::error::ApiError;
+use crate::sources::Sources;
 
 /// Strategies at once.
 const STRATEGIES: usize = 4;

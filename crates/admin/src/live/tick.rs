@@ -7,7 +7,7 @@ use axum::body::Bytes;
 use evenkeel_manager::sample::{GroupSample, MemberSample};
 use serde::Serialize;
 
-use super::round_value;
+use super::rounding::round_value;
 use super::wire::{GroupRow, MemberRow, RuleRow, Usage};
 
 /// Sample of what goes on in a second.
