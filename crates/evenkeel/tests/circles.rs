@@ -26,7 +26,9 @@ struct Module {
 
 /// The code of a file, in words and signs: no comments, and nothing from its tests on.
 fn tokens(text: &str) -> Vec<&str> {
-    let end = text.find("#[cfg(test)]\nmod tests {");
+    let tests = ["mod tests {", "pub(crate) mod tests {"].into_iter();
+    let end = tests.filter_map(|tests| text.find(&format!("#[cfg(test)]\n{tests}")));
+    let end = end.min();
     let mut tokens = Vec::new();
     for line in text[..end.unwrap_or(text.len())].lines() {
         let mut rest = line.split("//").next().unwrap().trim_start();
