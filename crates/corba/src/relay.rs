@@ -24,22 +24,22 @@
 //! What a member may not be told is left out: a client's offer to take requests over its
 //! own connection (BiDirIIOP) would be taken for one about the relay's connection.
 
+mod counters;
+mod endpoint;
 mod job;
 mod member;
 mod reply;
+mod settings;
+mod state;
 mod upstream;
 
 use std::cell::{Cell, RefCell};
-use std::collections::HashMap;
-use std::fmt;
 use std::net::IpAddr;
 use std::rc::{Rc, Weak};
 use std::sync::Arc;
-use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
 use std::time::Duration;
 
 use evenkeel_core::group;
-use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use evenkeel_giop::context::{CODE_SETS, CodeSets, ISO_8859_1, UCS_2, UTF_8, UTF_16};
 use evenkeel_giop::exception::{Kind, SystemException};
@@ -52,91 +52,16 @@ use tokio::time::MissedTickBehavior;
 use crate::custom::{self, Decision};
 use crate::directory::Entry;
 use crate::locator;
-use job::Job;
-use member::{Member, Pool, PoolKey};
-
-/// Limits of a relay.
-#[derive(Clone, Debug, PartialEq)]
-pub struct Settings {
-    /// Longest message, in bytes.
-    pub max_message: usize,
-    /// Bytes of replies that have not come in full, with all fragments, over all connections
-    /// of a worker: the connection that would need more ends. As many bytes of requests may be
-    /// under way, which are kept to be sent again; one more gets TRANSIENT.
-    pub max_held: usize,
-    /// Time limit for connecting to a member.
-    pub connect_timeout: Duration,
-    /// Time limit for a member's answer to a request.
-    pub request_timeout: Duration,
-    /// A connection to a member that is not used for so long is closed.
-    pub idle_timeout: Duration,
-    /// Most connections of one worker to a member, for clients with the same version of GIOP
-    /// and the same code sets.
-    pub connections: usize,
-    /// Most times that a request is sent, the first time included.
-    pub attempts: u8,
-}
-
-impl Default for Settings {
-    fn default() -> Self {
-        Settings {
-            max_message: 2 << 20,
-            max_held: 256 << 20,
-            connect_timeout: Duration::from_secs(3),
-            request_timeout: Duration::from_secs(60),
-            idle_timeout: Duration::from_secs(60),
-            connections: 4,
-            attempts: 3,
-        }
-    }
-}
-
-/// Counters of the relays of all workers.
-#[derive(Debug, Default)]
-pub struct Counters {
-    /// Requests that were passed on.
-    pub requests: AtomicU64,
-    /// Requests that were sent again, to another member or over another connection.
-    pub again: AtomicU64,
-    /// Requests that got an exception of the balancer's own.
-    pub failed: AtomicU64,
-    /// Failed requests that the member did not answer in time.
-    pub timeouts: AtomicU64,
-    /// Connections to members that were opened.
-    pub connects: AtomicU64,
-    /// Connections to members that are open.
-    pub open: AtomicUsize,
-}
-
-fn count(counter: &AtomicU64) {
-    counter.fetch_add(1, Ordering::Relaxed);
-}
+use crate::reply_to::ReplyTo;
+pub use counters::Counters;
+use counters::count;
+use job::{Job, Kept, Tried};
+pub use settings::Settings;
+use state::Member;
+pub use state::Relay;
 
 /// Interval at which time limits are checked.
 const TICK: Duration = Duration::from_millis(100);
-
-/// The relay of one worker. It lives in one thread, within a
-/// [`LocalSet`](tokio::task::LocalSet).
-pub struct Relay {
-    settings: Settings,
-    counters: Arc<Counters>,
-    clock: Clock,
-    rng: RefCell<fastrand::Rng>,
-    buffers: Rc<Buffers>,
-    /// Bytes of requests that are under way.
-    kept: Rc<Cell<usize>>,
-    members: RefCell<HashMap<MemberId, Rc<Member>>>,
-    pools: RefCell<HashMap<PoolKey, Rc<Pool>>>,
-    next_client: Cell<u64>,
-    /// For the tasks of connections.
-    myself: Weak<Relay>,
-}
-
-impl fmt::Debug for Relay {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_tuple("Relay").field(&self.settings).finish()
-    }
-}
 
 /// State that the relay keeps for a client's connection. When it is dropped, members are told that
 /// nobody waits for the outstanding answers.
@@ -383,7 +308,7 @@ impl Client {
             settled = self.code_sets.is_some();
         }
         let now = relay.clock.now();
-        let job = Job::new(self, entry, message, request, out, now);
+        let job = self.new_job(entry, message, request, out, now);
         if !settled {
             return relay.refuse(job, SystemException::new(Kind::CodesetIncompatible));
         }
@@ -402,6 +327,41 @@ impl Client {
                 Err(_) => relay.refuse_for_nobody(job),
             }
         });
+    }
+
+    /// Makes the job of a request.
+    fn new_job(
+        &self,
+        entry: &Arc<Entry>,
+        message: Message<'_>,
+        request: &Request<'_>,
+        out: &ReplyOutput<'_>,
+        now: Instant,
+    ) -> Job {
+        let relay = &self.relay;
+        let header = message.header;
+        Job {
+            entry: Arc::clone(entry),
+            client: self.id,
+            address: self.address,
+            code_sets: self.code_sets,
+            reply_to: ReplyTo {
+                request_id: request.request_id,
+                version: header.version,
+                endian: header.endian,
+                locates: false,
+            },
+            later: request.response_expected().then(|| out.defer_answer()),
+            message: relay.copy(message.bytes),
+            joints: message.joints.to_vec(),
+            _kept: Kept::new(&relay.kept, message.bytes.len()),
+            _of_client: Rc::clone(&self.jobs),
+            bound: None,
+            tried: Tried::default(),
+            attempts: 0,
+            hops: 0,
+            deadline: now.after(relay.settings.request_timeout),
+        }
     }
 
     /// The client does not wait for the answer to this request any more.

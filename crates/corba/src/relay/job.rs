@@ -9,10 +9,8 @@ use evenkeel_core::group::{Outcome, Ticket};
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use evenkeel_giop::context::CodeSets;
-use evenkeel_giop::message::{Message, Request};
-use evenkeel_giop::server::{DeferredReply, ReplyOutput};
+use evenkeel_giop::server::DeferredReply;
 
-use super::Client;
 use crate::directory::Entry;
 use crate::reply_to::ReplyTo;
 
@@ -31,8 +29,8 @@ pub(super) struct Job {
     pub(super) message: Vec<u8>,
     /// Positions at which the fragments of the message were joined.
     pub(super) joints: Vec<usize>,
-    _kept: Kept,
-    _of_client: Rc<()>,
+    pub(super) _kept: Kept,
+    pub(super) _of_client: Rc<()>,
     /// The member that has it.
     pub(super) bound: Option<(MemberId, Ticket)>,
     pub(super) tried: Tried,
@@ -44,40 +42,6 @@ pub(super) struct Job {
 }
 
 impl Job {
-    pub(super) fn new(
-        client: &Client,
-        entry: &Arc<Entry>,
-        message: Message<'_>,
-        request: &Request<'_>,
-        out: &ReplyOutput<'_>,
-        now: Instant,
-    ) -> Self {
-        let relay = &client.relay;
-        let header = message.header;
-        Job {
-            entry: Arc::clone(entry),
-            client: client.id,
-            address: client.address,
-            code_sets: client.code_sets,
-            reply_to: ReplyTo {
-                request_id: request.request_id,
-                version: header.version,
-                endian: header.endian,
-                locates: false,
-            },
-            later: request.response_expected().then(|| out.defer_answer()),
-            message: relay.copy(message.bytes),
-            joints: message.joints.to_vec(),
-            _kept: Kept::new(&relay.kept, message.bytes.len()),
-            _of_client: Rc::clone(&client.jobs),
-            bound: None,
-            tried: Tried::default(),
-            attempts: 0,
-            hops: 0,
-            deadline: now.after(relay.settings.request_timeout),
-        }
-    }
-
     /// The member has done with it, and is not to get it again.
     pub(super) fn finish(&mut self, outcome: Outcome, now: Instant) {
         if let Some((member, ticket)) = self.bound.take() {
@@ -93,13 +57,13 @@ impl Job {
 }
 
 /// The bytes of a request, counted until it ends.
-struct Kept {
+pub(super) struct Kept {
     all: Rc<Cell<usize>>,
     bytes: usize,
 }
 
 impl Kept {
-    fn new(all: &Rc<Cell<usize>>, bytes: usize) -> Self {
+    pub(super) fn new(all: &Rc<Cell<usize>>, bytes: usize) -> Self {
         all.set(all.get() + bytes);
         let all = Rc::clone(all);
         Kept { all, bytes }

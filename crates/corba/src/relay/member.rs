@@ -7,97 +7,12 @@ use std::sync::Arc;
 use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use evenkeel_giop::context::CodeSets;
-use evenkeel_giop::ior::{IiopProfile, Ior, TAG_INTERNET_IOP};
-use evenkeel_giop::message::{Target, Version};
+use evenkeel_giop::ior::Ior;
+use evenkeel_giop::message::Version;
 
-use super::Relay;
-use super::upstream::{Upstream, outgoing_version};
+use super::endpoint::{Addressing, Endpoint, outgoing_version, read_endpoints};
+use super::state::{Member, Pool, PoolKey, Relay, Route, Upstream};
 use crate::directory::Reference;
-
-/// An endpoint of an object: a profile of its reference.
-pub(super) struct Endpoint {
-    /// Hosts and ports of the endpoint, best first; never empty.
-    pub(super) addresses: Vec<(String, u16)>,
-    pub(super) version: Version,
-    key: Vec<u8>,
-    /// The whole reference and which profile of it this is, for servers that want more than
-    /// the key.
-    ior: Ior,
-    selected: usize,
-}
-
-/// All endpoints to an object, best first. Profiles that cannot be read are passed over.
-pub(super) fn read_endpoints(ior: &Ior) -> Vec<Rc<Endpoint>> {
-    let profiles = ior.profiles.iter().enumerate();
-    let endpoints = profiles.filter_map(|(selected, profile)| {
-        if profile.tag != TAG_INTERNET_IOP {
-            return None;
-        }
-        let profile = IiopProfile::decode(&profile.data).ok()??;
-        Some(Rc::new(Endpoint {
-            addresses: profile.list_addresses().collect(),
-            version: Version::for_minor(profile.minor),
-            key: profile.object_key,
-            ior: ior.clone(),
-            selected,
-        }))
-    });
-    endpoints.collect()
-}
-
-/// Way in which a server wants its objects to be named.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub(super) enum Addressing {
-    #[default]
-    Key,
-    Profile,
-    Reference,
-}
-
-impl Addressing {
-    /// Returns the addressing that the discriminator in a NEEDS_ADDRESSING_MODE stands for.
-    pub(super) fn from_discriminator(discriminator: u16) -> Option<Self> {
-        let all = [Addressing::Key, Addressing::Profile, Addressing::Reference];
-        all.get(usize::from(discriminator)).copied()
-    }
-}
-
-impl Endpoint {
-    /// Returns the target of a request. Before GIOP 1.2 it can only be the key.
-    pub(super) fn target(&self, addressing: Addressing) -> Target<'_> {
-        match (addressing, self.ior.profiles.get(self.selected)) {
-            (Addressing::Profile, Some(profile)) => Target::Profile {
-                tag: profile.tag,
-                data: &profile.data,
-            },
-            (Addressing::Reference, Some(_)) => Target::Reference {
-                selected: self.selected as u32,
-                ior: self.ior.clone(),
-            },
-            _ => Target::Key(&self.key),
-        }
-    }
-}
-
-/// A member of a group.
-pub(super) struct Member {
-    reference: Arc<Reference>,
-    endpoints: Vec<Rc<Endpoint>>,
-    /// Which of them is used.
-    current: Cell<usize>,
-    /// Endpoint that the member forwards to. It is used until it fails.
-    forwarded: RefCell<Option<Rc<Endpoint>>>,
-    addressing: Cell<Addressing>,
-    /// The connections on its endpoints, per version and code sets.
-    pools: RefCell<Vec<(Rc<Endpoint>, Rc<Pool>)>>,
-}
-
-/// Route of a request.
-pub(super) struct Route {
-    pub(super) member: Rc<Member>,
-    pub(super) endpoint: Rc<Endpoint>,
-    pub(super) pool: Rc<Pool>,
-}
 
 impl Member {
     fn new(reference: &Arc<Reference>) -> Self {
@@ -192,24 +107,6 @@ impl Member {
             pool,
         })
     }
-}
-
-/// Properties that connections for the same requests have in common. A server keeps what a
-/// connection has settled for the version in which that came: for omniORB a connection that was
-/// begun in GIOP 1.1 has no wide characters, so each version has connections of its own.
-#[derive(Clone, PartialEq, Eq, Hash)]
-pub(super) struct PoolKey {
-    address: (String, u16),
-    version: Version,
-    code_sets: Option<(u32, u32)>,
-}
-
-/// The connections of a worker to a server, for clients with the same code sets whose requests
-/// go there in the same version.
-pub(super) struct Pool {
-    version: Version,
-    code_sets: Option<CodeSets>,
-    connections: RefCell<Vec<Rc<Upstream>>>,
 }
 
 /// A further connection is opened when each has so many requests under way.

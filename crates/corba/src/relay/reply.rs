@@ -8,10 +8,10 @@ use evenkeel_giop::fragment;
 use evenkeel_giop::ior::Ior;
 use evenkeel_giop::message::{Content, GiopError, Message, Reply, ReplyStatus, set_request_id};
 
-use super::Relay;
+use super::endpoint::Addressing;
 use super::job::Job;
-use super::member::Addressing;
-use super::upstream::{End, MemberRequest, Upstream};
+use super::state::{MemberRequest, Relay, Upstream};
+use super::upstream::End;
 use crate::keys::Key;
 
 /// Most forwards, and other ways to name the target, that one request is sent on by.

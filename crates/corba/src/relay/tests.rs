@@ -2,10 +2,11 @@
 
 use std::net::SocketAddr;
 use std::pin::pin;
+use std::sync::atomic::Ordering;
 
 use evenkeel_core::group::{Granularity, GroupSettings, GroupState};
 use evenkeel_core::load::Location;
-use evenkeel_core::member::{Member, Slot, Weight};
+use evenkeel_core::member::{Member, MemberId, Slot, Weight};
 use evenkeel_core::strategy::{self, Values};
 use evenkeel_giop::cdr::{Endian, Writer};
 use evenkeel_giop::client::{self, Call as Outgoing, CallError, Client as Orb};

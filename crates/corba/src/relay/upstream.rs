@@ -5,7 +5,7 @@ use std::future::poll_fn;
 use std::io;
 use std::rc::{Rc, Weak};
 use std::sync::atomic::Ordering;
-use std::task::{Context, Poll, Waker};
+use std::task::{Context, Poll};
 
 use evenkeel_core::group::Outcome;
 use evenkeel_core::time::Instant;
@@ -13,14 +13,15 @@ use evenkeel_giop::cdr::Endian;
 use evenkeel_giop::context::{CODE_SETS, Contexts, ServiceContext};
 use evenkeel_giop::exception::{Completion, Kind, SystemException};
 use evenkeel_giop::fragment;
-use evenkeel_giop::message::{Content, GiopError, Message, Request, Version};
+use evenkeel_giop::message::{Content, GiopError, Message, Request};
 use evenkeel_giop::wire::{Stop, Wire};
 use evenkeel_limits::Shortage;
 use tokio::net::TcpStream;
 
+use super::counters::count;
+use super::endpoint::{Endpoint, outgoing_version};
 use super::job::Job;
-use super::member::{Endpoint, Member, Pool, Route};
-use super::{Relay, count};
+use super::state::{ConnectionState, MemberRequest, Pool, Relay, Route, Slot, Upstream};
 
 /// Most requests under way on one connection.
 const MOST: usize = 1024;
@@ -33,63 +34,8 @@ const BI_DIR_IIOP: u32 = 5;
 /// Ids of requests that have no reply have this bit, so that they are nobody else's.
 const ONEWAY: u32 = 1 << 31;
 
-/// A connection.
-pub(super) struct Upstream {
-    relay: Weak<Relay>,
-    pool: Weak<Pool>,
-    endpoint: Rc<Endpoint>,
-    state: RefCell<State>,
-    under_way: Cell<usize>,
-    waker: RefCell<Option<Waker>>,
-}
-
-#[derive(Default)]
-struct State {
-    out: Vec<u8>,
-    /// Bytes ever appended to `out`, and bytes sent from it.
-    appended: u64,
-    sent: u64,
-    slots: Vec<Slot>,
-    /// Places that are free.
-    free: Vec<u16>,
-    oneways: u32,
-    /// True if the server knows the code sets.
-    settled: bool,
-    /// Time of the last use, as far as a tick has seen, and the bytes appended by then.
-    used: Instant,
-    appended_then: u64,
-    /// True if the connection is to be closed because nobody uses it.
-    closing: bool,
-}
-
-/// A slot for a request. Its number, and how often it was used, are the request's id.
-#[derive(Default)]
-struct Slot {
-    used: u16,
-    request: Option<MemberRequest>,
-}
-
-/// A request that a member has.
-pub(super) struct MemberRequest {
-    pub(super) job: Job,
-    pub(super) member: Rc<Member>,
-    pub(super) endpoint: Rc<Endpoint>,
-    /// Position at which the message begins, in all bytes ever appended.
-    begins: u64,
-}
-
 fn id_of(slot: usize, used: u16) -> u32 {
     (u32::from(used & 0x7fff) << 16) | slot as u32
-}
-
-/// The version in which a request goes on. Where the member's is lower than the client's it is
-/// 1.0: a reply in fragments of 1.1 could not be put together for a client of 1.2, and in 1.0
-/// there are none.
-pub(super) fn outgoing_version(client: Version, endpoint: &Endpoint) -> Version {
-    match endpoint.version < client {
-        true => Version::V1_0,
-        false => client,
-    }
 }
 
 /// Reason why a connection ends.
@@ -141,9 +87,9 @@ impl Upstream {
             relay: Weak::clone(&relay.myself),
             pool: Rc::downgrade(pool),
             endpoint: Rc::clone(endpoint),
-            state: RefCell::new(State {
+            state: RefCell::new(ConnectionState {
                 used: relay.clock.now(),
-                ..State::default()
+                ..ConnectionState::default()
             }),
             under_way: Cell::new(0),
             waker: RefCell::default(),
@@ -427,7 +373,7 @@ impl Upstream {
 /// Appends a request as the member is to get it.
 fn encode(
     relay: &Relay,
-    state: &mut State,
+    state: &mut ConnectionState,
     id: u32,
     job: &Job,
     route: &Route,
@@ -474,7 +420,7 @@ fn encode(
     Ok(())
 }
 
-impl State {
+impl ConnectionState {
     /// A slot that is free; there are never more than [`MOST`] in use.
     fn free_place(&mut self) -> usize {
         if let Some(slot) = self.free.pop() {
