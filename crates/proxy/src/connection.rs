@@ -74,8 +74,8 @@ impl PeerConnection {
     }
 
     /// The scheme of URIs of HTTP over it.
-    pub(crate) fn scheme(&self) -> &'static str {
-        on_transport!(self, transport => transport.scheme())
+    pub(crate) fn uri_scheme(&self) -> &'static str {
+        on_transport!(self, transport => transport.uri_scheme())
     }
 
     /// The socket, if its bytes are the connection's, so that they may be spliced.

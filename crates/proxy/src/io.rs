@@ -24,7 +24,7 @@ use crate::http2::stream::Stream;
 pub(crate) struct Nobody;
 
 impl Nobody {
-    fn scheme(&self) -> &'static str {
+    fn uri_scheme(&self) -> &'static str {
         "http"
     }
 }
@@ -117,8 +117,8 @@ impl Io {
     }
 
     /// The scheme of URIs of HTTP over it.
-    pub(crate) fn scheme(&self) -> &'static str {
-        on_transport!(self, transport => transport.scheme())
+    pub(crate) fn uri_scheme(&self) -> &'static str {
+        on_transport!(self, transport => transport.uri_scheme())
     }
 
     /// The socket, if its bytes are the connection's, so that they may be spliced.

@@ -124,7 +124,7 @@ impl Service {
 
     /// Bytes per second that may pass each way, if that is limited: of all clients, and in each connection.
     #[inline]
-    pub(crate) fn bandwidths(&self) -> [Option<u64>; 2] {
+    pub(crate) fn bandwidth_limits(&self) -> [Option<u64>; 2] {
         let limits = &self.current.borrow().snapshot.rule.limits;
         [limits.bandwidth, limits.connection_bandwidth].map(|limit| limit.map(|rate| rate.0))
     }

@@ -139,7 +139,7 @@ impl Session {
 
     /// Returns the paces of the connection, which count the bytes that have passed, if its
     /// bandwidth is limited.
-    pub(crate) fn paces(&self) -> Option<&Paces> {
+    pub(crate) fn connection_paces(&self) -> Option<&Paces> {
         self.limited.as_ref()?.paces.as_ref()
     }
 
@@ -170,14 +170,14 @@ impl Session {
     /// bandwidth is limited.
     #[inline]
     pub(crate) fn bandwidth_gates(&self) -> Option<[Gate<'_>; 2]> {
-        let [all, each] = self.service.bandwidths();
-        let each = each.filter(|_| self.paces().is_some());
+        let [all, each] = self.service.bandwidth_limits();
+        let each = each.filter(|_| self.connection_paces().is_some());
         if all.is_none() && each.is_none() || self.is_apart {
             return None;
         }
         let of = |pick: fn(&Paces) -> &Pace| {
             let all = all.map(|rate| (pick(&self.service.shared.paces), rate));
-            let own = self.paces().zip(each);
+            let own = self.connection_paces().zip(each);
             let own = own.map(|(paces, rate)| (pick(paces), rate));
             Gate {
                 paces: [all, own],

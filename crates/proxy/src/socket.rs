@@ -146,7 +146,7 @@ impl From<TcpStream> for Socket {
 }
 
 impl Transport for Socket {
-    fn scheme(&self) -> &'static str {
+    fn uri_scheme(&self) -> &'static str {
         "http"
     }
 

@@ -7,7 +7,8 @@ use std::cell::{Cell, RefCell};
 #[derive(Debug)]
 pub(crate) struct Spare<T> {
     kept: RefCell<Vec<T>>,
-    /// The fewest that there were at a time since the last [`release`](Self::release): so many were never needed.
+    /// The fewest that there were at a time since the last [`release_unused`](Spare::release_unused):
+    /// so many were never needed.
     fewest: Cell<usize>,
 }
 

@@ -7,7 +7,7 @@ use tokio::net::TcpStream;
 /// Transport that carries bytes over a socket.
 pub(crate) trait Transport: AsyncRead + AsyncWrite + Unpin {
     /// The scheme of URIs of HTTP over it.
-    fn scheme(&self) -> &'static str;
+    fn uri_scheme(&self) -> &'static str;
 
     /// The socket below, for its addresses and options; `None` if it is not this connection's
     /// alone.

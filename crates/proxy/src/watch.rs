@@ -286,8 +286,8 @@ impl Watch {
         std::mem::take(&mut entry.look)
     }
 
-    /// The deadline, to be [resumed](Watch::resume) after something else was waited for.
-    pub(crate) fn pause(&self) -> Paused {
+    /// The deadline, to be [resumed](Watch::resume_deadline) after something else was waited for.
+    pub(crate) fn pause_deadline(&self) -> Paused {
         let entry = &self.table.entries.borrow()[self.index as usize];
         Paused {
             deadline: entry.deadline,
@@ -297,7 +297,7 @@ impl Watch {
     }
 
     /// Goes on with a deadline, later by what the pause took.
-    pub(crate) fn resume(&self, paused: Paused) {
+    pub(crate) fn resume_deadline(&self, paused: Paused) {
         let lasted = self.table.swept.get().since(paused.at);
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
         entry.deadline = paused.deadline.after(lasted).min(entry.latest);
@@ -579,12 +579,12 @@ mod tests {
         let watch = watchers.watch_task(ServiceId(0));
         watch.arm_deadline(Duration::from_millis(300));
         watchers.wake_expired(at(1200));
-        let paused = watch.pause();
+        let paused = watch.pause_deadline();
         watch.arm_deadline(Duration::from_secs(60));
         for ms in [1300, 1400, 1500] {
             watchers.wake_expired(at(ms));
         }
-        watch.resume(paused);
+        watch.resume_deadline(paused);
         // 200 of 400 ms, a tick included, were left.
         watchers.wake_expired(at(1600));
         assert_eq!(stop(&watch), Poll::Pending);

@@ -9,14 +9,14 @@ pub(crate) struct Wrapped {
 }
 
 impl Wrapped {
-    pub(crate) fn connection(socket: TcpStream) -> PeerConnection {
+    pub(crate) fn wrap_socket(socket: TcpStream) -> PeerConnection {
         let held = Vec::new();
         PeerConnection::Wrapped(Box::new(Wrapped { socket, held }))
     }
 }
 
 impl Transport for Wrapped {
-    fn scheme(&self) -> &'static str {
+    fn uri_scheme(&self) -> &'static str {
         "https"
     }
 

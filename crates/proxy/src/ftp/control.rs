@@ -480,14 +480,14 @@ impl<'a> Control<'a> {
         let waiting = self
             .data
             .iter()
-            .filter(|data| data.stage() == Stage::Waiting);
+            .filter(|data| data.current_stage() == Stage::Waiting);
         waiting.for_each(|data| data.stop());
     }
 
     /// Prepares a data connection.
     fn open_data(&mut self, opening: Opening) -> Result<(), Problem> {
         self.close_waiting();
-        self.data.retain(|data| data.stage() == Stage::Open);
+        self.data.retain(|data| data.current_stage() == Stage::Open);
         if self.data.len() >= MAX_OPEN {
             for data in self.data.drain(..1) {
                 data.stop();
@@ -564,7 +564,7 @@ impl<'a> Control<'a> {
         let watch = &self.session.watch;
         let idle = self.rule.rule.timeouts.idle;
         self.waker.replace(Some(cx.waker().clone()));
-        self.data.retain(|data| data.stage() != Stage::Done);
+        self.data.retain(|data| data.current_stage() != Stage::Done);
         let has_changed = self.open != self.data.len();
         self.open = self.data.len();
         let is_calm = self.data.is_empty() && self.conversation.is_at_rest() && !self.line_waits;
@@ -581,7 +581,10 @@ impl<'a> Control<'a> {
             return Poll::Ready(LoopExit::End(End::Alert));
         }
         let stop = ready!(watch.poll_stop(cx));
-        let is_open = self.data.iter().any(|data| data.stage() == Stage::Open);
+        let is_open = self
+            .data
+            .iter()
+            .any(|data| data.current_stage() == Stage::Open);
         match stop {
             Stop::Cut => Poll::Ready(LoopExit::End(End::Terminated)),
             // It has a limit of its own, for bytes.
@@ -716,7 +719,7 @@ impl<'a> Control<'a> {
         let _ = watch
             .poll_until_stop(|cx| {
                 waker.replace(Some(cx.waker().clone()));
-                match all.iter().any(|data| data.stage() == Stage::Open) {
+                match all.iter().any(|data| data.current_stage() == Stage::Open) {
                     true => Poll::Pending,
                     false => Poll::Ready(()),
                 }
@@ -736,7 +739,7 @@ impl<'a> Control<'a> {
         let (waker, all) = (&self.waker, &self.data);
         std::future::poll_fn(|cx| {
             waker.replace(Some(cx.waker().clone()));
-            match all.iter().all(|data| data.stage() == Stage::Done) {
+            match all.iter().all(|data| data.current_stage() == Stage::Done) {
                 true => Poll::Ready(()),
                 false => Poll::Pending,
             }

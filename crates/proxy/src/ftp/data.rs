@@ -88,7 +88,7 @@ impl Data {
         })
     }
 
-    pub(super) fn stage(&self) -> Stage {
+    pub(super) fn current_stage(&self) -> Stage {
         self.stage.get()
     }
 

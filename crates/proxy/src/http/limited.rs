@@ -15,7 +15,7 @@ impl Client {
         summary.limit = Some(Limit::Requests);
         let routed = request.routed.clone();
         let metrics = &self.session.service.metrics;
-        let quotas = routed.quotas();
+        let quotas = routed.client_quotas();
         let status = quotas.map_or(429, |quotas| {
             quotas.count_refusal(routed.route_index(), over, metrics)
         });

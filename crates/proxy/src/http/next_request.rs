@@ -139,7 +139,12 @@ impl Client {
         let known = matches!(&self.hop, Some((known, _)) if Rc::ptr_eq(known, rule));
         if !known {
             let local = self.session.local.name(self.stream.local_addr());
-            let hop = Hop::new(http, self.session.peer.ip(), self.stream.scheme(), local);
+            let hop = Hop::new(
+                http,
+                self.session.peer.ip(),
+                self.stream.uri_scheme(),
+                local,
+            );
             let agreed = self.stream.agreed_parameters();
             let hop = hop.with_identity(agreed.and_then(|agreed| agreed.identity.as_deref()));
             self.hop = Some((Rc::clone(rule), hop));
@@ -169,7 +174,7 @@ impl Client {
         let bounds = routed.body_bounds(head.request.body);
         let login = routed.new_login(given.as_deref(), &head.request, hop, &self.session);
         let mut noted =
-            RequestFacts::of_request(&self.session, rule, self.stream.scheme(), &head.request);
+            RequestFacts::of_request(&self.session, rule, self.stream.uri_scheme(), &head.request);
         if given.is_none() {
             let changes = Changes {
                 marks: noted.head_marks(http),

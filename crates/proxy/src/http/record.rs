@@ -45,8 +45,11 @@ impl Client {
             _ => (None, None),
         };
         let over = routed.zip(request.and_then(|request| request.over));
-        let over = over
-            .and_then(|(routed, over)| routed.quotas()?.limit_label(routed.route_index(), over));
+        let over = over.and_then(|(routed, over)| {
+            routed
+                .client_quotas()?
+                .limit_label(routed.route_index(), over)
+        });
         let login = request.and_then(|request| request.login.as_ref());
         let user = login.and_then(|login| login.passed_user());
         let version = request.map(|request| request.version);

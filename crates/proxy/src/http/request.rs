@@ -230,7 +230,7 @@ impl Request {
         let over = match routed.response_policy().is_in_maintenance(client) {
             // Who is told to try again later has not used the limit up by then.
             true => None,
-            false => routed.quotas().and_then(|quotas| {
+            false => routed.client_quotas().and_then(|quotas| {
                 quotas.take_request(client, &head.request, routed.route_index(), at)
             }),
         };

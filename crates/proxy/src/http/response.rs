@@ -193,7 +193,7 @@ impl Client {
                         }
                         if request.version == Version::Http11 {
                             // They do not give the member more time for its answer.
-                            let paused = self.session.watch.pause();
+                            let paused = self.session.watch.pause_deadline();
                             match self.send_head(head, body_timeout).await {
                                 Ok(true) => {}
                                 Ok(false) => return Err(Failure::ClientGone),
@@ -202,7 +202,7 @@ impl Client {
                                 Err(Stop::Expired) => return Err(Failure::ClientStuck),
                                 Err(Stop::Cut) => return Err(Failure::Cut),
                             }
-                            self.session.watch.resume(paused);
+                            self.session.watch.resume_deadline(paused);
                         } else {
                             self.session.worker.buffers.give_head(head);
                         }
@@ -320,7 +320,7 @@ impl Client {
         };
         let cookie = request.stuck.as_ref().filter(|_| !interim);
         let cookie = cookie.and_then(|stuck| {
-            let secure = self.stream.scheme() == "https";
+            let secure = self.stream.uri_scheme() == "https";
             stuck.set_cookie(routed.target(), bound.member, secure, worker)
         });
         let cookie = cookie.as_deref();

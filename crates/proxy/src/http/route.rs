@@ -122,7 +122,7 @@ impl RequestRoute {
 
     /// Returns the limits of each client, if there are any.
     #[inline]
-    pub(crate) fn quotas(&self) -> Option<&Quotas> {
+    pub(crate) fn client_quotas(&self) -> Option<&Quotas> {
         self.rule.quotas.as_deref()
     }
 

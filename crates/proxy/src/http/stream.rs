@@ -84,7 +84,7 @@ impl Client {
         };
         let key = connects.then(|| websocket::new_key(&mut worker.rng.borrow_mut()));
         let hop = connection.hop_for_rule(&rule);
-        let scheme = stream.scheme();
+        let scheme = stream.uri_scheme();
         let mut out = worker.buffers.take_head();
         let take = |head: &RequestHead<'_>| {
             let bindings = self.bindings.borrow();

@@ -71,7 +71,7 @@ impl Call {
         }
     }
 
-    pub(crate) fn scheme(&self) -> &'static str {
+    pub(crate) fn uri_scheme(&self) -> &'static str {
         "http"
     }
 
@@ -207,7 +207,7 @@ impl Call {
                 true => b"CONNECT",
                 false => head.method.as_bytes(),
             },
-            scheme: link.scheme().as_bytes(),
+            scheme: link.uri_scheme().as_bytes(),
             authority: Some(authority.as_bytes()),
             path: path.as_bytes(),
             protocol: connects.then_some(b"websocket"),

@@ -100,7 +100,7 @@ impl Links {
 
 impl Link {
     /// The scheme of URIs of requests in it.
-    pub(super) fn scheme(&self) -> &'static str {
+    pub(super) fn uri_scheme(&self) -> &'static str {
         match self.tls {
             0 => "http",
             _ => "https",

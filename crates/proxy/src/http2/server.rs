@@ -66,7 +66,7 @@ pub(crate) async fn serve_http2(
     let local = session.local.name(client.local_addr());
     let rule = session.service.rule();
     let connection = Rc::new(Connection {
-        scheme: client.scheme(),
+        scheme: client.uri_scheme(),
         agreed: client.agreed_parameters().cloned(),
         hop: RefCell::default(),
         local: local.into(),

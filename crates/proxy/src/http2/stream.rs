@@ -72,7 +72,7 @@ impl Stream {
         self.connection.agreed.as_ref()
     }
 
-    pub(crate) fn scheme(&self) -> &'static str {
+    pub(crate) fn uri_scheme(&self) -> &'static str {
         self.connection.scheme
     }
 

@@ -33,7 +33,7 @@ fn pair(wrapped: bool) -> (Io, StdStream) {
     ours.set_nonblocking(true).unwrap();
     let ours = TcpStream::from_std(ours).unwrap();
     let io = if wrapped {
-        Io::from(Wrapped::connection(ours))
+        Io::from(Wrapped::wrap_socket(ours))
     } else {
         Io::from(ours)
     };

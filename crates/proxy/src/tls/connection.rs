@@ -143,7 +143,7 @@ impl Tls {
 }
 
 impl Transport for Tls {
-    fn scheme(&self) -> &'static str {
+    fn uri_scheme(&self) -> &'static str {
         "https"
     }
 

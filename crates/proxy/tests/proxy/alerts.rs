@@ -139,7 +139,7 @@ fn web(number: u8) -> SocketAddr {
                 let switch = "HTTP/1.1 101 Switching Protocols\r\n\
                               Connection: upgrade\r\nUpgrade: echo\r\n\r\n";
                 stream.write_all(switch.as_bytes()).unwrap();
-                return echo(stream);
+                return echo_bytes(stream);
             }
             let answer = format!("HTTP/1.1 200 OK\r\nContent-Length: 1\r\n\r\n{number}");
             stream.write_all(answer.as_bytes()).unwrap();

@@ -208,7 +208,7 @@ fn a_response_that_is_cut_is_seen_to_be_cut() {
             if orderly {
                 drop(stream.shutdown(Shutdown::Write))
             } else {
-                reset(stream)
+                reset_stream(stream)
             }
         });
         let bed = Bed::new(Http, &[address], |_| {});
@@ -233,7 +233,7 @@ fn a_large_response_that_is_cut_is_seen_to_be_cut() {
         read_head(&mut stream);
         let head = "HTTP/1.1 200 OK\r\nContent-Length: 10000000\r\n\r\n";
         stream.write_all(head.as_bytes()).unwrap();
-        stream.write_all(&pattern(5_000_000)).unwrap();
+        stream.write_all(&byte_pattern(5_000_000)).unwrap();
     });
     let bed = Bed::new(Http, &[address], |_| {});
     let mut client = bed.connect_client();
@@ -283,7 +283,7 @@ fn a_client_that_goes_away_in_its_body_is_seen_by_the_member() {
         if orderly {
             drop(client)
         } else {
-            reset(client)
+            reset_stream(client)
         }
         assert!(
             seen.recv_timeout(HANG).unwrap(),
@@ -309,7 +309,7 @@ fn a_client_that_goes_away_in_the_response_stops_the_member() {
     let mut client = bed.connect_client();
     send_request(&mut client, &get("/"));
     expect(&mut client, &[1; 1000]);
-    reset(client);
+    reset_stream(client);
     assert!(seen.recv_timeout(HANG).unwrap());
     assert_eq!(bed.next_record().end, End::Client);
 }
@@ -356,7 +356,7 @@ fn an_answer_before_the_end_of_the_request_reaches_the_client() {
 
 #[test]
 fn a_slow_client_gets_everything() {
-    let body = pattern(3_000_000);
+    let body = byte_pattern(3_000_000);
     let sent = body.clone();
     let address = http_member(move |_| ok(&sent));
     let bed = Bed::new(Http, &[address], |_| {});
@@ -526,7 +526,7 @@ fn s18_a_client_that_resets_while_a_member_works_is_noticed() {
                 read_head(&mut client);
                 expect(&mut client, b"part");
             }
-            reset(client);
+            reset_stream(client);
             // Long before any time limit, and the member is told.
             assert_eq!(bed.next_record().end, End::Client, "{more:?} {begun}");
             working.recv_timeout(HANG).unwrap();

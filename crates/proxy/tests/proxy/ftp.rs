@@ -94,7 +94,7 @@ fn serve(stream: TcpStream) {
                         "226 Done".to_owned()
                     }
                     (_, count) => {
-                        let _ = data.write_all(&pattern(count.parse().unwrap()));
+                        let _ = data.write_all(&byte_pattern(count.parse().unwrap()));
                         "226 Done".to_owned()
                     }
                 };
@@ -181,7 +181,7 @@ fn files_pass_in_both_modes_and_directions() {
         1,
         "a session is one connection to the strategy"
     );
-    assert!(read_all(&mut data) == pattern(3_000_000));
+    assert!(read_all(&mut data) == byte_pattern(3_000_000));
     drop(data);
     assert_eq!(client.line(), "226 Done");
     let transfer = bed.next_record();
@@ -196,7 +196,7 @@ fn files_pass_in_both_modes_and_directions() {
     client.send("STOR x\r\n");
     let mut data = listener.accept().unwrap().0;
     assert_eq!(client.line(), "150 Go");
-    data.write_all(&pattern(1_000_000)).unwrap();
+    data.write_all(&byte_pattern(1_000_000)).unwrap();
     drop(data);
     assert_eq!(client.line(), "226 1000000");
     assert_eq!(bed.next_record().bytes_received, 1_000_000);
@@ -243,7 +243,7 @@ fn fronts_d3_a_bounce_is_refused_and_many_end_the_session() {
     // It goes on passively.
     let mut data = client.connect();
     assert_eq!(client.ask("RETR 9"), "150 Go");
-    assert_eq!(read_all(&mut data), pattern(9));
+    assert_eq!(read_all(&mut data), byte_pattern(9));
     drop(data);
     assert_eq!(client.line(), "226 Done");
     assert_eq!(bed.next_record().end, End::Complete);
@@ -279,7 +279,7 @@ fn fronts_d2_d4_odd_replies_pass_as_clients_put_up_with_them() {
                 "RETR 9" => {
                     let mut data = listener.take().unwrap().accept().unwrap().0;
                     say("Opening\r\n150\tGo\r\n");
-                    data.write_all(&pattern(9)).unwrap();
+                    data.write_all(&byte_pattern(9)).unwrap();
                     drop(data);
                     say("226Done\r\n");
                 }
@@ -295,7 +295,7 @@ fn fronts_d2_d4_odd_replies_pass_as_clients_put_up_with_them() {
     assert_eq!(client.line(), "220 Ready");
     let mut data = client.connect();
     assert_eq!(client.ask("RETR 9"), "150\tGo");
-    assert_eq!(read_all(&mut data), pattern(9));
+    assert_eq!(read_all(&mut data), byte_pattern(9));
     assert_eq!(client.line(), "226Done");
     // The next command waits until nothing more has come.
     client.send("CWD x\r\nNOOP\r\nCWD x\r\n");
@@ -324,7 +324,7 @@ fn strangers_get_no_data_and_keep_nobody_from_theirs() {
     let mut data = TcpStream::connect(address).unwrap();
     set_timeouts(&data);
     assert_eq!(client.ask("RETR 9"), "150 Go");
-    assert_eq!(read_all(&mut data), pattern(9));
+    assert_eq!(read_all(&mut data), byte_pattern(9));
     assert_eq!(client.line(), "226 Done");
     assert_eq!(bed.rule_totals().ftp_foreign, 1);
 }
@@ -525,7 +525,7 @@ fn an_alert_ends_sessions_that_wait_for_nothing() {
     let mut data = TcpStream::connect(address).unwrap();
     set_timeouts(&data);
     assert_eq!(about_to.ask("RETR 5"), "150 Go");
-    assert_eq!(read_all(&mut data), pattern(5));
+    assert_eq!(read_all(&mut data), byte_pattern(5));
     drop(data);
     assert_eq!(about_to.line(), "226 Done");
     about_to.is_refused("connect again");
@@ -572,7 +572,7 @@ fn a_thousand_sessions_transfer_at_once() {
         assert_eq!(client.line(), "150 Go");
     }
     assert_eq!(bed.in_flight(), SESSIONS as u32);
-    let expected = pattern(BYTES);
+    let expected = byte_pattern(BYTES);
     for (mut client, mut data) in sessions {
         assert!(read_all(&mut data) == expected);
         drop(data);

@@ -293,7 +293,7 @@ fn bodies_of_all_sizes_arrive_as_they_were_sent() {
         5 << 20,
     ];
     for size in sizes {
-        let body = pattern(size);
+        let body = byte_pattern(size);
         let head = format!("POST / HTTP/1.1\r\nHost: a\r\nContent-Length: {size}\r\n\r\n");
         let mut sender = client.try_clone().unwrap();
         let sent = body.clone();
@@ -481,7 +481,7 @@ fn a_switch_of_protocols_becomes_a_tunnel() {
         let head = b"HTTP/1.1 101 Switching Protocols\r\nConnection: upgrade\r\n\
             Upgrade: websocket\r\n\r\nhello";
         stream.write_all(head).unwrap();
-        echo(stream);
+        echo_bytes(stream);
     });
     let bed = Bed::new(Http, &[address], |_| {});
     let mut client = bed.connect_client();
@@ -534,7 +534,7 @@ fn clients_of_http_1_0_get_what_they_understand() {
 
 #[test]
 fn a_body_that_ends_with_the_connection_does_so_for_the_client() {
-    let body = pattern(300_000);
+    let body = byte_pattern(300_000);
     let sent = body.clone();
     let address = member(move |_, mut stream| {
         read_head(&mut stream);
@@ -740,7 +740,7 @@ fn members_at_their_limit_are_waited_for() {
 #[test]
 fn a_client_that_is_gone_leaves_the_queue() {
     let (bed, barrier, mut first, second) = with_one_waiting();
-    reset(second);
+    reset_stream(second);
     assert_eq!(bed.next_record().end, End::Client);
     assert_eq!(bed.group.queue.waiting(), 0);
     barrier.wait();

@@ -170,7 +170,7 @@ fn bodies_and_trailers_pass_both_ways() {
     let bed = Bed::new(Http, &[address], |rule| {
         rule.http.request_trailers = vec!["X".into()];
     });
-    let sent = pattern(300_000);
+    let sent = byte_pattern(300_000);
     on(async {
         let mut client = connect(&bed).await;
         for (chunked, trailers) in [(false, false), (true, false), (true, true)] {
@@ -481,7 +481,7 @@ fn websocket_passes_over_a_stream() {
         let switch = "HTTP/1.1 101 Switching Protocols\r\nUpgrade: websocket\r\n\
             Connection: Upgrade\r\nSec-WebSocket-Accept: x\r\nSec-WebSocket-Protocol: chat\r\n\r\nhello";
         stream.write_all(switch.as_bytes()).unwrap();
-        echo(stream);
+        echo_bytes(stream);
     });
     let bed = Bed::new(Http, &[address], |_| {});
     on(async {

@@ -248,7 +248,7 @@ fn many_requests_share_a_connection() {
     let connections = Arc::default();
     let address = h2_member(100, &connections, answer);
     let bed = bed_of(&[address]);
-    let sent = pattern(200_000);
+    let sent = byte_pattern(200_000);
     on(in_time(async {
         let mut client = connect(&bed).await;
         let mut waiting = Vec::new();

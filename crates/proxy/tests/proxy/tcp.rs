@@ -13,7 +13,7 @@ use evenkeel_proxy::access::End;
 
 #[test]
 fn bytes_go_both_ways_and_the_end_is_carried() {
-    let bed = Bed::new(Tcp, &[member(|_, stream| echo(stream))], |_| {});
+    let bed = Bed::new(Tcp, &[member(|_, stream| echo_bytes(stream))], |_| {});
     let mut client = bed.connect_client();
     for _ in 0..3 {
         client.write_all(b"ping").unwrap();
@@ -33,8 +33,8 @@ fn bytes_go_both_ways_and_the_end_is_carried() {
 
 #[test]
 fn bulk_data_arrives_as_it_was_sent_both_ways_at_once() {
-    let bed = Bed::new(Tcp, &[member(|_, stream| echo(stream))], |_| {});
-    let data = pattern(20 << 20);
+    let bed = Bed::new(Tcp, &[member(|_, stream| echo_bytes(stream))], |_| {});
+    let data = byte_pattern(20 << 20);
     let mut client = bed.connect_client();
     let mut sender = client.try_clone().unwrap();
     let sent = data.clone();
@@ -103,7 +103,7 @@ fn half_close_can_be_switched_off() {
 
 #[test]
 fn a_connect_that_fails_is_tried_on_another_member() {
-    let good = member(|_, stream| echo(stream));
+    let good = member(|_, stream| echo_bytes(stream));
     let bed = Bed::new(Tcp, &[closed_address(), good, closed_address()], |_| {});
     for _ in 0..20 {
         let mut client = bed.connect_client();
@@ -134,7 +134,7 @@ fn what_a_member_cuts_is_cut_for_the_client() {
         stream.write_all(b"half of the ans").unwrap();
         let mut byte = [0];
         stream.read_exact(&mut byte).unwrap();
-        reset(stream);
+        reset_stream(stream);
     });
     let bed = Bed::new(Tcp, &[address], |_| {});
     let mut client = bed.connect_client();
@@ -156,14 +156,14 @@ fn what_a_client_cuts_is_cut_for_the_member() {
     let mut client = bed.connect_client();
     client.write_all(b"half").unwrap();
     expect(&mut client, b"ok");
-    reset(client);
+    reset_stream(client);
     assert!(cut.recv_timeout(HANG).unwrap());
     assert_eq!(bed.next_record().end, End::Client);
 }
 
 #[test]
 fn idle_connections_are_cut() {
-    let address = member(|_, stream| echo(stream));
+    let address = member(|_, stream| echo_bytes(stream));
     // Long enough for what is sent to come back on a machine that has much else to do.
     let bed = Bed::new(Tcp, &[address], |rule| {
         rule.timeouts.idle = Duration::from_secs(3);
@@ -177,7 +177,7 @@ fn idle_connections_are_cut() {
 
 #[test]
 fn members_at_their_limit_are_waited_for_in_a_bounded_queue() {
-    let mut members = members(&[member(|_, stream| echo(stream))]);
+    let mut members = members(&[member(|_, stream| echo_bytes(stream))]);
     members[0].max_connections = Some(1);
     let bed = Bed::with_members(Tcp, members, 1, |_| {});
     let mut first = bed.connect_client();
@@ -197,7 +197,7 @@ fn members_at_their_limit_are_waited_for_in_a_bounded_queue() {
 
 #[test]
 fn waiting_for_a_member_has_an_end() {
-    let mut members = members(&[member(|_, stream| echo(stream))]);
+    let mut members = members(&[member(|_, stream| echo_bytes(stream))]);
     members[0].max_connections = Some(1);
     let bed = Bed::with_members(Tcp, members, 1, |rule| {
         rule.timeouts.queue = Duration::from_millis(20);
@@ -211,7 +211,7 @@ fn waiting_for_a_member_has_an_end() {
 
 #[test]
 fn clients_above_the_limit_wait_to_be_accepted() {
-    let address = member(|_, stream| echo(stream));
+    let address = member(|_, stream| echo_bytes(stream));
     let mut bed = Bed::new(Tcp, &[address], |rule| rule.max_connections = 2);
     let mut clients: Vec<_> = (0..4).map(|_| bed.connect_client()).collect();
     for client in &mut clients {
@@ -229,7 +229,7 @@ fn clients_above_the_limit_wait_to_be_accepted() {
 
 #[test]
 fn a_disabled_rule_keeps_or_cuts_its_connections() {
-    let address = member(|_, stream| echo(stream));
+    let address = member(|_, stream| echo_bytes(stream));
     let mut bed = Bed::new(Tcp, &[address], |_| {});
     let at = bed.address();
     let mut client = bed.connect_client();
@@ -254,7 +254,7 @@ fn a_disabled_rule_keeps_or_cuts_its_connections() {
 
 #[test]
 fn who_waits_for_a_place_is_cut_with_the_rest() {
-    let address = member(|_, stream| echo(stream));
+    let address = member(|_, stream| echo_bytes(stream));
     let mut bed = Bed::new(Tcp, &[address], |rule| rule.max_connections = 1);
     let mut served = bed.connect_client();
     served.write_all(b"1").unwrap();
@@ -271,7 +271,7 @@ fn who_waits_for_a_place_is_cut_with_the_rest() {
 
 #[test]
 fn a_reload_that_changes_nothing_disturbs_nobody() {
-    let address = member(|_, stream| echo(stream));
+    let address = member(|_, stream| echo_bytes(stream));
     let mut bed = Bed::new(Tcp, &[address], |_| {});
     let at = bed.address();
     let mut client = bed.connect_client();
@@ -288,7 +288,7 @@ fn a_reload_that_changes_nothing_disturbs_nobody() {
 
 #[test]
 fn who_has_connected_before_the_rule_goes_is_served() {
-    let address = member(|_, stream| echo(stream));
+    let address = member(|_, stream| echo_bytes(stream));
     for _ in 0..20 {
         let mut bed = Bed::new(Tcp, &[address], |_| {});
         let mut clients: Vec<_> = (0..50).map(|_| bed.connect_client()).collect();
@@ -304,7 +304,7 @@ fn who_has_connected_before_the_rule_goes_is_served() {
 fn a_listener_that_cannot_be_bound_changes_nothing() {
     use evenkeel_manager::subsystem::Subsystem;
     let taken = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
-    let address = member(|_, stream| echo(stream));
+    let address = member(|_, stream| echo_bytes(stream));
     let mut bed = Bed::new(Tcp, &[address], |_| {});
     let (rule, group) = (bed.rule.clone(), bed.group.clone());
     let mut other = rule.clone();
@@ -334,7 +334,7 @@ fn a_listener_that_cannot_be_bound_changes_nothing() {
 
 #[test]
 fn a_drain_lets_connections_end_and_cuts_what_is_left() {
-    let address = member(|_, stream| echo(stream));
+    let address = member(|_, stream| echo_bytes(stream));
     let bed = Bed::new(Tcp, &[address], |_| {});
     let (mut a, mut b) = (bed.connect_client(), bed.connect_client());
     for client in [&mut a, &mut b] {

@@ -307,7 +307,7 @@ pub(crate) fn closed_address() -> SocketAddr {
 }
 
 /// Sends back what it gets, and ends when the other side has.
-pub(crate) fn echo(mut stream: TcpStream) {
+pub(crate) fn echo_bytes(mut stream: TcpStream) {
     let mut buffer = vec![0; 64 * 1024];
     while let Ok(n @ 1..) = stream.read(&mut buffer) {
         if stream.write_all(&buffer[..n]).is_err() {
@@ -344,14 +344,14 @@ pub(crate) fn expect(stream: &mut TcpStream, expected: &[u8]) {
 }
 
 /// Makes the peer see a reset.
-pub(crate) fn reset(stream: TcpStream) {
+pub(crate) fn reset_stream(stream: TcpStream) {
     socket2::SockRef::from(&stream)
         .set_linger(Some(Duration::ZERO))
         .unwrap();
 }
 
 /// Bytes that no offset error leaves unnoticed.
-pub(crate) fn pattern(len: usize) -> Vec<u8> {
+pub(crate) fn byte_pattern(len: usize) -> Vec<u8> {
     let mut rng = fastrand::Rng::with_seed(len as u64);
     (0..len).map(|_| rng.u8(..)).collect()
 }
@@ -430,11 +430,14 @@ pub(crate) fn frame(kind: u8, flags: u8, stream: u32, payload: &[u8]) -> Vec<u8>
 
 /// Fields, each a literal without a name in a table.
 pub(crate) fn fields<N: AsRef<[u8]>, V: AsRef<[u8]>>(fields: &[(N, V)]) -> Vec<u8> {
-    literals(0, fields)
+    literal_fields(0, fields)
 }
 
 /// Returns fields whose representations begin with `first`: 0x40 puts them into the dynamic table.
-pub(crate) fn literals<N: AsRef<[u8]>, V: AsRef<[u8]>>(first: u8, fields: &[(N, V)]) -> Vec<u8> {
+pub(crate) fn literal_fields<N: AsRef<[u8]>, V: AsRef<[u8]>>(
+    first: u8,
+    fields: &[(N, V)],
+) -> Vec<u8> {
     let mut block = Vec::new();
     for (name, value) in fields {
         block.push(first);
