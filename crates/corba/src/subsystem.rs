@@ -5,17 +5,14 @@
 //! application's objects. Workers, one unless told otherwise, answer clients: forwarding
 //! them takes no lock and waits for nobody.
 
-use std::fmt;
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::SocketAddr;
 use std::path::{Path, PathBuf};
-use std::sync::{Arc, Mutex, MutexGuard, PoisonError, Weak};
-use std::thread::JoinHandle;
+use std::sync::{Arc, Mutex};
 use std::time::Duration;
 
 use arc_swap::ArcSwapOption;
 use evenkeel_config::{Config, Corba as Settings, Node, Store as StoreSettings};
-use evenkeel_giop::server::Server;
 use evenkeel_manager::Manager;
 use evenkeel_manager::endpoint::{CommandError, Endpoint};
 use evenkeel_manager::exposition::Exposition;
@@ -34,21 +31,22 @@ use evenkeel_store::subsystem::name_of;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, warn};
 
-use crate::alerts::Alerts;
-use crate::dispatcher::Counters;
-use crate::monitors;
-use crate::relay;
+use crate::service::Address;
 use crate::service::registered::{RegisteredItem, RemoveError};
 use crate::service::replica::{Replica, StateKeys};
 use crate::service::state::State;
 use crate::service::store::{self, StoreError};
-use crate::service::{Address, LoadManager};
 
+mod corba;
+mod lease;
 mod limits;
+mod owner;
 mod standby;
 mod supervisor;
 mod worker;
 
+use corba::{Command, Desired, Inner, Prepared, StoredState, Thread};
+pub use corba::{Corba, ServeError};
 pub use standby::StandbyStatus;
 use standby::{Standby, Taken, Ticket};
 use supervisor::Supervisor;
@@ -56,56 +54,6 @@ use supervisor::Supervisor;
 /// Time for which a predecessor may keep its state file: until its clients have their answers, and
 /// their changes are written.
 const HANDOVER: Duration = Duration::from_secs(15);
-
-/// The CORBA service from outside. Cheap to clone; all clones are the same one.
-#[derive(Clone)]
-pub struct Corba {
-    inner: Arc<Inner>,
-}
-
-struct Inner {
-    clock: Clock,
-    prepared: Mutex<Prepared>,
-    /// Once it has been switched on.
-    service: ArcSwapOption<LoadManager>,
-    /// Of the workers, while they serve.
-    server: ArcSwapOption<Server>,
-    counters: Arc<Counters>,
-    relayed: Arc<relay::Counters>,
-    monitors: Arc<monitors::Counters>,
-    alerts: Arc<Alerts>,
-}
-
-/// State prepared for the last configuration.
-#[derive(Default)]
-struct Prepared {
-    settings: Option<Arc<Settings>>,
-    /// A socket for each worker.
-    listeners: Listeners,
-    /// Values that cannot change as long as the process lives: the number of workers, and the state
-    /// file, which has been read.
-    fixed: Option<(usize, Option<PathBuf>, String)>,
-    /// Once a configuration has wanted it.
-    thread: Option<Thread>,
-    /// Once the service may begin.
-    manager: Weak<Manager>,
-    /// The last one that was put into effect.
-    current: Option<Arc<Snapshot>>,
-    /// State without a state file: from the process before, or from this one before it handed over.
-    known: Option<State>,
-    /// Another process serves with the state file.
-    rests: bool,
-    /// Several balancers are one load manager, and this one follows who serves.
-    standby: Option<Standby>,
-    /// True if this balancer serves, or is about to.
-    is_owner: bool,
-    /// State that this balancer is to serve.
-    taken: Option<Taken>,
-    /// The right of the process before.
-    ticket: Option<Ticket>,
-    /// Nothing is opened any more.
-    stopped: bool,
-}
 
 /// Name of the listeners' owner.
 const WHOSE: &str = "corba";
@@ -115,68 +63,6 @@ const STATE: (&str, u32) = ("corba", 2);
 
 /// The part with the right to serve, where balancers share one state.
 const TICKET: (&str, u32) = ("corba-standby", 1);
-
-/// The service's thread.
-struct Thread {
-    commands: mpsc::UnboundedSender<Command>,
-    handle: JoinHandle<()>,
-}
-
-/// Command to the service's thread.
-enum Command {
-    /// Starts the service with this manager; the answer says if it could start.
-    Start(Arc<Manager>, oneshot::Sender<Result<(), ServeError>>),
-    /// Another configuration counts.
-    Apply(Option<Box<Desired>>),
-    /// Ends the thread.
-    Stop,
-}
-
-/// Reason why the service does not follow its configuration.
-#[derive(Debug, thiserror::Error)]
-pub enum ServeError {
-    /// The groups cannot be put into effect.
-    #[error(transparent)]
-    Groups(#[from] ApplyError),
-    /// The file for its own reference cannot be written.
-    #[error("cannot write {}: {_1}", _0.display())]
-    Reference(PathBuf, io::Error),
-    /// A worker cannot be started.
-    #[error("cannot start a worker: {0}")]
-    Worker(io::Error),
-    /// The state file has not been read.
-    #[error("the state of the CORBA service has not been read")]
-    NoState,
-    /// There is nobody to follow it any more.
-    #[error("the thread of the CORBA service has ended")]
-    Ended,
-}
-
-/// A configuration that has been prepared.
-struct Desired {
-    settings: Arc<Settings>,
-    /// For each worker.
-    listeners: Vec<Vec<StdListener>>,
-    /// Address of the load manager in references.
-    address: Address,
-    /// State from the state file, if it has been read for this configuration.
-    stored: Option<StoredState>,
-}
-
-/// State from the state file, with the right to write it.
-struct StoredState {
-    state: Arc<State>,
-    /// Nobody else writes it; without a file there is none.
-    lock: Option<store::Lock>,
-    /// Writes it to the store that balancers share.
-    replica: Option<Box<Replica>>,
-}
-
-impl fmt::Debug for Corba {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Corba").finish_non_exhaustive()
-    }
-}
 
 impl Corba {
     /// A service that does nothing yet. Its threads start with the first configuration that
@@ -232,52 +118,6 @@ impl Corba {
         Ok(())
     }
 
-    /// Returns the standby status; `None` if no other balancer shares the state.
-    pub fn standby_status(&self) -> Option<StandbyStatus> {
-        self.inner.prepared().standby.as_ref().map(Standby::status)
-    }
-
-    /// The load manager; `None` if the service has never been switched on.
-    pub fn load_manager(&self) -> Option<Arc<LoadManager>> {
-        self.inner.service.load_full()
-    }
-
-    /// Returns the counters of the dispatcher.
-    pub fn counters(&self) -> &Counters {
-        &self.inner.counters
-    }
-
-    /// Returns the counters of the relays.
-    pub fn relay_counters(&self) -> &relay::Counters {
-        &self.inner.relayed
-    }
-
-    /// Returns the counters of load monitors' answers.
-    pub fn monitor_counters(&self) -> &monitors::Counters {
-        &self.inner.monitors
-    }
-
-    /// Load alert objects, and what they were told.
-    pub fn alerts(&self) -> &Alerts {
-        &self.inner.alerts
-    }
-
-    /// Serves clients now, and counts them; `None` while the service is off.
-    pub fn server(&self) -> Option<Arc<Server>> {
-        self.inner.server.load_full()
-    }
-
-    /// Returns the addresses that the service really listens on, in the order of the configured
-    /// addresses.
-    pub fn local_addresses(&self) -> Vec<SocketAddr> {
-        let prepared = self.inner.prepared();
-        let settings = prepared.settings.iter();
-        let desired = settings.flat_map(|settings| &settings.listen);
-        desired
-            .filter_map(|address| prepared.listeners.local_address(*address))
-            .collect()
-    }
-
     /// Stops listening, gives answers under way a few seconds, tells clients that their
     /// connections end, and ends. Blocks until then.
     pub fn stop(&self) {
@@ -303,10 +143,6 @@ impl Corba {
 }
 
 impl Inner {
-    fn prepared(&self) -> MutexGuard<'_, Prepared> {
-        self.prepared.lock().unwrap_or_else(PoisonError::into_inner)
-    }
-
     /// Starts the thread; it does nothing before it knows the manager.
     fn start_thread(self: &Arc<Self>, manager: Option<Arc<Manager>>) -> io::Result<Thread> {
         let (sender, commands) = mpsc::unbounded_channel();
@@ -329,48 +165,6 @@ impl Inner {
             commands: sender,
             handle,
         })
-    }
-}
-
-impl Prepared {
-    /// Returns true if the configuration has the service.
-    fn is_wanted(&self) -> bool {
-        let current = self.current.as_ref();
-        current.is_some_and(|current| current.section::<Settings>().is_some())
-    }
-
-    fn wanted(&self) -> Option<&Settings> {
-        self.current.as_ref()?.section::<Settings>()
-    }
-
-    /// The state file that the configuration in effect names.
-    fn state_file(&self) -> Option<PathBuf> {
-        self.wanted()?.state_file.clone()
-    }
-
-    /// The addresses that the configuration in effect names.
-    fn addresses(&self) -> Vec<SocketAddr> {
-        self.wanted()
-            .map_or_else(Vec::new, |wanted| wanted.listen.clone())
-    }
-
-    /// Follows `next` while another balancer serves.
-    fn stand_by(&mut self, next: Arc<Snapshot>) {
-        self.current = Some(next);
-        if let Some(standby) = &self.standby
-            && self.manager.strong_count() > 0
-        {
-            match self.is_wanted() {
-                true => standby.serve_if_free(),
-                false => standby.stop_serving(),
-            }
-        }
-    }
-
-    fn tell(&self, command: Command) {
-        if let Some(thread) = &self.thread {
-            let _ = thread.commands.send(command);
-        }
     }
 }
 

@@ -12,9 +12,9 @@ use tokio::sync::mpsc;
 use tokio::task::JoinSet;
 use tracing::{error, info};
 
+use super::corba::{Command, Desired, Inner, ServeError, StoredState};
 use super::limits::{client_settings, is_served_alike, server_settings};
 use super::worker::{Serving, Worker};
-use super::{Command, Desired, Inner, ServeError, StoredState};
 use crate::directory::Directory;
 use crate::monitors;
 use crate::service::{LoadManager, Parts, store};
