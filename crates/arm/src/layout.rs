@@ -114,7 +114,7 @@ pub(crate) struct Lane {
     pub(crate) thinks: AtomicU64,
     pub(crate) think_time: AtomicU64,
     pub(crate) spare: AtomicU64,
-    /// Response times: see [`bucket`].
+    /// Response times: see [`bucket_index`].
     pub(crate) histogram: [AtomicU64; BUCKETS],
 }
 

@@ -92,7 +92,7 @@ pub fn find_pages(dir: &Path) -> Result<Vec<PathBuf>, Error> {
     scan_if(dir, |_| true)
 }
 
-/// Returns the files of [`scan`] that `counts` wants. Anybody may have made any number of files
+/// Returns the files of [`find_pages`] that `counts` wants. Anybody may have made any number of files
 /// in a directory that is everybody's: memory is only taken for the files that count.
 ///
 /// # Errors

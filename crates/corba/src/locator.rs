@@ -105,7 +105,7 @@ pub struct ChosenMember<'a> {
 ///
 /// # Errors
 ///
-/// Nobody may be used: [`nobody`] is what the client is told.
+/// Nobody may be used: [`no_member_exception`] is what the client is told.
 #[inline]
 pub fn choose_member<'a>(
     entry: &'a Entry,
@@ -145,7 +145,7 @@ pub fn choose_member<'a>(
 ///
 /// # Errors
 ///
-/// As with [`choose`].
+/// As with [`choose_member`].
 #[inline]
 pub fn decide_for_client<'a>(
     entry: &'a Entry,

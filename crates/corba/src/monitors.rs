@@ -4,7 +4,7 @@
 //! of its own, so that one that fails, hangs or lies never delays the others. What is not
 //! heard of grows old, and is unknown after the `load_max_age` of a group. Monitors that push
 //! instead call `push_loads` of the load manager; both ways end in
-//! [`checked`].
+//! [`check_loads`].
 
 use std::collections::HashMap;
 use std::sync::Arc;

@@ -76,7 +76,7 @@ impl ServingRight {
         });
     }
 
-    /// Waits until the right was [ended](Tenure::end); answers why.
+    /// Waits until the right was [ended](ServingRight::end_now); answers why.
     pub async fn wait_for_end(&self) -> Arc<str> {
         let mut ended = self.ended.subscribe();
         match ended.wait_for(Option::is_some).await {

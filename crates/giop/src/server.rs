@@ -1,7 +1,7 @@
 //! A GIOP server for single-threaded runtimes.
 //!
 //! Each worker has a runtime of its own (`current_thread`, within a `LocalSet`) and calls
-//! [`Server::serve`] for each of its listening sockets. What has arrived on a connection is
+//! [`Server::serve_clients`] for each of its listening sockets. What has arrived on a connection is
 //! handled in one go: each complete message is given to the [`Service`], which appends its
 //! answers to the connection's output, and one write sends them all. A service that cannot
 //! answer at once takes a [`DeferredReply`].
@@ -242,7 +242,7 @@ fn report(ended: Result<(), tokio::task::JoinError>) {
     }
 }
 
-/// State that the connections of one [`Server::serve`] share.
+/// State that the connections of one [`Server::serve_clients`] share.
 struct Worker {
     server: Arc<Server>,
     buffers: Rc<Buffers>,

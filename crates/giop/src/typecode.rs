@@ -31,7 +31,7 @@ const MAX_COMPARED: usize = 1 << 20;
 /// A type.
 ///
 /// Two are equal if they are the same in everything, names of members and aliases too
-/// (CORBA's `equal`); [`TypeCode::equivalent`] asks for less.
+/// (CORBA's `equal`); [`TypeCode::is_equivalent`] asks for less.
 #[derive(Clone, Debug)]
 pub struct TypeCode {
     nodes: Arc<[Node]>,
@@ -180,7 +180,7 @@ impl TypeCode {
         self.equivalent_if(other, |one, other| one == other)
     }
 
-    /// Compares like [`TypeCode::equivalent`], but the caller decides which repository ids (none of
+    /// Compares like [`TypeCode::is_equivalent`], but the caller decides which repository ids (none of
     /// them empty) are the same.
     pub fn equivalent_if(&self, other: &TypeCode, same_id: impl Fn(&str, &str) -> bool) -> bool {
         let matching = |one: &Node, other: &Node| {

@@ -26,7 +26,7 @@ impl Host {
     /// Whoever has the key: nothing but the key says then who answers.
     pub const ANY: Host = Host(0);
 
-    /// A back-end by its name. An address in text is [that address](Host::at).
+    /// A back-end by its name. An address in text is [that address](Host::from_address).
     pub fn from_name(name: &str) -> Self {
         match name.parse() {
             Ok(address) => Host::from_address(address),

@@ -34,7 +34,7 @@ pub struct Settings {
     pub keys: Vec<Key>,
     /// Addresses that are answered. Without any, nobody is.
     pub allow: Vec<Network>,
-    /// Names of this machine: see [`crate::host::own`]. Without any, only queries for [any
+    /// Names of this machine: see [`crate::host::list_own_hosts`]. Without any, only queries for [any
     /// host](Host::ANY) are answered.
     pub hosts: Vec<Host>,
     /// Maximum queries per second and client address; 0 is no limit. A tenth of a

@@ -37,7 +37,7 @@ pub(super) struct Process {
 }
 
 /// Counters of an application at one moment. They only grow, until there is a new page;
-/// what happened between two moments says [`Sample::since`].
+/// what happened between two moments says [`Sample::interval_since`].
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Sample {
     /// Time of the sample, on the clock of [`monotonic_nanos`](super::monotonic_nanos).

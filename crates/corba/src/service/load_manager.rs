@@ -62,7 +62,8 @@ pub struct LoadManager {
     pub(super) room: Arc<Semaphore>,
     /// Members that pings have found to be gone.
     pub(super) gone: GoneMembers,
-    /// True if clients are told that an empty group does not exist: [`Entry::ends_when_empty`].
+    /// True if clients are told that an empty group does not exist:
+    /// [`Entry::ends_when_empty`](crate::directory::Entry::ends_when_empty).
     pub(super) ends_when_empty: Arc<AtomicBool>,
     /// Strategies of other levels than a group's own.
     pub(super) variants: Variants,

@@ -56,7 +56,7 @@ struct Owner {
 impl Standby {
     /// Starts the thread for the balancer called `name`, which takes the place of the process with
     /// this ticket. With a right to serve it is the owner already; otherwise it waits for
-    /// [`Standby::follow`].
+    /// [`Standby::serve_if_free`].
     pub(super) fn start(
         corba: Weak<Inner>,
         clock: Clock,

@@ -55,11 +55,11 @@ status! {
     UserException V1_0;
     /// A [`SystemException`](crate::exception::SystemException).
     SystemException V1_0;
-    /// An [`Ior`]: the request is to be sent there.
+    /// An [`Ior`](crate::ior::Ior): the request is to be sent there.
     LocationForward V1_0;
-    /// An [`Ior`]: this request and all others are to be sent there, for good.
+    /// An [`Ior`](crate::ior::Ior): this request and all others are to be sent there, for good.
     LocationForwardPerm V1_2;
-    /// An unsigned short, the discriminator of the [`Target`] that is wanted.
+    /// An unsigned short, the discriminator of the [`Target`](super::Target) that is wanted.
     NeedsAddressingMode V1_2;
 }
 
@@ -70,13 +70,13 @@ status! {
     UnknownObject V1_0;
     /// The object is here. No body.
     ObjectHere V1_0;
-    /// The object is elsewhere. The body is an [`Ior`].
+    /// The object is elsewhere. The body is an [`Ior`](crate::ior::Ior).
     ObjectForward V1_0;
-    /// An [`Ior`]: there, for good.
+    /// An [`Ior`](crate::ior::Ior): there, for good.
     ObjectForwardPerm V1_2;
     /// A [`SystemException`](crate::exception::SystemException).
     SystemException V1_2;
-    /// An unsigned short, the discriminator of the [`Target`] that is wanted.
+    /// An unsigned short, the discriminator of the [`Target`](super::Target) that is wanted.
     NeedsAddressingMode V1_2;
 }
 
@@ -85,8 +85,8 @@ status! {
 pub struct Reply<'a> {
     /// The client's number of the request.
     pub request_id: u32,
-    /// Position of the id in the message that was read (see [`set_request_id`]); encoding ignores
-    /// this field.
+    /// Position of the id in the message that was read (see [`set_request_id`](super::set_request_id));
+    /// encoding ignores this field.
     pub request_id_at: usize,
     /// Status with which the request ended.
     pub status: ReplyStatus,
@@ -95,7 +95,7 @@ pub struct Reply<'a> {
     /// Results, exception or reference.
     pub body: &'a [u8],
     /// Position of the body in the message. In encoding, the remainder of the position by 8 counts,
-    /// as with [`Request::body_at`].
+    /// as with [`Request::body_at`](super::Request::body_at).
     pub body_at: usize,
 }
 

@@ -31,7 +31,7 @@ pub enum Target<'a> {
 
 impl<'a> Target<'a> {
     /// The object key; none if it is not in there. Then the answer is
-    /// [`ReplyStatus::NeedsAddressingMode`].
+    /// [`ReplyStatus::NeedsAddressingMode`](super::ReplyStatus::NeedsAddressingMode).
     pub fn object_key(&self) -> Option<&[u8]> {
         match self {
             Target::Key(key) => Some(key),
@@ -100,8 +100,8 @@ impl<'a> Target<'a> {
 pub struct Request<'a> {
     /// The client's number of the request.
     pub request_id: u32,
-    /// Position of the id in the message that was read (see [`set_request_id`]); encoding ignores
-    /// this field.
+    /// Position of the id in the message that was read (see [`set_request_id`](super::set_request_id));
+    /// encoding ignores this field.
     pub request_id_at: usize,
     /// Flags that tell whether the client expects a reply, as they stand in the message; see
     /// [`Request::response_expected`]. In 1.2: 0 for none, 1 for a reply as soon as the server has

@@ -39,7 +39,7 @@ pub struct Options {
     pub keys: Vec<Key>,
     /// Networks whose queries the responder answers.
     pub allow: Vec<Network>,
-    /// Names of the responder: see [`crate::host::own`].
+    /// Names of the responder: see [`crate::host::list_own_hosts`].
     pub hosts: Vec<Host>,
     /// TCP ports whose backlogs the responder tells.
     pub ports: Vec<u16>,

@@ -24,7 +24,7 @@ const LINKS: [&str; 2] = ["evk_switched", "evk_state"];
 const FIRST: Duration = Duration::from_secs(10);
 
 /// The kernel's page, kept current by the kernel as long as this lives, or as it is
-/// [pinned](KernelPage::pin).
+/// [pinned](KernelPage::pin_to).
 pub struct KernelPage {
     mapping: Arc<Mapping>,
     loaded: Option<(Object, Vec<Link>)>,
@@ -85,7 +85,7 @@ impl KernelPage {
     }
 
     /// Makes the kernel go on when this process has ended: what is needed is put into a folder
-    /// in a BPF file system, from where [`KernelPage::open`] has it.
+    /// in a BPF file system, from where [`KernelPage::open_pinned`] has it.
     ///
     /// # Errors
     ///
@@ -112,7 +112,7 @@ impl KernelPage {
         Ok(())
     }
 
-    /// Removes what [`KernelPage::pin`] has made. The page ends when nobody holds it any more.
+    /// Removes what [`KernelPage::pin_to`] has made. The page ends when nobody holds it any more.
     ///
     /// # Errors
     ///

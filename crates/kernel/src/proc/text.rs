@@ -360,7 +360,7 @@ pub struct Mount {
     pub point: String,
 }
 
-/// The mount of a hierarchy, of `/proc/PID/mountinfo`; see [`cgroup`].
+/// The mount of a hierarchy, of `/proc/PID/mountinfo`; see [`cgroup`](super::cgroup).
 pub fn find_mount(mountinfo: &str, controller: Option<&str>) -> Option<Mount> {
     mountinfo.lines().find_map(|line| {
         let (place, kind) = line.split_once(" - ")?;

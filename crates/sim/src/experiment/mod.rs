@@ -1,8 +1,8 @@
 //! Scenarios of users: a file that describes a world around a configuration, its runs, and what
 //! they say.
 //!
-//! [`plan::load`] reads, [`run`] plays every world with every seed, and the other modules show the results: [`text`],
-//! [`export`] and [`html`].
+//! [`plan::load_plan`] reads, [`run`] plays every world with every seed, and the other modules show the results:
+//! [`text`], [`export`] and [`html`].
 
 pub mod advice;
 mod costs;

@@ -66,7 +66,8 @@ pub fn play_sources(
     play_watched(scenario, dispatch, sources, seed, &mut |_| true)
 }
 
-/// Plays `scenario` like [`play`]. `tell` is called with the virtual time now and then, and returns false to stop.
+/// Plays `scenario` like [`play_sources`]. `tell` is called with the virtual time now and then, and returns
+/// false to stop.
 pub(crate) fn play_watched(
     scenario: &Scenario,
     dispatch: &Dispatch,

@@ -47,7 +47,7 @@ pub struct Outcomes {
     /// Requests that each member got, warm-up included.
     pub per_member: Vec<usize>,
     /// Time at which each request after the warm-up was sent, in nanoseconds, and its member; empty with
-    /// [`Scenario::samples`].
+    /// [`Scenario::samples`](crate::scenario::Scenario::samples).
     pub(super) sent: Vec<(u64, u32)>,
     /// Requests of each source that succeeded after the warm-up.
     pub served: Vec<usize>,
@@ -55,7 +55,7 @@ pub struct Outcomes {
     /// each took, in nanoseconds.
     pub visits: Vec<(usize, u64)>,
     /// Variance between members of the share of their slots that was busy: one for each
-    /// [`Scenario::variance`] after the warm-up.
+    /// [`Scenario::variance`](crate::scenario::Scenario::variance) after the warm-up.
     pub variances: Vec<f64>,
     /// Nanoseconds of work that other programs' tasks got, warm-up included.
     pub others: f64,
