@@ -9,7 +9,7 @@ use crate::id::Id;
 /// Ejection of a member of a group by a balancer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Ejection {
-    /// The [number](crate::key) of the member's address.
+    /// The [number](evenkeel_core::key) of the member's address.
     pub member: u64,
     /// End of the ejection: a day from now at most.
     pub until: Instant,

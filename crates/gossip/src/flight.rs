@@ -16,7 +16,7 @@ const MOST: u32 = 1_000_000;
 
 impl Fleet {
     /// Tells all others how many requests of this balancer are in flight at the locations of a group, with
-    /// [numbers](crate::key) for their names, in place of what it has told of these before. Groups may share
+    /// [numbers](evenkeel_core::key) for their names, in place of what it has told of these before. Groups may share
     /// locations.
     pub fn announce_flights(&mut self, group: &str, locations: &[(u64, u32)], now: Instant) {
         let number = key::hash(group.as_bytes());

@@ -6,7 +6,7 @@ use evenkeel_core::time::Instant;
 use evenkeel_wire::input::{Input, put_varint};
 
 /// Key of a note: what the note is about. Groups, locations and members are numbers that stand for
-/// their names ([`key`](crate::key)).
+/// their names ([`key`](evenkeel_core::key)).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Key {
     /// Claim of the balancer to decide upon the alerts of a group.

@@ -28,7 +28,7 @@ pub enum Reader {
 }
 
 impl Fleet {
-    /// Finds out who reads the loads of a group's locations, which are [numbers](crate::key) for their names.
+    /// Finds out who reads the loads of a group's locations, which are [numbers](evenkeel_core::key) for their names.
     /// If that is this balancer, it tells the others what it has read: `own`, for the place of a location.
     pub fn share_loads(
         &mut self,

@@ -22,7 +22,7 @@ const CHANGED: f64 = 1.25;
 
 impl Fleet {
     /// Tells all others how long requests take at the members of a group, if this balancer decides upon its
-    /// alerts: for each member its number ([`key`](crate::key) of its address), and the time if that is
+    /// alerts: for each member its number ([`key`] of its address), and the time if that is
     /// known. What was told of other members is taken off.
     pub fn announce_services(
         &mut self,
