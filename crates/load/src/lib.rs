@@ -10,7 +10,7 @@
 //! | `context`, `client` | what clients of a thread share; a client: connections, redirects, the server that it was bound to |
 //! | `pending_request` | a request of HTTP that is under way |
 //! | `http1`, [`response`], `http2`, `tcp`, `ftp` | what is spoken |
-//! | [`run`] | a run: threads and their clients |
+//! | [`mod@run`] | a run: threads and their clients |
 //! | [`stats`] | what is counted |
 //! | [`report`] | the same for people, and for other programs |
 //! | [`interval_log`] | a histogram for each second, as tools of HdrHistogram read them |

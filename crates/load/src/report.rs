@@ -271,7 +271,7 @@ pub fn to_json(record: &Record) -> String {
     serde_json::to_string_pretty(record).unwrap_or_default() + "\n"
 }
 
-/// Reads the text that [`json`] has written.
+/// Reads the text that [`to_json`] has written.
 ///
 /// # Errors
 ///
