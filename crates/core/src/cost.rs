@@ -109,10 +109,16 @@ impl InFlightMoment {
         self.0 as u32 & ((1 << COUNT_BITS) - 1)
     }
 
+    /// Sum of their costs in units.
+    #[inline]
+    pub(crate) fn units(self) -> u64 {
+        self.0 >> COUNT_BITS
+    }
+
     /// Sum of their costs.
     #[inline]
     pub(crate) fn total_cost(self) -> f32 {
-        of_units(self.0 >> COUNT_BITS)
+        of_units(self.units())
     }
 }
 

@@ -301,8 +301,8 @@ mod tests {
         };
         let member = member();
         report(&member, 1.0, 1000);
-        member.location.begin_request(Cost::ONE);
-        member.location.begin_request(Cost::ONE);
+        member.location.begin_request(Cost::ONE, at(1000));
+        member.location.begin_request(Cost::ONE, at(1000));
         assert_eq!(load(&member, &shaping, 1500), Some(1.5));
         report(&member, 1.0, 2000);
         assert_eq!(load(&member, &shaping, 2000), Some(1.0));
@@ -318,7 +318,7 @@ mod tests {
         let member = member();
         report(&member, 2.0, 1000);
         assert_eq!(load(&member, &shaping, 1000), Some(2.0));
-        (0..4).for_each(|_| member.location.begin_request(Cost::ONE));
+        (0..4).for_each(|_| member.location.begin_request(Cost::ONE, at(1000)));
         report(&member, 2.0, 2000);
         // (0.5 * (2 + 4 * 1) + 0.5 * 2)
         assert_eq!(load(&member, &shaping, 2000), Some(4.0));
@@ -328,7 +328,7 @@ mod tests {
     fn the_expected_load_estimates_what_is_not_configured() {
         let member = member();
         report(&member, 0.5, 1000);
-        member.location.begin_request(Cost::ONE);
+        member.location.begin_request(Cost::ONE, at(1000));
         let settings = GroupSettings::default();
         let got = member.effective_load(&Shaping::NONE, &settings, at(1001));
         let got = got.unwrap();

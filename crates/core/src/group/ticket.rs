@@ -41,6 +41,8 @@ pub struct Ticket {
     digest: Digest,
     verdict: Option<Verdict>,
     end: Outcome,
+    /// Time of the end, once it is known.
+    ended: Option<Instant>,
 }
 
 /// Observation at the beginning of the member's answer.
@@ -61,7 +63,7 @@ impl Ticket {
         now: Instant,
         digest: Digest,
     ) -> Self {
-        member.location.begin_request(cost);
+        member.location.begin_request(cost, now);
         member.slot.unanswered_begins(now);
         Ticket {
             cost,
@@ -80,6 +82,7 @@ impl Ticket {
             digest,
             verdict: None,
             end: Outcome::Cancelled,
+            ended: None,
         }
     }
 
@@ -227,7 +230,7 @@ impl Ticket {
     /// After one, a failure means that the member broke off in the middle. Dropping a
     /// ticket instead means [`Outcome::Cancelled`].
     pub fn finish(mut self, outcome: Outcome, now: Instant) {
-        self.end = outcome;
+        (self.end, self.ended) = (outcome, Some(now));
         match self.verdict {
             None => {
                 if outcome == Outcome::Success {
@@ -319,6 +322,6 @@ impl Drop for Ticket {
         self.answer();
         self.slot.record().count(self.end);
         self.slot.end_request(self.cost);
-        self.location.end_request(self.cost);
+        self.location.end_request(self.cost, self.ended);
     }
 }

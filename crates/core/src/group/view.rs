@@ -11,7 +11,7 @@ use super::state::GroupState;
 use crate::caps;
 use crate::effective::Shaping;
 use crate::estimate::{Growth, Moment, exp2, higher, lower};
-use crate::load::{LoadId, Location, Query, Report};
+use crate::load::{LoadId, LoadMeans, Location, Query, Report};
 use crate::member::{Member, RANK_BITS, Reason, Slot, rank_bit};
 use crate::time::{Horizon, Instant};
 use crate::trace::Short;
@@ -453,6 +453,15 @@ impl<'a> View<'a> {
     #[inline]
     pub(crate) fn load_query(&self) -> &Query {
         &self.query
+    }
+
+    /// Returns the same view, in which members have these means together.
+    #[inline]
+    pub(crate) fn with_means(self, means: &LoadMeans) -> Self {
+        View {
+            query: self.query.with_means(means),
+            ..self
+        }
     }
 
     /// The location of the member at `index`.

@@ -7,6 +7,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 
 use super::id::{LoadId, NAMED_LOADS};
+use super::split::{LoadSplit, ticks};
 use crate::cost::{Cost, InFlight};
 use crate::learnt::{self, LearntSlot, LearntValues, Visit};
 use crate::signal::Signal;
@@ -66,6 +67,8 @@ pub(super) struct Cell {
     pub(super) mean: AtomicU32,
     /// [`Location::in_flight`], averaged over about a second (f32 bits).
     pub(super) mean_in_flight: AtomicU32,
+    /// What reports tell of our requests and of the load of others.
+    pub(super) split: LoadSplit,
     /// True if a monitor has news of the load: other reports do not count.
     pub(super) held: AtomicBool,
     /// True if that monitor is another balancer's.
@@ -108,6 +111,11 @@ pub struct Location {
     pub(super) bound: AtomicU64,
     /// Requests of this process that members here are working on.
     pub(super) in_flight: InFlight,
+    /// Sum of the ends of our requests less the sum of their starts, each times the cost of the request, in units and
+    /// [ticks](ticks), wrapping: [`Location::work_until`] reads it.
+    worked: AtomicU64,
+    /// Time of the last start of a request, in nanoseconds: ends requests that were dropped without a time.
+    started_last: AtomicU64,
     /// Number of requests in `bound` whose clients go to the member themselves, wrapping.
     pub(super) assigned: AtomicU32,
     /// Loads that have a name, in the order in which they came. The first cell shares the
@@ -155,6 +163,7 @@ impl Cell {
         visit("rate", LearntSlot::Short(&self.rate));
         visit("mean", LearntSlot::Short(&self.mean));
         visit("mean_in_flight", LearntSlot::Short(&self.mean_in_flight));
+        self.split.visit_words(visit);
         visit("held", LearntSlot::Flag(&self.held));
     }
 
@@ -313,9 +322,28 @@ impl Location {
         }
     }
 
-    pub(crate) fn begin_request(&self, cost: Cost) {
+    pub(crate) fn begin_request(&self, cost: Cost, now: Instant) {
         self.bound.fetch_add(cost.units(), Ordering::Relaxed);
         self.in_flight.begin_request(cost);
+        let start = cost.units().wrapping_mul(ticks(now));
+        self.worked.fetch_sub(start, Ordering::Relaxed);
+        self.started_last.store(now.as_nanos(), Ordering::Relaxed);
+    }
+
+    /// Ends a request at `now`; without a time, at the start of the last request here.
+    pub(crate) fn end_request(&self, cost: Cost, now: Option<Instant>) {
+        let last = || Instant::from_nanos(self.started_last.load(Ordering::Relaxed));
+        let end = ticks(now.unwrap_or_else(last)).wrapping_mul(cost.units());
+        self.worked.fetch_add(end, Ordering::Relaxed);
+        self.in_flight.end_request(cost);
+    }
+
+    /// Integral of the costs of our requests in flight from the start of the process until `now`, in units and ticks,
+    /// wrapping: only differences mean something.
+    pub(super) fn work_until(&self, now: Instant) -> u64 {
+        let in_flight = self.in_flight.get().units();
+        let worked = self.worked.load(Ordering::Relaxed);
+        worked.wrapping_add(in_flight.wrapping_mul(ticks(now)))
     }
 
     /// A client was sent to a member here, and will go there itself, for at most `stay`.
@@ -390,10 +418,6 @@ impl Location {
         if changed {
             self.changed.wake();
         }
-    }
-
-    pub(crate) fn end_request(&self, cost: Cost) {
-        self.in_flight.end_request(cost);
     }
 
     /// Keeps old reports old, and forgets loads without a name that are not reported any more. Times wrap after 49

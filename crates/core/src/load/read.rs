@@ -25,6 +25,10 @@ pub(crate) struct Query {
     /// True if the load may be found in another cell.
     elsewhere: bool,
     pub(crate) horizon: Horizon,
+    /// Load that a request adds at a typical member; 0 is not known.
+    typical: f32,
+    /// True if members have hardly any of our requests in flight: requests that are over count, too.
+    counts_binds: bool,
 }
 
 impl Query {
@@ -35,6 +39,31 @@ impl Query {
             place: id.place().unwrap_or(usize::MAX),
             elsewhere: !id.is_named() || id == LoadId::UTILIZATION,
             horizon,
+            typical: 0.0,
+            counts_binds: false,
+        }
+    }
+
+    /// The same query for members with these means together.
+    #[inline]
+    pub(crate) fn with_means(self, means: &LoadMeans) -> Self {
+        Query {
+            typical: match means.requests > 0.0 {
+                true => means.load / means.requests,
+                false => 0.0,
+            },
+            counts_binds: means.requests < HARDLY_ANY * means.members,
+            ..self
+        }
+    }
+
+    /// The same query for the members that `other` is for.
+    #[inline]
+    pub(crate) fn with_means_of(self, other: &Query) -> Self {
+        Query {
+            typical: other.typical,
+            counts_binds: other.counts_binds,
+            ..self
         }
     }
 
@@ -46,6 +75,18 @@ impl Query {
             ..self
         }
     }
+}
+
+/// Mean number of our requests in flight at a member below which there is hardly any.
+const HARDLY_ANY: f32 = 0.5;
+
+/// Sums of the means over several members' reports.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct LoadMeans {
+    /// Number of members whose load is known.
+    pub(crate) members: f32,
+    load: f32,
+    requests: f32,
 }
 
 /// A report, as returned by [`Location::last_report`].
@@ -130,12 +171,19 @@ impl Location {
         }
     }
 
-    /// True if there is a fresh report of that load.
+    /// Adds the mean load here, and the mean number of our requests, if there is a fresh report of that load.
     #[inline]
-    pub(crate) fn has_fresh(&self, query: &Query) -> bool {
-        let cell = self.cells.get(query.place);
-        cell.is_some_and(|cell| cell.fresh(query).is_some())
-            || (query.elsewhere && self.other_report(query).is_some())
+    pub(crate) fn add_means(&self, query: &Query, means: &mut LoadMeans) {
+        if let Some(cell) = self.cells.get(query.place)
+            && cell.fresh(query).is_some()
+        {
+            let (load, requests) = cell.split.means();
+            (means.load, means.requests) = (means.load + load, means.requests + requests);
+            means.members += 1.0;
+        } else if query.elsewhere && self.other_report(query).is_some() {
+            // Loads of other cells are compared as they are.
+            means.members += 1.0;
+        }
     }
 
     /// The report of a load without a name, or of a load that stands for a missing one.
@@ -171,10 +219,20 @@ impl Location {
                 self.added_by_flying(cell, word, query)
                     + per_unit * lower(assigned as f32 * UNIT, bound)
             }
-            false if assigned == 0 => per_unit * bound,
             false => {
+                let in_flight = self.in_flight.get().total_cost();
+                let seen = cell.split.load_with(in_flight, query.typical) - value;
                 let assigned = lower(assigned as f32 * UNIT, bound);
-                per_unit * (bound - cell.departed_clients(assigned, query.horizon.millis_since(at)))
+                let over = if query.counts_binds {
+                    bound - assigned
+                } else {
+                    0.0
+                };
+                let left = match assigned > 0.0 {
+                    true => cell.departed_clients(assigned, query.horizon.millis_since(at)),
+                    false => 0.0,
+                };
+                seen + per_unit * (over + assigned - left)
             }
         };
         Report {

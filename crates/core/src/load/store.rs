@@ -5,6 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::id::{LoadId, LoadValue};
 use super::location::{Cell, FORGOTTEN, Location, UNNAMED_LOADS};
+use super::split::{floor, new_share};
 use crate::cost::{UNIT, of_units};
 use crate::time::{Instant, millis, millis_since};
 
@@ -15,23 +16,18 @@ const QUEUE_AVERAGE: f32 = 0.1;
 /// time to say who is there now.
 const MOMENT: f32 = 0.25;
 
+/// The same for queues, which are averages over a shorter time.
+const QUEUE_MOMENT: f32 = 1.0;
+
 /// Number of reports over which the usual load is averaged.
 const USUAL: f32 = 4.0;
 
 /// True if a load, reported `seconds` after the report before, is that of a moment so short that the requests which are
-/// there now make the next load.
-fn is_momentary(id: LoadId, seconds: f32) -> bool {
-    id.is_queue() || (id.is_utilization() && seconds <= MOMENT)
-}
-
-/// Share of a moving average over `over` seconds that is new after `seconds`. Exact for any length of time.
-fn new_share(seconds: f32, over: f32) -> f32 {
-    let x = seconds / over;
-    match x < 0.1 {
-        // The first terms of its series: a monitor asks for some with each of its reports,
-        // hundreds of thousands of times a second. Right to 4 in a million.
-        true => x * (1.0 - x * (0.5 - x / 6.0)),
-        false => -libm::expm1f(-x),
+/// there now make the next load. A queue is one from the first report on.
+fn is_momentary(id: LoadId, seconds: Option<f32>) -> bool {
+    match id.is_queue() {
+        true => seconds.is_none_or(|seconds| seconds <= QUEUE_MOMENT),
+        false => id.is_utilization() && seconds.is_some_and(|seconds| seconds <= MOMENT),
     }
 }
 
@@ -41,12 +37,6 @@ fn average(cell: &AtomicU32, new: f32, share: f32) -> f32 {
     let next = old + (new - old) * share;
     cell.store(next.to_bits(), Ordering::Relaxed);
     next
-}
-
-/// The load that a location is taken to have had when the cost of a bind is estimated,
-/// if it reported less: 5 % where a load is a utilisation, else one unit.
-fn floor(id: LoadId) -> f32 {
-    if id.is_utilization() { 0.05 } else { 1.0 }
 }
 
 /// The location already keeps [`UNNAMED_LOADS`] other ids without a name.
@@ -284,7 +274,15 @@ impl Location {
         cell.per_unit
             .store((per_bind / UNIT).to_bits(), Ordering::Relaxed);
         cell.in_flight_at.store(self.in_flight(), Ordering::Relaxed);
-        self.store_moment(cell, id, value.get(), (before != 0).then_some(seconds));
+        let since = (before != 0).then_some(seconds);
+        self.store_moment(cell, id, value.get(), since);
+        let (work, in_flight) = (self.work_until(now), self.in_flight.get());
+        let requests = cell.split.mean_requests_since(work, in_flight, now);
+        // Loads of the moment are read otherwise, and some come very often.
+        if !is_momentary(id, since) {
+            let (split, value) = (&cell.split, value.get());
+            split.add_report(id, value, requests, in_flight, seconds);
+        }
         let word = (u64::from(value.get().to_bits()) << 32) | u64::from(millis(now));
         cell.value_at.store(word, Ordering::Release);
     }
@@ -299,7 +297,7 @@ impl Location {
         let mean_in_flight = average(&cell.mean_in_flight, in_flight, of_second);
         // A quarter of a request that fills a CPU of one is what is known at first.
         let per_request = (mean + 0.25) / (mean_in_flight + 0.25);
-        let per_request = match is_momentary(id, since.unwrap_or(f32::INFINITY)) {
+        let per_request = match is_momentary(id, since) {
             true => per_request.min(1.0),
             false => 0.0,
         };

@@ -6,7 +6,7 @@ use std::time::Duration;
 use super::id::{NAMED_LOADS, NAMES};
 use super::*;
 use crate::cost::Cost;
-use crate::time::{Horizon, Instant};
+use crate::time::Instant;
 
 fn at(ms: u64) -> Instant {
     Instant::from_nanos(ms * 1_000_000)
@@ -99,29 +99,60 @@ fn absurd_loads_are_refused() {
     }
 }
 
-#[test]
-fn our_own_requests_since_the_report_are_added_to_it() {
+/// A location that is reported once a second; of each report `requests` are in flight for the whole second before, and
+/// the load is what `load` makes of their number.
+fn reported_each_second(requests: impl Fn(u64) -> u32, load: impl Fn(f64) -> f64) -> Location {
     let location = Location::new("a");
-    let max_age = Duration::from_secs(15);
-    let load = |ms| {
-        location
-            .projected_load(LoadId::CPU, at(ms), max_age)
-            .unwrap()
-    };
-    let half = LoadValue::new(0.5).unwrap();
-    location.report_load(LoadId::CPU, half, at(0)).unwrap();
-    for second in 1..20 {
-        (0..100).for_each(|_| location.begin_request(Cost::ONE));
-        location
-            .report_load(LoadId::CPU, half, at(second * 1000))
-            .unwrap();
+    for second in 0..60 {
+        let (count, start) = (requests(second), at(second * 1000));
+        (0..count).for_each(|_| location.begin_request(Cost::ONE, start));
+        let end = at(second * 1000 + 1000);
+        (0..count).for_each(|_| location.end_request(Cost::ONE, Some(end)));
+        let value = LoadValue::new(load(count.into())).unwrap();
+        location.report_load(LoadId::CPU, value, end).unwrap();
     }
-    assert_eq!(load(19_000), 0.5);
-    // A hundred requests a second make 0.5, so that fifty more add a half of that.
-    (0..50).for_each(|_| location.begin_request(Cost::ONE));
-    assert!((load(19_500) - 0.75).abs() < 0.01, "{}", load(19_500));
-    let query = Query::new(LoadId::CPU, Horizon::new(at(19_500), FORGOTTEN));
-    assert_eq!(location.last_report(&query).unwrap().bound, 50.0);
+    location
+}
+
+fn load_at(location: &Location, ms: u64) -> f32 {
+    let load = location.projected_load(LoadId::CPU, at(ms), Duration::from_secs(15));
+    load.unwrap()
+}
+
+#[test]
+fn d1_the_load_of_our_requests_is_that_of_those_in_flight_now() {
+    let location = reported_each_second(|_| 10, |requests| 0.05 * requests);
+    assert_eq!(load_at(&location, 60_100), 0.0, "none is in flight");
+    (0..15).for_each(|_| location.begin_request(Cost::ONE, at(60_100)));
+    let load = load_at(&location, 60_100);
+    assert!((load - 0.75).abs() < 0.01, "{load}");
+    (0..15).for_each(|_| location.end_request(Cost::ONE, Some(at(60_200))));
+    assert_eq!(load_at(&location, 60_200), 0.0, "they are over");
+}
+
+#[test]
+fn d1_the_load_of_others_stays_while_our_requests_come_and_go() {
+    let location = reported_each_second(
+        |second| 5 + (second * 7 % 10) as u32,
+        |requests| 0.4 + 0.02 * requests,
+    );
+    let idle = load_at(&location, 60_100);
+    assert!((idle - 0.4).abs() < 0.03, "{idle}");
+    (0..10).for_each(|_| location.begin_request(Cost::ONE, at(60_100)));
+    let busy = load_at(&location, 60_100);
+    assert!((busy - 0.6).abs() < 0.03, "{busy}");
+    // Where none of our requests is, all of the load is that of others.
+    let location = reported_each_second(|_| 0, |_| 0.7);
+    assert_eq!(load_at(&location, 60_100), 0.7);
+}
+
+#[test]
+fn d1_reports_that_do_not_follow_our_requests_do_not_draw_all_of_them() {
+    let location = reported_each_second(|second| 5 + (second * 7 % 10) as u32, |_| 0.3);
+    let idle = load_at(&location, 60_100);
+    (0..40).for_each(|_| location.begin_request(Cost::ONE, at(60_100)));
+    let busy = load_at(&location, 60_100);
+    assert!(idle > 0.2 && busy > 1.5 * idle, "{idle} {busy}");
 }
 
 #[test]
@@ -133,7 +164,7 @@ fn the_rate_of_binds_does_not_depend_on_how_often_loads_are_reported() {
         let (mut bind, mut report) = (0, 0);
         while bind <= 5_000_000 {
             if bind < report {
-                location.begin_request(Cost::ONE);
+                location.begin_request(Cost::ONE, at(0));
                 bind += 10_000;
             } else {
                 let now = Instant::from_nanos(report * 1000 + 1_000_000);
@@ -155,7 +186,7 @@ fn an_idle_location_does_not_stay_idle_in_our_eyes() {
     let location = Location::new("a");
     let idle = LoadValue::new(0.0).unwrap();
     location.report_load(LoadId::CPU, idle, at(0)).unwrap();
-    (0..10).for_each(|_| location.begin_request(Cost::ONE));
+    (0..10).for_each(|_| location.begin_request(Cost::ONE, at(0)));
     let load = location.projected_load(LoadId::CPU, at(1), Duration::from_secs(1));
     assert!(load.unwrap() >= 0.5, "{load:?}");
 }
@@ -164,14 +195,14 @@ fn an_idle_location_does_not_stay_idle_in_our_eyes() {
 fn in_flight_is_corrected_exactly() {
     let location = Location::new("a");
     let max_age = Duration::from_secs(15);
-    (0..3).for_each(|_| location.begin_request(Cost::ONE));
+    (0..3).for_each(|_| location.begin_request(Cost::ONE, at(0)));
     let seven = LoadValue::new(7.0).unwrap();
     location
         .report_load(LoadId::IN_FLIGHT, seven, at(0))
         .unwrap();
-    location.begin_request(Cost::ONE);
-    location.begin_request(Cost::ONE);
-    location.end_request(Cost::ONE);
+    location.begin_request(Cost::ONE, at(0));
+    location.begin_request(Cost::ONE, at(0));
+    location.end_request(Cost::ONE, None);
     let load = location.projected_load(LoadId::IN_FLIGHT, at(9), max_age);
     assert_eq!(load, Some(8.0));
 }
@@ -360,7 +391,7 @@ fn s23_what_was_assigned_counts_for_less_as_time_passes() {
     // The load of our own requests does not go away by itself.
     let location = Location::new("a");
     location.report_load(LoadId::CPU, half, at(0)).unwrap();
-    location.begin_request(Cost::ONE);
+    location.begin_request(Cost::ONE, at(0));
     let load = |ms| location.projected_load(LoadId::CPU, at(ms), Duration::from_secs(60));
     assert_eq!(load(1), load(30_000));
 }
@@ -392,7 +423,7 @@ fn b10_what_an_application_does_not_say_its_machine_does() {
 
 #[test]
 fn a_location_stays_small() {
-    assert!(size_of::<Location>() <= 1728, "{}", size_of::<Location>());
+    assert!(size_of::<Location>() <= 2624, "{}", size_of::<Location>());
 }
 
 #[test]

@@ -16,7 +16,7 @@ use super::shares::Shares;
 use crate::alert::Threshold;
 use crate::effective::Shaping;
 use crate::group::view::View;
-use crate::load::Query;
+use crate::load::{LoadMeans, Query};
 use crate::member::Member;
 use crate::trace::{Short, Trace};
 
@@ -204,12 +204,19 @@ pub(super) fn pick_least<K: Keep>(
     shares: &Shares,
     query: &Query,
     empty: K,
-    standing: impl Fn(usize) -> LoadKnowledge,
+    standing: impl Fn(&View<'_>, usize) -> LoadKnowledge,
 ) -> Option<usize> {
-    let is_known = |index| view.location(index).has_fresh(query);
-    if !view.has_reports() || !view.eligible_indices().any(is_known) {
+    if !view.has_reports() {
         return of_unknown(view, rng, trace, shares);
     }
+    let mut means = LoadMeans::default();
+    for index in view.eligible_indices() {
+        view.location(index).add_means(query, &mut means);
+    }
+    if means.members == 0.0 {
+        return of_unknown(view, rng, trace, shares);
+    }
+    let view = &view.with_means(&means);
     let nobody = Part {
         kept: empty,
         weight: 0.0,
@@ -217,7 +224,7 @@ pub(super) fn pick_least<K: Keep>(
     let (mut usual, mut special) = (nobody, None);
     for index in view.eligible_indices() {
         let weight = view.member_weight(index);
-        let standing = standing(index);
+        let standing = standing(view, index);
         let fails = sits_out(view, index, rng);
         let known_work = || view.known_work(index);
         let score = standing.load().unwrap_or_else(known_work) / weight;
@@ -273,13 +280,19 @@ impl Strategy for LeastLoad {
         }
         let (shaping, reject) = (shaping.if_any(), self.reject);
         let (shares, query, empty) = (&self.shares, view.load_query(), Best::new(self.spread));
-        pick_least(view, rng, trace, shares, query, empty, |index| {
-            match view.effective_load(index, shaping) {
+        pick_least(
+            view,
+            rng,
+            trace,
+            shares,
+            query,
+            empty,
+            |view, index| match view.effective_load(index, shaping) {
                 Some(load) if load < reject => LoadKnowledge::Known(load),
                 Some(load) => LoadKnowledge::Rejects(load),
                 None => LoadKnowledge::Unknown,
-            }
-        })
+            },
+        )
     }
 
     fn alert_threshold(&self) -> Option<Threshold> {

@@ -48,7 +48,7 @@ impl Strategy for KLeastLoaded {
         let k = self.k.min(most.saturating_sub(1)).max(1);
         trace.note_sentence(|| format!("drawn at random among the {k} least loaded members"));
         let (shares, query, empty) = (&self.shares, view.load_query(), Least::new(k));
-        by_load::pick_least(view, rng, trace, shares, query, empty, |index| {
+        by_load::pick_least(view, rng, trace, shares, query, empty, |view, index| {
             LoadKnowledge::of_load(view.member_load(index))
         })
     }

@@ -161,8 +161,9 @@ impl Strategy for LeastActiveSessions {
         };
         let think = mean_think(view, &queries);
         let (shares, query, empty) = (&self.shares, &queries.rate, Best::new(SPREAD));
-        by_load::pick_least(view, rng, trace, shares, query, empty, |index| {
-            self.standing(view, &queries, think, index)
+        by_load::pick_least(view, rng, trace, shares, query, empty, |view, index| {
+            let rate = queries.rate.with_means_of(view.load_query());
+            self.standing(view, &Queries { rate, ..queries }, think, index)
         })
     }
 }

@@ -31,7 +31,7 @@ struct LeastUtilization {
 impl Strategy for LeastUtilization {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let (shares, query, empty) = (&self.shares, view.load_query(), Best::new(0.005));
-        by_load::pick_least(view, rng, trace, shares, query, empty, |index| {
+        by_load::pick_least(view, rng, trace, shares, query, empty, |view, index| {
             LoadKnowledge::of_load(view.member_load(index))
         })
     }

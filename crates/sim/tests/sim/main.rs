@@ -1,5 +1,6 @@
 //! Whole groups of members in virtual time.
 
+mod any_interval;
 mod balance;
 mod client_weights;
 mod configured;
