@@ -262,6 +262,9 @@ impl Group {
         if let Some(seat) = self.pool.seats.get(index) {
             seat.location.assign_client(stay);
             seat.slot.record().count_assigned(stay, now);
+            if !stay.is_zero() {
+                self.pool.state.has_clients.store(true, Ordering::Relaxed);
+            }
         }
     }
 

@@ -31,6 +31,8 @@ pub struct GroupState {
     growth: AtomicU32,
     /// True if members have different weights ([`Group::heed_weights`](super::Group::heed_weights)).
     pub(super) is_weighted: AtomicBool,
+    /// True if clients were ever sent to members, to go there themselves and stay.
+    pub(super) has_clients: AtomicBool,
     /// True if a member works on few requests at once, according to the learnt caps.
     pub(super) has_caps: AtomicBool,
     /// Time of a request at a typical member, in seconds, where a member works on few requests at once and none has a
@@ -95,6 +97,7 @@ impl GroupState {
         visit("client", LearntSlot::Short(&self.client));
         visit("growth", LearntSlot::Short(&self.growth));
         visit("is_weighted", LearntSlot::Flag(&self.is_weighted));
+        visit("has_clients", LearntSlot::Flag(&self.has_clients));
         visit("has_caps", LearntSlot::Flag(&self.has_caps));
         visit("typical", LearntSlot::Short(&self.typical));
         self.zones.visit_words(visit);

@@ -581,6 +581,23 @@ impl<'a> View<'a> {
         }
     }
 
+    /// Describes the requests in flight at the member at `index`, and the clients that are bound to it, if there are
+    /// any.
+    pub(crate) fn describe_work(&self, index: usize) -> String {
+        let flying = self.in_flight(index);
+        let bound_clients = self.bound_clients(index);
+        match bound_clients >= 0.05 {
+            true => format!("{flying}, {bound_clients:.1} clients bound"),
+            false => flying,
+        }
+    }
+
+    /// True if clients were ever sent to members of the group, to go there themselves.
+    #[inline]
+    pub(crate) fn has_clients(&self) -> bool {
+        self.pool.state.has_clients.load(Ordering::Relaxed)
+    }
+
     /// Describes the reason for which the member at `index` may not be picked; `None` if it may.
     pub fn explain_obstacle(&self, index: usize) -> Option<String> {
         let slot = self.slot(index);

@@ -120,17 +120,17 @@ impl Location {
     /// taken.
     ///
     /// Without the addition a member with a low report would get all requests until its
-    /// next one. What a request adds is not reported. It is estimated from the last
-    /// interval as load divided by binds, with a floor where a
-    /// location was idle: an error there corrects itself with the next report. Where
-    /// clients go there themselves and stay for longer than an interval, it is divided by
+    /// next one. What a request adds is not reported: it is estimated from the reports and the requests in flight
+    /// between them ([`split`](super::split)). A client that goes there itself, and is not seen, adds the load of the
+    /// last interval divided by its binds, with a floor where a location was idle: an error there corrects itself with
+    /// the next report. Where such clients stay for longer than an interval, the load is divided by
     /// the binds in a third of that time, and what is added falls as the report ages: by
     /// half when it is as old as they stay. For
     /// [`LoadId::IN_FLIGHT`] only those need an estimate whose clients go there themselves
     /// ([`Group::assign_client`](crate::group::Group::assign_client)).
     ///
-    /// Where loads tell of the moment (tasks that run or wait, and utilisations that are
-    /// reported four times a second or oftener) a request adds something from when it goes
+    /// Where loads tell of the moment (tasks that run or wait, reported once a second or oftener, and utilisations that
+    /// are reported four times a second or oftener) a request adds something from when it goes
     /// there until it is done, and what others do changes as quickly. So the load is taken
     /// to be
     ///

@@ -123,6 +123,16 @@ struct Adaptive {
 
 impl Strategy for Adaptive {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
+        if view.has_clients()
+            && !view
+                .eligible_indices()
+                .any(|index| view.slot(index).has_latency())
+        {
+            // Clients go to the members themselves: there are no answers to go by.
+            let index = self.shares.least_in_flight(view, rng, None)?;
+            trace.note_candidate(index, None, || view.describe_work(index));
+            return Some(index);
+        }
         let eye = MemberScorer::new(view);
         let chance = rng.u32(..TRIAL_INTERVAL);
         if self.choices.are_all(view) {

@@ -178,20 +178,10 @@ fn of_unknown(
         index = other;
     }
     trace.note_candidate(index, None, || {
-        let (work, weight) = (describe_work(view, index), Short(view.member_weight(index)));
+        let (work, weight) = (view.describe_work(index), Short(view.member_weight(index)));
         format!("no load is known: fewest in flight for its weight, {work}, weight {weight}")
     });
     Some(index)
-}
-
-/// Describes the requests in flight at the member at `index`, and the clients that are bound to it, if there are any.
-fn describe_work(view: &View<'_>, index: usize) -> String {
-    let flying = view.in_flight(index);
-    let bound_clients = view.bound_clients(index);
-    match bound_clients >= 0.05 {
-        true => format!("{flying}, {bound_clients:.1} clients bound"),
-        false => flying,
-    }
 }
 
 /// Chooses an eligible member with little load per unit of weight. If no member has the load of the `query`, no load is
@@ -319,7 +309,7 @@ fn explain(
         };
         let weight = Short(view.member_weight(index));
         let work = match standing {
-            LoadKnowledge::Unknown => describe_work(view, index),
+            LoadKnowledge::Unknown => view.describe_work(index),
             _ => view.in_flight(index),
         };
         let fails = if fails {

@@ -212,7 +212,7 @@ impl Candidates {
     }
 
     /// Requests in flight at the candidates: as reported, if that is known of all of
-    /// them, because only then the numbers compare; else our own.
+    /// them, because only then the numbers compare; else our own, and the clients that were sent to the members.
     #[inline]
     pub(super) fn in_flight<'v, 'a>(&self, view: &'v View<'a>) -> InFlight<'v, 'a> {
         let mut reported = view.settings().load_id == LoadId::IN_FLIGHT;
@@ -221,7 +221,11 @@ impl Candidates {
                 reported &= view.reported_in_flight(index).is_some();
             });
         }
-        InFlight { view, reported }
+        InFlight {
+            view,
+            reported,
+            is_own: !reported && !view.has_clients(),
+        }
     }
 }
 
@@ -258,27 +262,30 @@ impl Iterator for Indices<'_> {
 pub(super) struct InFlight<'v, 'a> {
     view: &'v View<'a>,
     reported: bool,
+    /// True if only our own requests count.
+    is_own: bool,
 }
 
 impl InFlight<'_, '_> {
     #[inline]
     pub(super) fn cost_at(self, index: usize) -> f32 {
-        match self.reported {
-            true => self.as_reported(index),
-            false => self.view.slot(index).cost_in_flight(),
+        match self.is_own {
+            true => self.view.slot(index).cost_in_flight(),
+            false => self.with_others(index),
         }
     }
 
     pub(super) fn in_words(self, index: usize) -> String {
         match self.reported {
-            true => format!("in flight {}", Short(self.as_reported(index))),
-            false => self.view.in_flight(index),
+            true => format!("in flight {}", Short(self.with_others(index))),
+            false => self.view.describe_work(index),
         }
     }
 
     #[inline(never)]
-    fn as_reported(self, index: usize) -> f32 {
-        let own = || self.view.slot(index).cost_in_flight();
-        self.view.reported_in_flight(index).unwrap_or_else(own)
+    fn with_others(self, index: usize) -> f32 {
+        let reported = self.view.reported_in_flight(index);
+        let reported = reported.filter(|_| self.reported);
+        reported.unwrap_or_else(|| self.view.known_work(index))
     }
 }
