@@ -7,7 +7,7 @@ use std::time::Duration;
 use arc_swap::ArcSwapOption;
 
 use super::id::{LoadId, NAMED_LOADS};
-use super::split::{LoadSplit, ticks};
+use super::split::{LoadSplit, to_ticks};
 use crate::cost::{Cost, InFlight};
 use crate::learnt::{self, LearntSlot, LearntValues, Visit};
 use crate::signal::Signal;
@@ -67,7 +67,7 @@ pub(super) struct Cell {
     pub(super) mean: AtomicU32,
     /// [`Location::in_flight`], averaged over about a second (f32 bits).
     pub(super) mean_in_flight: AtomicU32,
-    /// What reports tell of our requests and of the load of others.
+    /// Load of our requests and of others, as reports tell it.
     pub(super) split: LoadSplit,
     /// True if a monitor has news of the load: other reports do not count.
     pub(super) held: AtomicBool,
@@ -112,7 +112,7 @@ pub struct Location {
     /// Requests of this process that members here are working on.
     pub(super) in_flight: InFlight,
     /// Sum of the ends of our requests less the sum of their starts, each times the cost of the request, in units and
-    /// [ticks](ticks), wrapping: [`Location::work_until`] reads it.
+    /// [ticks](to_ticks), wrapping: [`Location::work_until`] reads it.
     worked: AtomicU64,
     /// Time of the last start of a request, in nanoseconds: ends requests that were dropped without a time.
     started_last: AtomicU64,
@@ -325,7 +325,7 @@ impl Location {
     pub(crate) fn begin_request(&self, cost: Cost, now: Instant) {
         self.bound.fetch_add(cost.units(), Ordering::Relaxed);
         self.in_flight.begin_request(cost);
-        let start = cost.units().wrapping_mul(ticks(now));
+        let start = cost.units().wrapping_mul(to_ticks(now));
         self.worked.fetch_sub(start, Ordering::Relaxed);
         self.started_last.store(now.as_nanos(), Ordering::Relaxed);
     }
@@ -333,7 +333,7 @@ impl Location {
     /// Ends a request at `now`; without a time, at the start of the last request here.
     pub(crate) fn end_request(&self, cost: Cost, now: Option<Instant>) {
         let last = || Instant::from_nanos(self.started_last.load(Ordering::Relaxed));
-        let end = ticks(now.unwrap_or_else(last)).wrapping_mul(cost.units());
+        let end = to_ticks(now.unwrap_or_else(last)).wrapping_mul(cost.units());
         self.worked.fetch_add(end, Ordering::Relaxed);
         self.in_flight.end_request(cost);
     }
@@ -343,7 +343,7 @@ impl Location {
     pub(super) fn work_until(&self, now: Instant) -> u64 {
         let in_flight = self.in_flight.get().units();
         let worked = self.worked.load(Ordering::Relaxed);
-        worked.wrapping_add(in_flight.wrapping_mul(ticks(now)))
+        worked.wrapping_add(in_flight.wrapping_mul(to_ticks(now)))
     }
 
     /// A client was sent to a member here, and will go there itself, for at most `stay`.

@@ -44,7 +44,7 @@ impl Query {
         }
     }
 
-    /// The same query for members with these means together.
+    /// Returns the query for members with these means together.
     #[inline]
     pub(crate) fn with_means(self, means: &LoadMeans) -> Self {
         Query {
@@ -57,7 +57,7 @@ impl Query {
         }
     }
 
-    /// The same query for the members that `other` is for.
+    /// Returns the query for the members that `other` is for.
     #[inline]
     pub(crate) fn with_means_of(self, other: &Query) -> Self {
         Query {
@@ -177,7 +177,7 @@ impl Location {
         if let Some(cell) = self.cells.get(query.place)
             && cell.fresh(query).is_some()
         {
-            let (load, requests) = cell.split.means();
+            let (load, requests) = cell.split.mean_load_and_requests();
             (means.load, means.requests) = (means.load + load, means.requests + requests);
             means.members += 1.0;
         } else if query.elsewhere && self.other_report(query).is_some() {

@@ -75,14 +75,14 @@ struct Fit {
     mean_load: AtomicU32,
     /// Square of our requests' distance from their mean.
     variance: AtomicU32,
-    /// That distance times the distance of the load from its mean.
+    /// Product of this distance and the distance of the load from its mean.
     covariance: AtomicU32,
     /// Distance of the load from the regression.
     error: AtomicU32,
 }
 
 /// A time in ticks of 1,024 ns, which divide quickly.
-pub(super) fn ticks(time: Instant) -> u64 {
+pub(super) fn to_ticks(time: Instant) -> u64 {
     time.as_nanos() >> 10
 }
 
@@ -99,7 +99,7 @@ pub(super) fn new_share(seconds: f32, over: f32) -> f32 {
 
 /// The load that a location is taken to have had when the cost of a bind is estimated,
 /// if it reported less: 5 % where a load is a utilisation, else one unit.
-pub(super) fn floor(id: LoadId) -> f32 {
+pub(super) fn lowest_load(id: LoadId) -> f32 {
     if id.is_utilization() { 0.05 } else { 1.0 }
 }
 
@@ -142,7 +142,7 @@ impl LoadSplit {
 
     /// Mean load, and mean number of our requests in flight at it.
     #[inline]
-    pub(super) fn means(&self) -> (f32, f32) {
+    pub(super) fn mean_load_and_requests(&self) -> (f32, f32) {
         let means = |fit: &Fit| (get(&fit.mean_load), get(&fit.mean_requests));
         self.fit.get().map_or((0.0, 0.0), |fit| means(fit))
     }
@@ -156,7 +156,7 @@ impl LoadSplit {
         now: Instant,
     ) -> Option<f32> {
         let worked = work.wrapping_sub(self.work_at.swap(work, Ordering::Relaxed));
-        let tick = (ticks(now) as u32).max(1);
+        let tick = (to_ticks(now) as u32).max(1);
         let before = self.at.swap(tick, Ordering::Relaxed);
         let since = tick.wrapping_sub(before);
         let mean = worked as f32 / (since.max(1) as f32 * UNIT);
@@ -217,7 +217,7 @@ impl LoadSplit {
             set(cell, value);
         }
 
-        let seen = higher(mean_load, floor(id));
+        let seen = higher(mean_load, lowest_load(id));
         // A request cannot fill more than the whole machine; without a scale, more than all that is seen there.
         let whole = if id.is_utilization() || id.is_queue() {
             1.0

@@ -5,7 +5,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use super::id::{LoadId, LoadValue};
 use super::location::{Cell, FORGOTTEN, Location, UNNAMED_LOADS};
-use super::split::{floor, new_share};
+use super::split::{lowest_load, new_share};
 use crate::cost::{UNIT, of_units};
 use crate::time::{Instant, millis, millis_since};
 
@@ -16,7 +16,7 @@ const QUEUE_AVERAGE: f32 = 0.1;
 /// time to say who is there now.
 const MOMENT: f32 = 0.25;
 
-/// The same for queues, which are averages over a shorter time.
+/// Longest interval, in seconds, of reports of queues that tell of the moment: they are averages over a shorter time.
 const QUEUE_MOMENT: f32 = 1.0;
 
 /// Number of reports over which the usual load is averaged.
@@ -270,7 +270,7 @@ impl Location {
             false => 0.0,
         };
         let binds = (rate * seconds.max(1.0).max(stay)).max(1.0);
-        let per_bind = value.get().max(floor(id)) / binds;
+        let per_bind = value.get().max(lowest_load(id)) / binds;
         cell.per_unit
             .store((per_bind / UNIT).to_bits(), Ordering::Relaxed);
         cell.in_flight_at.store(self.in_flight(), Ordering::Relaxed);
