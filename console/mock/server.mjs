@@ -467,6 +467,7 @@ export class Mock {
       if (!(body.weight >= 0 && body.weight <= 1000)) throw new Refused(422, "bad_weight", "a weight is a number from 0 to 1000");
       member(n[0], n[1]).weight = body.weight;
     } else if ((n = is("PUT", "/v1/groups/{g}/members/{m}/backup"))) member(n[0], n[1]).backup = body.backup;
+    else if ((n = is("POST", "/v1/groups/{g}/members/{m}/uneject"))) member(n[0], n[1]);
     else if ((n = is("POST", "/v1/groups/{g}/members/{m}/check"))) {
       const m = member(n[0], n[1]);
       return m.failing ? { ok: false, error: "no connection: Connection refused (os error 111)", took_ms: 0.3 } : { ok: true, error: null, took_ms: 1.2 };

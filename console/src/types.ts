@@ -42,7 +42,7 @@ export interface Group {
 }
 export interface Check { age_seconds: number; error: string | null }
 export interface Member {
-  name: string; member: string; address: string | null; joined: boolean; location: string; state: string; reasons: string[]; ejection?: { seconds_left: number; by: string | null; requests: number; failures: number } | null; admin: AdminState; weight: number; backup: boolean;
+  name: string; member: string; address: string | null; joined: boolean; location: string; state: string; reasons: string[]; ejection?: { seconds_left: number; cause: string; why: string; by: string | null; requests: number; failures: number } | null; admin: AdminState; weight: number; backup: boolean;
   effective_weight: number; max_connections: number | null; in_flight: number; cost_in_flight: number; cap: number | null; latency_ms: number | null; recent: Recent; share: number;
   totals: { requests: number; failures: number; overloads: number; cancelled: number; assigned: number };
   check: Check | null; tls: Check | null;

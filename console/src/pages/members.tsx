@@ -236,6 +236,15 @@ function MemberDialog({ group, name, live, onClose }: { group: string; name: str
     await run(() => put(value), `Weight of ${name}: ${value}`, () => put(before));
     setWeight(null);
   };
+  const endEjection = async () => {
+    try {
+      await send("POST", path(group, name, "/uneject"), {});
+      tell(`${name} is not ejected`);
+      answer.again();
+    } catch (error) {
+      complain(error);
+    }
+  };
   const checkNow = async () => {
     setCheck("running");
     try {
@@ -252,6 +261,7 @@ function MemberDialog({ group, name, live, onClose }: { group: string; name: str
           <div class="actions">
             <Segments label="State" value={admin} options={STATES} disabled={needs("operate").disabled} onChange={(state) => void setState(group, [name], state, new Map([[name, admin]])).then(answer.again)} />
             <button type="button" class="button" {...needs("operate")} onClick={() => void checkNow()}>Check now</button>
+            {member.ejection && <button type="button" class="button" {...needs("operate")} onClick={() => void endEjection()}>End ejection</button>}
             <span role="status">
               {check === "running" ? "checking …" : check && <Health level={check.ok ? "ok" : "bad"}>{check.ok ? "passed" : check.error ?? "failed"} in {ms(check.took_ms)}</Health>}
             </span>
@@ -275,7 +285,7 @@ function MemberDialog({ group, name, live, onClose }: { group: string; name: str
             <dt>Since it was added</dt><dd>{plural(member.totals.requests, "request")}, {plural(member.totals.failures, "failure")}, {plural(member.totals.overloads, "refusal")}, {member.totals.cancelled} cancelled, {member.totals.assigned} assigned by negotiation</dd>
             <dt>Last check</dt><dd>{member.check ? <Health level={member.check.error ? "bad" : "ok"}>{member.check.error ?? "passed"}, {duration(member.check.age_seconds)} ago</Health> : "no health check"}</dd>
             {member.tls && <><dt>TLS</dt><dd><Health level="bad">{member.tls.error}, {duration(member.tls.age_seconds)} ago</Health></dd></>}
-            {member.ejection && <><dt>Ejected</dt><dd>{member.ejection.by ? `by ${member.ejection.by}` : "by this balancer"}: {member.ejection.failures} of {plural(member.ejection.requests, "request")} failed; {duration(member.ejection.seconds_left)} left</dd></>}
+            {member.ejection && <><dt>Ejected</dt><dd>{member.ejection.by ? `by ${member.ejection.by}` : "by this balancer"}: {member.ejection.why}; {duration(member.ejection.seconds_left)} left</dd></>}
             {member.opinions.map((opinion) => <><dt>{opinion.source}</dt><dd>{opinion.says || "nothing"}, {duration(opinion.age_seconds)} ago</dd></>)}
           </dl>
         </>

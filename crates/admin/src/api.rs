@@ -200,6 +200,14 @@ fn operations(sources: &Sources) -> Operations {
             handlers::set_state,
         )
         .add_operation(
+            Operation::act_alone::<Done>(
+                "/v1/groups/{group}/members/{member}/uneject",
+                Role::Operate,
+                "Ends the ejection of a member, and forgets its failures",
+            ),
+            handlers::end_ejection,
+        )
+        .add_operation(
             Operation::act_on_body::<SetWeight, Done>(
                 put(),
                 "/v1/groups/{group}/members/{member}/weight",

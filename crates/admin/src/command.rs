@@ -2,9 +2,11 @@
 
 use std::fmt;
 
+use evenkeel_manager::status::MemberStatus;
 use evenkeel_manager::{AdminState, AlertSetting};
 
 use crate::client::{Client, ClientError};
+use crate::view::ejection_line;
 use crate::wire::{Done, SetAlert, SetBackup, SetState, SetWeight};
 
 /// A member of a group, by their names.
@@ -19,6 +21,12 @@ impl Member {
     pub fn new(group: &str, name: &str) -> Self {
         let (group, name) = (group.into(), name.into());
         Member { group, name }
+    }
+
+    /// Asks for the member as it is now; the name may stand for several.
+    fn ask_status(&self, client: &Client) -> Result<MemberStatus, ClientError> {
+        let path = ["v1", "groups", &self.group, "members", &self.name];
+        client.get(&path, &[])
     }
 
     fn path<'a>(&'a self, what: &'a str) -> [&'a str; 6] {
@@ -37,6 +45,8 @@ impl fmt::Display for Member {
 pub enum Command {
     /// State that a member gets.
     State(Member, AdminState),
+    /// Member whose ejection ends.
+    EndEjection(Member),
     /// A member's weight, 0 to 1000.
     Weight(Member, f64),
     /// True if the member becomes a backup.
@@ -51,6 +61,9 @@ impl Command {
         match self {
             Command::State(member, state) => {
                 client.put_resource(&member.path("state"), &SetState { state: *state })
+            }
+            Command::EndEjection(member) => {
+                client.post_resource(&member.path("uneject"), &serde_json::json!({}))
             }
             Command::Weight(member, weight) => {
                 client.put_resource(&member.path("weight"), &SetWeight { weight: *weight })
@@ -75,6 +88,9 @@ impl Command {
             Command::State(member, AdminState::Maintenance) => {
                 format!("{member} is in maintenance")
             }
+            Command::EndEjection(member) => {
+                format!("{member} is not ejected, and its failures are forgotten")
+            }
             Command::Weight(member, weight) => format!("{member} has weight {weight}"),
             Command::Backup(member, true) => format!("{member} is a backup"),
             Command::Backup(member, false) => format!("{member} is no backup"),
@@ -90,6 +106,31 @@ impl Command {
         }
     }
 
+    /// Returns the reasons for which a member that an administrator has made ready gets no new traffic all the same,
+    /// as the end of the sentence of [`Command::effect`].
+    pub(crate) fn remaining_reasons(&self, client: &Client) -> String {
+        let Command::State(member, AdminState::Ready) = self else {
+            return String::new();
+        };
+        // The command is done, whether this is known or not.
+        let Ok(status) = member.ask_status(client) else {
+            return String::new();
+        };
+        let ejection = status.ejection.as_ref().map(|ejection| {
+            let ejection = ejection_line(ejection);
+            let Member { group, name } = member;
+            format!(" ({ejection}; `evenkeel ctl uneject {group} {name}` ends it)")
+        });
+        match status.reasons.as_slice() {
+            [] => String::new(),
+            reasons => format!(
+                "; it gets no new traffic yet: {}{}",
+                reasons.join(", "),
+                ejection.unwrap_or_default()
+            ),
+        }
+    }
+
     /// Returns the question that the user answers before the command is sent.
     pub(crate) fn question(&self) -> String {
         match self {
@@ -102,6 +143,11 @@ impl Command {
             Command::State(member, AdminState::Maintenance) => {
                 format!(
                     "Set {member} to maintenance? It gets no requests, and bound clients are moved."
+                )
+            }
+            Command::EndEjection(member) => {
+                format!(
+                    "End the ejection of {member}? It gets traffic, and its failures are forgotten."
                 )
             }
             Command::Weight(member, weight) => format!("Set the weight of {member} to {weight}?"),

@@ -71,7 +71,9 @@ impl Ctl {
 
     /// Changes what runs.
     pub fn send_command(&self, command: &Command) -> Result<String, ClientError> {
-        self.print_done(command.send_to(&self.client), || command.effect())
+        self.print_done(command.send_to(&self.client), || {
+            command.effect() + &command.remaining_reasons(&self.client)
+        })
     }
 
     /// Rules, clusters, groups and members.

@@ -43,6 +43,14 @@ pub(crate) async fn set_state(
     sources.answer_done(done)
 }
 
+pub(crate) async fn end_ejection(
+    State(sources): State<Arc<Sources>>,
+    Path((group, member)): Path<(String, String)>,
+) -> Answer<Done> {
+    let done = sources.manager.end_ejection(&group, &member);
+    sources.answer_done(done)
+}
+
 pub(crate) async fn set_weight(
     State(sources): State<Arc<Sources>>,
     Path((group, member)): Path<(String, String)>,

@@ -338,6 +338,19 @@ fn members_are_drained_and_brought_back() {
 }
 
 #[test]
+fn an_ejection_is_ended_by_its_path() {
+    let balancer = Balancer::start(&two_members(), None);
+    let client = balancer.client();
+    let end = |member: &str| {
+        let path = ["v1", "groups", "web", "members", member, "uneject"];
+        client.post_resource::<Done>(&path, &json!({}))
+    };
+    // Without an ejection there is nothing to end.
+    assert!(end("127.0.0.1:1").unwrap().ok);
+    assert_eq!(refusal(end("127.0.0.1:9")), (404, "unknown_member".into()));
+}
+
+#[test]
 fn weights_are_numbers_in_their_range() {
     let balancer = Balancer::start(&two_members(), None);
     let client = balancer.client();

@@ -7,7 +7,8 @@ use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy;
 use evenkeel_manager::AlertSetting;
 use evenkeel_manager::status::{
-    Explained, GroupStatus, LoadStatus, LocationStatus, MemberStatus, Recent, Status,
+    EjectionStatus, Explained, GroupStatus, LoadStatus, LocationStatus, MemberStatus, Recent,
+    Status,
 };
 use ratatui::style::{Color, Modifier, Style};
 use ratatui::text::{Line, Span};
@@ -76,6 +77,8 @@ pub struct MemberView {
     pub alert: String,
     /// Reason why the last health check failed, or why there was no TLS with the member; empty otherwise.
     pub check: String,
+    /// Time left of its ejection, and the cause; empty if it is not ejected.
+    pub ejection: String,
     /// Reports of sources that say more than `up`.
     pub reports: String,
     /// Name of its location.
@@ -105,7 +108,7 @@ pub enum MemberCondition {
     Bad,
 }
 
-const COLUMNS: [Column; 22] = [
+const COLUMNS: [Column; 23] = [
     Column::of_words("MEMBER", 0).cut_to(16, 32),
     Column::of_words("AT", 4).cut_to(16, 32),
     Column::of_words("STATE", 1).cut_to(10, 24),
@@ -121,6 +124,7 @@ const COLUMNS: [Column; 22] = [
     Column::of_words("LOAD", 4).cut_to(10, 24),
     Column::of_words("ALERT", 3),
     Column::of_words("CHECK", 3).cut_to(20, 40),
+    Column::of_words("EJECTION", 3).cut_to(20, 40),
     Column::of_words("REPORTS", 5).cut_to(20, 40),
     Column::of_words("LOCATION", WIDE).cut_to(12, 24),
     Column::of_words("ADDRESS", WIDE),
@@ -224,6 +228,17 @@ fn reason_word(member: &MemberStatus, reason: &str) -> String {
     }
 }
 
+/// Returns the time that is left of an ejection, in whole seconds, and its cause.
+pub(crate) fn ejection_line(ejection: &EjectionStatus) -> String {
+    let left = Duration::try_from_secs_f64(ejection.seconds_left.ceil()).unwrap_or_default();
+    let left = text::format_duration(left);
+    // A balancer of another version may not say.
+    match ejection.why.as_str() {
+        "" => format!("{left} left"),
+        why => format!("{left} left: {why}"),
+    }
+}
+
 impl MemberView {
     /// Returns the view of a member. `load` is the load that the group's strategy looks at: agents report a
     /// dozen.
@@ -277,6 +292,11 @@ impl MemberView {
                     .find_map(|found| found.error.clone())
                     .unwrap_or_default()
             },
+            ejection: member
+                .ejection
+                .as_ref()
+                .map(ejection_line)
+                .unwrap_or_default(),
             reports: {
                 let told = member
                     .opinions
@@ -329,6 +349,7 @@ impl MemberView {
             self.load.clone().into(),
             self.alert.clone().into(),
             self.check.clone().into(),
+            self.ejection.clone().into(),
             self.reports.clone().into(),
             told_apart(&self.location, &self.name),
             self.address.clone().into(),

@@ -31,6 +31,7 @@
 //! balancer has seen fail is, instead of one that others have.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -46,17 +47,27 @@ pub struct Outliers {
     histories: HashMap<MemberId, Ejection>,
     /// Members that are out by the word of others.
     words: HashMap<MemberId, PeerEjection>,
+    /// Members whose ejection an administrator has ended, with the time until which ejections by others that were
+    /// known then would last; `None` until [`Outliers::heed_peers`] knows them. Such ejections count no more.
+    pardons: HashMap<MemberId, Option<Instant>>,
 }
 
+/// Difference by which the end of an ejection by another balancer may seem to move: it is told as the time that is
+/// left, and messages take their time.
+const TOLD_LATE: Duration = Duration::from_secs(1);
+
 /// The last ejection of a member for what this balancer's own requests say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, Debug, PartialEq)]
 pub struct Ejection {
     /// End of the ejection.
     pub until: Instant,
-    /// Length of the ejection.
+    /// Length of the ejection; zero if an administrator has ended it, so that the next one is as long as a first one.
     pub time: Duration,
     /// Requests by which the member was judged.
     pub traffic: MemberTraffic,
+    /// Failures for which the member was ejected; `None` if a process before this one has ejected it, and has not
+    /// said.
+    pub failures: Option<FailureCause>,
 }
 
 /// Requests at a member by which it is judged.
@@ -88,6 +99,13 @@ pub struct PeerEjection {
     pub until: Instant,
     /// Requests that the balancer has seen.
     pub traffic: MemberTraffic,
+}
+
+impl PeerEjection {
+    /// Returns the cause for which a member is ejected here.
+    pub fn to_cause(&self) -> Cause {
+        Cause::Word(Arc::clone(&self.of), self.traffic)
+    }
 }
 
 /// Ejections that this balancer tells others about a group's members.
@@ -127,28 +145,54 @@ pub enum Event {
     Returned,
 }
 
-/// Cause of an ejection.
-#[derive(Clone, Debug, PartialEq)]
-pub enum Cause {
+/// Failures of this balancer's own requests for which a member is ejected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FailureCause {
     /// Number of failures in a row.
     InARow(u32),
     /// Share of the member's recent requests that failed, and the share of those of all other
     /// members.
     Share(f64, f64),
-    /// Name of another balancer that has ejected the member, and the requests that it has seen.
-    Word(Arc<str>, MemberTraffic),
 }
 
-impl std::fmt::Display for Cause {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+impl fmt::Display for FailureCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Cause::InARow(failures) => write!(f, "{failures} failures in a row"),
-            Cause::Share(own, others) => write!(
+            FailureCause::InARow(failures) => write!(f, "{failures} failures in a row"),
+            FailureCause::Share(own, others) => write!(
                 f,
                 "{:.0} % of its requests failed, {:.0} % of those of the other members",
                 own * 100.0,
                 others * 100.0
             ),
+        }
+    }
+}
+
+/// Cause of an ejection.
+#[derive(Clone, Debug, PartialEq)]
+pub enum Cause {
+    /// Failures of this balancer's own requests.
+    Failures(FailureCause),
+    /// Name of another balancer that has ejected the member, and the requests that it has seen.
+    Word(Arc<str>, MemberTraffic),
+}
+
+impl Cause {
+    /// Name of the kind of cause, as the admin API and metrics have it.
+    pub fn kind_name(&self) -> &'static str {
+        match self {
+            Cause::Failures(FailureCause::InARow(_)) => "failures_in_a_row",
+            Cause::Failures(FailureCause::Share(..)) => "failure_share",
+            Cause::Word(..) => "fleet",
+        }
+    }
+}
+
+impl fmt::Display for Cause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Cause::Failures(failures) => failures.fmt(f),
             Cause::Word(of, MemberTraffic { requests, failures }) => write!(
                 f,
                 "balancer {of} has ejected the member, as {failures} of its {requests} requests there failed"
@@ -183,6 +227,28 @@ impl Outliers {
         }
     }
 
+    /// Ends the ejection of a member, whoever has ejected it, as an administrator wants it, and forgets the failures
+    /// of the member: they count neither for another ejection nor for its length. Ejections by other balancers that
+    /// are known by the next [`Outliers::heed_peers`] count no more. Returns true if the member was ejected.
+    pub fn end_ejection(&mut self, member: &Member, now: Instant) -> bool {
+        // The failures before stay in the windows of the member's record, and have been paid for.
+        let ended = Ejection {
+            until: now,
+            time: Duration::ZERO,
+            traffic: MemberTraffic::default(),
+            failures: None,
+        };
+        self.histories.insert(member.id, ended);
+        self.words.remove(&member.id);
+        self.pardons.insert(member.id, None);
+        member.slot.forget_failures();
+        let is_out = member.slot.has_reason(Reason::Ejected);
+        if is_out {
+            take_back(member, now);
+        }
+        is_out
+    }
+
     /// Ends ejections whose time is over, and ejects members that fail too much. Call it some ten
     /// times a second.
     pub fn update_ejections(&mut self, group: &Group, now: Instant) -> Vec<Change> {
@@ -198,7 +264,8 @@ impl Outliers {
                     break;
                 }
                 left -= 1;
-                let time = self.eject(&members[index], settings, seen, now);
+                let time = self.eject(&members[index], settings, (cause, seen), now);
+                let cause = Cause::Failures(cause);
                 let event = Event::Ejected { cause, time };
                 changes.push(Change { index, event });
             }
@@ -216,14 +283,20 @@ impl Outliers {
         now: Instant,
     ) -> Vec<Change> {
         if words.is_empty() && self.words.is_empty() {
+            self.pardons.clear();
             return Vec::new();
         }
         let members = group.members();
+        self.update_pardons(members, words, now);
         let mut heeded: Vec<(usize, &Member, &PeerEjection)> = Vec::new();
         for (index, word) in loudest(group, words, now) {
             let Some(member) = members.get(index) else {
                 continue;
             };
+            let pardon = self.pardons.get(&member.id).copied().flatten();
+            if pardon.is_some_and(|until| word.until <= until.after(TOLD_LATE)) {
+                continue;
+            }
             let is_out = self.words.contains_key(&member.id);
             let is_free = member.slot.reason_bits() & !Reason::SOFT == 0;
             if (is_out || is_free) && !succeeds(member, group, now) {
@@ -257,7 +330,7 @@ impl Outliers {
         for (index, member, word) in heeded {
             if !before.contains_key(&member.id) {
                 member.slot.set(Reason::Ejected, true);
-                let cause = Cause::Word(Arc::clone(&word.of), word.traffic);
+                let cause = word.to_cause();
                 let time = word.until.since(now);
                 let event = Event::Ejected { cause, time };
                 changes.push(Change { index, event });
@@ -265,6 +338,23 @@ impl Outliers {
             self.words.insert(member.id, word.clone());
         }
         changes
+    }
+
+    /// Notes until when the ejections by others last that are not to count, and forgets those that are over.
+    fn update_pardons(
+        &mut self,
+        members: &[Member],
+        words: &[(usize, PeerEjection)],
+        now: Instant,
+    ) {
+        for (id, until) in self.pardons.iter_mut().filter(|(_, until)| until.is_none()) {
+            let is_of = |index: &usize| members.get(*index).is_some_and(|member| member.id == *id);
+            let known = words.iter().filter(|(index, _)| is_of(index));
+            *until = Some(known.map(|(_, word)| word.until).fold(now, Instant::max));
+        }
+        let counts =
+            |until: &mut Option<Instant>| until.is_none_or(|until| now <= until.after(TOLD_LATE));
+        self.pardons.retain(|_, until| counts(until));
     }
 
     fn end(&mut self, members: &[Member], window: Duration, now: Instant) -> Vec<Change> {
@@ -289,7 +379,7 @@ impl Outliers {
     }
 
     /// Returns the members that should be ejected, the worst first.
-    fn candidates(&self, group: &Group, now: Instant) -> Vec<(usize, Cause, MemberTraffic)> {
+    fn candidates(&self, group: &Group, now: Instant) -> Vec<(usize, FailureCause, MemberTraffic)> {
         let (members, settings) = (group.members(), &group.settings().ejection);
         let is_bound = group.settings().granularity != Granularity::PerRequest
             || group.strategy().request_needs != RequestNeeds::Nothing;
@@ -301,7 +391,7 @@ impl Outliers {
             total: recents.iter().map(|recent| recent.total).sum(),
             failures: recents.iter().map(|recent| recent.failures).sum(),
         };
-        let mut candidates: Vec<(usize, Cause, MemberTraffic)> = Vec::new();
+        let mut candidates: Vec<(usize, FailureCause, MemberTraffic)> = Vec::new();
         for (index, (member, recent)) in members.iter().zip(&recents).enumerate() {
             if member.slot.reason_bits() & !Reason::SOFT != 0 {
                 continue;
@@ -310,14 +400,14 @@ impl Outliers {
             if in_a_row >= settings.failure_limit {
                 // They may have taken longer than the window.
                 let seen = recent.seen(in_a_row);
-                candidates.push((index, Cause::InARow(in_a_row), seen));
+                candidates.push((index, FailureCause::InARow(in_a_row), seen));
             } else if let Some(cause) = exceeds(recent, &all, settings)
                 && (!is_bound || clients_agree(group, index, &all.without(recent), now))
             {
                 candidates.push((index, cause, recent.seen(0)));
             }
         }
-        let share = |candidate: &(usize, Cause, MemberTraffic)| recents[candidate.0].share();
+        let share = |candidate: &(usize, FailureCause, MemberTraffic)| recents[candidate.0].share();
         candidates.sort_by(|a, b| share(b).total_cmp(&share(a)));
         candidates
     }
@@ -347,12 +437,12 @@ impl Outliers {
         &mut self,
         member: &Member,
         settings: &EjectionSettings,
-        seen: MemberTraffic,
+        (cause, traffic): (FailureCause, MemberTraffic),
         now: Instant,
     ) -> Duration {
         let time = match self.histories.get(&member.id) {
-            Some(history) => (history.time * 2).min(settings.max_time),
-            None => settings.time,
+            Some(history) if !history.time.is_zero() => (history.time * 2).min(settings.max_time),
+            _ => settings.time,
         };
         let until = now.after(time);
         self.histories.insert(
@@ -360,7 +450,8 @@ impl Outliers {
             Ejection {
                 until,
                 time,
-                traffic: seen,
+                traffic,
+                failures: Some(cause),
             },
         );
         member.slot.set(Reason::Ejected, true);
@@ -459,7 +550,7 @@ impl Counts {
 }
 
 /// Returns the cause of an ejection if a member fails much more than the others do.
-fn exceeds(own: &Counts, all: &Counts, settings: &EjectionSettings) -> Option<Cause> {
+fn exceeds(own: &Counts, all: &Counts, settings: &EjectionSettings) -> Option<FailureCause> {
     if own.total < u64::from(settings.min_requests) {
         return None;
     }
@@ -467,7 +558,7 @@ fn exceeds(own: &Counts, all: &Counts, settings: &EjectionSettings) -> Option<Ca
     let (own_share, others) = (own.share(), others.share());
     let error = (others * (1.0 - others) / own.total as f64).sqrt();
     let exceeds = own_share - others > f64::from(settings.excess).max(3.0 * error);
-    exceeds.then_some(Cause::Share(own_share, others))
+    exceeds.then_some(FailureCause::Share(own_share, others))
 }
 
 /// Returns true if the clients of the member at `index` have seen it fail, and not just a client
@@ -571,7 +662,7 @@ mod tests {
         run(&group, 0, "x", at(1200));
         let changes = outliers.update_ejections(&group, at(1200));
         let event = Event::Ejected {
-            cause: Cause::InARow(5),
+            cause: Cause::Failures(FailureCause::InARow(5)),
             time: FIRST_TIME,
         };
         assert_eq!(changes, [Change { index: 0, event }]);
@@ -793,7 +884,7 @@ mod tests {
         run(&second, 0, "x.", at(1100));
         let changes = outliers.update_ejections(&second, at(1100));
         let event = Event::Ejected {
-            cause: Cause::Share(0.5, 0.0),
+            cause: Cause::Failures(FailureCause::Share(0.5, 0.0)),
             time: FIRST_TIME,
         };
         assert_eq!(changes, [Change { index: 0, event }]);
@@ -851,6 +942,76 @@ mod tests {
         assert_eq!(outliers.update_ejections(&group, at(1000)), []);
         group.members()[2].slot.set(Reason::Down, false);
         assert_eq!(outliers.update_ejections(&group, at(1100)).len(), 1);
+    }
+
+    #[test]
+    fn an_administrator_ends_an_ejection_and_its_failures_count_no_more() {
+        for (outcomes, cause) in [
+            ("x.".repeat(10) + "xxxxx", FailureCause::InARow(5)),
+            ("x.".repeat(10), FailureCause::Share(0.5, 0.0)),
+        ] {
+            let (group, mut outliers) = (group(3, 0.5), Outliers::default());
+            let bad = &group.members()[0];
+            run(&group, 0, &outcomes, at(1_000));
+            run(&group, 1, &".".repeat(100), at(1_000));
+            assert_eq!(outliers.update_ejections(&group, at(1_000)).len(), 1);
+            let ejection = outliers.ejection(bad, at(1_500)).unwrap();
+            assert_eq!(ejection.failures, Some(cause));
+
+            assert!(outliers.end_ejection(bad, at(2_500)));
+            assert!(!outliers.end_ejection(bad, at(2_500)), "it is over");
+            assert_eq!(ejected(&group), [false; 3]);
+            assert_eq!(outliers.ejection(bad, at(2_500)), None);
+            assert_eq!(bad.slot.ramp_from(), Some(at(2_500)), "it starts slowly");
+            assert_eq!(bad.slot.consecutive_failures(), 0);
+            let decay = group.settings().latency_decay;
+            assert_eq!(bad.slot.failure_share(at(2_500), decay), 0.0);
+            assert_eq!(bad.slot.penalty(at(2_500), decay), 0.0);
+            run(&group, 0, &".".repeat(30), at(4_000));
+            for now in [2_600, 4_000, 10_000] {
+                assert_eq!(outliers.update_ejections(&group, at(now)), [], "{cause}");
+            }
+            // Failures after it count as those of a member that was never ejected.
+            run(&group, 0, "xxxxx", at(10_000));
+            let changes = outliers.update_ejections(&group, at(10_000));
+            let event = Event::Ejected {
+                cause: Cause::Failures(FailureCause::InARow(5)),
+                time: FIRST_TIME,
+            };
+            assert_eq!(changes, [Change { index: 0, event }]);
+        }
+    }
+
+    #[test]
+    fn failures_short_of_an_ejection_are_forgotten_too() {
+        let (group, mut outliers) = (group(2, 0.5), Outliers::default());
+        run(&group, 0, "xxxx", at(1_000));
+        assert!(!outliers.end_ejection(&group.members()[0], at(1_000)));
+        assert_eq!(group.members()[0].slot.ramp_from(), None, "it was not out");
+        run(&group, 0, "x", at(1_100));
+        assert_eq!(outliers.update_ejections(&group, at(1_100)), []);
+    }
+
+    #[test]
+    fn an_administrator_ends_an_ejection_that_others_know_of() {
+        // By the word of another alone, and by own failures that another has seen, too.
+        for own in ["", "xxxxx"] {
+            let (group, mut outliers) = (group(4, 0.5), Outliers::default());
+            let said = |until| [(1, word("lb-2", until, 50, 50))];
+            run(&group, 1, own, at(1_000));
+            round(&group, &mut outliers, &said(30_000), 1_000);
+            assert_eq!(ejected(&group), [false, true, false, false]);
+            assert!(outliers.end_ejection(&group.members()[1], at(2_000)));
+            // What it says takes its time, so that the end seems to move.
+            for (until, now) in [(30_000, 2_100), (30_900, 2_200), (29_900, 29_000)] {
+                let words = round(&group, &mut outliers, &said(until), now);
+                assert_eq!(words, by(&["", "", "", ""]), "{now}");
+                assert_eq!(ejected(&group), [false; 4]);
+            }
+            // The other one has ejected it again.
+            let words = round(&group, &mut outliers, &said(50_000), 30_000);
+            assert_eq!(words, by(&["", "lb-2", "", ""]));
+        }
     }
 
     fn word(of: &str, until: u64, requests: u32, failures: u32) -> PeerEjection {

@@ -466,6 +466,14 @@ impl Slot {
         self.consecutive_failures.store(0, Ordering::Relaxed);
     }
 
+    /// Forgets all failures: those in a row, the share of requests that failed, and the cost that failures add. The
+    /// counts of the member's [record](Slot::record) stay.
+    pub fn forget_failures(&self) {
+        self.forgive();
+        self.failure_share.forget_failures();
+        self.penalty.forget_samples();
+    }
+
     /// The history of this member's effective loads. It is kept here, per group and
     /// member, because each group shapes the load of a shared location in its own way.
     pub fn damped(&self) -> &Damped {

@@ -67,6 +67,11 @@ impl Decaying {
         keep_word_old(&self.0, now);
     }
 
+    /// Forgets all samples.
+    pub(crate) fn forget_samples(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
+
     /// True if there was no sample yet.
     #[inline]
     pub(crate) fn is_empty(&self) -> bool {
@@ -124,6 +129,11 @@ impl FailureShare {
     const STEP: f32 = 1.0 / 16.0;
     /// A share below this becomes 0; then successes need not be written any more.
     const NEGLIGIBLE: f32 = 1e-3;
+
+    /// Forgets all failures.
+    pub(crate) fn forget_failures(&self) {
+        self.0.store(0, Ordering::Relaxed);
+    }
 
     /// True if the share is not 0. Mostly it is 0.
     #[inline]

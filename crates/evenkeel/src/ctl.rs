@@ -159,6 +159,9 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
         CtlCommand::Drain(member) => set_state(member, AdminState::Drain),
         CtlCommand::Ready(member) => set_state(member, AdminState::Ready),
         CtlCommand::Maintenance(member) => set_state(member, AdminState::Maintenance),
+        CtlCommand::Uneject(MemberArgs { group, member }) => {
+            ctl.send_command(&Command::EndEjection(Member::new(group, member)))
+        }
         CtlCommand::Weight { member, weight } => {
             let member = Member::new(&member.group, &member.member);
             ctl.send_command(&Command::Weight(member, *weight))

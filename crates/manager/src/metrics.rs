@@ -289,6 +289,18 @@ fn members(out: &mut Exposition, groups: &[GroupStatus]) {
         }
     }
     out.begin_family(
+        "evenkeel_member_ejection_seconds",
+        Type::Gauge,
+        "Time until the ejection of the member ends, by its cause; members that are not ejected are left out.",
+    );
+    for (group, member) in each(groups) {
+        if let Some(ejection) = &member.ejection {
+            let [group, name] = labels(group, member);
+            let labels = [group, name, ("cause", &*ejection.cause)];
+            out.add_sample(&labels, ejection.seconds_left);
+        }
+    }
+    out.begin_family(
         "evenkeel_member_cap",
         Type::Gauge,
         "Requests that the member works on at once, as learnt; left out where that is not known, or many.",

@@ -7,6 +7,7 @@ use std::time::{Duration, UNIX_EPOCH};
 
 use evenkeel_control::alerts::{AlertedLocations, collect_alerted};
 use evenkeel_control::opinion::SourceReports;
+use evenkeel_control::outlier::{Cause, MemberTraffic};
 use evenkeel_core::address::Address;
 use evenkeel_core::group::{Decision, Granularity, Group, GroupSettings, Request};
 use evenkeel_core::load::LoadId;
@@ -230,6 +231,11 @@ impl Manager {
             .iter()
             .filter_map(|endpoint| Some((&*endpoint.member.name, failure(endpoint)?)));
         let failures: HashMap<&str, String> = failures.collect();
+        let ejections = entry.endpoints.iter().filter_map(|endpoint| {
+            let ejection = ejection_status(entry, &endpoint.member, now)?;
+            Some((&*endpoint.member.name, ejection))
+        });
+        let ejections: HashMap<&str, EjectionStatus> = ejections.collect();
         Explained {
             group: entry.config.name.clone(),
             strategy: decision.strategy.into(),
@@ -243,6 +249,12 @@ impl Manager {
                 .map(|candidate| {
                     let member = name(candidate.index).unwrap_or_default();
                     let mut verdict = candidate.verdict.clone();
+                    if let Some(ejection) = ejections.get(&*member) {
+                        let EjectionStatus {
+                            seconds_left, why, ..
+                        } = ejection;
+                        verdict.push_str(&format!("; ejected for {seconds_left:.0} s more: {why}"));
+                    }
                     if let Some(tls) = failures.get(&*member) {
                         verdict.push_str(&format!("; {tls}"));
                     }
@@ -489,18 +501,26 @@ fn member_status(
 
 fn ejection_status(entry: &GroupEntry, member: &Member, now: Instant) -> Option<EjectionStatus> {
     let outliers = &entry.control.outliers;
-    let (by, until, seen) = match outliers.ejection(member, now) {
-        Some(own) => (None, own.until, own.traffic),
+    let (by, until, seen, cause) = match outliers.ejection(member, now) {
+        Some(own) => {
+            let cause = own.failures.map(Cause::Failures);
+            (None, own.until, own.traffic, cause)
+        }
         None => {
             let word = outliers.peer_ejection(member.id)?;
-            (Some(word.of.to_string()), word.until, word.traffic)
+            let by = Some(word.of.to_string());
+            (by, word.until, word.traffic, Some(word.to_cause()))
         }
     };
+    let MemberTraffic { requests, failures } = seen;
+    let unknown = || format!("{failures} of its {requests} requests failed");
     Some(EjectionStatus {
         seconds_left: until.since(now).as_secs_f64(),
+        cause: cause.as_ref().map_or("unknown", Cause::kind_name).into(),
+        why: cause.map_or_else(unknown, |cause| cause.to_string()),
         by,
-        requests: seen.requests,
-        failures: seen.failures,
+        requests,
+        failures,
     })
 }
 

@@ -373,6 +373,13 @@ pub struct MemberStatus {
 pub struct EjectionStatus {
     /// Time left until the ejection ends, in seconds.
     pub seconds_left: f64,
+    /// Cause of the ejection: `failures_in_a_row`, `failure_share` (more of its requests fail than of those of the
+    /// other members), `fleet` (another balancer has ejected the member), or `unknown`.
+    #[serde(default)]
+    pub cause: Word,
+    /// The cause with its figures, as in the log.
+    #[serde(default)]
+    pub why: String,
     /// Name of the other balancer that has ejected the member and said so; `null` is this balancer.
     pub by: Option<String>,
     /// Number of requests of that balancer by which the member was judged.

@@ -1063,6 +1063,72 @@ async fn a_member_that_fails_is_ejected() {
 }
 
 #[tokio::test]
+async fn an_ejection_is_shown_with_its_cause_and_ended_by_an_administrator() {
+    let (manager, _, names) = manager();
+    names.set("many", &["10.0.1.1", "10.0.1.2"]);
+    let mut config = config(&["10.0.0.1:80", "many:80"]);
+    let settings = &mut config.groups[0].settings;
+    (settings.ejection.failure_limit, settings.panic_threshold) = (2, 1.0);
+    config.groups[0].members[1].given_name = Some("s2".into());
+    manager.apply_config(config).await.unwrap();
+    let group = manager.list_groups().remove(0);
+    let eject = || {
+        let now = manager.clock().now();
+        for index in [1, 2, 1, 2] {
+            group
+                .bind(index, now)
+                .unwrap()
+                .finish(Outcome::Failure, now);
+        }
+        manager.round_now();
+    };
+    let is_ejected = || {
+        let members = app(&manager).members;
+        members
+            .iter()
+            .map(|of| of.state == "ejected")
+            .collect::<Vec<_>>()
+    };
+    let (a, b) = ("s2/10.0.1.1", "s2/10.0.1.2");
+    eject();
+    assert_eq!(is_ejected(), [false, true, true]);
+    let shown = member(&manager, a).ejection.unwrap();
+    assert_eq!(
+        (&*shown.cause, &*shown.why, shown.by),
+        ("failures_in_a_row", "2 failures in a row", None)
+    );
+    assert!(shown.seconds_left > 0.0 && shown.seconds_left <= 10.0);
+    let explained = manager.explain_next("app", None).unwrap().candidates;
+    let verdict = |name: &str| {
+        let mut candidates = explained.iter();
+        let of = candidates.find(|of| of.member == name).unwrap();
+        of.verdict.clone()
+    };
+    let said = verdict(a);
+    assert!(
+        said.contains("ejected for ") && said.contains(" s more: 2 failures in a row"),
+        "{said}"
+    );
+    assert!(!verdict("10.0.0.1:80").contains("ejected"));
+
+    // One of the addresses, by its name, and then all of them.
+    manager.end_ejection("app", "many:80/10.0.1.2").unwrap();
+    assert_eq!(is_ejected(), [false, true, false]);
+    eject();
+    assert_eq!(is_ejected(), [false, true, true]);
+    for _ in 0..2 {
+        manager.end_ejection("app", "s2").unwrap();
+        assert_eq!(is_ejected(), [false; 3]);
+    }
+    manager.round_now();
+    assert_eq!(is_ejected(), [false; 3], "its failures are forgotten");
+    assert!(member(&manager, b).ejection.is_none());
+    for (group, name) in [("app", "s3"), ("none", "s2")] {
+        assert!(manager.end_ejection(group, name).is_err());
+    }
+}
+
+#[tokio::test]
 async fn health_is_an_and_of_its_sources() {
     let (manager, _, names) = manager();
     names.set("app.example", &["10.1.0.1", "10.1.0.2"]);

@@ -194,6 +194,37 @@ fn a_balancer_without_requests_of_its_own_goes_by_the_word_of_another() {
 }
 
 #[test]
+fn a_command_ends_an_ejection_by_the_word_of_another() {
+    let rig = rig();
+    rig.fail_at_a("web");
+    wait_until("the other one has it out, too", || {
+        rig.is_out_by_word("web")
+    });
+    assert_eq!(rig.ejection(&rig.b, "web")["cause"], "fleet");
+    let shown = rig.b.run_ctl("members web").unwrap();
+    assert!(
+        shown.contains("min left: balancer lb-a has ejected the member"),
+        "{shown}"
+    );
+    rig.b
+        .run_ctl(&format!("uneject web {}", rig.bad()))
+        .unwrap();
+    // What is heard later is heeded, and what was known stays without effect.
+    rig.fail_at_a("app");
+    wait_until("it is out in the other group", || rig.is_out_by_word("app"));
+    assert!(rig.ejection(&rig.b, "web").is_null());
+    assert!(
+        !rig.ejection(&rig.a, "web").is_null(),
+        "at the other one it stays"
+    );
+    rig.came();
+    wait_until("it gets requests", || {
+        ask(&rig.b, "web", "x-is: well");
+        rig.came() > 0
+    });
+}
+
+#[test]
 fn a_balancer_whose_own_requests_succeed_does_not() {
     let rig = rig();
     // One request each that the bad one has answered well.

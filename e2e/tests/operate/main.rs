@@ -3,6 +3,7 @@
 mod access_log;
 mod config_api;
 mod console;
+mod ejections;
 mod images;
 mod live_api;
 mod logins;

@@ -15,7 +15,7 @@ use crate::view::GroupView;
 use crate::wire::{Done, Explain};
 
 /// All keys, for the help and for the manual.
-pub(super) const KEYS: [(&str, &str); 16] = [
+pub(super) const KEYS: [(&str, &str); 17] = [
     ("↑ ↓ k j PgUp PgDn Home End", "choose a row"),
     ("Enter", "open the group"),
     ("Esc Backspace", "back to all groups"),
@@ -27,6 +27,7 @@ pub(super) const KEYS: [(&str, &str); 16] = [
     ("d", "drain the member"),
     ("m", "set it to maintenance"),
     ("u", "end drain or maintenance"),
+    ("x", "end its ejection"),
     ("w", "set its weight"),
     ("a", "set its location's load alert"),
     ("p Space", "pause"),
@@ -361,6 +362,9 @@ impl App {
             KeyCode::Char('d') => self.ask_for_state(AdminState::Drain),
             KeyCode::Char('m') => self.ask_for_state(AdminState::Maintenance),
             KeyCode::Char('u') => self.ask_for_state(AdminState::Ready),
+            KeyCode::Char('x') => {
+                self.ask_about_member(|member, _| Prompt::Confirm(Command::EndEjection(member)));
+            }
             KeyCode::Char('w') => {
                 self.ask_about_member(|member, _| Prompt::Weight(member, String::new()));
             }

@@ -16,6 +16,7 @@ use super::*;
 use crate::ErrorBody;
 use crate::client::DEFAULT_ADDRESS;
 use crate::command::Member;
+use crate::view::GroupView;
 use crate::wire::{Done, Explain};
 
 const SIZES: [(u16, u16); 3] = [(80, 24), (120, 40), (160, 50)];
@@ -353,11 +354,48 @@ fn changes_are_confirmed_and_their_answer_is_shown() {
     assert_eq!(press(&mut app, "Down m Y"), Some(other));
     let other = state("b:80", AdminState::Ready);
     assert_eq!(press(&mut app, "u y"), Some(other));
+    let other = Command::EndEjection(Member::new("web", "b:80"));
+    assert_eq!(press(&mut app, "x y"), Some(other));
     // With another key at the same time it is another key.
     for modifiers in [KeyModifiers::CONTROL, KeyModifiers::ALT] {
         app.handle_key(KeyEvent::new(KeyCode::Char('d'), modifiers));
         assert_eq!(app.prompt, None);
     }
+}
+
+#[test]
+fn an_ejection_has_its_end_and_its_cause() {
+    let ejected = |left: f64, by: Option<&str>, why: &str| {
+        let mut member = member("a:80", 0, "ejected");
+        let ejection = json!({
+            "seconds_left": left, "by": by, "why": why, "requests": 9, "failures": 9
+        });
+        member.ejection = serde_json::from_value(ejection).unwrap();
+        GroupView::of_group(&group("web", vec![member]), &[]).plain_text()
+    };
+    for (text, shown) in [
+        (
+            ejected(9.2, None, "5 failures in a row"),
+            ["ejected", "10s left: 5 failures in a row"],
+        ),
+        (
+            ejected(0.1, Some("lb-2"), "balancer lb-2 has ejected the member"),
+            [
+                "ejected by lb-2",
+                "1s left: balancer lb-2 has ejected the member",
+            ],
+        ),
+        (ejected(300.0, None, ""), ["ejected", "5min left"]),
+    ] {
+        assert!(text.contains("EJECTION"), "{text}");
+        assert!(shown.iter().all(|part| text.contains(part)), "{text}");
+    }
+    let up = group("web", vec![member("a:80", 1, "up")]);
+    assert!(
+        !GroupView::of_group(&up, &[])
+            .plain_text()
+            .contains("EJECTION")
+    );
 }
 
 #[test]

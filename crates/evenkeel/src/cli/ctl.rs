@@ -69,6 +69,8 @@ pub(crate) enum CtlCommand {
     Ready(MemberArgs),
     /// Take a member out; existing traffic is moved
     Maintenance(MemberArgs),
+    /// End the ejection of a member, and forget its failures
+    Uneject(MemberArgs),
     /// Change a member's weight until the next start
     Weight {
         /// Which member.

@@ -89,6 +89,24 @@ impl Manager {
         Ok(())
     }
 
+    /// Ends the ejection of a member, whoever has ejected it, and forgets the failures of the member, so that they do
+    /// not eject it once more; `member` is as in [`Manager::set_admin_state`]. Another balancer's ejection of the
+    /// member lasts there.
+    pub fn end_ejection(&self, group: &str, member: &str) -> Result<(), ManageError> {
+        let mut owned = self.lock();
+        let (member, member_name) = &find_member(&owned.state, group, member)?;
+        let now = self.clock.now();
+        let mut entries = owned.state.groups.iter_mut();
+        let entry = entries.find(|entry| entry.config.name == group);
+        let was_ejected = entry.is_some_and(|entry| entry.end_ejection(member, now));
+        let what = match was_ejected {
+            true => "member is no longer ejected: an administrator has ended the ejection",
+            false => "an administrator has had the failures of a member forgotten",
+        };
+        info!(group, member, member_name, "{what}");
+        Ok(())
+    }
+
     /// Changes the weight of a member; `member` is as in [`Manager::set_admin_state`].
     pub fn set_weight(&self, group: &str, member: &str, weight: f64) -> Result<(), ManageError> {
         let weight = Weight::new(weight)?;

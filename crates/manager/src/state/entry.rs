@@ -18,7 +18,7 @@ use crate::admission::RefusedAddress;
 use crate::chooser::Chooser;
 use crate::config::GroupConfig;
 use crate::history::History;
-use crate::inputs::{AdminState, DEPARTED_FOR};
+use crate::inputs::{AdminState, DEPARTED_FOR, endpoint_of};
 use crate::snapshot::GroupHandle;
 use crate::sticky::Cookie;
 
@@ -147,6 +147,22 @@ impl GroupEntry {
             *member.name == *name || member.given_name.as_deref() == Some(name)
         };
         self.endpoints.iter().find(is_called)
+    }
+
+    /// Ends the ejection of the member `name`, or of all its endpoints, and forgets the failures. Returns true if any
+    /// was ejected.
+    pub(crate) fn end_ejection(&mut self, name: &str, now: Instant) -> bool {
+        let outliers = &mut self.control.outliers;
+        let is_meant = |of: &str| of == name || endpoint_of(of) == Some(name);
+        let members = self.endpoints.iter().map(|endpoint| &endpoint.member);
+        let mut was_ejected = false;
+        for member in members.filter(|member| is_meant(&member.name)) {
+            was_ejected |= outliers.end_ejection(member, now);
+        }
+        if was_ejected {
+            self.handle.queue.call_all();
+        }
+        was_ejected
     }
 
     /// The endpoints that the next state may go on with: first those that had left,

@@ -11,7 +11,7 @@ use std::time::Duration;
 
 use evenkeel_control::alerts::{Alert, Locations};
 use evenkeel_control::opinion::{CountedReport, Source, SourceReport};
-use evenkeel_control::outlier::{Ejection, MemberTraffic};
+use evenkeel_control::outlier::{Ejection, FailureCause, MemberTraffic};
 use evenkeel_core::address::Address;
 use evenkeel_core::learnt::LearntValues;
 use evenkeel_core::load::LoadId;
@@ -54,6 +54,10 @@ struct OfMember {
     ejected: Option<(u64, u64)>,
     /// Number of requests that the member was judged by, and number of those that failed.
     seen: (u32, u32),
+    /// Number of failures in a row for which the member was ejected; 0 if it was ejected for something else.
+    in_a_row: u32,
+    /// Share of the member's requests that failed, and that of the other members, for which it was ejected.
+    shares: Option<(f64, f64)>,
     opinions: Vec<OfSource>,
 }
 
@@ -140,6 +144,11 @@ impl OfGroup {
                 .iter()
                 .filter(|held| is_kept(held.source));
             let ejection = ejected.get(&endpoint.member.id);
+            let (in_a_row, shares) = match ejection.and_then(|last| last.failures) {
+                Some(FailureCause::InARow(failures)) => (failures, None),
+                Some(FailureCause::Share(own, others)) => (0, Some((own, others))),
+                None => (0, None),
+            };
             OfMember {
                 host: endpoint.host.clone(),
                 port: endpoint.port,
@@ -151,6 +160,8 @@ impl OfGroup {
                 seen: ejection.map_or((0, 0), |last| {
                     (last.traffic.requests, last.traffic.failures)
                 }),
+                in_a_row,
+                shares,
                 opinions: opinions.map(OfSource::of).collect(),
             }
         });
@@ -192,10 +203,15 @@ impl OfGroup {
             }
             if let Some((until, time)) = known.ejected {
                 let (requests, failures) = known.seen;
+                let cause = match (known.in_a_row, known.shares) {
+                    (0, shares) => shares.map(|(own, others)| FailureCause::Share(own, others)),
+                    (in_a_row, _) => Some(FailureCause::InARow(in_a_row)),
+                };
                 let ejection = Ejection {
                     until: Instant::from_nanos(until),
                     time: Duration::from_nanos(time),
                     traffic: MemberTraffic { requests, failures },
+                    failures: cause,
                 };
                 let outliers = &mut entry.control.outliers;
                 outliers.go_on(&endpoint.member, ejection, now);

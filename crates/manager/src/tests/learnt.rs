@@ -96,6 +96,8 @@ async fn what_was_learnt_and_changed_goes_on() {
     let ejection = status(&after, "10.0.0.3:80").ejection.unwrap();
     let seen = (ejection.requests, ejection.failures);
     assert_eq!((seen, ejection.by), ((20, 20), None));
+    let cause = (&*ejection.cause, &*ejection.why);
+    assert_eq!(cause, ("failures_in_a_row", "20 failures in a row"));
     // A round changes nothing of it, and ends the ejection when it would have ended.
     after.round_now();
     assert!(slots(&after)[2].has_reason(Reason::Ejected));
