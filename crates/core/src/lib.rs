@@ -16,6 +16,7 @@ pub mod ejection;
 mod estimate;
 mod filter;
 pub mod group;
+mod histogram;
 pub mod key;
 pub mod latency;
 pub mod learnt;
