@@ -18,7 +18,7 @@
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use crate::estimate::{higher, pack, unpack};
+use crate::float::{higher, pack, unpack};
 use crate::learnt::{LearntSlot, Visit};
 
 /// The highest cap that can be learnt.

@@ -18,7 +18,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::estimate::{exp2, higher, log2, lower};
+use crate::float::{exp2, higher, log2, lower};
 use crate::learnt::{LearntSlot, Visit};
 
 /// Number of service times that are told apart.

@@ -7,12 +7,14 @@ use std::time::Duration;
 use crate::caps::Caps;
 use crate::cost::{Cost, InFlight, InFlightMoment};
 use crate::effective::{Damped, LoadFactor, ReportedWeight};
-use crate::estimate::{Estimate, Moment, Regression, Service, higher};
+use crate::estimate::{Estimate, Moment, Service};
 use crate::filter::{Filter, TypicalValues};
+use crate::float::higher;
 use crate::latency::LatencyEnd;
 use crate::learnt::{self, LearntSlot, LearntValues, Visit};
 use crate::observe::{Decaying, FailureShare, Outcome, Record};
 use crate::reason::{RANK_BITS, Reason, rank_bit, reasons_of};
+use crate::regression::Regression;
 use crate::time::Instant;
 use crate::weight::Weight;
 
