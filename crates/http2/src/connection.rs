@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 use std::time::Duration;
 
-use crate::flood::{CANCELLED, Credit, Flood};
+use crate::flood::{Credit, Flood};
 use crate::frame::{self, HEADER_BYTES, Header, MOST_PAYLOAD, MOST_WINDOW};
 use crate::head::Head;
 use crate::hpack::decoder::Decoder;
@@ -32,8 +32,8 @@ const IDLE_OUTPUT: usize = 4 * 1024;
 const KEPT_EVENTS: usize = 256;
 
 /// Heads that are kept to be filled again.
-const SPARE_HEADS: usize = 8;
-const IDLE_HEADS: usize = 1;
+pub(crate) const SPARE_HEADS: usize = 8;
+pub(crate) const IDLE_HEADS: usize = 1;
 
 /// Numbers of streams of which it is known how they ended.
 const REMEMBERED: usize = 128;
@@ -391,7 +391,7 @@ impl Connection {
     }
 
     /// Gives memory of the output back that it need not keep, if it is empty.
-    fn shrink_output(&mut self) {
+    pub(crate) fn shrink_output(&mut self) {
         let most = match self.streams.len() {
             0 => IDLE_OUTPUT,
             _ => KEPT_OUTPUT,
@@ -555,117 +555,6 @@ impl Connection {
         self.streams.get_mut(key)?.trailers.take()
     }
 
-    /// End of a stream before its time, if it has ended so.
-    pub fn stream_break(&self, key: Key) -> Option<Break> {
-        match self.streams.get(key) {
-            Some(stream) => stream.broken,
-            None => Some(Break {
-                reason: Reason::CANCEL,
-                cause: Cause::Local,
-                unprocessed: false,
-            }),
-        }
-    }
-
-    /// Releases a stream that is not used any more. A stream that has not ended is reset, with `reason` if there is
-    /// one.
-    pub fn release_stream(&mut self, key: Key, reason: Option<Reason>) {
-        let Some(stream) = self.streams.get_mut(key) else {
-            return;
-        };
-        if stream.tail.is_some() && stream.broken.is_none() && reason.is_none() {
-            stream.is_released = true;
-            let unread = stream.unread_content().len();
-            stream.skip_content(unread);
-            self.completed = self.completed.saturating_add(1);
-            self.give_back_in(key, unread);
-            return;
-        }
-        let is_answered = stream.sending != StreamSide::Head;
-        match stream.broken.map(|end| end.cause) {
-            _ if is_answered => self.completed = self.completed.saturating_add(1),
-            Some(Cause::Peer) => self.cancelled = self.cancelled.saturating_add(1),
-            // An error of the peer, which was counted as one, must not make up for itself (CVE-2025-8671).
-            Some(Cause::Local) => {}
-            _ => self.completed = self.completed.saturating_add(1),
-        }
-        self.end_stream(key, reason);
-    }
-
-    /// Forgets a stream that is not used any more, and resets it if it has not ended.
-    pub(crate) fn end_stream(&mut self, key: Key, reason: Option<Reason>) {
-        let Some(stream) = self.streams.get(key) else {
-            return;
-        };
-        if !stream.is_over() {
-            let is_sent = stream.sending == StreamSide::Ended && self.config.role == Role::Server;
-            let usual = match is_sent {
-                // The client need not send the rest (RFC 9113, section 8.1).
-                true => Reason::NO_ERROR,
-                false => Reason::CANCEL,
-            };
-            self.put_reset(key.id, reason.unwrap_or(usual));
-        } else if stream.broken.is_none() {
-            self.finished.add_id(key.id);
-        }
-        self.remove(key);
-    }
-
-    /// Forgets a stream.
-    pub(crate) fn remove(&mut self, key: Key) {
-        let Some(stream) = self.streams.get(key) else {
-            return;
-        };
-        let mut held = stream.held;
-        if stream.is_reset_by_peer() {
-            self.reset_there.add_id(key.id);
-        }
-        // The rest of a frame of its is given back when it comes.
-        if let Reading::Data(frame) = &mut self.reading
-            && frame.key == Some(key)
-        {
-            frame.key = None;
-            held = held.saturating_sub(frame.bytes_left());
-        }
-        self.leave_queue(key);
-        let spare = &mut self.spare;
-        self.streams.remove(key, |head| {
-            if spare.len() < SPARE_HEADS && head.is_worth_keeping() {
-                spare.push(head);
-            }
-        });
-        if self.streams.len() == 0 {
-            self.spare.truncate(IDLE_HEADS);
-            self.shrink_output();
-        }
-        self.give_back(held);
-        if std::mem::replace(&mut self.is_awaited, false) {
-            self.events.push_back(Event::Settled);
-        }
-    }
-
-    /// Ends a stream before its time. A stream that has not been reported is forgotten.
-    pub(crate) fn break_stream(&mut self, key: Key, end: Break) {
-        let Some(stream) = self.streams.get_mut(key) else {
-            return;
-        };
-        if stream.broken.is_some() {
-            return;
-        }
-        stream.broken = Some(end);
-        stream.tail = None;
-        if !stream.is_seen || stream.is_released {
-            return self.remove(key);
-        }
-        self.events.push_back(Event::Broken(key));
-    }
-
-    /// Remembers a stream that was reset here: what still comes in it is dropped.
-    pub(crate) fn put_reset(&mut self, id: u32, reason: Reason) {
-        frame::put_reset(id, reason, &mut self.out);
-        self.reset_here.add_id(id);
-    }
-
     /// Takes no more streams of the peer; the existing ones may end.
     pub fn shut_down(&mut self) {
         if self.going != CloseProgress::NotStarted || self.failed {
@@ -730,14 +619,5 @@ impl Connection {
     /// True if no new stream can be opened here any more.
     pub fn is_closing(&self) -> bool {
         self.failed || self.peer_is_going || self.next_own > MOST_WINDOW as u32
-    }
-
-    /// Says if the peer gives up more streams than it may.
-    pub(crate) fn check_cancelled(&self) -> Result<(), Failure> {
-        let is_server = self.config.role == Role::Server;
-        if is_server && self.cancelled > CANCELLED.max(self.completed) {
-            return Err(Failure::of_flood(Flood::Resets));
-        }
-        Ok(())
     }
 }

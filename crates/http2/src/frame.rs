@@ -33,6 +33,9 @@ pub(crate) const END_HEADERS: u8 = 4;
 pub(crate) const PADDED: u8 = 8;
 pub(crate) const WITH_PRIORITY: u8 = 0x20;
 
+/// Weight and dependency in a HEADERS frame, in bytes.
+pub(crate) const PRIORITY_BYTES: usize = 5;
+
 pub(crate) const SET_TABLE_SIZE: u16 = 1;
 pub(crate) const SET_PUSH: u16 = 2;
 pub(crate) const SET_STREAMS: u16 = 3;
@@ -120,4 +123,14 @@ pub(crate) fn cut_padding(padded: bool, payload: &[u8]) -> Option<&[u8]> {
     }
     let (&padding, rest) = payload.split_first()?;
     rest.get(..rest.len().checked_sub(usize::from(padding))?)
+}
+
+/// Returns the number of 32 bits that `bytes` begin with.
+pub(crate) fn read_code(bytes: &[u8]) -> Option<u32> {
+    Some(u32::from_be_bytes(*bytes.first_chunk()?))
+}
+
+/// Returns the number of 31 bits that `bytes` begin with.
+pub(crate) fn read_number(bytes: &[u8]) -> Option<u32> {
+    Some(read_code(bytes)? & MOST_WINDOW as u32)
 }

@@ -26,6 +26,8 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod connection;
+mod content;
+mod field_block;
 pub mod fields;
 pub mod flood;
 pub mod frame;
@@ -35,6 +37,7 @@ pub mod reason;
 mod receive;
 mod send;
 mod stream;
+mod stream_end;
 
 pub use connection::{Config, Connection, Event, Failure, Role};
 pub use fields::Fields;
