@@ -1,5 +1,5 @@
-//! What answers of a member tell beyond its service time: how latencies grow with the requests that are there, how much
-//! they differ, and whether they tell members apart.
+//! Regression of a member's latencies: their growth with the requests that are there, their variation, and whether they
+//! tell two members apart.
 
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
