@@ -6,10 +6,10 @@
 
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
-use super::address::{
-    read_eprt, read_epsv_reply, read_pasv_reply, read_port, write_eprt, write_port,
-};
-use super::reply::parse_code;
+use super::address::{read_eprt, read_port, write_eprt, write_port};
+use super::output::{Output, SYNCH, answer_command, pass_line, write_answer, write_line};
+use super::pending::{Owner, Pending, is_success, is_unasked, names_address, read_address};
+use super::step::{Mode, Opening, Refusal, Step, Transfer};
 use super::{Command, Replies, Verb};
 
 /// Lowest port of a data connection that is dialled: below are services of other protocols.
@@ -22,10 +22,6 @@ const MOST_MALFORMED: u8 = 20;
 
 /// Most lines in a row of a server that belong to no reply: it speaks something else.
 const MOST_STRAYS: u8 = 100;
-
-const IAC: u8 = 255;
-/// Telnet's "interrupt process" and "data mark", the second of which is sent as urgent.
-const SYNCH: [u8; 4] = [IAC, 244, IAC, 242];
 
 /// Handling of TLS (RFC 4217).
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -50,113 +46,6 @@ pub struct Settings {
     pub auth: Auth,
     /// True if clients have to use TLS, for data, too.
     pub require_tls: bool,
-}
-
-/// Output buffers for bytes that are to be sent.
-#[derive(Debug, Default)]
-pub struct Output {
-    /// Bytes to the server.
-    pub server: Vec<u8>,
-    /// Bytes to the client.
-    pub client: Vec<u8>,
-    /// Place in `server` of a byte that is to be sent as urgent.
-    pub urgent: Option<usize>,
-}
-
-/// Party that opens a data connection.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Mode {
-    /// The client.
-    Passive,
-    /// The server.
-    Active,
-}
-
-/// A data connection that is to be prepared.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Opening {
-    /// Mode that says who will connect to us.
-    pub mode: Mode,
-    /// The port that we connect to then: the server's, or the client's.
-    pub port: u16,
-}
-
-/// Progress of a transfer.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Transfer {
-    /// The command of the transfer, which is that of the last line, was passed on.
-    Begun,
-    /// The server has said how it ended.
-    Ended(u16),
-}
-
-/// Next action of the caller.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Step {
-    /// Nothing is to be done but to send.
-    Nothing,
-    /// Somebody listens, and so have we to: then call [`Conversation::announce_listener`].
-    Open(Opening),
-    /// The data connection that was prepared is not wanted any more.
-    Close,
-    /// Transfer to be noted.
-    Transfer(Transfer),
-    /// Refusal to be counted: what came was refused with a reply, and the session goes on.
-    Refused(Refusal),
-    /// TLS begins when all is sent: then call [`Conversation::mark_secured`].
-    Secure,
-    /// Bytes are to be carried without being understood, when all is sent.
-    Tunnel,
-}
-
-/// Reason why a conversation is ended, or a command or reply refused.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum Refusal {
-    /// A line of the client does not end.
-    #[error("the client's line is too long")]
-    LongLine,
-    /// A line of the client has control characters, or is no command.
-    #[error("the client's line is not a command")]
-    Malformed,
-    /// The client names an address that is not its own, or a port of another service.
-    #[error("data connections go to the client's own address and ports from 1024 on only")]
-    Bounce,
-    /// The server has sent what is no reply, or not one to what it was asked.
-    #[error("the server's reply is not understood")]
-    Reply,
-}
-
-/// A command that has not got its last reply.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Pending {
-    Greeting,
-    /// The server is to listen; which command was sent, and which the client has sent. The port
-    /// that the reply has named so far.
-    Passive {
-        sent: Verb,
-        asked: Verb,
-        port: Option<u16>,
-    },
-    /// The server listens and has said where; which command the client has sent.
-    Listening {
-        asked: Verb,
-    },
-    /// The server was told where to connect to.
-    Active,
-    Auth,
-    Feat,
-    Rein,
-    Transfer,
-    Quit,
-    Other,
-}
-
-/// Command to which a reply belongs that has begun.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Owner {
-    Nobody,
-    Pending,
-    Late,
 }
 
 /// A control connection between a client and a server.
@@ -720,62 +609,4 @@ impl Conversation {
         }
         pass_line(line, out);
     }
-}
-
-fn is_success(code: u16) -> bool {
-    matches!(code, 200..=299)
-}
-
-/// Returns true if a reply names an address, or begins TLS, for which nobody has asked.
-fn is_unasked(pending: Option<Pending>, code: u16) -> bool {
-    match code {
-        227..=229 => !matches!(pending, Some(Pending::Passive { .. })),
-        234 => pending != Some(Pending::Auth),
-        _ => false,
-    }
-}
-
-/// Returns true if a line of an answer to PASV or EPSV with this code may name the server's address,
-/// so that it must not be passed on.
-fn names_address(code: u16, line: &[u8]) -> bool {
-    is_success(code) || parse_code(line).is_some_and(|(own, _)| matches!(own, 227..=229))
-}
-
-/// Reads the port in a line of the answer to PASV or EPSV, as that which was sent has it.
-fn read_address(sent: Verb, line: &[u8]) -> Option<u16> {
-    let text = match parse_code(line) {
-        Some(_) => line.get(4..).unwrap_or_default(),
-        None => line,
-    };
-    match sent {
-        Verb::Pasv => read_pasv_reply(text),
-        _ => read_epsv_reply(text),
-    }
-}
-
-fn pass_line(line: &[u8], out: &mut Output) {
-    out.client.extend_from_slice(line);
-    out.client.extend_from_slice(b"\r\n");
-}
-
-/// Answers a command here.
-fn answer_command(out: &mut Output, text: &str) -> Result<Step, Refusal> {
-    Ok(write_answer(out, text))
-}
-
-fn write_answer(out: &mut Output, text: &str) -> Step {
-    out.client.extend_from_slice(text.as_bytes());
-    out.client.extend_from_slice(b"\r\n");
-    Step::Nothing
-}
-
-/// Writes a line to the server, as Telnet has it.
-fn write_line(line: &[u8], out: &mut Vec<u8>) {
-    for &byte in line {
-        out.push(byte);
-        if byte == IAC {
-            out.push(byte);
-        }
-    }
-    out.extend_from_slice(b"\r\n");
 }

@@ -9,14 +9,17 @@ mod address;
 mod command;
 mod conversation;
 mod line;
+mod output;
+mod pending;
 mod reply;
+mod step;
 #[cfg(test)]
 mod tests;
 
 pub use address::{read_eprt, read_epsv_reply, read_pasv_reply, read_port};
 pub use command::{Command, Verb};
-pub use conversation::{
-    Auth, Conversation, Mode, Opening, Output, Refusal, Settings, Step, Transfer,
-};
+pub use conversation::{Auth, Conversation, Settings};
 pub use line::{Lines, MAX_LINE, Taken};
+pub use output::Output;
 pub use reply::{Part, Replies};
+pub use step::{Mode, Opening, Refusal, Step, Transfer};
