@@ -6,10 +6,15 @@
 
 mod apply;
 mod compare;
+mod items;
+mod lists;
+mod names;
+mod order;
 mod parts;
 mod secrets;
 #[cfg(test)]
 mod tests;
+mod values;
 mod write;
 
 pub use apply::{apply_edits, apply_in};

@@ -1,0 +1,102 @@
+//! New names of keys and tables, and of groups wherever rules and clusters refer to them.
+
+use toml_edit::{DocumentMut, Entry, Item, Key};
+
+use super::items::{is_list, list_length};
+use super::parts::Part;
+use super::values::merge_value;
+
+/// Gives `old` the name `to`, in its place.
+pub(super) fn rename_key(parent: &mut Item, old: &str, to: &str) -> Result<(), String> {
+    let Some(table) = parent.as_table_like_mut() else {
+        return Err("an element of a list has no name".into());
+    };
+    if !table.contains_key(old) {
+        return Err("there is no such key or table".into());
+    }
+    if old == to {
+        return Ok(());
+    }
+    if table.contains_key(to) {
+        return Err(format!("there is a {to:?} already: choose another name"));
+    }
+    let keys = table.iter().map(|(key, _)| key.to_owned());
+    let keys: Vec<Key> = keys.filter_map(|key| table.key(&key).cloned()).collect();
+    let behind = keys.iter().rev();
+    let mut items: Vec<(Key, Item)> = behind
+        .filter_map(|key| Some((key.clone(), table.remove(key.get())?)))
+        .collect();
+    while let Some((mut key, item)) = items.pop() {
+        if key.get() == old {
+            let (leaf, dotted) = (key.leaf_decor().clone(), key.dotted_decor().clone());
+            key = Key::new(to).with_leaf_decor(leaf).with_dotted_decor(dotted);
+        }
+        if let Entry::Vacant(entry) = table.entry_format(&key) {
+            entry.insert(item);
+        }
+    }
+    Ok(())
+}
+
+/// The name of the group that was renamed, if one was: one with a table, or a rule's own.
+pub(super) fn group_of<'n>(
+    document: &DocumentMut,
+    parents: &[Part],
+    to: &str,
+    old: &'n str,
+) -> Option<&'n str> {
+    let [section] = parents else {
+        return None;
+    };
+    let has_own = || {
+        let rule = document.get("rule")?.get(to)?;
+        let own = ["members", "members_files", "agents_may_join"];
+        let owns = own.into_iter().any(|key| rule.get(key).is_some());
+        let shared = document.get("group").and_then(|groups| groups.get(old));
+        (owns && rule.get("group").is_none() && shared.is_none()).then_some(())
+    };
+    match &*section.key() {
+        "group" => Some(old),
+        "rule" => has_own().map(|()| old),
+        _ => None,
+    }
+}
+
+/// Replaces the name of a group wherever one stands.
+pub(super) fn rename_references(item: &mut Item, old: &str, to: &str, depth: usize) {
+    let Some(below) = depth.checked_sub(1) else {
+        return;
+    };
+    if is_list(item) {
+        for index in 0..list_length(item) {
+            if let Some(element) = item.get_mut(index) {
+                rename_references(element, old, to, below);
+            }
+        }
+        return;
+    }
+    let Some(table) = item.as_table_like_mut() else {
+        return;
+    };
+    let is_it = |item: &Item| item.as_str() == Some(old);
+    for (key, item) in table.iter_mut() {
+        match key.get() {
+            "group" if is_it(item) => {
+                let _ = merge_value(item, &to.into(), 0);
+            }
+            "groups" => {
+                let _ = rename_key(item, old, to);
+            }
+            "sni" => {
+                let names = item.as_table_like_mut();
+                let names = names.into_iter().flat_map(|table| table.iter_mut());
+                for (_, item) in names.filter(|(_, item)| is_it(item)) {
+                    let _ = merge_value(item, &to.into(), 0);
+                }
+            }
+            // Keys of the user's choice.
+            "headers" | "query" | "cookies" | "request_fields" | "response_fields" => {}
+            _ => rename_references(item, old, to, below),
+        }
+    }
+}
