@@ -1,27 +1,25 @@
 //! The control connection.
 
+mod data_connections;
+mod farewell;
+
 use std::cell::RefCell;
-use std::io;
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 use std::pin::Pin;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker, ready};
-use std::time::Duration;
 
 use evenkeel_core::group::Outcome;
 use evenkeel_core::member::MemberId;
-use evenkeel_limits::{Shortage, warn_throttled};
+use evenkeel_limits::Shortage;
 use evenkeel_manager::config::FtpTls;
 use evenkeel_tls::server::Server;
-use evenkeel_wire::ftp::{
-    Auth, Conversation, Lines, Mode, Opening, Output, Refusal, Settings, Step, Transfer,
-};
+use evenkeel_wire::ftp::{Auth, Conversation, Lines, Output, Refusal, Settings, Step, Transfer};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
-use tokio::net::TcpListener;
 
-use super::data::{self, Data, MemberNames, Stage, Waiting};
-use super::ports;
+use super::data::{Data, MemberNames, Stage};
+use super::send::poll_send;
 use crate::access::End;
 use crate::bound_request::BoundRequest;
 use crate::io::Io;
@@ -37,16 +35,6 @@ const READ_BYTES: usize = 1024;
 
 /// Bytes that may wait for one side before nothing more is read from the other.
 const MAX_WAITING: usize = 4096;
-
-/// Data connections that may be open: one, and one before it whose last bytes are on their way.
-const MAX_OPEN: usize = 2;
-
-/// Time that a refused client may take to read the reason.
-const LINGER: Duration = Duration::from_secs(1);
-
-/// Most bytes of such a client that are read meanwhile: closing with unread ones would take the
-/// reason away from it.
-const MAX_LINGERING: usize = 256 * 1024;
 
 /// Reason why the loop of a session stops.
 enum LoopExit {
@@ -464,101 +452,6 @@ impl<'a> Control<'a> {
         Ok(())
     }
 
-    fn count_refusal(&self, refusal: Refusal) {
-        let metrics = &self.session.service.metrics;
-        let counter = match refusal {
-            Refusal::LongLine => &metrics.ftp_long_line,
-            Refusal::Malformed => &metrics.ftp_malformed,
-            Refusal::Bounce => &metrics.ftp_bounce,
-            Refusal::Reply => &metrics.ftp_member_reply,
-        };
-        counter.add(1);
-    }
-
-    /// Ends the data connection that nobody has opened.
-    fn close_waiting(&mut self) {
-        let waiting = self
-            .data
-            .iter()
-            .filter(|data| data.current_stage() == Stage::Waiting);
-        waiting.for_each(|data| data.stop());
-    }
-
-    /// Prepares a data connection.
-    fn open_data(&mut self, opening: Opening) -> Result<(), Problem> {
-        self.close_waiting();
-        self.data.retain(|data| data.current_stage() == Stage::Open);
-        if self.data.len() >= MAX_OPEN {
-            for data in self.data.drain(..1) {
-                data.stop();
-            }
-        }
-        let (session, worker) = (self.session, &self.session.worker);
-        let options = &self.rule.rule.ftp;
-        let files = [worker.connection_file(), worker.connection_file()];
-        let [Some(first), Some(second)] = files else {
-            return Err(Problem::Exhausted(Shortage::Files));
-        };
-        let client = session.peer.0.ok_or(Problem::NoPort)?;
-        let (ip, peer, mut target, source) = match opening.mode {
-            Mode::Passive => (
-                self.to_client,
-                client.ip().to_canonical(),
-                self.server,
-                self.to_server,
-            ),
-            Mode::Active => {
-                let own = self.to_server.ok_or(Problem::NoPort)?;
-                let source = Some(self.to_client).filter(|ip| !ip.is_unspecified());
-                let peer = self.server.ip().to_canonical();
-                (own, peer, client, source)
-            }
-        };
-        target.set_port(opening.port);
-        let drawn = evenkeel_net::random_bytes().map(u32::from_ne_bytes);
-        let leased = drawn.and_then(|drawn| ports::listen_in_range(ip, &options.ports.0, drawn));
-        let listening = leased.and_then(|(lease, listener)| {
-            let address = listener.local_addr()?;
-            Ok((lease, TcpListener::from_std(listener)?, address))
-        });
-        let (lease, listener, mut address) =
-            listening.map_err(|error| match Shortage::of_error(&error) {
-                Some(shortage) if error.kind() != io::ErrorKind::AddrInUse => {
-                    Problem::Exhausted(shortage)
-                }
-                _ => {
-                    warn_throttled!(
-                        rule = %session.service.name, ports = %options.ports, %ip, %error,
-                        "FTP: no port is free for a data connection: extend `ports` of the rule's table `ftp`"
-                    );
-                    Problem::NoPort
-                }
-            })?;
-        if ip.is_unspecified() {
-            address.set_ip(session.local.address.ip().unwrap_or(ip));
-        }
-        let data = Data::new(opening.mode, &self.waker);
-        let waiting = Waiting {
-            data: Rc::clone(&data),
-            rule: Rc::clone(self.rule),
-            listener,
-            lease,
-            files: [first, second],
-            peer,
-            target,
-            source,
-            tls: self
-                .tls
-                .clone()
-                .filter(|_| self.conversation.protects_data()),
-        };
-        tokio::task::spawn_local(data::serve_data(session.of_stream(), waiting));
-        self.data.push(data);
-        self.conversation
-            .announce_listener(address, options.announce, &mut self.out);
-        Ok(())
-    }
-
     /// Looks at time limits, alerts and data connections.
     fn check_limits(&mut self, cx: &mut Context<'_>, moved: bool) -> Poll<LoopExit> {
         let watch = &self.session.watch;
@@ -630,122 +523,6 @@ impl<'a> Control<'a> {
         self.moved[1] += traffic.down.moved;
         end
     }
-
-    /// The last words to a client.
-    async fn send_last_words(&mut self, client: &mut Io, end: End) -> End {
-        let text = match end {
-            End::Complete if self.server_ended => {
-                // The last bytes of a transfer may be on their way to a client that reads slowly.
-                self.drain_data().await;
-                return end;
-            }
-            End::Alert => "421 The server has much to do: connect again",
-            End::ClientTimeout => "421 Nothing was sent for too long",
-            End::MemberTimeout => "421 The server does not answer",
-            End::Member => "421 The server has closed the connection",
-            End::Terminated => "421 The service ends: connect again later",
-            _ => return end,
-        };
-        self.say_farewell(client, text);
-        end
-    }
-
-    fn say_farewell(&mut self, client: &mut Io, text: &str) {
-        let mut all = std::mem::take(&mut self.out.client);
-        all.extend_from_slice(text.as_bytes());
-        farewell_bytes(client, all);
-    }
-
-    /// Tells the client why the session ends here, and counts it.
-    async fn refuse_session(&mut self, client: &mut Io, problem: Problem) -> End {
-        match problem {
-            Problem::Protocol(refusal) => self.count_refusal(refusal),
-            Problem::ServerLine => self.count_refusal(Refusal::Reply),
-            Problem::NoPort | Problem::Exhausted(_) => {}
-        }
-        let (text, end) = match problem {
-            Problem::Protocol(Refusal::LongLine) => ("421 The line is too long", End::Client),
-            Problem::Protocol(Refusal::Malformed) => ("421 That is no command", End::Client),
-            Problem::Protocol(Refusal::Bounce) => (
-                "421 Only your own address and ports from 1024 on: use PASV or EPSV",
-                End::Client,
-            ),
-            Problem::Protocol(Refusal::Reply) | Problem::ServerLine => {
-                ("421 The server's reply is not understood", End::Member)
-            }
-            Problem::NoPort => {
-                self.session.service.metrics.ftp_no_port.add(1);
-                (
-                    "421 No port is free for a data connection: try again later",
-                    End::Refused,
-                )
-            }
-            Problem::Exhausted(shortage) => {
-                shortage.report_failure("serve an FTP session");
-                ("421 Too many connections: try again later", End::Exhausted)
-            }
-        };
-        let (rule, client_address) = (&self.session.service.name, self.session.peer);
-        tracing::debug!(%rule, client = %client_address, reason = text, "FTP: the balancer ends the session");
-        self.say_farewell(client, text);
-        self.session.watch.arm_deadline(LINGER);
-        let mut left = MAX_LINGERING;
-        let _ = self
-            .session
-            .watch
-            .poll_until_stop(|cx| {
-                let mut bytes = [0; READ_BYTES];
-                loop {
-                    let mut bytes = ReadBuf::new(&mut bytes);
-                    let read = ready!(Pin::new(&mut *client).poll_read(cx, &mut bytes));
-                    let n = bytes.filled().len();
-                    left = left.saturating_sub(n);
-                    if read.is_err() || n == 0 || left == 0 {
-                        return Poll::Ready(());
-                    }
-                }
-            })
-            .await;
-        end
-    }
-
-    /// Waits for data connections that are open.
-    async fn drain_data(&mut self) {
-        self.close_waiting();
-        let watch = &self.session.watch;
-        watch.disarm_deadline();
-        let (waker, all) = (&self.waker, &self.data);
-        // Only an order to stop ends it: each has a time limit of its own.
-        let _ = watch
-            .poll_until_stop(|cx| {
-                waker.replace(Some(cx.waker().clone()));
-                match all.iter().any(|data| data.current_stage() == Stage::Open) {
-                    true => Poll::Pending,
-                    false => Poll::Ready(()),
-                }
-            })
-            .await;
-    }
-
-    /// Ends the data connections with the session.
-    pub(super) async fn close(&mut self) {
-        for data in &self.data {
-            data.finish_command(None, self.session);
-            data.stop();
-        }
-        if let Some(data) = self.transfer.take() {
-            data.finish_command(None, self.session);
-        }
-        let (waker, all) = (&self.waker, &self.data);
-        std::future::poll_fn(|cx| {
-            waker.replace(Some(cx.waker().clone()));
-            match all.iter().all(|data| data.current_stage() == Stage::Done) {
-                true => Poll::Ready(()),
-                false => Poll::Pending,
-            }
-        })
-        .await;
-    }
 }
 
 /// Charges what is beyond what each client may have.
@@ -764,48 +541,6 @@ fn charge_excess(
 
 fn refusal_turn(refusal: Refusal) -> LoopExit {
     LoopExit::Refuse(Problem::Protocol(refusal))
-}
-
-/// Sends what waits; the byte at `urgent` as such.
-fn poll_send(
-    cx: &mut Context<'_>,
-    to: &mut Io,
-    bytes: &mut Vec<u8>,
-    urgent: &mut Option<usize>,
-) -> Poll<io::Result<()>> {
-    while let Some(first) = bytes.first().copied() {
-        let sent_urgently = *urgent == Some(0)
-            && to
-                .socket()
-                .is_some_and(|socket| socket.send_out_of_band(&[first]).is_ok());
-        let n = match sent_urgently {
-            true => 1,
-            false => {
-                let until = urgent.map_or(bytes.len(), |place| place.max(1));
-                let part = bytes.get(..until).unwrap_or(bytes);
-                ready!(Pin::new(&mut *to).poll_write(cx, part))?
-            }
-        };
-        if n == 0 {
-            return Poll::Ready(Err(io::ErrorKind::WriteZero.into()));
-        }
-        bytes.drain(..n.min(bytes.len()));
-        *urgent = urgent.and_then(|place| place.checked_sub(n));
-    }
-    *bytes = Vec::new();
-    Pin::new(to).poll_flush(cx)
-}
-
-/// Says something before the connection is closed, if there is room for it without waiting.
-pub(super) fn send_farewell(client: &mut Io, text: &str) {
-    farewell_bytes(client, text.as_bytes().to_vec());
-}
-
-fn farewell_bytes(client: &mut Io, mut bytes: Vec<u8>) {
-    bytes.extend_from_slice(b"\r\n");
-    let cx = &mut Context::from_waker(Waker::noop());
-    let _ = poll_send(cx, client, &mut bytes, &mut None);
-    let _ = Pin::new(client).poll_shutdown(cx);
 }
 
 #[cfg(test)]

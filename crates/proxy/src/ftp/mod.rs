@@ -8,6 +8,7 @@
 mod control;
 mod data;
 mod ports;
+mod send;
 
 use std::borrow::Cow;
 use std::sync::Arc;
@@ -23,7 +24,7 @@ use crate::tcp::connect::connect_member;
 
 /// Tells a client that it is not served.
 pub(crate) fn refuse_client(mut client: Io) {
-    control::send_farewell(
+    send::send_farewell(
         &mut client,
         "421 The service is not available now: try again later",
     );
@@ -48,10 +49,7 @@ pub(crate) async fn serve_ftp(session: Session, client: Io) {
     let end = match Box::pin(connected).await {
         Err(end) => {
             if end != End::Client {
-                control::send_farewell(
-                    &mut client,
-                    "421 No server can be reached: try again later",
-                );
+                send::send_farewell(&mut client, "421 No server can be reached: try again later");
             }
             end
         }
