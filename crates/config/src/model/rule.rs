@@ -18,7 +18,9 @@ use super::priority::{ClientPriority, PRIORITY};
 use super::protocol::MemberProtocol;
 use super::request_id::RequestId;
 use super::responses::{RESPONSES, Responses};
-use super::route::{self, MaxBody, Routes, RuleFacts};
+use super::route::Routes;
+use super::route_values::MaxBody;
+use super::routes::{self, RuleFacts};
 use super::timeouts::{TIMEOUTS, Timeouts};
 use super::tls::{SERVER_NAMES, Tls};
 use crate::fields;
@@ -439,7 +441,7 @@ pub(crate) fn read(
         table,
         report,
     );
-    rule.routes = route::read(&facts, &mut labels, table, shared, report);
+    rule.routes = routes::read_routes(&facts, &mut labels, table, shared, report);
     if table.has_key("group") {
         if !shared.contains_key(&rule.group) {
             unknown_group(table, "group", &rule.group, shared, report);
@@ -480,7 +482,7 @@ pub(crate) fn read(
             let message = "names the rule's own group, and it has none: write `members`";
             table.report_problem("auth", message, report);
         }
-        route::need_own(&rule.routes, table, shared, report);
+        routes::need_own(&rule.routes, table, shared, report);
         return (rule, None);
     }
     match shared.get(&rule.name) {
