@@ -23,6 +23,7 @@ pub(crate) mod ftp;
 pub(crate) mod group;
 pub(crate) mod health;
 pub(crate) mod hedge;
+pub(crate) mod http_options;
 pub mod kind;
 pub(crate) mod limits;
 pub(crate) mod listeners;

@@ -1,37 +1,30 @@
 //! `[rule.NAME]`: services that clients connect to.
 
 use std::collections::{BTreeMap, HashMap, HashSet};
-use std::time::Duration;
 
 use evenkeel_core::address::Address as Listen;
 use evenkeel_core::cost::Cost;
-use evenkeel_core::key;
 
 use super::auth::Auth;
 use super::compression::Compression;
 use super::ftp::{FtpOptions, FtpTls};
 use super::group::{self, GroupConfig, unknown_group};
-use super::hedge::Hedge;
+use super::http_options::{HTTP, HttpOptions};
 use super::limits::{FORGED, LimitKey, Limits, RequestLimit};
-use super::mirror::Mirror;
 use super::priority::{ClientPriority, PRIORITY};
-use super::protocol::MemberProtocol;
-use super::request_id::RequestId;
 use super::responses::{RESPONSES, Responses};
 use super::route::Routes;
-use super::route_values::MaxBody;
 use super::routes::{self, RuleFacts};
 use super::timeouts::{TIMEOUTS, Timeouts};
 use super::tls::{SERVER_NAMES, Tls};
-use crate::fields;
 use crate::schema::document::Span;
 use crate::schema::field::{FileName, Texts, choice_field};
 use crate::schema::foreign;
-use crate::schema::key::{DAY, HOUR, describe_keys, millis, secs, section};
+use crate::schema::key::{describe_keys, section};
 use crate::schema::networks::Proxies;
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
-use crate::schema::table::{AsTable, Table, is_name};
+use crate::schema::table::{Table, is_name};
 
 section! {
     /// A rule: a service that clients connect to, and the group that serves it.
@@ -210,131 +203,8 @@ choice_field!(Protocol,
     "ftp" => Protocol::Ftp;
     foreign::protocol);
 
-section! {
-    /// Options of HTTP rules.
-    #[derive(Clone, Debug, PartialEq)]
-    pub struct HttpOptions {
-        /// Beginnings of names of fields that are removed from requests, because only the balancer may set such
-        /// fields.
-        reserved: Vec<String> = Vec::new(),
-    }
-    keys HTTP {
-        /// Lets clients speak HTTP/2 without TLS, by prior knowledge: their first bytes show the protocol.
-        http2: bool = true; "false",
-        /// Maximum number of requests at once in a connection of HTTP/2.
-        http2_streams: u32 [Number(1.0, 10_000.0, "streams")] = 128; "32",
-        /// Maximum size of a request's body. A larger body gets 413: at once if the request states the length,
-        /// else when the limit is exceeded. By default there is no limit. Set a limit if your members cannot
-        /// handle large bodies.
-        max_body: Option<MaxBody> = None; r#""10MiB""#,
-        /// Rules with routes: lets ambiguous paths through, which servers read differently. With `false` such
-        /// requests get 400, so that no spelling of a path gets around your routes. Ambiguous are paths with
-        /// `.` or `..` as a segment, also with dots or spaces behind, with `//`, with a backslash, and with an
-        /// encoded slash (`%2F`), backslash, semicolon or control character. With `true`, routes compare these
-        /// paths unchanged. Set `true` only if your applications need such paths.
-        ambiguous_paths: bool = false; "true",
-        /// Protocol of members: HTTP/1.1 (`http1`), or HTTP/2 (`h2`), with many requests at once in a
-        /// connection. With `member_tls` the balancer offers the protocol to members (ALPN); with `auto` the
-        /// balancer offers both, and the member chooses. Without `member_tls` you must know the protocol of
-        /// your members, and `auto` is HTTP/1.1.
-        member_protocol: MemberProtocol = MemberProtocol::Http1; r#""h2""#,
-        /// HTTP/2 to members: time with requests under way after which the balancer asks the member for a sign
-        /// of life (PING), again and again.
-        ping_interval: Duration [Time(millis(100), HOUR)] = secs(30); r#""10s""#,
-        /// Time limit for the answer to a PING. After the limit the connection is closed, and its requests have
-        /// failed.
-        ping_timeout: Duration [Time(millis(100), HOUR)] = secs(10); r#""3s""#,
-        /// Maximum size of the head of a request or response. A larger request gets 431, a larger response
-        /// counts as a failure of the member. Raise the size if your clients have large cookies.
-        max_header_bytes: usize [Bytes(1024, 1024 * 1024)] = 32 * 1024; r#""64KiB""#,
-        /// Maximum number of header fields in a head.
-        max_header_count: usize [Number(8.0, 256.0, "fields")] = 128; "200",
-        /// Adds `X-Forwarded-For`, `X-Forwarded-Proto` and `X-Forwarded-Host` to requests, so that your members
-        /// know the client.
-        x_forwarded: bool = true; "false",
-        /// Adds a `Forwarded` field (RFC 7239) to requests. Set `true` if your members read this field.
-        forwarded: bool = false; "true",
-        /// Name to add to `Via` (RFC 9110, section 7.6.3), or `false` for none. With a `Via`, servers such as
-        /// nginx and IIS do not compress responses unless you tell them to (`gzip_proxied`,
-        /// `noCompressionForProxies`).
-        via: Option<String> [Text(VIA)] = None; r#""edge-1""#,
-        /// Keeps the forwarding fields (`X-Forwarded-…`, `Forwarded`) sent by clients. Set `true` only if your
-        /// balancer is behind another proxy: otherwise clients can forge their address. With `false` the
-        /// balancer removes these fields and writes its own.
-        trust_forwarded: bool = false; "true",
-        /// Names of further [trailers of requests](routing.md#trailers) for members. Add names which your
-        /// members need. Other trailers are removed, except those of checksums, signatures and gRPC: some
-        /// servers take trailers for fields of the head.
-        request_trailers: Vec<String> [Text(TRAILER)] = Vec::new(); r#"["X-Checksum"]"#,
-        /// Marks members as consoles of balancers, which get the session cookies of a console. Set `true` only
-        /// if your members are such consoles: anybody with such a cookie is the administrator. Other members do
-        /// not get these cookies.
-        console_members: bool = false; "true",
-        /// Name for each request, in a header field for members and in the access log: `true`, or a table, see
-        /// below. Set this key to follow a request through your systems; by default requests get no name. See
-        /// [request ids](telemetry.md#request-ids).
-        request_id: Option<RequestId> = None; "true",
-        /// Name of a field with the [cost](strategies.md#costs) of a request. Requests without the field, or
-        /// with a value other than a number above 0, have the rule's `cost`; a value beyond 0.01 to 1000 counts
-        /// as the bound. Set a name only if you trust the clients, or if your proxy in front sets the field:
-        /// anybody who can set the field can make the balancer avoid a member, or crowd one.
-        cost_header: Option<String> [Text(FIELD)] = None; r#""X-Cost""#,
-        /// Name of a field with the [priority](overload.md#priorities) of a request, a number from 0 to 7.
-        /// Requests without the field, or with another value, have the priority of the client or the rule. Set
-        /// a name only if you trust the clients, or if your proxy in front sets the field.
-        priority_header: Option<String> [Text(FIELD)] = None; r#""X-Priority""#,
-        /// Maximum retries, each at another member, of a request which you can repeat safely: none of the
-        /// request was sent, or the request is idempotent (RFC 9110, section 9.2.2) and the member closed the
-        /// connection, sent an invalid response or did not answer.
-        retries: u32 [Number(0.0, 10.0, "retries")] = 2; "1",
-        /// Maximum share of retries, relative to requests, so that retries cannot overload your slow members.
-        /// 0.2 is 20 %.
-        retry_budget: f32 [Number(0.0, 1.0, "")] = 0.2; "0.1",
-        /// Requests to a [second member](routing.md#hedging) when the first takes long: a table, see below.
-        hedge: Option<Hedge> = None; r#"{ after = "50ms" }"#,
-        /// Second group which gets [copies](routing.md#mirroring) of the requests: a table, see below.
-        mirror: Option<Mirror> = None; r#"{ group = "canary", percent = 10 }"#,
-        /// Maximum number of idle connections to a member kept by each worker for later requests.
-        pool_idle_connections: usize [Number(0.0, 65_536.0, "connections")] = 512; "16",
-        /// Time for which idle connections to members are kept. Set a shorter time than the keep-alive timeout
-        /// of your members.
-        pool_idle_timeout: Duration [Time(millis(1), DAY)] = secs(30); r#""4s""#,
-    }
-}
-
-impl AsTable for HttpOptions {
-    const ALLOWED: &'static str = "a table of HTTP options";
-
-    fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
-        table.read(HTTP, self, report);
-    }
-}
-
 /// Name of a group in `sni`.
 const GROUP: Texts = ("the name of a group", is_name);
-
-/// The name of a field.
-const FIELD: Texts = ("the name of a header field", key::is_field_name);
-
-/// The name of a trailer.
-const TRAILER: Texts = (
-    "the name of a header field that may be a trailer, with at most 64 characters",
-    |text| {
-        key::is_field_name(text)
-            && text.len() <= fields::MAX_TRAILER_NAME
-            && !fields::is_no_trailer(text)
-    },
-);
-
-/// A token of RFC 9110, section 5.6.2.
-const VIA: Texts = (
-    "a token of RFC 9110 (letters, digits, - . _ and a few more)",
-    |text| {
-        let is_token =
-            |byte: u8| byte.is_ascii_alphanumeric() || b"!#$%&'*+-.^_`|~".contains(&byte);
-        (1..=64).contains(&text.len()) && text.bytes().all(is_token)
-    },
-);
 
 /// Settings from `[defaults]`.
 #[derive(Default)]
