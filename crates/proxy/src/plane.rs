@@ -1,5 +1,8 @@
 //! The proxy from outside: the data plane of the manager.
 
+mod listeners;
+mod rule_error;
+
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
 use std::net::{SocketAddr, TcpListener as StdListener};
@@ -16,20 +19,21 @@ use evenkeel_manager::files as answer_files;
 use evenkeel_manager::handover::Handover;
 use evenkeel_manager::member_tls::{self, Clients};
 use evenkeel_manager::service::Service;
-use evenkeel_manager::snapshot::{RuleSnapshot, Snapshot};
+use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::status::Status;
 use evenkeel_manager::sticky::{self, Cookies};
 use evenkeel_manager::subsystem::{
     Commit, Exclusive, PrepareError, PrepareErrors, RuleTraffic, Subsystem,
 };
 use evenkeel_net::Clock;
-use evenkeel_net::inherited::{self, InheritedSocket, Name};
-use evenkeel_net::listen::{self, Options};
-use evenkeel_net::unix::{self, SocketFile};
+use evenkeel_net::inherited::InheritedSocket;
+use evenkeel_net::unix::SocketFile;
 use evenkeel_tls::certificate::Details;
 use evenkeel_tls::server::Server;
 use evenkeel_tls::ticket::Keys;
 
+use self::listeners::{Opened, listen_keys, listener_name, open_listeners, taken_addresses};
+use self::rule_error::{RuleError, cannot_listen};
 use crate::access::AccessLog;
 use crate::dispatcher::{self, Command, Plan, ServicePlan, WorkerHandle};
 use crate::files::Files;
@@ -41,13 +45,8 @@ use crate::service::RuleShared;
 use crate::trace::Tracer;
 use crate::transparent;
 
-/// Every worker has its own socket, also on an address that a listener which is about to close
-/// still holds.
-const SHARED: Options<'_> = Options {
-    owner: "",
-    only_v6: true,
-    shared: true,
-};
+/// The part of a [`Handover`] with the keys of tickets.
+const TICKETS: &str = "tickets";
 
 /// A worker answers within this time.
 const ANSWER: Duration = Duration::from_secs(30);
@@ -96,9 +95,6 @@ struct Held {
     /// File of a Unix socket, which is gone with the listener.
     file: Option<SocketFile>,
 }
-
-/// Listeners that were opened, one for each worker, and the file of a Unix socket.
-type Opened = (Vec<StdListener>, Option<SocketFile>);
 
 type Servers = HashMap<Box<str>, Arc<Server>>;
 
@@ -296,7 +292,7 @@ impl Inner {
             let common = state.shared.remove(rule.name.as_str()).unwrap_or_default();
             let mut listens: Vec<Vec<(ListenKey, Vec<StdListener>)>> =
                 (0..self.workers).map(|_| Vec::new()).collect();
-            for key in keys(snapshot) {
+            for key in listen_keys(snapshot) {
                 let (fresh, file) = sockets.remove(&key).unwrap_or_default();
                 let mut fresh = fresh.into_iter();
                 let held = match (fresh.as_slice().first(), state.listeners.remove(&key)) {
@@ -476,7 +472,7 @@ impl Subsystem for Proxy {
             ));
         }
         for snapshot in &next.rules {
-            for key in keys(snapshot) {
+            for key in listen_keys(snapshot) {
                 if !seen.insert(key.clone()) {
                     errors.push(PrepareError::other(RuleError::Twice {
                         rule: snapshot.rule.name.clone(),
@@ -543,7 +539,7 @@ impl Subsystem for Proxy {
             if key.address.socket().is_none() && !is_new {
                 continue;
             }
-            let name = name_of(&key, ours.get(&key).copied().unwrap_or_default());
+            let name = listener_name(&key, ours.get(&key).copied().unwrap_or_default());
             let socket = socket?;
             all.push(InheritedSocket { name, socket });
         }
@@ -608,110 +604,4 @@ impl Subsystem for Proxy {
         }
         all
     }
-}
-
-/// Reason why a rule cannot be served.
-#[derive(Debug, thiserror::Error)]
-enum RuleError {
-    #[error("rule {rule:?}: {address} is the address of another rule, too")]
-    Twice { rule: String, address: Address },
-    #[error(
-        "group {group:?}: source = \"client\" needs the right to use addresses of others (IP_TRANSPARENT): \
-         {error}. Give the balancer CAP_NET_RAW (or CAP_NET_ADMIN) with AmbientCapabilities= in the systemd \
-         unit or with setcap, beside the capabilities that are there, and restart the balancer; or start the \
-         balancer as root"
-    )]
-    Source { group: String, error: io::Error },
-    #[error(
-        "rule {rule:?}: cannot listen on {address}: {}",
-        listen::explain_error(error)
-    )]
-    Listen {
-        rule: String,
-        address: Address,
-        error: io::Error,
-    },
-    #[error("rule {rule:?}: cannot listen on {address}: {error}")]
-    Path {
-        rule: String,
-        address: Address,
-        error: io::Error,
-    },
-}
-
-fn cannot_listen(snapshot: &RuleSnapshot, key: &ListenKey, error: io::Error) -> PrepareError {
-    let rule = snapshot.rule.name.clone();
-    let address = key.address.clone();
-    PrepareError::other(match address {
-        Address::Ip(_) => RuleError::Listen {
-            rule,
-            address,
-            error,
-        },
-        Address::Unix(_) => RuleError::Path {
-            rule,
-            address,
-            error,
-        },
-    })
-}
-
-/// Listeners for all workers: a socket for each, or one for all at a path.
-fn open_listeners(key: &ListenKey, workers: usize, mode: Option<u32>) -> io::Result<Opened> {
-    match &key.address {
-        Address::Ip(address) => {
-            let whose = listener_owner(key);
-            let options = Options {
-                owner: &whose,
-                ..SHARED
-            };
-            Ok((listen::bind_sockets(*address, workers, options)?, None))
-        }
-        Address::Unix(path) => {
-            let (sockets, file) = unix::bind_path(path, workers, mode)?;
-            Ok((sockets, Some(file)))
-        }
-    }
-}
-
-/// Returns a name for the rule that wants the listener, where the system chooses its port.
-fn listener_owner(key: &ListenKey) -> String {
-    let rule = key.rule.as_deref().unwrap_or_default();
-    format!("rule {rule}")
-}
-
-/// Returns the name by which another process knows a listener. `is_ours` says of the file of a Unix
-/// socket whether this process would remove the file.
-fn name_of(key: &ListenKey, is_ours: bool) -> Name {
-    match &key.address {
-        Address::Ip(address) => inherited::tcp_name(*address, &listener_owner(key)).into(),
-        Address::Unix(path) => Name {
-            text: inherited::unix_name(path),
-            is_kept: !is_ours && !path.starts_with('@'),
-        },
-    }
-}
-
-/// The part of a [`Handover`] with the keys of tickets.
-const TICKETS: &str = "tickets";
-
-/// Complaints about addresses on which somebody listens already.
-fn taken_addresses(snapshot: &RuleSnapshot) -> impl Iterator<Item = PrepareError> + '_ {
-    keys(snapshot).filter_map(move |key| {
-        let error = match &key.address {
-            Address::Ip(address) => listen::check_free(*address),
-            Address::Unix(path) => unix::check_free(path),
-        };
-        let error = error.err()?;
-        Some(cannot_listen(snapshot, &key, error))
-    })
-}
-
-/// Returns the keys of the addresses on which a rule listens: none, if the rule is disabled.
-fn keys(snapshot: &RuleSnapshot) -> impl Iterator<Item = ListenKey> + '_ {
-    let rule = &snapshot.rule;
-    let addresses = if rule.enabled { &rule.listen[..] } else { &[] };
-    addresses
-        .iter()
-        .map(|address| ListenKey::new(address.clone(), &rule.name))
 }
