@@ -55,6 +55,7 @@ pub(crate) mod steer;
 pub(crate) mod sticky;
 pub(crate) mod store;
 pub(crate) mod strategy;
+pub(crate) mod sweep;
 pub(crate) mod timeouts;
 pub(crate) mod tls;
 pub(crate) mod tracing;
