@@ -170,7 +170,7 @@ impl Slot {
         reasons_of(self.decision_bits())
     }
 
-    /// Bits of the reasons, with a bit of the [rank](rank_of) of the member's zone among them: used by decisions.
+    /// Bits of the reasons, with a bit of the [rank](crate::reason::rank_of) of the member's zone among them: used by decisions.
     #[inline]
     pub fn decision_bits(&self) -> u32 {
         self.reasons.load(Ordering::Relaxed)
