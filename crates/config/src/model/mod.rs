@@ -13,6 +13,7 @@ pub(crate) mod compression;
 pub(crate) mod config;
 pub(crate) mod corba;
 pub(crate) mod cors;
+pub(crate) mod cross_checks;
 pub(crate) mod dns;
 pub(crate) mod ejection;
 pub mod engine;

@@ -1,0 +1,249 @@
+//! Checks between sections: groups with the rules that use them, members with other groups, rules with ACME.
+
+use std::collections::HashMap;
+use std::net::{IpAddr, Ipv4Addr};
+
+use evenkeel_core::address::Address;
+
+use super::acme::{Acme, AcmeChallenge};
+use super::auth;
+use super::group::GroupConfig;
+use super::member::MemberConfig;
+use super::mirror::MIRRORED;
+use super::protocol::Source;
+use super::rule::{Protocol, Rule};
+use crate::schema::document::Span;
+use crate::schema::report::Report;
+use crate::schema::table::Table;
+
+/// Addresses at which rules listen, by their ports; those that have none, by 0.
+type Listening<'a> = HashMap<u16, Vec<(&'a Rule, &'a Address)>>;
+
+/// Collects the addresses of all rules.
+pub(super) fn listening_addresses(rules: &[Rule]) -> Listening<'_> {
+    let mut all = Listening::new();
+    for rule in rules {
+        for listen in &rule.listen {
+            let port = match listen {
+                Address::Ip(listen) => listen.port(),
+                _ => 0,
+            };
+            all.entry(port).or_default().push((rule, listen));
+        }
+    }
+    all
+}
+
+/// Warns of members that are the address of a rule that uses them: each request would come back to it.
+pub(super) fn warn_of_loops(
+    listening: &Listening<'_>,
+    group: &GroupConfig,
+    span: &Span,
+    report: &mut Report<'_>,
+) {
+    for member in &group.members {
+        let ports: &[u16] = match member.port {
+            0 => &[0],
+            port => &[port, 0],
+        };
+        let same_port = ports
+            .iter()
+            .filter_map(|port| listening.get(port))
+            .flatten();
+        for (rule, listen) in same_port {
+            if leads_to(member, listen) && rule.group_names().contains(&&*group.name) {
+                let message = format!(
+                    "member {} is the address of the rule {:?}, {listen}: requests would come back to the rule in a loop. Name the servers behind the balancer",
+                    member.name(),
+                    rule.name
+                );
+                report.add_warning(span, &group.path(), message);
+            }
+        }
+    }
+}
+
+/// True if a connection to `member` is one to `listen`, at this machine.
+fn leads_to(member: &MemberConfig, listen: &Address) -> bool {
+    let Address::Ip(listen) = listen else {
+        let own = listen.to_string();
+        return member.host == own;
+    };
+    let ip = match &*member.host {
+        "localhost" => Some(IpAddr::from(Ipv4Addr::LOCALHOST)),
+        host => host.parse::<IpAddr>().ok(),
+    };
+    let Some(ip) = ip.map(|ip| ip.to_canonical()) else {
+        return false;
+    };
+    let all = listen.ip().is_unspecified() && (ip.is_loopback() || ip.is_unspecified());
+    listen.port() == member.port && (all || listen.ip().to_canonical() == ip)
+}
+
+/// Warns of members at one location that report a load each: the location has one load, that of the last report.
+pub(super) fn warn_of_one_location(group: &GroupConfig, span: &Span, report: &mut Report<'_>) {
+    let mut keys = ["orca", "prometheus"].into_iter();
+    let Some(key) = keys.find(|key| group.sources.asks_each_member(key)) else {
+        return;
+    };
+    let mut members: HashMap<_, u32> = HashMap::new();
+    for member in &group.members {
+        *members.entry(member.location_name()).or_default() += 1;
+    }
+    let shared = group.members.iter().find_map(|member| {
+        let location = member.location_name();
+        let count = *members.get(&location)?;
+        (count > 1).then_some((location, count))
+    });
+    if let Some((location, count)) = shared {
+        let message = format!(
+            "{count} members are at the location {location:?} and report by `{key}`: a location has one load, so each \
+             report replaces those of the others. Give each member a `location` of its own"
+        );
+        report.add_warning(span, &group.path(), message);
+    }
+}
+
+/// Warns of a load of a location that sources of two groups report, unless both are the same: the load is that of
+/// the last report.
+pub(super) fn warn_of_shared_loads(groups: &[(Span, GroupConfig)], report: &mut Report<'_>) {
+    // By location and load: the group whose source says it, that source, and the member if each one says it.
+    let mut known = HashMap::new();
+    for (span, group) in groups {
+        let mut shared = None;
+        for (key, loads) in group.sources.named_loads() {
+            let is_of_member = group.sources.asks_each_member(key);
+            for member in group.members.iter().filter(|_| !loads.is_empty()) {
+                let of = is_of_member.then_some((&member.host, member.port));
+                for load in &loads {
+                    let place = (member.location_name(), *load);
+                    let (other, other_key, other_of) =
+                        *known.entry(place).or_insert((group, key, of));
+                    let is_other = (other_key, other_of) != (key, of);
+                    if is_other && other.name != group.name && shared.is_none() {
+                        shared = Some((member.location_name(), *load, key, other, other_key));
+                    }
+                }
+            }
+        }
+        if let Some((location, load, key, other, other_key)) = shared {
+            let message = format!(
+                "load {load} of the location {location:?} comes from `{key}` here and from `{other_key}` of the group \
+                 \"{}\": whichever was reported last counts. Take it out of one of them, or give the members a \
+                 `location` of their own",
+                other.name
+            );
+            report.add_warning(span, &group.path(), message);
+        }
+    }
+}
+
+/// Looks at the cookies of all groups, with the rules that use each.
+pub(super) fn check_cookies<'a>(
+    groups: &'a [(Span, GroupConfig)],
+    users: &HashMap<&str, Vec<&Rule>>,
+    report: &mut Report<'_>,
+) {
+    let mut cookies: HashMap<String, &'a str> = HashMap::new();
+    for (span, group) in groups {
+        let Some(sticky) = &group.sticky else {
+            continue;
+        };
+        let users = users.get(group.name.as_str()).into_iter().flatten();
+        for rule in users.filter(|rule| rule.protocol != Protocol::Http) {
+            let message = format!(
+                "has `sticky`, but the rule {:?} that uses the group sees no cookies: only a rule with `protocol = \"http\"` does",
+                rule.name
+            );
+            report.add_problem(span, &group.path(), message, None);
+        }
+        let cookie = sticky.cookie_of(&group.name);
+        if let Some(other) = cookies.get(&cookie) {
+            let message = format!(
+                "has the same cookie, {cookie:?}, as the group {other:?}, and each would replace the \
+                 other's: give one of them another name with `cookie` in `sticky`"
+            );
+            report.add_problem(span, &group.path(), message, None);
+        }
+        cookies.insert(cookie, &group.name);
+    }
+}
+
+/// Looks at a group of an FTP rule.
+pub(super) fn check_ftp(group: &GroupConfig, rule: &str, span: &Span, report: &mut Report<'_>) {
+    if let Some(member) = group.unix() {
+        let message = format!(
+            "member {} is a Unix socket, but members of the FTP rule {rule:?} are connected to at other \
+             ports for data: write their addresses",
+            member.name()
+        );
+        report.add_problem(span, &group.path(), message, None);
+    }
+    if group.member_tls.is_some() {
+        let message = format!(
+            "has `member_tls`, but members of the FTP rule {rule:?} are spoken to without TLS"
+        );
+        report.add_problem(span, &group.path(), message, None);
+    }
+    if group.source == Source::Client {
+        let message = format!(
+            "has `source = \"client\"`, but members of the FTP rule {rule:?} get data connections from the \
+             balancer's address: leave it out, or give the rule another group"
+        );
+        report.add_problem(span, &group.path(), message, None);
+    }
+    if group.send_proxy.is_some() {
+        let message = format!(
+            "has `send_proxy`: members of the FTP rule {rule:?} are told the client's address, and \
+             have to accept data connections from the balancer's"
+        );
+        report.add_warning(span, &group.path(), message);
+    }
+}
+
+/// Missing part of a table `tls` with names for ACME.
+pub(super) const NO_AUTHORITY: &str =
+    "`acme` in `tls` needs a table [acme] with `folder` and `agree_to_terms = true`";
+
+/// Warns if nobody answers when the authority asks for a file at port 80.
+pub(super) fn check_port(acme: &Acme, rules: &[Rule], top: &Table<'_>, report: &mut Report<'_>) {
+    if acme.names.is_empty() || acme.challenge != AcmeChallenge::Http01 {
+        return;
+    }
+    let plain =
+        |rule: &&Rule| rule.enabled && rule.protocol == Protocol::Http && rule.tls.is_none();
+    let listening = rules.iter().filter(plain).flat_map(|rule| &rule.listen);
+    let mut listening = listening.filter_map(Address::socket);
+    let message = match listening.next() {
+        None => {
+            "no rule answers the authority, which asks at port 80 in the clear: add a rule with HTTP and \
+             without `tls` that listens there, or use `challenge = \"tls-alpn-01\"`"
+        }
+        Some(first) if first.port() != 80 && listening.all(|other| other.port() != 80) => {
+            "the authority asks at port 80, where no rule with HTTP and without `tls` listens: \
+             something else must lead from there to one, or use `challenge = \"tls-alpn-01\"`"
+        }
+        Some(_) => return,
+    };
+    report.add_warning(&top.span_of("acme"), "acme", message);
+}
+
+/// Reserves fields that rules set for members. No client of another rule may send such a field, because rules
+/// may share members.
+pub(super) fn reserve_fields(rules: &mut [Rule]) {
+    let clients = rules.iter().flat_map(|rule| &rule.tls);
+    let clients = clients.flat_map(|tls| &tls.client_certificates);
+    let clients = clients.filter_map(|clients| clients.header.clone());
+    let users = rules.iter().flat_map(Rule::auths);
+    let users = users.flat_map(auth::Auth::reserved).map(str::to_owned);
+    let mut reserved: Vec<_> = clients.chain(users).collect();
+    let mirrors = rules
+        .iter()
+        .any(|rule| rule.mirror_groups().next().is_some());
+    reserved.extend(mirrors.then(|| MIRRORED.to_owned()));
+    reserved.sort_unstable();
+    reserved.dedup();
+    for rule in rules.iter_mut() {
+        rule.http.reserved.clone_from(&reserved);
+    }
+}
