@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use evenkeel_core::key;
 
-use super::group::unknown_group;
+use super::group_name::unknown_group;
 use crate::fields::is_of_application;
 use crate::schema::document::Item;
 use crate::schema::document::Span;

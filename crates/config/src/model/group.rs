@@ -1,6 +1,5 @@
 //! `[group.NAME]`: members which serve together, and the strategy which chooses one.
 
-use std::collections::HashMap;
 use std::time::Duration;
 
 use evenkeel_core::alert::Threshold;
@@ -13,7 +12,7 @@ use evenkeel_core::strategy::{RequestNeeds, Values, default_kind, least_loaded, 
 use super::chooser::Chooser;
 use super::ejection::LIMIT;
 use super::health::HealthCheck;
-use super::member::MemberConfig;
+use super::member::{MEMBERS_FILES, MemberConfig};
 use super::monitor::Monitor;
 use super::protocol::{SendProxy, Source};
 use super::reach::{Reach, carries_in_pulses, default_for, default_load};
@@ -21,13 +20,12 @@ use super::responses::{RESPONSES, Responses};
 use super::sources::{Hosts, SOURCES, Sources};
 use super::sticky::Sticky;
 use super::tls::ClientTls;
-use crate::schema::document::{Span, join_key};
-use crate::schema::field::{Texts, choice_field};
+use crate::schema::document::join_key;
+use crate::schema::field::choice_field;
 use crate::schema::key::{DAY, HOUR, describe_keys, keys, millis, secs, section};
 use crate::schema::networks::Networks;
 use crate::schema::reference::{KeyDoc, TableDoc};
 use crate::schema::report::Report;
-use crate::schema::similar::{similar, unknown_message};
 use crate::schema::table::{AsTable, Table};
 
 section! {
@@ -187,12 +185,6 @@ keys! {
         zones; r#"{ order = ["south"], spill_above = 0.7 }"#,
     }
 }
-
-/// Names of files with members.
-const MEMBERS_FILES: Texts = ("the path of a file; its last part may contain *", |text| {
-    let (folder, name) = text.rsplit_once('/').unwrap_or(("", text));
-    !name.is_empty() && !text.contains('\0') && !folder.contains('*')
-});
 
 choice_field!(LatencyEnd,
     "auto" => LatencyEnd::Auto,
@@ -493,33 +485,4 @@ pub(crate) fn describe_table() -> TableDoc {
         describe_keys(RESPONSES, Responses::default()),
     ];
     TableDoc::new("[group.NAME]", doc, keys)
-}
-
-/// `name`, at `key`, is none of the groups `shared`.
-pub(super) fn unknown_group(
-    table: &Table<'_>,
-    key: &str,
-    name: &str,
-    shared: &HashMap<String, Span>,
-    report: &mut Report<'_>,
-) {
-    // A thousand rules that name a missing group need no thousand suggestions.
-    if report.is_full() {
-        return report.omit();
-    }
-    let mut names: Vec<&str> = shared.keys().map(String::as_str).collect();
-    names.sort_unstable();
-    let message = unknown_message("group", similar(name, names.iter().copied()));
-    let some: Vec<_> = names
-        .iter()
-        .take(20)
-        .map(|name| format!("{name:?}"))
-        .collect();
-    let allowed = if some.is_empty() {
-        format!("none, as no group is defined: write [group.{name}] with `members`")
-    } else {
-        some.join(", ")
-    };
-    let (span, path) = (table.span_of(key), table.path_of(key));
-    report.add_misplaced(&span, &path, message, Some(allowed));
 }

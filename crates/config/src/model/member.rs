@@ -67,6 +67,13 @@ section! {
     }
 }
 
+/// Names of files with members.
+pub(super) const MEMBERS_FILES: Texts =
+    ("the path of a file; its last part may contain *", |text| {
+        let (folder, name) = text.rsplit_once('/').unwrap_or(("", text));
+        !name.is_empty() && !text.contains('\0') && !folder.contains('*')
+    });
+
 section! {
     /// Address of a member.
     #[derive(Clone)]

@@ -2,7 +2,7 @@
 
 use std::collections::HashMap;
 
-use super::group::unknown_group;
+use super::group_name::unknown_group;
 use crate::schema::document::Span;
 use crate::schema::field::blank;
 use crate::schema::key::{describe_keys, section};

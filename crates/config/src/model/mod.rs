@@ -22,6 +22,7 @@ pub(crate) mod fixed_answer;
 pub(crate) mod fleet;
 pub(crate) mod ftp;
 pub(crate) mod group;
+pub(crate) mod group_name;
 pub(crate) mod health;
 pub(crate) mod hedge;
 pub(crate) mod http_options;

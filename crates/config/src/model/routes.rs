@@ -3,7 +3,7 @@
 use std::collections::{HashMap, HashSet};
 
 use super::auth::Auth;
-use super::group::unknown_group;
+use super::group_name::unknown_group;
 use super::limits::RequestLimit;
 use super::route::{ROUTE, Route, Routes};
 use crate::routing::template::{Part, Template};

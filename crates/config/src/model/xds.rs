@@ -5,7 +5,8 @@ use std::net::SocketAddr;
 use std::path::Path;
 use std::time::Duration;
 
-use super::group::{GroupConfig, unknown_group};
+use super::group::GroupConfig;
+use super::group_name::unknown_group;
 use super::listeners::Listeners;
 use super::protocol::MemberProtocol;
 use super::rule::{Protocol, Rule};
