@@ -1,13 +1,14 @@
 //! State that a group keeps from one snapshot to the next.
 
-use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, Ordering};
+use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use arc_swap::ArcSwapOption;
 
 use super::request::PickError;
-use crate::estimate::FIRST_GROWTH;
+use crate::estimate::{FIRST_GROWTH, pack, unpack};
 use crate::learnt::{self, LearntSlot, LearntValues, Visit};
+use crate::load::MemberMeans;
 use crate::relocation::{Client, Relocation};
 use crate::time::Instant;
 use crate::trace::Explanation;
@@ -40,6 +41,8 @@ pub struct GroupState {
     typical: AtomicU32,
     /// True if a load was ever reported for a location of the group.
     pub(super) reported: Arc<AtomicBool>,
+    /// [`MemberMeans`], packed; 0 is not known.
+    member_means: AtomicU64,
     zones: Readings,
 }
 
@@ -101,6 +104,22 @@ impl GroupState {
         visit("has_caps", LearntSlot::Flag(&self.has_caps));
         visit("typical", LearntSlot::Short(&self.typical));
         self.zones.visit_words(visit);
+    }
+
+    /// Means of the members' reports, as learnt last.
+    #[inline]
+    pub(super) fn member_means(&self) -> Option<MemberMeans> {
+        let word = self.member_means.load(Ordering::Relaxed);
+        let (per_request, requests) = unpack(word);
+        (word != 0).then_some(MemberMeans {
+            per_request,
+            requests,
+        })
+    }
+
+    pub(super) fn learn_means(&self, means: MemberMeans) {
+        let word = pack(means.per_request, means.requests);
+        self.member_means.store(word, Ordering::Relaxed);
     }
 
     /// True if so many members are down or ejected that these opinions are ignored and all members get requests.

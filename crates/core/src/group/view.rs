@@ -11,7 +11,7 @@ use super::state::GroupState;
 use crate::caps;
 use crate::effective::Shaping;
 use crate::estimate::{Growth, Moment, exp2, higher, lower};
-use crate::load::{LoadId, LoadMeans, Location, Query, Report};
+use crate::load::{LoadId, LoadMeans, Location, MemberMeans, Query, Report};
 use crate::member::{Member, RANK_BITS, Reason, Slot, rank_bit};
 use crate::time::{Horizon, Instant};
 use crate::trace::Short;
@@ -455,9 +455,27 @@ impl<'a> View<'a> {
         &self.query
     }
 
-    /// Returns the same view, in which members have these means together.
+    /// Means of the members that may be picked, by their reports of the load of `query`: those of a decision before, which are
+    /// learnt anew if this decision `learns` them. `None` if no load is known.
     #[inline]
-    pub(crate) fn with_means(self, means: &LoadMeans) -> Self {
+    pub(crate) fn member_means(&self, query: &Query, learns: bool) -> Option<MemberMeans> {
+        let state = &self.pool.state;
+        if let Some(means) = state.member_means().filter(|_| !learns) {
+            let is_known = |index| self.location(index).has_fresh(query);
+            return self.eligible_indices().any(is_known).then_some(means);
+        }
+        let mut sums = LoadMeans::default();
+        for index in self.eligible_indices() {
+            self.location(index).add_means(query, &mut sums);
+        }
+        let means = sums.of_members()?;
+        state.learn_means(means);
+        Some(means)
+    }
+
+    /// Returns the same view, in which members have these means.
+    #[inline]
+    pub(crate) fn with_means(self, means: MemberMeans) -> Self {
         View {
             query: self.query.with_means(means),
             ..self

@@ -12,7 +12,7 @@ mod store;
 
 pub use id::{InvalidLoad, Load, LoadId, LoadValue, ParseLoadIdError};
 pub use location::{FORGOTTEN, LOADS_PER_LOCATION, Location, SheddingOrder, UNNAMED_LOADS};
-pub(crate) use read::{LoadMeans, Loads, Query, Report};
+pub(crate) use read::{LoadMeans, Loads, MemberMeans, Query, Report};
 pub use store::TooManyLoads;
 
 /// Converts tasks per CPU that run or wait into a load: below 1 their number, and above 1 the sum of 1 and half the

@@ -44,15 +44,12 @@ impl Query {
         }
     }
 
-    /// Returns the query for members with these means together.
+    /// Returns the query for members with these means.
     #[inline]
-    pub(crate) fn with_means(self, means: &LoadMeans) -> Self {
+    pub(crate) fn with_means(self, means: MemberMeans) -> Self {
         Query {
-            typical: match means.requests > 0.0 {
-                true => means.load / means.requests,
-                false => 0.0,
-            },
-            counts_binds: means.requests < HARDLY_ANY * means.members,
+            typical: means.per_request,
+            counts_binds: means.requests < HARDLY_ANY,
             ..self
         }
     }
@@ -84,9 +81,31 @@ const HARDLY_ANY: f32 = 0.5;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct LoadMeans {
     /// Number of members whose load is known.
-    pub(crate) members: f32,
+    members: f32,
     load: f32,
     requests: f32,
+}
+
+/// Means of the members whose load is known.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct MemberMeans {
+    /// Load that each of our requests in flight adds; 0 is not known.
+    pub(crate) per_request: f32,
+    /// Our requests in flight at a member.
+    pub(crate) requests: f32,
+}
+
+impl LoadMeans {
+    /// Means of the members; `None` without a member.
+    pub(crate) fn of_members(&self) -> Option<MemberMeans> {
+        (self.members > 0.0).then(|| MemberMeans {
+            per_request: match self.requests > 0.0 {
+                true => self.load / self.requests,
+                false => 0.0,
+            },
+            requests: self.requests / self.members,
+        })
+    }
 }
 
 /// A report, as returned by [`Location::last_report`].
@@ -169,6 +188,14 @@ impl Location {
             true => self.other_report(query).map(of),
             false => None,
         }
+    }
+
+    /// True if there is a fresh report of that load.
+    #[inline]
+    pub(crate) fn has_fresh(&self, query: &Query) -> bool {
+        let cell = self.cells.get(query.place);
+        cell.is_some_and(|cell| cell.fresh(query).is_some())
+            || (query.elsewhere && self.other_report(query).is_some())
     }
 
     /// Adds the mean load here, and the mean number of our requests, if there is a fresh report of that load.

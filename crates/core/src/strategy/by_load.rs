@@ -16,9 +16,12 @@ use super::shares::Shares;
 use crate::alert::Threshold;
 use crate::effective::Shaping;
 use crate::group::view::View;
-use crate::load::{LoadMeans, Query};
+use crate::load::Query;
 use crate::member::Member;
 use crate::trace::{Short, Trace};
+
+/// Interval of decisions at which the means of the members are learnt: one in this number.
+const LEARNING_INTERVAL: u32 = 16;
 
 /// Share of its weight with which a failing member is tried.
 const TRIAL: f32 = 0.1;
@@ -199,14 +202,11 @@ pub(super) fn pick_least<K: Keep>(
     if !view.has_reports() {
         return of_unknown(view, rng, trace, shares);
     }
-    let mut means = LoadMeans::default();
-    for index in view.eligible_indices() {
-        view.location(index).add_means(query, &mut means);
-    }
-    if means.members == 0.0 {
+    let learns = rng.u32(..LEARNING_INTERVAL) == 0;
+    let Some(means) = view.member_means(query, learns) else {
         return of_unknown(view, rng, trace, shares);
-    }
-    let view = &view.with_means(&means);
+    };
+    let view = &view.with_means(means);
     let nobody = Part {
         kept: empty,
         weight: 0.0,
