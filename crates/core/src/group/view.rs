@@ -347,7 +347,7 @@ impl<'a> View<'a> {
         self.weight_now(index).0
     }
 
-    /// Current weight of the member at `index` ([`View::weight`]), and true if the member is in slow start.
+    /// Current weight of the member at `index` ([`View::member_weight`]), and true if the member is in slow start.
     #[inline]
     pub(crate) fn weight_now(&self, index: usize) -> (f32, bool) {
         let slot = self.slot(index);
@@ -386,7 +386,7 @@ impl<'a> View<'a> {
         self.of_report(index, |report| report.value + report.added)
     }
 
-    /// Load like [`View::member_load`], without the load that [doubted](super::Group::doubt) clients would add.
+    /// Load like [`View::member_load`], without the load that [doubted](super::Group::doubt_client) clients would add.
     pub fn vouched_load(&self, index: usize) -> Option<f32> {
         let load = self.member_load(index)?;
         Some(load - self.location(index).doubtful(&self.query))

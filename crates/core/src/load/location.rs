@@ -48,7 +48,7 @@ pub(super) struct Cell {
     pub(super) in_flight_at: AtomicU32,
     /// [`Location::assigned`] at the time of the report.
     pub(super) assigned_at: AtomicU32,
-    /// Load that each of our requests in flight adds (f32 bits), if the load is one [of the moment](is_momentary); else
+    /// Load that each of our requests in flight adds (f32 bits), if the load is one of the moment; else
     /// 0.
     pub(super) per_request: AtomicU32,
     /// [`Location::stays`] at the time of the report.

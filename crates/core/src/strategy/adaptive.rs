@@ -13,7 +13,7 @@
 //!   policy (Weber, "On the Optimal Assignment of Customers to Parallel Servers", 1978)
 //!   with the delay learnt. A plain latency average would count the queue twice and
 //!   take a loaded member for a slow one. What a queue is, and what is work on many requests at
-//!   once, is learnt for the group (`Growth` in `estimate.rs`): taken for a queue, the eight
+//!   once, is learnt for the group (`Growth` in `regression.rs`): taken for a queue, the eight
 //!   requests at once of a member with eight workers make it look eight times faster than
 //!   one that is idle, and it keeps them whatever it reports. Where other balancers use the same
 //!   members, the service time rises with what they do there, and so tells of it.
@@ -50,7 +50,7 @@
 //! are drawn until one of them is idle and about as fast as the fastest, at most
 //! `choices`: mostly two or three.
 //!
-//! Averages reach over fewer answers where these differ little (`estimate.rs`), and requests that may wait do where
+//! Averages reach over fewer answers where these differ little (`regression.rs`), and requests that may wait do where
 //! members have few workers (`group/late.rs`), with a filter of likelihoods in the place of the average (`filter.rs`).
 //! Settings and ideas that were tried and lost are in `docs/design/adaptive.md`.
 

@@ -277,7 +277,7 @@ impl Logs {
 /// A member is slower than the others only if it is so both by the time that requests wait for an answer, and by this
 /// time divided by the number of requests there. Where requests queue one behind the other, the second figure tells how
 /// fast a member is; where all are worked on at once, the first figure does: so a long queue, which a weight may have
-/// made, is not held against a member. Both are means of logarithms (`estimate.rs`): otherwise a single stall of the
+/// made, is not held against a member. Both are means of logarithms (`regression.rs`): otherwise a single stall of the
 /// machine would be seen for longest at the member that answers least.
 #[derive(Clone, Copy, Debug, Default)]
 struct Speeds {
