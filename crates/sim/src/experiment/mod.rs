@@ -11,8 +11,11 @@ pub mod export;
 pub mod html;
 pub mod plan;
 mod replay;
+mod service_times;
 mod statistics;
+mod study;
 pub mod text;
+mod thresholds;
 
 use std::sync::Mutex;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
