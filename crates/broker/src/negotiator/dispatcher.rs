@@ -5,7 +5,6 @@ use std::collections::HashMap;
 use std::net::{IpAddr, SocketAddr};
 use std::rc::Rc;
 use std::sync::Arc;
-use std::time::Duration;
 
 use evenkeel_config::negotiator::origin_of;
 use evenkeel_config::{Cluster, Origin, Quantum, Terms};
@@ -17,17 +16,15 @@ use evenkeel_manager::snapshot::{GroupSnapshot, Snapshot};
 use evenkeel_net::Clock;
 use evenkeel_net::http::answer::{self, Freshness};
 use evenkeel_net::http::{Answer, Handler, Head, IdleConnections, Target};
-use hyper::header::{ACCEPT, ALLOW, HeaderName, RETRY_AFTER, VARY};
+use hyper::header::{ALLOW, HeaderName, RETRY_AFTER, VARY};
 use hyper::{Method, StatusCode};
 use tracing::debug;
 
 use super::clients::Clients;
 use super::decide::{ClientRequest, Grant, Refusal, decide_grant, request_to_choose};
 use super::metrics::{ClassCounters, Ending, Metrics, Unheard};
-use evenkeel_wire::negotiation::{
-    self, Binding, CLASS, MEDIA_TYPE, MOST_MEMBERS, NEGOTIATE, REBIND, RESPONSE_TIME, Refused,
-    SESSION, Server,
-};
+use super::request::{Form, Problem, RequestParts, asked_in_fields, asked_in_query, check_method};
+use evenkeel_wire::negotiation::{Binding, NEGOTIATE, Refused, SESSION, Server};
 
 /// State from which answers are made. One thread has it.
 #[derive(Debug)]
@@ -98,51 +95,6 @@ struct Origins {
     /// Members that cannot be reached: a member that has just joined is in the group a moment before it is in
     /// the cluster.
     unreachable: Vec<MemberId>,
-}
-
-/// Parts of a request.
-#[derive(Debug)]
-struct RequestParts {
-    form: Form,
-    class: Option<String>,
-    response_time: Option<Duration>,
-    session: Option<String>,
-    avoid: Vec<String>,
-    current: Option<String>,
-    alternatives: usize,
-}
-
-/// Form of the answer.
-#[derive(Clone, Debug, PartialEq, Eq)]
-enum Form {
-    /// A redirect to a path of the site, that may be kept or not.
-    Redirect { to: String, keep: bool },
-    /// A binding in JSON.
-    Binding,
-}
-
-/// A request that is no negotiation.
-#[derive(Debug)]
-struct Problem {
-    why: Unheard,
-    status: StatusCode,
-    detail: String,
-    allowed: Vec<String>,
-}
-
-impl Problem {
-    fn new(why: Unheard, status: StatusCode, detail: impl Into<String>) -> Self {
-        Problem {
-            why,
-            status,
-            detail: detail.into(),
-            allowed: Vec::new(),
-        }
-    }
-
-    fn bad(detail: impl Into<String>) -> Self {
-        Problem::new(Unheard::BadParameter, StatusCode::BAD_REQUEST, detail)
-    }
 }
 
 impl Handler for Dispatcher {
@@ -239,7 +191,7 @@ impl Dispatcher {
                     Problem::new(Unheard::UnknownCluster, StatusCode::NOT_FOUND, detail)
                 })?,
                 None => by_host.ok_or_else(|| {
-                    Problem::bad(
+                    Problem::bad_parameter(
                         "the parameter `cluster` is missing, and Host is not a site of any cluster",
                     )
                 })?,
@@ -265,7 +217,7 @@ impl Dispatcher {
             (cluster, asked_in_fields(head, target)?)
         };
         let Some(counter) = book.clusters.get(*cluster) else {
-            return Err(Problem::bad("there is no such cluster"));
+            return Err(Problem::bad_parameter("there is no such cluster"));
         };
         Ok(Understood::Asked(Rc::clone(counter), asked))
     }
@@ -529,205 +481,3 @@ fn explain(refusal: Refusal) -> String {
         }
     }
 }
-
-fn check_method(head: &Head, allowed: &[Method]) -> Result<(), Problem> {
-    if allowed.contains(&head.method) {
-        return Ok(());
-    }
-    Err(Problem {
-        allowed: allowed.iter().map(ToString::to_string).collect(),
-        ..Problem::new(
-            Unheard::Method,
-            StatusCode::METHOD_NOT_ALLOWED,
-            format!("{} is not supported here", head.method),
-        )
-    })
-}
-
-/// Reads the fields of a request for a site's own URL.
-fn asked_in_fields(head: &Head, target: Target) -> Result<RequestParts, Problem> {
-    // They never reach a server.
-    if matches!(head.method, Method::CONNECT | Method::TRACE) {
-        check_method(head, &[Method::GET, Method::HEAD, Method::POST])?;
-    }
-    let (to, keep) = match target.path_and_query.strip_prefix(REBIND) {
-        Some(rest) if rest.starts_with('/') => (rest.to_owned(), false),
-        Some(rest) if rest.is_empty() || rest.starts_with('?') => (format!("/{rest}"), false),
-        _ => (target.path_and_query, true),
-    };
-    let form = if wants_binding(head)? {
-        Form::Binding
-    } else {
-        Form::Redirect { to, keep }
-    };
-    let mut asked = RequestParts::of(form);
-    for (name, set) in SETTERS {
-        let Setter::Field(field) = name else {
-            continue;
-        };
-        if let Some(value) = single(head, field)? {
-            set(&mut asked, value)?;
-        }
-    }
-    Ok(asked)
-}
-
-/// True if `Accept` holds our own media type.
-fn wants_binding(head: &Head) -> Result<bool, Problem> {
-    for value in head.headers.get_all(ACCEPT) {
-        let value = value
-            .to_str()
-            .map_err(|_| Problem::bad("the field Accept is not ASCII"))?;
-        let mut ranges = value.split(',');
-        let is_ours = |range: &str| {
-            let name = range.split(';').next().unwrap_or_default();
-            name.trim().eq_ignore_ascii_case(MEDIA_TYPE)
-        };
-        if ranges.any(is_ours) {
-            return Ok(true);
-        }
-    }
-    Ok(false)
-}
-
-fn single<'a>(head: &'a Head, name: &str) -> Result<Option<&'a str>, Problem> {
-    let mut values = head.headers.get_all(name).iter();
-    match (values.next(), values.next()) {
-        (None, _) => Ok(None),
-        (Some(value), None) => match value.to_str() {
-            Ok(value) => Ok(Some(value.trim())),
-            Err(_) => Err(Problem::bad(format!("the field {name} is not ASCII"))),
-        },
-        (Some(_), Some(_)) => Err(Problem::bad(format!(
-            "the field {name} is given more than once"
-        ))),
-    }
-}
-
-/// Reads the query of a program: the name of the cluster, and the rest.
-fn asked_in_query(query: &str) -> Result<(Option<String>, RequestParts), Problem> {
-    let mut asked = RequestParts::of(Form::Binding);
-    let mut cluster = None;
-    let mut seen: Vec<String> = Vec::new();
-    for (name, value) in form_urlencoded::parse(query.as_bytes()) {
-        if seen.iter().any(|known| *known == name) {
-            return Err(Problem::bad(format!(
-                "the parameter {name:?} is given more than once"
-            )));
-        }
-        let setter = SETTERS.iter().find_map(|(setter, set)| match setter {
-            Setter::Parameter(known) if *known == name => Some(set),
-            _ => None,
-        });
-        match setter {
-            Some(set) => set(&mut asked, &value)?,
-            None if name == "cluster" => cluster = Some(value.into_owned()),
-            None => {
-                let known = SETTERS.iter().filter_map(|(setter, _)| match setter {
-                    Setter::Parameter(name) => Some((*name).to_owned()),
-                    Setter::Field(_) => None,
-                });
-                return Err(Problem {
-                    allowed: std::iter::once("cluster".to_owned()).chain(known).collect(),
-                    ..Problem::bad(format!("there is no parameter {name:?}"))
-                });
-            }
-        }
-        seen.push(name.into_owned());
-    }
-    Ok((cluster, asked))
-}
-
-impl RequestParts {
-    fn of(form: Form) -> Self {
-        RequestParts {
-            form,
-            class: None,
-            response_time: None,
-            session: None,
-            avoid: Vec::new(),
-            current: None,
-            alternatives: 0,
-        }
-    }
-
-    fn set_class(&mut self, value: &str) -> Result<(), Problem> {
-        self.class = Some(value.to_owned());
-        Ok(())
-    }
-
-    fn set_response_time(&mut self, value: &str) -> Result<(), Problem> {
-        let time = negotiation::parse_time(value);
-        self.response_time = Some(time.ok_or_else(|| {
-            Problem::bad(format!(
-                "{value:?} is not a response time; expected a number with a unit, as in 200ms or 1.5s, of at most 3600s"
-            ))
-        })?);
-        Ok(())
-    }
-
-    fn set_session(&mut self, value: &str) -> Result<(), Problem> {
-        if !negotiation::is_session(value) {
-            return Err(Problem::bad(
-                "a session id has 1 to 64 letters, digits, \"-\" and \"_\"",
-            ));
-        }
-        self.session = Some(value.to_owned());
-        Ok(())
-    }
-
-    fn set_avoid(&mut self, value: &str) -> Result<(), Problem> {
-        let names: Vec<String> = value.split(',').map(str::to_owned).collect();
-        if names.len() > MOST_MEMBERS {
-            return Err(Problem::bad(format!(
-                "the parameter `avoid` takes at most {MOST_MEMBERS} servers"
-            )));
-        }
-        self.avoid = names;
-        Ok(())
-    }
-
-    fn set_current(&mut self, value: &str) -> Result<(), Problem> {
-        self.current = Some(value.to_owned());
-        Ok(())
-    }
-
-    fn set_alternatives(&mut self, value: &str) -> Result<(), Problem> {
-        let number = value.parse().ok().filter(|&number| number <= MOST_MEMBERS);
-        self.alternatives = number.ok_or_else(|| {
-            Problem::bad(format!(
-                "the parameter `alternatives` is a number from 0 to {MOST_MEMBERS}"
-            ))
-        })?;
-        Ok(())
-    }
-}
-
-/// Source of a setting: a field of a request for a site, or a parameter of one by a program.
-enum Setter {
-    Field(&'static str),
-    Parameter(&'static str),
-}
-
-type Set = fn(&mut RequestParts, &str) -> Result<(), Problem>;
-
-static SETTERS: &[(Setter, Set)] = &[
-    (Setter::Field(CLASS), RequestParts::set_class),
-    (
-        Setter::Field(RESPONSE_TIME),
-        RequestParts::set_response_time,
-    ),
-    (Setter::Field(SESSION), RequestParts::set_session),
-    (Setter::Parameter("class"), RequestParts::set_class),
-    (
-        Setter::Parameter("response_time"),
-        RequestParts::set_response_time,
-    ),
-    (Setter::Parameter("session"), RequestParts::set_session),
-    (Setter::Parameter("avoid"), RequestParts::set_avoid),
-    (Setter::Parameter("current"), RequestParts::set_current),
-    (
-        Setter::Parameter("alternatives"),
-        RequestParts::set_alternatives,
-    ),
-];

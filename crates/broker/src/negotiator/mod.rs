@@ -11,6 +11,7 @@ mod clients;
 mod decide;
 mod dispatcher;
 mod metrics;
+mod request;
 mod status;
 
 use std::collections::HashMap;
