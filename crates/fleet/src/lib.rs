@@ -10,6 +10,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 mod metrics;
+mod shared_loads;
 pub mod status;
 mod subsystem;
 

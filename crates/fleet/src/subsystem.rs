@@ -12,16 +12,13 @@ use evenkeel_control::alerts::{FleetExchange, Proposal};
 use evenkeel_control::flights;
 use evenkeel_control::outlier::{AnnouncedEjections, MemberTraffic, PeerEjection};
 use evenkeel_core::group::Group;
-use evenkeel_core::load::{LoadId, Location};
-use evenkeel_core::member::{Member, Reason};
+use evenkeel_core::member::Member;
 use evenkeel_core::time::Instant;
 use evenkeel_gossip::ejection::Ejection;
-use evenkeel_gossip::reading::Reading;
-use evenkeel_gossip::readings::Reader;
 use evenkeel_gossip::seal::MAX_DATAGRAM;
 use evenkeel_gossip::{Fleet, Id, Role, Settings, name_key};
 use evenkeel_manager::Manager;
-use evenkeel_manager::config::{Config as Whole, Fleet as Config, Monitor};
+use evenkeel_manager::config::{Config as Whole, Fleet as Config};
 use evenkeel_manager::endpoint::Endpoint;
 use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::handover::Handover;
@@ -37,6 +34,7 @@ use evenkeel_wire::reporting::message::is_name;
 use tracing::{debug, info, warn};
 
 use crate::metrics;
+use crate::shared_loads::{Shared, SharedLoads};
 use crate::status::FleetStatus;
 
 /// Receive buffer that the system is asked for: all balancers may speak at the same moment.
@@ -51,14 +49,6 @@ const LOOK_UP: Duration = Duration::from_secs(10);
 /// Interval in which the balancer looks at how long requests take at the members of a group, and how many are
 /// in flight.
 const LEARN: Duration = flights::INTERVAL;
-
-/// The loads of a group's locations are looked at ten times a second, if there are not more than a thousand
-/// locations; else each location takes so long.
-const SHARE: Duration = Duration::from_micros(100);
-
-/// If nobody says the loads of a location for so long, each balancer asks by itself. Another balancer that
-/// reads for all is found sooner, if the balancer that did is gone.
-const GRACE: Duration = Duration::from_secs(1);
 
 /// Owner of the socket.
 const WHOSE: &str = "fleet";
@@ -78,13 +68,8 @@ struct State {
     config: Option<Config>,
     /// Groups of the configuration.
     groups: HashSet<String>,
-    /// Groups and locations whose loads are read by one balancer for all.
-    shared: Shared,
-    /// Time at which the loads of a group's locations are next told or taken over.
-    share_at: HashMap<String, Instant>,
-    /// Locations whose loads another balancer has read, and until when it says so.
-    elsewhere: HashMap<Arc<str>, (Arc<Location>, Instant)>,
-    forgot_at: Option<Instant>,
+    /// Loads that one balancer reads for all.
+    loads: SharedLoads,
     /// Time at which the balancer next looks at how long requests take at a group's members.
     learn_at: HashMap<String, Instant>,
     unsent: u64,
@@ -96,38 +81,6 @@ struct State {
     stopped: bool,
     /// True if the balancer was in a fleet when it stopped, and serves its last clients.
     left: bool,
-}
-
-/// Groups and locations whose loads are read by one balancer for all.
-#[derive(Debug, Default, PartialEq)]
-struct Shared {
-    groups: HashSet<String>,
-    /// Locations that have their own word on it.
-    locations: HashMap<String, bool>,
-}
-
-impl Shared {
-    fn new(config: &Whole) -> Self {
-        let is_shared = |monitor: &Option<Monitor>| monitor.as_ref().is_some_and(|one| one.shared);
-        let groups = config.groups.iter();
-        let groups = groups.filter(|group| is_shared(&group.monitor));
-        let own = config.locations.iter().filter(|one| one.says_monitor);
-        Shared {
-            groups: groups.map(|group| group.name.clone()).collect(),
-            locations: own
-                .map(|one| (one.name.clone(), is_shared(&one.monitor)))
-                .collect(),
-        }
-    }
-
-    fn is_empty(&self) -> bool {
-        self.groups.is_empty() && !self.locations.values().any(|shared| *shared)
-    }
-
-    fn has(&self, group: &str, location: &str) -> bool {
-        let own = self.locations.get(location);
-        own.copied().unwrap_or_else(|| self.groups.contains(group))
-    }
 }
 
 impl fmt::Debug for Gossip {
@@ -208,16 +161,13 @@ impl Gossip {
         let now = self.clock.now();
         let mut state = self.task.lock_state();
         let state = &mut *state;
-        if shared != state.shared {
-            state.share_at.clear();
-            state.shared = shared;
-        }
+        state.loads.set_shared(shared);
         if let Some(fleet) = &mut state.fleet
             && groups != state.groups
         {
             fleet.set_groups(groups.iter().map(String::as_str), now);
             state.learn_at.retain(|group, _| groups.contains(group));
-            state.share_at.retain(|group, _| groups.contains(group));
+            state.loads.retain_groups(&groups);
             state.groups = groups;
             self.task.wake_thread();
         }
@@ -332,7 +282,10 @@ impl FleetExchange for Gossip {
 
     fn share_loads(&self, group: &Group, now: Instant) {
         let mut state = self.task.lock_state();
-        state.share_loads(group, now);
+        let state = &mut *state;
+        let is_known = !state.rests && state.groups.contains::<str>(group.name());
+        let fleet = state.fleet.as_mut().filter(|_| is_known);
+        state.loads.share_loads(fleet, group, now);
         if state.fleet.as_ref().is_some_and(Fleet::has_out) {
             self.task.wake_thread();
         }
@@ -375,70 +328,6 @@ impl FleetExchange for Gossip {
                 member.slot.adopt_guess(time.as_secs_f32(), now, decay);
             }
         }
-    }
-}
-
-impl State {
-    /// Tells the others the loads of a group's locations, or takes over what another one has read.
-    fn share_loads(&mut self, group: &Group, now: Instant) {
-        self.forget_loads(now);
-        let name: &str = group.name();
-        let (Some(fleet), false) = (&mut self.fleet, self.shared.is_empty()) else {
-            return;
-        };
-        let is_due = self.share_at.get(name).is_none_or(|&at| at <= now);
-        if self.rests || !self.groups.contains(name) || !is_due {
-            return;
-        }
-        // One that has no address is not asked by anybody here.
-        let known = group.members().iter();
-        let known = known.filter(|member| !member.slot.has_reason(Reason::Unresolved));
-        let shared = known.filter(|member| self.shared.has(name, member.location.name()));
-        let locations: BTreeMap<u64, &Arc<Location>> = shared
-            .map(|member| (name_key(member.location.name()), &member.location))
-            .collect();
-        if locations.is_empty() {
-            return;
-        }
-        let pace = SHARE * u32::try_from(locations.len()).unwrap_or(u32::MAX);
-        self.share_at.insert(name.to_owned(), now.after(pace));
-        let (numbers, places): (Vec<u64>, Vec<&Arc<Location>>) = locations.into_iter().unzip();
-        let own = |place: usize| {
-            let location = places.get(place);
-            Reading::new(|id| location.and_then(|location| location.observed(id, now)))
-        };
-        let readers = fleet.share_loads(name, &numbers, own, now);
-        for (location, reader) in places.iter().zip(readers) {
-            match reader {
-                Reader::Here => location.end_remote_reading(),
-                Reader::Another(reading) => {
-                    let until = now.after(pace + GRACE);
-                    // There is room: all of them have a name.
-                    let _ = location.observe_elsewhere(reading.loads(), until, now);
-                    location.expire(reading.unknown().chain([LoadId::ROUND_TRIP]));
-                    let name = Arc::clone(location.name());
-                    self.elsewhere.insert(name, (Arc::clone(location), until));
-                }
-                Reader::Nobody => {}
-            }
-        }
-    }
-
-    /// Makes loads unknown that others report no more, wherever nobody has read them here since: where
-    /// another balancer has just stopped, and where the configuration wants no load of the location any more.
-    fn forget_loads(&mut self, now: Instant) {
-        if self.forgot_at.is_some_and(|at| now.since(at) < GRACE) {
-            return;
-        }
-        self.forgot_at = Some(now);
-        self.elsewhere.retain(|_, (location, until)| {
-            // This one has had its time to ask.
-            let is_said = now < until.after(GRACE);
-            if !is_said {
-                location.expire_elsewhere();
-            }
-            is_said
-        });
     }
 }
 
