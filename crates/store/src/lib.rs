@@ -26,8 +26,12 @@ pub mod desk;
 pub mod etcd;
 pub mod follower;
 pub mod judge;
+mod metrics;
 pub mod model;
+mod reporter;
 pub mod rollout;
+mod start;
+mod status;
 pub mod subsystem;
 mod totals;
 

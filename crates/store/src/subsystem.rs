@@ -1,7 +1,6 @@
 //! The balancer's subsystem for the store: follows the store and puts its revisions into effect, reports what the
 //! balancer runs, and drives roll-outs if this balancer's turn has come.
 
-use std::collections::VecDeque;
 use std::convert::Infallible;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
@@ -11,15 +10,13 @@ use std::time::{Duration, Instant};
 use evenkeel_config::Store as Settings;
 use evenkeel_manager::Manager;
 use evenkeel_manager::endpoint::Endpoint;
-use evenkeel_manager::exposition::{Exposition, Type};
+use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::handover::Handover;
 use evenkeel_manager::revisions::Author;
 use evenkeel_manager::service::{Service, Work};
 use evenkeel_manager::store::{Change, Put, Store, StoreError};
 use evenkeel_manager::subsystem::Subsystem;
 use parking_lot::Mutex;
-use schemars::JsonSchema;
-use serde::Serialize;
 use tokio::sync::{Notify, watch};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info, warn};
@@ -27,12 +24,18 @@ use tracing::{debug, error, info, warn};
 use crate::change::{self, Push};
 use crate::copy::{self, Copy};
 use crate::desk::{self, Base, Names, StoreAdmin, StoreAdminError};
-use crate::etcd::{Entry, Etcd, EtcdError, Keys, WatchEvent, Write};
+use crate::etcd::{Entry, Etcd, EtcdError, Keys, WatchEvent};
 use crate::follower::{Follower, HeadVerdict};
 use crate::judge::Counts;
+use crate::metrics;
 use crate::model::{FORMAT, Head, Pointer, Report, Revision};
+use crate::reporter::{Identity, Reporter};
 use crate::rollout::{Driver, Next};
-use crate::totals::Totals;
+use crate::start::{EMPTY, WENT_BACK};
+use crate::totals::{KeptCounts, Totals};
+
+pub use crate::start::{StartRevision, find_start, name_of};
+pub use crate::status::StoreStatus;
 
 /// Interval at which the head is read even if the watch reports no change: watches can be lost.
 const POLL: Duration = Duration::from_secs(5);
@@ -40,192 +43,11 @@ const POLL: Duration = Duration::from_secs(5);
 /// Shortest and longest pause after a failure.
 const PAUSES: (Duration, Duration) = (Duration::from_millis(100), Duration::from_secs(5));
 
-/// Time for which a report stays in the store after the balancer's last sign of life.
-const LEASE: Duration = Duration::from_secs(10);
-
 /// Interval of the reporter's checks.
 const TURN: Duration = Duration::from_secs(1);
 
-/// Interval at which a lease is kept alive.
-const KEEP_ALIVE: Duration = Duration::from_secs(3);
-
-/// Interval at which counts are reported while a roll-out is on.
-const COUNTS: Duration = Duration::from_secs(2);
-
-/// Interval at which counts are kept, and number of kept counts: five minutes.
-const KEEP_EVERY: Duration = Duration::from_secs(10);
-const KEPT: usize = 30;
-
-/// Time for which a start waits for a store that does not answer, or is empty: with a copy, and without one.
-const START: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs(30));
-
 /// Time for which a write through the admin API waits until this balancer has put it into effect.
 const IN_EFFECT: Duration = Duration::from_secs(5);
-
-/// The name of this balancer among others: `node.name` of the configuration, or else the machine's host name.
-pub fn name_of(node: &evenkeel_config::Node) -> String {
-    let machine = || {
-        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        match name.trim() {
-            "" => "localhost".into(),
-            name => name.to_owned(),
-        }
-    };
-    node.name.clone().unwrap_or_else(machine)
-}
-
-/// The revision that a balancer starts with.
-#[derive(Debug)]
-pub struct StartRevision {
-    /// The revision.
-    pub revision: Revision,
-    /// The revision of the last good copy, if it is another one: for when `revision` is refused.
-    pub fallback: Option<Revision>,
-    /// Messages for the log.
-    pub notes: Vec<String>,
-    follower: Follower,
-}
-
-impl StartRevision {
-    /// Replaces a revision refused for the reason `why` by the last good copy. Returns false if there is no copy.
-    pub fn fall_back(&mut self, why: String) -> bool {
-        let Some(fallback) = self.fallback.take() else {
-            return false;
-        };
-        let refused = self.revision.pointer();
-        self.notes.push(format!(
-            "store: {refused} is refused, and the last good copy, revision {}, is used: {why}",
-            fallback.number
-        ));
-        self.follower.note_refused(refused, why);
-        self.revision = fallback;
-        true
-    }
-}
-
-/// Finds the revision that the balancer called `name` starts with: that of the store, or that of the last good copy.
-/// `tell` is called with messages for the user meanwhile.
-///
-/// # Errors
-///
-/// There is neither a revision in the store nor a copy.
-pub async fn find_start(
-    settings: &Settings,
-    name: &str,
-    tell: impl Fn(&str),
-) -> Result<StartRevision, String> {
-    let mut notes = Vec::new();
-    let path = &settings.copy_file;
-    let copy = copy::load_copy(path, &settings.prefix).unwrap_or_else(|why| {
-        notes.push(format!(
-            "store.copy_file: the last good copy in {} cannot be used: {why}",
-            path.display()
-        ));
-        None
-    });
-    let (mark, known) = match copy {
-        Some(copy) => (copy.mark, Some(copy.revision)),
-        None => (None, None),
-    };
-    let running = known.as_ref().map(Revision::pointer);
-    let mut follower = Follower::new(name, mark, running);
-    let mut etcd = Etcd::new(settings);
-    let (with_copy, without) = START;
-    let patience = if known.is_some() { with_copy } else { without };
-    let asked = timeout(
-        patience,
-        first(&mut etcd, settings, &mut follower, (known.is_some(), &tell)),
-    );
-    let found = match asked.await {
-        Ok(found) => found,
-        Err(_) => Err(format!("no answer within {patience:?}")),
-    };
-    match (found, known) {
-        (Ok(Some(revision)), known) => Ok(StartRevision {
-            revision,
-            fallback: known,
-            notes,
-            follower,
-        }),
-        (Ok(None), Some(known)) => {
-            if follower.is_waiting() {
-                notes.push(WENT_BACK.into());
-            }
-            Ok(StartRevision {
-                revision: known,
-                fallback: None,
-                notes,
-                follower,
-            })
-        }
-        (Err(why), Some(known)) => {
-            notes.push(format!(
-                "the store cannot be read, so the last good copy, revision {}, is used: {why}",
-                known.number
-            ));
-            Ok(StartRevision {
-                revision: known,
-                fallback: None,
-                notes,
-                follower,
-            })
-        }
-        (Ok(None), None) => Err(EMPTY.into()),
-        (Err(why), None) => Err(format!(
-            "there is no last good copy in {} yet, and the store cannot be read: {why}",
-            path.display()
-        )),
-    }
-}
-
-const EMPTY: &str =
-    "the store has no configuration yet: write one there with `evenkeel store push`";
-
-const WENT_BACK: &str = "the store has gone back in time: it has an older configuration than the one in \
-                         force, or none, as after a restore from a backup. The configuration in force stays \
-                         in force until you push a configuration, or run `evenkeel store confirm`";
-
-/// Reads the store's revision for this balancer; `None` if it is the one that the balancer had.
-async fn first(
-    etcd: &mut Etcd,
-    settings: &Settings,
-    follower: &mut Follower,
-    (has_copy, tell): (bool, &impl Fn(&str)),
-) -> Result<Option<Revision>, String> {
-    let names = Names(settings.prefix.clone());
-    let key = names.head_key();
-    let mut told = String::new();
-    loop {
-        let read = etcd.read(Keys::One(&key)).await;
-        let read = match read {
-            Ok(read) => read,
-            // Without a copy, waiting is the only choice.
-            Err(EtcdError::Unreachable(why)) if !has_copy => {
-                if told != why {
-                    tell(&format!("waiting for the store: {why}"));
-                    told = why;
-                }
-                sleep(TURN).await;
-                continue;
-            }
-            Err(error) => return Err(error.to_string()),
-        };
-        let head = read.entries.first().map(|entry| Head::read(&entry.value));
-        let head = head
-            .transpose()
-            .map_err(|error| format!("{key} in the store: {error}"))?;
-        if follower.take_head(head) == HeadVerdict::Empty {
-            return Ok(None);
-        }
-        let Some(to) = follower.wanted_revision().cloned() else {
-            return Ok(None);
-        };
-        let revision = StoreAdmin::new(etcd, &settings.prefix)
-            .read_revision(&to)
-            .await;
-        return revision.map(Some).map_err(|error| error.to_string());
-    }
-}
 
 /// The subsystem that follows the store. Clones share one state.
 #[derive(Clone)]
@@ -265,8 +87,7 @@ struct State {
     /// Reason for which the store cannot be followed.
     trouble: Option<String>,
     totals: Totals,
-    /// Counts with the time of each, the oldest first.
-    kept: VecDeque<(Instant, Counts)>,
+    kept: KeptCounts,
     /// Counts of the last minutes before the revision in force was put there.
     before: Counts,
     applied: u64,
@@ -279,33 +100,6 @@ impl std::fmt::Debug for Fleet {
             .field("name", &self.inner.name)
             .finish_non_exhaustive()
     }
-}
-
-/// State of the connection with the store.
-#[derive(Clone, Debug, PartialEq, JsonSchema, Serialize)]
-pub struct StoreStatus {
-    /// Address of the store.
-    pub store: String,
-    /// Name of this balancer in the store.
-    pub name: String,
-    /// Reason for which the store cannot be followed; null if it can.
-    pub trouble: Option<String>,
-    /// The number of the revision in force.
-    pub running: Option<u64>,
-    /// The number of the revision that all balancers are to have.
-    pub current: Option<u64>,
-    /// The number of the revision that is rolled out.
-    pub trial: Option<u64>,
-    /// The balancers that try the revision; empty if all do.
-    pub tried_by: Vec<String>,
-    /// Reason for which this balancer refuses the revision that it is to have; null if it does not.
-    pub refused: Option<String>,
-    /// The number of the revision that was taken back last, if none was pushed since.
-    pub taken_back: Option<u64>,
-    /// Reason for which that revision was taken back.
-    pub taken_back_because: Option<String>,
-    /// True while this balancer waits for a person, because the store has gone back in time.
-    pub waits: bool,
 }
 
 impl Fleet {
@@ -333,7 +127,7 @@ impl Fleet {
                 fallback,
                 trouble: None,
                 totals: Totals::default(),
-                kept: VecDeque::new(),
+                kept: KeptCounts::default(),
                 before: Counts::default(),
                 applied: 0,
                 refused: 0,
@@ -501,9 +295,7 @@ impl Fleet {
         let before = {
             let mut state = self.inner.state.lock();
             state.totals.take_counts(manager);
-            let now = state.totals.counts();
-            let oldest = state.kept.front();
-            oldest.map_or_else(Counts::default, |(_, then)| now.since(then))
+            state.kept.counts_since_oldest(&state.totals.counts())
         };
         let text = revision.text.clone();
         match manager.apply_stored(&self.inner.file, text, author).await {
@@ -589,28 +381,49 @@ impl Fleet {
             let _ = timeout(TURN, steps.changed()).await;
             if self.inner.rests.load(Ordering::Relaxed) {
                 // The process that has taken over writes the report meanwhile.
-                reporter.told = None;
+                reporter.forget_report();
                 continue;
             }
             self.count(manager);
-            let result = reporter.turn(self, &mut etcd).await;
+            let result = self.write_report(&mut reporter, &mut etcd).await;
             let result = match result {
                 Ok(()) => self.drive(&mut etcd, &mut driver, begun.elapsed()).await,
                 Err(error) => Err(error),
             };
             if let Err(error) = result {
-                reporter.failed(&error);
+                reporter.note_failure(&error);
                 sleep(TURN.mul_f32(0.5 + fastrand::f32())).await;
             } else {
-                reporter.is_failing = false;
+                reporter.note_success();
             }
         }
     }
 
+    /// Keeps the report in the store alive, and writes it when it is due.
+    async fn write_report(
+        &self,
+        reporter: &mut Reporter,
+        etcd: &mut Etcd,
+    ) -> Result<(), EtcdError> {
+        let inner = &*self.inner;
+        let key = inner.names.node_key(&inner.name);
+        let identity = Identity {
+            name: &inner.name,
+            process: &inner.process,
+        };
+        reporter.keep_lease(etcd, &key, &identity).await?;
+        let report = self.own_report();
+        let is_tried = {
+            let state = inner.state.lock();
+            let head = state.follower.head();
+            head.is_some_and(|head| head.trial.is_some())
+        };
+        reporter.write_report(etcd, key, report, is_tried).await
+    }
+
     fn count(&self, manager: &Manager) {
         let mut state = self.inner.state.lock();
-        let is_due = |(last, _): &(Instant, Counts)| last.elapsed() >= KEEP_EVERY;
-        let is_due = state.kept.back().is_none_or(is_due);
+        let is_due = state.kept.is_due();
         let is_tried = state
             .follower
             .head()
@@ -620,10 +433,7 @@ impl Fleet {
         }
         if is_due {
             let counts = state.totals.counts();
-            state.kept.push_back((Instant::now(), counts));
-            if state.kept.len() > KEPT {
-                state.kept.pop_front();
-            }
+            state.kept.keep_counts(counts);
         }
     }
 
@@ -805,103 +615,6 @@ fn store_error(error: StoreAdminError) -> StoreError {
     }
 }
 
-/// Writes reports.
-#[derive(Default)]
-struct Reporter {
-    lease: Option<(i64, Instant)>,
-    /// The last report written, without counts, and its time.
-    told: Option<(Report, Instant)>,
-    /// True while another process reports by the same name.
-    is_double: bool,
-    is_failing: bool,
-}
-
-impl Reporter {
-    async fn turn(&mut self, fleet: &Fleet, etcd: &mut Etcd) -> Result<(), EtcdError> {
-        if let Some((lease, kept)) = self.lease
-            && kept.elapsed() >= KEEP_ALIVE
-        {
-            match etcd.keep_alive(lease).await? {
-                true => {
-                    self.lease = Some((lease, Instant::now()));
-                    if self.told.is_some() {
-                        self.look(fleet, etcd).await?;
-                    }
-                }
-                // The lease has run out, or the store was restored.
-                false => (self.lease, self.told) = (None, None),
-            }
-        }
-        let report = fleet.own_report();
-        let without_counts = Report {
-            counts: Counts::default(),
-            ..report.clone()
-        };
-        let is_tried = {
-            let state = fleet.inner.state.lock();
-            state
-                .follower
-                .head()
-                .is_some_and(|head| head.trial.is_some())
-        };
-        // Each report makes the store larger until the store is compacted.
-        let is_due = match &self.told {
-            None => true,
-            Some((told, at)) => *told != without_counts || is_tried && at.elapsed() >= COUNTS,
-        };
-        if !is_due {
-            return Ok(());
-        }
-        let lease = match self.lease {
-            Some((lease, _)) => lease,
-            None => {
-                let lease = etcd.lease(LEASE).await?;
-                self.lease = Some((lease, Instant::now()));
-                lease
-            }
-        };
-        let key = fleet.inner.names.node_key(&fleet.inner.name);
-        let written = etcd
-            .write(vec![Write::Put(key, report.write(), lease)])
-            .await;
-        if let Err(error) = written {
-            // The lease may not exist any more.
-            (self.lease, self.told) = (None, None);
-            return Err(error);
-        }
-        self.told = Some((without_counts, Instant::now()));
-        Ok(())
-    }
-
-    /// Checks that the written report is still in the store.
-    async fn look(&mut self, fleet: &Fleet, etcd: &mut Etcd) -> Result<(), EtcdError> {
-        let key = fleet.inner.names.node_key(&fleet.inner.name);
-        let read = etcd.read(Keys::One(&key)).await?;
-        let Some(entry) = read.entries.first() else {
-            self.told = None;
-            return Ok(());
-        };
-        let is_own = |report: Report| report.process == fleet.inner.process;
-        let is_double = !Report::read(&entry.value).is_ok_and(is_own);
-        if is_double && !self.is_double {
-            error!(
-                "another balancer is called {:?} in the store, too, so the store cannot tell what each of \
-                 them runs: give each balancer a different `name` in [node]",
-                fleet.inner.name
-            );
-        }
-        self.is_double = is_double;
-        Ok(())
-    }
-
-    fn failed(&mut self, error: &EtcdError) {
-        match std::mem::replace(&mut self.is_failing, true) {
-            false => warn!("cannot write to the store which revision this balancer runs: {error}"),
-            true => debug!("cannot write to the store which revision this balancer runs: {error}"),
-        }
-    }
-}
-
 impl Store for Fleet {
     fn name(&self) -> String {
         self.place()
@@ -942,37 +655,7 @@ impl Subsystem for Fleet {
             let state = self.inner.state.lock();
             (state.applied, state.refused)
         };
-        let mut gauge = |name, help, value: f64| {
-            out.begin_family(name, Type::Gauge, help);
-            out.add_sample(&[], value);
-        };
-        gauge(
-            "evenkeel_store_up",
-            "1 while the store of the configuration is followed, 0 while it does not answer.",
-            f64::from(u8::from(status.trouble.is_none())),
-        );
-        gauge(
-            "evenkeel_store_waits",
-            "1 while the store has gone back in time and the balancer waits for a push or `evenkeel store confirm`.",
-            f64::from(u8::from(status.waits)),
-        );
-        gauge(
-            "evenkeel_store_revision",
-            "Number of the store's revision that is in force.",
-            status.running.unwrap_or_default() as f64,
-        );
-        gauge(
-            "evenkeel_store_revision_wanted",
-            "Number of the store's revision that all balancers are to have.",
-            status.current.unwrap_or_default() as f64,
-        );
-        out.begin_family(
-            "evenkeel_store_revisions_total",
-            Type::Counter,
-            "Revisions of the store that came: applied, or refused.",
-        );
-        out.add_sample(&[("result", "applied")], applied as f64);
-        out.add_sample(&[("result", "refused")], refused as f64);
+        metrics::write_families(out, &status, applied, refused);
     }
 
     fn endpoints(&self) -> Vec<Endpoint> {

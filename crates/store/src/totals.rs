@@ -1,12 +1,17 @@
 //! Sums of this balancer's requests, which continue when its configuration changes.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, VecDeque};
+use std::time::{Duration, Instant};
 
 use evenkeel_core::member::MemberId;
 use evenkeel_core::observe::Latencies;
 use evenkeel_manager::Manager;
 
 use crate::judge::{Counts, LIMITS, interval_limit};
+
+/// Interval at which counts are kept, and number of kept counts: five minutes.
+const KEEP_EVERY: Duration = Duration::from_secs(10);
+const KEPT: usize = 30;
 
 /// Sums over all rules and members, including those that were removed.
 #[derive(Debug, Default)]
@@ -74,5 +79,34 @@ impl Totals {
             failed: self.failed.min(self.requests),
             latencies,
         }
+    }
+}
+
+/// Counts of the last minutes.
+#[derive(Debug, Default)]
+pub(crate) struct KeptCounts {
+    /// Counts with the time of each, the oldest first.
+    kept: VecDeque<(Instant, Counts)>,
+}
+
+impl KeptCounts {
+    /// Returns true if it is time to keep counts.
+    pub(crate) fn is_due(&self) -> bool {
+        let last = self.kept.back();
+        last.is_none_or(|(last, _)| last.elapsed() >= KEEP_EVERY)
+    }
+
+    /// Keeps `counts`, and forgets the oldest ones.
+    pub(crate) fn keep_counts(&mut self, counts: Counts) {
+        self.kept.push_back((Instant::now(), counts));
+        if self.kept.len() > KEPT {
+            self.kept.pop_front();
+        }
+    }
+
+    /// Returns the difference of `now` and the oldest counts that are kept.
+    pub(crate) fn counts_since_oldest(&self, now: &Counts) -> Counts {
+        let oldest = self.kept.front();
+        oldest.map_or_else(Counts::default, |(_, then)| now.since(then))
     }
 }
