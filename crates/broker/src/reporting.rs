@@ -9,16 +9,16 @@
 use std::collections::{HashMap, HashSet};
 use std::fmt;
 use std::io;
-use std::net::{SocketAddr, UdpSocket};
+use std::net::SocketAddr;
 use std::os::fd::{AsFd, BorrowedFd};
 use std::sync::Arc;
 use std::time::Duration;
 
 use evenkeel_core::group::Group;
-use evenkeel_core::member::{MemberId, Weight};
+use evenkeel_core::member::MemberId;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::Manager;
-use evenkeel_manager::config::{Broker as Config, Config as Whole, MemberConfig};
+use evenkeel_manager::config::{Broker as Config, Config as Whole};
 use evenkeel_manager::endpoint::{CommandError, Endpoint};
 use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::handover::Handover;
@@ -30,28 +30,16 @@ use evenkeel_net::Clock;
 use evenkeel_net::datagram::{self, Next, SocketTask, Worker};
 use evenkeel_net::inherited::InheritedSocket;
 use evenkeel_net::key_file;
-use rustix::net::sockopt;
 use tokio::sync::Notify;
 use tracing::{error, warn};
 
+use crate::desired::Desired;
+use crate::sockets::{ReportSocket, WHOSE, bind_sockets, receive_batch};
 use crate::status::{AgentStatus, BrokerStatus};
 use evenkeel_wire::reporting::directory::Directory;
 use evenkeel_wire::reporting::keys::Keys;
-use evenkeel_wire::reporting::message::{MAX_DATAGRAM, ServerState};
-use evenkeel_wire::reporting::server::{
-    Broker, Datagram, Outcome, Peer, Remembered, Settings, Untaken,
-};
-
-/// Size of the receive buffer that is asked of the system for each socket: many agents may report at the same
-/// moment, and a small datagram takes up more than a kilobyte there.
-const RECEIVE_BUFFER: usize = 16 * 1024 * 1024;
-
-/// Size of a buffer below which a few thousand agents that report at the same moment may lose something.
-const SMALL_BUFFER: usize = 2 * 1024 * 1024;
-
-/// Datagrams that are taken from a socket before others have their turn. Well below a
-/// millisecond's work, as the control loop may wait for it.
-const BATCH: usize = 64;
+use evenkeel_wire::reporting::message::MAX_DATAGRAM;
+use evenkeel_wire::reporting::server::{Broker, Datagram, Outcome, Remembered, Settings, Untaken};
 
 /// Shortest time between two lines in the log about refused datagrams.
 const TELL: Duration = Duration::from_secs(60);
@@ -91,20 +79,8 @@ struct State {
     stopped: bool,
 }
 
-/// Owner of the sockets.
-const WHOSE: &str = "broker";
-
 /// The part of a [`Handover`] with the agents, and its version.
 const AGENTS: (&str, u32) = ("agents", 1);
-
-/// A socket that agents send to.
-struct ReportSocket {
-    id: usize,
-    /// Address as configured; the port may be 0.
-    wanted: SocketAddr,
-    socket: UdpSocket,
-    receive_buffer: usize,
-}
 
 impl fmt::Debug for Reporting {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
@@ -229,7 +205,8 @@ impl Subsystem for Reporting {
                 })?;
             state.is_served = true;
         }
-        let (sockets, next_socket) = state.bind(&wanted.listen)?;
+        let (sockets, next_socket) =
+            bind_sockets(&state.sockets, state.next_socket, &wanted.listen)?;
         state.next_socket = next_socket;
         let settings = settings(wanted);
         let fresh = match state.broker {
@@ -380,67 +357,6 @@ impl Reporting {
     }
 }
 
-impl State {
-    /// Sockets on `addresses`: those that are there already stay. With the number of the
-    /// next one.
-    fn bind(&self, addresses: &[SocketAddr]) -> Result<(Vec<ReportSocket>, usize), PrepareErrors> {
-        let (mut bound, mut errors) = (Vec::new(), Vec::new());
-        let mut next = self.next_socket;
-        let mut old: Vec<&ReportSocket> = self.sockets.iter().collect();
-        for &wanted in addresses {
-            let same = old.iter().position(|bound| bound.wanted == wanted);
-            let socket = match same {
-                // The same socket under another handle: nothing that came is lost.
-                Some(index) => old.swap_remove(index).try_clone(),
-                None => {
-                    next += 1;
-                    open(next, wanted)
-                }
-            };
-            match socket {
-                Ok(socket) => bound.push(socket),
-                Err(error) => errors.push(PrepareError::Listen {
-                    whose: "broker",
-                    address: format!("UDP {wanted}"),
-                    error,
-                }),
-            }
-        }
-        if errors.is_empty() {
-            Ok((bound, next))
-        } else {
-            Err(errors)
-        }
-    }
-}
-
-impl ReportSocket {
-    fn try_clone(&self) -> io::Result<ReportSocket> {
-        Ok(ReportSocket {
-            socket: self.socket.try_clone()?,
-            ..*self
-        })
-    }
-}
-
-fn open(id: usize, wanted: SocketAddr) -> io::Result<ReportSocket> {
-    let socket = datagram::open_socket(wanted, RECEIVE_BUFFER, WHOSE)?;
-    let receive_buffer = sockopt::socket_recv_buffer_size(&socket)?;
-    if receive_buffer < SMALL_BUFFER {
-        warn!(
-            address = %wanted,
-            bytes = receive_buffer,
-            "the receive buffer for agents is small: for thousands of agents raise net.core.rmem_max"
-        );
-    }
-    Ok(ReportSocket {
-        id,
-        wanted,
-        socket,
-        receive_buffer,
-    })
-}
-
 fn settings(config: &Config) -> Settings {
     Settings {
         interval: config.interval,
@@ -499,7 +415,7 @@ impl Worker<State> for Thread {
         };
         let version = broker.version();
         for bound in self.sockets.iter() {
-            state.unsent += receive(bound, broker, &mut self.buffer, self.clock);
+            state.unsent += receive_batch(bound, broker, &mut self.buffer, self.clock);
         }
         let now = self.clock.now();
         let next = broker.poll(now, &mut self.queries);
@@ -518,30 +434,6 @@ impl Worker<State> for Thread {
     fn sockets(&self) -> impl Iterator<Item = BorrowedFd<'_>> {
         self.sockets.iter().map(|bound| bound.socket.as_fd())
     }
-}
-
-/// Takes a batch of datagrams from a socket and answers them. Gives the number of answers
-/// that could not be sent.
-fn receive(bound: &ReportSocket, broker: &mut Broker, buffer: &mut [u8], clock: Clock) -> u64 {
-    let mut unsent = 0;
-    for _ in 0..BATCH {
-        let (len, address) = match bound.socket.recv_from(buffer) {
-            Ok(received) => received,
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
-            // Nothing more; what else there may be is not about this socket.
-            Err(_) => break,
-        };
-        let peer = Peer {
-            socket: bound.id,
-            address,
-        };
-        let datagram = buffer.get(..len).unwrap_or_default();
-        let (_, answer) = broker.receive_datagram(peer, datagram, clock.now());
-        if let Some(answer) = answer {
-            unsent += u64::from(bound.socket.send_to(&answer, address).is_err());
-        }
-    }
-    unsent
 }
 
 /// Tells in the log of refused datagrams, from time to time.
@@ -625,7 +517,11 @@ impl ForwardedState {
         if std::mem::take(&mut state.waits) {
             reporting.task.wake_thread();
         }
-        let desired = state.broker.as_ref().map(Desired::of).unwrap_or_default();
+        let desired = state
+            .broker
+            .as_ref()
+            .map(Desired::from_broker)
+            .unwrap_or_default();
         drop(state);
 
         let members: HashSet<MemberId> = if same {
@@ -651,68 +547,5 @@ impl ForwardedState {
             error!("servers of agents cannot join their groups: {error}");
         }
         true
-    }
-}
-
-/// State that agents want of the manager.
-#[derive(Default)]
-struct Desired {
-    opinions: HashMap<MemberId, SourceReport>,
-    joined: HashMap<String, Vec<MemberConfig>>,
-}
-
-impl Desired {
-    fn of(broker: &Broker) -> Self {
-        let mut desired = Desired::default();
-        let mut live: HashSet<MemberId> = HashSet::new();
-        for agent in broker.list_agents().filter(|agent| !agent.stopped) {
-            for server in agent.list_servers() {
-                live.extend(server.members.iter().map(|member| member.id));
-                let opinion = SourceReport {
-                    down: server.state == ServerState::Down,
-                    drain: server.state == ServerState::Drain,
-                    ..SourceReport::default()
-                };
-                if opinion != SourceReport::default() {
-                    for member in server.members {
-                        let held = desired.opinions.entry(member.id).or_default();
-                        held.down |= opinion.down;
-                        held.drain |= opinion.drain;
-                    }
-                }
-                // Names are for the file: whoever has a key must not make us look up any.
-                let registered = server.server;
-                if let Some(ip) = registered.ip_for_source(agent.address.ip()) {
-                    let member = MemberConfig {
-                        weight: registered.weight.unwrap_or(Weight::ONE),
-                        location: Some(agent.registration.location().to_owned()),
-                        ..MemberConfig::new(&ip.to_string(), registered.port)
-                    };
-                    let joined = desired.joined.entry(registered.group.clone());
-                    joined.or_default().push(member);
-                }
-            }
-        }
-        // Who has signed off gets no clients until somebody answers for it again.
-        for agent in broker.list_agents().filter(|agent| agent.stopped) {
-            let members = agent.list_servers().flat_map(|server| server.members);
-            for member in members.filter(|member| !live.contains(&member.id)) {
-                let opinion = SourceReport {
-                    drain: true,
-                    note: Some("the member's agent has signed off".into()),
-                    ..SourceReport::default()
-                };
-                desired.opinions.insert(member.id, opinion);
-            }
-        }
-        for members in desired.joined.values_mut() {
-            members.sort_by(|a, b| {
-                let weight = b.weight.get().total_cmp(&a.weight.get());
-                let place = (&a.host, a.port, &a.location).cmp(&(&b.host, b.port, &b.location));
-                place.then(weight)
-            });
-            members.dedup_by(|a, b| (&a.host, a.port) == (&b.host, b.port));
-        }
-        desired
     }
 }
