@@ -692,7 +692,7 @@ mod tests {
         response.canceled = true;
         response.compact_revision = 9;
         let ended = told_of(&response).unwrap_err();
-        assert!(ended.is_unreachable() && ended.to_string().contains("before revision 9"));
+        assert!(ended.is_unreachable() && ended.to_string().contains("before its revision 9"));
     }
 
     proptest! {
