@@ -145,3 +145,11 @@ pub(super) fn median(mut values: Vec<f64>) -> f64 {
         _ => at(middle),
     }
 }
+
+/// Returns the settings of alerts that are pulses.
+pub(super) fn pulse_settings() -> AlertSettings {
+    AlertSettings {
+        pulses: true,
+        ..AlertSettings::default()
+    }
+}
