@@ -405,7 +405,7 @@ fn names_that_are_not_there_are_told() {
         rename: [("a".to_owned(), "b".to_owned())].into(),
         ..import(both)
     };
-    assert!(problems("", &ambiguous)[0].contains("there are rule.a and group.a"));
+    assert!(problems("", &ambiguous)[0].contains("the image has rule.a and group.a"));
     // A rule's own group has its name.
     let own = "[rule.a]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\nhttp.mirror = { group = \"g\" }\n[group.g]\nmembers = [\"b:1\"]\n";
     let rename = Import {
