@@ -249,17 +249,11 @@ impl Location {
             false => {
                 let in_flight = self.in_flight.get().total_cost();
                 let seen = cell.split.load_with(in_flight, query.typical) - value;
-                let assigned = lower(assigned as f32 * UNIT, bound);
-                let over = if query.counts_binds {
-                    bound - assigned
-                } else {
-                    0.0
-                };
-                let left = match assigned > 0.0 {
-                    true => cell.departed_clients(assigned, query.horizon.millis_since(at)),
-                    false => 0.0,
-                };
-                seen + per_unit * (over + assigned - left)
+                match (assigned, query.counts_binds) {
+                    (0, false) => seen,
+                    (0, true) => seen + per_unit * bound,
+                    _ => seen + Self::added_by_assigned(cell, assigned, bound, at, query),
+                }
             }
         };
         Report {
@@ -270,6 +264,20 @@ impl Location {
             bound_at,
             bound: bound * (1.0 / UNIT),
         }
+    }
+
+    /// Load that clients have added who go to the member themselves, and requests that are over, if they count.
+    #[cold]
+    #[inline(never)]
+    fn added_by_assigned(cell: &Cell, assigned: u32, bound: f32, at: u32, query: &Query) -> f32 {
+        let assigned = lower(assigned as f32 * UNIT, bound);
+        let over = if query.counts_binds {
+            bound - assigned
+        } else {
+            0.0
+        };
+        let left = cell.departed_clients(assigned, query.horizon.millis_since(at));
+        f32::from_bits(cell.per_unit.load(Ordering::Relaxed)) * (over + assigned - left)
     }
 
     /// Load that our requests have added to a load of the moment, or to the load of requests in flight, without the
