@@ -316,7 +316,9 @@ fn s5_memory_runs_out() {
         assert!((50..3000).contains(&most), "{limits}");
         assert_eq!(limits["memory"], 160 << 20);
         wait_until("that is said", || {
-            balancer.log().contains("the memory limits the number of clients")
+            balancer
+                .log()
+                .contains("the memory limits the number of clients")
         });
 
         let kinds = [head, body, large, many_large, many_bodies];
@@ -647,7 +649,9 @@ fn s5_the_disk_of_the_state_file_is_full() {
     }
     disk.empty();
     wait_until("it is tried again", || {
-        balancer.log().contains("in the state file: writing has recovered")
+        balancer
+            .log()
+            .contains("in the state file: writing has recovered")
     });
     manager.create_group("IDL:Third:1.0", Vec::new()).unwrap();
     let after = kept();

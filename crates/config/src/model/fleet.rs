@@ -135,7 +135,10 @@ mod tests {
         let all = errors("listen = \"0.0.0.0:9910\"");
         assert!(all.contains("`listen` is all addresses"), "{all}");
         let nobody = errors("listen = \"0.0.0.0:9910\"\nadvertise = \"224.0.0.1:9910\"");
-        assert!(nobody.contains("cannot be the address of a balancer"), "{nobody}");
+        assert!(
+            nobody.contains("cannot be the address of a balancer"),
+            "{nobody}"
+        );
         let twice = errors("listen = \"10.0.0.1:1\"\njoin = [\"a:1\", \"a:1\"]");
         assert!(twice.contains("a:1 comes twice"), "{twice}");
         let missing = parse("f", "[fleet]\n").unwrap_err().to_string();
