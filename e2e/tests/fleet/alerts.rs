@@ -77,24 +77,25 @@ fn decide(balancers: &[Balancer]) -> Vec<Option<String>> {
     balancers.iter().map(one).collect()
 }
 
-/// Waits until all say the same, and answers who it is.
+/// Waits until all name the same one of them, and answers which. The names are asked for before the states, so they may
+/// still be of a balancer that has left since.
 fn settled(balancers: &[Balancer]) -> usize {
-    let mut who = None;
+    let mut owner = None;
     wait_until("all say who decides", || {
         let decide = decide(balancers);
-        let whole = balancers.iter().all(|balancer| {
-            let fleet = fleet(balancer);
+        let mut fleets = balancers.iter().map(fleet);
+        let whole = fleets.all(|fleet| {
             let others = fleet["balancers"].as_array().unwrap().iter();
             let up = others.filter(|other| other["state"] == "up").count();
             fleet["ready"] == true && up == balancers.len() - 1
         });
         let same = decide.iter().all(|one| one.is_some() && *one == decide[0]);
-        who.clone_from(&decide[0]);
-        whole && same
+        let is_owner =
+            |balancer: &Balancer| fleet(balancer)["name"].as_str() == decide[0].as_deref();
+        owner = balancers.iter().position(is_owner);
+        whole && same && owner.is_some()
     });
-    let who = who.unwrap();
-    let is_it = |balancer: &Balancer| fleet(balancer)["name"] == *who;
-    balancers.iter().position(is_it).unwrap()
+    owner.unwrap()
 }
 
 fn report(balancer: &Balancer, location: usize, cpu: f64) {
