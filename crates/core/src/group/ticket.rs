@@ -41,8 +41,8 @@ pub struct Ticket {
     digest: Digest,
     verdict: Option<Verdict>,
     end: Outcome,
-    /// Time of the end, once it is known.
-    ended: Option<Instant>,
+    /// True if `started` is the time of the end.
+    has_ended: bool,
 }
 
 /// Observation at the beginning of the member's answer.
@@ -82,7 +82,7 @@ impl Ticket {
             digest,
             verdict: None,
             end: Outcome::Cancelled,
-            ended: None,
+            has_ended: false,
         }
     }
 
@@ -230,7 +230,7 @@ impl Ticket {
     /// After one, a failure means that the member broke off in the middle. Dropping a
     /// ticket instead means [`Outcome::Cancelled`].
     pub fn finish(mut self, outcome: Outcome, now: Instant) {
-        (self.end, self.ended) = (outcome, Some(now));
+        self.end = outcome;
         match self.verdict {
             None => {
                 if outcome == Outcome::Success {
@@ -255,6 +255,8 @@ impl Ticket {
             // The request had failed before it was over.
             Some(verdict) => self.end = verdict.outcome,
         }
+        self.answer();
+        (self.started, self.has_ended) = (now, true);
     }
 
     /// A response that was followed has come to its end.
@@ -322,6 +324,7 @@ impl Drop for Ticket {
         self.answer();
         self.slot.record().count(self.end);
         self.slot.end_request(self.cost);
-        self.location.end_request(self.cost, self.ended);
+        let end = self.has_ended.then_some(self.started);
+        self.location.end_request(self.cost, end);
     }
 }
