@@ -33,7 +33,7 @@ pub struct Activity {
     pub busy: Duration,
     /// Think times that were seen.
     pub thinks: u64,
-    /// Their sum.
+    /// Sum of the think times.
     pub think_time: Duration,
 }
 

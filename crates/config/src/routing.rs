@@ -1,4 +1,4 @@
-//! Which route a request is for: conditions, and a structure that finds the first one whose
+//! Choice of a request's route: conditions, and a structure that finds the first one whose
 //! conditions hold among thousands.
 
 pub mod path;

@@ -139,7 +139,7 @@ pub enum QueueRefusal {
 pub enum QueueInstruction {
     /// Look for room; so many wait before it.
     Look {
-        /// Their number, 255 at most.
+        /// Number of requests before it, 255 at most.
         ahead: u32,
     },
     /// Leave the queue.

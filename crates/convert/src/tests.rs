@@ -762,7 +762,7 @@ fn g6_servers_of_haproxy_keep_their_names() {
     has(&frontend(" log-format %b/%s"), &["{member_name} for %s"]);
 }
 
-/// Their limits are those of the configuration, which alone knows them.
+/// Limits of values are those of the configuration, which alone knows them.
 #[test]
 fn values_that_a_configuration_cannot_have_are_left_out_and_told() {
     let backend = |lines: &str| {

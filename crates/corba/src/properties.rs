@@ -309,7 +309,7 @@ pub struct EffectiveSettings {
     pub adaptive: Option<bool>,
     /// Time that a binding lasts if loads and alerts do not count.
     pub rebind_interval: Option<Duration>,
-    /// Which load counts.
+    /// Load that counts.
     pub load_id: Option<LoadId>,
     /// Share of the clients that leave in each step of an alert.
     pub move_share: Option<f32>,

@@ -33,7 +33,7 @@ const MEMORY: f32 = 1024.0;
 /// Answers below which nothing is said.
 const ENOUGH: f32 = 32.0;
 
-/// Which part of what a further worker would bring is too little to be one.
+/// Part of what a further worker would bring that is too little to be one.
 const PART: f32 = 0.3;
 
 /// Share of answers to requests that have overtaken older ones above which a member has no cap of 1, and none above 1:

@@ -111,7 +111,7 @@ impl Latencies {
         self.buckets.iter().map(|&count| u64::from(count)).sum()
     }
 
-    /// Their sum.
+    /// Sum of the latencies.
     pub fn sum(&self) -> Duration {
         Duration::from_micros(self.micros)
     }

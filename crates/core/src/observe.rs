@@ -394,7 +394,7 @@ impl Record {
         self.assigned.load(Ordering::Relaxed)
     }
 
-    /// Which clients it has answered or failed of late, and which it has failed: each client
+    /// Clients that it has answered or failed of late, and those that it has failed: each client
     /// has one of 64 bits.
     pub fn recent_clients(&self, now: Instant) -> (u64, u64) {
         (self.clients.bits(now), self.failing.bits(now))

@@ -441,7 +441,7 @@ impl Slot {
         self.estimate.end_request(started);
     }
 
-    /// Their mean age in seconds; 0 without any.
+    /// Mean age of the unanswered requests in seconds; 0 without any.
     pub(crate) fn mean_age(&self, moment: &Moment) -> f32 {
         self.estimate.mean_age(moment)
     }

@@ -24,7 +24,7 @@ pub const WHOLE: u32 = 1 << 16;
 /// of what there is is 1.
 pub const SPILL_ABOVE: f32 = 0.8;
 
-/// Which zones come first, and when requests go on to others.
+/// Zones that come first, and conditions under which requests go to other zones.
 #[derive(Clone, Debug, PartialEq)]
 pub struct ZoneSettings {
     /// The zone of this balancer.

@@ -7,9 +7,10 @@ use std::fs;
 use std::path::{Path, PathBuf};
 
 /// First words of doc comments that leave the noun out.
-const RIDDLES: [&str; 24] = [
+const RIDDLES: [&str; 26] = [
     "What", "Whether", "Who", "Whom", "Whose", "Where", "When", "Why", "How", "It", "Its", "As",
     "So", "Those", "These", "This", "That", "They", "One", "Ones", "Same", "Such", "Also", "See",
+    "Which", "Their",
 ];
 
 /// Names of one word that need no object: conventions of the language and its libraries.

@@ -74,7 +74,7 @@ pub struct Counters {
     received: HashMap<Outcome, u64>,
     /// Datagrams that were sent.
     pub sent: u64,
-    /// Their bytes, with the headers of IP and UDP.
+    /// Bytes of the datagrams that were sent, with the headers of IP and UDP.
     pub sent_bytes: u64,
     /// Bytes of the datagrams that were received, with these headers.
     pub received_bytes: u64,

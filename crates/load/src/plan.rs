@@ -61,7 +61,7 @@ impl Url {
     ///
     /// # Errors
     ///
-    /// What is wrong with it.
+    /// Text that says why the URL is refused.
     pub fn parse(text: &str) -> Result<Self, String> {
         let of = |what: &str| format!("{text:?} is not a URL for this command: {what}");
         if text.len() > 8192 {

@@ -75,7 +75,7 @@ impl Kind {
     }
 }
 
-/// Which program a client is, as far as that matters for what it understands.
+/// Program of a client, as far as that matters for what it understands.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
 pub enum Dialect {

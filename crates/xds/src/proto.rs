@@ -107,7 +107,7 @@ messages! {
         [string, tag = "2"] cluster: String,
         /// Place of the client.
         [message, optional, tag = "4"] locality: Option<Locality>,
-        /// Which program it is.
+        /// Name of the client's program.
         [string, tag = "6"] user_agent_name: String,
         /// Version of the client's program.
         [string, tag = "7"] user_agent_version: String,
@@ -249,7 +249,7 @@ messages! {
         [message, optional, tag = "3"] explicit_http_config: Option<ExplicitHttpConfig>,
     }
 
-    /// Which version of HTTP.
+    /// Version of HTTP.
     ExplicitHttpConfig {
         /// Settings of HTTP/2.
         [message, optional, tag = "2"] http2_protocol_options: Option<Empty>,
@@ -385,13 +385,13 @@ messages! {
 
     /// A route.
     Route {
-        /// Which requests.
+        /// Requests that the route is for.
         [message, optional, tag = "1"] matches: Option<RouteMatch>,
         /// Destination of the requests.
         [message, optional, tag = "2"] route: Option<RouteAction>,
     }
 
-    /// Which requests.
+    /// Condition for the requests of a route.
     RouteMatch {
         /// Beginning of their path.
         [string, tag = "1"] prefix: String,

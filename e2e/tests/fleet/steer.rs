@@ -96,7 +96,7 @@ fn weights(status: &Value) -> Vec<(u64, Option<u64>)> {
     members.iter().map(weight).collect()
 }
 
-/// Which part of so many requests is answered by `a`. Each has a connection of its own: nginx closes the others
+/// Share of so many requests that `a` answers. Each has a connection of its own: nginx closes the others
 /// when it is reloaded.
 fn part_of_a(at: SocketAddr, requests: usize) -> f64 {
     let answers = (0..requests).filter(|_| {

@@ -1,4 +1,4 @@
-//! Which member gets a request: routes, users, cookies, shares, zones, lists, outages.
+//! Members that get requests: routes, users, cookies, shares, zones, lists, outages.
 
 mod auth;
 mod backups;

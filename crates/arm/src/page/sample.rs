@@ -238,7 +238,7 @@ pub struct Interval {
     pub busy: Duration,
     /// Think times that were seen.
     pub thinks: u64,
-    /// Their sum.
+    /// Sum of the think times.
     pub think_time_sum: Duration,
     /// Response times of the completions.
     pub histogram: Histogram,

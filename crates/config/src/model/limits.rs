@@ -208,7 +208,7 @@ impl Default for LimitKey {
     }
 }
 
-/// Their names in the file.
+/// Names of two keys in the file.
 const FORWARDED_FOR: &str = "forwarded_for";
 const ALL: &str = "all";
 

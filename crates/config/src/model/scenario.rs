@@ -308,7 +308,7 @@ choices! {
         "constant" => Constant,
         /// Exponential times.
         "exponential" => Exponential,
-        /// Their logarithms are normal.
+        /// Times whose logarithms are normal.
         "lognormal" => Lognormal,
         /// A power law.
         "pareto" => Pareto,

@@ -1,4 +1,4 @@
-//! Which strategy a group has, and what the manual says of each.
+//! Strategy of a group, and the manual's text about each strategy.
 
 use std::fmt::Write as _;
 

@@ -60,7 +60,7 @@ pub enum Aggregate {
     Count,
 }
 
-/// Which series, and whether their value or its growth is meant.
+/// Series that an expression means, and if it means their value or its growth.
 #[derive(Clone, Debug, PartialEq)]
 pub struct Series {
     /// Name of the metric.

@@ -47,7 +47,7 @@ impl fmt::Debug for Relay {
 pub(super) struct Member {
     pub(super) reference: Arc<Reference>,
     pub(super) endpoints: Vec<Rc<Endpoint>>,
-    /// Which of them is used.
+    /// Index of the endpoint that is used.
     pub(super) current: Cell<usize>,
     /// Endpoint that the member forwards to. It is used until it fails.
     pub(super) forwarded: RefCell<Option<Rc<Endpoint>>>,

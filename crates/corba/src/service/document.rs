@@ -83,7 +83,7 @@ pub fn state_document(state: &State) -> impl Serialize + use<> {
 ///
 /// # Errors
 ///
-/// What is wrong with it.
+/// Text that says what is wrong with the document.
 pub fn of_document(document: serde_json::Value) -> Result<State, String> {
     let document: Document = serde_json::from_value(document).map_err(|error| error.to_string())?;
     document.into_state()

@@ -29,7 +29,7 @@ pub enum StoreError {
     /// The file cannot be read.
     #[error("cannot read {}: {error}", path.display())]
     Read {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// Error of the system.
         error: io::Error,
@@ -41,7 +41,7 @@ pub enum StoreError {
         path.display()
     )]
     Damaged {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// Error in the file, and its place.
         reason: String,
@@ -53,7 +53,7 @@ pub enum StoreError {
         path.display()
     )]
     Later {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
         /// Version of the file.
         version: u32,
@@ -64,7 +64,7 @@ pub enum StoreError {
         path.display()
     )]
     InUse {
-        /// Which file.
+        /// Path of the file.
         path: PathBuf,
     },
     /// Nobody can tell whether another process has it.

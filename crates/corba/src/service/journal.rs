@@ -238,7 +238,7 @@ struct Open {
     limit: u64,
     /// State that is written.
     state: Arc<State>,
-    /// Which file it is about.
+    /// File that the journal is about.
     about: Identity,
 }
 

@@ -19,7 +19,7 @@ const PUSHED_FOR: Duration = Duration::from_secs(600);
 pub(super) struct Pushed(BTreeMap<String, Instant>);
 
 impl Pushed {
-    /// Their names.
+    /// Names of the locations.
     pub(super) fn names(&self) -> impl Iterator<Item = &str> {
         self.0.keys().map(String::as_str)
     }

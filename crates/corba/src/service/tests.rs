@@ -873,7 +873,7 @@ async fn forced_alerts_outlive_a_restart_c7() {
     let _ = std::fs::remove_dir_all(folder);
 }
 
-/// Which members `next_member` of a group's own strategy, or of another level's, names.
+/// Members that `next_member` of a group's own strategy, or of another level's, names.
 async fn next_members(
     lm: &Arc<LoadManager>,
     level: Level<'_>,

@@ -61,7 +61,7 @@ pub struct GroupSettings {
     pub alert: AlertSettings,
     /// Settings for the ejection of members that fail.
     pub ejection: EjectionSettings,
-    /// Which zones come first; `None` is that all are alike.
+    /// Zones that come first; `None` is that all are alike.
     pub zones: Option<ZoneSettings>,
 }
 

@@ -114,7 +114,7 @@ impl Group {
         self.ask(view, rng, trace)
     }
 
-    /// Which zone was drawn, and why, in words.
+    /// Describes the zone that was drawn, and why.
     fn why_drawn(&self, ranks: &Ranks, drawn: usize) -> String {
         let readings = self.pool.state.zones();
         let share = readings

@@ -4,7 +4,7 @@ use std::fmt;
 
 use crate::time::Instant;
 
-/// Which quantity a load value measures.
+/// Quantity that a load value measures.
 ///
 /// The first five ids are those of the OMG's `CosLoadBalancing` module; any other id
 /// is carried as it is.

@@ -113,7 +113,7 @@ impl Choices {
 }
 
 impl Candidates {
-    /// Their indices.
+    /// Indices of the candidates.
     #[inline]
     pub(super) fn indices<'a>(&'a self, view: &'a View<'a>) -> Indices<'a> {
         let (drawn, count) = match self {

@@ -73,7 +73,7 @@ pub(crate) enum CtlCommand {
     Uneject(MemberArgs),
     /// Change a member's weight until the next start
     Weight {
-        /// Which member.
+        /// Group and member.
         #[command(flatten)]
         member: MemberArgs,
         /// 0 (no new traffic) to 1000
@@ -81,7 +81,7 @@ pub(crate) enum CtlCommand {
     },
     /// Make a member a backup until the next start, or no longer one
     Backup {
-        /// Which member.
+        /// Group and member.
         #[command(flatten)]
         member: MemberArgs,
         /// `on`: it serves while no other member may; or `off`
@@ -146,13 +146,13 @@ pub(crate) enum CtlCommand {
     },
     /// Show or report the loads of locations
     Loads {
-        /// Which of the two.
+        /// Command for loads.
         #[command(subcommand)]
         command: Option<LoadsCommand>,
     },
     /// Show the agents that report, ask one for a report, or remove one
     Agents {
-        /// Which of these.
+        /// Command for agents.
         #[command(subcommand)]
         command: Option<AgentsCommand>,
     },
@@ -170,7 +170,7 @@ pub(crate) enum CtlCommand {
     /// or remove one of these
     #[cfg(feature = "corba")]
     Corba {
-        /// Which of these.
+        /// Command for CORBA.
         #[command(subcommand)]
         command: Option<CorbaCommand>,
     },
@@ -189,7 +189,7 @@ pub(crate) enum CtlCommand {
     },
     /// Show the configuration in force, change it and its file, or take a change back
     Config {
-        /// Which of these.
+        /// Command for the configuration.
         #[command(subcommand)]
         command: ConfigCommand,
     },

@@ -190,7 +190,7 @@ pub fn make_plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Pla
     Ok((plan, study))
 }
 
-/// Which figure is where.
+/// Index of the figure with that name.
 fn figure(name: &str) -> usize {
     FIGURES
         .iter()
