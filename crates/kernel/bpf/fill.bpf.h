@@ -237,19 +237,26 @@ __noinline int evk_idle_sequence(u64 sched)
 	return EVK_GET(struct tick_sched___seq, sched, idle_sleeptime_seq.sequence);
 }
 
+/* Whether this kernel measures by its clock for how long CPUs are idle. */
+static __always_inline bool evk_is_exact(const struct evk_facts *facts)
+{
+	struct tick_sched *ts = 0;
+
+	return facts->tick_cpu_sched != EVK_NOWHERE && bpf_core_field_exists(ts->idle_sleeptime);
+}
+
 /* Time for which the CPU was busy until `now`, in ns, which must be a moment ago. The CPU may go
  * to sleep, or wake up, while its numbers are read; then they are read again. Kernels before 6.2
  * do not tell that they are being changed, so there two readings must agree. */
 static __always_inline bool evk_busy(u64 base, const struct evk_facts *facts, u64 now, u64 *busy)
 {
-	struct tick_sched *ts = 0;
 	struct tick_sched___seq *counted = 0;
 	struct tick_sched___flags *flagged = 0;
 	u64 sched = base + facts->tick_cpu_sched, entry, idle;
 	unsigned int before, after;
 	bool active;
 
-	if (facts->tick_cpu_sched == EVK_NOWHERE || !bpf_core_field_exists(ts->idle_sleeptime))
+	if (!evk_is_exact(facts))
 		return false;
 	for (int i = 0; i < 4; i++) {
 		before = after = 0;
@@ -513,6 +520,24 @@ static __always_inline void evk_fill_machine(struct evk_base *out, const struct 
 		for (int i = 0; i < 3; i++)
 			out->load_averages[i] = averages[i];
 	}
+}
+
+/* The time for which counters of a tick before are compared with: longer ago is not recent. */
+#define EVK_RECENT_NS 1000000000ull
+
+/* Puts the busy time since an earlier tick into a record. Two epochs have nothing to do with each
+ * other. */
+static __always_inline void evk_fill_recent(struct evk_base *out, u64 epoch, u64 time_ns,
+					    u64 busy_ns)
+{
+	u64 passed = out->time_ns - time_ns;
+
+	if (epoch != out->epoch || out->time_ns <= time_ns || passed > EVK_RECENT_NS ||
+	    out->totals.busy_ns < busy_ns)
+		return;
+	out->available |= EVK_HAS_RECENT;
+	out->recent_ns = passed;
+	out->recent_busy_ns = out->totals.busy_ns - busy_ns;
 }
 
 /* An average that forgets in `long_ns`, after `passed` ns with `value`. */

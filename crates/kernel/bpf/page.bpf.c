@@ -70,6 +70,10 @@ struct evk_alarm {
 	struct evk_base base;
 	struct evk_port port[EVK_PORTS];
 	struct evk_cpu cpu;
+	/* Of the tick before. */
+	u64 epoch;
+	u64 time_ns;
+	u64 busy_ns;
 };
 
 struct {
@@ -260,6 +264,12 @@ static int evk_ticked(void *map, u32 *key, struct evk_alarm *alarm)
 	alarm->base.totals.time_ns = bpf_ktime_get_ns();
 	evk_tick_machine(alarm->base.totals.running);
 	evk_fill_machine(&alarm->base, facts, machine);
+	if (evk_is_exact(facts))
+		evk_fill_recent(&alarm->base, alarm->epoch, alarm->time_ns,
+				alarm->busy_ns);
+	alarm->epoch = alarm->base.epoch;
+	alarm->time_ns = alarm->base.time_ns;
+	alarm->busy_ns = alarm->base.totals.busy_ns;
 	alarm->base.source = EVK_KERNEL_PAGE;
 	alarm->base.cpus = alarm->base.entries = plan->slots;
 	alarm->base.updates = page->base.updates + 1;

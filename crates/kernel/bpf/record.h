@@ -36,6 +36,7 @@ enum evk_available {
 	EVK_HAS_SOFTIRQ_THREADS = 1 << 10,
 	EVK_HAS_RUNNING_AVERAGE = 1 << 11,
 	EVK_HAS_BLOCKED = 1 << 12,
+	EVK_HAS_RECENT = 1 << 13,
 };
 
 enum evk_time {
@@ -87,11 +88,11 @@ struct evk_base {
 	unsigned short ports;
 	unsigned short target;
 	unsigned long long updates;
-	unsigned long long reserved;
+	unsigned long long recent_busy_ns;
 	struct evk_cpu totals;
 	unsigned long long pressure_ns[5];
 	unsigned int pressure_avg10[5];
-	unsigned int reserved2;
+	unsigned int recent_ns;
 	unsigned long long memory_total;
 	unsigned long long memory_available;
 	unsigned long long swap_used;

@@ -134,17 +134,28 @@ struct {
 	__type(value, u64);
 } evk_readers SEC(".maps");
 
-/* For each source, when its next query would be due if it asked as often as it may. */
 struct evk_source_address {
 	u8 address[16];
+} __attribute__((aligned(8)));
+
+/* A source that has asked with a right code, so that its next query needs one look-up instead of
+ * four: it is allowed, and what its key and its name for this machine are. But for `due_ns`, an
+ * entry never changes. No file holds this map: with other keys, sources or names the loader loads
+ * these programs anew, and then nothing is known. */
+struct evk_known {
+	u64 due_ns; /* when its next query would be due if it asked as often as it may */
+	struct evk_secret secret;
+	u64 host;
+	u32 key;
+	u32 unused;
 };
 
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, 4096);
 	__type(key, struct evk_source_address);
-	__type(value, u64);
-} evk_sources SEC(".maps");
+	__type(value, struct evk_known);
+} evk_known SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
@@ -177,6 +188,7 @@ struct evk_scratch {
 	u32 udp;     /* and of the UDP header */
 	u32 payload; /* bytes in the datagram */
 	struct evk_source_address source, destination;
+	struct evk_known known; /* what is about the source; the stack has no room for it */
 };
 
 struct {
@@ -530,14 +542,17 @@ static __always_inline u32 evk_tick_before(const struct evk_made *made)
 	return made->base[evk_half(made->generation)].cpus;
 }
 
-/* Lets queries have the record. */
-static __always_inline void evk_tick_end(struct evk_made *made, u32 number)
+/* Lets queries have the record. Its busy time of the last ticks counts if that is `exact`. */
+static __always_inline void evk_tick_end(struct evk_made *made, u32 number, bool exact)
 {
 	u32 half = evk_half(made->generation + 1), fresh = made->fresh[half ^ 1] + EVK_FRESH;
 	struct evk_base *record = &made->base[half];
+	const struct evk_base *before = &made->base[half ^ 1];
 
 	record->source = EVK_RESPONDER;
 	record->target = number;
+	if (exact && !made->changed)
+		evk_fill_recent(record, before->epoch, before->time_ns, before->totals.busy_ns);
 	made->fresh[half] = fresh < record->cpus ? fresh : 0;
 	/* Everything above is there for whoever sees this. */
 	__sync_fetch_and_add(&made->generation, 1);
@@ -589,7 +604,7 @@ static __always_inline void evk_tick_all(void)
 	}
 	evk_tick_machine(record->totals.running);
 	evk_fill_machine(record, facts, machine);
-	evk_tick_end(made, 0);
+	evk_tick_end(made, 0, evk_is_exact(facts));
 }
 
 static __always_inline void evk_tick_group(u32 number)
@@ -644,7 +659,7 @@ static __always_inline void evk_tick_group(u32 number)
 		record->memory_total = target->memory_total;
 		record->memory_available = target->memory_available;
 	}
-	evk_tick_end(made, number);
+	evk_tick_end(made, number, true);
 }
 
 /* When a target is made again: later if there are very many CPUs and targets. */
@@ -759,7 +774,7 @@ __noinline int evk_make(u32 number, u64 now)
 	struct evk_target *target = bpf_map_lookup_elem(&evk_targets, &number);
 	struct evk_scratch *scratch = evk_the_scratch();
 	u32 half, cpus, fresh, from;
-	u64 generation, time = now;
+	u64 generation, time = now, busy;
 
 	if (!made || !target || !scratch || !target->scope)
 		return 0;
@@ -773,6 +788,7 @@ __noinline int evk_make(u32 number, u64 now)
 	struct evk_base *base = &scratch->base;
 
 	__builtin_memcpy(base, &made->base[half], sizeof(*base));
+	busy = base->totals.busy_ns;
 	fresh = cpus = base->cpus;
 	if (!cpus)
 		return 0;
@@ -791,6 +807,13 @@ __noinline int evk_make(u32 number, u64 now)
 		if (i >= fresh)
 			break;
 		evk_freshen(number, half, from + i, now);
+	}
+	/* The record holds the busy time from the tick before to the last tick, and what is new
+	 * was added to the sums: together 10 to 20 ms. */
+	if (base->available & EVK_HAS_RECENT) {
+		busy = base->totals.busy_ns - busy;
+		base->recent_busy_ns += (s64)busy > 0 ? busy : 0;
+		base->recent_ns += time > base->time_ns ? time - base->time_ns : 0;
 	}
 	base->time_ns = base->totals.time_ns = time;
 	return 1 + half;
@@ -837,7 +860,6 @@ static __always_inline void evk_make_ports(void *ctx, struct evk_scratch *scratc
 		__builtin_memcpy(&tuple.ipv4.saddr, scratch->source.address + 12, 4);
 		__builtin_memcpy(&tuple.ipv4.daddr, scratch->destination.address + 12, 4);
 	}
-	scratch->base.ports = config->ports;
 	scratch->base.available |= EVK_HAS_PORTS;
 	for (u32 i = 0; i < EVK_PORTS; i++) {
 		struct evk_port *port = &scratch->port[i];
@@ -869,25 +891,16 @@ static __always_inline void evk_make_ports(void *ctx, struct evk_scratch *scratc
 }
 
 /* Whether a source asks too often: the generic cell rate algorithm, a token bucket that needs
- * one number. */
-static __always_inline bool evk_too_many(const struct evk_scratch *scratch,
-					 const struct evk_config *config, u64 now)
+ * one number, `due`, when its next query would be due. */
+static __always_inline bool evk_too_many(u64 *due, const struct evk_config *config, u64 now)
 {
-	struct evk_source_address source;
-	u64 *known, due;
+	u64 at = *due;
 
 	if (!config->interval_ns)
 		return false;
-	source = scratch->source;
-	known = bpf_map_lookup_elem(&evk_sources, &source);
-	due = known ? *known : 0;
-	if (due > now + config->burst_ns)
+	if (at > now + config->burst_ns)
 		return true;
-	due = (due > now ? due : now) + config->interval_ns;
-	if (known)
-		*known = due; /* another CPU may do the same: one query more */
-	else
-		bpf_map_update_elem(&evk_sources, &source, &due, BPF_ANY);
+	*due = (at > now ? at : now) + config->interval_ns;
 	return false;
 }
 
@@ -1066,8 +1079,8 @@ static __always_inline int evk_respond(void *ctx, void *data, void *end)
 	u32 zero = 0, number;
 	struct evk_config *config = bpf_map_lookup_elem(&evk_config, &zero);
 	struct evk_scratch *scratch = evk_the_scratch();
+	struct evk_known *known, *first;
 	struct evk_envelope *query;
-	struct evk_secret *key;
 	struct evk_sip sip;
 	u32 ip_at, at, length, words, half, entries = 0;
 	bool six = false;
@@ -1075,7 +1088,8 @@ static __always_inline int evk_respond(void *ctx, void *data, void *end)
 
 	if (!config || !scratch || !evk_parse(data, end, config, scratch, &six))
 		return EVK_PASS;
-	if (!evk_allowed(scratch, six))
+	known = bpf_map_lookup_elem(&evk_known, &scratch->source);
+	if (!known && !evk_allowed(scratch, six))
 		return evk_refuse(EVK_SOURCE);
 	/* Read back, so that the verifier forgets by how many ways it came here. The masks are
 	 * for that of Linux 6.1, to which a comparison says nothing of a copy on the stack. */
@@ -1104,25 +1118,41 @@ static __always_inline int evk_respond(void *ctx, void *data, void *end)
 	if (query->kind != EVK_QUERY || query->reserved)
 		return evk_refuse(EVK_BAD_FIELD);
 	number = query->key;
-	key = bpf_map_lookup_elem(&evk_keys, &number);
-	if (!key)
-		return evk_refuse(EVK_BAD_KEY);
+	first = &scratch->known;
+	if (known && known->key == number) {
+		first->secret = known->secret;
+	} else {
+		struct evk_secret *key = bpf_map_lookup_elem(&evk_keys, &number);
+
+		if (!key)
+			return evk_refuse(EVK_BAD_KEY);
+		first->secret = *key;
+	}
 	__builtin_memcpy(head, query, sizeof(head));
-	evk_sip_begin(&sip, key);
+	evk_sip_begin(&sip, &first->secret);
 	for (int i = 0; i < 5; i++)
 		evk_sip_word(&sip, head[i]);
 	if (evk_sip_end(&sip, sizeof(head)) != query->mac)
 		return evk_refuse(EVK_BAD_MAC);
 	/* 0 is any host. */
 	host = query->host;
-	if (host && !bpf_map_lookup_elem(&evk_hosts, &host))
+	if (host && !(known && known->host == host) && !bpf_map_lookup_elem(&evk_hosts, &host))
 		return evk_refuse(EVK_OTHER_HOST);
 	if (!evk_is_new(query->reader, query->number))
 		return evk_refuse(EVK_REPLAYED);
 	/* The moment of the answer, too: a clock is not free. */
 	now = bpf_ktime_get_ns();
-	if (evk_too_many(scratch, config, now))
-		return evk_refuse(EVK_TOO_MANY);
+	if (known) {
+		/* Another CPU may do the same: one query more. */
+		if (evk_too_many(&known->due_ns, config, now))
+			return evk_refuse(EVK_TOO_MANY);
+	} else {
+		first->due_ns = 0;
+		first->host = host;
+		first->key = number;
+		evk_too_many(&first->due_ns, config, now);
+		bpf_map_update_elem(&evk_known, &scratch->source, first, BPF_NOEXIST);
+	}
 	number = query->target;
 
 	struct evk_target *target = bpf_map_lookup_elem(&evk_targets, &number);
@@ -1134,6 +1164,10 @@ static __always_inline int evk_respond(void *ctx, void *data, void *end)
 		return evk_refuse(EVK_GONE);
 	if (entries)
 		evk_make_entries(number, half - 1, query->first_cpu, entries);
+	/* A short answer says, too, whether there are ports: who reads it need not ask for them
+	 * where there are none. */
+	if (!number)
+		scratch->base.ports = config->ports;
 	scratch->base.updates = evk_updates(config);
 	scratch->base.begin = scratch->base.end = 2 * scratch->base.updates;
 	if (length >= EVK_WITH_PORTS) {
@@ -1149,7 +1183,7 @@ static __always_inline int evk_respond(void *ctx, void *data, void *end)
 
 	query->kind = EVK_REPLY;
 	__builtin_memcpy(head, query, sizeof(head));
-	evk_sip_begin(&sip, key);
+	evk_sip_begin(&sip, &first->secret);
 	sum = 0;
 	for (int i = 0; i < 5; i++) {
 		evk_sip_word(&sip, head[i]);

@@ -1,7 +1,9 @@
 //! Loads of a back-end, computed from two of its load records for the time between them.
 //!
 //! Counters become rates here, at the reader, so that every reader sees the time since *its*
-//! last reading. What is not available, or cannot be true, is left out.
+//! last reading. The CPU load of the moment is the exception: the kernel keeps what it needs. What is not available, or cannot be true, is left out.
+
+use std::time::Duration;
 
 use evenkeel_core::load::{self, LoadId};
 
@@ -10,6 +12,14 @@ use crate::record::{Available, Base, FIXED, Port, Record};
 /// Packets that a CPU processes in one go before it looks at others (the weight of NAPI):
 /// a backlog as long as that counts as one task that waits.
 pub const PACKETS_PER_TASK: f64 = 64.0;
+
+/// Longest time between two records for which the CPU load is that of the last 10 to 20 ms, and not the mean since the
+/// last record: until the next record a balancer sends requests by what was there last. A sample of some milliseconds
+/// would say little of seconds.
+pub const RECENT_UP_TO: Duration = Duration::from_millis(250);
+
+/// [`RECENT_UP_TO`] in nanoseconds.
+const RECENT_UP_TO_NS: f64 = RECENT_UP_TO.as_nanos() as f64;
 
 /// Parts of the previous record of the same back-end, with which the next record is compared.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -40,7 +50,9 @@ fn pressure(base: &Base) -> [u64; 3] {
 /// The loads of a back-end. All are 0 or more, and what could not be had is none.
 #[derive(Clone, Copy, Debug, Default, PartialEq)]
 pub struct Loads {
-    /// [`LoadId::CPU`]: busy time over the time since the last record and the capacity, 0 to 1.
+    /// [`LoadId::CPU`]: busy time over time and capacity, 0 to 1: of the last 10 to 20 ms, if the record has that and the
+    /// last record is not older than [`RECENT_UP_TO`]; else of the time since the last record. The shorter time
+    /// counts where records follow each other faster.
     pub cpu: Option<f64>,
     /// [`LoadId::RUN_QUEUE`]: tasks that run or wait for a CPU, per CPU of the capacity (of
     /// which there is at least one: a part of a CPU is in full use by one task); the
@@ -66,7 +78,7 @@ pub struct Loads {
 
 impl Loads {
     /// The loads since the last record. Without one, or after a restart, those that need a
-    /// difference are missing.
+    /// difference are missing; the CPU load of the moment needs none.
     pub fn since_last(before: Option<&Before>, record: &Record<'_>) -> Self {
         let base = &record.base;
         let has = |part| base.available.has_all(part);
@@ -80,10 +92,19 @@ impl Loads {
             let spent = now.checked_sub(then?)? as f64;
             Some((spent / elapsed?).max(0.0))
         };
-        let cpu = has(Available::BUSY)
+        let since_last = has(Available::BUSY)
             .then(|| share(base.totals.busy_ns, before.map(|before| before.busy_ns)))
-            .flatten()
-            .map(|busy| (busy / capacity).min(1.0));
+            .flatten();
+        let recent_ns = f64::from(base.recent_ns);
+        let recent = (has(Available::RECENT) && recent_ns > 0.0)
+            .then(|| base.recent_busy_ns as f64 / recent_ns);
+        let is_mean =
+            elapsed.is_some_and(|elapsed| elapsed <= recent_ns || elapsed > RECENT_UP_TO_NS);
+        let busy = match is_mean {
+            true => since_last.or(recent),
+            false => recent.or(since_last),
+        };
+        let cpu = busy.map(|busy| (busy / capacity).min(1.0));
         let average =
             has(Available::RUNNING_AVERAGE).then(|| f64::from(base.running_average) / FIXED);
         let moment = has(Available::RUNNING).then(|| f64::from(base.totals.running));

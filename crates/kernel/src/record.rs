@@ -13,10 +13,10 @@
 //! | 32 | which parts are [available](Available) |
 //! | 40 | CPUs of the scope (4); capacity in thousandths of a CPU (4) |
 //! | 48 | place of the first CPU entry in this copy (2), number of entries in it (2), ports (2), target (2) |
-//! | 56 | updates: how often the record was made (8); 64: reserved, 0 (8) |
+//! | 56 | updates: how often the record was made (8); 64: recent busy time, ns (8) |
 //! | 72 | totals: a [CPU entry](Cpu) with the sums over all CPUs |
 //! | 248 | time under pressure in ns: CPU some, memory some, memory full, I/O some, I/O full (8 each) |
-//! | 288 | the kernel's 10 s averages of the same, in per cent times 2048 (4 each); reserved (4) |
+//! | 288 | the kernel's 10 s averages of the same, in per cent times 2048 (4 each); duration of the recent busy time, ns (4) |
 //! | 312 | memory: total, available; swap in use: bytes (8 each) |
 //! | 336 | load averages of 1, 5 and 15 minutes, times 2048 (4 each) |
 //! | 348 | running average: tasks that run or wait for a CPU, times 2048, averaged over about 100 ms (4) |
@@ -32,6 +32,10 @@
 //! are made of it, with up to eight CPUs; with more, its time is the mean of the times at which
 //! CPUs were looked at. The other counters of its totals (times by kind, switches, blocked, soft interrupts, dropped,
 //! squeezed) are those that a timer has read.
+//!
+//! The *recent busy time* is that of the last 10 to 20 ms before the time of the record, however long ago the reader
+//! read the last one. Records of a process have none, and those of an older version of the kernel's programs neither:
+//! both fields were reserved and 0.
 //!
 //! A reader believes nothing: [`Record::parse`] checks what makes a copy a record, and every
 //! number may still be any number.
@@ -127,6 +131,8 @@ impl Available {
     pub const RUNNING_AVERAGE: Available = Available(1 << 11);
     /// Tasks that wait for a disk.
     pub const BLOCKED: Available = Available(1 << 12);
+    /// Recent busy time.
+    pub const RECENT: Available = Available(1 << 13);
 
     /// Returns true if all parts of `other` are among these.
     pub const fn has_all(self, other: Available) -> bool {
@@ -264,6 +270,10 @@ pub struct Base {
     pub target: u16,
     /// Number of times that the record was made.
     pub updates: u64,
+    /// Busy time of all CPUs in the last [`recent_ns`](Self::recent_ns) before the time of the record, in ns.
+    pub recent_busy_ns: u64,
+    /// Duration over which the recent busy time was counted, in ns: 10 to 20 ms.
+    pub recent_ns: u32,
     /// Sums over all CPUs.
     pub totals: Cpu,
     /// Pressure stall information.
@@ -325,6 +335,8 @@ impl Base {
             ports: 0,
             target: 0,
             updates: 0,
+            recent_busy_ns: 0,
+            recent_ns: 0,
             totals: CPU,
             pressure: Pressure {
                 cpu_some: STALL,
@@ -468,9 +480,9 @@ fn parse_base(bytes: &[u8]) -> Result<Base, BadRecord> {
         ports: bytes.u16(),
         target: bytes.u16(),
         updates: bytes.u64(),
+        recent_busy_ns: bytes.u64(),
         ..Base::new(source, scope)
     };
-    let _reserved = bytes.u64();
     base.totals = parse_cpu(&mut bytes)?;
     let mut stalls = [Stall::default(); 5];
     for stall in &mut stalls {
@@ -487,7 +499,7 @@ fn parse_base(bytes: &[u8]) -> Result<Base, BadRecord> {
         io_some,
         io_full,
     };
-    let _reserved = bytes.u32();
+    base.recent_ns = bytes.u32();
     base.memory = Memory {
         total: bytes.u64(),
         available: bytes.u64(),
@@ -588,7 +600,7 @@ impl Base {
             out.u16(value);
         }
         out.u64(self.updates);
-        out.u64(0);
+        out.u64(self.recent_busy_ns);
         self.totals.put(&mut out);
         let pressure = &self.pressure;
         let stalls = [
@@ -600,7 +612,7 @@ impl Base {
         ];
         stalls.iter().for_each(|stall| out.u64(stall.total_ns));
         stalls.iter().for_each(|stall| out.u32(stall.avg10));
-        out.u32(0);
+        out.u32(self.recent_ns);
         out.u64(self.memory.total);
         out.u64(self.memory.available);
         out.u64(self.memory.swap_used);

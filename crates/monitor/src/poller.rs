@@ -290,7 +290,7 @@ impl Poller {
             (RecordSource::Udp(to), Some(key)) => {
                 self.number += 1;
                 let query = Query {
-                    length: entry.wanted.length() as u16,
+                    length: entry.question_length() as u16,
                     target: entry.wanted.config.target,
                     first_cpu: 0,
                     reader: self.reader | index as u64,
@@ -402,7 +402,7 @@ impl Poller {
         let is_asked = answer.query.host == entry.host
             && answer.query.target == entry.wanted.config.target
             && answer.record.base.target == entry.wanted.config.target
-            && datagram.len() == entry.wanted.length();
+            && entry.wanted.is_answer_length(datagram.len());
         if !is_asked {
             entry.note_refusal(&"an answer of another host, target or length than was asked for");
             return Verdict::Record;

@@ -1042,6 +1042,10 @@ fn the_loads_are_true() {
         base.available.has_all(Available::RUNNING_AVERAGE)
             && f64::from(base.running_average) / 2048.0 > 2.0
     });
+    eventually_base(&mut reader, "all CPUs are busy at the moment", |base| {
+        let all = u64::from(base.recent_ns) * u64::from(base.cpus);
+        base.available.has_all(Available::RECENT) && base.recent_busy_ns > all / 10 * 9
+    });
     let (idle_before, before) = (idle(), reader.base(0));
     let (loads, after) = reader.loads(0, Duration::from_secs(1));
     let idle_after = idle();

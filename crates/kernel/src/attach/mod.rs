@@ -31,12 +31,14 @@ use crate::record::PORTS;
 pub use crate::network::{BadNetwork, Network};
 use config::{Config, write};
 pub use options::{Mode, Options};
-use pins::{LINK, PINNED, clear, pinned, unpin_maps};
+use pins::{LINK, PINNED, clear, pinned, remove_old_pins, unpin_maps};
 
 /// Targets have numbers below this; 0 is the machine.
 pub const TARGETS: u16 = 64;
 /// The maps that forget what was not used for long, and how many entries each must hold.
-const RECENT: [(&str, u32); 2] = [("evk_readers", 16_384), ("evk_sources", 4096)];
+const RECENT: [(&str, u32); 2] = [("evk_readers", 16_384), (KNOWN, 4096)];
+/// The map with the sources that have asked before.
+const KNOWN: &str = "evk_known";
 /// Entries of such a map that a CPU takes at once and keeps for itself until it needs them
 /// (`LOCAL_FREE_TARGET` in kernel/bpf/bpf_lru_list.c; fewer since Linux 6.16). While it has
 /// them, others find the map full and forget what is in use.
@@ -296,7 +298,10 @@ fn load(options: &Options, interface: u32, folder: &Path) -> Result<Mode, BpfErr
     targets(object, &options.cgroups)?;
     write(object, &config)?;
     trial::run(object, options)?;
+    // The trial was no balancer's query: what a balancer calls this machine is not known yet.
+    replace(object, KNOWN, &[])?;
     place::put(object, options, folder, &mut config, before.as_ref())?;
+    remove_old_pins(folder)?;
     Mode::from_repr(config.mode).ok_or(BpfError::Lost(
         "the configuration of the responder names no mode",
     ))

@@ -12,7 +12,7 @@ use crate::bpf::{self, BpfError};
 pub(super) const LINK: &str = "link";
 
 /// The maps that outlive the loader by files of their own.
-pub(super) const PINNED: [&str; 12] = [
+pub(super) const PINNED: [&str; 11] = [
     "evk_config",
     "evk_facts",
     "evk_bases",
@@ -22,10 +22,12 @@ pub(super) const PINNED: [&str; 12] = [
     "evk_allow4",
     "evk_allow6",
     "evk_readers",
-    "evk_sources",
     "evk_counters",
     "evk_timers",
 ];
+
+/// Maps that files of older versions hold.
+const OLD: [&str; 1] = ["evk_sources"];
 
 pub(super) fn pinned(folder: &Path, name: &str) -> Result<MapHandle, BpfError> {
     MapHandle::from_pinned_path(folder.join(name)).map_err(bpf::failed_to("open a pinned BPF map"))
@@ -34,7 +36,13 @@ pub(super) fn pinned(folder: &Path, name: &str) -> Result<MapHandle, BpfError> {
 pub(super) fn unpin_maps(folder: &Path) -> Result<(), BpfError> {
     PINNED
         .iter()
-        .try_for_each(|name| remove(&folder.join(name)))
+        .try_for_each(|name| remove(&folder.join(name)))?;
+    remove_old_pins(folder)
+}
+
+/// Lets go of maps that only older versions have.
+pub(super) fn remove_old_pins(folder: &Path) -> Result<(), BpfError> {
+    OLD.iter().try_for_each(|name| remove(&folder.join(name)))
 }
 
 pub(super) fn remove(path: &Path) -> Result<(), BpfError> {

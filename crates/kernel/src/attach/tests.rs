@@ -3,7 +3,7 @@ use proptest::prelude::*;
 use super::config::CONFIG;
 use super::*;
 use crate::query::{Answer, Query, SHORT, WITH_PORTS};
-use crate::record::Base;
+use crate::record::{Available, Base};
 
 #[test]
 fn networks_are_read_and_written() {
@@ -275,6 +275,105 @@ fn records_of_many_cpus_are_true_of_their_time() {
         let (of_few, of_many) = (share(&first, &last), share(&first_of_many, &last_of_many));
         assert!((of_few - of_many).abs() < 0.1, "{of_few} and {of_many}");
     }
+}
+
+/// Whoever asks again is found in one entry, without the lists; and whoever asks otherwise, in the lists.
+#[test]
+fn a_source_that_has_asked_before_is_known() {
+    let Some((object, key)) = responder(2, bpf::has_rdonly_cast()) else {
+        return;
+    };
+    let known = || map(&object, KNOWN).unwrap().keys().count();
+    assert_eq!(known(), 0);
+    ask(&object, &key, SHORT, 1);
+    assert_eq!(known(), 1);
+    let query = |number, host| Query {
+        length: SHORT as u16,
+        target: 0,
+        first_cpu: 0,
+        reader: 7,
+        number,
+        host: Host::from_name(host),
+    };
+    let is_answered = |source: &str, query: Query, key: &Key| {
+        trial::run_query(&object, 9970, source.parse().unwrap(), &query, key).is_ok()
+    };
+    // With another name and another key.
+    let second = Key::parse("2:000102030405060708090a0b0c0d0e0f").unwrap();
+    secrets(&object, &[key.clone(), second.clone()]).unwrap();
+    hosts(&object, &[Host::from_name("it"), Host::from_name("also")]).unwrap();
+    assert!(is_answered("10.0.0.1", query(2, "also"), &key));
+    assert!(is_answered("10.0.0.1", query(3, "also"), &second));
+    assert!(
+        !is_answered("10.0.0.1", query(3, "it"), &key),
+        "it is an old number"
+    );
+    assert!(!is_answered("10.0.0.1", query(4, "nobody"), &key));
+    assert!(
+        !is_answered("11.0.0.1", query(5, "it"), &key),
+        "the source is not allowed"
+    );
+    assert_eq!(known(), 1);
+    for list in ["evk_keys", "evk_hosts", "evk_allow4"] {
+        replace(&object, list, &[]).unwrap();
+    }
+    assert!(is_answered("10.0.0.1", query(6, "it"), &key));
+    assert!(!is_answered("10.0.0.1", query(7, "also"), &key));
+    assert!(!is_answered("10.0.0.1", query(8, "it"), &second));
+    let wrong = Key::parse("100102030405060708090a0b0c0d0e0f").unwrap();
+    assert!(!is_answered("10.0.0.1", query(9, "it"), &wrong));
+    assert!(!is_answered("10.0.0.2", query(10, "it"), &key));
+    // As after a trial.
+    replace(&object, KNOWN, &[]).unwrap();
+    assert!(!is_answered("10.0.0.1", query(11, "it"), &key));
+}
+
+/// However long ago the last query was, a record has the busy time of the last two ticks of the timer.
+#[test]
+fn a_record_has_the_busy_time_of_the_moment() {
+    for direct in ways() {
+        for cpus in [2, 64] {
+            let Some((object, key)) = responder(cpus, direct) else {
+                return;
+            };
+            let mut number = 0;
+            let base = loop {
+                number += 1;
+                let (answer, _) = ask(&object, &key, SHORT, number);
+                let base = Answer::parse(&answer, &key).unwrap().record.base;
+                // From the second tick on.
+                if base.available.has_all(Available::RECENT) {
+                    break base;
+                }
+                assert!(number < 2000, "the timer ticks");
+                std::thread::sleep(TIMER_PAUSE);
+            };
+            let (busy, passed) = (base.recent_busy_ns, u64::from(base.recent_ns));
+            // A machine that stands still ticks late.
+            assert!((9_000_000..=1_100_000_000).contains(&passed), "{passed} ns");
+            assert!(
+                busy <= passed * u64::from(cpus) * 3 / 2,
+                "{busy} ns in {passed}"
+            );
+        }
+    }
+}
+
+#[test]
+fn pins_of_older_versions_are_removed() {
+    let folder = std::env::temp_dir().join(format!("evenkeel-pins-{}", std::process::id()));
+    std::fs::create_dir_all(&folder).unwrap();
+    for name in ["evk_sources", "evk_config", "other"] {
+        std::fs::write(folder.join(name), "").unwrap();
+    }
+    let left = || std::fs::read_dir(&folder).unwrap().count();
+    remove_old_pins(&folder).unwrap();
+    assert_eq!(left(), 2);
+    remove_old_pins(&folder).unwrap();
+    std::fs::write(folder.join("evk_sources"), "").unwrap();
+    clear(&folder).unwrap();
+    assert_eq!(left(), 1, "what is not ours stays");
+    std::fs::remove_dir_all(&folder).unwrap();
 }
 
 /// Prints the nanoseconds that the program takes for a query on machines with so many CPUs, which

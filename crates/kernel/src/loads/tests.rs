@@ -32,6 +32,39 @@ fn utilization_is_busy_time_over_time_and_capacity() {
     assert_eq!(found.composite, Some(load::of_queue(1.5)));
 }
 
+/// The CPU load of readings that are so far apart, where 0.25 of the capacity was busy in between and all of it in the
+/// last 15 ms.
+fn load_after(apart: u64) -> Option<f64> {
+    let mut now = base(1000 * MS + apart, apart / 2);
+    now.available = now.available.with_parts(Available::RECENT);
+    (now.recent_busy_ns, now.recent_ns) = (30 * MS, 15 * MS as u32);
+    loads(Some(&base(1000 * MS, 0)), &now, &[]).cpu
+}
+
+#[test]
+fn at_any_short_interval_the_load_is_that_of_the_moment() {
+    for (apart, cpu) in [
+        (10, 0.25),
+        (15, 0.25),
+        (16, 1.0),
+        (50, 1.0),
+        (250, 1.0),
+        (251, 0.25),
+        (10_000, 0.25),
+    ] {
+        assert_eq!(load_after(apart * MS), Some(cpu), "{apart} ms");
+    }
+    // The first reading has the load of the moment, too, also where only a part of a CPU may be used.
+    let mut now = base(50 * MS, 0);
+    now.available = Available::RECENT;
+    (now.recent_busy_ns, now.recent_ns, now.capacity) = (3 * MS, 12 * MS as u32, 500);
+    assert_eq!(loads(None, &now, &[]).cpu, Some(0.5));
+    now.recent_ns = 0;
+    assert_eq!(loads(None, &now, &[]).cpu, None);
+    now.recent_ns = 1;
+    assert_eq!(loads(None, &now, &[]).cpu, Some(1.0));
+}
+
 #[test]
 fn the_composite_goes_by_the_tasks_of_the_moment_and_their_logarithm() {
     let mut now = base(50 * MS, 100 * MS);

@@ -51,11 +51,13 @@ int main(void)
 	base->ports = EVK_PORTS;
 	base->target = next++;
 	base->updates = next++;
+	base->recent_busy_ns = next++;
 	fill_cpu(&base->totals);
 	for (int i = 0; i < 5; i++)
 		base->pressure_ns[i] = next++;
 	for (int i = 0; i < 5; i++)
 		base->pressure_avg10[i] = next++;
+	base->recent_ns = next++;
 	base->memory_total = next++;
 	base->memory_available = next++;
 	base->swap_used = next++;

@@ -17,6 +17,7 @@ fn sample() -> Base {
     base.pressure.io_full.avg10 = 5;
     base.memory.swap_used = 9;
     base.running_average = 11;
+    (base.recent_busy_ns, base.recent_ns) = (12, 13);
     base
 }
 
@@ -217,6 +218,7 @@ fn the_layout_in_c_is_this_one() {
     base.ports = PORTS as u16;
     base.target = number() as u16;
     base.updates = number();
+    base.recent_busy_ns = number();
     let cpu = |number: &mut dyn FnMut() -> u64| Cpu {
         begin: 4,
         time_ns: number(),
@@ -257,6 +259,7 @@ fn the_layout_in_c_is_this_one() {
         io_full: stalls.next().unwrap(),
     };
     drop(stalls);
+    base.recent_ns = number() as u32;
     base.memory = Memory {
         total: number(),
         available: number(),

@@ -19,6 +19,10 @@ pub(super) const JITTER: f64 = 0.05;
 /// Shortest time between two looks whether another balancer still says the loads.
 const REST: Duration = Duration::from_millis(100);
 
+/// Of so many questions one is for listen backlogs, although the answers tell of no ports: short answers of older
+/// responders never do.
+const PORTS_EVERY: u64 = 64;
+
 /// State of a location's loads.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, strum::IntoStaticStr)]
 #[strum(serialize_all = "snake_case")]
@@ -75,6 +79,8 @@ pub(super) struct Entry {
     pub(super) trouble: Option<String>,
     /// The loads of the last record, a bit each.
     pub(super) had: u16,
+    /// True if the back-end tells listen backlogs, or has not answered yet.
+    has_ports: bool,
 }
 
 impl Entry {
@@ -101,7 +107,14 @@ impl Entry {
             expired: 0,
             trouble: None,
             had: 0,
+            has_ports: true,
         }
+    }
+
+    /// Returns the length of the question that was counted last. Listen backlogs are asked for where there are any.
+    pub(super) fn question_length(&self) -> usize {
+        let asks_for_ports = self.has_ports || self.asked % PORTS_EVERY == 1;
+        self.wanted.question_length(asks_for_ports)
     }
 
     /// Returns the time when the location's loads become unknown, if there is no news until then.
@@ -159,6 +172,7 @@ impl Entry {
         let before = self.before.as_ref().map(|(before, ..)| before);
         let loads = Loads::since_last(before, record);
         self.before = Some((Before::new(base), stamp.0, stamp.1));
+        self.has_ports = base.ports > 0;
         let mut has = 0;
         let round = round_trip.map(|time| (LoadId::ROUND_TRIP, time.as_secs_f64()));
         let values = loads.iter().chain(round).filter_map(|(id, value)| {

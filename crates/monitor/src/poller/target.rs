@@ -73,11 +73,19 @@ impl PollTarget {
         }
     }
 
-    pub(super) fn length(&self) -> usize {
-        if self.config.listen_backlogs {
+    /// Returns the length of a question, which is that of its answer: with the listen backlogs if `has_ports`.
+    pub(super) fn question_length(&self, has_ports: bool) -> usize {
+        if self.config.listen_backlogs && has_ports {
             WITH_PORTS
         } else {
             SHORT
         }
+    }
+
+    /// Returns true if an answer to a question of this target may have that length.
+    pub(super) fn is_answer_length(&self, length: usize) -> bool {
+        [true, false]
+            .map(|has_ports| self.question_length(has_ports))
+            .contains(&length)
     }
 }

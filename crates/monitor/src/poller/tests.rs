@@ -1,6 +1,6 @@
 use evenkeel_config::MonitorAddress;
 use evenkeel_core::load::{LoadId, LoadValue, Location, of_queue};
-use evenkeel_kernel::query::{ENVELOPE, SHORT};
+use evenkeel_kernel::query::{ENVELOPE, SHORT, WITH_PORTS};
 use evenkeel_kernel::record::{Available, BASE, Base, Scope};
 use proptest::prelude::*;
 
@@ -42,15 +42,22 @@ fn poller() -> Poller {
 /// Returns the answer of a back-end with one CPU to `question` at `time`, if `running` tasks want the CPU and
 /// it was busy for `busy` in all.
 fn answer(question: &[u8], time: Instant, busy: Duration, running: u32) -> Vec<u8> {
+    answer_with(question, |base| {
+        base.time_ns = time.as_nanos();
+        base.totals.busy_ns = busy.as_nanos() as u64;
+        base.totals.running = running;
+    })
+}
+
+/// Returns the answer of a back-end with one CPU, whose record `fill` fills.
+fn answer_with(question: &[u8], fill: impl FnOnce(&mut Base)) -> Vec<u8> {
     let keys = [key(1), key(2)];
     let (query, key) = Query::parse(question, &keys).unwrap();
     let mut base = Base::new(Source::Responder, Scope::Machine);
     base.available = Available::BUSY.with_parts(Available::RUNNING);
-    base.time_ns = time.as_nanos();
     base.epoch = 5;
     (base.cpus, base.capacity, base.target) = (1, 1000, query.target);
-    base.totals.busy_ns = busy.as_nanos() as u64;
-    base.totals.running = running;
+    fill(&mut base);
     let mut out = question.to_vec();
     base.write(out[ENVELOPE..].first_chunk_mut::<BASE>().unwrap());
     query.answer(key, &mut out);
@@ -128,6 +135,36 @@ fn an_answer_becomes_loads() {
     assert_eq!(
         (view.state, view.source),
         (State::Fresh, Some(Source::Responder))
+    );
+}
+
+#[test]
+fn listen_backlogs_are_asked_for_where_there_are_any() {
+    let mut poller = poller();
+    let mut wanted = wanted(1, 50 * MS);
+    wanted.config.listen_backlogs = true;
+    poller.set_targets(vec![wanted], at(0));
+    let mut lengths = Vec::new();
+    for question_number in 0..140 {
+        let (now, question) = next(&mut poller);
+        lengths.push(question.len());
+        // Somebody gives the responder a port, which its short answers tell.
+        let ports = u16::from((70..75).contains(&question_number));
+        let datagram = answer_with(&question, |base| {
+            base.time_ns = now.as_nanos();
+            base.ports = ports;
+        });
+        let verdict = poller.receive_datagram(&datagram, address(1), now);
+        assert_eq!(verdict, Verdict::Taken);
+    }
+    let long: Vec<usize> = (0..lengths.len())
+        .filter(|at| lengths[*at] == WITH_PORTS)
+        .collect();
+    assert_eq!(long, [0, 64, 71, 72, 73, 74, 75, 128]);
+    assert!(
+        lengths
+            .iter()
+            .all(|length| [SHORT, WITH_PORTS].contains(length))
     );
 }
 
