@@ -84,6 +84,18 @@ impl Default for Head {
 }
 
 impl Head {
+    /// Makes the head of a response. For tests.
+    #[doc(hidden)]
+    pub fn new_response(status: u16, fields: Fields, ended: bool) -> Self {
+        Head {
+            fields,
+            status: Some(status),
+            ended,
+            kind: Block::Response,
+            ..Head::default()
+        }
+    }
+
     /// `:method`; empty in responses.
     pub fn method(&self) -> &str {
         self.pseudo(Pseudo::Method).unwrap_or_default()

@@ -18,13 +18,13 @@ use super::hedge::Held;
 use super::progress::Progress;
 use super::question::Question;
 use super::request::Request;
-use super::response::{Head, MAX_INTERIM};
+use super::response::{Head, MAX_INTERIM, read_head};
 use super::route::RequestRoute;
 use super::summary::Summary;
 use crate::access::{End, MemberAttempts};
 use crate::bound_request::{BoundRequest, Refusal};
 use crate::buffer::Buffer;
-use crate::http1::{Body, Fields, FramingFacts, Limits, ParseOutcome, ResponseHead};
+use crate::http1::{Body, Fields, FramingFacts, Limits, ParseOutcome};
 use crate::io::{Io, Nobody};
 use crate::member_choice::insert;
 use crate::memory::{BUFFER_BYTES, OutOfMemory};
@@ -85,6 +85,7 @@ enum ResponseStart {
 
 /// Looks at what has come of the response to a question.
 fn parse_answer(
+    upstream: &Io,
     read: &[u8],
     limits: Limits,
     auth: &Auth,
@@ -95,7 +96,7 @@ fn parse_answer(
         upgrade: false,
     };
     let mut fields = Fields::new();
-    let head = match ResponseHead::parse(read, limits, asked, &mut fields) {
+    let head = match read_head(upstream, read, limits, asked, &mut fields) {
         Ok(ParseOutcome::Head(head)) => head,
         Ok(ParseOutcome::Partial) => return Ok(ResponseStart::Partial),
         Err(error) => {
@@ -385,7 +386,7 @@ impl Client {
         loop {
             if let Some(mut here) = input.take() {
                 let looked = match scan.is_due(here.bytes(), limits.max_bytes) {
-                    true => parse_answer(here.bytes(), limits, auth, &asked.copied)?,
+                    true => parse_answer(upstream, here.bytes(), limits, auth, &asked.copied)?,
                     false => ResponseStart::Partial,
                 };
                 match looked {
@@ -398,6 +399,9 @@ impl Client {
                         }
                         // Nobody gets it: it is about the question.
                         here.consume(len);
+                        if let Io::Call(call) = upstream {
+                            call.pass_interim();
+                        }
                         scan = HeadScan::default();
                         if !here.is_empty() {
                             input = Some(here);
@@ -612,7 +616,7 @@ mod tests {
             user_field: Some("X-User".into()),
             remove_authorization: false,
         };
-        parse_answer(read, LIMITS, &auth, &copied).ok()
+        parse_answer(&Io::Nobody(Nobody), read, LIMITS, &auth, &copied).ok()
     }
 
     fn response(start: &str, fields: &str) -> Vec<u8> {

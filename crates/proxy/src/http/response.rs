@@ -1,7 +1,7 @@
 //! The head of a member's response: waited for, read, and written for the client.
 
 use std::fmt::Display;
-use std::task::Poll;
+use std::task::{Context, Poll, Waker};
 use std::time::Duration;
 
 use evenkeel_core::address::Address;
@@ -30,7 +30,9 @@ use crate::http1::chunked::Trailers;
 use crate::http1::forward::{
     self, Delivery, ResponseAdditions, write_changed_response, write_response,
 };
-use crate::http1::{Body, Fields, HeadError, Limits, ParseOutcome, ResponseHead, Version};
+use crate::http1::{
+    Body, Fields, FramingFacts, HeadError, Limits, ParseOutcome, ResponseHead, Version,
+};
 use crate::http2::grpc;
 use crate::io::{Io, TransferError};
 use crate::memory::{BUFFER_BYTES, OutOfMemory};
@@ -68,7 +70,8 @@ enum Response {
 }
 
 impl Client {
-    /// Sends the request, and waits for bytes of a response.
+    /// Sends the request, and waits for bytes of a response, or for a head of HTTP/2: that stays in
+    /// `upstream`, and `input` is empty then.
     pub(super) async fn fill_response(
         &mut self,
         request: &mut Request,
@@ -91,8 +94,14 @@ impl Client {
                 }
                 progress.poll_up(cx, up, stream, upstream, session)?;
                 let mut buffer = input.take().unwrap_or_else(|| worker.buffers.take());
-                let filled = buffer.poll_fill(cx, upstream);
-                if buffer.is_empty() {
+                let filled = match upstream {
+                    // The head of a stream is not among its bytes, and is read from there.
+                    Io::Call(call) => call.poll_response(cx).map_ok(|()| 1),
+                    _ => buffer.poll_fill(cx, upstream),
+                };
+                if buffer.is_empty()
+                    && !matches!((&*upstream, &filled), (Io::Call(_), Poll::Ready(Ok(_))))
+                {
                     worker.buffers.give_back(buffer);
                 } else if filled.is_pending() {
                     *input = Some(worker.buffers.shrink_buffer(buffer));
@@ -167,7 +176,7 @@ impl Client {
             loop {
                 let read = input.as_ref().map_or(&[][..], Buffer::bytes);
                 let parsed = if scan.is_due(read, limit) {
-                    self.parse_response(request, routed, bound, &mut input)
+                    self.parse_response(request, routed, bound, upstream, &mut input)
                 } else {
                     Ok(None)
                 };
@@ -257,12 +266,13 @@ impl Client {
         }
     }
 
-    /// Parses the head in `input`, and writes the one for the client.
+    /// Reads the head that has come in `upstream` or `input`, and writes the one for the client.
     fn parse_response(
         &mut self,
         request: &Request,
         routed: &RequestRoute,
         bound: &mut BoundRequest,
+        upstream: &mut Io,
         input: &mut Option<Buffer>,
     ) -> Result<Option<Response>, Failure> {
         let worker = &self.session.worker;
@@ -274,8 +284,8 @@ impl Client {
             max_fields: routed.rule.http.max_header_count,
         };
         let mut fields = Fields::new();
-        let mut head = match ResponseHead::parse(buffer.bytes(), limits, request.asked, &mut fields)
-        {
+        let read = buffer.bytes();
+        let mut head = match read_head(upstream, read, limits, request.asked, &mut fields) {
             Ok(ParseOutcome::Head(head)) => head,
             Ok(ParseOutcome::Partial) => return Ok(None),
             Err(error) => {
@@ -375,7 +385,11 @@ impl Client {
             }
             _ => Outcome::Success,
         };
-        let remainder = missing_part(&head, original, buffer.len(), request);
+        let has_body_bytes = match &*upstream {
+            Io::Call(call) => call.has_more(),
+            _ => buffer.len() > head.len,
+        };
+        let remainder = missing_part(&head, original, has_body_bytes, request);
         if let Some(tries) = bound.tries.as_mut().filter(|_| !interim) {
             tries.head_bytes = out.len() as u64;
             if let Some(log) = &*worker.log.borrow() {
@@ -384,6 +398,17 @@ impl Client {
             }
         }
         buffer.consume(len);
+        if let Io::Call(call) = upstream {
+            match interim {
+                true => call.pass_interim(),
+                false => call.pass_head(original),
+            }
+            if !interim && has_body_bytes && original != Body::None {
+                let cx = &mut Context::from_waker(Waker::noop());
+                // What goes wrong shows when the rest is read.
+                let _ = buffer.poll_fill(cx, call);
+            }
+        }
         if interim {
             if buffer.is_empty()
                 && let Some(empty) = input.take()
@@ -478,12 +503,17 @@ impl Client {
     }
 }
 
-/// Returns the part of a response that is missing, of which `here` bytes have come with its head.
+/// Returns the part of a response that is missing. `has_body_bytes` says that some of the body has come with the head.
 #[inline]
-fn missing_part(head: &ResponseHead<'_>, body: Body, here: usize, request: &Request) -> Remainder {
+fn missing_part(
+    head: &ResponseHead<'_>,
+    body: Body,
+    has_body_bytes: bool,
+    request: &Request,
+) -> Remainder {
     match body {
         Body::None | Body::Length(0) => Remainder::Nothing,
-        _ if here > head.len => Remainder::Rest,
+        _ if has_body_bytes => Remainder::Rest,
         Body::Length(_) => Remainder::Sized,
         Body::Chunked | Body::UntilClose => match request.idempotent && is_event_stream(head) {
             true => Remainder::Subscription,
@@ -500,6 +530,21 @@ fn is_event_stream(head: &ResponseHead<'_>) -> bool {
     let media_type = media_type.get(..end.unwrap_or(media_type.len()));
     let media_type = media_type.unwrap_or_default().trim_ascii();
     media_type.eq_ignore_ascii_case(b"text/event-stream")
+}
+
+/// Reads the head of a response: that of a stream of HTTP/2, or the one at the start of `read`.
+#[inline]
+pub(super) fn read_head<'a>(
+    upstream: &'a Io,
+    read: &'a [u8],
+    limits: Limits,
+    asked: FramingFacts,
+    fields: &'a mut Fields<'a>,
+) -> Result<ParseOutcome<ResponseHead<'a>>, HeadError> {
+    match upstream {
+        Io::Call(call) => call.read_response(limits, asked, fields),
+        _ => ResponseHead::parse(read, limits, asked, fields),
+    }
 }
 
 /// Takes in the load reports of a response, if they are wanted.

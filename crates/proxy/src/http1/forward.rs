@@ -283,13 +283,15 @@ fn put_raw_request(
     out: &mut Vec<u8>,
 ) {
     out.reserve(raw.bytes.len() + 256);
+    let end = raw.bytes.len().saturating_sub(2);
+    let lines = raw.bytes.get(..end).unwrap_or_default();
     let lines_from = if raw.line_stays && changes.target.is_none() {
         0
     } else {
         put_request_line(request, changes, out);
-        fields_start(raw.bytes, request.fields)
+        fields_start(lines, request.fields)
     };
-    put_lines(raw.bytes, request.fields, lines_from, left_out, out);
+    put_lines(lines, request.fields, lines_from, left_out, out);
 }
 
 /// The client that a response goes to.
@@ -415,6 +417,12 @@ fn put_request_line(request: &Request<'_>, changes: Changes<'_>, out: &mut Vec<u
 fn put_status_line_start(head: &ResponseHead<'_>, out: &mut Vec<u8>) -> usize {
     /// Length of `HTTP/1.1 200`.
     const TO_REASON: usize = 12;
+    if head.version == Version::Http2 {
+        out.extend_from_slice(b"HTTP/1.1 ");
+        put_number(head.status.into(), out);
+        out.extend_from_slice(b" \r\n");
+        return 0;
+    }
     let has_space = head.raw.get(TO_REASON) == Some(&b' ');
     if has_space && head.version == Version::Http11 {
         return 0;
@@ -427,7 +435,7 @@ fn put_status_line_start(head: &ResponseHead<'_>, out: &mut Vec<u8>) -> usize {
     TO_REASON
 }
 
-/// Appends the bytes of a head from `from` to its last field, but for some lines.
+/// Appends the lines of a head from `from` on, but for some fields. `raw` ends with the line of the last field.
 fn put_lines(
     raw: &[u8],
     fields: &[Field<'_>],
@@ -435,7 +443,6 @@ fn put_lines(
     left_out: FieldSet,
     out: &mut Vec<u8>,
 ) {
-    let fields_end = raw.len().saturating_sub(2);
     for index in left_out.iter() {
         let Some(field) = fields.get(index) else {
             break;
@@ -443,15 +450,15 @@ fn put_lines(
         let start = framing::line_offset(raw, field);
         out.extend_from_slice(raw.get(from..start).unwrap_or_default());
         let next = fields.get(index + 1);
-        from = next.map_or(fields_end, |next| framing::line_offset(raw, next));
+        from = next.map_or(raw.len(), |next| framing::line_offset(raw, next));
     }
-    out.extend_from_slice(raw.get(from..fields_end).unwrap_or_default());
+    out.extend_from_slice(raw.get(from..).unwrap_or_default());
 }
 
 fn fields_start(raw: &[u8], fields: &[Field<'_>]) -> usize {
     match fields.first() {
         Some(first) => framing::line_offset(raw, first),
-        None => raw.len().saturating_sub(2),
+        None => raw.len(),
     }
 }
 

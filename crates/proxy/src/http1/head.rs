@@ -28,6 +28,23 @@ impl Fields<'_> {
     }
 }
 
+impl<'a> Fields<'a> {
+    /// Puts the fields of a head of HTTP/2 into the room; `None` if there are too many.
+    pub(super) fn fill(
+        &'a mut self,
+        fields: impl Iterator<Item = (&'a str, &'a [u8])>,
+    ) -> Option<&'a [Header<'a>]> {
+        let mut len = 0;
+        for (name, value) in fields {
+            self.0.get_mut(len)?.write(Header { name, value });
+            len += 1;
+        }
+        let filled = self.0.get(..len)?;
+        // SAFETY: the first `len` places were written above, and `MaybeUninit<T>` has the layout of `T`.
+        Some(unsafe { &*(std::ptr::from_ref(filled) as *const [Header<'a>]) })
+    }
+}
+
 impl Default for Fields<'_> {
     fn default() -> Self {
         Self::new()

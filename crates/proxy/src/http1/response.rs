@@ -20,6 +20,8 @@ pub struct ResponseHead<'a> {
     pub body: Body,
     /// True if the member lets the connection go on after this response.
     pub keep_alive: bool,
+    /// Lines to copy from, without the empty line at the end: those of the head as it came, or of the fields alone if
+    /// it came over HTTP/2.
     pub(super) raw: &'a [u8],
     pub(super) fields: &'a [Header<'a>],
     pub(super) meaning: Meaning<'a>,
@@ -74,6 +76,7 @@ impl<'a> ResponseHead<'a> {
         let is_odd = status == 204 && meaning.announces_body();
         meaning.settle_response(fields, status);
         let ends_connection = body == Body::UntilClose || status == 101 || is_odd;
+        let raw = raw.get(..len.saturating_sub(2)).unwrap_or_default();
         Ok(ParseOutcome::Head(Self {
             len,
             status,
@@ -87,6 +90,54 @@ impl<'a> ResponseHead<'a> {
             varies: false,
             weakened: None,
         }))
+    }
+
+    /// Reads the head of a stream of HTTP/2, the answer to a request that `asked`, by the same rules.
+    ///
+    /// An error is final, as with [`ResponseHead::parse`], but only for the stream.
+    pub(crate) fn of_stream(
+        head: &'a evenkeel_http2::Head,
+        limits: Limits,
+        asked: FramingFacts,
+        room: &'a mut Fields<'a>,
+    ) -> Result<Self, HeadError> {
+        let (status, raw) = (head.status(), head.fields.text());
+        if raw.len().saturating_add(BARE_HEAD.len()) > limits.max_bytes {
+            return Err(HeadError::TooLarge);
+        }
+        if head.fields.len() > limits.max_fields {
+            return Err(HeadError::TooManyFields);
+        }
+        let fields = room.fill(head.fields.iter());
+        let fields = fields.ok_or(HeadError::TooManyFields)?;
+        let version = Version::Http2;
+        let mut meaning = Meaning::of_response(raw, fields, version)?;
+        let is_interim = status < 200;
+        if !is_interim && meaning.content_length.is_none() {
+            // The frames say where the body ends, which HTTP/1 must be told.
+            let has_none = asked.head || matches!(status, 204 | 304);
+            match head.has_ended() {
+                _ if has_none => {}
+                true => meaning.content_length = Some(0),
+                false => meaning.chunked = true,
+            }
+            meaning.respell_framing = true;
+        }
+        let body = meaning.response_body(status, asked)?;
+        meaning.settle_response(fields, status);
+        Ok(Self {
+            len: 0,
+            status,
+            version,
+            body,
+            keep_alive: true,
+            raw,
+            fields,
+            meaning,
+            coding: None,
+            varies: false,
+            weakened: None,
+        })
     }
 
     /// True if another response to the same request follows (1xx, but not 101).
@@ -187,6 +238,9 @@ impl<'a> ResponseHead<'a> {
         }
     }
 }
+
+/// Head of a response without fields, as HTTP/1.1 writes it: it counts in the size of a head of HTTP/2.
+const BARE_HEAD: &str = "HTTP/1.1 200 \r\n\r\n";
 
 /// Fields about the bytes of a body as they were sent.
 const OF_BYTES: [&str; 6] = [
@@ -345,6 +399,108 @@ mod tests {
             let parsed = ResponseHead::parse(head.as_bytes(), LIMITS, NOTHING, &mut fields);
             assert_eq!(parsed.err(), Some(error), "{name}");
         }
+    }
+
+    /// Head of HTTP/1.1 that says the same as a head of HTTP/2.
+    fn write_text(status: u16, lines: &[(&str, &str)], ended: bool, is_head: bool) -> String {
+        let says_length = lines.iter().any(|(name, _)| *name == "content-length");
+        let has_none = is_head || matches!(status, 100..=199 | 204 | 304);
+        let framing = match ended {
+            _ if says_length || has_none => "",
+            true => "Content-Length: 0\r\n",
+            false => "Transfer-Encoding: chunked\r\n",
+        };
+        let lines: String = lines
+            .iter()
+            .map(|(name, value)| format!("{name}: {value}\r\n"))
+            .collect();
+        format!("HTTP/1.1 {status} \r\n{lines}{framing}\r\n")
+    }
+
+    /// Everything that is known of a head, and the head that a client of HTTP/1 gets.
+    fn describe(head: Result<ResponseHead<'_>, E>, version: Version) -> Result<String, E> {
+        let head = head?;
+        let client = super::super::forward::Client {
+            version,
+            keep_alive: true,
+        };
+        let mut out = Vec::new();
+        let delivery = super::super::forward::write_response(&head, client, &mut out);
+        let kept: Vec<_> = head.kept_fields().map(|field| field.name).collect();
+        Ok(format!(
+            "{:?} {:?} {delivery:?} {kept:?} {}",
+            head.body,
+            head.content_length(),
+            out.escape_ascii()
+        ))
+    }
+
+    #[test]
+    fn a_head_of_http2_means_what_it_means_as_text() {
+        let heads: &[&[(&str, &str)]] = &[
+            &[],
+            &[("content-length", "3"), ("server", "own")],
+            &[("content-length", "0")],
+            &[("content-length", "3"), ("content-length", "3")],
+            &[("content-length", "03")],
+            &[("content-length", "9223372036854775808")],
+            &[("content-type", "text/plain"), ("x", ""), ("etag", "\"a\"")],
+            &[
+                ("proxy-authenticate", "Basic"),
+                ("te", "trailers"),
+                ("x", "y"),
+            ],
+            &[("www-authenticate", "NTLM"), ("x-forwarded-for", "1.2.3.4")],
+            &[("x", "\u{e9}"), ("proxy-authenticate", "Basic")],
+        ];
+        for lines in heads {
+            for status in [100, 103, 200, 204, 304, 404, 599] {
+                for case in 0..8 {
+                    let (ended, is_head) = (case & 1 != 0, case & 2 != 0);
+                    let version = match case & 4 {
+                        0 => Version::Http11,
+                        _ => Version::Http10,
+                    };
+                    let asked = FramingFacts {
+                        head: is_head,
+                        upgrade: false,
+                    };
+                    let text = write_text(status, lines, ended, is_head);
+                    let mut room = Fields::new();
+                    let parsed = ResponseHead::parse(text.as_bytes(), LIMITS, asked, &mut room);
+                    let parsed = parsed.map(|parsed| match parsed {
+                        ParseOutcome::Head(head) => head,
+                        ParseOutcome::Partial => unreachable!("it is whole"),
+                    });
+                    let mut fields = evenkeel_http2::Fields::new();
+                    for (name, value) in *lines {
+                        assert!(fields.push(name.as_bytes(), value.as_bytes()));
+                    }
+                    let head = evenkeel_http2::Head::new_response(status, fields, ended);
+                    let mut room = Fields::new();
+                    let read = ResponseHead::of_stream(&head, LIMITS, asked, &mut room);
+                    assert_eq!(describe(read, version), describe(parsed, version), "{text}");
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_head_of_http2_has_the_limits_of_http1() {
+        let read = |lines: usize, value: usize| {
+            let mut fields = evenkeel_http2::Fields::new();
+            for _ in 0..lines {
+                assert!(fields.push(b"x", "y".repeat(value).as_bytes()));
+            }
+            let head = evenkeel_http2::Head::new_response(200, fields, true);
+            let mut room = Fields::new();
+            ResponseHead::of_stream(&head, LIMITS, NOTHING, &mut room).err()
+        };
+        // A line has a name and five bytes more, and a head of LIMITS 17 beside its lines.
+        assert_eq!(read(1, 1024 - 17 - 5), None);
+        assert_eq!(read(1, 1024 - 17 - 4), Some(E::TooLarge));
+        assert_eq!(read(16, 1), None);
+        assert_eq!(read(17, 1), Some(E::TooManyFields));
     }
 
     #[test]

@@ -1,13 +1,13 @@
-//! A request to a member over HTTP/2, as the flows see it: a connection of HTTP/1 that takes one
-//! request and gives one response.
+//! A request to a member over HTTP/2, as the flows see it: a connection that takes one request and
+//! gives the heads of its responses, and then a body that is framed as in HTTP/1.
 
 use std::cell::Cell;
-use std::io::{self, Write};
+use std::io;
 use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use evenkeel_http2::{Break, Cause, Fields, Head, Key, NotOpened, Opening, Reason};
+use evenkeel_http2::{Break, Cause, Fields, Head, Key, Next, NotOpened, Opening, Reason};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::incoming::{Incoming, break_error};
@@ -16,7 +16,7 @@ use super::outgoing::Outgoing;
 use super::place::Place;
 use super::websocket;
 use crate::http1::head::MAX_FIELDS;
-use crate::http1::{Limits, ParseOutcome, RequestHead};
+use crate::http1::{FramingFacts, HeadError, Limits, ParseOutcome, RequestHead, ResponseHead};
 use crate::message::{self, Body};
 use crate::worker::Worker;
 
@@ -33,10 +33,8 @@ pub(crate) struct Call {
     /// The stream, once it was opened.
     key: Option<Key>,
     outgoing: Option<Outgoing>,
-    asks_for_head: bool,
-    /// A head of the response, and how much of it was read.
-    answer: Vec<u8>,
-    answer_read: usize,
+    /// A head of the response, until it is passed on.
+    response: Option<MemberResponse>,
     incoming: Option<Incoming>,
     /// Answer to a client whose offer of WebSocket was taken, if the client has made one.
     accept: Option<String>,
@@ -52,15 +50,22 @@ pub(crate) struct Call {
     cut: Cell<bool>,
 }
 
+/// Head of a member's response.
+#[derive(Debug)]
+enum MemberResponse {
+    /// The head as it came.
+    Head(Head),
+    /// Head of HTTP/1.1 that switches to WebSocket, which HTTP/2 has not.
+    Switch(Vec<u8>),
+}
+
 impl Call {
     pub(crate) fn new(link: Rc<Link>, worker: Rc<Worker>) -> Self {
         Call {
             key: None,
             outgoing: None,
-            asks_for_head: false,
-            answer: worker.buffers.take_head(),
+            response: None,
             place: Place::take(link, worker),
-            answer_read: 0,
             incoming: None,
             accept: None,
             failed: false,
@@ -151,7 +156,6 @@ impl Call {
         match opened {
             Ok(key) => {
                 self.accept = accept;
-                self.asks_for_head = head.framing_facts.head;
                 self.key = Some(key);
                 let outgoing = Outgoing::new(Rc::clone(&link.engine), key, body);
                 self.outgoing = Some(outgoing);
@@ -219,7 +223,10 @@ impl Call {
     }
 
     /// Waits for a head of the response.
-    fn poll_head(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+    pub(crate) fn poll_response(&mut self, cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        if self.response.is_some() {
+            return Poll::Ready(Ok(()));
+        }
         let Some(key) = self.key else {
             return match self.failed {
                 true => Poll::Ready(Err(io::ErrorKind::ConnectionReset.into())),
@@ -234,54 +241,82 @@ impl Call {
                 None => Poll::Pending,
             };
         };
-        if (100..200).contains(&head.status()) {
-            self.put_head(head.status(), &head.fields, None);
-        } else {
-            self.take(key, &head);
-        }
-        engine.with_connection(|connection| connection.give_head(head));
+        let is_success = (200..300).contains(&head.status());
+        let accept = self.accept.take_if(|_| head.status() >= 200);
+        self.response = Some(match accept.filter(|_| is_success) {
+            Some(accept) => {
+                let switch = write_switch(&head.fields, &accept);
+                engine.with_connection(|connection| connection.give_head(head));
+                MemberResponse::Switch(switch)
+            }
+            None => MemberResponse::Head(head),
+        });
         Poll::Ready(Ok(()))
     }
 
-    fn take(&mut self, key: Key, head: &Head) {
-        let (status, fields) = (head.status(), &head.fields);
-        let engine = Rc::clone(&self.place.link.engine);
-        if let Some(accept) = self.accept.take()
-            && (200..300).contains(&status)
-        {
-            // The other protocol begins; all that comes is its.
-            let mut fields = fields.clone();
-            fields.remove("content-length");
-            fields.remove("sec-websocket-accept");
-            let switch = format!(
-                "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: {accept}\r\n"
-            );
-            self.put_head(101, &fields, Some(&switch));
-            self.incoming = Some(Incoming::new(engine, key, false));
-            return;
+    /// Reads the head of the response that has come.
+    pub(crate) fn read_response<'a>(
+        &'a self,
+        limits: Limits,
+        asked: FramingFacts,
+        fields: &'a mut crate::http1::Fields<'a>,
+    ) -> Result<ParseOutcome<ResponseHead<'a>>, HeadError> {
+        match &self.response {
+            None => Ok(ParseOutcome::Partial),
+            Some(MemberResponse::Head(head)) => {
+                ResponseHead::of_stream(head, limits, asked, fields).map(ParseOutcome::Head)
+            }
+            Some(MemberResponse::Switch(text)) => ResponseHead::parse(text, LIMITS, asked, fields),
         }
-        let has_none = self.asks_for_head || matches!(status, 204 | 304);
-        let framing = match head.content_length() {
-            Some(_) => None,
-            None if has_none => None,
-            None if head.has_ended() => Some("Content-Length: 0\r\n"),
-            None => Some("Transfer-Encoding: chunked\r\n"),
-        };
-        let chunked = framing.is_some_and(|framing| framing.starts_with('T'));
-        self.put_head(status, fields, framing);
-        self.incoming = Some(Incoming::new(engine, key, chunked));
     }
 
-    fn put_head(&mut self, status: u16, fields: &Fields, framing: Option<&str>) {
-        self.answer.clear();
-        self.answer_read = 0;
-        // Writing to memory does not fail.
-        let _ = write!(self.answer, "HTTP/1.1 {status} \r\n");
-        self.answer.extend_from_slice(fields.text());
-        let framing = framing.unwrap_or_default();
-        self.answer.extend_from_slice(framing.as_bytes());
-        self.answer.extend_from_slice(b"\r\n");
+    /// Goes on behind an interim response.
+    pub(crate) fn pass_interim(&mut self) {
+        self.give_head();
     }
+
+    /// Goes on with the body of the final response, which is framed as `body` says.
+    pub(crate) fn pass_head(&mut self, body: Body) {
+        self.give_head();
+        let engine = Rc::clone(&self.place.link.engine);
+        self.incoming = self
+            .key
+            .map(|key| Incoming::new(engine, key, body == Body::Chunked));
+    }
+
+    /// Gives the memory of a head back, to be filled again.
+    fn give_head(&mut self) {
+        if let Some(MemberResponse::Head(head)) = self.response.take() {
+            let engine = &self.place.link.engine;
+            engine.with_connection(|connection| connection.give_head(head));
+        }
+    }
+
+    /// True if a part of the body, or its end, has come.
+    pub(crate) fn has_more(&self) -> bool {
+        let engine = &self.place.link.engine;
+        self.key.is_some_and(|key| {
+            engine.read_connection(|connection| {
+                matches!(connection.read(key), Next::Data(_) | Next::End)
+            })
+        })
+    }
+}
+
+/// Writes the head of HTTP/1.1 that switches to WebSocket, with the answer `accept` to the client's key.
+fn write_switch(fields: &Fields, accept: &str) -> Vec<u8> {
+    let mut out = b"HTTP/1.1 101 \r\n".to_vec();
+    let stays = |name: &str| !matches!(name, "content-length" | "sec-websocket-accept");
+    for (name, value) in fields.iter().filter(|(name, _)| stays(name)) {
+        for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+            out.extend_from_slice(part);
+        }
+    }
+    let switch = format!(
+        "Connection: upgrade\r\nUpgrade: websocket\r\nSec-WebSocket-Accept: {accept}\r\n\r\n"
+    );
+    out.extend_from_slice(switch.as_bytes());
+    out
 }
 
 /// True if `:authority` may be `authority`: a host and a port (RFC 3986, section 3.2), with nothing that would
@@ -314,36 +349,15 @@ fn encode_path(path: &str) -> Option<String> {
 }
 
 impl AsyncRead for Call {
+    /// Reads the body, once the head was passed on.
     fn poll_read(
         self: Pin<&mut Self>,
         cx: &mut Context<'_>,
         space: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
-        let this = self.get_mut();
-        let before = space.filled().len();
-        loop {
-            let answer = this.answer.get(this.answer_read..).unwrap_or_default();
-            let n = answer.len().min(space.remaining());
-            space.put_slice(answer.get(..n).unwrap_or_default());
-            this.answer_read += n;
-            if space.remaining() == 0 {
-                return Poll::Ready(Ok(()));
-            }
-            let step = match &mut this.incoming {
-                Some(incoming) => {
-                    let read = incoming.poll_read(cx, space);
-                    match read {
-                        Poll::Pending if space.filled().len() > before => Poll::Ready(Ok(())),
-                        read => read,
-                    }
-                }
-                None => match this.poll_head(cx) {
-                    Poll::Ready(Ok(())) => continue,
-                    Poll::Pending if space.filled().len() > before => Poll::Ready(Ok(())),
-                    other => other,
-                },
-            };
-            return step;
+        match &mut self.get_mut().incoming {
+            Some(incoming) => incoming.poll_read(cx, space),
+            None => Poll::Ready(Err(io::ErrorKind::NotConnected.into())),
         }
     }
 }
@@ -382,8 +396,7 @@ impl AsyncWrite for Call {
 
 impl Drop for Call {
     fn drop(&mut self) {
-        let answer = std::mem::take(&mut self.answer);
-        self.place.worker.buffers.give_head(answer);
+        self.give_head();
         if let Some(key) = self.key {
             let reason = self.cut.get().then_some(Reason::CANCEL);
             self.place.link.engine.release_stream(key, reason);
