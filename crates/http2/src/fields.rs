@@ -101,15 +101,17 @@ impl Fields {
 
     /// Takes the fields called `name` out, in any case.
     pub fn remove(&mut self, name: &str) {
-        let is = |(known, _): (&str, &[u8])| known.eq_ignore_ascii_case(name);
-        if !self.iter().any(is) {
+        self.retain(|known| !known.eq_ignore_ascii_case(name));
+    }
+
+    /// Takes the fields out whose names `stays` does not want.
+    pub fn retain(&mut self, stays: impl Fn(&str) -> bool) {
+        if self.iter().all(|(name, _)| stays(name)) {
             return;
         }
         let mut others = Fields::new();
-        for (known, value) in self.iter() {
-            if !known.eq_ignore_ascii_case(name) {
-                others.push_checked(known.as_bytes(), &[value]);
-            }
+        for (name, value) in self.iter().filter(|(name, _)| stays(name)) {
+            others.push_checked(name.as_bytes(), &[value]);
         }
         *self = others;
     }

@@ -8,6 +8,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll};
 
+use evenkeel_http2::{Fields, Head};
 use evenkeel_limits::Shortage;
 use evenkeel_tls::handshake::HandshakeParameters;
 use socket2::SockRef;
@@ -169,6 +170,33 @@ impl Io {
             Io::Stream(stream) => stream.mark_cut(),
             Io::Call(call) => call.mark_cut(),
             Io::Nobody(_) => {}
+        }
+    }
+
+    /// Takes the trailers of a body of HTTP/2 that has ended.
+    pub(crate) fn take_trailers(&self) -> Option<Head> {
+        match self {
+            Io::Stream(stream) => stream.take_trailers(),
+            Io::Call(call) => call.take_trailers(),
+            Io::Connection(_) | Io::Nobody(_) => None,
+        }
+    }
+
+    /// Gives trailers back to where they were taken.
+    pub(crate) fn give_trailers(&self, trailers: Head) {
+        match self {
+            Io::Stream(stream) => stream.give_trailers(trailers),
+            Io::Call(call) => call.give_trailers(trailers),
+            Io::Connection(_) | Io::Nobody(_) => {}
+        }
+    }
+
+    /// Ends a message with a body of [`Body::Stream`](crate::message::Body::Stream).
+    pub(crate) fn finish_body(&mut self, trailers: &Fields) -> io::Result<()> {
+        match self {
+            Io::Stream(stream) => stream.finish_body(trailers),
+            Io::Call(call) => call.finish_body(trailers),
+            Io::Connection(_) | Io::Nobody(_) => Ok(()),
         }
     }
 

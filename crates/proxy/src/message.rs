@@ -211,6 +211,9 @@ pub enum Body {
     Chunked,
     /// All bytes until the member closes. Responses only.
     UntilClose,
+    /// All bytes until the stream of HTTP/2 ends, perhaps with trailers, as they are: between two
+    /// such streams only, where nothing else frames the body.
+    Stream,
 }
 
 /// A set of fields of one head, by index.

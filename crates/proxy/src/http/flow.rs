@@ -6,6 +6,7 @@ use std::pin::Pin;
 use std::sync::Arc;
 use std::task::{Context, Poll, ready};
 
+use evenkeel_http2::Fields;
 use evenkeel_limits::Shortage;
 use evenkeel_manager::config::MIRRORED;
 use tokio::io::AsyncWrite;
@@ -14,7 +15,7 @@ use super::copy::{Copy, CopyPlan, CopyRefusal};
 use super::encoder::Encoder;
 use crate::buffer::Buffer;
 use crate::http1::Body;
-use crate::http1::chunked::{Decoder, ReportLines, Trailers};
+use crate::http1::chunked::{ChunkError, Decoder, ReportLines, Trailers};
 use crate::io::{Io, TransferError};
 use crate::memory::{BUFFER_BYTES, Charge, HEAD_BYTES, Memory, OutOfMemory};
 use crate::pipe::Pipe;
@@ -49,6 +50,12 @@ enum Framing {
         strip: bool,
     },
     UntilClose,
+    /// All bytes of a stream of HTTP/2, for another one.
+    Stream {
+        /// Bytes of content that may still come.
+        allowed: u64,
+        trailers: Trailers,
+    },
     /// All bytes were read.
     Done,
 }
@@ -80,6 +87,10 @@ impl Framing {
                 strip,
             },
             Body::UntilClose => Framing::UntilClose,
+            Body::Stream => Framing::Stream {
+                allowed: bounds.most,
+                trailers: bounds.trailers,
+            },
         }
     }
 }
@@ -100,6 +111,10 @@ pub(crate) struct Flow {
     flushed: bool,
     /// True if bytes of the body were read.
     has_begun: bool,
+    /// True if the body is one of [`Body::Stream`].
+    is_stream: bool,
+    /// True if the end of such a body was passed on.
+    has_ended: bool,
     framing: Framing,
     /// Bytes that were read: first those that may be sent, then those that were not looked at yet.
     buffer: Option<Buffer>,
@@ -149,6 +164,8 @@ impl Flow {
     ) -> Result<Self, TransferError> {
         let framing = Framing::from_body(body, strip, bounds);
         let mut flow = Flow {
+            is_stream: body == Body::Stream,
+            has_ended: false,
             body_at: head.len(),
             head,
             written: 0,
@@ -173,6 +190,27 @@ impl Flow {
         Ok(flow)
     }
 
+    /// A request of a stream of HTTP/2 to another one. `is_whole` says that all of the body is in `buffer`.
+    pub(super) fn new_stream(
+        head: Vec<u8>,
+        is_whole: bool,
+        buffer: Option<Buffer>,
+        bounds: Bounds,
+        memory: &Arc<Memory>,
+    ) -> Result<Self, TransferError> {
+        let here = buffer.as_ref().map_or(0, Buffer::len) as u64;
+        if here > bounds.most {
+            return Err(TransferError::Chunks(ChunkError::TooLarge));
+        }
+        let body = match is_whole {
+            true => Body::Length(here),
+            false => Body::Stream,
+        };
+        let mut flow = Flow::new(head, body, false, buffer, bounds, memory)?;
+        flow.is_stream = true;
+        Ok(flow)
+    }
+
     /// A message that is all there.
     pub(super) fn of_copy(copy: Copy) -> Self {
         let (head, body_at, charge) = copy.into_parts();
@@ -182,6 +220,8 @@ impl Flow {
             written: 0,
             flushed: true,
             has_begun: true,
+            is_stream: false,
+            has_ended: false,
             framing: Framing::Done,
             buffer: None,
             ready: 0,
@@ -197,6 +237,7 @@ impl Flow {
     /// Returns the same message, which is copied while it is read.
     #[cold]
     pub(super) fn copy_while_read(mut self, copies: CopyPlan) -> Self {
+        debug_assert!(!self.is_stream, "a copy has a framing of its own");
         let (head, joined) = self.head.split_at(self.body_at);
         let left = match self.framing {
             Framing::Length(left) => left,
@@ -223,7 +264,7 @@ impl Flow {
     /// A copy of the message, if it is all here.
     pub(super) fn copy_message(&self, copies: CopyPlan) -> Option<Copy> {
         let is_here = matches!(self.framing, Framing::Done) && self.ready == 0;
-        if !is_here || !self.may_rewind() {
+        if !is_here || self.is_stream || !self.may_rewind() {
             return None;
         }
         let (head, joined) = self.head.split_at(self.body_at);
@@ -349,6 +390,11 @@ impl Flow {
                 }
             }
             Framing::UntilClose => self.ready = buffer.len(),
+            Framing::Stream { allowed, .. } => {
+                let rest = allowed.checked_sub(buffer.len() as u64);
+                *allowed = rest.ok_or(TransferError::Chunks(ChunkError::TooLarge))?;
+                self.ready = buffer.len();
+            }
             Framing::Done => {}
         }
         self.has_begun |= self.ready > 0;
@@ -444,7 +490,28 @@ impl Flow {
 
     /// True if everything that was sent is still here.
     pub(crate) fn may_rewind(&self) -> bool {
-        self.moved == 0 && self.pipe.is_none()
+        self.moved == 0 && self.pipe.is_none() && !self.has_ended
+    }
+
+    /// Passes the end of a body of [`Body::Stream`] on, all of which was sent.
+    fn pass_end(&mut self, from: &Io, to: &mut Io) -> Result<(), TransferError> {
+        let framing = std::mem::replace(&mut self.framing, Framing::Done);
+        let Framing::Stream { trailers, .. } = framing else {
+            return Ok(());
+        };
+        let sent = match from.take_trailers() {
+            None => to.finish_body(&Fields::new()),
+            Some(mut head) => {
+                self.reports = trailers
+                    .sort_out(&mut head.fields)
+                    .map_err(TransferError::Chunks)?;
+                let sent = to.finish_body(&head.fields);
+                from.give_trailers(head);
+                sent
+            }
+        };
+        self.has_ended = true;
+        sent.map_err(|error| TransferError::of_error(&error, TransferError::To))
     }
 
     /// Begins again, if everything that was sent is still here.
@@ -616,6 +683,10 @@ impl Flow {
                     self.framing = Framing::Done;
                     self.encode_ready()?;
                 }
+                Poll::Ready(Ok(0)) if self.is_stream => {
+                    worker.buffers.give_back(buffer);
+                    self.pass_end(from, to)?;
+                }
                 Poll::Ready(Ok(0)) => {
                     worker.buffers.give_back(buffer);
                     return Poll::Ready(Err(TransferError::From));
@@ -641,6 +712,14 @@ impl Flow {
 
     /// Writes what may be written.
     fn poll_flush(&mut self, cx: &mut Context<'_>, to: &mut Io) -> Poll<io::Result<()>> {
+        if let (0, true, Io::Call(call)) = (self.written, self.is_stream, &mut *to) {
+            let here = self.head.len().saturating_sub(self.body_at) + self.ready;
+            call.set_body(match (&self.framing, here) {
+                (Framing::Done, 0) => Body::None,
+                (Framing::Done, here) => Body::Length(here as u64),
+                _ => Body::Stream,
+            });
+        }
         loop {
             let head = &self.head[self.written..];
             let body = match &self.buffer {

@@ -323,11 +323,19 @@ impl Client {
         for name in cors.into_iter().flat_map(|_| cors::TAKEN_OUT) {
             head.leave_out(name);
         }
-        let original = head.body;
+        let mut original = head.body;
         let encoder = match interim {
             true => None,
             false => self.choose_encoder(request, routed, &mut head),
         };
+        if original == Body::Chunked
+            && encoder.is_none()
+            && matches!((&*upstream, &self.stream), (Io::Call(_), Io::Stream(_)))
+        {
+            // Frames on both sides say where the body ends.
+            original = Body::Stream;
+            head.body = original;
+        }
         let cookie = request.stuck.as_ref().filter(|_| !interim);
         let cookie = cookie.and_then(|stuck| {
             let secure = self.stream.uri_scheme() == "https";
@@ -515,10 +523,12 @@ fn missing_part(
         Body::None | Body::Length(0) => Remainder::Nothing,
         _ if has_body_bytes => Remainder::Rest,
         Body::Length(_) => Remainder::Sized,
-        Body::Chunked | Body::UntilClose => match request.idempotent && is_event_stream(head) {
-            true => Remainder::Subscription,
-            false => Remainder::Stream,
-        },
+        Body::Chunked | Body::UntilClose | Body::Stream => {
+            match request.idempotent && is_event_stream(head) {
+                true => Remainder::Subscription,
+                false => Remainder::Stream,
+            }
+        }
     }
 }
 

@@ -9,6 +9,7 @@ use std::sync::Arc;
 use evenkeel_control::queue::Class;
 use evenkeel_core::group::Group;
 use evenkeel_manager::auth::Auth;
+use evenkeel_manager::config::MemberProtocol;
 use evenkeel_manager::config::routing::path::{self, Ambiguous};
 use evenkeel_manager::config::routing::{RequestView, host_of};
 use evenkeel_manager::responses::ResponsePolicy;
@@ -209,6 +210,12 @@ impl RequestRoute {
             && !matches!(route.targets, Targets::Nowhere)
             || asked.is_some_and(|asked| asked.target == self.target);
         (route.label.as_deref(), is_served.then(|| &**group.name()))
+    }
+
+    /// True if streams of HTTP/2 are passed on as such: members speak HTTP/2, and no copy of the request goes elsewhere.
+    pub(super) fn passes_frames(&self) -> bool {
+        self.rule.rule.http.member_protocol == MemberProtocol::Http2
+            && self.route().mirror.is_none()
     }
 
     /// Bounds of the bodies of requests.

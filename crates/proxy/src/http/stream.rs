@@ -91,6 +91,7 @@ impl Client {
             let (routed, given) =
                 RequestRoute::find_route(&self.session, &rule, &bindings, &head.request, &hop);
             let bounds = routed.body_bounds(head.request.body);
+            let routed_directly = given.is_none() && routed.passes_frames();
             let login = routed.new_login(given.as_deref(), &head.request, &hop, &self.session);
             let mut noted = RequestFacts::of_request(&self.session, &rule, scheme, &head.request);
             if given.is_none() {
@@ -102,7 +103,13 @@ impl Client {
                 noted.note_written(&out);
             }
             let request = Request::from_head(&self.session, routed, given, login, noted, head);
-            (head.request.body, bounds, request)
+            // Frames on both sides say where a body of unknown length ends, but copies go elsewhere.
+            let is_direct = routed_directly && head.request.body == Body::Chunked;
+            let body = match is_direct {
+                true => Body::Stream,
+                false => head.request.body,
+            };
+            (body, bounds, request)
         };
         let taken = with_head(head, stream.has_ended(), key.as_deref(), limits, take);
         let to_head = head.method() == "HEAD";
@@ -127,7 +134,13 @@ impl Client {
                 }
             }
         };
-        match Flow::new(out, body, false, input, bounds, &worker.memory) {
+        let up = match (body, &self.stream) {
+            (Body::Stream, Io::Stream(stream)) => {
+                Flow::new_stream(out, stream.has_ended(), input, bounds, &worker.memory)
+            }
+            _ => Flow::new(out, body, false, input, bounds, &worker.memory),
+        };
+        match up {
             Ok(up) => {
                 metrics.requests.add(1);
                 Ok(request(up))

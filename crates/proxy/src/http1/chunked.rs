@@ -91,6 +91,48 @@ pub enum Trailers {
     },
 }
 
+impl Trailers {
+    /// Takes out of `fields`, the trailers of a stream of HTTP/2, those that do not pass, by the rules for the trailers of
+    /// chunked bodies. Returns the load reports that are kept.
+    pub(crate) fn sort_out(
+        &self,
+        fields: &mut evenkeel_http2::Fields,
+    ) -> Result<Option<Box<ReportLines>>, ChunkError> {
+        // The ends of lines count half, as in chunked bodies.
+        if fields.text().len().saturating_sub(fields.len()) > MAX_TRAILER_BYTES {
+            return Err(ChunkError::TrailersTooLong);
+        }
+        let mut reports: Option<Box<ReportLines>> = None;
+        for (name, value) in fields.iter() {
+            let mut plain = [0; NAME_BYTES];
+            for (slot, byte) in plain.iter_mut().zip(name.bytes()) {
+                *slot = plain_byte(byte);
+            }
+            if is_no_trailer(plain.get(..name.len()).unwrap_or(&plain)) {
+                return Err(ChunkError::ForbiddenTrailer);
+            }
+            if matches!(self, Trailers::Reports { .. }) && is_report(name) {
+                let ReportLines(lines) = &mut **reports.get_or_insert_default();
+                for part in [name.as_bytes(), b": ", value, b"\r\n"] {
+                    lines.extend_from_slice(part);
+                }
+            }
+        }
+        match self {
+            Trailers::Listed(names) => fields.retain(|name| names.pass(name.as_bytes())),
+            Trailers::Reports { strip: true } => fields.retain(|name| !is_report(name)),
+            Trailers::All | Trailers::Reports { strip: false } => {}
+        }
+        Ok(reports)
+    }
+}
+
+/// True if a trailer has load reports.
+fn is_report(name: &str) -> bool {
+    let is = |known: &str| known.eq_ignore_ascii_case(name);
+    is(orca::FIELD) || is(orca::BINARY_FIELD)
+}
+
 /// Trailers with load reports, as they came: lines.
 #[derive(Clone, Debug, Default)]
 pub struct ReportLines(Vec<u8>);
@@ -559,6 +601,59 @@ mod tests {
             }
         }
         Ok((content, false))
+    }
+
+    #[test]
+    fn trailers_of_streams_pass_as_those_of_chunks_do() {
+        let listed = RequestTrailers::new(&["x-sum".into()], |_| false);
+        let rules = [
+            Trailers::All,
+            Trailers::Listed(Arc::new(listed)),
+            Trailers::Reports { strip: false },
+            Trailers::Reports { strip: true },
+        ];
+        let long = "v".repeat(MAX_TRAILER_BYTES - "x:\r".len() - 1);
+        let sections: &[&[(&str, &str)]] = &[
+            &[],
+            &[("grpc-status", "0"), ("grpc-message", "")],
+            &[("x-sum", "1"), ("server-timing", "a"), ("x-other", "2")],
+            &[(orca::FIELD, "TEXT cpu=0.5"), ("x-sum", "1")],
+            &[
+                ("x-sum", "1"),
+                (orca::BINARY_FIELD, "AAAA"),
+                (orca::FIELD, "a"),
+            ],
+            &[("content-length", "3")],
+            &[("x", "1"), ("transfer_encoding", "chunked")],
+            &[("host", "a")],
+            &[("a-name-that-is-longer-than-those-that-are-kept", "1")],
+            &[("x", &long)],
+            &[("x", &long), ("y", "")],
+        ];
+        for trailers in rules {
+            for section in sections {
+                let lines: String = section
+                    .iter()
+                    .map(|(name, value)| format!("{name}: {value}\r\n"))
+                    .collect();
+                let mut decoder = Decoder::with_bounds(0, trailers.clone());
+                let mut input = format!("0\r\n{lines}\r\n").into_bytes();
+                let passed = decoder.pass_input(&mut input).map(|(kept, scanned)| {
+                    assert!(scanned.end);
+                    let reports = decoder.take_reports().map(|lines| lines.0);
+                    let kept = input.get("0\r\n".len()..kept - "\r\n".len());
+                    (kept.unwrap_or_default().to_vec(), reports)
+                });
+                let mut fields = evenkeel_http2::Fields::new();
+                for (name, value) in *section {
+                    assert!(fields.push(name.as_bytes(), value.as_bytes()));
+                }
+                let sorted = trailers.sort_out(&mut fields);
+                let sorted =
+                    sorted.map(|reports| (fields.text().to_vec(), reports.map(|lines| lines.0)));
+                assert_eq!(sorted, passed, "{trailers:?} {lines:.60}");
+            }
+        }
     }
 
     #[test]

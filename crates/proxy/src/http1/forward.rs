@@ -471,7 +471,7 @@ fn put_framing(body: Body, out: &mut Vec<u8>) {
             put_number(length, out);
             out.extend_from_slice(b"\r\n");
         }
-        Body::None | Body::UntilClose => {}
+        Body::None | Body::UntilClose | Body::Stream => {}
     }
 }
 

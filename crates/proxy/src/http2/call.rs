@@ -33,6 +33,8 @@ pub(crate) struct Call {
     /// The stream, once it was opened.
     key: Option<Key>,
     outgoing: Option<Outgoing>,
+    /// Framing of the request's body, if it is not as the head says.
+    body: Option<Body>,
     /// A head of the response, until it is passed on.
     response: Option<MemberResponse>,
     incoming: Option<Incoming>,
@@ -64,6 +66,7 @@ impl Call {
         Call {
             key: None,
             outgoing: None,
+            body: None,
             response: None,
             place: Place::take(link, worker),
             incoming: None,
@@ -142,7 +145,7 @@ impl Call {
         }
         let body = match accept {
             Some(_) => Body::UntilClose,
-            None => head.request.body,
+            None => self.body.unwrap_or(head.request.body),
         };
         let ends = matches!(body, Body::None | Body::Length(0));
         let link = Rc::clone(&self.place.link);
@@ -266,7 +269,14 @@ impl Call {
             Some(MemberResponse::Head(head)) => {
                 ResponseHead::of_stream(head, limits, asked, fields).map(ParseOutcome::Head)
             }
-            Some(MemberResponse::Switch(text)) => ResponseHead::parse(text, LIMITS, asked, fields),
+            Some(MemberResponse::Switch(text)) => {
+                let mut parsed = ResponseHead::parse(text, LIMITS, asked, fields)?;
+                if let ParseOutcome::Head(head) = &mut parsed {
+                    // None of it is in front of the body.
+                    head.len = 0;
+                }
+                Ok(parsed)
+            }
         }
     }
 
@@ -290,6 +300,30 @@ impl Call {
             let engine = &self.place.link.engine;
             engine.with_connection(|connection| connection.give_head(head));
         }
+    }
+
+    /// Takes the trailers of a response's body of [`Body::Stream`] that has ended.
+    pub(crate) fn take_trailers(&self) -> Option<Head> {
+        self.incoming.as_ref().and_then(Incoming::take_trailers)
+    }
+
+    /// Gives trailers back, to be filled again.
+    pub(crate) fn give_trailers(&self, trailers: Head) {
+        if let Some(incoming) = &self.incoming {
+            incoming.give_trailers(trailers);
+        }
+    }
+
+    /// Says how the body of the request that is sent next is framed, whatever its head says.
+    pub(crate) fn set_body(&mut self, body: Body) {
+        self.body = Some(body);
+    }
+
+    /// Ends a request with a body of [`Body::Stream`].
+    pub(crate) fn finish_body(&mut self, trailers: &Fields) -> io::Result<()> {
+        self.outgoing
+            .as_mut()
+            .map_or(Ok(()), |outgoing| outgoing.finish(trailers))
     }
 
     /// True if a part of the body, or its end, has come.

@@ -4,12 +4,12 @@ use std::io::{self, Write};
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use evenkeel_http2::{Break, Key, Next};
+use evenkeel_http2::{Break, Head, Key, Next};
 use tokio::io::ReadBuf;
 
 use super::engine::Engine;
 
-/// Reads a body: as it is, or in chunks, if its length is not known.
+/// Reads a body: as it is, or in chunks, if its length is not known and the receiver needs a framing.
 #[derive(Debug)]
 pub(super) struct Incoming {
     engine: Rc<Engine>,
@@ -51,6 +51,18 @@ impl Incoming {
 
     pub(super) fn set_chunked(&mut self, chunked: bool) {
         self.chunked = chunked;
+    }
+
+    /// Takes the trailers of a body that has ended and is not read in chunks.
+    pub(super) fn take_trailers(&self) -> Option<Head> {
+        self.engine
+            .with_connection(|connection| connection.take_trailers(self.key))
+    }
+
+    /// Gives trailers back, to be filled again.
+    pub(super) fn give_trailers(&self, trailers: Head) {
+        self.engine
+            .with_connection(|connection| connection.give_head(trailers));
     }
 
     /// Reads what there is. What was read makes room for more: a receiver that takes nothing
@@ -151,13 +163,9 @@ impl Incoming {
                 self.state = State::Ended;
                 if self.chunked {
                     self.put_framing(b"0\r\n");
-                    let trailers = self
-                        .engine
-                        .with_connection(|connection| connection.take_trailers(key));
-                    if let Some(trailers) = trailers {
+                    if let Some(trailers) = self.take_trailers() {
                         self.framing.extend_from_slice(trailers.fields.text());
-                        self.engine
-                            .with_connection(|connection| connection.give_head(trailers));
+                        self.give_trailers(trailers);
                     }
                     self.framing.extend_from_slice(b"\r\n");
                 }

@@ -38,6 +38,8 @@ enum Framing {
     Length(u64),
     Chunked(Box<Chunks>),
     UntilClose,
+    /// Until [`Outgoing::finish`].
+    Stream,
     /// The stream has ended.
     Ended,
 }
@@ -63,6 +65,7 @@ impl Outgoing {
                 framing: Vec::new(),
             })),
             Body::UntilClose => Framing::UntilClose,
+            Body::Stream => Framing::Stream,
         };
         Outgoing {
             to: Receiver { engine, key },
@@ -80,6 +83,16 @@ impl Outgoing {
         if let Framing::UntilClose = self.framing {
             self.framing = Framing::Ended;
             self.to.end_stream(&Fields::new())?;
+        }
+        Ok(())
+    }
+
+    /// Ends a body of [`Body::Stream`], all of which was sent, with these trailers.
+    pub(super) fn finish(&mut self, trailers: &Fields) -> io::Result<()> {
+        if let Framing::Stream = self.framing {
+            self.grpc_status = trailers.get(grpc::STATUS).map(<[u8]>::to_vec);
+            self.framing = Framing::Ended;
+            self.to.end_stream(trailers)?;
         }
         Ok(())
     }
@@ -114,7 +127,7 @@ impl Outgoing {
                 }
                 Poll::Ready(Ok(n))
             }
-            Framing::UntilClose => to.poll_send(cx, bytes, u64::MAX),
+            Framing::UntilClose | Framing::Stream => to.poll_send(cx, bytes, u64::MAX),
             Framing::Chunked(chunks) => {
                 let written = ready!(chunks.poll_write(cx, to, bytes))?;
                 if chunks.decoder.is_done() {

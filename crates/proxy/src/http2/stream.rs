@@ -246,6 +246,23 @@ impl Stream {
         Ok(self.head_bytes + sent)
     }
 
+    /// Takes the trailers of a request's body of [`Body::Stream`] that has ended.
+    pub(crate) fn take_trailers(&self) -> Option<Head> {
+        self.incoming.take_trailers()
+    }
+
+    /// Gives trailers back, to be filled again.
+    pub(crate) fn give_trailers(&self, trailers: Head) {
+        self.incoming.give_trailers(trailers);
+    }
+
+    /// Ends a response with a body of [`Body::Stream`].
+    pub(crate) fn finish_body(&mut self, trailers: &Fields) -> io::Result<()> {
+        self.outgoing
+            .as_mut()
+            .map_or(Ok(()), |outgoing| outgoing.finish(trailers))
+    }
+
     /// Ends a response whose end is that of the member's connection.
     pub(crate) fn end_response(&mut self) -> io::Result<()> {
         self.outgoing
