@@ -1,6 +1,8 @@
 //! Flow of one message: a head that was written for the receiver, and a body that is passed on as
 //! it comes, exactly as far as its framing says.
 
+mod copies;
+
 use std::io::{self, IoSlice};
 use std::pin::Pin;
 use std::sync::Arc;
@@ -8,10 +10,9 @@ use std::task::{Context, Poll, ready};
 
 use evenkeel_http2::Fields;
 use evenkeel_limits::Shortage;
-use evenkeel_manager::config::MIRRORED;
 use tokio::io::AsyncWrite;
 
-use super::copy::{Copy, CopyPlan, CopyRefusal};
+use super::copy::{Copy, CopyRefusal};
 use super::encoder::Encoder;
 use crate::buffer::Buffer;
 use crate::http1::Body;
@@ -234,24 +235,6 @@ impl Flow {
         }
     }
 
-    /// Returns the same message, which is copied while it is read.
-    #[cold]
-    pub(super) fn copy_while_read(mut self, copies: CopyPlan) -> Self {
-        debug_assert!(!self.is_stream, "a copy has a framing of its own");
-        let (head, joined) = self.head.split_at(self.body_at);
-        let left = match self.framing {
-            Framing::Length(left) => left,
-            _ => 0,
-        };
-        let here = (joined.len() + self.ready) as u64;
-        let line = format!("{MIRRORED}: 1\r\n");
-        let copy = copies.begin_copy(head, &line, here.saturating_add(left));
-        let copy = copy.and_then(|mut copy| copy.add_body(joined).map(|()| copy));
-        self.copy = Some(Box::new(copy));
-        self.copy_ready();
-        self
-    }
-
     /// Writes other bytes over the bytes of the head at `at`, if none was sent yet.
     pub(super) fn overwrite_head(&mut self, at: usize, bytes: &[u8]) {
         let end = at.saturating_add(bytes.len());
@@ -261,82 +244,15 @@ impl Flow {
         }
     }
 
-    /// A copy of the message, if it is all here.
-    pub(super) fn copy_message(&self, copies: CopyPlan) -> Option<Copy> {
-        let is_here = matches!(self.framing, Framing::Done) && self.ready == 0;
-        if !is_here || self.is_stream || !self.may_rewind() {
-            return None;
-        }
-        let (head, joined) = self.head.split_at(self.body_at);
-        let copy = copies.begin_copy(head, "", joined.len() as u64);
-        copy.and_then(|mut copy| copy.add_body(joined).map(|()| copy))
-            .ok()
-    }
-
     /// Marks the message as sent, as somebody else has sent all of it.
     pub(super) fn set_sent(&mut self) {
         self.written = self.head.len();
         self.flushed = true;
     }
 
-    /// Adds `lines`, each with its end, to the head of a message of which nothing was sent.
-    pub(super) fn add_lines(
-        &mut self,
-        lines: &[u8],
-        memory: &Arc<Memory>,
-    ) -> Result<(), OutOfMemory> {
-        debug_assert!(self.is_untouched());
-        let Some(end) = self.body_at.checked_sub(2) else {
-            return Ok(());
-        };
-        let len = self.head.len().saturating_add(lines.len());
-        let charge = memory.take_above(HEAD_BYTES, len.max(self.head.capacity()))?;
-        self.head.reserve_exact(lines.len());
-        self.head.splice(end..end, lines.iter().copied());
-        self.body_at += lines.len();
-        self._charge = charge;
-        if let Some(copy) = &mut self.copy
-            && let Ok(whole) = &mut **copy
-            && let Err(error) = whole.add_lines(lines)
-        {
-            **copy = Err(error);
-        }
-        Ok(())
-    }
-
     /// True if all of the message was read.
     pub(super) fn is_read(&self) -> bool {
         matches!(self.framing, Framing::Done)
-    }
-
-    /// Copies what may be sent and has just been read.
-    #[cold]
-    fn copy_ready(&mut self) {
-        if let (Some(copy), Some(buffer)) = (&mut self.copy, &self.buffer) {
-            let body = buffer.bytes().get(..self.ready).unwrap_or_default();
-            if let Ok(whole) = &mut **copy
-                && let Err(error) = whole.add_body(body)
-            {
-                **copy = Err(error);
-            }
-        }
-    }
-
-    /// True if the message is copied.
-    #[inline]
-    pub(super) fn is_copied(&self) -> bool {
-        self.copy.is_some()
-    }
-
-    /// The copy, once it is whole, or why there is none. `is_over` says that no more comes: what is
-    /// not whole then is forgotten.
-    pub(super) fn take_copy(&mut self, is_over: bool) -> Option<Result<Copy, CopyRefusal>> {
-        let is_read = matches!(self.framing, Framing::Done);
-        if !is_read && !is_over && self.copy.as_deref().is_some_and(Result::is_ok) {
-            return None;
-        }
-        let copy = *self.copy.take()?;
-        (is_read || copy.is_err()).then_some(copy)
     }
 
     /// True if bytes of the body were read, or it has none.
@@ -764,6 +680,9 @@ impl Flow {
 
 #[cfg(test)]
 mod tests {
+    use evenkeel_manager::config::MIRRORED;
+
+    use super::super::copy::CopyPlan;
     use super::*;
     use crate::memory::tests::new_memory;
 
