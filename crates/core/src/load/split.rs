@@ -47,6 +47,12 @@ const MOST_REQUESTS: f32 = 1e6;
 /// at all must not draw all of them.
 const LEAST: f32 = 0.25;
 
+/// Ticks in a second.
+const TICKS_PER_SECOND: f32 = 1e9 / 1024.0;
+
+/// Seconds between two reports above which ticks of 32 bits may have wrapped.
+const LONG_SECONDS: f32 = 3600.0;
+
 /// The numbers that decisions take from the reports of a load, and the fit behind them.
 #[derive(Debug, Default)]
 pub(super) struct LoadSplit {
@@ -148,29 +154,34 @@ impl LoadSplit {
     }
 
     /// Mean number of our requests in flight since the last call, until `now`; `None` if there was no call before.
-    /// `work` is the integral of our requests until now.
+    /// `work` is the integral of our requests until now, and `seconds` the time since the report before, which may be
+    /// 2 ms off.
     pub(super) fn mean_requests_since(
         &self,
         work: u64,
         in_flight: InFlightMoment,
         now: Instant,
+        seconds: f32,
     ) -> Option<f32> {
         let worked = work.wrapping_sub(self.work_at.swap(work, Ordering::Relaxed));
         let tick = (to_ticks(now) as u32).max(1);
         let before = self.at.swap(tick, Ordering::Relaxed);
-        let since = tick.wrapping_sub(before);
-        let mean = worked as f32 / (since.max(1) as f32 * UNIT);
+        let since = match seconds > LONG_SECONDS {
+            true => seconds * TICKS_PER_SECOND,
+            false => tick.wrapping_sub(before) as f32,
+        };
+        let mean = worked as f32 / (higher(since, 1.0) * UNIT);
         match before {
             0 => None,
             // Between a request's start and its count another thread may have read one of both.
-            _ if since == 0 || mean > MOST_REQUESTS => Some(in_flight.total_cost()),
+            _ if since == 0.0 || mean > MOST_REQUESTS => Some(in_flight.total_cost()),
             _ => Some(mean),
         }
     }
 
     /// Takes a report into the fit: `requests` of ours were in flight on average since the report before, `seconds`
     /// ago. Without the number of requests the report covers an unknown time: it counts until the next one, with the
-    /// requests `in_flight` now.
+    /// requests `in_flight` now. A fit that was handed over stays as it was then.
     pub(super) fn add_report(
         &self,
         id: LoadId,
@@ -181,6 +192,9 @@ impl LoadSplit {
     ) {
         let fit = self.fit.get_or_init(Box::default);
         let is_first = requests.is_none();
+        if is_first && get(&fit.reports) > 0.0 {
+            return;
+        }
         let requests = requests.unwrap_or_else(|| in_flight.total_cost());
         let reports = get(&fit.reports) + 1.0;
         let least = lower(1.0 / REPORTS, new_share(seconds, SECONDS));

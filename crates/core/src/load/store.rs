@@ -277,7 +277,9 @@ impl Location {
         let since = (before != 0).then_some(seconds);
         self.store_moment(cell, id, value.get(), since);
         let (work, in_flight) = (self.work_until(now), self.in_flight.get());
-        let requests = cell.split.mean_requests_since(work, in_flight, now);
+        let requests = cell
+            .split
+            .mean_requests_since(work, in_flight, now, seconds);
         // Loads of the moment are read otherwise, and some come very often.
         if !is_momentary(id, since) {
             let (split, value) = (&cell.split, value.get());

@@ -156,6 +156,51 @@ fn d1_reports_that_do_not_follow_our_requests_do_not_draw_all_of_them() {
 }
 
 #[test]
+fn d1_a_fit_that_was_handed_over_outlives_the_first_report_to_the_new_process() {
+    let old = reported_each_second(
+        |second| 5 + (second * 7 % 10) as u32,
+        |requests| 0.4 + 0.02 * requests,
+    );
+    let new = Location::new("a");
+    let (own, loads) = old.export_learnt();
+    new.import_learnt(&own, &loads, at(60_000));
+    // Requests of the old process make the load of the first report, and the new process has none of them.
+    let value = LoadValue::new(0.6).unwrap();
+    new.report_load(LoadId::CPU, value, at(61_000)).unwrap();
+    (0..10).for_each(|_| new.begin_request(Cost::ONE, at(61_000)));
+    let load = load_at(&new, 61_100);
+    assert!((load - 0.6).abs() < 0.03, "{load}");
+    // The next report is one of many.
+    let value = LoadValue::new(0.61).unwrap();
+    new.report_load(LoadId::CPU, value, at(62_000)).unwrap();
+    (0..10).for_each(|_| new.end_request(Cost::ONE, Some(at(62_000))));
+    let load = load_at(&new, 62_000);
+    assert!((load - 0.4).abs() < 0.05, "{load}");
+}
+
+#[test]
+fn d1_the_mean_number_of_requests_is_right_for_any_time_between_reports() {
+    // One tick of 32 bits is 1.2 hours; the last is 20 days.
+    for seconds in [1, 10, 60, 3_599, 3_601, 4_500, 9_000, 86_400, 1_728_000] {
+        let location = Location::new("a");
+        for report in 0..4 {
+            let (start, end) = (
+                at(report * seconds * 1000),
+                at((report + 1) * seconds * 1000),
+            );
+            (0..8).for_each(|_| location.begin_request(Cost::ONE, start));
+            (0..8).for_each(|_| location.end_request(Cost::ONE, Some(end)));
+            let value = LoadValue::new(0.4).unwrap();
+            location.report_load(LoadId::CPU, value, end).unwrap();
+        }
+        let now = 4 * seconds * 1000 + 1;
+        (0..8).for_each(|_| location.begin_request(Cost::ONE, at(now)));
+        let load = load_at(&location, now);
+        assert!((load - 0.4).abs() < 0.01, "{seconds}: {load}");
+    }
+}
+
+#[test]
 fn the_rate_of_binds_does_not_depend_on_how_often_loads_are_reported() {
     for every_us in [100, 400, 1000, 1300, 50_000, 1_000_000] {
         let location = Location::new("a");
