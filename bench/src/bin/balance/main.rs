@@ -22,10 +22,12 @@ use evenkeel_demo::backend::{Backend, Settings};
 use tokio::task::LocalSet;
 use tokio::time::{Instant, sleep, sleep_until};
 
+mod after_others;
 mod load;
 mod results;
 mod scenario;
 
+use after_others::measure_after_others;
 use load::Answer;
 use results::{Results, Turn};
 use scenario::{Row, SIZES, Scenario};
@@ -75,6 +77,9 @@ struct Arguments {
     /// Folder of the results; by default bench/results/balance, or bench/.cache/balance if there is a selection.
     #[arg(long)]
     out: Option<PathBuf>,
+    /// Plays one world after all others in one process, this many times, instead of the rows.
+    #[arg(long)]
+    after_others: Option<u32>,
     /// Measures nothing, and makes the page anew from the turns that a run with the same options
     /// has written.
     #[arg(long)]
@@ -129,6 +134,12 @@ async fn measure(arguments: &Arguments, places: &Places, first_served: bool) -> 
         println!("not root: other programs of this machine can delay what is measured");
     }
     let arms = arms(arguments, places)?;
+    if let Some(runs) = arguments.after_others {
+        let length = Duration::from_secs(arguments.seconds.unwrap_or(12));
+        let out = arguments.out.clone();
+        let out = out.unwrap_or_else(|| places.bench.join("results"));
+        return measure_after_others(arms, runs, length, &places.cache, &out).await;
+    }
     let rows = rows(arguments);
     if rows.is_empty() {
         return Err("no such row: --members is 3, 4, 10 or 50".into());
