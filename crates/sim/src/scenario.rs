@@ -87,18 +87,25 @@ pub struct Way {
     pub loss: f64,
 }
 
+/// Longest interval at which readings of a kernel have the CPU load of the last 10 to 20 ms: that of the kernel load
+/// monitor.
+pub const RECENT_UP_TO: Duration = Duration::from_millis(250);
+
 /// Way in which the reported load is measured.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub enum Reading {
     /// The load at the moment of the report, where it is an average of the last 100 ms, or of the time since the last
     /// report.
     Now,
-    /// Like `Now`, but the composite load is the one of kernels: the greater one of the share of time in which the
+    /// The share of time in which the member was busy, as kernels tell it: in the last 10 to 20 ms if the interval is
+    /// not longer than [`RECENT_UP_TO`], else since the last report.
+    Recent,
+    /// Like `Recent`, but the composite load is the one of kernels: the greater one of the share of time in which the
     /// member was busy and of the count of its tasks of the moment ([`of_queue`](evenkeel_core::load::of_queue)), and
     /// the interrupts that are pending.
     Moment,
-    /// The share of time in which the member was busy since the last report, and the interrupts that are
-    /// pending, per slot.
+    /// The share of time in which the member was busy, as `Recent` has it, and the interrupts that are pending, per
+    /// slot.
     Pending,
     /// The share of time in which the member was busy, as a process there has written it down.
     Written {

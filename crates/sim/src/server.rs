@@ -16,6 +16,10 @@ pub enum Discipline {
 /// Time constant of the average of tasks, in nanoseconds, as the kernel's programs have it.
 const QUEUE_AVERAGE: f64 = 100e6;
 
+/// Interval of the timer that keeps the busy time for the load of the moment, in nanoseconds, as the kernel's programs
+/// have it.
+const TICK: u64 = 10_000_000;
+
 /// Index of a job in the simulation's table.
 pub type JobId = usize;
 
@@ -41,6 +45,8 @@ pub struct Server {
     updated: u64,
     /// Nanoseconds of work done, over all slots.
     worked: f64,
+    /// Times of the last two ticks of the timer, the older one first, with the work done until then.
+    ticks: [(u64, f64); 2],
     /// Tasks of other programs that always want a slot, and nanoseconds of work that they got.
     background: f64,
     others: f64,
@@ -73,6 +79,7 @@ impl Server {
             waiting: VecDeque::new(),
             updated: 0,
             worked: 0.0,
+            ticks: [(0, 0.0); 2],
             background: 0.0,
             others: 0.0,
             interrupts: 0.0,
@@ -140,6 +147,14 @@ impl Server {
     pub fn busy(&mut self, now: u64) -> f64 {
         self.advance(now);
         self.worked
+    }
+
+    /// Share of the slots that was busy since the tick of the timer before the last one: for 10 to 20 ms.
+    pub fn recent_utilization(&mut self, now: u64) -> Option<f64> {
+        self.advance(now);
+        let (at, worked) = self.ticks[0];
+        let most = (now - at) as f64 * self.slots as f64;
+        (most > 0.0).then(|| ((self.worked - worked) / most).clamp(0.0, 1.0))
     }
 
     /// Nanoseconds of work, at normal speed, left of each request that is running.
@@ -227,12 +242,29 @@ impl Server {
             running.left = (running.left - done).max(0.0);
         }
         let wanted = self.running.len() as f64 + self.background;
-        self.worked += elapsed * wanted.min(self.slots as f64);
+        let working = wanted.min(self.slots as f64);
+        self.tick(now, working);
+        self.worked += elapsed * working;
         if self.averages {
             let tasks = self.tasks();
             self.queue = tasks + (self.queue - tasks) * libm::exp(-elapsed / QUEUE_AVERAGE);
         }
         self.updated = now;
+    }
+
+    /// Keeps the work done until the last two ticks, if there was one since the last update; so many slots worked since.
+    #[inline]
+    fn tick(&mut self, now: u64, working: f64) {
+        let last = now - now % TICK;
+        if last <= self.updated {
+            return;
+        }
+        let worked = |at: u64| self.worked + (at - self.updated) as f64 * working;
+        let before = match last.checked_sub(TICK).filter(|at| *at > self.updated) {
+            Some(at) => (at, worked(at)),
+            None => self.ticks[1],
+        };
+        self.ticks = [before, (last, worked(last))];
     }
 
     /// Work that each running request gets done per nanosecond.
@@ -289,6 +321,23 @@ mod tests {
             .sum::<f64>()
             / 1e4;
         assert!((mean - 1.0).abs() < 0.05, "{mean}");
+    }
+
+    #[test]
+    fn the_load_of_the_moment_is_that_since_the_tick_before_the_last() {
+        const MS: u64 = 1_000_000;
+        let mut server = Server::new(Discipline::Sharing, 2, 1.0, 0.0, false);
+        assert_eq!(server.recent_utilization(0), None);
+        assert_eq!(server.recent_utilization(3 * MS), Some(0.0));
+        server.set_background(1.0, 35 * MS);
+        // One of two slots since 35 ms, and the tick before the last was at 30.
+        assert_eq!(server.recent_utilization(47 * MS), Some(12.0 / 34.0));
+        assert_eq!(server.recent_utilization(50 * MS), Some(0.5));
+        server.set_background(0.0, 52 * MS);
+        assert_eq!(server.recent_utilization(70 * MS), Some(0.0));
+        // Nothing happens for long.
+        server.set_background(2.0, 1000 * MS);
+        assert_eq!(server.recent_utilization(1995 * MS), Some(1.0));
     }
 
     #[test]

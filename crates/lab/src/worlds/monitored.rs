@@ -61,8 +61,7 @@ pub enum Monitor {
         /// CPU time of a turn.
         cost: Duration,
     },
-    /// The kernel's CPU utilisation since the balancer's last reading, at the moment of
-    /// reading (pKLM).
+    /// The kernel's CPU utilisation at the moment of reading, over the last 10 to 20 ms (pKLM).
     KernelCpu,
     /// CPU utilisation as in [`Monitor::KernelCpu`], and the pending interrupts of the moment, per
     /// CPU (KLM as the paper has it).
@@ -207,7 +206,7 @@ pub fn play_data_centre(centre: &DataCentre, seed: u64) -> Balance {
         Monitor::User { update, wait, .. } => {
             (Some(LoadId::CPU), Reading::Written { update, wait })
         }
-        Monitor::KernelCpu => (Some(LoadId::CPU), Reading::Now),
+        Monitor::KernelCpu => (Some(LoadId::CPU), Reading::Recent),
         Monitor::KernelPending => (Some(LoadId::COMPOSITE), Reading::Pending),
         Monitor::Kernel => (Some(LoadId::COMPOSITE), Reading::Moment),
         Monitor::KernelAverage => (Some(LoadId::COMPOSITE), Reading::Now),

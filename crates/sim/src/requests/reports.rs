@@ -7,7 +7,13 @@ use evenkeel_core::load::{LoadId, LoadValue, of_queue};
 use super::member::{Said, utilization};
 use super::simulation::{RequestEvent, Simulation};
 use crate::engine::{draw_exponential, duration_nanos};
-use crate::scenario::Reading;
+use crate::scenario::{RECENT_UP_TO, Reading};
+
+/// Returns true if readings of a kernel that are so far apart have the CPU load of the last 10 to 20 ms: with shorter
+/// intervals the load since the reading before is younger.
+fn is_recent(interval: Duration) -> bool {
+    interval > Duration::from_millis(15) && interval <= RECENT_UP_TO
+}
 
 impl Simulation<'_> {
     pub(super) fn send_report(&mut self, index: usize) {
@@ -31,6 +37,14 @@ impl Simulation<'_> {
                 reports.interval,
                 now,
             );
+            let is_kernel = matches!(
+                self.scenario.reading,
+                Reading::Recent | Reading::Moment | Reading::Pending
+            );
+            let busy = match is_kernel && is_recent(reports.interval) {
+                true => server.recent_utilization(now),
+                false => busy,
+            };
             match (self.scenario.reading, reports.id) {
                 (Reading::Written { .. }, _) => member.written,
                 (Reading::Moment, _) => {
