@@ -157,6 +157,9 @@ pub struct Scenario {
     pub changes: Vec<Change>,
     /// Number of requests until the clock stops, if there is no `length`.
     pub requests: usize,
+    /// True if the clock goes on after the last of `requests` until none is under way. Otherwise requests that are
+    /// still at members then count nowhere, which favours whoever leaves many of them at a member that stands still.
+    pub drains: bool,
     /// Time at which the clock stops.
     pub length: Option<Duration>,
     /// Way in which the members' load is measured.
@@ -202,6 +205,7 @@ impl Scenario {
             way: Way::default(),
             changes: Vec::new(),
             requests: 60_000,
+            drains: false,
             length: None,
             reading: Reading::Now,
             variance: None,

@@ -114,6 +114,7 @@ impl Draw {
         scenario.members = self.draw_members();
         let workers: f64 = scenario.members.iter().map(|of| of.slots as f64).sum();
         scenario.requests = (60.0 * workers).clamp(8_000.0, 30_000.0) as usize;
+        scenario.drains = true;
         let utilisation = self.draw_utilisation();
         let capacity = capacity(&scenario.members);
         // The rate in requests per second, which the service time follows where it would be too high.

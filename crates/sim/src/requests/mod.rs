@@ -95,6 +95,9 @@ pub(crate) fn play_watched(
 /// Share of the requests, or of the time, at the start that is not counted.
 pub const WARM_UP: f64 = 0.1;
 
+/// Longest time that a run waits for its last requests, as a multiple of the time until the last arrival.
+const LONGEST_DRAIN: u64 = 20;
+
 /// Time between two rounds of control, in nanoseconds.
 const ROUND: f64 = 100e6;
 
@@ -140,7 +143,7 @@ impl World for Simulation<'_> {
             RequestEvent::Check(index) => self.start_check(index),
             RequestEvent::Checked(index) => self.finish_check(index),
         }
-        length.is_some() || self.outcomes.requests < self.scenario.requests
+        length.is_some() || self.has_arrivals() || self.is_draining()
     }
 }
 
@@ -169,6 +172,7 @@ impl<'a> Simulation<'a> {
             central: Central::default(),
             jobs: Vec::new(),
             free_jobs: Vec::new(),
+            last_arrival: 0,
             outcomes: Outcomes {
                 per_member: vec![0; scenario.members.len()],
                 served: vec![0; sources.len()],
@@ -231,6 +235,19 @@ impl<'a> Simulation<'a> {
         }
     }
 
+    /// True if further requests arrive.
+    fn has_arrivals(&self) -> bool {
+        self.scenario.length.is_some() || self.outcomes.requests < self.scenario.requests
+    }
+
+    /// True if requests are still under way after the last arrival, and the scenario waits for their end.
+    fn is_draining(&self) -> bool {
+        let since = self.engine.elapsed_nanos() - self.last_arrival;
+        self.scenario.drains
+            && self.jobs.len() > self.free_jobs.len()
+            && since < LONGEST_DRAIN * self.last_arrival.max(1_000_000_000)
+    }
+
     fn is_measuring(&self) -> bool {
         match self.scenario.length {
             Some(length) => self.engine.elapsed_nanos() as f64 >= WARM_UP * duration_nanos(length),
@@ -239,6 +256,10 @@ impl<'a> Simulation<'a> {
     }
 
     fn arrival(&mut self, index: usize) {
+        if !self.has_arrivals() {
+            return;
+        }
+        self.last_arrival = self.engine.elapsed_nanos();
         let source = &mut self.sources[index];
         let gap = match source.arrivals {
             Arrivals::Open(rate) => Some(draw_exponential(1e9 / rate, &mut self.world)),

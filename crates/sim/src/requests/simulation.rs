@@ -176,5 +176,7 @@ pub(super) struct Simulation<'a> {
     pub(super) central: Central,
     pub(super) jobs: Vec<Job>,
     pub(super) free_jobs: Vec<JobId>,
+    /// Time of the last arrival, in nanoseconds.
+    pub(super) last_arrival: u64,
     pub(super) outcomes: Outcomes,
 }

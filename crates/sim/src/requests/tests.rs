@@ -117,3 +117,29 @@ fn members_with_the_same_long_polls_get_the_same() {
     let share = outcomes.per_member[0] as f64 / outcomes.requests as f64;
     assert!((0.47..0.53).contains(&share), "{share}");
 }
+
+#[test]
+fn requests_at_a_member_that_stands_still_at_the_end_count_if_the_run_drains() {
+    let mut scenario = Scenario {
+        requests: 2_000,
+        ..Scenario::new("", 2)
+    };
+    let end = scenario.duration();
+    for (share, to) in [(0.8, 1e9), (1.2, 1.0)] {
+        scenario.changes.push(crate::scenario::Change {
+            at: end.mul_f64(share),
+            member: 0,
+            to: ChangeEffect::Slowness(to),
+        });
+    }
+    let cut = run(&scenario, &random(), 1);
+    assert!(cut.latencies.len() < 1_700, "{}", cut.latencies.len());
+    scenario.drains = true;
+    let whole = run(&scenario, &random(), 1);
+    assert_eq!((whole.requests, whole.latencies.len()), (2_000, 1_800));
+    assert!(whole.mean() > cut.mean());
+    // Nobody waits for ever for a member that never goes on.
+    scenario.changes.pop();
+    let stuck = run(&scenario, &random(), 1);
+    assert!(stuck.latencies.len() < 1_800);
+}
