@@ -108,6 +108,12 @@ pub struct Route {
     pub retries: u32,
     /// Statuses after which another member is asked.
     pub retry_statuses: Box<[u16]>,
+    /// Methods whose requests may be repeated, beside the idempotent ones.
+    pub retry_methods: Box<[Box<str>]>,
+    /// Most bytes of a body that are kept for a retry of such a request.
+    pub retry_max_body: usize,
+    /// True if a client that closes its connection (FIN) ends its request.
+    pub abort_on_close: bool,
     /// Rule for asking a second member, if one is asked.
     pub hedge: Option<Hedge>,
     /// Mirror that copies requests, if they are copied.
@@ -263,6 +269,9 @@ impl Route {
             priority: None,
             retries: rule.http.retries,
             retry_statuses: Box::default(),
+            retry_methods: methods(&rule.http.retry_methods),
+            retry_max_body: rule.http.retry_max_body,
+            abort_on_close: rule.http.abort_on_close,
             max_body: rule.http.max_body.map(|most| most.0),
             rewrite: None,
             request_fields: None,
@@ -321,6 +330,12 @@ impl Route {
             priority: route.priority,
             retries: route.retries.unwrap_or(rest.retries),
             retry_statuses: route.retry_statuses.iter().map(|status| status.0).collect(),
+            retry_methods: route
+                .retry_methods
+                .as_deref()
+                .map_or(rest.retry_methods, methods),
+            retry_max_body: route.retry_max_body.unwrap_or(rest.retry_max_body),
+            abort_on_close: route.abort_on_close.unwrap_or(rest.abort_on_close),
             max_body: route.max_body.map_or(rest.max_body, |most| Some(most.0)),
             rewrite: prefix.map(|prefix| (route.depth, prefix.into())),
             request_trailers: match route.request_fields.is_empty() {
@@ -331,6 +346,10 @@ impl Route {
             policies: Box::default(),
         }
     }
+}
+
+fn methods(names: &[String]) -> Box<[Box<str>]> {
+    names.iter().map(|name| name.as_str().into()).collect()
 }
 
 /// The trailers of requests that pass where `changes` are made to heads: none that a head would not bring.

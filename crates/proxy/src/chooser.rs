@@ -103,7 +103,7 @@ impl Session {
         let limit = chooser.timeout().saturating_add(LATER);
         self.watch.arm_and_look(limit);
         let asked = self.watch.poll_until_stop(|cx| {
-            if self.is_gone(cx, client) {
+            if self.is_gone(cx, client, false) {
                 return Poll::Ready(Err(Refusal::ClientGone));
             }
             asking.as_mut().poll(cx).map(Ok)

@@ -89,6 +89,7 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         samples: &[
             ("tried", |totals| totals.retries),
             ("over_budget", |totals| totals.retries_over_budget),
+            ("body_not_kept", |totals| totals.retries_without_body),
         ],
     },
     RuleFamily {

@@ -185,6 +185,8 @@ counters! {
     retries,
     /// Further tries that the retry budget forbade.
     retries_over_budget,
+    /// Retries that were impossible, as the body of the request was not kept.
+    retries_without_body,
     /// Requests that were sent to a second member, as the first one took long.
     hedges_sent,
     /// Requests sent to a second member whose response was that of the second member.

@@ -274,8 +274,11 @@ impl Watch {
         let entry = &mut self.table.entries.borrow_mut()[self.index as usize];
         entry.deadline = now.after(limit.saturating_add(TICK)).min(entry.latest);
         entry.expired = false;
-        entry.look_at = now.after(LOOK);
-        entry.look = false;
+        // A response that comes in many pieces does not put the next look off.
+        if entry.look_at == NEVER {
+            entry.look = false;
+        }
+        entry.look_at = entry.look_at.min(now.after(LOOK));
     }
 
     /// True if it is time to look after the client. Once asked, the answer is forgotten until the
@@ -566,9 +569,17 @@ mod tests {
         let times = (1..=20).map(|tick| 1000 + tick * 100);
         let looked: Vec<_> = times.filter(|&ms| looks(ms)).collect();
         assert_eq!(looked, [1500, 2000, 2500, 3000]);
+        // Progress of the member does not put the look off.
+        let looks_again = |ms| {
+            watch.arm_and_look(Duration::from_secs(60));
+            looks(ms)
+        };
+        let times = (1..=10).map(|tick| 3000 + tick * 100);
+        let looked: Vec<_> = times.filter(|&ms| looks_again(ms)).collect();
+        assert_eq!(looked, [3500, 4000]);
         watch.arm_deadline(Duration::from_secs(60));
         assert!(
-            !looks(4000) && !looks(5000),
+            !looks(4500) && !looks(5000),
             "it waits for the client itself"
         );
     }

@@ -7,6 +7,7 @@ mod http;
 mod http2;
 mod http2_members;
 mod mirror;
+mod repeat;
 mod servers;
 mod smuggling;
 mod streams;

@@ -8,6 +8,7 @@ use super::hedge::Hedge;
 use super::mirror::Mirror;
 use super::protocol::MemberProtocol;
 use super::request_id::RequestId;
+use super::route::METHOD;
 use super::route_values::MaxBody;
 use crate::fields;
 use crate::schema::field::Texts;
@@ -88,13 +89,30 @@ section! {
         /// Requests without the field, or with another value, have the priority of the client or the rule. Set
         /// a name only if you trust the clients, or if your proxy in front sets the field.
         priority_header: Option<String> [Text(FIELD)] = None; r#""X-Priority""#,
-        /// Maximum retries, each at another member, of a request which you can repeat safely: none of the
-        /// request was sent, or the request is idempotent (RFC 9110, section 9.2.2) and the member closed the
-        /// connection, sent an invalid response or did not answer.
+        /// Maximum [retries](routing.md#retries), each at another member, of a request which you can repeat
+        /// safely: none of the request was sent, or the request is idempotent (RFC 9110, section 9.2.2) and
+        /// the member closed the connection, sent an invalid response or did not answer.
         retries: u32 [Number(0.0, 10.0, "retries")] = 2; "1",
         /// Maximum share of retries, relative to requests, so that retries cannot overload your slow members.
         /// 0.2 is 20 %.
         retry_budget: f32 [Number(0.0, 1.0, "")] = 0.2; "0.1",
+        /// Methods whose requests you allow to be repeated, although they may change something: for example
+        /// `POST`, if your members begin nothing before they answer. Such a request is repeated, within
+        /// `retries` and the budget, like one of an idempotent method: after a status of a route's
+        /// `retry_statuses`, and after a connection that ended before the first byte of a response, but not
+        /// after a time limit. The balancer keeps bodies of these requests, up to `retry_max_body`.
+        retry_methods: Vec<String> [Text(METHOD)] = Vec::new(); r#"["POST"]"#,
+        /// Maximum size of a body that is kept for a retry, with the framing of its chunks, for the methods in
+        /// `retry_methods`. The kept bytes count as [memory](cli.md#memory) of large buffers. A request with a larger
+        /// body, or without memory for it, is not repeated once a part of its body has been sent. Other
+        /// idempotent requests have bodies of at most 8 KiB kept.
+        retry_max_body: usize [Bytes(0, 64 * 1024 * 1024)] = 1024 * 1024; r#""256KiB""#,
+        /// Ends a request whose client closes its connection (FIN): the member's connection is closed, or its
+        /// stream of HTTP/2 reset, so that the member can stop working. Without it only a reset of the client
+        /// ends a request that a member works on. Set it only if no client closes its sending side and still
+        /// waits for the response, as `nc -N` and some scripts do: the protocol allows that. A request that
+        /// waits in the queue ends with a FIN in any case.
+        abort_on_close: bool = false; "true",
         /// Requests to a [second member](routing.md#hedging) when the first takes long: a table, see below.
         hedge: Option<Hedge> = None; r#"{ after = "50ms" }"#,
         /// Second group which gets [copies](routing.md#mirroring) of the requests: a table, see below.

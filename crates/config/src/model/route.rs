@@ -102,6 +102,13 @@ section! {
         retry_statuses: Vec<Status> = Vec::new(); "[502, 503]",
         /// Maximum number of retries, instead of the rule's.
         retries: Option<u32> [Number(0.0, 10.0, "retries")] = None; "0",
+        /// Methods whose requests you allow to be repeated, instead of the rule's
+        /// ([`http.retry_methods`](routing.md#retries)).
+        retry_methods: Option<Vec<String>> [Text(METHOD)] = None; r#"["POST"]"#,
+        /// Maximum size of a body that is kept for a retry, instead of the rule's.
+        retry_max_body: Option<usize> [Bytes(0, 64 * 1024 * 1024)] = None; r#""256KiB""#,
+        /// Ends requests whose clients close their connections, or does not, instead of the rule's setting.
+        abort_on_close: Option<bool> = None; "true",
         /// Priority of the requests when they [wait for a member](overload.md), instead of the rule's, the
         /// client's and the field's. The highest number goes first.
         priority: Option<u16> [Number(0.0, 7.0, "")] = None; "6",
@@ -156,7 +163,7 @@ const PREFIX: Texts = (
     },
 );
 
-const METHOD: Texts = ("a method, as in \"GET\"", |text| {
+pub(super) const METHOD: Texts = ("a method, as in \"GET\"", |text| {
     key::is_field_name(text) && !text.bytes().any(|byte| byte.is_ascii_lowercase())
 });
 

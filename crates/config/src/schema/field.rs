@@ -445,6 +445,12 @@ impl<E: Element> Field for Vec<E> {
     }
 }
 
+impl Blank for Vec<String> {
+    fn blank() -> Self {
+        Vec::new()
+    }
+}
+
 impl Element for String {
     const NONE: Option<&'static str> = None;
 }

@@ -165,7 +165,7 @@ impl Client {
                     .watch
                     .arm_and_look(asked.timeout.saturating_add(LATER));
                 let answer = session.watch.poll_until_stop(|cx| {
-                    if session.is_gone(cx, stream) {
+                    if session.is_gone(cx, stream, false) {
                         return Poll::Ready(Answer::Failed(Failure::ClientGone, None));
                     }
                     task.as_mut().poll(cx)

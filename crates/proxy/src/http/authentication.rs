@@ -118,7 +118,7 @@ impl Client {
         } = self;
         session.watch.arm_and_look(PATIENCE);
         let waited = session.watch.poll_until_stop(|cx| {
-            if session.is_gone(cx, stream) {
+            if session.is_gone(cx, stream, false) {
                 return Poll::Ready(None);
             }
             Future::poll(std::pin::Pin::new(&mut answered), cx).map(Some)

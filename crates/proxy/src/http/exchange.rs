@@ -244,7 +244,8 @@ impl Client {
         let allowed = match failure {
             Failure::Connect(failure) => failure.is_of_one_member(),
             Failure::Refused | Failure::Status(_) => true,
-            Failure::Silent | Failure::Garbage => request.idempotent || request.up.is_untouched(),
+            Failure::Silent => request.repeatable || request.up.is_untouched(),
+            Failure::Garbage => request.idempotent || request.up.is_untouched(),
             // Whoever was silent for so long will be so again: only somebody else is asked.
             Failure::TimedOut => {
                 let members = routed.target().group.current.load().members().len();
@@ -252,7 +253,11 @@ impl Client {
             }
             _ => false,
         };
-        if !allowed || retries >= routed.route().retries || !request.up.rewind() {
+        if !allowed || retries >= routed.route().retries {
+            return false;
+        }
+        if !request.up.rewind() {
+            self.session.service.metrics.retries_without_body.add(1);
             return false;
         }
         if matches!(failure, Failure::Connect(_) | Failure::Status(_)) {
@@ -284,10 +289,13 @@ impl Client {
     ) -> bool {
         let route = routed.route();
         if !route.retry_statuses.contains(&head.status)
-            || !request.idempotent
+            || !request.repeatable
             || retries >= route.retries
-            || !request.up.may_rewind()
         {
+            return false;
+        }
+        if !request.up.may_rewind() {
+            self.session.service.metrics.retries_without_body.add(1);
             return false;
         }
         // The response is given up only where there may be another one.
@@ -320,7 +328,7 @@ impl Client {
                 // The member closed the idle connection just when it was to be used:
                 // that says nothing about the member, or the next connection to it.
                 Err(Failure::Silent)
-                    if (request.idempotent || request.up.is_untouched()) && request.up.rewind() => {
+                    if (request.repeatable || request.up.is_untouched()) && request.up.rewind() => {
                 }
                 Err(Failure::Silent) => return Err(Failure::Stale),
                 Err(failure) => {
@@ -344,7 +352,7 @@ impl Client {
             upstream.reset_on_drop();
             // As above, for a connection of HTTP/2 that was idle.
             let is_stale = matches!(&*upstream, Io::Call(call) if call.is_stale());
-            let may_be_sent = request.idempotent || request.up.is_untouched();
+            let may_be_sent = request.repeatable || request.up.is_untouched();
             match failure {
                 Failure::Refused if is_stale && !again && request.up.rewind() => again = true,
                 Failure::Silent if is_stale && !again && may_be_sent && request.up.rewind() => {
@@ -375,7 +383,9 @@ impl Client {
             session, stream, ..
         } = self;
         let worker = &session.worker;
+        let ends_with_fin = routed.route().abort_on_close;
         let up = &mut request.up;
+        up.stop_keeping();
         let down = &mut head.down;
         let mut head_bytes = 0;
         if let Io::Stream(stream) = stream {
@@ -385,7 +395,7 @@ impl Client {
         let result = session
             .watch
             .poll_until_stop(|cx| {
-                if session.is_gone(cx, stream) {
+                if session.is_gone(cx, stream, ends_with_fin) {
                     return Poll::Ready(Err(Fault::OfClient));
                 }
                 if let Err(broken) = progress.poll_up(cx, up, stream, upstream, session) {

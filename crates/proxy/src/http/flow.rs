@@ -132,6 +132,23 @@ pub(crate) struct Flow {
     copy: Option<Box<Result<Copy, CopyRefusal>>>,
     /// Load reports in trailers.
     reports: Option<Box<ReportLines>>,
+    /// Bound of the body that stays behind the head once it is sent, if it is to stay.
+    keeps: Option<Box<KeepPlan>>,
+}
+
+/// Bound of a body that is kept while it is sent, so that the message can be sent again.
+#[derive(Debug)]
+pub(super) struct KeepPlan {
+    /// Most bytes of the body, with its framing.
+    most: usize,
+    memory: Arc<Memory>,
+}
+
+impl KeepPlan {
+    pub(super) fn new(most: usize, memory: &Arc<Memory>) -> Self {
+        let memory = Arc::clone(memory);
+        KeepPlan { most, memory }
+    }
 }
 
 impl Flow {
@@ -181,6 +198,7 @@ impl Flow {
             _charge: None,
             copy: None,
             reports: None,
+            keeps: None,
         };
         if !matches!(flow.framing, Framing::Done) {
             flow.admit_buffer()?;
@@ -232,6 +250,81 @@ impl Flow {
             _charge: Some(charge),
             copy: None,
             reports: None,
+            keeps: None,
+        }
+    }
+
+    /// Returns the same message, whose body is kept while it is sent, unless the message says that its body is
+    /// larger than `keeps` allows.
+    #[cold]
+    pub(super) fn keep_what_is_sent(mut self, keeps: KeepPlan) -> Self {
+        let left = match self.framing {
+            Framing::Done if self.ready == 0 => return self,
+            Framing::Length(left) => left,
+            _ => 0,
+        };
+        let length = left.saturating_add(self.ready as u64);
+        if length <= keeps.most as u64 {
+            self.keeps = Some(Box::new(keeps));
+        }
+        self
+    }
+
+    /// Keeps the first `len` bytes of the buffer, which were sent, behind the head. False if they are too many, or
+    /// there is no memory for them: the message cannot be sent again then.
+    #[cold]
+    fn keep_sent(&mut self, len: usize) -> bool {
+        let Some(keeps) = &self.keeps else {
+            return false;
+        };
+        let sent = self.buffer.as_ref().map_or(&[][..], Buffer::bytes);
+        let sent = sent.get(..len).unwrap_or_default();
+        let kept = self.head.len().saturating_sub(self.body_at);
+        if kept.saturating_add(len) > keeps.most {
+            return false;
+        }
+        let size = self.head.len().saturating_add(len);
+        if size > self.head.capacity() {
+            let most = self.body_at.saturating_add(keeps.most).max(size);
+            let size = self.head.capacity().saturating_mul(2).clamp(size, most);
+            let charged = match &mut self._charge {
+                Some(charge) => charge.grow_to(size),
+                None => keeps
+                    .memory
+                    .take_above(HEAD_BYTES, size)
+                    .map(|charge| self._charge = charge),
+            };
+            if charged.is_err() {
+                return false;
+            }
+            self.head
+                .reserve_exact(size.saturating_sub(self.head.len()));
+        }
+        self.head.extend_from_slice(sent);
+        true
+    }
+
+    /// Forgets what was kept of the body: the message is not sent again.
+    #[inline]
+    pub(super) fn stop_keeping(&mut self) {
+        if self.keeps.is_some() {
+            self.forget_kept();
+        }
+    }
+
+    #[cold]
+    fn forget_kept(&mut self) {
+        self.keeps = None;
+        // After a rewind a part of what was kept may be still to be sent.
+        let sent = self.written.saturating_sub(self.body_at);
+        if sent > 0 {
+            self.head.drain(self.body_at..self.written);
+            self.head.shrink_to(HEAD_BYTES);
+            self.written = self.body_at;
+            self.moved += sent as u64;
+            if let Some(charge) = &mut self._charge {
+                charge.shrink_to(self.head.capacity());
+            }
         }
     }
 
@@ -535,6 +628,7 @@ impl Flow {
             }
             if left >= SPLICE_BYTES
                 && self.copy.is_none()
+                && self.keeps.is_none()
                 && from.prepare_splice()
                 && to.prepare_splice()
             {
@@ -669,10 +763,20 @@ impl Flow {
             let of_head = n.min(head.len());
             self.written += of_head;
             let of_body = n - of_head;
+            let is_kept = self.keeps.is_some() && of_body > 0 && {
+                let is_kept = self.keep_sent(of_body);
+                if !is_kept {
+                    self.forget_kept();
+                }
+                is_kept
+            };
             if let Some(buffer) = &mut self.buffer {
                 buffer.consume(of_body);
                 self.ready -= of_body;
-                self.moved += of_body as u64;
+            }
+            match is_kept {
+                true => self.written += of_body,
+                false => self.moved += of_body as u64,
             }
         }
     }
@@ -713,6 +817,60 @@ mod tests {
         let mut none = none.unwrap();
         none.add_lines(b"X-A: 1\r\n", &memory).unwrap();
         assert!(none.is_done());
+    }
+
+    #[test]
+    fn what_is_kept_is_bounded_and_its_memory_is_given_back() {
+        let memory = new_memory(40_000);
+        let head = b"POST / HTTP/1.1\r\n\r\n".to_vec();
+        let new_flow = |length, most| {
+            let body = Body::Length(length);
+            let flow = Flow::new(head.clone(), body, false, None, Bounds::NONE, &memory);
+            flow.unwrap()
+                .keep_what_is_sent(KeepPlan::new(most, &memory))
+        };
+        assert!(new_flow(10_001, 10_000).keeps.is_none(), "it says so");
+        let mut flow = new_flow(30_000, 30_000);
+        let buffers = crate::buffer::BufferPool::new(new_memory(1 << 20));
+        let send = |flow: &mut Flow, len: usize| {
+            let mut buffer = buffers.take();
+            let mut from: &[u8] = &vec![7; len];
+            let cx = &mut Context::from_waker(std::task::Waker::noop());
+            assert!(buffer.poll_fill(cx, &mut from).is_ready());
+            flow.written = flow.head.len();
+            flow.buffer = Some(buffer);
+            flow.ready = len;
+            assert!(
+                flow.poll_flush(cx, &mut Io::Nobody(crate::io::Nobody))
+                    .is_ready()
+            );
+            assert!(flow.ready == 0);
+        };
+        send(&mut flow, 20_000);
+        assert!(flow.may_rewind());
+        assert_eq!(flow.body_sent(), 20_000);
+        assert!(memory.take(20_001).is_err(), "it is counted");
+        assert!(flow.rewind());
+        assert_eq!(
+            (flow.body_sent(), flow.head.len()),
+            (0, head.len() + 20_000)
+        );
+        send(&mut flow, 5_000);
+        assert_eq!((flow.body_sent(), flow.may_rewind()), (25_000, true));
+        let sent = flow.sent_bytes();
+        flow.stop_keeping();
+        assert_eq!((flow.sent_bytes(), flow.body_sent()), (sent, 25_000));
+        assert!(!flow.rewind());
+        assert!(memory.take(20_000).is_ok(), "it is given back");
+        // More than was said, and more than there is memory for.
+        for (most, len) in [(5_000, 6_000), (100_000, 60_000)] {
+            let mut flow = new_flow(4_000, most);
+            send(&mut flow, len);
+            assert!(!flow.may_rewind());
+            assert_eq!(flow.body_sent(), len as u64);
+        }
+        drop(flow);
+        assert!(memory.take(40_000).is_ok());
     }
 
     #[test]

@@ -414,12 +414,12 @@ impl Client {
         let timeouts = &routed.route().timeouts;
         let longest = timeouts.connect.saturating_add(timeouts.response);
         session.watch.arm_and_look(longest);
-        let won = session
-            .watch
-            .poll_until_stop(|cx| match session.is_gone(cx, stream) {
+        let won = session.watch.poll_until_stop(|cx| {
+            match session.is_gone(cx, stream, routed.route().abort_on_close) {
                 true => Poll::Ready(None),
                 false => hedge.poll(cx),
-            });
+            }
+        });
         let won = won.await;
         session.watch.disarm_deadline();
         won.ok().flatten()

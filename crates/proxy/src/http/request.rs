@@ -9,7 +9,7 @@ use evenkeel_core::cost::Cost;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::config::{Coding, HttpOptions};
 
-use super::flow::Flow;
+use super::flow::{Flow, KeepPlan};
 use super::login::Login;
 use super::route::{BalancerAnswer, RequestRoute};
 use super::sticky::StickyCookie;
@@ -59,6 +59,8 @@ pub(super) struct Request {
     pub(super) authenticates_connection: bool,
     /// True if the request may be sent twice (RFC 9110, section 9.2.2).
     pub(super) idempotent: bool,
+    /// True if the request may be sent twice as it is idempotent, or as its route says so.
+    pub(super) repeatable: bool,
     /// True if the request may be sent twice at once, as it changes nothing (section 9.2.1).
     pub(super) may_hedge: bool,
     /// The client waits for a 100 (Continue) before it sends the body.
@@ -218,6 +220,14 @@ impl Request {
             head.request.method,
             "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"
         );
+        let route = routed.route();
+        let is_named = route
+            .retry_methods
+            .iter()
+            .any(|method| **method == *head.request.method);
+        let repeatable = idempotent || is_named;
+        let keeps = (is_named && given.is_none() && route.retries > 0)
+            .then(|| KeepPlan::new(route.retry_max_body, &worker.memory));
         let may_hedge = matches!(head.request.method, "GET" | "HEAD" | "OPTIONS")
             && !head.framing_facts.upgrade
             && !head.expect_continue
@@ -246,9 +256,15 @@ impl Request {
             None => routed.to_copy(session, head),
         };
         move |up| Request {
-            up: match copies {
-                Some(copies) => Flow::copy_while_read(up, copies),
-                None => up,
+            up: {
+                let up = match keeps {
+                    Some(keeps) => up.keep_what_is_sent(keeps),
+                    None => up,
+                };
+                match copies {
+                    Some(copies) => Flow::copy_while_read(up, copies),
+                    None => up,
+                }
             },
             routed,
             given,
@@ -267,6 +283,7 @@ impl Request {
             asked,
             authenticates_connection,
             idempotent,
+            repeatable,
             may_hedge,
             awaits_continue,
             grpc: false,
@@ -384,6 +401,7 @@ impl Request {
             asked: self.asked,
             authenticates_connection: self.authenticates_connection,
             idempotent: self.idempotent,
+            repeatable: self.idempotent,
             may_hedge: false,
             awaits_continue: false,
             grpc: false,

@@ -86,10 +86,11 @@ impl Client {
         } = self;
         let worker = &session.worker;
         let up = &mut request.up;
+        let ends_with_fin = routed.route().abort_on_close;
         let filled = session
             .watch
             .poll_until_stop(|cx| {
-                if session.is_gone(cx, stream) {
+                if session.is_gone(cx, stream, ends_with_fin) {
                     return Poll::Ready(Err(TransferError::From));
                 }
                 progress.poll_up(cx, up, stream, upstream, session)?;
