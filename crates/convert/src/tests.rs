@@ -402,6 +402,10 @@ fn directives_of_nginx_become_keys() {
             "retry_statuses = [502]\nretries = 2",
         ),
         (
+            location("proxy_next_upstream error http_502 non_idempotent;"),
+            r#"retry_methods = ["POST", "PATCH", "LOCK"]"#,
+        ),
+        (
             server(
                 "location /b/ { proxy_pass https://10.0.0.1; proxy_ssl_verify on; proxy_ssl_trusted_certificate /ca.pem; }",
             ),

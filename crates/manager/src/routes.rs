@@ -4,6 +4,7 @@ use std::collections::HashMap;
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_config::Status;
 use evenkeel_config::fields::{DECIDING, RequestTrailers, is_in_family, is_same_name};
 use evenkeel_config::routing::Index;
 use evenkeel_config::routing::template::Template;
@@ -268,7 +269,7 @@ impl Route {
             timeouts: rule.timeouts.clone(),
             priority: None,
             retries: rule.http.retries,
-            retry_statuses: Box::default(),
+            retry_statuses: statuses(&rule.http.retry_statuses),
             retry_methods: methods(&rule.http.retry_methods),
             retry_max_body: rule.http.retry_max_body,
             abort_on_close: rule.http.abort_on_close,
@@ -329,7 +330,10 @@ impl Route {
             timeouts: route.timeouts_in_rule(&rule.timeouts),
             priority: route.priority,
             retries: route.retries.unwrap_or(rest.retries),
-            retry_statuses: route.retry_statuses.iter().map(|status| status.0).collect(),
+            retry_statuses: route
+                .retry_statuses
+                .as_deref()
+                .map_or(rest.retry_statuses, statuses),
             retry_methods: route
                 .retry_methods
                 .as_deref()
@@ -346,6 +350,10 @@ impl Route {
             policies: Box::default(),
         }
     }
+}
+
+fn statuses(all: &[Status]) -> Box<[u16]> {
+    all.iter().map(|status| status.0).collect()
 }
 
 fn methods(names: &[String]) -> Box<[Box<str>]> {

@@ -9,7 +9,7 @@ use super::mirror::Mirror;
 use super::protocol::MemberProtocol;
 use super::request_id::RequestId;
 use super::route::METHOD;
-use super::route_values::MaxBody;
+use super::route_values::{MaxBody, Status};
 use crate::fields;
 use crate::schema::field::Texts;
 use crate::schema::key::{DAY, HOUR, millis, secs, section};
@@ -96,6 +96,10 @@ section! {
         /// Maximum share of retries, relative to requests, so that retries cannot overload your slow members.
         /// 0.2 is 20 %.
         retry_budget: f32 [Number(0.0, 1.0, "")] = 0.2; "0.1",
+        /// Statuses of members after which a request is sent to another member, if the request may be repeated.
+        /// Retries stay within `retries` and the budget for retries. List statuses with which your members
+        /// report failures that another member may not have.
+        retry_statuses: Vec<Status> = Vec::new(); "[502, 503]",
         /// Methods whose requests you allow to be repeated, although they may change something: for example
         /// `POST`, if your members begin nothing before they answer. Such a request is repeated, within
         /// `retries` and the budget, like one of an idempotent method: after a status of a route's

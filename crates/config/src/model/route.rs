@@ -96,10 +96,9 @@ section! {
         request_limits: Vec<RequestLimit> = Vec::new(); r#"[{ requests = "5/m" }]"#,
         /// Maximum size of a request's body, instead of the rule's.
         max_body: Option<MaxBody> = None; r#""10MiB""#,
-        /// Statuses of members after which a request is sent to another member, if the request may be repeated.
-        /// Retries stay within `retries` and the budget for retries. List statuses with which your members
-        /// report failures that another member may not have.
-        retry_statuses: Vec<Status> = Vec::new(); "[502, 503]",
+        /// Statuses of members after which a request is sent to another member, instead of the rule's; `[]` for
+        /// none.
+        retry_statuses: Option<Vec<Status>> = None; "[502, 503]",
         /// Maximum number of retries, instead of the rule's.
         retries: Option<u32> [Number(0.0, 10.0, "retries")] = None; "0",
         /// Methods whose requests you allow to be repeated, instead of the rule's

@@ -445,7 +445,7 @@ impl<E: Element> Field for Vec<E> {
     }
 }
 
-impl Blank for Vec<String> {
+impl<E: Element> Blank for Vec<E> {
     fn blank() -> Self {
         Vec::new()
     }

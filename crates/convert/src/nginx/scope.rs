@@ -132,6 +132,10 @@ impl Scope {
                 if !statuses.is_empty() {
                     self.route.set("retry_statuses", statuses);
                 }
+                if directive.words.iter().any(|word| word == "non_idempotent") {
+                    let methods = ["POST", "PATCH", "LOCK"].map(str::to_owned).to_vec();
+                    self.route.set("retry_methods", methods);
+                }
                 if first == "off" {
                     self.route.set("retries", 0_u64);
                 }

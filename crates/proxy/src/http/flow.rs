@@ -611,7 +611,7 @@ impl Flow {
         worker: &Worker,
         most: u64,
     ) -> Poll<Result<(), TransferError>> {
-        let turn = self.moved + most;
+        let turn = self.sent_bytes().saturating_add(most);
         let mut encoded = 0;
         loop {
             if let Err(error) = ready!(self.poll_flush(cx, to)) {
@@ -622,7 +622,7 @@ impl Flow {
                 Framing::Length(left) if self.encoder.is_none() => *left,
                 _ => 0,
             };
-            if self.moved >= turn || encoded >= ENCODED_BYTES {
+            if self.sent_bytes() >= turn || encoded >= ENCODED_BYTES {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }

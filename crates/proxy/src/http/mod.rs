@@ -100,7 +100,7 @@ mod tests {
         // trailers pass and load reports among them (24 bytes), and how far a stream is (8 bytes in each ticket, and who follows
         // it), and for each of three messages the bound of the body that is kept (8 bytes). A transport more, as there is in tests, costs a word
         // for each connection.
-        assert!(http <= 2760 + 32 + 64 + 32, "{http}");
+        assert!(http <= 2760 + 32 + 64 + 24, "{http}");
         let tcp = size_of_tcp(crate::tcp::serve_tcp);
         assert!(tcp <= 1408 + 16, "{tcp}");
     }
