@@ -100,22 +100,20 @@ section! {
         /// Retries stay within `retries` and the budget for retries. List statuses with which your members
         /// report failures that another member may not have.
         retry_statuses: Vec<Status> = Vec::new(); "[502, 503]",
-        /// Methods whose requests you allow to be repeated, although they may change something: for example
-        /// `POST`, if your members begin nothing before they answer. Such a request is repeated, within
-        /// `retries` and the budget, like one of an idempotent method: after a status of a route's
-        /// `retry_statuses`, and after a connection that ended before the first byte of a response, but not
-        /// after a time limit. The balancer keeps bodies of these requests, up to `retry_max_body`.
+        /// Methods whose requests may be [repeated](routing.md#retries) although the methods are not idempotent:
+        /// for example `POST`, if your members begin no work before the answer. A request is repeated after a
+        /// status in `retry_statuses`, and after the end of a connection before the first byte of a response, but
+        /// not after a time limit. The balancer keeps bodies of these requests, up to `retry_max_body`.
         retry_methods: Vec<String> [Text(METHOD)] = Vec::new(); r#"["POST"]"#,
-        /// Maximum size of a body that is kept for a retry, with the framing of its chunks, for the methods in
-        /// `retry_methods`. The kept bytes count as [memory](cli.md#memory) of large buffers. A request with a larger
-        /// body, or without memory for it, is not repeated once a part of its body has been sent. Other
-        /// idempotent requests have bodies of at most 8 KiB kept.
+        /// Maximum size of a body that is kept for a retry, with the framing of chunks, for the methods in
+        /// `retry_methods`. The kept bytes count as [memory](cli.md#memory) of large buffers. A request with a
+        /// larger body, or without memory for the body, is not repeated once a part of the body has been sent.
+        /// Other idempotent requests have bodies of at most 8 KiB kept.
         retry_max_body: usize [Bytes(0, 64 * 1024 * 1024)] = 1024 * 1024; r#""256KiB""#,
-        /// Ends a request whose client closes its connection (FIN): the member's connection is closed, or its
-        /// stream of HTTP/2 reset, so that the member can stop working. Without it only a reset of the client
-        /// ends a request that a member works on. Set it only if no client closes its sending side and still
-        /// waits for the response, as `nc -N` and some scripts do: the protocol allows that. A request that
-        /// waits in the queue ends with a FIN in any case.
+        /// Ends a request if the client closes the connection (FIN): the balancer closes the connection to the
+        /// member, or resets the stream of HTTP/2, so the member can stop working. By default only a reset by the
+        /// client ends a request at a member. Set the key only if no client closes the sending side and still waits
+        /// for the response, as `nc -N` and some scripts do. A request in the queue ends with a FIN in any case.
         abort_on_close: bool = false; "true",
         /// Requests to a [second member](routing.md#hedging) when the first takes long: a table, see below.
         hedge: Option<Hedge> = None; r#"{ after = "50ms" }"#,

@@ -101,7 +101,7 @@ section! {
         retry_statuses: Option<Vec<Status>> = None; "[502, 503]",
         /// Maximum number of retries, instead of the rule's.
         retries: Option<u32> [Number(0.0, 10.0, "retries")] = None; "0",
-        /// Methods whose requests you allow to be repeated, instead of the rule's
+        /// Methods whose requests may be repeated, instead of the rule's
         /// ([`http.retry_methods`](routing.md#retries)).
         retry_methods: Option<Vec<String>> [Text(METHOD)] = None; r#"["POST"]"#,
         /// Maximum size of a body that is kept for a retry, instead of the rule's.
