@@ -1,7 +1,8 @@
 //! Loads of a back-end, computed from two of its load records for the time between them.
 //!
 //! Counters become rates here, at the reader, so that every reader sees the time since *its*
-//! last reading. The CPU load of the moment is the exception: the kernel keeps what it needs. What is not available, or cannot be true, is left out.
+//! last reading. The CPU load of the moment is the exception: the kernel keeps what it needs. What is not available, or
+//! cannot be true, is left out.
 
 use std::time::Duration;
 

@@ -1,8 +1,8 @@
 //! Latency in one world after all other worlds in the same process of a balancer, beside that of a process
 //! which has seen nothing else.
 //!
-//! What a balancer learns of its members in one world can be wrong in the next one. Each lane has one process of each
-//! balancer for all its runs. A run plays seven other worlds, after which all members are as they were, and
+//! A balancer can learn figures of its members in one world which are wrong in the next world. Each lane has one process of
+//! each balancer for all its runs. A run plays seven other worlds, after which all members are as they were, and
 //! then counts the latency in the world of interest: one request in ten costs twenty times the others, and one member,
 //! another one in each run, is three times slower. A new process of the product has the same requests
 //! at the same moments.
@@ -14,13 +14,14 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use evenkeel_bench::server::Server;
-use evenkeel_demo::backend::{Backend, Settings};
+use evenkeel_demo::backend::Backend;
 use serde::Serialize;
 use tokio::time::Instant;
 
 use crate::load::{self, Answer, Request};
+use crate::results::values_at;
 use crate::scenario::{Row, Scenario};
-use crate::{Arm, Result, serves};
+use crate::{Arm, Result, serves, start_members};
 
 /// Worlds before the one that is counted.
 const OTHERS: [Scenario; 7] = [
@@ -68,16 +69,7 @@ struct Running {
 
 impl Running {
     async fn start(arm: &Arm, is_new: bool, folder: &Path) -> Result<Running> {
-        let mut members = Vec::with_capacity(MEMBERS);
-        for index in 0..MEMBERS {
-            let settings = Settings {
-                workers: WORKERS,
-                mean: MEAN,
-                reports_load: false,
-                seed: index as u64,
-            };
-            members.push(Backend::start(settings).await?);
-        }
+        let members = start_members(MEMBERS, WORKERS, MEAN, false).await?;
         let addresses: Vec<_> = members.iter().map(Backend::address).collect();
         let (server, target) = arm.balancer.start(&arm.program, folder, &addresses).await?;
         serves(target, folder).await?;
@@ -134,20 +126,20 @@ impl Running {
         self.restore_members();
         let (answered, failed): (Vec<&Answer>, Vec<&Answer>) =
             answers.iter().partition(|answer| answer.is_answered);
-        let mut latencies: Vec<f64> = answered
+        let latencies = answered
             .iter()
             .map(|answer| answer.latency.as_secs_f64() * 1e3)
             .collect();
-        latencies.sort_by(f64::total_cmp);
+        let at = values_at(latencies, &[0.5, 0.9, 0.99]);
         Ok(Outcome {
             arm: self.name.clone(),
             is_new: self.is_new,
             run,
             requests: answers.len(),
             failed: failed.len(),
-            p50_ms: quantile(&latencies, 0.5),
-            p90_ms: quantile(&latencies, 0.9),
-            p99_ms: quantile(&latencies, 0.99),
+            p50_ms: at[0],
+            p90_ms: at[1],
+            p99_ms: at[2],
         })
     }
 }
@@ -248,26 +240,19 @@ fn print_table(outcomes: &[Outcome]) {
         let same = |other: &&Outcome| other.arm == first.arm && other.is_new == first.is_new;
         let count = rest.iter().take_while(same).count();
         let (group, after) = rest.split_at(count);
-        let mut p99: Vec<f64> = group.iter().map(|outcome| outcome.p99_ms).collect();
-        p99.sort_by(f64::total_cmp);
+        let p99 = group.iter().map(|outcome| outcome.p99_ms).collect();
+        let at = values_at(p99, &[0.5, 0.25, 0.75, 0.0, 1.0]);
         println!(
             "{}{}: {:.0} ({:.0} to {:.0}), {:.0} to {:.0}, {} runs",
             first.arm,
             if first.is_new { " (new process)" } else { "" },
-            quantile(&p99, 0.5),
-            quantile(&p99, 0.25),
-            quantile(&p99, 0.75),
-            quantile(&p99, 0.0),
-            quantile(&p99, 1.0),
+            at[0],
+            at[1],
+            at[2],
+            at[3],
+            at[4],
             count,
         );
         rest = after;
     }
-}
-
-/// The value below which a share of sorted values is; 0 if there are none.
-fn quantile(sorted: &[f64], share: f64) -> f64 {
-    let last = sorted.len().saturating_sub(1);
-    let at = (last as f64 * share).round() as usize;
-    sorted.get(at).copied().unwrap_or_default()
 }

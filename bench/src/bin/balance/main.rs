@@ -252,6 +252,27 @@ fn rows(arguments: &Arguments) -> Vec<Row> {
     rows
 }
 
+/// Starts members that work on `workers` requests at once, whose requests cost `mean` on average, and that report their
+/// loads with each response or not.
+async fn start_members(
+    count: usize,
+    workers: usize,
+    mean: Duration,
+    reports_load: bool,
+) -> Result<Vec<Backend>> {
+    let mut members = Vec::with_capacity(count);
+    for index in 0..count {
+        let settings = Settings {
+            workers,
+            mean,
+            reports_load,
+            seed: index as u64,
+        };
+        members.push(Backend::start(settings).await?);
+    }
+    Ok(members)
+}
+
 /// A turn of a balancer in a row.
 async fn turn(
     row: Row,
@@ -262,16 +283,7 @@ async fn turn(
     counted: Duration,
 ) -> Result<Turn> {
     let reports = balancer.policy == CLIENT_SIDE_WEIGHTED;
-    let mut members = Vec::with_capacity(row.members);
-    for index in 0..row.members {
-        let settings = Settings {
-            workers: row.workers,
-            mean: row.mean,
-            reports_load: reports,
-            seed: index as u64,
-        };
-        members.push(Backend::start(settings).await?);
-    }
+    let members = start_members(row.members, row.workers, row.mean, reports).await?;
     let addresses: Vec<_> = members.iter().map(Backend::address).collect();
     let (mut servers, mut targets) = (Vec::new(), Vec::new());
     for instance in 0..row.scenario.instance_count() {

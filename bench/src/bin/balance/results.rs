@@ -126,7 +126,12 @@ fn load_average() -> f64 {
 }
 
 /// Values at [`SHARES`], by nearest rank.
-fn ladder(mut values: Vec<f64>) -> Vec<f64> {
+fn ladder(values: Vec<f64>) -> Vec<f64> {
+    values_at(values, &SHARES)
+}
+
+/// Values at some shares, by nearest rank; 0 if there are none.
+pub(crate) fn values_at(mut values: Vec<f64>, shares: &[f64]) -> Vec<f64> {
     values.sort_unstable_by(f64::total_cmp);
     let at = |share: &f64| {
         let rank = (values.len() as f64 * share).ceil() as usize;
@@ -135,7 +140,7 @@ fn ladder(mut values: Vec<f64>) -> Vec<f64> {
             .copied()
             .unwrap_or_default()
     };
-    SHARES.iter().map(at).collect()
+    shares.iter().map(at).collect()
 }
 
 /// Median, least and most.

@@ -143,7 +143,7 @@ impl World for Simulation<'_> {
             RequestEvent::Check(index) => self.start_check(index),
             RequestEvent::Checked(index) => self.finish_check(index),
         }
-        length.is_some() || self.has_arrivals() || self.is_draining()
+        self.has_arrivals() || self.is_draining()
     }
 }
 
