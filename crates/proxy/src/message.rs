@@ -153,6 +153,52 @@ impl<'a> Request<'a> {
     }
 }
 
+/// Places of the parts of a request in its head for a member, from which HTTP/2 is written: nobody
+/// reads the lines again.
+#[derive(Debug, Default)]
+pub(crate) struct RequestPlaces {
+    /// Length of the method, with which the head begins.
+    pub(crate) method: u32,
+    /// End of the path and query, which follow the method and a space.
+    pub(crate) path_end: u32,
+    pub(crate) authority: Option<Span>,
+    /// Names and values of fields.
+    pub(crate) fields: Vec<(Span, Span)>,
+    /// Offset of the lines that the balancer has added.
+    pub(crate) added: u32,
+    pub(crate) takes_trailers: bool,
+    /// Length of the body, if it is said.
+    pub(crate) length: Option<u64>,
+    /// True if there is a body.
+    pub(crate) has_body: bool,
+}
+
+/// Place of a text in a head.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Span {
+    pub(crate) start: u32,
+    pub(crate) end: u32,
+}
+
+impl Span {
+    /// Returns the bytes there.
+    pub(crate) fn bytes(self, head: &[u8]) -> &[u8] {
+        head.get(self.start as usize..self.end as usize)
+            .unwrap_or_default()
+    }
+}
+
+impl RequestPlaces {
+    /// Returns the place of the next `len` bytes of a head, which is far below 4 GiB.
+    pub(crate) fn next_span(head: &[u8], len: usize) -> Span {
+        let start = head.len() as u32;
+        Span {
+            start,
+            end: start.saturating_add(len as u32),
+        }
+    }
+}
+
 /// Cookies that are for the balancer, and for no member.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct BalancerCookies<'a> {

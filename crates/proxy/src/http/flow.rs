@@ -19,6 +19,7 @@ use crate::http1::Body;
 use crate::http1::chunked::{ChunkError, Decoder, ReportLines, Trailers};
 use crate::io::{Io, TransferError};
 use crate::memory::{BUFFER_BYTES, Charge, HEAD_BYTES, Memory, OutOfMemory};
+use crate::message::RequestPlaces;
 use crate::pipe::Pipe;
 use crate::worker::Worker;
 
@@ -114,6 +115,8 @@ pub(crate) struct Flow {
     has_begun: bool,
     /// True if the body is one of [`Body::Stream`].
     is_stream: bool,
+    /// Places of the parts of a head for a member of HTTP/2.
+    places: Option<Box<RequestPlaces>>,
     /// True if the end of such a body was passed on.
     has_ended: bool,
     framing: Framing,
@@ -184,6 +187,7 @@ impl Flow {
         let mut flow = Flow {
             is_stream: body == Body::Stream,
             has_ended: false,
+            places: None,
             body_at: head.len(),
             head,
             written: 0,
@@ -230,6 +234,11 @@ impl Flow {
         Ok(flow)
     }
 
+    /// Notes where the parts of the head are that a member of HTTP/2 gets.
+    pub(super) fn set_places(&mut self, places: Option<Box<RequestPlaces>>) {
+        self.places = places;
+    }
+
     /// A message that is all there.
     pub(super) fn of_copy(copy: Copy) -> Self {
         let (head, body_at, charge) = copy.into_parts();
@@ -241,6 +250,7 @@ impl Flow {
             has_begun: true,
             is_stream: false,
             has_ended: false,
+            places: None,
             framing: Framing::Done,
             buffer: None,
             ready: 0,
@@ -729,6 +739,12 @@ impl Flow {
                 (Framing::Done, here) => Body::Length(here as u64),
                 _ => Body::Stream,
             });
+        }
+        if let (0, Some(places), Io::Call(call)) = (self.written, &self.places, &mut *to) {
+            let head = self.head.get(..self.body_at).unwrap_or_default();
+            ready!(call.poll_begin(cx, head, places))?;
+            self.written = self.body_at;
+            self.flushed = false;
         }
         loop {
             let head = &self.head[self.written..];

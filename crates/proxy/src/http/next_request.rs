@@ -14,7 +14,7 @@ use super::route::{RequestRoute, TOO_LARGE};
 use crate::access::End;
 use crate::buffer::Buffer;
 use crate::http1::chunked::ChunkError;
-use crate::http1::forward::{Changes, write_changed};
+use crate::http1::forward::{Changes, write_changed, write_for_stream};
 use crate::http1::respond::Answer;
 use crate::http1::{Fields, Hop, Limits, ParseOutcome, RequestHead};
 use crate::io::TransferError;
@@ -175,12 +175,17 @@ impl Client {
         let login = routed.new_login(given.as_deref(), &head.request, hop, &self.session);
         let mut noted =
             RequestFacts::of_request(&self.session, rule, self.stream.uri_scheme(), &head.request);
+        let mut places = None;
         if given.is_none() {
             let changes = Changes {
                 marks: noted.head_marks(http),
                 ..routed.head_changes(&head.request, login.as_deref())
             };
-            write_changed(&head.request, hop, changes, &mut out);
+            if routed.speaks_http2() {
+                places = write_for_stream(&head.request, hop, changes, &mut out);
+            } else {
+                write_changed(&head.request, hop, changes, &mut out);
+            }
             noted.note_written(&out);
         }
         let (len, body, asked) = (head.len, head.request.body, head.framing_facts);
@@ -194,7 +199,7 @@ impl Client {
         {
             worker.buffers.give_back(empty);
         }
-        let up = match Flow::new(out, body, false, input, bounds, &worker.memory) {
+        let mut up = match Flow::new(out, body, false, input, bounds, &worker.memory) {
             Ok(up) => up,
             Err(TransferError::Exhausted(_)) => return Err(NoRequest::OutOfMemory(asked.head)),
             Err(TransferError::Chunks(ChunkError::TooLarge)) => {
@@ -208,6 +213,7 @@ impl Client {
                 ));
             }
         };
+        up.set_places(places);
         metrics.requests.add(1);
         if up.awaits_small_sender() {
             self.stream.acknowledge_now();

@@ -214,8 +214,13 @@ impl RequestRoute {
 
     /// True if streams of HTTP/2 are passed on as such: members speak HTTP/2, and no copy of the request goes elsewhere.
     pub(super) fn passes_frames(&self) -> bool {
+        self.speaks_http2() && self.route().mirror.is_none()
+    }
+
+    /// True if all members of the rule speak HTTP/2.
+    #[inline]
+    pub(super) fn speaks_http2(&self) -> bool {
         self.rule.rule.http.member_protocol == MemberProtocol::Http2
-            && self.route().mirror.is_none()
     }
 
     /// Bounds of the bodies of requests.

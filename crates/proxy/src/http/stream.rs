@@ -12,7 +12,7 @@ use super::request::{Request, RequestFacts};
 use super::route::{RequestRoute, TOO_LARGE};
 use crate::buffer::Buffer;
 use crate::http1::chunked::ChunkError;
-use crate::http1::forward::{Changes, write_changed};
+use crate::http1::forward::{Changes, write_changed, write_for_stream};
 use crate::http1::{Limits, RequestHead};
 use crate::http2::connection::Connection;
 use crate::http2::request::with_head;
@@ -86,6 +86,7 @@ impl Client {
         let hop = connection.hop_for_rule(&rule);
         let scheme = stream.uri_scheme();
         let mut out = worker.buffers.take_head();
+        let mut places = None;
         let take = |head: &RequestHead<'_>| {
             let bindings = self.bindings.borrow();
             let (routed, given) =
@@ -99,7 +100,11 @@ impl Client {
                     marks: noted.head_marks(&rule.rule.http),
                     ..routed.head_changes(&head.request, login.as_deref())
                 };
-                write_changed(&head.request, &hop, changes, &mut out);
+                if routed.speaks_http2() {
+                    places = write_for_stream(&head.request, &hop, changes, &mut out);
+                } else {
+                    write_changed(&head.request, &hop, changes, &mut out);
+                }
                 noted.note_written(&out);
             }
             let request = Request::from_head(&self.session, routed, given, login, noted, head);
@@ -141,7 +146,8 @@ impl Client {
             _ => Flow::new(out, body, false, input, bounds, &worker.memory),
         };
         match up {
-            Ok(up) => {
+            Ok(mut up) => {
+                up.set_places(places);
                 metrics.requests.add(1);
                 Ok(request(up))
             }

@@ -13,11 +13,13 @@ use evenkeel_manager::config::routing::template::{Part, Template};
 use evenkeel_manager::config::routing::{host_of, port_of};
 use evenkeel_wire::orca;
 
-use super::framing::{self, Version};
+use super::framing::{self, Kind, Version};
 use super::hop::{Hop, put_line};
 use super::response::ResponseHead;
 use crate::cors::CorsFields;
-use crate::message::{BalancerCookies, Body, Field, FieldSet, Raw, Request, put_cookies_but};
+use crate::message::{
+    BalancerCookies, Body, Field, FieldSet, Raw, Request, RequestPlaces, put_cookies_but,
+};
 use crate::trace;
 
 /// Changes of a route in the head of a request.
@@ -95,6 +97,29 @@ pub fn write_request(request: &Request<'_>, hop: &Hop, out: &mut Vec<u8>) {
 
 /// Appends the head that a member gets, with the changes of a route.
 pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out: &mut Vec<u8>) {
+    write_with_places(request, hop, changes, None, out);
+}
+
+/// Appends the head that a member of HTTP/2 gets, with the changes of a route, to `out`, which is empty. Returns the places
+/// of its parts; `None` if the request asks for another protocol, which HTTP/2 says in another way.
+pub(crate) fn write_for_stream(
+    request: &Request<'_>,
+    hop: &Hop,
+    changes: Changes<'_>,
+    out: &mut Vec<u8>,
+) -> Option<Box<RequestPlaces>> {
+    let mut places = (!request.upgrade).then(Box::<RequestPlaces>::default);
+    write_with_places(request, hop, changes, places.as_deref_mut(), out);
+    places
+}
+
+fn write_with_places(
+    request: &Request<'_>,
+    hop: &Hop,
+    changes: Changes<'_>,
+    mut places: Option<&mut RequestPlaces>,
+    out: &mut Vec<u8>,
+) {
     let mut left_out = request.dropped;
     let sets = changes.fields;
     let has_host = request.has_host || sets.is_some_and(|fields| fields.takes_out("host"));
@@ -115,19 +140,28 @@ pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out
             left_out.insert(index);
         }
     }
-    match request.raw {
-        Some(raw) => put_raw_request(request, raw, changes, left_out, out),
-        None => {
+    match (request.raw, places.as_deref_mut()) {
+        (Some(raw), None) => put_raw_request(request, raw, changes, left_out, out),
+        (_, places) => {
             put_request_line(request, changes, out);
             let fields = request.fields.iter().enumerate();
-            for (_, field) in fields.filter(|(index, _)| !left_out.contains(*index)) {
-                put_line(&[field.name.as_bytes(), b": ", field.value], out);
+            let fields = fields.filter(|(index, _)| !left_out.contains(*index));
+            let fields = fields.map(|(_, field)| field);
+            match places {
+                None => fields.for_each(|field| {
+                    put_line(&[field.name.as_bytes(), b": ", field.value], out);
+                }),
+                Some(places) => put_noted_fields(request, fields, places, out),
             }
         }
     }
     if !has_host {
         let host = request.authority.unwrap_or(&hop.default_host);
-        put_line(&[b"Host: ", host.as_bytes()], out);
+        out.extend_from_slice(b"Host: ");
+        if let Some(places) = places.as_deref_mut() {
+            places.authority = Some(RequestPlaces::next_span(out, host.len()));
+        }
+        put_line(&[host.as_bytes()], out);
     }
     if !request.has_framing {
         put_framing(request.body, out);
@@ -137,6 +171,9 @@ pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out
         (true, false) => put_line(&[b"Connection: upgrade"], out),
         (false, true) => put_line(&[b"TE: trailers\r\nConnection: TE"], out),
         (true, true) => put_line(&[b"TE: trailers\r\nConnection: upgrade, TE"], out),
+    }
+    if let Some(places) = places {
+        places.added = out.len() as u32;
     }
     if has_own_cookies && sets.is_none_or(|fields| !fields.takes_out("cookie")) {
         for value in request.values("cookie") {
@@ -178,6 +215,35 @@ pub fn write_changed(request: &Request<'_>, hop: &Hop, changes: Changes<'_>, out
         }
     }
     out.extend_from_slice(b"\r\n");
+}
+
+/// Appends fields after the request line, and notes the places of all of it.
+fn put_noted_fields<'a>(
+    request: &Request<'_>,
+    fields: impl Iterator<Item = &'a Field<'a>>,
+    places: &mut RequestPlaces,
+    out: &mut Vec<u8>,
+) {
+    places.method = request.method.len() as u32;
+    places.path_end = out.len().saturating_sub(" HTTP/1.1\r\n".len()) as u32;
+    places.takes_trailers = request.takes_trailers;
+    places.has_body = !matches!(request.body, Body::None | Body::Length(0));
+    if let Body::Length(length) = request.body {
+        places.length = Some(length);
+    }
+    places.fields.reserve(request.fields.len());
+    for field in fields {
+        let name = RequestPlaces::next_span(out, field.name.len());
+        out.extend_from_slice(field.name.as_bytes());
+        out.extend_from_slice(b": ");
+        let value = RequestPlaces::next_span(out, field.value.len());
+        put_line(&[field.value], out);
+        match Kind::of_name(field.name.as_bytes()) {
+            Kind::Host => places.authority = Some(value),
+            kind if kind.is_for_frames() => {}
+            _ => places.fields.push((name, value)),
+        }
+    }
 }
 
 /// Returns the place of the parent in a head that [`write_changed`] has written with a trace.

@@ -344,7 +344,7 @@ impl Connection {
 
 /// The fields that this codec knows.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(super) enum Kind {
+pub(crate) enum Kind {
     /// Passed on unread.
     Other,
     Host,
@@ -366,9 +366,23 @@ pub(super) enum Kind {
 }
 
 impl Kind {
+    /// True if frames and pseudo-fields of HTTP/2 stand for the field, or if it is none of HTTP/2.
+    pub(crate) fn is_for_frames(self) -> bool {
+        matches!(
+            self,
+            Kind::Host
+                | Kind::Connection
+                | Kind::ContentLength
+                | Kind::TransferEncoding
+                | Kind::Upgrade
+                | Kind::Te
+                | Kind::HopByHop
+        )
+    }
+
     /// Looks at the length and the first letter: most names are told apart by these alone.
     #[inline]
-    pub(super) fn of_name(name: &[u8]) -> Self {
+    pub(crate) fn of_name(name: &[u8]) -> Self {
         let is = |known: &[u8]| name.eq_ignore_ascii_case(known);
         // The names all begin with a letter, of which the bit says whether it is a small one.
         match (name.len(), name.first().map_or(0, |first| first | 0x20)) {

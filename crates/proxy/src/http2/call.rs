@@ -15,9 +15,10 @@ use super::links::Link;
 use super::outgoing::Outgoing;
 use super::place::Place;
 use super::websocket;
+use crate::http1::framing::Kind;
 use crate::http1::head::MAX_FIELDS;
 use crate::http1::{FramingFacts, HeadError, Limits, ParseOutcome, RequestHead, ResponseHead};
-use crate::message::{self, Body};
+use crate::message::{self, Body, RequestPlaces};
 use crate::worker::Worker;
 
 /// Heads were checked before they were written for a member; what is said of clients came on top.
@@ -127,8 +128,31 @@ impl Call {
         break_error(end, kind)
     }
 
-    /// Sends a head. A head that asks for WebSocket waits for the member's settings.
-    fn poll_begin(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<()>> {
+    /// Sends a head whose parts are known. An error means that the request never began.
+    pub(crate) fn poll_begin(
+        &mut self,
+        cx: &mut Context<'_>,
+        head: &[u8],
+        places: &RequestPlaces,
+    ) -> Poll<io::Result<()>> {
+        let body = match (places.has_body, places.length) {
+            (false, _) => Body::None,
+            (true, Some(length)) => Body::Length(length),
+            (true, None) => Body::Chunked,
+        };
+        let body = self.body.unwrap_or(body);
+        let link = Rc::clone(&self.place.link);
+        let mut fields = link.engine.take_fields();
+        let outline = collect_fields(head, places, &mut fields);
+        let opened = outline.and_then(|outline| self.open_stream(&outline, body, &fields));
+        link.engine.give_fields(fields);
+        let begun = ready!(self.note_opened(cx, opened, body, None));
+        self.failed = begun.is_err();
+        Poll::Ready(begun)
+    }
+
+    /// Sends a head of HTTP/1.1, which is read. A head that asks for WebSocket waits for the member's settings.
+    fn poll_begin_text(&mut self, cx: &mut Context<'_>, bytes: &[u8]) -> Poll<io::Result<()>> {
         let mut fields = crate::http1::Fields::new();
         let head = match RequestHead::parse(bytes, LIMITS, &mut fields) {
             Ok(ParseOutcome::Head(head)) => head,
@@ -147,28 +171,39 @@ impl Call {
             Some(_) => Body::UntilClose,
             None => self.body.unwrap_or(head.request.body),
         };
-        let ends = matches!(body, Body::None | Body::Length(0));
         let link = Rc::clone(&self.place.link);
         let mut fields = link.engine.take_fields();
-        let opened = self.open_stream(&head.request, accept.is_some(), ends, &mut fields);
+        let outline = outline_of_text(&head.request, accept.is_some(), &mut fields);
+        let opened = outline.and_then(|outline| self.open_stream(&outline, body, &fields));
         link.engine.give_fields(fields);
-        let Some(opened) = opened else {
-            self.unfit = true;
-            return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
-        };
+        self.note_opened(cx, opened, body, accept)
+    }
+
+    /// Takes note of a stream that was opened, or why it was not; `None` if HTTP/2 cannot say its head.
+    fn note_opened(
+        &mut self,
+        cx: &Context<'_>,
+        opened: Option<Result<Key, NotOpened>>,
+        body: Body,
+        accept: Option<String>,
+    ) -> Poll<io::Result<()>> {
+        let link = &self.place.link;
         match opened {
-            Ok(key) => {
+            None => {
+                self.unfit = true;
+                Poll::Ready(Err(io::ErrorKind::InvalidData.into()))
+            }
+            Some(Ok(key)) => {
+                self.outgoing = Some(Outgoing::new(Rc::clone(&link.engine), key, body));
                 self.accept = accept;
                 self.key = Some(key);
-                let outgoing = Outgoing::new(Rc::clone(&link.engine), key, body);
-                self.outgoing = Some(outgoing);
                 Poll::Ready(Ok(()))
             }
-            Err(NotOpened::Full) => {
+            Some(Err(NotOpened::Full)) => {
                 link.register_waker(cx);
                 Poll::Pending
             }
-            Err(NotOpened::Closing) => {
+            Some(Err(NotOpened::Closing)) => {
                 // A connection that takes no more streams has seen nothing of this one.
                 self.refused = true;
                 link.close();
@@ -177,47 +212,30 @@ impl Call {
         }
     }
 
-    /// Opens a stream with a request; `None` if HTTP/2 cannot say its head. `connects` says that it asks for WebSocket.
+    /// Opens a stream with a request; `None` if HTTP/2 cannot say its path or authority.
     fn open_stream(
         &self,
-        head: &message::Request<'_>,
-        connects: bool,
-        ends: bool,
-        fields: &mut Fields,
+        outline: &Outline<'_>,
+        body: Body,
+        fields: &Fields,
     ) -> Option<Result<Key, NotOpened>> {
-        for field in head.kept_fields() {
-            if connects && field.name.eq_ignore_ascii_case("sec-websocket-key") {
-                continue;
-            }
-            if !fields.push(field.name.as_bytes(), field.value.trim_ascii()) {
-                return None;
-            }
-        }
-        if head.takes_trailers && !fields.push(b"te", b"trailers") {
-            return None;
-        }
-        if let Body::Length(length) = head.body
-            && !fields.push(b"content-length", length.to_string().as_bytes())
-        {
-            return None;
-        }
-        let encoded = encode_path(head.path_and_query);
-        let path = encoded.as_deref().unwrap_or(head.path_and_query);
+        let encoded = encode_path(outline.path);
+        let path = encoded.as_deref().unwrap_or(outline.path);
         let is_sayable = |text: &str| text.bytes().all(|byte| byte.is_ascii_graphic());
-        let authority = head.authority.filter(|authority| !authority.is_empty())?;
-        if !is_sayable(path) || !is_authority(authority) {
+        if outline.authority.is_empty() || !is_sayable(path) || !is_authority(outline.authority) {
             return None;
         }
+        let ends = matches!(body, Body::None | Body::Length(0));
         let link = &self.place.link;
         let opening = Opening {
-            method: match connects {
+            method: match outline.connects {
                 true => b"CONNECT",
-                false => head.method.as_bytes(),
+                false => outline.method.as_bytes(),
             },
             scheme: link.uri_scheme().as_bytes(),
-            authority: Some(authority.as_bytes()),
+            authority: Some(outline.authority.as_bytes()),
             path: path.as_bytes(),
-            protocol: connects.then_some(b"websocket"),
+            protocol: outline.connects.then_some(b"websocket"),
         };
         let opened = link
             .engine
@@ -353,6 +371,91 @@ fn write_switch(fields: &Fields, accept: &str) -> Vec<u8> {
     out
 }
 
+/// Parts of a request that HTTP/2 says in pseudo-fields.
+struct Outline<'a> {
+    method: &'a str,
+    path: &'a str,
+    authority: &'a str,
+    /// True if the request asks for WebSocket.
+    connects: bool,
+}
+
+/// Puts the fields of a head whose parts are known into `fields`; `None` if there is one that HTTP/2 cannot say.
+fn collect_fields<'a>(
+    head: &'a [u8],
+    places: &RequestPlaces,
+    fields: &mut Fields,
+) -> Option<Outline<'a>> {
+    for (name, value) in &places.fields {
+        if !fields.push(name.bytes(head), value.bytes(head)) {
+            return None;
+        }
+    }
+    put_framing(places.takes_trailers, places.length, fields)?;
+    let mut authority = places
+        .authority
+        .map_or(&b""[..], |authority| authority.bytes(head));
+    let added = head.get(places.added as usize..).unwrap_or_default();
+    for line in added.split(|&byte| byte == b'\n') {
+        let line = line.strip_suffix(b"\r").unwrap_or(line);
+        let Some(colon) = line.iter().position(|&byte| byte == b':') else {
+            // The empty line at the end.
+            continue;
+        };
+        let (name, value) = line.split_at_checked(colon)?;
+        let value = value.get(1..).unwrap_or_default().trim_ascii();
+        match Kind::of_name(name) {
+            Kind::Host => authority = value,
+            kind if kind.is_for_frames() => {}
+            _ if !fields.push(name, value) => return None,
+            _ => {}
+        }
+    }
+    let method = places.method as usize;
+    Some(Outline {
+        method: std::str::from_utf8(head.get(..method)?).ok()?,
+        path: std::str::from_utf8(head.get(method + 1..places.path_end as usize)?).ok()?,
+        authority: std::str::from_utf8(authority).ok()?,
+        connects: false,
+    })
+}
+
+/// Puts the fields of a request that was read into `fields`; `None` if there is one that HTTP/2 cannot say.
+fn outline_of_text<'a>(
+    head: &message::Request<'a>,
+    connects: bool,
+    fields: &mut Fields,
+) -> Option<Outline<'a>> {
+    for field in head.kept_fields() {
+        if connects && field.name.eq_ignore_ascii_case("sec-websocket-key") {
+            continue;
+        }
+        if !fields.push(field.name.as_bytes(), field.value.trim_ascii()) {
+            return None;
+        }
+    }
+    let length = match head.body {
+        Body::Length(length) => Some(length),
+        _ => None,
+    };
+    put_framing(head.takes_trailers, length, fields)?;
+    Some(Outline {
+        method: head.method,
+        path: head.path_and_query,
+        authority: head.authority?,
+        connects,
+    })
+}
+
+/// Puts the fields about body and trailers into `fields`.
+fn put_framing(takes_trailers: bool, length: Option<u64>, fields: &mut Fields) -> Option<()> {
+    let is_said = !takes_trailers || fields.push(b"te", b"trailers");
+    let length = length.map(|length| length.to_string());
+    let is_said =
+        is_said && length.is_none_or(|length| fields.push(b"content-length", length.as_bytes()));
+    is_said.then_some(())
+}
+
 /// True if `:authority` may be `authority`: a host and a port (RFC 3986, section 3.2), with nothing that would
 /// be somebody else's.
 fn is_authority(authority: &str) -> bool {
@@ -412,7 +515,7 @@ impl AsyncWrite for Call {
             return Poll::Ready(Err(io::ErrorKind::InvalidData.into()));
         };
         let head = bytes.get(..end).unwrap_or_default();
-        let begun = ready!(this.poll_begin(cx, head));
+        let begun = ready!(this.poll_begin_text(cx, head));
         this.failed = begun.is_err();
         Poll::Ready(begun.map(|()| end))
     }
@@ -435,5 +538,91 @@ impl Drop for Call {
             let reason = self.cut.get().then_some(Reason::CANCEL);
             self.place.link.engine.release_stream(key, reason);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::IpAddr;
+
+    use evenkeel_manager::config::HttpOptions;
+
+    use super::*;
+    use crate::http1::Hop;
+    use crate::http1::forward::{Changes, RequestMarks, write_changed, write_for_stream};
+    use crate::message::tests::with_request;
+
+    /// First line, authority and fields as HTTP/2 says them, in the order of their names.
+    fn describe(outline: Option<Outline<'_>>, fields: &Fields) -> Option<String> {
+        let outline = outline?;
+        let mut lines: Vec<_> = fields.iter().collect();
+        lines.sort_unstable();
+        Some(format!(
+            "{} {} {} {lines:?}",
+            outline.method, outline.path, outline.authority
+        ))
+    }
+
+    #[test]
+    fn fields_from_places_are_those_of_the_head_when_it_is_read() {
+        let hop = Hop::new(
+            &HttpOptions::default(),
+            IpAddr::from([127, 0, 0, 1]),
+            "http",
+            "own:80".into(),
+        );
+        let changed = Changes {
+            target: Some(("/new", "/rest", "?q")),
+            report_format: Some("TEXT"),
+            marks: Some(RequestMarks {
+                id: Some(("X-Request-Id", "id")),
+                ..RequestMarks::default()
+            }),
+            ..Changes::default()
+        };
+        for head in [
+            "GET / HTTP/1.1\r\nHost: a\r\n\r\n",
+            "GET /a?b HTTP/1.0\r\nConnection: close\r\n\r\n",
+            "GET http://b:81?q HTTP/1.1\r\nHost: a\r\nX: y\r\n\r\n",
+            "OPTIONS * HTTP/1.1\r\nX-Empty:\r\nHOST:a\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 3\r\nExpect: 100-continue\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: a\r\nContent-Length: 0\r\nx-forwarded-for: 1.2.3.4\r\n\r\n",
+            "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\nCookie: a=b\r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nTE: trailers\r\nConnection: TE, x\r\nX: y\r\nZ: \u{e9} \r\n\r\n",
+            "GET / HTTP/1.1\r\nHost: a\r\nX-Request-Id: other\r\nKeep-Alive: 5\r\nProxy-Connection: x\r\n\r\n",
+        ] {
+            for changes in [Changes::default(), changed] {
+                with_request(head, |request| {
+                    let (mut out, mut text) = (Vec::new(), Vec::new());
+                    let places = write_for_stream(request, &hop, changes, &mut out).unwrap();
+                    let mut fields = Fields::new();
+                    let outline = collect_fields(&out, &places, &mut fields);
+                    let from_places = describe(outline, &fields);
+                    write_changed(request, &hop, changes, &mut text);
+                    let mut room = crate::http1::Fields::new();
+                    let Ok(ParseOutcome::Head(read)) = RequestHead::parse(&text, LIMITS, &mut room)
+                    else {
+                        panic!("{head}");
+                    };
+                    let mut fields = Fields::new();
+                    let outline = outline_of_text(&read.request, false, &mut fields);
+                    assert_eq!(from_places, describe(outline, &fields), "{head}");
+                    assert!(from_places.is_some(), "{head}");
+                    let has_body = !matches!(read.request.body, Body::None | Body::Length(0));
+                    assert_eq!(places.has_body, has_body, "{head}");
+                });
+            }
+        }
+    }
+
+    #[test]
+    fn an_offer_of_another_protocol_has_no_places() {
+        let head = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
+        let hop = Hop::new(&HttpOptions::default(), None, "http", String::new());
+        with_request(head, |request| {
+            let mut out = Vec::new();
+            let places = write_for_stream(request, &hop, Changes::default(), &mut out);
+            assert!(places.is_none() && out.starts_with(b"GET / HTTP/1.1\r\n"));
+        });
     }
 }

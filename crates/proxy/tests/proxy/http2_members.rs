@@ -357,6 +357,31 @@ fn a_request_that_was_not_processed_is_sent_to_another_member() {
     assert!(bed.rule_totals().retries > 0);
 }
 
+/// All of the body has come with the head, so that it can be sent again.
+#[test]
+fn a_small_body_without_a_length_is_sent_to_another_member() {
+    let refuses = h2_member(100, &Arc::default(), |_, _, mut respond| async move {
+        respond.send_reset(Reason::REFUSED_STREAM);
+    });
+    let works = h2_member(100, &Arc::default(), answer);
+    let bed = bed_of(&[refuses, works]);
+    let head = fields(&[
+        (":method", "POST"),
+        (":scheme", "http"),
+        (":authority", "test"),
+        (":path", "/"),
+    ]);
+    for _ in 0..10 {
+        let mut client = connect_raw(&bed);
+        let head = frame(HEADERS, END_HEADERS, 1, &head);
+        let sent = [head, frame(0, END_STREAM, 1, b"hi")].concat();
+        client.write_all(&sent).unwrap();
+        let (kind, _, payload) = until_frame(&mut client, &[0, RST_STREAM]).unwrap();
+        assert_eq!((kind, &payload[..]), (0, &b"hi"[..]));
+    }
+    assert!(bed.rule_totals().retries > 0);
+}
+
 #[test]
 fn after_a_goaway_there_is_a_new_connection() {
     let connections = Arc::default();
