@@ -469,7 +469,7 @@ function NewItem({ kind }: { kind: string }): JSX.Element {
         {kind === "rule" && (
           <div class="field">
             <label class="name" for="new-protocol">protocol</label>
-            <div class="control"><select id="new-protocol" value={protocol} onChange={(event) => setProtocol(event.currentTarget.value)}>{["http", "tcp", "ftp"].map((word) => <option key={word}>{word}</option>)}</select></div>
+            <div class="control"><select id="new-protocol" value={protocol} onChange={(event) => setProtocol(event.currentTarget.value)}>{["http", "tcp", "udp", "ftp"].map((word) => <option key={word}>{word}</option>)}</select></div>
           </div>
         )}
         {kind === "cluster" && field("new-listen", "hosts", listen, setListen, "The host names of the site.", "www.example.org")}

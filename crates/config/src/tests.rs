@@ -1364,6 +1364,8 @@ fn document_with(header: &str, line: &str) -> String {
                 format!("{header}\n{rest}\n{line}\nprotocol = \"tcp\"\n{group}")
             } else if line.starts_with("ftp = ") {
                 format!("{header}\n{rest}\n{line}\nprotocol = \"ftp\"")
+            } else if line.starts_with("udp = ") {
+                format!("{header}\n{rest}\n{line}\nprotocol = \"udp\"")
             } else {
                 format!("{header}\n{rest}\n{line}")
             }
@@ -1439,6 +1441,7 @@ fn document_with(header: &str, line: &str) -> String {
             let needed = needed.join("\n");
             format!("[rule.x]\n{rule}{header}\n{needed}\n{line}")
         }
+        "[rule.x.udp]" => format!("[rule.x]\n{rule}protocol = \"udp\"\n{header}\n{line}"),
         "[rule.x.ftp]" => {
             let more = "protocol = \"ftp\"\ntls = { certificates = \"c\" }";
             format!("[rule.x]\n{rule}{more}\n{header}\n{line}")
@@ -1479,6 +1482,10 @@ fn document_with(header: &str, line: &str) -> String {
                 _ if line.starts_with("type") => "",
                 _ if line.starts_with("service") => "type = \"grpc\"",
                 _ if line.starts_with("user") => "type = \"ftp\"",
+                _ if line.starts_with("query_type") => "query = \"example.org\"",
+                _ if line.starts_with("query") => "type = \"dns\"",
+                _ if line.starts_with("send") => "type = \"udp\"",
+                _ if line.starts_with("expect") => "type = \"udp\"\nsend = \"a\"",
                 _ => "type = \"http\"",
             };
             format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{kind}\n{line}")
@@ -1897,6 +1904,7 @@ fn every_example_and_default_in_the_reference_is_valid_and_every_example_does_so
             let base = match key.name {
                 "type" => "type = \"tcp\"",
                 "redirect_status" => "redirect = \"/\"",
+                "query_type" => "query = \"example.org\"",
                 "path" | "copy_fields" | "timeout" if header.ends_with(".auth]") => {
                     "group = \"login\""
                 }
@@ -2614,4 +2622,91 @@ fn g6_members_may_have_names() {
         "test.toml:4:",
         &["rule.web.members[0].name", "a service has several members"],
     );
+}
+
+#[test]
+fn udp_rules_have_what_they_need_and_nothing_else() {
+    let rule = |more: &str| {
+        let text = format!("[rule.u]\nlisten = \"127.0.0.1:53\"\nmembers = [\"a:53\"]\n{more}");
+        parse("t", &text)
+    };
+    let udp = |more: &str| rule(&format!("protocol = \"udp\"\n{more}"));
+    let config = udp("udp = { session = \"datagram\" }").unwrap();
+    assert_eq!(config.rules[0].udp.session, UdpSession::Datagram);
+    assert_eq!(config.rules[0].timeouts.idle, Duration::from_secs(30));
+    assert!(config.warnings.is_empty(), "{:?}", config.warnings);
+    let config = udp("idle_timeout = \"10m\"").unwrap();
+    assert_eq!(config.rules[0].timeouts.idle, Duration::from_secs(600));
+    for (more, complaint) in [
+        ("tls = { certificates = \"c\" }", "no such key"),
+        ("accept_proxy = [\"10.0.0.0/8\"]", "no such key"),
+        ("half_close = false", "no such key"),
+        ("queue_timeout = \"1s\"", "no such key"),
+        ("header_timeout = \"1s\"", "`protocol = \"http\"`"),
+        ("http = { retries = 1 }", "`protocol = \"http\"`"),
+        ("sni = { a = \"u\" }", "`protocol = \"tcp\"`"),
+        ("ftp = { }", "`protocol = \"ftp\"`"),
+        ("limits = { bandwidth = \"1MB/s\" }", "no such limit"),
+        ("limits = { max_lifetime = \"1h\" }", "no such limit"),
+        ("member_tls = true", "cannot use"),
+        ("send_proxy = \"v2\"", "cannot use"),
+        ("source = \"client\"", "cannot use"),
+        ("chooser = { url = \"http://a/\" }", "cannot use"),
+        ("udp = { session = \"flow\" }", "flow"),
+    ] {
+        let errors = udp(more).unwrap_err().to_string();
+        assert!(errors.contains(complaint), "{more}: {errors}");
+        assert!(errors.contains("t:"), "{more}: {errors}");
+    }
+    let errors = rule("udp = { }").unwrap_err().to_string();
+    assert!(errors.contains("`protocol = \"udp\"`"), "{errors}");
+    let unix = "[rule.u]\nlisten = \"unix:/a\"\nprotocol = \"udp\"\nmembers = [\"unix:/b\"]";
+    let errors = parse("t", unix).unwrap_err().to_string();
+    for complaint in ["cannot listen on a Unix socket", "sends datagrams"] {
+        assert!(errors.contains(complaint), "{errors}");
+    }
+}
+
+#[test]
+fn a_port_may_be_one_of_tcp_and_one_of_udp() {
+    let rule = |name: &str, protocol: &str| {
+        format!(
+            "[rule.{name}]\nlisten = \"127.0.0.1:53\"\nprotocol = \"{protocol}\"\nmembers = [\"a:53\"]\n"
+        )
+    };
+    parse("t", &(rule("a", "tcp") + &rule("b", "udp"))).unwrap();
+    let errors = parse("t", &(rule("a", "udp") + &rule("b", "udp"))).unwrap_err();
+    assert!(errors.to_string().contains("listens on"), "{errors}");
+}
+
+#[test]
+fn checks_by_datagrams_say_what_to_send() {
+    let check = |keys: &str| {
+        let text = format!("[group.x]\nmembers = [\"a:1\"]\nhealth_check = {{ {keys} }}");
+        parse("t", &text).map(|mut config| config.groups.remove(0).health_check.unwrap())
+    };
+    let found = check("send_hex = \"00fF\", expect = \"ok\"").unwrap();
+    assert_eq!(found.kind, HealthCheckKind::Udp);
+    assert_eq!(found.datagram(), [0, 255]);
+    assert_eq!(found.expected_bytes(), b"ok");
+    let found = check("query = \"example.org\", query_type = \"SOA\"").unwrap();
+    assert_eq!(found.kind, HealthCheckKind::Dns);
+    for (keys, complaint) in [
+        ("type = \"udp\"", "`send` or `send_hex` is missing"),
+        ("type = \"dns\"", "`query` is missing"),
+        ("send = \"a\", send_hex = \"00\"", "not both"),
+        (
+            "send = \"a\", expect = \"a\", expect_hex = \"00\"",
+            "not both",
+        ),
+        ("send_hex = \"0\"", "hexadecimal"),
+        ("send_hex = \"0é\"", "hexadecimal"),
+        ("query = \"a..b\"", "domain name"),
+        ("query = \"a\", query_type = \"ANY\"", "ANY"),
+        ("send = \"a\", query = \"a\"", "needs `type = \"dns\"`"),
+        ("send = \"a\", plain = true", "no TLS"),
+    ] {
+        let errors = check(keys).unwrap_err().to_string();
+        assert!(errors.contains(complaint), "{keys}: {errors}");
+    }
 }

@@ -30,6 +30,7 @@ mod metrics;
 mod names;
 pub mod news;
 mod probe;
+mod probe_datagram;
 mod query;
 pub mod responses;
 pub mod revisions;

@@ -18,6 +18,7 @@ use tokio::io::{AsyncRead, AsyncReadExt, AsyncWrite, AsyncWriteExt};
 use tokio::time::Duration;
 
 use crate::config::{HealthCheck, HealthCheckKind, MemberProtocol, SendProxy};
+use crate::probe_datagram::{DatagramError, check_by_datagram};
 
 /// The part of a response that is read: head and body together, in bytes.
 pub(crate) const MAX_RESPONSE: usize = 64 * 1024;
@@ -83,6 +84,8 @@ pub(crate) enum CheckError {
     NoReply,
     #[error("the server says {0}")]
     NotServing(&'static str),
+    #[error(transparent)]
+    Datagram(#[from] DatagramError),
     #[error("the text was not found in the first {MAX_RESPONSE} bytes of the response")]
     Text,
 }
@@ -91,7 +94,9 @@ impl CheckError {
     /// Returns the resource that has run out here, if that is why there was no check.
     pub(crate) fn shortage(&self) -> Option<Shortage> {
         match self {
-            CheckError::Connect(error) | CheckError::Io(error) => Shortage::of_error(error),
+            CheckError::Connect(error)
+            | CheckError::Io(error)
+            | CheckError::Datagram(DatagramError::Io(error)) => Shortage::of_error(error),
             _ => None,
         }
     }
@@ -103,6 +108,7 @@ impl CheckError {
         match self {
             CheckError::Connect(error) => matches!(error.kind(), ConnectionRefused | NotFound),
             CheckError::Code(_) | CheckError::Text | CheckError::NotServing(_) => true,
+            CheckError::Datagram(error) => error.is_certain(),
             CheckError::Call(error) => {
                 matches!(error, CallError::NotGrpc(_) | CallError::Status(..))
             }
@@ -113,6 +119,12 @@ impl CheckError {
 
 /// Checks a member once.
 pub(crate) async fn check_once(target: &Target) -> Result<(), CheckError> {
+    if matches!(
+        target.check.kind,
+        HealthCheckKind::Udp | HealthCheckKind::Dns
+    ) {
+        return Ok(check_by_datagram(&target.address, &target.check).await?);
+    }
     let stream = stream::connect_address(&target.address).await;
     let mut stream = stream.map_err(CheckError::Connect)?;
     if let Some(version) = target.send_proxy {
@@ -168,7 +180,8 @@ async fn ask<T: AsyncRead + AsyncWrite + Unpin>(
     speaks_http2: bool,
 ) -> Result<(), CheckError> {
     match target.check.kind {
-        HealthCheckKind::Tcp => Ok(()),
+        // Checks by datagrams need no connection: they do not come here.
+        HealthCheckKind::Tcp | HealthCheckKind::Udp | HealthCheckKind::Dns => Ok(()),
         HealthCheckKind::Http if speaks_http2 => ask_http2(stream, target).await,
         HealthCheckKind::Http => ask_http(stream, target).await,
         HealthCheckKind::Grpc => ask_grpc(stream, target).await,

@@ -52,6 +52,7 @@ impl Manager {
                 Protocol::Tcp => "tcp".into(),
                 Protocol::Http => "http".into(),
                 Protocol::Ftp => "ftp".into(),
+                Protocol::Udp => "udp".into(),
             },
             listen: rule.rule.listen.iter().map(Address::to_string).collect(),
             group: rule.rule.group.clone(),

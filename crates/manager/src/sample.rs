@@ -172,7 +172,7 @@ impl Manager {
             let traffic = traffic.get(&*rule.name);
             let counts = traffic.map(|of| match rule.protocol {
                 Protocol::Http => of.requests,
-                Protocol::Tcp | Protocol::Ftp => of.connections,
+                Protocol::Tcp | Protocol::Ftp | Protocol::Udp => of.connections,
             });
             let [asked, ended, failed] = counts.unwrap_or_default();
             RuleSample {

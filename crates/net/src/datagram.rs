@@ -9,7 +9,7 @@ use std::time::Duration;
 use parking_lot::{Mutex, MutexGuard};
 use rustix::event::{EventfdFlags, PollFd, PollFlags, Timespec, eventfd, poll};
 use rustix::net::sockopt;
-use socket2::{Domain, Protocol, Socket, Type};
+use socket2::{Domain, Protocol, SockRef, Socket, Type};
 use tracing::error;
 
 use crate::inherited::{self, InheritedSocket};
@@ -167,6 +167,45 @@ pub fn open_socket(address: SocketAddr, buffer: usize, whose: &str) -> io::Resul
     socket.set_nonblocking(true)?;
     socket.bind(&address.into())?;
     Ok(socket.into())
+}
+
+/// Binds `count` sockets to one address, over which the kernel spreads datagrams by the addresses of their
+/// senders. The sockets do not block. Sockets that this process has [inherited](inherited) for the address come
+/// first; there may be more of them than `count`.
+///
+/// # Errors
+///
+/// The system does not give the address, or no socket.
+pub fn bind_shared(address: SocketAddr, count: usize, whose: &str) -> io::Result<Vec<UdpSocket>> {
+    let name = inherited::udp_name(address, whose);
+    let inherited = inherited::process_table().take_sockets(&name);
+    let mut sockets: Vec<UdpSocket> = Vec::with_capacity(count.max(inherited.len()));
+    sockets.extend(
+        inherited
+            .into_iter()
+            .map(|handed| UdpSocket::from(handed.socket)),
+    );
+    let known = sockets.len();
+    for index in known..count {
+        // A socket that shares its port with nobody is shared by all.
+        if let Some(first) = sockets.get(index % known.max(1)).filter(|_| known > 0)
+            && !SockRef::from(first).reuse_port()?
+        {
+            sockets.push(first.try_clone()?);
+            continue;
+        }
+        // Port 0: the first socket finds the port, the others follow it.
+        let address = match sockets.first() {
+            Some(first) => first.local_addr()?,
+            None => address,
+        };
+        let socket = new_socket(address)?;
+        socket.set_reuse_port(true)?;
+        socket.set_nonblocking(true)?;
+        socket.bind(&address.into())?;
+        sockets.push(socket.into());
+    }
+    Ok(sockets)
 }
 
 /// A socket that was [opened](open_socket) at `address`, for another process that opens the same.

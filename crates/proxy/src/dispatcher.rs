@@ -25,6 +25,7 @@ use crate::quota::Quotas;
 use crate::service::{LocalRule, RuleShared, Service, State};
 use crate::timers::TimerFile;
 use crate::trace::Tracer;
+use crate::udp::listener::DatagramListener;
 use crate::watch::{ServiceId, SheddingMembers};
 use crate::worker::{Worker, build_worker};
 
@@ -63,7 +64,7 @@ pub(crate) struct ServicePlan {
     pub(crate) tls: Option<Arc<Server>>,
     /// Addresses on which the rule listens, with this worker's sockets if the address is new: one
     /// socket, or more that the process before has left.
-    pub(crate) listen: Vec<(ListenKey, Vec<std::net::TcpListener>)>,
+    pub(crate) listen: Vec<(ListenKey, Vec<socket2::Socket>)>,
 }
 
 /// Time for which buffers and pipes are kept without being needed.
@@ -232,13 +233,49 @@ async fn run(
     }
 }
 
+/// A listener of a rule.
+enum RuleListener {
+    Connections(Rc<Listening>),
+    Datagrams(Rc<DatagramListener>),
+}
+
+impl RuleListener {
+    fn set_service(&self, service: Rc<Service>) {
+        match self {
+            RuleListener::Connections(listener) => listener.set_service(service),
+            RuleListener::Datagrams(listener) => listener.set_service(service),
+        }
+    }
+
+    fn stop(&self) {
+        match self {
+            RuleListener::Connections(listener) => listener.stop(),
+            RuleListener::Datagrams(listener) => listener.stop(),
+        }
+    }
+
+    fn set_handed_over(&self, handed_over: bool) {
+        match self {
+            RuleListener::Connections(listener) => listener.set_handed_over(handed_over),
+            RuleListener::Datagrams(listener) => listener.set_handed_over(handed_over),
+        }
+    }
+
+    fn clone_socket(&self) -> io::Result<OwnedFd> {
+        match self {
+            RuleListener::Connections(listener) => listener.clone_socket(),
+            RuleListener::Datagrams(listener) => listener.clone_socket(),
+        }
+    }
+}
+
 /// Services and listeners of a worker.
 struct Dispatcher {
     worker: Rc<Worker>,
     /// Tasks that serve streams of HTTP/2.
     stream_tasks: Rc<Tasks>,
     services: RefCell<HashMap<Arc<str>, Rc<Service>>>,
-    listeners: RefCell<HashMap<ListenKey, Vec<Rc<Listening>>>>,
+    listeners: RefCell<HashMap<ListenKey, Vec<RuleListener>>>,
     next_service: Cell<u32>,
 }
 
@@ -308,8 +345,7 @@ impl Dispatcher {
                     tracing::error!(rule = %plan.name, ?key, "the worker has no listener for an address of the rule");
                 }
                 for socket in sockets {
-                    match Listening::start(&self.worker, &self.stream_tasks, &key, socket, &service)
-                    {
+                    match self.start_listener(&key, socket, &service) {
                         Ok(listening) => all.push(listening),
                         Err(error) => {
                             tracing::error!(rule = %plan.name, %error, "cannot accept clients");
@@ -336,7 +372,22 @@ impl Dispatcher {
             .for_each(|service| self.end_service(service));
     }
 
-    fn each_listening(&self, act: impl Fn(&ListenKey, &Listening)) {
+    fn start_listener(
+        &self,
+        key: &ListenKey,
+        socket: socket2::Socket,
+        service: &Rc<Service>,
+    ) -> io::Result<RuleListener> {
+        if key.is_udp {
+            let listener = DatagramListener::start(&self.worker, socket.into(), service)?;
+            return Ok(RuleListener::Datagrams(listener));
+        }
+        let (worker, tasks) = (&self.worker, &self.stream_tasks);
+        let listening = Listening::start(worker, tasks, key, socket.into(), service)?;
+        Ok(RuleListener::Connections(listening))
+    }
+
+    fn each_listening(&self, act: impl Fn(&ListenKey, &RuleListener)) {
         for (key, all) in self.listeners.borrow().iter() {
             all.iter().for_each(|listening| act(key, listening));
         }

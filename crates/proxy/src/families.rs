@@ -367,6 +367,27 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         ],
     },
     RuleFamily {
+        name: "evenkeel_rule_datagrams_total",
+        only: Some(Protocol::Udp),
+        help: "Datagrams of UDP rules received from clients (in) and sent to them (out).",
+        label: "direction",
+        samples: &[
+            ("in", |totals| totals.udp_datagrams_in),
+            ("out", |totals| totals.udp_datagrams_out),
+        ],
+    },
+    RuleFamily {
+        name: "evenkeel_rule_datagrams_dropped_total",
+        only: Some(Protocol::Udp),
+        help: "Datagrams of UDP rules that were dropped: no room for another session (full), session refused by a limit or for want of a member (refused), or not sent by the system (unsent).",
+        label: "reason",
+        samples: &[
+            ("full", |totals| totals.udp_dropped_full),
+            ("refused", |totals| totals.udp_dropped_refused),
+            ("unsent", |totals| totals.udp_dropped_unsent),
+        ],
+    },
+    RuleFamily {
         name: "evenkeel_rule_access_log_dropped_total",
         only: None,
         help: "Access log records dropped because the writer was too slow.",

@@ -54,6 +54,7 @@ mod tls;
 pub mod trace;
 mod transparent;
 mod transport;
+mod udp;
 mod upstream;
 mod watch;
 mod worker;

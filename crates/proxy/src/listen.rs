@@ -38,14 +38,17 @@ pub(crate) struct ListenKey {
     pub(crate) address: Address,
     /// Port 0 is another port for each rule; every other address has one listener.
     pub(crate) rule: Option<Box<str>>,
+    /// True if the listener receives datagrams.
+    pub(crate) is_udp: bool,
 }
 
 impl ListenKey {
-    pub(crate) fn new(address: Address, rule: &str) -> Self {
+    pub(crate) fn new(address: Address, rule: &str, protocol: Protocol) -> Self {
         let is_chosen = address.socket().is_some_and(|at| at.port() == 0);
         ListenKey {
             address,
             rule: is_chosen.then(|| rule.into()),
+            is_udp: protocol == Protocol::Udp,
         }
     }
 }
@@ -285,7 +288,7 @@ fn serve_client(mut session: Session, client: Io, stream_tasks: &Rc<Tasks>) {
     if !session.admit_client() {
         return match protocol {
             Protocol::Ftp => ftp::refuse_client(client),
-            Protocol::Tcp | Protocol::Http => client.reset_on_drop(),
+            Protocol::Tcp | Protocol::Http | Protocol::Udp => client.reset_on_drop(),
         };
     }
     // With FTP it begins when the client asks for it.
@@ -298,7 +301,8 @@ fn serve_client(mut session: Session, client: Io, stream_tasks: &Rc<Tasks>) {
     }
     match protocol {
         Protocol::Ftp => tokio::task::spawn_local(ftp::serve_ftp(session, client)),
-        Protocol::Tcp => tokio::task::spawn_local(tcp::serve_tcp(session, client)),
+        // No connection comes to a UDP rule.
+        Protocol::Tcp | Protocol::Udp => tokio::task::spawn_local(tcp::serve_tcp(session, client)),
         Protocol::Http => {
             let tasks = Rc::clone(stream_tasks);
             tokio::task::spawn_local(http::serve_http(session, client, tasks))
@@ -320,7 +324,9 @@ async fn serve_tls(session: Session, client: Io, server: Arc<Server>, tasks: Rc<
     let client = Io::from(client);
     // In tasks of their own, so that what the handshake took is gone.
     match session.service.rule().rule.protocol {
-        Protocol::Tcp | Protocol::Ftp => tokio::task::spawn_local(tcp::serve_tcp(session, client)),
+        Protocol::Tcp | Protocol::Ftp | Protocol::Udp => {
+            tokio::task::spawn_local(tcp::serve_tcp(session, client))
+        }
         Protocol::Http => tokio::task::spawn_local(http::serve_http(session, client, tasks)),
     };
 }

@@ -293,6 +293,17 @@ counters! {
     limited_min_response_rate,
     /// Connections of TCP that were cut since they were too old.
     limited_max_lifetime,
+    /// Datagrams received from clients.
+    udp_datagrams_in,
+    /// Datagrams sent to clients.
+    udp_datagrams_out,
+    /// Datagrams dropped because there was no room for another session.
+    udp_dropped_full,
+    /// Datagrams dropped because their session was refused: by a limit, for want of a member, or
+    /// since the rule is in maintenance or ends.
+    udp_dropped_refused,
+    /// Datagrams and answers that the system did not send.
+    udp_dropped_unsent,
     /// Pauses of flows for want of bandwidth.
     bandwidth_pauses,
     /// Responses cut in the middle, or requests failed, by a member.

@@ -5,7 +5,7 @@ mod rule_error;
 
 use std::collections::{BTreeMap, HashMap, HashSet};
 use std::io;
-use std::net::{SocketAddr, TcpListener as StdListener};
+use std::net::SocketAddr;
 use std::sync::mpsc::RecvTimeoutError;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::time::Duration;
@@ -13,7 +13,7 @@ use std::time::Duration;
 use evenkeel_core::address::Address;
 use evenkeel_limits::files::{self, Shares, Users};
 use evenkeel_limits::memory;
-use evenkeel_manager::config::{Config, Corba, Negotiator, Rule, Source, Xds};
+use evenkeel_manager::config::{Config, Corba, Negotiator, Protocol, Rule, Source, Xds};
 use evenkeel_manager::exposition::Exposition;
 use evenkeel_manager::files as answer_files;
 use evenkeel_manager::handover::Handover;
@@ -31,6 +31,7 @@ use evenkeel_net::unix::SocketFile;
 use evenkeel_tls::certificate::Details;
 use evenkeel_tls::server::Server;
 use evenkeel_tls::ticket::Keys;
+use socket2::Socket;
 
 use self::listeners::{Opened, listen_keys, listener_name, open_listeners, taken_addresses};
 use self::rule_error::{RuleError, cannot_listen};
@@ -216,8 +217,12 @@ impl Proxy {
     /// The address on which the listener of `rule` configured as `address` really
     /// listens: another one where the configuration asks for port 0.
     pub fn local_address(&self, rule: &str, address: SocketAddr) -> Option<SocketAddr> {
-        let key = ListenKey::new(address.into(), rule);
-        self.lock_state().listeners.get(&key)?.address.socket()
+        let state = self.lock_state();
+        let mut keys = [Protocol::Tcp, Protocol::Udp]
+            .into_iter()
+            .map(|protocol| ListenKey::new(address.into(), rule, protocol));
+        let held = keys.find_map(|key| state.listeners.get(&key))?;
+        held.address.socket()
     }
 
     /// Stops accepting clients and closes HTTP connections that are idle for a second, or, if
@@ -290,7 +295,7 @@ impl Inner {
                 self.metrics
                     .rule_cells(&rule.name, rule.protocol, self.workers);
             let common = state.shared.remove(rule.name.as_str()).unwrap_or_default();
-            let mut listens: Vec<Vec<(ListenKey, Vec<StdListener>)>> =
+            let mut listens: Vec<Vec<(ListenKey, Vec<Socket>)>> =
                 (0..self.workers).map(|_| Vec::new()).collect();
             for key in listen_keys(snapshot) {
                 let (fresh, file) = sockets.remove(&key).unwrap_or_default();
@@ -298,8 +303,8 @@ impl Inner {
                 let held = match (fresh.as_slice().first(), state.listeners.remove(&key)) {
                     (None, Some(held)) => held,
                     (first, _) => Held {
-                        address: match (&key.address, first.map(StdListener::local_addr)) {
-                            (Address::Ip(_), Some(Ok(real))) => real.into(),
+                        address: match (&key.address, first.and_then(real_address)) {
+                            (Address::Ip(_), Some(real)) => real.into(),
                             (wanted, _) => wanted.clone(),
                         },
                         file,
@@ -368,6 +373,11 @@ impl Inner {
             let _ = worker.commands.send(Command::Apply(plan));
         }
     }
+}
+
+/// Returns the address that a socket really has.
+fn real_address(socket: &Socket) -> Option<SocketAddr> {
+    socket.local_addr().ok()?.as_socket()
 }
 
 /// Reads what rules with TLS need.
@@ -565,7 +575,13 @@ impl Subsystem for Proxy {
     fn exclusive(&self, config: &Config) -> Vec<Exclusive> {
         let rules = config.rules.iter().filter(|rule| rule.enabled);
         rules
-            .flat_map(|rule| Exclusive::of_rule(&rule.listen))
+            .flat_map(|rule| match rule.protocol {
+                Protocol::Udp => {
+                    let sockets = rule.listen.iter().filter_map(Address::socket);
+                    Exclusive::udp(&sockets.collect::<Vec<_>>())
+                }
+                _ => Exclusive::of_rule(&rule.listen),
+            })
             .collect()
     }
 
@@ -574,9 +590,10 @@ impl Subsystem for Proxy {
         let all = rules.flat_map(|rule| rule.listen.iter().map(move |address| (rule, address)));
         let state = self.lock_state();
         let real = |(rule, address): (&Rule, &Address)| {
-            let held = state
-                .listeners
-                .get(&ListenKey::new(address.clone(), &rule.name))?;
+            let held =
+                state
+                    .listeners
+                    .get(&ListenKey::new(address.clone(), &rule.name, rule.protocol))?;
             Some(format!("rule {} on {}", rule.name, held.address))
         };
         all.filter_map(real).collect()

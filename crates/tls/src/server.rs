@@ -49,7 +49,7 @@ pub struct Server {
 pub fn of_rule(rule: &Rule, own: &Arc<Keys>) -> Result<Option<Server>, Vec<Problem>> {
     let protocols: &[&str] = match rule.protocol {
         Protocol::Http => &["h2", "http/1.1"],
-        Protocol::Tcp | Protocol::Ftp => &[],
+        Protocol::Tcp | Protocol::Ftp | Protocol::Udp => &[],
     };
     let tls = rule.tls.as_ref();
     tls.map(|tls| Server::from_config(tls, &rule.name, protocols, own))

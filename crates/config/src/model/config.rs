@@ -36,7 +36,7 @@ use super::tracing::{self, Tracing};
 use super::xds::{self, Xds};
 use super::{
     alert, auth, chooser, compression, cors, ejection, ftp, health, hedge, limits, maintenance,
-    monitor, priority, request_id, route, sources, sticky, zones,
+    monitor, priority, request_id, route, sources, sticky, udp, zones,
 };
 use crate::schema::document::Span;
 use crate::schema::errors::{Errors, Problem};
@@ -348,7 +348,12 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         let (mut rule, own) = rule::read(&mut table, &defaults, &shared, report);
         let who = format!("rule {:?}", rule.name);
         rule.routes.resolve(folder);
-        listeners.add_addresses(&rule.listen, &who, (&table, "listen"), report);
+        match rule.protocol {
+            Protocol::Udp => {
+                listeners.add_datagrams(&rule.listen, &who, (&table, "listen"), report);
+            }
+            _ => listeners.add_addresses(&rule.listen, &who, (&table, "listen"), report),
+        }
         groups.extend(own.map(|group| (table.name_span().clone(), group)));
         used.extend(rule.group_names().into_iter().map(str::to_owned));
         rule.responses.resolve(folder);
@@ -394,6 +399,9 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         }
         if let Some(rule) = users.iter().find(|rule| rule.protocol == Protocol::Ftp) {
             check_ftp(group, &rule.name, span, report);
+        }
+        if let Some(rule) = users.iter().find(|rule| rule.protocol == Protocol::Udp) {
+            udp::check_group(group, &rule.name, span, report);
         }
     }
     check_cookies(&groups, &users, report);
@@ -542,6 +550,7 @@ pub(crate) fn describe_tables() -> Vec<TableDoc> {
     tables.push(priority::describe_table());
     tables.extend([maintenance::describe_table(), cors::describe_table()]);
     tables.push(ftp::describe_table());
+    tables.push(udp::describe_table());
     tables.extend(tls::describe_tables());
     tables.extend([
         group::describe_table(),

@@ -26,9 +26,11 @@ section! {
     keys HEALTH_CHECK {
         /// Type of the check. `tcp`: a connection can be established, with TLS if the group has `member_tls`.
         /// `http`: a GET is answered as expected. `grpc`: `grpc.health.v1.Health/Check` answers `SERVING`.
-        /// `ftp`: the server greets, and accepts the login of `user`, if you set one. If you set `path`,
+        /// `ftp`: the server greets, and accepts the login of `user`, if you set one. `udp`: a datagram is
+        /// answered as expected. `dns`: a DNS query over UDP is answered without an error. If you set `path`,
         /// `host`, `response_code` or `doc_text`, the default is `http`, with `service` the default is `grpc`,
-        /// with `user` the default is `ftp`.
+        /// with `user` the default is `ftp`, with `send` or `send_hex` the default is `udp`, with `query` the
+        /// default is `dns`.
         kind "type": HealthCheckKind = HealthCheckKind::Tcp; r#""http""#,
         /// Time between two checks of a member. Shorten the time if failed members must be found sooner.
         interval | "frequency": Duration [Time(millis(10), DAY)] = secs(2); r#""500ms""#,
@@ -62,6 +64,19 @@ section! {
         /// FTP: file with the password of `user`. Let nobody else read the file. By default the password is an
         /// e-mail address, as for anonymous users.
         password_file: Option<PathBuf> = None; r#""/run/secrets/ftp-check""#,
+        /// UDP: text of the datagram to send.
+        send: Option<String> [Text(TEXT)] = None; r#""ping""#,
+        /// UDP: bytes of the datagram to send, in hexadecimal digits, instead of `send`.
+        send_hex: Option<String> [Text(HEX)] = None; r#""00ff10""#,
+        /// UDP: text which the answer must contain. By default each answer passes the check.
+        expect: Option<String> [Text(TEXT)] = None; r#""pong""#,
+        /// UDP: bytes which the answer must contain, in hexadecimal digits, instead of `expect`.
+        expect_hex: Option<String> [Text(HEX)] = None; r#""00ff""#,
+        /// DNS: name to ask for. Choose a name that your servers know: the answer must have the code NOERROR.
+        /// **Required** with `type = "dns"`.
+        query: Option<String> [Text(DOMAIN)] = None; r#""example.org""#,
+        /// DNS: type of the record to ask for: `A`, `AAAA`, `MX`, `NS`, `SOA`, `SRV` or `TXT`.
+        query_type: QueryType = QueryType::A; r#""SOA""#,
     }
 }
 
@@ -76,7 +91,40 @@ pub enum HealthCheckKind {
     Grpc,
     /// Server of FTP greets, and lets somebody log in.
     Ftp,
+    /// Datagram is answered as expected.
+    Udp,
+    /// DNS query is answered without an error.
+    Dns,
 }
+
+/// Type of the record that a DNS check asks for, with its number (RFC 1035, 3.2.2).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum QueryType {
+    /// IPv4 address.
+    #[default]
+    A = 1,
+    /// Name server.
+    Ns = 2,
+    /// Start of a zone.
+    Soa = 6,
+    /// Mail exchange.
+    Mx = 15,
+    /// Text record.
+    Txt = 16,
+    /// IPv6 address (RFC 3596).
+    Aaaa = 28,
+    /// Location of a service (RFC 2782).
+    Srv = 33,
+}
+
+choice_field!(QueryType,
+    "A" => QueryType::A,
+    "AAAA" => QueryType::Aaaa,
+    "MX" => QueryType::Mx,
+    "NS" => QueryType::Ns,
+    "SOA" => QueryType::Soa,
+    "SRV" => QueryType::Srv,
+    "TXT" => QueryType::Txt);
 
 /// A text that is not to be shown.
 #[derive(Clone, PartialEq, Eq)]
@@ -92,7 +140,9 @@ choice_field!(HealthCheckKind,
     "tcp" => HealthCheckKind::Tcp,
     "http" => HealthCheckKind::Http,
     "grpc" => HealthCheckKind::Grpc,
-    "ftp" => HealthCheckKind::Ftp);
+    "ftp" => HealthCheckKind::Ftp,
+    "udp" => HealthCheckKind::Udp,
+    "dns" => HealthCheckKind::Dns);
 blank!(HealthCheck);
 
 const PATH: Texts = (
@@ -120,8 +170,31 @@ const USER: Texts = ("1 to 120 visible ASCII characters", |text| {
     (1..=120).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 });
 
-/// Keys that make it an HTTP check, or one of gRPC or FTP, and the types that may have them.
-const KEYS: [(&str, &[HealthCheckKind]); 8] = [
+const HEX: Texts = ("2 to 2048 hexadecimal digits, two for each byte", |text| {
+    let digits = text.bytes().all(|byte| byte.is_ascii_hexdigit());
+    (2..=2048).contains(&text.len()) && text.len() % 2 == 0 && digits
+});
+
+const DOMAIN: Texts = (
+    "a domain name of letters, digits, \"-\" and \"_\"",
+    |text| {
+        let name = text.strip_suffix('.').unwrap_or(text);
+        let is_label = |label: &str| {
+            let is_allowed = |byte: u8| byte.is_ascii_alphanumeric() || matches!(byte, b'-' | b'_');
+            (1..=63).contains(&label.len()) && label.bytes().all(is_allowed)
+        };
+        text == "." || name.len() <= 253 && name.split('.').all(is_label)
+    },
+);
+
+/// Keys that make it an HTTP check, or one of gRPC, FTP, UDP or DNS, and the types that may have them.
+const KEYS: [(&str, &[HealthCheckKind]); 14] = [
+    ("send", &[HealthCheckKind::Udp]),
+    ("send_hex", &[HealthCheckKind::Udp]),
+    ("expect", &[HealthCheckKind::Udp]),
+    ("expect_hex", &[HealthCheckKind::Udp]),
+    ("query", &[HealthCheckKind::Dns]),
+    ("query_type", &[HealthCheckKind::Dns]),
     ("user", &[HealthCheckKind::Ftp]),
     ("password_file", &[HealthCheckKind::Ftp]),
     ("protocol", &[HealthCheckKind::Http]),
@@ -138,6 +211,35 @@ impl HealthCheck {
         HealthCheck {
             kind,
             ..HealthCheck::default()
+        }
+    }
+
+    /// Bytes of the datagram that a UDP check sends.
+    pub fn datagram(&self) -> Vec<u8> {
+        decode_bytes(self.send.as_deref(), self.send_hex.as_deref())
+    }
+
+    /// Bytes that the answer to a UDP check must contain; empty if each answer passes.
+    pub fn expected_bytes(&self) -> Vec<u8> {
+        decode_bytes(self.expect.as_deref(), self.expect_hex.as_deref())
+    }
+
+    /// Reports what a check by datagrams lacks, and what it has twice.
+    fn check_datagrams(&self, table: &Table<'_>, report: &mut Report<'_>) {
+        for (text, hex) in [("send", "send_hex"), ("expect", "expect_hex")] {
+            if table.has_key(text) && table.has_key(hex) {
+                table.report_problem(hex, format!("set `{text}` or `{hex}`, not both"), report);
+            }
+        }
+        let lacks_datagram = self.send.is_none() && self.send_hex.is_none();
+        if self.kind == HealthCheckKind::Udp && lacks_datagram {
+            table.lacks("`send` or `send_hex` is missing", None, report);
+        }
+        if self.kind == HealthCheckKind::Dns {
+            table.require("query", report);
+        }
+        if matches!(self.kind, HealthCheckKind::Udp | HealthCheckKind::Dns) && self.plain {
+            table.report_problem("plain", "a check by datagrams has no TLS", report);
         }
     }
 
@@ -174,6 +276,17 @@ impl HealthCheck {
     }
 }
 
+/// Returns the bytes of a key that is set as text, or as hexadecimal digits, which were checked.
+fn decode_bytes(text: Option<&str>, hex: Option<&str>) -> Vec<u8> {
+    if let Some(text) = text {
+        return text.as_bytes().to_vec();
+    }
+    let digits = hex.unwrap_or_default();
+    let pairs = (0..digits.len()).step_by(2);
+    let byte = |at: usize| u8::from_str_radix(digits.get(at..at + 2)?, 16).ok();
+    pairs.filter_map(byte).collect()
+}
+
 impl AsTable for HealthCheck {
     const ALLOWED: &'static str = "a table, or true";
     const TRUE: bool = true;
@@ -190,12 +303,15 @@ impl AsTable for HealthCheck {
                 let needed = match kind {
                     HealthCheckKind::Grpc => "grpc",
                     HealthCheckKind::Ftp => "ftp",
+                    HealthCheckKind::Udp => "udp",
+                    HealthCheckKind::Dns => "dns",
                     HealthCheckKind::Http | HealthCheckKind::Tcp => "http",
                 };
                 table.report_problem(key, format!("needs `type = {needed:?}`"), report);
             }
             self.kind = *kind;
         }
+        self.check_datagrams(table, report);
     }
 }
 

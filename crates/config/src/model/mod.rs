@@ -61,5 +61,6 @@ pub(crate) mod sweep;
 pub(crate) mod timeouts;
 pub(crate) mod tls;
 pub(crate) mod tracing;
+pub(crate) mod udp;
 pub(crate) mod xds;
 pub(crate) mod zones;

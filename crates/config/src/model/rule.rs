@@ -18,6 +18,7 @@ use super::route::Routes;
 use super::routes::{self, RuleFacts};
 use super::timeouts::{TIMEOUTS, Timeouts};
 use super::tls::{SERVER_NAMES, Tls};
+use super::udp::{self, UdpOptions};
 use crate::schema::document::Span;
 use crate::schema::field::{FileName, Texts, choice_field};
 use crate::schema::foreign;
@@ -67,13 +68,13 @@ section! {
         /// run time with the admin API.
         enabled: bool = true; "false",
         /// Protocol of clients and members: HTTP (1.x and 2), balanced per request, TCP, balanced per
-        /// connection, or [FTP](ftp.md), balanced per session.
+        /// connection, [FTP](ftp.md), balanced per session, or [UDP](udp.md), balanced per session or datagram.
         protocol: Protocol = Protocol::Http; r#""tcp""#,
         /// Closes open connections when you disable or remove the rule. With `false` open connections continue
         /// until they end.
         terminate_on_disable: bool = false; "true",
         /// TCP and FTP: maximum retries for a client, each at another member, when a connection to a member
-        /// fails. For HTTP, set `retries`.
+        /// fails. UDP: when a member refuses the datagram of a session. For HTTP, set `retries`.
         connect_retries: u32 [Number(0.0, 10.0, "retries")] = 2; "4",
         /// TCP and FTP: lets one side close its direction while the other still sends. With `false` the first
         /// close ends both directions.
@@ -85,10 +86,10 @@ section! {
         /// closed. Set this key only if all your clients come through such proxies; without the key no header
         /// is expected.
         accept_proxy: Option<Proxies> = None; r#"["10.0.0.0/8"]"#,
-        /// Maximum number of client connections at once, of all workers together. Further connections wait in
-        /// the listen queue.
+        /// Maximum number of client connections (UDP: sessions) at once, of all workers together. Further
+        /// connections wait in the listen queue; datagrams of further UDP sessions are dropped.
         max_connections: u32 [Number(1.0, 10_000_000.0, "connections")] = 100_000; "20000",
-        /// [Cost](strategies.md#costs) of a request (HTTP), connection (TCP) or session (FTP) of the rule,
+        /// [Cost](strategies.md#costs) of a request (HTTP), connection (TCP) or session (FTP, UDP) of the rule,
         /// relative to a usual one of the group: strategies count the request as often. Set a cost if your
         /// rules share a group, but bring unequal work.
         cost: Cost = Cost::ONE; "10",
@@ -114,6 +115,8 @@ section! {
         http: HttpOptions = HttpOptions::default(); "{ retries = 1 }",
         /// Options of FTP rules: a table, see below.
         ftp: FtpOptions = FtpOptions::default(); r#"{ ports = "20000-20999" }"#,
+        /// Options of UDP rules: a table, see below.
+        udp: UdpOptions = UdpOptions::default(); r#"{ session = "datagram" }"#,
     }
 }
 
@@ -196,12 +199,15 @@ pub enum Protocol {
     Http,
     /// FTP with its data connections.
     Ftp,
+    /// Datagrams of UDP.
+    Udp,
 }
 
 choice_field!(Protocol,
     "http" => Protocol::Http,
     "tcp" => Protocol::Tcp,
-    "ftp" => Protocol::Ftp;
+    "ftp" => Protocol::Ftp,
+    "udp" => Protocol::Udp;
     foreign::protocol);
 
 /// Name of a group in `sni`.
@@ -276,6 +282,7 @@ pub(crate) fn read(
         }
     }
     check_ftp(&rule, table, report);
+    check_udp(&mut rule, table, report);
     check_unix(&rule, table, report);
     check_names(&rule, table, shared, report);
     check_limits(&rule, table, report);
@@ -407,6 +414,18 @@ fn check_limits(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
         let message = "`trust_forwarded` says that there is a proxy in front, so all its clients have \
                        one address here: if that is not meant, write key = \"forwarded_for\"";
         limits.report_warning(message, report);
+    }
+}
+
+/// Gives a UDP rule its own limit of idle time, and reports keys that do not fit the rule's protocol.
+fn check_udp(rule: &mut Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
+    if rule.protocol != Protocol::Udp {
+        return udp::check_other_rule(table, report);
+    }
+    let has_socket_file = rule.listen.iter().any(|at| at.socket().is_none());
+    udp::check_rule(has_socket_file, table, report);
+    if !table.has_key("idle_timeout") && rule.timeouts.idle == Timeouts::default().idle {
+        rule.timeouts.idle = udp::IDLE;
     }
 }
 

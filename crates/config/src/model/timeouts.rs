@@ -14,8 +14,8 @@ section! {
         // Long enough for one lost SYN (sent again after 1 s, RFC 6298).
         connect "connection_timeout": Duration [Time(millis(1), secs(600))] = secs(2); r#""500ms""#,
         /// TCP, upgraded HTTP connections (WebSocket), and FTP (control and data): time without a byte in
-        /// either direction after which the connection is closed. Raise the time if your clients are silent for
-        /// long.
+        /// either direction after which the connection is closed. UDP: time without a datagram after which a
+        /// session ends, 30 s by default. Raise the time if your clients are silent for long.
         idle "idle_timeout": Duration [Time(millis(1), DAY)] = secs(600); r#""1h""#,
         /// Time limit for a request or connection which waits because all members are at their connection
         /// limit.

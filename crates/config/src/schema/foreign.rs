@@ -113,7 +113,11 @@ static PROTOCOLS: &[(&str, &str)] = &[
         "\"http\" speaks HTTP/2 with clients, and with members if the table `http` of the rule has \
          member_protocol = \"h2\"",
     ),
-    ("h3 http3 http/3 quic udp", "nothing over UDP is balanced"),
+    (
+        "h3 http3 http/3 quic",
+        "write \"udp\" to pass QUIC on unread, balanced by client address",
+    ),
+    ("udp4 udp6 datagram dgram dns syslog", "write \"udp\""),
     (
         "http1 http/1 http/1.0 http/1.1 ws websocket",
         "write \"http\"",

@@ -32,9 +32,10 @@ fn listens(server: &Directive, model: &mut Model) -> Vec<Listen> {
     {
         let has = |word: &str| listen.words.iter().any(|found| found == word);
         if has("quic") || has("udp") {
-            model
-                .notes
-                .add_note(listen.line, "Evenkeel does not balance UDP");
+            model.notes.add_note(
+                listen.line,
+                "UDP is not converted: write a rule with protocol = \"udp\"",
+            );
             continue;
         }
         let Some(address) = listen_address(listen.word_at(0)) else {

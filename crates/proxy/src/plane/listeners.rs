@@ -1,14 +1,15 @@
 //! Listeners of rules: their sockets, one for each worker, and their names for another process.
 
 use std::io;
-use std::net::TcpListener as StdListener;
 
 use evenkeel_core::address::Address;
 use evenkeel_manager::snapshot::RuleSnapshot;
 use evenkeel_manager::subsystem::PrepareError;
+use evenkeel_net::datagram;
 use evenkeel_net::inherited::{self, Name};
 use evenkeel_net::listen::{self, Options};
 use evenkeel_net::unix::{self, SocketFile};
+use socket2::Socket;
 
 use super::rule_error::cannot_listen;
 use crate::listen::ListenKey;
@@ -22,7 +23,7 @@ const SHARED: Options<'_> = Options {
 };
 
 /// Listeners that were opened, one for each worker, and the file of a Unix socket.
-pub(super) type Opened = (Vec<StdListener>, Option<SocketFile>);
+pub(super) type Opened = (Vec<Socket>, Option<SocketFile>);
 
 /// Listeners for all workers: a socket for each, or one for all at a path.
 pub(super) fn open_listeners(
@@ -33,14 +34,20 @@ pub(super) fn open_listeners(
     match &key.address {
         Address::Ip(address) => {
             let whose = listener_owner(key);
+            if key.is_udp {
+                let sockets = datagram::bind_shared(*address, workers, &whose)?;
+                return Ok((sockets.into_iter().map(Socket::from).collect(), None));
+            }
             let options = Options {
                 owner: &whose,
                 ..SHARED
             };
-            Ok((listen::bind_sockets(*address, workers, options)?, None))
+            let sockets = listen::bind_sockets(*address, workers, options)?;
+            Ok((sockets.into_iter().map(Socket::from).collect(), None))
         }
         Address::Unix(path) => {
             let (sockets, file) = unix::bind_path(path, workers, mode)?;
+            let sockets = sockets.into_iter().map(Socket::from).collect();
             Ok((sockets, Some(file)))
         }
     }
@@ -56,6 +63,9 @@ fn listener_owner(key: &ListenKey) -> String {
 /// socket whether this process would remove the file.
 pub(super) fn listener_name(key: &ListenKey, is_ours: bool) -> Name {
     match &key.address {
+        Address::Ip(address) if key.is_udp => {
+            inherited::udp_name(*address, &listener_owner(key)).into()
+        }
         Address::Ip(address) => inherited::tcp_name(*address, &listener_owner(key)).into(),
         Address::Unix(path) => Name {
             text: inherited::unix_name(path),
@@ -68,6 +78,12 @@ pub(super) fn listener_name(key: &ListenKey, is_ours: bool) -> Name {
 pub(super) fn taken_addresses(snapshot: &RuleSnapshot) -> impl Iterator<Item = PrepareError> + '_ {
     listen_keys(snapshot).filter_map(move |key| {
         let error = match &key.address {
+            Address::Ip(address) if key.is_udp => {
+                match address.port() != 0 && datagram::is_taken(*address) {
+                    true => Err(io::ErrorKind::AddrInUse.into()),
+                    false => Ok(()),
+                }
+            }
             Address::Ip(address) => listen::check_free(*address),
             Address::Unix(path) => unix::check_free(path),
         };
@@ -82,5 +98,5 @@ pub(super) fn listen_keys(snapshot: &RuleSnapshot) -> impl Iterator<Item = Liste
     let addresses = if rule.enabled { &rule.listen[..] } else { &[] };
     addresses
         .iter()
-        .map(|address| ListenKey::new(address.clone(), &rule.name))
+        .map(|address| ListenKey::new(address.clone(), &rule.name, rule.protocol))
 }

@@ -9,3 +9,4 @@ mod http2_members;
 mod streams;
 mod support;
 mod tcp;
+mod udp;

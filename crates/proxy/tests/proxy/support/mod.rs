@@ -260,6 +260,7 @@ pub(crate) fn rule(protocol: Protocol) -> Rule {
         },
         sni: Default::default(),
         ftp: Default::default(),
+        udp: Default::default(),
         http: HttpOptions {
             http2: true,
             http2_streams: 128,

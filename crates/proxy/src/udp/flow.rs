@@ -1,0 +1,632 @@
+//! Sessions of UDP rules: a client's datagrams go to one member, and its answers come back.
+
+use std::borrow::Cow;
+use std::cell::{Cell, RefCell};
+use std::collections::HashMap;
+use std::io;
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdSocket};
+use std::rc::Rc;
+use std::sync::Arc;
+use std::task::{Context, Poll};
+use std::time::{Duration, SystemTime};
+
+use evenkeel_core::group::{GroupState, Outcome, PickError, Request};
+use evenkeel_core::member::{MemberId, Reason, Slot};
+use evenkeel_core::time::Instant;
+use evenkeel_limits::Shortage;
+use evenkeel_manager::config::{UdpOptions, UdpSession};
+use evenkeel_manager::snapshot::{RuleSnapshot, Target};
+use socket2::SockRef;
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+
+use super::socket::{ClientSocket, Datagram, Destination, MAX_DATAGRAM};
+use crate::access::{End, MemberAttempts, Record};
+use crate::bound_request::{BoundRequest, Refusal};
+use crate::member_choice::insert;
+use crate::service::State;
+use crate::session::Session;
+use crate::watch::Stop;
+
+/// Number of answers that a session passes on before others have their turn.
+const TURN: usize = 32;
+
+/// Most bytes of datagrams that the sessions of a listener keep for a second member.
+const MAX_KEPT: usize = 16 << 20;
+
+/// Reasons for which a session leaves its member.
+const LEAVES: u32 = Reason::Down as u32
+    | Reason::Ejected as u32
+    | Reason::Maintenance as u32
+    | Reason::Unresolved as u32
+    | Reason::ReportedDown as u32
+    | Reason::ReportedMaintenance as u32
+    | Reason::Dead as u32;
+
+/// Client with the address that the client has addressed, which identify a session.
+pub(crate) type FlowKey = (SocketAddr, Option<Destination>);
+
+/// State that a listener shares with its sessions.
+#[derive(Debug)]
+pub(crate) struct ListenerState {
+    pub(crate) socket: ClientSocket,
+    /// Sessions of clients, for rules that keep a client at one member.
+    flows: RefCell<HashMap<FlowKey, Rc<Flow>>>,
+    /// Room for an answer.
+    answer: RefCell<Vec<u8>>,
+    /// Bytes of datagrams that are kept for a second member.
+    kept: Cell<usize>,
+    stopped: Cell<bool>,
+}
+
+impl ListenerState {
+    pub(crate) fn new(socket: ClientSocket) -> Rc<Self> {
+        Rc::new(ListenerState {
+            socket,
+            flows: RefCell::default(),
+            answer: RefCell::new(vec![0; MAX_DATAGRAM]),
+            kept: Cell::new(0),
+            stopped: Cell::new(false),
+        })
+    }
+
+    /// Returns the session of a client.
+    pub(crate) fn find_flow(&self, key: &FlowKey) -> Option<Rc<Flow>> {
+        self.flows.borrow().get(key).cloned()
+    }
+
+    /// Ends the sessions: those that wait for an answer may get it.
+    pub(crate) fn stop(&self) {
+        self.stopped.set(true);
+        for flow in self.flows.borrow().values() {
+            flow.leave();
+        }
+    }
+
+    /// Forgets a session, if the client has not begun another one.
+    pub(crate) fn forget_flow(&self, flow: &Rc<Flow>) {
+        let mut flows = self.flows.borrow_mut();
+        if flows
+            .get(&flow.key)
+            .is_some_and(|known| Rc::ptr_eq(known, flow))
+        {
+            flows.remove(&flow.key);
+        }
+    }
+
+    /// Keeps a copy of a datagram for a second member, unless too many are kept.
+    fn keep_datagram(&self, bytes: &[u8]) -> Option<Box<[u8]>> {
+        let kept = self.kept.get() + bytes.len();
+        if kept > MAX_KEPT {
+            return None;
+        }
+        self.kept.set(kept);
+        Some(bytes.into())
+    }
+
+    fn release_datagram(&self, kept: Option<Box<[u8]>>) {
+        let len = kept.map_or(0, |bytes| bytes.len());
+        self.kept.set(self.kept.get().saturating_sub(len));
+    }
+}
+
+/// A session, as the listener sees it.
+#[derive(Debug)]
+pub(crate) struct Flow {
+    session: Session,
+    key: FlowKey,
+    options: UdpOptions,
+    idle: Duration,
+    /// Socket towards the member.
+    socket: RefCell<Rc<UdpSocket>>,
+    /// State of the member and its group, which say when the session leaves.
+    member: RefCell<Option<(Arc<Slot>, Arc<GroupState>)>>,
+    bytes_received: Cell<u64>,
+    bytes_sent: Cell<u64>,
+    /// True if the member has answered.
+    answered: Cell<bool>,
+    /// True if the client's last datagram has no answer.
+    waits: Cell<bool>,
+    /// True if the session ends when its last answer is there, or is late.
+    leaves: Cell<bool>,
+}
+
+impl Flow {
+    /// True if the session is to go on at another member.
+    pub(crate) fn must_move(&self) -> bool {
+        let member = self.member.borrow();
+        let Some((slot, group)) = &*member else {
+            return false;
+        };
+        let overridden = match group.is_panicking() {
+            true => Reason::OVERRIDDEN_BY_PANIC,
+            false => 0,
+        };
+        slot.reason_bits() & LEAVES & !overridden != 0
+    }
+
+    /// Passes a datagram of the client on.
+    pub(crate) fn forward_datagram(&self, bytes: &[u8]) {
+        self.count_received(bytes);
+        let socket = Rc::clone(&self.socket.borrow());
+        if let Err(error) = send_datagram(&socket, bytes) {
+            self.session.service.metrics.udp_dropped_unsent.add(1);
+            tracing::debug!(rule = %self.session.service.name, %error, "a datagram was not sent");
+        }
+        self.waits.set(true);
+        if !self.leaves.get() && (self.answered.get() || !self.options.expect_answer) {
+            self.session.watch.arm_after_traffic(self.idle, false);
+        }
+    }
+
+    /// Ends the session when its last answer is there, or is late.
+    pub(crate) fn leave(&self) {
+        if !self.leaves.replace(true) {
+            self.session.watch.arm_deadline(self.options.answer_timeout);
+        }
+    }
+
+    fn count_received(&self, bytes: &[u8]) {
+        let len = bytes.len() as u64;
+        self.bytes_received.set(self.bytes_received.get() + len);
+        self.session.service.metrics.bytes_from_clients.add(len);
+    }
+
+    /// Passes an answer of the member on.
+    fn send_answer(&self, listener: &ListenerState, bytes: &[u8]) {
+        let metrics = &self.session.service.metrics;
+        let (client, destination) = self.key;
+        match listener.socket.send_answer(bytes, client, destination) {
+            Ok(()) => {
+                let len = bytes.len() as u64;
+                self.bytes_sent.set(self.bytes_sent.get() + len);
+                metrics.bytes_to_clients.add(len);
+                metrics.udp_datagrams_out.add(1);
+            }
+            Err(error) => {
+                metrics.udp_dropped_unsent.add(1);
+                tracing::debug!(rule = %self.session.service.name, %error, "an answer was not sent");
+            }
+        }
+        self.waits.set(false);
+    }
+
+    fn is_draining(&self, listener: &ListenerState) -> bool {
+        listener.stopped.get()
+            || self.session.worker.closing.get()
+            || self.session.service.state.get() == State::Draining
+    }
+
+    /// Passes answers on until something else happens.
+    fn poll_event(&self, cx: &mut Context<'_>, listener: &ListenerState) -> Poll<Event> {
+        let socket = Rc::clone(&self.socket.borrow());
+        let mut answers = 0;
+        loop {
+            if answers == TURN {
+                cx.waker().wake_by_ref();
+                return Poll::Pending;
+            }
+            match socket.poll_recv_ready(cx) {
+                Poll::Pending => break,
+                Poll::Ready(Err(error)) => return Poll::Ready(Event::Failed(error)),
+                Poll::Ready(Ok(())) => {}
+            }
+            let mut room = listener.answer.borrow_mut();
+            match socket.try_recv(&mut room) {
+                Ok(len) => {
+                    self.send_answer(listener, room.get(..len).unwrap_or_default());
+                    if !self.answered.replace(true) {
+                        return Poll::Ready(Event::Answered);
+                    }
+                    answers += 1;
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                Err(error) => return Poll::Ready(Event::Failed(error)),
+            }
+        }
+        if let Some(error) = poll_error(cx, &socket) {
+            return Poll::Ready(Event::Failed(error));
+        }
+        let watch = &self.session.watch;
+        if answers > 0 && !self.leaves.get() {
+            watch.arm_after_traffic(self.idle, true);
+        }
+        if let Poll::Ready(stop) = watch.poll_stop(cx) {
+            return Poll::Ready(match stop {
+                Stop::Expired => Event::Silent,
+                Stop::Cut => Event::End(End::Terminated),
+            });
+        }
+        if self.is_draining(listener) {
+            if !self.waits.get() {
+                return Poll::Ready(Event::End(End::Complete));
+            }
+            self.leave();
+        } else if watch.take_call() && !self.waits.get() {
+            return Poll::Ready(Event::End(End::Alert));
+        }
+        Poll::Pending
+    }
+}
+
+/// Returns the error of a socket, and has the task woken by the next one. An ICMP error makes no socket
+/// readable, but the runtime says with it that the socket may be written to.
+fn poll_error(cx: &mut Context<'_>, socket: &UdpSocket) -> Option<io::Error> {
+    // Not more often: after an error that a call has told of, the runtime says it without end.
+    for _ in 0..2 {
+        match socket.poll_send_ready(cx) {
+            Poll::Pending => return None,
+            Poll::Ready(Err(error)) => return Some(error),
+            Poll::Ready(Ok(())) => {}
+        }
+        match SockRef::from(socket).take_error() {
+            Ok(None) => {}
+            Ok(Some(error)) | Err(error) => return Some(error),
+        }
+        let again = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
+        let _ = socket.try_io(Interest::WRITABLE, again);
+    }
+    None
+}
+
+/// Event in a session.
+enum Event {
+    /// First answer, which was passed on.
+    Answered,
+    /// Nothing has come for as long as the session may wait.
+    Silent,
+    /// Error of the socket: an ICMP message says that the member is not there.
+    Failed(io::Error),
+    /// The session ends for another reason.
+    End(End),
+}
+
+/// Members that a session has tried.
+#[derive(Default)]
+struct Attempts {
+    tried: Vec<MemberId>,
+    tries: Option<Box<MemberAttempts>>,
+    retries: u32,
+}
+
+/// A member that has got the first datagram.
+struct Link {
+    bound: BoundRequest,
+    socket: StdSocket,
+}
+
+/// Serves a client that has a new session, with its first datagram.
+pub(crate) fn begin_session(
+    listener: &Rc<ListenerState>,
+    session: Session,
+    datagram: Datagram<'_>,
+) {
+    let rule = session.service.rule();
+    let options = rule.rule.udp.clone();
+    let target = &rule.default_target;
+    let metrics = Rc::clone(&session.service);
+    let metrics = &metrics.metrics;
+    let (at, started) = (SystemTime::now(), session.worker.now());
+    if target.policy.is_in_maintenance(session.peer.ip()) {
+        metrics.refused_maintenance.add(1);
+        return metrics.udp_dropped_refused.add(1);
+    }
+    let mut attempts = Attempts::default();
+    let begin = Begin {
+        at,
+        started,
+        first_answer: None,
+    };
+    let reached = reach_member(&session, &rule, target, &mut attempts, datagram.bytes)
+        .and_then(|link| watch_socket(&session, target, link));
+    match reached {
+        Ok((bound, socket)) => {
+            let flow = Rc::new(Flow {
+                key: (datagram.client, datagram.destination),
+                idle: rule.rule.timeouts.idle,
+                socket: RefCell::new(Rc::new(socket)),
+                member: RefCell::default(),
+                bytes_received: Cell::new(0),
+                bytes_sent: Cell::new(0),
+                answered: Cell::new(false),
+                waits: Cell::new(true),
+                leaves: Cell::new(false),
+                options,
+                session,
+            });
+            flow.count_received(datagram.bytes);
+            let is_by_itself = flow.options.session == UdpSession::Datagram;
+            if is_by_itself && !flow.options.expect_answer {
+                let now = flow.session.worker.now();
+                target.group.finish(bound.ticket, Outcome::Cancelled, now);
+                return log_session(&flow, &rule, &begin, attempts, End::Complete);
+            }
+            let kept = match is_by_itself && rule.rule.connect_retries > 0 {
+                true => listener.keep_datagram(datagram.bytes),
+                false => None,
+            };
+            if !is_by_itself {
+                let mut flows = listener.flows.borrow_mut();
+                flows.insert(flow.key, Rc::clone(&flow));
+            }
+            let listener = Rc::clone(listener);
+            tokio::task::spawn_local(async move {
+                serve_flow(&listener, &flow, begin, bound, attempts, kept).await;
+            });
+        }
+        Err(end) => {
+            session.count_end(end);
+            metrics.udp_dropped_refused.add(1);
+        }
+    }
+}
+
+/// Begin of a session, and its first answer.
+struct Begin {
+    at: SystemTime,
+    started: Instant,
+    first_answer: Option<Duration>,
+}
+
+/// Serves a session until its end.
+async fn serve_flow(
+    listener: &ListenerState,
+    flow: &Rc<Flow>,
+    mut begin: Begin,
+    mut bound: BoundRequest,
+    mut attempts: Attempts,
+    kept: Option<Box<[u8]>>,
+) {
+    let session = &flow.session;
+    let mut rule = session.service.rule();
+    let mut group = Arc::clone(&rule.default_target.group);
+    let (end, outcome) = loop {
+        watch_member(flow, &rule.default_target, &bound);
+        let event = loop {
+            match std::future::poll_fn(|cx| flow.poll_event(cx, listener)).await {
+                Event::Answered => {
+                    let now = session.worker.now();
+                    begin.first_answer = Some(now.since(bound.ticket.started()));
+                    bound.ticket.record_response(Outcome::Success, now);
+                    if flow.options.session == UdpSession::Datagram {
+                        break Event::End(End::Complete);
+                    }
+                    if !flow.leaves.get() {
+                        session.watch.arm_after_traffic(flow.idle, true);
+                    }
+                }
+                other => break other,
+            }
+        };
+        let answered = flow.answered.get();
+        let expects = flow.options.expect_answer;
+        match event {
+            Event::Failed(error) if !answered => {
+                tracing::debug!(rule = %session.service.name, address = %bound.address, %error,
+                    "a member refuses datagrams");
+                session.service.metrics.member_connect_failures.add(1);
+                let may_retry = attempts.retries < rule.rule.connect_retries;
+                let Some(bytes) = kept.as_ref().filter(|_| may_retry) else {
+                    break (End::Member, Outcome::Failure);
+                };
+                let now = session.worker.now();
+                insert(&mut attempts.tried, bound.member);
+                attempts.retries += 1;
+                session.service.metrics.retries.add(1);
+                group.finish(bound.ticket, Outcome::Failure, now);
+                rule = session.service.rule();
+                group = Arc::clone(&rule.default_target.group);
+                let target = &rule.default_target;
+                let link = reach_member(session, &rule, target, &mut attempts, bytes);
+                match link.and_then(|link| watch_socket(session, target, link)) {
+                    Ok((next, socket)) => {
+                        bound = next;
+                        flow.socket.replace(Rc::new(socket));
+                    }
+                    // The failure counts for more than that nobody is left.
+                    Err(_) => {
+                        return end_flow(
+                            listener,
+                            flow,
+                            (&rule, &begin, attempts, kept),
+                            End::Member,
+                        );
+                    }
+                }
+            }
+            Event::Failed(_) => break (End::Member, Outcome::Success),
+            Event::Silent if !answered && expects && !flow.is_draining(listener) => {
+                break (End::MemberTimeout, Outcome::Error);
+            }
+            Event::Silent if answered => break (End::Complete, Outcome::Success),
+            Event::Silent | Event::Answered => break (End::Complete, Outcome::Cancelled),
+            Event::End(end) => {
+                let outcome = match answered {
+                    true => Outcome::Success,
+                    false => Outcome::Cancelled,
+                };
+                break (end, outcome);
+            }
+        }
+    };
+    group.finish(bound.ticket, outcome, session.worker.now());
+    end_flow(listener, flow, (&rule, &begin, attempts, kept), end);
+}
+
+/// Notes the member of a session, and the time that it has for its first answer.
+fn watch_member(flow: &Flow, target: &Target, bound: &BoundRequest) {
+    let session = &flow.session;
+    let group = target.group.current.load();
+    let index = group.find(bound.member, bound.ticket.member_index());
+    let slot = index.and_then(|index| group.members().get(index));
+    let slot = slot.map(|member| (Arc::clone(&member.slot), Arc::clone(group.state())));
+    flow.member.replace(slot);
+    let jitter = session.worker.rng.borrow_mut().f32();
+    session.watch.tie_to_member(bound.member, jitter);
+    match flow.options.expect_answer || flow.leaves.get() {
+        true => session.watch.arm_deadline(flow.options.answer_timeout),
+        false => session.watch.arm_after_traffic(flow.idle, false),
+    }
+}
+
+/// Forgets a session, and counts and logs its end.
+fn end_flow(
+    listener: &ListenerState,
+    flow: &Rc<Flow>,
+    (rule, begin, attempts, kept): (&RuleSnapshot, &Begin, Attempts, Option<Box<[u8]>>),
+    end: End,
+) {
+    listener.release_datagram(kept);
+    listener.forget_flow(flow);
+    log_session(flow, rule, begin, attempts, end);
+}
+
+/// Finds a member, and sends it the first datagram of a session.
+fn reach_member(
+    session: &Session,
+    rule: &RuleSnapshot,
+    target: &Target,
+    attempts: &mut Attempts,
+    bytes: &[u8],
+) -> Result<Link, End> {
+    let metrics = &session.service.metrics;
+    loop {
+        let request = Request {
+            client: session.peer.ip(),
+            cost: rule.rule.cost,
+            excluded_members: &attempts.tried,
+            ..Request::at_time(session.worker.now())
+        };
+        let bound = session.try_bind(&target.group, &RefCell::default(), &request, None);
+        let mut bound = bound.map_err(|error| {
+            session.count_refusal(match error {
+                PickError::NoneEligible => Refusal::NoMember,
+                PickError::AllFull | PickError::Held => Refusal::QueueFull,
+            })
+        })?;
+        MemberAttempts::append_to(&mut attempts.tries, bound.tries.take());
+        let opened = bound.address.socket().map(|to| open_socket(to, bytes));
+        let error = match opened {
+            Some(Ok(socket)) => {
+                metrics.member_connects.add(1);
+                return Ok(Link { bound, socket });
+            }
+            Some(Err(error)) => error,
+            // The configuration refuses these.
+            None => io::ErrorKind::Unsupported.into(),
+        };
+        let now = session.worker.now();
+        if Shortage::of_error(&error).is_some() {
+            target.group.finish(bound.ticket, Outcome::Cancelled, now);
+            return Err(report_shortage(session, &error));
+        }
+        metrics.member_connect_failures.add(1);
+        target.group.finish(bound.ticket, Outcome::Failure, now);
+        if attempts.retries >= rule.rule.connect_retries {
+            return Err(End::Member);
+        }
+        insert(&mut attempts.tried, bound.member);
+        attempts.retries += 1;
+        metrics.retries.add(1);
+    }
+}
+
+/// Has the runtime watch the socket towards a member.
+fn watch_socket(
+    session: &Session,
+    target: &Target,
+    link: Link,
+) -> Result<(BoundRequest, UdpSocket), End> {
+    match UdpSocket::from_std(link.socket) {
+        Ok(socket) => Ok((link.bound, socket)),
+        Err(error) => {
+            let now = session.worker.now();
+            let ticket = link.bound.ticket;
+            target.group.finish(ticket, Outcome::Cancelled, now);
+            Err(report_shortage(session, &error))
+        }
+    }
+}
+
+/// Reports that a file or memory is missing for a session.
+fn report_shortage(session: &Session, error: &io::Error) -> End {
+    if let Some(shortage) = Shortage::of_error(error) {
+        shortage.report_failure("send a datagram to a member");
+        session.worker.close_idle();
+    }
+    End::Exhausted
+}
+
+/// Opens a socket towards a member, and sends the member a datagram.
+fn open_socket(member: SocketAddr, bytes: &[u8]) -> io::Result<StdSocket> {
+    let any: SocketAddr = match member {
+        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
+        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
+    };
+    let socket = StdSocket::bind(any)?;
+    socket.set_nonblocking(true)?;
+    socket.connect(member)?;
+    send_datagram(&socket, bytes)?;
+    Ok(socket)
+}
+
+/// Sends a datagram to a member. A datagram for which the system has no room, or which is too long
+/// for the way, is dropped, as on the network.
+fn send_datagram<'a, S>(socket: &'a S, bytes: &[u8]) -> io::Result<()>
+where
+    SockRef<'a>: From<&'a S>,
+{
+    let socket = SockRef::from(socket);
+    let result = match socket.send(bytes) {
+        // The error is that of a datagram before; the system has forgotten it now.
+        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => socket.send(bytes),
+        result => result,
+    };
+    match result {
+        Err(error)
+            if error.kind() == io::ErrorKind::WouldBlock
+                || error.raw_os_error() == Some(libc::EMSGSIZE) =>
+        {
+            Ok(())
+        }
+        result => result.map(drop),
+    }
+}
+
+/// Counts the end of a session, and writes its record.
+fn log_session(flow: &Flow, rule: &RuleSnapshot, begin: &Begin, attempts: Attempts, end: End) {
+    let session = &flow.session;
+    session.count_end(end);
+    if !session.wants_record(false) {
+        return;
+    }
+    let group = rule.default_target.group.current.load();
+    let record = Record {
+        at: begin.at,
+        client: session.peer,
+        rule: Cow::Borrowed(&session.service.name),
+        user: None,
+        route: None,
+        group: Some(Cow::Borrowed(&**group.name())),
+        attempts: attempts.tries,
+        tls: None,
+        server_name: None,
+        request: None,
+        protocol: None,
+        details: None,
+        head_bytes_sent: 0,
+        status: None,
+        grpc_status: None,
+        bytes_received: flow.bytes_received.get(),
+        bytes_sent: flow.bytes_sent.get(),
+        response_time: begin.first_answer,
+        total_time: session.worker.now().since(begin.started),
+        cost: rule.rule.cost,
+        retries: attempts.retries,
+        end,
+        limit: None,
+        request_limit: None,
+        hedged: None,
+    };
+    session.log_record(false, record);
+}

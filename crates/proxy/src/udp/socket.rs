@@ -1,0 +1,397 @@
+//! Sockets for datagrams of clients: many are received with one system call, and an answer leaves
+//! from the address that its client has addressed.
+
+use std::io;
+use std::mem::{size_of, zeroed};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket as StdSocket};
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::ptr;
+use std::task::{Context, Poll, ready};
+
+use tokio::io::Interest;
+use tokio::net::UdpSocket;
+
+/// Number of datagrams that one system call receives at most.
+pub(crate) const BATCH: usize = 16;
+
+/// Length of the longest datagram, in bytes.
+pub(crate) const MAX_DATAGRAM: usize = 65_535;
+
+/// Room for control messages of a datagram, in machine words: enough for the destination.
+const CONTROL_WORDS: usize = 8;
+
+/// Address of this machine that a datagram came to, with the number of its network interface.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) struct Destination {
+    pub(crate) ip: IpAddr,
+    interface: u32,
+}
+
+/// A socket at which datagrams of clients arrive.
+#[derive(Debug)]
+pub(crate) struct ClientSocket {
+    socket: UdpSocket,
+    /// True if the socket has all addresses of this machine: each datagram says where it came to.
+    is_wildcard: bool,
+}
+
+impl ClientSocket {
+    pub(crate) fn new(socket: StdSocket) -> io::Result<Self> {
+        let local = socket.local_addr()?;
+        let is_wildcard = local.ip().is_unspecified();
+        if is_wildcard {
+            let option = match local {
+                SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO),
+                SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
+            };
+            enable_option(socket.as_raw_fd(), option)?;
+        }
+        socket.set_nonblocking(true)?;
+        Ok(ClientSocket {
+            socket: UdpSocket::from_std(socket)?,
+            is_wildcard,
+        })
+    }
+
+    /// The socket under a handle of its own.
+    pub(crate) fn clone_handle(&self) -> io::Result<OwnedFd> {
+        let handle = socket2::SockRef::from(&self.socket).try_clone()?;
+        Ok(handle.into())
+    }
+
+    /// Receives datagrams into `batch`, as many as there are and have room.
+    pub(crate) fn poll_receive(
+        &self,
+        cx: &mut Context<'_>,
+        batch: &mut Batch,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            ready!(self.socket.poll_recv_ready(cx))?;
+            let fd = self.socket.as_raw_fd();
+            let received = self.socket.try_io(Interest::READABLE, || batch.receive(fd));
+            match received {
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
+                result => return Poll::Ready(result),
+            }
+        }
+    }
+
+    /// Sends an answer to a client, from the address that the client has addressed.
+    pub(crate) fn send_answer(
+        &self,
+        bytes: &[u8],
+        client: SocketAddr,
+        from: Option<Destination>,
+    ) -> io::Result<()> {
+        let fd = self.socket.as_raw_fd();
+        let send = || match from.filter(|_| self.is_wildcard) {
+            None => socket2::SockRef::from(&self.socket)
+                .send_to(bytes, &client.into())
+                .map(drop),
+            Some(from) => send_from(fd, bytes, client, from),
+        };
+        match send() {
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => send(),
+            result => result,
+        }
+    }
+}
+
+/// Datagrams that were received with one system call.
+pub(crate) struct Batch {
+    /// Room for [`BATCH`] datagrams of [`MAX_DATAGRAM`] bytes. The system gives memory only to pages
+    /// that datagrams have reached.
+    bytes: Vec<u8>,
+    heads: Vec<Head>,
+}
+
+/// Length and addresses of a datagram in a [`Batch`].
+#[derive(Clone, Copy)]
+struct Head {
+    len: usize,
+    client: Option<SocketAddr>,
+    destination: Option<Destination>,
+}
+
+/// A datagram of a client.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Datagram<'a> {
+    pub(crate) bytes: &'a [u8],
+    pub(crate) client: SocketAddr,
+    /// Destination, if the socket has several addresses.
+    pub(crate) destination: Option<Destination>,
+}
+
+impl Batch {
+    pub(crate) fn new() -> Self {
+        Batch {
+            bytes: vec![0; BATCH * MAX_DATAGRAM],
+            heads: Vec::with_capacity(BATCH),
+        }
+    }
+
+    /// Returns the datagrams that were received last.
+    pub(crate) fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
+        let slots = self.bytes.chunks_exact(MAX_DATAGRAM).zip(&self.heads);
+        slots.filter_map(|(slot, head)| {
+            Some(Datagram {
+                bytes: slot.get(..head.len)?,
+                client: head.client?,
+                destination: head.destination,
+            })
+        })
+    }
+
+    fn receive(&mut self, fd: RawFd) -> io::Result<()> {
+        self.heads.clear();
+        // SAFETY: all of these are plain data of C, for which zeros are valid.
+        let mut names: [libc::sockaddr_storage; BATCH] = unsafe { zeroed() };
+        let mut control = [[0_u64; CONTROL_WORDS]; BATCH];
+        // SAFETY: as above.
+        let mut vectors: [libc::iovec; BATCH] = unsafe { zeroed() };
+        // SAFETY: as above.
+        let mut messages: [libc::mmsghdr; BATCH] = unsafe { zeroed() };
+        let slots = self.bytes.chunks_exact_mut(MAX_DATAGRAM);
+        for ((((slot, vector), message), name), control) in slots
+            .zip(&mut vectors)
+            .zip(&mut messages)
+            .zip(&mut names)
+            .zip(&mut control)
+        {
+            vector.iov_base = slot.as_mut_ptr().cast();
+            vector.iov_len = slot.len();
+            let head = &mut message.msg_hdr;
+            head.msg_name = ptr::from_mut(name).cast();
+            head.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            head.msg_iov = vector;
+            head.msg_iovlen = 1;
+            head.msg_control = control.as_mut_ptr().cast();
+            head.msg_controllen = size_of::<[u64; CONTROL_WORDS]>() as _;
+        }
+        // SAFETY: each message leads to a name, a vector, bytes and room for control messages that
+        // outlive the call, with their true lengths; no two messages share any of them.
+        let count = unsafe {
+            libc::recvmmsg(
+                fd,
+                messages.as_mut_ptr(),
+                BATCH as libc::c_uint,
+                libc::MSG_DONTWAIT as _,
+                ptr::null_mut(),
+            )
+        };
+        let Ok(count) = usize::try_from(count) else {
+            return Err(io::Error::last_os_error());
+        };
+        for (message, name) in messages.iter().zip(&names).take(count) {
+            self.heads.push(Head {
+                len: (message.msg_len as usize).min(MAX_DATAGRAM),
+                client: read_name(name),
+                destination: read_destination(&message.msg_hdr),
+            });
+        }
+        Ok(())
+    }
+}
+
+/// Reads an address that the kernel has written.
+fn read_name(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
+    match libc::c_int::from(name.ss_family) {
+        libc::AF_INET => {
+            // SAFETY: the storage is large enough, aligned for all kinds of addresses, and has one of
+            // IPv4.
+            let name = unsafe { &*ptr::from_ref(name).cast::<libc::sockaddr_in>() };
+            let ip = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
+            Some((ip, u16::from_be(name.sin_port)).into())
+        }
+        libc::AF_INET6 => {
+            // SAFETY: as above, for IPv6.
+            let name = unsafe { &*ptr::from_ref(name).cast::<libc::sockaddr_in6>() };
+            let ip = Ipv6Addr::from(name.sin6_addr.s6_addr);
+            let port = u16::from_be(name.sin6_port);
+            Some(SocketAddrV6::new(ip, port, 0, name.sin6_scope_id).into())
+        }
+        _ => None,
+    }
+}
+
+/// Finds the destination in the control messages of a datagram.
+fn read_destination(head: &libc::msghdr) -> Option<Destination> {
+    // SAFETY: the kernel has filled in the room for control messages, and its length.
+    let mut next = unsafe { libc::CMSG_FIRSTHDR(head) };
+    while !next.is_null() {
+        // SAFETY: not null, so a whole header within the room.
+        let control = unsafe { &*next };
+        // SAFETY: the data of the message begins behind its header.
+        let data = unsafe { libc::CMSG_DATA(next) };
+        match (control.cmsg_level, control.cmsg_type) {
+            (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
+                // SAFETY: the kernel writes this structure for this type of message.
+                let info = unsafe { data.cast::<libc::in_pktinfo>().read_unaligned() };
+                return Some(Destination {
+                    ip: Ipv4Addr::from(u32::from_be(info.ipi_spec_dst.s_addr)).into(),
+                    interface: info.ipi_ifindex as u32,
+                });
+            }
+            (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
+                // SAFETY: as above.
+                let info = unsafe { data.cast::<libc::in6_pktinfo>().read_unaligned() };
+                return Some(Destination {
+                    ip: Ipv6Addr::from(info.ipi6_addr.s6_addr).into(),
+                    interface: info.ipi6_ifindex as u32,
+                });
+            }
+            _ => {}
+        }
+        // SAFETY: the message is one of these.
+        next = unsafe { libc::CMSG_NXTHDR(head, next) };
+    }
+    None
+}
+
+/// Sends a datagram from one of several addresses of this machine.
+fn send_from(fd: RawFd, bytes: &[u8], client: SocketAddr, from: Destination) -> io::Result<()> {
+    let to = socket2::SockAddr::from(client);
+    let mut vector = libc::iovec {
+        iov_base: bytes.as_ptr().cast_mut().cast(),
+        iov_len: bytes.len(),
+    };
+    let mut control = [0_u64; CONTROL_WORDS];
+    // SAFETY: plain data of C, for which zeros are valid.
+    let mut head: libc::msghdr = unsafe { zeroed() };
+    head.msg_name = to.as_ptr().cast_mut().cast();
+    head.msg_namelen = to.len();
+    head.msg_iov = &raw mut vector;
+    head.msg_iovlen = 1;
+    head.msg_control = control.as_mut_ptr().cast();
+    match from.ip {
+        IpAddr::V4(ip) => {
+            let info = libc::in_pktinfo {
+                // The route to the client chooses the interface.
+                ipi_ifindex: 0,
+                ipi_spec_dst: libc::in_addr {
+                    s_addr: u32::from(ip).to_be(),
+                },
+                ipi_addr: libc::in_addr { s_addr: 0 },
+            };
+            put_control(&mut head, (libc::IPPROTO_IP, libc::IP_PKTINFO), info);
+        }
+        IpAddr::V6(ip) => {
+            // An address of a link says nothing without its interface.
+            let interface = match ip.is_unicast_link_local() {
+                true => from.interface,
+                false => 0,
+            };
+            let info = libc::in6_pktinfo {
+                ipi6_addr: libc::in6_addr {
+                    s6_addr: ip.octets(),
+                },
+                ipi6_ifindex: interface as _,
+            };
+            put_control(&mut head, (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO), info);
+        }
+    }
+    // SAFETY: the head leads to an address, a vector, bytes and a control message that outlive the
+    // call, with their true lengths; the kernel only reads them.
+    match unsafe { libc::sendmsg(fd, &raw const head, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+/// Writes the one control message of `head`, whose room must be that of [`CONTROL_WORDS`] words.
+fn put_control<T: Copy>(head: &mut libc::msghdr, (level, kind): (i32, i32), data: T) {
+    const { assert!(size_of::<libc::cmsghdr>() + size_of::<T>() + 8 <= CONTROL_WORDS * 8) };
+    // SAFETY: these compute lengths only.
+    let (space, len) = unsafe {
+        let size = size_of::<T>() as libc::c_uint;
+        (libc::CMSG_SPACE(size), libc::CMSG_LEN(size))
+    };
+    head.msg_controllen = space as _;
+    // SAFETY: the room is aligned for the header, and large enough for it and the data, as was
+    // asserted.
+    unsafe {
+        let control = libc::CMSG_FIRSTHDR(head);
+        (*control).cmsg_level = level;
+        (*control).cmsg_type = kind;
+        (*control).cmsg_len = len as _;
+        libc::CMSG_DATA(control).cast::<T>().write_unaligned(data);
+    }
+}
+
+/// Switches an option of a socket on.
+fn enable_option(fd: RawFd, (level, name): (i32, i32)) -> io::Result<()> {
+    let on: libc::c_int = 1;
+    let len = size_of::<libc::c_int>() as libc::socklen_t;
+    // SAFETY: the value outlives the call, and has that length.
+    match unsafe { libc::setsockopt(fd, level, name, (&raw const on).cast(), len) } {
+        -1 => Err(io::Error::last_os_error()),
+        _ => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    async fn receive(socket: &ClientSocket, batch: &mut Batch) {
+        std::future::poll_fn(|cx| socket.poll_receive(cx, batch))
+            .await
+            .unwrap();
+    }
+
+    async fn answers_leave_from_the_address_that_was_asked(wildcard: &str, asked: &[&str]) {
+        let Ok(socket) = StdSocket::bind((wildcard, 0)) else {
+            return;
+        };
+        let port = socket.local_addr().unwrap().port();
+        let socket = ClientSocket::new(socket).unwrap();
+        let mut batch = Batch::new();
+        for ip in asked {
+            let client = StdSocket::bind((wildcard, 0)).unwrap();
+            for bytes in [&b"one"[..], b"", &[7; 60_000]] {
+                client.send_to(bytes, (*ip, port)).unwrap();
+                receive(&socket, &mut batch).await;
+                let all: Vec<_> = batch.datagrams().collect();
+                let [datagram] = all[..] else {
+                    panic!("{} datagrams", all.len());
+                };
+                assert!(datagram.bytes == bytes);
+                assert_eq!(datagram.destination.unwrap().ip.to_string(), *ip);
+                socket
+                    .send_answer(b"answer", datagram.client, datagram.destination)
+                    .unwrap();
+                let mut answer = [0; 10];
+                let (len, from) = client.recv_from(&mut answer).unwrap();
+                assert_eq!(&answer[..len], b"answer");
+                assert_eq!((from.ip().to_string(), from.port()), ((*ip).into(), port));
+            }
+        }
+    }
+
+    #[tokio::test]
+    async fn an_answer_leaves_from_the_address_that_was_asked() {
+        let asked = ["127.0.0.1", "127.0.0.9", "127.8.7.6"];
+        answers_leave_from_the_address_that_was_asked("0.0.0.0", &asked).await;
+        answers_leave_from_the_address_that_was_asked("::", &["::1"]).await;
+    }
+
+    #[tokio::test]
+    async fn many_datagrams_come_with_one_call() {
+        let socket = StdSocket::bind("127.0.0.1:0").unwrap();
+        let address = socket.local_addr().unwrap();
+        let client = StdSocket::bind("127.0.0.1:0").unwrap();
+        for number in 0..20_u8 {
+            client.send_to(&[number], address).unwrap();
+        }
+        let socket = ClientSocket::new(socket).unwrap();
+        let mut batch = Batch::new();
+        let mut all = Vec::new();
+        for count in [BATCH, 20 - BATCH] {
+            receive(&socket, &mut batch).await;
+            assert_eq!(batch.datagrams().count(), count);
+            all.extend(batch.datagrams().map(|datagram| datagram.bytes[0]));
+            assert!(batch.datagrams().all(|one| one.destination.is_none()));
+        }
+        assert_eq!(all, (0..20).collect::<Vec<_>>());
+    }
+}
