@@ -20,6 +20,7 @@ pub mod ftp;
 pub mod haproxy;
 pub mod httpd;
 pub mod jacorb;
+pub mod kubernetes;
 pub mod libarm;
 pub mod load;
 pub mod manual;

@@ -1513,7 +1513,11 @@ fn document_with(header: &str, line: &str) -> String {
             let rest = rest.collect::<Vec<_>>().join("\n");
             format!("[group.x]\nmembers = [\"a:1\"]\n{header}\n{rest}\n{line}")
         }
-        "[[group.x.members]]" if line.starts_with("address") || line.starts_with("srv") => {
+        "[[group.x.members]]"
+            if ["address", "srv", "kubernetes"]
+                .iter()
+                .any(|key| line.starts_with(key)) =>
+        {
             format!("{header}\n{line}")
         }
         "[[group.x.members]]" => format!("{header}\naddress = \"a:1\"\n{line}"),

@@ -225,6 +225,9 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
             .show_path(&["v1", "monitor", "locations"], |locations: &Vec<_>| {
                 evenkeel_monitor::format_table(locations)
             }),
+        CtlCommand::Kubernetes => ctl.show_path(&["v1", "kubernetes"], |services: &Vec<_>| {
+            evenkeel_kubernetes::status::format_table(services)
+        }),
         #[cfg(feature = "fleet")]
         CtlCommand::Fleet => ctl.show_path(&["v1", "fleet"], evenkeel_fleet::status::format_table),
         #[cfg(feature = "fleet")]

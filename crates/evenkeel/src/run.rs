@@ -167,6 +167,7 @@ pub(crate) fn list_subsystems(clock: Clock) -> Result<Vec<Arc<dyn Service>>, Fai
         |what| move |error: io::Error| Failure::new(format!("cannot start the {what}: {error}"));
     let mut all: Vec<Arc<dyn Service>> = vec![
         Arc::new(evenkeel_acme::Acme::default()),
+        Arc::new(evenkeel_kubernetes::Endpoints::default()),
         Arc::new(Negotiator::new(clock)),
         Arc::new(Reporting::new(clock).map_err(cannot("broker"))?),
         #[cfg(feature = "corba")]

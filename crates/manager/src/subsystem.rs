@@ -4,6 +4,7 @@
 //! reports) has its section of the configuration, which the manager passes on without knowing what is in it.
 
 use std::borrow::Cow;
+use std::collections::HashSet;
 use std::error::Error;
 use std::fmt;
 use std::io;
@@ -23,8 +24,10 @@ use crate::config::{Config, Problem};
 use crate::endpoint::Endpoint;
 use crate::exposition::Exposition;
 use crate::handover::Handover;
+use crate::lists::found::FoundLists;
 use crate::snapshot::Snapshot;
 use crate::status::Status;
+use crate::work::Work;
 
 /// A part of the process that follows the configuration: it is told of each new snapshot
 /// before that counts, so that a change takes place as a whole or not at all.
@@ -117,6 +120,13 @@ pub trait Subsystem: Send + Sync {
     /// Writes its metrics.
     fn metrics(&self, out: &mut Exposition) {
         let _ = out;
+    }
+
+    /// Finds the members of the lists `names` of `config`, which is about to take effect. The answer comes within a few
+    /// seconds. Lists that are not the subsystem's are left out.
+    fn find_members(&self, config: &Config, names: HashSet<String>) -> Work<FoundLists> {
+        let _ = (config, names);
+        Box::pin(std::future::ready(FoundLists::new()))
     }
 
     /// Returns the council that decides upon load alerts together with this process. Called in each round of
@@ -345,6 +355,20 @@ impl<S: Subsystem + ?Sized> Subsystem for Vec<Arc<S>> {
 
     fn metrics(&self, out: &mut Exposition) {
         self.iter().for_each(|one| one.metrics(out));
+    }
+
+    fn find_members(&self, config: &Config, names: HashSet<String>) -> Work<FoundLists> {
+        let all = self
+            .iter()
+            .map(|one| one.find_members(config, names.clone()));
+        let all: Vec<_> = all.collect();
+        Box::pin(async move {
+            let mut found = FoundLists::new();
+            for one in all {
+                found.extend(one.await);
+            }
+            found
+        })
     }
 
     fn council(&self) -> Option<&dyn FleetExchange> {

@@ -193,7 +193,7 @@ pub(crate) fn parse_items<T: PemObject>(
     }
 }
 
-fn private_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, CertificateError> {
+pub(crate) fn private_key(text: &[u8]) -> Result<PrivateKeyDer<'static>, CertificateError> {
     let has_password = {
         let marker = b"ENCRYPTED";
         text.windows(marker.len()).any(|at| at == marker)

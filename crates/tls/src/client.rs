@@ -14,12 +14,12 @@ use rustls::client::danger::{HandshakeSignatureValid, ServerCertVerified, Server
 use rustls::client::{Resumption, Tls12Resumption};
 use rustls::crypto::{verify_tls12_signature, verify_tls13_signature};
 use rustls::pki_types::{CertificateDer, ServerName, UnixTime};
-use rustls::sign::SingleCertAndKey;
+use rustls::sign::{CertifiedKey, SingleCertAndKey};
 use rustls::{ClientConfig, DigitallySignedStruct, Error, RootCertStore, SignatureScheme};
 
 use crate::authorities::{read_revocations, read_roots};
 use crate::certificate::{
-    Certificate, CertificateError, Details, bytes, file_problem, parse_items, unix_now,
+    Certificate, CertificateError, Details, bytes, file_problem, parse_items, private_key, unix_now,
 };
 use crate::crypto_provider;
 use crate::sessions::{AtAddress, Sessions};
@@ -44,6 +44,28 @@ pub struct Client {
     pub id: u64,
     /// Digest of all that the client is made of.
     made_of: [u8; 32],
+}
+
+/// Parts of a client.
+struct Parts {
+    verifier: Arc<dyn ServerCertVerifier>,
+    trusts: String,
+    key: Option<Arc<CertifiedKey>>,
+    details: Option<Details>,
+    name: Option<ServerName<'static>>,
+}
+
+/// Texts of PEM files, and settings, of which a client is made.
+#[derive(Clone, Copy, Debug)]
+pub struct ClientPem<'a> {
+    /// Certificates of the trusted authorities; `None` trusts those that the system trusts.
+    pub authorities: Option<&'a [u8]>,
+    /// Certificate to show, with its chain, and its private key.
+    pub certificate: Option<(&'a [u8], &'a [u8])>,
+    /// Name in the server's certificate, unless that is its host.
+    pub server_name: Option<&'a str>,
+    /// Verification of the server's certificate.
+    pub verify: bool,
 }
 
 /// Compares clients: each is only equal to itself. See [`Client::is_like`] for the settings.
@@ -114,27 +136,92 @@ impl Client {
         let (Some(verifier), Ok(name), []) = (verifier, name, &errors[..]) else {
             return Err(errors);
         };
+        made_of.update(format!("{:?}", (&tls.server_name, tls.verify)).as_bytes());
+        made_of.update(format!("{:?}", (tls.min_version, &tls.alpn, tls.resume)).as_bytes());
+        let parts = Parts {
+            verifier,
+            trusts,
+            key: own.as_ref().map(|own| Arc::clone(&own.key)),
+            details: own.map(|own| own.details),
+            name,
+        };
+        let client = Self::assemble(tls, parts, made_of);
+        client.map_err(|error| vec![tls.place.problem(error.to_string())])
+    }
+
+    /// Makes a client of the texts of PEM files.
+    ///
+    /// # Errors
+    ///
+    /// The first thing that is wrong.
+    pub fn from_pem(pem: &ClientPem<'_>) -> Result<Self, String> {
+        let mut made_of = digest::Context::new(&digest::SHA256);
+        let tls = ClientTls {
+            verify: pem.verify,
+            ..ClientTls::default()
+        };
+        let (verifier, trusts): (Arc<dyn ServerCertVerifier>, String) = match pem.authorities {
+            _ if !pem.verify => (Arc::new(TrustAllVerifier), String::new()),
+            authorities => {
+                let (roots, trusts) = match authorities {
+                    Some(text) => (roots_of(text)?, "an authority of the configuration"),
+                    None => (system_authorities()?, "an authority that the system trusts"),
+                };
+                for root in &roots.roots {
+                    made_of.update(&root.subject_public_key_info);
+                }
+                let provider = Arc::clone(crypto_provider());
+                let builder = WebPkiServerVerifier::builder_with_provider(roots, provider);
+                let verifier = builder.build().map_err(|error| error.to_string())?;
+                (verifier, trusts.into())
+            }
+        };
+        let mut key = None;
+        if let Some((chain, text)) = pem.certificate {
+            made_of.update(chain);
+            let own =
+                key_of(chain, text).map_err(|error| format!("client certificate: {error}"))?;
+            key = Some(Arc::new(own));
+        }
+        let name = pem
+            .server_name
+            .map(|name| ServerName::try_from(name.to_owned()));
+        let parts = Parts {
+            verifier,
+            trusts,
+            key,
+            details: None,
+            name: name
+                .transpose()
+                .map_err(|error| format!("server name: {error}"))?,
+        };
+        made_of.update(format!("{:?}", (pem.server_name, pem.verify)).as_bytes());
+        Self::assemble(&tls, parts, made_of).map_err(|error| error.to_string())
+    }
+
+    fn assemble(tls: &ClientTls, parts: Parts, made_of: digest::Context) -> Result<Self, Error> {
+        let Parts {
+            verifier,
+            trusts,
+            key,
+            details,
+            name,
+        } = parts;
         let versions: &[_] = match tls.min_version {
             TlsVersion::Tls12 => &[&rustls::version::TLS13, &rustls::version::TLS12],
             TlsVersion::Tls13 => &[&rustls::version::TLS13],
         };
         let config = ClientConfig::builder_with_provider(Arc::clone(crypto_provider()))
-            .with_protocol_versions(versions)
-            .map_err(|error| vec![tls.place.problem(error.to_string())])?
+            .with_protocol_versions(versions)?
             .dangerous()
             .with_custom_certificate_verifier(verifier);
-        let mut config = match &own {
-            Some(own) => {
-                let own = SingleCertAndKey::from(Arc::clone(&own.key));
-                config.with_client_cert_resolver(Arc::new(own))
-            }
+        let mut config = match key {
+            Some(key) => config.with_client_cert_resolver(Arc::new(SingleCertAndKey::from(key))),
             None => config.with_no_client_auth(),
         };
         // Records are sealed by `Stream`.
         config.enable_secret_extraction = true;
         config.resumption = Resumption::disabled();
-        made_of.update(format!("{:?}", (&tls.server_name, tls.verify)).as_bytes());
-        made_of.update(format!("{:?}", (tls.min_version, &tls.alpn, tls.resume)).as_bytes());
         let digest = made_of.finish();
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Ok(Client {
@@ -147,7 +234,7 @@ impl Client {
                 .collect(),
             sessions: tls.resume.then(Arc::default),
             trusts,
-            client_certificate: own.map(|own| own.details),
+            client_certificate: details,
             id: NEXT.fetch_add(1, Ordering::Relaxed),
             made_of: digest.as_ref().try_into().unwrap_or_default(),
         })
@@ -205,6 +292,26 @@ fn authorities(
     let roots = read_roots(file, |text| made_of.update(text))?;
     let of = format!("an authority in {}", file.path.display());
     Ok(Some((Arc::new(roots), of)))
+}
+
+/// Returns the authorities in the text of a PEM file.
+fn roots_of(text: &[u8]) -> Result<Arc<RootCertStore>, String> {
+    let mut roots = RootCertStore::empty();
+    let all = parse_items::<CertificateDer<'static>>(text, "certificate");
+    for der in all.map_err(|error| format!("certificate authority: {error}"))? {
+        let added = roots.add(der);
+        added.map_err(|error| format!("certificate authority: {error}"))?;
+    }
+    Ok(Arc::new(roots))
+}
+
+/// Returns a certificate with its key, both from texts of PEM files.
+fn key_of(chain: &[u8], key: &[u8]) -> Result<CertifiedKey, String> {
+    let chain = parse_items::<CertificateDer<'static>>(chain, "certificate");
+    let chain = chain.map_err(|error| error.to_string())?;
+    let key = private_key(key).map_err(|error| error.to_string())?;
+    let key = CertifiedKey::from_der(chain, key, crypto_provider());
+    key.map_err(|error| error.to_string())
 }
 
 /// Files in which systems keep the certificates of authorities that they trust.
@@ -334,6 +441,46 @@ mod tests {
         let error = Client::from_config(&empty).unwrap_err().remove(0);
         assert!(
             error.message.contains("empty.pem: holds no certificate"),
+            "{error}"
+        );
+    }
+
+    #[test]
+    fn texts_of_pem_files_make_a_client() {
+        let (folder, root) = (Folder::new(), new_authority());
+        let made = sign_certificate(new_params(&["a.example"]), &root);
+        let files = folder.write_certificate("own.pem", &made);
+        let text = std::fs::read(&files.certificate.path).unwrap();
+        let authorities = root.pem();
+        let pem = ClientPem {
+            authorities: Some(authorities.as_bytes()),
+            certificate: Some((&text, &text)),
+            server_name: Some("a.example"),
+            verify: true,
+        };
+        let load = |pem: &ClientPem<'_>| Client::from_pem(pem).map_err(|error| error.to_string());
+        assert!(load(&pem).unwrap().is_like(&load(&pem).unwrap()));
+        let other = ClientPem {
+            certificate: None,
+            ..pem
+        };
+        assert!(!load(&pem).unwrap().is_like(&load(&other).unwrap()));
+        let broken = ClientPem {
+            authorities: Some(b"x"),
+            ..pem
+        };
+        let error = load(&broken).unwrap_err();
+        assert!(
+            error.contains("certificate authority: holds no certificate"),
+            "{error}"
+        );
+        let broken = ClientPem {
+            certificate: Some((&text, b"x")),
+            ..pem
+        };
+        let error = load(&broken).unwrap_err();
+        assert!(
+            error.contains("client certificate: holds no private key"),
             "{error}"
         );
     }

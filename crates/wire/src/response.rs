@@ -60,6 +60,8 @@ struct Head {
     media_type: (usize, usize),
     /// Range of the value of the first `Set-Cookie`; nowhere without one.
     cookie: (usize, usize),
+    /// Range of the value of `Retry-After`; nowhere without one.
+    retry_after: (usize, usize),
     code: u16,
     length: usize,
     framing: Framing,
@@ -101,6 +103,8 @@ pub struct Reader {
     code: Option<u16>,
     media_type: Box<str>,
     cookie: Box<str>,
+    /// Value of `Retry-After` in seconds; `None` without one, and for a date.
+    retry_after: Option<u32>,
     body: Vec<u8>,
     rest: RemainingPart,
     /// True if the connection carries another response after this one.
@@ -171,6 +175,7 @@ impl Reader {
             };
             self.media_type = copy(head.media_type);
             self.cookie = copy(head.cookie);
+            self.retry_after = copy(head.retry_after).trim().parse().ok();
             let has_length = matches!(head.framing, Framing::Length(_));
             self.is_kept = has_length && !head.closes && head.code != 101;
             self.rest = match head.framing {
@@ -272,6 +277,11 @@ impl Reader {
         &self.cookie
     }
 
+    /// Seconds that `Retry-After` names; `None` if there is none, if it names a date, or the head is not whole.
+    pub fn retry_after(&self) -> Option<u32> {
+        self.retry_after
+    }
+
     /// The body as far as it has come, without framing.
     pub fn body(&self) -> &[u8] {
         &self.body
@@ -356,6 +366,7 @@ impl Head {
         Ok(Some(Head {
             media_type: place_of("content-type"),
             cookie: place_of("set-cookie"),
+            retry_after: place_of("retry-after"),
             code,
             length,
             closes,
@@ -492,6 +503,12 @@ mod tests {
         }
         let (reader, _) = read([&b"HTTP/1.1 200 OK\r\n\r\n"[..]]).unwrap();
         assert_eq!((reader.first_cookie(), reader.media_type()), ("", ""));
+        assert_eq!(reader.retry_after(), None);
+        for (value, seconds) in [("7", Some(7)), ("Thu, 01 Jan 1970 01:00:00 GMT", None)] {
+            let text = format!("HTTP/1.1 429 Wait\r\nRetry-After: {value}\r\n\r\n");
+            let (reader, _) = read([text.as_bytes()]).unwrap();
+            assert_eq!(reader.retry_after(), seconds);
+        }
     }
 
     /// The cost of a head grows with its length, and not with the number of its pieces.

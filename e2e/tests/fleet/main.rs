@@ -1,8 +1,9 @@
-//! More than one balancer, a store of configurations, and other people's proxies.
+//! More than one balancer, a store of configurations, and other people's proxies; members from Kubernetes.
 
 mod alerts;
 mod ejections;
 mod faults;
+mod kubernetes;
 mod steer;
 mod store;
 mod xds;

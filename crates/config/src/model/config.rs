@@ -17,6 +17,7 @@ use super::cross_checks::{
 use super::dns::{self, Dns};
 use super::fleet::{self, Fleet};
 use super::group::{self, GroupConfig};
+use super::kubernetes::{self, Kubernetes};
 use super::listeners::Listeners;
 use super::location::{self, LocationConfig, Placed};
 use super::log_format::LogFormat;
@@ -178,6 +179,8 @@ section! {
         tracing: Option<Tracing> = None,
         /// Resolution of members' names.
         dns: Dns = Dns::default(),
+        /// Access to the API server of Kubernetes; `None` if nobody needs the server.
+        kubernetes: Option<Kubernetes> = None,
         /// The other balancers; `None` is none.
         fleet: Option<Fleet> = None,
         /// Rules, in the order of the file. Names are unique.
@@ -269,6 +272,8 @@ impl Config {
             .chain(answers);
         let passwords = self.store.iter().flat_map(|store| &store.password_file);
         let all = all.chain(passwords.map(|file| &file.path));
+        let clusters = { self.kubernetes.iter() }.flat_map(|kubernetes| &kubernetes.kubeconfig);
+        let all = all.chain(clusters.map(|file| &file.path));
         let all = all.chain(tls.flat_map(Tls::files));
         all.chain(members.flat_map(ClientTls::files))
             .map(PathBuf::as_path)
@@ -370,6 +375,9 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
         table.report_unread(report);
     }
     reserve_fields(&mut config.rules);
+    let templates = groups.iter().flat_map(|(_, group)| &group.services);
+    let services = templates.filter_map(|member| member.kubernetes.as_deref());
+    config.kubernetes = kubernetes::read(&mut top, folder, services, report);
     let mut users: HashMap<&str, Vec<&Rule>> = HashMap::new();
     for rule in &config.rules {
         for group in rule.group_names() {
@@ -536,6 +544,7 @@ pub(crate) fn describe_tables() -> Vec<TableDoc> {
         admin::describe_table(),
         acme::describe_table(),
         dns::describe_table(),
+        kubernetes::describe_table(),
         fleet::describe_table(),
         TableDoc::new("[access_log]", "The access log.", access_log),
         tracing::describe_table(),

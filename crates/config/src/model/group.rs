@@ -40,7 +40,7 @@ section! {
         said: Said = Said::default(),
         /// Path of clients to the members; defaults depend on it.
         reach: Reach = Reach::Carried,
-        /// Members found as services in DNS, each with the settings of all its addresses.
+        /// Members found as services in DNS or in Kubernetes, each with the settings of all its addresses.
         services: Vec<MemberConfig> = Vec::new(),
         /// Load sources of the group.
         sources: Sources = Sources::default(),
@@ -52,7 +52,9 @@ section! {
     keys OWN {
         /// Members: addresses, or tables with the keys of a member. A host name with several addresses becomes
         /// one member per address, and is resolved again regularly; `{ srv = "_http._tcp.web.example.org" }`
-        /// stands for the members named in SRV records. **Required**, at least one, unless agents may join.
+        /// stands for the members named in SRV records, and `{ kubernetes = "default/web:http" }` for the
+        /// endpoints of a service of [Kubernetes](kubernetes.md). **Required**, at least one, unless agents may
+        /// join.
         members: Vec<MemberConfig> = Vec::new(); r#"["10.0.0.1:80", { address = "10.0.0.2:80", weight = 2 }]"#,
         /// Files with further members, in the JSON format of Prometheus (`file_sd`). The last part of a path
         /// may contain `*`; a relative path starts at the configuration's folder. Use files if another program
@@ -90,7 +92,8 @@ section! {
         /// only a part of the addresses each time. A group keeps the state of the last 1,024 addresses which
         /// left.
         dns_interval: Option<Duration> [Time(secs(1), DAY)] = None; r#""1m""#,
-        /// Allowed networks for members registered by agents, or found by resolving host names. By default
+        /// Allowed networks for members registered by agents, found by resolving host names, or read from
+        /// Kubernetes. By default
         /// every address is allowed except loopback, link-local, unspecified, multicast and broadcast addresses
         /// and addresses of cloud metadata; `localhost` may be loopback. Addresses on which the balancer itself
         /// listens are never allowed. An IPv4 address in IPv6 notation counts as IPv4. Members with an IP
@@ -261,7 +264,7 @@ impl GroupConfig {
         table.read(OWN, &mut group, report);
         let (services, members) = { std::mem::take(&mut group.members) }
             .into_iter()
-            .partition(|member| member.srv.is_some());
+            .partition(|member| member.srv.is_some() || member.kubernetes.is_some());
         (group.services, group.members) = (services, members);
         group.read_shared(table, report);
         if group.sticky.is_some() {

@@ -8,6 +8,7 @@ use evenkeel_core::cost::Cost;
 use evenkeel_core::member::Weight;
 use toml::de::DeValue;
 
+use super::kubernetes::SERVICE_PORT;
 use crate::schema::address::{Address, Origin, UNIX, host_port, is_host_name};
 use crate::schema::document::{Item, Span, join_key};
 use crate::schema::field::{Blank, Field, Limits, OUT_OF_RANGE, Texts, WRONG_TYPE, read_one};
@@ -30,6 +31,9 @@ section! {
         reference: Option<String> = None,
         /// Name of a service, in place of `host` and `port`: the members are those named in SRV records.
         srv: Option<String> = None,
+        /// Port of a service of Kubernetes, in place of `host` and `port`, as `namespace/service:port`: the members are
+        /// the service's endpoints. A member that was found so keeps the text.
+        kubernetes: Option<String> = None,
         /// True if its location is its own address and port, where it has no `location`:
         /// [`GroupConfig::separate`](super::group::GroupConfig::separate).
         is_apart: bool = false,
@@ -80,11 +84,15 @@ section! {
     pub(crate) struct Place {}
     keys PLACE {
         /// Host name or IP address, and port; or `unix:` and the absolute path of a Unix socket, or `unix:@`
-        /// and a name in the abstract namespace. **Required**, unless you set `srv`.
+        /// and a name in the abstract namespace. **Required**, unless you set `srv` or `kubernetes`.
         address: Address [UnixToo] = Address::default(); r#""app-1.internal:8080""#,
         /// Name of a service in DNS, instead of an address. Each SRV record gives a member, with its weight and
         /// port. Records with a priority other than the lowest give backups.
         srv: Option<String> [Text(SERVICE)] = None; r#""_http._tcp.web.example.org""#,
+        /// Service of Kubernetes, instead of an address: `namespace/service:port`, with the name or the number
+        /// of the port. Each endpoint of the service is a member; endpoints that terminate are drained. See
+        /// [kubernetes.md](kubernetes.md).
+        kubernetes: Option<String> [Text(SERVICE_PORT)] = None; r#""default/web:http""#,
     }
 }
 
@@ -142,7 +150,9 @@ impl MemberConfig {
         if self.unix().is_some() {
             return self.host.clone();
         }
-        match (self.reference.as_ref().or(self.srv.as_ref()), self.ip()) {
+        let named = self.reference.as_ref().or(self.srv.as_ref());
+        let service = self.kubernetes.as_ref().filter(|_| self.host.is_empty());
+        match (named.or(service), self.ip()) {
             (Some(name), _) => name.clone(),
             (None, Some(ip)) => SocketAddr::new(ip, self.port).to_string(),
             (None, None) => format!("{}:{}", self.host, self.port),
@@ -208,15 +218,17 @@ fn read_member(item: &Item<'_>, report: &mut Report<'_>) -> Option<MemberConfig>
             let mut place = Place::default();
             table.read(PLACE, &mut place, report);
             table.read(MEMBER, &mut member, report);
-            if table.has_key("srv") && table.has_key("address") {
-                table.report_problem(
-                    "srv",
-                    "a member has an `address` or `srv`, not both",
-                    report,
-                );
-            } else if let Some(name) = &place.srv {
-                let name = name.strip_suffix('.').unwrap_or(name);
-                member.srv = Some(name.to_ascii_lowercase());
+            let ways = ["kubernetes", "srv", "address"];
+            let ways: Vec<&str> = ways.into_iter().filter(|key| table.has_key(key)).collect();
+            if let [first, _, ..] = ways[..] {
+                let message =
+                    "a member has an `address`, `srv` or `kubernetes`: remove all but one";
+                table.report_problem(first, message, report);
+            } else if ways == ["srv"] || ways == ["kubernetes"] {
+                let name = place.srv.as_deref();
+                let name = name.map(|name| name.strip_suffix('.').unwrap_or(name));
+                member.srv = name.map(str::to_ascii_lowercase);
+                member.kubernetes.clone_from(&place.kubernetes);
                 if table.has_key("url") {
                     let message = "members of a service have different addresses: remove this key";
                     table.report_problem("url", message, report);

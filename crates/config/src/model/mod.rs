@@ -27,6 +27,7 @@ pub(crate) mod health;
 pub(crate) mod hedge;
 pub(crate) mod http_options;
 pub mod kind;
+pub(crate) mod kubernetes;
 pub(crate) mod limits;
 pub(crate) mod listeners;
 pub(crate) mod loads;

@@ -160,6 +160,8 @@ pub(crate) enum CtlCommand {
     Certs,
     /// Show the locations whose load is read from their kernels, and the state of each
     Monitor,
+    /// Show the services of Kubernetes whose endpoints are members, and when the API server was heard last
+    Kubernetes,
     /// Show the other balancers of the fleet, and how many groups each decides upon
     #[cfg(feature = "fleet")]
     Fleet,

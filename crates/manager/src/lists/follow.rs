@@ -8,8 +8,9 @@ use std::time::Duration;
 use evenkeel_net::Tasks;
 use tracing::{info, warn};
 
+use super::found::FoundMember;
 use super::service::Service;
-use super::{Files, Lists, Read, file_patterns, read, same_files, service_names};
+use super::{Files, Lists, Read, file_patterns, found_names, read, same_files, service_names};
 use crate::config::Config;
 use crate::config::watch::Folders;
 use crate::dns::{FAILED, RETRY_UNKNOWN};
@@ -28,6 +29,7 @@ impl Manager {
         let Lists {
             services: mut of_services,
             files,
+            mut found,
         } = known;
         let wanted = service_names(config);
         of_services.retain(|name, _| wanted.contains(name));
@@ -35,9 +37,21 @@ impl Manager {
             .filter(|name| !of_services.contains_key(name))
             .collect();
         let files = self.read_files(config, files).await;
-        let found = self.resolver.all_services(&config.dns, new).await;
-        for (name, found) in found {
-            match found {
+        let lists = found_names(config);
+        found.retain(|name, _| lists.contains(name));
+        let unknown = { lists.into_iter() }
+            .filter(|name| !found.contains_key(name))
+            .collect();
+        let (records, members) = tokio::join!(
+            self.resolver.all_services(&config.dns, new),
+            self.subsystems().find_members(config, unknown)
+        );
+        for (name, members) in members {
+            self.note_list(&name, members.as_ref().err().cloned());
+            found.extend(members.ok().map(|members| (name, Arc::new(members))));
+        }
+        for (name, records) in records {
+            match records {
                 Ok(records) => {
                     of_services.insert(name, records);
                 }
@@ -47,6 +61,35 @@ impl Manager {
         Lists {
             services: of_services,
             files,
+            found,
+        }
+    }
+
+    /// Makes `members` the members of the list `name`. A list that no group uses any more is left out.
+    pub fn set_found_members(&self, name: &str, members: Vec<FoundMember>) {
+        let mut owned = self.lock();
+        let inputs = &owned.state.inputs;
+        let known = inputs.lists.found.get(name);
+        if known.is_some_and(|known| **known == members)
+            || !found_names(&inputs.config).contains(name)
+        {
+            return;
+        }
+        let drained = members.iter().filter(|member| member.drain).count();
+        info!(
+            list = name,
+            members = members.len(),
+            drained,
+            "a list of members has changed"
+        );
+        let mut lists = inputs.lists.clone();
+        lists.found.insert(name.to_owned(), Arc::new(members));
+        let inputs = inputs.with_lists(lists, self.clock().now());
+        if let Err(error) = self.apply_change(&mut owned.state, inputs) {
+            warn!(
+                list = name,
+                "the new members of the list are not used: {error}"
+            );
         }
     }
 
@@ -66,7 +109,7 @@ impl Manager {
     }
 
     /// Notes, and says in the log, that a list is good or is not.
-    fn note_list(&self, list: &str, error: Option<String>) {
+    pub fn note_list(&self, list: &str, error: Option<String>) {
         let is_news = self.lock().troubles.note(list, error.clone());
         match error {
             Some(error) if is_news => {

@@ -1,4 +1,4 @@
-//! Members that something else than the configuration lists: SRV records, and files.
+//! Members that something else than the configuration lists: SRV records, files, and subsystems.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,8 +9,10 @@ use crate::config::{Config, GroupConfig, MAX_FILE_SIZE, MemberConfig, Pattern, r
 
 pub mod file;
 mod follow;
+pub mod found;
 pub(crate) mod service;
 
+use found::FoundMember;
 use service::Service;
 
 /// Contents of lists, as far as they are known.
@@ -20,6 +22,8 @@ pub(crate) struct Lists {
     pub services: HashMap<String, Vec<Service>>,
     /// Contents of files when they were last good.
     pub files: Files,
+    /// Members that subsystems found last, by the names of their lists.
+    pub found: HashMap<String, Arc<Vec<FoundMember>>>,
 }
 
 /// Contents of files when they were last good.
@@ -44,6 +48,11 @@ impl Lists {
             let records = template.srv.as_ref().and_then(|srv| self.services.get(srv));
             service::members(template, records.map_or(&[], Vec::as_slice))
         });
+        let of_subsystems = group.services.iter().flat_map(|template| {
+            let found = { template.kubernetes.as_ref() }.and_then(|name| self.found.get(name));
+            let found = found.into_iter().flat_map(|found| found.iter());
+            found.map(|member| member.with_settings(template))
+        });
         let patterns = group
             .members_files
             .iter()
@@ -55,7 +64,7 @@ impl Lists {
                 .filter(move |(path, _)| pattern.matches(path));
             files.flat_map(|(_, file)| file.members.iter().cloned())
         });
-        let all = of_services.chain(of_files);
+        let all = of_services.chain(of_subsystems).chain(of_files);
         let mut members: Vec<_> = all.filter(|of| names.insert(of.name())).collect();
         let in_file = group.members.iter();
         let mut given_names: HashSet<String> =
@@ -69,9 +78,22 @@ impl Lists {
         members
     }
 
+    /// Takes members that subsystems found while these lists were read.
+    pub(crate) fn take_newer(&mut self, newer: &Lists) {
+        for (name, members) in &mut self.found {
+            if let Some(newer) = newer.found.get(name) {
+                *members = Arc::clone(newer);
+            }
+        }
+    }
+
     /// Returns the number of members that each list of a group has, with the name of the list.
     pub(crate) fn count_members(&self, group: &GroupConfig) -> Vec<(String, usize)> {
         let services = group.services.iter().flat_map(|template| {
+            if let Some(name) = &template.kubernetes {
+                let found = self.found.get(name).map_or(0, |found| found.len());
+                return Some((name.clone(), found));
+            }
             let name = template.srv.as_ref()?;
             let records = self.services.get(name).map_or(0, Vec::len);
             Some((name.clone(), records))
@@ -124,6 +146,14 @@ pub(crate) fn service_names(config: &Config) -> HashSet<String> {
     let services = config.groups.iter().flat_map(|group| &group.services);
     services
         .filter_map(|template| template.srv.clone())
+        .collect()
+}
+
+/// Names of the lists of a configuration that subsystems find.
+pub(crate) fn found_names(config: &Config) -> HashSet<String> {
+    let services = config.groups.iter().flat_map(|group| &group.services);
+    services
+        .filter_map(|template| template.kubernetes.clone())
         .collect()
 }
 

@@ -165,6 +165,8 @@ impl Manager {
         let files = files::load(&config, &files).map_err(PrepareError::files)?;
 
         let mut owned = self.lock();
+        let mut lists = lists;
+        lists.take_newer(&owned.state.inputs.lists);
         let before = owned.state.inputs.config.clone();
         if owned.started.is_none() {
             // What the process before has told was about the same ones.

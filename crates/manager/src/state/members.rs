@@ -143,7 +143,12 @@ impl State {
         refused: &mut Vec<RefusedAddress>,
     ) -> Vec<IpAddr> {
         if !member.is_looked_up() {
-            return member.ip().into_iter().collect();
+            let mut ips: Vec<_> = member.ip().into_iter().collect();
+            // Whoever may write the slices of a service names addresses that the file does not.
+            if member.kubernetes.is_some() {
+                ips.retain(|&ip| is_admitted(group, member, ip, admission, refused));
+            }
+            return ips;
         }
         let found = self.inputs.addresses.get(&member.host);
         let mut ips = found.cloned().unwrap_or_default();
@@ -277,7 +282,7 @@ impl State {
     }
 }
 
-/// True if a member may be at an address that it got by its name or from an agent. An address that is refused
+/// True if a member may be at an address that it got by its name, from an agent or from Kubernetes. An address that is refused
 /// is noted.
 fn is_admitted(
     group: &GroupConfig,

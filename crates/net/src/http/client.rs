@@ -58,6 +58,8 @@ pub struct Answer {
     pub media_type: Box<str>,
     /// Value of the first `Set-Cookie`; empty if there is none.
     pub cookie: Box<str>,
+    /// Seconds in `Retry-After`, if the server names them.
+    pub retry_after: Option<u32>,
     /// Body of the answer, without framing.
     pub body: Vec<u8>,
 }
@@ -68,6 +70,7 @@ impl Answer {
             code,
             media_type: response.media_type().into(),
             cookie: response.first_cookie().into(),
+            retry_after: response.retry_after(),
             body,
         }
     }

@@ -1,0 +1,220 @@
+//! `[kubernetes]`: access to the API server whose EndpointSlices name members.
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::path::Path;
+use std::time::Duration;
+
+use crate::schema::field::{FileName, Texts, choice_field};
+use crate::schema::key::{HOUR, describe_keys, secs, section};
+use crate::schema::reference::TableDoc;
+use crate::schema::report::Report;
+use crate::schema::table::Table;
+
+section! {
+    /// Access to the API server of Kubernetes, and the services whose endpoints are members.
+    #[derive(Clone, Debug, PartialEq)]
+    pub struct Kubernetes {
+        /// Ports of services that groups name, each once, in order.
+        services: Vec<ServicePort> = Vec::new(),
+    }
+    keys KUBERNETES {
+        /// Kubeconfig file with the address of the API server and the credentials. By default the balancer uses
+        /// the service account of its pod; outside of a cluster the first file in the environment variable
+        /// `KUBECONFIG`, or else `~/.kube/config`. A relative path starts at the configuration's folder.
+        kubeconfig: Option<FileName> = None; r#""/etc/evenkeel/kubeconfig""#,
+        /// Context of the kubeconfig file. By default the file's `current-context`. If you set a context, the
+        /// balancer uses a kubeconfig file also inside of a cluster.
+        context: Option<String> [Text(CONTEXT)] = None; r#""production""#,
+        /// Address of a pod that has an IPv4 and an IPv6 address: such a pod is one member, with the address of
+        /// this family.
+        prefer: IpFamily = IpFamily::Ipv4; r#""ipv6""#,
+        /// Time without a byte from the API server after which the balancer opens a new watch. The server sends a
+        /// bookmark about once a minute. Shorten the time if connections to your API server die silently.
+        silence: Duration [Time(secs(1), HOUR)] = secs(120); r#""90s""#,
+    }
+}
+
+/// Family of IP addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum IpFamily {
+    /// IPv4 addresses.
+    Ipv4,
+    /// IPv6 addresses.
+    Ipv6,
+}
+
+choice_field!(IpFamily, "ipv4" => IpFamily::Ipv4, "ipv6" => IpFamily::Ipv6);
+
+const CONTEXT: Texts = ("1 to 256 characters", |text| {
+    (1..=256).contains(&text.len()) && !text.chars().any(char::is_control)
+});
+
+/// Port of a service: `namespace/service:port`.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ServicePort {
+    /// Namespace of the service.
+    pub namespace: String,
+    /// Name of the service.
+    pub service: String,
+    /// Port of the service.
+    pub port: PortName,
+}
+
+/// Name or number of a port.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum PortName {
+    /// Name of the port.
+    Name(String),
+    /// Number of the port in the service; or, if the service has no such port, in its pods.
+    Number(u16),
+}
+
+/// Allowed values of the key `kubernetes` of a member.
+pub(super) const SERVICE_PORT: Texts = (
+    "a service of Kubernetes and its port, as in \"default/web:http\" or \"default/web:80\"",
+    |text| ServicePort::from_text(text).is_some(),
+);
+
+/// Returns true if the text is a label of DNS in lower case: a name in Kubernetes.
+fn is_label(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
+    (1..=63).contains(&text.len())
+        && text.bytes().all(is_inner)
+        && !text.starts_with('-')
+        && !text.ends_with('-')
+}
+
+impl ServicePort {
+    /// Reads `namespace/service:port`; `None` if the text is something else.
+    pub fn from_text(text: &str) -> Option<Self> {
+        let (namespace, rest) = text.split_once('/')?;
+        let (service, port) = rest.split_once(':')?;
+        let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
+        let port = match is_number {
+            true => PortName::Number(port.parse().ok().filter(|port| *port > 0)?),
+            false => PortName::Name(is_label(port).then(|| port.to_owned())?),
+        };
+        (is_label(namespace) && is_label(service)).then(|| ServicePort {
+            namespace: namespace.into(),
+            service: service.into(),
+            port,
+        })
+    }
+}
+
+impl fmt::Display for ServicePort {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{}/{}:", self.namespace, self.service)?;
+        match &self.port {
+            PortName::Name(name) => f.write_str(name),
+            PortName::Number(number) => write!(f, "{number}"),
+        }
+    }
+}
+
+/// Reads `[kubernetes]` of the file. `services` are those that groups name. Without the table there is a section if there
+/// is such a service.
+pub(crate) fn read<'a>(
+    top: &mut Table<'_>,
+    folder: &Path,
+    services: impl Iterator<Item = &'a str>,
+    report: &mut Report<'_>,
+) -> Option<Kubernetes> {
+    let services: BTreeSet<ServicePort> = services.filter_map(ServicePort::from_text).collect();
+    let mut kubernetes = Kubernetes {
+        services: services.into_iter().collect(),
+        ..Kubernetes::default()
+    };
+    let Some(mut table) = top.read_table("kubernetes", report) else {
+        return (!kubernetes.services.is_empty()).then_some(kubernetes);
+    };
+    table.read(KUBERNETES, &mut kubernetes, report);
+    if let Some(file) = &mut kubernetes.kubeconfig {
+        file.resolve(folder);
+    }
+    table.report_unread(report);
+    Some(kubernetes)
+}
+
+/// Reference of the table.
+pub(crate) fn describe_table() -> TableDoc {
+    let doc = "Access to the API server of Kubernetes, for members with the key `kubernetes`: see \
+               [kubernetes.md](kubernetes.md). You need no table if the defaults suit you.";
+    let keys = [describe_keys(KUBERNETES, Kubernetes::default())];
+    TableDoc::new("[kubernetes]", doc, keys)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::parse;
+
+    fn rule(members: &str) -> String {
+        format!("[rule.x]\nlisten = \"127.0.0.1:1\"\nmembers = [{members}]\n")
+    }
+
+    #[test]
+    fn services_of_all_groups_are_known_once() {
+        let text = format!(
+            "{}[group.y]\nmembers = [{{ kubernetes = \"shop/web:80\" }}, \"10.0.0.1:80\"]\n",
+            rule(
+                "{ kubernetes = \"shop/web:http\", max_connections = 7 }, { kubernetes = \"shop/web:80\" }"
+            )
+        );
+        let config = parse("/etc/evenkeel/x.toml", &text).unwrap();
+        let kubernetes = config.kubernetes.as_ref().unwrap();
+        let services: Vec<_> = kubernetes
+            .services
+            .iter()
+            .map(|of| of.to_string())
+            .collect();
+        assert_eq!(services, ["shop/web:http", "shop/web:80"]);
+        assert_eq!(config.groups[0].services[0].max_connections, Some(7));
+        assert!(config.groups[0].members.is_empty());
+        assert_eq!(parse("x", &rule("\"a:1\"")).unwrap().kubernetes, None);
+        let text = format!("[kubernetes]\nkubeconfig = \"k\"\n{}", rule("\"a:1\""));
+        let config = parse("/etc/evenkeel/x.toml", &text).unwrap();
+        let files: Vec<_> = config.files().collect();
+        assert_eq!(files, [Path::new("/etc/evenkeel/k")]);
+    }
+
+    #[test]
+    fn names_of_services_are_checked() {
+        for bad in [
+            "web:80",
+            "shop/web",
+            "shop/web:",
+            "shop/web:0",
+            "shop/web:65536",
+            "Shop/web:80",
+            "shop/-web:80",
+            "shop/web:http:1",
+            "a/b/c:80",
+            "shop/web:é",
+            "/web:80",
+            "shop/:80",
+        ] {
+            assert_eq!(ServicePort::from_text(bad), None, "{bad}");
+            let text = rule(&format!("{{ kubernetes = {bad:?} }}"));
+            let errors = parse("f.toml", &text).unwrap_err().to_string();
+            assert!(
+                errors.contains("f.toml:3:") && errors.contains("default/web:http"),
+                "{errors}"
+            );
+        }
+        for (more, wanted) in [
+            ("address = \"a:1\"", "an `address`, `srv` or `kubernetes`"),
+            ("srv = \"_a._b.c\"", "an `address`, `srv` or `kubernetes`"),
+            ("name = \"x\"", "remove `name`"),
+            ("url = \"http://a\"", "remove this key"),
+        ] {
+            let text = rule(&format!("{{ kubernetes = \"shop/web:80\", {more} }}"));
+            let errors = parse("f.toml", &text).unwrap_err().to_string();
+            assert!(
+                errors.contains("f.toml:3:") && errors.contains(wanted),
+                "{errors}"
+            );
+        }
+    }
+}

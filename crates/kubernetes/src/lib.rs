@@ -1,0 +1,31 @@
+//! Members from EndpointSlices of Kubernetes.
+//!
+//! The balancer lists the slices of each service that a group names, and watches their changes. While the API server is
+//! away, the last known members stay.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`slice`] | slices, lists and events, read from JSON with bounds |
+//! | [`watcher`] | list and watch of one service: the next question, and pauses; no I/O, no clock, no randomness |
+//! | [`endpoints`] | members among the endpoints of all slices |
+//! | [`yaml`], [`kubeconfig`] | kubeconfig files |
+//! | [`access`] | address and credentials of the API server, which may change |
+//! | [`environment`] | where the access comes from: service account or kubeconfig file |
+//! | `api` | questions over HTTP |
+//! | [`subsystem`] | a task for each service, status, metrics |
+
+#![forbid(unsafe_code)]
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+pub mod access;
+mod api;
+pub mod endpoints;
+pub mod environment;
+pub mod kubeconfig;
+pub mod slice;
+pub mod status;
+pub mod subsystem;
+pub mod watcher;
+pub mod yaml;
+
+pub use subsystem::Endpoints;

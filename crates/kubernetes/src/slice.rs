@@ -1,0 +1,566 @@
+//! EndpointSlices, lists and events of a watch, read from JSON.
+//!
+//! Everything that is kept has a bound. Fields that nobody needs are skipped without being kept.
+
+use std::fmt;
+use std::net::IpAddr;
+
+use serde::de::{Error as _, SeqAccess, Visitor};
+use serde::{Deserialize, Deserializer};
+
+/// Most endpoints of one slice; the API server allows as many.
+const MAX_ENDPOINTS: usize = 1_000;
+
+/// Most ports of one slice; the API server allows as many.
+const MAX_PORTS: usize = 100;
+
+/// Longest name of an object, of a port or a zone, and longest version, in bytes.
+const MAX_NAME: usize = 253;
+
+/// Most hints of an endpoint; the API server allows eight.
+const MAX_HINTS: usize = 64;
+
+/// Most addresses of an endpoint; the API server allows as many.
+const MAX_ADDRESSES: usize = 100;
+
+/// Most objects in a page.
+const MAX_ITEMS: usize = 1_000;
+
+/// List with at most `MOST` elements; more are an error before they take memory.
+struct Bounded<T, const MOST: usize>(Vec<T>);
+
+impl<T, const MOST: usize> Default for Bounded<T, MOST> {
+    fn default() -> Self {
+        Bounded(Vec::new())
+    }
+}
+
+/// Visitor of a list with at most `most` elements, which keeps what `keep` makes of each.
+struct BoundedVisitor<T, U> {
+    most: usize,
+    keep: fn(T) -> Option<U>,
+}
+
+impl<'de, T: Deserialize<'de>, U> Visitor<'de> for BoundedVisitor<T, U> {
+    type Value = Vec<U>;
+
+    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "a list of at most {} elements", self.most)
+    }
+
+    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
+        let mut kept = Vec::new();
+        let mut count = 0;
+        while let Some(element) = list.next_element()? {
+            count += 1;
+            if count > self.most {
+                return Err(A::Error::invalid_length(count, &self));
+            }
+            kept.extend((self.keep)(element));
+        }
+        Ok(kept)
+    }
+}
+
+impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Bounded<T, MOST> {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let visitor = BoundedVisitor {
+            most: MOST,
+            keep: Some,
+        };
+        from.deserialize_seq(visitor).map(Bounded)
+    }
+}
+
+/// Endpoints of a slice; elements that are no endpoints are not kept.
+#[derive(Default)]
+struct Endpoints(Vec<Endpoint>);
+
+impl<'de> Deserialize<'de> for Endpoints {
+    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
+        let visitor = BoundedVisitor {
+            most: MAX_ENDPOINTS,
+            keep: RawEndpoint::into_endpoint,
+        };
+        from.deserialize_seq(visitor).map(Endpoints)
+    }
+}
+
+/// Slice of the endpoints of a service.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Slice {
+    /// Names and numbers of the ports for TCP. The name of the only port of a service may be empty.
+    pub ports: Vec<(Box<str>, u16)>,
+    /// Endpoints with IP addresses.
+    pub endpoints: Vec<Endpoint>,
+}
+
+/// Endpoint of a service.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Endpoint {
+    /// Address of the endpoint.
+    pub address: IpAddr,
+    /// Identity of the pod; endpoints of both families of addresses have the same.
+    pub pod: Option<Box<str>>,
+    /// State of the endpoint.
+    pub state: EndpointState,
+    /// Zone in which the endpoint is.
+    pub zone: Option<Box<str>>,
+    /// Zones that are to use the endpoint.
+    pub hints: Vec<Box<str>>,
+}
+
+/// State of an endpoint, from its conditions; the best state first.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum EndpointState {
+    /// `ready`: the endpoint takes traffic.
+    Ready,
+    /// `serving`, but not `ready`: the endpoint terminates, and finishes its traffic.
+    Serving,
+    /// Neither: the endpoint takes no traffic.
+    Gone,
+}
+
+/// An answer, an object or an event that cannot be used.
+#[derive(Debug, thiserror::Error)]
+pub enum SliceError {
+    /// The text is not the expected JSON.
+    #[error("the API server's answer cannot be read: {0}")]
+    Json(#[from] serde_json::Error),
+    /// A part of the text is longer than allowed.
+    #[error("the API server's answer has {0}")]
+    Bounds(&'static str),
+}
+
+/// Page of a list of slices.
+#[derive(Debug)]
+pub struct Page {
+    /// Slices with their names.
+    pub slices: Vec<(String, Slice)>,
+    /// Version of the list, from which a watch may start.
+    pub version: String,
+    /// Token of the next page; empty if this is the last page.
+    pub next: String,
+}
+
+/// Event of a watch.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Event {
+    /// A slice is new, or has changed: its name, the slice and its version.
+    Changed(String, Slice, String),
+    /// A slice is gone: its name and version.
+    Deleted(String, String),
+    /// Nothing has changed up to this version.
+    Bookmark(String),
+    /// The watch has failed.
+    Failed(Status),
+    /// An event of a kind that is not known.
+    Other,
+}
+
+/// Answer of the API server about a failure.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Status {
+    /// Status code, as in HTTP.
+    pub code: u16,
+    /// Message for people.
+    pub message: String,
+    /// Reason, in one word.
+    pub reason: String,
+    /// Seconds after which the client may ask again.
+    pub retry_after: Option<u32>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawList {
+    metadata: RawMetadata,
+    items: Option<Bounded<RawObject, MAX_ITEMS>>,
+}
+
+#[derive(Deserialize)]
+struct RawEvent {
+    #[serde(rename = "type")]
+    kind: String,
+    object: RawObject,
+}
+
+/// A slice, the object of a bookmark, or a status.
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawObject {
+    metadata: RawMetadata,
+    endpoints: Option<Endpoints>,
+    ports: Option<Bounded<RawPort, MAX_PORTS>>,
+    code: Option<u16>,
+    message: Option<String>,
+    reason: Option<String>,
+    details: Option<RawDetails>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawMetadata {
+    name: Option<String>,
+    resource_version: Option<String>,
+    r#continue: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawDetails {
+    retry_after_seconds: Option<u32>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawPort {
+    name: Option<String>,
+    port: Option<u16>,
+    protocol: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawEndpoint {
+    addresses: Option<Bounded<String, MAX_ADDRESSES>>,
+    conditions: Option<RawConditions>,
+    hints: Option<RawHints>,
+    target_ref: Option<RawTarget>,
+    zone: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawConditions {
+    ready: Option<bool>,
+    serving: Option<bool>,
+    terminating: Option<bool>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+struct RawHints {
+    for_zones: Option<Bounded<RawZone, MAX_HINTS>>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawZone {
+    name: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawTarget {
+    uid: Option<String>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawService {
+    spec: Option<RawSpec>,
+}
+
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawSpec {
+    ports: Option<Bounded<RawPort, MAX_PORTS>>,
+}
+
+impl EndpointState {
+    /// Without conditions an endpoint is ready, and serving is the same as ready unless it is said. A terminating
+    /// endpoint is never ready, whatever is said.
+    fn from_conditions(conditions: &RawConditions) -> Self {
+        let terminates = conditions.terminating.unwrap_or(false);
+        let ready = conditions.ready.unwrap_or(true);
+        match (ready && !terminates, conditions.serving.unwrap_or(ready)) {
+            (true, _) => EndpointState::Ready,
+            (false, true) => EndpointState::Serving,
+            (false, false) => EndpointState::Gone,
+        }
+    }
+}
+
+/// Returns the text if it is a name that may be kept.
+fn bounded_name(text: Option<String>) -> Option<Box<str>> {
+    let text = text.filter(|text| !text.is_empty() && text.len() <= MAX_NAME)?;
+    text.bytes()
+        .all(|byte| byte.is_ascii_graphic())
+        .then(|| text.into())
+}
+
+impl RawEndpoint {
+    fn into_endpoint(self) -> Option<Endpoint> {
+        // All addresses of an endpoint are the same to clients; the first is enough.
+        let address: IpAddr = self.addresses?.0.first()?.parse().ok()?;
+        if address.is_unspecified() || address.is_multicast() {
+            return None;
+        }
+        let zones = self.hints.unwrap_or_default().for_zones.unwrap_or_default();
+        let hints = zones
+            .0
+            .into_iter()
+            .filter_map(|zone| bounded_name(zone.name));
+        Some(Endpoint {
+            address,
+            pod: self.target_ref.and_then(|target| bounded_name(target.uid)),
+            state: EndpointState::from_conditions(&self.conditions.unwrap_or_default()),
+            zone: bounded_name(self.zone),
+            hints: hints.collect(),
+        })
+    }
+}
+
+fn ports_of(ports: Option<Bounded<RawPort, MAX_PORTS>>) -> Vec<(Box<str>, u16)> {
+    let port = |port: RawPort| {
+        let is_tcp = port.protocol.is_none_or(|protocol| protocol == "TCP");
+        let name = port.name.unwrap_or_default();
+        let number = port.port.filter(|number| *number > 0 && is_tcp)?;
+        (name.len() <= MAX_NAME).then(|| (name.into(), number))
+    };
+    let ports = ports.unwrap_or_default().0.into_iter();
+    ports.filter_map(port).collect()
+}
+
+impl RawObject {
+    /// Returns name, slice and version.
+    fn into_slice(self) -> Result<(String, Slice, String), SliceError> {
+        let name = self.metadata.name.unwrap_or_default();
+        if name.is_empty() || name.len() > MAX_NAME {
+            return Err(SliceError::Bounds(
+                "an object without a name of 1 to 253 bytes",
+            ));
+        }
+        let slice = Slice {
+            ports: ports_of(self.ports),
+            endpoints: self.endpoints.unwrap_or_default().0,
+        };
+        Ok((name, slice, version_of(self.metadata.resource_version)?))
+    }
+
+    fn into_status(self) -> Status {
+        let cut = |text: Option<String>| {
+            let text = text.unwrap_or_default();
+            let cut: String = text.chars().filter(|c| !c.is_control()).take(300).collect();
+            cut
+        };
+        Status {
+            code: self.code.unwrap_or(0),
+            message: cut(self.message),
+            reason: cut(self.reason),
+            retry_after: self.details.and_then(|details| details.retry_after_seconds),
+        }
+    }
+}
+
+/// Returns a version that may be kept and put into a query.
+fn version_of(version: Option<String>) -> Result<String, SliceError> {
+    let version = version.unwrap_or_default();
+    let is_good = (1..=MAX_NAME).contains(&version.len())
+        && version.bytes().all(|byte| byte.is_ascii_graphic());
+    match is_good {
+        true => Ok(version),
+        false => Err(SliceError::Bounds("no usable resourceVersion")),
+    }
+}
+
+/// Reads a page of a list of EndpointSlices.
+///
+/// # Errors
+///
+/// The text is no such page, or beyond the bounds.
+pub fn parse_page(text: &[u8]) -> Result<Page, SliceError> {
+    let list: RawList = serde_json::from_slice(text)?;
+    let next = list.metadata.r#continue.unwrap_or_default();
+    if next.len() > 8192 {
+        return Err(SliceError::Bounds(
+            "a token of more than 8192 bytes for the next page",
+        ));
+    }
+    let slices = list.items.unwrap_or_default().0.into_iter().map(|object| {
+        let (name, slice, _) = object.into_slice()?;
+        Ok((name, slice))
+    });
+    Ok(Page {
+        slices: slices.collect::<Result<_, SliceError>>()?,
+        version: version_of(list.metadata.resource_version)?,
+        next,
+    })
+}
+
+/// Reads an event of a watch.
+///
+/// # Errors
+///
+/// The text is no event, or beyond the bounds.
+pub fn parse_event(text: &[u8]) -> Result<Event, SliceError> {
+    let RawEvent { kind, object } = serde_json::from_slice(text)?;
+    Ok(match &*kind {
+        "ADDED" | "MODIFIED" => {
+            let (name, slice, version) = object.into_slice()?;
+            Event::Changed(name, slice, version)
+        }
+        "DELETED" => {
+            let (name, _, version) = object.into_slice()?;
+            Event::Deleted(name, version)
+        }
+        "BOOKMARK" => Event::Bookmark(version_of(object.metadata.resource_version)?),
+        "ERROR" => Event::Failed(object.into_status()),
+        _ => Event::Other,
+    })
+}
+
+/// Reads an answer about a failure; empty if the text is none.
+pub fn parse_status(text: &[u8]) -> Status {
+    let object: Result<RawObject, _> = serde_json::from_slice(text);
+    object.unwrap_or_default().into_status()
+}
+
+/// Reads the names and numbers of the ports of a service.
+///
+/// # Errors
+///
+/// The text is no service, or beyond the bounds.
+pub fn parse_service(text: &[u8]) -> Result<Vec<(Box<str>, u16)>, SliceError> {
+    let service: RawService = serde_json::from_slice(text)?;
+    Ok(ports_of(service.spec.unwrap_or_default().ports))
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SLICE: &str = r#"{"metadata":{"name":"web-1","resourceVersion":"7"},"addressType":"IPv4",
+        "ports":[{"name":"http","port":8080,"protocol":"TCP"},{"name":"dns","port":53,"protocol":"UDP"}],
+        "endpoints":[{"addresses":["10.0.0.1"],"conditions":{"ready":true},"zone":"a",
+        "hints":{"forZones":[{"name":"b"}]},"targetRef":{"kind":"Pod","uid":"u-1"}},
+        {"addresses":["web.example"]},{"addresses":[]},{"addresses":["0.0.0.0"]}]}"#;
+
+    fn event(kind: &str, object: &str) -> String {
+        format!(r#"{{"type":"{kind}","object":{object}}}"#)
+    }
+
+    #[test]
+    fn slices_are_read_and_what_is_no_member_is_left_out() {
+        let text = event("ADDED", SLICE);
+        let Event::Changed(name, slice, version) = parse_event(text.as_bytes()).unwrap() else {
+            panic!("a change");
+        };
+        assert_eq!((&*name, &*version), ("web-1", "7"));
+        assert_eq!(slice.ports, [("http".into(), 8080)]);
+        let [endpoint] = &slice.endpoints[..] else {
+            panic!("{:?}", slice.endpoints);
+        };
+        assert_eq!(endpoint.address, IpAddr::from([10, 0, 0, 1]));
+        assert_eq!(endpoint.pod.as_deref(), Some("u-1"));
+        assert_eq!(endpoint.zone.as_deref(), Some("a"));
+        assert_eq!(endpoint.hints, ["b".into()]);
+        let deleted = parse_event(event("DELETED", SLICE).as_bytes()).unwrap();
+        assert_eq!(deleted, Event::Deleted("web-1".into(), "7".into()));
+        let list = format!(
+            r#"{{"kind":"EndpointSliceList","metadata":{{"resourceVersion":"9","continue":"t"}},"items":[{SLICE}]}}"#
+        );
+        let page = parse_page(list.as_bytes()).unwrap();
+        assert_eq!(
+            (page.slices.len(), &*page.version, &*page.next),
+            (1, "9", "t")
+        );
+        let empty = br#"{"metadata":{"resourceVersion":"9"},"items":null}"#;
+        assert!(parse_page(empty).unwrap().slices.is_empty());
+    }
+
+    #[test]
+    fn conditions_say_what_an_endpoint_does() {
+        use EndpointState::{Gone, Ready, Serving};
+        for (ready, serving, terminating, state) in [
+            (None, None, None, Ready),
+            (Some(true), None, None, Ready),
+            (Some(true), Some(true), Some(false), Ready),
+            (Some(false), Some(true), Some(true), Serving),
+            (Some(false), Some(false), Some(true), Gone),
+            (Some(false), None, None, Gone),
+            (Some(true), Some(true), Some(true), Serving),
+        ] {
+            let conditions = RawConditions {
+                ready,
+                serving,
+                terminating,
+            };
+            let found = EndpointState::from_conditions(&conditions);
+            assert_eq!(found, state, "{ready:?} {serving:?} {terminating:?}");
+        }
+    }
+
+    #[test]
+    fn bookmarks_and_failures_are_events() {
+        let bookmark = r#"{"metadata":{"resourceVersion":"12"}}"#;
+        let bookmark = parse_event(event("BOOKMARK", bookmark).as_bytes()).unwrap();
+        assert_eq!(bookmark, Event::Bookmark("12".into()));
+        let status = r#"{"metadata":{},"code":410,"reason":"Expired","message":"too old","details":{"retryAfterSeconds":3}}"#;
+        let Event::Failed(status) = parse_event(event("ERROR", status).as_bytes()).unwrap() else {
+            panic!("a failure");
+        };
+        assert_eq!((status.code, status.retry_after), (410, Some(3)));
+        assert_eq!(
+            parse_event(event("NEW", "{}").as_bytes()).unwrap(),
+            Event::Other
+        );
+        assert_eq!(parse_status(b"<html>"), Status::default());
+    }
+
+    #[test]
+    fn hostile_json_is_an_error() {
+        let whole = event("ADDED", SLICE);
+        for cut in 0..whole.len() {
+            assert!(parse_event(&whole.as_bytes()[..cut]).is_err(), "{cut}");
+        }
+        let deep = format!("{}{}", "[".repeat(10_000), "]".repeat(10_000));
+        let many = format!(
+            r#"{{"metadata":{{"name":"a","resourceVersion":"1"}},"endpoints":[{}]}}"#,
+            vec!["{}"; MAX_ENDPOINTS + 1].join(",")
+        );
+        let ports = format!(
+            r#"{{"metadata":{{"name":"a","resourceVersion":"1"}},"ports":[{}]}}"#,
+            vec!["{}"; MAX_PORTS + 1].join(",")
+        );
+        for (object, wanted) in [
+            ("[]", "without a name"),
+            ("null", "cannot be read"),
+            (r#"{"metadata":{"name":7}}"#, "cannot be read"),
+            (r#"{"metadata":{"name":"a","name":"b"}}"#, "duplicate field"),
+            (
+                r#"{"endpoints":{},"metadata":{"name":"a"}}"#,
+                "cannot be read",
+            ),
+            (
+                r#"{"endpoints":[{"addresses":"10.0.0.1"}]}"#,
+                "cannot be read",
+            ),
+            (r#"{"ports":[{"port":65536}]}"#, "cannot be read"),
+            (r#"{"ports":[{"port":-1}]}"#, "cannot be read"),
+            ("{}", "without a name"),
+            (r#"{"metadata":{"name":"a"}}"#, "no usable resourceVersion"),
+            (
+                r#"{"metadata":{"name":"a","resourceVersion":"1 2"}}"#,
+                "no usable resourceVersion",
+            ),
+            (&*format!(r#"{{"x":{deep}}}"#), "without a name"),
+            (&many, "at most 1000 elements"),
+            (&ports, "at most 100 elements"),
+        ] {
+            let error = parse_event(event("ADDED", object).as_bytes()).unwrap_err();
+            assert!(error.to_string().contains(wanted), "{error} {wanted}");
+        }
+    }
+
+    proptest! {
+        #[test]
+        fn any_bytes_are_read_without_panic(bytes in proptest::collection::vec(any::<u8>(), 0..200)) {
+            let _ = (parse_event(&bytes).is_ok(), parse_page(&bytes).is_ok(), parse_service(&bytes).is_ok());
+            parse_status(&bytes);
+        }
+    }
+}

@@ -1,0 +1,118 @@
+//! Status of the services whose endpoints are members.
+
+use evenkeel_manager::text;
+use evenkeel_tls::certificate::unix_now;
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Service whose endpoints are members, as the admin API shows it. Counts begin with the process.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct ServiceStatus {
+    /// Namespace and name of the service.
+    pub service: String,
+    /// API server.
+    pub server: String,
+    /// True while a watch is open: changes are followed.
+    pub watching: bool,
+    /// Version of the known slices (`resourceVersion`); null if the slices must be listed.
+    pub version: Option<String>,
+    /// Number of slices.
+    pub slices: usize,
+    /// Ports that groups use, with their members.
+    pub ports: Vec<PortStatus>,
+    /// Time of the last answer or event, in seconds since 1970; null before the first one.
+    pub last_success: Option<i64>,
+    /// Reason why the last question failed; null if it did not.
+    pub error: Option<String>,
+    /// Number of failed questions.
+    pub failures: u64,
+    /// Number of complete lists.
+    pub lists: u64,
+    /// Number of opened watches.
+    pub watches: u64,
+    /// Number of events.
+    pub events: u64,
+}
+
+/// Port of a service that groups use.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct PortStatus {
+    /// Name or number of the port, as in the configuration.
+    pub port: String,
+    /// Number of members, with those that drain.
+    pub members: usize,
+    /// Number of members that drain.
+    pub draining: usize,
+    /// Reason why there are no members of the port, or why those that there are may be old; null without one.
+    pub error: Option<String>,
+}
+
+/// Lays out the services for people.
+pub fn format_table(services: &[ServiceStatus]) -> String {
+    format_table_at(services, unix_now())
+}
+
+fn format_table_at(services: &[ServiceStatus], now: i64) -> String {
+    if services.is_empty() {
+        return "no group has members of Kubernetes\n".into();
+    }
+    let rows = services.iter().flat_map(|service| {
+        service.ports.iter().map(move |port| {
+            let heard = service.last_success.map_or("never".into(), |at| {
+                format!("{} s ago", now.saturating_sub(at).max(0))
+            });
+            let state = match (&service.error, &port.error) {
+                (Some(error), _) | (None, Some(error)) => error.escape_debug().to_string(),
+                (None, None) if service.watching => "watching".into(),
+                (None, None) => "connecting".into(),
+            };
+            vec![
+                format!("{}:{}", service.service, port.port),
+                port.members.to_string(),
+                port.draining.to_string(),
+                service.version.clone().unwrap_or_else(|| "-".into()),
+                heard,
+                state,
+            ]
+        })
+    });
+    let names = [
+        "SERVICE",
+        ">MEMBERS",
+        ">DRAINING",
+        ">VERSION",
+        ">HEARD",
+        "STATE",
+    ];
+    text::format_table(&names, rows)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_line_for_each_port() {
+        let port = |port: &str, error: Option<&str>| PortStatus {
+            port: port.into(),
+            members: 3,
+            draining: 1,
+            error: error.map(Into::into),
+        };
+        let service = ServiceStatus {
+            service: "shop/web".into(),
+            watching: true,
+            version: Some("17".into()),
+            ports: vec![port("http", None), port("80", Some("no port 80"))],
+            last_success: Some(90),
+            ..ServiceStatus::default()
+        };
+        assert_eq!(
+            format_table_at(&[service], 100),
+            "SERVICE        MEMBERS  DRAINING  VERSION     HEARD  STATE\n\
+             shop/web:http        3         1       17  10 s ago  watching\n\
+             shop/web:80          3         1       17  10 s ago  no port 80\n"
+        );
+        assert!(format_table(&[]).starts_with("no group"));
+    }
+}

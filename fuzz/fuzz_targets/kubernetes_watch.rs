@@ -1,0 +1,41 @@
+//! Any bytes as pages and events of an API server of Kubernetes, and as a kubeconfig file: no panic, and members within
+//! their bounds.
+#![no_main]
+
+use std::path::Path;
+
+use evenkeel_config::{IpFamily, PortName};
+use evenkeel_kubernetes::endpoints::{Choice, MAX_MEMBERS};
+use evenkeel_kubernetes::kubeconfig::parse_kubeconfig;
+use evenkeel_kubernetes::watcher::Watcher;
+use libfuzzer_sys::fuzz_target;
+
+fuzz_target!(|bytes: &[u8]| {
+    let mut watcher = Watcher::new();
+    // The first line is a page of the list; what follows is a watch.
+    let (page, watch) = match bytes.iter().position(|&byte| byte == b'\n') {
+        Some(end) => bytes.split_at(end),
+        None => (bytes, &[][..]),
+    };
+    let _ = watcher.take_page(page);
+    for part in watch.chunks(64) {
+        let mut fault = None;
+        watcher.take_bytes(part, &mut fault);
+    }
+    watcher.next_question();
+    for port in [PortName::Name("http".into()), PortName::Number(80)] {
+        let choice = Choice {
+            port: &port,
+            service_ports: &[],
+            prefer: IpFamily::Ipv4,
+            own_zone: Some("a"),
+        };
+        if let Ok(members) = choice.choose_members(watcher.slices().into_iter().flatten()) {
+            assert!(members.len() <= MAX_MEMBERS);
+            assert!(members.iter().all(|member| member.address.port() > 0));
+        }
+    }
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = parse_kubeconfig(text, Path::new("/"), None);
+    }
+});
