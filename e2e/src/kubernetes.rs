@@ -41,6 +41,8 @@ pub enum Mood {
     Silent,
     /// Questions are answered with this code and these fields.
     Refusing(u16, String),
+    /// Lists are answered, and watches are refused with 429.
+    RefusingWatches,
 }
 
 /// A server with the slices of the service `shop/web`, whose port is `http`.
@@ -295,7 +297,7 @@ fn answer(world: &Mutex<World>, question: &Message) -> Option<(String, Option<Ev
         Some((head + &status, None))
     };
     match &world.mood {
-        Mood::Well => {}
+        Mood::Well | Mood::RefusingWatches => {}
         Mood::Away | Mood::Silent => return None,
         Mood::Refusing(code, fields) => return refuse(*code, fields, "not now"),
     }
@@ -313,6 +315,9 @@ fn answer(world: &Mutex<World>, question: &Message) -> Option<(String, Option<Ev
         let head = format!("HTTP/1.1 200 OK\r\nContent-Length: {length}\r\n\r\n");
         return Some((head + &list, None));
     };
+    if world.mood == Mood::RefusingWatches {
+        return refuse(429, "", "too many watches");
+    }
     let version: u64 = version.split('&').next()?.parse().ok()?;
     if version < world.oldest {
         return refuse(410, "", "too old resource version");

@@ -335,6 +335,7 @@ impl Follower {
                 // A number may have another meaning since the service has changed.
                 wants_list = changed && !self.publish() && plan.has_numbers();
                 self.note_success();
+                self.note_recovery();
                 fault.is_none() && !wants_list
             },
         );
@@ -399,6 +400,14 @@ impl Follower {
             status.slices = slices;
             status.events = events;
         });
+    }
+
+    /// Takes an error back after a watch that works: no list comes before the watch ends.
+    fn note_recovery(&mut self) {
+        if self.noted.is_some() {
+            self.note(None);
+            self.publish();
+        }
     }
 
     fn note_fault(&mut self, fault: Fault) -> Duration {

@@ -136,12 +136,33 @@ fn watches_go_on_where_the_last_one_ended_and_lists_begin_anew_after_410() {
     wait_until("the watch is a new one", || {
         count(&balancer, "watches_total") >= 2.0 && server.watch_count() == 1
     });
-    // Pages of one slice each, twice for the lists before the watch, and twice after it.
+    // Pages of one slice each.
     let questions = server.questions();
     let pages = questions.iter().filter(|of| of.contains("continue=1"));
     assert!(pages.count() >= 2, "{questions:#?}");
     server.set_slice("web-2", port(&b), &[(HOST, Ready)]);
     wait_for_names(&balancer, &["a", "b"]);
+}
+
+#[test]
+fn an_error_ends_with_a_watch_that_works() {
+    let server = ApiServer::start();
+    let a = named("a");
+    server.set_slice("web-1", port(&a), &[(HOST, Ready)]);
+    let balancer = start(&server);
+    wait_for_names(&balancer, &["a"]);
+    server.set_mood(Mood::RefusingWatches);
+    wait_until("the refusal is noted", || {
+        let error = balancer.admin_json("/v1/kubernetes")[0]["error"].to_string();
+        error.contains("429")
+    });
+    assert_eq!(count(&balancer, "up"), 0.0);
+    let lists = count(&balancer, "lists_total");
+    server.set_mood(Mood::Well);
+    wait_until("there is a watch", || server.watch_count() == 1);
+    server.send_bookmark();
+    wait_until("the error is over", || count(&balancer, "up") == 1.0);
+    assert_eq!(count(&balancer, "lists_total"), lists);
 }
 
 #[test]
@@ -172,7 +193,7 @@ fn members_stay_while_the_api_server_is_away_over_reloads_and_upgrades() {
     server.set_slice("web-2", port(&b), &[(HOST, Ready)]);
     wait_for_names(&balancer, &["a", "b"]);
 
-    // The pause that the server asks for is kept: there is one more question, and none after it.
+    // A pause that the server asks for harms no client.
     let failures = count(&balancer, "failures_total");
     server.set_mood(Mood::Refusing(429, pause.into()));
     wait_until("the refusal is noted", || {

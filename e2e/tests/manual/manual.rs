@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 33] = [
+const FOLLOWED: [&str; 35] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -39,6 +39,7 @@ const FOLLOWED: [&str; 33] = [
     "docs/fleet.md",
     "docs/http2.md",
     "docs/kernel-monitor.md",
+    "docs/kubernetes.md",
     "docs/lab.md",
     "docs/limits.md",
     "docs/load-reports.md",
@@ -56,6 +57,7 @@ const FOLLOWED: [&str; 33] = [
     "docs/telemetry.md",
     "docs/tls.md",
     "docs/tutorial-load-reports.md",
+    "docs/udp.md",
     "docs/xds.md",
     "docs/zones.md",
     "modules/java/README.md",
@@ -176,6 +178,28 @@ fn u10_http2() {
 #[test]
 fn u10_ftp() {
     follow_page("docs/ftp.md", INSTALLED);
+}
+
+#[test]
+fn u10_udp() {
+    follow_page("docs/udp.md", INSTALLED);
+}
+
+#[test]
+fn u10_kubernetes() {
+    // `check` reads the file, and asks no server.
+    let account = "
+        mkdir .kube
+        cat > .kube/config <<'END'
+apiVersion: v1
+kind: Config
+current-context: shop
+clusters: [{name: here, cluster: {server: \"https://127.0.0.1:6443\"}}]
+users: [{name: balancer, user: {token: secret}}]
+contexts: [{name: shop, context: {cluster: here, user: balancer}}]
+END
+        ";
+    follow_page("docs/kubernetes.md", &format!("{INSTALLED} {account}"));
 }
 
 #[test]
