@@ -241,7 +241,11 @@ fn rule_table(rules: &[RuleStatus]) -> String {
                 (true, true) => "maintenance".into(),
                 (true, false) => "enabled".into(),
             },
-            rule.protocol.to_string(),
+            match rule.forward.as_deref() {
+                Some("kernel") => format!("{}, kernel", rule.protocol),
+                Some(_) => format!("{}, proxy", rule.protocol),
+                None => rule.protocol.to_string(),
+            },
             rule.listen.join(" "),
             rule.group_names().join(" "),
         ]

@@ -21,6 +21,7 @@ use evenkeel_corba::subsystem::Corba;
 use evenkeel_core::load::LOADS_PER_LOCATION;
 use evenkeel_core::strategy::REGISTRY;
 use evenkeel_fleet::Gossip;
+use evenkeel_forward::Forwarding;
 use evenkeel_manager::config::{self, Admin, ClientTls};
 use evenkeel_manager::revisions::{Author, How};
 use evenkeel_manager::service::Service;
@@ -95,6 +96,7 @@ impl Balancer {
             Arc::new(Monitor::new(clock).unwrap()),
             Arc::new(Acme::default()),
             Arc::new(Steering::new(clock)),
+            Arc::new(Forwarding::new(clock)),
         ];
         subsystems.extend(evenkeel_report::sources(clock).unwrap());
         let manager = Manager::new(clock, Arc::new(subsystems));

@@ -1362,6 +1362,8 @@ fn document_with(header: &str, line: &str) -> String {
             } else if line.starts_with("sni = ") {
                 let group = "[group.backends]\nmembers = [\"a:1\"]";
                 format!("{header}\n{rest}\n{line}\nprotocol = \"tcp\"\n{group}")
+            } else if line == "forward = \"kernel\"" {
+                format!("{header}\n{rest}\n{line}\nprotocol = \"tcp\"")
             } else if line.starts_with("ftp = ") {
                 format!("{header}\n{rest}\n{line}\nprotocol = \"ftp\"")
             } else if line.starts_with("udp = ") {
@@ -2712,5 +2714,51 @@ fn checks_by_datagrams_say_what_to_send() {
     ] {
         let errors = check(keys).unwrap_err().to_string();
         assert!(errors.contains(complaint), "{keys}: {errors}");
+    }
+}
+
+#[test]
+fn s41_a_rule_of_the_kernel_cannot_have_what_needs_the_proxy() {
+    let check = |rule: &str, more: &str| {
+        let text = format!(
+            "[rule.db]\nlisten = \"192.0.2.1:5432\"\nforward = \"kernel\"\nmembers = [\"192.0.2.9:1\"]\n\
+             {rule}\n{more}\n"
+        );
+        parse("test.toml", &text).map_or_else(|errors| errors.to_string(), |_| String::new())
+    };
+    let tcp = "protocol = \"tcp\"\n";
+    assert_eq!(check(tcp, ""), "");
+    let all = check("", "");
+    assert!(
+        all.contains("test.toml:3:") && all.contains("only for a rule with `protocol"),
+        "{all}"
+    );
+    for (line, named) in [
+        ("accept_proxy = [\"10.0.0.0/8\"]", "`accept_proxy`"),
+        ("limits = { connections = 5 }", "`limits`"),
+        ("max_connections = 7", "`max_connections`"),
+        ("half_close = false", "`half_close = false`"),
+        ("terminate_on_disable = true", "`terminate_on_disable`"),
+        ("member_tls = true", "`member_tls`"),
+        ("send_proxy = \"v2\"", "`send_proxy`"),
+        ("chooser = { url = \"http://127.0.0.1:1/\" }", "`chooser`"),
+    ] {
+        let errors = check(&format!("{tcp}{line}"), "");
+        assert!(
+            errors.contains(named) && errors.contains("remove one"),
+            "{line}: {errors}"
+        );
+    }
+    for (listen, why) in [
+        ("0.0.0.0:80", "all addresses"),
+        ("192.0.2.1:0", "has no port"),
+        ("[::1]:80", "no address of IPv4"),
+        ("unix:/run/x", "no address of IPv4"),
+    ] {
+        let text = format!(
+            "[rule.db]\nlisten = \"{listen}\"\nforward = \"kernel\"\nprotocol = \"tcp\"\nmembers = [\"192.0.2.9:1\"]"
+        );
+        let errors = parse("test.toml", &text).unwrap_err().to_string();
+        assert!(errors.contains(why), "{listen}: {errors}");
     }
 }

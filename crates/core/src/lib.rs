@@ -31,6 +31,7 @@ pub mod signal;
 mod slot;
 pub mod strategy;
 pub mod tally;
+pub mod terms;
 pub mod time;
 pub mod trace;
 mod weight;

@@ -15,6 +15,7 @@ use evenkeel_admin::wire::Upgraded;
 use evenkeel_admin::{Sources, UpgradeWanted, serve_api};
 use evenkeel_broker::negotiator::Negotiator;
 use evenkeel_broker::reporting::Reporting;
+use evenkeel_forward::Forwarding;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::watch::{Cause, Reloads};
 use evenkeel_manager::config::{self, AccessLog as Target, Admin, Config, LogFormat};
@@ -178,6 +179,7 @@ pub(crate) fn list_subsystems(clock: Clock) -> Result<Vec<Arc<dyn Service>>, Fai
         Arc::new(evenkeel_xds::Xds::new(clock).map_err(cannot("server of xDS"))?),
         Arc::new(Monitor::new(clock).map_err(cannot("monitor"))?),
         Arc::new(Steering::new(clock)),
+        Arc::new(Forwarding::new(clock)),
     ];
     all.extend(evenkeel_report::sources(clock).map_err(cannot("load sources"))?);
     Ok(all)

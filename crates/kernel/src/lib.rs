@@ -10,6 +10,8 @@
 pub mod attach;
 #[cfg(feature = "bpf")]
 pub mod bpf;
+#[cfg(feature = "bpf")]
+pub mod forward;
 pub mod host;
 pub mod keys;
 pub mod loads;

@@ -61,6 +61,7 @@ impl Manager {
             routed: rule.rule.routes.group_names().to_vec(),
             mirrors: once(rule.rule.mirror_groups()),
             asks: once(rule.rule.asked_groups()),
+            forward: None,
         });
         // A load is unknown where no group that has members there takes one of its age.
         let mut max_ages: HashMap<&Arc<str>, Duration> = HashMap::new();

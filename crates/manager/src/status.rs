@@ -134,6 +134,9 @@ pub struct RuleStatus {
     /// The groups that are asked whether its requests may pass, each once.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub asks: Vec<String>,
+    /// With `forward = "kernel"`: `kernel` if the kernel forwards connections now, else `proxy` and the reason.
+    #[serde(default, skip_serializing_if = "Option::is_none")]
+    pub forward: Option<String>,
 }
 
 /// A limit for each client of a rule.

@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 35] = [
+const FOLLOWED: [&str; 36] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -38,6 +38,7 @@ const FOLLOWED: [&str; 35] = [
     "docs/engine.md",
     "docs/fleet.md",
     "docs/http2.md",
+    "docs/kernel-forwarding.md",
     "docs/kernel-monitor.md",
     "docs/kubernetes.md",
     "docs/lab.md",
@@ -318,6 +319,11 @@ fn u10_negotiation() {
 #[test]
 fn u10_simulator() {
     follow_page("docs/simulator.md", INSTALLED);
+}
+
+#[test]
+fn u10_kernel_forwarding() {
+    follow_page("docs/kernel-forwarding.md", INSTALLED);
 }
 
 #[test]

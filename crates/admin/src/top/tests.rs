@@ -96,6 +96,7 @@ fn status() -> Status {
         routed: Default::default(),
         mirrors: Default::default(),
         asks: Default::default(),
+        forward: None,
     });
     let locations = groups.iter().flat_map(|group| &group.members);
     let locations = locations.map(|member| LocationStatus {

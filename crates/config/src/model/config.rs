@@ -11,8 +11,8 @@ use super::admin::{self, AccessLog, Admin};
 use super::broker::{self, Broker};
 use super::corba::{self, Corba};
 use super::cross_checks::{
-    NO_AUTHORITY, check_cookies, check_ftp, check_port, listening_addresses, reserve_fields,
-    warn_of_loops, warn_of_one_location, warn_of_shared_loads,
+    NO_AUTHORITY, check_cookies, check_forward, check_ftp, check_port, listening_addresses,
+    reserve_fields, warn_of_loops, warn_of_one_location, warn_of_shared_loads,
 };
 use super::dns::{self, Dns};
 use super::fleet::{self, Fleet};
@@ -512,6 +512,7 @@ fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
     warn_of_shared_loads(&groups, report);
     for (span, group) in &groups {
         warn_of_loops(&listening, group, span, report);
+        check_forward(&config.rules, group, span, report);
         warn_of_one_location(group, span, report);
         if group.agents_may_join && config.broker.is_none() {
             let message = "agents may join this group, but there is no [broker] for them";

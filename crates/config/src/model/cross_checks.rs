@@ -11,7 +11,7 @@ use super::group::GroupConfig;
 use super::member::MemberConfig;
 use super::mirror::MIRRORED;
 use super::protocol::Source;
-use super::rule::{Protocol, Rule};
+use super::rule::{Forward, Protocol, Rule};
 use crate::schema::document::Span;
 use crate::schema::report::Report;
 use crate::schema::table::Table;
@@ -60,6 +60,31 @@ pub(super) fn warn_of_loops(
                 report.add_warning(span, &group.path(), message);
             }
         }
+    }
+}
+
+/// Looks at what a group cannot have if the kernel forwards connections to its members.
+pub(super) fn check_forward(
+    rules: &[Rule],
+    group: &GroupConfig,
+    span: &Span,
+    report: &mut Report<'_>,
+) {
+    let forwards = |rule: &&Rule| rule.forward == Forward::Kernel && rule.group == group.name;
+    let Some(rule) = rules.iter().find(forwards) else {
+        return;
+    };
+    let wants = [
+        ("member_tls", group.member_tls.is_some()),
+        ("send_proxy", group.send_proxy.is_some()),
+        ("chooser", group.chooser.is_some()),
+    ];
+    for (key, _) in wants.into_iter().filter(|(_, is_wanted)| *is_wanted) {
+        let message = format!(
+            "`{key}` needs the proxy, and the rule {:?} has `forward = \"kernel\"`: remove one of the two",
+            rule.name
+        );
+        report.add_problem(span, &group.path(), message, None);
     }
 }
 

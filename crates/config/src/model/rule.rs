@@ -54,6 +54,11 @@ section! {
         /// Group which serves the rule. Name a group if several of your rules share one. A rule without this
         /// key has its own group, of the same name, and you may set all keys of a group in the rule.
         group: String = String::new(); r#""backends""#,
+        /// TCP: place where the rule's connections are forwarded. With `kernel` a program in the kernel forwards
+        /// connections of IPv4, at a fraction of the cost, where your members' answers come back through the
+        /// balancer: see [forwarding in the kernel](kernel-forwarding.md). The proxy serves all other
+        /// connections.
+        forward: Forward = Forward::Proxy; r#""kernel""#,
         /// TLS between clients and the rule: a table, see below. Without the table, clients connect without
         /// encryption.
         tls: Option<Tls> = None; r#"{ certificates = "/etc/evenkeel/www.pem" }"#,
@@ -210,6 +215,17 @@ choice_field!(Protocol,
     "udp" => Protocol::Udp;
     foreign::protocol);
 
+/// Place where connections of a TCP rule are forwarded.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Forward {
+    /// In the process.
+    Proxy,
+    /// In the kernel where possible, else in the process.
+    Kernel,
+}
+
+choice_field!(Forward, "proxy" => Forward::Proxy, "kernel" => Forward::Kernel);
+
 /// Name of a group in `sni`.
 const GROUP: Texts = ("the name of a group", is_name);
 
@@ -283,6 +299,7 @@ pub(crate) fn read(
     }
     check_ftp(&rule, table, report);
     check_udp(&mut rule, table, report);
+    check_forward(&rule, table, report);
     check_unix(&rule, table, report);
     check_names(&rule, table, shared, report);
     check_limits(&rule, table, report);
@@ -502,6 +519,48 @@ fn check_ftp(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
         let message = "after AUTH TLS, which is passed on, the balancer cannot prepare data \
                        connections: clients must reach the members' ports themselves";
         report.add_warning(&table.span_of("ftp"), &table.path_of("ftp"), message);
+    }
+}
+
+/// Looks at what a rule cannot have if the kernel forwards its connections.
+fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
+    if rule.forward == Forward::Proxy {
+        return;
+    }
+    let mut refuse = |message: String| table.report_problem("forward", message, report);
+    if rule.protocol != Protocol::Tcp {
+        return refuse("\"kernel\" is only for a rule with `protocol = \"tcp\"`".into());
+    }
+    let base = Rule::default();
+    let wants = [
+        ("tls", rule.tls.is_some()),
+        ("sni", table.has_key("sni")),
+        ("accept_proxy", rule.accept_proxy.is_some()),
+        ("limits", rule.limits != base.limits),
+        (
+            "max_connections",
+            rule.max_connections != base.max_connections,
+        ),
+        ("half_close = false", !rule.half_close),
+        ("terminate_on_disable", rule.terminate_on_disable),
+    ];
+    for (key, _) in wants.into_iter().filter(|(_, is_wanted)| *is_wanted) {
+        refuse(format!(
+            "with \"kernel\" the rule cannot have `{key}`, which needs the proxy: remove one of the two"
+        ));
+    }
+    for listen in &rule.listen {
+        let why = match listen {
+            Listen::Ip(at) if at.ip().is_unspecified() => {
+                "stands for all addresses: name each address"
+            }
+            Listen::Ip(at) if at.port() == 0 => "has no port: name the port",
+            Listen::Ip(at) if at.is_ipv4() => continue,
+            _ => "is no address of IPv4: use a separate rule for it",
+        };
+        refuse(format!(
+            "the kernel cannot forward for {listen}, which {why}"
+        ));
     }
 }
 

@@ -13,6 +13,7 @@ use crate::member::{self, Digest, Member, MemberId};
 use crate::relocation::Client;
 use crate::strategy::follow::Follow;
 use crate::strategy::kind::{Kind, RequestNeeds, Strategy, Values};
+use crate::terms::Form;
 use crate::time::Instant;
 use crate::trace::{Short, Trace};
 
@@ -162,6 +163,14 @@ impl Group {
         if !self.strategy.weigh(view, weights) && self.kind.looks_at_loads {
             self.follow.apply_factors(view, weights);
         }
+    }
+
+    /// Computes the cost of a connection to each member when it is idle, for a program that makes the strategy's
+    /// decisions by [`terms`](crate::terms), and returns their form. Only with [`Form::Score`] has `costs` entries
+    /// afterwards: one for each member, in any unit. Slow start counts.
+    pub fn fill_costs(&self, view: &View<'_>, costs: &mut Vec<f32>) -> Form {
+        costs.clear();
+        self.strategy.fill_costs(view, costs)
     }
 
     /// Chooses a member and binds a request to it.

@@ -61,6 +61,7 @@ use super::shares::{Ahead, Candidate, Due, Logs, Shares, Sums, weight_and_accoun
 use crate::estimate::{FAILURE_COST, Moment, exp2, fade, higher, log2, lower};
 use crate::group::view::{Busyness, View};
 use crate::load::Loads;
+use crate::terms::Form;
 use crate::trace::{Short, Trace};
 
 pub(super) const KIND: Kind = Kind {
@@ -122,6 +123,25 @@ struct Adaptive {
 }
 
 impl Strategy for Adaptive {
+    fn fill_costs(&self, view: &View<'_>, costs: &mut Vec<f32>) -> Form {
+        let eye = MemberScorer::new(view);
+        let looks = (0..view.len()).map(|index| (index, eye.look_again(index)));
+        let mut others = Others::default();
+        for (index, look) in looks.clone() {
+            if view.is_eligible_unless_full(index) {
+                others.add(&look);
+            }
+        }
+        costs.extend(looks.map(|(_, look)| {
+            let cost = others.cost(&look, eye.busyness.is_queue);
+            believed(view, &look, &others) * cost / look.weight
+        }));
+        learn_growth(view, &Candidates::All);
+        Form::Score {
+            growth: higher(view.growth(), LEAST_GROWTH),
+        }
+    }
+
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         if view.has_clients()
             && !view

@@ -27,6 +27,7 @@ use super::urn::Urn;
 use crate::group::view::View;
 use crate::key::{Key, hash, mix};
 use crate::member::Member;
+use crate::terms::Form;
 use crate::time::{millis, millis_since};
 use crate::trace::{Short, Trace};
 
@@ -203,6 +204,10 @@ impl Hash {
 }
 
 impl Strategy for Hash {
+    fn fill_costs(&self, _view: &View<'_>, _costs: &mut Vec<f32>) -> Form {
+        Form::Own
+    }
+
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let Some(key) = key_of(self.sees, view) else {
             let index = self.urn.draw(view, rng)?;

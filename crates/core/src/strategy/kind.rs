@@ -5,6 +5,7 @@ use std::fmt;
 use crate::alert::Threshold;
 use crate::group::view::View;
 use crate::member::Member;
+use crate::terms::Form;
 use crate::trace::Trace;
 
 /// Picks the next member of a group. Called by all workers at once, on the hot path:
@@ -20,6 +21,13 @@ pub trait Strategy: fmt::Debug + Send + Sync {
     /// due: for [`Group::fill_weights`](crate::group::Group::fill_weights). Returns true if the strategy has such factors.
     fn weigh(&self, _view: &View<'_>, _weights: &mut [f32]) -> bool {
         false
+    }
+
+    /// Fills in the cost of a connection to each member when it is idle, for [`Group::fill_costs`](crate::group::Group::fill_costs)
+    /// and a program that makes the strategy's decisions by [`terms`](crate::terms). Returns the form of these decisions;
+    /// with forms other than [`Form::Score`] no cost is filled in.
+    fn fill_costs(&self, _view: &View<'_>, _costs: &mut Vec<f32>) -> Form {
+        Form::Turns
     }
 
     /// Effective load above which a location is told to shed its clients, if the strategy has such a threshold.

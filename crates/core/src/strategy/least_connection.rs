@@ -8,6 +8,7 @@ use super::choose::Candidates;
 use super::kind::{Kind, Strategy};
 use super::shares::Shares;
 use crate::group::view::View;
+use crate::terms::Form;
 use crate::trace::Trace;
 
 pub(super) const KIND: Kind = Kind {
@@ -28,5 +29,10 @@ struct LeastConnection {
 impl Strategy for LeastConnection {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         Candidates::All.fewest_in_flight(view, rng, trace, &self.shares)
+    }
+
+    fn fill_costs(&self, view: &View<'_>, costs: &mut Vec<f32>) -> Form {
+        costs.extend((0..view.len()).map(|index| 1.0 / view.member_weight(index)));
+        Form::Score { growth: 1.0 }
     }
 }

@@ -10,6 +10,7 @@ use super::choose::{CHOICES, Choices, SCAN_UP_TO};
 use super::kind::{Kind, Strategy};
 use super::shares::Shares;
 use crate::group::view::View;
+use crate::terms::Form;
 use crate::trace::Trace;
 
 pub(super) const KIND: Kind = Kind {
@@ -34,5 +35,10 @@ impl Strategy for LeastRequest {
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         let candidates = self.choices.candidates(view, rng, self.shares.urn());
         candidates.fewest_in_flight(view, rng, trace, &self.shares)
+    }
+
+    fn fill_costs(&self, view: &View<'_>, costs: &mut Vec<f32>) -> Form {
+        costs.extend((0..view.len()).map(|index| 1.0 / view.member_weight(index)));
+        Form::Score { growth: 1.0 }
     }
 }

@@ -7,10 +7,11 @@
 //! average decays without samples, a member that was slow is tried again. A member
 //! whose latency is not known yet counts as average among those compared with it.
 
-use super::choose::{CHOICES, Choices};
+use super::choose::{CHOICES, Candidates, Choices};
 use super::kind::{Kind, Strategy};
 use super::shares::{Ahead, Shares};
 use crate::group::view::View;
+use crate::terms::Form;
 use crate::trace::{Short, Trace};
 
 pub(super) const KIND: Kind = Kind {
@@ -72,5 +73,13 @@ impl Strategy for PeakEwma {
                 score
             },
         )
+    }
+    fn fill_costs(&self, view: &View<'_>, costs: &mut Vec<f32>) -> Form {
+        let neutral = Candidates::All.neutral_latency(view).unwrap_or(PRIOR);
+        costs.extend((0..view.len()).map(|index| {
+            let latency = view.latency(index).unwrap_or(neutral);
+            (latency + view.penalty(index)) / view.member_weight(index)
+        }));
+        Form::Score { growth: 1.0 }
     }
 }

@@ -28,6 +28,7 @@ use super::shares::{Candidate, Due, Shares};
 use crate::estimate::fade;
 use crate::group::view::View;
 use crate::member::Member;
+use crate::terms::Form;
 use crate::time::{millis, millis_since};
 use crate::trace::Trace;
 
@@ -409,6 +410,10 @@ fn note(trace: &mut Trace, index: usize, rank: Rank, rif: f32, latency: f32, hot
 }
 
 impl Strategy for Prequal {
+    fn fill_costs(&self, _view: &View<'_>, _costs: &mut Vec<f32>) -> Form {
+        Form::Own
+    }
+
     fn pick(&self, view: &View<'_>, rng: &mut fastrand::Rng, trace: &mut Trace) -> Option<usize> {
         if view.len() <= self.scan_up_to {
             return self.pick_of_all(view, rng, trace);

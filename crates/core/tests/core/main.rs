@@ -7,4 +7,5 @@ mod field_failures;
 mod loads;
 mod no_alloc;
 mod strategies;
+mod terms;
 mod zones;

@@ -1,0 +1,182 @@
+//! Terms of decisions: a strategy's knowledge as one number for each member, for a program that makes the decisions
+//! without us, such as the one in the kernel that forwards connections.
+//!
+//! The program knows the connections of each member by itself. [`choose`] is the whole decision; the program in the
+//! kernel is held against it by a property test.
+
+/// Way in which a program outside of the process makes a strategy's decisions.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum Form {
+    /// The member with the lowest cost times [places](count_places).
+    Score {
+        /// Cost of each connection after the second one at a member, relative to the first.
+        growth: f32,
+    },
+    /// Members take turns in proportion to their weights.
+    Turns,
+    /// Decisions need more than terms: requests, or answers of members.
+    Own,
+}
+
+/// A member for a decision by terms.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Seat {
+    /// Cost of the first connection, or the distance of the member's turns, from [`scale_costs`].
+    pub base: u32,
+    /// Connections that the program has at the member.
+    pub own: u32,
+    /// Connections of others there.
+    pub others: u32,
+    /// Limit of the program's connections there; 0 if the member may not get any.
+    pub room: u32,
+    /// Time of the member's next turn.
+    pub next_turn: u64,
+}
+
+/// Bits after the point of growth and places.
+const POINT: u32 = 8;
+
+/// Base of the cheapest member.
+const LEAST_BASE: f32 = 65_536.0;
+
+/// Most connections that are told apart.
+const MOST: u64 = 0xff_ffff;
+
+/// Returns `growth` of [`Form::Score`] as the program has it, in 1/256.
+pub fn scale_growth(growth: f32) -> u32 {
+    (growth.clamp(1.0, 256.0) * (1 << POINT) as f32) as u32
+}
+
+/// Makes whole numbers of costs: the lowest is 65,536, and costs above 65,535 times the lowest are like that. A cost
+/// that is no positive number counts as the highest.
+pub fn scale_costs(costs: &[f32], bases: &mut Vec<u32>) {
+    let usable = |cost: f32| (cost.is_finite() && cost > 0.0).then_some(cost);
+    let lowest = costs.iter().copied().filter_map(usable);
+    let lowest = lowest.fold(f32::INFINITY, f32::min);
+    bases.clear();
+    bases.extend(costs.iter().map(|cost| match usable(*cost) {
+        // Conversions end at the largest number.
+        Some(cost) => ((cost / lowest) * LEAST_BASE) as u32,
+        None => u32::MAX,
+    }));
+}
+
+/// Returns the connections at a member with the one to come, in 1/256: those after the second one count `growth`.
+pub fn count_places(connections: u64, growth: u32) -> u64 {
+    let busy = connections.min(MOST);
+    match busy.checked_sub(1) {
+        None => 1 << POINT,
+        Some(further) => (2 << POINT) + further * u64::from(growth),
+    }
+}
+
+/// Returns the score of a member, of which the lowest is chosen; `None` if the member may not get a connection.
+/// `last` is the time of the last turn.
+pub fn score_seat(seat: &Seat, form: Form, growth: u32, last: u64) -> Option<u64> {
+    if seat.own >= seat.room || form == Form::Own {
+        return None;
+    }
+    Some(match form {
+        Form::Turns => seat.next_turn.max(last),
+        _ => {
+            let places = count_places(u64::from(seat.own) + u64::from(seat.others), growth);
+            match places >> 32 {
+                0 => u64::from(seat.base) * places,
+                _ => u64::MAX - 1,
+            }
+        }
+    })
+}
+
+/// Chooses a member: the first with the lowest score, beginning at `start`.
+pub fn choose(seats: &[Seat], form: Form, growth: u32, last: u64, start: usize) -> Option<usize> {
+    let order = (0..seats.len()).map(|step| (start + step) % seats.len());
+    let scored = order.filter_map(|index| {
+        let score = score_seat(seats.get(index)?, form, growth, last)?;
+        Some((score, index))
+    });
+    // The first of equal ones.
+    let (_, index) = scored.reduce(|best, next| if next.0 < best.0 { next } else { best })?;
+    Some(index)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn seat(base: u32, own: u32) -> Seat {
+        Seat {
+            base,
+            own,
+            room: u32::MAX,
+            ..Seat::default()
+        }
+    }
+
+    const EVEN: Form = Form::Score { growth: 1.0 };
+
+    #[test]
+    fn the_cheapest_member_is_chosen_by_connections_and_cost() {
+        let growth = scale_growth(1.0);
+        let pick = |seats: &[Seat]| choose(seats, EVEN, growth, 0, 0);
+        assert_eq!(pick(&[seat(10, 3), seat(10, 2), seat(10, 4)]), Some(1));
+        // Twice the cost with less than half of the connections.
+        assert_eq!(pick(&[seat(20, 1), seat(10, 4)]), Some(0));
+        assert_eq!(pick(&[seat(20, 2), seat(10, 4)]), Some(1));
+        assert_eq!(pick(&[]), None);
+        let full = Seat {
+            room: 3,
+            ..seat(1, 3)
+        };
+        assert_eq!(pick(&[full, seat(100, 50)]), Some(1));
+        assert_eq!(pick(&[full]), None);
+        let beside = Seat {
+            others: 9,
+            ..seat(10, 0)
+        };
+        assert_eq!(pick(&[beside, seat(10, 5)]), Some(1));
+        assert_eq!(choose(&[seat(1, 0)], Form::Own, growth, 0, 0), None);
+    }
+
+    #[test]
+    fn equal_members_are_chosen_from_the_start_on() {
+        let seats = [seat(7, 1); 3];
+        for start in 0..3 {
+            assert_eq!(choose(&seats, EVEN, 256, 0, start), Some(start));
+        }
+    }
+
+    #[test]
+    fn turns_go_by_time() {
+        let turn = |next_turn| Seat {
+            next_turn,
+            ..seat(5, 9)
+        };
+        let pick = |seats: &[Seat], last| choose(seats, Form::Turns, 256, last, 0);
+        assert_eq!(pick(&[turn(8), turn(7), turn(9)], 0), Some(1));
+        // A member that was away has no turns to catch up with.
+        assert_eq!(pick(&[turn(8), turn(2)], 8), Some(0));
+    }
+
+    #[test]
+    fn costs_become_whole_numbers() {
+        let mut bases = Vec::new();
+        scale_costs(&[0.5, 0.25, 1.0, f32::INFINITY, 0.0, 1e9], &mut bases);
+        assert_eq!(
+            bases,
+            [131_072, 65_536, 262_144, u32::MAX, u32::MAX, u32::MAX]
+        );
+        scale_costs(&[f32::NAN], &mut bases);
+        assert_eq!(bases, [u32::MAX]);
+        assert_eq!((scale_growth(1.5), scale_growth(f32::NAN)), (384, 0));
+    }
+
+    #[test]
+    fn places_grow() {
+        assert_eq!(
+            [0, 1, 2, 3].map(|busy| count_places(busy, 512)),
+            [256, 512, 1024, 1536]
+        );
+        assert!(count_places(u64::MAX, u32::MAX) > u64::from(u32::MAX));
+    }
+}

@@ -1,0 +1,489 @@
+//! The program in the kernel as the thread keeps it: terms go there, events come back as tickets.
+
+use std::collections::{HashMap, HashSet};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::SocketAddrV4;
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_core::cost::Cost;
+use evenkeel_core::group::{Group, Outcome, Ticket};
+use evenkeel_core::terms::{Form, scale_growth};
+use evenkeel_core::time::Instant;
+use evenkeel_kernel::bpf::BpfError;
+use evenkeel_kernel::forward::{
+    self as kernel, Connection, Counts, End, Event, Forwarder, GROUP_SEATS, GROUPS, GroupTerms,
+    OUTCOMES, Pair, SEATS, Step, Terms,
+};
+use evenkeel_manager::snapshot::GroupHandle;
+use evenkeel_net::Clock;
+use evenkeel_net::clock::monotonic_nanos;
+use tracing::{info, warn};
+
+use crate::plan::PlannedRule;
+use crate::status::{ForwardStatus, ForwardedMember};
+use crate::terms::{Buffers, find_terms, forwardable};
+
+/// Time between two comparisons of tickets and counts with the table.
+const SWEEP: Duration = Duration::from_secs(1);
+
+/// Time for which a connection that is over stays, for late packets.
+const LINGER: Duration = Duration::from_secs(30);
+
+/// Time without a packet after which a connection of a rule that is gone is removed.
+const IDLE: Duration = Duration::from_secs(600);
+
+/// Seat of a member.
+#[derive(Debug)]
+struct Home {
+    group: Arc<GroupHandle>,
+    group_name: Arc<str>,
+    cost: Cost,
+    terms: Terms,
+    /// Tickets of the member's connections.
+    tickets: u32,
+    /// Difference between the kernel's count and the table in the last sweep.
+    drift: i64,
+    /// True if a group of now has the member.
+    is_used: bool,
+}
+
+/// Connection of the kernel, with its ticket.
+#[derive(Debug)]
+struct Held {
+    seat: u32,
+    /// `None` if the member was at its limit, or is no longer in the group.
+    ticket: Option<Ticket>,
+    is_answered: bool,
+}
+
+/// The program in the kernel with the balancer's part.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    forwarder: Forwarder,
+    clock: Clock,
+    /// Origin of the clock, in nanoseconds of the machine's clock.
+    origin: u64,
+    seats: HashMap<(u64, SocketAddrV4), u32>,
+    homes: HashMap<u32, Home>,
+    /// Seats of a process before that no group has claimed yet.
+    unclaimed: HashMap<u32, Terms>,
+    groups: HashMap<Arc<str>, (u32, GroupTerms)>,
+    listeners: Option<Vec<(SocketAddrV4, u32)>>,
+    held: HashMap<(Pair, u64), Held>,
+    swept: Option<Instant>,
+    interfaces: usize,
+    connections: usize,
+    buffers: Buffers,
+    /// Groups that were reported as too large, or as having a strategy that cannot decide in the kernel.
+    reported: HashSet<Arc<str>>,
+}
+
+impl Engine {
+    /// Loads the program, or takes over the maps of the process before.
+    pub(crate) fn open(clock: Clock) -> Result<Self, String> {
+        kernel::check_ip_forward().map_err(|error| error.to_string())?;
+        Self::open_maps(clock).map_err(|error| error.to_string())
+    }
+
+    fn open_maps(clock: Clock) -> Result<Self, BpfError> {
+        let forwarder = Forwarder::open(&kernel::default_folder())?;
+        // Tickets come from the table: events of the time before are no news.
+        forwarder.take_events()?;
+        let mut seats = HashMap::new();
+        let mut unclaimed = HashMap::new();
+        for (seat, terms) in (0..).zip(forwarder.read_terms()?) {
+            if terms.owner != 0 {
+                seats.insert((terms.owner, terms.address), seat);
+                unclaimed.insert(seat, terms);
+            }
+        }
+        Ok(Engine {
+            forwarder,
+            clock,
+            origin: clock.origin(),
+            seats,
+            homes: HashMap::new(),
+            unclaimed,
+            groups: HashMap::new(),
+            listeners: None,
+            held: HashMap::new(),
+            swept: None,
+            interfaces: 0,
+            connections: 0,
+            buffers: Buffers::default(),
+            reported: HashSet::new(),
+        })
+    }
+
+    /// Reads what the kernel has done, and writes what has changed.
+    pub(crate) fn run_round(&mut self, rules: &[PlannedRule]) -> Result<(), String> {
+        self.run(rules).map_err(|error| error.to_string())
+    }
+
+    fn run(&mut self, rules: &[PlannedRule]) -> Result<(), BpfError> {
+        for event in self.forwarder.take_events()? {
+            self.take_event(&event);
+        }
+        let now = self.clock.now();
+        let mut listeners = Vec::new();
+        let mut numbers: HashMap<Arc<str>, u32> = HashMap::new();
+        self.homes
+            .values_mut()
+            .for_each(|home| home.is_used = false);
+        for rule in rules {
+            let group = rule.group.current.load_full();
+            let number = match numbers.get(group.name()) {
+                Some(number) => *number,
+                None => {
+                    let Some(number) = self.write_group(rule, &group, now)? else {
+                        continue;
+                    };
+                    numbers.insert(Arc::clone(group.name()), number);
+                    number
+                }
+            };
+            listeners.extend(rule.listeners.iter().map(|listener| (*listener, number)));
+        }
+        self.close_unused()?;
+        let is_due = self.swept.is_none_or(|swept| now.since(swept) >= SWEEP);
+        if is_due {
+            self.interfaces = self.forwarder.attach(&kernel::list_interfaces()?)?;
+            self.sweep(rules, now)?;
+            self.swept = Some(now);
+        }
+        // Last: from here on connections come.
+        if self.listeners.as_ref() != Some(&listeners) {
+            self.forwarder.set_listeners(&listeners)?;
+            self.groups.retain(|name, _| numbers.contains_key(name));
+            self.listeners = Some(listeners);
+        }
+        Ok(())
+    }
+
+    /// Writes the terms of a group, and returns its number; `None` if there is no number for it.
+    fn write_group(
+        &mut self,
+        rule: &PlannedRule,
+        group: &Arc<Group>,
+        now: Instant,
+    ) -> Result<Option<u32>, BpfError> {
+        let name = group.name();
+        let number = match self.groups.get(name) {
+            Some((number, _)) => *number,
+            None => {
+                let used: HashSet<u32> = self.groups.values().map(|(number, _)| *number).collect();
+                match (0..GROUPS).find(|number| !used.contains(number)) {
+                    Some(number) => number,
+                    None => return Ok(None),
+                }
+            }
+        };
+        let (form, members) = find_terms(group, now, &mut self.buffers);
+        let mut terms = GroupTerms {
+            growth: scale_growth(1.0),
+            ..GroupTerms::default()
+        };
+        match form {
+            Form::Score { growth } => (terms.form, terms.growth) = (1, scale_growth(growth)),
+            Form::Turns => terms.form = 2,
+            Form::Own => {}
+        }
+        if members.len() > GROUP_SEATS {
+            terms.form = 0;
+        }
+        if terms.form == 0 && self.reported.insert(Arc::clone(name)) {
+            warn!(
+                group = &**name,
+                "the proxy serves all connections of the group: the kernel cannot decide for the strategy {}, or for \
+                 more than {GROUP_SEATS} members",
+                group.strategy().name
+            );
+        }
+        let owner = hash_name(name);
+        if terms.form != 0 {
+            for member in members {
+                let Some(seat) = self.find_seat(owner, member.address) else {
+                    continue;
+                };
+                let home = self.homes.entry(seat).or_insert_with(|| Home {
+                    group: Arc::clone(&rule.group),
+                    group_name: Arc::clone(name),
+                    cost: rule.cost,
+                    terms: free_terms(),
+                    tickets: 0,
+                    drift: 0,
+                    is_used: true,
+                });
+                self.unclaimed.remove(&seat);
+                home.is_used = true;
+                home.group = Arc::clone(&rule.group);
+                let others = member.in_flight.saturating_sub(home.tickets);
+                let next = Terms {
+                    owner,
+                    address: member.address,
+                    base: member.base,
+                    others,
+                    room: member.limit.saturating_sub(others),
+                };
+                if home.terms != next {
+                    self.forwarder.set_terms(seat, &next)?;
+                    home.terms = next;
+                }
+                terms.seats.push(seat);
+            }
+        }
+        let known = self.groups.get(name).map(|(_, known)| known);
+        if known != Some(&terms) {
+            self.forwarder.set_group(number, &terms)?;
+            self.groups.insert(Arc::clone(name), (number, terms));
+        }
+        Ok(Some(number))
+    }
+
+    /// Returns the seat of a member, a free one for a new member; `None` if there is none.
+    fn find_seat(&mut self, owner: u64, address: SocketAddrV4) -> Option<u32> {
+        if let Some(seat) = self.seats.get(&(owner, address)) {
+            return Some(*seat);
+        }
+        let used = |seat: &u32| self.homes.contains_key(seat) || self.unclaimed.contains_key(seat);
+        let seat = (0..SEATS).find(|seat| !used(seat))?;
+        self.seats.insert((owner, address), seat);
+        Some(seat)
+    }
+
+    /// Lets members that are in no group get no new connections.
+    fn close_unused(&mut self) -> Result<(), BpfError> {
+        for (seat, home) in &mut self.homes {
+            if !home.is_used && home.terms.room != 0 {
+                home.terms.room = 0;
+                self.forwarder.set_terms(*seat, &home.terms)?;
+            }
+        }
+        Ok(())
+    }
+
+    fn instant(&self, ns: u64) -> Instant {
+        Instant::from_nanos(ns.saturating_sub(self.origin).max(1))
+    }
+
+    fn take_event(&mut self, event: &Event) {
+        let key = (event.pair, event.began_ns);
+        let at = self.instant(event.ns);
+        match event.step {
+            Step::Begin => self.hold(key, event.seat),
+            Step::Answer => {
+                if let Some(held) = self.held.get_mut(&key) {
+                    held.is_answered = true;
+                    if let Some(ticket) = &mut held.ticket {
+                        ticket.record_response(Outcome::Success, at);
+                    }
+                }
+            }
+            Step::End(end) => {
+                if let Some(held) = self.held.remove(&key) {
+                    let outcome = match end {
+                        // As in the proxy: what a client sends must not make it a failure.
+                        _ if held.is_answered => Outcome::Success,
+                        End::Refused => Outcome::Failure,
+                        End::Reset => Outcome::Error,
+                        End::Closed | End::ClientReset => Outcome::Cancelled,
+                    };
+                    self.finish(held, outcome, at);
+                }
+            }
+        }
+    }
+
+    /// Counts a connection at its member.
+    fn hold(&mut self, key: (Pair, u64), seat: u32) {
+        let began = self.instant(key.1);
+        let Some(home) = self.homes.get_mut(&seat) else {
+            return;
+        };
+        let group = home.group.current.load();
+        let index = group
+            .members()
+            .iter()
+            .position(|member| forwardable(&member.address) == Some(key.0.member));
+        let ticket = index.and_then(|index| group.bind_for(index, home.cost, began));
+        let ticket = ticket.map(|ticket| ticket.of_client((*key.0.client.ip()).into()));
+        home.tickets += u32::from(ticket.is_some());
+        let held = Held {
+            seat,
+            ticket,
+            is_answered: false,
+        };
+        if let Some(twin) = self.held.insert(key, held) {
+            self.finish(twin, Outcome::Cancelled, began);
+        }
+    }
+
+    fn finish(&mut self, held: Held, outcome: Outcome, at: Instant) {
+        let home = self.homes.get_mut(&held.seat);
+        if let (Some(ticket), Some(home)) = (held.ticket, home) {
+            home.tickets = home.tickets.saturating_sub(1);
+            home.group.finish(ticket, outcome, at);
+        }
+    }
+
+    /// Removes connections that are over, and compares tickets and counts with the table.
+    fn sweep(&mut self, rules: &[PlannedRule], now: Instant) -> Result<(), BpfError> {
+        let now_ns = monotonic_nanos();
+        let mut limits = HashMap::new();
+        for rule in rules {
+            let limit = (rule.idle, rule.connect);
+            limits.extend(rule.listeners.iter().map(|listener| (*listener, limit)));
+        }
+        let all = self.forwarder.list_connections()?;
+        let mut open: HashMap<u32, i64> = HashMap::new();
+        let mut known = HashSet::new();
+        self.connections = all.len();
+        for connection in &all {
+            let limit = limits.get(&connection.listener).copied();
+            let limit = find_limit(connection, limit.unwrap_or((IDLE, IDLE)));
+            let silent = now_ns.saturating_sub(connection.seen_ns);
+            if Duration::from_nanos(silent) > limit
+                && self.forwarder.remove_connection(connection)?
+            {
+                self.connections -= 1;
+                continue;
+            }
+            if connection.is_open() {
+                *open.entry(connection.seat).or_default() += 1;
+                let key = (connection.pair, connection.began_ns);
+                if !self.held.contains_key(&key) {
+                    // The process before has got the event, or there was no place for the event.
+                    self.hold(key, connection.seat);
+                }
+                known.insert(key);
+            }
+        }
+        for event in self.forwarder.take_events()? {
+            // A connection may have begun since the table was read.
+            known.insert((event.pair, event.began_ns));
+            self.take_event(&event);
+        }
+        let lost: Vec<_> = self
+            .held
+            .keys()
+            .filter(|key| !known.contains(*key))
+            .copied()
+            .collect();
+        for key in lost {
+            if let Some(held) = self.held.remove(&key) {
+                self.finish(held, Outcome::Cancelled, now);
+            }
+        }
+        self.correct_counts(&open)
+    }
+
+    /// Corrects counts that differ from the table by the same number twice, and frees seats of members that are gone.
+    fn correct_counts(&mut self, open: &HashMap<u32, i64>) -> Result<(), BpfError> {
+        let mut free = Vec::new();
+        for (seat, home) in &mut self.homes {
+            let counts = self.forwarder.read_counts(*seat)?;
+            let there = open.get(seat).copied().unwrap_or(0);
+            let drift = counts.in_flight - there;
+            if drift != 0 && drift == home.drift {
+                let by = i32::try_from(-drift).unwrap_or(0);
+                self.forwarder.correct_count(*seat, by)?;
+                home.drift = 0;
+            } else {
+                home.drift = drift;
+            }
+            if !home.is_used && there == 0 && home.tickets == 0 {
+                free.push(*seat);
+            }
+        }
+        let unclaimed = self.unclaimed.keys().copied();
+        free.extend(unclaimed.filter(|seat| !open.contains_key(seat)));
+        for seat in free {
+            self.forwarder.set_terms(seat, &free_terms())?;
+            let home = self.homes.remove(&seat).map(|home| home.terms);
+            if let Some(terms) = home.or_else(|| self.unclaimed.remove(&seat)) {
+                self.seats.remove(&(terms.owner, terms.address));
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills in what the kernel does.
+    pub(crate) fn fill_status(&self, status: &mut ForwardStatus) {
+        status.interfaces = self.interfaces;
+        status.connections = self.connections;
+        if let Ok(outcomes) = self.forwarder.read_outcomes() {
+            let named = OUTCOMES.iter().zip(outcomes);
+            status.packets = named
+                .map(|((name, _), count)| ((*name).to_owned(), count))
+                .collect();
+        }
+        let read = |(seat, home): (&u32, &Home)| {
+            let counts = self.forwarder.read_counts(*seat).unwrap_or_default();
+            describe_member(home, &counts)
+        };
+        status.members = self.homes.iter().map(read).collect();
+        status
+            .members
+            .sort_by(|a, b| (&a.group, &a.member).cmp(&(&b.group, &b.member)));
+    }
+
+    /// Ends: new connections go to nobody any more. The program stays as long as there are connections.
+    pub(crate) fn stop(self) {
+        let ended = self.forwarder.set_listeners(&[]);
+        let all = self.forwarder.list_connections().unwrap_or_default();
+        let open = all.iter().filter(|one| one.is_open()).count();
+        if open > 0 {
+            info!(
+                "{open} connections continue in the kernel; a balancer that starts here again looks after them"
+            );
+            return;
+        }
+        if let Err(error) = ended.and_then(|()| self.forwarder.detach()) {
+            warn!("cannot end forwarding in the kernel: {error}");
+        }
+    }
+}
+
+/// Returns the time without a packet after which a connection is removed.
+fn find_limit(connection: &Connection, (idle, connect): (Duration, Duration)) -> Duration {
+    match (connection.is_open(), connection.is_established()) {
+        (false, _) => LINGER,
+        (true, true) => idle,
+        (true, false) => connect,
+    }
+}
+
+fn describe_member(home: &Home, counts: &Counts) -> ForwardedMember {
+    let mean = |(count, ns): (u64, u64)| (count > 0).then(|| ns as f64 / count as f64 / 1e6);
+    ForwardedMember {
+        group: home.group_name.to_string(),
+        member: home.terms.address.to_string(),
+        eligible: home.terms.room > 0,
+        in_flight: counts.in_flight,
+        picks: counts.picks,
+        connect_ms: mean(counts.handshakes),
+        first_byte_ms: mean(counts.answers),
+        refused: counts.refused,
+        resets: counts.resets,
+        bytes_in: counts.bytes.0,
+        bytes_out: counts.bytes.1,
+    }
+}
+
+fn free_terms() -> Terms {
+    Terms {
+        owner: 0,
+        address: SocketAddrV4::new(std::net::Ipv4Addr::UNSPECIFIED, 0),
+        base: u32::MAX,
+        others: 0,
+        room: 0,
+    }
+}
+
+/// Number that stands for a group in the maps, the same in the next process; never 0.
+fn hash_name(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish().max(1)
+}

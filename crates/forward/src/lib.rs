@@ -1,0 +1,22 @@
+//! Rules whose connections the kernel forwards (`forward = "kernel"`).
+//!
+//! [`Forwarding`] follows the configuration. Its thread has the program in the kernel (`engine`): it writes the
+//! terms of decisions, and makes tickets of the connections that the kernel reports, so that estimates, limits, ejection
+//! and metrics see them like those of the proxy. Without the right or the kernel for it, the proxy serves all
+//! connections.
+
+#![cfg_attr(not(test), deny(clippy::indexing_slicing))]
+
+#[cfg(feature = "bpf")]
+mod engine;
+#[cfg(not(feature = "bpf"))]
+#[path = "no_engine.rs"]
+mod engine;
+mod plan;
+mod status;
+mod subsystem;
+#[cfg(feature = "bpf")]
+mod terms;
+
+pub use status::{ForwardStatus, ForwardedMember};
+pub use subsystem::Forwarding;

@@ -1,0 +1,28 @@
+//! A process without the program in the kernel.
+
+use evenkeel_net::Clock;
+
+use crate::plan::PlannedRule;
+use crate::status::ForwardStatus;
+
+/// Stands for the program in the kernel, which this process does not have.
+#[derive(Debug)]
+pub(crate) struct Engine;
+
+impl Engine {
+    /// Returns the reason why the kernel cannot forward.
+    pub(crate) fn open(_clock: Clock) -> Result<Self, String> {
+        Err("this program was built without the feature `kernel`".into())
+    }
+
+    /// Does nothing.
+    pub(crate) fn run_round(&mut self, _rules: &[PlannedRule]) -> Result<(), String> {
+        Ok(())
+    }
+
+    /// Does nothing.
+    pub(crate) fn fill_status(&self, _status: &mut ForwardStatus) {}
+
+    /// Does nothing.
+    pub(crate) fn stop(self) {}
+}

@@ -1,0 +1,63 @@
+//! Rules whose connections the kernel is to forward.
+
+use std::fmt;
+use std::net::{SocketAddr, SocketAddrV4};
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_config::Forward;
+use evenkeel_core::address::Address;
+use evenkeel_core::cost::Cost;
+use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
+
+/// Rule whose connections the kernel is to forward.
+#[derive(Clone)]
+#[cfg_attr(
+    not(feature = "bpf"),
+    expect(
+        dead_code,
+        reason = "only the program in the kernel needs more than the name"
+    )
+)]
+pub(crate) struct PlannedRule {
+    pub(crate) name: String,
+    pub(crate) listeners: Vec<SocketAddrV4>,
+    pub(crate) group: Arc<GroupHandle>,
+    pub(crate) cost: Cost,
+    /// Time without a packet after which a connection is removed.
+    pub(crate) idle: Duration,
+    /// Time without a packet after which a connection is removed that the member has not accepted.
+    pub(crate) connect: Duration,
+}
+
+impl fmt::Debug for PlannedRule {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PlannedRule")
+            .field("name", &self.name)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns the rules of `snapshot` that are enabled and have `forward = "kernel"`.
+pub(crate) fn plan_rules(snapshot: &Snapshot) -> Vec<PlannedRule> {
+    let wanted = snapshot
+        .rules
+        .iter()
+        .filter(|rule| rule.rule.enabled && rule.rule.forward == Forward::Kernel);
+    wanted
+        .map(|rule| {
+            let of_ipv4 = |listen: &Address| match listen {
+                Address::Ip(SocketAddr::V4(at)) => Some(*at),
+                _ => None,
+            };
+            PlannedRule {
+                name: rule.rule.name.clone(),
+                listeners: rule.rule.listen.iter().filter_map(of_ipv4).collect(),
+                group: Arc::clone(&rule.default_target.group),
+                cost: rule.rule.cost,
+                idle: rule.rule.timeouts.idle,
+                connect: rule.rule.timeouts.connect,
+            }
+        })
+        .collect()
+}

@@ -1,0 +1,52 @@
+//! Status of forwarding in the kernel, for administrators.
+
+use std::collections::BTreeMap;
+
+use schemars::JsonSchema;
+use serde::{Deserialize, Serialize};
+
+/// Forwarding in the kernel, as the admin API shows it.
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct ForwardStatus {
+    /// Rules with `forward = "kernel"` that are enabled.
+    pub rules: Vec<String>,
+    /// True if the kernel forwards connections of these rules.
+    pub active: bool,
+    /// Reason why the proxy serves all connections; `null` if the kernel forwards.
+    pub reason: Option<String>,
+    /// Number of interfaces with the program.
+    pub interfaces: usize,
+    /// Connections in the kernel's table, with those that have ended lately.
+    pub connections: usize,
+    /// Numbers of packets by what became of them.
+    pub packets: BTreeMap<String, u64>,
+    /// Members to which the kernel forwards.
+    pub members: Vec<ForwardedMember>,
+}
+
+/// Member to which the kernel forwards.
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct ForwardedMember {
+    /// Name of the group.
+    pub group: String,
+    /// Address of the member.
+    pub member: String,
+    /// True if new connections may go there.
+    pub eligible: bool,
+    /// Connections now.
+    pub in_flight: i64,
+    /// Connections that the member was chosen for.
+    pub picks: u64,
+    /// Mean time from SYN to SYN-ACK; `null` without a connection.
+    pub connect_ms: Option<f64>,
+    /// Mean time from SYN to the member's first byte; `null` without one.
+    pub first_byte_ms: Option<f64>,
+    /// Connections that the member has not accepted.
+    pub refused: u64,
+    /// Connections that the member has reset.
+    pub resets: u64,
+    /// Bytes from clients of connections that have ended.
+    pub bytes_in: u64,
+    /// Bytes to clients of connections that have ended.
+    pub bytes_out: u64,
+}

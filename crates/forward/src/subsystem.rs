@@ -1,0 +1,354 @@
+//! The thread that has the program in the kernel, and the subsystem that tells it the rules.
+
+use std::sync::Arc;
+use std::thread;
+use std::time::{Duration, Instant};
+
+use evenkeel_manager::endpoint::Endpoint;
+use evenkeel_manager::exposition::{Exposition, Type};
+use evenkeel_manager::handover::Handover;
+use evenkeel_manager::service::Service;
+use evenkeel_manager::snapshot::Snapshot;
+use evenkeel_manager::status::Status;
+use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
+use evenkeel_net::Clock;
+use parking_lot::{Condvar, Mutex};
+use tracing::{info, warn};
+
+use crate::engine::Engine;
+use crate::plan::{PlannedRule, plan_rules};
+use crate::status::{ForwardStatus, ForwardedMember};
+
+/// Time between two rounds: terms in the kernel are this old at most.
+const ROUND: Duration = Duration::from_millis(50);
+
+/// Time between two looks at the counts in the kernel.
+const LOOK: Duration = Duration::from_millis(500);
+
+/// Time after which the program is loaded again if that has failed.
+const RETRY: Duration = Duration::from_secs(2);
+
+/// Longest time for which the end of the process waits for the thread.
+const PATIENCE: Duration = Duration::from_secs(5);
+
+/// Forwarding of TCP connections in the kernel. Clones are the same.
+#[derive(Clone, Debug)]
+pub struct Forwarding {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug)]
+struct Inner {
+    clock: Clock,
+    state: Mutex<State>,
+    changed: Condvar,
+    status: Mutex<ForwardStatus>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    rules: Vec<PlannedRule>,
+    mode: Mode,
+    /// True while the thread runs.
+    is_running: bool,
+    /// True while the thread has the program.
+    has_program: bool,
+}
+
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+enum Mode {
+    /// The thread writes the terms.
+    #[default]
+    Serving,
+    /// Another process does.
+    HandedOver,
+    /// The thread ends.
+    Ended,
+}
+
+impl Forwarding {
+    /// Returns a subsystem without rules. `clock` is that of the groups.
+    pub fn new(clock: Clock) -> Self {
+        Forwarding {
+            inner: Arc::new(Inner {
+                clock,
+                state: Mutex::default(),
+                changed: Condvar::new(),
+                status: Mutex::default(),
+            }),
+        }
+    }
+
+    fn start_thread(&self) -> Result<(), PrepareErrors> {
+        let mut state = self.inner.state.lock();
+        if state.is_running {
+            return Ok(());
+        }
+        let inner = Arc::clone(&self.inner);
+        let whose = "rule";
+        thread::Builder::new()
+            .name("forward".into())
+            .spawn(move || Thread::new(inner).run())
+            .map_err(|error| vec![PrepareError::Thread { whose, error }])?;
+        state.is_running = true;
+        Ok(())
+    }
+
+    fn set_mode(&self, mode: Mode) {
+        let mut state = self.inner.state.lock();
+        state.mode = mode;
+        self.inner.changed.notify_all();
+        let end = Instant::now() + PATIENCE;
+        while state.is_running && (state.has_program || mode == Mode::Ended) {
+            if self.inner.changed.wait_until(&mut state, end).timed_out() {
+                warn!("forwarding in the kernel does not end in time");
+                return;
+            }
+        }
+    }
+}
+
+struct Thread {
+    inner: Arc<Inner>,
+    engine: Option<Engine>,
+    /// Time of the last attempt to load the program.
+    tried: Option<Instant>,
+    looked: Option<Instant>,
+    reason: Option<String>,
+}
+
+impl Thread {
+    fn new(inner: Arc<Inner>) -> Self {
+        Thread {
+            inner,
+            engine: None,
+            tried: None,
+            looked: None,
+            reason: None,
+        }
+    }
+
+    fn run(mut self) {
+        loop {
+            let (rules, mode) = self.wait();
+            match mode {
+                Mode::Serving => self.serve(&rules),
+                Mode::HandedOver => self.engine = None,
+                Mode::Ended => {
+                    if let Some(engine) = self.engine.take() {
+                        engine.stop();
+                    }
+                }
+            }
+            self.note_program();
+            if mode == Mode::Ended {
+                return;
+            }
+        }
+    }
+
+    fn note_program(&self) {
+        let mut state = self.inner.state.lock();
+        if state.has_program != self.engine.is_some() {
+            state.has_program = self.engine.is_some();
+            self.inner.changed.notify_all();
+        }
+    }
+
+    /// Waits for the next round, or until there is something to do.
+    fn wait(&self) -> (Vec<PlannedRule>, Mode) {
+        let mut state = self.inner.state.lock();
+        if state.mode != Mode::Ended {
+            match (state.mode, &self.engine) {
+                (Mode::Serving, None) if !state.rules.is_empty() && self.tried.is_none() => {}
+                (Mode::Serving, None) if !state.rules.is_empty() => {
+                    self.inner.changed.wait_for(&mut state, RETRY);
+                }
+                (_, None) => self.inner.changed.wait(&mut state),
+                (_, Some(_)) => {
+                    self.inner.changed.wait_for(&mut state, ROUND);
+                }
+            }
+        }
+        (state.rules.clone(), state.mode)
+    }
+
+    fn serve(&mut self, rules: &[PlannedRule]) {
+        if self.engine.is_none() && !rules.is_empty() {
+            self.tried = Some(Instant::now());
+            match Engine::open(self.inner.clock) {
+                Ok(engine) => self.engine = Some(engine),
+                Err(error) => self.fall_back(error),
+            }
+        }
+        if let Some(engine) = &mut self.engine {
+            match engine.run_round(rules) {
+                Ok(()) => {
+                    if self.reason.take().is_some() {
+                        info!("the kernel forwards connections now");
+                    }
+                }
+                Err(error) => {
+                    // The maps stay, and so do connections.
+                    self.engine = None;
+                    self.fall_back(error);
+                }
+            }
+        }
+        if rules.is_empty()
+            && let Some(engine) = self.engine.take()
+        {
+            engine.stop();
+        }
+        self.publish(rules);
+    }
+
+    fn fall_back(&mut self, error: String) {
+        if self.reason.as_ref() != Some(&error) {
+            warn!("the kernel does not forward connections, the proxy serves them: {error}");
+            self.reason = Some(error);
+        }
+    }
+
+    fn publish(&mut self, rules: &[PlannedRule]) {
+        let names: Vec<_> = rules.iter().map(|rule| rule.name.clone()).collect();
+        let is_due = self.looked.is_none_or(|looked| looked.elapsed() >= LOOK);
+        let mut status = self.inner.status.lock();
+        let is_same = status.rules == names && status.active == self.engine.is_some();
+        if is_same && !is_due && status.reason == self.reason {
+            return;
+        }
+        *status = ForwardStatus {
+            rules: names,
+            active: self.engine.is_some(),
+            reason: self.reason.clone(),
+            ..ForwardStatus::default()
+        };
+        if let Some(engine) = &self.engine {
+            engine.fill_status(&mut status);
+        }
+        self.looked = Some(Instant::now());
+    }
+}
+
+/// However the thread ends, nobody waits for it.
+impl Drop for Thread {
+    fn drop(&mut self) {
+        let mut state = self.inner.state.lock();
+        (state.is_running, state.has_program) = (false, false);
+        self.inner.changed.notify_all();
+    }
+}
+
+impl Subsystem for Forwarding {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
+        let rules = plan_rules(next);
+        if !rules.is_empty() {
+            self.start_thread()?;
+        }
+        let inner = Arc::clone(&self.inner);
+        Ok(Box::new(move || {
+            inner.state.lock().rules = rules;
+            inner.changed.notify_all();
+        }))
+    }
+
+    fn stop(&self) {
+        self.set_mode(Mode::Ended);
+    }
+
+    fn hand_over(&self, _to: &mut Handover) {
+        self.set_mode(Mode::HandedOver);
+    }
+
+    fn resume(&self) {
+        let mut state = self.inner.state.lock();
+        state.mode = Mode::Serving;
+        self.inner.changed.notify_all();
+    }
+
+    fn status(&self, status: &mut Status) {
+        let own = self.inner.status.lock();
+        for rule in &mut status.rules {
+            if own.rules.contains(&rule.name) {
+                rule.forward = Some(match &own.reason {
+                    None if own.active => "kernel".into(),
+                    None => "proxy".into(),
+                    Some(reason) => format!("proxy ({reason})"),
+                });
+            }
+        }
+    }
+
+    fn metrics(&self, out: &mut Exposition) {
+        let status = self.inner.status.lock();
+        out.begin_family(
+            "evenkeel_forward_active",
+            Type::Gauge,
+            "1 if the kernel forwards connections of rules with forward = \"kernel\", 0 if the proxy serves all.",
+        );
+        out.add_sample(&[], f64::from(u8::from(status.active)));
+        out.begin_family(
+            "evenkeel_forward_packets_total",
+            Type::Counter,
+            "Packets of TCP connections that the program in the kernel has seen, by result.",
+        );
+        for (result, count) in &status.packets {
+            out.add_sample(&[("result", result)], *count as f64);
+        }
+        let mut family = |name, kind, help, read: fn(&ForwardedMember) -> f64| {
+            out.begin_family(name, kind, help);
+            for member in &status.members {
+                let labels = [("group", &*member.group), ("member", &*member.member)];
+                out.add_sample(&labels, read(member));
+            }
+        };
+        family(
+            "evenkeel_forward_connections",
+            Type::Gauge,
+            "Connections that the kernel forwards to a member now.",
+            |member| member.in_flight as f64,
+        );
+        family(
+            "evenkeel_forward_connections_total",
+            Type::Counter,
+            "Connections for which the kernel has chosen a member.",
+            |member| member.picks as f64,
+        );
+        family(
+            "evenkeel_forward_refused_total",
+            Type::Counter,
+            "Connections of the kernel that a member has not accepted.",
+            |member| member.refused as f64,
+        );
+        family(
+            "evenkeel_forward_resets_total",
+            Type::Counter,
+            "Connections of the kernel that a member has reset.",
+            |member| member.resets as f64,
+        );
+        family(
+            "evenkeel_forward_received_bytes_total",
+            Type::Counter,
+            "Bytes from clients in connections of the kernel that have ended.",
+            |member| member.bytes_in as f64,
+        );
+        family(
+            "evenkeel_forward_sent_bytes_total",
+            Type::Counter,
+            "Bytes to clients in connections of the kernel that have ended.",
+            |member| member.bytes_out as f64,
+        );
+    }
+
+    fn endpoints(&self) -> Vec<Endpoint> {
+        let this = self.clone();
+        vec![Endpoint::with_value(
+            "/v1/forward",
+            "Forwarding of connections in the kernel",
+            move || this.inner.status.lock().clone(),
+        )]
+    }
+}
+
+impl Service for Forwarding {}

@@ -1,0 +1,325 @@
+//! Keys and values of the maps of `bpf/forward.bpf.c`, as bytes.
+
+use std::net::{Ipv4Addr, SocketAddrV4};
+
+/// Reads numbers and addresses one after the other; 0 behind the end.
+struct Reader<'a>(&'a [u8]);
+
+impl Reader<'_> {
+    fn take<const N: usize>(&mut self) -> [u8; N] {
+        match self.0.split_first_chunk() {
+            Some((first, rest)) => {
+                self.0 = rest;
+                *first
+            }
+            None => {
+                self.0 = &[];
+                [0; N]
+            }
+        }
+    }
+
+    fn u64(&mut self) -> u64 {
+        u64::from_ne_bytes(self.take())
+    }
+
+    fn u32(&mut self) -> u32 {
+        u32::from_ne_bytes(self.take())
+    }
+
+    fn u16(&mut self) -> u16 {
+        u16::from_ne_bytes(self.take())
+    }
+
+    fn ip(&mut self) -> Ipv4Addr {
+        Ipv4Addr::from(self.take::<4>())
+    }
+
+    fn port(&mut self) -> u16 {
+        u16::from_be_bytes(self.take())
+    }
+
+    fn address(&mut self) -> SocketAddrV4 {
+        let (ip, port) = (self.ip(), self.port());
+        self.u16();
+        SocketAddrV4::new(ip, port)
+    }
+}
+
+/// Returns `struct evk_address`, with two bytes of 0 behind.
+pub(super) fn write_address(address: SocketAddrV4) -> [u8; 8] {
+    let [a, b, c, d] = address.ip().octets();
+    let [e, f] = address.port().to_be_bytes();
+    [a, b, c, d, e, f, 0, 0]
+}
+
+/// Addresses of a connection as the member's packets have them: `struct evk_pair`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Pair {
+    /// Address of the member.
+    pub member: SocketAddrV4,
+    /// Address of the client.
+    pub client: SocketAddrV4,
+}
+
+/// Length of [`Pair`] in bytes.
+pub(super) const PAIR: usize = 12;
+
+impl Pair {
+    fn read(bytes: &mut Reader<'_>) -> Self {
+        let (member, client) = (bytes.ip(), bytes.ip());
+        let (member_port, client_port) = (bytes.port(), bytes.port());
+        Pair {
+            member: SocketAddrV4::new(member, member_port),
+            client: SocketAddrV4::new(client, client_port),
+        }
+    }
+
+    /// Reads a key of `evk_back`.
+    pub(super) fn of_key(key: &[u8]) -> Self {
+        Self::read(&mut Reader(key))
+    }
+
+    pub(super) fn write(&self) -> [u8; PAIR] {
+        let mut out = [0; PAIR];
+        let parts = [
+            &self.member.ip().octets()[..],
+            &self.client.ip().octets(),
+            &self.member.port().to_be_bytes(),
+            &self.client.port().to_be_bytes(),
+        ];
+        let bytes = parts.into_iter().flatten();
+        out.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        out
+    }
+}
+
+/// Flags of a connection.
+pub(super) const ESTABLISHED: u32 = 1;
+const CLOSED: u32 = 16;
+
+/// Connection in the table: `struct evk_back`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Connection {
+    /// Addresses of both ends.
+    pub pair: Pair,
+    /// Time of the client's SYN, in nanoseconds of the machine's clock.
+    pub began_ns: u64,
+    /// Time of the last packet, likewise.
+    pub seen_ns: u64,
+    /// Address that the client has connected to.
+    pub listener: SocketAddrV4,
+    /// Number of the member's seat.
+    pub seat: u32,
+    flags: u32,
+}
+
+impl Connection {
+    pub(super) fn read(pair: Pair, value: &[u8]) -> Self {
+        let mut bytes = Reader(value);
+        Connection {
+            pair,
+            began_ns: bytes.u64(),
+            seen_ns: bytes.u64(),
+            listener: bytes.address(),
+            seat: bytes.u32(),
+            flags: bytes.u32(),
+        }
+    }
+
+    /// True if the connection is in flight.
+    pub fn is_open(&self) -> bool {
+        self.flags & CLOSED == 0
+    }
+
+    /// True if the member has accepted the connection.
+    pub fn is_established(&self) -> bool {
+        self.flags & ESTABLISHED != 0
+    }
+}
+
+/// End of a connection: `enum evk_end`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum End {
+    /// Both sides have closed, or the connection was silent for too long.
+    Closed,
+    /// The member did not accept.
+    Refused,
+    /// The member has reset the connection.
+    Reset,
+    /// The client has reset the connection.
+    ClientReset,
+}
+
+/// Step of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Step {
+    /// The client's SYN has got a member.
+    Begin,
+    /// The member's first byte is here.
+    Answer,
+    /// The connection is over.
+    End(End),
+}
+
+/// Event of a connection: `struct evk_event`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Event {
+    /// Addresses of both ends.
+    pub pair: Pair,
+    /// Number of the member's seat.
+    pub seat: u32,
+    /// Kind of the event.
+    pub step: Step,
+    /// Time of the client's SYN, in nanoseconds of the machine's clock.
+    pub began_ns: u64,
+    /// Time of the event, likewise.
+    pub ns: u64,
+}
+
+impl Event {
+    /// Reads an event; `None` if the kind is not known.
+    pub(super) fn read(bytes: &[u8]) -> Option<Self> {
+        let mut bytes = Reader(bytes);
+        let pair = Pair::read(&mut bytes);
+        let seat = bytes.u32();
+        let step = match (bytes.u16(), bytes.u16()) {
+            (1, _) => Step::Begin,
+            (2, _) => Step::Answer,
+            (3, 0) => Step::End(End::Closed),
+            (3, 1) => Step::End(End::Refused),
+            (3, 2) => Step::End(End::Reset),
+            (3, 3) => Step::End(End::ClientReset),
+            _ => return None,
+        };
+        // The numbers of 8 bytes begin at a multiple of 8.
+        bytes.u32();
+        Some(Event {
+            pair,
+            seat,
+            step,
+            began_ns: bytes.u64(),
+            ns: bytes.u64(),
+        })
+    }
+}
+
+/// Terms of a member: `struct evk_terms`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Terms {
+    /// Number that stands for the group of the member; 0 if the seat is free.
+    pub owner: u64,
+    /// Address of the member.
+    pub address: SocketAddrV4,
+    /// Cost of the first connection, or distance of the member's turns.
+    pub base: u32,
+    /// Connections of others at the member.
+    pub others: u32,
+    /// Limit of connections; 0 if the member gets no new ones.
+    pub room: u32,
+}
+
+impl Terms {
+    pub(super) fn read(value: &[u8]) -> Self {
+        let mut bytes = Reader(value);
+        Terms {
+            owner: bytes.u64(),
+            address: bytes.address(),
+            base: bytes.u32(),
+            others: bytes.u32(),
+            room: bytes.u32(),
+        }
+    }
+
+    pub(super) fn write(&self) -> Vec<u8> {
+        let mut out = self.owner.to_ne_bytes().to_vec();
+        out.extend(write_address(self.address));
+        for word in [self.base, self.others, self.room, 0] {
+            out.extend(word.to_ne_bytes());
+        }
+        out
+    }
+}
+
+/// Counts of a member: `struct evk_counts`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Counts {
+    /// Connections now.
+    pub in_flight: i64,
+    /// Time of the member's next turn.
+    pub next_turn: u64,
+    /// Connections that the member was chosen for.
+    pub picks: u64,
+    /// Connections that the member has accepted, and the sum of the times from SYN to SYN-ACK in nanoseconds.
+    pub handshakes: (u64, u64),
+    /// Connections with a first byte of the member, and the sum of the times from the SYN on in nanoseconds.
+    pub answers: (u64, u64),
+    /// Connections that the member has not accepted.
+    pub refused: u64,
+    /// Connections that the member has reset.
+    pub resets: u64,
+    /// Connections that have ended otherwise.
+    pub closed: u64,
+    /// Bytes from clients, and to clients, of connections that have ended.
+    pub bytes: (u64, u64),
+}
+
+impl Counts {
+    pub(super) fn read(value: &[u8]) -> Self {
+        let mut bytes = Reader(value);
+        Counts {
+            in_flight: bytes.u64().cast_signed(),
+            next_turn: bytes.u64(),
+            picks: bytes.u64(),
+            handshakes: (bytes.u64(), bytes.u64()),
+            answers: (bytes.u64(), bytes.u64()),
+            refused: bytes.u64(),
+            resets: bytes.u64(),
+            closed: bytes.u64(),
+            bytes: (bytes.u64(), bytes.u64()),
+        }
+    }
+
+    #[cfg(test)]
+    pub(super) fn write(&self) -> Vec<u8> {
+        let words = [
+            self.in_flight.cast_unsigned(),
+            self.next_turn,
+            self.picks,
+            self.handshakes.0,
+            self.handshakes.1,
+            self.answers.0,
+            self.answers.1,
+            self.refused,
+            self.resets,
+            self.closed,
+            self.bytes.0,
+            self.bytes.1,
+        ];
+        words.into_iter().flat_map(u64::to_ne_bytes).collect()
+    }
+}
+
+/// Decisions of a group: `struct evk_group`.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct GroupTerms {
+    /// Form of the decisions: 0 leaves them to the proxy, 1 is by score, 2 by turns.
+    pub form: u32,
+    /// Cost of each further connection, in 1/256 of the first.
+    pub growth: u32,
+    /// Seats of the members, at most [`GROUP_SEATS`].
+    pub seats: Vec<u32>,
+}
+
+/// Most members of a group whose decisions are made in the kernel.
+pub const GROUP_SEATS: usize = 64;
+
+impl GroupTerms {
+    pub(super) fn write(&self) -> Vec<u8> {
+        let count = self.seats.len().min(GROUP_SEATS);
+        let head = [self.form, self.growth, count as u32];
+        let seats = self.seats.iter().copied().chain(std::iter::repeat(0));
+        let words = head.into_iter().chain(seats.take(GROUP_SEATS));
+        words.flat_map(u32::to_ne_bytes).collect()
+    }
+}

@@ -1,0 +1,453 @@
+//! Forwarding of TCP connections in the kernel: the programs, their maps and the interfaces.
+//!
+//! `bpf/forward.bpf.c` chooses members and forwards packets; a balancer writes terms of decisions, reads
+//! [`Event`]s, and removes connections that are over. Maps are pinned, and the filters on interfaces hold
+//! the program, so connections continue while no process runs. The next process finds the maps.
+
+mod layout;
+#[cfg(test)]
+mod tests;
+
+use std::collections::BTreeSet;
+use std::fmt;
+use std::fs::{self, File};
+use std::io;
+use std::mem;
+use std::net::SocketAddrV4;
+use std::os::fd::AsFd;
+use std::path::{Path, PathBuf};
+use std::sync::{Arc, Mutex, PoisonError};
+
+use libbpf_rs::{
+    Map, MapCore, MapFlags, Object, OpenObject, RingBuffer, RingBufferBuilder, TC_INGRESS, TcHook,
+    TcHookBuilder,
+};
+use nix::ifaddrs::getifaddrs;
+use nix::net::if_::InterfaceFlags;
+use rustix::fs::{FlockOperation, flock};
+
+use crate::bpf::{self, BpfError, failed_to};
+pub use layout::{Connection, Counts, End, Event, GROUP_SEATS, GroupTerms, Pair, Step, Terms};
+
+/// Number of seats: most members of all groups.
+pub const SEATS: u32 = 4096;
+/// Most groups.
+pub const GROUPS: u32 = 256;
+/// Most listening addresses.
+pub const LISTENERS: usize = 1024;
+/// Most connections at once.
+pub const CONNECTIONS: u32 = 262_144;
+
+/// Version of the maps, part of the folder's name: maps of another version are left alone.
+const LAYOUT: u32 = 1;
+
+/// Maps that outlive a process.
+const PINNED: [&str; 9] = [
+    "evk_listeners",
+    "evk_groups",
+    "evk_turns",
+    "evk_terms",
+    "evk_counts",
+    "evk_there",
+    "evk_back",
+    "evk_events",
+    "evk_outcomes",
+];
+
+/// Place of the filter among those of an interface. A fixed one: the next process replaces it there.
+const PRIORITY: u32 = 3813;
+const HANDLE: u32 = 1;
+
+/// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
+pub const OUTCOMES: [(&str, &str); 8] = [
+    ("to_member", "forwarded to members"),
+    ("to_client", "forwarded to clients"),
+    (
+        "proxied_strategy",
+        "left to the proxy: connections of groups whose strategy cannot decide in the kernel",
+    ),
+    (
+        "proxied_full",
+        "left to the proxy: connections while no member may get one",
+    ),
+    (
+        "proxied_table",
+        "left to the proxy: connections for which the table had no place",
+    ),
+    (
+        "proxied_route",
+        "left to the proxy: connections to a member without a route",
+    ),
+    (
+        "odd",
+        "left to the system: TCP fragments, packets with IP options, and packets of wrong lengths",
+    ),
+    ("dropped", "dropped: packets of connections without a route"),
+];
+
+/// The program in the kernel, with its maps. Programs and connections stay when this is dropped.
+pub struct Forwarder {
+    object: Object,
+    folder: PathBuf,
+    ring: RingBuffer<'static>,
+    events: Arc<Mutex<Vec<Event>>>,
+    interfaces: BTreeSet<u32>,
+    /// Held while the process writes the maps.
+    _lock: File,
+}
+
+impl fmt::Debug for Forwarder {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Forwarder")
+            .field("folder", &self.folder)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Returns the folder for the pins in the network namespace of this thread.
+pub fn default_folder() -> PathBuf {
+    let namespace = rustix::fs::stat("/proc/thread-self/ns/net").map_or(0, |stat| stat.st_ino);
+    PathBuf::from(format!("/sys/fs/bpf/evenkeel/forward-{LAYOUT}-{namespace}"))
+}
+
+/// Returns the numbers of the Ethernet interfaces of the network namespace that are up.
+///
+/// # Errors
+///
+/// The system does not tell its interfaces.
+pub fn list_interfaces() -> Result<BTreeSet<u32>, BpfError> {
+    const ARPHRD_ETHER: u16 = 1;
+    let all =
+        getifaddrs().map_err(|error| BpfError::File(format!("cannot list interfaces: {error}")))?;
+    let up = all.filter(|one| one.flags.contains(InterfaceFlags::IFF_UP));
+    let indices = up.filter_map(|one| {
+        let link = *one.address.as_ref()?.as_link_addr()?;
+        let index = u32::try_from(link.ifindex()).ok()?;
+        (link.hatype() == ARPHRD_ETHER).then_some(index)
+    });
+    Ok(indices.collect())
+}
+
+/// Checks that the system forwards packets of IPv4.
+///
+/// # Errors
+///
+/// It does not, and how to change that.
+pub fn check_ip_forward() -> Result<(), BpfError> {
+    let path = "/proc/sys/net/ipv4/ip_forward";
+    match fs::read_to_string(path) {
+        Ok(text) if text.trim() != "0" => Ok(()),
+        Ok(_) => Err(BpfError::File(
+            "this system does not forward packets: set net.ipv4.ip_forward = 1 with sysctl".into(),
+        )),
+        Err(error) => Err(BpfError::File(format!("cannot read {path}: {error}"))),
+    }
+}
+
+impl Forwarder {
+    /// Loads the programs, with the maps in `folder` if a process before has left them there.
+    ///
+    /// # Errors
+    ///
+    /// What is missing, or that another process forwards here.
+    pub fn open(folder: &Path) -> Result<Self, BpfError> {
+        bpf::pin_folder(folder)?;
+        let lock = lock(folder)?;
+        let load = || {
+            open(folder)?
+                .load()
+                .map_err(failed_to("load the forwarding programs"))
+        };
+        let object = match load() {
+            Ok(object) => object,
+            Err(error @ BpfError::Rights(_)) => return Err(error),
+            Err(_) => {
+                // Maps of a start that did not succeed.
+                unpin(folder)?;
+                load()?
+            }
+        };
+        let events = Arc::new(Mutex::new(Vec::new()));
+        let sink = Arc::clone(&events);
+        let take = move |bytes: &[u8]| {
+            if let Some(event) = Event::read(bytes) {
+                sink.lock()
+                    .unwrap_or_else(PoisonError::into_inner)
+                    .push(event);
+            }
+            0
+        };
+        let ring = {
+            let map = find_map(&object, "evk_events")?;
+            let mut builder = RingBufferBuilder::new();
+            builder
+                .add(&map, take)
+                .map_err(failed_to("read events of the kernel"))?;
+            builder
+                .build()
+                .map_err(failed_to("read events of the kernel"))?
+        };
+        Ok(Forwarder {
+            object,
+            folder: folder.to_owned(),
+            ring,
+            events,
+            interfaces: BTreeSet::new(),
+            _lock: lock,
+        })
+    }
+
+    /// Puts the program on these interfaces, and forgets those that are gone. Returns the number of them.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses; interfaces before that one have the program.
+    pub fn attach(&mut self, interfaces: &BTreeSet<u32>) -> Result<usize, BpfError> {
+        self.interfaces.retain(|known| interfaces.contains(known));
+        for &interface in interfaces {
+            if !self.interfaces.contains(&interface) {
+                create_place(interface)?;
+                let mut hook = self.hook(interface)?;
+                hook.replace(true);
+                hook.attach().map_err(failed_to("attach the tc filter"))?;
+                self.interfaces.insert(interface);
+            }
+        }
+        Ok(self.interfaces.len())
+    }
+
+    fn hook(&self, interface: u32) -> Result<TcHook, BpfError> {
+        let mut programs = self.object.progs();
+        let program = programs.find(|program| program.name() == "evk_forward");
+        let program = program.ok_or(BpfError::Lost("a BPF program is missing"))?;
+        Ok(TcHookBuilder::new(program.as_fd())
+            .ifindex(interface.cast_signed())
+            .handle(HANDLE)
+            .priority(PRIORITY)
+            .hook(TC_INGRESS))
+    }
+
+    /// Takes the program from the interfaces, and lets go of all maps: connections end.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses, or a file cannot be removed.
+    pub fn detach(mut self) -> Result<(), BpfError> {
+        for interface in mem::take(&mut self.interfaces) {
+            // The interface may be gone.
+            let _ = self.hook(interface)?.detach();
+        }
+        unpin(&self.folder)?;
+        // Somebody else's files may be there.
+        let _ = fs::remove_dir(&self.folder);
+        Ok(())
+    }
+
+    /// Makes these the listening addresses, each with the number of a group.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn set_listeners(&self, listeners: &[(SocketAddrV4, u32)]) -> Result<(), BpfError> {
+        let map = find_map(&self.object, "evk_listeners")?;
+        let entries: Vec<_> = listeners.iter().take(LISTENERS).collect();
+        let keys: BTreeSet<_> = entries
+            .iter()
+            .map(|(address, _)| layout::write_address(*address).to_vec())
+            .collect();
+        let old: Vec<_> = map.keys().filter(|key| !keys.contains(key)).collect();
+        for key in old {
+            map.delete(&key).map_err(failed_to("write a BPF map"))?;
+        }
+        for (address, group) in entries {
+            let key = layout::write_address(*address);
+            map.update(&key, &group.to_ne_bytes(), MapFlags::ANY)
+                .map_err(failed_to("write a BPF map"))?;
+        }
+        Ok(())
+    }
+
+    /// Writes the decisions of a group.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn set_group(&self, number: u32, terms: &GroupTerms) -> Result<(), BpfError> {
+        let key = number.to_ne_bytes();
+        bpf::update_map(&self.object, "evk_groups", &key, &terms.write())
+    }
+
+    /// Writes the terms of a member.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn set_terms(&self, seat: u32, terms: &Terms) -> Result<(), BpfError> {
+        let key = seat.to_ne_bytes();
+        bpf::update_map(&self.object, "evk_terms", &key, &terms.write())
+    }
+
+    /// Returns the terms of all seats.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn read_terms(&self) -> Result<Vec<Terms>, BpfError> {
+        let map = find_map(&self.object, "evk_terms")?;
+        let read = |seat: u32| Ok(Terms::read(&read_element(&map, seat)?));
+        (0..SEATS).map(read).collect()
+    }
+
+    /// Returns the counts of a member.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn read_counts(&self, seat: u32) -> Result<Counts, BpfError> {
+        let map = find_map(&self.object, "evk_counts")?;
+        Ok(Counts::read(&read_element(&map, seat)?))
+    }
+
+    /// Returns the numbers of packets, in the order of [`OUTCOMES`].
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn read_outcomes(&self) -> Result<[u64; OUTCOMES.len()], BpfError> {
+        let map = find_map(&self.object, "evk_outcomes")?;
+        let mut out = [0; OUTCOMES.len()];
+        for (number, sum) in (0u32..).zip(&mut out) {
+            let values = map
+                .lookup_percpu(&number.to_ne_bytes(), MapFlags::ANY)
+                .map_err(failed_to("read a BPF map"))?;
+            let of_cpu = |bytes: Vec<u8>| bytes.first_chunk().map_or(0, |b| u64::from_ne_bytes(*b));
+            *sum = values.into_iter().flatten().map(of_cpu).sum();
+        }
+        Ok(out)
+    }
+
+    /// Takes the events since the last call.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn take_events(&self) -> Result<Vec<Event>, BpfError> {
+        self.ring
+            .consume()
+            .map_err(failed_to("read events of the kernel"))?;
+        let mut events = self.events.lock().unwrap_or_else(PoisonError::into_inner);
+        Ok(mem::take(&mut *events))
+    }
+
+    /// Returns all connections of the table. Some that begin or end meanwhile may be missing.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn list_connections(&self) -> Result<Vec<Connection>, BpfError> {
+        let map = find_map(&self.object, "evk_back")?;
+        let mut all = Vec::new();
+        for key in map.keys() {
+            let value = map
+                .lookup(&key, MapFlags::ANY)
+                .map_err(failed_to("read a BPF map"))?;
+            if let Some(value) = value {
+                all.push(Connection::read(Pair::of_key(&key), &value));
+            }
+        }
+        Ok(all)
+    }
+
+    /// Removes a connection, if no packet has come since `seen_ns` was read. Returns true if it was removed.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn remove_connection(&self, connection: &Connection) -> Result<bool, BpfError> {
+        let mut context = connection.pair.write().to_vec();
+        context.extend([0; 4]);
+        context.extend(connection.seen_ns.to_ne_bytes());
+        Ok(bpf::run(&self.object, "evk_remove", Some(&mut context))? == 1)
+    }
+
+    /// Corrects the number of connections at a member.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn correct_count(&self, seat: u32, by: i32) -> Result<(), BpfError> {
+        let mut context = seat.to_ne_bytes().to_vec();
+        context.extend(by.to_ne_bytes());
+        bpf::run(&self.object, "evk_correct", Some(&mut context)).map(drop)
+    }
+}
+
+fn open(folder: &Path) -> Result<OpenObject, BpfError> {
+    let mut object = bpf::open_programs(crate::bpf_object!("forward.bpf.o"))?;
+    for mut map in object.maps_mut() {
+        let name = map.name().to_string_lossy().into_owned();
+        if PINNED.contains(&name.as_str()) {
+            map.set_pin_path(folder.join(name))
+                .map_err(failed_to("hold a BPF map"))?;
+        }
+    }
+    Ok(object)
+}
+
+fn lock(folder: &Path) -> Result<File, BpfError> {
+    let shown = folder.display();
+    let file = File::open(folder)
+        .map_err(|error| BpfError::File(format!("cannot open {shown}: {error}")))?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
+        BpfError::File(format!(
+            "another process forwards in the kernel of this network namespace ({shown}: {error})"
+        ))
+    })?;
+    Ok(file)
+}
+
+fn unpin(folder: &Path) -> Result<(), BpfError> {
+    for name in PINNED {
+        let path = folder.join(name);
+        match fs::remove_file(&path) {
+            Err(error) if error.kind() != io::ErrorKind::NotFound => {
+                return Err(BpfError::File(format!(
+                    "cannot remove {}: {error}",
+                    path.display()
+                )));
+            }
+            _ => {}
+        }
+    }
+    Ok(())
+}
+
+/// Makes the place for filters on an interface, if there is none.
+fn create_place(interface: u32) -> Result<(), BpfError> {
+    let mut place = libbpf_sys::bpf_tc_hook {
+        sz: size_of::<libbpf_sys::bpf_tc_hook>() as _,
+        ifindex: interface.cast_signed(),
+        attach_point: libbpf_sys::BPF_TC_INGRESS,
+        ..Default::default()
+    };
+    // SAFETY: `place` is there until it returns.
+    match unsafe { libbpf_sys::bpf_tc_hook_create(&mut place) } {
+        0 => Ok(()),
+        error if error == -libc::EEXIST => Ok(()),
+        error => Err(failed_to("make a clsact qdisc")(
+            libbpf_rs::Error::from_raw_os_error(-error),
+        )),
+    }
+}
+
+fn find_map<'a>(object: &'a Object, name: &str) -> Result<Map<'a>, BpfError> {
+    let map = object.maps().find(|map| map.name() == name);
+    map.ok_or(BpfError::Lost("a BPF map is missing"))
+}
+
+fn read_element(map: &Map<'_>, index: u32) -> Result<Vec<u8>, BpfError> {
+    let value = map
+        .lookup(&index.to_ne_bytes(), MapFlags::ANY)
+        .map_err(failed_to("read a BPF map"))?;
+    Ok(value.unwrap_or_default())
+}

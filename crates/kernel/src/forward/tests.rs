@@ -1,0 +1,264 @@
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use evenkeel_core::terms::{self, Form, Seat};
+use libbpf_rs::ProgramInput;
+use proptest::prelude::*;
+use proptest::test_runner::TestRunner;
+
+use super::*;
+use crate::testing::report_skipped;
+
+/// Maps of a test; gone when dropped.
+struct Trial(Option<Forwarder>);
+
+impl Trial {
+    /// `None` if this machine does not let us, which is said.
+    fn new() -> Option<Self> {
+        static COUNT: AtomicU32 = AtomicU32::new(0);
+        let number = COUNT.fetch_add(1, Ordering::Relaxed);
+        let folder = format!("/sys/fs/bpf/evk-trial-{}-{number}", std::process::id());
+        if !rustix::process::geteuid().is_root() {
+            report_skipped("no right to load BPF programs; run it as root");
+            return None;
+        }
+        match Forwarder::open(Path::new(&folder)) {
+            Ok(forwarder) => Some(Trial(Some(forwarder))),
+            Err(error @ (BpfError::Rights(_) | BpfError::NoBtf(_))) => {
+                report_skipped(error);
+                None
+            }
+            Err(error) => panic!("{error}"),
+        }
+    }
+
+    fn forwarder(&self) -> &Forwarder {
+        self.0.as_ref().expect("not dropped yet")
+    }
+}
+
+impl Drop for Trial {
+    fn drop(&mut self) {
+        if let Some(forwarder) = self.0.take() {
+            forwarder.detach().expect("it is taken away");
+        }
+    }
+}
+
+fn seats() -> impl Strategy<Value = Vec<Seat>> {
+    let counts = (0..20u32, prop_oneof![0..20u32, any::<u32>()]);
+    let seat = (any::<u32>(), counts, 0..30u32, 0..100u64).prop_map(
+        |(base, (own, others), room, next_turn)| Seat {
+            base,
+            own,
+            others,
+            room,
+            next_turn,
+        },
+    );
+    proptest::collection::vec(seat, 0..=GROUP_SEATS)
+}
+
+/// The program's choice among these seats, and the one of `core`.
+fn compare(forwarder: &Forwarder, all: &[Seat], form: Form, growth: u32, last: u64) {
+    let first = 100;
+    for (number, seat) in (first..).zip(all) {
+        let terms = Terms {
+            owner: 1,
+            address: "192.0.2.1:80".parse().unwrap(),
+            base: seat.base,
+            others: seat.others,
+            room: seat.room,
+        };
+        forwarder.set_terms(number, &terms).unwrap();
+        let counts = Counts {
+            in_flight: seat.own.into(),
+            next_turn: seat.next_turn,
+            ..Counts::default()
+        };
+        let key = number.to_ne_bytes();
+        bpf::update_map(&forwarder.object, "evk_counts", &key, &counts.write()).unwrap();
+    }
+    let group = GroupTerms {
+        form: match form {
+            Form::Own => 0,
+            Form::Score { .. } => 1,
+            Form::Turns => 2,
+        },
+        growth,
+        seats: (first..).take(all.len()).collect(),
+    };
+    forwarder.set_group(7, &group).unwrap();
+    let key = 7u32.to_ne_bytes();
+    bpf::update_map(&forwarder.object, "evk_turns", &key, &last.to_ne_bytes()).unwrap();
+    let mut question = [7u32, 0].map(u32::to_ne_bytes).concat();
+    let chosen = bpf::run(&forwarder.object, "evk_choose", Some(&mut question)).unwrap();
+    let score = |index: usize| terms::score_seat(&all[index], form, growth, last);
+    // The program draws where it begins, which decides among equal ones only.
+    match terms::choose(all, form, growth, last, 0) {
+        Some(index) => {
+            let chosen = usize::try_from(chosen - 100).unwrap();
+            assert_eq!(score(chosen), score(index), "{all:?}");
+            if form == Form::Turns {
+                let counts = forwarder.read_counts(100 + chosen as u32).unwrap();
+                let next = score(index).unwrap() + u64::from(all[chosen].base);
+                assert_eq!(counts.next_turn, next);
+            }
+        }
+        None => assert!(chosen < 0, "{chosen} of {all:?}"),
+    }
+}
+
+#[test]
+fn s41_the_kernel_chooses_as_core_does() {
+    let Some(trial) = Trial::new() else { return };
+    let growth = prop_oneof![Just(256u32), 256..2000u32, any::<u32>()];
+    let form = prop_oneof![
+        Just(Form::Score { growth: 1.0 }),
+        Just(Form::Turns),
+        Just(Form::Own)
+    ];
+    let mut runner = TestRunner::default();
+    let cases = (seats(), form, growth, 0..100u64);
+    runner
+        .run(&cases, |(all, form, growth, last)| {
+            compare(trial.forwarder(), &all, form, growth, last);
+            Ok(())
+        })
+        .unwrap();
+}
+
+#[test]
+fn turns_are_in_proportion_to_weights() {
+    let Some(trial) = Trial::new() else { return };
+    let forwarder = trial.forwarder();
+    // Weights of 1, 2 and 3.
+    for (seat, base) in [(0, 600), (1, 300), (2, 200)] {
+        let terms = Terms {
+            owner: 1,
+            address: "192.0.2.1:80".parse().unwrap(),
+            base,
+            others: 0,
+            room: 9,
+        };
+        forwarder.set_terms(seat, &terms).unwrap();
+    }
+    let group = GroupTerms {
+        form: 2,
+        growth: 256,
+        seats: vec![0, 1, 2],
+    };
+    forwarder.set_group(0, &group).unwrap();
+    let mut turns = [0; 3];
+    for _ in 0..600 {
+        let chosen = bpf::run(&forwarder.object, "evk_choose", Some(&mut [0; 8])).unwrap();
+        turns[chosen as usize] += 1;
+    }
+    for (turns, share) in turns.iter().zip([100, 200, 300i32]) {
+        assert!((turns - share).abs() <= 3, "{turns:?}");
+    }
+}
+
+#[test]
+fn maps_are_found_again_and_only_one_process_has_them() {
+    let Some(mut trial) = Trial::new() else {
+        return;
+    };
+    let forwarder = trial.forwarder();
+    let terms = Terms {
+        owner: 5,
+        address: "192.0.2.9:5432".parse().unwrap(),
+        base: 65_536,
+        others: 3,
+        room: 4,
+    };
+    forwarder.set_terms(9, &terms).unwrap();
+    let listener = "192.0.2.1:80".parse().unwrap();
+    forwarder.set_listeners(&[(listener, 3)]).unwrap();
+    let folder = forwarder.folder.clone();
+    let refused = Forwarder::open(&folder).unwrap_err().to_string();
+    assert!(refused.contains("another process"), "{refused}");
+    drop(trial.0.take());
+    let again = Forwarder::open(&folder).unwrap();
+    assert_eq!(again.read_terms().unwrap()[9], terms);
+    assert_eq!(again.list_connections().unwrap(), []);
+    assert_eq!(again.take_events().unwrap(), []);
+    again.set_listeners(&[]).unwrap();
+    let map = find_map(&again.object, "evk_listeners").unwrap();
+    assert_eq!(map.keys().count(), 0);
+    again.correct_count(9, 4).unwrap();
+    assert_eq!(again.read_counts(9).unwrap().in_flight, 4);
+    assert_eq!(again.read_outcomes().unwrap(), [0; OUTCOMES.len()]);
+    trial.0 = Some(again);
+}
+
+/// A packet of TCP for the listener at 192.0.2.1:80.
+fn packet(flags: u8) -> Vec<u8> {
+    let mut out = vec![2; 12];
+    out.extend([0x08, 0x00, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0]);
+    out.extend([198, 51, 100, 7, 192, 0, 2, 1]);
+    out.extend([0x12, 0x34, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, flags]);
+    out.extend([0; 6]);
+    out
+}
+
+fn run_packet(forwarder: &Forwarder, packet: &[u8]) -> u32 {
+    let mut programs = forwarder.object.progs_mut();
+    let program = programs.find(|program| program.name() == "evk_forward");
+    let input = ProgramInput {
+        data_in: Some(packet),
+        ..ProgramInput::default()
+    };
+    program.unwrap().test_run(input).unwrap().return_value
+}
+
+#[test]
+fn hostile_packets_pass_to_the_system() {
+    let Some(trial) = Trial::new() else { return };
+    let forwarder = trial.forwarder();
+    let listener = "192.0.2.1:80".parse().unwrap();
+    forwarder.set_listeners(&[(listener, 0)]).unwrap();
+    let good = packet(2);
+    // There is no member: the proxy serves.
+    assert_eq!(run_packet(forwarder, &good), 0);
+    let mut runner = TestRunner::default();
+    // A trial run takes no shorter ones.
+    let changes = proptest::collection::vec((14..good.len(), any::<u8>()), 1..8);
+    let cases = (changes, 34..=good.len(), any::<u8>());
+    runner
+        .run(&cases, |(changes, length, flags)| {
+            let mut bad = packet(flags);
+            for (at, byte) in changes {
+                bad[at] = byte;
+            }
+            bad.truncate(length);
+            prop_assert_eq!(run_packet(forwarder, &bad), 0);
+            Ok(())
+        })
+        .unwrap();
+    assert_eq!(forwarder.list_connections().unwrap(), []);
+}
+
+proptest! {
+    #[test]
+    fn layouts_are_read_as_they_are_written(
+        owner: u64, words in any::<[u32; 5]>(), ports in any::<[u16; 2]>(), counts in any::<[u64; 12]>(),
+    ) {
+        let [member, client, base, others, room] = words;
+        let address = SocketAddrV4::new(member.into(), ports[0]);
+        let terms = Terms { owner, address, base, others, room };
+        prop_assert_eq!(Terms::read(&terms.write()), terms);
+        let pair = Pair { member: address, client: SocketAddrV4::new(client.into(), ports[1]) };
+        prop_assert_eq!(Pair::of_key(&pair.write()), pair);
+        let [a, b, c, d, e, f, g, h, i, j, k, l] = counts;
+        let counts = Counts {
+            in_flight: a.cast_signed(), next_turn: b, picks: c, handshakes: (d, e), answers: (f, g),
+            refused: h, resets: i, closed: j, bytes: (k, l),
+        };
+        prop_assert_eq!(Counts::read(&counts.write()), counts);
+    }
+
+    #[test]
+    fn events_of_any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+        let _ = Event::read(&bytes);
+    }
+}

@@ -1,0 +1,321 @@
+//! Rules whose connections the kernel forwards. Needs the right to make network namespaces and to load BPF programs.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::fs;
+use std::io::{ErrorKind, Read, Write};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::os::unix::fs::MetadataExt;
+use std::thread;
+use std::time::Duration;
+
+use evenkeel_e2e::balancer::{Balancer, evenkeel_binary};
+use evenkeel_e2e::netns::{BACK, Namespace, Pair, run_ip};
+use evenkeel_e2e::process::{Signal, report_skipped};
+use evenkeel_e2e::{HANG, wait_until};
+use serde_json::Value;
+
+/// Address of the rule.
+const RULE: &str = "10.78.0.1:7000";
+/// Address of the clients.
+const CLIENT: &str = "10.78.0.2";
+/// Address that members see if the proxy connects.
+const BALANCER: &str = "10.77.0.1";
+const PORT: u16 = 8080;
+
+fn member_ip(last: u8) -> Ipv4Addr {
+    Ipv4Addr::new(10, 77, 0, last)
+}
+
+/// Clients, the balancer as the gateway of members, and members at 10.77.0.2 to 10.77.0.4.
+struct Machines {
+    clients: Namespace,
+    pair: Pair,
+}
+
+impl Drop for Machines {
+    fn drop(&mut self) {
+        // Interfaces and filters go with their namespace, pins do not.
+        let inode = fs::metadata(self.pair.front.path()).unwrap().ino();
+        let _ = fs::remove_dir_all(format!("/sys/fs/bpf/evenkeel/forward-1-{inode}"));
+    }
+}
+
+impl Machines {
+    /// None if this machine does not let us, which is said.
+    fn new() -> Option<Self> {
+        let (clients, pair) = (Namespace::with_loopback()?, Pair::new()?);
+        let name = |namespace: &Namespace| {
+            let path = namespace.path();
+            path.file_name().unwrap().to_str().unwrap().to_owned()
+        };
+        let (a, b, c) = (name(&clients), name(&pair.front), name(&pair.back));
+        run_ip(&format!(
+            "link add client0 netns {a} type veth peer name client1 netns {b}"
+        ));
+        run_ip(&format!("-n {a} addr add {CLIENT}/24 dev client0"));
+        run_ip(&format!("-n {b} addr add 10.78.0.1/24 dev client1"));
+        run_ip(&format!("-n {a} link set client0 up"));
+        run_ip(&format!("-n {b} link set client1 up"));
+        for last in [3, 4] {
+            let ip = member_ip(last);
+            run_ip(&format!("-n {c} addr add {ip}/24 dev {BACK}"));
+        }
+        run_ip(&format!("-n {c} route add default via {BALANCER}"));
+        let machines = Machines { clients, pair };
+        machines.set_forwarding(true);
+        Some(machines)
+    }
+
+    fn set_forwarding(&self, holds: bool) {
+        let text = if holds { "1" } else { "0" };
+        let path = "/proc/sys/net/ipv4/ip_forward";
+        self.pair
+            .front
+            .run_inside(|| fs::write(path, text).unwrap());
+    }
+
+    /// A member that sends the client's address as it sees it in a line, after `delay`, and then all that it gets.
+    fn start_member(&self, last: u8, delay: Duration) {
+        let listener = self
+            .pair
+            .back
+            .run_inside(|| TcpListener::bind((member_ip(last), PORT)).unwrap());
+        thread::spawn(move || {
+            while let Ok((mut stream, from)) = listener.accept() {
+                thread::spawn(move || {
+                    thread::sleep(delay);
+                    let _ = writeln!(stream, "{:<15}", from.ip());
+                    let mut space = vec![0; 1 << 16];
+                    while let Ok(length @ 1..) = stream.read(&mut space) {
+                        if stream.write_all(&space[..length]).is_err() {
+                            return;
+                        }
+                    }
+                });
+            }
+        });
+    }
+
+    /// A balancer with the rule; `None` if it is built without the programs, which is said.
+    fn start_balancer(&self, members: &[u8], more: &str) -> Option<Balancer> {
+        let members: Vec<_> = members
+            .iter()
+            .map(|last| format!("\"{}:{PORT}\"", member_ip(*last)))
+            .collect();
+        let config = format!(
+            "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[rule.db]\nlisten = \"{RULE}\"\n\
+             protocol = \"tcp\"\nforward = \"kernel\"\nmembers = [{}]\nhealth_check = false\n\
+             slow_start = \"0s\"\n{more}\n",
+            members.join(", ")
+        );
+        let balancer = Balancer::start_by(&config, |_| self.pair.front.command(evenkeel_binary()));
+        let mut state = Value::Null;
+        wait_until("the rule is forwarded, or not", || {
+            state = self.admin_json(&balancer, "/v1/status")["rules"][0]["forward"].clone();
+            state.as_str().is_some_and(|state| state != "proxy")
+        });
+        if state.as_str().unwrap().contains("built without") {
+            report_skipped(state.as_str().unwrap());
+            return None;
+        }
+        Some(balancer)
+    }
+
+    fn admin_json(&self, balancer: &Balancer, path: &str) -> Value {
+        self.pair.front.run_inside(|| balancer.admin_json(path))
+    }
+
+    fn forwarded(&self, balancer: &Balancer) -> Value {
+        self.admin_json(balancer, "/v1/forward")
+    }
+
+    /// The state of the rule.
+    fn state(&self, balancer: &Balancer) -> String {
+        let status = self.admin_json(balancer, "/v1/status");
+        status["rules"][0]["forward"].as_str().unwrap().to_owned()
+    }
+
+    /// A connection, with the client's address as the member sees it; an error if the member does not accept.
+    fn connect(&self) -> Result<(TcpStream, IpAddr), ErrorKind> {
+        let to: SocketAddr = RULE.parse().unwrap();
+        let connected = self
+            .clients
+            .run_inside(|| TcpStream::connect_timeout(&to, HANG));
+        let mut stream = connected.map_err(|error| error.kind())?;
+        stream.set_read_timeout(Some(HANG)).unwrap();
+        let mut line = [0; 16];
+        stream.read_exact(&mut line).map_err(|error| error.kind())?;
+        let text = std::str::from_utf8(&line).unwrap().trim();
+        Ok((stream, text.parse().unwrap()))
+    }
+}
+
+/// Sends bytes, and compares what comes back.
+fn echo(stream: &mut TcpStream, length: usize) {
+    let mut rng = fastrand::Rng::with_seed(length as u64);
+    let sent: Vec<u8> = (0..length).map(|_| rng.u8(..)).collect();
+    let mut got = vec![0; length];
+    thread::scope(|scope| {
+        let mut writer = stream.try_clone().unwrap();
+        let sent = &sent;
+        scope.spawn(move || writer.write_all(sent).unwrap());
+        stream.read_exact(&mut got).unwrap();
+    });
+    assert!(sent == got, "the bytes that come back are those sent");
+}
+
+/// Picks of the member at `last`.
+fn picks(forwarded: &Value, last: u8) -> u64 {
+    let address = format!("{}:{PORT}", member_ip(last));
+    let members = forwarded["members"].as_array().unwrap();
+    let member = members.iter().find(|one| one["member"] == *address);
+    member.map_or(0, |member| member["picks"].as_u64().unwrap())
+}
+
+fn client() -> IpAddr {
+    CLIENT.parse().unwrap()
+}
+
+#[test]
+fn s41_the_kernel_forwards_connections_by_the_strategy() {
+    let Some(machines) = Machines::new() else {
+        return;
+    };
+    machines.start_member(2, Duration::ZERO);
+    machines.start_member(3, Duration::from_millis(40));
+    // Nobody listens at the third.
+    let Some(balancer) = machines.start_balancer(&[2, 3, 4], "strategy = \"adaptive\"") else {
+        return;
+    };
+    assert_eq!(machines.state(&balancer), "kernel");
+
+    // Terms follow failures a round later, and connections are refused meanwhile.
+    let (mut in_a_row, mut served) = (0, 0);
+    for _ in 0..5000 {
+        match machines.connect() {
+            Ok((mut stream, seen)) => {
+                assert_eq!(seen, client(), "half NAT: members see the client");
+                echo(&mut stream, 1000);
+                in_a_row += 1;
+                served += 1;
+            }
+            Err(ErrorKind::ConnectionRefused) => in_a_row = 0,
+            Err(error) => panic!("{error}"),
+        }
+        if in_a_row == 40 {
+            break;
+        }
+    }
+    assert_eq!(in_a_row, 40, "failures count");
+    let (mut stream, _) = loop {
+        if let Ok(connected) = machines.connect() {
+            break connected;
+        }
+    };
+    // Segments of all sizes, with the checksums that each interface leaves to the next one.
+    echo(&mut stream, 1 << 20);
+    drop(stream);
+
+    wait_until("all connections are over", || {
+        let members = machines.forwarded(&balancer)["members"].clone();
+        let members = members.as_array().unwrap().clone();
+        members.iter().all(|member| member["in_flight"] == 0)
+    });
+    wait_until("the status has all connections", || {
+        let now = machines.forwarded(&balancer);
+        [2, 3, 4].map(|last| picks(&now, last)).iter().sum::<u64>() > served
+    });
+    let now = machines.forwarded(&balancer);
+    assert!(
+        picks(&now, 2) > picks(&now, 3),
+        "the fast one gets more: {now}"
+    );
+    assert_eq!(now["packets"]["dropped"], 0, "{now}");
+    let group = &machines.admin_json(&balancer, "/v1/status")["groups"][0];
+    let answered: u64 = group["members"]
+        .as_array()
+        .unwrap()
+        .iter()
+        .map(|member| member["in_flight"].as_u64().unwrap())
+        .sum();
+    assert_eq!(answered, 0, "tickets end with their connections: {group}");
+    let metrics = machines
+        .pair
+        .front
+        .run_inside(|| balancer.read_metric("evenkeel_forward_active"));
+    assert_eq!(metrics, Some(1.0));
+}
+
+#[test]
+fn s41_connections_outlive_the_process() {
+    let Some(machines) = Machines::new() else {
+        return;
+    };
+    machines.start_member(2, Duration::ZERO);
+    let Some(mut balancer) = machines.start_balancer(&[2], "") else {
+        return;
+    };
+    let (mut old, seen) = machines.connect().unwrap();
+    assert_eq!(seen, client());
+    echo(&mut old, 5000);
+    balancer.signal(Signal::KILL);
+    balancer.wait_for_end();
+    echo(&mut old, 50_000);
+    let (mut between, seen) = machines.connect().unwrap();
+    assert_eq!(seen, client());
+    echo(&mut between, 5000);
+
+    let balancer = machines.start_balancer(&[2], "").unwrap();
+    assert_eq!(machines.state(&balancer), "kernel");
+    echo(&mut old, 50_000);
+    wait_until("the next process counts the connections", || {
+        let status = machines.admin_json(&balancer, "/v1/status");
+        status["groups"][0]["members"][0]["in_flight"] == 2
+    });
+    drop((old, between));
+    wait_until("they are over", || {
+        let status = machines.admin_json(&balancer, "/v1/status");
+        status["groups"][0]["members"][0]["in_flight"] == 0
+    });
+}
+
+#[test]
+fn s41_the_proxy_serves_what_the_kernel_does_not() {
+    let Some(machines) = Machines::new() else {
+        return;
+    };
+    machines.start_member(2, Duration::ZERO);
+    machines.set_forwarding(false);
+    let Some(balancer) = machines.start_balancer(&[2], "") else {
+        return;
+    };
+    let state = machines.state(&balancer);
+    assert!(
+        state.starts_with("proxy (") && state.contains("net.ipv4.ip_forward"),
+        "{state}"
+    );
+    let (mut stream, seen) = machines.connect().unwrap();
+    assert_eq!(seen.to_string(), BALANCER);
+    echo(&mut stream, 100_000);
+
+    // The system forwards now.
+    machines.set_forwarding(true);
+    wait_until("the kernel forwards", || {
+        machines.state(&balancer) == "kernel"
+    });
+    echo(&mut stream, 100_000);
+    let (mut next, seen) = machines.connect().unwrap();
+    assert_eq!(seen, client());
+    echo(&mut next, 100_000);
+    drop((stream, next, balancer));
+
+    // A strategy that needs more than terms.
+    let balancer = machines
+        .start_balancer(&[2], "strategy = \"source_ip_hash\"")
+        .unwrap();
+    let (mut stream, seen) = machines.connect().unwrap();
+    assert_eq!(seen.to_string(), BALANCER);
+    echo(&mut stream, 5000);
+    balancer.wait_for_log("the kernel cannot decide for the strategy source_ip_hash");
+}
