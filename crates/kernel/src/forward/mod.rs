@@ -132,7 +132,7 @@ pub fn list_interfaces() -> Result<BTreeSet<u32>, BpfError> {
 ///
 /// # Errors
 ///
-/// It does not, and how to change that.
+/// The system does not forward packets; the error says which setting to change.
 pub fn check_ip_forward() -> Result<(), BpfError> {
     let path = "/proc/sys/net/ipv4/ip_forward";
     match fs::read_to_string(path) {
@@ -149,7 +149,7 @@ impl Forwarder {
     ///
     /// # Errors
     ///
-    /// What is missing, or that another process forwards here.
+    /// A right, a program or a map is missing, or another process forwards on this machine.
     pub fn open(folder: &Path) -> Result<Self, BpfError> {
         bpf::pin_folder(folder)?;
         let lock = lock(folder)?;
