@@ -15,9 +15,10 @@ use tokio::net::{TcpListener, TcpStream};
 use tokio::sync::{OwnedSemaphorePermit, Semaphore};
 use tokio::time::{Instant, Sleep};
 
-/// Most bytes that are taken of a peer that still sends when the connection has ended on this side.
-const LINGER_BYTES: usize = 512 * 1024;
-const LINGER_TIME: Duration = Duration::from_secs(1);
+/// Time for which bytes are taken of a peer that still sends when the connection has ended on
+/// this side. Bytes have no limit: a client that has begun an upload reads the answer only
+/// after some megabytes, as many as the system's buffers take.
+const LINGER: Duration = Duration::from_secs(2);
 
 /// Time from the first byte of a request to its last; on a new connection, from its start.
 const REQUEST_TIME: Duration = Duration::from_secs(10);
@@ -258,8 +259,8 @@ pub struct Connection {
     deadline: Pin<Box<Sleep>>,
     /// True if a part of a request has arrived, or must soon.
     asking: bool,
-    /// Bytes that are still taken after the end of the sending side.
-    linger: Option<usize>,
+    /// True if the sending side has ended, and bytes are only taken.
+    is_lingering: bool,
     activity: Activity,
     _permit: OwnedSemaphorePermit,
 }
@@ -281,7 +282,7 @@ impl Connection {
             patience,
             deadline: Box::pin(tokio::time::sleep(first)),
             asking: true,
-            linger: None,
+            is_lingering: false,
             activity: Activity { seats, seat },
             _permit: permit,
         }
@@ -402,22 +403,21 @@ impl AsyncWrite for Connection {
     /// would make the system reset the connection, and the peer could lose the answer
     /// (RFC 9112, section 9.6).
     fn poll_shutdown(mut self: Pin<&mut Self>, context: &mut Context<'_>) -> Poll<io::Result<()>> {
-        if self.linger.is_none() {
+        if !self.is_lingering {
             match Pin::new(&mut self.stream).poll_shutdown(context) {
                 Poll::Ready(Ok(())) => {}
                 other => return other,
             }
-            self.linger = Some(LINGER_BYTES);
-            self.deadline.as_mut().reset(Instant::now() + LINGER_TIME);
+            self.is_lingering = true;
+            self.deadline.as_mut().reset(Instant::now() + LINGER);
         }
-        let mut part = [0; 4096];
-        while let Some(left) = self.linger.filter(|&left| left > 0) {
+        let mut part = [0; 16 * 1024];
+        // The clock is read each time: the timer alone never ends while bytes come at once.
+        while Instant::now() < self.deadline.deadline() {
             let mut buffer = ReadBuf::new(&mut part);
             match Pin::new(&mut self.stream).poll_read(context, &mut buffer) {
                 Poll::Ready(Ok(())) if buffer.filled().is_empty() => break,
-                Poll::Ready(Ok(())) => {
-                    self.linger = Some(left.saturating_sub(buffer.filled().len()));
-                }
+                Poll::Ready(Ok(())) => {}
                 Poll::Ready(Err(_)) => break,
                 Poll::Pending => return self.deadline.as_mut().poll(context).map(Ok),
             }
@@ -486,6 +486,48 @@ mod tests {
         }
         drop(first);
         bounded.accept_connection().await.unwrap();
+    }
+
+    /// A client that uploads megabytes before it reads gets the answer, and no reset.
+    #[tokio::test]
+    async fn an_early_answer_reaches_a_client_that_still_uploads() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut bounded = BoundedListener::new(listener, "test", 2, Duration::from_secs(90));
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let (mut server, _) = bounded.accept_connection().await.unwrap();
+        server.write_all(b"answer").await.unwrap();
+        let upload = vec![b'u'; 16 << 20];
+        let client = async {
+            client.write_all(&upload).await.unwrap();
+            client.shutdown().await.unwrap();
+            let mut answer = Vec::new();
+            client.read_to_end(&mut answer).await.unwrap();
+            assert_eq!(answer, b"answer");
+        };
+        let (closed, ()) = tokio::join!(server.shutdown(), client);
+        closed.unwrap();
+    }
+
+    /// A client that never ends its upload, or is silent, is cut off after a while.
+    #[tokio::test]
+    async fn a_client_that_goes_on_sending_is_cut_off() {
+        let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
+        let address = listener.local_addr().unwrap();
+        let mut bounded = BoundedListener::new(listener, "test", 2, Duration::from_secs(90));
+        let mut client = TcpStream::connect(address).await.unwrap();
+        let (mut server, _) = bounded.accept_connection().await.unwrap();
+        let flood = tokio::spawn(async move {
+            let part = vec![b'u'; 64 * 1024];
+            while client.write_all(&part).await.is_ok() {}
+        });
+        server.shutdown().await.unwrap();
+        drop(server);
+        flood.await.unwrap();
+
+        let _silent = TcpStream::connect(address).await.unwrap();
+        let (mut server, _) = bounded.accept_connection().await.unwrap();
+        server.shutdown().await.unwrap();
     }
 
     /// Whoever has connected when the listener is closed is answered, and not reset.
