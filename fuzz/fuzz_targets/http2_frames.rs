@@ -52,7 +52,7 @@ fn run(role: Role, input: &[u8], size: usize) -> Outcome {
                 scheme: b"http",
                 authority: Some(b"test"),
                 path: b"/",
-                protocol: None,
+                ..Opening::default()
             };
             keys.extend(end.open_request(opening, &Fields::new(), ends));
         }

@@ -6,6 +6,8 @@ struct Line {
     start: u32,
     name: u32,
     value: u32,
+    /// True if nobody may put the field in a table of HPACK (RFC 7541, section 7.1.3).
+    is_sensitive: bool,
 }
 
 /// Memory that a list keeps for other fields, in bytes.
@@ -54,6 +56,27 @@ impl Fields {
         })
     }
 
+    /// Indices of the fields that nobody may put in a table of HPACK, as their sender says (RFC 7541, section 7.1.3).
+    pub fn sensitive_indices(&self) -> impl Iterator<Item = usize> {
+        let lines = self.lines.iter().enumerate();
+        lines.filter_map(|(index, line)| line.is_sensitive.then_some(index))
+    }
+
+    /// Names, values, and whether the field is sensitive, in order.
+    pub(crate) fn marked(&self) -> impl Iterator<Item = (&str, &[u8], bool)> {
+        let marks = self.lines.iter().map(|line| line.is_sensitive);
+        self.iter()
+            .zip(marks)
+            .map(|((name, value), is_sensitive)| (name, value, is_sensitive))
+    }
+
+    /// Says that nobody may put the field that was added last in a table of HPACK.
+    pub fn mark_last_sensitive(&mut self) {
+        if let Some(line) = self.lines.last_mut() {
+            line.is_sensitive = true;
+        }
+    }
+
     /// First value of the field called `name`, which is in lower case.
     pub fn get(&self, name: &str) -> Option<&[u8]> {
         let mut fields = self.iter();
@@ -96,6 +119,7 @@ impl Fields {
             start,
             name: name.len() as u32,
             value: length as u32,
+            is_sensitive: false,
         });
     }
 
@@ -110,8 +134,11 @@ impl Fields {
             return;
         }
         let mut others = Fields::new();
-        for (name, value) in self.iter().filter(|(name, _)| stays(name)) {
+        for (name, value, is_sensitive) in self.marked().filter(|(name, ..)| stays(name)) {
             others.push_checked(name.as_bytes(), &[value]);
+            if is_sensitive {
+                others.mark_last_sensitive();
+            }
         }
         *self = others;
     }
@@ -191,7 +218,9 @@ mod tests {
         let wanted = [("server", &b"own"[..]), ("x", b""), ("x-y", b"\xe9 \t z")];
         assert_eq!(all, wanted);
         assert_eq!(fields.get("x-y"), Some(&b"\xe9 \t z"[..]));
+        fields.mark_last_sensitive();
         fields.remove("X");
         assert_eq!(fields.text(), b"server: own\r\nx-y: \xe9 \t z\r\n");
+        assert_eq!(fields.sensitive_indices().collect::<Vec<_>>(), [1]);
     }
 }

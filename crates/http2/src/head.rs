@@ -49,6 +49,15 @@ const CONNECTION_SPECIFIC: [&[u8]; 5] = [
 /// Memory that a head keeps for the next one, in bytes.
 const KEPT_BYTES: usize = 4096;
 
+/// Pseudo-fields of a request that nobody may put in a table of HPACK (RFC 7541, section 7.1.3).
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct SensitiveParts {
+    /// True for `:path`.
+    pub path: bool,
+    /// True for `:authority`.
+    pub authority: bool,
+}
+
 /// The head of a message, or its trailers.
 #[derive(Debug)]
 pub struct Head {
@@ -64,6 +73,7 @@ pub struct Head {
     size: usize,
     most: usize,
     is_malformed: bool,
+    sensitive: SensitiveParts,
 }
 
 impl Default for Head {
@@ -79,6 +89,7 @@ impl Default for Head {
             size: 0,
             most: 0,
             is_malformed: false,
+            sensitive: SensitiveParts::default(),
         }
     }
 }
@@ -114,6 +125,11 @@ impl Head {
     /// `:path`, which a plain CONNECT has not.
     pub fn path(&self) -> Option<&str> {
         self.pseudo(Pseudo::Path)
+    }
+
+    /// Pseudo-fields that are sensitive, as the peer says.
+    pub fn sensitive(&self) -> SensitiveParts {
+        self.sensitive
     }
 
     /// `:protocol` (RFC 8441).
@@ -156,6 +172,7 @@ impl Head {
         self.size = 0;
         self.most = most;
         self.is_malformed = false;
+        self.sensitive = SensitiveParts::default();
     }
 
     /// True if it is small enough to be kept for another block.
@@ -266,7 +283,7 @@ impl Head {
 }
 
 impl Sink for Head {
-    fn take_field(&mut self, name: &[u8], value: &[u8]) {
+    fn take_field(&mut self, name: &[u8], value: &[u8], is_sensitive: bool) {
         self.size = self
             .size
             .saturating_add(name.len() + value.len() + FIELD_BYTES);
@@ -275,11 +292,18 @@ impl Sink for Head {
             return;
         }
         let is_fine = match name.first() {
-            Some(b':') => self.take_pseudo(name, value),
+            Some(b':') => {
+                self.sensitive.path |= is_sensitive && name == b":path";
+                self.sensitive.authority |= is_sensitive && name == b":authority";
+                self.take_pseudo(name, value)
+            }
             _ => {
                 let is_fine = self.check_field(name, value);
                 if is_fine {
                     self.fields.push_checked(name, &[value]);
+                    if is_sensitive {
+                        self.fields.mark_last_sensitive();
+                    }
                 }
                 is_fine
             }
@@ -322,7 +346,7 @@ mod tests {
         let mut head = Head::default();
         head.begin_block(kind, ended, 1000);
         for (name, value) in fields {
-            head.take_field(name.as_bytes(), value.as_bytes());
+            head.take_field(name.as_bytes(), value.as_bytes(), false);
         }
         let is_fine = head.finish_block();
         (head, is_fine)

@@ -43,7 +43,7 @@ pub use connection::{Config, Connection, Event, Failure, Role};
 pub use fields::Fields;
 pub use flood::Flood;
 pub use frame::PREFACE;
-pub use head::Head;
+pub use head::{Head, SensitiveParts};
 pub use reason::Reason;
 pub use send::{NotOpened, Opening};
 pub use stream::{Break, Cause, Key, Next};

@@ -7,11 +7,12 @@ use crate::fields::Fields;
 use crate::frame::{
     self, CONTINUATION, DATA, END_HEADERS, END_STREAM, HEADER_BYTES, HEADERS, Header, MOST_PAYLOAD,
 };
+use crate::head::SensitiveParts;
 use crate::reason::Reason;
 use crate::stream::{Break, Cause, Key, StreamSide};
 
 /// First line of a request, as pseudo-fields.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, Default)]
 pub struct Opening<'a> {
     /// Value of `:method`.
     pub method: &'a [u8],
@@ -23,6 +24,8 @@ pub struct Opening<'a> {
     pub path: &'a [u8],
     /// `:protocol`, with the method `CONNECT` (RFC 8441).
     pub protocol: Option<&'a [u8]>,
+    /// Parts that are literals in any case.
+    pub sensitive: SensitiveParts,
 }
 
 /// Reason for which a stream could not be opened.
@@ -70,9 +73,10 @@ impl Connection {
         self.encode_field(b":method", opening.method);
         self.encode_field(b":scheme", opening.scheme);
         if let Some(authority) = opening.authority {
-            self.encode_field(b":authority", authority);
+            let is_sensitive = opening.sensitive.authority;
+            self.encode_marked(b":authority", authority, is_sensitive);
         }
-        self.encode_field(b":path", opening.path);
+        self.encode_marked(b":path", opening.path, opening.sensitive.path);
         if let Some(protocol) = opening.protocol {
             self.encode_field(b":protocol", protocol);
         }
@@ -314,14 +318,18 @@ impl Connection {
     }
 
     fn encode_field(&mut self, name: &[u8], value: &[u8]) {
-        self.encoder.encode_field(name, value, &mut self.out);
+        self.encode_marked(name, value, false);
+    }
+
+    fn encode_marked(&mut self, name: &[u8], value: &[u8], is_sensitive: bool) {
+        let out = &mut self.out;
+        self.encoder.encode_field(name, value, is_sensitive, out);
     }
 
     /// Ends the block that begins at `start`, with these fields.
     fn end_block(&mut self, start: usize, id: u32, fields: &Fields, ends: bool) {
-        for (name, value) in fields.iter() {
-            self.encoder
-                .encode_field(name.as_bytes(), value, &mut self.out);
+        for (name, value, is_sensitive) in fields.marked() {
+            self.encode_marked(name.as_bytes(), value, is_sensitive);
         }
         let length = self.out.len().saturating_sub(start + HEADER_BYTES);
         let flags = if ends { END_STREAM } else { 0 };

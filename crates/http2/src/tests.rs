@@ -9,6 +9,7 @@ use crate::frame::{
     ACK, CONTINUATION, DATA, END_HEADERS, END_STREAM, GOAWAY, HEADERS, Header, PADDED, PING,
     PREFACE, PRIORITY, PUSH_PROMISE, RST_STREAM, SETTINGS, WINDOW_UPDATE, WITH_PRIORITY, put_frame,
 };
+use crate::head::SensitiveParts;
 use crate::reason::Reason;
 use crate::send::{NotOpened, Opening};
 use crate::stream::{Cause, Key, Next};
@@ -53,7 +54,7 @@ fn opening(path: &[u8]) -> Opening<'_> {
         scheme: b"http",
         authority: Some(b"test"),
         path,
-        protocol: None,
+        ..Opening::default()
     }
 }
 
@@ -744,7 +745,7 @@ fn responses_without_content_have_any_length() {
             scheme: b"http",
             authority: None,
             path: b"/",
-            protocol: None,
+            ..Opening::default()
         };
         let key = end
             .connection
@@ -1394,7 +1395,7 @@ fn a_client_knows_what_the_server_has_not_processed() {
         scheme: b"http",
         authority: None,
         path: b"/",
-        protocol: None,
+        ..Opening::default()
     };
     let opened = end.connection.open_request(opening, &Fields::new(), true);
     assert_eq!(opened, Err(NotOpened::Closing));
@@ -1417,6 +1418,7 @@ fn a_client_opens_as_many_streams_as_it_may() {
         authority: Some(b"test"),
         path: b"/chat",
         protocol: Some(b"websocket"),
+        ..Opening::default()
     };
     let opened = end.connection.open_request(opening, &Fields::new(), false);
     assert_eq!(opened, Err(NotOpened::Full));
@@ -1442,6 +1444,36 @@ fn a_client_opens_as_many_streams_as_it_may() {
 }
 
 #[test]
+fn marks_of_sensitive_parts_reach_the_peer() {
+    for (path, authority) in [(true, false), (false, true)] {
+        let (mut client, mut server) = (End::client(), End::server());
+        let opening = Opening {
+            method: b"GET",
+            scheme: b"http",
+            authority: Some(b"test"),
+            path: b"/",
+            sensitive: SensitiveParts { path, authority },
+            ..Opening::default()
+        };
+        let mut fields = Fields::new();
+        assert!(fields.push(b"x-plain", b"a") && fields.push(b"x-note", b"b"));
+        fields.mark_last_sensitive();
+        let opened = client.connection.open_request(opening, &fields, true);
+        assert!(opened.is_ok());
+        client.look();
+        for (header, payload) in &client.frames {
+            server.take(&header.bytes()).unwrap();
+            server.take(payload).unwrap();
+        }
+        let key = server.requests()[0];
+        let head = server.connection.take_head(key).unwrap();
+        assert_eq!(head.sensitive(), SensitiveParts { path, authority });
+        let marked: Vec<_> = head.fields.sensitive_indices().collect();
+        assert_eq!(marked, [1]);
+    }
+}
+
+#[test]
 fn a_head_beyond_a_frame_is_continued() {
     let mut client = End::client();
     let mut fields = Fields::new();
@@ -1453,7 +1485,7 @@ fn a_head_beyond_a_frame_is_continued() {
         scheme: b"http",
         authority: Some(b"test"),
         path: b"/",
-        protocol: None,
+        ..Opening::default()
     };
     client
         .connection

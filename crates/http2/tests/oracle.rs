@@ -380,7 +380,7 @@ proptest! {
                         scheme: b"http",
                         authority: Some(b"test"),
                         path: b"/path?q",
-                        protocol: None,
+                        ..Opening::default()
                     };
                     let fields = fields_of(&message.fields);
                     match shared.connection.open_request(opening, &fields, false) {

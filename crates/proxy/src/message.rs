@@ -9,6 +9,7 @@ use std::collections::HashSet;
 
 use evenkeel_core::cost::Cost;
 use evenkeel_core::key::{Key, hash};
+use evenkeel_http2::SensitiveParts;
 use evenkeel_manager::config::fields::is_session;
 use httparse::Header;
 
@@ -41,6 +42,10 @@ pub struct Request<'a> {
     pub(crate) dropped: FieldSet,
     /// Fields that say who the client is.
     pub(crate) forwarded: FieldSet,
+    /// Fields that nobody may put in a table of HPACK, as the client says (RFC 7541, section 7.1.3).
+    pub(crate) sensitive: FieldSet,
+    /// True if that holds for path and query.
+    pub(crate) has_sensitive_path: bool,
     /// True if the authority is in a field that does not end here.
     pub(crate) has_host: bool,
     /// True if the framing of the body is in a field that does not end here.
@@ -162,8 +167,9 @@ pub(crate) struct RequestPlaces {
     /// End of the path and query, which follow the method and a space.
     pub(crate) path_end: u32,
     pub(crate) authority: Option<Span>,
-    /// Names and values of fields.
-    pub(crate) fields: Vec<(Span, Span)>,
+    pub(crate) fields: Vec<FieldPlace>,
+    /// Parts of the first line that nobody may put in a table of HPACK.
+    pub(crate) sensitive: SensitiveParts,
     /// Offset of the lines that the balancer has added.
     pub(crate) added: u32,
     pub(crate) takes_trailers: bool,
@@ -171,6 +177,15 @@ pub(crate) struct RequestPlaces {
     pub(crate) length: Option<u64>,
     /// True if there is a body.
     pub(crate) has_body: bool,
+}
+
+/// Place of a field in a head.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct FieldPlace {
+    pub(crate) name: Span,
+    pub(crate) value: Span,
+    /// True if nobody may put the field in a table of HPACK.
+    pub(crate) is_sensitive: bool,
 }
 
 /// Place of a text in a head.

@@ -7,6 +7,9 @@ use super::table::{MOST_BYTES, STATIC, Table};
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct CompressionError;
 
+/// First four bits of a literal field that is never in a table (RFC 7541, section 6.2.3).
+pub(super) const NEVER_INDEXED: u8 = 0x10;
+
 /// Longest run of bytes of an integer after its first byte.
 const MOST_INTEGER_BYTES: usize = 5;
 
@@ -31,8 +34,8 @@ enum Step {
 
 /// Receiver of the fields of a block.
 pub(crate) trait Sink {
-    /// Takes a field.
-    fn take_field(&mut self, name: &[u8], value: &[u8]);
+    /// Takes a field. `is_sensitive` says that nobody may put it in a table (RFC 7541, section 7.1.3).
+    fn take_field(&mut self, name: &[u8], value: &[u8], is_sensitive: bool);
 
     /// True if there were so many fields that decoding stops.
     fn is_full(&self) -> bool;
@@ -114,7 +117,7 @@ impl Decoder {
                 return Ok(Step::Partial);
             };
             let (name, value) = self.find(index)?;
-            sink.take_field(name, value);
+            sink.take_field(name, value, false);
             self.at_start = false;
             return Ok(Step::Done(n));
         }
@@ -129,6 +132,7 @@ impl Decoder {
             return Ok(Step::Done(n));
         }
         let is_indexed = first & 0x40 != 0;
+        let is_sensitive = first & 0xf0 == NEVER_INDEXED;
         let prefix = if is_indexed { 6 } else { 4 };
         let Some((index, mut used)) = read_integer(bytes, prefix)? else {
             return Ok(Step::Partial);
@@ -139,7 +143,7 @@ impl Decoder {
         let read = self.read_literal(bytes, index, &mut used, most, &mut text);
         if let Ok(Some(name)) = read {
             let (name, value) = text.split_at(name);
-            sink.take_field(name, value);
+            sink.take_field(name, value, is_sensitive);
             if is_indexed {
                 self.table.insert(name, value, (0, 0));
             }
@@ -218,7 +222,7 @@ pub(crate) mod tests {
     pub(crate) struct Found(pub(crate) Vec<(String, String)>);
 
     impl Sink for Found {
-        fn take_field(&mut self, name: &[u8], value: &[u8]) {
+        fn take_field(&mut self, name: &[u8], value: &[u8], _is_sensitive: bool) {
             let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
             self.0.push((text(name), text(value)));
         }

@@ -4,6 +4,7 @@
 //! would only drive out values that do. Fields with secrets are in no table, neither here nor at the peer nor at those
 //! to which the peer passes them on (RFC 7541, section 7.1).
 
+use super::decoder::NEVER_INDEXED;
 use super::huffman;
 use super::table::{MOST_BYTES, STATIC, Table, find_static, find_static_name};
 
@@ -122,15 +123,24 @@ impl Encoder {
         }
     }
 
-    /// Appends a field, whose name is in lower case.
-    pub(crate) fn encode_field(&mut self, name: &[u8], value: &[u8], out: &mut Vec<u8>) {
+    /// Appends a field, whose name is in lower case. A sensitive one is a literal in any case, which is in no table.
+    pub(crate) fn encode_field(
+        &mut self,
+        name: &[u8],
+        value: &[u8],
+        is_sensitive: bool,
+        out: &mut Vec<u8>,
+    ) {
         let known = find_static_name(name);
+        if is_sensitive {
+            return put_literal(known, 4, NEVER_INDEXED, name, value, out);
+        }
         if let Some(first) = known {
             if let Some(index) = find_static(first, value) {
                 return put_integer(index, 7, 0x80, out);
             }
             if SECRETS.contains(&first) {
-                return put_literal(known, 4, 0x10, name, value, out);
+                return put_literal(known, 4, NEVER_INDEXED, name, value, out);
             }
         }
         let name_hash = hash(0, name);
@@ -144,7 +154,7 @@ impl Encoder {
         });
         // A name that is in a table was looked at.
         if index.is_none() && is_secret(name) {
-            return put_literal(None, 4, 0x10, name, value, out);
+            return put_literal(None, 4, NEVER_INDEXED, name, value, out);
         }
         if self.is_seen(both) && name.len() + value.len() <= self.table.max_size() / LARGEST_PART {
             self.table.insert(name, value, (name_hash, both));
@@ -191,7 +201,7 @@ mod tests {
         let mut out = Vec::new();
         encoder.begin_block(&mut out);
         for (name, value) in fields {
-            encoder.encode_field(name.as_bytes(), value.as_bytes(), &mut out);
+            encoder.encode_field(name.as_bytes(), value.as_bytes(), false, &mut out);
         }
         out
     }
@@ -235,6 +245,18 @@ mod tests {
             }
         }
         assert_eq!(encoder.table.len(), 0);
+    }
+
+    /// A value that a table has already is a literal all the same: the mark is for those to whom the peer passes it on.
+    #[test]
+    fn sensitive_fields_are_literals_whatever_the_tables_have() {
+        let mut encoder = Encoder::new();
+        for (name, value) in [(":path", "/"), ("x-note", "n"), ("x-note", "n")] {
+            let _ = block(&mut encoder, &[(name, value), (name, value)]);
+            let mut out = Vec::new();
+            encoder.encode_field(name.as_bytes(), value.as_bytes(), true, &mut out);
+            assert_eq!(out[0] & 0xf0, NEVER_INDEXED, "{name}");
+        }
     }
 
     #[test]

@@ -18,7 +18,8 @@ use super::hop::{Hop, put_line};
 use super::response::ResponseHead;
 use crate::cors::CorsFields;
 use crate::message::{
-    BalancerCookies, Body, Field, FieldSet, Raw, Request, RequestPlaces, put_cookies_but,
+    BalancerCookies, Body, Field, FieldPlace, FieldSet, Raw, Request, RequestPlaces,
+    put_cookies_but,
 };
 use crate::trace;
 
@@ -146,9 +147,8 @@ fn write_with_places(
             put_request_line(request, changes, out);
             let fields = request.fields.iter().enumerate();
             let fields = fields.filter(|(index, _)| !left_out.contains(*index));
-            let fields = fields.map(|(_, field)| field);
             match places {
-                None => fields.for_each(|field| {
+                None => fields.for_each(|(_, field)| {
                     put_line(&[field.name.as_bytes(), b": ", field.value], out);
                 }),
                 Some(places) => put_noted_fields(request, fields, places, out),
@@ -220,7 +220,7 @@ fn write_with_places(
 /// Appends fields after the request line, and notes the places of all of it.
 fn put_noted_fields<'a>(
     request: &Request<'_>,
-    fields: impl Iterator<Item = &'a Field<'a>>,
+    fields: impl Iterator<Item = (usize, &'a Field<'a>)>,
     places: &mut RequestPlaces,
     out: &mut Vec<u8>,
 ) {
@@ -232,16 +232,25 @@ fn put_noted_fields<'a>(
         places.length = Some(length);
     }
     places.fields.reserve(request.fields.len());
-    for field in fields {
+    places.sensitive.path = request.has_sensitive_path;
+    for (index, field) in fields {
+        let is_sensitive = request.sensitive.contains(index);
         let name = RequestPlaces::next_span(out, field.name.len());
         out.extend_from_slice(field.name.as_bytes());
         out.extend_from_slice(b": ");
         let value = RequestPlaces::next_span(out, field.value.len());
         put_line(&[field.value], out);
         match Kind::of_name(field.name.as_bytes()) {
-            Kind::Host => places.authority = Some(value),
+            Kind::Host => {
+                places.authority = Some(value);
+                places.sensitive.authority = is_sensitive;
+            }
             kind if kind.is_for_frames() => {}
-            _ => places.fields.push((name, value)),
+            _ => places.fields.push(FieldPlace {
+                name,
+                value,
+                is_sensitive,
+            }),
         }
     }
 }
@@ -280,6 +289,8 @@ pub fn write_question(
         fields: request.fields,
         dropped,
         forwarded: request.forwarded,
+        sensitive: request.sensitive,
+        has_sensitive_path: request.has_sensitive_path,
         has_host: request.has_host,
         has_framing: true,
         raw: None,

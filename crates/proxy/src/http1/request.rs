@@ -8,7 +8,7 @@ use httparse::{Header, Status};
 use super::error::HeadError;
 use super::framing::{self, FramingFacts, Meaning, Version};
 use super::head::{Fields, Limits, MAX_FIELDS, ParseOutcome, check_line_ends};
-use crate::message::{Body, Raw, Request};
+use crate::message::{Body, FieldSet, Raw, Request};
 
 /// A request head that everybody reads alike.
 ///
@@ -130,6 +130,8 @@ impl<'a> RequestHead<'a> {
                 fields,
                 dropped: meaning.dropped,
                 forwarded: meaning.forwarded_fields,
+                sensitive: FieldSet::default(),
+                has_sensitive_path: false,
                 has_host,
                 has_framing: !meaning.respell_framing,
                 raw: Some(Raw {
@@ -192,6 +194,8 @@ impl<'a> RequestHead<'a> {
                 fields,
                 dropped: meaning.dropped,
                 forwarded: meaning.forwarded_fields,
+                sensitive: FieldSet::default(),
+                has_sensitive_path: false,
                 has_host: true,
                 has_framing: false,
                 raw: None,

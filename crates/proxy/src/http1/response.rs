@@ -5,7 +5,7 @@ use httparse::{Header, Status};
 use super::error::HeadError;
 use super::framing::{FramingFacts, Meaning, Version, list_contains};
 use super::head::{Fields, Limits, MAX_FIELDS, ParseOutcome, check_line_ends};
-use crate::message::{Body, values};
+use crate::message::{Body, FieldSet, values};
 
 /// A response head that everybody reads alike.
 #[derive(Debug)]
@@ -31,6 +31,8 @@ pub struct ResponseHead<'a> {
     varies: bool,
     /// The value of an `ETag` that holds for the content only, not for its bytes as sent.
     weakened: Option<&'a [u8]>,
+    /// Fields that nobody may put in a table of HPACK, as the member says (RFC 7541, section 7.1.3).
+    sensitive: FieldSet,
 }
 
 impl<'a> ResponseHead<'a> {
@@ -89,6 +91,7 @@ impl<'a> ResponseHead<'a> {
             coding: None,
             varies: false,
             weakened: None,
+            sensitive: FieldSet::default(),
         }))
     }
 
@@ -125,6 +128,10 @@ impl<'a> ResponseHead<'a> {
         }
         let body = meaning.response_body(status, asked)?;
         meaning.settle_response(fields, status);
+        let mut sensitive = FieldSet::default();
+        for index in head.fields.sensitive_indices() {
+            sensitive.insert(index);
+        }
         Ok(Self {
             len: 0,
             status,
@@ -137,6 +144,7 @@ impl<'a> ResponseHead<'a> {
             coding: None,
             varies: false,
             weakened: None,
+            sensitive,
         })
     }
 
@@ -152,10 +160,17 @@ impl<'a> ResponseHead<'a> {
 
     /// The fields that are passed on, but for those that frame the body.
     pub(crate) fn kept_fields(&self) -> impl Iterator<Item = &'a Header<'a>> {
+        self.marked_fields().map(|(field, _)| field)
+    }
+
+    /// The fields that are passed on, but for those that frame the body, and whether each is sensitive.
+    pub(crate) fn marked_fields(&self) -> impl Iterator<Item = (&'a Header<'a>, bool)> {
         let mut left_out = self.meaning.dropped;
         left_out.add_all(self.meaning.framing_fields);
+        let sensitive = self.sensitive;
         let fields = self.fields.iter().enumerate();
-        fields.filter_map(move |(index, field)| (!left_out.contains(index)).then_some(field))
+        let fields = fields.filter(move |(index, _)| !left_out.contains(*index));
+        fields.map(move |(index, field)| (field, sensitive.contains(index)))
     }
 
     /// The length that it says the body has.

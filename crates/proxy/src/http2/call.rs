@@ -7,7 +7,9 @@ use std::pin::Pin;
 use std::rc::Rc;
 use std::task::{Context, Poll, ready};
 
-use evenkeel_http2::{Break, Cause, Fields, Head, Key, Next, NotOpened, Opening, Reason};
+use evenkeel_http2::{
+    Break, Cause, Fields, Head, Key, Next, NotOpened, Opening, Reason, SensitiveParts,
+};
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 
 use super::incoming::{Incoming, break_error};
@@ -236,6 +238,7 @@ impl Call {
             authority: Some(outline.authority.as_bytes()),
             path: path.as_bytes(),
             protocol: outline.connects.then_some(b"websocket"),
+            sensitive: outline.sensitive,
         };
         let opened = link
             .engine
@@ -378,6 +381,7 @@ struct Outline<'a> {
     authority: &'a str,
     /// True if the request asks for WebSocket.
     connects: bool,
+    sensitive: SensitiveParts,
 }
 
 /// Puts the fields of a head whose parts are known into `fields`; `None` if there is one that HTTP/2 cannot say.
@@ -386,9 +390,12 @@ fn collect_fields<'a>(
     places: &RequestPlaces,
     fields: &mut Fields,
 ) -> Option<Outline<'a>> {
-    for (name, value) in &places.fields {
-        if !fields.push(name.bytes(head), value.bytes(head)) {
+    for place in &places.fields {
+        if !fields.push(place.name.bytes(head), place.value.bytes(head)) {
             return None;
+        }
+        if place.is_sensitive {
+            fields.mark_last_sensitive();
         }
     }
     put_framing(places.takes_trailers, places.length, fields)?;
@@ -417,6 +424,7 @@ fn collect_fields<'a>(
         path: std::str::from_utf8(head.get(method + 1..places.path_end as usize)?).ok()?,
         authority: std::str::from_utf8(authority).ok()?,
         connects: false,
+        sensitive: places.sensitive,
     })
 }
 
@@ -444,6 +452,7 @@ fn outline_of_text<'a>(
         path: head.path_and_query,
         authority: head.authority?,
         connects,
+        sensitive: SensitiveParts::default(),
     })
 }
 
@@ -613,6 +622,26 @@ mod tests {
                 });
             }
         }
+    }
+
+    #[test]
+    fn sensitive_parts_of_a_request_are_said_to_the_member() {
+        let hop = Hop::new(&HttpOptions::default(), None, "http", String::new());
+        let head = "GET /a HTTP/1.1\r\nHost: a\r\nX: y\r\nZ: w\r\n\r\n";
+        with_request(head, |request| {
+            let mut request = request.clone();
+            request.has_sensitive_path = true;
+            request.sensitive.insert(0);
+            request.sensitive.insert(2);
+            let mut out = Vec::new();
+            let places = write_for_stream(&request, &hop, Changes::default(), &mut out).unwrap();
+            let mut fields = Fields::new();
+            let outline = collect_fields(&out, &places, &mut fields).unwrap();
+            let (path, authority) = (true, true);
+            assert_eq!(outline.sensitive, SensitiveParts { path, authority });
+            assert_eq!(fields.sensitive_indices().collect::<Vec<_>>(), [1]);
+            assert!(fields.text().starts_with(b"x: y\r\nz: w\r\n"));
+        });
     }
 
     #[test]

@@ -181,7 +181,7 @@ mod tests {
             scheme: b"http",
             authority: Some(b"test"),
             path: b"/",
-            protocol: None,
+            ..Opening::default()
         };
         let open = || {
             engine.with_connection(|connection| {

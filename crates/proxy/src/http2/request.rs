@@ -4,7 +4,7 @@
 use evenkeel_http2::Head;
 
 use crate::http1::{HeadError, Limits, RequestHead};
-use crate::message::Field;
+use crate::message::{Field, FieldSet};
 
 /// Returns what `see` finds in the head.
 ///
@@ -32,13 +32,21 @@ pub(crate) fn with_head<T>(
     if let Some(authority) = authority {
         fields.push(new_field("host", authority.as_bytes()));
     }
+    // Cookies are sensitive in any case.
+    let mut sensitive = FieldSet::default();
+    if head.sensitive().authority {
+        sensitive.insert(0);
+    }
+    let mut marks = head.fields.sensitive_indices().peekable();
     let mut cookie_seen = false;
     let hosts = head
         .fields
         .iter()
         .filter(|(name, _)| *name == "host")
         .count();
-    for (name, value) in head.fields.iter() {
+    for (index, (name, value)) in head.fields.iter().enumerate() {
+        let is_sensitive = marks.next_if_eq(&index).is_some();
+        let before = fields.len();
         match name {
             "host" => match authority {
                 Some(authority) if !authority.as_bytes().eq_ignore_ascii_case(value) => {
@@ -56,6 +64,9 @@ pub(crate) fn with_head<T>(
             }
             _ => fields.push(new_field(member_spelling(name, key.is_some()), value)),
         }
+        if is_sensitive && fields.len() > before {
+            sensitive.insert(before);
+        }
     }
     let mut method = head.method();
     if let Some(key) = key {
@@ -63,7 +74,9 @@ pub(crate) fn with_head<T>(
         fields.push(new_field("Upgrade", b"websocket"));
         fields.push(new_field("Sec-WebSocket-Key", key.as_bytes()));
     }
-    let request = RequestHead::of_stream(method, target, &fields, ended || key.is_some())?;
+    let mut request = RequestHead::of_stream(method, target, &fields, ended || key.is_some())?;
+    request.request.sensitive = sensitive;
+    request.request.has_sensitive_path = head.sensitive().path;
     Ok(see(&request))
 }
 

@@ -301,10 +301,15 @@ fn add_fields(fields: &mut Fields, changes: &FieldChanges) {
 
 /// Puts the fields of a member's response into `fields`; false if it has a field that there cannot be in HTTP/2.
 fn put_response(head: &ResponseHead<'_>, fields: &mut Fields) -> bool {
-    for field in head.kept_fields() {
-        let stays = !is_of_handshake(head.status, field);
-        if stays && !fields.push(field.name.as_bytes(), field.value.trim_ascii()) {
+    for (field, is_sensitive) in head.marked_fields() {
+        if is_of_handshake(head.status, field) {
+            continue;
+        }
+        if !fields.push(field.name.as_bytes(), field.value.trim_ascii()) {
             return false;
+        }
+        if is_sensitive {
+            fields.mark_last_sensitive();
         }
     }
     if let Some(length) = head.content_length() {

@@ -3,16 +3,20 @@
 #![allow(clippy::unwrap_used)]
 
 use std::io::{Read, Write};
-use std::net::SocketAddr;
+use std::net::{SocketAddr, TcpStream};
 use std::rc::Rc;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::mpsc::Sender;
+use std::time::Duration;
 
 use crate::support::*;
 use bytes::Bytes;
 use evenkeel_core::load::LoadId;
 use evenkeel_core::time::Instant;
+use evenkeel_http2::{
+    Config, Connection, Event, Fields as H2Fields, Head, Next, Opening, Role, SensitiveParts,
+};
 use evenkeel_manager::config::MemberProtocol;
 use evenkeel_manager::config::Protocol::Http;
 use evenkeel_manager::config::sources::{Orca, Sources};
@@ -241,6 +245,128 @@ fn a_member_gets_the_fields_of_http2() {
             "te: trailers",
         ]
     );
+}
+
+/// Sends and receives until `see` has seen what it waits for.
+fn drive_until(
+    stream: &mut TcpStream,
+    connection: &mut Connection,
+    mut see: impl FnMut(&mut Connection, Event) -> bool,
+) {
+    let mut bytes = [0; 4096];
+    loop {
+        let mut is_done = false;
+        while let Some(event) = connection.next_event() {
+            is_done |= see(connection, event);
+        }
+        let out = connection.pending_output().to_vec();
+        connection.consume_output(out.len());
+        stream.write_all(&out).unwrap();
+        if is_done {
+            return;
+        }
+        let n = stream.read(&mut bytes).unwrap();
+        assert!(n > 0, "closed");
+        let taken = connection.receive_bytes(&bytes[..n], Duration::ZERO);
+        taken.unwrap();
+    }
+}
+
+fn connection_of(role: Role) -> Connection {
+    Connection::new(Config {
+        role,
+        max_streams: 20,
+        max_head_bytes: 20_000,
+        stream_window: 65_536,
+        connection_window: 65_535,
+    })
+}
+
+/// Two fields, of which the second is marked to be in no table.
+fn marked_fields(names: [&str; 2]) -> H2Fields {
+    let mut fields = H2Fields::new();
+    for name in names {
+        assert!(fields.push(name.as_bytes(), b"0"));
+    }
+    fields.mark_last_sensitive();
+    fields
+}
+
+/// Names of the fields that are marked to be in no table.
+fn marked_names(head: &Head) -> Vec<&str> {
+    let names: Vec<_> = head.fields.iter().map(|(name, _)| name).collect();
+    head.fields.sensitive_indices().map(|i| names[i]).collect()
+}
+
+/// Marks of parts that are for no table pass with them in heads and trailers, in both directions
+/// (RFC 7541, section 7.1.3).
+#[test]
+fn parts_that_are_for_no_table_stay_so() {
+    const FIELDS: [&str; 2] = ["x-plain", "x-note"];
+    const TRAILERS: [&str; 2] = ["grpc-status", "grpc-message"];
+    let sensitive = SensitiveParts {
+        path: true,
+        authority: false,
+    };
+    let address = member(move |_, mut stream| {
+        drive_until(
+            &mut stream,
+            &mut connection_of(Role::Server),
+            |it, event| {
+                let (Event::Request(key) | Event::Readable(key)) = event else {
+                    return false;
+                };
+                if let Some(head) = it.take_head(key) {
+                    assert_eq!(marked_names(&head), ["x-note"]);
+                    assert_eq!(head.sensitive(), sensitive);
+                }
+                if let Next::Data(data) = it.read(key) {
+                    let n = data.len();
+                    it.consume_body(key, n);
+                }
+                let Some(trailers) = it.take_trailers(key) else {
+                    return false;
+                };
+                assert_eq!(marked_names(&trailers), ["grpc-message"]);
+                it.send_head(key, 200, &marked_fields(FIELDS), false)
+                    .unwrap();
+                it.send_trailers(key, &marked_fields(TRAILERS)).unwrap();
+                // The last one ends with the client.
+                key.id() == 7
+            },
+        );
+    });
+    let bed = bed_of(&[address]);
+    let mut stream = bed.connect_client();
+    let mut client = connection_of(Role::Client);
+    let opening = Opening {
+        method: b"POST",
+        scheme: b"http",
+        authority: Some(b"test"),
+        path: b"/",
+        sensitive,
+        ..Opening::default()
+    };
+    // Values that come again would be in the table otherwise.
+    for _ in 0..4 {
+        let opened = client.open_request(opening, &marked_fields(FIELDS), false);
+        let key = opened.unwrap();
+        assert_eq!(client.send_data(key, b"content", false), Ok(7));
+        client.send_trailers(key, &marked_fields(TRAILERS)).unwrap();
+        drive_until(&mut stream, &mut client, |it, event| {
+            let Event::Readable(key) = event else {
+                return false;
+            };
+            if let Some(head) = it.take_head(key) {
+                assert_eq!(marked_names(&head), ["x-note"]);
+            }
+            let Some(trailers) = it.take_trailers(key) else {
+                return false;
+            };
+            assert_eq!(marked_names(&trailers), ["grpc-message"]);
+            true
+        });
+    }
 }
 
 #[test]
