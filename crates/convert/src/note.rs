@@ -42,6 +42,22 @@ pub(crate) struct Notes {
     known: HashSet<(usize, String)>,
 }
 
+/// Remark for a directive that is not translated.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Remark {
+    /// Nothing is missed without the directive.
+    Needless,
+    Note(&'static str),
+    Restriction(&'static str),
+}
+
+/// Names of directives, and the remark for each of them.
+pub(crate) type Remarks = [(&'static [&'static str], Remark)];
+
+pub(crate) const NO_COUNTERPART: Remark = Remark::Note("Evenkeel has no counterpart");
+pub(crate) const HARDLY_NEEDED: Remark =
+    Remark::Note("Evenkeel has no counterpart, and mostly needs none");
+
 impl Notes {
     /// Notes why a line that restricts no access is not translated.
     pub(crate) fn add_note(&mut self, line: usize, why: impl Into<String>) {
@@ -51,6 +67,23 @@ impl Notes {
     /// Notes why a line that restricts access is not translated.
     pub(crate) fn add_restriction(&mut self, line: usize, why: impl Into<String>) {
         self.push(line, why.into(), true);
+    }
+
+    pub(crate) fn add_remark(&mut self, line: usize, remark: Remark) {
+        match remark {
+            Remark::Needless => {}
+            Remark::Note(why) => self.add_note(line, why),
+            Remark::Restriction(why) => self.add_restriction(line, why),
+        }
+    }
+
+    /// Adds the remark that a table has for `name`; returns false if the table does not have the name.
+    pub(crate) fn remark_on(&mut self, line: usize, name: &str, table: &Remarks) -> bool {
+        let found = table.iter().find(|(names, _)| names.contains(&name));
+        if let Some((_, remark)) = found {
+            self.add_remark(line, *remark);
+        }
+        found.is_some()
     }
 
     fn push(&mut self, line: usize, why: String, restricts: bool) {

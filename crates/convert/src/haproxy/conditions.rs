@@ -2,7 +2,6 @@
 
 use std::collections::HashMap;
 
-use super::words::Line;
 use crate::model::{Conditions, ValueCondition};
 use crate::units::is_network;
 
@@ -261,153 +260,27 @@ fn negated(one: &Conditions) -> Result<Option<Conditions>, String> {
 
 /// Alternatives for the words of an ACL: what is looked at, flags and values.
 fn criterion(words: &[String], facts: Facts) -> Result<Alternatives, String> {
-    let line = Line {
-        number: 0,
-        words: words.to_vec(),
-    };
-    let what = line.word_at(0);
-    let (fetch, argument) = match what.split_once('(') {
-        Some((fetch, rest)) => (fetch, rest.trim_end_matches(')')),
-        None => (what, ""),
-    };
-    let mut method = "str";
-    let mut values: Vec<&str> = Vec::new();
-    let mut rest = line.from(1).iter();
-    let mut ignores_case = false;
-    while let Some(word) = rest.next() {
-        match word.as_str() {
-            "-i" => ignores_case = true,
-            "-n" | "--" => {}
-            "-m" => method = rest.next().map(String::as_str).unwrap_or_default(),
-            "-f" | "-M" => {
-                return Err(
-                    "routes read no values from files: write the values into the route".into(),
-                );
-            }
-            value => values.push(value),
-        }
-    }
-    let owned = |values: &[&str]| {
-        values
-            .iter()
-            .map(|value| (*value).to_owned())
-            .collect::<Vec<_>>()
-    };
-    let one = |conditions: Conditions| Ok(vec![conditions]);
-    let no_such = || Err(format!("routes have no condition like {what}"));
-    let (fetch, suffix) = suffix_of(fetch);
-    let is_host = argument.eq_ignore_ascii_case("host");
-    let method = suffix.unwrap_or(method);
-    match fetch {
-        "always_true" => one(Conditions::default()),
+    let sample = Sample::read(words)?;
+    match sample.fetch {
+        "always_true" => Ok(vec![Conditions::default()]),
         "always_false" => Ok(Vec::new()),
         "ssl_fc" => match facts.has_tls {
-            true => one(Conditions::default()),
+            true => Ok(vec![Conditions::default()]),
             false => Ok(Vec::new()),
         },
-        "method" if values.is_empty() || !values.iter().all(|value| is_method(value)) => no_such(),
-        "method" => one(Conditions {
-            methods: owned(&values),
-            ..Conditions::default()
-        }),
-        "src" | "hdr" | "req.hdr" | "req.fhdr" | "fhdr" | "req_ssl_sni" | "req.ssl_sni"
-        | "ssl_fc_sni"
-            if values.is_empty() && (fetch == "src" || fetch.contains("sni") || is_host) =>
-        {
-            no_such()
+        "method" => sample.methods(),
+        "src" => sample.clients(),
+        "path" | "path_sub" | "url" => sample.paths(),
+        "hdr" | "req.hdr" | "req.fhdr" | "fhdr" if sample.argument.eq_ignore_ascii_case("host") => {
+            sample.hosts()
         }
-        "src"
-            if values
-                .iter()
-                .all(|value| is_network(value) || value.parse::<std::net::IpAddr>().is_ok()) =>
-        {
-            one(Conditions {
-                clients: owned(&values),
-                ..Conditions::default()
-            })
-        }
-        "src" => {
-            // Bits beyond the prefix are set: HAProxy ignores them.
-            let networks: Option<Vec<String>> = values.iter().map(|value| masked(value)).collect();
-            match networks {
-                Some(clients) => one(Conditions {
-                    clients,
-                    ..Conditions::default()
-                }),
-                None => Err("not a network".into()),
-            }
-        }
-        "path" | "path_sub" | "url" => {
-            let paths: Result<Vec<String>, String> =
-                values.iter().map(|value| path(value, method)).collect();
-            let paths = paths?;
-            // A prefix ends at a slash here, and upper and lower case differ.
-            let is_open = |value: &&str| !value.ends_with('/');
-            let is_narrower = ignores_case || method == "beg" && values.iter().any(is_open);
-            match paths.as_slice() {
-                [] => no_such(),
-                // Each path begins so.
-                paths if paths.iter().any(|path| path == "/*") => one(Conditions::default()),
-                _ => one(Conditions {
-                    paths,
-                    is_narrower,
-                    ..Conditions::default()
-                }),
-            }
-        }
-        "hdr" | "req.hdr" | "req.fhdr" | "fhdr" if is_host => {
-            let hosts: Result<Vec<Vec<String>>, String> =
-                values.iter().map(|value| host(value, method)).collect();
-            one(Conditions {
-                hosts: hosts?.concat(),
-                ..Conditions::default()
-            })
-        }
-        "req.hdr_cnt" | "hdr_cnt" | "req.ssl_hello_type" | "req_ssl_hello_type" => no_such(),
-        "hdr" | "req.hdr" | "req.fhdr" | "fhdr" | "url_param" | "urlp" | "cook" | "req.cook"
-            if !is_token(argument) || argument.eq_ignore_ascii_case("cookie") =>
-        {
-            no_such()
-        }
-        "hdr" | "req.hdr" | "req.fhdr" | "fhdr" => {
-            named_values(&values, method, |wanted| Conditions {
-                headers: vec![(argument.to_owned(), wanted)],
-                ..Conditions::default()
-            })
-        }
-        "url_param" | "urlp" => named_values(&values, method, |wanted| Conditions {
-            query: vec![(argument.to_owned(), wanted)],
-            ..Conditions::default()
-        }),
-        "cook" | "req.cook" => named_values(&values, method, |wanted| Conditions {
-            cookies: vec![(argument.to_owned(), wanted)],
-            ..Conditions::default()
-        }),
-        "req_ssl_sni" | "req.ssl_sni" | "ssl_fc_sni" => {
-            let names: Result<Vec<Vec<String>>, String> =
-                values.iter().map(|value| host(value, method)).collect();
-            let names = names?.concat();
-            match fetch {
-                // The name that a client asks for and the host of its requests are the same, but for odd clients.
-                "ssl_fc_sni" => one(Conditions {
-                    hosts: names,
-                    ..Conditions::default()
-                }),
-                _ => one(Conditions {
-                    names,
-                    ..Conditions::default()
-                }),
-            }
-        }
-        "rand" => match (argument.parse::<u64>(), values.as_slice()) {
-            (Ok(100), ["lt", share]) if share.parse::<u64>().is_ok_and(|share| share <= 100) => {
-                one(Conditions {
-                    share: share.parse().ok(),
-                    ..Conditions::default()
-                })
-            }
-            _ => no_such(),
-        },
+        "hdr" | "req.hdr" | "req.fhdr" | "fhdr" => sample.named_values(|one| &mut one.headers),
+        "url_param" | "urlp" => sample.named_values(|one| &mut one.query),
+        "cook" | "req.cook" => sample.named_values(|one| &mut one.cookies),
+        // The name that a client asks for and the host of its requests are the same, but for odd clients.
+        "ssl_fc_sni" => sample.hosts(),
+        "req_ssl_sni" | "req.ssl_sni" => sample.server_names(),
+        "rand" => sample.share(),
         "nbsrv" | "srv_is_up" => Err(
             "routes have no condition on the number of members that are up: groups take members out by \
              themselves".into(),
@@ -415,7 +288,161 @@ fn criterion(words: &[String], facts: Facts) -> Result<Alternatives, String> {
         "http_auth" | "http_auth_group" => {
             Err("users belong to the rule: auth = { users_file = \"FILE\" }".into())
         }
-        _ => no_such(),
+        _ => Err(sample.refusal()),
+    }
+}
+
+/// A sample of an ACL, and the values that it is compared with.
+struct Sample<'w> {
+    /// The first word, as the file has it.
+    text: &'w str,
+    fetch: &'w str,
+    argument: &'w str,
+    /// Comparison of the values: `str`, `beg` and so on.
+    method: &'w str,
+    values: Vec<&'w str>,
+    ignores_case: bool,
+}
+
+impl<'w> Sample<'w> {
+    /// # Errors
+    ///
+    /// Values are in a file.
+    fn read(words: &'w [String]) -> Result<Self, String> {
+        let mut rest = words.iter().map(String::as_str);
+        let text = rest.next().unwrap_or_default();
+        let (fetch, argument) = match text.split_once('(') {
+            Some((fetch, rest)) => (fetch, rest.trim_end_matches(')')),
+            None => (text, ""),
+        };
+        let (fetch, suffix) = suffix_of(fetch);
+        let mut sample = Sample {
+            text,
+            fetch,
+            argument,
+            method: "str",
+            values: Vec::new(),
+            ignores_case: false,
+        };
+        while let Some(word) = rest.next() {
+            match word {
+                "-i" => sample.ignores_case = true,
+                "-n" | "--" => {}
+                "-m" => sample.method = rest.next().unwrap_or_default(),
+                "-f" | "-M" => {
+                    let why = "routes read no values from files: write the values into the route";
+                    return Err(why.into());
+                }
+                value => sample.values.push(value),
+            }
+        }
+        sample.method = suffix.unwrap_or(sample.method);
+        Ok(sample)
+    }
+
+    fn refusal(&self) -> String {
+        format!("routes have no condition like {}", self.text)
+    }
+
+    fn owned_values(&self) -> Vec<String> {
+        self.values.iter().copied().map(str::to_owned).collect()
+    }
+
+    fn methods(&self) -> Result<Alternatives, String> {
+        if self.values.is_empty() || !self.values.iter().all(|value| is_method(value)) {
+            return Err(self.refusal());
+        }
+        Ok(vec![Conditions {
+            methods: self.owned_values(),
+            ..Conditions::default()
+        }])
+    }
+
+    fn clients(&self) -> Result<Alternatives, String> {
+        if self.values.is_empty() {
+            return Err(self.refusal());
+        }
+        let is_client =
+            |value: &&str| is_network(value) || value.parse::<std::net::IpAddr>().is_ok();
+        let clients = match self.values.iter().all(is_client) {
+            true => Some(self.owned_values()),
+            // Bits beyond the prefix are set: HAProxy ignores them.
+            false => self.values.iter().map(|value| masked(value)).collect(),
+        };
+        Ok(vec![Conditions {
+            clients: clients.ok_or("not a network")?,
+            ..Conditions::default()
+        }])
+    }
+
+    fn paths(&self) -> Result<Alternatives, String> {
+        let paths = self.values.iter().map(|value| path(value, self.method));
+        let paths = paths.collect::<Result<Vec<String>, String>>()?;
+        // A prefix ends at a slash here, and upper and lower case differ.
+        let is_open = |value: &&str| !value.ends_with('/');
+        let is_narrower =
+            self.ignores_case || self.method == "beg" && self.values.iter().any(is_open);
+        match paths.as_slice() {
+            [] => Err(self.refusal()),
+            // Each path begins so.
+            paths if paths.iter().any(|path| path == "/*") => Ok(vec![Conditions::default()]),
+            _ => Ok(vec![Conditions {
+                paths,
+                is_narrower,
+                ..Conditions::default()
+            }]),
+        }
+    }
+
+    fn host_values(&self) -> Result<Vec<String>, String> {
+        if self.values.is_empty() {
+            return Err(self.refusal());
+        }
+        let hosts = self.values.iter().map(|value| host(value, self.method));
+        Ok(hosts.collect::<Result<Vec<_>, String>>()?.concat())
+    }
+
+    fn hosts(&self) -> Result<Alternatives, String> {
+        Ok(vec![Conditions {
+            hosts: self.host_values()?,
+            ..Conditions::default()
+        }])
+    }
+
+    fn server_names(&self) -> Result<Alternatives, String> {
+        Ok(vec![Conditions {
+            names: self.host_values()?,
+            ..Conditions::default()
+        }])
+    }
+
+    /// Alternatives for values of a field, a parameter or a cookie.
+    fn named_values(
+        &self,
+        list: fn(&mut Conditions) -> &mut Vec<(String, ValueCondition)>,
+    ) -> Result<Alternatives, String> {
+        let name = self.argument;
+        if !is_token(name) || name.eq_ignore_ascii_case("cookie") {
+            return Err(self.refusal());
+        }
+        named_values(&self.values, self.method, |wanted| {
+            let mut one = Conditions::default();
+            list(&mut one).push((name.to_owned(), wanted));
+            one
+        })
+    }
+
+    /// A share of requests: `rand(100) lt SHARE`.
+    fn share(&self) -> Result<Alternatives, String> {
+        match (self.argument.parse::<u64>(), self.values.as_slice()) {
+            (Ok(100), ["lt", share]) if share.parse::<u64>().is_ok_and(|share| share <= 100) => {
+                Ok(vec![Conditions {
+                    share: share.parse().ok(),
+                    ..Conditions::default()
+                }])
+            }
+            _ => Err(self.refusal()),
+        }
     }
 }
 

@@ -1,10 +1,12 @@
 //! HAProxy's configuration: sections, lines and what they mean.
 
+mod binds;
 mod conditions;
 mod proxy;
 mod routes;
 mod rules;
 mod servers;
+mod values;
 mod words;
 
 use std::collections::HashMap;

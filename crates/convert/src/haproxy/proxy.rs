@@ -1,10 +1,11 @@
 //! Proxies: frontends, backends, and sections that are both.
 
+use super::binds::{Bind, bind};
 use super::conditions::Acls;
-use super::servers::{Bind, Servers, bind};
+use super::servers::Servers;
 use super::words::{Line, Section};
 use crate::model::{Changes, Group, Model};
-use crate::note::Notes;
+use crate::note::{HARDLY_NEEDED, NO_COUNTERPART, Notes, Remark};
 use crate::toml::{Table, Value};
 use crate::units::{DAY, TEN_MINUTES, parse_millis, time};
 
@@ -93,12 +94,57 @@ pub(super) fn log(line: &Line, model: &mut Model) {
     }
 }
 
+/// Lines that are not translated, with the remark for each.
+const REMARKS: [(&[&str], Remark); 5] = [
+    (&["mode", "acl"], Remark::Needless),
+    (
+        &[
+            "log-format",
+            "log-format-sd",
+            "unique-id-format",
+            "error-log-format",
+        ],
+        Remark::Note(
+            "`format` of [access_log] has fields of its own, as {member_name} for %s: docs/cli.md",
+        ),
+    ),
+    (
+        &[
+            "errorfiles",
+            "errorloc",
+            "errorloc302",
+            "errorloc303",
+            "http-error",
+        ],
+        Remark::Note("`error_pages` names a file for each status: docs/routing.md#error-pages"),
+    ),
+    (
+        &["stats"],
+        Remark::Note("the console is at http://127.0.0.1:9900/console/ by default"),
+    ),
+    (
+        &[
+            "fullconn",
+            "backlog",
+            "description",
+            "id",
+            "load-server-state-from-file",
+            "tcp-check",
+            "enabled",
+            "guid",
+            "max-keep-alive-queue",
+            "http-reuse",
+            "no",
+        ],
+        HARDLY_NEEDED,
+    ),
+];
+
 impl Proxy {
     /// Takes what a line says.
     pub(super) fn take(&mut self, line: &Line, model: &mut Model) {
         let notes = &mut model.notes;
         match line.word_at(0) {
-            "mode" | "acl" => {}
             "bind" => match bind(line, notes) {
                 Some(bind) => self.binds.push(bind),
                 None => notes.add_note(line.number, "not an address to listen on"),
@@ -160,50 +206,18 @@ impl Proxy {
             },
             "compression" => self.compression(line, notes),
             "log" => log(line, model),
-            "log-format" | "log-format-sd" | "unique-id-format" | "error-log-format" => {
-                notes.add_note(
-                    line.number,
-                    "`format` of [access_log] has fields of its own, as {member_name} for %s: docs/cli.md",
-                );
-            }
             "unique-id-header" => {
                 let mut id = Table::default();
                 id.set("field", line.word_at(1));
                 self.http.set("request_id", id);
             }
             "errorfile" => self.error_page(line, notes),
-            "errorfiles" | "errorloc" | "errorloc302" | "errorloc303" | "http-error" => {
-                notes.add_note(
-                    line.number,
-                    "`error_pages` names a file for each status: docs/routing.md#error-pages",
-                );
-            }
-            "stats" => notes.add_note(
-                line.number,
-                "the console is at http://127.0.0.1:9900/console/ by default",
-            ),
-            "capture" | "monitor-uri" | "monitor" | "rate-limit" | "declare" | "filter"
-            | "email-alert" => {
-                notes.add_note(line.number, "Evenkeel has no counterpart");
-            }
-            "fullconn"
-            | "backlog"
-            | "description"
-            | "id"
-            | "load-server-state-from-file"
-            | "tcp-check"
-            | "enabled"
-            | "guid"
-            | "max-keep-alive-queue"
-            | "http-reuse"
-            | "no" => {
-                notes.add_note(
-                    line.number,
-                    "Evenkeel has no counterpart, and mostly needs none",
-                );
-            }
             "disabled" => self.rule.set("enabled", false),
-            _ => notes.add_note(line.number, "Evenkeel has no counterpart"),
+            name => {
+                if !notes.remark_on(line.number, name, &REMARKS) {
+                    notes.add_remark(line.number, NO_COUNTERPART);
+                }
+            }
         }
     }
 
@@ -238,10 +252,7 @@ impl Proxy {
                 return;
             }
             _ => {
-                return notes.add_note(
-                    line.number,
-                    "Evenkeel has no counterpart, and mostly needs none",
-                );
+                return notes.add_remark(line.number, HARDLY_NEEDED);
             }
         };
         times.set(key, time(millis, longest));
@@ -299,7 +310,7 @@ impl Proxy {
             | "http-buffer-request"
             | "allbackups"
             | "idle-close-on-response" => {}
-            _ => notes.add_note(line.number, "Evenkeel has no counterpart"),
+            _ => notes.add_remark(line.number, NO_COUNTERPART),
         }
     }
 
@@ -363,10 +374,7 @@ impl Proxy {
                 }
             }
             "type" => table.set("types", line.from(2).to_vec()),
-            _ => notes.add_note(
-                line.number,
-                "Evenkeel has no counterpart, and mostly needs none",
-            ),
+            _ => notes.add_remark(line.number, HARDLY_NEEDED),
         }
     }
 

@@ -1,8 +1,8 @@
 //! Rules and routes of frontends: where requests go.
 
+use super::binds::Bind;
 use super::conditions::{Alternatives, Facts, TWICE, read};
 use super::proxy::{Action, Proxy};
-use super::servers::Bind;
 use crate::model::{Conditions, Group, Head, Model, Rule};
 use crate::note::Notes;
 use crate::toml::{Table, Value};
@@ -236,6 +236,26 @@ impl Proxy {
         for (line, action, when) in &self.actions {
             self.answer(rule, (*line, action, when), facts, notes);
         }
+        let shares = self.add_backend_routes(rule, facts, all, notes);
+        for (line, _, _, when) in &self.rewrites {
+            if !self.uses.iter().any(|(_, _, of_use)| of_use == when) {
+                notes.add_note(*line, "a route replaces the prefix of its `path`: give the route of that path `rewrite_prefix`");
+            }
+        }
+        if let Some(backend) = default.filter(|backend| !std::ptr::eq(*backend, self)) {
+            self.actions_of(backend, &Conditions::default(), rule, facts, notes);
+        }
+        self.add_last_route(rule, default, &shares, notes);
+    }
+
+    /// Adds the routes of `use_backend`. Returns the groups that get a percentage of the other requests.
+    fn add_backend_routes(
+        &self,
+        rule: &mut Rule,
+        facts: Facts,
+        all: &[Proxy],
+        notes: &mut Notes,
+    ) -> Vec<(String, u64)> {
         let mut shares: Vec<(String, u64)> = Vec::new();
         for (line, name, when) in &self.uses {
             let Some(backend) = self.backend(name, all) else {
@@ -255,12 +275,9 @@ impl Proxy {
                     continue;
                 }
                 if let Some(share) = conditions.share {
-                    match (Conditions {
-                        share: None,
-                        ..conditions.clone()
-                    })
-                    .is_any()
-                    {
+                    let mut rest = conditions.clone();
+                    rest.share = None;
+                    match rest.is_any() {
                         true => shares.push((Model::name(&backend.name, |_| false), share)),
                         false => notes.add_note(
                             *line,
@@ -270,44 +287,50 @@ impl Proxy {
                     continue;
                 }
                 self.actions_of(backend, conditions, rule, facts, notes);
-                let mut route = conditions.to_route();
-                route.set("group", Model::name(&backend.name, |_| false));
-                if let Some((prefix, to)) = self.rewritten(conditions, when) {
-                    if conditions.paths.is_empty() {
-                        route.set("path", format!("{prefix}/*"));
-                    }
-                    route.set("rewrite_prefix", to);
-                }
-                self.finish_route(&mut route, Some(backend));
-                rule.routes.push(route);
+                rule.routes
+                    .push(self.backend_route(backend, conditions, when));
             }
         }
-        for (line, _, _, when) in &self.rewrites {
-            if !self.uses.iter().any(|(_, _, of_use)| of_use == when) {
-                notes.add_note(*line, "a route replaces the prefix of its `path`: give the route of that path `rewrite_prefix`");
+        shares
+    }
+
+    /// Returns the route to a backend for some conditions.
+    fn backend_route(&self, backend: &Proxy, conditions: &Conditions, when: &[String]) -> Table {
+        let mut route = conditions.to_route();
+        route.set("group", Model::name(&backend.name, |_| false));
+        if let Some((prefix, to)) = self.rewritten(conditions, when) {
+            if conditions.paths.is_empty() {
+                route.set("path", format!("{prefix}/*"));
             }
+            route.set("rewrite_prefix", to);
         }
-        if let Some(backend) = default.filter(|backend| !std::ptr::eq(*backend, self)) {
-            self.actions_of(backend, &Conditions::default(), rule, facts, notes);
-        }
+        self.finish_route(&mut route, Some(backend));
+        route
+    }
+
+    /// Adds the route for requests that no other route takes, if the rule itself cannot say what it says.
+    fn add_last_route(
+        &self,
+        rule: &mut Rule,
+        default: Option<&Proxy>,
+        shares: &[(String, u64)],
+        notes: &mut Notes,
+    ) {
         let mut last = Table::default();
         let taken: u64 = shares.iter().map(|(_, share)| *share).sum();
-        let rest = default
-            .map(|_| 100_u64.saturating_sub(taken))
-            .unwrap_or_default();
-        if taken + rest > 0 && taken > 0 {
-            for (group, share) in &shares {
+        let has_shares = taken > 0;
+        if has_shares {
+            for (group, share) in shares {
                 last.ensure_table("groups").set_new(group, *share);
             }
             if let Some(default) = default {
-                last.ensure_table("groups")
-                    .set_new(&Model::name(&default.name, |_| false), rest);
+                let name = Model::name(&default.name, |_| false);
+                let rest = 100_u64.saturating_sub(taken);
+                last.ensure_table("groups").set_new(&name, rest);
             }
-        } else {
-            shares.clear();
         }
         self.finish_route(&mut last, default);
-        // Those are of the rule.
+        // Keys that the rule has.
         for key in [
             "connection_timeout",
             "queue_timeout",
@@ -317,22 +340,20 @@ impl Proxy {
         ] {
             last.remove(key);
         }
-        if !last.is_empty() && (default.is_some() || !shares.is_empty()) {
+        let is_served = default.is_some() || has_shares;
+        if !last.is_empty() && is_served {
             rule.routes.push(last);
         }
-        if default.is_none() && shares.is_empty() {
-            let answers_all = rule
-                .routes
-                .iter()
-                .any(|route| route.keys().all(|key| !is_condition(key)));
-            if rule.routes.is_empty() || !answers_all && self.default_backend.is_some() {
-                let mut answer = Table::default();
-                answer.set("status", 503_u64);
-                let mut route = Table::default();
-                route.set("answer", answer);
-                rule.routes.push(route);
-                notes.add_note(self.line, "requests for which there are no servers get 503");
-            }
+        let answers_all = |route: &Table| route.keys().all(|key| !is_condition(key));
+        let answers_all = rule.routes.iter().any(answers_all);
+        let lacks_backend = !answers_all && self.default_backend.is_some();
+        if !is_served && (rule.routes.is_empty() || lacks_backend) {
+            let mut answer = Table::default();
+            answer.set("status", 503_u64);
+            let mut route = Table::default();
+            route.set("answer", answer);
+            rule.routes.push(route);
+            notes.add_note(self.line, "requests for which there are no servers get 503");
         }
     }
 

@@ -3,7 +3,7 @@
 use super::proxy::{Action, Proxy};
 use super::words::Line;
 use crate::model::{Change, Head};
-use crate::note::Notes;
+use crate::note::{NO_COUNTERPART, Notes, Remark};
 use crate::toml::Value;
 
 /// Place of the condition in the words of a line.
@@ -45,10 +45,106 @@ fn template(text: &str) -> Option<String> {
     Some(out)
 }
 
+/// Actions that are not translated, with the remark for each.
+const REMARKS: [(&[&str], Remark); 5] = [
+    (
+        &["auth"],
+        Remark::Restriction(
+            "passwords belong to the rule or a route: auth = { users_file = \"FILE\" }",
+        ),
+    ),
+    (
+        &["allow"],
+        Remark::Note(
+            "routes are tried in order: put a route for these requests before the routes that answer",
+        ),
+    ),
+    (
+        &["set-src"],
+        Remark::Note("the client's address comes from `accept_proxy` or `trust_forwarded`"),
+    ),
+    (
+        &["wait-for-handshake", "wait-for-body", "disable-l7-retry"],
+        Remark::Needless,
+    ),
+    (
+        &["use-service"],
+        Remark::Note("metrics are at http://127.0.0.1:9900/metrics by default"),
+    ),
+];
+
+/// An action with its words, and the words of its condition.
+struct HttpRule<'w> {
+    line: usize,
+    action: &'w [String],
+    when: &'w [String],
+}
+
+impl<'w> HttpRule<'w> {
+    /// The word at a place, or an empty one.
+    fn word_at(&self, place: usize) -> &'w str {
+        self.action.get(place).map_or("", String::as_str)
+    }
+
+    fn word_after(&self, name: &str) -> Option<&'w str> {
+        let place = self.action.iter().position(|word| word == name)?;
+        self.action.get(place + 1).map(String::as_str)
+    }
+
+    /// The answer of `deny` and of what is like it.
+    fn refusal(&self) -> Action {
+        let status = self.word_after("deny_status");
+        let status = status.and_then(|status| status.parse().ok());
+        let status = status.filter(|status| (200..=599).contains(status));
+        Action::Answer {
+            status: status.unwrap_or(403),
+            body: String::new(),
+            file: String::new(),
+            content_type: String::new(),
+        }
+    }
+
+    /// The answer of `return`.
+    fn answer(&self) -> Action {
+        let status = self.word_after("status");
+        let text = self.word_after("string").or(self.word_after("lf-string"));
+        let owned = |text: Option<&str>| text.unwrap_or_default().to_owned();
+        Action::Answer {
+            status: status.and_then(|status| status.parse().ok()).unwrap_or(200),
+            body: owned(text),
+            file: owned(self.word_after("file")),
+            content_type: owned(self.word_after("content-type")),
+        }
+    }
+
+    /// The action of `redirect`; `None` if a route cannot have it.
+    fn redirect(&self) -> Option<Action> {
+        let status = self.word_after("code");
+        let status = status.and_then(|code| code.parse().ok()).unwrap_or(302);
+        let to = match (self.word_at(1), self.word_at(2)) {
+            ("scheme", scheme @ ("http" | "https")) => {
+                format!("{scheme}://{{host}}{{path}}{{query}}")
+            }
+            ("location", to) => template(to)?,
+            ("prefix", prefix) => {
+                let prefix = template(prefix)?;
+                format!("{}{{path}}{{query}}", prefix.trim_end_matches('/'))
+            }
+            _ => return None,
+        };
+        let begins = ["http://", "https://", "/"];
+        let fits = begins.iter().any(|begin| to.starts_with(begin))
+            && !to.starts_with("//")
+            && to.is_ascii()
+            && !to.contains(' ')
+            && matches!(status, 301 | 302 | 303 | 307 | 308);
+        fits.then_some(Action::Redirect { to, status })
+    }
+}
+
 impl Proxy {
     /// `http-request`, `http-response` and what is like them.
     pub(super) fn http_rule(&mut self, line: &Line, notes: &mut Notes) {
-        let is_response = matches!(line.word_at(0), "http-response" | "http-after-response");
         let words: Vec<String> = match line.word_at(0) {
             "redirect" => line.words.clone(),
             "block" | "reqdeny" => [&["deny".to_owned()], line.from(1)].concat(),
@@ -56,87 +152,35 @@ impl Proxy {
         };
         let place = condition(&words);
         let (action, when) = words.split_at_checked(place).unwrap_or((&words, &[]));
-        let word = |place: usize| action.get(place).map_or("", String::as_str);
-        let after = |name: &str| {
-            let place = action.iter().position(|word| word == name)?;
-            action.get(place + 1).map(String::as_str)
-        };
+        let is_response = matches!(line.word_at(0), "http-response" | "http-after-response");
         let number = line.number;
-        match word(0) {
+        let rule = HttpRule {
+            line: number,
+            action,
+            when,
+        };
+        match rule.word_at(0) {
             "deny" | "tarpit" | "reject" | "silent-drop" if !is_response => {
-                if self.is_rate_limit(when, after("deny_status"), number, notes) {
-                    return;
+                if !self.is_rate_limit(when, rule.word_after("deny_status"), number, notes) {
+                    self.actions
+                        .push((number, rule.refusal(), when.to_vec()));
                 }
-                let status = after("deny_status").and_then(|status| status.parse().ok());
-                let status = status
-                    .filter(|status| (200..=599).contains(status))
-                    .unwrap_or(403);
-                let action = Action::Answer {
-                    status,
-                    body: String::new(),
-                    file: String::new(),
-                    content_type: String::new(),
-                };
-                self.actions.push((number, action, when.to_vec()));
             }
             "return" if !is_response => {
-                let status = after("status")
-                    .and_then(|status| status.parse().ok())
-                    .unwrap_or(200);
-                let text = after("string").or(after("lf-string")).unwrap_or_default();
-                let action = Action::Answer {
-                    status,
-                    body: text.to_owned(),
-                    file: after("file").unwrap_or_default().to_owned(),
-                    content_type: after("content-type").unwrap_or_default().to_owned(),
-                };
-                self.actions.push((number, action, when.to_vec()));
+                self.actions.push((number, rule.answer(), when.to_vec()));
             }
-            "redirect" if !is_response => {
-                let status = after("code")
-                    .and_then(|code| code.parse().ok())
-                    .unwrap_or(302);
-                let to = match (word(1), word(2)) {
-                    ("scheme", scheme @ ("http" | "https")) => {
-                        Some(format!("{scheme}://{{host}}{{path}}{{query}}"))
-                    }
-                    ("location", to) => template(to),
-                    ("prefix", prefix) => template(prefix)
-                        .map(|prefix| format!("{}{{path}}{{query}}", prefix.trim_end_matches('/'))),
-                    _ => None,
-                };
-                let fits = |to: &String| {
-                    let begins = ["http://", "https://", "/"]
-                        .iter()
-                        .any(|begin| to.starts_with(begin));
-                    begins && !to.starts_with("//") && to.is_ascii() && !to.contains(' ')
-                };
-                match to
-                    .filter(fits)
-                    .filter(|_| matches!(status, 301 | 302 | 303 | 307 | 308))
-                {
-                    Some(to) => {
-                        self.actions
-                            .push((number, Action::Redirect { to, status }, when.to_vec()))
-                    }
-                    None => notes.add_note(
-                        number,
-                        "a redirect can use {scheme}, {host}, {path}, \
-                        {query} and {client} of the request only",
-                    ),
-                }
-            }
-            "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value" => {
-                self.change(
-                    is_response,
-                    (word(0), word(1), word(2)),
-                    when,
+            "redirect" if !is_response => match rule.redirect() {
+                Some(redirect) => self.actions.push((number, redirect, when.to_vec())),
+                None => notes.add_note(
                     number,
-                    notes,
-                );
+                    "a redirect can use {scheme}, {host}, {path}, {query} and {client} of the request only",
+                ),
+            },
+            "set-header" | "add-header" | "del-header" | "replace-header" | "replace-value" => {
+                self.change(is_response, &rule, notes);
             }
             "set-path" | "replace-path" | "set-uri" | "replace-uri" if !is_response => {
-                match rewrite(word(0), word(1), word(2)) {
+                match rewrite(rule.word_at(0), rule.word_at(1), rule.word_at(2)) {
                     Some((prefix, to)) => self.rewrites.push((number, prefix, to, when.to_vec())),
                     None => notes.add_note(
                         number,
@@ -144,44 +188,27 @@ impl Proxy {
                     ),
                 }
             }
-            "auth" => notes.add_restriction(
-                number,
-                "passwords belong to the rule or a route: auth = { users_file = \"FILE\" }",
-            ),
-            "allow" if !is_response => {
-                notes.add_note(number, "routes are tried in order: put a route for these requests before the routes that answer");
-            }
+            "allow" if is_response => notes.add_remark(number, NO_COUNTERPART),
             word if word.starts_with("track-sc") || word.starts_with("sc-") => {}
-            "set-src" => notes.add_note(
-                number,
-                "the client's address comes from `accept_proxy` or `trust_forwarded`",
-            ),
-            "wait-for-handshake" | "wait-for-body" | "disable-l7-retry" => {}
-            "use-service" => notes.add_note(
-                number,
-                "metrics are at http://127.0.0.1:9900/metrics by default",
-            ),
-            _ => notes.add_note(number, "Evenkeel has no counterpart"),
+            word => {
+                if !notes.remark_on(number, word, &REMARKS) {
+                    notes.add_remark(number, NO_COUNTERPART);
+                }
+            }
         }
     }
 
     /// A change of fields for all requests.
-    fn change(
-        &mut self,
-        is_response: bool,
-        (how, name, value): (&str, &str, &str),
-        when: &[String],
-        line: usize,
-        notes: &mut Notes,
-    ) {
+    fn change(&mut self, is_response: bool, rule: &HttpRule<'_>, notes: &mut Notes) {
+        let line = rule.line;
         // Members get the scheme of the client in any case, so a condition on it changes little.
-        if !when.is_empty() {
+        if !rule.when.is_empty() {
             return notes.add_note(
                 line,
                 "a route changes fields of all its requests: give the route the condition",
             );
         }
-        let change = match how {
+        let change = match rule.word_at(0) {
             "set-header" => Change::Set,
             "add-header" => Change::Add,
             "del-header" => Change::Remove,
@@ -196,7 +223,8 @@ impl Proxy {
             true => (Head::Response, &mut self.response),
             false => (Head::Request, &mut self.request),
         };
-        if let Err(why) = changes.take(head, (change, name), template(value)) {
+        let (name, value) = (rule.word_at(1), template(rule.word_at(2)));
+        if let Err(why) = changes.take(head, (change, name), value) {
             notes.add_note(line, why);
         }
     }
@@ -257,7 +285,7 @@ impl Proxy {
         let action = match line.word_at(1) {
             "connection" | "content" | "session" => line.word_at(2),
             "inspect-delay" => return,
-            _ => return notes.add_note(number, "Evenkeel has no counterpart"),
+            _ => return notes.add_remark(number, NO_COUNTERPART),
         };
         match action {
             "accept" | "capture" | "set-var" => {}
@@ -280,7 +308,7 @@ impl Proxy {
                     }
                 }
             }
-            _ => notes.add_note(number, "Evenkeel has no counterpart"),
+            _ => notes.add_remark(number, NO_COUNTERPART),
         }
     }
 }

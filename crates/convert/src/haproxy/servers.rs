@@ -1,172 +1,12 @@
-//! Addresses, servers and how they are chosen and checked.
+//! Servers, and how they are chosen and checked.
 
 use evenkeel_config::is_member_name;
 
+use super::values::{Skipped, Words, next_value, skip_word, without_family};
 use super::words::Line;
-use crate::note::Notes;
+use crate::note::{HARDLY_NEEDED, NO_COUNTERPART, Notes, Remark};
 use crate::toml::{Table, Value};
 use crate::units::{DAY, parse_millis, time};
-
-/// Most addresses of a range of ports.
-const MAX_PORTS: u16 = 100;
-
-/// A line `bind`.
-#[derive(Clone, Debug)]
-pub(crate) struct Bind {
-    pub(crate) addresses: Vec<String>,
-    pub(crate) tls: Option<Table>,
-    pub(crate) accept_proxy: bool,
-    pub(crate) mode: Option<String>,
-}
-
-/// Reads a line `bind`; `None` if it names no address.
-pub(crate) fn bind(line: &Line, notes: &mut Notes) -> Option<Bind> {
-    let mut bind = Bind {
-        addresses: Vec::new(),
-        tls: None,
-        accept_proxy: false,
-        mode: None,
-    };
-    for text in line.word_at(1).split(',') {
-        bind.addresses.extend(addresses(text)?);
-    }
-    let mut tls = Table::default();
-    let mut is_tls = false;
-    let mut words = line.from(2).iter();
-    let number = line.number;
-    while let Some(word) = words.next() {
-        let mut value = || words.next().cloned().unwrap_or_default();
-        match word.as_str() {
-            "ssl" => is_tls = true,
-            "crt" => {
-                let path = value();
-                if !path.ends_with(".pem") && !path.ends_with(".crt") && !path.contains('.') {
-                    notes.add_note(
-                        number,
-                        "a folder of certificates: name each file in `certificates`",
-                    );
-                }
-                tls.push("certificates", path);
-            }
-            "crt-list" => {
-                value();
-                notes.add_note(
-                    number,
-                    "a list of certificates: name each file in `certificates`",
-                );
-            }
-            "alpn" => {
-                let _ = value();
-            }
-            "ssl-min-ver" => match value().as_str() {
-                "TLSv1.3" => tls.set("min_version", "1.3"),
-                "TLSv1.2" => {}
-                _ => notes.add_note(number, "TLS 1.2 is the lowest version"),
-            },
-            "ca-file" => {
-                let path = value();
-                tls.ensure_table("client_certificates").set("ca_file", path);
-            }
-            "crl-file" => {
-                let path = value();
-                tls.ensure_table("client_certificates")
-                    .set("crl_file", path);
-            }
-            "verify" => {
-                let how = value();
-                if how == "optional" {
-                    tls.ensure_table("client_certificates")
-                        .set("required", false);
-                }
-            }
-            "strict-sni" => tls.set("strict_sni", true),
-            "accept-proxy" => bind.accept_proxy = true,
-            "mode" => bind.mode = Some(value()),
-            "v4v6"
-            | "v6only"
-            | "tfo"
-            | "transparent"
-            | "no-tls-tickets"
-            | "allow-0rtt"
-            | "prefer-client-ciphers" => {}
-            "name" | "thread" | "process" | "proto" | "maxconn" | "backlog" | "interface"
-            | "user" | "group" | "uid" | "gid" | "level" | "ciphers" | "ciphersuites"
-            | "curves" | "ecdhe" | "ssl-max-ver" | "tcp-ut" | "id" | "nice" | "mss" | "shards"
-            | "namespace" | "defer-accept" => {
-                value();
-            }
-            _ => notes.add_note(number, format!("`{word}` of an address has no counterpart")),
-        }
-    }
-    if is_tls {
-        let clients = tls.get("client_certificates");
-        let has_ca = matches!(clients, Some(Value::Table(table)) if table.get("ca_file").is_some());
-        if clients.is_some() && !has_ca {
-            tls.remove("client_certificates");
-            notes.add_restriction(number, "clients' certificates need a `ca_file`");
-        }
-        if tls.get("certificates").is_none() {
-            tls.set("certificates", vec!["certificate.pem".to_owned()]);
-            notes.add_note(
-                number,
-                "the line names no certificate: put a file in place of certificate.pem",
-            );
-        }
-        bind.tls = Some(tls);
-    }
-    if bind.accept_proxy {
-        let why = "every peer may name the address of a client, as in the original: name the networks \
-            of the proxies in `accept_proxy`";
-        notes.add_note(number, why);
-    }
-    Some(bind)
-}
-
-/// Takes the family of the internet from the front of an address.
-///
-/// # Errors
-///
-/// The address of a Unix socket, if it is one.
-fn without_family(text: &str) -> Result<&str, String> {
-    let text = text
-        .strip_prefix("ipv4@")
-        .or_else(|| text.strip_prefix("ipv6@"))
-        .unwrap_or(text);
-    let path = text.strip_prefix("unix@");
-    match path.or(text.starts_with('/').then_some(text)) {
-        Some(path) => Err(format!("unix:{path}")),
-        None => Ok(text),
-    }
-}
-
-/// Addresses to listen on.
-fn addresses(text: &str) -> Option<Vec<String>> {
-    let text = match without_family(text) {
-        Ok(text) => text,
-        Err(socket) => return Some(vec![socket]),
-    };
-    if let Some(name) = text.strip_prefix("abns@") {
-        return Some(vec![format!("unix:@{name}")]);
-    }
-    let (host, ports) = text.rsplit_once(':')?;
-    let host = match host.trim_matches(['[', ']']) {
-        "" | "*" => "0.0.0.0".to_owned(),
-        host => host.parse::<std::net::IpAddr>().ok().map(|ip| match ip {
-            std::net::IpAddr::V4(ip) => ip.to_string(),
-            std::net::IpAddr::V6(ip) => format!("[{ip}]"),
-        })?,
-    };
-    let (first, last) = ports.split_once('-').unwrap_or((ports, ports));
-    let (first, last): (u16, u16) = (first.parse().ok()?, last.parse().ok()?);
-    if first > last || last - first >= MAX_PORTS || first == 0 {
-        return None;
-    }
-    Some(
-        (first..=last)
-            .map(|port| format!("{host}:{port}"))
-            .collect(),
-    )
-}
 
 /// The servers of a backend.
 #[derive(Clone, Debug, Default)]
@@ -224,7 +64,7 @@ impl Servers {
                 );
             }
             "http-check" => self.http_check(line, notes),
-            _ => notes.add_note(line.number, "Evenkeel has no counterpart"),
+            _ => notes.add_remark(line.number, NO_COUNTERPART),
         }
     }
 
@@ -315,7 +155,7 @@ impl Servers {
                     "health checks use HTTP, gRPC, FTP or a TCP connection",
                 );
             }
-            _ => notes.add_note(line.number, "Evenkeel has no counterpart"),
+            _ => notes.add_remark(line.number, NO_COUNTERPART),
         }
     }
 
@@ -358,12 +198,9 @@ impl Servers {
                 ),
             },
             "connect" | "disable-on-404" | "send-state" => {
-                notes.add_note(
-                    line.number,
-                    "Evenkeel has no counterpart, and mostly needs none",
-                );
+                notes.add_remark(line.number, HARDLY_NEEDED);
             }
-            _ => notes.add_note(line.number, "Evenkeel has no counterpart"),
+            _ => notes.add_remark(line.number, NO_COUNTERPART),
         }
     }
 
@@ -389,109 +226,19 @@ impl Servers {
         }
         let all = [self.common.as_slice(), line.from(3)].concat();
         let mut words = all.iter();
-        let mut is_tls = false;
-        let mut tls = Table::default();
-        let mut verifies = None;
+        let mut tls = MemberTls::default();
         while let Some(word) = words.next() {
-            let mut value = || words.next().map(String::as_str).unwrap_or_default();
-            match word.as_str() {
-                "weight" => match value().parse::<u64>() {
-                    Ok(weight @ 0..=256) => member.set("weight", weight),
-                    _ => notes.add_note(number, "not a weight"),
-                },
-                "maxconn" => {
-                    if let Ok(most @ 1..=10_000_000) = value().parse::<u64>() {
-                        member.set("max_connections", most);
-                    }
-                }
-                "backup" => member.set("backup", true),
-                "check" => self.has_checks = true,
-                "no-check" => {}
-                "disabled" => {
-                    member.set("drain", true);
-                    notes.add_note(number, "a disabled server drains: `evenkeel ctl maintenance GROUP MEMBER` takes it out at once");
-                }
-                "inter" => self.check_time("interval", value(), DAY, notes, number),
-                "fastinter" | "downinter" => {
-                    value();
-                }
-                "fall" | "rise" => {
-                    if let Ok(count @ 1..=1000) = value().parse::<u64>() {
-                        self.check.set(word, count);
-                    }
-                }
-                "slowstart" => match parse_millis(value(), 1) {
-                    Some(millis) => self.group.set("slow_start", time(millis, 3_600_000)),
-                    None => notes.add_note(number, "not a time"),
-                },
-                "port" => {
-                    if let Ok(port @ 1..=65_535) = value().parse::<u64>() {
-                        self.check.set("port", port);
-                    }
-                }
-                "send-proxy" => self.group.set("send_proxy", "v1"),
-                "send-proxy-v2" => self.group.set("send_proxy", "v2"),
-                "ssl" => is_tls = true,
-                "verify" => verifies = Some(value() == "required"),
-                "ca-file" => tls.set("ca_file", value()),
-                "crl-file" => tls.set("crl_file", value()),
-                "crt" => tls.set("certificate", value()),
-                "sni" => match value() {
-                    text if text.starts_with("str(") => tls.set(
-                        "server_name",
-                        text.trim_start_matches("str(").trim_end_matches(')'),
-                    ),
-                    _ => notes.add_note(
-                        number,
-                        "the TLS server name of members is fixed: set \
-                        `server_name` of `member_tls`",
-                    ),
-                },
-                "verifyhost" => tls.set("server_name", value()),
-                "proto" => self.speaks_http2 |= value() == "h2",
-                "cookie" | "id" | "namespace" | "resolvers" | "resolve-prefer" | "init-addr"
-                | "on-marked-down" | "on-marked-up" | "on-error" | "observe" | "error-limit"
-                | "track" | "source" | "minconn" | "maxqueue" | "pool-max-conn"
-                | "pool-purge-delay" | "alpn" | "check-alpn" | "check-sni" | "ciphers"
-                | "ciphersuites" | "ssl-min-ver" | "ssl-max-ver" | "addr" | "agent-addr"
-                | "agent-inter" | "agent-send" | "max-reuse" | "pool-low-conn" | "redir"
-                | "tcp-ut" | "check-proto" | "resolve-opts" | "resolve-net" => {
-                    value();
-                    if matches!(word.as_str(), "observe" | "error-limit" | "on-error") {
-                        notes.add_note(
-                            number,
-                            "members that fail requests are ejected by default: see \
-                            `ejection`",
-                        );
-                    }
-                    if word == "track" {
-                        notes.add_note(number, "each group checks its own members");
-                    }
-                }
-                "agent-port" => {
-                    if let Ok(port @ 1..=65_535) = value().parse::<u64>() {
-                        self.group.ensure_table("agent_check").set("port", port);
-                    }
-                }
-                "agent-check" | "check-ssl" | "check-send-proxy" | "no-ssl" | "non-stick"
-                | "no-backup" | "enabled" | "tfo" | "no-tls-tickets" | "check-via-socks4"
-                | "allow-0rtt" | "no-verifyhost" => {}
-                _ => notes.add_note(number, format!("`{word}` of a server has no counterpart")),
+            let is_known = set_member(word, &mut words, &mut member, number, notes)
+                || self.take_check(word, &mut words, number, notes)
+                || self.take_group(word, &mut words, number, notes)
+                || tls.take(word, &mut words, number, notes)
+                || skip_word(word, &mut words, SERVER_SKIPPED, number, notes);
+            if !is_known {
+                notes.add_note(number, format!("`{word}` of a server has no counterpart"));
             }
         }
-        if is_tls {
-            if verifies == Some(false) {
-                tls.remove("ca_file");
-                tls.remove("crl_file");
-                tls.set("verify", false);
-            }
-            self.group.set(
-                "member_tls",
-                match tls.is_empty() {
-                    true => Value::Flag(true),
-                    false => tls.into(),
-                },
-            );
+        if let Some(tls) = tls.value() {
+            self.group.set("member_tls", tls);
         }
         if self
             .members
@@ -503,12 +250,60 @@ impl Servers {
         self.members.push(member);
     }
 
-    fn check_time(&mut self, key: &str, text: &str, longest: u64, notes: &mut Notes, line: usize) {
-        match parse_millis(text, 1) {
-            // The least interval of checks.
-            Some(millis) => self.check.set(key, time(millis.max(10), longest)),
-            None => notes.add_note(line, "not a time"),
+    /// Takes a word of health checks; false if the word is another one.
+    fn take_check(
+        &mut self,
+        word: &str,
+        words: &mut Words<'_>,
+        line: usize,
+        notes: &mut Notes,
+    ) -> bool {
+        match word {
+            "check" => self.has_checks = true,
+            "inter" => match parse_millis(next_value(words), 1) {
+                // The least interval of checks.
+                Some(millis) => self.check.set("interval", time(millis.max(10), DAY)),
+                None => notes.add_note(line, "not a time"),
+            },
+            "fall" | "rise" => {
+                if let Ok(count @ 1..=1000) = next_value(words).parse::<u64>() {
+                    self.check.set(word, count);
+                }
+            }
+            "port" => {
+                if let Ok(port @ 1..=65_535) = next_value(words).parse::<u64>() {
+                    self.check.set("port", port);
+                }
+            }
+            _ => return false,
         }
+        true
+    }
+
+    /// Takes a word that becomes a key of the group; false if the word is another one.
+    fn take_group(
+        &mut self,
+        word: &str,
+        words: &mut Words<'_>,
+        line: usize,
+        notes: &mut Notes,
+    ) -> bool {
+        match word {
+            "slowstart" => match parse_millis(next_value(words), 1) {
+                Some(millis) => self.group.set("slow_start", time(millis, 3_600_000)),
+                None => notes.add_note(line, "not a time"),
+            },
+            "send-proxy" => self.group.set("send_proxy", "v1"),
+            "send-proxy-v2" => self.group.set("send_proxy", "v2"),
+            "proto" => self.speaks_http2 |= next_value(words) == "h2",
+            "agent-port" => {
+                if let Ok(port @ 1..=65_535) = next_value(words).parse::<u64>() {
+                    self.group.ensure_table("agent_check").set("port", port);
+                }
+            }
+            _ => return false,
+        }
+        true
     }
 
     /// Returns true if one of the members has the name.
@@ -537,6 +332,154 @@ impl Servers {
         self.members.is_empty()
     }
 }
+
+/// Takes a word that becomes a key of the member; false if the word is another one.
+fn set_member(
+    word: &str,
+    words: &mut Words<'_>,
+    member: &mut Table,
+    line: usize,
+    notes: &mut Notes,
+) -> bool {
+    match word {
+        "weight" => match next_value(words).parse::<u64>() {
+            Ok(weight @ 0..=256) => member.set("weight", weight),
+            _ => notes.add_note(line, "not a weight"),
+        },
+        "maxconn" => {
+            if let Ok(most @ 1..=10_000_000) = next_value(words).parse::<u64>() {
+                member.set("max_connections", most);
+            }
+        }
+        "backup" => member.set("backup", true),
+        "disabled" => {
+            member.set("drain", true);
+            let why = "a disabled server drains: `evenkeel ctl maintenance GROUP MEMBER` takes it out at once";
+            notes.add_note(line, why);
+        }
+        _ => return false,
+    }
+    true
+}
+
+/// TLS to members, of a line `server`.
+#[derive(Debug, Default)]
+struct MemberTls {
+    is_on: bool,
+    verifies: Option<bool>,
+    keys: Table,
+}
+
+impl MemberTls {
+    /// Takes a word of TLS to members; false if the word is another one.
+    fn take(&mut self, word: &str, words: &mut Words<'_>, line: usize, notes: &mut Notes) -> bool {
+        match word {
+            "ssl" => self.is_on = true,
+            "verify" => self.verifies = Some(next_value(words) == "required"),
+            "ca-file" => self.keys.set("ca_file", next_value(words)),
+            "crl-file" => self.keys.set("crl_file", next_value(words)),
+            "crt" => self.keys.set("certificate", next_value(words)),
+            "sni" => match next_value(words) {
+                text if text.starts_with("str(") => self.keys.set(
+                    "server_name",
+                    text.trim_start_matches("str(").trim_end_matches(')'),
+                ),
+                _ => notes.add_note(
+                    line,
+                    "the TLS server name of members is fixed: set `server_name` of `member_tls`",
+                ),
+            },
+            "verifyhost" => self.keys.set("server_name", next_value(words)),
+            _ => return false,
+        }
+        true
+    }
+
+    /// Value of `member_tls`; `None` without TLS.
+    fn value(mut self) -> Option<Value> {
+        if self.verifies == Some(false) {
+            self.keys.remove("ca_file");
+            self.keys.remove("crl_file");
+            self.keys.set("verify", false);
+        }
+        let value = match self.keys.is_empty() {
+            true => Value::Flag(true),
+            false => self.keys.into(),
+        };
+        self.is_on.then_some(value)
+    }
+}
+
+const SERVER_SKIPPED: &Skipped = &[
+    (
+        true,
+        &["observe", "error-limit", "on-error"],
+        Remark::Note("members that fail requests are ejected by default: see `ejection`"),
+    ),
+    (
+        true,
+        &["track"],
+        Remark::Note("each group checks its own members"),
+    ),
+    (
+        true,
+        &[
+            "fastinter",
+            "downinter",
+            "cookie",
+            "id",
+            "namespace",
+            "resolvers",
+            "resolve-prefer",
+            "init-addr",
+            "on-marked-down",
+            "on-marked-up",
+            "source",
+            "minconn",
+            "maxqueue",
+            "pool-max-conn",
+            "pool-purge-delay",
+            "alpn",
+            "check-alpn",
+            "check-sni",
+            "ciphers",
+            "ciphersuites",
+            "ssl-min-ver",
+            "ssl-max-ver",
+            "addr",
+            "agent-addr",
+            "agent-inter",
+            "agent-send",
+            "max-reuse",
+            "pool-low-conn",
+            "redir",
+            "tcp-ut",
+            "check-proto",
+            "resolve-opts",
+            "resolve-net",
+        ],
+        Remark::Needless,
+    ),
+    (
+        false,
+        &[
+            "no-check",
+            "agent-check",
+            "check-ssl",
+            "check-send-proxy",
+            "no-ssl",
+            "non-stick",
+            "no-backup",
+            "enabled",
+            "tfo",
+            "no-tls-tickets",
+            "check-via-socks4",
+            "allow-0rtt",
+            "no-verifyhost",
+        ],
+        Remark::Needless,
+    ),
+];
 
 /// The address of a member.
 fn member(text: &str) -> Option<String> {

@@ -41,6 +41,16 @@ fn template(text: &str) -> Option<String> {
     Some(out)
 }
 
+/// A location, or a server as far as it answers outside of its locations.
+struct Place<'a> {
+    server: &'a Directive,
+    scope: &'a Scope,
+    conditions: &'a Conditions,
+    /// Beginning of its paths, without a slash at the end; empty if an address of members takes no place of it.
+    prefix: &'a str,
+    world: &'a World,
+}
+
 /// Adds the routes of a server's locations to `out`.
 pub(super) fn locations(
     server: &Directive,
@@ -50,136 +60,165 @@ pub(super) fn locations(
     model: &mut Model,
     out: &mut Vec<Table>,
 ) {
+    let whole = Place {
+        server,
+        scope,
+        conditions,
+        prefix: "",
+        world,
+    };
     if scope.answer.is_some() {
-        return route(server, scope, conditions, "", world, model, out);
+        return whole.add_routes(model, out);
     }
-    let mut all: Vec<(u8, &str, &Directive)> = Vec::new();
-    for location in server
-        .inner_directives()
+    let all = sorted_locations(server, model);
+    let has_rest = all
         .iter()
-        .filter(|inner| inner.name == "location")
-    {
-        match (location.word_at(0), location.words.len()) {
-            ("=", _) => all.push((0, location.word_at(1), location)),
-            ("^~", _) => all.push((1, location.word_at(1), location)),
-            ("~" | "~*", _) => model
-                .notes
-                .add_note(location.line, "routes have no regular expressions"),
-            (path, 1) if path.starts_with('/') => all.push((1, path, location)),
-            _ => model
-                .notes
-                .add_note(location.line, "not a path that a route can have"),
-        }
-    }
-    // Exact ones first, then the longest.
-    all.sort_by_key(|(kind, path, _)| (*kind, std::cmp::Reverse(path.len())));
-    let has_rest = all.iter().any(|(kind, path, _)| *kind == 1 && *path == "/");
-    for (kind, path, location) in all {
-        let mut own = scope.for_location();
-        for directive in location.inner_directives() {
-            match directive.name.as_str() {
-                "location" | "if" | "limit_except" => {
-                    model.notes.add_note(
-                        directive.line,
-                        "blocks within a location are not translated: write them beside the location",
-                    );
-                }
-                _ => own.take(directive, world, model),
-            }
-        }
-        let is_plain = |c: char| c.is_ascii_graphic() && !"?#*;%\\".contains(c);
-        if !path.chars().all(is_plain)
-            || path.contains("//")
-            || path.split('/').any(|part| part == "." || part == "..")
-        {
-            model
-                .notes
-                .add_note(location.line, "not a path that a route can have");
+        .any(|(is_exact, path, _)| !is_exact && *path == "/");
+    for (is_exact, path, location) in all {
+        let own = location_scope(location, scope, world, model);
+        if !is_route_path(path) {
+            let why = "not a path that a route can have";
+            model.notes.add_note(location.line, why);
             continue;
         }
         let mut conditions = conditions.clone();
         let prefix = path.trim_end_matches('/');
-        match (kind, prefix) {
-            (0, _) => conditions.paths.push(path.to_owned()),
-            (_, "") => {}
-            _ => conditions.paths.push(format!("{prefix}/*")),
+        match (is_exact, prefix) {
+            (true, _) => conditions.paths.push(path.to_owned()),
+            (false, "") => {}
+            (false, _) => conditions.paths.push(format!("{prefix}/*")),
         }
         let before = out.len();
-        route(
-            server,
-            &own,
-            &conditions,
-            if kind == 0 { "" } else { prefix },
-            world,
-            model,
-            out,
-        );
-        if kind == 0 {
+        let place = Place {
+            scope: &own,
+            conditions: &conditions,
+            prefix: if is_exact { "" } else { prefix },
+            ..whole
+        };
+        place.add_routes(model, out);
+        if is_exact {
             for route in out.iter_mut().skip(before) {
                 route.remove("rewrite_prefix");
             }
         }
     }
     if !has_rest && scope.files.is_some() {
-        route(server, scope, conditions, "", world, model, out);
+        whole.add_routes(model, out);
     }
 }
 
-/// Adds the routes of a location: those that refuse clients, then the one that serves the rest.
-fn route(
-    server: &Directive,
-    scope: &Scope,
-    conditions: &Conditions,
-    prefix: &str,
-    world: &World,
+/// Locations of a server as nginx tries them: exact ones first, then the longest. Each has true for an exact one, and
+/// its path.
+fn sorted_locations<'d>(
+    server: &'d Directive,
     model: &mut Model,
-    out: &mut Vec<Table>,
-) {
-    if scope.is_internal {
-        return;
-    }
-    if let Some(refused) = refused(scope, conditions, model) {
-        let is_all = refused.clients.is_empty() && refused.except_clients.is_empty();
-        let mut route = refused.to_route();
-        let mut answer = Table::default();
-        answer.set("status", 403_u64);
-        route.set("answer", answer);
-        out.push(route);
-        if is_all {
-            return;
+) -> Vec<(bool, &'d str, &'d Directive)> {
+    let mut all: Vec<(bool, &str, &Directive)> = Vec::new();
+    for location in server
+        .inner_directives()
+        .iter()
+        .filter(|inner| inner.name == "location")
+    {
+        match (location.word_at(0), location.words.len()) {
+            ("=", _) => all.push((true, location.word_at(1), location)),
+            ("^~", _) => all.push((false, location.word_at(1), location)),
+            ("~" | "~*", _) => model
+                .notes
+                .add_note(location.line, "routes have no regular expressions"),
+            (path, 1) if path.starts_with('/') => all.push((false, path, location)),
+            _ => model
+                .notes
+                .add_note(location.line, "not a path that a route can have"),
         }
     }
-    if let Some((line, words)) = &scope.answer {
-        let mut route = conditions.to_route();
-        answer(*line, words, &mut route, model);
-        respond(scope, &mut route, model);
-        return out.push(route);
+    all.sort_by_key(|(is_exact, path, _)| (!is_exact, std::cmp::Reverse(path.len())));
+    all
+}
+
+/// Returns what a location says, within the scope of its server.
+fn location_scope(location: &Directive, scope: &Scope, world: &World, model: &mut Model) -> Scope {
+    let mut own = scope.for_location();
+    for directive in location.inner_directives() {
+        match directive.name.as_str() {
+            "location" | "if" | "limit_except" => model.notes.add_note(
+                directive.line,
+                "blocks within a location are not translated: write them beside the location",
+            ),
+            _ => own.take(directive, world, model),
+        }
     }
-    let Some((line, pass)) = &scope.pass else {
-        if let Some(line) = scope.files {
+    own
+}
+
+/// True if a route can have the path.
+fn is_route_path(path: &str) -> bool {
+    let is_plain = |c: char| c.is_ascii_graphic() && !"?#*;%\\".contains(c);
+    path.chars().all(is_plain)
+        && !path.contains("//")
+        && !path.split('/').any(|part| part == "." || part == "..")
+}
+
+/// Has a route answer with a status.
+fn set_status(route: &mut Table, status: u64) {
+    let mut answer = Table::default();
+    answer.set("status", status);
+    route.set("answer", answer);
+}
+
+impl Place<'_> {
+    /// Adds the routes: those that refuse clients, then the one that serves the rest.
+    fn add_routes(&self, model: &mut Model, out: &mut Vec<Table>) {
+        let scope = self.scope;
+        if scope.is_internal {
+            return;
+        }
+        if let Some(refused) = refused(scope, self.conditions, model) {
+            let is_all = refused.clients.is_empty() && refused.except_clients.is_empty();
+            let mut route = refused.to_route();
+            set_status(&mut route, 403);
+            out.push(route);
+            if is_all {
+                return;
+            }
+        }
+        if let Some((line, words)) = &scope.answer {
+            let mut route = self.conditions.to_route();
+            answer(*line, words, &mut route, model);
+            respond(scope, &mut route, model);
+            return out.push(route);
+        }
+        if let Some((line, pass)) = &scope.pass {
+            for target in targets(*line, pass, self.world, model) {
+                out.extend(self.route_to_members(*line, &target, model));
+            }
+        } else if let Some(line) = scope.files {
             model.notes.add_note(
                 line,
                 "Evenkeel serves no files: put a web server behind it as a member. Requests get 404",
             );
-            let mut route = conditions.to_route();
-            let mut answer = Table::default();
-            answer.set("status", 404_u64);
-            route.set("answer", answer);
+            let mut route = self.conditions.to_route();
+            set_status(&mut route, 404);
             out.push(route);
         }
-        return;
-    };
-    for (more, to) in targets(*line, pass, world, model) {
-        let Some(conditions) = conditions.merge_with(&more) else {
-            model
-                .notes
-                .add_note(*line, "a route can have only one condition of each kind");
-            continue;
+    }
+
+    /// Returns the route to the members of a target; `None` if no route can have its conditions.
+    fn route_to_members(
+        &self,
+        line: usize,
+        (more, to): &Target,
+        model: &mut Model,
+    ) -> Option<Table> {
+        let Some(conditions) = self.conditions.merge_with(more) else {
+            let why = "a route can have only one condition of each kind";
+            model.notes.add_note(line, why);
+            return None;
         };
+        let scope = self.scope;
         let mut route = conditions.to_route();
         let mut rewrites = None;
-        for (weight, to) in &to {
-            let Some((group, uri)) = target(*line, to, scope, model) else {
+        for (weight, to) in to {
+            let Some((group, uri)) = target(line, to, scope, model) else {
                 continue;
             };
             rewrites = rewrites.or(uri);
@@ -189,44 +228,29 @@ fn route(
             }
         }
         if route.get("group").is_none() && route.get("groups").is_none() {
-            let mut answer = Table::default();
-            answer.set("status", 503_u64);
-            route.set("answer", answer);
-            model
-                .notes
-                .add_note(*line, "the location has no servers: requests get 503");
-            out.push(route);
-            continue;
+            set_status(&mut route, 503);
+            let why = "the location has no servers: requests get 503";
+            model.notes.add_note(line, why);
+            return Some(route);
         }
         if let Some(uri) = rewrites {
-            let from = if prefix.is_empty() {
-                "/*".to_owned()
-            } else {
-                format!("{prefix}/*")
-            };
-            let to = if uri == "/" {
-                uri
-            } else {
-                uri.trim_end_matches('/').to_owned()
-            };
-            if !(prefix.is_empty() && to == "/") {
-                route.set_new("path", from);
-                route.set("rewrite_prefix", to);
-            }
+            set_rewrite(self.prefix, &uri, &mut route);
         }
         request(scope, &mut route, model);
         respond(scope, &mut route, model);
         if !scope.request_limits.is_empty() {
-            let limits = scope
-                .request_limits
-                .iter()
-                .cloned()
-                .map(Value::from)
-                .collect();
-            route.set("request_limits", Value::List(limits));
+            let limits = scope.request_limits.iter().cloned().map(Value::from);
+            route.set("request_limits", Value::List(limits.collect()));
         }
-        if let Some((line, path)) = &scope.asks {
-            match group_at(server, path, model) {
+        self.set_other_groups(&mut route, model);
+        route.add_missing(&scope.route);
+        Some(route)
+    }
+
+    /// Sets the groups beside the one that answers: the group that is asked before, and the one that gets copies.
+    fn set_other_groups(&self, route: &mut Table, model: &mut Model) {
+        if let Some((line, path)) = &self.scope.asks {
+            match group_at(self.server, path, model) {
                 Some(group) => {
                     let auth = route.ensure_table("auth");
                     auth.set("group", group);
@@ -237,16 +261,26 @@ fn route(
                     .add_restriction(*line, "the location that is asked does not exist"),
             }
         }
-        if let Some((line, path)) = &scope.mirror {
-            match group_at(server, path, model) {
+        if let Some((line, path)) = &self.scope.mirror {
+            match group_at(self.server, path, model) {
                 Some(group) => route.ensure_table("mirror").set("group", group),
                 None => model
                     .notes
                     .add_note(*line, "the location that gets copies does not exist"),
             }
         }
-        route.add_missing(&scope.route);
-        out.push(route);
+    }
+}
+
+/// Has a route replace the prefix of its paths by the path behind the members' address.
+fn set_rewrite(prefix: &str, uri: &str, route: &mut Table) {
+    let to = match uri {
+        "/" => uri,
+        _ => uri.trim_end_matches('/'),
+    };
+    if !(prefix.is_empty() && to == "/") {
+        route.set_new("path", format!("{prefix}/*"));
+        route.set("rewrite_prefix", to);
     }
 }
 

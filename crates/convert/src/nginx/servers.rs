@@ -7,6 +7,7 @@ use super::values::set_time;
 use super::words::Directive;
 use super::world::{Variable, World};
 use crate::model::{Conditions, Model, Rule};
+use crate::note::NO_COUNTERPART;
 use crate::toml::{Table, Value};
 use crate::units::DAY;
 
@@ -128,126 +129,137 @@ fn hosts(server: &Directive, model: &mut Model) -> Vec<String> {
     hosts
 }
 
+/// A rule of `http` while its servers are read.
+struct HttpRule {
+    address: String,
+    rule: Rule,
+    /// Routes for requests that no other route takes.
+    last: Vec<Table>,
+}
+
 /// Rules for the servers of `http`.
 pub(super) fn add_http(all: &[&Directive], world: &World, model: &mut Model) {
-    let outer: Vec<&Directive> = all
-        .iter()
-        .copied()
-        .filter(|directive| directive.block.is_none())
-        .collect();
-    let mut rules: Vec<(String, Rule, Vec<Table>)> = Vec::new();
+    let mut rules: Vec<HttpRule> = Vec::new();
     for server in all.iter().filter(|directive| directive.name == "server") {
         let hosts = hosts(server, model);
         let listens = listens(server, model);
-        let mut scope = Scope::default();
-        for directive in &outer {
-            scope.take(directive, world, &mut Model::default());
-        }
-        for directive in server
-            .inner_directives()
-            .iter()
-            .filter(|inner| inner.block.is_none())
-        {
-            scope.take(directive, world, model);
-        }
-        for inner in server
-            .inner_directives()
-            .iter()
-            .filter(|inner| inner.name == "if")
-        {
-            model
-                .notes
-                .add_note(inner.line, "put the condition into a route");
-        }
+        let scope = server_scope(server, all, world, model);
         for listen in &listens {
             let place = rules
                 .iter()
-                .position(|(address, ..)| *address == listen.address);
-            let place = match place {
-                Some(place) => place,
-                None => {
-                    let wanted = hosts.first().filter(|host| !host.starts_with('*')).cloned();
-                    let port = listen.address.rsplit(':').next().unwrap_or_default();
-                    let wanted = wanted.unwrap_or_else(|| {
-                        format!("port-{}", port.trim_start_matches('/').replace('/', "-"))
-                    });
-                    let name = Model::name(&wanted, |name| {
-                        model.has_rule(name) || rules.iter().any(|(_, rule, _)| rule.name == name)
-                    });
-                    let mut rule = Rule {
-                        name,
-                        ..Rule::default()
-                    };
-                    rule.keys.set("listen", listen.address.as_str());
-                    rules.push((listen.address.clone(), rule, Vec::new()));
-                    rules.len() - 1
-                }
-            };
-            let Some((_, rule, last)) = rules.get_mut(place) else {
+                .position(|known| known.address == listen.address);
+            let place = place.unwrap_or_else(|| {
+                let rule = new_rule(&hosts, &listen.address, &rules, model);
+                rules.push(rule);
+                rules.len() - 1
+            });
+            let Some(known) = rules.get_mut(place) else {
                 continue;
             };
-            if listen.accept_proxy {
-                let networks = proxies(&scope, &listen.address);
-                rule.keys.set("accept_proxy", networks);
-            } else if !scope.proxies.is_empty() && scope.trusts_field {
-                rule.keys.ensure_table("http").set("trust_forwarded", true);
-            }
-            if listen.is_tls {
-                scope.tls_of(rule.keys.ensure_table("tls"));
-            }
-            rule.keys.add_missing(&scope.rule);
-            if !scope.limits.is_empty() {
-                rule.keys.ensure_table("limits").add_missing(&scope.limits);
-            }
-            let is_first = rule.routes.is_empty() && last.is_empty();
-            let has_other = all.iter().any(|other| {
-                other.name == "server"
-                    && !std::ptr::eq(*other, *server)
-                    && shares(other, &listen.address)
-            });
-            let conditions = Conditions {
-                hosts: hosts.clone(),
-                ..Conditions::default()
-            };
-            // Requests for other hosts get to the default server of the address, or to the first one.
-            let is_rest = listen.is_default || hosts.is_empty() || !has_other;
-            let conditions = if is_rest {
-                Conditions::default()
-            } else {
-                conditions
-            };
-            let mut routes = Vec::new();
-            locations(server, &scope, &conditions, world, model, &mut routes);
-            match is_rest {
-                true if last.is_empty() || listen.is_default => *last = routes,
-                _ => rule.routes.extend(routes),
-            }
-            if is_first
-                && has_other
-                && !is_rest
-                && !all.iter().any(|other| is_default(other, &listen.address))
-            {
-                // The first server has what no other one is for.
-                let mut routes = Vec::new();
-                locations(
-                    server,
-                    &scope,
-                    &Conditions::default(),
-                    world,
-                    &mut Model::default(),
-                    &mut routes,
-                );
-                *last = routes;
-            }
+            set_connection_keys(&mut known.rule, listen, &scope);
+            add_routes(known, server, listen, &hosts, &scope, (all, world), model);
         }
     }
-    for (address, mut rule, last) in rules {
-        if model.take_addresses(vec![address]).is_empty() {
+    for mut known in rules {
+        if model.take_addresses(vec![known.address]).is_empty() {
             continue;
         }
-        rule.routes.extend(last);
-        finish(&mut rule, model);
-        model.rules.push(rule);
+        known.rule.routes.extend(known.last);
+        finish(&mut known.rule, model);
+        model.rules.push(known.rule);
+    }
+}
+
+/// Returns what a server says outside of its locations, and what `http` says around it.
+fn server_scope(server: &Directive, all: &[&Directive], world: &World, model: &mut Model) -> Scope {
+    let mut scope = Scope::default();
+    for outer in all.iter().filter(|directive| directive.block.is_none()) {
+        scope.take(outer, world, &mut Model::default());
+    }
+    for inner in server.inner_directives() {
+        if inner.block.is_none() {
+            scope.take(inner, world, model);
+        }
+    }
+    for inner in server.inner_directives() {
+        if inner.name == "if" {
+            let why = "put the condition into a route";
+            model.notes.add_note(inner.line, why);
+        }
+    }
+    scope
+}
+
+/// Returns a rule for an address, called by the first host there, or by the port.
+fn new_rule(hosts: &[String], address: &str, rules: &[HttpRule], model: &Model) -> HttpRule {
+    let wanted = hosts.first().filter(|host| !host.starts_with('*')).cloned();
+    let port = address.rsplit(':').next().unwrap_or_default();
+    let wanted = wanted
+        .unwrap_or_else(|| format!("port-{}", port.trim_start_matches('/').replace('/', "-")));
+    let name = Model::name(&wanted, |name| {
+        model.has_rule(name) || rules.iter().any(|known| known.rule.name == name)
+    });
+    let mut rule = Rule {
+        name,
+        ..Rule::default()
+    };
+    rule.keys.set("listen", address);
+    HttpRule {
+        address: address.to_owned(),
+        rule,
+        last: Vec::new(),
+    }
+}
+
+/// Sets the keys of a rule that hold before a request chooses a route: proxies in front, TLS, times and limits.
+fn set_connection_keys(rule: &mut Rule, listen: &Listen, scope: &Scope) {
+    if listen.accept_proxy {
+        let networks = proxies(scope, &listen.address);
+        rule.keys.set("accept_proxy", networks);
+    } else if !scope.proxies.is_empty() && scope.trusts_field {
+        rule.keys.ensure_table("http").set("trust_forwarded", true);
+    }
+    if listen.is_tls {
+        scope.tls_of(rule.keys.ensure_table("tls"));
+    }
+    rule.keys.add_missing(&scope.rule);
+    if !scope.limits.is_empty() {
+        rule.keys.ensure_table("limits").add_missing(&scope.limits);
+    }
+}
+
+/// Adds the routes of a server at an address. Requests for other hosts get to the default server of the address, or to
+/// the first server there.
+fn add_routes(
+    known: &mut HttpRule,
+    server: &Directive,
+    listen: &Listen,
+    hosts: &[String],
+    scope: &Scope,
+    (all, world): (&[&Directive], &World),
+    model: &mut Model,
+) {
+    let is_first = known.rule.routes.is_empty() && known.last.is_empty();
+    let has_other = all.iter().any(|other| {
+        other.name == "server" && !std::ptr::eq(*other, server) && shares(other, &listen.address)
+    });
+    let is_rest = listen.is_default || hosts.is_empty() || !has_other;
+    let mut conditions = Conditions::default();
+    if !is_rest {
+        conditions.hosts = hosts.to_vec();
+    }
+    let mut routes = Vec::new();
+    locations(server, scope, &conditions, world, model, &mut routes);
+    match is_rest {
+        true if known.last.is_empty() || listen.is_default => known.last = routes,
+        _ => known.rule.routes.extend(routes),
+    }
+    let has_default = || all.iter().any(|other| is_default(other, &listen.address));
+    if is_first && has_other && !is_rest && !has_default() {
+        let (any, mut unnoted) = (Conditions::default(), Model::default());
+        let mut routes = Vec::new();
+        locations(server, scope, &any, world, &mut unnoted, &mut routes);
+        known.last = routes;
     }
 }
 
@@ -340,58 +352,15 @@ pub(super) fn add_stream(all: &[&Directive], world: &World, model: &mut Model) {
         }
         rule.keys.set("listen", Value::one_or_list(&addresses));
         rule.keys.set("protocol", "tcp");
-        let mut scope = Scope::default();
-        let mut sends_proxy = false;
-        let mut is_tls_to_members = false;
-        let mut pass = None;
-        for inner in server.inner_directives() {
-            match inner.name.as_str() {
-                "listen" | "ssl_preread" | "ssl" => {}
-                "proxy_pass" => pass = Some(inner),
-                "proxy_protocol" => sends_proxy = inner.word_at(0) == "on",
-                "proxy_ssl" => is_tls_to_members = inner.word_at(0) == "on",
-                "proxy_connect_timeout" => {
-                    set_time(&mut rule.keys, "connection_timeout", inner, 600_000, model)
-                }
-                "proxy_timeout" => set_time(&mut rule.keys, "idle_timeout", inner, DAY, model),
-                "allow" | "deny" => model
-                    .notes
-                    .add_restriction(inner.line, "TCP rules refuse no networks: use the firewall"),
-                name if name.starts_with("ssl_") || name == "set_real_ip_from" => {
-                    scope.take(inner, world, model)
-                }
-                _ => model
-                    .notes
-                    .add_note(inner.line, "Evenkeel has no counterpart"),
-            }
-        }
+        let stream = Stream::read(server, &mut rule.keys, world, model);
         if listen.is_tls {
-            scope.tls_of(rule.keys.ensure_table("tls"));
+            stream.scope.tls_of(rule.keys.ensure_table("tls"));
         }
         if listen.accept_proxy {
-            let networks = proxies(&scope, &listen.address);
+            let networks = proxies(&stream.scope, &listen.address);
             rule.keys.set("accept_proxy", networks);
         }
-        let groups = pass
-            .map(|pass| tcp_groups(pass, world, model))
-            .unwrap_or_default();
-        let mut is_served = false;
-        for (server_name, group) in groups {
-            is_served = true;
-            if let Some(found) = model.groups.iter_mut().find(|found| found.name == group) {
-                if sends_proxy {
-                    found.keys.set("send_proxy", "v1");
-                }
-                if is_tls_to_members {
-                    found.keys.set("member_tls", true);
-                }
-            }
-            match server_name {
-                Some(server_name) => rule.keys.ensure_table("sni").set(&server_name, group),
-                None => rule.keys.set("group", group),
-            }
-        }
-        if !is_served {
+        if !stream.set_groups(&mut rule.keys, world, model) {
             model.notes.add_note(
                 server.line,
                 "no member serves this server: the server is left out",
@@ -400,6 +369,64 @@ pub(super) fn add_stream(all: &[&Directive], world: &World, model: &mut Model) {
         }
         complete_tls(&mut rule, model);
         model.rules.push(rule);
+    }
+}
+
+/// Directives of a server of `stream`.
+#[derive(Default)]
+struct Stream<'d> {
+    scope: Scope,
+    sends_proxy: bool,
+    is_tls_to_members: bool,
+    pass: Option<&'d Directive>,
+}
+
+impl<'d> Stream<'d> {
+    /// Reads the directives of a server; times are set in `keys` of its rule.
+    fn read(server: &'d Directive, keys: &mut Table, world: &World, model: &mut Model) -> Self {
+        let mut stream = Stream::default();
+        for inner in server.inner_directives() {
+            match inner.name.as_str() {
+                "listen" | "ssl_preread" | "ssl" => {}
+                "proxy_pass" => stream.pass = Some(inner),
+                "proxy_protocol" => stream.sends_proxy = inner.word_at(0) == "on",
+                "proxy_ssl" => stream.is_tls_to_members = inner.word_at(0) == "on",
+                "proxy_connect_timeout" => {
+                    set_time(keys, "connection_timeout", inner, 600_000, model);
+                }
+                "proxy_timeout" => set_time(keys, "idle_timeout", inner, DAY, model),
+                "allow" | "deny" => model
+                    .notes
+                    .add_restriction(inner.line, "TCP rules refuse no networks: use the firewall"),
+                name if name.starts_with("ssl_") || name == "set_real_ip_from" => {
+                    stream.scope.take(inner, world, model);
+                }
+                _ => model.notes.add_remark(inner.line, NO_COUNTERPART),
+            }
+        }
+        stream
+    }
+
+    /// Sets the groups in `keys` of the rule; false if there are none.
+    fn set_groups(&self, keys: &mut Table, world: &World, model: &mut Model) -> bool {
+        let groups = self.pass.map(|pass| tcp_groups(pass, world, model));
+        let mut is_served = false;
+        for (server_name, group) in groups.into_iter().flatten() {
+            is_served = true;
+            if let Some(found) = model.groups.iter_mut().find(|found| found.name == group) {
+                if self.sends_proxy {
+                    found.keys.set("send_proxy", "v1");
+                }
+                if self.is_tls_to_members {
+                    found.keys.set("member_tls", true);
+                }
+            }
+            match server_name {
+                Some(server_name) => keys.ensure_table("sni").set(&server_name, group),
+                None => keys.set("group", group),
+            }
+        }
+        is_served
     }
 }
 
