@@ -31,9 +31,7 @@ pub use model::auth::{Auth, RouteAuth};
 pub use model::broker::Broker;
 pub use model::chooser::Chooser;
 pub use model::compression::{Coding, Compression};
-pub use model::config::{
-    Config, SharedConfigSource, load_config, parse, parse_config_source, parse_shared, parse_with,
-};
+pub use model::config::Config;
 pub use model::corba::{Corba, WhenEmpty};
 pub use model::cors::Cors;
 pub use model::dns::Dns;
@@ -55,6 +53,9 @@ pub use model::mirror::{MIRRORED, Mirror};
 pub use model::monitor::{Monitor, MonitorAddress, MonitorHost, MonitorKind};
 pub use model::negotiator::{Class, Cluster, Negotiator, Quantum, Terms};
 pub use model::node::Node;
+pub use model::parse::{
+    SharedConfigSource, load_config, parse, parse_config_source, parse_shared, parse_with,
+};
 pub use model::priority::{ClientPriority, PRIORITY};
 pub use model::process::Process;
 pub use model::protocol::{MemberProtocol, SendProxy, Source};

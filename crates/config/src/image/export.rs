@@ -8,7 +8,8 @@ use serde_json::Value as Json;
 use super::inherit;
 use super::tables::{Documents, IMAGE, SECTIONS, TableName, Texts, parts_of, path_of, text_of};
 use crate::edit::{self, Edit, MAX_EDITS};
-use crate::model::config::{Config, parse};
+use crate::model::config::Config;
+use crate::model::parse::parse;
 use crate::schema::errors::{Errors, Problem};
 use crate::schema::variables;
 

@@ -143,78 +143,28 @@ impl Plan {
             });
         }
 
-        let here = Documents::parse(texts);
-        let defaults = here.defaults();
+        let documents = Documents::parse(texts);
+        let here = Here {
+            texts,
+            defaults: documents.defaults(),
+            documents,
+            replace,
+            problem: &problem,
+        };
         let (mut edits, mut new) = (Vec::new(), Vec::new());
         for table in &tables {
             let (section, name) = table;
-            let path = path_of(table);
-            let Some(item) = document
-                .get(section)
-                .and_then(|outer| outer.get(name.as_str()))
-            else {
+            let item = document.get(section);
+            let Some(item) = item.and_then(|outer| outer.get(name.as_str())) else {
                 continue;
             };
             let value = edit::json_of(item);
-            let inherited = inherit::leaves(section, &value, &defaults);
-            let Some((index, known)) = here.find(section, name) else {
-                if !inherited.is_empty() {
-                    let message = format!(
-                        "[defaults] of this balancer sets keys that the image does not set: {}",
-                        named(inherited.iter().map(|(path, _)| path.join(".")))
-                    );
-                    self.warnings.push(problem(&path, message));
-                }
-                new.push((
-                    parts_of((section, name)),
-                    value,
-                    text_of((section, name), item),
-                ));
-                self.outcome.added.push(path);
-                continue;
-            };
-            let known = edit::json_of(known);
-            let of_known = inherit::leaves(section, &known, &defaults);
-            let (known, wanted) = (
-                inherit::fill_table(&known, of_known),
-                inherit::fill_table(&value, inherited),
-            );
-            if edit::is_equal(&known, &wanted) {
-                self.outcome.unchanged.push(path);
-                continue;
+            let path = parts_of((section, name));
+            match self.compare_table(table, &value, &here) {
+                Effect::Added => new.push((path, value, text_of((section, name), item))),
+                Effect::Changed => edits.push(Edit::Set { path, value }),
+                Effect::None => {}
             }
-            let is_replaced = replace.contains(&path);
-            let file = texts.get(index).map(|(file, _)| file.as_str());
-            if index > 0 {
-                let file = file.unwrap_or_default();
-                let message = format!(
-                    "differs from the table in {file}, which is not changed from here: change the table there, or give this one another name"
-                );
-                self.problems.push(problem(&path, message));
-                self.outcome.clashes.push(path);
-                continue;
-            }
-            if !is_replaced {
-                let differences = edit::list_changes(&known, &wanted);
-                let differences = differences.iter().map(|change| edit::shown(&change.path));
-                let rename = match *section {
-                    "location" => "",
-                    _ => ", or give it another name with `rename`",
-                };
-                let message = format!(
-                    "the balancer has another table of this name, which differs in {}: name the table in `replace` to replace it{rename}",
-                    named(differences)
-                );
-                self.problems.push(problem(&path, message));
-            }
-            match is_replaced {
-                true => self.outcome.replaced.push(path),
-                false => self.outcome.clashes.push(path),
-            }
-            edits.push(Edit::Set {
-                path: parts_of((section, name)),
-                value,
-            });
         }
         let outcome = self.outcome.clone();
         let moved = [outcome.added, outcome.replaced, outcome.clashes];
@@ -238,6 +188,76 @@ impl Plan {
         self.places = all;
         self.places.keep_tables(&moved);
     }
+
+    /// Compares a table of the image with the balancer's table of that name.
+    fn compare_table(&mut self, table: &TableName, value: &Json, here: &Here<'_>) -> Effect {
+        let (section, name) = table;
+        let path = path_of(table);
+        let inherited = inherit::leaves(section, value, &here.defaults);
+        let Some((index, known)) = here.documents.find(section, name) else {
+            if !inherited.is_empty() {
+                let message = format!(
+                    "[defaults] of this balancer sets keys that the image does not set: {}",
+                    named(inherited.iter().map(|(path, _)| path.join(".")))
+                );
+                self.warnings.push((here.problem)(&path, message));
+            }
+            self.outcome.added.push(path);
+            return Effect::Added;
+        };
+        let known = edit::json_of(known);
+        let of_known = inherit::leaves(section, &known, &here.defaults);
+        let known = inherit::fill_table(&known, of_known);
+        let wanted = inherit::fill_table(value, inherited);
+        if edit::is_equal(&known, &wanted) {
+            self.outcome.unchanged.push(path);
+            return Effect::None;
+        }
+        if index > 0 {
+            let file = here.texts.get(index).map(|(file, _)| file.as_str());
+            let file = file.unwrap_or_default();
+            let message = format!(
+                "differs from the table in {file}, which is not changed from here: change the table there, or give this one another name"
+            );
+            self.problems.push((here.problem)(&path, message));
+            self.outcome.clashes.push(path);
+            return Effect::None;
+        }
+        if here.replace.contains(&path) {
+            self.outcome.replaced.push(path);
+            return Effect::Changed;
+        }
+        let differences = edit::list_changes(&known, &wanted);
+        let differences = differences.iter().map(|change| edit::shown(&change.path));
+        let rename = match *section {
+            "location" => "",
+            _ => ", or give it another name with `rename`",
+        };
+        let message = format!(
+            "the balancer has another table of this name, which differs in {}: name the table in `replace` to replace it{rename}",
+            named(differences)
+        );
+        self.problems.push((here.problem)(&path, message));
+        self.outcome.clashes.push(path);
+        Effect::Changed
+    }
+}
+
+/// The balancer's configuration, and the request of the import.
+struct Here<'a> {
+    texts: &'a Texts,
+    documents: Documents,
+    defaults: Json,
+    replace: &'a [String],
+    /// Returns a problem at a key of the image.
+    problem: &'a dyn Fn(&str, String) -> Problem,
+}
+
+/// Effect of a table of the image on the new text.
+enum Effect {
+    None,
+    Added,
+    Changed,
 }
 
 /// Problems with what an image is made of.

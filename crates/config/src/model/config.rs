@@ -1,6 +1,5 @@
-//! The whole configuration: reading, checking and the rules between sections.
+//! The whole configuration: its parts, the files beside it, and the reference of all tables.
 
-use std::collections::{HashMap, HashSet};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -10,26 +9,18 @@ use super::acme::{self, Acme};
 use super::admin::{self, AccessLog, Admin};
 use super::broker::{self, Broker};
 use super::corba::{self, Corba};
-use super::cross_checks::{
-    NO_AUTHORITY, check_cookies, check_forward, check_ftp, check_port, listening_addresses,
-    reserve_fields, warn_of_loops, warn_of_one_location, warn_of_shared_loads,
-};
 use super::dns::{self, Dns};
 use super::fleet::{self, Fleet};
 use super::group::{self, GroupConfig};
 use super::kubernetes::{self, Kubernetes};
-use super::listeners::Listeners;
-use super::location::{self, LocationConfig, Placed};
+use super::location::{self, LocationConfig};
 use super::log_format::LogFormat;
 use super::member;
 use super::mirror;
 use super::negotiator::{self, Cluster, Negotiator};
 use super::node::{self, Node};
 use super::process::{self, Process};
-use super::protocol::{MemberProtocol, Source};
-use super::reach::Reach;
-use super::rule::{self, Defaults, Protocol, Rule};
-use super::sources::Hosts;
+use super::rule::{self, Rule};
 use super::steer::{self, Steer};
 use super::store::{self, Store};
 use super::tls::{self, ClientTls, Tls};
@@ -39,127 +30,9 @@ use super::{
     alert, auth, chooser, compression, cors, ejection, ftp, health, hedge, limits, maintenance,
     monitor, priority, request_id, route, sources, sticky, udp, zones,
 };
-use crate::schema::document::Span;
-use crate::schema::errors::{Errors, Problem};
+use crate::schema::errors::Problem;
 use crate::schema::key::{DAY, describe_keys, secs, section};
-use crate::schema::overrides::Override;
 use crate::schema::reference::TableDoc;
-use crate::schema::report::Report;
-use crate::schema::source;
-use crate::schema::table::{NAMES, Reading, Table, document_with};
-
-/// Reads and checks the configuration in the file at `path`.
-///
-/// # Errors
-///
-/// Everything that is wrong, with its place in the file. A file that is missing,
-/// unreadable, too large or not UTF-8 is an error of the same type.
-pub fn load_config(path: &Path) -> Result<Config, Errors> {
-    source::load_file(path, parse)
-}
-
-/// Checks the configuration in `text`. `file` names it in messages, and is where relative paths of
-/// files start, those that it includes among them.
-///
-/// # Errors
-///
-/// Everything that is wrong, with its place in the text.
-pub fn parse(file: &str, text: &str) -> Result<Config, Errors> {
-    parse_with(file, text, &[])
-}
-
-/// Checks the configuration in `text`, with the values of `changes` in place of values in the text. An error in
-/// a change is reported at the place of the change.
-///
-/// # Errors
-///
-/// Everything that is wrong.
-pub fn parse_with(file: &str, text: &str, changes: &[Override]) -> Result<Config, Errors> {
-    let with = Reading {
-        changes,
-        ..Reading::default()
-    };
-    parse_reading(file, text, with)
-}
-
-/// Checks a balancer's own configuration in `text` together with the configuration shared with other balancers.
-/// `shared` is a name for messages, and a text from a store.
-///
-/// # Errors
-///
-/// Everything that is wrong with both, and with the combination of both.
-pub fn parse_shared(file: &str, text: &str, shared: (&str, &str)) -> Result<Config, Errors> {
-    let with = Reading {
-        shared: Some(shared),
-        ..Reading::default()
-    };
-    let mut config = parse_reading(file, text, with)?;
-    let (name, _) = shared;
-    config.included.retain(|path| path != Path::new(name));
-    Ok(config)
-}
-
-/// Part of a balancer's own file about the source of the shared configuration.
-#[derive(Clone, Debug, PartialEq)]
-pub struct SharedConfigSource {
-    /// The store.
-    pub store: Store,
-    /// Name and zone of this balancer.
-    pub node: Node,
-}
-
-/// Reads only `[store]` and `[node]`: rules may refer to groups that are shared, so the rest of the file cannot
-/// be checked alone. `None` without a store; other errors are reported by [`parse`] or [`parse_shared`].
-///
-/// # Errors
-///
-/// What is wrong with `[store]` and `[node]`, or with the syntax.
-pub fn parse_config_source(file: &str, text: &str) -> Result<Option<SharedConfigSource>, Errors> {
-    let with = Reading {
-        includes: true,
-        ..Reading::default()
-    };
-    let mut is_shared = false;
-    let parsed = document_with(
-        file,
-        text,
-        with,
-        describe_tables,
-        |mut top, folder, report| {
-            let store = store::read(&mut top, folder, report);
-            is_shared = store.is_some();
-            Some(SharedConfigSource {
-                store: store?,
-                node: node::read(&mut top, report),
-            })
-        },
-    );
-    match is_shared {
-        true => parsed.map(|(own, _)| own),
-        false => Ok(None),
-    }
-}
-
-/// Checks the configuration in `text` as [`parse`] does, with these readers.
-pub(crate) fn parse_reading(file: &str, text: &str, with: Reading<'_>) -> Result<Config, Errors> {
-    let changes = with.changes;
-    let with = Reading {
-        includes: true,
-        ..with
-    };
-    let parsed = document_with(file, text, with, describe_tables, read);
-    let (mut config, warnings) = parsed.map_err(|mut errors| {
-        let moved = |problem| {
-            changes
-                .iter()
-                .fold(problem, |problem, of| of.moved(problem))
-        };
-        errors.problems = errors.problems.into_iter().map(moved).collect();
-        errors
-    })?;
-    config.warnings = warnings;
-    Ok(config)
-}
 
 section! {
     /// A whole, valid configuration.
@@ -311,227 +184,6 @@ impl Config {
             .chain(reference.map(|path| ("corba.ior_file", path)))
             .chain(sockets)
     }
-}
-
-fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
-    let mut config = Config {
-        included: report.other_files().map(PathBuf::from).collect(),
-        ..Config::default()
-    };
-    top.read(TOP, &mut config, report);
-    if let Some(mut table) = top.read_table("access_log", report) {
-        table.read(ACCESS_LOG, &mut config, report);
-        table.report_unread(report);
-    }
-    config.process = process::read(&mut top, report);
-    config.node = node::read(&mut top, report);
-    config.store = store::read(&mut top, folder, report);
-    config.tracing = tracing::read(&mut top, folder, report);
-    let mut listeners = Listeners::default();
-    config.admin = admin::read(&mut top, folder, &mut listeners, report);
-
-    config.acme = acme::read(&mut top, folder, report);
-    config.dns = dns::read(&mut top, report);
-    config.fleet = fleet::read(&mut top, folder, &config.node, report);
-    let defaults = Defaults::read(&mut top, report);
-    // With where each stands: rules refer to groups, and own ones keep their order.
-    let mut groups: Vec<(Span, GroupConfig)> = Vec::new();
-    for mut table in top.named_tables("group", NAMES, report) {
-        let mut group = GroupConfig::of_table(&mut table, &defaults.group, report);
-        group.responses.read(&mut table, report);
-        group.responses.resolve(folder);
-        if !group.agents_may_join && group.members_files.is_empty() {
-            table.require("members", report);
-        }
-        groups.push((table.name_span().clone(), group));
-        table.report_unread(report);
-    }
-    let place = |(span, group): &(Span, GroupConfig)| (group.name.clone(), span.clone());
-    let shared: HashMap<String, Span> = groups.iter().map(place).collect();
-    let mut used = HashSet::new();
-    for mut table in top.named_tables("rule", NAMES, report) {
-        let (mut rule, own) = rule::read(&mut table, &defaults, &shared, report);
-        let who = format!("rule {:?}", rule.name);
-        rule.routes.resolve(folder);
-        match rule.protocol {
-            Protocol::Udp => {
-                listeners.add_datagrams(&rule.listen, &who, (&table, "listen"), report);
-            }
-            _ => listeners.add_addresses(&rule.listen, &who, (&table, "listen"), report),
-        }
-        groups.extend(own.map(|group| (table.name_span().clone(), group)));
-        used.extend(rule.group_names().into_iter().map(str::to_owned));
-        rule.responses.resolve(folder);
-        if let Some(auth) = &mut rule.auth {
-            auth.resolve(folder);
-        }
-        if let Some(tls) = &mut rule.tls {
-            tls.resolve(folder);
-            if !tls.have_issued(&mut config.acme) {
-                table.report_problem("tls", NO_AUTHORITY, report);
-            }
-        }
-        config.rules.push(rule);
-        table.report_unread(report);
-    }
-    reserve_fields(&mut config.rules);
-    let templates = groups.iter().flat_map(|(_, group)| &group.services);
-    let services = templates.filter_map(|member| member.kubernetes.as_deref());
-    config.kubernetes = kubernetes::read(&mut top, folder, services, report);
-    let mut users: HashMap<&str, Vec<&Rule>> = HashMap::new();
-    for rule in &config.rules {
-        for group in rule.group_names() {
-            users.entry(group).or_default().push(rule);
-        }
-    }
-    for (span, group) in &mut groups {
-        let users = users
-            .get(group.name.as_str())
-            .map_or(&[][..], Vec::as_slice);
-        let of_http = users.iter().filter(|rule| rule.protocol == Protocol::Http);
-        let spoken = of_http.map(|rule| rule.http.member_protocol);
-        let is_shared = spoken.clone().any(|spoken| spoken != MemberProtocol::Http1);
-        let of_one = [
-            ("send_proxy", group.send_proxy.is_some()),
-            ("source", group.source == Source::Client),
-        ];
-        for (key, _) in of_one.into_iter().filter(|(_, said)| *said && is_shared) {
-            let message = format!(
-                "has `{key}`, which is about one client: with HTTP/2 many share a connection. Write \
-                 member_protocol = \"http1\" in the rules that use it"
-            );
-            report.add_problem(span, &group.path(), message, None);
-        }
-        if let Some(check) = &mut group.health_check {
-            check.adopt_protocol(spoken);
-        }
-        if let Some(rule) = users.iter().find(|rule| rule.protocol == Protocol::Ftp) {
-            check_ftp(group, &rule.name, span, report);
-        }
-        if let Some(rule) = users.iter().find(|rule| rule.protocol == Protocol::Udp) {
-            udp::check_group(group, &rule.name, span, report);
-        }
-    }
-    check_cookies(&groups, &users, report);
-    groups.sort_by_key(|(span, _)| span.start);
-    // Agents tell of hosts.
-    if !top.has_key("broker") {
-        let hosts = Hosts::of_members(groups.iter().flat_map(|(_, group)| &group.members));
-        groups
-            .iter_mut()
-            .for_each(|(_, group)| group.separate(&hosts));
-    }
-
-    let placed = groups.iter().map(|(span, group)| Placed { span, group });
-    let placed: Vec<Placed<'_>> = placed.collect();
-    // Agents, CORBA servers and lists of members name locations of their own.
-    let elsewhere = |group: &GroupConfig| {
-        group.agents_may_join || !group.services.is_empty() || !group.members_files.is_empty()
-    };
-    let others = groups.iter().any(|(_, group)| elsewhere(group)) || top.has_key("corba");
-    config.locations = location::read(&mut top, &defaults.group, &placed, others, report);
-    location::check_locations(&placed, &config.locations, report);
-    let (node, locations) = (&config.node, &config.locations);
-    zones::check_zones(&placed, node, locations, others, &top, report);
-    config.groups = groups.iter().map(|(_, group)| group.clone()).collect();
-    let of_groups = config.groups.iter_mut().map(|group| &mut group.monitor);
-    let of_locations = config
-        .locations
-        .iter_mut()
-        .map(|location| &mut location.monitor);
-    for monitor in of_groups.chain(of_locations).flatten() {
-        monitor.resolve(folder);
-    }
-    for ((span, _), group) in groups.iter().zip(&mut config.groups) {
-        let check = group.health_check.as_mut();
-        if let Some(Err(message)) = check.map(|check| check.read_password(folder)) {
-            let path = format!("{}.health_check", group.path());
-            report.add_problem(span, &path, message, None);
-        }
-    }
-    for group in &mut config.groups {
-        for pattern in &mut group.members_files {
-            *pattern = folder.join(&*pattern).display().to_string();
-        }
-        if let Some(sticky) = &mut group.sticky {
-            sticky.resolve(folder);
-        }
-        for tls in group.member_tls.iter_mut().chain(group.sources.tls_mut()) {
-            tls.resolve(folder);
-        }
-    }
-    // What clusters have to say below may depend on the load.
-    for group in &mut config.groups {
-        group.choose_defaults(Reach::Carried);
-    }
-    let carried = used.clone();
-    (config.negotiator, config.clusters) = negotiator::read(
-        &mut top,
-        folder,
-        &config.groups,
-        &mut used,
-        &mut listeners,
-        report,
-    );
-    let of_admin = config
-        .admin
-        .iter_mut()
-        .map(|admin| ("admin", &mut admin.tls));
-    let own = config.negotiator.iter_mut();
-    let of_negotiator = own.map(|own| ("negotiator", &mut own.tls));
-    let around = xds::XdsDependencies {
-        groups: &config.groups,
-        shared: &shared,
-        rules: &config.rules,
-    };
-    let before = used.clone();
-    config.xds = xds::read(&mut top, folder, &around, &mut used, &mut listeners, report);
-    let of_xds = config.xds.iter_mut().map(|own| ("xds", &mut own.tls));
-    for (key, tls) in of_admin.chain(of_negotiator).chain(of_xds) {
-        if let Some(tls) = tls
-            && !tls.have_issued(&mut config.acme)
-        {
-            top.report_problem(key, NO_AUTHORITY, report);
-        }
-    }
-    if let Some(acme) = &config.acme {
-        check_port(acme, &config.rules, &top, report);
-    }
-    for group in &mut config.groups {
-        // Where a rule carries clients, too, what is good for them counts.
-        if before.contains(&group.name) && !carried.contains(&group.name) {
-            group.choose_defaults(Reach::Redirected);
-        }
-    }
-    config.broker = broker::read(&mut top, folder, report);
-    let has_store = config.store.is_some();
-    config.corba = corba::read(&mut top, folder, &mut listeners, has_store, report);
-    let process = &config.process;
-    config.steer = steer::read(&mut top, folder, &groups, process, &mut used, report);
-    let listening = listening_addresses(&config.rules);
-    warn_of_shared_loads(&groups, report);
-    for (span, group) in &groups {
-        warn_of_loops(&listening, group, span, report);
-        check_forward(&config.rules, group, span, report);
-        warn_of_one_location(group, span, report);
-        if group.agents_may_join && config.broker.is_none() {
-            let message = "agents may join this group, but there is no [broker] for them";
-            report.add_warning(span, &group.path(), message);
-        }
-        if !used.contains(&group.name) {
-            report.add_warning(
-                span,
-                &group.path(),
-                "no rule, no cluster and no [xds] uses this group",
-            );
-        } else if group.chooser.is_some() && !before.contains(&group.name) {
-            let message = "`chooser` has no effect: it is asked for clients of rules and clusters, and none of \
-                           these uses this group";
-            report.add_warning(span, &group.path(), message);
-        }
-    }
-    top.report_unread(report);
-    config
 }
 
 /// All tables of the file.

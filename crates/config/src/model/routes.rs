@@ -87,6 +87,26 @@ fn read_one_route(
         cookies: route.cookies.0.clone(),
     };
     check_conditions(&route, is_whole, table, report);
+    check_groups(&route, rule, table, shared, report);
+    check_action(table, report);
+    check_redirect(&mut route, rule, table, report);
+    check_rewrite(&mut route, table, report);
+    if route.answers_itself() {
+        for key in OF_MEMBERS.into_iter().filter(|key| table.has_key(key)) {
+            table.report_problem(key, "has no effect, as no member gets the request", report);
+        }
+    }
+    route
+}
+
+/// Looks at the groups that a route names.
+fn check_groups(
+    route: &Route,
+    rule: &RuleFacts<'_>,
+    table: &mut Table<'_>,
+    shared: &HashMap<String, Span>,
+    report: &mut Report<'_>,
+) {
     for name in route
         .group_names()
         .filter(|name| !shared.contains_key(*name))
@@ -113,6 +133,10 @@ fn read_one_route(
     if let Some(auth) = route.auth.or_rule(None) {
         auth.check_group(rule.name, table, shared, report);
     }
+}
+
+/// Refuses a second action.
+fn check_action(table: &Table<'_>, report: &mut Report<'_>) {
     let actions = ["group", "groups", "redirect", "answer"];
     let given: Vec<_> = actions
         .into_iter()
@@ -122,32 +146,26 @@ fn read_one_route(
         let message = format!("`{first}` is set, too: a route takes only one of these actions");
         table.report_problem(second, message, report);
     }
-    check_redirect(&mut route, rule, table, report);
-    check_rewrite(&mut route, table, report);
-    if route.answers_itself() {
-        let of_members = [
-            "request_fields",
-            "max_body",
-            "retry_statuses",
-            "retries",
-            "retry_methods",
-            "retry_max_body",
-            "abort_on_close",
-            "priority",
-            "mirror",
-            "hedge",
-            "connection_timeout",
-            "idle_timeout",
-            "queue_timeout",
-            "body_timeout",
-            "response_timeout",
-        ];
-        for key in of_members.into_iter().filter(|key| table.has_key(key)) {
-            table.report_problem(key, "has no effect, as no member gets the request", report);
-        }
-    }
-    route
 }
+
+/// Keys of a route that only members' answers need.
+const OF_MEMBERS: [&str; 15] = [
+    "request_fields",
+    "max_body",
+    "retry_statuses",
+    "retries",
+    "retry_methods",
+    "retry_max_body",
+    "abort_on_close",
+    "priority",
+    "mirror",
+    "hedge",
+    "connection_timeout",
+    "idle_timeout",
+    "queue_timeout",
+    "body_timeout",
+    "response_timeout",
+];
 
 /// A host as requests have it.
 fn host_as_asked(host: &str) -> String {

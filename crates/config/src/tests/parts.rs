@@ -5,7 +5,7 @@ use std::path::Path;
 
 use super::scratch_folder;
 use crate::edit::{self, Edit, Part};
-use crate::model::config::parse_reading;
+use crate::model::parse::parse_reading;
 use crate::schema::table::Reading;
 use crate::schema::variables::tests::few_variables;
 use crate::{Config, Errors, parse};

@@ -1,0 +1,415 @@
+//! Reading of rules: `[defaults]`, the checks of each rule, and the group of its own.
+
+use std::collections::{HashMap, HashSet};
+
+use evenkeel_core::address::Address as Listen;
+
+use super::auth::Auth;
+use super::ftp::FtpTls;
+use super::group::{self, GroupConfig};
+use super::group_name::unknown_group;
+use super::limits::{FORGED, LimitKey, Limits, RequestLimit};
+use super::routes::{self, RuleFacts};
+use super::rule::{Forward, OWN, Protocol, RULE, Rule};
+use super::timeouts::{TIMEOUTS, Timeouts};
+use super::tls::SERVER_NAMES;
+use super::udp;
+use crate::schema::document::Span;
+use crate::schema::report::Report;
+use crate::schema::table::Table;
+
+/// Settings from `[defaults]`.
+#[derive(Default)]
+pub(crate) struct Defaults {
+    pub rule: Rule,
+    pub group: GroupConfig,
+}
+
+impl Defaults {
+    /// Reads `[defaults]`, if it is there.
+    pub(crate) fn read(top: &mut Table<'_>, report: &mut Report<'_>) -> Self {
+        let mut defaults = Defaults::default();
+        if let Some(mut table) = top.read_table("defaults", report) {
+            read_shared(&mut defaults.rule, &mut table, report);
+            defaults.group.read_shared(&mut table, report);
+            table.report_unread(report);
+        }
+        defaults
+    }
+}
+
+/// Reads what `[defaults]` can have, too.
+fn read_shared(rule: &mut Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
+    table.read(RULE, rule, report);
+    table.read(TIMEOUTS, &mut rule.timeouts, report);
+    rule.responses.read(table, report);
+}
+
+/// Keys that only a rule with `protocol = "http"` may have.
+const HTTP_ONLY: [&str; 11] = [
+    "auth",
+    "cors",
+    "error_pages",
+    "response_fields",
+    "request_limits",
+    "header_timeout",
+    "keep_alive_timeout",
+    "body_timeout",
+    "response_timeout",
+    "compression",
+    "http",
+];
+
+/// A rule, and the group of its own if it names none. `shared` are the groups with a table of
+/// their own.
+pub(crate) fn read(
+    table: &mut Table<'_>,
+    defaults: &Defaults,
+    shared: &HashMap<String, Span>,
+    report: &mut Report<'_>,
+) -> (Rule, Option<GroupConfig>) {
+    let mut rule = Rule {
+        name: table.name(),
+        group: table.name(),
+        ..defaults.rule.clone()
+    };
+    table.read(OWN, &mut rule, report);
+    read_shared(&mut rule, table, report);
+    table.require("listen", report);
+    check_http(&rule, table, report);
+    check_ftp(&rule, table, report);
+    check_udp(&mut rule, table, report);
+    check_forward(&rule, table, report);
+    check_unix(&rule, table, report);
+    check_names(&rule, table, shared, report);
+    check_limits(&rule, table, report);
+    check_other_groups(&rule, table, shared, report);
+    let mut labels = HashSet::new();
+    let of_rule = (None, rule.http.trust_forwarded);
+    RequestLimit::check_list(&rule.request_limits, of_rule, &mut labels, table, report);
+    let facts = RuleFacts {
+        name: &rule.name,
+        has_tls: rule.tls.is_some(),
+        trusts_forwarded: rule.http.trust_forwarded,
+        group: &rule.group,
+    };
+    rule.routes = routes::read_routes(&facts, &mut labels, table, shared, report);
+    let own = match table.has_key("group") {
+        true => {
+            refuse_group_keys(&rule, table, shared, report);
+            None
+        }
+        false => read_own_group(&mut rule, defaults, table, shared, report),
+    };
+    (rule, own)
+}
+
+/// Refuses keys of HTTP in other rules.
+fn check_http(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
+    if rule.protocol == Protocol::Http {
+        return;
+    }
+    if table.has_key("routes") {
+        let message = "only a rule with `protocol = \"http\"` has routes";
+        table.report_problem("routes", message, report);
+    }
+    for key in HTTP_ONLY.into_iter().filter(|key| table.has_key(key)) {
+        let message = "only a rule with `protocol = \"http\"` has this key";
+        table.report_problem(key, message, report);
+    }
+}
+
+/// Looks at the groups that get copies of requests, or decide about them.
+fn check_other_groups(
+    rule: &Rule,
+    table: &mut Table<'_>,
+    shared: &HashMap<String, Span>,
+    report: &mut Report<'_>,
+) {
+    let is_http = rule.protocol == Protocol::Http;
+    if let Some(mirror) = &rule.http.mirror {
+        let of_rule = (&*rule.name, Some(&*rule.group));
+        match table.read_table("http", report) {
+            Some(http) if http.has_key("mirror") => {
+                mirror.check_group(of_rule, &http, shared, report);
+            }
+            // It comes from the defaults.
+            _ if is_http => mirror.check_group(of_rule, table, shared, report),
+            _ => {}
+        }
+    }
+    if let Some(auth) = rule.auth.as_ref().filter(|_| is_http) {
+        auth.check_group(&rule.name, table, shared, report);
+    }
+}
+
+/// Looks at a rule that names a group: it has no keys of a group.
+fn refuse_group_keys(
+    rule: &Rule,
+    table: &mut Table<'_>,
+    shared: &HashMap<String, Span>,
+    report: &mut Report<'_>,
+) {
+    let home = &rule.group;
+    if !shared.contains_key(home) {
+        unknown_group(table, "group", home, shared, report);
+    }
+    for key in group::keys()
+        .filter(|key| table.has_key(key))
+        .collect::<Vec<_>>()
+    {
+        table.note_key(key);
+        let message = format!("belongs in [group.{home}], because the rule names a group");
+        table.report_problem(key, message, report);
+    }
+}
+
+/// Reads the group of a rule that names none; `None` if `sni` or the routes name all groups.
+fn read_own_group(
+    rule: &mut Rule,
+    defaults: &Defaults,
+    table: &mut Table<'_>,
+    shared: &HashMap<String, Span>,
+    report: &mut Report<'_>,
+) -> Option<GroupConfig> {
+    let group = GroupConfig::of_table(table, &defaults.group, report);
+    if rule.protocol != Protocol::Http {
+        group.warn_of_key(table, report);
+    }
+    let has_members =
+        table.has_key("members") || table.has_key("members_files") || group.agents_may_join;
+    if (table.has_key("sni") || table.has_key("routes")) && !has_members {
+        let who = match table.has_key("sni") {
+            true => "`sni` names",
+            false => "the routes name",
+        };
+        for key in group::keys().filter(|key| table.has_key(key)) {
+            let message =
+                format!("belongs in the groups that {who}, because the rule has none of its own");
+            table.report_problem(key, message, report);
+        }
+        rule.group.clear();
+        let asked = rule.auth.as_ref().and_then(Auth::asked_group);
+        if asked == Some(&*rule.name) && !shared.contains_key(&rule.name) {
+            let message = "names the rule's own group, and it has none: write `members`";
+            table.report_problem("auth", message, report);
+        }
+        routes::need_own(&rule.routes, table, shared, report);
+        return None;
+    }
+    match shared.get(&rule.name) {
+        Some(_) if !has_members => {
+            let message = format!(
+                "names neither `members` nor a `group`; to use [group.{0}], write group = {0:?}",
+                rule.name
+            );
+            table.lacks(message, None, report);
+        }
+        Some(span) => {
+            let message = format!(
+                "a rule with members has a group of its own name, so [group.{}] is a second one: \
+                 give one of them another name",
+                rule.name
+            );
+            report.add_problem(span, &group.path(), message, None);
+        }
+        None if !has_members => {
+            let message = "names neither `members` nor a `group`";
+            let allowed = r#"members = ["10.0.0.1:80", …], or group = "NAME" with [group.NAME]"#;
+            table.lacks(message, Some(allowed.into()), report);
+        }
+        None => {}
+    }
+    Some(group)
+}
+
+/// Looks at what limits need of the rule.
+fn check_limits(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
+    let trusts = rule.http.trust_forwarded;
+    let key = &rule.limits.key;
+    let Some(limits) = table.read_table("limits", report) else {
+        return;
+    };
+    if rule.protocol == Protocol::Ftp && limits.has_key("max_lifetime") {
+        limits.report_problem(
+            "max_lifetime",
+            "a rule with `protocol = \"ftp\"` has no such limit",
+            report,
+        );
+    }
+    if rule.protocol != Protocol::Http {
+        return Limits::check_tcp(&limits, report);
+    }
+    if *key == LimitKey::ForwardedFor && !trusts {
+        limits.report_problem("key", FORGED, report);
+    }
+    let by_client = *key == LimitKey::default();
+    if by_client && trusts && rule.accept_proxy.is_none() && rule.limits.requests.is_some() {
+        let message = "`trust_forwarded` says that there is a proxy in front, so all its clients have \
+                       one address here: if that is not meant, write key = \"forwarded_for\"";
+        limits.report_warning(message, report);
+    }
+}
+
+/// Gives a UDP rule its own limit of idle time, and reports keys that do not fit the rule's protocol.
+fn check_udp(rule: &mut Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
+    if rule.protocol != Protocol::Udp {
+        return udp::check_other_rule(table, report);
+    }
+    let has_socket_file = rule.listen.iter().any(|at| at.socket().is_none());
+    udp::check_rule(has_socket_file, table, report);
+    if !table.has_key("idle_timeout") && rule.timeouts.idle == Timeouts::default().idle {
+        rule.timeouts.idle = udp::IDLE;
+    }
+}
+
+/// Looks at what Unix sockets lack.
+fn check_unix(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
+    let is_unix = |at: &Listen| matches!(at, Listen::Unix(_));
+    let has_file = |at: &Listen| matches!(at, Listen::Unix(path) if !path.starts_with('@'));
+    if table.has_key("listen_mode") && !rule.listen.iter().any(has_file) {
+        let message = "`listen` names no Unix socket with a file";
+        let key = "listen_mode";
+        report.add_warning(&table.span_of(key), &table.path_of(key), message);
+    }
+    let believes = rule.accept_proxy.as_ref();
+    let believes = believes.map(|proxies| proxies.contains(None));
+    if !rule.listen.iter().any(is_unix) {
+        if believes == Some(true) {
+            let message = "has \"unix\", but `listen` names no Unix socket";
+            table.report_problem("accept_proxy", message, report);
+        }
+        return;
+    }
+    if rule.protocol == Protocol::Ftp {
+        let message = "clients of a rule with `protocol = \"ftp\"` need addresses for data: they cannot \
+                       come over a Unix socket";
+        table.report_problem("listen", message, report);
+    }
+    if believes == Some(false) {
+        let message = "no client can connect to the Unix socket of `listen`: add \"unix\" for the proxy there";
+        table.report_problem("accept_proxy", message, report);
+    }
+    let limits = &rule.limits;
+    let by_address = limits.connections.is_some()
+        || limits.new_connections.is_some()
+        || limits.requests.is_some() && limits.key == LimitKey::default();
+    if believes.is_none() && by_address && table.has_key("limits") {
+        let message = "clients of the Unix socket have no address, so limits by address are not for \
+                       them; with `accept_proxy = [\"unix\"]` a proxy in front says their addresses";
+        report.add_warning(&table.span_of("limits"), &table.path_of("limits"), message);
+    }
+}
+
+/// Looks at what an FTP rule has, and what others have of it.
+fn check_ftp(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
+    if rule.protocol != Protocol::Ftp {
+        if table.has_key("ftp") {
+            let message = "only a rule with `protocol = \"ftp\"` has this key";
+            table.report_problem("ftp", message, report);
+        }
+        return;
+    }
+    let (auth, has_tls) = (rule.ftp.auth_tls, rule.tls.is_some());
+    let ends_here = auth.unwrap_or_default() == FtpTls::End && has_tls;
+    if auth == Some(FtpTls::End) && !has_tls {
+        let message = "`auth_tls = \"end\"` needs a table `tls` with certificates";
+        table.report_problem("ftp", message, report);
+    }
+    if rule.ftp.require_tls && !ends_here {
+        let message =
+            "`require_tls` needs TLS that ends here: a table `tls`, and no other `auth_tls`";
+        table.report_problem("ftp", message, report);
+    }
+    if has_tls && !ends_here {
+        let message =
+            "the certificates are not used, since `auth_tls` says that TLS does not end here";
+        report.add_warning(&table.span_of("tls"), &table.path_of("tls"), message);
+    }
+    if auth == Some(FtpTls::Pass) {
+        let message = "after AUTH TLS, which is passed on, the balancer cannot prepare data \
+                       connections: clients must reach the members' ports themselves";
+        report.add_warning(&table.span_of("ftp"), &table.path_of("ftp"), message);
+    }
+}
+
+/// Looks at what a rule cannot have if the kernel forwards its connections.
+fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
+    if rule.forward == Forward::Proxy {
+        return;
+    }
+    let mut refuse = |message: String| table.report_problem("forward", message, report);
+    if rule.protocol != Protocol::Tcp {
+        return refuse("\"kernel\" is only for a rule with `protocol = \"tcp\"`".into());
+    }
+    let base = Rule::default();
+    let wants = [
+        ("tls", rule.tls.is_some()),
+        ("sni", table.has_key("sni")),
+        ("accept_proxy", rule.accept_proxy.is_some()),
+        ("limits", rule.limits != base.limits),
+        (
+            "max_connections",
+            rule.max_connections != base.max_connections,
+        ),
+        ("half_close = false", !rule.half_close),
+        ("terminate_on_disable", rule.terminate_on_disable),
+    ];
+    for (key, _) in wants.into_iter().filter(|(_, is_wanted)| *is_wanted) {
+        refuse(format!(
+            "with \"kernel\" the rule cannot have `{key}`, which needs the proxy: remove one of the two"
+        ));
+    }
+    for listen in &rule.listen {
+        let why = match listen {
+            Listen::Ip(at) if at.ip().is_unspecified() => {
+                "stands for all addresses: name each address"
+            }
+            Listen::Ip(at) if at.port() == 0 => "has no port: name the port",
+            Listen::Ip(at) if at.is_ipv4() => continue,
+            _ => "is no address of IPv4: use a separate rule for it",
+        };
+        refuse(format!(
+            "the kernel cannot forward for {listen}, which {why}"
+        ));
+    }
+}
+
+/// Looks at the groups by name.
+fn check_names(
+    rule: &Rule,
+    table: &mut Table<'_>,
+    shared: &HashMap<String, Span>,
+    report: &mut Report<'_>,
+) {
+    if !table.has_key("sni") {
+        return;
+    }
+    if rule.protocol != Protocol::Tcp {
+        let message = "only a rule with `protocol = \"tcp\"` has this key";
+        table.report_problem("sni", message, report);
+    } else if table.has_key("tls") {
+        let message = "names are for `tls` here, which ends at the balancer; members of a rule \
+                       with `sni` have the certificates";
+        table.report_problem("sni", message, report);
+    }
+    let Some(names) = table.read_table("sni", report) else {
+        return;
+    };
+    if names.is_empty() {
+        table.report_problem("sni", "has no name", report);
+    }
+    let (what, is_server_name) = SERVER_NAMES;
+    let mut lower = HashMap::new();
+    for (name, group) in &rule.sni {
+        if !is_server_name(name) {
+            names.report_problem(name, format!("the name must be {what}"), report);
+        }
+        if let Some(twin) = lower.insert(name.to_ascii_lowercase(), name) {
+            names.report_problem(name, format!("the same name as {twin:?}"), report);
+        }
+        if !shared.contains_key(group) {
+            unknown_group(&names, name, group, shared, report);
+        }
+    }
+}
