@@ -411,7 +411,7 @@ mod tests {
     use evenkeel_config::FileName;
 
     use super::*;
-    use crate::certificate::tests::{Folder, new_authority, new_params, sign_certificate};
+    use crate::testing::{Folder, new_authority, new_params, sign_certificate};
 
     #[test]
     fn all_errors_are_told_at_once_with_their_files() {

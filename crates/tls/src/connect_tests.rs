@@ -8,11 +8,9 @@ use tokio::io::{AsyncReadExt, AsyncWriteExt};
 use tokio::net::{TcpListener, TcpStream};
 
 use super::*;
-use crate::certificate::tests::{
-    Folder, Made, new_authority, new_params, self_signed, sign_certificate,
-};
 use crate::handshake::ServerHandshake;
 use crate::server::Server;
+use crate::testing::{Folder, Made, new_authority, new_params, self_signed, sign_certificate};
 use crate::ticket::Keys;
 
 struct Rig {

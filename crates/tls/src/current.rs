@@ -66,7 +66,7 @@ fn stamp(path: &std::path::Path) -> Stamp {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::certificate::tests::{Folder, new_authority};
+    use crate::testing::{Folder, new_authority};
 
     #[test]
     fn files_are_read_again_when_they_change() {

@@ -362,9 +362,7 @@ mod tests {
     use tokio::io::{AsyncReadExt, AsyncWriteExt};
 
     use super::*;
-    use crate::certificate::tests::{
-        Folder, Made, new_authority, new_params, self_signed, sign_certificate,
-    };
+    use crate::testing::{Folder, Made, new_authority, new_params, self_signed, sign_certificate};
     use crate::ticket::Keys;
 
     /// A rule with a certificate for `a.example`.

@@ -85,7 +85,7 @@ mod tests {
     use rcgen::{DnType, KeyPair, SanType};
 
     use super::*;
-    use crate::certificate::tests::new_params;
+    use crate::testing::new_params;
 
     #[test]
     fn a_certificate_cannot_say_more_than_it_may() {

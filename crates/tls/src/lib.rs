@@ -38,6 +38,8 @@ pub mod record;
 pub mod server;
 mod sessions;
 pub mod stream;
+#[cfg(test)]
+mod testing;
 pub mod ticket;
 
 use std::sync::{Arc, LazyLock};

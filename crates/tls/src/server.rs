@@ -375,7 +375,7 @@ mod tests {
     use evenkeel_config::FileName;
 
     use super::*;
-    use crate::certificate::tests::{Folder, new_authority, self_signed};
+    use crate::testing::{Folder, new_authority, self_signed};
 
     fn tls(folder: &Folder, names: &[&[&str]]) -> Tls {
         let files = names.iter().enumerate().map(|(index, names)| {
