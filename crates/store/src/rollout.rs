@@ -9,7 +9,7 @@ use std::time::Duration;
 use evenkeel_config::Rollout;
 
 use crate::judge::{Counts, Verdict, judge_change};
-use crate::model::{Head, Pointer, Report, Step};
+use crate::model::{Head, Pointer, Report, Step, Trial};
 
 /// Time within which balancers must put a revision into effect.
 const TO_APPLY: Duration = Duration::from_secs(60);
@@ -71,32 +71,8 @@ impl Driver {
             self.watched = None;
             return Next::Wait("nothing is rolled out");
         };
-        let is_watched = |watched: &Watched| watched.to == trial.to && watched.step == trial.step;
-        if !self.watched.as_ref().is_some_and(is_watched) {
-            let before = self.watched.take().filter(|watched| watched.to == trial.to);
-            let without = before.map(|watched| watched.without).unwrap_or_default();
-            self.watched = Some(Watched {
-                to: trial.to.clone(),
-                step: trial.step,
-                since: now,
-                began: None,
-                without,
-            });
-        }
-        let Some(watched) = &mut self.watched else {
-            return Next::Wait("nothing is rolled out");
-        };
-        let refused = reports.values().find_map(|report| {
-            let refused = report
-                .refused
-                .as_ref()
-                .filter(|refused| refused.to == trial.to)?;
-            Some(format!(
-                "balancer {} refuses the revision: {}",
-                report.name, refused.why
-            ))
-        });
-        if let Some(why) = refused {
+        let watched = self.watch_step(trial, now);
+        if let Some(why) = refusal_of(&reports, &trial.to) {
             return Next::TakeBack(why);
         }
         let chosen: BTreeSet<&String> = match trial.step {
@@ -132,36 +108,17 @@ impl Driver {
             };
         };
         // A balancer that was restarted counts from zero, and may have been ended by the change.
-        let anew = chosen.iter().find(|name| {
-            let process = |all: &Reports| all.get(**name).map(|report| report.process.clone());
-            process(then).is_some() && process(then) != process(&reports)
-        });
-        if let Some(anew) = anew {
+        if let Some(anew) = chosen
+            .iter()
+            .find(|name| has_restarted(name, then, &reports))
+        {
             return Next::TakeBack(format!(
                 "balancer {anew} was restarted while it had the revision"
             ));
         }
-        let (mut with, mut without, mut before) =
-            (Counts::default(), Counts::default(), Counts::default());
-        for (name, report) in &reports {
-            let Some(earlier) = then.get(name).filter(|then| then.process == report.process) else {
-                continue;
-            };
-            let counted = report.counts.since(&earlier.counts);
-            match chosen.contains(name) {
-                true => {
-                    with.add(&counted);
-                    before.add(&report.before);
-                }
-                false => without.add(&counted),
-            }
-        }
-        // Without other balancers, the chosen ones are compared with their own counts before.
-        let all = [&without, &watched.without, &before];
-        let compared = all.into_iter().find(|counts| counts.requests > 0);
-        let compared = compared.unwrap_or(&without);
+        let counted = StepCounts::since(then, &reports, &chosen);
         let watched_for = now.saturating_sub(*began);
-        let is_good = match judge_change(&with, compared, rules) {
+        let is_good = match judge_change(&counted.with, counted.compared(watched), rules) {
             Verdict::Worse(why) => return Next::TakeBack(why),
             Verdict::Good => watched_for >= rules.watch,
             Verdict::Unsure => watched_for >= rules.limit,
@@ -169,23 +126,102 @@ impl Driver {
         if !is_good {
             return Next::Wait("the balancers with the revision are watched");
         }
-        if without.requests > 0 {
-            watched.without = without;
+        if counted.without.requests > 0 {
+            watched.without = counted.without;
         }
-        let share = f64::from(rules.percent) / 100.0 * reports.len() as f64;
-        let share = (share.ceil() as usize).max(2);
-        match trial.step {
-            Step::All => Next::Finish,
-            Step::One if share < reports.len() => {
-                let mut nodes = trial.nodes.clone();
-                let others = reports.keys().rev().filter(|name| !nodes.contains(name));
-                let others: Vec<String> = others.cloned().collect();
-                nodes.extend(others);
-                nodes.truncate(share);
-                Next::Advance(Step::Share, nodes)
+        step_after(trial, &reports, rules)
+    }
+
+    /// Begins to watch the step of `trial`, unless the step is watched.
+    fn watch_step(&mut self, trial: &Trial, now: Duration) -> &mut Watched {
+        let before = self.watched.take();
+        let before = before.filter(|watched| watched.to == trial.to);
+        let watched = match before {
+            Some(watched) if watched.step == trial.step => watched,
+            before => Watched {
+                to: trial.to.clone(),
+                step: trial.step,
+                since: now,
+                began: None,
+                without: before.map(|watched| watched.without).unwrap_or_default(),
+            },
+        };
+        self.watched.insert(watched)
+    }
+}
+
+/// Returns the reason for which a balancer refuses a revision, if one does.
+fn refusal_of(reports: &Reports, to: &Pointer) -> Option<String> {
+    reports.values().find_map(|report| {
+        let refused = report.refused.as_ref();
+        let refused = refused.filter(|refused| refused.to == *to)?;
+        Some(format!(
+            "balancer {} refuses the revision: {}",
+            report.name, refused.why
+        ))
+    })
+}
+
+/// True if a balancer is another process than it was at the reports `then`.
+fn has_restarted(name: &str, then: &Reports, now: &Reports) -> bool {
+    let process = |all: &Reports| all.get(name).map(|report| report.process.clone());
+    process(then).is_some() && process(then) != process(now)
+}
+
+/// Counts of the balancers in a step.
+#[derive(Default)]
+struct StepCounts {
+    /// Counts of the balancers with the revision.
+    with: Counts,
+    /// Counts of the balancers without the revision.
+    without: Counts,
+    /// Counts of the balancers with the revision before they had it.
+    before: Counts,
+}
+
+impl StepCounts {
+    fn since(then: &Reports, reports: &Reports, chosen: &BTreeSet<&String>) -> Self {
+        let mut counts = StepCounts::default();
+        for (name, report) in reports {
+            let Some(earlier) = then.get(name).filter(|then| then.process == report.process) else {
+                continue;
+            };
+            let counted = report.counts.since(&earlier.counts);
+            match chosen.contains(name) {
+                true => {
+                    counts.with.add(&counted);
+                    counts.before.add(&report.before);
+                }
+                false => counts.without.add(&counted),
             }
-            Step::One | Step::Share => Next::Advance(Step::All, Vec::new()),
         }
+        counts
+    }
+
+    /// Returns the counts with which the revision is compared: those of other balancers, or else those of the chosen
+    /// balancers before.
+    fn compared<'c>(&'c self, watched: &'c Watched) -> &'c Counts {
+        let all = [&self.without, &watched.without, &self.before];
+        let compared = all.into_iter().find(|counts| counts.requests > 0);
+        compared.unwrap_or(&self.without)
+    }
+}
+
+/// Returns the step after a good one.
+fn step_after(trial: &Trial, reports: &Reports, rules: &Rollout) -> Next {
+    let share = f64::from(rules.percent) / 100.0 * reports.len() as f64;
+    let share = (share.ceil() as usize).max(2);
+    match trial.step {
+        Step::All => Next::Finish,
+        Step::One if share < reports.len() => {
+            let mut nodes = trial.nodes.clone();
+            let others = reports.keys().rev().filter(|name| !nodes.contains(name));
+            let others: Vec<String> = others.cloned().collect();
+            nodes.extend(others);
+            nodes.truncate(share);
+            Next::Advance(Step::Share, nodes)
+        }
+        Step::One | Step::Share => Next::Advance(Step::All, Vec::new()),
     }
 }
 
