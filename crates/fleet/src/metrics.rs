@@ -58,40 +58,46 @@ pub(crate) fn write_families(out: &mut Exposition, fleet: Option<&FleetStatus>) 
     for datagrams in fleet.iter().flat_map(|fleet| &fleet.datagrams) {
         out.add_sample(&[("result", &datagrams.result)], datagrams.count as f64);
     }
-    let mut counter = |name, help, read: fn(&FleetStatus) -> u64| {
+    for (name, help, read) in COUNTERS {
         out.begin_family(name, Type::Counter, help);
         if let Some(fleet) = fleet {
             out.add_sample(&[], read(fleet) as f64);
         }
-    };
-    counter(
+    }
+}
+
+/// A counter of the fleet: name, help, and its value.
+type FleetCounter = (&'static str, &'static str, fn(&FleetStatus) -> u64);
+
+const COUNTERS: [FleetCounter; 6] = [
+    (
         "evenkeel_fleet_sent_total",
         "Datagrams sent to other balancers.",
         |fleet| fleet.sent,
-    );
-    counter(
+    ),
+    (
         "evenkeel_fleet_unsent_total",
         "Datagrams to other balancers that could not be sent.",
         |fleet| fleet.unsent,
-    );
-    counter(
+    ),
+    (
         "evenkeel_fleet_sent_bytes_total",
         "Bytes sent to other balancers, with the headers of IP and UDP.",
         |fleet| fleet.sent_bytes,
-    );
-    counter(
+    ),
+    (
         "evenkeel_fleet_received_bytes_total",
         "Bytes received from other balancers, with the headers of IP and UDP.",
         |fleet| fleet.received_bytes,
-    );
-    counter(
+    ),
+    (
         "evenkeel_fleet_takeovers_total",
         "How often this balancer began to decide upon the load alerts of a group.",
         |fleet| fleet.takeovers,
-    );
-    counter(
+    ),
+    (
         "evenkeel_fleet_missed_total",
         "How often this balancer found that another one is gone.",
         |fleet| fleet.missed,
-    );
-}
+    ),
+];

@@ -262,6 +262,10 @@ impl Asker {
     }
 }
 
+fn write_line(out: &mut String, name: &str, value: String) {
+    let _ = writeln!(out, "{name:<18} {value}");
+}
+
 impl Reading {
     /// Returns the totals with which the next record is compared.
     pub fn before(&self) -> Before {
@@ -281,9 +285,7 @@ impl Reading {
     pub fn text(&self, to: SocketAddr, loads: &Loads) -> String {
         let base = &self.base;
         let mut out = String::new();
-        let mut line = |name: &str, value: String| {
-            let _ = writeln!(out, "{name:<18} {value}");
-        };
+        let mut line = |name: &str, value| write_line(&mut out, name, value);
         let scope = base.scope.name();
         let source = base.source.name();
         let micros = self.round_trip.as_secs_f64() * 1e6;
@@ -308,6 +310,15 @@ impl Reading {
             };
             line(&name, unit);
         }
+        self.write_totals(&mut line);
+        self.write_parts(&mut line);
+        out.push('\n');
+        out
+    }
+
+    /// Writes the totals that are available.
+    fn write_totals(&self, line: &mut dyn FnMut(&str, String)) {
+        let base = &self.base;
         let totals = &base.totals;
         let has = |part| base.available.has_all(part);
         if has(Available::RUNNING) {
@@ -375,6 +386,10 @@ impl Reading {
                 ),
             );
         }
+    }
+
+    /// Writes the ports and the CPUs.
+    fn write_parts(&self, line: &mut dyn FnMut(&str, String)) {
         for port in &self.ports {
             let backlog = if port.listening {
                 format!("{} of {} connections wait", port.backlog, port.limit)
@@ -398,8 +413,6 @@ impl Reading {
                 Err(error) => line("CPU", error.to_string()),
             }
         }
-        out.push('\n');
-        out
     }
 
     /// Returns the reading as JSON. Values that are not available are not there.
