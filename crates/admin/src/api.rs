@@ -99,8 +99,25 @@ fn with_console(router: Router<Arc<Sources>>) -> Router<Arc<Sources>> {
 
 /// Returns all operations of the API, in the order of the description.
 fn operations(sources: &Sources) -> Operations {
-    let put = || Method::PUT;
-    let own = Operations::new()
+    let parts: [fn(Operations) -> Operations; 7] = [
+        add_status,
+        add_descriptions,
+        add_member_changes,
+        add_rule_changes,
+        add_sessions,
+        live::api::add_operations,
+        config_api::add_operations,
+    ];
+    let own = parts
+        .into_iter()
+        .fold(Operations::new(), |all, add| add(all));
+    let endpoints = sources.manager.subsystems().endpoints();
+    endpoints.into_iter().fold(own, with_endpoint)
+}
+
+/// Adds the operations that show the balancer's status.
+fn add_status(all: Operations) -> Operations {
+    all
         .add_operation(
             Operation::show_json::<Status>("/v1/status", "The status of rules, groups, members, locations and clusters"),
             handlers::status,
@@ -153,123 +170,148 @@ fn operations(sources: &Sources) -> Operations {
             ),
             handlers::show_certificates,
         )
-        .add_operation(
-            Operation::show_json::<Schema>("/v1/config/schema", "Tables and keys that a configuration may have"),
-            handlers::config_schema,
+}
+
+/// Adds the operations that describe the API, and those that other programs ask for.
+fn add_descriptions(all: Operations) -> Operations {
+    all.add_operation(
+        Operation::show_json::<Schema>(
+            "/v1/config/schema",
+            "Tables and keys that a configuration may have",
+        ),
+        handlers::config_schema,
+    )
+    .add_operation(
+        Operation::show_json::<serde_json::Value>(
+            "/v1/openapi.json",
+            "This description of the API in OpenAPI 3.1",
+        ),
+        describe,
+    )
+    .add_operation(
+        Operation::show_text(
+            "/metrics",
+            exposition::CONTENT_TYPE,
+            "Metrics in the format of Prometheus",
+        ),
+        handlers::show_metrics,
+    )
+    .add_operation(
+        Operation::show_to_all::<Done>("/healthz", "Whether the process is alive"),
+        handlers::healthz,
+    )
+    .add_operation(
+        Operation::show_to_all::<Done>(
+            "/readyz",
+            "Whether clients should be sent to this balancer",
         )
-        .add_operation(
-            Operation::show_json::<serde_json::Value>(
-                "/v1/openapi.json",
-                "This description of the API in OpenAPI 3.1",
-            ),
-            describe,
-        )
-        .add_operation(
-            Operation::show_text(
-                "/metrics",
-                exposition::CONTENT_TYPE,
-                "Metrics in the format of Prometheus",
-            ),
-            handlers::show_metrics,
-        )
-        .add_operation(
-            Operation::show_to_all::<Done>("/healthz", "Whether the process is alive"),
-            handlers::healthz,
-        )
-        .add_operation(
-            Operation::show_to_all::<Done>("/readyz", "Whether clients should be sent to this balancer")
-                .with_query::<handlers::ReadyQuery>(),
-            handlers::readyz,
-        )
-        .add_operation(
-            Operation::act_on_body::<SetStrategy, Done>(
-                put(),
-                "/v1/groups/{group}/strategy",
-                Role::Operate,
-                "Sets the strategy of a group until the configuration changes it",
-            ),
-            handlers::set_strategy,
-        )
-        .add_operation(
-            Operation::act_on_body::<SetState, Done>(
-                put(),
-                "/v1/groups/{group}/members/{member}/state",
-                Role::Operate,
-                "Lets a member take traffic, drains it, or sets it to maintenance",
-            ),
-            handlers::set_state,
-        )
-        .add_operation(
-            Operation::act_alone::<Done>(
-                "/v1/groups/{group}/members/{member}/uneject",
-                Role::Operate,
-                "Ends the ejection of a member, and forgets its failures",
-            ),
-            handlers::end_ejection,
-        )
-        .add_operation(
-            Operation::act_on_body::<SetWeight, Done>(
-                put(),
-                "/v1/groups/{group}/members/{member}/weight",
-                Role::Operate,
-                "Sets the weight of a member",
-            ),
-            handlers::set_weight,
-        )
-        .add_operation(
-            Operation::act_on_body::<SetBackup, Done>(
-                put(),
-                "/v1/groups/{group}/members/{member}/backup",
-                Role::Operate,
-                "Makes a member a backup, or an ordinary member",
-            ),
-            handlers::set_backup,
-        )
-        .add_operation(
-            Operation::act_on_body::<SetEnabled, Done>(
-                put(),
-                "/v1/rules/{rule}/enabled",
-                Role::Operate,
-                "Opens or closes a rule to clients",
-            ),
-            handlers::set_enabled,
-        )
-        .add_operation(
-            Operation::act_on_body::<SetMaintenance, Done>(
-                put(),
-                "/v1/rules/{rule}/maintenance",
-                Role::Operate,
-                "Starts or ends the maintenance of a rule",
-            ),
-            handlers::set_maintenance,
-        )
-        .add_operation(
-            Operation::act_on_body::<SetMaintenance, Done>(
-                put(),
-                "/v1/groups/{group}/maintenance",
-                Role::Operate,
-                "Starts or ends the maintenance of a group for clients of rules",
-            ),
-            handlers::set_group_maintenance,
-        )
-        // A report changes nothing that an administrator has said: it is not in the audit log.
-        .add_operation(
-            Operation::post_question::<Report, Done>(
-                "/v1/locations/{location}/loads",
-                Role::Operate,
-                "Reports loads of a location",
-            ),
-            handlers::report_loads,
-        )
-        .add_operation(
-            Operation::act_on_body::<SetAlert, Done>(
-                put(),
-                "/v1/locations/{location}/alert",
-                Role::Operate,
-                "Sets the load alert of a location, or lets its load decide",
-            ),
-            handlers::set_alert,
-        )
+        .with_query::<handlers::ReadyQuery>(),
+        handlers::readyz,
+    )
+}
+
+/// Adds the operations that change a group and its members until the configuration changes them.
+fn add_member_changes(all: Operations) -> Operations {
+    let put = || Method::PUT;
+    all.add_operation(
+        Operation::act_on_body::<SetStrategy, Done>(
+            put(),
+            "/v1/groups/{group}/strategy",
+            Role::Operate,
+            "Sets the strategy of a group until the configuration changes it",
+        ),
+        handlers::set_strategy,
+    )
+    .add_operation(
+        Operation::act_on_body::<SetState, Done>(
+            put(),
+            "/v1/groups/{group}/members/{member}/state",
+            Role::Operate,
+            "Lets a member take traffic, drains it, or sets it to maintenance",
+        ),
+        handlers::set_state,
+    )
+    .add_operation(
+        Operation::act_alone::<Done>(
+            "/v1/groups/{group}/members/{member}/uneject",
+            Role::Operate,
+            "Ends the ejection of a member, and forgets its failures",
+        ),
+        handlers::end_ejection,
+    )
+    .add_operation(
+        Operation::act_on_body::<SetWeight, Done>(
+            put(),
+            "/v1/groups/{group}/members/{member}/weight",
+            Role::Operate,
+            "Sets the weight of a member",
+        ),
+        handlers::set_weight,
+    )
+    .add_operation(
+        Operation::act_on_body::<SetBackup, Done>(
+            put(),
+            "/v1/groups/{group}/members/{member}/backup",
+            Role::Operate,
+            "Makes a member a backup, or an ordinary member",
+        ),
+        handlers::set_backup,
+    )
+}
+
+/// Adds the operations that change rules, maintenance and locations until the configuration changes them.
+fn add_rule_changes(all: Operations) -> Operations {
+    let put = || Method::PUT;
+    all.add_operation(
+        Operation::act_on_body::<SetEnabled, Done>(
+            put(),
+            "/v1/rules/{rule}/enabled",
+            Role::Operate,
+            "Opens or closes a rule to clients",
+        ),
+        handlers::set_enabled,
+    )
+    .add_operation(
+        Operation::act_on_body::<SetMaintenance, Done>(
+            put(),
+            "/v1/rules/{rule}/maintenance",
+            Role::Operate,
+            "Starts or ends the maintenance of a rule",
+        ),
+        handlers::set_maintenance,
+    )
+    .add_operation(
+        Operation::act_on_body::<SetMaintenance, Done>(
+            put(),
+            "/v1/groups/{group}/maintenance",
+            Role::Operate,
+            "Starts or ends the maintenance of a group for clients of rules",
+        ),
+        handlers::set_group_maintenance,
+    )
+    // A report changes nothing that an administrator has said: it is not in the audit log.
+    .add_operation(
+        Operation::post_question::<Report, Done>(
+            "/v1/locations/{location}/loads",
+            Role::Operate,
+            "Reports loads of a location",
+        ),
+        handlers::report_loads,
+    )
+    .add_operation(
+        Operation::act_on_body::<SetAlert, Done>(
+            put(),
+            "/v1/locations/{location}/alert",
+            Role::Operate,
+            "Sets the load alert of a location, or lets its load decide",
+        ),
+        handlers::set_alert,
+    )
+}
+
+/// Adds the operations of sessions, of the audit log and of the process.
+fn add_sessions(all: Operations) -> Operations {
+    all
         .add_operation(
             Operation::show_to_all::<SessionStatus>(
                 "/v1/session",
@@ -310,11 +352,7 @@ fn operations(sources: &Sources) -> Operations {
                 "Replaces the process by the program that is now in its file, and answers when that has taken over",
             ),
             handlers::upgrade_process,
-        );
-    let own = live::api::add_operations(own);
-    let own = config_api::add_operations(own);
-    let endpoints = sources.manager.subsystems().endpoints();
-    endpoints.into_iter().fold(own, with_endpoint)
+        )
 }
 
 /// Adds a path that a subsystem answers.

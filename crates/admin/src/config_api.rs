@@ -31,6 +31,11 @@ use crate::wire::{
 
 /// Adds the operations on the configuration.
 pub(crate) fn add_operations(all: Operations) -> Operations {
+    add_images(add_revisions(add_texts(all)))
+}
+
+/// Adds the operations on the text of the configuration in force.
+fn add_texts(all: Operations) -> Operations {
     let administer = Role::Administer;
     all.add_operation(
         Operation::show_json::<Configuration>(
@@ -81,7 +86,12 @@ pub(crate) fn add_operations(all: Operations) -> Operations {
         ),
         patch_config,
     )
-    .add_operation(
+}
+
+/// Adds the operations on earlier configurations.
+fn add_revisions(all: Operations) -> Operations {
+    let administer = Role::Administer;
+    all.add_operation(
         Operation::show_json::<Vec<Revision>>(
             "/v1/config/history",
             "The configurations that are and were in force, the last one first",
@@ -113,7 +123,11 @@ pub(crate) fn add_operations(all: Operations) -> Operations {
         ),
         restore_revision,
     )
-    .add_operation(
+}
+
+/// Adds the operations on images of rules.
+fn add_images(all: Operations) -> Operations {
+    all.add_operation(
         Operation::show_json::<RuleImage>(
             "/v1/config/export/{rule}",
             "The image of a rule: the rule with all that it refers to",
@@ -132,7 +146,7 @@ pub(crate) fn add_operations(all: Operations) -> Operations {
         Operation::act_on_body::<ImportRule, Changed>(
             Method::POST,
             "/v1/config/import",
-            administer,
+            Role::Administer,
             "Takes the image of a rule in, if If-Match is the revision in force",
         ),
         import,

@@ -140,18 +140,7 @@ fn build_question(
         "Clients that wait, keys that stay with members, caches and failures are not simulated."
             .to_owned(),
     ];
-    let rate = body.rate.unwrap_or(rate);
-    if !(rate > 0.0 && rate <= 1e7) {
-        return Err(match body.rate {
-            Some(_) => bad_request(format!(
-                "rate {rate}; expected requests per second, above 0 to 10,000,000"
-            )),
-            None => ApiError::invalid(
-                "no_traffic",
-                "the group had no requests in the last ten seconds: send some, or give a rate",
-            ),
-        });
-    }
+    let rate = simulated_rate(body.rate, rate)?;
     let mut assumed = match &body.members {
         Some(given) => {
             replace(&mut config, &members, given)?;
@@ -159,18 +148,7 @@ fn build_question(
         }
         None => assume_members(&members, &mut notes)?,
     };
-    if assumed.is_empty() || assumed.len() > MEMBERS {
-        return Err(bad_request(format!(
-            "{} members; expected 1 to {MEMBERS}",
-            assumed.len()
-        )));
-    }
-    if body.more_members > MORE_MEMBERS {
-        return Err(bad_request(format!(
-            "{} more members; expected 0 to {MORE_MEMBERS}",
-            body.more_members
-        )));
-    }
+    check_counts(assumed.len(), body.more_members)?;
     if body.more_members > 0 {
         add_members(&mut config, &mut assumed, body.more_members, &mut notes);
     }
@@ -182,16 +160,7 @@ fn build_question(
             notes.push("No member reports a load: strategies that go by loads see none.".into())
         }
     }
-    let used = config.groups.iter().flat_map(|group| &group.members);
-    let used = used.zip(&assumed).filter(|(member, _)| !member.drain);
-    let capacity: f64 = used
-        .map(|(_, of)| f64::from(of.concurrency) * 1e3 / of.mean_ms)
-        .sum();
-    if rate > capacity {
-        notes.push(format!(
-            "{rate:.1} requests per second are more than these members can serve ({capacity:.1}): queues get longer until the end."
-        ));
-    }
+    notes.extend(note_overload(rate, &config, &assumed));
     let of = |member: &AssumedMember| {
         (
             Duration::from_secs_f64(member.mean_ms / 1e3),
@@ -213,6 +182,56 @@ fn build_question(
         notes,
     };
     Ok((question, assumed))
+}
+
+/// Returns the requests per second to simulate: those that were given, or those that were measured.
+fn simulated_rate(given: Option<f64>, measured: f64) -> Result<f64, ApiError> {
+    let rate = given.unwrap_or(measured);
+    if rate > 0.0 && rate <= 1e7 {
+        return Ok(rate);
+    }
+    Err(match given {
+        Some(_) => bad_request(format!(
+            "rate {rate}; expected requests per second, above 0 to 10,000,000"
+        )),
+        None => ApiError::invalid(
+            "no_traffic",
+            "the group had no requests in the last ten seconds: send some, or give a rate",
+        ),
+    })
+}
+
+/// Refuses groups that are too small or too large to simulate.
+fn check_counts(members: usize, more_members: u32) -> Result<(), ApiError> {
+    if !(1..=MEMBERS).contains(&members) {
+        return Err(bad_request(format!(
+            "{members} members; expected 1 to {MEMBERS}"
+        )));
+    }
+    if more_members > MORE_MEMBERS {
+        return Err(bad_request(format!(
+            "{more_members} more members; expected 0 to {MORE_MEMBERS}"
+        )));
+    }
+    Ok(())
+}
+
+/// Returns a note if there are more requests than the members can serve.
+fn note_overload(
+    rate: f64,
+    config: &evenkeel_manager::config::Config,
+    assumed: &[AssumedMember],
+) -> Option<String> {
+    let used = config.groups.iter().flat_map(|group| &group.members);
+    let used = used.zip(assumed).filter(|(member, _)| !member.drain);
+    let capacity: f64 = used
+        .map(|(_, of)| f64::from(of.concurrency) * 1e3 / of.mean_ms)
+        .sum();
+    (rate > capacity).then(|| {
+        format!(
+            "{rate:.1} requests per second are more than these members can serve ({capacity:.1}): queues get longer until the end."
+        )
+    })
 }
 
 /// Puts members that were given in the place of those of the group, which are `measured`.
