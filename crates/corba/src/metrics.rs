@@ -8,14 +8,18 @@ use crate::subsystem::Corba;
 
 /// Writes the metrics of the CORBA service about clients and strategies.
 pub(crate) fn write_families(out: &mut Exposition, corba: &Corba) {
-    let read = |counter: &AtomicU64| counter.load(Ordering::Relaxed) as f64;
-    let groups = corba.load_manager().map(|service| {
-        let snapshot = service.directory().load_snapshot();
-        let mut groups: Vec<_> = snapshot.groups().cloned().collect();
-        groups.sort_by_key(|entry| entry.id);
-        groups
-    });
-    let groups = groups.unwrap_or_default();
+    write_owner(out, corba);
+    write_groups(out, corba);
+    write_calls(out, corba);
+    write_relay(out, corba);
+}
+
+fn read(counter: &AtomicU64) -> f64 {
+    counter.load(Ordering::Relaxed) as f64
+}
+
+/// Writes which of several balancers is the load manager.
+fn write_owner(out: &mut Exposition, corba: &Corba) {
     if let Some(standby) = corba.standby_status() {
         out.begin_family(
             "evenkeel_corba_owner",
@@ -30,6 +34,17 @@ pub(crate) fn write_families(out: &mut Exposition, corba: &Corba) {
         );
         out.add_sample(&[], standby.takeovers as f64);
     }
+}
+
+/// Writes the requests to object groups, and what their custom strategies do.
+fn write_groups(out: &mut Exposition, corba: &Corba) {
+    let groups = corba.load_manager().map(|service| {
+        let snapshot = service.directory().load_snapshot();
+        let mut groups: Vec<_> = snapshot.groups().cloned().collect();
+        groups.sort_by_key(|entry| entry.id);
+        groups
+    });
+    let groups = groups.unwrap_or_default();
     out.begin_family(
         "evenkeel_corba_bindings_total",
         Type::Counter,
@@ -66,6 +81,10 @@ pub(crate) fn write_families(out: &mut Exposition, corba: &Corba) {
             }
         }
     }
+}
+
+/// Writes the requests that are for no group.
+fn write_calls(out: &mut Exposition, corba: &Corba) {
     out.begin_family(
         "evenkeel_corba_calls_total",
         Type::Counter,
@@ -85,6 +104,10 @@ pub(crate) fn write_families(out: &mut Exposition, corba: &Corba) {
         "Requests to the load manager and to strategies that were refused unread, by reason.",
     );
     out.add_sample(&[("reason", "costly")], read(&counters.costly));
+}
+
+/// Writes the requests that are relayed, and the connections of clients and of the relay.
+fn write_relay(out: &mut Exposition, corba: &Corba) {
     out.begin_family(
         "evenkeel_corba_relayed_total",
         Type::Counter,

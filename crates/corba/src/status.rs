@@ -270,64 +270,15 @@ pub fn format_tables(corba: &CorbaStatus) -> String {
             all.push(text::format_table(names, rows));
         }
     };
-    let requests = |requests: &BTreeMap<Word, u64>| {
-        let counted = requests.iter().filter(|(_, count)| **count > 0);
-        let words: Vec<_> = counted.map(|(what, n)| format!("{what}={n}")).collect();
-        words.join(" ")
-    };
     if let Some(standby) = &corba.standby {
-        let role = if standby.is_owner {
-            "serves"
-        } else {
-            "stands by"
-        };
         let names = ["ROLE", "OWNER", "FOR", "TAKEOVERS", "PROBLEM"];
-        let row = vec![
-            role.into(),
-            standby.owner.clone().unwrap_or_else(|| "(nobody)".into()),
-            format!("{:.0}s", standby.for_seconds),
-            standby.takeovers.to_string(),
-            standby.problem.clone().unwrap_or_default(),
-        ];
-        add(&names, vec![row]);
+        add(&names, vec![standby_row(standby)]);
         if !standby.is_owner {
             return all.join("\n");
         }
     }
-    let listen: Vec<_> = corba.listen.iter().map(ToString::to_string).collect();
-    let service = vec![
-        listen.join(" "),
-        corba.connections.to_string(),
-        requests(&corba.requests),
-        requests(&corba.relayed),
-        corba.state_problem.clone().unwrap_or_default(),
-    ];
     let names = ["LISTEN", "CONNECTIONS", "REQUESTS", "RELAYED", "PROBLEM"];
-    add(&names, vec![service]);
-
-    let mut rows = Vec::new();
-    for group in &corba.groups {
-        let mut first = vec![
-            group.name.clone(),
-            group.id.to_string(),
-            group.type_id.clone(),
-            group.membership.to_string(),
-            requests(&group.requests),
-        ];
-        for member in &group.members {
-            let by = if member.made {
-                "factory"
-            } else {
-                "application"
-            };
-            first.extend([member.location.clone(), by.into()]);
-            rows.push(std::mem::replace(&mut first, vec![String::new(); 5]));
-        }
-        if group.members.is_empty() {
-            first.extend(["(no member)".into(), String::new()]);
-            rows.push(first);
-        }
-    }
+    add(&names, vec![service_row(corba)]);
     let names = [
         "GROUP",
         "ID",
@@ -337,38 +288,110 @@ pub fn format_tables(corba: &CorbaStatus) -> String {
         "LOCATION",
         "MADE BY",
     ];
-    add(&names, rows);
-
-    let rows = corba.groups.iter().flat_map(|group| {
-        let row = |property: &PropertyStatus| {
-            vec![
-                group.name.clone(),
-                property.name.clone(),
-                property.value.clone(),
-                property.level.to_string(),
-            ]
-        };
-        group.properties.iter().map(row)
-    });
-    add(&["GROUP", "PROPERTY", "VALUE", "LEVEL"], rows.collect());
-
-    let rows = corba.groups.iter().filter_map(|group| {
-        let custom = group.custom_strategy.as_ref()?;
-        let answers = if custom.answers {
-            "answers"
-        } else {
-            "does not answer"
-        };
-        Some(vec![
-            group.name.clone(),
-            answers.into(),
-            custom.silences.to_string(),
-            custom.unusable.to_string(),
-        ])
-    });
-    let names = ["GROUP", "CUSTOM STRATEGY", "SILENT", "UNUSABLE"];
+    add(&names, corba.groups.iter().flat_map(member_rows).collect());
+    let names = ["GROUP", "PROPERTY", "VALUE", "LEVEL"];
+    let rows = corba.groups.iter().flat_map(property_rows);
     add(&names, rows.collect());
+    let names = ["GROUP", "CUSTOM STRATEGY", "SILENT", "UNUSABLE"];
+    let rows = corba.groups.iter().filter_map(custom_row);
+    add(&names, rows.collect());
+    add(&["LOCATION", "MONITOR", "ALERT"], location_rows(corba));
 
+    let groups = corba.groups.iter();
+    let groups = groups.map(|group| vec![group.name.clone(), group.reference.clone()]);
+    let manager = vec!["load manager".into(), corba.reference.clone()];
+    let rows = std::iter::once(manager).chain(groups);
+    add(&["OBJECT", "REFERENCE"], rows.collect());
+    all.join("\n")
+}
+
+/// Counters that are not 0, each with its name.
+fn counted(requests: &BTreeMap<Word, u64>) -> String {
+    let counted = requests.iter().filter(|(_, count)| **count > 0);
+    let words: Vec<_> = counted.map(|(what, n)| format!("{what}={n}")).collect();
+    words.join(" ")
+}
+
+fn standby_row(standby: &StandbyStatus) -> Vec<String> {
+    let role = if standby.is_owner {
+        "serves"
+    } else {
+        "stands by"
+    };
+    vec![
+        role.into(),
+        standby.owner.clone().unwrap_or_else(|| "(nobody)".into()),
+        format!("{:.0}s", standby.for_seconds),
+        standby.takeovers.to_string(),
+        standby.problem.clone().unwrap_or_default(),
+    ]
+}
+
+fn service_row(corba: &CorbaStatus) -> Vec<String> {
+    let listen: Vec<_> = corba.listen.iter().map(ToString::to_string).collect();
+    vec![
+        listen.join(" "),
+        corba.connections.to_string(),
+        counted(&corba.requests),
+        counted(&corba.relayed),
+        corba.state_problem.clone().unwrap_or_default(),
+    ]
+}
+
+/// A row for each member; the first one has what is about the group.
+fn member_rows(group: &ObjectGroupStatus) -> Vec<Vec<String>> {
+    let mut first = vec![
+        group.name.clone(),
+        group.id.to_string(),
+        group.type_id.clone(),
+        group.membership.to_string(),
+        counted(&group.requests),
+    ];
+    let mut rows = Vec::new();
+    for member in &group.members {
+        let by = if member.made {
+            "factory"
+        } else {
+            "application"
+        };
+        first.extend([member.location.clone(), by.into()]);
+        rows.push(std::mem::replace(&mut first, vec![String::new(); 5]));
+    }
+    if group.members.is_empty() {
+        first.extend(["(no member)".into(), String::new()]);
+        rows.push(first);
+    }
+    rows
+}
+
+fn property_rows(group: &ObjectGroupStatus) -> impl Iterator<Item = Vec<String>> {
+    group.properties.iter().map(|property| {
+        vec![
+            group.name.clone(),
+            property.name.clone(),
+            property.value.clone(),
+            property.level.to_string(),
+        ]
+    })
+}
+
+fn custom_row(group: &ObjectGroupStatus) -> Option<Vec<String>> {
+    let custom = group.custom_strategy.as_ref()?;
+    let answers = if custom.answers {
+        "answers"
+    } else {
+        "does not answer"
+    };
+    Some(vec![
+        group.name.clone(),
+        answers.into(),
+        custom.silences.to_string(),
+        custom.unusable.to_string(),
+    ])
+}
+
+/// A row for each location with a load monitor or a load alert.
+fn location_rows(corba: &CorbaStatus) -> Vec<Vec<String>> {
     let mut places: BTreeMap<&str, (&str, String)> = BTreeMap::new();
     for monitor in &corba.monitors {
         places.entry(&monitor.location).or_default().0 = "registered";
@@ -377,15 +400,8 @@ pub fn format_tables(corba: &CorbaStatus) -> String {
         places.entry(&alert.location).or_default().1 = alert_words(alert);
     }
     let rows = places.into_iter();
-    let rows = rows.map(|(at, (monitor, alert))| vec![at.into(), monitor.into(), alert]);
-    add(&["LOCATION", "MONITOR", "ALERT"], rows.collect());
-
-    let groups = corba.groups.iter();
-    let groups = groups.map(|group| vec![group.name.clone(), group.reference.clone()]);
-    let manager = vec!["load manager".into(), corba.reference.clone()];
-    let rows = std::iter::once(manager).chain(groups);
-    add(&["OBJECT", "REFERENCE"], rows.collect());
-    all.join("\n")
+    rows.map(|(at, (monitor, alert))| vec![at.into(), monitor.into(), alert])
+        .collect()
 }
 
 /// Returns text that says if a load alert is on, and if its object knows.

@@ -45,7 +45,7 @@ mod standby;
 mod supervisor;
 mod worker;
 
-use corba::{Command, Desired, Inner, Prepared, StoredState, Thread};
+use corba::{Command, Desired, FixedSettings, Inner, Prepared, StoredState, Thread};
 pub use corba::{Corba, ServeError};
 pub use standby::StandbyStatus;
 use standby::{Standby, Taken, Ticket};
@@ -166,6 +166,43 @@ impl Inner {
             handle,
         })
     }
+
+    /// Starts the thread, unless it runs.
+    fn ensure_thread(self: &Arc<Self>, prepared: &mut Prepared) -> Result<(), PrepareErrors> {
+        if prepared.thread.is_none() {
+            // One of several serves when all is in place, and says whether it does.
+            let manager = match prepared.standby {
+                Some(_) => None,
+                None => prepared.manager.upgrade(),
+            };
+            let started = self.start_thread(manager);
+            let whose = "corba";
+            let started = started.map_err(|error| vec![PrepareError::Thread { whose, error }])?;
+            prepared.thread = Some(started);
+        }
+        Ok(())
+    }
+}
+
+impl Prepared {
+    /// Returns the settings that the service keeps from its start; at the start also the state that was stored.
+    fn fixed_settings(
+        &mut self,
+        settings: &Settings,
+    ) -> Result<(FixedSettings, Option<StoredState>), PrepareErrors> {
+        if let Some(fixed) = self.fixed.clone() {
+            return Ok((fixed, None));
+        }
+        let file = settings.state_file.as_deref();
+        let stored = match self.taken.take() {
+            Some(taken) => StoredState::of_taken(file, taken),
+            None => StoredState::read(file, self.known.take()),
+        };
+        let stored = stored.map_err(|error| vec![PrepareError::other(error)])?;
+        let prefix = settings.repository_prefix.clone();
+        let fixed = (settings.workers, settings.state_file.clone(), prefix);
+        Ok((fixed, Some(stored)))
+    }
 }
 
 /// Called with the manager's lock held, under which the load manager must not be locked.
@@ -202,31 +239,8 @@ impl Subsystem for Corba {
                 }
             }));
         };
-        if prepared.thread.is_none() {
-            // One of several serves when all is in place, and says whether it does.
-            let manager = match prepared.standby {
-                Some(_) => None,
-                None => prepared.manager.upgrade(),
-            };
-            let started = inner.start_thread(manager);
-            let whose = "corba";
-            let started = started.map_err(|error| vec![PrepareError::Thread { whose, error }])?;
-            prepared.thread = Some(started);
-        }
-        let (fixed, stored) = match prepared.fixed.clone() {
-            Some(fixed) => (fixed, None),
-            None => {
-                let file = settings.state_file.as_deref();
-                let stored = match prepared.taken.take() {
-                    Some(taken) => StoredState::of_taken(file, taken),
-                    None => StoredState::read(file, prepared.known.take()),
-                };
-                let stored = stored.map_err(|error| vec![PrepareError::other(error)])?;
-                let prefix = settings.repository_prefix.clone();
-                let fixed = (settings.workers, settings.state_file.clone(), prefix);
-                (fixed, Some(stored))
-            }
-        };
+        inner.ensure_thread(&mut prepared)?;
+        let (fixed, stored) = prepared.fixed_settings(&settings)?;
         let cannot_listen = PrepareError::listen("corba");
         let listeners = prepared
             .listeners

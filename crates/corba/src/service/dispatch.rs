@@ -12,25 +12,45 @@ use crate::interfaces::Interface;
 use crate::name::Name;
 use crate::types::{Load, Properties};
 
-type Results = Result<Vec<u8>, Raise>;
+/// Results of an operation; `None` if the operation is another one.
+type Results = Result<Option<Vec<u8>>, Raise>;
 
 /// No results.
 fn none((): ()) -> Vec<u8> {
     Vec::new()
 }
 
+fn results(call: &Call, value: &dyn Fn(&mut Writer)) -> Vec<u8> {
+    let mut results = call.results_writer();
+    value(&mut results);
+    results.into_bytes()
+}
+
 impl LoadManager {
     /// Carries out a call.
-    pub(super) async fn dispatch(&self, call: &Call) -> Results {
+    pub(super) async fn dispatch(&self, call: &Call) -> Result<Vec<u8>, Raise> {
+        if let Some(results) = self.dispatch_loads(call).await? {
+            return Ok(results);
+        }
+        if let Some(results) = self.dispatch_members(call).await? {
+            return Ok(results);
+        }
+        if let Some(results) = self.dispatch_properties(call).await? {
+            return Ok(results);
+        }
+        if let Some(results) = self.dispatch_factory(call).await? {
+            return Ok(results);
+        }
+        let results = self.dispatch_object(call)?;
+        results.ok_or_else(|| Kind::BadOperation.into())
+    }
+
+    /// Carries out an operation of the generic factory.
+    async fn dispatch_factory(&self, call: &Call) -> Results {
         let mut arguments = call.arguments();
         let from = &mut arguments;
-        let one = |value: &dyn Fn(&mut Writer)| {
-            let mut results = call.results_writer();
-            value(&mut results);
-            results.into_bytes()
-        };
-        let object = |ior: Ior| one(&|w| ior.write(w));
-        Ok(match &*call.operation {
+        let one = |value: &dyn Fn(&mut Writer)| results(call, value);
+        Ok(Some(match &*call.operation {
             "create_object" => {
                 let (type_id, criteria) = (String::read(from)?, Properties::read(from)?);
                 let (group, creation) = self.create_object(type_id, criteria).await?;
@@ -40,7 +60,16 @@ impl LoadManager {
                 })
             }
             "delete_object" => none(self.delete_object(&Any::read(from)?).await?),
+            _ => return Ok(None),
+        }))
+    }
 
+    /// Carries out an operation of the property manager.
+    async fn dispatch_properties(&self, call: &Call) -> Results {
+        let mut arguments = call.arguments();
+        let from = &mut arguments;
+        let one = |value: &dyn Fn(&mut Writer)| results(call, value);
+        Ok(Some(match &*call.operation {
             "set_default_properties" => none(self.set_default_properties(&Vec::read(from)?).await?),
             "get_default_properties" => {
                 let properties = self.get_default_properties();
@@ -69,7 +98,17 @@ impl LoadManager {
                 let properties = self.get_properties(&Ior::read(from)?)?;
                 one(&|w| properties.write(w))
             }
+            _ => return Ok(None),
+        }))
+    }
 
+    /// Carries out an operation of the object group manager.
+    async fn dispatch_members(&self, call: &Call) -> Results {
+        let mut arguments = call.arguments();
+        let from = &mut arguments;
+        let one = |value: &dyn Fn(&mut Writer)| results(call, value);
+        let object = |ior: Ior| results(call, &|w| ior.write(w));
+        Ok(Some(match &*call.operation {
             "create_member" => {
                 let (group, at) = (Ior::read(from)?, Name::read(from)?);
                 let (type_id, criteria) = (String::read(from)?, Properties::read(from)?);
@@ -103,7 +142,17 @@ impl LoadManager {
                 let (group, at) = (Ior::read(from)?, Name::read(from)?);
                 object(self.member_ref(&group, &at)?)
             }
+            _ => return Ok(None),
+        }))
+    }
 
+    /// Carries out an operation on loads, load alerts and load monitors.
+    async fn dispatch_loads(&self, call: &Call) -> Results {
+        let mut arguments = call.arguments();
+        let from = &mut arguments;
+        let one = |value: &dyn Fn(&mut Writer)| results(call, value);
+        let object = |ior: Ior| results(call, &|w| ior.write(w));
+        Ok(Some(match &*call.operation {
             "push_loads" => {
                 let (at, loads) = (Name::read(from)?, Vec::<Load>::read(from)?);
                 none(self.push_loads(&at, &loads)?)
@@ -126,9 +175,17 @@ impl LoadManager {
             }
             "get_load_monitor" => object(self.get_load_monitor(&Name::read(from)?)?),
             "remove_load_monitor" => none(self.remove_load_monitor(&Name::read(from)?).await?),
+            _ => return Ok(None),
+        }))
+    }
 
+    /// Carries out an operation that each object has.
+    fn dispatch_object(&self, call: &Call) -> Results {
+        let one = |value: &dyn Fn(&mut Writer)| results(call, value);
+        let object = |ior: Ior| results(call, &|w| ior.write(w));
+        Ok(Some(match &*call.operation {
             "_is_a" => {
-                let id = String::read(from)?;
+                let id = String::read(&mut call.arguments())?;
                 one(&|w| w.write_bool(Interface::LoadManager.is_a(&id)))
             }
             // The second name is that of GIOP 1.0.
@@ -140,7 +197,7 @@ impl LoadManager {
             // There is no interface repository, and it is no component.
             "_interface" => return Err(Kind::IntfRepos.into()),
             "_component" => object(Ior::default()),
-            _ => return Err(Kind::BadOperation.into()),
-        })
+            _ => return Ok(None),
+        }))
     }
 }

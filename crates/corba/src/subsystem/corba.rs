@@ -54,7 +54,7 @@ pub(super) struct Prepared {
     pub(super) listeners: Listeners,
     /// Values that cannot change as long as the process lives: the number of workers, and the state
     /// file, which has been read.
-    pub(super) fixed: Option<(usize, Option<PathBuf>, String)>,
+    pub(super) fixed: Option<FixedSettings>,
     /// Once a configuration has wanted it.
     pub(super) thread: Option<Thread>,
     /// Once the service may begin.
@@ -112,6 +112,9 @@ pub enum ServeError {
     #[error("the thread of the CORBA service has ended")]
     Ended,
 }
+
+/// Settings that the service keeps from its start: number of workers, state file, prefix of repository ids.
+pub(super) type FixedSettings = (usize, Option<PathBuf>, String);
 
 /// A configuration that has been prepared.
 pub(super) struct Desired {

@@ -6,7 +6,7 @@
 
 use std::net::{SocketAddr, UdpSocket};
 use std::path::Path;
-use std::pin::pin;
+use std::pin::{Pin, pin};
 use std::sync::{Arc, Mutex, Weak};
 use std::time::{Duration, Instant};
 
@@ -134,6 +134,21 @@ enum Outcome {
     Over,
     /// An order arrived; `None` means to end.
     Told(Option<Order>),
+}
+
+/// Waits for `work` while a lease is renewed; `is_over` becomes true when the renewal ends.
+async fn while_renewed<T>(
+    work: impl Future<Output = T>,
+    mut renewing: Pin<&mut impl Future<Output = ()>>,
+    is_over: &mut bool,
+) -> T {
+    let mut work = pin!(work);
+    loop {
+        tokio::select! {
+            done = &mut work => return done,
+            () = &mut renewing, if !*is_over => *is_over = true,
+        }
+    }
 }
 
 struct Keeper {
@@ -293,25 +308,11 @@ impl Keeper {
         let mut renewing = pin!(lease.renew(held.renew_at));
         let mut is_over = false;
         if !held.serves {
-            let begun = {
-                let mut begun = pin!(self.take_over(&held));
-                loop {
-                    tokio::select! {
-                        begun = &mut begun => break begun,
-                        () = &mut renewing, if !is_over => is_over = true,
-                    }
-                }
-            };
+            let begun = self.take_over(&held);
+            let begun = while_renewed(begun, renewing.as_mut(), &mut is_over).await;
             held.serves = begun.is_ok();
             if let Err(why) = begun {
-                tenure.end_now(&why);
-                self.switch_off(true).await;
-                self.end_lease().await;
-                self.note_failure(why);
-                return match timeout(STEP_BACK, orders.recv()).await {
-                    Ok(order) => Outcome::Told(order),
-                    Err(_) => Outcome::Over,
-                };
+                return self.step_back(&tenure, why, orders).await;
             }
             self.serves();
         }
@@ -345,42 +346,53 @@ impl Keeper {
             }
             Ok(order) => {
                 let hands_over = matches!(order, Some(Some(Order::HandOver(_))));
-                {
-                    // The last answers are given while the right holds.
-                    let mut ended = pin!(self.switch_off(!hands_over));
-                    loop {
-                        tokio::select! {
-                            () = &mut ended => break,
-                            () = &mut renewing, if !is_over => is_over = true,
-                        }
-                    }
-                }
+                // The last answers are given while the right holds.
+                let ended = self.switch_off(!hands_over);
+                while_renewed(ended, renewing.as_mut(), &mut is_over).await;
                 self.stands_by();
                 let Some(order) = order else {
                     self.end_lease().await;
                     return Outcome::Over;
                 };
                 if let Some(Order::HandOver(answer)) = order {
-                    let ticket = Ticket {
-                        instance: self.instance.clone(),
-                        lease: held.lease,
-                        revision: held.revision,
-                        until: tenure.valid_until().as_nanos(),
-                        has_state: false,
-                    };
+                    let ticket = self.ticket_of(&held);
                     // The other process ends it. It may take long to begin: the lease is renewed
                     // here until then.
                     self.lease = None;
                     let _ = answer.send(Some(ticket));
-                    loop {
-                        tokio::select! {
-                            order = orders.recv() => return Outcome::Told(order),
-                            () = &mut renewing, if !is_over => is_over = true,
-                        }
-                    }
+                    let order = while_renewed(orders.recv(), renewing.as_mut(), &mut is_over);
+                    return Outcome::Told(order.await);
                 }
                 Outcome::Told(order)
             }
+        }
+    }
+
+    /// Leaves the right to serve to another balancer, since this one cannot serve, and waits for a while.
+    async fn step_back(
+        &mut self,
+        tenure: &ServingRight,
+        why: String,
+        orders: &mut mpsc::UnboundedReceiver<Order>,
+    ) -> Outcome {
+        tenure.end_now(&why);
+        self.switch_off(true).await;
+        self.end_lease().await;
+        self.note_failure(why);
+        match timeout(STEP_BACK, orders.recv()).await {
+            Ok(order) => Outcome::Told(order),
+            Err(_) => Outcome::Over,
+        }
+    }
+
+    /// Returns the ticket for the process that takes the place of this one.
+    fn ticket_of(&self, held: &OwnerKey) -> Ticket {
+        Ticket {
+            instance: self.instance.clone(),
+            lease: held.lease,
+            revision: held.revision,
+            until: held.tenure.valid_until().as_nanos(),
+            has_state: false,
         }
     }
 

@@ -17,7 +17,7 @@ use super::limits::{client_settings, is_served_alike, server_settings};
 use super::worker::{Serving, Worker};
 use crate::directory::Directory;
 use crate::monitors;
-use crate::service::{LoadManager, Parts, store};
+use crate::service::{Address, LoadManager, Parts, store};
 
 /// Time limit for writing the last changes at the end.
 const LAST_WRITE: Duration = Duration::from_secs(5);
@@ -101,12 +101,15 @@ impl Supervisor {
         Ok(running.service.close()?)
     }
 
-    fn switch_on(&mut self, desired: Desired) -> Result<(), ServeError> {
-        let settings = Arc::clone(&desired.settings);
-        match (&mut self.running, desired.stored, &self.manager) {
-            (Some(running), _, _) => running
-                .service
-                .configure(Arc::clone(&settings), desired.address)?,
+    /// Starts the service, or gives the one that runs other settings.
+    fn ensure_running(
+        &mut self,
+        settings: &Arc<Settings>,
+        address: Address,
+        stored: Option<StoredState>,
+    ) -> Result<(), ServeError> {
+        match (&mut self.running, stored, &self.manager) {
+            (Some(running), _, _) => running.service.configure(Arc::clone(settings), address)?,
             (None, Some(stored), Some(manager)) => {
                 let StoredState {
                     state,
@@ -117,11 +120,10 @@ impl Supervisor {
                 let parts = Parts {
                     manager: Arc::clone(manager),
                     directory: Arc::new(Directory::default()),
-                    client: Client::new(client_settings(&settings)),
+                    client: Client::new(client_settings(settings)),
                     runtime: tokio::runtime::Handle::current(),
                 };
-                let settings = Arc::clone(&settings);
-                let address = desired.address;
+                let settings = Arc::clone(settings);
                 let service = LoadManager::open_shared(parts, settings, address, state, replica)?;
                 self.running = Some(Running {
                     service,
@@ -132,6 +134,12 @@ impl Supervisor {
             // The state is read before anything else, and once.
             (None, _, _) => return Err(ServeError::NoState),
         }
+        Ok(())
+    }
+
+    fn switch_on(&mut self, desired: Desired) -> Result<(), ServeError> {
+        let settings = Arc::clone(&desired.settings);
+        self.ensure_running(&settings, desired.address, desired.stored)?;
         let Some(running) = &mut self.running else {
             return Ok(());
         };
