@@ -27,8 +27,8 @@ use super::tls::{self, ClientTls, Tls};
 use super::tracing::{self, Tracing};
 use super::xds::{self, Xds};
 use super::{
-    alert, auth, chooser, compression, cors, ejection, ftp, health, hedge, limits, maintenance,
-    monitor, priority, request_id, route, sources, sticky, udp, zones,
+    alert, auth, chooser, compression, ejection, ftp, health, hedge, limits, monitor, priority,
+    request_id, responses, route, sources, sticky, udp, zones,
 };
 use crate::schema::errors::Problem;
 use crate::schema::key::{DAY, describe_keys, secs, section};
@@ -210,7 +210,7 @@ pub(crate) fn describe_tables() -> Vec<TableDoc> {
     ]);
     tables.extend(limits::describe_tables());
     tables.push(priority::describe_table());
-    tables.extend([maintenance::describe_table(), cors::describe_table()]);
+    tables.extend(responses::describe_tables());
     tables.push(ftp::describe_table());
     tables.push(udp::describe_table());
     tables.extend(tls::describe_tables());

@@ -401,8 +401,7 @@ impl AsTable for GroupConfig {
 pub(crate) fn describe_table() -> TableDoc {
     let own = |keys| -> Vec<KeyDoc> { describe_keys(keys, GroupConfig::default()) };
     let doc = "A group of members. You may set all these keys in `[rule.NAME]`, too, for the rule's \
-               own group; there `maintenance`, `error_pages`, `response_fields` and `cors` are the \
-               rule's.";
+               own group; there, keys which rules have themselves, as `error_pages`, are the rule's.";
     let GroupSettings { ejection, .. } = GroupSettings::default();
     let settings = describe_keys(SETTINGS, GroupSettings::default());
     let keys = [

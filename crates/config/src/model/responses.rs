@@ -5,12 +5,13 @@ use std::path::Path;
 
 use toml::de::DeValue;
 
-use super::cors::Cors;
+use super::cors::{self, Cors};
 use super::field_changes::FieldChanges;
-use super::maintenance::Maintenance;
+use super::maintenance::{self, Maintenance};
 use crate::schema::document::{Item, entries};
 use crate::schema::field::{Field, FileName, Limits, WRONG_TYPE, read_one};
 use crate::schema::key::section;
+use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
 use crate::schema::table::Table;
 
@@ -40,6 +41,17 @@ section! {
         /// group's, and the group's over the rule's. Set `{}` to leave CORS to your members.
         cors: Option<Cors> = None; r#"{ allow_origins = ["https://app.example"] }"#,
     }
+}
+
+/// Keys that only a rule with `protocol = "http"` may have.
+pub(crate) fn http_keys() -> impl Iterator<Item = &'static str> {
+    let keys = RESPONSES.iter().map(|key| key.name);
+    keys.filter(|name| *name != "maintenance")
+}
+
+/// Reference of the tables.
+pub(crate) fn describe_tables() -> [TableDoc; 2] {
+    [maintenance::describe_table(), cors::describe_table()]
 }
 
 impl Responses {

@@ -9,6 +9,7 @@ use super::ftp::FtpTls;
 use super::group::{self, GroupConfig};
 use super::group_name::unknown_group;
 use super::limits::{FORGED, LimitKey, Limits, RequestLimit};
+use super::responses;
 use super::routes::{self, RuleFacts};
 use super::rule::{Forward, OWN, Protocol, RULE, Rule};
 use super::timeouts::{TIMEOUTS, Timeouts};
@@ -45,12 +46,9 @@ fn read_shared(rule: &mut Rule, table: &mut Table<'_>, report: &mut Report<'_>) 
     rule.responses.read(table, report);
 }
 
-/// Keys that only a rule with `protocol = "http"` may have.
-const HTTP_ONLY: [&str; 11] = [
+/// Keys that only a rule with `protocol = "http"` may have, beside those of [`Responses`](super::responses).
+const HTTP_ONLY: [&str; 8] = [
     "auth",
-    "cors",
-    "error_pages",
-    "response_fields",
     "request_limits",
     "header_timeout",
     "keep_alive_timeout",
@@ -113,7 +111,8 @@ fn check_http(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
         let message = "only a rule with `protocol = \"http\"` has routes";
         table.report_problem("routes", message, report);
     }
-    for key in HTTP_ONLY.into_iter().filter(|key| table.has_key(key)) {
+    let keys = HTTP_ONLY.into_iter().chain(responses::http_keys());
+    for key in keys.filter(|key| table.has_key(key)) {
         let message = "only a rule with `protocol = \"http\"` has this key";
         table.report_problem(key, message, report);
     }
