@@ -2,6 +2,8 @@
 //! it comes, exactly as far as its framing says.
 
 mod copies;
+mod encoding;
+mod kept;
 
 use std::io::{self, IoSlice};
 use std::pin::Pin;
@@ -155,24 +157,6 @@ impl KeepPlan {
 }
 
 impl Flow {
-    /// A message whose body is compressed, and sent in chunks.
-    pub(super) fn new_encoded(
-        head: Vec<u8>,
-        body: Body,
-        encoder: Box<Encoder>,
-        buffer: Option<Buffer>,
-        bounds: Bounds,
-        memory: &Arc<Memory>,
-    ) -> Result<Self, TransferError> {
-        let mut flow = Flow::new(head, Body::None, true, None, Bounds::NONE, memory)?;
-        flow.framing = Framing::from_body(body, true, bounds);
-        flow.buffer = buffer;
-        flow.encoder = Some(encoder);
-        flow.admit_buffer()?;
-        flow.encode_ready()?;
-        Ok(flow)
-    }
-
     /// A message of `head` and a body of which `buffer` holds the beginning. If `strip`,
     /// the framing of chunks is taken out. If the head is large, there must be `memory` for it.
     pub(crate) fn new(
@@ -264,80 +248,6 @@ impl Flow {
         }
     }
 
-    /// Returns the same message, whose body is kept while it is sent, unless the message says that its body is
-    /// larger than `keeps` allows.
-    #[cold]
-    pub(super) fn keep_what_is_sent(mut self, keeps: KeepPlan) -> Self {
-        let left = match self.framing {
-            Framing::Done if self.ready == 0 => return self,
-            Framing::Length(left) => left,
-            _ => 0,
-        };
-        let length = left.saturating_add(self.ready as u64);
-        if length <= keeps.most as u64 {
-            self.keeps = Some(Box::new(keeps));
-        }
-        self
-    }
-
-    /// Keeps the first `len` bytes of the buffer, which were sent, behind the head. False if they are too many, or
-    /// there is no memory for them: the message cannot be sent again then.
-    #[cold]
-    fn keep_sent(&mut self, len: usize) -> bool {
-        let Some(keeps) = &self.keeps else {
-            return false;
-        };
-        let sent = self.buffer.as_ref().map_or(&[][..], Buffer::bytes);
-        let sent = sent.get(..len).unwrap_or_default();
-        let kept = self.head.len().saturating_sub(self.body_at);
-        if kept.saturating_add(len) > keeps.most {
-            return false;
-        }
-        let size = self.head.len().saturating_add(len);
-        if size > self.head.capacity() {
-            let most = self.body_at.saturating_add(keeps.most).max(size);
-            let size = self.head.capacity().saturating_mul(2).clamp(size, most);
-            let charged = match &mut self._charge {
-                Some(charge) => charge.grow_to(size),
-                None => keeps
-                    .memory
-                    .take_above(HEAD_BYTES, size)
-                    .map(|charge| self._charge = charge),
-            };
-            if charged.is_err() {
-                return false;
-            }
-            self.head
-                .reserve_exact(size.saturating_sub(self.head.len()));
-        }
-        self.head.extend_from_slice(sent);
-        true
-    }
-
-    /// Forgets what was kept of the body: the message is not sent again.
-    #[inline]
-    pub(super) fn stop_keeping(&mut self) {
-        if self.keeps.is_some() {
-            self.forget_kept();
-        }
-    }
-
-    #[cold]
-    fn forget_kept(&mut self) {
-        self.keeps = None;
-        // After a rewind a part of what was kept may be still to be sent.
-        let sent = self.written.saturating_sub(self.body_at);
-        if sent > 0 {
-            self.head.drain(self.body_at..self.written);
-            self.head.shrink_to(HEAD_BYTES);
-            self.written = self.body_at;
-            self.moved += sent as u64;
-            if let Some(charge) = &mut self._charge {
-                charge.shrink_to(self.head.capacity());
-            }
-        }
-    }
-
     /// Writes other bytes over the bytes of the head at `at`, if none was sent yet.
     pub(super) fn overwrite_head(&mut self, at: usize, bytes: &[u8]) {
         let end = at.saturating_add(bytes.len());
@@ -418,50 +328,6 @@ impl Flow {
         }
         self.has_begun |= self.ready > 0;
         Ok(())
-    }
-
-    /// Compresses what may be sent.
-    fn encode_ready(&mut self) -> Result<(), TransferError> {
-        let Some(mut encoder) = self.encoder.take() else {
-            return Ok(());
-        };
-        self.forget_sent();
-        // Nothing but memory can be lacking.
-        let failed = |_| TransferError::Exhausted(Shortage::Memory);
-        if let Some(buffer) = &mut self.buffer {
-            let ready = std::mem::take(&mut self.ready);
-            let piece = buffer.bytes().get(..ready).unwrap_or_default();
-            encoder.write(piece, &mut self.head).map_err(failed)?;
-            buffer.consume(ready);
-        }
-        match self.framing {
-            Framing::Done => encoder.finish_chunks(&mut self.head).map_err(failed)?,
-            _ => self.encoder = Some(encoder),
-        }
-        Ok(())
-    }
-
-    /// Has the client get what the encoder holds; whether there was something.
-    fn flush_encoder(&mut self) -> Result<bool, TransferError> {
-        self.forget_sent();
-        match &mut self.encoder {
-            Some(encoder) if encoder.holds_bytes() => {
-                let flushed = encoder.flush(&mut self.head);
-                flushed.map_err(|_| TransferError::Exhausted(Shortage::Memory))?;
-                Ok(true)
-            }
-            _ => Ok(false),
-        }
-    }
-
-    /// Drops the head if it was sent, so that there is room for what comes out of an encoder.
-    fn forget_sent(&mut self) {
-        if self.written == self.head.len() {
-            self.moved += self.written as u64;
-            self.head.clear();
-            self.written = 0;
-            self.body_at = 0;
-        }
     }
 
     /// Joins a body that is small and complete to its head.
@@ -833,60 +699,6 @@ mod tests {
         let mut none = none.unwrap();
         none.add_lines(b"X-A: 1\r\n", &memory).unwrap();
         assert!(none.is_done());
-    }
-
-    #[test]
-    fn what_is_kept_is_bounded_and_its_memory_is_given_back() {
-        let memory = new_memory(40_000);
-        let head = b"POST / HTTP/1.1\r\n\r\n".to_vec();
-        let new_flow = |length, most| {
-            let body = Body::Length(length);
-            let flow = Flow::new(head.clone(), body, false, None, Bounds::NONE, &memory);
-            flow.unwrap()
-                .keep_what_is_sent(KeepPlan::new(most, &memory))
-        };
-        assert!(new_flow(10_001, 10_000).keeps.is_none(), "it says so");
-        let mut flow = new_flow(30_000, 30_000);
-        let buffers = crate::buffer::BufferPool::new(new_memory(1 << 20));
-        let send = |flow: &mut Flow, len: usize| {
-            let mut buffer = buffers.take();
-            let mut from: &[u8] = &vec![7; len];
-            let cx = &mut Context::from_waker(std::task::Waker::noop());
-            assert!(buffer.poll_fill(cx, &mut from).is_ready());
-            flow.written = flow.head.len();
-            flow.buffer = Some(buffer);
-            flow.ready = len;
-            assert!(
-                flow.poll_flush(cx, &mut Io::Nobody(crate::io::Nobody))
-                    .is_ready()
-            );
-            assert!(flow.ready == 0);
-        };
-        send(&mut flow, 20_000);
-        assert!(flow.may_rewind());
-        assert_eq!(flow.body_sent(), 20_000);
-        assert!(memory.take(20_001).is_err(), "it is counted");
-        assert!(flow.rewind());
-        assert_eq!(
-            (flow.body_sent(), flow.head.len()),
-            (0, head.len() + 20_000)
-        );
-        send(&mut flow, 5_000);
-        assert_eq!((flow.body_sent(), flow.may_rewind()), (25_000, true));
-        let sent = flow.sent_bytes();
-        flow.stop_keeping();
-        assert_eq!((flow.sent_bytes(), flow.body_sent()), (sent, 25_000));
-        assert!(!flow.rewind());
-        assert!(memory.take(20_000).is_ok(), "it is given back");
-        // More than was said, and more than there is memory for.
-        for (most, len) in [(5_000, 6_000), (100_000, 60_000)] {
-            let mut flow = new_flow(4_000, most);
-            send(&mut flow, len);
-            assert!(!flow.may_rewind());
-            assert_eq!(flow.body_sent(), len as u64);
-        }
-        drop(flow);
-        assert!(memory.take(40_000).is_ok());
     }
 
     #[test]
