@@ -245,38 +245,44 @@ fn queues(out: &mut Exposition, snapshot: &Snapshot) {
     }
 }
 
+/// A gauge of members: name, help, and the value for a member.
+type MemberGauge = (&'static str, &'static str, fn(&MemberStatus) -> f64);
+
+const MEMBER_GAUGES: [MemberGauge; 5] = [
+    (
+        "evenkeel_member_up",
+        "1 if the member gets new traffic, 0 while there is a reason against it (evenkeel_member_out).",
+        |member| flag_value(member.reasons.is_empty()),
+    ),
+    (
+        "evenkeel_member_in_flight",
+        "Requests (HTTP) or connections (TCP) that this process has at the member.",
+        |member| f64::from(member.in_flight),
+    ),
+    (
+        "evenkeel_member_cost_in_flight",
+        "What the requests or connections at the member cost together, as strategies count them.",
+        |member| f64::from(member.cost_in_flight),
+    ),
+    (
+        "evenkeel_member_weight",
+        "Weight as configured or changed live.",
+        |member| f64::from(member.weight),
+    ),
+    (
+        "evenkeel_member_effective_weight",
+        "Weight with reports and slow start applied; 0 if the member gets no new traffic.",
+        |member| f64::from(member.effective_weight),
+    ),
+];
+
 fn members(out: &mut Exposition, groups: &[GroupStatus]) {
-    let mut gauge = |name, help, read: fn(&MemberStatus) -> f64| {
+    for (name, help, read) in MEMBER_GAUGES {
         out.begin_family(name, Type::Gauge, help);
         for (group, member) in each(groups) {
             out.add_sample(&labels(group, member), read(member));
         }
-    };
-    gauge(
-        "evenkeel_member_up",
-        "1 if the member gets new traffic, 0 while there is a reason against it (evenkeel_member_out).",
-        |member| flag_value(member.reasons.is_empty()),
-    );
-    gauge(
-        "evenkeel_member_in_flight",
-        "Requests (HTTP) or connections (TCP) that this process has at the member.",
-        |member| f64::from(member.in_flight),
-    );
-    gauge(
-        "evenkeel_member_cost_in_flight",
-        "What the requests or connections at the member cost together, as strategies count them.",
-        |member| f64::from(member.cost_in_flight),
-    );
-    gauge(
-        "evenkeel_member_weight",
-        "Weight as configured or changed live.",
-        |member| f64::from(member.weight),
-    );
-    gauge(
-        "evenkeel_member_effective_weight",
-        "Weight with reports and slow start applied; 0 if the member gets no new traffic.",
-        |member| f64::from(member.effective_weight),
-    );
+    }
     out.begin_family(
         "evenkeel_member_out",
         Type::Gauge,
@@ -311,6 +317,10 @@ fn members(out: &mut Exposition, groups: &[GroupStatus]) {
         }
     }
     opinions(out, groups);
+    outcomes(out, groups);
+}
+
+fn outcomes(out: &mut Exposition, groups: &[GroupStatus]) {
     out.begin_family(
         "evenkeel_member_requests_total",
         Type::Counter,

@@ -21,7 +21,7 @@ use crate::history::TrafficSince;
 use crate::inputs::AlertSetting;
 use crate::lists::ListProblem;
 use crate::manager::{LockedState, ManageError, Manager, find_entry};
-use crate::snapshot::GroupHandle;
+use crate::snapshot::{GroupHandle, RuleSnapshot};
 use crate::state::{Endpoint, GroupEntry, State};
 use crate::status::{
     AlertStatus, CandidateStatus, CheckStatus, EjectionStatus, Explained, GroupStatus, ListStatus,
@@ -37,6 +37,74 @@ fn once<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
     names
 }
 
+fn rule_status(snapshot: &RuleSnapshot) -> RuleStatus {
+    let rule = &snapshot.rule;
+    RuleStatus {
+        name: rule.name.clone(),
+        enabled: rule.enabled,
+        maintenance: rule.responses.is_in_maintenance(),
+        protocol: match rule.protocol {
+            Protocol::Tcp => "tcp".into(),
+            Protocol::Http => "http".into(),
+            Protocol::Ftp => "ftp".into(),
+            Protocol::Udp => "udp".into(),
+        },
+        listen: rule.listen.iter().map(Address::to_string).collect(),
+        group: rule.group.clone(),
+        sni: rule.sni.clone(),
+        limits: Vec::new(),
+        routed: rule.routes.group_names().to_vec(),
+        mirrors: once(rule.mirror_groups()),
+        asks: once(rule.asked_groups()),
+        forward: None,
+    }
+}
+
+/// Returns the status of all locations, by name.
+fn location_statuses(
+    state: &State,
+    alerted: &AlertedLocations,
+    now: Instant,
+) -> Vec<LocationStatus> {
+    // A load is unknown where no group that has members there takes one of its age.
+    let mut max_ages: HashMap<&Arc<str>, Duration> = HashMap::new();
+    for entry in &state.groups {
+        let max_age = entry.group.settings().load_max_age;
+        for member in entry.group.members() {
+            let known = max_ages.entry(member.location.name()).or_default();
+            *known = max_age.max(*known);
+        }
+    }
+    let is_old =
+        |name: &Arc<str>, age: Duration| max_ages.get(name).is_some_and(|max_age| age > *max_age);
+    let mut locations: Vec<_> = state
+        .locations
+        .values()
+        .map(|location| LocationStatus {
+            name: location.name().to_string(),
+            alert: alerted.contains_key(location.name()),
+            alert_setting: match state.inputs.live.alerts.get(&**location.name()) {
+                Some(true) => AlertSetting::On,
+                Some(false) => AlertSetting::Off,
+                None => AlertSetting::Auto,
+            },
+            alerts: alerts_at(state, location.name(), now),
+            loads: location
+                .list_loads(now)
+                .map(|load| LoadStatus {
+                    id: load.id.to_string(),
+                    value: load.value.get(),
+                    age_seconds: now.since(load.at).as_secs_f64(),
+                    expired: load.expired || is_old(location.name(), now.since(load.at)),
+                    first: load.id == location.first_load().unwrap_or(LoadId::CPU),
+                })
+                .collect(),
+        })
+        .collect();
+    locations.sort_by(|a, b| a.name.cmp(&b.name));
+    locations
+}
+
 impl Manager {
     /// Returns the status of everything, as it is now; subsystems fill in their parts.
     pub fn status(&self) -> Status {
@@ -44,62 +112,7 @@ impl Manager {
         let owned = self.lock();
         let state = &owned.state;
         let alerted = self.alerted_locations(state);
-        let rules = state.snapshot.rules.iter().map(|rule| RuleStatus {
-            name: rule.rule.name.clone(),
-            enabled: rule.rule.enabled,
-            maintenance: rule.rule.responses.is_in_maintenance(),
-            protocol: match rule.rule.protocol {
-                Protocol::Tcp => "tcp".into(),
-                Protocol::Http => "http".into(),
-                Protocol::Ftp => "ftp".into(),
-                Protocol::Udp => "udp".into(),
-            },
-            listen: rule.rule.listen.iter().map(Address::to_string).collect(),
-            group: rule.rule.group.clone(),
-            sni: rule.rule.sni.clone(),
-            limits: Vec::new(),
-            routed: rule.rule.routes.group_names().to_vec(),
-            mirrors: once(rule.rule.mirror_groups()),
-            asks: once(rule.rule.asked_groups()),
-            forward: None,
-        });
-        // A load is unknown where no group that has members there takes one of its age.
-        let mut max_ages: HashMap<&Arc<str>, Duration> = HashMap::new();
-        for entry in &state.groups {
-            let max_age = entry.group.settings().load_max_age;
-            for member in entry.group.members() {
-                let known = max_ages.entry(member.location.name()).or_default();
-                *known = max_age.max(*known);
-            }
-        }
-        let is_old = |name: &Arc<str>, age: Duration| {
-            max_ages.get(name).is_some_and(|max_age| age > *max_age)
-        };
-        let mut locations: Vec<_> = state
-            .locations
-            .values()
-            .map(|location| LocationStatus {
-                name: location.name().to_string(),
-                alert: alerted.contains_key(location.name()),
-                alert_setting: match state.inputs.live.alerts.get(&**location.name()) {
-                    Some(true) => AlertSetting::On,
-                    Some(false) => AlertSetting::Off,
-                    None => AlertSetting::Auto,
-                },
-                alerts: alerts_at(state, location.name(), now),
-                loads: location
-                    .list_loads(now)
-                    .map(|load| LoadStatus {
-                        id: load.id.to_string(),
-                        value: load.value.get(),
-                        age_seconds: now.since(load.at).as_secs_f64(),
-                        expired: load.expired || is_old(location.name(), now.since(load.at)),
-                        first: load.id == location.first_load().unwrap_or(LoadId::CPU),
-                    })
-                    .collect(),
-            })
-            .collect();
-        locations.sort_by(|a, b| a.name.cmp(&b.name));
+        let rules = state.snapshot.rules.iter().map(|rule| rule_status(rule));
         let mut status = Status {
             generation: state.snapshot.generation,
             last_reload: last_reload(&owned),
@@ -114,7 +127,7 @@ impl Manager {
                     ..group_status(entry, &alerted, now)
                 })
                 .collect(),
-            locations,
+            locations: location_statuses(state, &alerted, now),
             negotiator: Vec::new(),
             clusters: Vec::new(),
             limits: None,

@@ -9,7 +9,7 @@ use evenkeel_control::alerts::Locations;
 use evenkeel_control::group::{GroupControl, Rules};
 use evenkeel_core::address::Address;
 use evenkeel_core::group::Group;
-use evenkeel_core::member::{Member, MemberId, Slot};
+use evenkeel_core::member::{Member, MemberId, Slot, Weight};
 use evenkeel_core::strategy::shaping::shaping;
 use evenkeel_core::time::Instant;
 
@@ -30,6 +30,37 @@ struct Before<'a> {
     /// Endpoints of the group, with those that had left.
     by_identity: HashMap<Identity<'a>, &'a Endpoint>,
     locations: &'a Locations,
+}
+
+/// Settings of a member that can be changed live.
+struct LiveSettings {
+    admin: AdminState,
+    weight: Weight,
+    backup: bool,
+}
+
+/// The group with these endpoints: the old one if nothing has changed.
+fn next_core_group(
+    config: &GroupConfig,
+    endpoints: &[Endpoint],
+    old: Option<&GroupEntry>,
+) -> Arc<Group> {
+    let members: Vec<Member> = endpoints.iter().map(|e| e.member.clone()).collect();
+    let unchanged = old.filter(|old| {
+        old.config.strategy == config.strategy
+            && old.config.settings == config.settings
+            && old.group.members().len() == members.len()
+            && old.group.members().iter().zip(&members).all(same_member)
+    });
+    match unchanged {
+        Some(old) => Arc::clone(&old.group),
+        None => {
+            let (name, settings) = (config.name.as_str(), config.settings.clone());
+            let state = old.map(|old| Arc::clone(old.group.state()));
+            let state = state.unwrap_or_default();
+            Arc::new(Group::new(name, settings, &config.strategy, members, state))
+        }
+    }
 }
 
 impl State {
@@ -82,22 +113,7 @@ impl State {
             endpoint.joined = true;
         }
         let departed = departed(&before, &endpoints, now);
-        let members: Vec<Member> = endpoints.iter().map(|e| e.member.clone()).collect();
-        let unchanged = old.filter(|old| {
-            old.config.strategy == config.strategy
-                && old.config.settings == config.settings
-                && old.group.members().len() == members.len()
-                && old.group.members().iter().zip(&members).all(same_member)
-        });
-        let group = match unchanged {
-            Some(old) => Arc::clone(&old.group),
-            None => {
-                let (name, settings) = (config.name.as_str(), config.settings.clone());
-                let state = old.map(|old| Arc::clone(old.group.state()));
-                let state = state.unwrap_or_default();
-                Arc::new(Group::new(name, settings, &config.strategy, members, state))
-            }
-        };
+        let group = next_core_group(&config, &endpoints, old);
         let handle = match old {
             Some(old) => Arc::clone(&old.handle),
             None => Arc::new(GroupHandle::new(Arc::clone(&group), config.max_queue)),
@@ -181,6 +197,23 @@ impl State {
             .collect()
     }
 
+    /// The settings of an endpoint: those that were changed live under one of its names, or else those of the file.
+    fn live_settings(&self, group: &str, member: &MemberConfig, names: [&str; 2]) -> LiveSettings {
+        let live = &self.inputs.live;
+        let keys = names.map(|name| (group.to_owned(), name.to_owned()));
+        let admin = keys.iter().find_map(|key| live.admin.get(key));
+        let weight = keys.iter().find_map(|key| live.weights.get(key));
+        let backup = keys.iter().find_map(|key| live.backups.get(key));
+        LiveSettings {
+            admin: admin.copied().unwrap_or(match member.drain {
+                true => AdminState::Drain,
+                false => AdminState::Ready,
+            }),
+            weight: weight.copied().unwrap_or(member.weight),
+            backup: backup.copied().unwrap_or(member.backup),
+        }
+    }
+
     /// Appends the endpoints that a member of the file stands for: one per address, or
     /// a placeholder if it has none yet.
     fn next_endpoints(
@@ -222,20 +255,11 @@ impl State {
             let zone = zone.or_else(of_location);
             let identity = (host.as_str(), member.port, address.clone());
             let before = old.by_identity.get(&identity);
-            let key = |name: &str| (config.name.clone(), name.to_owned());
-            let live = &self.inputs.live;
-            let admin = live.admin.get(&key(&name));
-            let admin = admin.or_else(|| live.admin.get(&key(&in_file))).copied();
-            let admin = admin.unwrap_or(match member.drain {
-                true => AdminState::Drain,
-                false => AdminState::Ready,
-            });
-            let weight = live.weights.get(&key(&name));
-            let weight = weight.or_else(|| live.weights.get(&key(&in_file)));
-            let weight = weight.copied().unwrap_or(member.weight);
-            let backup = live.backups.get(&key(&name));
-            let backup = backup.or_else(|| live.backups.get(&key(&in_file)));
-            let backup = backup.copied().unwrap_or(member.backup);
+            let LiveSettings {
+                admin,
+                weight,
+                backup,
+            } = self.live_settings(&config.name, member, [&name, &in_file]);
             let (id, slot) = match before {
                 Some(before) => (before.member.id, Arc::clone(&before.member.slot)),
                 None => {

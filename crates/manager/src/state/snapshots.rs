@@ -5,6 +5,7 @@ use std::sync::Arc;
 
 use super::State;
 use crate::chooser::Chooser;
+use crate::config::Rule;
 use crate::responses::ResponsePolicy;
 use crate::routes::Routes;
 use crate::snapshot::{GroupHandle, GroupSnapshot, Names, RuleSnapshot, Snapshot, Target};
@@ -12,97 +13,9 @@ use crate::snapshot::{GroupHandle, GroupSnapshot, Names, RuleSnapshot, Snapshot,
 impl State {
     /// The snapshot of this state's rules: the old one if they are the same.
     pub(super) fn next_snapshot(&self, old: &Arc<Snapshot>, generation: u64) -> Arc<Snapshot> {
-        let rules: Vec<Arc<RuleSnapshot>> = self
-            .inputs
-            .config
-            .rules
-            .iter()
-            .filter_map(|rule| {
-                let mut rule = rule.clone();
-                if let Some(&enabled) = self.inputs.live.enabled.get(&rule.name) {
-                    rule.enabled = enabled;
-                }
-                let live = &self.inputs.live;
-                rule.responses
-                    .set_maintenance(live.maintenance.get(&rule.name));
-                // What passes through is encrypted already.
-                let passes = !rule.sni.is_empty();
-                let target = |name: &str| {
-                    let entry = self.find_group(name)?;
-                    let mut responses = entry.config.responses.clone();
-                    responses.set_maintenance(live.group_maintenance.get(name));
-                    let responses = responses.layer_over(&rule.responses);
-                    Some(Target {
-                        policy: ResponsePolicy::new(responses, &self.inputs.files),
-                        group: Arc::clone(&entry.handle),
-                        tls: entry.tls.clone().filter(|_| !passes),
-                        send_proxy: entry.config.send_proxy,
-                        source: entry.config.source,
-                        serves_nobody: !rule.is_served_by(name),
-                        sources: entry.config.sources.clone(),
-                        cookie: entry.cookie.clone(),
-                        chooser: entry.chooser.clone(),
-                    })
-                };
-                let all = rule.group_names();
-                let others = all.iter().filter(|name| **name != rule.group);
-                let others: Vec<&str> = others.copied().collect();
-                let targets = others.iter().copied().map(target);
-                let targets = targets.collect::<Option<Vec<_>>>()?;
-                let own = match rule.group.is_empty() {
-                    true => Target {
-                        policy: ResponsePolicy::new(rule.responses.clone(), &self.inputs.files),
-                        ..Target::new(nobody(old, &rule.name))
-                    },
-                    false => target(&rule.group)?,
-                };
-                // An unchanged rule stays the same object, which makes the data plane's
-                // comparison cheap.
-                let same = old.rules.iter().find(|old| {
-                    let same_others = old.other_targets.len() == targets.len()
-                        && old
-                            .other_targets
-                            .iter()
-                            .zip(&targets)
-                            .all(|(a, b)| b.is_like(a));
-                    old.rule.name == rule.name
-                        && old.rule == rule
-                        && own.is_like(&old.default_target)
-                        && same_others
-                        && old.routes.are_of(&rule, &self.inputs.files)
-                });
-                if let Some(same) = same {
-                    return Some(Arc::clone(same));
-                }
-                let places: HashMap<&str, u32> = others
-                    .iter()
-                    .copied()
-                    .zip(1..)
-                    .chain([(&*rule.group, 0)])
-                    .collect();
-                let place = |name: &str| places.get(name).copied();
-                let names = rule.sni.iter();
-                let names =
-                    names.map(|(name, group)| Some((name.as_str(), place(group)? as usize)));
-                let names = Names::new(names.collect::<Option<Vec<_>>>()?);
-                let all = std::iter::once(&own).chain(&targets);
-                let cookies = all.flat_map(|target| &target.cookie);
-                let cookies = cookies.map(|cookie| cookie.name().as_bytes().into());
-                let cookies = cookies.collect();
-                let at = |place: u32| {
-                    let other = (place as usize).checked_sub(1);
-                    let target = other.and_then(|at| targets.get(at)).unwrap_or(&own);
-                    target.policy.config()
-                };
-                Some(Arc::new(RuleSnapshot {
-                    names,
-                    cookies,
-                    routes: Routes::new(&rule, &places, at, &self.inputs.files),
-                    rule,
-                    default_target: own,
-                    other_targets: targets,
-                }))
-            })
+        let rules = self.inputs.config.rules.iter();
+        let rules: Vec<Arc<RuleSnapshot>> = rules
+            .filter_map(|rule| self.next_rule(rule.clone(), old))
             .collect();
         let groups = self.next_groups(old);
         let sections = self.inputs.config.sections();
@@ -118,6 +31,91 @@ impl State {
             rules,
             groups,
             sections,
+        })
+    }
+
+    /// The snapshot of a rule: the old one if nothing has changed. `None` if a group of the rule does not exist.
+    fn next_rule(&self, mut rule: Rule, old: &Snapshot) -> Option<Arc<RuleSnapshot>> {
+        let (live, files) = (&self.inputs.live, &self.inputs.files);
+        if let Some(&enabled) = live.enabled.get(&rule.name) {
+            rule.enabled = enabled;
+        }
+        rule.responses
+            .set_maintenance(live.maintenance.get(&rule.name));
+        let all = rule.group_names();
+        let others = all.iter().filter(|name| **name != rule.group);
+        let others: Vec<&str> = others.copied().collect();
+        let targets = others.iter().map(|name| self.target_of(&rule, name));
+        let targets = targets.collect::<Option<Vec<_>>>()?;
+        let own = match rule.group.is_empty() {
+            true => Target {
+                policy: ResponsePolicy::new(rule.responses.clone(), files),
+                ..Target::new(nobody(old, &rule.name))
+            },
+            false => self.target_of(&rule, &rule.group)?,
+        };
+        // An unchanged rule stays the same object, which makes the data plane's
+        // comparison cheap.
+        let same = old.rules.iter().find(|old| {
+            let old_targets = &old.other_targets;
+            let mut pairs = old_targets.iter().zip(&targets);
+            old.rule.name == rule.name
+                && old.rule == rule
+                && own.is_like(&old.default_target)
+                && old_targets.len() == targets.len()
+                && pairs.all(|(a, b)| b.is_like(a))
+                && old.routes.are_of(&rule, files)
+        });
+        if let Some(same) = same {
+            return Some(Arc::clone(same));
+        }
+        let places: HashMap<&str, u32> = others
+            .iter()
+            .copied()
+            .zip(1..)
+            .chain([(&*rule.group, 0)])
+            .collect();
+        let place = |name: &str| places.get(name).copied();
+        let names = rule.sni.iter();
+        let names = names.map(|(name, group)| Some((name.as_str(), place(group)? as usize)));
+        let names = Names::new(names.collect::<Option<Vec<_>>>()?);
+        let all = std::iter::once(&own).chain(&targets);
+        let cookies = all.flat_map(|target| &target.cookie);
+        let cookies = cookies.map(|cookie| cookie.name().as_bytes().into());
+        let cookies = cookies.collect();
+        let at = |place: u32| {
+            let other = (place as usize).checked_sub(1);
+            let target = other.and_then(|at| targets.get(at)).unwrap_or(&own);
+            target.policy.config()
+        };
+        Some(Arc::new(RuleSnapshot {
+            names,
+            cookies,
+            routes: Routes::new(&rule, &places, at, files),
+            rule,
+            default_target: own,
+            other_targets: targets,
+        }))
+    }
+
+    /// The target of a rule's requests to a group; `None` if the group does not exist.
+    fn target_of(&self, rule: &Rule, name: &str) -> Option<Target> {
+        let entry = self.find_group(name)?;
+        let mut responses = entry.config.responses.clone();
+        responses.set_maintenance(self.inputs.live.group_maintenance.get(name));
+        let responses = responses.layer_over(&rule.responses);
+        // What passes through is encrypted already.
+        let passes = !rule.sni.is_empty();
+        Some(Target {
+            policy: ResponsePolicy::new(responses, &self.inputs.files),
+            group: Arc::clone(&entry.handle),
+            tls: entry.tls.clone().filter(|_| !passes),
+            send_proxy: entry.config.send_proxy,
+            source: entry.config.source,
+            serves_nobody: !rule.is_served_by(name),
+            sources: entry.config.sources.clone(),
+            cookie: entry.cookie.clone(),
+            chooser: entry.chooser.clone(),
         })
     }
 
