@@ -20,7 +20,7 @@ use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-use super::socket::{ClientSocket, Datagram, Destination, MAX_DATAGRAM};
+use super::socket::{ClientSocket, Datagram, Destination, MAX_DATAGRAM, ignore_path_mtu};
 use crate::access::{End, MemberAttempts, Record};
 use crate::bound_request::{BoundRequest, Refusal};
 use crate::member_choice::insert;
@@ -104,6 +104,7 @@ impl ListenerState {
         Some(bytes.into())
     }
 
+    /// Frees the room of a copy.
     fn release_datagram(&self, kept: Option<Box<[u8]>>) {
         let len = kept.map_or(0, |bytes| bytes.len());
         self.kept.set(self.kept.get().saturating_sub(len));
@@ -123,6 +124,10 @@ pub(crate) struct Flow {
     member: RefCell<Option<(Arc<Slot>, Arc<GroupState>)>>,
     bytes_received: Cell<u64>,
     bytes_sent: Cell<u64>,
+    /// Copy of the first datagram, for a second member, while that is of use.
+    kept: RefCell<Option<Box<[u8]>>>,
+    /// Refusal of the member that a call has told of: the socket does not tell it a second time.
+    refusal: RefCell<Option<io::Error>>,
     /// True if the member has answered.
     answered: Cell<bool>,
     /// True if the client's last datagram has no answer.
@@ -145,13 +150,30 @@ impl Flow {
         slot.reason_bits() & LEAVES & !overridden != 0
     }
 
-    /// Passes a datagram of the client on.
-    pub(crate) fn forward_datagram(&self, bytes: &[u8]) {
-        self.count_received(bytes);
+    /// Passes a datagram of the client on. Returns false if the member has answered before and refuses
+    /// datagrams now: the session ends, and the datagram is for another session.
+    pub(crate) fn forward_datagram(&self, listener: &ListenerState, bytes: &[u8]) -> bool {
         let socket = Rc::clone(&self.socket.borrow());
-        if let Err(error) = send_datagram(&socket, bytes) {
+        let mut sent = send_datagram(&socket, bytes);
+        // The error is that of a datagram before. The ICMP message that brought the error wakes the
+        // task of the session, which finds the error here.
+        if let Err(error) = &sent
+            && error.kind() == io::ErrorKind::ConnectionRefused
+        {
+            self.refusal.replace(Some(io::ErrorKind::ConnectionRefused.into()));
+            if self.answered.get() {
+                return false;
+            }
+            sent = send_datagram(&socket, bytes);
+        }
+        self.count_received(bytes);
+        if let Err(error) = sent {
             self.session.service.metrics.udp_dropped_unsent.add(1);
             tracing::debug!(rule = %self.session.service.name, %error, "a datagram was not sent");
+        }
+        if !self.options.expect_answer {
+            // The first datagram may have arrived long ago.
+            listener.release_datagram(self.kept.take());
         }
         self.waits.set(true);
         if !self.leaves.get() && (self.answered.get() || !self.options.expect_answer) {
@@ -199,6 +221,9 @@ impl Flow {
 
     /// Passes answers on until something else happens.
     fn poll_event(&self, cx: &mut Context<'_>, listener: &ListenerState) -> Poll<Event> {
+        if let Some(error) = self.refusal.take() {
+            return Poll::Ready(Event::Failed(error));
+        }
         let socket = Rc::clone(&self.socket.borrow());
         let mut answers = 0;
         loop {
@@ -321,6 +346,12 @@ pub(crate) fn begin_session(
         .and_then(|link| watch_socket(&session, target, link));
     match reached {
         Ok((bound, socket)) => {
+            let is_by_itself = options.session == UdpSession::Datagram;
+            let is_message = is_by_itself && !options.expect_answer;
+            let kept = match rule.rule.connect_retries > 0 && !is_message {
+                true => listener.keep_datagram(datagram.bytes),
+                false => None,
+            };
             let flow = Rc::new(Flow {
                 key: (datagram.client, datagram.destination),
                 idle: rule.rule.timeouts.idle,
@@ -328,6 +359,8 @@ pub(crate) fn begin_session(
                 member: RefCell::default(),
                 bytes_received: Cell::new(0),
                 bytes_sent: Cell::new(0),
+                kept: RefCell::new(kept),
+                refusal: RefCell::default(),
                 answered: Cell::new(false),
                 waits: Cell::new(true),
                 leaves: Cell::new(false),
@@ -335,23 +368,18 @@ pub(crate) fn begin_session(
                 session,
             });
             flow.count_received(datagram.bytes);
-            let is_by_itself = flow.options.session == UdpSession::Datagram;
-            if is_by_itself && !flow.options.expect_answer {
+            if is_message {
                 let now = flow.session.worker.now();
                 target.group.finish(bound.ticket, Outcome::Cancelled, now);
                 return log_session(&flow, &rule, &begin, attempts, End::Complete);
             }
-            let kept = match is_by_itself && rule.rule.connect_retries > 0 {
-                true => listener.keep_datagram(datagram.bytes),
-                false => None,
-            };
             if !is_by_itself {
                 let mut flows = listener.flows.borrow_mut();
                 flows.insert(flow.key, Rc::clone(&flow));
             }
             let listener = Rc::clone(listener);
             tokio::task::spawn_local(async move {
-                serve_flow(&listener, &flow, begin, bound, attempts, kept).await;
+                serve_flow(&listener, &flow, begin, bound, attempts).await;
             });
         }
         Err(end) => {
@@ -375,7 +403,6 @@ async fn serve_flow(
     mut begin: Begin,
     mut bound: BoundRequest,
     mut attempts: Attempts,
-    kept: Option<Box<[u8]>>,
 ) {
     let session = &flow.session;
     let mut rule = session.service.rule();
@@ -385,6 +412,7 @@ async fn serve_flow(
         let event = loop {
             match std::future::poll_fn(|cx| flow.poll_event(cx, listener)).await {
                 Event::Answered => {
+                    listener.release_datagram(flow.kept.take());
                     let now = session.worker.now();
                     begin.first_answer = Some(now.since(bound.ticket.started()));
                     bound.ticket.record_response(Outcome::Success, now);
@@ -406,6 +434,7 @@ async fn serve_flow(
                     "a member refuses datagrams");
                 session.service.metrics.member_connect_failures.add(1);
                 let may_retry = attempts.retries < rule.rule.connect_retries;
+                let kept = flow.kept.borrow();
                 let Some(bytes) = kept.as_ref().filter(|_| may_retry) else {
                     break (End::Member, Outcome::Failure);
                 };
@@ -425,16 +454,12 @@ async fn serve_flow(
                     }
                     // The failure counts for more than that nobody is left.
                     Err(_) => {
-                        return end_flow(
-                            listener,
-                            flow,
-                            (&rule, &begin, attempts, kept),
-                            End::Member,
-                        );
+                        drop(kept);
+                        return end_flow(listener, flow, (&rule, &begin, attempts), End::Member);
                     }
                 }
             }
-            Event::Failed(_) => break (End::Member, Outcome::Success),
+            Event::Failed(_) => break (End::Member, Outcome::Failure),
             Event::Silent if !answered && expects && !flow.is_draining(listener) => {
                 break (End::MemberTimeout, Outcome::Error);
             }
@@ -450,7 +475,7 @@ async fn serve_flow(
         }
     };
     group.finish(bound.ticket, outcome, session.worker.now());
-    end_flow(listener, flow, (&rule, &begin, attempts, kept), end);
+    end_flow(listener, flow, (&rule, &begin, attempts), end);
 }
 
 /// Notes the member of a session, and the time that it has for its first answer.
@@ -473,10 +498,10 @@ fn watch_member(flow: &Flow, target: &Target, bound: &BoundRequest) {
 fn end_flow(
     listener: &ListenerState,
     flow: &Rc<Flow>,
-    (rule, begin, attempts, kept): (&RuleSnapshot, &Begin, Attempts, Option<Box<[u8]>>),
+    (rule, begin, attempts): (&RuleSnapshot, &Begin, Attempts),
     end: End,
 ) {
-    listener.release_datagram(kept);
+    listener.release_datagram(flow.kept.take());
     listener.forget_flow(flow);
     log_session(flow, rule, begin, attempts, end);
 }
@@ -565,6 +590,7 @@ fn open_socket(member: SocketAddr, bytes: &[u8]) -> io::Result<StdSocket> {
     };
     let socket = StdSocket::bind(any)?;
     socket.set_nonblocking(true)?;
+    ignore_path_mtu(&socket, member)?;
     socket.connect(member)?;
     send_datagram(&socket, bytes)?;
     Ok(socket)
@@ -576,13 +602,7 @@ fn send_datagram<'a, S>(socket: &'a S, bytes: &[u8]) -> io::Result<()>
 where
     SockRef<'a>: From<&'a S>,
 {
-    let socket = SockRef::from(socket);
-    let result = match socket.send(bytes) {
-        // The error is that of a datagram before; the system has forgotten it now.
-        Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => socket.send(bytes),
-        result => result,
-    };
-    match result {
+    match SockRef::from(socket).send(bytes) {
         Err(error)
             if error.kind() == io::ErrorKind::WouldBlock
                 || error.raw_os_error() == Some(libc::EMSGSIZE) =>

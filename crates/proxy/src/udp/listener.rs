@@ -144,8 +144,8 @@ impl DatagramListener {
         let keeps_clients = service.rule().rule.udp.session == UdpSession::Client;
         let key = (datagram.client, datagram.destination);
         if let Some(flow) = self.state.find_flow(&key).filter(|_| keeps_clients) {
-            if !flow.must_move() {
-                return flow.forward_datagram(datagram.bytes);
+            if !flow.must_move() && flow.forward_datagram(&self.state, datagram.bytes) {
+                return;
             }
             self.state.forget_flow(&flow);
             flow.leave();

@@ -44,7 +44,7 @@ impl ClientSocket {
                 SocketAddr::V4(_) => (libc::IPPROTO_IP, libc::IP_PKTINFO),
                 SocketAddr::V6(_) => (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO),
             };
-            enable_option(socket.as_raw_fd(), option)?;
+            set_option(socket.as_raw_fd(), option, 1)?;
         }
         socket.set_nonblocking(true)?;
         Ok(ClientSocket {
@@ -318,12 +318,27 @@ fn put_control<T: Copy>(head: &mut libc::msghdr, (level, kind): (i32, i32), data
     }
 }
 
-/// Switches an option of a socket on.
-fn enable_option(fd: RawFd, (level, name): (i32, i32)) -> io::Result<()> {
-    let on: libc::c_int = 1;
+/// Has the kernel fragment datagrams to `member` that are too long for the way. Otherwise an ICMP
+/// message about the length would be an error of the socket, as if the member were gone.
+pub(crate) fn ignore_path_mtu(socket: &StdSocket, member: SocketAddr) -> io::Result<()> {
+    let (option, value) = match member {
+        SocketAddr::V4(_) => (
+            (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
+            libc::IP_PMTUDISC_DONT,
+        ),
+        SocketAddr::V6(_) => (
+            (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER),
+            libc::IPV6_PMTUDISC_DONT,
+        ),
+    };
+    set_option(socket.as_raw_fd(), option, value)
+}
+
+/// Sets an option of a socket.
+fn set_option(fd: RawFd, (level, name): (i32, i32), value: libc::c_int) -> io::Result<()> {
     let len = size_of::<libc::c_int>() as libc::socklen_t;
     // SAFETY: the value outlives the call, and has that length.
-    match unsafe { libc::setsockopt(fd, level, name, (&raw const on).cast(), len) } {
+    match unsafe { libc::setsockopt(fd, level, name, (&raw const value).cast(), len) } {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }

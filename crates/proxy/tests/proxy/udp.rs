@@ -146,6 +146,56 @@ fn a_session_whose_member_refuses_ends_and_the_next_datagram_goes_elsewhere() {
 }
 
 #[test]
+fn the_first_datagram_of_a_client_goes_to_another_member_if_it_is_refused() {
+    let ((gone, _kept), (a, _at_a)) = (refusing(), named(b'a'));
+    let bed = Bed::new(Udp, &[gone, a], |_| {});
+    for number in 0..20_u8 {
+        let client = client(&bed);
+        assert_eq!(ask(&client, &[number]), [b'a', number]);
+        assert_eq!(ask(&client, b"more"), b"amore");
+    }
+    let totals = bed.rule_totals();
+    assert!(totals.retries > 0);
+    assert_eq!(totals.retries, totals.member_connect_failures);
+    assert_eq!(totals.connections, 20);
+}
+
+#[test]
+fn a_session_ends_when_its_member_goes_and_the_next_datagram_begins_another() {
+    let member = UdpSocket::bind("127.0.0.1:0").unwrap();
+    member.set_read_timeout(Some(HANG)).unwrap();
+    let bed = Bed::new(Udp, &[member.local_addr().unwrap()], |_| {});
+    let client = client(&bed);
+    client.send(b"x").unwrap();
+    let mut buffer = [0; 10];
+    let (_, session) = member.recv_from(&mut buffer).unwrap();
+    member.send_to(b"answer", session).unwrap();
+    assert_eq!(client.recv(&mut buffer).unwrap(), 6);
+    // From now on the port refuses datagrams of the balancer.
+    let elsewhere: SocketAddr = "127.0.0.1:9".parse().unwrap();
+    member.connect(elsewhere).unwrap();
+    client.send(b"y").unwrap();
+    let record = bed.next_record();
+    assert_eq!((record.end, record.bytes_sent), (End::Member, 6));
+    client.send(b"z").unwrap();
+    let record = bed.next_record();
+    assert_eq!((record.end, record.bytes_sent), (End::Member, 0));
+    assert_eq!(bed.in_flight(), 0);
+}
+
+#[test]
+fn datagrams_that_come_fast_do_not_hide_that_the_member_refuses_them() {
+    let (gone, _kept) = refusing();
+    let bed = Bed::new(Udp, &[gone], |rule| rule.connect_retries = 0);
+    let client = client(&bed);
+    for _ in 0..100 {
+        client.send(b"x").unwrap();
+    }
+    assert_eq!(bed.next_record().end, End::Member);
+    assert!(bed.rule_totals().member_connect_failures > 0);
+}
+
+#[test]
 fn silence_is_a_failure_where_an_answer_is_expected() {
     let (silent, asked) = datagram_member(|_| None);
     for session in [UdpSession::Client, UdpSession::Datagram] {
