@@ -18,6 +18,7 @@ use tokio::sync::Notify;
 use crate::bandwidth::Paces;
 use crate::metrics::RuleMetrics;
 use crate::quota::Quotas;
+use crate::udp::connection_ids::ConnectionIds;
 use crate::watch::ServiceId;
 
 /// State of a rule that the workers share.
@@ -29,6 +30,8 @@ pub(crate) struct RuleShared {
     pub(crate) paces: Paces,
     /// Notice that there is room for another connection.
     pub(crate) room: Notify,
+    /// Members by connection ids of QUIC, if the rule reads them.
+    pub(crate) connection_ids: ConnectionIds,
 }
 
 impl RuleShared {

@@ -8,6 +8,7 @@
 //! | [`orca`] | servers, in their responses or over gRPC |
 //! | [`client_hello`] | clients that speak TLS, in their first message |
 //! | [`proxy_protocol`] | proxies in front, before a client's first byte |
+//! | [`quic`] | clients and servers of QUIC: connection ids |
 //! | [`exposition`] | servers that show their metrics as Prometheus reads them |
 //! | [`ftp`] | clients and servers of FTP, on the control connection |
 //! | [`response`] | servers, over HTTP/1.1 |
@@ -29,6 +30,7 @@ pub mod negotiation;
 pub mod orca;
 pub mod protobuf;
 pub mod proxy_protocol;
+pub mod quic;
 pub mod reporting;
 pub mod response;
 pub mod window;

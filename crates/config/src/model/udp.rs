@@ -18,7 +18,8 @@ section! {
     keys UDP {
         /// Datagrams which belong to one session, and so go to one member. `client`: all datagrams from one
         /// address and port, until `idle_timeout`. `datagram`: each datagram by itself, with one answer, for
-        /// protocols of question and answer (DNS) and of messages (syslog).
+        /// protocols of question and answer (DNS) and of messages (syslog). `quic`: as `client`, and a client
+        /// of QUIC whose address changes stays with its member, by the connection id.
         session: UdpSession = UdpSession::Client; r#""datagram""#,
         /// Members answer the first datagram of a session. With `true`, a member without an answer within
         /// `answer_timeout` has failed for the session. Set `false` for servers which never answer (syslog,
@@ -26,6 +27,18 @@ section! {
         expect_answer: bool = true; "false",
         /// Time limit for the first answer, if `expect_answer` is `true`.
         answer_timeout: Duration [Time(millis(10), secs(600))] = secs(3); r#""1s""#,
+        /// Datagrams of a session may share a buffer, which the kernel puts together and divides (GRO, GSO).
+        /// Long streams of datagrams, as of QUIC, take less CPU time so. Set `false` if the driver of a
+        /// network card has defects with it.
+        segmentation_offload: bool = true; "false",
+    }
+}
+
+impl UdpOptions {
+    /// True if sockets of the rule may exchange several datagrams in one buffer with the kernel. Sessions by
+    /// datagram have nothing to put together.
+    pub fn uses_offload(&self) -> bool {
+        self.segmentation_offload && self.session != UdpSession::Datagram
     }
 }
 
@@ -45,9 +58,16 @@ pub enum UdpSession {
     Client,
     /// A datagram, and the answer.
     Datagram,
+    /// Datagrams from one address and port. The connection id leads a client's new address to its member.
+    Quic,
 }
 
-choice_field!(UdpSession, "client" => UdpSession::Client, "datagram" => UdpSession::Datagram);
+choice_field!(
+    UdpSession,
+    "client" => UdpSession::Client,
+    "datagram" => UdpSession::Datagram,
+    "quic" => UdpSession::Quic
+);
 
 /// Time without a datagram after which a session ends, if the file sets none.
 pub(super) const IDLE: Duration = secs(30);

@@ -5,6 +5,7 @@ use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdSocket};
+use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll};
@@ -16,11 +17,14 @@ use evenkeel_core::time::Instant;
 use evenkeel_limits::Shortage;
 use evenkeel_manager::config::{UdpOptions, UdpSession};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
+use evenkeel_wire::quic::{ConnectionId, Header, MIN_ID};
 use socket2::SockRef;
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-use super::socket::{ClientSocket, Datagram, Destination, MAX_DATAGRAM, ignore_path_mtu};
+use super::connection_ids::MAX_IDS;
+use super::segments::{BATCH, Destination, Segments, Way, is_drop, send_all};
+use super::socket::{Batch, ClientSocket, ignore_path_mtu, receive_ready, set_offload};
 use crate::access::{End, MemberAttempts, Record};
 use crate::bound_request::{BoundRequest, Refusal};
 use crate::member_choice::insert;
@@ -28,8 +32,8 @@ use crate::service::State;
 use crate::session::Session;
 use crate::watch::Stop;
 
-/// Number of answers that a session passes on before others have their turn.
-const TURN: usize = 32;
+/// Number of calls for answers that a session makes before others have their turn.
+const TURN: usize = 4;
 
 /// Most bytes of datagrams that the sessions of a listener keep for a second member.
 const MAX_KEPT: usize = 16 << 20;
@@ -52,8 +56,8 @@ pub(crate) struct ListenerState {
     pub(crate) socket: ClientSocket,
     /// Sessions of clients, for rules that keep a client at one member.
     flows: RefCell<HashMap<FlowKey, Rc<Flow>>>,
-    /// Room for an answer.
-    answer: RefCell<Vec<u8>>,
+    /// Room for answers.
+    answers: RefCell<Batch>,
     /// Bytes of datagrams that are kept for a second member.
     kept: Cell<usize>,
     stopped: Cell<bool>,
@@ -64,7 +68,7 @@ impl ListenerState {
         Rc::new(ListenerState {
             socket,
             flows: RefCell::default(),
-            answer: RefCell::new(vec![0; MAX_DATAGRAM]),
+            answers: RefCell::new(Batch::new()),
             kept: Cell::new(0),
             stopped: Cell::new(false),
         })
@@ -122,6 +126,11 @@ pub(crate) struct Flow {
     socket: RefCell<Rc<UdpSocket>>,
     /// State of the member and its group, which say when the session leaves.
     member: RefCell<Option<(Arc<Slot>, Arc<GroupState>)>>,
+    member_id: Cell<Option<MemberId>>,
+    /// Connection ids of QUIC that the session has in the table.
+    ids: RefCell<Vec<ConnectionId>>,
+    /// First bytes of the last connection id that the table was asked about.
+    checked: Cell<Option<[u8; MIN_ID]>>,
     bytes_received: Cell<u64>,
     bytes_sent: Cell<u64>,
     /// Copy of the first datagram, for a second member, while that is of use.
@@ -150,35 +159,103 @@ impl Flow {
         slot.reason_bits() & LEAVES & !overridden != 0
     }
 
-    /// Passes a datagram of the client on. Returns false if the member has answered before and refuses
-    /// datagrams now: the session ends, and the datagram is for another session.
-    pub(crate) fn forward_datagram(&self, listener: &ListenerState, bytes: &[u8]) -> bool {
-        let socket = Rc::clone(&self.socket.borrow());
-        let mut sent = send_datagram(&socket, bytes);
-        // The error is that of a datagram before. The ICMP message that brought the error wakes the
-        // task of the session, which finds the error here.
-        if let Err(error) = &sent
-            && error.kind() == io::ErrorKind::ConnectionRefused
-        {
-            self.refusal.replace(Some(io::ErrorKind::ConnectionRefused.into()));
-            if self.answered.get() {
-                return false;
-            }
-            sent = send_datagram(&socket, bytes);
-        }
-        self.count_received(bytes);
-        if let Err(error) = sent {
-            self.session.service.metrics.udp_dropped_unsent.add(1);
+    /// Passes datagrams of the client on. Returns false if the member has answered before and refuses
+    /// datagrams now: the session ends, and the datagrams are for another session.
+    pub(crate) fn forward_datagrams<'a>(
+        &self,
+        listener: &ListenerState,
+        datagrams: impl Iterator<Item = Segments<'a>> + Clone,
+    ) -> bool {
+        let (socket, metrics) = (self.socket.borrow(), &self.session.service.metrics);
+        let answered = self.answered.get();
+        let sent = send_all(
+            socket.as_raw_fd(),
+            datagrams.clone(),
+            Way::default(),
+            !answered,
+        );
+        if let Some(error) = sent.error {
             tracing::debug!(rule = %self.session.service.name, %error, "a datagram was not sent");
+            if error.kind() == io::ErrorKind::ConnectionRefused {
+                // The ICMP message that brought the error wakes the task of the session, which finds
+                // the error here.
+                self.refusal.replace(Some(error));
+                if answered && sent.datagrams == 0 {
+                    return false;
+                }
+            }
+        }
+        metrics.udp_dropped_unsent.add(sent.unsent);
+        for segments in datagrams {
+            metrics.udp_datagrams_in.add(segments.count() as u64);
+            self.count_received(segments.total_len());
         }
         if !self.options.expect_answer {
             // The first datagram may have arrived long ago.
             listener.release_datagram(self.kept.take());
         }
         self.waits.set(true);
-        if !self.leaves.get() && (self.answered.get() || !self.options.expect_answer) {
+        if !self.leaves.get() && (answered || !self.options.expect_answer) {
             self.session.watch.arm_after_traffic(self.idle, false);
         }
+        true
+    }
+
+    /// True if the connection of a QUIC packet is at another member: a client has got an address that another
+    /// client had.
+    pub(crate) fn is_foreign(&self, datagram: &[u8]) -> bool {
+        let Some(header) = Header::read(datagram) else {
+            return false;
+        };
+        let prefix = header.destination_prefix();
+        if prefix.is_none() || self.checked.replace(prefix) == prefix {
+            return false;
+        }
+        match self
+            .session
+            .service
+            .shared
+            .connection_ids
+            .find_member(&header)
+        {
+            Some((_, member)) => self.member_id.get().is_some_and(|own| own != member),
+            None => false,
+        }
+    }
+
+    /// Enters connection ids that the member has chosen into the table.
+    fn learn_ids(&self, answers: &Batch) {
+        for datagram in answers.segments().flat_map(Segments::iter) {
+            // A packet of Version Negotiation repeats an id of the client.
+            if let Some(Header::Long {
+                version: 1..,
+                source,
+                ..
+            }) = Header::read(datagram)
+                && let Some(id) = ConnectionId::new(source)
+            {
+                self.add_id(id);
+            }
+        }
+    }
+
+    fn add_id(&self, id: ConnectionId) {
+        let mut ids = self.ids.borrow_mut();
+        let (Some(member), false) = (self.member_id.get(), ids.contains(&id)) else {
+            return;
+        };
+        let table = &self.session.service.shared.connection_ids;
+        if ids.len() < MAX_IDS && table.add_session(id, member) {
+            ids.push(id);
+        }
+    }
+
+    fn forget_ids(&self) {
+        let table = &self.session.service.shared.connection_ids;
+        self.ids
+            .take()
+            .into_iter()
+            .for_each(|id| table.remove_session(id));
     }
 
     /// Ends the session when its last answer is there, or is late.
@@ -188,27 +265,25 @@ impl Flow {
         }
     }
 
-    fn count_received(&self, bytes: &[u8]) {
-        let len = bytes.len() as u64;
+    fn count_received(&self, len: usize) {
+        let len = len as u64;
         self.bytes_received.set(self.bytes_received.get() + len);
         self.session.service.metrics.bytes_from_clients.add(len);
     }
 
-    /// Passes an answer of the member on.
-    fn send_answer(&self, listener: &ListenerState, bytes: &[u8]) {
+    /// Passes answers of the member on.
+    fn send_answers(&self, listener: &ListenerState, answers: &Batch) {
         let metrics = &self.session.service.metrics;
         let (client, destination) = self.key;
-        match listener.socket.send_answer(bytes, client, destination) {
-            Ok(()) => {
-                let len = bytes.len() as u64;
-                self.bytes_sent.set(self.bytes_sent.get() + len);
-                metrics.bytes_to_clients.add(len);
-                metrics.udp_datagrams_out.add(1);
-            }
-            Err(error) => {
-                metrics.udp_dropped_unsent.add(1);
-                tracing::debug!(rule = %self.session.service.name, %error, "an answer was not sent");
-            }
+        let sent = listener
+            .socket
+            .send_answers(answers.segments(), client, destination);
+        self.bytes_sent.set(self.bytes_sent.get() + sent.bytes);
+        metrics.bytes_to_clients.add(sent.bytes);
+        metrics.udp_datagrams_out.add(sent.datagrams);
+        metrics.udp_dropped_unsent.add(sent.unsent);
+        if let Some(error) = sent.error {
+            tracing::debug!(rule = %self.session.service.name, %error, "an answer was not sent");
         }
         self.waits.set(false);
     }
@@ -225,9 +300,14 @@ impl Flow {
             return Poll::Ready(Event::Failed(error));
         }
         let socket = Rc::clone(&self.socket.borrow());
-        let mut answers = 0;
+        // The session of a datagram has one answer.
+        let limit = match self.options.session {
+            UdpSession::Datagram => 1,
+            UdpSession::Client | UdpSession::Quic => BATCH,
+        };
+        let mut calls = 0;
         loop {
-            if answers == TURN {
+            if calls == TURN {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
@@ -236,14 +316,17 @@ impl Flow {
                 Poll::Ready(Err(error)) => return Poll::Ready(Event::Failed(error)),
                 Poll::Ready(Ok(())) => {}
             }
-            let mut room = listener.answer.borrow_mut();
-            match socket.try_recv(&mut room) {
-                Ok(len) => {
-                    self.send_answer(listener, room.get(..len).unwrap_or_default());
+            let mut answers = listener.answers.borrow_mut();
+            match receive_ready(&socket, &mut answers, limit) {
+                Ok(()) => {
+                    if self.options.session == UdpSession::Quic {
+                        self.learn_ids(&answers);
+                    }
+                    self.send_answers(listener, &answers);
                     if !self.answered.replace(true) {
                         return Poll::Ready(Event::Answered);
                     }
-                    answers += 1;
+                    calls += 1;
                 }
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 Err(error) => return Poll::Ready(Event::Failed(error)),
@@ -253,7 +336,7 @@ impl Flow {
             return Poll::Ready(Event::Failed(error));
         }
         let watch = &self.session.watch;
-        if answers > 0 && !self.leaves.get() {
+        if calls > 0 && !self.leaves.get() {
             watch.arm_after_traffic(self.idle, true);
         }
         if let Poll::Ready(stop) = watch.poll_stop(cx) {
@@ -309,6 +392,8 @@ enum Event {
 /// Members that a session has tried.
 #[derive(Default)]
 struct Attempts {
+    /// Member at which the client has a connection, whatever address the client has.
+    pinned: Option<MemberId>,
     tried: Vec<MemberId>,
     tries: Option<Box<MemberAttempts>>,
     retries: u32,
@@ -324,7 +409,7 @@ struct Link {
 pub(crate) fn begin_session(
     listener: &Rc<ListenerState>,
     session: Session,
-    datagram: Datagram<'_>,
+    (key, bytes): (FlowKey, &[u8]),
 ) {
     let rule = session.service.rule();
     let options = rule.rule.udp.clone();
@@ -336,27 +421,40 @@ pub(crate) fn begin_session(
         metrics.refused_maintenance.add(1);
         return metrics.udp_dropped_refused.add(1);
     }
-    let mut attempts = Attempts::default();
+    let known = match options.session {
+        UdpSession::Quic => Header::read(bytes)
+            .and_then(|header| session.service.shared.connection_ids.find_member(&header)),
+        UdpSession::Client | UdpSession::Datagram => None,
+    };
+    let mut attempts = Attempts {
+        pinned: known.map(|(_, member)| member),
+        ..Attempts::default()
+    };
     let begin = Begin {
         at,
         started,
         first_answer: None,
     };
-    let reached = reach_member(&session, &rule, target, &mut attempts, datagram.bytes)
+    let reached = reach_member(&session, &rule, target, &mut attempts, bytes)
         .and_then(|link| watch_socket(&session, target, link));
     match reached {
         Ok((bound, socket)) => {
             let is_by_itself = options.session == UdpSession::Datagram;
             let is_message = is_by_itself && !options.expect_answer;
             let kept = match rule.rule.connect_retries > 0 && !is_message {
-                true => listener.keep_datagram(datagram.bytes),
+                true => listener.keep_datagram(bytes),
                 false => None,
             };
             let flow = Rc::new(Flow {
-                key: (datagram.client, datagram.destination),
+                key,
                 idle: rule.rule.timeouts.idle,
                 socket: RefCell::new(Rc::new(socket)),
                 member: RefCell::default(),
+                member_id: Cell::new(Some(bound.member)),
+                ids: RefCell::default(),
+                checked: Cell::new(
+                    Header::read(bytes).and_then(|header| header.destination_prefix()),
+                ),
                 bytes_received: Cell::new(0),
                 bytes_sent: Cell::new(0),
                 kept: RefCell::new(kept),
@@ -367,7 +465,12 @@ pub(crate) fn begin_session(
                 options,
                 session,
             });
-            flow.count_received(datagram.bytes);
+            flow.count_received(bytes.len());
+            if let Some((id, member)) = known
+                && member == bound.member
+            {
+                flow.add_id(id);
+            }
             if is_message {
                 let now = flow.session.worker.now();
                 target.group.finish(bound.ticket, Outcome::Cancelled, now);
@@ -486,6 +589,7 @@ fn watch_member(flow: &Flow, target: &Target, bound: &BoundRequest) {
     let slot = index.and_then(|index| group.members().get(index));
     let slot = slot.map(|member| (Arc::clone(&member.slot), Arc::clone(group.state())));
     flow.member.replace(slot);
+    flow.member_id.set(Some(bound.member));
     let jitter = session.worker.rng.borrow_mut().f32();
     session.watch.tie_to_member(bound.member, jitter);
     match flow.options.expect_answer || flow.leaves.get() {
@@ -503,6 +607,7 @@ fn end_flow(
 ) {
     listener.release_datagram(flow.kept.take());
     listener.forget_flow(flow);
+    flow.forget_ids();
     log_session(flow, rule, begin, attempts, end);
 }
 
@@ -520,6 +625,7 @@ fn reach_member(
             client: session.peer.ip(),
             cost: rule.rule.cost,
             excluded_members: &attempts.tried,
+            pinned: attempts.pinned,
             ..Request::at_time(session.worker.now())
         };
         let bound = session.try_bind(&target.group, &RefCell::default(), &request, None);
@@ -562,6 +668,9 @@ fn watch_socket(
     target: &Target,
     link: Link,
 ) -> Result<(BoundRequest, UdpSocket), End> {
+    if session.service.rule().rule.udp.uses_offload() {
+        set_offload(link.socket.as_raw_fd(), true);
+    }
     match UdpSocket::from_std(link.socket) {
         Ok(socket) => Ok((link.bound, socket)),
         Err(error) => {
@@ -592,24 +701,9 @@ fn open_socket(member: SocketAddr, bytes: &[u8]) -> io::Result<StdSocket> {
     socket.set_nonblocking(true)?;
     ignore_path_mtu(&socket, member)?;
     socket.connect(member)?;
-    send_datagram(&socket, bytes)?;
-    Ok(socket)
-}
-
-/// Sends a datagram to a member. A datagram for which the system has no room, or which is too long
-/// for the way, is dropped, as on the network.
-fn send_datagram<'a, S>(socket: &'a S, bytes: &[u8]) -> io::Result<()>
-where
-    SockRef<'a>: From<&'a S>,
-{
-    match SockRef::from(socket).send(bytes) {
-        Err(error)
-            if error.kind() == io::ErrorKind::WouldBlock
-                || error.raw_os_error() == Some(libc::EMSGSIZE) =>
-        {
-            Ok(())
-        }
-        result => result.map(drop),
+    match socket.send(bytes) {
+        Err(error) if !is_drop(&error) => Err(error),
+        _ => Ok(socket),
     }
 }
 

@@ -13,8 +13,9 @@ use evenkeel_core::binding::BindingEnd;
 use evenkeel_limits::{Shortage, warn_throttled};
 use evenkeel_manager::config::UdpSession;
 
-use super::flow::{ListenerState, begin_session};
-use super::socket::{Batch, ClientSocket, Datagram};
+use super::flow::{FlowKey, ListenerState, begin_session};
+use super::segments::Segments;
+use super::socket::{Batch, ClientSocket};
 use crate::access::Peer;
 use crate::service::{Service, State};
 use crate::session::{Local, Session};
@@ -59,6 +60,7 @@ impl DatagramListener {
             handed_over: Cell::new(worker.rests.get()),
             waker: RefCell::new(None),
         });
+        listener.apply_options();
         let (this, worker) = (Rc::clone(&listener), Rc::clone(worker));
         tokio::task::spawn_local(async move { this.receive_datagrams(worker).await });
         Ok(listener)
@@ -67,6 +69,13 @@ impl DatagramListener {
     /// Sessions that begin from now on belong to `service`.
     pub(crate) fn set_service(&self, service: Rc<Service>) {
         self.service.replace(service);
+        self.apply_options();
+    }
+
+    fn apply_options(&self) {
+        let service = self.service.borrow();
+        let offload = service.rule().rule.udp.uses_offload();
+        self.state.socket.set_offload(offload);
     }
 
     /// Receives nothing more. Sessions that wait for an answer may still get it.
@@ -98,11 +107,7 @@ impl DatagramListener {
         let mut batch = Batch::new();
         loop {
             match std::future::poll_fn(|cx| self.poll_next(cx, &mut batch)).await {
-                Next::Received => {
-                    for datagram in batch.datagrams() {
-                        self.take_datagram(&worker, datagram);
-                    }
-                }
+                Next::Received => self.take_batch(&worker, &batch),
                 Next::Failed(error) => {
                     match Shortage::of_error(&error) {
                         Some(shortage) => shortage.report_failure("receive a datagram"),
@@ -136,21 +141,77 @@ impl DatagramListener {
         }
     }
 
-    /// Gives a datagram to the session of its client, or begins a session.
-    fn take_datagram(&self, worker: &Rc<Worker>, datagram: Datagram<'_>) {
+    /// Gives datagrams to the sessions of their clients, those of a client together.
+    fn take_batch(&self, worker: &Rc<Worker>, batch: &Batch) {
+        let mut rest = batch.datagrams();
+        while let Some(first) = rest.clone().next() {
+            let key = (first.client, first.destination);
+            let run = rest
+                .clone()
+                .take_while(|next| (next.client, next.destination) == key);
+            let count = run.clone().count();
+            self.take_run(worker, key, run.map(|next| next.segments));
+            rest.nth(count.saturating_sub(1));
+        }
+    }
+
+    /// Gives datagrams of a client to the session, or begins sessions.
+    fn take_run<'a>(
+        &self,
+        worker: &Rc<Worker>,
+        key: FlowKey,
+        mut run: impl Iterator<Item = Segments<'a>> + Clone,
+    ) {
+        while run.clone().next().is_some() {
+            if self.continue_session(key, run.clone()) {
+                return;
+            }
+            // The first datagram begins a session, for others in its buffer, too.
+            let buffer = run.next().into_iter().flat_map(Segments::iter);
+            for bytes in buffer {
+                if !self.continue_session(key, [Segments::single(bytes)].into_iter()) {
+                    self.take_first(worker, key, bytes);
+                }
+            }
+        }
+    }
+
+    /// Gives datagrams to the session of their client. False if the client has none.
+    fn continue_session<'a>(
+        &self,
+        key: FlowKey,
+        datagrams: impl Iterator<Item = Segments<'a>> + Clone,
+    ) -> bool {
+        let service = self.service.borrow();
+        let session = service.rule().rule.udp.session;
+        let keeps_clients = session != UdpSession::Datagram;
+        let Some(flow) = self.state.find_flow(&key).filter(|_| keeps_clients) else {
+            return false;
+        };
+        let is_foreign = session == UdpSession::Quic
+            && datagrams
+                .clone()
+                .flat_map(Segments::iter)
+                .any(|datagram| flow.is_foreign(datagram));
+        if is_foreign {
+            self.state.forget_flow(&flow);
+            flow.leave();
+            return false;
+        }
+        if !flow.must_move() && flow.forward_datagrams(&self.state, datagrams) {
+            return true;
+        }
+        self.state.forget_flow(&flow);
+        flow.leave();
+        service.metrics.count_move(BindingEnd::Unusable);
+        false
+    }
+
+    /// Begins a session with a datagram.
+    fn take_first(&self, worker: &Rc<Worker>, key: FlowKey, bytes: &[u8]) {
         let service = Rc::clone(&self.service.borrow());
         let metrics = &service.metrics;
         metrics.udp_datagrams_in.add(1);
-        let keeps_clients = service.rule().rule.udp.session == UdpSession::Client;
-        let key = (datagram.client, datagram.destination);
-        if let Some(flow) = self.state.find_flow(&key).filter(|_| keeps_clients) {
-            if !flow.must_move() && flow.forward_datagram(&self.state, datagram.bytes) {
-                return;
-            }
-            self.state.forget_flow(&flow);
-            flow.leave();
-            metrics.count_move(BindingEnd::Unusable);
-        }
         if service.state.get() == State::Draining {
             return metrics.udp_dropped_refused.add(1);
         }
@@ -166,11 +227,11 @@ impl DatagramListener {
             );
             return metrics.udp_dropped_full.add(1);
         };
-        let peer = Peer(Some(datagram.client));
+        let peer = Peer(Some(key.0));
         let mut session = Session::open_session(worker, &service, peer, &self.local, file);
         if !session.admit_client() {
             return metrics.udp_dropped_refused.add(1);
         }
-        begin_session(&self.state, session, datagram);
+        begin_session(&self.state, session, (key, bytes));
     }
 }

@@ -3,7 +3,7 @@
 
 use std::io;
 use std::mem::{size_of, zeroed};
-use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket as StdSocket};
+use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket as StdSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::task::{Context, Poll, ready};
@@ -11,21 +11,10 @@ use std::task::{Context, Poll, ready};
 use tokio::io::Interest;
 use tokio::net::UdpSocket;
 
-/// Number of datagrams that one system call receives at most.
-pub(crate) const BATCH: usize = 16;
+use super::segments::{BATCH, CONTROL_WORDS, Destination, Segments, Sent, Way, send_all};
 
 /// Length of the longest datagram, in bytes.
 pub(crate) const MAX_DATAGRAM: usize = 65_535;
-
-/// Room for control messages of a datagram, in machine words: enough for the destination.
-const CONTROL_WORDS: usize = 8;
-
-/// Address of this machine that a datagram came to, with the number of its network interface.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub(crate) struct Destination {
-    pub(crate) ip: IpAddr,
-    interface: u32,
-}
 
 /// A socket at which datagrams of clients arrive.
 #[derive(Debug)]
@@ -53,6 +42,12 @@ impl ClientSocket {
         })
     }
 
+    /// Lets the kernel give datagrams of a client in one buffer, or not. A kernel without that gives each
+    /// by itself.
+    pub(crate) fn set_offload(&self, enabled: bool) {
+        set_offload(self.socket.as_raw_fd(), enabled);
+    }
+
     /// The socket under a handle of its own.
     pub(crate) fn clone_handle(&self) -> io::Result<OwnedFd> {
         let handle = socket2::SockRef::from(&self.socket).try_clone()?;
@@ -67,37 +62,50 @@ impl ClientSocket {
     ) -> Poll<io::Result<()>> {
         loop {
             ready!(self.socket.poll_recv_ready(cx))?;
-            let fd = self.socket.as_raw_fd();
-            let received = self.socket.try_io(Interest::READABLE, || batch.receive(fd));
-            match received {
+            match receive_ready(&self.socket, batch, BATCH) {
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
                 result => return Poll::Ready(result),
             }
         }
     }
 
-    /// Sends an answer to a client, from the address that the client has addressed.
-    pub(crate) fn send_answer(
+    /// Sends answers to a client, from the address that the client has addressed.
+    pub(crate) fn send_answers<'a>(
         &self,
-        bytes: &[u8],
+        answers: impl Iterator<Item = Segments<'a>>,
         client: SocketAddr,
         from: Option<Destination>,
-    ) -> io::Result<()> {
-        let fd = self.socket.as_raw_fd();
-        let send = || match from.filter(|_| self.is_wildcard) {
-            None => socket2::SockRef::from(&self.socket)
-                .send_to(bytes, &client.into())
-                .map(drop),
-            Some(from) => send_from(fd, bytes, client, from),
+    ) -> Sent {
+        let way = Way {
+            to: Some(client),
+            from: from.filter(|_| self.is_wildcard),
         };
-        match send() {
-            Err(error) if error.kind() == io::ErrorKind::Interrupted => send(),
-            result => result,
-        }
+        send_all(self.socket.as_raw_fd(), answers, way, true)
     }
 }
 
+/// Receives datagrams that are there, at most `limit`. The runtime learns at once if there are no further
+/// ones, without a call that finds nothing.
+pub(crate) fn receive_ready(socket: &UdpSocket, batch: &mut Batch, limit: usize) -> io::Result<()> {
+    let fd = socket.as_raw_fd();
+    let limit = limit.min(BATCH);
+    let mut result = Err(io::ErrorKind::WouldBlock.into());
+    let _ = socket.try_io(Interest::READABLE, || {
+        result = batch.receive(fd, limit);
+        let is_drained = match &result {
+            Ok(()) => batch.heads.len() < limit,
+            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
+        };
+        match is_drained {
+            true => Err(io::ErrorKind::WouldBlock.into()),
+            false => Ok(()),
+        }
+    });
+    result
+}
+
 /// Datagrams that were received with one system call.
+#[derive(Debug)]
 pub(crate) struct Batch {
     /// Room for [`BATCH`] datagrams of [`MAX_DATAGRAM`] bytes. The system gives memory only to pages
     /// that datagrams have reached.
@@ -106,17 +114,19 @@ pub(crate) struct Batch {
 }
 
 /// Length and addresses of a datagram in a [`Batch`].
-#[derive(Clone, Copy)]
+#[derive(Clone, Copy, Debug)]
 struct Head {
     len: usize,
     client: Option<SocketAddr>,
     destination: Option<Destination>,
+    /// Length of each of the datagrams that the kernel has put together.
+    segment: usize,
 }
 
-/// A datagram of a client.
+/// A datagram of a client, or several that the kernel has put together.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Datagram<'a> {
-    pub(crate) bytes: &'a [u8],
+    pub(crate) segments: Segments<'a>,
     pub(crate) client: SocketAddr,
     /// Destination, if the socket has several addresses.
     pub(crate) destination: Option<Destination>,
@@ -131,18 +141,28 @@ impl Batch {
     }
 
     /// Returns the datagrams that were received last.
-    pub(crate) fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> {
+    pub(crate) fn datagrams(&self) -> impl Iterator<Item = Datagram<'_>> + Clone {
         let slots = self.bytes.chunks_exact(MAX_DATAGRAM).zip(&self.heads);
         slots.filter_map(|(slot, head)| {
             Some(Datagram {
-                bytes: slot.get(..head.len)?,
+                segments: Segments::new(slot.get(..head.len)?, head.segment),
                 client: head.client?,
                 destination: head.destination,
             })
         })
     }
 
-    fn receive(&mut self, fd: RawFd) -> io::Result<()> {
+    /// Returns the datagrams that were received last from a connected socket.
+    pub(crate) fn segments(&self) -> impl Iterator<Item = Segments<'_>> {
+        let slots = self.bytes.chunks_exact(MAX_DATAGRAM).zip(&self.heads);
+        slots.filter_map(|(slot, head)| {
+            let bytes = slot.get(..head.len)?;
+            Some(Segments::new(bytes, head.segment))
+        })
+    }
+
+    /// Receives at most `limit` datagrams, or buffers of datagrams.
+    fn receive(&mut self, fd: RawFd, limit: usize) -> io::Result<()> {
         self.heads.clear();
         // SAFETY: all of these are plain data of C, for which zeros are valid.
         let mut names: [libc::sockaddr_storage; BATCH] = unsafe { zeroed() };
@@ -174,7 +194,7 @@ impl Batch {
             libc::recvmmsg(
                 fd,
                 messages.as_mut_ptr(),
-                BATCH as libc::c_uint,
+                limit.min(BATCH) as libc::c_uint,
                 libc::MSG_DONTWAIT as _,
                 ptr::null_mut(),
             )
@@ -183,10 +203,12 @@ impl Batch {
             return Err(io::Error::last_os_error());
         };
         for (message, name) in messages.iter().zip(&names).take(count) {
+            let control = read_control(&message.msg_hdr);
             self.heads.push(Head {
                 len: (message.msg_len as usize).min(MAX_DATAGRAM),
                 client: read_name(name),
-                destination: read_destination(&message.msg_hdr),
+                destination: control.destination,
+                segment: control.segment,
             });
         }
         Ok(())
@@ -214,8 +236,16 @@ fn read_name(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
     }
 }
 
-/// Finds the destination in the control messages of a datagram.
-fn read_destination(head: &libc::msghdr) -> Option<Destination> {
+/// Control messages of a datagram.
+#[derive(Default)]
+struct Control {
+    destination: Option<Destination>,
+    segment: usize,
+}
+
+/// Reads the control messages of a datagram.
+fn read_control(head: &libc::msghdr) -> Control {
+    let mut found = Control::default();
     // SAFETY: the kernel has filled in the room for control messages, and its length.
     let mut next = unsafe { libc::CMSG_FIRSTHDR(head) };
     while !next.is_null() {
@@ -227,7 +257,7 @@ fn read_destination(head: &libc::msghdr) -> Option<Destination> {
             (libc::IPPROTO_IP, libc::IP_PKTINFO) => {
                 // SAFETY: the kernel writes this structure for this type of message.
                 let info = unsafe { data.cast::<libc::in_pktinfo>().read_unaligned() };
-                return Some(Destination {
+                found.destination = Some(Destination {
                     ip: Ipv4Addr::from(u32::from_be(info.ipi_spec_dst.s_addr)).into(),
                     interface: info.ipi_ifindex as u32,
                 });
@@ -235,87 +265,22 @@ fn read_destination(head: &libc::msghdr) -> Option<Destination> {
             (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO) => {
                 // SAFETY: as above.
                 let info = unsafe { data.cast::<libc::in6_pktinfo>().read_unaligned() };
-                return Some(Destination {
+                found.destination = Some(Destination {
                     ip: Ipv6Addr::from(info.ipi6_addr.s6_addr).into(),
                     interface: info.ipi6_ifindex as u32,
                 });
+            }
+            (libc::SOL_UDP, libc::UDP_GRO) => {
+                // SAFETY: as above.
+                let len = unsafe { data.cast::<libc::c_int>().read_unaligned() };
+                found.segment = usize::try_from(len).unwrap_or_default();
             }
             _ => {}
         }
         // SAFETY: the message is one of these.
         next = unsafe { libc::CMSG_NXTHDR(head, next) };
     }
-    None
-}
-
-/// Sends a datagram from one of several addresses of this machine.
-fn send_from(fd: RawFd, bytes: &[u8], client: SocketAddr, from: Destination) -> io::Result<()> {
-    let to = socket2::SockAddr::from(client);
-    let mut vector = libc::iovec {
-        iov_base: bytes.as_ptr().cast_mut().cast(),
-        iov_len: bytes.len(),
-    };
-    let mut control = [0_u64; CONTROL_WORDS];
-    // SAFETY: plain data of C, for which zeros are valid.
-    let mut head: libc::msghdr = unsafe { zeroed() };
-    head.msg_name = to.as_ptr().cast_mut().cast();
-    head.msg_namelen = to.len();
-    head.msg_iov = &raw mut vector;
-    head.msg_iovlen = 1;
-    head.msg_control = control.as_mut_ptr().cast();
-    match from.ip {
-        IpAddr::V4(ip) => {
-            let info = libc::in_pktinfo {
-                // The route to the client chooses the interface.
-                ipi_ifindex: 0,
-                ipi_spec_dst: libc::in_addr {
-                    s_addr: u32::from(ip).to_be(),
-                },
-                ipi_addr: libc::in_addr { s_addr: 0 },
-            };
-            put_control(&mut head, (libc::IPPROTO_IP, libc::IP_PKTINFO), info);
-        }
-        IpAddr::V6(ip) => {
-            // An address of a link says nothing without its interface.
-            let interface = match ip.is_unicast_link_local() {
-                true => from.interface,
-                false => 0,
-            };
-            let info = libc::in6_pktinfo {
-                ipi6_addr: libc::in6_addr {
-                    s6_addr: ip.octets(),
-                },
-                ipi6_ifindex: interface as _,
-            };
-            put_control(&mut head, (libc::IPPROTO_IPV6, libc::IPV6_PKTINFO), info);
-        }
-    }
-    // SAFETY: the head leads to an address, a vector, bytes and a control message that outlive the
-    // call, with their true lengths; the kernel only reads them.
-    match unsafe { libc::sendmsg(fd, &raw const head, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) } {
-        -1 => Err(io::Error::last_os_error()),
-        _ => Ok(()),
-    }
-}
-
-/// Writes the one control message of `head`, whose room must be that of [`CONTROL_WORDS`] words.
-fn put_control<T: Copy>(head: &mut libc::msghdr, (level, kind): (i32, i32), data: T) {
-    const { assert!(size_of::<libc::cmsghdr>() + size_of::<T>() + 8 <= CONTROL_WORDS * 8) };
-    // SAFETY: these compute lengths only.
-    let (space, len) = unsafe {
-        let size = size_of::<T>() as libc::c_uint;
-        (libc::CMSG_SPACE(size), libc::CMSG_LEN(size))
-    };
-    head.msg_controllen = space as _;
-    // SAFETY: the room is aligned for the header, and large enough for it and the data, as was
-    // asserted.
-    unsafe {
-        let control = libc::CMSG_FIRSTHDR(head);
-        (*control).cmsg_level = level;
-        (*control).cmsg_type = kind;
-        (*control).cmsg_len = len as _;
-        libc::CMSG_DATA(control).cast::<T>().write_unaligned(data);
-    }
+    found
 }
 
 /// Has the kernel fragment datagrams to `member` that are too long for the way. Otherwise an ICMP
@@ -332,6 +297,14 @@ pub(crate) fn ignore_path_mtu(socket: &StdSocket, member: SocketAddr) -> io::Res
         ),
     };
     set_option(socket.as_raw_fd(), option, value)
+}
+
+/// Lets the kernel give datagrams that came one behind the other in one buffer, or not. A kernel without
+/// that gives each by itself.
+pub(crate) fn set_offload(fd: RawFd, enabled: bool) {
+    if let Err(error) = set_option(fd, (libc::SOL_UDP, libc::UDP_GRO), enabled.into()) {
+        tracing::debug!(%error, "the kernel gives each datagram by itself");
+    }
 }
 
 /// Sets an option of a socket.
@@ -370,11 +343,11 @@ mod tests {
                 let [datagram] = all[..] else {
                     panic!("{} datagrams", all.len());
                 };
-                assert!(datagram.bytes == bytes);
+                assert!(datagram.segments == Segments::single(bytes));
                 assert_eq!(datagram.destination.unwrap().ip.to_string(), *ip);
-                socket
-                    .send_answer(b"answer", datagram.client, datagram.destination)
-                    .unwrap();
+                let answers = [Segments::single(b"answer")].into_iter();
+                let sent = socket.send_answers(answers, datagram.client, datagram.destination);
+                assert!(sent.error.is_none());
                 let mut answer = [0; 10];
                 let (len, from) = client.recv_from(&mut answer).unwrap();
                 assert_eq!(&answer[..len], b"answer");
@@ -404,9 +377,35 @@ mod tests {
         for count in [BATCH, 20 - BATCH] {
             receive(&socket, &mut batch).await;
             assert_eq!(batch.datagrams().count(), count);
-            all.extend(batch.datagrams().map(|datagram| datagram.bytes[0]));
+            let bytes = batch.segments().flat_map(Segments::iter);
+            all.extend(bytes.map(|bytes| bytes[0]));
             assert!(batch.datagrams().all(|one| one.destination.is_none()));
         }
         assert_eq!(all, (0..20).collect::<Vec<_>>());
+    }
+
+    #[tokio::test]
+    async fn datagrams_in_one_buffer_are_told_apart() {
+        for enabled in [true, false] {
+            let socket = StdSocket::bind("127.0.0.1:0").unwrap();
+            let address = socket.local_addr().unwrap();
+            let socket = ClientSocket::new(socket).unwrap();
+            socket.set_offload(enabled);
+            let client = StdSocket::bind("127.0.0.1:0").unwrap();
+            let way = Way {
+                to: Some(address),
+                from: None,
+            };
+            let sent = Segments::new(b"aabbc", 2);
+            send_all(client.as_raw_fd(), [sent].into_iter(), way, false);
+            let mut batch = Batch::new();
+            let mut all = Vec::new();
+            while all.len() < 3 {
+                receive(&socket, &mut batch).await;
+                let parts = batch.segments().flat_map(Segments::iter);
+                all.extend(parts.map(<[u8]>::to_vec));
+            }
+            assert_eq!(all, [&b"aa"[..], b"bb", b"c"]);
+        }
     }
 }
