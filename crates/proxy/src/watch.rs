@@ -383,6 +383,11 @@ impl Watch {
         entry.latest <= self.table.swept.get()
     }
 
+    /// Wakes the task, if it waits.
+    pub(crate) fn wake_task(&self) {
+        wake_entry(&self.table.entries.borrow()[self.index as usize]);
+    }
+
     /// The task may take as long as it likes.
     #[inline]
     pub(crate) fn disarm_deadline(&self) {

@@ -4,7 +4,7 @@ use std::borrow::Cow;
 use std::cell::{Cell, RefCell};
 use std::collections::HashMap;
 use std::io;
-use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, UdpSocket as StdSocket};
+use std::net::{SocketAddr, UdpSocket as StdSocket};
 use std::os::fd::AsRawFd;
 use std::rc::Rc;
 use std::sync::Arc;
@@ -18,13 +18,11 @@ use evenkeel_limits::Shortage;
 use evenkeel_manager::config::{UdpOptions, UdpSession};
 use evenkeel_manager::snapshot::{RuleSnapshot, Target};
 use evenkeel_wire::quic::{ConnectionId, Header, MIN_ID};
-use socket2::SockRef;
-use tokio::io::Interest;
-use tokio::net::UdpSocket;
+use socket2::{Domain, Socket, Type};
 
 use super::connection_ids::MAX_IDS;
-use super::segments::{BATCH, Destination, Segments, Way, is_drop, send_all};
-use super::socket::{Batch, ClientSocket, ignore_path_mtu, receive_ready, set_offload};
+use super::segments::{BATCH, Destination, Segments, Way, is_drop, send_all, send_message};
+use super::socket::{Batch, ClientSocket, DatagramSocket, ignore_path_mtu, set_offload};
 use crate::access::{End, MemberAttempts, Record};
 use crate::bound_request::{BoundRequest, Refusal};
 use crate::member_choice::insert;
@@ -68,7 +66,7 @@ impl ListenerState {
         Rc::new(ListenerState {
             socket,
             flows: RefCell::default(),
-            answers: RefCell::new(Batch::new()),
+            answers: RefCell::new(Batch::new(false)),
             kept: Cell::new(0),
             stopped: Cell::new(false),
         })
@@ -123,7 +121,7 @@ pub(crate) struct Flow {
     options: UdpOptions,
     idle: Duration,
     /// Socket towards the member.
-    socket: RefCell<Rc<UdpSocket>>,
+    socket: RefCell<Rc<DatagramSocket>>,
     /// State of the member and its group, which say when the session leaves.
     member: RefCell<Option<(Arc<Slot>, Arc<GroupState>)>>,
     member_id: Cell<Option<MemberId>>,
@@ -177,9 +175,8 @@ impl Flow {
         if let Some(error) = sent.error {
             tracing::debug!(rule = %self.session.service.name, %error, "a datagram was not sent");
             if error.kind() == io::ErrorKind::ConnectionRefused {
-                // The ICMP message that brought the error wakes the task of the session, which finds
-                // the error here.
                 self.refusal.replace(Some(error));
+                self.session.watch.wake_task();
                 if answered && sent.datagrams == 0 {
                     return false;
                 }
@@ -311,28 +308,22 @@ impl Flow {
                 cx.waker().wake_by_ref();
                 return Poll::Pending;
             }
-            match socket.poll_recv_ready(cx) {
+            let mut answers = listener.answers.borrow_mut();
+            match socket.poll_receive(cx, &mut answers, limit) {
                 Poll::Pending => break,
                 Poll::Ready(Err(error)) => return Poll::Ready(Event::Failed(error)),
                 Poll::Ready(Ok(())) => {}
             }
-            let mut answers = listener.answers.borrow_mut();
-            match receive_ready(&socket, &mut answers, limit) {
-                Ok(()) => {
-                    if self.options.session == UdpSession::Quic {
-                        self.learn_ids(&answers);
-                    }
-                    self.send_answers(listener, &answers);
-                    if !self.answered.replace(true) {
-                        return Poll::Ready(Event::Answered);
-                    }
-                    calls += 1;
-                }
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                Err(error) => return Poll::Ready(Event::Failed(error)),
+            if self.options.session == UdpSession::Quic {
+                self.learn_ids(&answers);
             }
+            self.send_answers(listener, &answers);
+            if !self.answered.replace(true) {
+                return Poll::Ready(Event::Answered);
+            }
+            calls += 1;
         }
-        if let Some(error) = poll_error(cx, &socket) {
+        if let Some(error) = socket.poll_error(cx) {
             return Poll::Ready(Event::Failed(error));
         }
         let watch = &self.session.watch;
@@ -355,26 +346,6 @@ impl Flow {
         }
         Poll::Pending
     }
-}
-
-/// Returns the error of a socket, and has the task woken by the next one. An ICMP error makes no socket
-/// readable, but the runtime says with it that the socket may be written to.
-fn poll_error(cx: &mut Context<'_>, socket: &UdpSocket) -> Option<io::Error> {
-    // Not more often: after an error that a call has told of, the runtime says it without end.
-    for _ in 0..2 {
-        match socket.poll_send_ready(cx) {
-            Poll::Pending => return None,
-            Poll::Ready(Err(error)) => return Some(error),
-            Poll::Ready(Ok(())) => {}
-        }
-        match SockRef::from(socket).take_error() {
-            Ok(None) => {}
-            Ok(Some(error)) | Err(error) => return Some(error),
-        }
-        let again = || Err::<(), _>(io::ErrorKind::WouldBlock.into());
-        let _ = socket.try_io(Interest::WRITABLE, again);
-    }
-    None
 }
 
 /// Event in a session.
@@ -667,11 +638,11 @@ fn watch_socket(
     session: &Session,
     target: &Target,
     link: Link,
-) -> Result<(BoundRequest, UdpSocket), End> {
+) -> Result<(BoundRequest, DatagramSocket), End> {
     if session.service.rule().rule.udp.uses_offload() {
         set_offload(link.socket.as_raw_fd(), true);
     }
-    match UdpSocket::from_std(link.socket) {
+    match DatagramSocket::new(link.socket) {
         Ok(socket) => Ok((link.bound, socket)),
         Err(error) => {
             let now = session.worker.now();
@@ -693,17 +664,13 @@ fn report_shortage(session: &Session, error: &io::Error) -> End {
 
 /// Opens a socket towards a member, and sends the member a datagram.
 fn open_socket(member: SocketAddr, bytes: &[u8]) -> io::Result<StdSocket> {
-    let any: SocketAddr = match member {
-        SocketAddr::V4(_) => (Ipv4Addr::UNSPECIFIED, 0).into(),
-        SocketAddr::V6(_) => (Ipv6Addr::UNSPECIFIED, 0).into(),
-    };
-    let socket = StdSocket::bind(any)?;
-    socket.set_nonblocking(true)?;
+    // The kernel chooses the port when it connects the socket, without a call of its own.
+    let socket = Socket::new(Domain::for_address(member), Type::DGRAM, None)?;
     ignore_path_mtu(&socket, member)?;
-    socket.connect(member)?;
-    match socket.send(bytes) {
+    socket.connect(&member.into())?;
+    match send_message(socket.as_raw_fd(), Segments::single(bytes), Way::default()) {
         Err(error) if !is_drop(&error) => Err(error),
-        _ => Ok(socket),
+        _ => Ok(socket.into()),
     }
 }
 

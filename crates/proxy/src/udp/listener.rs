@@ -104,7 +104,7 @@ impl DatagramListener {
 
     async fn receive_datagrams(&self, worker: Rc<Worker>) {
         let _vital = Vital(Rc::clone(&worker));
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(true);
         loop {
             match std::future::poll_fn(|cx| self.poll_next(cx, &mut batch)).await {
                 Next::Received => self.take_batch(&worker, &batch),

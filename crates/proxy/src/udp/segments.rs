@@ -2,7 +2,7 @@
 //! buffer, which the kernel divides (`UDP_SEGMENT`).
 
 use std::io;
-use std::mem::zeroed;
+use std::mem::{MaybeUninit, zeroed};
 use std::net::{IpAddr, SocketAddr};
 use std::os::fd::RawFd;
 use std::ptr;
@@ -74,6 +74,14 @@ impl<'a> Segments<'a> {
         }
     }
 
+    /// Place and length for the kernel, which only reads the bytes.
+    fn vector(self) -> libc::iovec {
+        libc::iovec {
+            iov_base: self.bytes.as_ptr().cast_mut().cast(),
+            iov_len: self.bytes.len(),
+        }
+    }
+
     /// True if the kernel takes the segments in one buffer.
     fn fits_offload(self) -> bool {
         self.count() <= MAX_SEGMENTS && self.total_len() <= MAX_BUFFER
@@ -124,52 +132,69 @@ pub(crate) fn is_drop(error: &io::Error) -> bool {
 /// second time if `resend` is true, and otherwise no further ones are sent.
 pub(crate) fn send_all<'a>(
     fd: RawFd,
-    batch: impl Iterator<Item = Segments<'a>>,
+    mut batch: impl Iterator<Item = Segments<'a>>,
     way: Way,
     resend: bool,
 ) -> Sent {
     let mut sent = Sent::default();
-    let mut group = [Segments::single(&[]); BATCH];
-    let mut batch = batch.peekable();
-    while batch.peek().is_some() {
-        let mut count = 0;
-        for (slot, segments) in group.iter_mut().zip(batch.by_ref()) {
+    while let Some(first) = batch.next() {
+        let Some(second) = batch.next() else {
+            send_list(fd, &[first], (way, resend), &mut sent);
+            break;
+        };
+        let mut list = [first; BATCH];
+        let mut count = 1;
+        let others = [second].into_iter().chain(batch.by_ref());
+        for (slot, segments) in list.iter_mut().skip(1).zip(others) {
             *slot = segments;
             count += 1;
         }
-        let mut rest = group.get(..count).unwrap_or_default();
-        while let Some((first, behind)) = rest.split_first() {
-            match send_group(fd, rest, way) {
-                Ok(count) => {
-                    let (done, left) = rest.split_at(count.clamp(1, rest.len()));
-                    done.iter().for_each(|segments| sent.count_sent(*segments));
-                    rest = left;
-                }
-                Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
-                Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
-                    let refused = error;
-                    if !resend {
-                        rest.iter().for_each(|segments| {
-                            sent.count_unsent(*segments, io::ErrorKind::ConnectionRefused.into());
-                        });
-                        return sent;
-                    }
-                    send_apart(fd, *first, way, &mut sent);
-                    sent.error = Some(refused);
-                    rest = behind;
-                }
-                Err(_) if first.count() > 1 => {
-                    send_apart(fd, *first, way, &mut sent);
-                    rest = behind;
-                }
-                Err(error) => {
-                    sent.count_unsent(*first, error);
-                    rest = behind;
-                }
-            }
+        let list = list.get(..count).unwrap_or_default();
+        if !send_list(fd, list, (way, resend), &mut sent) {
+            break;
         }
     }
     sent
+}
+
+/// Sends at most [`BATCH`] buffers of datagrams. Returns false if no further ones are to be sent.
+fn send_list(
+    fd: RawFd,
+    mut rest: &[Segments<'_>],
+    (way, resend): (Way, bool),
+    sent: &mut Sent,
+) -> bool {
+    while let Some((first, behind)) = rest.split_first() {
+        match send_group(fd, rest, way) {
+            Ok(count) => {
+                let (done, left) = rest.split_at(count.clamp(1, rest.len()));
+                done.iter().for_each(|segments| sent.count_sent(*segments));
+                rest = left;
+            }
+            Err(error) if error.kind() == io::ErrorKind::Interrupted => {}
+            Err(error) if error.kind() == io::ErrorKind::ConnectionRefused => {
+                let refused = error;
+                if !resend {
+                    rest.iter().for_each(|segments| {
+                        sent.count_unsent(*segments, io::ErrorKind::ConnectionRefused.into());
+                    });
+                    return false;
+                }
+                send_apart(fd, *first, way, sent);
+                sent.error = Some(refused);
+                rest = behind;
+            }
+            Err(_) if first.count() > 1 => {
+                send_apart(fd, *first, way, sent);
+                rest = behind;
+            }
+            Err(error) => {
+                sent.count_unsent(*first, error);
+                rest = behind;
+            }
+        }
+    }
+    true
 }
 
 /// Sends segments one by one: the kernel, or the network card, cannot divide them.
@@ -191,50 +216,66 @@ fn send_group(fd: RawFd, group: &[Segments<'_>], way: Way) -> io::Result<usize> 
         [first, ..] if !first.fits_offload() => Err(io::Error::from_raw_os_error(libc::EMSGSIZE)),
         _ => {
             let to = way.to.map(socket2::SockAddr::from);
-            // SAFETY: all of these are plain data of C, for which zeros are valid.
-            let mut vectors: [libc::iovec; BATCH] = unsafe { zeroed() };
-            let mut control = [[0_u64; CONTROL_WORDS]; BATCH];
-            // SAFETY: as above.
-            let mut messages: [libc::mmsghdr; BATCH] = unsafe { zeroed() };
+            // Only what is used is written.
+            let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
+            let mut control = [const { MaybeUninit::<[u64; CONTROL_WORDS]>::uninit() }; BATCH];
+            let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
             let mut count = 0;
             let slots = vectors.iter_mut().zip(&mut control).zip(&mut messages);
             let fitting = group.iter().take_while(|segments| segments.fits_offload());
             for (segments, ((vector, control), message)) in fitting.zip(slots) {
+                let vector = vector.write(segments.vector());
+                // SAFETY: plain data of C, for which zeros are valid.
+                let message = message.write(unsafe { zeroed() });
+                let addresses = (to.as_ref(), way.from);
                 fill_head(
                     &mut message.msg_hdr,
                     (vector, control),
                     *segments,
-                    (to.as_ref(), way.from),
+                    addresses,
                 );
                 count += 1;
             }
             let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
-            // SAFETY: the first `count` messages lead to an address, a vector, bytes and control
-            // messages that outlive the call, with their true lengths; the kernel only reads them.
-            let taken = unsafe { libc::sendmmsg(fd, messages.as_mut_ptr(), count, flags as _) };
+            // SAFETY: the first `count` messages are written, and lead to an address, a vector, bytes
+            // and control messages that outlive the call, with their true lengths; the kernel only
+            // reads them.
+            let taken =
+                unsafe { libc::sendmmsg(fd, messages.as_mut_ptr().cast(), count, flags as _) };
             usize::try_from(taken).map_err(|_| io::Error::last_os_error())
         }
     }
 }
 
 /// Sends the datagrams of one buffer.
-fn send_message(fd: RawFd, segments: Segments<'_>, way: Way) -> io::Result<()> {
-    if segments.count() > 1 && !segments.fits_offload() {
+pub(crate) fn send_message(fd: RawFd, segments: Segments<'_>, way: Way) -> io::Result<()> {
+    let is_single = segments.count() == 1;
+    if !is_single && !segments.fits_offload() {
         return Err(io::Error::from_raw_os_error(libc::EMSGSIZE));
     }
     let to = way.to.map(socket2::SockAddr::from);
-    // SAFETY: both are plain data of C, for which zeros are valid.
-    let (mut vector, mut head): (libc::iovec, libc::msghdr) = unsafe { (zeroed(), zeroed()) };
-    let mut control = [0_u64; CONTROL_WORDS];
-    fill_head(
-        &mut head,
-        (&mut vector, &mut control),
-        segments,
-        (to.as_ref(), way.from),
-    );
-    // SAFETY: the head leads to an address, a vector, bytes and control messages that outlive the
-    // call, with their true lengths; the kernel only reads them.
-    match unsafe { libc::sendmsg(fd, &raw const head, libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL) } {
+    let flags = libc::MSG_DONTWAIT | libc::MSG_NOSIGNAL;
+    let result = if is_single && way.from.is_none() {
+        let (name, len) = match &to {
+            Some(to) => (to.as_ptr().cast(), to.len()),
+            None => (ptr::null(), 0),
+        };
+        let vector = segments.vector();
+        // SAFETY: bytes and address outlive the call, with their true lengths; the kernel only reads
+        // them.
+        unsafe { libc::sendto(fd, vector.iov_base, vector.iov_len, flags, name, len) }
+    } else {
+        let mut vector = segments.vector();
+        // SAFETY: plain data of C, for which zeros are valid.
+        let mut head: libc::msghdr = unsafe { zeroed() };
+        let mut control = MaybeUninit::uninit();
+        let addresses = (to.as_ref(), way.from);
+        fill_head(&mut head, (&mut vector, &mut control), segments, addresses);
+        // SAFETY: the head leads to an address, a vector, bytes and control messages that outlive
+        // the call, with their true lengths; the kernel only reads them.
+        unsafe { libc::sendmsg(fd, &raw const head, flags) }
+    };
+    match result {
         -1 => Err(io::Error::last_os_error()),
         _ => Ok(()),
     }
@@ -243,18 +284,21 @@ fn send_message(fd: RawFd, segments: Segments<'_>, way: Way) -> io::Result<()> {
 /// Fills in the head of a message, which then leads to `to`, the vector, the control messages and the bytes.
 fn fill_head(
     head: &mut libc::msghdr,
-    (vector, control): (&mut libc::iovec, &mut [u64; CONTROL_WORDS]),
+    (vector, control): (&mut libc::iovec, &mut MaybeUninit<[u64; CONTROL_WORDS]>),
     segments: Segments<'_>,
     (to, from): (Option<&socket2::SockAddr>, Option<Destination>),
 ) {
-    vector.iov_base = segments.bytes.as_ptr().cast_mut().cast();
-    vector.iov_len = segments.bytes.len();
     if let Some(to) = to {
         head.msg_name = to.as_ptr().cast_mut().cast();
         head.msg_namelen = to.len();
     }
     head.msg_iov = vector;
     head.msg_iovlen = 1;
+    let segment_len = segments.segment_len();
+    if from.is_none() && segment_len.is_none() {
+        return;
+    }
+    let control = control.write([0; CONTROL_WORDS]);
     let mut room = ControlRoom {
         words: control,
         used: 0,
@@ -287,13 +331,11 @@ fn fill_head(
         }
         None => {}
     }
-    if let Some(len) = segments.segment_len() {
+    if let Some(len) = segment_len {
         room.put((libc::SOL_UDP, libc::UDP_SEGMENT), len);
     }
-    if room.used > 0 {
-        head.msg_controllen = room.used as _;
-        head.msg_control = control.as_mut_ptr().cast();
-    }
+    head.msg_controllen = room.used as _;
+    head.msg_control = control.as_mut_ptr().cast();
 }
 
 /// Room in which control messages are written one behind the other.

@@ -2,24 +2,86 @@
 //! from the address that its client has addressed.
 
 use std::io;
-use std::mem::{size_of, zeroed};
+use std::mem::{MaybeUninit, size_of, zeroed};
 use std::net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket as StdSocket};
 use std::os::fd::{AsRawFd, OwnedFd, RawFd};
 use std::ptr;
 use std::task::{Context, Poll, ready};
 
+use socket2::SockRef;
 use tokio::io::Interest;
-use tokio::net::UdpSocket;
+use tokio::io::unix::AsyncFd;
 
 use super::segments::{BATCH, CONTROL_WORDS, Destination, Segments, Sent, Way, send_all};
 
 /// Length of the longest datagram, in bytes.
 pub(crate) const MAX_DATAGRAM: usize = 65_535;
 
+/// Fewest datagrams that a call asks for: one more than there is if datagrams come one at a time, so that
+/// the same call says that there is no other one.
+const FEWEST: usize = 2;
+
+/// A socket of which the runtime says when a datagram or an error has come. The runtime does not say when
+/// there is room to send: that would wake the task for each datagram that has left. No call on the socket
+/// waits, whatever its mode.
+#[derive(Debug)]
+pub(crate) struct DatagramSocket(AsyncFd<StdSocket>);
+
+impl DatagramSocket {
+    pub(crate) fn new(socket: StdSocket) -> io::Result<Self> {
+        // SAFETY: the socket owns its descriptor, which stays the same while it is registered.
+        let watched = unsafe { AsyncFd::register_with_interest(socket, Interest::READABLE)? };
+        Ok(DatagramSocket(watched))
+    }
+
+    /// Receives at most `limit` datagrams into `batch`. With a limit of one, the socket must be connected
+    /// and without offload.
+    pub(crate) fn poll_receive(
+        &self,
+        cx: &mut Context<'_>,
+        batch: &mut Batch,
+        limit: usize,
+    ) -> Poll<io::Result<()>> {
+        loop {
+            let mut guard = ready!(self.0.poll_read_ready(cx))?;
+            match batch.receive(self.as_raw_fd(), limit) {
+                Ok(is_drained) => {
+                    // The runtime learns it without a call that finds nothing.
+                    if is_drained {
+                        guard.clear_ready();
+                    }
+                    return Poll::Ready(Ok(()));
+                }
+                Err(error) if error.kind() == io::ErrorKind::WouldBlock => guard.clear_ready(),
+                Err(error) => return Poll::Ready(Err(error)),
+            }
+        }
+    }
+
+    /// Returns the error that an ICMP message has brought, or has the task woken by the first one. After
+    /// the first one the task is not woken by others.
+    pub(crate) fn poll_error(&self, cx: &mut Context<'_>) -> Option<io::Error> {
+        match self.0.poll_write_ready(cx) {
+            Poll::Pending => None,
+            Poll::Ready(Err(error)) => Some(error),
+            Poll::Ready(Ok(_)) => match SockRef::from(self.0.get_ref()).take_error() {
+                Ok(error) => error,
+                Err(error) => Some(error),
+            },
+        }
+    }
+}
+
+impl AsRawFd for DatagramSocket {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.get_ref().as_raw_fd()
+    }
+}
+
 /// A socket at which datagrams of clients arrive.
 #[derive(Debug)]
 pub(crate) struct ClientSocket {
-    socket: UdpSocket,
+    socket: DatagramSocket,
     /// True if the socket has all addresses of this machine: each datagram says where it came to.
     is_wildcard: bool,
 }
@@ -37,7 +99,7 @@ impl ClientSocket {
         }
         socket.set_nonblocking(true)?;
         Ok(ClientSocket {
-            socket: UdpSocket::from_std(socket)?,
+            socket: DatagramSocket::new(socket)?,
             is_wildcard,
         })
     }
@@ -50,7 +112,7 @@ impl ClientSocket {
 
     /// The socket under a handle of its own.
     pub(crate) fn clone_handle(&self) -> io::Result<OwnedFd> {
-        let handle = socket2::SockRef::from(&self.socket).try_clone()?;
+        let handle = SockRef::from(self.socket.0.get_ref()).try_clone()?;
         Ok(handle.into())
     }
 
@@ -60,13 +122,7 @@ impl ClientSocket {
         cx: &mut Context<'_>,
         batch: &mut Batch,
     ) -> Poll<io::Result<()>> {
-        loop {
-            ready!(self.socket.poll_recv_ready(cx))?;
-            match receive_ready(&self.socket, batch, BATCH) {
-                Err(error) if error.kind() == io::ErrorKind::WouldBlock => {}
-                result => return Poll::Ready(result),
-            }
-        }
+        self.socket.poll_receive(cx, batch, BATCH)
     }
 
     /// Sends answers to a client, from the address that the client has addressed.
@@ -84,26 +140,6 @@ impl ClientSocket {
     }
 }
 
-/// Receives datagrams that are there, at most `limit`. The runtime learns at once if there are no further
-/// ones, without a call that finds nothing.
-pub(crate) fn receive_ready(socket: &UdpSocket, batch: &mut Batch, limit: usize) -> io::Result<()> {
-    let fd = socket.as_raw_fd();
-    let limit = limit.min(BATCH);
-    let mut result = Err(io::ErrorKind::WouldBlock.into());
-    let _ = socket.try_io(Interest::READABLE, || {
-        result = batch.receive(fd, limit);
-        let is_drained = match &result {
-            Ok(()) => batch.heads.len() < limit,
-            Err(error) => error.kind() == io::ErrorKind::WouldBlock,
-        };
-        match is_drained {
-            true => Err(io::ErrorKind::WouldBlock.into()),
-            false => Ok(()),
-        }
-    });
-    result
-}
-
 /// Datagrams that were received with one system call.
 #[derive(Debug)]
 pub(crate) struct Batch {
@@ -111,6 +147,10 @@ pub(crate) struct Batch {
     /// that datagrams have reached.
     bytes: Vec<u8>,
     heads: Vec<Head>,
+    /// True if the addresses of clients are wanted.
+    has_clients: bool,
+    /// Number of datagrams that the next call asks for: few if few have come last.
+    room: usize,
 }
 
 /// Length and addresses of a datagram in a [`Batch`].
@@ -133,10 +173,13 @@ pub(crate) struct Datagram<'a> {
 }
 
 impl Batch {
-    pub(crate) fn new() -> Self {
+    /// Makes room for datagrams of clients, with their addresses, or for those of a connected socket.
+    pub(crate) fn new(has_clients: bool) -> Self {
         Batch {
             bytes: vec![0; BATCH * MAX_DATAGRAM],
             heads: Vec::with_capacity(BATCH),
+            has_clients,
+            room: FEWEST,
         }
     }
 
@@ -161,73 +204,125 @@ impl Batch {
         })
     }
 
-    /// Receives at most `limit` datagrams, or buffers of datagrams.
-    fn receive(&mut self, fd: RawFd, limit: usize) -> io::Result<()> {
+    /// Receives at most `limit` datagrams, or buffers of datagrams. Returns true if there is no other one.
+    fn receive(&mut self, fd: RawFd, limit: usize) -> io::Result<bool> {
         self.heads.clear();
-        // SAFETY: all of these are plain data of C, for which zeros are valid.
-        let mut names: [libc::sockaddr_storage; BATCH] = unsafe { zeroed() };
-        let mut control = [[0_u64; CONTROL_WORDS]; BATCH];
-        // SAFETY: as above.
-        let mut vectors: [libc::iovec; BATCH] = unsafe { zeroed() };
-        // SAFETY: as above.
-        let mut messages: [libc::mmsghdr; BATCH] = unsafe { zeroed() };
-        let slots = self.bytes.chunks_exact_mut(MAX_DATAGRAM);
+        if limit == 1 {
+            return self.receive_single(fd).map(|()| false);
+        }
+        let room = self.room.min(limit);
+        let count = self.receive_several(fd, room)?;
+        self.room = match count {
+            _ if count == room => BATCH,
+            _ if count < room / 2 => FEWEST.max(room / 2),
+            _ => room,
+        };
+        Ok(count < room)
+    }
+
+    /// Receives a datagram from a connected socket without offload.
+    fn receive_single(&mut self, fd: RawFd) -> io::Result<()> {
+        let slot = self.bytes.get_mut(..MAX_DATAGRAM).unwrap_or_default();
+        // SAFETY: the slot has the length that is given, and outlives the call.
+        let len =
+            unsafe { libc::recv(fd, slot.as_mut_ptr().cast(), slot.len(), libc::MSG_DONTWAIT) };
+        let len = usize::try_from(len).map_err(|_| io::Error::last_os_error())?;
+        self.heads.push(Head {
+            len: len.min(MAX_DATAGRAM),
+            client: None,
+            destination: None,
+            segment: 0,
+        });
+        Ok(())
+    }
+
+    /// Receives at most `room` datagrams, or buffers of datagrams, and returns their number.
+    fn receive_several(&mut self, fd: RawFd, room: usize) -> io::Result<usize> {
+        // Only what is used is written: most calls use little.
+        let mut names = [const { MaybeUninit::<libc::sockaddr_storage>::uninit() }; BATCH];
+        let mut control = [const { MaybeUninit::<[u64; CONTROL_WORDS]>::uninit() }; BATCH];
+        let mut vectors = [const { MaybeUninit::<libc::iovec>::uninit() }; BATCH];
+        let mut messages = [const { MaybeUninit::<libc::mmsghdr>::uninit() }; BATCH];
+        let room = room.min(BATCH);
+        let slots = self.bytes.chunks_exact_mut(MAX_DATAGRAM).take(room);
         for ((((slot, vector), message), name), control) in slots
             .zip(&mut vectors)
             .zip(&mut messages)
             .zip(&mut names)
             .zip(&mut control)
         {
-            vector.iov_base = slot.as_mut_ptr().cast();
-            vector.iov_len = slot.len();
+            let vector = vector.write(libc::iovec {
+                iov_base: slot.as_mut_ptr().cast(),
+                iov_len: slot.len(),
+            });
+            // SAFETY: plain data of C, for which zeros are valid.
+            let message = message.write(unsafe { zeroed() });
             let head = &mut message.msg_hdr;
-            head.msg_name = ptr::from_mut(name).cast();
-            head.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            if self.has_clients {
+                head.msg_name = name.as_mut_ptr().cast();
+                head.msg_namelen = size_of::<libc::sockaddr_storage>() as libc::socklen_t;
+            }
             head.msg_iov = vector;
             head.msg_iovlen = 1;
             head.msg_control = control.as_mut_ptr().cast();
             head.msg_controllen = size_of::<[u64; CONTROL_WORDS]>() as _;
         }
-        // SAFETY: each message leads to a name, a vector, bytes and room for control messages that
-        // outlive the call, with their true lengths; no two messages share any of them.
+        // SAFETY: the first `room` messages are written, and each leads to a name, a vector, bytes and
+        // room for control messages that outlive the call, with their true lengths; no two messages
+        // share any of them.
         let count = unsafe {
             libc::recvmmsg(
                 fd,
-                messages.as_mut_ptr(),
-                limit.min(BATCH) as libc::c_uint,
+                messages.as_mut_ptr().cast(),
+                room as libc::c_uint,
                 libc::MSG_DONTWAIT as _,
                 ptr::null_mut(),
             )
         };
-        let Ok(count) = usize::try_from(count) else {
-            return Err(io::Error::last_os_error());
-        };
-        for (message, name) in messages.iter().zip(&names).take(count) {
+        let count = usize::try_from(count).map_err(|_| io::Error::last_os_error())?;
+        for (message, name) in messages.iter().zip(&names).take(count.min(room)) {
+            // SAFETY: the first `room` messages are written, and `name` is what this message leads to.
+            let (message, client) = unsafe {
+                let message = message.assume_init_ref();
+                (message, read_name(name, message.msg_hdr.msg_namelen))
+            };
             let control = read_control(&message.msg_hdr);
             self.heads.push(Head {
                 len: (message.msg_len as usize).min(MAX_DATAGRAM),
-                client: read_name(name),
+                client,
                 destination: control.destination,
                 segment: control.segment,
             });
         }
-        Ok(())
+        Ok(count)
     }
 }
 
 /// Reads an address that the kernel has written.
-fn read_name(name: &libc::sockaddr_storage) -> Option<SocketAddr> {
-    match libc::c_int::from(name.ss_family) {
+///
+/// # Safety
+///
+/// The first `len` bytes of `name` are written.
+unsafe fn read_name(
+    name: &MaybeUninit<libc::sockaddr_storage>,
+    len: libc::socklen_t,
+) -> Option<SocketAddr> {
+    let (name, len) = (name.as_ptr(), len as usize);
+    if len < size_of::<libc::sockaddr_in>() {
+        return None;
+    }
+    // SAFETY: the family is within these bytes.
+    let family = unsafe { (&raw const (*name).ss_family).read() };
+    match libc::c_int::from(family) {
         libc::AF_INET => {
-            // SAFETY: the storage is large enough, aligned for all kinds of addresses, and has one of
-            // IPv4.
-            let name = unsafe { &*ptr::from_ref(name).cast::<libc::sockaddr_in>() };
+            // SAFETY: the storage is aligned for all kinds of addresses, and has one of IPv4.
+            let name = unsafe { &*name.cast::<libc::sockaddr_in>() };
             let ip = Ipv4Addr::from(u32::from_be(name.sin_addr.s_addr));
             Some((ip, u16::from_be(name.sin_port)).into())
         }
-        libc::AF_INET6 => {
+        libc::AF_INET6 if len >= size_of::<libc::sockaddr_in6>() => {
             // SAFETY: as above, for IPv6.
-            let name = unsafe { &*ptr::from_ref(name).cast::<libc::sockaddr_in6>() };
+            let name = unsafe { &*name.cast::<libc::sockaddr_in6>() };
             let ip = Ipv6Addr::from(name.sin6_addr.s6_addr);
             let port = u16::from_be(name.sin6_port);
             Some(SocketAddrV6::new(ip, port, 0, name.sin6_scope_id).into())
@@ -285,7 +380,7 @@ fn read_control(head: &libc::msghdr) -> Control {
 
 /// Has the kernel fragment datagrams to `member` that are too long for the way. Otherwise an ICMP
 /// message about the length would be an error of the socket, as if the member were gone.
-pub(crate) fn ignore_path_mtu(socket: &StdSocket, member: SocketAddr) -> io::Result<()> {
+pub(crate) fn ignore_path_mtu(socket: &impl AsRawFd, member: SocketAddr) -> io::Result<()> {
     let (option, value) = match member {
         SocketAddr::V4(_) => (
             (libc::IPPROTO_IP, libc::IP_MTU_DISCOVER),
@@ -333,7 +428,7 @@ mod tests {
         };
         let port = socket.local_addr().unwrap().port();
         let socket = ClientSocket::new(socket).unwrap();
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(true);
         for ip in asked {
             let client = StdSocket::bind((wildcard, 0)).unwrap();
             for bytes in [&b"one"[..], b"", &[7; 60_000]] {
@@ -372,9 +467,10 @@ mod tests {
             client.send_to(&[number], address).unwrap();
         }
         let socket = ClientSocket::new(socket).unwrap();
-        let mut batch = Batch::new();
+        let mut batch = Batch::new(true);
         let mut all = Vec::new();
-        for count in [BATCH, 20 - BATCH] {
+        // The first call asks for few; as there are more, the second one asks for many.
+        for count in [FEWEST, BATCH, 20 - BATCH - FEWEST] {
             receive(&socket, &mut batch).await;
             assert_eq!(batch.datagrams().count(), count);
             let bytes = batch.segments().flat_map(Segments::iter);
@@ -398,7 +494,7 @@ mod tests {
             };
             let sent = Segments::new(b"aabbc", 2);
             send_all(client.as_raw_fd(), [sent].into_iter(), way, false);
-            let mut batch = Batch::new();
+            let mut batch = Batch::new(true);
             let mut all = Vec::new();
             while all.len() < 3 {
                 receive(&socket, &mut batch).await;
