@@ -385,9 +385,10 @@ fn combined(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
     })
 }
 
-fn haproxy(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
+/// The time of acceptance, the client, and the fields behind both, of a line of HAProxy's.
+fn haproxy_begin(line: &str) -> Option<(f64, &str, &str)> {
     // In front of the date is the client, and before it what syslog says, perhaps with brackets.
-    let found = line.match_indices(" [").find_map(|(start, _)| {
+    line.match_indices(" [").find_map(|(start, _)| {
         let rest = line.get(start + 2..)?;
         // A bracket that ends later is around something else, and there may be thousands.
         let end = rest
@@ -397,7 +398,11 @@ fn haproxy(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
         let (date, rest) = (rest.get(..end)?, rest.get(end + 1..)?);
         let client = line.get(..start)?.rsplit(' ').next()?;
         Some((date_of_log(date)?, client, rest))
-    });
+    })
+}
+
+fn haproxy(line: &str, names: &mut Names) -> Result<Entry, &'static str> {
+    let found = haproxy_begin(line);
     let (accepted, client, rest) = found.ok_or("no time as in [25/Nov/2026:06:32:19.123]")?;
     let mut words = rest.split_whitespace();
     let mut word = || words.next().ok_or("too few fields");

@@ -274,8 +274,31 @@ impl Plot {
 
     /// Axes, lines and labels, without the element around them.
     fn drawn(&self) -> String {
-        let points = self.lines.iter().flat_map(|line| &line.points);
-        let xs = points.clone().map(|point| point.0);
+        let area = Area {
+            across: self.axis_across(),
+            up: self.axis_up(),
+        };
+        let mut svg = String::new();
+        self.draw_grid(&area, &mut svg);
+        let grey = self.lines.iter().enumerate().skip(NAMED);
+        let order = grey.chain(self.lines.iter().enumerate().take(NAMED));
+        for (index, line) in order {
+            self.draw_line(line, self.colour_of(index), &area, &mut svg);
+        }
+        let middle = TOP + HIGH / 2.0;
+        let _ = write!(
+            svg,
+            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
+             <text transform=\"translate(14 {middle:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
+            LEFT + WIDE / 2.0,
+            HEIGHT - 6.0,
+            escaped(self.across),
+            escaped(self.up)
+        );
+        svg
+    }
+
+    fn axis_up(&self) -> Axis {
         let highs = self.lines.iter().flat_map(|line| {
             let within = line.within.iter().copied().chain(std::iter::repeat(0.0));
             line.points
@@ -283,41 +306,36 @@ impl Plot {
                 .zip(within)
                 .map(|(point, within)| point.1 + within)
         });
-        let up = Axis::new(highs, self.scales.1, self.most);
-        let across = match self.names.len() {
-            0 => Axis::new(xs, self.scales.0, None),
-            count => Axis {
+        Axis::new(highs, self.scales.1, self.most)
+    }
+
+    fn axis_across(&self) -> Axis {
+        let count = self.names.len();
+        if count > 0 {
+            return Axis {
                 from: -0.5,
                 to: count as f64 - 0.5,
                 ticks: (0..count).map(|index| index as f64).collect(),
                 powers: false,
-            },
-        };
+            };
+        }
+        let points = self.lines.iter().flat_map(|line| &line.points);
+        let xs = points.map(|point| point.0);
+        let mut axis = Axis::new(xs.clone(), self.scales.0, None);
         // Lines end where the time does, not at a round number after it.
-        let across = match (self.scales.0, self.names.is_empty()) {
-            (Scale::FromZero, true) => {
-                let last = points.map(|point| point.0).fold(0.0, f64::max);
-                let to = if last > 0.0 { last } else { across.to };
-                let ticks = across
-                    .ticks
-                    .into_iter()
-                    .filter(|tick| *tick <= to)
-                    .collect();
-                Axis {
-                    to,
-                    ticks,
-                    ..across
-                }
-            }
-            _ => across,
-        };
-        let (wide, high) = (WIDTH - LEFT - RIGHT, HEIGHT - TOP - BOTTOM);
-        let x = |value: f64| LEFT + wide * across.place(value);
-        let y = |value: f64| TOP + high * (1.0 - up.place(value));
-        let mut svg = String::new();
+        if matches!(self.scales.0, Scale::FromZero) {
+            let last = xs.fold(0.0, f64::max);
+            axis.to = if last > 0.0 { last } else { axis.to };
+            axis.ticks.retain(|tick| *tick <= axis.to);
+        }
+        axis
+    }
+
+    /// Draws the grid with its labels, and the marks.
+    fn draw_grid(&self, Area { across, up }: &Area, svg: &mut String) {
         let right = WIDTH - RIGHT;
         for &tick in &up.ticks {
-            let at = TOP + high * (1.0 - (tick - up.from) / (up.to - up.from));
+            let at = TOP + HIGH * (1.0 - (tick - up.from) / (up.to - up.from));
             let _ = write!(
                 svg,
                 "<path class=\"grid\" d=\"M{LEFT} {at:.1}H{right}\"/>\
@@ -329,9 +347,9 @@ impl Plot {
         }
         let floor = HEIGHT - BOTTOM;
         for (index, &tick) in across.ticks.iter().enumerate() {
-            let at = LEFT + wide * (tick - across.from) / (across.to - across.from);
+            let at = LEFT + WIDE * (tick - across.from) / (across.to - across.from);
             let label = match self.names.get(index) {
-                Some(name) => escaped(&shortened(name, wide / self.names.len() as f64)),
+                Some(name) => escaped(&shortened(name, WIDE / self.names.len() as f64)),
                 None => across.label(tick),
             };
             let _ = write!(
@@ -342,64 +360,71 @@ impl Plot {
             );
         }
         for &mark in &self.marks {
-            let at = x(mark);
+            let at = LEFT + WIDE * across.place(mark);
             let _ = write!(svg, "<path class=\"mark\" d=\"M{at:.1} {TOP}V{floor}\"/>");
         }
-        let grey = self.lines.iter().enumerate().skip(NAMED);
-        let order = grey.chain(self.lines.iter().enumerate().take(NAMED));
-        for (index, line) in order {
-            let colour = self.colour_of(index);
-            let mut path = String::new();
-            for (at, point) in line.points.iter().enumerate() {
-                let step = if at == 0 { 'M' } else { 'L' };
-                let _ = write!(path, "{step}{:.1} {:.1}", x(point.0), y(point.1));
+    }
+
+    /// Draws a line with its points and intervals.
+    fn draw_line(&self, line: &Line, colour: &str, area: &Area, svg: &mut String) {
+        let mut path = String::new();
+        // Between names there is nothing that a line could go through.
+        if self.names.is_empty() {
+            for (index, point) in line.points.iter().enumerate() {
+                let step = if index == 0 { 'M' } else { 'L' };
+                let (at, high) = (area.x(point.0), area.y(point.1));
+                let _ = write!(path, "{step}{at:.1} {high:.1}");
             }
-            // Between names there is nothing that a line could go through.
-            let path = if self.names.is_empty() {
-                path
-            } else {
-                String::new()
-            };
-            let dashes = if line.is_published {
-                " stroke-dasharray=\"5 4\""
-            } else {
-                ""
-            };
-            let _ = write!(
-                svg,
-                "<path class=\"line\" stroke=\"{colour}\"{dashes} d=\"{path}\"/>"
-            );
-            if line.is_published {
-                for point in &line.points {
-                    let _ = write!(
-                        svg,
-                        "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\" fill=\"none\" stroke=\"{colour}\"/>",
-                        x(point.0),
-                        y(point.1)
-                    );
-                }
-            }
-            for (point, within) in line.points.iter().zip(&line.within) {
-                let (at, low, high) = (x(point.0), y(point.1 - within), y(point.1 + within));
+        }
+        let dashes = if line.is_published {
+            " stroke-dasharray=\"5 4\""
+        } else {
+            ""
+        };
+        let _ = write!(
+            svg,
+            "<path class=\"line\" stroke=\"{colour}\"{dashes} d=\"{path}\"/>"
+        );
+        if line.is_published {
+            for point in &line.points {
                 let _ = write!(
                     svg,
-                    "<path stroke=\"{colour}\" d=\"M{at:.1} {low:.1}V{high:.1}\"/>\
-                     <circle cx=\"{at:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>",
-                    y(point.1)
+                    "<circle cx=\"{:.1}\" cy=\"{:.1}\" r=\"4\" fill=\"none\" stroke=\"{colour}\"/>",
+                    area.x(point.0),
+                    area.y(point.1)
                 );
             }
         }
-        let middle = TOP + high / 2.0;
-        let _ = write!(
-            svg,
-            "<text x=\"{:.1}\" y=\"{:.1}\" text-anchor=\"middle\">{}</text>\
-             <text transform=\"translate(14 {middle:.1}) rotate(-90)\" text-anchor=\"middle\">{}</text>",
-            LEFT + wide / 2.0,
-            HEIGHT - 6.0,
-            escaped(self.across),
-            escaped(self.up)
-        );
-        svg
+        for (point, within) in line.points.iter().zip(&line.within) {
+            let at = area.x(point.0);
+            let (low, high) = (area.y(point.1 - within), area.y(point.1 + within));
+            let _ = write!(
+                svg,
+                "<path stroke=\"{colour}\" d=\"M{at:.1} {low:.1}V{high:.1}\"/>\
+                 <circle cx=\"{at:.1}\" cy=\"{:.1}\" r=\"3\" fill=\"{colour}\"/>",
+                area.y(point.1)
+            );
+        }
+    }
+}
+
+/// Room between the axes.
+const WIDE: f64 = WIDTH - LEFT - RIGHT;
+const HIGH: f64 = HEIGHT - TOP - BOTTOM;
+
+/// The axes of a plot.
+struct Area {
+    across: Axis,
+    up: Axis,
+}
+
+impl Area {
+    fn x(&self, value: f64) -> f64 {
+        LEFT + WIDE * self.across.place(value)
+    }
+
+    fn y(&self, value: f64) -> f64 {
+        TOP + HIGH * (1.0 - self.up.place(value))
     }
 }
 

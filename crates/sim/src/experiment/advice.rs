@@ -8,14 +8,15 @@ use std::time::Duration;
 use evenkeel_core::strategy::{Values, find};
 use evenkeel_manager::config::scenario::{self, Discipline, Distribution, Model};
 use evenkeel_manager::config::{
-    self, Config, Errors, MAX_FILE_SIZE, MemberConfig, Problem, SourcePosition, read_file,
+    self, Config, Errors, GroupConfig, MAX_FILE_SIZE, MemberConfig, Problem, SourcePosition,
+    read_file,
 };
 use serde_json::{Value, json};
 
 use super::plan::{Plan, Point, group_of};
 use super::statistics::{FIGURES, Mean};
+use super::study::{Learnt, WORTH, learn_group};
 pub use super::study::{Question, Study};
-use super::study::{WORTH, learn_group};
 use super::thresholds::{thresholds_of, with_threshold};
 use super::{Results, Unit};
 use crate::log::Log;
@@ -76,26 +77,65 @@ pub fn make_plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Pla
     let mut config = config::parse_with(&file, &text, &[])?;
     let mut world = scenario::parse(&file, "config = \"x\"\n", &[])?;
     world.group = question.group.map(str::to_owned);
-    let names: Vec<&str> = config.groups.iter().map(|group| &*group.name).collect();
-    let has = |name: &str| names.contains(&name);
-    match question.group {
-        Some(name) if !names.is_empty() && !has(name) => {
-            let all = names.join(", ");
-            return Err(fail(format!(
-                "--group {name}: the configuration has no such group, but {all}"
-            )));
-        }
-        None if names.len() > 1 => {
-            let all = names.join(", ");
-            let message = "the configuration has several groups: name the group of the log with --group NAME, one of";
-            return Err(fail(format!("{message} {all}")));
-        }
-        _ => {}
-    }
+    check_group(question, &config).map_err(&fail)?;
     let group = group_of(&world, &mut config).map_err(failed)?.clone();
     let names: Vec<String> = group.members.iter().map(MemberConfig::shown_name).collect();
     let learnt = learn_group(log, &config, &group, &names, question).map_err(&fail)?;
-    let mut study = learnt.study;
+    let mut study = learnt.study.clone();
+    set_world(&mut world, &learnt);
+    let thresholds = thresholds_of(&group, &learnt.replay, &mut study.unknown);
+    study.thresholds = thresholds.iter().map(|(name, _)| *name).collect();
+    world.reports = (!thresholds.is_empty()).then(scenario::Reports::default);
+    let changes = list_changes(&config, &group, thresholds);
+    let mut plan = Plan {
+        file: file.clone(),
+        keys: vec!["change".into()],
+        points: Vec::new(),
+        seed: u64::from(question.seed.unwrap_or(1)),
+        seeds: question.seeds.unwrap_or(SEEDS),
+        warnings: Vec::new(),
+    };
+    let replay = Arc::new(learnt.replay);
+    for Change {
+        name,
+        config,
+        count,
+    } in changes
+    {
+        let mut world = world.clone();
+        world.members.count = (count != names.len()).then_some(count);
+        world.member = (names.iter().zip(&learnt.models).take(count))
+            .map(|(name, model)| (name.clone(), SourcePosition::default(), Model { ..*model }))
+            .map(|(name, place, mut model)| {
+                model.concurrency = learnt.concurrency;
+                (name, place, model)
+            })
+            .collect();
+        let (mut point, _) = Point::new(world, config, vec![name]).map_err(failed)?;
+        point.replay = Some(Arc::clone(&replay));
+        plan.points.push(point);
+    }
+    Ok((plan, study))
+}
+
+/// Refuses a question that does not name the group of the log.
+fn check_group(question: &Question<'_>, config: &Config) -> Result<(), String> {
+    let names: Vec<&str> = config.groups.iter().map(|group| &*group.name).collect();
+    let all = names.join(", ");
+    match question.group {
+        Some(name) if !names.is_empty() && !names.contains(&name) => Err(format!(
+            "--group {name}: the configuration has no such group, but {all}"
+        )),
+        None if names.len() > 1 => {
+            let message = "the configuration has several groups: name the group of the log with --group NAME, one of";
+            Err(format!("{message} {all}"))
+        }
+        _ => Ok(()),
+    }
+}
+
+/// Sets the length, the load and the members of a world to those of the log.
+fn set_world(world: &mut scenario::Scenario, learnt: &Learnt) {
     // The log's times include the way to the member.
     world.network = Duration::ZERO;
     world.duration = Duration::from_nanos(learnt.replay.length).max(Duration::from_millis(1));
@@ -106,88 +146,70 @@ pub fn make_plan(path: &Path, log: &Log, question: &Question<'_>) -> Result<(Pla
     world.load.overload = true;
     world.members.model.concurrency = learnt.concurrency;
     world.members.model.discipline = Discipline::Fifo;
-    let thresholds = thresholds_of(&group, &learnt.replay, &mut study.unknown);
-    study.thresholds = thresholds.iter().map(|(name, _)| *name).collect();
-    world.reports = (!thresholds.is_empty()).then(scenario::Reports::default);
-    let mut plan = Plan {
-        file: file.clone(),
-        keys: vec!["change".into()],
-        points: Vec::new(),
-        seed: u64::from(question.seed.unwrap_or(1)),
-        seeds: question.seeds.unwrap_or(SEEDS),
-        warnings: Vec::new(),
+}
+
+/// A change of the configuration that is tried.
+struct Change {
+    name: String,
+    config: Config,
+    /// Number of members.
+    count: usize,
+}
+
+/// Lists the changes that are tried, the unchanged configuration first.
+fn list_changes(
+    config: &Config,
+    group: &GroupConfig,
+    thresholds: Vec<(&'static str, f64)>,
+) -> Vec<Change> {
+    let members = group.members.len();
+    let mut all = Vec::new();
+    let mut add = |name: String, config: Config, count: usize| {
+        all.push(Change {
+            name,
+            config,
+            count,
+        });
     };
-    let replay = Arc::new(learnt.replay);
-    let mut add = |change: String, config: Config, count: usize| -> Result<(), Errors> {
-        let mut world = world.clone();
-        world.members.count = (count != names.len()).then_some(count);
-        world.member = (names.iter().zip(&learnt.models).take(count))
-            .map(|(name, model)| (name.clone(), SourcePosition::default(), Model { ..*model }))
-            .map(|(name, place, mut model)| {
-                model.concurrency = learnt.concurrency;
-                (name, place, model)
-            })
-            .collect();
-        let (mut point, _) = Point::new(world, config, vec![change]).map_err(failed)?;
-        point.replay = Some(Arc::clone(&replay));
-        plan.points.push(point);
-        Ok(())
-    };
-    add("as it is".into(), config.clone(), names.len())?;
-    let with = |strategy: Option<Values>, late: Option<bool>| {
+    let with = |change: &dyn Fn(&mut GroupConfig)| {
         let mut config = config.clone();
-        for of in config.groups.iter_mut().filter(|of| of.name == group.name) {
-            if let Some(strategy) = &strategy {
-                of.strategy = strategy.clone();
-                of.settings.late_binding = None;
-            }
-            if late.is_some() {
-                of.settings.late_binding = late;
-            }
-        }
+        { config.groups.iter_mut() }
+            .filter(|of| of.name == group.name)
+            .for_each(change);
         config
     };
+    add("as it is".into(), config.clone(), members);
     for name in STRATEGIES {
         if let Some(kind) = find(name).filter(|_| name != group.strategy.kind().name) {
-            let values = Values::defaults(kind);
-            add(
-                format!("strategy = {name}"),
-                with(Some(values), None),
-                names.len(),
-            )?;
+            let changed = with(&|of| {
+                of.strategy = Values::defaults(kind);
+                of.settings.late_binding = None;
+            });
+            add(format!("strategy = {name}"), changed, members);
         }
     }
     for (name, value) in thresholds {
         for value in [value / FURTHER, value * FURTHER] {
             // Two digits.
             let value: f64 = format!("{value:.1e}").parse().unwrap_or(value);
-            let Some(changed) = with_threshold(&group, name, value) else {
-                continue;
-            };
-            let mut config = config.clone();
-            let mut groups = config.groups.iter_mut();
-            if let Some(of) = groups.find(|of| of.name == group.name) {
-                *of = changed;
+            if let Some(changed) = with_threshold(group, name, value) {
+                let changed = with(&|of| *of = changed.clone());
+                add(format!("{name} = {value}"), changed, members);
             }
-            add(format!("{name} = {value}"), config, names.len())?;
         }
     }
     let late = group.settings.late_binding;
-    let late = late.unwrap_or(group.strategy.kind().binds_late);
-    let change = format!("late_binding = {}", !late);
-    add(change, with(None, Some(!late)), names.len())?;
-    if names.len() > 1 {
-        add(
-            format!("{} members", names.len() - 1),
-            config.clone(),
-            names.len() - 1,
-        )?;
+    let late = !late.unwrap_or(group.strategy.kind().binds_late);
+    let changed = with(&|of| of.settings.late_binding = Some(late));
+    add(format!("late_binding = {late}"), changed, members);
+    if members > 1 {
+        let fewer = members - 1;
+        add(format!("{fewer} members"), config.clone(), fewer);
     }
-    for more in 1..=2 {
-        let count = names.len() + more;
-        add(format!("{count} members"), config.clone(), count)?;
+    for count in [members + 1, members + 2] {
+        add(format!("{count} members"), config.clone(), count);
     }
-    Ok((plan, study))
+    all
 }
 
 /// Index of the figure with that name.
@@ -198,137 +220,184 @@ fn figure(name: &str) -> usize {
         .unwrap_or(0)
 }
 
-/// Derives advice from the results.
-pub fn make_advice(plan: &Plan, results: &[Results], study: &Study) -> Advice {
-    let (p50, p99, failed) = (figure("p50_ms"), figure("p99_ms"), figure("failed_share"));
-    let of = |world: usize, index: usize| -> Vec<f64> {
-        let runs = results.get(world).map_or(&[][..], |of| &of.runs[..]);
-        runs.iter()
-            .filter_map(|run| run.figures.get(index).copied())
-            .collect()
-    };
-    let mean = |world: usize, index: usize| Mean::of_values(&of(world, index)).mean;
-    // Gain of a world, run by run with the same requests: logarithm of the ratio.
-    let gain = |world: usize| {
-        let pairs = of(0, p99).into_iter().zip(of(world, p99));
+/// The results, with the questions that the advice puts to them.
+struct Judge<'r> {
+    plan: &'r Plan,
+    results: &'r [Results],
+    study: &'r Study,
+}
+
+impl<'r> Judge<'r> {
+    /// Values of a figure, run by run.
+    fn values(&self, world: usize, figure: usize) -> Vec<f64> {
+        let runs = self.results.get(world).map_or(&[][..], |of| &of.runs[..]);
+        let values = runs.iter().map(|run| run.figures.get(figure).copied());
+        values.flatten().collect()
+    }
+
+    fn mean(&self, world: usize, name: &str) -> f64 {
+        Mean::of_values(&self.values(world, figure(name))).mean
+    }
+
+    /// Gain of a world, run by run with the same requests: logarithm of the ratio.
+    fn gain(&self, world: usize) -> Mean {
+        let p99 = figure("p99_ms");
+        let pairs = { self.values(0, p99).into_iter() }.zip(self.values(world, p99));
         let ratios = pairs.map(|(before, after)| libm::log(before.max(1e-6) / after.max(1e-6)));
         Mean::of_values(&ratios.collect::<Vec<_>>())
-    };
-    let is_same = |world: &usize| plan.points[*world].members.len() == study.members;
-    let is_sound = |world: &usize| mean(*world, failed) <= mean(0, failed) + 0.001;
-    let candidates = (1..plan.points.len()).filter(is_same).filter(is_sound);
-    let best = candidates
-        .max_by(|a, b| gain(*a).mean.total_cmp(&gain(*b).mean))
-        .unwrap_or(0);
-    let found = gain(best);
-    let least = found.mean - found.within.unwrap_or(f64::INFINITY);
-    let name = |world: usize| plan.points[world].values.first().map_or("", String::as_str);
-    let show = |world: usize| Unit::Millis.format_value(mean(world, p99));
-    // The first run has the log's own requests.
-    let first = |index: usize| of(0, index).first().copied().unwrap_or(0.0);
-    let is_off = |forecast: f64, log: f64| {
-        libm::fabs(libm::log(forecast.max(1e-6) / log.max(1e-6))) > libm::log(1.0 + WRONG)
-    };
-    let disagrees = (study.measured)
-        .is_some_and(|(log50, log99)| is_off(first(p50), log50) || is_off(first(p99), log99));
-    let agreement = match study.measured {
-        None => "The log has no times to hold the forecast against.".to_owned(),
-        Some((log50, log99)) => format!(
+    }
+
+    fn has_same_members(&self, world: usize) -> bool {
+        self.plan.points[world].members.len() == self.study.members
+    }
+
+    fn is_sound(&self, world: usize) -> bool {
+        self.mean(world, "failed_share") <= self.mean(0, "failed_share") + 0.001
+    }
+
+    fn name(&self, world: usize) -> &'r str {
+        let values = &self.plan.points[world].values;
+        values.first().map_or("", String::as_str)
+    }
+
+    fn show_p99(&self, world: usize) -> String {
+        Unit::Millis.format_value(self.mean(world, "p99_ms"))
+    }
+
+    /// Value of a figure in the first run, which has the log's own requests.
+    fn forecast(&self, name: &str) -> f64 {
+        let values = self.values(0, figure(name));
+        values.first().copied().unwrap_or(0.0)
+    }
+
+    /// True if the forecast for the unchanged configuration is not what the log has.
+    fn disagrees(&self) -> bool {
+        let is_off = |forecast: f64, log: f64| {
+            libm::fabs(libm::log(forecast.max(1e-6) / log.max(1e-6))) > libm::log(1.0 + WRONG)
+        };
+        self.study.measured.is_some_and(|(log50, log99)| {
+            is_off(self.forecast("p50_ms"), log50) || is_off(self.forecast("p99_ms"), log99)
+        })
+    }
+
+    fn describe_agreement(&self) -> String {
+        let Some((log50, log99)) = self.study.measured else {
+            return "The log has no times to hold the forecast against.".to_owned();
+        };
+        let show = |value: f64| Unit::Millis.format_value(value);
+        format!(
             "As it is, p50 {} and p99 {} are forecast; the log has {} and {}. {}",
-            Unit::Millis.format_value(first(p50)),
-            Unit::Millis.format_value(first(p99)),
-            Unit::Millis.format_value(log50),
-            Unit::Millis.format_value(log99),
-            match disagrees {
+            show(self.forecast("p50_ms")),
+            show(self.forecast("p99_ms")),
+            show(log50),
+            show(log99),
+            match self.disagrees() {
                 true =>
                     "THEY DISAGREE by more than 25 %: the model is not your system, and the advice not to be trusted \
                      without a trial.",
                 false => "They agree within 25 %.",
             }
-        ),
-    };
-    let mut advice = Vec::new();
-    let mut chosen = 0;
-    if best > 0 && found.mean > WORTH {
-        let wins = of(0, p99)
-            .iter()
-            .zip(of(best, p99))
-            .filter(|(a, b)| **a > *b)
-            .count();
+        )
+    }
+
+    /// Recommends a strategy. Returns the world, 0 to keep the strategy, and the sentence.
+    fn choose_strategy(&self) -> (usize, String) {
+        let candidates = (1..self.plan.points.len())
+            .filter(|world| self.has_same_members(*world) && self.is_sound(*world));
+        let best = candidates
+            .max_by(|a, b| self.gain(*a).mean.total_cmp(&self.gain(*b).mean))
+            .unwrap_or(0);
+        let found = self.gain(best);
+        if best == 0 || found.mean <= WORTH {
+            let sentence = format!(
+                "Keep the strategy: no other one lowers the 99th percentile ({}) by {:.0} %.",
+                self.show_p99(0),
+                WORTH * 100.0
+            );
+            return (0, sentence);
+        }
+        let p99 = figure("p99_ms");
+        let (before, after) = (self.values(0, p99), self.values(best, p99));
+        let wins = before.iter().zip(after).filter(|(a, b)| **a > *b).count();
+        let least = found.mean - found.within.unwrap_or(f64::INFINITY);
         let sure = match least {
-            _ if disagrees => {
+            _ if self.disagrees() => {
                 "That is not sure, as the forecast for what you have disagrees with the log"
             }
             _ if least > WORTH => "That is sure as far as the log goes",
             _ if least > 0.0 => "That is likely",
             _ => "That is not sure: try a longer log, or more --seeds",
         };
-        advice.push(format!(
+        let sentence = format!(
             "{}: the 99th percentile would have been {} instead of {}. {sure}: it was lower in {wins} of {} replays.",
-            name(best),
-            show(best),
-            show(0),
-            plan.seeds
-        ));
-        chosen = best;
-    } else {
-        advice.push(format!(
-            "Keep the strategy: no other one lowers the 99th percentile ({}) by {:.0} %.",
-            show(0),
-            WORTH * 100.0
-        ));
+            self.name(best),
+            self.show_p99(best),
+            self.show_p99(0),
+            self.plan.seeds
+        );
+        (best, sentence)
     }
-    let is_threshold = |world: &usize| {
-        let mut names = study.thresholds.iter();
-        let changed = name(*world).split(" = ").next();
+
+    fn is_threshold(&self, world: usize) -> bool {
+        let changed = self.name(world).split(" = ").next();
+        let mut names = self.study.thresholds.iter();
         names.any(|name| Some(*name) == changed)
-    };
-    let alerts = |world: usize| mean(world, figure("alerts"));
-    for world in (1..plan.points.len()).filter(is_threshold) {
-        let change = gain(world).mean;
+    }
+
+    fn judge_threshold(&self, world: usize) -> String {
+        let change = self.gain(world).mean;
         let judged = match () {
-            () if change < -WORTH || !is_sound(&world) => "would be worse",
+            () if change < -WORTH || !self.is_sound(world) => "would be worse",
             () if change > WORTH => "would help",
             () => "would change little",
         };
-        advice.push(format!(
+        format!(
             "{} {judged}: 99th percentile {} instead of {}, {:.1} load alerts in a replay instead of {:.1}.",
-            name(world),
-            show(world),
-            show(0),
-            alerts(world),
-            alerts(0)
-        ));
+            self.name(world),
+            self.show_p99(world),
+            self.show_p99(0),
+            self.mean(world, "alerts"),
+            self.mean(0, "alerts")
+        )
     }
-    for (world, point) in plan
-        .points
-        .iter()
-        .enumerate()
-        .filter(|(world, _)| !is_same(world))
-    {
-        let change = gain(world).mean;
-        let is_fewer = point.members.len() < study.members;
-        let (failed, busy) = (
-            mean(world, failed),
-            Unit::Share.format_value(mean(world, figure("utilisation"))),
-        );
+
+    fn judge_count(&self, world: usize) -> String {
+        let change = self.gain(world).mean;
+        let is_fewer = self.plan.points[world].members.len() < self.study.members;
         let judged = match () {
-            () if is_fewer && (change < -WORTH || !is_sound(&world)) => "would not do",
+            () if is_fewer && (change < -WORTH || !self.is_sound(world)) => "would not do",
             () if is_fewer => "would do",
             () if change > WORTH => "would help",
             () => "would change little",
         };
-        advice.push(format!(
-            "{} {judged}: 99th percentile {}, {} failed, {busy} busy.",
-            name(world),
-            show(world),
-            Unit::Share.format_value(failed)
-        ));
+        format!(
+            "{} {judged}: 99th percentile {}, {} failed, {} busy.",
+            self.name(world),
+            self.show_p99(world),
+            Unit::Share.format_value(self.mean(world, "failed_share")),
+            Unit::Share.format_value(self.mean(world, "utilisation"))
+        )
     }
+}
+
+/// Derives advice from the results.
+pub fn make_advice(plan: &Plan, results: &[Results], study: &Study) -> Advice {
+    let judge = Judge {
+        plan,
+        results,
+        study,
+    };
+    let (best, strategy) = judge.choose_strategy();
+    let worlds = 1..plan.points.len();
+    let thresholds = worlds.filter(|world| judge.is_threshold(*world));
+    let counts = (0..plan.points.len()).filter(|world| !judge.has_same_members(*world));
+    let advice = std::iter::once(strategy)
+        .chain(thresholds.map(|world| judge.judge_threshold(world)))
+        .chain(counts.map(|world| judge.judge_count(world)));
     Advice {
-        advice,
-        agreement,
-        best: chosen,
+        advice: advice.collect(),
+        agreement: judge.describe_agreement(),
+        best,
     }
 }
 

@@ -213,51 +213,25 @@ fn sweeps(plan: &Plan, means: &[Vec<Mean>]) -> String {
     plots
 }
 
-/// Plots of one run.
+/// Plots of one run, and its events.
 fn course(point: &Point, course: &Course) -> String {
-    let samples = &course.samples;
-    let marks: Vec<f64> = course
-        .events
-        .iter()
-        .map(|event| event.0.as_secs_f64())
-        .collect();
-    // Many events would be nothing but red.
-    let marks = if marks.len() > EVENTS {
-        Vec::new()
-    } else {
-        marks
-    };
-    let of_members = |value: &dyn Fn(usize, usize, &MemberSample) -> f64| -> Vec<Line> {
-        let line = |(member, name): (usize, &String)| Line {
-            name: name.clone(),
-            points: samples
-                .iter()
-                .enumerate()
-                .filter_map(|(at, sample)| {
-                    let of = sample.members.get(member)?;
-                    Some((sample.at.as_secs_f64(), value(at, member, of)))
-                })
-                .collect(),
-            ..Line::default()
-        };
-        point.members.iter().enumerate().map(line).collect()
-    };
-    let over_time = |up, lines| Plot {
-        marks: marks.clone(),
-        ..Plot::over_time(up, lines)
-    };
-    let plain = |name: &str, value: &dyn Fn(&crate::Sample) -> f64| Line {
-        name: name.into(),
-        points: samples
-            .iter()
-            .map(|sample| (sample.at.as_secs_f64(), value(sample)))
-            .collect(),
-        ..Line::default()
-    };
+    let plots = CoursePlots::new(point, course);
     let mut page = "<div class=\"plots\">\n".to_owned();
+    page += &distribution(course);
+    page += &plots.latency();
+    page += &plots.utilisation();
+    page += &plots.shares();
+    page += &plots.convergence();
+    page += &plots.troubles();
+    page += "</div>\n";
+    page + &list_events(course)
+}
+
+/// Share of the requests that took longer than each time.
+fn distribution(course: &Course) -> String {
     let slower = course.quantiles.iter().filter(|(share, _)| *share < 1.0);
     let slower = slower.map(|(share, time)| (time.as_secs_f64() * 1e3, 1.0 - share));
-    let distribution = Plot {
+    let plot = Plot {
         lines: vec![Line {
             points: slower.filter(|point| point.0 > 0.0).collect(),
             ..Line::default()
@@ -267,90 +241,170 @@ fn course(point: &Point, course: &Course) -> String {
         scales: (Scale::Powers, Scale::Powers),
         ..Plot::over_time("", Vec::new())
     };
-    page += &figure(
+    figure(
         "Latency: how many requests took longer",
         "0.01 is the 99th percentile. Both axes are logarithmic.",
-        &distribution,
-    );
-    let millis = |time: std::time::Duration| time.as_secs_f64() * 1e3;
-    let latency = vec![
-        plain("p50", &|sample| millis(sample.p50)),
-        plain("p99", &|sample| millis(sample.p99)),
-    ];
-    page += &figure(
-        "Latency over time",
-        "Of the requests that were answered since the point before.",
-        &over_time("milliseconds", latency),
-    );
-    let busy = Plot {
-        most: Some(1.0),
-        ..over_time("share of workers", of_members(&|_, _, member| member.busy))
-    };
-    page += &figure("Utilisation", "How much of each member was busy.", &busy);
-    let queue = of_members(&|_, _, member| f64::from(member.in_flight));
-    page += &figure(
-        "Requests at members",
-        "Being worked on or waiting there.",
-        &over_time("requests", queue),
-    );
-    let before = |at: usize, member: usize| {
-        let before = at.checked_sub(1).and_then(|at| samples.get(at));
-        before.map_or(0, |sample| sample.members[member].answered)
-    };
-    let totals: Vec<u32> = (0..samples.len())
-        .map(|at| {
-            let members = samples[at].members.iter().enumerate();
-            members
-                .map(|(member, of)| of.answered - before(at, member))
-                .sum()
-        })
-        .collect();
-    let shares = of_members(&|at, member, of| {
-        f64::from(of.answered - before(at, member)) / f64::from(totals[at].max(1))
-    });
-    page += &figure(
-        "Shares",
-        "Which share of the answers each member gave.",
-        &over_time("share of answers", shares),
-    );
-    let uneven = |sample: &crate::Sample| {
-        let busy = sample.members.iter().map(|member| member.busy);
-        busy.clone().fold(0.0, f64::max) - busy.fold(1.0, f64::min)
-    };
-    page += &figure(
-        "Convergence",
-        "How far the busiest member is from the least busy one: the lower, the more even.",
-        &Plot {
+        &plot,
+    )
+}
+
+/// Plots over the time of a run.
+struct CoursePlots<'c> {
+    members: &'c [String],
+    samples: &'c [crate::Sample],
+    marks: Vec<f64>,
+}
+
+impl<'c> CoursePlots<'c> {
+    fn new(point: &'c Point, course: &'c Course) -> Self {
+        let marks = course.events.iter().map(|event| event.0.as_secs_f64());
+        CoursePlots {
+            members: &point.members,
+            samples: &course.samples,
+            // Many events would be nothing but red.
+            marks: match course.events.len() > EVENTS {
+                true => Vec::new(),
+                false => marks.collect(),
+            },
+        }
+    }
+
+    fn over_time(&self, up: &'static str, lines: Vec<Line>) -> Plot {
+        Plot {
+            marks: self.marks.clone(),
+            ..Plot::over_time(up, lines)
+        }
+    }
+
+    /// A line of a value of each sample.
+    fn plain(&self, name: &str, value: &dyn Fn(&crate::Sample) -> f64) -> Line {
+        let samples = self.samples.iter();
+        Line {
+            name: name.into(),
+            points: samples
+                .map(|sample| (sample.at.as_secs_f64(), value(sample)))
+                .collect(),
+            ..Line::default()
+        }
+    }
+
+    /// A line for each member; `value` gets the indexes of the sample and of the member.
+    fn of_members(&self, value: &dyn Fn(usize, usize, &MemberSample) -> f64) -> Vec<Line> {
+        let line = |(member, name): (usize, &String)| Line {
+            name: name.clone(),
+            points: { self.samples.iter().enumerate() }
+                .filter_map(|(at, sample)| {
+                    let of = sample.members.get(member)?;
+                    Some((sample.at.as_secs_f64(), value(at, member, of)))
+                })
+                .collect(),
+            ..Line::default()
+        };
+        self.members.iter().enumerate().map(line).collect()
+    }
+
+    fn latency(&self) -> String {
+        let millis = |time: std::time::Duration| time.as_secs_f64() * 1e3;
+        let lines = vec![
+            self.plain("p50", &|sample| millis(sample.p50)),
+            self.plain("p99", &|sample| millis(sample.p99)),
+        ];
+        figure(
+            "Latency over time",
+            "Of the requests that were answered since the point before.",
+            &self.over_time("milliseconds", lines),
+        )
+    }
+
+    fn utilisation(&self) -> String {
+        let busy = Plot {
             most: Some(1.0),
-            ..over_time(
-                "difference",
-                vec![plain("", &|sample| uneven(sample).max(0.0))],
+            ..self.over_time(
+                "share of workers",
+                self.of_members(&|_, _, member| member.busy),
             )
-        },
-    );
-    if samples.iter().any(|sample| sample.waiting > 0) {
-        let waiting = vec![plain("", &|sample| sample.waiting as f64)];
-        page += &figure(
-            "Requests that wait at balancers",
-            "Because all members are at their limits.",
-            &over_time("requests", waiting),
-        );
+        };
+        let queue = self.of_members(&|_, _, member| f64::from(member.in_flight));
+        figure("Utilisation", "How much of each member was busy.", &busy)
+            + &figure(
+                "Requests at members",
+                "Being worked on or waiting there.",
+                &self.over_time("requests", queue),
+            )
     }
-    if samples.iter().any(|sample| sample.failed > 0) {
-        let failed = vec![plain("", &|sample| sample.failed as f64)];
-        page += &figure(
-            "Failed requests",
-            "Since the beginning.",
-            &over_time("requests", failed),
-        );
+
+    fn shares(&self) -> String {
+        let samples = self.samples;
+        let before = |at: usize, member: usize| {
+            let before = at.checked_sub(1).and_then(|at| samples.get(at));
+            before.map_or(0, |sample| sample.members[member].answered)
+        };
+        let totals: Vec<u32> = (0..samples.len())
+            .map(|at| {
+                let members = samples[at].members.iter().enumerate();
+                members
+                    .map(|(member, of)| of.answered - before(at, member))
+                    .sum()
+            })
+            .collect();
+        let shares = self.of_members(&|at, member, of| {
+            f64::from(of.answered - before(at, member)) / f64::from(totals[at].max(1))
+        });
+        figure(
+            "Shares",
+            "Which share of the answers each member gave.",
+            &self.over_time("share of answers", shares),
+        )
     }
-    page += "</div>\n";
+
+    fn convergence(&self) -> String {
+        let uneven = |sample: &crate::Sample| {
+            let busy = sample.members.iter().map(|member| member.busy);
+            busy.clone().fold(0.0, f64::max) - busy.fold(1.0, f64::min)
+        };
+        let lines = vec![self.plain("", &|sample| uneven(sample).max(0.0))];
+        figure(
+            "Convergence",
+            "How far the busiest member is from the least busy one: the lower, the more even.",
+            &Plot {
+                most: Some(1.0),
+                ..self.over_time("difference", lines)
+            },
+        )
+    }
+
+    /// Requests that wait at balancers, and failed ones, if there are any.
+    fn troubles(&self) -> String {
+        let mut page = String::new();
+        if self.samples.iter().any(|sample| sample.waiting > 0) {
+            let waiting = vec![self.plain("", &|sample| sample.waiting as f64)];
+            page += &figure(
+                "Requests that wait at balancers",
+                "Because all members are at their limits.",
+                &self.over_time("requests", waiting),
+            );
+        }
+        if self.samples.iter().any(|sample| sample.failed > 0) {
+            let failed = vec![self.plain("", &|sample| sample.failed as f64)];
+            page += &figure(
+                "Failed requests",
+                "Since the beginning.",
+                &self.over_time("requests", failed),
+            );
+        }
+        page
+    }
+}
+
+/// The events of a run as a table.
+fn list_events(course: &Course) -> String {
     if course.events.is_empty() {
-        page += "<p>No alerts, ejections or failed checks.</p>\n";
-        return page;
+        return "<p>No alerts, ejections or failed checks.</p>\n".to_owned();
     }
-    page += "<h3>Alerts, ejections and checks</h3>\n<p>Dashed lines in the plots.</p>\n<table>\
-             <tr><th>second</th><th>balancer</th><th class=\"l\">what</th></tr>\n";
+    let mut page =
+        "<h3>Alerts, ejections and checks</h3>\n<p>Dashed lines in the plots.</p>\n<table>\
+                    <tr><th>second</th><th>balancer</th><th class=\"l\">what</th></tr>\n"
+            .to_owned();
     for (at, balancer, what) in course.events.iter().take(EVENTS) {
         let _ = writeln!(
             page,

@@ -257,48 +257,8 @@ impl Point {
         let group = group.clone();
         let members: Vec<String> = group.members.iter().map(MemberConfig::shown_name).collect();
         let by_name = index_members(&group.members);
-        let mut models = vec![text.members.model; members.len()];
-        let mut told = HashSet::new();
-        for (name, place, model) in &text.member {
-            match by_name.get(name) {
-                Some(&index) if told.insert(index) => models[index] = *model,
-                Some(&index) => {
-                    let message = format!(
-                        "{} has a table already, under its other name",
-                        members[index]
-                    );
-                    problems.push(place.problem(message));
-                }
-                None => problems.push(place.problem(no_member(name, &group.name, &members))),
-            }
-        }
-        let mut events = Vec::new();
-        for event in &text.events {
-            let mut of = Vec::new();
-            for name in &event.members {
-                match by_name.get(name) {
-                    Some(&index) => of.push(index),
-                    None => {
-                        let message = no_member(name, &group.name, &members);
-                        problems.push(event.place.problem(message));
-                    }
-                }
-            }
-            if event.members.is_empty() {
-                of = (0..members.len()).collect();
-            }
-            let event = event.clone();
-            events.push(ResolvedEvent { event, members: of });
-        }
-        let strokes = events.iter().map(|event| event.strokes(text.duration));
-        if strokes.sum::<u128>() > MAX_STROKES
-            && let Some(first) = text.events.first()
-        {
-            let message = format!(
-                "the events strike members more than {MAX_STROKES} times: make `every` longer"
-            );
-            problems.push(first.place.problem(message));
-        }
+        let models = member_models(&text, &group, &members, &by_name, &mut problems);
+        let events = resolve_events(&text, &group, &members, &by_name, &mut problems);
         let times = match Times::new(&text.service) {
             Ok(times) => times,
             Err(more) => {
@@ -316,45 +276,7 @@ impl Point {
         };
         let speeds = (0..models.len()).filter(used).map(speed);
         let capacity = speeds.sum::<f64>() * 1e9 / times.mean();
-        let per_session = text.load.requests as f64;
-        let rate = text.load.rate.map(|rate| f64::from(rate) * per_session);
-        // On average: with bursts there is more.
-        let more = text.load.burst.map_or(1.0, |burst| {
-            1.0 + (burst.factor - 1.0) * duration_nanos(burst.length) / duration_nanos(burst.every)
-        });
-        let usual = rate.unwrap_or(text.load.utilisation * capacity);
-        let offered = text.load.clients.is_none().then_some(usual * more);
-        let cached = text.keys.cache > 0 && text.keys.count > 1;
-        if let Some(offered) = offered
-            && offered > capacity
-            && !text.load.overload
-            && !cached
-        {
-            let message = format!(
-                "asks for {offered:.0} requests per second of members that can serve {capacity:.0}: \
-                 queues get longer until the end; ask for less, or set `overload = true` if you want this"
-            );
-            warnings.push(text.load_place.problem(message));
-        }
-        if capacity <= 0.0 && rate.is_none() && text.load.clients.is_none() {
-            let message = "no member can serve: a share of the capacity is nothing";
-            return Err(vec![text.load_place.problem(message)]);
-        }
-        // Clients that wait ask for no more than members serve, and than they think about.
-        let shortest = times.mean() / models.iter().map(|of| of.capacity).fold(1e-3, f64::max);
-        let asked = text.load.clients.map_or(usual * more, |clients| {
-            (clients as f64 * 1e9 / (shortest + duration_nanos(text.load.think))).min(capacity)
-        });
-        let requests = asked * text.duration.as_secs_f64();
-        if requests > MAX_REQUESTS && !cached {
-            let message = format!(
-                "about {:.0} million requests in a run are too many: at most {:.0} million; make \
-                 `duration` shorter, or ask for less",
-                requests / 1e6,
-                MAX_REQUESTS / 1e6
-            );
-            return Err(vec![text.load_place.problem(message)]);
-        }
+        let offered = check_load(&text, capacity, &models, &times, &mut warnings)?;
         let name = group.name.clone();
         let strategy = group.strategy.kind().name.to_owned();
         let reports = text.reports.map(|reports| Reports {
@@ -367,21 +289,8 @@ impl Point {
             return Err(vec![text.group_place.problem("there is no such group")]);
         };
         world.members = models.iter().map(member).collect();
-        world.announced = text.service.announced;
-        world.streams = text.service.streams;
-        world.mean_cost = times.mean();
-        world.balancers = text.balancers;
-        world.view = text.view;
-        world.fleet_in_flight = text.fleet_in_flight;
-        world.network = text.network;
-        world.session = text.load.linger;
+        set_world(&mut world, &text, times.mean());
         world.reports = reports;
-        world.way = text.reports.map_or(Way::default(), |reports| Way {
-            jitter: reports.jitter,
-            loss: reports.loss,
-        });
-        world.length = Some(text.duration);
-        world.samples = Some(text.duration / SAMPLES);
         let point = Point {
             values,
             group: name,
@@ -485,6 +394,141 @@ impl Point {
             work: Box::new(Costs::new(&self.times, &self.text.keys, self.members.len())),
         }
     }
+}
+
+/// Returns the model of each member of the group.
+fn member_models(
+    text: &Text,
+    group: &GroupConfig,
+    members: &[String],
+    by_name: &HashMap<String, usize>,
+    problems: &mut Vec<Problem>,
+) -> Vec<Model> {
+    let mut models = vec![text.members.model; members.len()];
+    let mut told = HashSet::new();
+    for (name, place, model) in &text.member {
+        match by_name.get(name) {
+            Some(&index) if told.insert(index) => models[index] = *model,
+            Some(&index) => {
+                let message = format!(
+                    "{} has a table already, under its other name",
+                    members[index]
+                );
+                problems.push(place.problem(message));
+            }
+            None => problems.push(place.problem(no_member(name, &group.name, members))),
+        }
+    }
+    models
+}
+
+/// Returns the events with the indexes of their members: all members, if an event names none.
+fn resolve_events(
+    text: &Text,
+    group: &GroupConfig,
+    members: &[String],
+    by_name: &HashMap<String, usize>,
+    problems: &mut Vec<Problem>,
+) -> Vec<ResolvedEvent> {
+    let mut events = Vec::new();
+    for event in &text.events {
+        let mut of = Vec::new();
+        for name in &event.members {
+            match by_name.get(name) {
+                Some(&index) => of.push(index),
+                None => {
+                    let message = no_member(name, &group.name, members);
+                    problems.push(event.place.problem(message));
+                }
+            }
+        }
+        if event.members.is_empty() {
+            of = (0..members.len()).collect();
+        }
+        let event = event.clone();
+        events.push(ResolvedEvent { event, members: of });
+    }
+    let strokes = events.iter().map(|event| event.strokes(text.duration));
+    if strokes.sum::<u128>() > MAX_STROKES
+        && let Some(first) = text.events.first()
+    {
+        let message =
+            format!("the events strike members more than {MAX_STROKES} times: make `every` longer");
+        problems.push(first.place.problem(message));
+    }
+    events
+}
+
+/// Returns the requests per second that are asked for, without clients that wait.
+///
+/// # Errors
+///
+/// There is no capacity of which to ask a share, or the run would have too many requests.
+fn check_load(
+    text: &Text,
+    capacity: f64,
+    models: &[Model],
+    times: &Times,
+    warnings: &mut Vec<Problem>,
+) -> Result<Option<f64>, Vec<Problem>> {
+    let per_session = text.load.requests as f64;
+    let rate = text.load.rate.map(|rate| f64::from(rate) * per_session);
+    // On average: with bursts there is more.
+    let more = text.load.burst.map_or(1.0, |burst| {
+        1.0 + (burst.factor - 1.0) * duration_nanos(burst.length) / duration_nanos(burst.every)
+    });
+    let usual = rate.unwrap_or(text.load.utilisation * capacity);
+    let offered = text.load.clients.is_none().then_some(usual * more);
+    let cached = text.keys.cache > 0 && text.keys.count > 1;
+    if let Some(offered) = offered
+        && offered > capacity
+        && !text.load.overload
+        && !cached
+    {
+        let message = format!(
+            "asks for {offered:.0} requests per second of members that can serve {capacity:.0}: \
+             queues get longer until the end; ask for less, or set `overload = true` if you want this"
+        );
+        warnings.push(text.load_place.problem(message));
+    }
+    if capacity <= 0.0 && rate.is_none() && text.load.clients.is_none() {
+        let message = "no member can serve: a share of the capacity is nothing";
+        return Err(vec![text.load_place.problem(message)]);
+    }
+    // Clients that wait ask for no more than members serve, and than they think about.
+    let shortest = times.mean() / models.iter().map(|of| of.capacity).fold(1e-3, f64::max);
+    let asked = text.load.clients.map_or(usual * more, |clients| {
+        (clients as f64 * 1e9 / (shortest + duration_nanos(text.load.think))).min(capacity)
+    });
+    let requests = asked * text.duration.as_secs_f64();
+    if requests > MAX_REQUESTS && !cached {
+        let message = format!(
+            "about {:.0} million requests in a run are too many: at most {:.0} million; make \
+             `duration` shorter, or ask for less",
+            requests / 1e6,
+            MAX_REQUESTS / 1e6
+        );
+        return Err(vec![text.load_place.problem(message)]);
+    }
+    Ok(offered)
+}
+
+/// Sets what a scenario says of balancers, network and service.
+fn set_world(world: &mut Scenario, text: &Text, mean_cost: f64) {
+    world.announced = text.service.announced;
+    world.streams = text.service.streams;
+    world.mean_cost = mean_cost;
+    world.balancers = text.balancers;
+    world.view = text.view;
+    world.fleet_in_flight = text.fleet_in_flight;
+    world.network = text.network;
+    world.session = text.load.linger;
+    world.way = text.reports.map_or(Way::default(), |reports| Way {
+        jitter: reports.jitter,
+        loss: reports.loss,
+    });
+    world.length = Some(text.duration);
+    world.samples = Some(text.duration / SAMPLES);
 }
 
 /// True if the member gets requests while others are up.

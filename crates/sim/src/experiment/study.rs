@@ -68,7 +68,7 @@ pub(super) struct Learnt {
     pub(super) mean: f64,
 }
 
-#[allow(clippy::too_many_lines)] // One step after the other, each of which says what it found.
+/// Learns what a simulation of a group needs from a log, one step after the other, each of which says what it found.
 pub(super) fn learn_group(
     log: &Log,
     config: &Config,
@@ -76,126 +76,37 @@ pub(super) fn learn_group(
     names: &[String],
     question: &Question<'_>,
 ) -> Result<Learnt, String> {
-    let name = |number: Option<usize>| number.and_then(|number| log.names.get(number));
     let (mut facts, mut unknown) = (Vec::new(), Vec::new());
-    let is_json = log.format == Some(Format::Json);
-    let ours = |entry: &&Entry| {
-        if !is_json {
-            return true;
-        }
-        let of_rule = || {
-            let rule = name(entry.rule);
-            let mut rules = config.rules.iter();
-            rules.any(|known| Some(&known.name) == rule && known.group == group.name)
-        };
-        name(entry.group).map_or_else(of_rule, |of| *of == group.name)
-    };
-    let mut entries: Vec<&Entry> = log.entries.iter().filter(ours).collect();
-    if entries.len() < FEWEST {
+    let entries = entries_of(log, config, group);
+    let all = entries.len();
+    if all < FEWEST {
         return Err(format!(
-            "the log has {} requests of group {:?} ({} lines, {} unreadable), which are too few: at \
+            "the log has {all} requests of group {:?} ({} lines, {} unreadable), which are too few: at \
              least {FEWEST} are needed; give a longer log, or name another group with --group",
-            entries.len(),
-            group.name,
-            log.lines,
-            log.unreadable
+            group.name, log.lines, log.unreadable
         ));
     }
-    let all = entries.len();
-    entries.drain(..all.saturating_sub(MAX_PLAYED));
-    // Whole seconds: requests of one are spread over it, by a chance that is always the same.
-    let mut rng = fastrand::Rng::with_seed(1);
-    let mut at: Vec<f64> = (entries.iter())
-        .map(|entry| {
-            let spread = if log.whole_seconds {
-                rng.f64() * 1e3
-            } else {
-                0.0
-            };
-            // Combined logs are written at the end of a request.
-            let before = match log.format {
-                Some(Format::Combined) => entry.waited.unwrap_or(0.0),
-                _ => 0.0,
-            };
-            entry.at + spread - before
-        })
-        .collect();
-    let mut order: Vec<usize> = (0..at.len()).collect();
-    order.sort_by(|a, b| at[*a].total_cmp(&at[*b]));
-    let entries: Vec<&Entry> = order.iter().map(|&index| entries[index]).collect();
-    at.sort_by(f64::total_cmp);
-    let (first, last) = (
-        at.first().copied().unwrap_or(0.0),
-        at.last().copied().unwrap_or(0.0),
-    );
-    let seconds = ((last - first) / 1e3).max(1e-3);
-    facts.push(format!(
-        "{} requests in {seconds:.1} s ({:.1} per second), {} format, {} unreadable lines.",
-        entries.len(),
-        entries.len() as f64 / seconds,
-        match log.format {
-            Some(Format::Json) => "Evenkeel's",
-            Some(Format::Combined) => "combined",
-            Some(Format::Haproxy) => "HAProxy's",
-            None => "no",
-        },
-        log.unreadable
-    ));
+    let played = Played::new(log, &entries[all.saturating_sub(MAX_PLAYED)..]);
+    let (entries, seconds) = (&played.entries, played.seconds);
+    facts.push(played.describe(log));
     let configured = &group.members;
-    let members = members_of(log, &entries, (configured, names), &mut facts, &mut unknown);
-    // The commonest classes.
-    let mut counts: BTreeMap<Option<usize>, usize> = BTreeMap::new();
-    entries
-        .iter()
-        .for_each(|entry| *counts.entry(entry.class).or_default() += 1);
-    let mut common: Vec<_> = counts.into_iter().collect();
-    common.sort_by_key(|&(class, count)| (Reverse(count), class));
-    common.truncate(CLASSES - 1);
-    let class = |entry: &Entry| {
-        let found = common.iter().position(|&(class, _)| class == entry.class);
-        found.unwrap_or(common.len())
-    };
-    // Each known time, by when it was at its member.
-    let mut timed: Vec<Timed> = (entries.iter().zip(&at))
-        .filter(|(entry, _)| !entry.failed && entry.waited.is_some_and(|waited| waited > 0.0))
-        .map(|(entry, at)| {
-            let waited = entry.waited.unwrap_or(0.0);
-            Timed {
-                member: members.of(entry.member),
-                class: class(entry),
-                start: at + entry.queued.unwrap_or(0.0).min(waited),
-                end: at + waited,
-                found: 0,
-                service: waited,
-            }
-        })
-        .collect();
-    timed.sort_by(|a, b| a.start.total_cmp(&b.start));
-    let measured = measured_quantiles(&entries, &at, last - seconds * 1e3 * MEASURED);
+    let members = members_of(log, entries, (configured, names), &mut facts, &mut unknown);
+    let mut timed = played.timed(&members);
+    let from = played.last - seconds * 1e3 * MEASURED;
+    let measured = measured_quantiles(entries, &played.at, from);
     let mut concurrency = 1;
     let mut slowness = vec![1.0; members.count];
     let mut classes;
     if timed.len() >= FEWEST {
         concurrency = match log.whole_seconds || !members.known {
-            true => {
-                // Little: requests in flight are rate times time.
-                let sum: f64 = timed.iter().map(|one| one.service).sum();
-                let each = sum / 1e3 / seconds / names.len().max(1) as f64;
-                unknown.push(
-                    "Queueing in the members: times are whole seconds, or there is no member in the log, so what \
-                     requests waited at members is part of their service times, and a member is taken to work on twice as many at once \
-                     as it had on average. A few members more or fewer may then look better than they are."
-                        .into(),
-                );
-                (each * 2.0).ceil().clamp(1.0, 1e4) as usize
-            }
+            true => taken_concurrency(&timed, seconds, names.len(), &mut unknown),
             false => remove_queueing(&mut timed, members.count, &mut unknown),
         };
-        (slowness, classes) = estimate_speeds(&timed, members.count, common.len() + 1);
+        (slowness, classes) = estimate_speeds(&timed, members.count, played.class_count());
     } else if let Some(mean) = question.service {
         let mean = mean.as_nanos() as f64;
         let draws = (0..1000).map(|turn| -mean * libm::log((f64::from(turn) + 0.5) / 1000.0));
-        classes = vec![draws.collect(); common.len() + 1];
+        classes = vec![draws.collect(); played.class_count()];
         unknown.push(
             "Service times: the log has none, so the simulation uses --service-time (exponential)."
                 .into(),
@@ -207,32 +118,13 @@ pub(super) fn learn_group(
                 .into(),
         );
     }
-    let usual: Vec<f64> = classes.iter().flatten().copied().collect();
-    let mean = usual.iter().sum::<f64>() / usual.len().max(1) as f64;
-    for times in &mut classes {
-        if times.is_empty() {
-            times.push(mean);
-        }
-        times.sort_by(f64::total_cmp);
-    }
+    let mean = complete_classes(&mut classes);
     let own = own_times(&timed, &slowness, names.len(), classes.len());
-    let models = models(
-        &entries,
-        &members,
-        &slowness,
-        names,
-        &mut facts,
-        (mean, concurrency),
-    );
-    cannot_tell(log, (all, entries.len(), seconds), &entries, &mut unknown);
+    let of_one = (mean, concurrency);
+    let models = models(entries, &members, &slowness, names, &mut facts, of_one);
+    cannot_tell(log, (all, entries.len(), seconds), entries, &mut unknown);
     let replay = Replay {
-        arrivals: (entries.iter().zip(&at))
-            .map(|(entry, at)| Came {
-                at: ((at - first) * 1e6) as u64,
-                class: class(entry),
-                connection: entry.connection,
-            })
-            .collect(),
+        arrivals: played.arrivals(),
         classes,
         own,
         length: (seconds * 1e9) as u64,
@@ -252,6 +144,163 @@ pub(super) fn learn_group(
         concurrency,
         mean,
     })
+}
+
+/// Returns the requests of a group, in the order of the log.
+fn entries_of<'l>(log: &'l Log, config: &Config, group: &GroupConfig) -> Vec<&'l Entry> {
+    let name = |number: Option<usize>| number.and_then(|number| log.names.get(number));
+    let is_json = log.format == Some(Format::Json);
+    let is_of_group = |entry: &&Entry| {
+        let of_rule = || {
+            let rule = name(entry.rule);
+            let mut rules = config.rules.iter();
+            rules.any(|known| Some(&known.name) == rule && known.group == group.name)
+        };
+        !is_json || name(entry.group).map_or_else(of_rule, |of| *of == group.name)
+    };
+    log.entries.iter().filter(is_of_group).collect()
+}
+
+/// Requests that are played again, in the order of their arrival.
+struct Played<'l> {
+    entries: Vec<&'l Entry>,
+    /// Time of arrival of each request, in milliseconds.
+    at: Vec<f64>,
+    first: f64,
+    last: f64,
+    /// Time from the first arrival to the last one.
+    seconds: f64,
+    /// The commonest classes; all others are one class more.
+    common: Vec<Option<usize>>,
+}
+
+impl<'l> Played<'l> {
+    fn new(log: &Log, entries: &[&'l Entry]) -> Self {
+        // Whole seconds: requests of one are spread over it, by a chance that is always the same.
+        let mut rng = fastrand::Rng::with_seed(1);
+        let arrival = |entry: &&'l Entry| {
+            let spread = if log.whole_seconds {
+                rng.f64() * 1e3
+            } else {
+                0.0
+            };
+            // Combined logs are written at the end of a request.
+            let before = match log.format {
+                Some(Format::Combined) => entry.waited.unwrap_or(0.0),
+                _ => 0.0,
+            };
+            (entry.at + spread - before, *entry)
+        };
+        let mut arrivals: Vec<(f64, &Entry)> = entries.iter().map(arrival).collect();
+        arrivals.sort_by(|a, b| a.0.total_cmp(&b.0));
+        let (at, entries): (Vec<f64>, Vec<&Entry>) = arrivals.into_iter().unzip();
+        let (first, last) = (
+            at.first().copied().unwrap_or(0.0),
+            at.last().copied().unwrap_or(0.0),
+        );
+        let mut counts: BTreeMap<Option<usize>, usize> = BTreeMap::new();
+        entries
+            .iter()
+            .for_each(|entry| *counts.entry(entry.class).or_default() += 1);
+        let mut common: Vec<_> = counts.into_iter().collect();
+        common.sort_by_key(|&(class, count)| (Reverse(count), class));
+        common.truncate(CLASSES - 1);
+        Played {
+            entries,
+            at,
+            first,
+            last,
+            seconds: ((last - first) / 1e3).max(1e-3),
+            common: common.into_iter().map(|(class, _)| class).collect(),
+        }
+    }
+
+    fn class(&self, entry: &Entry) -> usize {
+        let found = self.common.iter().position(|class| *class == entry.class);
+        found.unwrap_or(self.common.len())
+    }
+
+    fn class_count(&self) -> usize {
+        self.common.len() + 1
+    }
+
+    fn describe(&self, log: &Log) -> String {
+        let (count, seconds) = (self.entries.len(), self.seconds);
+        let format = match log.format {
+            Some(Format::Json) => "Evenkeel's",
+            Some(Format::Combined) => "combined",
+            Some(Format::Haproxy) => "HAProxy's",
+            None => "no",
+        };
+        format!(
+            "{count} requests in {seconds:.1} s ({:.1} per second), {format} format, {} unreadable lines.",
+            count as f64 / seconds,
+            log.unreadable
+        )
+    }
+
+    /// Returns each known time, by its beginning at the member.
+    fn timed(&self, members: &Members) -> Vec<Timed> {
+        let mut timed: Vec<Timed> = (self.entries.iter().zip(&self.at))
+            .filter(|(entry, _)| !entry.failed && entry.waited.is_some_and(|waited| waited > 0.0))
+            .map(|(entry, at)| {
+                let waited = entry.waited.unwrap_or(0.0);
+                Timed {
+                    member: members.of(entry.member),
+                    class: self.class(entry),
+                    start: at + entry.queued.unwrap_or(0.0).min(waited),
+                    end: at + waited,
+                    found: 0,
+                    service: waited,
+                }
+            })
+            .collect();
+        timed.sort_by(|a, b| a.start.total_cmp(&b.start));
+        timed
+    }
+
+    fn arrivals(&self) -> Vec<Came> {
+        let arrivals = self.entries.iter().zip(&self.at);
+        arrivals
+            .map(|(entry, at)| Came {
+                at: ((at - self.first) * 1e6) as u64,
+                class: self.class(entry),
+                connection: entry.connection,
+            })
+            .collect()
+    }
+}
+
+/// Returns the number of requests that a member is taken to work on at once, where the log cannot tell.
+fn taken_concurrency(
+    timed: &[Timed],
+    seconds: f64,
+    members: usize,
+    unknown: &mut Vec<String>,
+) -> usize {
+    // Little: requests in flight are rate times time.
+    let sum: f64 = timed.iter().map(|one| one.service).sum();
+    let each = sum / 1e3 / seconds / members.max(1) as f64;
+    unknown.push(
+        "Queueing in the members: times are whole seconds, or there is no member in the log, so what \
+         requests waited at members is part of their service times, and a member is taken to work on twice as many at once \
+         as it had on average. A few members more or fewer may then look better than they are."
+            .into(),
+    );
+    (each * 2.0).ceil().clamp(1.0, 1e4) as usize
+}
+
+/// Sorts the service times of each class, gives classes without any the mean, and returns the mean.
+fn complete_classes(classes: &mut [Vec<f64>]) -> f64 {
+    let usual: Vec<f64> = classes.iter().flatten().copied().collect();
+    let mean = usual.iter().sum::<f64>() / usual.len().max(1) as f64;
+    for times in classes {
+        if times.is_empty() {
+            times.push(mean);
+        }
+        times.sort_by(f64::total_cmp);
+    }
+    mean
 }
 
 /// Assignment of the log's names to members.
