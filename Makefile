@@ -7,7 +7,7 @@ FEATURES = $$(scripts/features)
 
 COUNTS_ACCEPT ?=
 
-.PHONY: help demo docs test e2e test-papers test-vm test-kubernetes counts properties bench bench-load bench-balance bench-console bench-telemetry bench-upgrade bench-xds bench-fleet bench-arm bench-on-demand bench-corba bench-kernel lab regret experiment soak soak-fleet fuzz build build-lab deb container console arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo docs test e2e test-papers test-vm test-kubernetes counts properties bench bench-load bench-balance bench-console bench-telemetry bench-upgrade bench-xds bench-fleet bench-arm bench-on-demand bench-corba bench-kernel bench-l4 lab regret experiment soak soak-fleet fuzz build build-lab deb container console arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -29,6 +29,7 @@ help:
 	@echo "make bench-load  how fast and how late the load generator is itself, and wrk (two minutes)"
 	@echo "make bench-corba  the CORBA service: overhead, effectiveness, scalability, forwards, relay"
 	@echo "make bench-kernel  the kernel load monitor: accuracy, latency, cost, balance (as root; BENCH_QUICK=1 for six minutes)"
+	@echo "make bench-l4  rules that the kernel forwards beside the proxy, nftables and IPVS; UDP rules beside nginx and Envoy (as root; 15 minutes, BENCH_QUICK=1 for three)"
 	@echo "make lab     the experiments of five papers in virtual time: figures, verdicts and pages in lab/results (LAB=NAME selects)"
 	@echo "make regret  how far each strategy is from the best one in 2,000 random worlds (half an hour): bench/results/regret"
 	@echo "make experiment  the QoS broker's policies on three Apaches (EXPERIMENT_TIMES=1 for four minutes)"
@@ -256,6 +257,12 @@ bench-kernel:
 	cargo build --profile dist -p evenkeel -p evenkeel-bench $(FEATURES)
 	target/dist/kernel $(KERNEL_PARTS)
 	-[ -n "$(KERNEL_PARTS)" ] || target/dist/monitor --csv bench/results/kernel/monitor.csv
+
+# Forwarding in the kernel, and UDP rules. Needs root: namespaces, BPF. L4="cost udp" measures only these parts.
+bench-l4:
+	@scripts/setup l4
+	cargo build --profile dist -p evenkeel -p evenkeel-bench $(FEATURES)
+	target/dist/l4 $(L4)
 
 FUZZ_SECONDS ?= 60
 FUZZ_SANITIZER ?= address

@@ -17,7 +17,8 @@ const ENVOY_VERSION: &str = "1.40.0";
 /// Version of Traefik; the package's own version is the same.
 pub(crate) const TRAEFIK_VERSION: &str = "3.7.15";
 const NGINX: &str = "/usr/sbin/nginx";
-const NGINX_STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
+/// File of the module by which the nginx of the system forwards TCP and UDP.
+pub const NGINX_STREAM_MODULE: &str = "/usr/lib/nginx/modules/ngx_stream_module.so";
 
 /// The build profile of everything of ours that is measured.
 pub const PROFILE: &str = "dist";

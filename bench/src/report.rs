@@ -424,7 +424,7 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
 }
 
 /// The first quartile, the median, and the third.
-fn quartiles(mut values: Vec<f64>) -> Option<[f64; 3]> {
+pub fn quartiles(mut values: Vec<f64>) -> Option<[f64; 3]> {
     values.sort_by(f64::total_cmp);
     let at = |part: usize| values.get(values.len() * part / 4).copied();
     Some([at(1)?, median(values.clone())?, at(3)?])
