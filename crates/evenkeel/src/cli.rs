@@ -19,7 +19,9 @@ use evenkeel_command::AccessFormat;
 use evenkeel_command::pages::Shell;
 
 pub(crate) use api::Api;
-pub(crate) use ctl::{AgentArgs, AgentsCommand, Ctl, CtlCommand, LoadsCommand, MemberArgs};
+pub(crate) use ctl::{
+    AgentArgs, AgentsCommand, Ctl, CtlCommand, LoadsCommand, MemberArgs, SimulateArgs,
+};
 pub(crate) use kernel::Kernel;
 pub(crate) use log::{Log, LogFormat};
 #[cfg(feature = "fleet")]

@@ -16,7 +16,9 @@ use evenkeel_admin::wire::{Report, SetEnabled, SetMaintenance, SetStrategy};
 use evenkeel_config::{ClientTls, FileName};
 use evenkeel_manager::AdminState;
 
-use crate::cli::{AgentArgs, AgentsCommand, Api, Ctl, CtlCommand, LoadsCommand, MemberArgs};
+use crate::cli::{
+    AgentArgs, AgentsCommand, Api, Ctl, CtlCommand, LoadsCommand, MemberArgs, SimulateArgs,
+};
 use crate::failure::Failure;
 use crate::password;
 
@@ -99,39 +101,9 @@ fn read_first_line(file: &Path, noun: &str) -> Result<String, Failure> {
 
 /// Runs a command; answers what to print.
 pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
-    let ctl = ctl::Ctl {
+    let ctl = &ctl::Ctl {
         client: make_client(&args.api)?,
         json: args.json,
-    };
-    let set_enabled = |rule: &str, enabled| {
-        let path = ["v1", "rules", rule, "enabled"];
-        let done = ctl.client.put_resource(&path, &SetEnabled { enabled });
-        let now = if enabled { "enabled" } else { "disabled" };
-        ctl.print_done(done, || format!("{rule} is {now}"))
-    };
-    let set_maintenance = |name: &str, is_group: bool, on| {
-        let put = |kind| {
-            let path = ["v1", kind, name, "maintenance"];
-            ctl.client.put_resource(&path, &SetMaintenance { on })
-        };
-        let is_unknown =
-            |error: &ClientError| matches!(error, ClientError::Refused { status: 404, .. });
-        let (kind, done) = match is_group {
-            true => ("group ", put("groups")),
-            false => match put("rules") {
-                // Mostly a group has a name of its own; the first refusal says which rules there are.
-                Err(no_rule) if is_unknown(&no_rule) => match put("groups") {
-                    Err(no_group) if is_unknown(&no_group) => ("", Err(no_rule)),
-                    done => ("group ", done),
-                },
-                done => ("", done),
-            },
-        };
-        let now = if on { "is" } else { "is not" };
-        ctl.print_done(done, || format!("{kind}{name} {now} in maintenance"))
-    };
-    let set_state = |MemberArgs { group, member }: &MemberArgs, state| {
-        ctl.send_command(&Command::State(Member::new(group, member), state))
     };
     let printed = match &args.command {
         CtlCommand::Status => ctl.status(),
@@ -145,82 +117,31 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
         CtlCommand::Counters => ctl.list_counters(),
         CtlCommand::Process => ctl.show_process(),
         CtlCommand::History { group } => ctl.show_history(group.as_deref()),
-        CtlCommand::Watch { group, count } => {
-            let print = |text: &str| {
-                let mut out = std::io::stdout().lock();
-                // Whoever reads may have seen enough.
-                out.write_all(text.as_bytes())
-                    .and_then(|()| out.flush())
-                    .is_ok()
-            };
-            ctl.watch_events(group.as_deref(), *count, print)
-                .map(|()| String::new())
-        }
-        CtlCommand::Drain(member) => set_state(member, AdminState::Drain),
-        CtlCommand::Ready(member) => set_state(member, AdminState::Ready),
-        CtlCommand::Maintenance(member) => set_state(member, AdminState::Maintenance),
-        CtlCommand::Uneject(MemberArgs { group, member }) => {
-            ctl.send_command(&Command::EndEjection(Member::new(group, member)))
-        }
+        CtlCommand::Watch { group, count } => watch_events(ctl, group.as_deref(), *count),
+        CtlCommand::Drain(member) => set_state(ctl, member, AdminState::Drain),
+        CtlCommand::Ready(member) => set_state(ctl, member, AdminState::Ready),
+        CtlCommand::Maintenance(member) => set_state(ctl, member, AdminState::Maintenance),
+        CtlCommand::Uneject(member) => ctl.send_command(&Command::EndEjection(member_of(member))),
         CtlCommand::Weight { member, weight } => {
-            let member = Member::new(&member.group, &member.member);
-            ctl.send_command(&Command::Weight(member, *weight))
+            ctl.send_command(&Command::Weight(member_of(member), *weight))
         }
         CtlCommand::Backup { member, backup } => {
-            let member = Member::new(&member.group, &member.member);
-            ctl.send_command(&Command::Backup(member, backup == "on"))
+            ctl.send_command(&Command::Backup(member_of(member), backup == "on"))
         }
         CtlCommand::Maintain {
             name,
             group,
             maintenance,
-        } => set_maintenance(name, *group, maintenance == "on"),
-        CtlCommand::Enable { rule } => set_enabled(rule, true),
-        CtlCommand::Disable { rule } => set_enabled(rule, false),
+        } => set_maintenance(ctl, name, *group, maintenance == "on"),
+        CtlCommand::Enable { rule } => set_enabled(ctl, rule, true),
+        CtlCommand::Disable { rule } => set_enabled(ctl, rule, false),
         CtlCommand::Strategy {
             group,
             strategy,
             params,
-        } => {
-            let (name, params) = (strategy.clone(), unique(params)?);
-            let path = ["v1", "groups", group, "strategy"];
-            let done = ctl
-                .client
-                .put_resource(&path, &SetStrategy { name, params });
-            ctl.print_done(done, || format!("{group} uses {strategy}"))
-        }
-        CtlCommand::Simulate {
-            group,
-            strategies,
-            requests,
-            rate,
-            more_members,
-            seed,
-        } => {
-            let defaults = |name: &String| SetStrategy {
-                name: name.clone(),
-                params: BTreeMap::new(),
-            };
-            let body = Simulate {
-                strategies: strategies.iter().map(defaults).collect(),
-                requests: *requests,
-                seed: *seed,
-                rate: *rate,
-                members: None,
-                more_members: *more_members,
-            };
-            ctl.simulate_strategies(group, &body)
-        }
-        CtlCommand::Certs => {
-            let mut printed = ctl.show_path(&["v1", "certificates"], |certificates: &Vec<_>| {
-                evenkeel_manager::certificates::format_table(certificates)
-            })?;
-            if !ctl.json {
-                let names: Vec<_> = ctl.client.get(&["v1", "acme"], &[])?;
-                printed += &evenkeel_acme::subsystem::describe_waiting(&names);
-            }
-            Ok(printed)
-        }
+        } => return set_strategy(ctl, group, strategy, params),
+        CtlCommand::Simulate(simulation) => simulate_strategies(ctl, simulation),
+        CtlCommand::Certs => show_certificates(ctl),
         CtlCommand::Monitor => ctl
             .show_path(&["v1", "monitor", "locations"], |locations: &Vec<_>| {
                 evenkeel_monitor::format_table(locations)
@@ -231,45 +152,149 @@ pub(crate) fn run(args: &Ctl) -> Result<String, Failure> {
         #[cfg(feature = "fleet")]
         CtlCommand::Fleet => ctl.show_path(&["v1", "fleet"], evenkeel_fleet::status::format_table),
         #[cfg(feature = "fleet")]
-        CtlCommand::Xds => {
-            ctl.show_path(&["v1", "xds"], |xds: &Option<evenkeel_xds::XdsStatus>| {
-                xds.as_ref().map_or_else(
-                    || "there is no [xds] in the configuration\n".into(),
-                    evenkeel_xds::format_tables,
-                )
-            })
-        }
-        CtlCommand::Loads { command } => match command {
-            None | Some(LoadsCommand::List) => ctl.list_locations(),
-            Some(LoadsCommand::Push { location, loads }) => {
-                let path = ["v1", "locations", location, "loads"];
-                let loads = unique(loads)?;
-                let count = loads.len();
-                let done = ctl.client.post_resource(&path, &Report { loads });
-                ctl.print_done(done, || format!("{location} reported {count} loads"))
-            }
-        },
-        CtlCommand::Agents { command } => {
-            let (AgentArgs { location, agent }, act, effect) = match command {
-                None | Some(AgentsCommand::List) => {
-                    let table = |agents: &Vec<_>| evenkeel_broker::status::format_table(agents);
-                    return Ok(ctl.show_path(&["v1", "agents"], table)?);
-                }
-                Some(AgentsCommand::Query(args)) => (args, "query", "asked"),
-                Some(AgentsCommand::Forget(args)) => (args, "forget", "removed"),
-            };
-            let path = ["v1", "locations", location, "agents", agent, act];
-            ctl.post_path(&path, || format!("{agent} at {location} is {effect}"))
-        }
+        CtlCommand::Xds => show_xds(ctl),
+        CtlCommand::Loads { command } => return run_loads(ctl, command.as_ref()),
+        CtlCommand::Agents { command } => run_agents(ctl, command.as_ref()),
         #[cfg(feature = "corba")]
-        CtlCommand::Corba { command } => corba::run(&ctl, command.as_ref()),
+        CtlCommand::Corba { command } => corba::run(ctl, command.as_ref()),
         CtlCommand::Alert { location, setting } => {
             ctl.send_command(&Command::Alert(location.clone(), setting.setting()))
         }
         CtlCommand::Reload { force } => ctl.reload_config(*force),
-        CtlCommand::Config { command } => return config::run(&ctl, command),
+        CtlCommand::Config { command } => return config::run(ctl, command),
     };
     Ok(printed?)
+}
+
+/// Text of a command, or an error of the API.
+type Printed = Result<String, ClientError>;
+
+fn member_of(MemberArgs { group, member }: &MemberArgs) -> Member {
+    Member::new(group, member)
+}
+
+fn set_state(ctl: &ctl::Ctl, member: &MemberArgs, state: AdminState) -> Printed {
+    ctl.send_command(&Command::State(member_of(member), state))
+}
+
+fn watch_events(ctl: &ctl::Ctl, group: Option<&str>, count: Option<u64>) -> Printed {
+    let print = |text: &str| {
+        let mut out = std::io::stdout().lock();
+        // Whoever reads may have seen enough.
+        out.write_all(text.as_bytes())
+            .and_then(|()| out.flush())
+            .is_ok()
+    };
+    ctl.watch_events(group, count, print)?;
+    Ok(String::new())
+}
+
+fn set_enabled(ctl: &ctl::Ctl, rule: &str, enabled: bool) -> Printed {
+    let path = ["v1", "rules", rule, "enabled"];
+    let done = ctl.client.put_resource(&path, &SetEnabled { enabled });
+    let now = if enabled { "enabled" } else { "disabled" };
+    ctl.print_done(done, || format!("{rule} is {now}"))
+}
+
+/// Starts or ends the maintenance of a rule, or of a group if no rule has the name.
+fn set_maintenance(ctl: &ctl::Ctl, name: &str, is_group: bool, on: bool) -> Printed {
+    let put = |kind| {
+        let path = ["v1", kind, name, "maintenance"];
+        ctl.client.put_resource(&path, &SetMaintenance { on })
+    };
+    let is_unknown =
+        |error: &ClientError| matches!(error, ClientError::Refused { status: 404, .. });
+    let (kind, done) = match is_group {
+        true => ("group ", put("groups")),
+        false => match put("rules") {
+            // Mostly a group has a name of its own; the first refusal says which rules there are.
+            Err(no_rule) if is_unknown(&no_rule) => match put("groups") {
+                Err(no_group) if is_unknown(&no_group) => ("", Err(no_rule)),
+                done => ("group ", done),
+            },
+            done => ("", done),
+        },
+    };
+    let now = if on { "is" } else { "is not" };
+    ctl.print_done(done, || format!("{kind}{name} {now} in maintenance"))
+}
+
+fn set_strategy(
+    ctl: &ctl::Ctl,
+    group: &str,
+    strategy: &str,
+    params: &[(String, f64)],
+) -> Result<String, Failure> {
+    let (name, params) = (strategy.to_owned(), unique(params)?);
+    let path = ["v1", "groups", group, "strategy"];
+    let done = ctl
+        .client
+        .put_resource(&path, &SetStrategy { name, params });
+    Ok(ctl.print_done(done, || format!("{group} uses {strategy}"))?)
+}
+
+fn simulate_strategies(ctl: &ctl::Ctl, args: &SimulateArgs) -> Printed {
+    let defaults = |name: &String| SetStrategy {
+        name: name.clone(),
+        params: BTreeMap::new(),
+    };
+    let body = Simulate {
+        strategies: args.strategies.iter().map(defaults).collect(),
+        requests: args.requests,
+        seed: args.seed,
+        rate: args.rate,
+        members: None,
+        more_members: args.more_members,
+    };
+    ctl.simulate_strategies(&args.group, &body)
+}
+
+fn show_certificates(ctl: &ctl::Ctl) -> Printed {
+    let mut printed = ctl.show_path(&["v1", "certificates"], |certificates: &Vec<_>| {
+        evenkeel_manager::certificates::format_table(certificates)
+    })?;
+    if !ctl.json {
+        let names: Vec<_> = ctl.client.get(&["v1", "acme"], &[])?;
+        printed += &evenkeel_acme::subsystem::describe_waiting(&names);
+    }
+    Ok(printed)
+}
+
+#[cfg(feature = "fleet")]
+fn show_xds(ctl: &ctl::Ctl) -> Printed {
+    ctl.show_path(&["v1", "xds"], |xds: &Option<evenkeel_xds::XdsStatus>| {
+        xds.as_ref().map_or_else(
+            || "there is no [xds] in the configuration\n".into(),
+            evenkeel_xds::format_tables,
+        )
+    })
+}
+
+fn run_loads(ctl: &ctl::Ctl, command: Option<&LoadsCommand>) -> Result<String, Failure> {
+    let printed = match command {
+        None | Some(LoadsCommand::List) => ctl.list_locations(),
+        Some(LoadsCommand::Push { location, loads }) => {
+            let path = ["v1", "locations", location, "loads"];
+            let loads = unique(loads)?;
+            let count = loads.len();
+            let done = ctl.client.post_resource(&path, &Report { loads });
+            ctl.print_done(done, || format!("{location} reported {count} loads"))
+        }
+    };
+    Ok(printed?)
+}
+
+fn run_agents(ctl: &ctl::Ctl, command: Option<&AgentsCommand>) -> Printed {
+    let (AgentArgs { location, agent }, act, effect) = match command {
+        None | Some(AgentsCommand::List) => {
+            let table = |agents: &Vec<_>| evenkeel_broker::status::format_table(agents);
+            return ctl.show_path(&["v1", "agents"], table);
+        }
+        Some(AgentsCommand::Query(args)) => (args, "query", "asked"),
+        Some(AgentsCommand::Forget(args)) => (args, "forget", "removed"),
+    };
+    let path = ["v1", "locations", location, "agents", agent, act];
+    ctl.post_path(&path, || format!("{agent} at {location} is {effect}"))
 }
 
 /// Names with their values, each at most once.

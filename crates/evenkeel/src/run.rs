@@ -32,7 +32,7 @@ use evenkeel_steer::Steering;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
 use tokio::sync::{mpsc, oneshot};
-use tokio::task::JoinSet;
+use tokio::task::{JoinHandle, JoinSet};
 use tracing::{error, info, warn};
 use tracing_subscriber::filter::Targets;
 
@@ -188,6 +188,46 @@ pub(crate) fn list_subsystems(clock: Clock) -> Result<Vec<Arc<dyn Service>>, Fai
 /// The admin API's settings and listener.
 type AdminApi = Option<(Admin, TcpListener)>;
 
+/// The admin API while it is served.
+struct ServedApi {
+    /// The task that serves it, if there is an API.
+    task: Option<JoinHandle<()>>,
+    /// Ends listening.
+    close: oneshot::Sender<()>,
+    /// Ends the connections.
+    stop: oneshot::Sender<()>,
+}
+
+impl ServedApi {
+    fn start(admin: AdminApi, sources: &Arc<Sources>) -> Self {
+        let (close, closed) = oneshot::channel();
+        let (stop, stopped) = oneshot::channel::<()>();
+        let task = admin.map(|(settings, listener)| {
+            let sources = Arc::clone(sources);
+            tokio::spawn(async move {
+                let stopped = async move {
+                    let _ = stopped.await;
+                };
+                if let Err(error) = serve_api(listener, &settings, sources, closed, stopped).await {
+                    error!(%error, "the admin API has ended");
+                }
+            })
+        });
+        ServedApi { task, close, stop }
+    }
+}
+
+/// Closes inherited sockets for which the configuration has no listener.
+fn close_unwanted() {
+    let rest = inherited::close_rest();
+    if !rest.is_empty() {
+        warn!(
+            "sockets are given up for which the configuration has no listener: {}",
+            rest.join(", ")
+        );
+    }
+}
+
 struct Process {
     manager: Arc<Manager>,
     address: Arc<Address>,
@@ -220,27 +260,12 @@ impl Process {
             .follow_settings(config.tracing.as_ref())
             .map_err(Failure::of)?;
         self.start(file, config, text).await?;
-        for subsystem in &self.subsystems {
-            let started = subsystem.start(&self.manager).await;
-            started.map_err(Failure::of)?;
-        }
-        let rest = inherited::close_rest();
-        if !rest.is_empty() {
-            warn!(
-                "sockets are given up for which the configuration has no listener: {}",
-                rest.join(", ")
-            );
-        }
+        close_unwanted();
         // Whoever reads the access log from standard output gets nothing else there.
         let to_stdout = access_log.target != Some(Target::Stdout);
         self.announce(to_stdout);
 
-        // They end with this.
-        let mut running = JoinSet::new();
-        running.spawn(Arc::clone(&self.manager).run());
-        for subsystem in &self.subsystems {
-            running.spawn(subsystem.run(Arc::clone(&self.manager)));
-        }
+        let running = self.run_tasks();
         let (upgrades, mut upgrades_wanted) = mpsc::channel(1);
         let sources = Arc::new(Sources {
             upgrades,
@@ -252,21 +277,7 @@ impl Process {
             draining: AtomicBool::new(false),
             live: Live::new(&self.manager, self.workers),
         });
-        let (close_admin, admin_closed) = oneshot::channel();
-        let (stop_admin, admin_stopped) = oneshot::channel::<()>();
-        let admin = admin.map(|(settings, listener)| {
-            let sources = Arc::clone(&sources);
-            tokio::spawn(async move {
-                let stopped = async move {
-                    let _ = admin_stopped.await;
-                };
-                if let Err(error) =
-                    serve_api(listener, &settings, sources, admin_closed, stopped).await
-                {
-                    error!(%error, "the admin API has ended");
-                }
-            })
-        });
+        let admin = ServedApi::start(admin, &sources);
         match &self.before {
             Some(before) => before.tell_ready(),
             None => process::notify_service_manager("READY=1"),
@@ -289,24 +300,7 @@ impl Process {
                 Some(asked) = upgrades_wanted.recv() => Some(asked),
                 _ = wants_upgrade.recv() => None,
             };
-            let (result, is_over) = match self.upgrade(&mut signals).await {
-                Ok(upgraded) => {
-                    info!(
-                        pid = upgraded.pid,
-                        "another process has taken over: shutting down"
-                    );
-                    (Ok(upgraded), true)
-                }
-                Err(NotUpgraded::Failed(why)) => {
-                    error!("upgrade failed, this process keeps serving: {why}");
-                    (Err(why), false)
-                }
-                Err(NotUpgraded::Ended(name)) => {
-                    info!("{name}: shutting down");
-                    process::notify_service_manager("STOPPING=1");
-                    (Err(format!("{name}: the balancer was told to end")), true)
-                }
-            };
+            let (result, is_over) = self.try_upgrade(&mut signals).await;
             // Whoever has asked may have left.
             let _ = asked.map(|asked| asked.send(result));
             if is_over {
@@ -318,21 +312,63 @@ impl Process {
         // Everything that listens gives its address up at once: whoever takes over serves
         // new clients while this process finishes with those that it has. Without a
         // receiver there is nobody to stop.
-        let _ = close_admin.send(());
+        let _ = admin.close.send(());
         self.drain(&mut signals).await;
         drop(running);
-        let _ = stop_admin.send(());
-        if let Some(admin) = admin {
+        let _ = admin.stop.send(());
+        if let Some(task) = admin.task {
             // A client that keeps its connection open must not keep the process.
-            let _ = tokio::time::timeout(Duration::from_secs(1), admin).await;
+            let _ = tokio::time::timeout(Duration::from_secs(1), task).await;
         }
         access_log.finish();
         traces.send_rest();
         Ok(())
     }
 
-    /// Puts the first configuration into effect: the store's, if possible, or else the last good copy.
+    /// Replaces the process by another one. Returns the result, and true if the process has to end.
+    async fn try_upgrade(&self, signals: &mut Signals) -> (Result<Upgraded, String>, bool) {
+        match self.upgrade(signals).await {
+            Ok(upgraded) => {
+                info!(
+                    pid = upgraded.pid,
+                    "another process has taken over: shutting down"
+                );
+                (Ok(upgraded), true)
+            }
+            Err(NotUpgraded::Failed(why)) => {
+                error!("upgrade failed, this process keeps serving: {why}");
+                (Err(why), false)
+            }
+            Err(NotUpgraded::Ended(name)) => {
+                info!("{name}: shutting down");
+                process::notify_service_manager("STOPPING=1");
+                (Err(format!("{name}: the balancer was told to end")), true)
+            }
+        }
+    }
+
+    /// Starts with the first configuration, and then all subsystems.
     async fn start(&self, file: &Path, config: Config, text: String) -> Result<(), Failure> {
+        self.apply_first(file, config, text).await?;
+        for subsystem in &self.subsystems {
+            let started = subsystem.start(&self.manager).await;
+            started.map_err(Failure::of)?;
+        }
+        Ok(())
+    }
+
+    /// Runs the manager and all subsystems, which end with the set of their tasks.
+    fn run_tasks(&self) -> JoinSet<()> {
+        let mut running = JoinSet::new();
+        running.spawn(Arc::clone(&self.manager).run());
+        for subsystem in &self.subsystems {
+            running.spawn(subsystem.run(Arc::clone(&self.manager)));
+        }
+        running
+    }
+
+    /// Puts the first configuration into effect: the store's, if possible, or else the last good copy.
+    async fn apply_first(&self, file: &Path, config: Config, text: String) -> Result<(), Failure> {
         let cannot = |error: &dyn std::fmt::Display| Failure::new(format!("cannot start: {error}"));
         let Err(error) = self.manager.start(config, text).await else {
             return Ok(());

@@ -24,6 +24,33 @@ pub(crate) struct Ctl {
     pub command: CtlCommand,
 }
 
+/// A simulation of other strategies.
+#[derive(Debug, Args)]
+pub(crate) struct SimulateArgs {
+    /// Name of the group
+    pub group: String,
+    /// Names of the strategies, with their default parameters
+    #[arg(required = true, num_args = 1..=4)]
+    pub strategies: Vec<String>,
+    /// Number of requests to simulate
+    #[arg(long, value_name = "NUMBER")]
+    pub requests: Option<u32>,
+    /// Requests per second, instead of the measured rate
+    #[arg(long, value_name = "RATE")]
+    pub rate: Option<f64>,
+    /// Further members, as fast as the others are on average
+    #[arg(
+        long,
+        value_name = "NUMBER",
+        default_value_t = 0,
+        hide_default_value = true
+    )]
+    pub more_members: u32,
+    /// Seed of the random numbers
+    #[arg(long, value_name = "NUMBER")]
+    pub seed: Option<u64>,
+}
+
 /// Questions and commands of `evenkeel ctl`.
 #[derive(Debug, Subcommand)]
 pub(crate) enum CtlCommand {
@@ -120,30 +147,7 @@ pub(crate) enum CtlCommand {
         params: Vec<(String, f64)>,
     },
     /// Simulate a group as it is with other strategies; changes nothing
-    Simulate {
-        /// Name of the group
-        group: String,
-        /// Names of the strategies, with their default parameters
-        #[arg(required = true, num_args = 1..=4)]
-        strategies: Vec<String>,
-        /// Number of requests to simulate
-        #[arg(long, value_name = "NUMBER")]
-        requests: Option<u32>,
-        /// Requests per second, instead of the measured rate
-        #[arg(long, value_name = "RATE")]
-        rate: Option<f64>,
-        /// Further members, as fast as the others are on average
-        #[arg(
-            long,
-            value_name = "NUMBER",
-            default_value_t = 0,
-            hide_default_value = true
-        )]
-        more_members: u32,
-        /// Seed of the random numbers
-        #[arg(long, value_name = "NUMBER")]
-        seed: Option<u64>,
-    },
+    Simulate(SimulateArgs),
     /// Show or report the loads of locations
     Loads {
         /// Command for loads.

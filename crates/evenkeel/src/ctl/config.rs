@@ -23,19 +23,7 @@ pub(crate) fn run(ctl: &Ctl, command: &ConfigCommand) -> Result<String, Failure>
         ConfigCommand::Show => Ok(ctl.show_configuration()?),
         ConfigCommand::Download => Ok(ctl.in_force()?.text),
         ConfigCommand::Schema => Ok(ctl.keys()?),
-        ConfigCommand::Validate { file } => {
-            let here = Here::of(ctl, file)?;
-            let body = here.proposed()?;
-            let examined: Examined = ctl
-                .client
-                .post_resource(&["v1", "config", "validate"], &body)?;
-            let printed = ctl.print_answer(&examined, |examined| {
-                let warnings = here.warnings(&examined.warnings);
-                let notes = format_notes(&examined.needs_restart);
-                format!("{warnings}{}: good\n{notes}", file.display())
-            })?;
-            here.passed(ctl, printed, examined.problems)
-        }
+        ConfigCommand::Validate { file } => validate(ctl, file),
         ConfigCommand::Diff { file } => {
             let here = Here::of(ctl, file)?;
             let proposed = here.proposed()?;
@@ -45,17 +33,7 @@ pub(crate) fn run(ctl: &Ctl, command: &ConfigCommand) -> Result<String, Failure>
             file,
             force,
             change,
-        } => {
-            let here = Here::of(ctl, file)?;
-            let body = PutConfig {
-                text: here.text()?,
-                comment: change.comment.clone(),
-                force: *force,
-            };
-            let base = change.base.as_deref().or(Some(&here.revision));
-            let done = ctl.change_configuration("PUT", None, base, &body)?;
-            done.map_err(|problems| here.refused(problems))
-        }
+        } => apply(ctl, file, *force, change),
         ConfigCommand::Set {
             path,
             value,
@@ -80,35 +58,11 @@ pub(crate) fn run(ctl: &Ctl, command: &ConfigCommand) -> Result<String, Failure>
             dry_run,
             change,
         } => {
-            let mut here = Here::of(ctl, file)?;
-            here.is_image = true;
-            let mut names = BTreeMap::new();
-            for (old, new) in rename {
-                if names.insert(old.clone(), new.clone()).is_some() {
-                    return Err(Failure::new(format!("--rename {old} is given twice")));
-                }
+            let (import, here) = read_image(ctl, file, rename, replace)?;
+            match dry_run {
+                true => compare_import(ctl, &here, import),
+                false => take_image(ctl, &here, import, change),
             }
-            let import = Import {
-                text: here.text()?,
-                rename: names,
-                replace: replace.clone(),
-            };
-            if *dry_run {
-                let proposed = Proposed {
-                    import: Some(import),
-                    ..Proposed::default()
-                };
-                return compare(ctl, &here, &proposed);
-            }
-            let body = ImportRule {
-                text: import.text,
-                rename: import.rename,
-                replace: import.replace,
-                comment: change.comment.clone(),
-            };
-            let base = change.base.as_deref().or(Some(&here.revision));
-            let done = ctl.change_configuration("POST", Some("import"), base, &body)?;
-            done.map_err(|problems| here.refused(problems))
         }
         ConfigCommand::History => Ok(ctl.list_revisions()?),
         ConfigCommand::Undo { change } => {
@@ -125,6 +79,84 @@ pub(crate) fn run(ctl: &Ctl, command: &ConfigCommand) -> Result<String, Failure>
             done.map_err(refused)
         }
     }
+}
+
+/// Checks a file.
+fn validate(ctl: &Ctl, file: &Path) -> Result<String, Failure> {
+    let here = Here::of(ctl, file)?;
+    let body = here.proposed()?;
+    let examined: Examined = ctl
+        .client
+        .post_resource(&["v1", "config", "validate"], &body)?;
+    let printed = ctl.print_answer(&examined, |examined| {
+        let warnings = here.warnings(&examined.warnings);
+        let notes = format_notes(&examined.needs_restart);
+        format!("{warnings}{}: good\n{notes}", file.display())
+    })?;
+    here.passed(ctl, printed, examined.problems)
+}
+
+/// Replaces the balancer's file.
+fn apply(ctl: &Ctl, file: &Path, force: bool, change: &ChangeArgs) -> Result<String, Failure> {
+    let here = Here::of(ctl, file)?;
+    let body = PutConfig {
+        text: here.text()?,
+        comment: change.comment.clone(),
+        force,
+    };
+    let base = change.base.as_deref().or(Some(&here.revision));
+    let done = ctl.change_configuration("PUT", None, base, &body)?;
+    done.map_err(|problems| here.refused(problems))
+}
+
+/// Reads the image of a rule, with the new names and replacements that the command line gives.
+fn read_image<'f>(
+    ctl: &Ctl,
+    file: &'f Path,
+    rename: &[(String, String)],
+    replace: &[String],
+) -> Result<(Import, Here<'f>), Failure> {
+    let mut here = Here::of(ctl, file)?;
+    here.is_image = true;
+    let mut names = BTreeMap::new();
+    for (old, new) in rename {
+        if names.insert(old.clone(), new.clone()).is_some() {
+            return Err(Failure::new(format!("--rename {old} is given twice")));
+        }
+    }
+    let import = Import {
+        text: here.text()?,
+        rename: names,
+        replace: replace.to_vec(),
+    };
+    Ok((import, here))
+}
+
+/// Shows what an import would change.
+fn compare_import(ctl: &Ctl, here: &Here<'_>, import: Import) -> Result<String, Failure> {
+    let proposed = Proposed {
+        import: Some(import),
+        ..Proposed::default()
+    };
+    compare(ctl, here, &proposed)
+}
+
+/// Imports an image.
+fn take_image(
+    ctl: &Ctl,
+    here: &Here<'_>,
+    import: Import,
+    change: &ChangeArgs,
+) -> Result<String, Failure> {
+    let body = ImportRule {
+        text: import.text,
+        rename: import.rename,
+        replace: import.replace,
+        comment: change.comment.clone(),
+    };
+    let base = change.base.as_deref().or(Some(&here.revision));
+    let done = ctl.change_configuration("POST", Some("import"), base, &body)?;
+    done.map_err(|problems| here.refused(problems))
 }
 
 /// Shows what would change.
