@@ -3,4 +3,9 @@
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
+pub mod chain;
 pub mod scanner;
+
+/// Version of the hashes and of the meaning of all that is learnt. A new process takes over what the old one has learnt if
+/// both have the same version.
+pub const VERSION: u32 = 1;

@@ -1,0 +1,414 @@
+//! Chain of hashes of a prompt: one hash for each block of 512 bytes, which depends on all blocks before it.
+//!
+//! ```text
+//! h(0) = H(key, model, salt)        h(k) = H(h(k-1), H(block k))
+//! ```
+//!
+//! Two prompts have the same `h(k)` if their first *k* blocks, their model and their salt are the same. Blocks are hashed
+//! as their bytes pass, and linked at the end: so the model may stand behind the prompt in the body, and Anthropic's
+//! `system` behind `messages`, although the engine reads it before them. In the chain, tools come first, then the system
+//! prompt, then the messages. The last block of tools and system prompt may be short; the short rest of the messages is
+//! in no block, because the next turn of the conversation continues it.
+//!
+//! The hash is foldhash with a secret key: it hashes several bytes per clock cycle, where SipHash hashes about one, and
+//! is kept by the maintainers of the standard library's hash map. It is not made to withstand somebody who can see
+//! hashes; nobody sees these. A collision makes the balancer guess wrongly what a member remembers, which costs time and
+//! is corrected by the member's answer.
+
+use std::hash::Hasher as _;
+
+use foldhash::SharedSeed;
+use foldhash::quality::FoldHasher;
+
+use crate::scanner::{Part, PartSink};
+
+/// Bytes of a block: about 128 tokens.
+pub const BLOCK_BYTES: usize = 512;
+
+/// Most blocks of a chain: a prompt of 1 MiB.
+pub const MAX_BLOCKS: usize = 2048;
+
+/// Secret key of the hashes. All balancers of a fleet need the same key, to make the same choices for cold prompts.
+#[derive(Clone, Debug)]
+pub struct HashKey {
+    shared: SharedSeed,
+    block_seed: u64,
+    link_seed: u64,
+}
+
+impl HashKey {
+    /// Makes a key of random numbers.
+    pub fn new(secret: [u64; 3]) -> Self {
+        let [shared, block_seed, link_seed] = secret;
+        HashKey {
+            shared: SharedSeed::from_u64(shared),
+            block_seed,
+            link_seed,
+        }
+    }
+
+    fn hash_block(&self, block: &[u8]) -> u64 {
+        let mut hasher = FoldHasher::with_seed(self.block_seed, &self.shared);
+        hasher.write(block);
+        hasher.finish()
+    }
+
+    /// Hash of two hashes, whose order matters.
+    fn link(&self, before: u64, next: u64) -> u64 {
+        let mut hasher = FoldHasher::with_seed(self.link_seed, &self.shared);
+        hasher.write_u128(u128::from(before) | (u128::from(next) << 64));
+        hasher.finish()
+    }
+}
+
+/// Hashes of the blocks of a part.
+#[derive(Clone, Debug, Default)]
+struct PartHashes {
+    blocks: Vec<u64>,
+    /// Bytes in these blocks.
+    hashed_bytes: u64,
+    /// Bytes of the part.
+    total_bytes: u64,
+}
+
+impl PartHashes {
+    fn clear(&mut self) {
+        self.blocks.clear();
+        self.hashed_bytes = 0;
+        self.total_bytes = 0;
+    }
+
+    fn push(&mut self, block: &[u8], key: &HashKey) {
+        if self.blocks.len() < MAX_BLOCKS {
+            self.blocks.push(key.hash_block(block));
+            self.hashed_bytes += block.len() as u64;
+        }
+    }
+}
+
+/// Builder of chains: the receiver of what the [scanner](crate::scanner) finds.
+///
+/// Keeps 8 bytes for each block, and at most [`MAX_BLOCKS`] of each part. A builder that is [reset](ChainBuilder::reset)
+/// and used again allocates only for prompts that are longer than all before.
+#[derive(Clone, Debug)]
+pub struct ChainBuilder {
+    key: HashKey,
+    /// Hashes of the parts, in the order of [`Part`].
+    parts: [PartHashes; 5],
+    /// Block of the current part that is not full yet.
+    open_block: [u8; BLOCK_BYTES],
+    open_bytes: usize,
+    links: Vec<u64>,
+}
+
+impl ChainBuilder {
+    /// Creates a builder.
+    pub fn new(key: HashKey) -> Self {
+        ChainBuilder {
+            key,
+            parts: Default::default(),
+            open_block: [0; BLOCK_BYTES],
+            open_bytes: 0,
+            links: Vec::new(),
+        }
+    }
+
+    /// Forgets the request, and keeps the memory for the next one.
+    pub fn reset(&mut self) {
+        self.parts.iter_mut().for_each(PartHashes::clear);
+        self.open_bytes = 0;
+        self.links.clear();
+    }
+
+    /// Bytes of the prompt so far, with tools and system prompt.
+    pub fn prompt_bytes(&self) -> u64 {
+        let [tools, system, prompt, ..] = &self.parts;
+        tools.total_bytes + system.total_bytes + prompt.total_bytes
+    }
+
+    /// Hash of the model's name; 0 if the request names none.
+    pub fn model_hash(&self) -> u64 {
+        let [_, _, _, model, _] = &self.parts;
+        match model.total_bytes {
+            0 => 0,
+            bytes => self.link_all(bytes, &model.blocks).max(1),
+        }
+    }
+
+    /// Links the blocks that have passed.
+    pub fn link_blocks(&mut self) -> Chain<'_> {
+        let [tools, system, prompt, _, salt] = &self.parts;
+        let salt = self.link_all(salt.total_bytes, &salt.blocks);
+        let mut last = self.key.link(self.model_hash(), salt);
+        self.links.clear();
+        let blocks = tools.blocks.iter().chain(&system.blocks);
+        for block in blocks.chain(&prompt.blocks).take(MAX_BLOCKS) {
+            last = self.key.link(last, *block);
+            self.links.push(last);
+        }
+        let measure = |part: &PartHashes| (part.blocks.len(), part.hashed_bytes);
+        Chain {
+            links: &self.links,
+            parts: [measure(tools), measure(system)],
+            prompt_bytes: self.prompt_bytes(),
+        }
+    }
+
+    fn link_all(&self, first: u64, blocks: &[u64]) -> u64 {
+        let link = |last, block: &u64| self.key.link(last, *block);
+        blocks.iter().fold(first, link)
+    }
+}
+
+impl PartSink for ChainBuilder {
+    fn begin_part(&mut self, part: Part) {
+        if let Some(hashes) = self.parts.get_mut(part as usize) {
+            hashes.clear();
+        }
+        self.open_bytes = 0;
+    }
+
+    fn add_bytes(&mut self, part: Part, bytes: &[u8]) {
+        let Some(hashes) = self.parts.get_mut(part as usize) else {
+            return;
+        };
+        hashes.total_bytes += bytes.len() as u64;
+        let room = BLOCK_BYTES - self.open_bytes.min(BLOCK_BYTES);
+        let mut rest = bytes;
+        if self.open_bytes > 0 {
+            let (head, tail) = rest.split_at(rest.len().min(room));
+            self.open_bytes += append(&mut self.open_block, self.open_bytes, head);
+            rest = tail;
+            if self.open_bytes == BLOCK_BYTES {
+                hashes.push(&self.open_block, &self.key);
+                self.open_bytes = 0;
+            }
+        }
+        let blocks = rest.chunks_exact(BLOCK_BYTES);
+        let tail = blocks.remainder();
+        blocks.for_each(|block| hashes.push(block, &self.key));
+        self.open_bytes += append(&mut self.open_block, self.open_bytes, tail);
+    }
+
+    fn end_part(&mut self, part: Part) {
+        let open_block = self.open_block.get(..self.open_bytes);
+        let hashes = self.parts.get_mut(part as usize);
+        if let (Some(hashes), Some(block)) = (hashes, open_block)
+            && part != Part::Prompt
+            && !block.is_empty()
+        {
+            hashes.push(block, &self.key);
+        }
+        self.open_bytes = 0;
+    }
+}
+
+/// Copies `bytes` into a block in which `filled` bytes are; returns the number of bytes copied.
+fn append(block: &mut [u8; BLOCK_BYTES], filled: usize, bytes: &[u8]) -> usize {
+    match block.get_mut(filled..filled.saturating_add(bytes.len())) {
+        Some(place) => {
+            place.copy_from_slice(bytes);
+            bytes.len()
+        }
+        None => 0,
+    }
+}
+
+/// Chain of a prompt's hashes.
+#[derive(Clone, Copy, Debug)]
+pub struct Chain<'a> {
+    links: &'a [u64],
+    /// Blocks of tools and system prompt, and the bytes in them.
+    parts: [(usize, u64); 2],
+    prompt_bytes: u64,
+}
+
+impl<'a> Chain<'a> {
+    /// Chain of a request whose prompt is not known; the prompt counts as this number of bytes.
+    pub const fn unknown(prompt_bytes: u64) -> Self {
+        Chain {
+            links: &[],
+            parts: [(0, 0); 2],
+            prompt_bytes,
+        }
+    }
+
+    /// The hashes h(1), h(2) and so on.
+    pub fn links(&self) -> &'a [u64] {
+        self.links
+    }
+
+    /// Number of blocks.
+    pub fn len(&self) -> usize {
+        self.links.len()
+    }
+
+    /// True if the prompt has no full block, or is not known.
+    pub fn is_empty(&self) -> bool {
+        self.links.is_empty()
+    }
+
+    /// Bytes of the whole prompt, also of those in no block.
+    pub fn prompt_bytes(&self) -> u64 {
+        self.prompt_bytes
+    }
+
+    /// Bytes of the prompt in the first `blocks` blocks.
+    pub fn bytes_before(&self, blocks: usize) -> u64 {
+        let (mut left, mut bytes) = (blocks.min(self.links.len()), 0);
+        for (count, part_bytes) in self.parts {
+            if left >= count {
+                left -= count;
+                bytes += part_bytes;
+            } else {
+                return bytes + (left * BLOCK_BYTES) as u64;
+            }
+        }
+        bytes + (left * BLOCK_BYTES) as u64
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+    use crate::scanner::Scanner;
+
+    fn key() -> HashKey {
+        HashKey::new([1, 2, 3])
+    }
+
+    fn scan(body: &str) -> ChainBuilder {
+        let (mut scanner, mut builder) = (Scanner::new(), ChainBuilder::new(key()));
+        scanner.feed(body.as_bytes(), &mut builder);
+        builder
+    }
+
+    fn links(body: &str) -> Vec<u64> {
+        scan(body).link_blocks().links().to_vec()
+    }
+
+    fn equal_links(one: &[u64], other: &[u64]) -> usize {
+        let both = one.iter().zip(other);
+        both.take_while(|(one, other)| one == other).count()
+    }
+
+    fn text(seed: u64, length: usize) -> String {
+        let mut rng = fastrand::Rng::with_seed(seed);
+        (0..length).map(|_| rng.alphanumeric()).collect()
+    }
+
+    #[test]
+    fn turns_of_a_conversation_share_all_but_the_end() {
+        let first = text(1, 3000);
+        let body = |messages: &str| format!("{{\"messages\":[\"{messages}\"],\"model\":\"m\"}}");
+        let one = links(&body(&first));
+        let two = links(&body(&format!("{first}\",\"{}", text(2, 2000))));
+        assert_eq!((one.len(), two.len()), (5, 9));
+        assert_eq!(equal_links(&one, &two), 5);
+        // A change at the beginning changes everything.
+        assert_eq!(equal_links(&one, &links(&body(&text(3, 3000)))), 0);
+    }
+
+    #[test]
+    fn models_and_salts_are_apart_wherever_they_stand() {
+        let prompt = text(1, 1100);
+        let bodies = [
+            format!(r#"{{"prompt":"{prompt}"}}"#),
+            format!(r#"{{"model":"a","prompt":"{prompt}"}}"#),
+            format!(r#"{{"model":"b","prompt":"{prompt}"}}"#),
+            format!(r#"{{"model":"a","cache_salt":"x","prompt":"{prompt}"}}"#),
+            format!(r#"{{"model":"a","cache_salt":"","prompt":"{prompt}"}}"#),
+        ];
+        let chains: Vec<_> = bodies.iter().map(|body| links(body)).collect();
+        for (index, one) in chains[..4].iter().enumerate() {
+            for other in &chains[index + 1..4] {
+                assert_ne!(one[0], other[0], "{index}");
+            }
+        }
+        assert_eq!(chains[1], chains[4]);
+        let behind = format!(r#"{{"prompt":"{prompt}","cache_salt":"x","model":"a"}}"#);
+        assert_eq!(links(&behind), chains[3]);
+        assert_eq!(scan(&bodies[0]).model_hash(), 0);
+        assert_ne!(scan(&bodies[1]).model_hash(), scan(&bodies[2]).model_hash());
+    }
+
+    #[test]
+    fn the_system_prompt_comes_first_wherever_it_stands() {
+        let (system, messages) = (text(1, 1200), text(2, 1200));
+        let before = format!(r#"{{"system":"{system}","messages":["{messages}"]}}"#);
+        let behind = format!(r#"{{"messages":["{messages}"],"system":"{system}"}}"#);
+        assert_eq!(links(&before), links(&behind));
+        let other = format!(r#"{{"messages":["{}"],"system":"{system}"}}"#, text(3, 700));
+        assert_eq!(equal_links(&links(&before), &links(&other)), 3);
+        let mut builder = scan(&behind);
+        let chain = builder.link_blocks();
+        assert_eq!(chain.prompt_bytes(), 1202 + 1204);
+        let bytes: Vec<_> = (0..7).map(|blocks| chain.bytes_before(blocks)).collect();
+        assert_eq!(bytes, [0, 512, 1024, 1202, 1714, 2226, 2226]);
+    }
+
+    #[test]
+    fn chains_are_bounded() {
+        let prompt = text(1, (MAX_BLOCKS + 3) * BLOCK_BYTES);
+        let mut builder = scan(&format!(r#"{{"tools":["{prompt}"],"prompt":"{prompt}"}}"#));
+        assert_eq!(builder.prompt_bytes(), 2 * prompt.len() as u64 + 6);
+        let chain = builder.link_blocks();
+        assert_eq!(chain.len(), MAX_BLOCKS);
+        assert_eq!(
+            chain.bytes_before(usize::MAX),
+            (MAX_BLOCKS * BLOCK_BYTES) as u64
+        );
+        let capacity = builder.parts[Part::Prompt as usize].blocks.capacity();
+        builder.reset();
+        assert_eq!(builder.prompt_bytes(), 0);
+        assert!(builder.link_blocks().is_empty());
+        assert_eq!(
+            builder.parts[Part::Prompt as usize].blocks.capacity(),
+            capacity
+        );
+    }
+
+    /// Balancers of a fleet have to agree, and a new process takes the index of the old one. If this test fails after
+    /// an update of foldhash, change [`VERSION`](crate::VERSION).
+    #[test]
+    fn hashes_are_the_same_on_all_machines() {
+        let body = format!(r#"{{"model":"m","prompt":"{}"}}"#, "a".repeat(600));
+        assert_eq!(links(&body), [1_269_664_718_189_891_896]);
+    }
+
+    proptest! {
+        #[test]
+        fn pieces_do_not_matter(
+            parts in prop::collection::vec((0usize..5, 0usize..1600), 0..6),
+            cuts: Vec<prop::sample::Index>,
+        ) {
+            let keys = ["tools", "system", "messages", "model", "cache_salt"];
+            let fields: Vec<_> = parts
+                .iter()
+                .map(|(key, length)| format!("\"{}\":\"{}\"", keys[*key], text(*length as u64, *length)))
+                .collect();
+            let body = format!("{{{}}}", fields.join(","));
+            let mut scanner = Scanner::new();
+            let mut builder = ChainBuilder::new(key());
+            let mut ends: Vec<_> = cuts.iter().map(|cut| cut.index(body.len() + 1)).collect();
+            ends.push(body.len());
+            ends.sort_unstable();
+            let mut from = 0;
+            for end in ends {
+                scanner.feed(&body.as_bytes()[from..end], &mut builder);
+                from = end;
+            }
+            let mut whole = scan(&body);
+            prop_assert_eq!(builder.prompt_bytes(), whole.prompt_bytes());
+            let (chain, whole) = (builder.link_blocks(), whole.link_blocks());
+            prop_assert_eq!(chain.links(), whole.links());
+            for blocks in 0..chain.len() {
+                prop_assert!(chain.bytes_before(blocks) < chain.bytes_before(blocks + 1));
+                prop_assert_eq!(chain.bytes_before(blocks), whole.bytes_before(blocks));
+            }
+            prop_assert!(chain.bytes_before(chain.len()) <= chain.prompt_bytes());
+        }
+    }
+}
