@@ -4,7 +4,10 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod chain;
+pub mod index;
+pub mod memory;
 pub mod scanner;
+pub mod usage;
 
 /// Version of the hashes and of the meaning of all that is learnt. A new process takes over what the old one has learnt if
 /// both have the same version.

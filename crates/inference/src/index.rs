@@ -1,0 +1,492 @@
+//! Index of blocks: which members are believed to hold which block of which prompt.
+//!
+//! One table for a group, of a fixed size, without locks. An *entry* has the fingerprint of a block (its
+//! [hash](crate::chain), 64 bits) and four *holders*, each with a member's number and a [stamp](crate::memory). Each of
+//! the four words of an entry has a quarter of the fingerprint beside the holder, so that an entry that two workers
+//! write at the same time matches no block instead of a wrong one. Eight entries make a set. In a full set, the entry
+//! whose holders have nearly or quite forgotten it is replaced. A block that four members hold, as the first one of a
+//! prompt that everybody uses, continues in a further entry, up to [`MAX_HOLDERS`].
+//!
+//! A request that is sent to a member stamps all its blocks, so a member holds the beginning of what it holds: the
+//! longest known prefix of each member is found by doubling and halving.
+
+use std::sync::atomic::{AtomicU64, Ordering};
+
+use crate::memory::{MemberMemory, MemoryMoment, Prediction};
+
+/// Most holders of a block.
+pub const MAX_HOLDERS: usize = HOLDERS * LEVELS;
+
+/// Most members that a look-up tells apart.
+pub const MAX_MATCHES: usize = 32;
+
+/// Highest number of a member, plus 1.
+pub const MAX_MEMBERS: usize = u16::MAX as usize;
+
+/// Holders of an entry.
+const HOLDERS: usize = 4;
+
+/// Entries of a set: a row of them is a cache line.
+const WAYS: usize = 8;
+
+/// Entries of a block.
+const LEVELS: usize = 4;
+
+/// Most blocks at which a look-up looks.
+const MAX_PROBES: usize = 128;
+
+/// Bytes of a set.
+const SET_BYTES: usize = 256;
+
+/// Most sets: 4 GiB.
+const MAX_SETS: usize = 1 << 24;
+
+/// Eight entries, a row for each holder. A look-up of a block that is unknown reads the first row.
+#[derive(Debug, Default)]
+#[repr(align(64))]
+struct Set {
+    rows: [[AtomicU64; WAYS]; HOLDERS],
+}
+
+/// Index of a group.
+#[derive(Debug)]
+pub struct Index {
+    sets: Box<[Set]>,
+}
+
+/// Holder of a block.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct Holder {
+    member: u16,
+    stamp: u32,
+}
+
+/// Holders of a block, as recorded: some may have forgotten it.
+#[derive(Clone, Copy, Debug)]
+struct Holders {
+    list: [Holder; MAX_HOLDERS],
+    count: usize,
+}
+
+/// Number of blocks that a member is believed to hold.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Match {
+    /// The member's number.
+    pub member: u16,
+    /// Blocks from the beginning of the prompt, at least 1.
+    pub blocks: u32,
+    /// Blocks that the member is believed not to hold, plus 1: known while the search goes on.
+    end: u32,
+}
+
+/// Result of a look-up. Members that are not in the list hold nothing.
+#[derive(Clone, Copy, Debug)]
+pub struct Matches {
+    list: [Match; MAX_MATCHES],
+    count: usize,
+}
+
+impl Matches {
+    /// Result in which nobody holds anything.
+    pub const NONE: Matches = Matches {
+        list: [Match {
+            member: 0,
+            blocks: 0,
+            end: 0,
+        }; MAX_MATCHES],
+        count: 0,
+    };
+
+    /// The members that hold something.
+    pub fn as_slice(&self) -> &[Match] {
+        self.list.get(..self.count).unwrap_or_default()
+    }
+
+    /// Blocks that a member is believed to hold.
+    #[inline]
+    pub fn blocks_of(&self, member: usize) -> usize {
+        let mut found = self.as_slice().iter();
+        let found = found.find(|one| usize::from(one.member) == member);
+        found.map_or(0, |found| found.blocks as usize)
+    }
+
+    /// True if nobody holds anything.
+    pub fn is_empty(&self) -> bool {
+        self.count == 0
+    }
+
+    /// Takes in who holds block number `block` of `all`, counted from 1.
+    fn add_probe(&mut self, block: usize, all: usize, holders: impl Iterator<Item = u16> + Clone) {
+        let (block, all) = (block as u32, all as u32);
+        let known = self.list.iter_mut().take(self.count);
+        for one in known {
+            match holders.clone().any(|holder| holder == one.member) {
+                true => one.blocks = one.blocks.max(block),
+                false => one.end = one.end.min(block),
+            }
+        }
+        for member in holders {
+            let is_known = self.as_slice().iter().any(|one| one.member == member);
+            if !is_known && let Some(free) = self.list.get_mut(self.count) {
+                *free = Match {
+                    member,
+                    blocks: block,
+                    end: all + 1,
+                };
+                self.count += 1;
+            }
+        }
+    }
+
+    /// A block at which somebody may or may not be a holder.
+    fn next_probe(&self) -> Option<usize> {
+        let mut open = self.as_slice().iter();
+        let open = open.find(|one| one.blocks + 1 < one.end)?;
+        Some((open.blocks + (open.end - open.blocks) / 2) as usize)
+    }
+}
+
+impl Index {
+    /// Creates an index that uses about this much memory: 32 bytes for each block.
+    pub fn new(bytes: usize) -> Self {
+        let sets = (bytes / SET_BYTES).clamp(1, MAX_SETS);
+        let sets = (sets / 2 + 1).next_power_of_two();
+        Index {
+            sets: (0..sets).map(|_| Set::default()).collect(),
+        }
+    }
+
+    /// Bytes of the table.
+    pub fn memory_bytes(&self) -> usize {
+        self.sets.len() * SET_BYTES
+    }
+
+    /// Records that a member holds all blocks of a chain from now on. `stamp` is what
+    /// [`MemberMemory::advance_clock`] has returned. Members beyond [`MAX_MEMBERS`] are not recorded.
+    pub fn record_chain(&self, links: &[u64], member: usize, stamp: u32, members: &[MemberMemory]) {
+        let Some(member) = u16::try_from(member).ok().filter(|id| *id < u16::MAX) else {
+            return;
+        };
+        for link in links {
+            self.record_block(*link, Holder { member, stamp }, members);
+        }
+    }
+
+    /// Finds for each member how many of the chain's blocks it is believed to hold.
+    ///
+    /// Looks at 1 block if the first one is unknown, at about 20 for a long conversation, and at 128 at most.
+    pub fn find_matches(&self, links: &[u64], members: &[MemberMemory]) -> Matches {
+        self.search(links, |holder| {
+            let memory = members.get(usize::from(holder.member));
+            memory.is_some_and(|memory| memory.read_moment().holds(holder.stamp))
+        })
+    }
+
+    /// Expectation of what a member remembers of a chain; `tokens_before` gives the tokens of a number of blocks.
+    pub fn predict(
+        &self,
+        links: &[u64],
+        member: usize,
+        members: &[MemberMemory],
+        tokens_before: impl Fn(usize) -> f32,
+    ) -> Prediction {
+        let Some(memory) = members.get(member) else {
+            return Prediction::default();
+        };
+        let moment = memory.read_moment();
+        let find = |is_held: fn(&MemoryMoment, u32) -> bool| {
+            let is_its = |holder: Holder| usize::from(holder.member) == member;
+            let matches = self.search(links, |holder| {
+                is_its(holder) && is_held(&moment, holder.stamp)
+            });
+            let blocks = matches.blocks_of(member);
+            let last = blocks.checked_sub(1).and_then(|last| links.get(last));
+            let holders = last.map(|link| self.read_holders(*link));
+            let age = holders.and_then(|holders| {
+                let its = holders.iter().filter(|holder| is_its(*holder));
+                its.map(|holder| moment.age_tokens(holder.stamp)).min()
+            });
+            (tokens_before(blocks), age.unwrap_or(0))
+        };
+        let (tokens, age) = find(MemoryMoment::holds);
+        let (recorded_tokens, recorded_age) = find(MemoryMoment::may_hold);
+        Prediction {
+            tokens,
+            recorded_tokens,
+            age,
+            recorded_age,
+        }
+    }
+
+    /// Clears entries whose holders have all forgotten them, in `count` sets from `first` on; returns the set to go on
+    /// with. If all sets are swept at least once while a member reads 2^34 tokens, no stamp can look newer than it is.
+    pub fn sweep_sets(&self, first: usize, count: usize, members: &[MemberMemory]) -> usize {
+        let first = if first < self.sets.len() { first } else { 0 };
+        for set in self.sets.iter().skip(first).take(count) {
+            for way in 0..WAYS {
+                if set.relative_age(way, members, MemoryMoment::may_hold) == u64::MAX {
+                    let words = set.rows.iter().filter_map(|row| row.get(way));
+                    words.for_each(|word| word.store(0, Ordering::Relaxed));
+                }
+            }
+        }
+        (first + count) % self.sets.len().max(1)
+    }
+
+    /// Number of sets.
+    pub fn set_count(&self) -> usize {
+        self.sets.len()
+    }
+
+    /// Words of a set, for the process that takes the place of this one.
+    pub fn read_set(&self, set: usize) -> Option<[u64; HOLDERS * WAYS]> {
+        let mut words = [0; HOLDERS * WAYS];
+        let held = self.sets.get(set)?.rows.iter().flatten();
+        for (to, from) in words.iter_mut().zip(held) {
+            *to = from.load(Ordering::Relaxed);
+        }
+        Some(words)
+    }
+
+    /// Restores the words of a set of an index of the same size.
+    pub fn restore_set(&self, set: usize, words: &[u64; HOLDERS * WAYS]) {
+        if let Some(set) = self.sets.get(set) {
+            for (to, from) in set.rows.iter().flatten().zip(words) {
+                to.store(*from, Ordering::Relaxed);
+            }
+        }
+    }
+
+    fn search(&self, links: &[u64], mut is_held: impl FnMut(Holder) -> bool) -> Matches {
+        let mut matches = Matches::NONE;
+        let mut probe = |block: usize, matches: &mut Matches| {
+            let link = block.checked_sub(1).and_then(|index| links.get(index));
+            let (mut held, mut count) = ([0; MAX_HOLDERS], 0);
+            if let Some(link) = link {
+                let holders = self.read_holders(*link);
+                for holder in holders.iter().filter(|holder| is_held(*holder)) {
+                    if let Some(free) = held.get_mut(count) {
+                        *free = holder.member;
+                        count += 1;
+                    }
+                }
+            }
+            matches.add_probe(block, links.len(), held.into_iter().take(count));
+            count > 0
+        };
+        let mut probes = 0;
+        let mut block = 1;
+        while block <= links.len() && probes < MAX_PROBES {
+            probes += 1;
+            if !probe(block, &mut matches) {
+                break;
+            }
+            block *= 2;
+        }
+        while let Some(block) = matches.next_probe()
+            && probes < MAX_PROBES
+        {
+            probes += 1;
+            probe(block, &mut matches);
+        }
+        matches
+    }
+
+    fn set_of(&self, link: u64) -> Option<&Set> {
+        // The number of sets is a power of two.
+        self.sets.get(link as usize & (self.sets.len() - 1))
+    }
+
+    fn read_holders(&self, link: u64) -> Holders {
+        let mut found = Holders {
+            list: [Holder::default(); MAX_HOLDERS],
+            count: 0,
+        };
+        for level in 0..LEVELS {
+            let link = link_of_level(link, level);
+            let Some(words) = self.set_of(link).and_then(|set| set.read_entry(link)) else {
+                break;
+            };
+            let before = found.count;
+            for holder in words.into_iter().filter_map(read_holder) {
+                if let Some(free) = found.list.get_mut(found.count) {
+                    *free = holder;
+                    found.count += 1;
+                }
+            }
+            if found.count - before < HOLDERS {
+                break;
+            }
+        }
+        found
+    }
+
+    fn record_block(&self, link: u64, holder: Holder, members: &[MemberMemory]) {
+        for level in 0..LEVELS {
+            let link = link_of_level(link, level);
+            let Some(set) = self.set_of(link) else { return };
+            let Some(way) = set.find_way(link) else {
+                set.replace_oldest(link, holder, members);
+                return;
+            };
+            if set.add_holder(way, link, holder, members, level + 1 == LEVELS) {
+                return;
+            }
+        }
+    }
+}
+
+impl Holders {
+    fn iter(&self) -> impl Iterator<Item = Holder> {
+        self.list.into_iter().take(self.count)
+    }
+}
+
+/// Fingerprint of a block's entry at a level; never 0.
+fn link_of_level(link: u64, level: usize) -> u64 {
+    let link = link.wrapping_add((level as u64).wrapping_mul(0x9e37_79b9_7f4a_7c15));
+    link.max(1)
+}
+
+/// The quarter of a fingerprint that is in this row, at its place in the word.
+fn quarter(link: u64, row: usize) -> u64 {
+    (link << (16 * (row as u32 & 3))) & QUARTER
+}
+
+const QUARTER: u64 = 0xffff << 48;
+
+fn to_word(link: u64, row: usize, holder: Holder) -> u64 {
+    quarter(link, row) | ((u64::from(holder.member) + 1) << 32) | u64::from(holder.stamp)
+}
+
+fn read_holder(word: u64) -> Option<Holder> {
+    let member = ((word >> 32) as u16).checked_sub(1)?;
+    Some(Holder {
+        member,
+        stamp: word as u32,
+    })
+}
+
+impl Set {
+    /// The entry of a block.
+    fn find_way(&self, link: u64) -> Option<usize> {
+        let [first, rest @ ..] = &self.rows;
+        (0..WAYS).find(|way| {
+            let is_equal = |row: &[AtomicU64; WAYS], number: usize| {
+                let word = row.get(*way).map_or(0, |word| word.load(Ordering::Relaxed));
+                word & QUARTER == quarter(link, number)
+            };
+            is_equal(first, 0)
+                && rest
+                    .iter()
+                    .zip(1..)
+                    .all(|(row, number)| is_equal(row, number))
+        })
+    }
+
+    fn read_entry(&self, link: u64) -> Option<[u64; HOLDERS]> {
+        let way = self.find_way(link)?;
+        let mut words = [0; HOLDERS];
+        for ((row, number), to) in self.rows.iter().zip(0..).zip(&mut words) {
+            let word = row.get(way)?.load(Ordering::Relaxed);
+            // Another worker may have replaced the entry meanwhile.
+            if word & QUARTER != quarter(link, number) {
+                return None;
+            }
+            *to = word;
+        }
+        Some(words)
+    }
+
+    /// Adds a holder to an entry: at the place of the same member, or at a free one, or at one whose member has
+    /// forgotten the block, or (if `must`) at that of the oldest. Returns false if there is no such place.
+    fn add_holder(
+        &self,
+        way: usize,
+        link: u64,
+        holder: Holder,
+        members: &[MemberMemory],
+        must: bool,
+    ) -> bool {
+        let mut place: Option<(usize, u64)> = None;
+        for (number, row) in self.rows.iter().enumerate() {
+            let Some(word) = row.get(way) else {
+                return true;
+            };
+            let known = read_holder(word.load(Ordering::Relaxed));
+            if known.is_some_and(|known| known.member == holder.member) {
+                word.store(to_word(link, number, holder), Ordering::Relaxed);
+                return true;
+            }
+            let age = known.map_or(u64::MAX, |known| {
+                relative_age(known, members, MemoryMoment::holds)
+            });
+            if place.is_none_or(|(_, oldest)| age > oldest) {
+                place = Some((number, age));
+            }
+        }
+        let Some((number, age)) = place else {
+            return true;
+        };
+        if !must && age < u64::MAX {
+            return false;
+        }
+        if let Some(word) = self.rows.get(number).and_then(|row| row.get(way)) {
+            word.store(to_word(link, number, holder), Ordering::Relaxed);
+        }
+        true
+    }
+
+    /// Puts a new entry at the place of the oldest one.
+    fn replace_oldest(&self, link: u64, holder: Holder, members: &[MemberMemory]) {
+        let (mut place, mut oldest) = (0, None);
+        for way in 0..WAYS {
+            let age = self.relative_age(way, members, MemoryMoment::holds);
+            if oldest.is_none_or(|oldest| age > oldest) {
+                (place, oldest) = (way, Some(age));
+            }
+            if age == u64::MAX {
+                break;
+            }
+        }
+        for (number, row) in self.rows.iter().enumerate() {
+            let word = match number {
+                0 => to_word(link, number, holder),
+                _ => quarter(link, number),
+            };
+            if let Some(to) = row.get(place) {
+                to.store(word, Ordering::Relaxed);
+            }
+        }
+    }
+
+    /// Relative age of the entry's youngest holder; the highest number if none holds the block any more.
+    fn relative_age(
+        &self,
+        way: usize,
+        members: &[MemberMemory],
+        is_held: fn(&MemoryMoment, u32) -> bool,
+    ) -> u64 {
+        let words = self.rows.iter().filter_map(|row| row.get(way));
+        let holders = words.filter_map(|word| read_holder(word.load(Ordering::Relaxed)));
+        let ages = holders.map(|holder| relative_age(holder, members, is_held));
+        ages.min().unwrap_or(u64::MAX)
+    }
+}
+
+/// Age of a holder's stamp in units of 1/1024 of its span; the highest number if the member does not hold the block.
+fn relative_age(
+    holder: Holder,
+    members: &[MemberMemory],
+    is_held: fn(&MemoryMoment, u32) -> bool,
+) -> u64 {
+    let moment = members.get(usize::from(holder.member));
+    let moment = moment.map(MemberMemory::read_moment);
+    match moment.filter(|moment| is_held(moment, holder.stamp)) {
+        Some(moment) => moment.relative_age(holder.stamp),
+        None => u64::MAX,
+    }
+}
+
+#[cfg(test)]
+mod tests;

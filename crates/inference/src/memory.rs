@@ -1,0 +1,368 @@
+//! Memory of a member: how many tokens an engine still remembers after it has read them.
+//!
+//! Each member has a *clock*, which counts the tokens that it has read. A block of a prompt has a *stamp*: the clock at
+//! the moment at which the member read or found the block last. The member is believed to hold the block while
+//! `clock - stamp` is below the member's *span*. The span is learnt from the answers: tokens that were predicted and
+//! not there make it shorter, tokens that were there and not predicted make it longer. So the size of the cache, its way
+//! of eviction, host memory behind the GPU, and a cache that is switched off are all the same thing: a measured number.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Tokens of a unit of stamps: 32 bits of units last for 68 thousand million tokens.
+const STAMP_TOKENS: u64 = 16;
+
+/// Span before anything is learnt, in tokens. A span that is too long costs less time than one that is too short, and
+/// is corrected sooner.
+pub const FIRST_SPAN: u64 = 200_000;
+
+/// Longest span, in tokens.
+pub const MAX_SPAN: u64 = 1 << 34;
+
+/// Tokens by which a prediction may be off without meaning anything: blocks are counted by bytes, and engines remember
+/// whole blocks.
+const SLACK_TOKENS: f32 = 256.0;
+
+/// Share of a prediction by which it may be off without meaning anything.
+const SLACK_SHARE: f32 = 0.1;
+
+/// Predictions in a row of which nothing was there, after which the member has forgotten everything.
+const MISSES_OF_A_RESTART: u32 = 3;
+
+/// Age up to which a lost block says little about the span, as a share of the span: the prompt may still have been read
+/// when the next one with its beginning came.
+const FRESH_SHARE: u64 = 16;
+
+/// Memory of one member. All workers share it.
+#[derive(Debug)]
+pub struct MemberMemory {
+    /// Tokens read so far.
+    clock: AtomicU64,
+    /// Clock at the moment at which the member forgot everything last.
+    forgotten_at: AtomicU64,
+    span: AtomicU64,
+    /// Predictions in a row of which nothing was there.
+    misses: AtomicU32,
+}
+
+/// State of a member's memory at one moment.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct MemoryMoment {
+    /// The clock, in units of stamps.
+    now: u32,
+    /// Age from which on a block is believed to be forgotten.
+    horizon: u32,
+    /// Age from which on a block is certainly forgotten.
+    limit: u32,
+}
+
+/// Expectation of what a member remembers of a prompt, made when the request is sent.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct Prediction {
+    /// Tokens that the member is believed to remember.
+    pub tokens: f32,
+    /// Tokens that the member has read at some time, and may have forgotten.
+    pub recorded_tokens: f32,
+    /// Age of the last block that is believed to be remembered, in tokens.
+    pub age: u64,
+    /// Age of the last block that was read at some time, in tokens.
+    pub recorded_age: u64,
+}
+
+/// Result of a prediction.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PredictionResult {
+    /// The member remembered about as much as expected.
+    Right,
+    /// The member remembered less.
+    Forgotten,
+    /// The member remembered more.
+    Remembered,
+    /// The member has forgotten everything, as after a restart.
+    Restarted,
+}
+
+impl Default for MemberMemory {
+    fn default() -> Self {
+        MemberMemory {
+            clock: AtomicU64::new(0),
+            forgotten_at: AtomicU64::new(0),
+            span: AtomicU64::new(FIRST_SPAN),
+            misses: AtomicU32::new(0),
+        }
+    }
+}
+
+impl MemberMemory {
+    /// Advances the clock by tokens that the member reads or writes, and returns the stamp of the blocks that it then
+    /// holds.
+    pub fn advance_clock(&self, tokens: u64) -> u32 {
+        let tokens = tokens.min(MAX_SPAN);
+        let clock = self.clock.fetch_add(tokens, Ordering::Relaxed);
+        to_stamp(clock.wrapping_add(tokens))
+    }
+
+    /// Stamp of blocks that the member holds now.
+    pub fn current_stamp(&self) -> u32 {
+        to_stamp(self.clock.load(Ordering::Relaxed))
+    }
+
+    /// Tokens for which the member remembers what it has read.
+    pub fn span(&self) -> u64 {
+        self.span.load(Ordering::Relaxed)
+    }
+
+    /// Sets the span: the size of the engine's cache, if its metrics say it, or what the process before has learnt.
+    pub fn set_span(&self, tokens: u64) {
+        self.span.store(tokens.min(MAX_SPAN), Ordering::Relaxed);
+    }
+
+    /// Makes the member forget everything: it was down, or is another one now.
+    pub fn forget_all(&self) {
+        // Later stamps are in a later unit.
+        let clock = self.clock.fetch_add(STAMP_TOKENS, Ordering::Relaxed);
+        let clock = clock.wrapping_add(STAMP_TOKENS);
+        let forgotten_at = clock - clock % STAMP_TOKENS;
+        self.forgotten_at.store(forgotten_at, Ordering::Relaxed);
+        self.misses.store(0, Ordering::Relaxed);
+    }
+
+    /// Tokens read since the member forgot everything last.
+    fn tokens_since_forgotten(&self) -> u64 {
+        let clock = self.clock.load(Ordering::Relaxed);
+        // Another worker may have made the member forget since the line before.
+        clock.saturating_sub(self.forgotten_at.load(Ordering::Relaxed))
+    }
+
+    /// State at this moment.
+    #[inline]
+    pub fn read_moment(&self) -> MemoryMoment {
+        // Ages from half the range on are those of stamps in the future.
+        let to_age =
+            |units: u64| u32::try_from(units).map_or(u32::MAX >> 1, |age| age.min(u32::MAX >> 1));
+        let limit = to_age(self.tokens_since_forgotten() / STAMP_TOKENS + 1);
+        MemoryMoment {
+            now: self.current_stamp(),
+            horizon: to_age(self.span().div_ceil(STAMP_TOKENS)).min(limit),
+            limit,
+        }
+    }
+
+    /// Learns from the tokens that the member did remember.
+    pub fn learn_result(&self, prediction: &Prediction, cached_tokens: f32) -> PredictionResult {
+        let is_off = |by: f32, of: f32| by > SLACK_TOKENS + SLACK_SHARE * of;
+        let predicted = prediction.tokens;
+        let span = self.span();
+        if is_off(predicted - cached_tokens, predicted) {
+            return self.learn_loss(prediction, cached_tokens, span);
+        }
+        if cached_tokens > 0.0 {
+            self.misses.store(0, Ordering::Relaxed);
+        }
+        let recorded = prediction.recorded_tokens;
+        if !is_off(cached_tokens - predicted, predicted) {
+            return PredictionResult::Right;
+        }
+        if is_off(recorded - predicted, predicted) {
+            // If all that was recorded is there, the span is at least its age.
+            let longer = match cached_tokens >= 0.9 * recorded {
+                true => prediction.recorded_age.min(span.saturating_mul(2)),
+                false => 0,
+            };
+            let least = span.saturating_add(span / 10).saturating_add(STAMP_TOKENS);
+            self.set_span(longer.max(least));
+        }
+        PredictionResult::Remembered
+    }
+
+    fn learn_loss(&self, prediction: &Prediction, cached: f32, span: u64) -> PredictionResult {
+        let step = match prediction.age < span / FRESH_SHARE {
+            true => span / 50,
+            false => span / 10,
+        };
+        self.set_span((span - step).max(prediction.age.min(span)));
+        if cached > 0.0 {
+            self.misses.store(0, Ordering::Relaxed);
+            return PredictionResult::Forgotten;
+        }
+        let misses = self.misses.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
+        if misses < MISSES_OF_A_RESTART {
+            return PredictionResult::Forgotten;
+        }
+        // A member that forgets everything again and again has no cache.
+        let has_restarted = self.forgotten_at.load(Ordering::Relaxed) > 0;
+        let was_new = has_restarted && self.tokens_since_forgotten() < span / 2;
+        if was_new {
+            self.set_span(span / 2);
+        }
+        self.forget_all();
+        PredictionResult::Restarted
+    }
+}
+
+impl MemoryMoment {
+    /// Age of a block with this stamp, in tokens; 0 if another worker's clock has made it.
+    pub fn age_tokens(&self, stamp: u32) -> u64 {
+        u64::from(self.age(stamp)) * STAMP_TOKENS
+    }
+
+    /// True if the member is believed to hold a block with this stamp.
+    #[inline]
+    pub fn holds(&self, stamp: u32) -> bool {
+        self.age(stamp) < self.horizon
+    }
+
+    /// True if the member may hold a block with this stamp: it has not forgotten everything since then.
+    #[inline]
+    pub fn may_hold(&self, stamp: u32) -> bool {
+        self.age(stamp) < self.limit
+    }
+
+    /// Age of a block in units of 1/1024 of the age at which it is forgotten.
+    pub(crate) fn relative_age(&self, stamp: u32) -> u64 {
+        u64::from(self.age(stamp)) * 1024 / u64::from(self.horizon.max(1))
+    }
+
+    #[inline]
+    fn age(&self, stamp: u32) -> u32 {
+        let age = self.now.wrapping_sub(stamp);
+        // Another worker has advanced the clock meanwhile.
+        if age > u32::MAX >> 1 { 0 } else { age }
+    }
+}
+
+fn to_stamp(clock: u64) -> u32 {
+    (clock / STAMP_TOKENS) as u32
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    /// Prediction of this many tokens, all of the same age.
+    fn predict(tokens: f32, age: u64) -> Prediction {
+        Prediction {
+            tokens,
+            recorded_tokens: tokens,
+            age,
+            recorded_age: age,
+        }
+    }
+
+    #[test]
+    fn blocks_are_held_until_the_span_is_over() {
+        let memory = MemberMemory::default();
+        memory.set_span(10_000);
+        let stamp = memory.advance_clock(1000);
+        assert!(memory.read_moment().holds(stamp));
+        memory.advance_clock(9_900);
+        assert!(memory.read_moment().holds(stamp));
+        memory.advance_clock(200);
+        let moment = memory.read_moment();
+        assert!(!moment.holds(stamp) && moment.may_hold(stamp));
+        memory.set_span(100_000);
+        assert!(memory.read_moment().holds(stamp));
+        memory.forget_all();
+        assert!(!memory.read_moment().holds(stamp));
+        let newer = memory.advance_clock(100);
+        let moment = memory.read_moment();
+        assert!(moment.holds(newer) && !moment.holds(stamp) && !moment.may_hold(stamp));
+    }
+
+    #[test]
+    fn the_span_follows_what_is_remembered() {
+        let memory = MemberMemory::default();
+        // The member remembers 50,000 tokens: what is older is lost.
+        let mut rng = fastrand::Rng::with_seed(1);
+        let learn = |rng: &mut fastrand::Rng, truth: u64| {
+            for _ in 0..300 {
+                let age = rng.u64(..2 * truth);
+                let cached = if age < truth { 4000.0 } else { 100.0 };
+                let predicted = if age < memory.span() { 4000.0 } else { 0.0 };
+                let prediction = Prediction {
+                    tokens: predicted,
+                    recorded_tokens: 4000.0,
+                    age,
+                    recorded_age: age,
+                };
+                memory.learn_result(&prediction, cached);
+            }
+            memory.span() as f64 / truth as f64
+        };
+        let ratio = learn(&mut rng, 50_000);
+        assert!((0.8..1.25).contains(&ratio), "{ratio}");
+        let ratio = learn(&mut rng, 2_000_000);
+        assert!((0.8..1.25).contains(&ratio), "{ratio}");
+    }
+
+    #[test]
+    fn three_misses_are_a_restart() {
+        use PredictionResult::{Forgotten, Restarted, Right};
+        let memory = MemberMemory::default();
+        let stamp = memory.advance_clock(5000);
+        let miss = predict(4000.0, 1000);
+        assert_eq!(memory.learn_result(&miss, 0.0), Forgotten);
+        assert_eq!(memory.learn_result(&miss, 3900.0), Right);
+        let results = [(); 3].map(|()| memory.learn_result(&miss, 0.0));
+        assert_eq!(results, [Forgotten, Forgotten, Restarted]);
+        assert!(!memory.read_moment().may_hold(stamp));
+        // One restart hardly changes the span.
+        assert!(memory.span() > FIRST_SPAN * 9 / 10);
+    }
+
+    #[test]
+    fn a_member_without_a_cache_is_found_out_and_one_that_gets_a_cache_too() {
+        let memory = MemberMemory::default();
+        let mut predicted = 0;
+        for _ in 0..200 {
+            let stamp = memory.advance_clock(1000);
+            memory.advance_clock(1000);
+            let moment = memory.read_moment();
+            let prediction = match moment.holds(stamp) {
+                true => predict(900.0, 1000),
+                false => Prediction::default(),
+            };
+            predicted += u32::from(moment.holds(stamp));
+            memory.learn_result(&prediction, 0.0);
+        }
+        assert!(memory.span() < 2000, "{}", memory.span());
+        assert!(predicted < 40, "{predicted}");
+        for _ in 0..20 {
+            let prediction = Prediction {
+                recorded_tokens: 4000.0,
+                recorded_age: 30_000,
+                ..Prediction::default()
+            };
+            memory.learn_result(&prediction, 4000.0);
+        }
+        assert!(memory.span() >= 30_000, "{}", memory.span());
+    }
+
+    #[test]
+    fn stamps_of_other_workers_may_be_ahead() {
+        let memory = MemberMemory::default();
+        memory.advance_clock(1000);
+        let moment = memory.read_moment();
+        let ahead = memory.advance_clock(1000);
+        assert!(moment.holds(ahead));
+        assert_eq!(moment.age_tokens(ahead), 0);
+    }
+
+    proptest! {
+        #[test]
+        fn the_span_stays_within_its_bounds(
+            results in prop::collection::vec((any::<f32>(), any::<f32>(), any::<u64>(), any::<f32>(), any::<u64>()), 0..50),
+        ) {
+            let memory = MemberMemory::default();
+            for (tokens, recorded_tokens, age, cached, advance) in results {
+                let prediction = Prediction { tokens, recorded_tokens, age, recorded_age: age };
+                memory.learn_result(&prediction, cached);
+                memory.advance_clock(advance);
+                prop_assert!(memory.span() <= MAX_SPAN);
+                let moment = memory.read_moment();
+                prop_assert!(moment.horizon <= moment.limit);
+            }
+        }
+    }
+}
