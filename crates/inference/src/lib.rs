@@ -6,7 +6,11 @@
 pub mod chain;
 pub mod index;
 pub mod memory;
+pub mod queue;
+mod regression;
 pub mod scanner;
+pub mod speed;
+pub mod tokens;
 pub mod usage;
 
 /// Version of the hashes and of the meaning of all that is learnt. A new process takes over what the old one has learnt if

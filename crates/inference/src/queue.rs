@@ -1,0 +1,335 @@
+//! Work that has been sent to a member: requests that wait for their first token, and streams.
+
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+
+/// Work of one member. All workers share it.
+#[derive(Debug, Default)]
+pub struct MemberQueue {
+    /// Tokens to be read for requests without a first token.
+    queued_tokens: AtomicU64,
+    /// Requests without a first token.
+    waiting: AtomicU32,
+    /// Requests past their first token.
+    streams: AtomicU32,
+    /// Time of the last first token, or at which the first of those that wait was sent, in nanoseconds.
+    progress_at: AtomicU64,
+    /// Time until which the member is taken for full, in nanoseconds.
+    full_until: AtomicU64,
+}
+
+/// Work of a member at one moment.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct QueueMoment {
+    /// Tokens to be read, less those that the member must have read since its last first token.
+    pub queued_tokens: f32,
+    /// Requests without a first token.
+    pub waiting: f32,
+    /// Requests past their first token.
+    pub streams: f32,
+    /// Seconds by which the next first token is late: the member has had time to read all that is queued.
+    pub overdue_seconds: f32,
+    /// Seconds for which the member is still taken for full.
+    pub full_seconds: f32,
+}
+
+/// Phase of a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    Waiting,
+    Streaming,
+    Over,
+}
+
+/// Entry of one request in the queue of a member. The request's owner keeps it, and ends it at the same member.
+#[derive(Clone, Copy, Debug)]
+pub struct QueueEntry {
+    phase: Phase,
+    tokens: u64,
+    /// Tokens that were queued before, less those that must have been read.
+    queued_before: f32,
+    sent_at: u64,
+    first_token_at: u64,
+    /// Sum over events of the other streams at the member.
+    others_sum: u64,
+    events: u64,
+}
+
+impl MemberQueue {
+    /// Counts a request that is sent, for which the member has to read `tokens`.
+    pub fn begin_request(&self, tokens: u64, seconds_per_token: f32, now_nanos: u64) -> QueueEntry {
+        let before = self.read_moment(0.0, seconds_per_token, now_nanos);
+        self.queued_tokens.fetch_add(tokens, Ordering::Relaxed);
+        if self.waiting.fetch_add(1, Ordering::Relaxed) == 0 {
+            self.progress_at.store(now_nanos, Ordering::Relaxed);
+        }
+        QueueEntry {
+            phase: Phase::Waiting,
+            tokens,
+            queued_before: before.queued_tokens,
+            sent_at: now_nanos,
+            first_token_at: now_nanos,
+            others_sum: 0,
+            events: 0,
+        }
+    }
+
+    /// Counts a request whose answer comes as a whole. Its first token cannot be seen, so it counts as a stream from the
+    /// beginning; the first token is expected after `first_token_seconds`.
+    pub fn begin_whole(&self, tokens: u64, first_token_seconds: f32, now_nanos: u64) -> QueueEntry {
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        // Numbers that are too large become the largest one.
+        let reading = (first_token_seconds.max(0.0) * 1e9) as u64;
+        let mut entry = QueueEntry {
+            phase: Phase::Streaming,
+            tokens,
+            queued_before: 0.0,
+            sent_at: now_nanos,
+            first_token_at: now_nanos.saturating_add(reading),
+            others_sum: 0,
+            events: 0,
+        };
+        self.note_events(&mut entry, 2);
+        entry
+    }
+
+    /// Counts the first token of a request. Returns the seconds since the request was sent; `None` if this is not the
+    /// first token.
+    pub fn take_first_token(&self, entry: &mut QueueEntry, now_nanos: u64) -> Option<f32> {
+        if entry.phase != Phase::Waiting {
+            return None;
+        }
+        self.leave_queue(entry);
+        self.progress_at.store(now_nanos, Ordering::Relaxed);
+        entry.phase = Phase::Streaming;
+        entry.first_token_at = now_nanos;
+        self.streams.fetch_add(1, Ordering::Relaxed);
+        Some(seconds_between(entry.sent_at, now_nanos))
+    }
+
+    /// Notes events of a request's stream: with how many others it shares the member.
+    pub fn note_events(&self, entry: &mut QueueEntry, events: u64) {
+        let others = self.streams.load(Ordering::Relaxed).saturating_sub(1);
+        let sum = events.saturating_mul(u64::from(others));
+        entry.others_sum = entry.others_sum.saturating_add(sum);
+        entry.events = entry.events.saturating_add(events);
+    }
+
+    /// Ends a request, however it ends. A second call does nothing.
+    ///
+    /// The end of a request without a first token is no progress of the member: clients give up at a member that stands
+    /// still.
+    pub fn end_request(&self, entry: &mut QueueEntry) {
+        match entry.phase {
+            Phase::Waiting => self.leave_queue(entry),
+            Phase::Streaming => subtract(&self.streams, 1),
+            Phase::Over => {}
+        }
+        entry.phase = Phase::Over;
+    }
+
+    /// Takes the member for full until this time: it has refused a request because of its queue.
+    pub fn mark_full(&self, until_nanos: u64) {
+        self.full_until.fetch_max(until_nanos, Ordering::Relaxed);
+    }
+
+    /// Work at this moment, at a member with these speeds.
+    #[inline]
+    pub fn read_moment(
+        &self,
+        delay_seconds: f32,
+        seconds_per_token: f32,
+        now_nanos: u64,
+    ) -> QueueMoment {
+        let queued = self.queued_tokens.load(Ordering::Relaxed) as f32;
+        let waiting = self.waiting.load(Ordering::Relaxed) as f32;
+        let streams = self.streams.load(Ordering::Relaxed) as f32;
+        let full_until = self.full_until.load(Ordering::Relaxed);
+        let (mut left, mut overdue) = (queued, 0.0);
+        if waiting > 0.0 {
+            let age = seconds_between(self.progress_at.load(Ordering::Relaxed), now_nanos);
+            // The member works on one of those that wait, whose tokens are not known: at most their mean is read.
+            let read = age / seconds_per_token.max(1e-9);
+            left = queued - read.min(queued / waiting);
+            overdue = (age - delay_seconds - seconds_per_token * queued).max(0.0);
+        }
+        QueueMoment {
+            queued_tokens: left.max(0.0),
+            waiting,
+            streams,
+            overdue_seconds: overdue,
+            full_seconds: seconds_between(now_nanos, full_until),
+        }
+    }
+
+    fn leave_queue(&self, entry: &QueueEntry) {
+        subtract_long(&self.queued_tokens, entry.tokens);
+        subtract(&self.waiting, 1);
+    }
+}
+
+impl QueueEntry {
+    /// Tokens to be read of those that were queued before and of the request itself.
+    pub fn tokens_to_first(&self) -> f32 {
+        self.queued_before + self.tokens as f32
+    }
+
+    /// True after the first token, until the end.
+    pub fn is_streaming(&self) -> bool {
+        self.phase == Phase::Streaming
+    }
+
+    /// Other streams with which the stream has shared the member on average, and seconds for each of its `tokens`.
+    /// `idle_seconds` is the time for which the client took nothing. `None` if the stream tells too little.
+    pub fn measure_pace(
+        &self,
+        tokens: u32,
+        idle_seconds: f32,
+        now_nanos: u64,
+    ) -> Option<(f32, f32)> {
+        let seconds = seconds_between(self.first_token_at, now_nanos) - idle_seconds.max(0.0);
+        // A stream of few tokens is mostly the first one, which is read.
+        if self.phase == Phase::Waiting || tokens < 8 || self.events < 4 || seconds <= 0.0 {
+            return None;
+        }
+        let others = self.others_sum as f32 / self.events as f32;
+        Some((others, seconds / (tokens - 1) as f32))
+    }
+}
+
+fn seconds_between(from_nanos: u64, to_nanos: u64) -> f32 {
+    to_nanos.saturating_sub(from_nanos) as f32 / 1e9
+}
+
+/// Subtracts without going below 0.
+fn subtract(word: &AtomicU32, value: u32) {
+    let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+        Some(held.saturating_sub(value))
+    });
+}
+
+fn subtract_long(word: &AtomicU64, value: u64) {
+    let _ = word.fetch_update(Ordering::Relaxed, Ordering::Relaxed, |held| {
+        Some(held.saturating_sub(value))
+    });
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    #[test]
+    fn a_request_waits_streams_and_ends() {
+        let queue = MemberQueue::default();
+        let mut one = queue.begin_request(1000, 1e-3, 0);
+        let mut two = queue.begin_request(3000, 1e-3, 0);
+        assert_eq!(
+            (one.tokens_to_first(), two.tokens_to_first()),
+            (1000.0, 4000.0)
+        );
+        let moment = queue.read_moment(0.0, 1e-3, 0);
+        assert_eq!(
+            (moment.queued_tokens, moment.waiting, moment.streams),
+            (4000.0, 2.0, 0.0)
+        );
+        assert_eq!(queue.take_first_token(&mut one, SECOND), Some(1.0));
+        assert_eq!(queue.take_first_token(&mut one, 2 * SECOND), None);
+        queue.note_events(&mut one, 5);
+        let moment = queue.read_moment(0.0, 1e-3, SECOND);
+        assert_eq!(
+            (moment.queued_tokens, moment.waiting, moment.streams),
+            (3000.0, 1.0, 1.0)
+        );
+        queue.take_first_token(&mut two, 4 * SECOND);
+        queue.note_events(&mut one, 5);
+        assert_eq!(one.measure_pace(101, 0.0, 11 * SECOND), Some((0.5, 0.1)));
+        assert_eq!(one.measure_pace(101, 5.0, 11 * SECOND), Some((0.5, 0.05)));
+        assert_eq!(one.measure_pace(7, 0.0, 11 * SECOND), None);
+        assert_eq!(one.measure_pace(100, 20.0, 11 * SECOND), None);
+        for entry in [&mut one, &mut two] {
+            queue.end_request(entry);
+            queue.end_request(entry);
+        }
+        assert_eq!(
+            queue.read_moment(0.0, 1e-3, 11 * SECOND),
+            QueueMoment::default()
+        );
+    }
+
+    #[test]
+    fn the_queue_shrinks_with_time_and_a_stalled_member_is_late() {
+        let queue = MemberQueue::default();
+        let _entries = [1000, 1000].map(|tokens| queue.begin_request(tokens, 1e-3, 0));
+        let at = |now: u64| queue.read_moment(0.1, 1e-3, now);
+        assert_eq!(at(SECOND / 2).queued_tokens, 1500.0);
+        // Without a first token, no more than the first of them has been read.
+        assert_eq!(at(SECOND * 2).queued_tokens, 1000.0);
+        assert_eq!(at(SECOND * 2).overdue_seconds, 0.0);
+        assert!((at(SECOND * 5).overdue_seconds - 2.9).abs() < 1e-3);
+    }
+
+    #[test]
+    fn a_member_that_refuses_is_full_for_a_while() {
+        let queue = MemberQueue::default();
+        queue.mark_full(2 * SECOND);
+        queue.mark_full(SECOND);
+        assert_eq!(queue.read_moment(0.0, 1e-3, SECOND).full_seconds, 1.0);
+        assert_eq!(queue.read_moment(0.0, 1e-3, 3 * SECOND).full_seconds, 0.0);
+        // A request that was refused has left no trace.
+        let mut entry = queue.begin_request(500, 1e-3, 0);
+        queue.end_request(&mut entry);
+        assert_eq!(
+            queue.read_moment(0.0, 1e-3, 3 * SECOND),
+            QueueMoment::default()
+        );
+    }
+
+    #[test]
+    fn an_answer_that_comes_as_a_whole_counts_as_a_stream() {
+        let queue = MemberQueue::default();
+        let mut entry = queue.begin_whole(1000, 1.0, 0);
+        let moment = queue.read_moment(0.0, 1e-3, 60 * SECOND);
+        assert_eq!(
+            (moment.streams, moment.waiting, moment.overdue_seconds),
+            (1.0, 0.0, 0.0)
+        );
+        assert_eq!(queue.take_first_token(&mut entry, SECOND), None);
+        queue.note_events(&mut entry, 2);
+        assert_eq!(entry.measure_pace(101, 0.0, 11 * SECOND), Some((0.0, 0.1)));
+        queue.end_request(&mut entry);
+        assert_eq!(queue.read_moment(0.0, 1e-3, SECOND), QueueMoment::default());
+    }
+
+    proptest! {
+        /// Whatever begins and ends in whatever order: nothing is left, and nothing is no number.
+        #[test]
+        fn nothing_is_left(
+            steps in prop::collection::vec((0usize..8, 0u8..4, any::<u64>(), any::<f32>()), 0..100),
+        ) {
+            let queue = MemberQueue::default();
+            let mut entries: [Option<QueueEntry>; 8] = [None; 8];
+            for (index, step, now, speed) in steps {
+                let speed = if speed.is_finite() { speed.abs() } else { 1.0 };
+                let tokens = now % 1_000_000;
+                match (&mut entries[index], step) {
+                    (entry @ None, _) => *entry = Some(queue.begin_request(tokens, speed, now)),
+                    (Some(entry), 0 | 1) => drop(queue.take_first_token(entry, now)),
+                    (Some(entry), 2) => queue.note_events(entry, tokens),
+                    (entry, _) => {
+                        let mut entry = entry.take().unwrap();
+                        queue.end_request(&mut entry);
+                    }
+                }
+                let moment = queue.read_moment(0.0, speed, now);
+                prop_assert!(moment.queued_tokens >= 0.0 && moment.overdue_seconds >= 0.0);
+            }
+            for entry in entries.iter_mut().flatten() {
+                queue.end_request(entry);
+            }
+            prop_assert_eq!(queue.read_moment(0.0, 1.0, 0), QueueMoment::default());
+        }
+    }
+}

@@ -1,0 +1,381 @@
+//! Speeds of members, learnt from the times of first tokens and from the pace of streams.
+//!
+//! ```text
+//! time to the first token  = delay + a * (tokens queued before + tokens to read)
+//! time of a token          = b + c * (other streams at the member)
+//! ```
+//!
+//! Both are decaying regressions for each member. As long as a member has few samples, its speeds are drawn to those of
+//! the fleet. Where all samples have nearly the same `x`, the slope says nothing: then `a` is the ratio of the means,
+//! and `c` is the fleet's, in proportion to the member's pace.
+
+use std::sync::atomic::{AtomicU32, Ordering};
+
+use crate::regression::{Moments, Regression};
+
+/// Samples that the fleet's speeds count for.
+const PRIOR_SAMPLES: f32 = 4.0;
+
+/// Weight with which the line of first tokens is held to the origin, as a share of the samples.
+const ANCHOR: f32 = 0.1;
+
+/// Variance of other streams that the fleet's `c` counts for.
+const PRIOR_VARIANCE: f32 = 4.0;
+
+/// Most by which one sample may be above what was expected: a client or network that stood still must not condemn the
+/// member.
+const OUTLIER: f32 = 16.0;
+
+/// Least expected time, in seconds, of which [`OUTLIER`] is a multiple: no speed may stay at 0.
+const SHORTEST: f32 = 1e-4;
+
+/// Longest plausible time of a sample, in seconds.
+const MAX_SECONDS: f32 = 86_400.0;
+
+/// Speeds of a member.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct Speeds {
+    /// Seconds to a first token that needs no reading.
+    pub delay: f32,
+    /// Seconds to read a token of a prompt (`a`).
+    pub read: f32,
+    /// Seconds to write a token of a stream that is alone (`b`).
+    pub write: f32,
+    /// Seconds that each other stream adds to each token (`c`).
+    pub crowd: f32,
+}
+
+impl Speeds {
+    /// Speeds before anything is learnt, of a common GPU with a small model. Only their proportions matter: all members
+    /// begin with the same.
+    pub const FIRST: Speeds = Speeds {
+        delay: 0.02,
+        read: 1e-4,
+        write: 0.01,
+        crowd: 3e-4,
+    };
+}
+
+/// Speeds of one member, as they are learnt. All workers share them.
+#[derive(Debug)]
+pub struct MemberSpeed {
+    reading: Regression,
+    writing: Regression,
+    current: SharedSpeeds,
+}
+
+/// Mean speeds of a fleet's members, which are the prior of each.
+#[derive(Debug, Default)]
+pub struct FleetSpeed {
+    current: SharedSpeeds,
+}
+
+/// Speeds in atomic words.
+#[derive(Debug)]
+struct SharedSpeeds([AtomicU32; 4]);
+
+impl Default for SharedSpeeds {
+    fn default() -> Self {
+        let shared = SharedSpeeds(Default::default());
+        shared.set(Speeds::FIRST);
+        shared
+    }
+}
+
+impl SharedSpeeds {
+    fn get(&self) -> Speeds {
+        let [delay, read, write, crowd] = &self.0;
+        let load = |word: &AtomicU32| f32::from_bits(word.load(Ordering::Relaxed));
+        Speeds {
+            delay: load(delay),
+            read: load(read),
+            write: load(write),
+            crowd: load(crowd),
+        }
+    }
+
+    fn set(&self, speeds: Speeds) {
+        let values = [speeds.delay, speeds.read, speeds.write, speeds.crowd];
+        for (word, value) in self.0.iter().zip(values) {
+            if value.is_finite() && value >= 0.0 {
+                word.store(value.to_bits(), Ordering::Relaxed);
+            }
+        }
+    }
+}
+
+impl Default for MemberSpeed {
+    fn default() -> Self {
+        MemberSpeed {
+            reading: Regression::default(),
+            writing: Regression::default(),
+            current: SharedSpeeds::default(),
+        }
+    }
+}
+
+impl MemberSpeed {
+    /// Speeds as they are known now.
+    #[inline]
+    pub fn get(&self) -> Speeds {
+        self.current.get()
+    }
+
+    /// Learns from a first token: `tokens` is the sum of those that were queued before the request and of those that the
+    /// request did need to have read.
+    pub fn learn_first_token(
+        &self,
+        tokens: f32,
+        seconds: f32,
+        fleet: &FleetSpeed,
+        now_nanos: u64,
+        decay_seconds: f32,
+    ) {
+        let is_plausible = tokens >= 1.0 && (0.0..MAX_SECONDS).contains(&seconds);
+        if !is_plausible {
+            return;
+        }
+        let speeds = self.get();
+        let expected = speeds.delay + speeds.read * tokens;
+        let seconds = seconds.min(OUTLIER * expected.max(SHORTEST));
+        self.reading
+            .add_sample(tokens, seconds, now_nanos, decay_seconds);
+        self.refresh(fleet);
+    }
+
+    /// Learns from a stream: `seconds` for each of its tokens, beside `others` streams on average.
+    pub fn learn_pace(
+        &self,
+        others: f32,
+        seconds: f32,
+        fleet: &FleetSpeed,
+        now_nanos: u64,
+        decay_seconds: f32,
+    ) {
+        let is_plausible = others >= 0.0 && seconds > 0.0 && seconds < MAX_SECONDS;
+        if !is_plausible {
+            return;
+        }
+        let speeds = self.get();
+        let expected = speeds.write + speeds.crowd * others;
+        let seconds = seconds.min(OUTLIER * expected.max(SHORTEST));
+        self.writing
+            .add_sample(others, seconds, now_nanos, decay_seconds);
+        self.refresh(fleet);
+    }
+
+    /// Works out the speeds anew: call it when those of the fleet have changed.
+    pub fn refresh(&self, fleet: &FleetSpeed) {
+        let prior = fleet.get();
+        let reading = self.reading.moments();
+        let (sum, squares) = read_sums(&reading);
+        let known = reading.samples / (reading.samples + PRIOR_SAMPLES);
+        let (read, delay) = match squares > 0.0 {
+            true => {
+                let own = (sum / squares).max(0.0);
+                let read = prior.read + known * (own - prior.read);
+                let delay = (reading.mean_y - own * reading.mean_x).max(0.0);
+                (read, prior.delay + known * (delay - prior.delay))
+            }
+            false => (prior.read, prior.delay),
+        };
+        let writing = self.writing.moments();
+        let (write, crowd) = match writing.samples > 0.0 {
+            true => pace(&writing, &prior),
+            false => (prior.write, prior.crowd),
+        };
+        self.current.set(Speeds {
+            delay,
+            read,
+            write,
+            crowd,
+        });
+    }
+}
+
+/// Sum of products and of squares of the line that is held to the origin.
+fn read_sums(reading: &Moments) -> (f32, f32) {
+    let sum = reading.covariance + ANCHOR * reading.mean_x * reading.mean_y;
+    let squares = reading.variance + ANCHOR * reading.mean_x * reading.mean_x;
+    (sum, squares)
+}
+
+/// `b` and `c` of a member with samples.
+fn pace(writing: &Moments, prior: &Speeds) -> (f32, f32) {
+    let Moments {
+        samples,
+        mean_x,
+        mean_y,
+        ..
+    } = *writing;
+    // A member that is twice as slow as the fleet is so for each further stream, too.
+    let expected = (prior.write + prior.crowd * mean_x).max(1e-9);
+    let usual = prior.crowd * mean_y / expected;
+    let prior_weight = PRIOR_SAMPLES * PRIOR_VARIANCE;
+    let sum = samples * writing.covariance + prior_weight * usual;
+    let weight = samples * writing.variance + prior_weight;
+    let crowd = (sum / weight).clamp(0.0, (mean_y / (1.0 + mean_x)).max(0.0));
+    let own = mean_y - crowd * mean_x;
+    let known = samples / (samples + PRIOR_SAMPLES);
+    (prior.write + known * (own - prior.write), crowd)
+}
+
+impl FleetSpeed {
+    /// Mean speeds.
+    pub fn get(&self) -> Speeds {
+        self.current.get()
+    }
+
+    /// Takes the mean of members with samples; each counts the same. The control loop calls it about once per second.
+    pub fn update<'a>(&self, members: impl Iterator<Item = &'a MemberSpeed> + Clone) {
+        let mean = |value: fn(&Speeds) -> f32, counts: fn(&MemberSpeed) -> bool| {
+            let members = members.clone().filter(|member| counts(member));
+            let add = |(sum, count): (f32, f32), value: f32| (sum + value, count + 1.0);
+            let (sum, count) = members
+                .map(|member| value(&member.get()))
+                .fold((0.0, 0.0), add);
+            // NaN without members, which is not taken.
+            sum / count
+        };
+        let is_read: fn(&MemberSpeed) -> bool = |member| member.reading.moments().samples > 0.0;
+        let is_written: fn(&MemberSpeed) -> bool = |member| member.writing.moments().samples > 0.0;
+        self.current.set(Speeds {
+            delay: mean(|speeds| speeds.delay, is_read),
+            read: mean(|speeds| speeds.read, is_read),
+            write: mean(|speeds| speeds.write, is_written),
+            crowd: mean(|speeds| speeds.crowd, is_written),
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use proptest::prelude::*;
+
+    use super::*;
+
+    const SECOND: u64 = 1_000_000_000;
+
+    fn is_near(is: f32, expected: f32, share: f32) {
+        assert!(
+            (is - expected).abs() <= share * expected,
+            "{is}, not {expected}"
+        );
+    }
+
+    /// A member with these speeds after some requests, the first of which is number `from`.
+    fn teach(member: &MemberSpeed, fleet: &FleetSpeed, truth: Speeds, from: u64, requests: u64) {
+        let mut rng = fastrand::Rng::with_seed(from + 1);
+        for request in from..from + requests {
+            let tokens = 50.0 + 4000.0 * rng.f32();
+            let noise = 0.9 + 0.2 * rng.f32();
+            let first = (truth.delay + truth.read * tokens) * noise;
+            let now = request * SECOND;
+            member.learn_first_token(tokens, first, fleet, now, 60.0);
+            let others = rng.u32(..20) as f32;
+            let pace = (truth.write + truth.crowd * others) * (0.9 + 0.2 * rng.f32());
+            member.learn_pace(others, pace, fleet, now, 60.0);
+        }
+    }
+
+    #[test]
+    fn speeds_are_learnt() {
+        let (member, fleet) = (MemberSpeed::default(), FleetSpeed::default());
+        let truth = Speeds {
+            delay: 0.05,
+            read: 4e-4,
+            write: 0.03,
+            crowd: 1e-3,
+        };
+        assert_eq!(member.get(), Speeds::FIRST);
+        teach(&member, &fleet, truth, 0, 100);
+        let speeds = member.get();
+        is_near(speeds.read, truth.read, 0.15);
+        is_near(speeds.write, truth.write, 0.2);
+        is_near(speeds.crowd, truth.crowd, 0.3);
+        assert!(speeds.delay < 0.15, "{speeds:?}");
+        // A member that is throttled is followed.
+        let slow = Speeds {
+            read: 4.0 * truth.read,
+            write: 4.0 * truth.write,
+            crowd: 4.0 * truth.crowd,
+            ..truth
+        };
+        teach(&member, &fleet, slow, 100, 200);
+        is_near(member.get().read, slow.read, 0.15);
+        is_near(member.get().write, slow.write, 0.25);
+    }
+
+    #[test]
+    fn members_with_few_samples_are_like_the_fleet() {
+        let fleet = FleetSpeed::default();
+        let members: [MemberSpeed; 3] = Default::default();
+        let truth = Speeds {
+            delay: 0.02,
+            read: 8e-4,
+            write: 0.08,
+            crowd: 2e-3,
+        };
+        for (member, from) in members[..2].iter().zip([0, 1000]) {
+            teach(member, &fleet, truth, from, 60);
+        }
+        fleet.update(members.iter());
+        members[2].refresh(&fleet);
+        is_near(members[2].get().read, truth.read, 0.15);
+        is_near(members[2].get().write, truth.write, 0.2);
+        // One late answer does not condemn it.
+        members[2].learn_first_token(1000.0, 100.0, &fleet, 0, 60.0);
+        assert!(members[2].get().read < 5.0 * truth.read);
+        // A fleet without samples stays as it is.
+        let before = fleet.get();
+        fleet.update([MemberSpeed::default()].iter());
+        assert_eq!(fleet.get(), before);
+    }
+
+    #[test]
+    fn requests_that_are_all_alike_tell_a_slow_member() {
+        let fleet = FleetSpeed::default();
+        let [fast, slow]: [MemberSpeed; 2] = Default::default();
+        for request in 0..100 {
+            for (member, factor) in [(&fast, 1.0), (&slow, 4.0)] {
+                let now = request * SECOND;
+                member.learn_first_token(500.0, 0.1 * factor, &fleet, now, 60.0);
+                member.learn_pace(3.0, 0.02 * factor, &fleet, now, 60.0);
+            }
+            fleet.update([&fast, &slow].into_iter());
+        }
+        let (fast, slow) = (fast.get(), slow.get());
+        assert!(slow.read > 3.0 * fast.read, "{fast:?} {slow:?}");
+        assert!(slow.write > 3.0 * fast.write, "{fast:?} {slow:?}");
+        assert!(slow.crowd > 2.0 * fast.crowd, "{fast:?} {slow:?}");
+    }
+
+    #[test]
+    fn a_speed_of_zero_is_left_again() {
+        let (member, fleet) = (MemberSpeed::default(), FleetSpeed::default());
+        for _ in 0..1000 {
+            member.learn_first_token(1000.0, 0.0, &fleet, 0, 60.0);
+        }
+        for _ in 0..1000 {
+            member.learn_first_token(1000.0, 1.0, &fleet, 0, 60.0);
+        }
+        assert!(member.get().read > 5e-4, "{:?}", member.get());
+    }
+
+    proptest! {
+        #[test]
+        fn speeds_stay_numbers(samples in prop::collection::vec((any::<f32>(), any::<f32>(), any::<u64>()), 0..40)) {
+            let (member, fleet) = (MemberSpeed::default(), FleetSpeed::default());
+            for (x, y, now) in samples {
+                member.learn_first_token(x, y, &fleet, now, 10.0);
+                member.learn_pace(x, y, &fleet, now, 10.0);
+                fleet.update([&member].into_iter());
+                for speeds in [member.get(), fleet.get()] {
+                    for value in [speeds.delay, speeds.read, speeds.write, speeds.crowd] {
+                        prop_assert!(value.is_finite() && value >= 0.0, "{:?}", speeds);
+                    }
+                }
+            }
+        }
+    }
+}
