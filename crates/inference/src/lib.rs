@@ -4,6 +4,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod chain;
+pub mod cost;
 pub mod index;
 pub mod memory;
 pub mod queue;

@@ -57,7 +57,7 @@ impl Speeds {
 }
 
 /// Speeds of one member, as they are learnt. All workers share them.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub struct MemberSpeed {
     reading: Regression,
     writing: Regression,
@@ -100,16 +100,6 @@ impl SharedSpeeds {
             if value.is_finite() && value >= 0.0 {
                 word.store(value.to_bits(), Ordering::Relaxed);
             }
-        }
-    }
-}
-
-impl Default for MemberSpeed {
-    fn default() -> Self {
-        MemberSpeed {
-            reading: Regression::default(),
-            writing: Regression::default(),
-            current: SharedSpeeds::default(),
         }
     }
 }
