@@ -5,6 +5,7 @@
 
 pub mod chain;
 pub mod cost;
+pub mod group;
 pub mod index;
 pub mod memory;
 pub mod queue;

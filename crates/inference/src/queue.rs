@@ -49,6 +49,10 @@ pub struct QueueEntry {
     queued_before: f32,
     sent_at: u64,
     first_token_at: u64,
+    /// Seconds from sending the request to its first token, once it is here.
+    first_token_seconds: Option<f32>,
+    /// True if the answer comes as a whole.
+    is_whole: bool,
     /// Sum over events of the other streams at the member.
     others_sum: u64,
     events: u64,
@@ -68,6 +72,8 @@ impl MemberQueue {
             queued_before: before.queued_tokens,
             sent_at: now_nanos,
             first_token_at: now_nanos,
+            first_token_seconds: None,
+            is_whole: false,
             others_sum: 0,
             events: 0,
         }
@@ -85,6 +91,8 @@ impl MemberQueue {
             queued_before: 0.0,
             sent_at: now_nanos,
             first_token_at: now_nanos.saturating_add(reading),
+            first_token_seconds: None,
+            is_whole: true,
             others_sum: 0,
             events: 0,
         };
@@ -103,7 +111,8 @@ impl MemberQueue {
         entry.phase = Phase::Streaming;
         entry.first_token_at = now_nanos;
         self.streams.fetch_add(1, Ordering::Relaxed);
-        Some(seconds_between(entry.sent_at, now_nanos))
+        entry.first_token_seconds = Some(seconds_between(entry.sent_at, now_nanos));
+        entry.first_token_seconds
     }
 
     /// Notes events of a request's stream: with how many others it shares the member.
@@ -173,9 +182,24 @@ impl QueueEntry {
         self.queued_before + self.tokens as f32
     }
 
-    /// True after the first token, until the end.
-    pub fn is_streaming(&self) -> bool {
-        self.phase == Phase::Streaming
+    /// Tokens that were queued before, less those that the member must have read.
+    pub fn queued_before(&self) -> f32 {
+        self.queued_before
+    }
+
+    /// Seconds from sending the request to its first token; `None` before it, and if the answer comes as a whole.
+    pub fn first_token_seconds(&self) -> Option<f32> {
+        self.first_token_seconds
+    }
+
+    /// True if the answer comes as a whole.
+    pub fn is_whole(&self) -> bool {
+        self.is_whole
+    }
+
+    /// True after the end.
+    pub fn is_over(&self) -> bool {
+        self.phase == Phase::Over
     }
 
     /// Other streams with which the stream has shared the member on average, and seconds for each of its `tokens`.

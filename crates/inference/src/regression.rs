@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 const MOST_SAMPLES: f32 = 64.0;
 
 /// Samples that are left after a long silence: enough to be a rough guess.
-const LEAST_SAMPLES: f32 = 4.0;
+const LEAST_SAMPLES: f32 = 8.0;
 
 /// Regression of one quantity on another one.
 #[derive(Debug, Default)]
@@ -53,6 +53,11 @@ impl Regression {
         held.variance += share * (dx * (x - held.mean_x) - held.variance);
         held.covariance += share * (dx * (y - held.mean_y) - held.covariance);
         self.set_moments(&held);
+    }
+
+    /// Forgets all samples.
+    pub(crate) fn clear(&self) {
+        self.set_moments(&Moments::default());
     }
 
     pub(crate) fn moments(&self) -> Moments {
@@ -132,7 +137,7 @@ mod tests {
         regression.add_sample(1.0, 2.0, 1_000_000_000_000, 10.0);
         let moments = regression.moments();
         assert_eq!(moments.samples, LEAST_SAMPLES + 1.0);
-        assert!((moments.mean_y - 1.2).abs() < 1e-6);
+        assert!((moments.mean_y - (1.0 + 1.0 / 9.0)).abs() < 1e-6);
     }
 
     proptest! {

@@ -5,22 +5,26 @@
 //! time of a token          = b + c * (other streams at the member)
 //! ```
 //!
-//! Both are decaying regressions for each member. As long as a member has few samples, its speeds are drawn to those of
-//! the fleet. Where all samples have nearly the same `x`, the slope says nothing: then `a` is the ratio of the means,
-//! and `c` is the fleet's, in proportion to the member's pace.
+//! Both are decaying regressions for each member. As long as a member has few samples, or differs little from the fleet,
+//! its speeds are drawn to those of the fleet. Where all samples have nearly the same `x`, the slope says nothing: then
+//! `a` is the ratio of the means, and `c / b` is that of the fleet, which all samples of all members tell.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use crate::regression::{Moments, Regression};
 
-/// Samples that the fleet's speeds count for.
-const PRIOR_SAMPLES: f32 = 4.0;
+/// Number of samples from which on a member's samples say more than the fleet's speeds.
+const PRIOR_SAMPLES: f32 = 3.0;
 
 /// Weight with which the line of first tokens is held to the origin, as a share of the samples.
 const ANCHOR: f32 = 0.1;
 
-/// Variance of other streams that the fleet's `c` counts for.
-const PRIOR_VARIANCE: f32 = 4.0;
+/// Difference from the fleet that is taken for noise, as a share. Long answers make much of small differences: members
+/// that are equal must look equal.
+const ALIKE_SHARE: f32 = 0.1;
+
+/// Sum of squares of other streams that the fleet's `c / b` counts for at a member, and the first one for the fleet.
+const PRIOR_SQUARES: f32 = 16.0;
 
 /// Most by which one sample may be above what was expected: a client or network that stood still must not condemn the
 /// member.
@@ -154,60 +158,80 @@ impl MemberSpeed {
         self.refresh(fleet);
     }
 
+    /// Forgets all samples: the speeds become those of the fleet.
+    pub fn forget_samples(&self, fleet: &FleetSpeed) {
+        self.reading.clear();
+        self.writing.clear();
+        self.refresh(fleet);
+    }
+
     /// Works out the speeds anew: call it when those of the fleet have changed.
     pub fn refresh(&self, fleet: &FleetSpeed) {
         let prior = fleet.get();
-        let reading = self.reading.moments();
-        let (sum, squares) = read_sums(&reading);
-        let known = reading.samples / (reading.samples + PRIOR_SAMPLES);
-        let (read, delay) = match squares > 0.0 {
-            true => {
-                let own = (sum / squares).max(0.0);
-                let read = prior.read + known * (own - prior.read);
-                let delay = (reading.mean_y - own * reading.mean_x).max(0.0);
-                (read, prior.delay + known * (delay - prior.delay))
-            }
-            false => (prior.read, prior.delay),
-        };
+        let mut speeds = prior;
+        if let Some((read, delay)) = self.own_reading() {
+            let samples = self.reading.moments().samples;
+            speeds.read = draw_to_fleet(read, prior.read, samples);
+            speeds.delay = draw_to_fleet(delay, prior.delay, samples);
+        }
         let writing = self.writing.moments();
-        let (write, crowd) = match writing.samples > 0.0 {
-            true => pace(&writing, &prior),
-            false => (prior.write, prior.crowd),
-        };
-        self.current.set(Speeds {
-            delay,
-            read,
-            write,
-            crowd,
-        });
+        if writing.samples > 0.0 {
+            let prior_growth = growth(&prior);
+            let alone = time_alone(&writing);
+            let sum = writing.samples * writing.covariance / alone + PRIOR_SQUARES * prior_growth;
+            let squares = writing.samples * writing.variance + PRIOR_SQUARES;
+            let growth = (sum / squares).clamp(0.0, 1.0);
+            let write = writing.mean_y / (1.0 + growth * writing.mean_x);
+            speeds.write = draw_to_fleet(write, prior.write, writing.samples);
+            speeds.crowd = speeds.write * growth;
+        }
+        self.current.set(speeds);
+    }
+
+    /// `a` and the delay by the member's own samples.
+    fn own_reading(&self) -> Option<(f32, f32)> {
+        let reading = self.reading.moments();
+        // The line is held to the origin.
+        let sum = reading.covariance + ANCHOR * reading.mean_x * reading.mean_y;
+        let squares = reading.variance + ANCHOR * reading.mean_x * reading.mean_x;
+        (reading.samples > 0.0 && squares > 0.0).then(|| {
+            let read = (sum / squares).max(0.0);
+            (read, (reading.mean_y - read * reading.mean_x).max(0.0))
+        })
     }
 }
 
-/// Sum of products and of squares of the line that is held to the origin.
-fn read_sums(reading: &Moments) -> (f32, f32) {
-    let sum = reading.covariance + ANCHOR * reading.mean_x * reading.mean_y;
-    let squares = reading.variance + ANCHOR * reading.mean_x * reading.mean_x;
-    (sum, squares)
+/// `c / b`.
+fn growth(speeds: &Speeds) -> f32 {
+    (speeds.crowd / speeds.write.max(1e-9)).clamp(0.0, 1.0)
 }
 
-/// `b` and `c` of a member with samples.
-fn pace(writing: &Moments, prior: &Speeds) -> (f32, f32) {
-    let Moments {
-        samples,
-        mean_x,
-        mean_y,
-        ..
-    } = *writing;
-    // A member that is twice as slow as the fleet is so for each further stream, too.
-    let expected = (prior.write + prior.crowd * mean_x).max(1e-9);
-    let usual = prior.crowd * mean_y / expected;
-    let prior_weight = PRIOR_SAMPLES * PRIOR_VARIANCE;
-    let sum = samples * writing.covariance + prior_weight * usual;
-    let weight = samples * writing.variance + prior_weight;
-    let crowd = (sum / weight).clamp(0.0, (mean_y / (1.0 + mean_x)).max(0.0));
-    let own = mean_y - crowd * mean_x;
-    let known = samples / (samples + PRIOR_SAMPLES);
-    (prior.write + known * (own - prior.write), crowd)
+/// Seconds for a token of a stream that is alone, by the samples of one member.
+fn time_alone(writing: &Moments) -> f32 {
+    let Moments { mean_x, mean_y, .. } = *writing;
+    let slope = match writing.variance > 0.0 {
+        true => writing.covariance / writing.variance,
+        false => 0.0,
+    };
+    let least = mean_y / (1.0 + mean_x);
+    (mean_y - slope * mean_x)
+        .clamp(least, least.max(mean_y))
+        .max(1e-9)
+}
+
+/// Speed of a member whose own samples say `own`, in a fleet whose speed is `prior`.
+fn draw_to_fleet(own: f32, prior: f32, samples: f32) -> f32 {
+    let (apart, alike) = (own - prior, ALIKE_SHARE * prior);
+    let squares = apart * apart;
+    let differs = squares / (squares + alike * alike).max(f32::MIN_POSITIVE);
+    prior + certainty(samples) * differs * apart
+}
+
+/// Share with which a member's own samples count beside the fleet's speeds. Grows faster than in proportion: members that
+/// get a request every few seconds must not look half like the others for ever.
+fn certainty(samples: f32) -> f32 {
+    let squares = samples * samples;
+    squares / (squares + PRIOR_SAMPLES * PRIOR_SAMPLES)
 }
 
 impl FleetSpeed {
@@ -216,25 +240,63 @@ impl FleetSpeed {
         self.current.get()
     }
 
-    /// Takes the mean of members with samples; each counts the same. The control loop calls it about once per second.
-    pub fn update<'a>(&self, members: impl Iterator<Item = &'a MemberSpeed> + Clone) {
-        let mean = |value: fn(&Speeds) -> f32, counts: fn(&MemberSpeed) -> bool| {
-            let members = members.clone().filter(|member| counts(member));
-            let add = |(sum, count): (f32, f32), value: f32| (sum + value, count + 1.0);
-            let (sum, count) = members
-                .map(|member| value(&member.get()))
-                .fold((0.0, 0.0), add);
-            // NaN without members, which is not taken.
-            sum / count
+    /// Takes the means of what members with samples say, each of which counts the same. The control loop calls it about
+    /// once per second.
+    ///
+    /// The means are those of the members' own samples, not of their speeds, which have been drawn to the fleet's.
+    pub fn update<'a>(&self, members: impl Iterator<Item = &'a MemberSpeed>) {
+        let (mut reads, mut delays, mut writes) =
+            (Mean::default(), Mean::default(), Mean::default());
+        let mut sum = PRIOR_SQUARES * growth(&Speeds::FIRST);
+        let mut squares = PRIOR_SQUARES;
+        let mut others = Mean::default();
+        for member in members {
+            if let Some((read, delay)) = member.own_reading() {
+                reads.add(read);
+                delays.add(delay);
+            }
+            let writing = member.writing.moments();
+            if writing.samples > 0.0 {
+                sum += writing.samples * writing.covariance / time_alone(&writing);
+                squares += writing.samples * writing.variance;
+                writes.add(writing.mean_y);
+                others.add(writing.mean_x);
+            }
+        }
+        let growth = (sum / squares).clamp(0.0, 1.0);
+        let others = others.get().unwrap_or(0.0);
+        let prior = self.get();
+        let (write, crowd) = match writes.get() {
+            Some(mean) => {
+                let write = mean / (1.0 + growth * others);
+                (write, write * growth)
+            }
+            None => (prior.write, prior.crowd),
         };
-        let is_read: fn(&MemberSpeed) -> bool = |member| member.reading.moments().samples > 0.0;
-        let is_written: fn(&MemberSpeed) -> bool = |member| member.writing.moments().samples > 0.0;
         self.current.set(Speeds {
-            delay: mean(|speeds| speeds.delay, is_read),
-            read: mean(|speeds| speeds.read, is_read),
-            write: mean(|speeds| speeds.write, is_written),
-            crowd: mean(|speeds| speeds.crowd, is_written),
+            delay: delays.get().unwrap_or(prior.delay),
+            read: reads.get().unwrap_or(prior.read),
+            write,
+            crowd,
         });
+    }
+}
+
+/// Mean of numbers.
+#[derive(Clone, Copy, Debug, Default)]
+struct Mean {
+    sum: f32,
+    count: f32,
+}
+
+impl Mean {
+    fn add(&mut self, value: f32) {
+        self.sum += value;
+        self.count += 1.0;
+    }
+
+    fn get(&self) -> Option<f32> {
+        (self.count > 0.0).then(|| self.sum / self.count)
     }
 }
 
@@ -337,7 +399,10 @@ mod tests {
         let (fast, slow) = (fast.get(), slow.get());
         assert!(slow.read > 3.0 * fast.read, "{fast:?} {slow:?}");
         assert!(slow.write > 3.0 * fast.write, "{fast:?} {slow:?}");
-        assert!(slow.crowd > 2.0 * fast.crowd, "{fast:?} {slow:?}");
+        assert!(slow.crowd > 3.0 * fast.crowd, "{fast:?} {slow:?}");
+        // Streams that are always as many say nothing of what one more costs.
+        let share = fast.crowd / fast.write;
+        assert!((share - growth(&Speeds::FIRST)).abs() < 1e-3, "{share}");
     }
 
     #[test]

@@ -1,0 +1,398 @@
+//! A group of engines: everything that is known of its members, and the steps of a request.
+
+use crate::chain::Chain;
+use crate::cost::{
+    Candidate, CostParts, RequestWork, choose_cheapest, price_member, unread_tokens,
+};
+use crate::index::Index;
+use crate::memory::{FIRST_SPAN, MemberMemory, Prediction, PredictionResult};
+use crate::queue::{MemberQueue, QueueEntry};
+use crate::speed::{FleetSpeed, MemberSpeed};
+use crate::tokens::TokenFigures;
+use crate::usage::Usage;
+
+/// Highest number of tokens of one request that counts.
+const MOST_TOKENS: f32 = 1e9;
+
+/// Share of a prompt up to which the tokens that a member remembers do not matter for its speed of reading.
+const COLD_SHARE: f32 = 0.05;
+
+/// Least time that a member must save, in seconds, to judge by the time of the first token whether it did.
+const GUESS_SECONDS: f32 = 0.1;
+
+/// Settings of a group.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct GroupSettings {
+    /// Number of members.
+    pub members: usize,
+    /// Memory of the index, in bytes: 32 for each block of 512 bytes.
+    pub index_bytes: usize,
+    /// Seconds after which a sample of a speed counts for a third.
+    pub decay_seconds: f32,
+}
+
+/// Group of engines. All workers share it; no method takes a lock, and none but [`EngineGroup::new`] allocates.
+#[derive(Debug)]
+pub struct EngineGroup {
+    index: Index,
+    memories: Box<[MemberMemory]>,
+    queues: Box<[MemberQueue]>,
+    speeds: Box<[MemberSpeed]>,
+    fleet: FleetSpeed,
+    tokens: TokenFigures,
+    decay_seconds: f32,
+}
+
+/// Facts of a request that matter for the choice of its member.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestFacts<'a> {
+    /// Hashes of the prompt.
+    pub chain: Chain<'a>,
+    /// Hash of the model's name.
+    pub model: u64,
+    /// Most tokens of the answer.
+    pub max_tokens: Option<u32>,
+    /// True if the answer comes as a stream of events.
+    pub is_stream: bool,
+    /// Random number, for prompts without a full block.
+    pub random: u64,
+}
+
+/// Request with what is known of it: made once for each request, and used for all its attempts.
+#[derive(Clone, Copy, Debug)]
+pub struct RequestPlan<'a> {
+    facts: RequestFacts<'a>,
+    work: RequestWork,
+    tokens_per_byte: f32,
+}
+
+/// Request that has been sent to a member. Give it back to [`EngineGroup::finish_request`] in any case.
+#[derive(Clone, Copy, Debug)]
+pub struct SentRequest {
+    member: usize,
+    queue: QueueEntry,
+    prediction: Prediction,
+    model: u64,
+    prompt_bytes: u64,
+    prompt_tokens: f32,
+}
+
+/// End of an answer.
+#[derive(Clone, Copy, Debug, Default, PartialEq)]
+pub struct AnswerEnd {
+    /// Tokens that the engine has counted, if the answer says them.
+    pub usage: Option<Usage>,
+    /// Number of events with a part of the answer.
+    pub events: u64,
+    /// Seconds for which the member had to wait for the client.
+    pub idle_seconds: f32,
+    /// True if the answer is complete and successful. All else tells nothing of the member's speed.
+    pub is_complete: bool,
+}
+
+impl RequestPlan<'_> {
+    /// Work of the request, as the costs know it.
+    pub fn work(&self) -> &RequestWork {
+        &self.work
+    }
+
+    /// Tokens of the first blocks of the prompt.
+    fn tokens_before(&self, blocks: usize) -> f32 {
+        self.facts.chain.bytes_before(blocks) as f32 * self.tokens_per_byte
+    }
+}
+
+impl SentRequest {
+    /// Number of the member.
+    pub fn member(&self) -> usize {
+        self.member
+    }
+}
+
+impl EngineGroup {
+    /// Creates a group of which nothing is known.
+    pub fn new(settings: &GroupSettings) -> Self {
+        fn make<T: Default>(count: usize) -> Box<[T]> {
+            (0..count).map(|_| T::default()).collect()
+        }
+        EngineGroup {
+            index: Index::new(settings.index_bytes),
+            memories: make(settings.members),
+            queues: make(settings.members),
+            speeds: make(settings.members),
+            fleet: FleetSpeed::default(),
+            tokens: TokenFigures::default(),
+            decay_seconds: settings.decay_seconds,
+        }
+    }
+
+    /// Prepares the choice for a request: looks up which members hold the beginning of its prompt.
+    pub fn plan_request<'a>(&self, facts: RequestFacts<'a>) -> RequestPlan<'a> {
+        let tokens_per_byte = self.tokens.tokens_per_byte(facts.model);
+        let prompt = facts.chain.prompt_bytes() as f32 * tokens_per_byte;
+        let links = facts.chain.links();
+        RequestPlan {
+            facts,
+            work: RequestWork {
+                prompt_tokens: prompt.clamp(1.0, MOST_TOKENS),
+                output_tokens: self.tokens.expected_output(facts.model, facts.max_tokens),
+                found_share: self.tokens.found_share(),
+                tie_key: links.first().copied().unwrap_or(facts.random),
+                matches: self.index.find_matches(links, &self.memories),
+            },
+            tokens_per_byte,
+        }
+    }
+
+    /// Chooses the member at which the request adds the least delay for all. `candidates` are the members that may get
+    /// it, and `explain` gets each of them with its cost. Returns the chosen candidate; `None` if there are none.
+    pub fn choose_member(
+        &self,
+        plan: &RequestPlan<'_>,
+        candidates: impl Iterator<Item = Candidate> + Clone,
+        now_nanos: u64,
+        explain: impl FnMut(&Candidate, &CostParts),
+    ) -> Option<Candidate> {
+        let price = |candidate: &Candidate| self.price_request(plan, candidate, now_nanos);
+        choose_cheapest(&plan.work, candidates, price, explain)
+    }
+
+    /// Works out the cost of a request at one member. Members that the group does not have count as idle.
+    pub fn price_request(
+        &self,
+        plan: &RequestPlan<'_>,
+        candidate: &Candidate,
+        now_nanos: u64,
+    ) -> CostParts {
+        let speeds = self.speeds.get(candidate.member).map(MemberSpeed::get);
+        let speeds = speeds.unwrap_or_else(|| self.fleet.get());
+        let queue = self.queues.get(candidate.member);
+        let queue = queue.map(|queue| queue.read_moment(speeds.delay, speeds.read, now_nanos));
+        let known = plan.tokens_before(plan.work.matches.blocks_of(candidate.member));
+        price_member(
+            &plan.work,
+            candidate,
+            known,
+            &speeds,
+            &queue.unwrap_or_default(),
+        )
+    }
+
+    /// Counts a request that is sent to a member, which from now on is believed to hold its prompt. `None` if the group
+    /// has no such member.
+    pub fn begin_request(
+        &self,
+        plan: &RequestPlan<'_>,
+        member: usize,
+        now_nanos: u64,
+    ) -> Option<SentRequest> {
+        let memory = self.memories.get(member)?;
+        let queue = self.queues.get(member)?;
+        let speeds = self.speeds.get(member)?.get();
+        let links = plan.facts.chain.links();
+        let prediction = self.index.predict(links, member, &self.memories, |blocks| {
+            plan.tokens_before(blocks)
+        });
+        let unread = unread_tokens(plan.work.prompt_tokens, prediction.tokens);
+        let stamp = memory.advance_clock(unread as u64);
+        self.index
+            .record_chain(links, member, stamp, &self.memories);
+        let unread_count = unread as u64;
+        let queue = match plan.facts.is_stream {
+            true => queue.begin_request(unread_count, speeds.read, now_nanos),
+            false => {
+                let moment = queue.read_moment(speeds.delay, speeds.read, now_nanos);
+                let reading = speeds.read * (moment.queued_tokens + unread);
+                queue.begin_whole(unread_count, speeds.delay + reading, now_nanos)
+            }
+        };
+        Some(SentRequest {
+            member,
+            queue,
+            prediction,
+            model: plan.facts.model,
+            prompt_bytes: plan.facts.chain.prompt_bytes(),
+            prompt_tokens: plan.work.prompt_tokens,
+        })
+    }
+
+    /// Takes events with parts of the answer; the first ones are the first token.
+    pub fn take_events(&self, request: &mut SentRequest, events: u64, now_nanos: u64) {
+        let Some(queue) = self.queues.get(request.member) else {
+            return;
+        };
+        if events == 0 {
+            return;
+        }
+        let first_token = queue.take_first_token(&mut request.queue, now_nanos);
+        queue.note_events(&mut request.queue, events);
+        // What the member remembered of the prompt is known at the end; if it is nothing, its speed is known now.
+        if first_token.is_some() && request.is_cold() {
+            self.learn_first_token(request, request.queue.tokens_to_first(), now_nanos);
+        }
+    }
+
+    /// Ends a request, however it has ended: also one that was refused, that lost its connection, or whose client gave
+    /// up. Returns whether the prediction of what the member remembers was right, if the answer says it.
+    pub fn finish_request(
+        &self,
+        request: &mut SentRequest,
+        end: &AnswerEnd,
+        now_nanos: u64,
+    ) -> Option<PredictionResult> {
+        let queue = self.queues.get(request.member)?;
+        let memory = self.memories.get(request.member)?;
+        if !end.is_complete || request.queue.is_over() {
+            queue.end_request(&mut request.queue);
+            return None;
+        }
+        if request.queue.is_whole() {
+            queue.note_events(&mut request.queue, 2);
+        }
+        let output = end.usage.map_or(0, |usage| usage.output_tokens);
+        let tokens = match output {
+            0 => u32::try_from(end.events).unwrap_or(u32::MAX),
+            output => output,
+        };
+        let pace = request
+            .queue
+            .measure_pace(tokens, end.idle_seconds, now_nanos);
+        if let (Some(speed), Some((others, seconds))) = (self.speeds.get(request.member), pace) {
+            speed.learn_pace(others, seconds, &self.fleet, now_nanos, self.decay_seconds);
+        }
+        queue.end_request(&mut request.queue);
+        if let Some(usage) = end.usage {
+            memory.advance_clock(u64::from(usage.output_tokens));
+            self.tokens
+                .learn_usage(request.model, request.prompt_bytes, &usage);
+            if let Some(cached) = usage.cached_tokens {
+                return Some(self.learn_cached(request, memory, &usage, cached as f32, now_nanos));
+            }
+        }
+        self.guess_cached(request, memory, now_nanos)
+    }
+
+    /// Learns from the number of tokens that the member remembered.
+    fn learn_cached(
+        &self,
+        request: &SentRequest,
+        memory: &MemberMemory,
+        usage: &Usage,
+        cached: f32,
+        now_nanos: u64,
+    ) -> PredictionResult {
+        if !request.is_cold() {
+            let read = (usage.prompt_tokens as f32 - cached).max(1.0);
+            let tokens = request.queue.queued_before() + read;
+            self.learn_first_token(request, tokens, now_nanos);
+        }
+        // The prediction was made with a guess of how many tokens the prompt has.
+        let scale = usage.prompt_tokens as f32 / request.prompt_tokens;
+        let prediction = Prediction {
+            tokens: request.prediction.tokens * scale,
+            recorded_tokens: request.prediction.recorded_tokens * scale,
+            ..request.prediction
+        };
+        memory.learn_result(&prediction, cached)
+    }
+
+    /// Judges a prediction by the time of the first token, where the engine does not say what it remembered. `None` if
+    /// the time tells nothing.
+    fn guess_cached(
+        &self,
+        request: &SentRequest,
+        memory: &MemberMemory,
+        now_nanos: u64,
+    ) -> Option<PredictionResult> {
+        let seconds = request.queue.first_token_seconds()?;
+        let speeds = self.speeds.get(request.member)?.get();
+        let saved = speeds.read * request.prediction.tokens;
+        let expected = speeds.delay + speeds.read * request.queue.tokens_to_first();
+        // The time saved has to stand out from the noise.
+        if request.is_cold() || saved < GUESS_SECONDS || saved < expected {
+            return None;
+        }
+        if seconds > expected + saved / 2.0 {
+            return Some(memory.learn_result(&request.prediction, 0.0));
+        }
+        self.learn_first_token(request, request.queue.tokens_to_first(), now_nanos);
+        Some(memory.learn_result(&request.prediction, request.prediction.tokens))
+    }
+
+    /// Takes a member for full until this time: it has refused a request because of its queue (429 or 503).
+    pub fn mark_full(&self, member: usize, until_nanos: u64) {
+        if let Some(queue) = self.queues.get(member) {
+            queue.mark_full(until_nanos);
+        }
+    }
+
+    /// Forgets what a member remembers: it was down.
+    pub fn forget_memory(&self, member: usize) {
+        if let Some(memory) = self.memories.get(member) {
+            memory.forget_all();
+        }
+    }
+
+    /// Forgets all about a member: its place has another one now.
+    pub fn forget_member(&self, member: usize) {
+        self.forget_memory(member);
+        if let Some(memory) = self.memories.get(member) {
+            memory.set_span(FIRST_SPAN);
+        }
+        if let Some(speed) = self.speeds.get(member) {
+            speed.forget_samples(&self.fleet);
+        }
+    }
+
+    /// Brings means up to date, and clears `sets` sets of the index of what nobody can hold any more, from set `from`
+    /// on. Call it about once per second, with the number that it returned last.
+    pub fn keep_up(&self, from: usize, sets: usize) -> usize {
+        self.fleet.update(self.speeds.iter());
+        self.speeds
+            .iter()
+            .for_each(|speed| speed.refresh(&self.fleet));
+        self.index.sweep_sets(from, sets, &self.memories)
+    }
+
+    /// Index of the group, to hand it over to another process.
+    pub fn index(&self) -> &Index {
+        &self.index
+    }
+
+    /// Memories of the members.
+    pub fn memories(&self) -> &[MemberMemory] {
+        &self.memories
+    }
+
+    /// Queues of the members.
+    pub fn queues(&self) -> &[MemberQueue] {
+        &self.queues
+    }
+
+    /// Speeds of the members.
+    pub fn speeds(&self) -> &[MemberSpeed] {
+        &self.speeds
+    }
+
+    /// Figures of the tokens of requests.
+    pub fn tokens(&self) -> &TokenFigures {
+        &self.tokens
+    }
+
+    fn learn_first_token(&self, request: &SentRequest, tokens: f32, now_nanos: u64) {
+        let seconds = request.queue.first_token_seconds();
+        if let (Some(speed), Some(seconds)) = (self.speeds.get(request.member), seconds) {
+            speed.learn_first_token(tokens, seconds, &self.fleet, now_nanos, self.decay_seconds);
+        }
+    }
+}
+
+impl SentRequest {
+    /// True if the member has hardly ever seen the beginning of the prompt.
+    fn is_cold(&self) -> bool {
+        self.prediction.recorded_tokens <= COLD_SHARE * self.prompt_tokens
+    }
+}
+
+#[cfg(test)]
+mod tests;

@@ -1,0 +1,300 @@
+use proptest::prelude::*;
+
+use super::*;
+use crate::chain::{ChainBuilder, HashKey};
+use crate::scanner::Scanner;
+
+const SECOND: u64 = 1_000_000_000;
+
+fn group(members: usize) -> EngineGroup {
+    EngineGroup::new(&GroupSettings {
+        members,
+        index_bytes: 1 << 20,
+        decay_seconds: 60.0,
+    })
+}
+
+/// Builder of the chain of a prompt of this many bytes, which depends on `seed`.
+fn scan(seed: u64, bytes: usize) -> ChainBuilder {
+    let mut rng = fastrand::Rng::with_seed(seed);
+    let text: String = (0..bytes).map(|_| rng.alphanumeric()).collect();
+    let mut builder = ChainBuilder::new(HashKey::new([1, 2, 3]));
+    let body = format!("{{\"model\":\"m\",\"messages\":[\"{text}\"]}}");
+    Scanner::new().feed(body.as_bytes(), &mut builder);
+    builder
+}
+
+fn facts(builder: &mut ChainBuilder) -> RequestFacts<'_> {
+    RequestFacts {
+        model: builder.model_hash(),
+        chain: builder.link_blocks(),
+        max_tokens: None,
+        is_stream: true,
+        random: 1,
+    }
+}
+
+fn candidates(members: usize) -> impl Iterator<Item = Candidate> + Clone {
+    (0..members).map(|member| Candidate {
+        member,
+        key: 0x9e37_79b9_7f4a_7c15_u64.wrapping_mul(member as u64 + 1),
+        weight: 1.0,
+        ..Candidate::default()
+    })
+}
+
+fn usage(prompt_tokens: u32, cached_tokens: Option<u32>) -> Option<Usage> {
+    Some(Usage {
+        prompt_tokens,
+        cached_tokens,
+        output_tokens: 100,
+    })
+}
+
+fn complete(usage: Option<Usage>) -> AnswerEnd {
+    AnswerEnd {
+        usage,
+        events: 100,
+        is_complete: true,
+        ..AnswerEnd::default()
+    }
+}
+
+/// Serves a request at a member: the first token after `first` seconds, the end two seconds later.
+fn serve(
+    group: &EngineGroup,
+    builder: &mut ChainBuilder,
+    member: usize,
+    now: u64,
+    first: f32,
+    usage: Option<Usage>,
+) -> Option<PredictionResult> {
+    let plan = group.plan_request(facts(builder));
+    let mut request = group.begin_request(&plan, member, now).unwrap();
+    assert_eq!(request.member(), member);
+    let first = now + (first * 1e9) as u64;
+    group.take_events(&mut request, 1, first);
+    group.take_events(&mut request, 99, first + SECOND);
+    group.finish_request(&mut request, &complete(usage), first + 2 * SECOND)
+}
+
+#[test]
+fn a_conversation_stays_where_it_is_until_that_member_is_busy() {
+    let group = group(3);
+    let mut builder = scan(1, 40_000);
+    let choose = |builder: &mut ChainBuilder, now: u64| {
+        let plan = group.plan_request(facts(builder));
+        let chosen = group.choose_member(&plan, candidates(3), now, |_, _| {});
+        chosen.unwrap().member
+    };
+    let home = choose(&mut builder, 0);
+    let cached = usage(10_000, Some(0));
+    let result = serve(&group, &mut builder, home, 0, 1.0, cached);
+    assert_eq!(result, Some(PredictionResult::Right));
+    assert_eq!(choose(&mut builder, 10 * SECOND), home);
+    let plan = group.plan_request(facts(&mut builder));
+    let candidate = candidates(3).nth(home).unwrap();
+    let known = group
+        .price_request(&plan, &candidate, 10 * SECOND)
+        .known_tokens;
+    assert!(known > 9000.0, "{known}");
+    // Much other work comes there: it is cheaper to read the prompt elsewhere.
+    let mut others: Vec<_> = (0..20)
+        .map(|seed| {
+            let mut other = scan(100 + seed, 60_000);
+            let plan = group.plan_request(facts(&mut other));
+            group.begin_request(&plan, home, 10 * SECOND).unwrap()
+        })
+        .collect();
+    assert_ne!(choose(&mut builder, 10 * SECOND), home);
+    for request in &mut others {
+        group.finish_request(request, &AnswerEnd::default(), 11 * SECOND);
+    }
+    assert_eq!(choose(&mut builder, 11 * SECOND), home);
+    // Members that the caller leaves out get nothing.
+    let plan = group.plan_request(facts(&mut builder));
+    let others = candidates(3).filter(|one| one.member != home);
+    let chosen = group.choose_member(&plan, others, 11 * SECOND, |_, _| {});
+    assert_ne!(chosen.unwrap().member, home);
+    let none = candidates(0);
+    assert_eq!(group.choose_member(&plan, none, 0, |_, _| {}), None);
+    // A member that was down knows nothing any more.
+    group.forget_memory(home);
+    let plan = group.plan_request(facts(&mut builder));
+    assert!(plan.work().matches.is_empty());
+}
+
+#[test]
+fn refusals_and_stalls_send_requests_elsewhere() {
+    let group = group(2);
+    let mut builder = scan(1, 20_000);
+    serve(&group, &mut builder, 0, 0, 0.5, usage(5000, Some(0)));
+    serve(&group, &mut builder, 1, 0, 0.5, usage(5000, Some(0)));
+    let choose = |builder: &mut ChainBuilder, now: u64| {
+        let plan = group.plan_request(facts(builder));
+        let chosen = group.choose_member(&plan, candidates(2), now, |_, _| {});
+        chosen.unwrap().member
+    };
+    group.mark_full(0, 20 * SECOND);
+    assert_eq!(choose(&mut builder, 19 * SECOND), 1);
+    group.mark_full(1, 40 * SECOND);
+    assert_eq!(choose(&mut builder, 30 * SECOND), 0);
+    // Member 0 does not answer one that has nothing to be read.
+    let plan = group.plan_request(facts(&mut builder));
+    let mut stalled = group.begin_request(&plan, 0, 50 * SECOND).unwrap();
+    assert_eq!(choose(&mut builder, 55 * SECOND), 1);
+    let result = group.finish_request(&mut stalled, &AnswerEnd::default(), 55 * SECOND);
+    assert_eq!(result, None);
+    group.finish_request(&mut stalled, &complete(None), 56 * SECOND);
+    for queue in group.queues() {
+        assert_eq!(queue.read_moment(0.0, 1.0, 60 * SECOND).waiting, 0.0);
+        assert_eq!(queue.read_moment(0.0, 1.0, 60 * SECOND).streams, 0.0);
+    }
+}
+
+#[test]
+fn a_slow_member_is_found_out_by_its_answers() {
+    let group = group(2);
+    for turn in 0..40 {
+        for (member, factor) in [(0, 1.0), (1, 4.0)] {
+            let mut builder = scan(turn * 2 + member as u64, 20_000);
+            let first = 0.5 * factor;
+            let answer = usage(5000, Some(0));
+            serve(
+                &group,
+                &mut builder,
+                member,
+                turn * 10 * SECOND,
+                first,
+                answer,
+            );
+        }
+        assert_eq!(group.keep_up(0, 8), 8);
+    }
+    let [fast, slow] = [0, 1].map(|member| group.speeds()[member].get());
+    assert!(slow.read > 3.0 * fast.read, "{fast:?} {slow:?}");
+    assert!((group.tokens().tokens_per_byte(0) - 0.25).abs() < 0.01);
+    let mut builder = scan(1000, 20_000);
+    let plan = group.plan_request(facts(&mut builder));
+    let mut costs = Vec::new();
+    let chosen = group.choose_member(&plan, candidates(2), 400 * SECOND, |_, parts| {
+        costs.push(parts.total());
+    });
+    assert_eq!(chosen.unwrap().member, 0);
+    assert!(costs[1] > 1.2 * costs[0], "{costs:?}");
+    // Another member in its place is like the fleet.
+    group.forget_member(1);
+    assert!(group.speeds()[1].get().read < slow.read);
+}
+
+#[test]
+fn without_cached_tokens_the_first_token_tells() {
+    use PredictionResult::{Forgotten, Restarted, Right};
+    let group = group(1);
+    let mut builder = scan(1, 40_000);
+    for turn in 0..20 {
+        let mut other = scan(100 + turn, 40_000);
+        serve(
+            &group,
+            &mut other,
+            0,
+            turn * 10 * SECOND,
+            1.0,
+            usage(10_000, None),
+        );
+    }
+    let mut now = 200 * SECOND;
+    let mut turn = |builder: &mut ChainBuilder, first: f32| {
+        now += 10 * SECOND;
+        serve(&group, builder, 0, now, first, None)
+    };
+    assert_eq!(turn(&mut builder, 1.0), None);
+    assert_eq!(turn(&mut builder, 0.05), Some(Right));
+    let results = [(); 3].map(|()| turn(&mut builder, 1.1));
+    assert_eq!(results, [Some(Forgotten), Some(Forgotten), Some(Restarted)]);
+    assert!(
+        group
+            .plan_request(facts(&mut builder))
+            .work()
+            .matches
+            .is_empty()
+    );
+}
+
+#[test]
+fn whole_answers_tell_the_pace() {
+    let group = group(1);
+    let mut builder = scan(1, 4000);
+    for turn in 0..50 {
+        let now = turn * 60 * SECOND;
+        let facts = RequestFacts {
+            is_stream: false,
+            ..facts(&mut builder)
+        };
+        let plan = group.plan_request(facts);
+        let mut request = group.begin_request(&plan, 0, now).unwrap();
+        let waiting = group.queues()[0].read_moment(0.0, 1e-4, now + SECOND);
+        assert_eq!((waiting.waiting, waiting.streams), (0.0, 1.0));
+        let end = complete(usage(1000, Some(0)));
+        group.finish_request(&mut request, &end, now + 5 * SECOND);
+    }
+    let write = group.speeds()[0].get().write;
+    assert!((0.04..0.06).contains(&write), "{write}");
+}
+
+#[test]
+fn members_that_do_not_exist_are_refused() {
+    let group = group(1);
+    let mut builder = scan(1, 4000);
+    let plan = group.plan_request(facts(&mut builder));
+    assert!(group.begin_request(&plan, 1, 0).is_none());
+    let chosen = group.choose_member(&plan, candidates(2).skip(1), 0, |_, _| {});
+    assert_eq!(chosen.unwrap().member, 1);
+    group.mark_full(9, 1);
+    group.forget_member(9);
+}
+
+proptest! {
+    /// Requests in any order and with any answers leave nothing behind, and all costs are numbers.
+    #[test]
+    fn nothing_breaks_a_group(
+        steps in prop::collection::vec(
+            (0usize..3, 0usize..6, 0u8..4, any::<u32>(), any::<Option<u32>>(), any::<u64>(), any::<bool>()),
+            0..60,
+        ),
+    ) {
+        let group = group(3);
+        let mut builders: Vec<_> = (0..3).map(|seed| scan(seed, 6000)).collect();
+        let mut sent: [Option<SentRequest>; 6] = [None; 6];
+        for (member, place, step, tokens, cached, now, is_stream) in steps {
+            let facts = RequestFacts { is_stream, max_tokens: cached, ..facts(&mut builders[member]) };
+            let plan = group.plan_request(facts);
+            let chosen = group.choose_member(&plan, candidates(3), now, |_, parts| {
+                assert!(!parts.total().is_nan());
+            });
+            prop_assert!(chosen.is_some());
+            match (&mut sent[place], step) {
+                (request @ None, _) => *request = group.begin_request(&plan, member, now),
+                (Some(request), 0 | 1) => group.take_events(request, u64::from(tokens % 4), now),
+                (request, step) => {
+                    let end = AnswerEnd {
+                        usage: usage(tokens.max(1), cached.map(|cached| cached.min(tokens.max(1)))),
+                        events: u64::from(tokens),
+                        idle_seconds: 0.0,
+                        is_complete: step == 2,
+                    };
+                    let mut request = request.take().unwrap();
+                    group.finish_request(&mut request, &end, now);
+                }
+            }
+            group.keep_up(place, 10);
+        }
+        for request in sent.iter_mut().flatten() {
+            group.finish_request(request, &AnswerEnd::default(), 0);
+        }
+        for queue in group.queues() {
+            let left = queue.read_moment(0.0, 1.0, 0);
+            prop_assert_eq!((left.waiting, left.streams, left.queued_tokens), (0.0, 0.0, 0.0));
+        }
+    }
+}
