@@ -234,7 +234,7 @@ impl<'a> Chain<'a> {
     }
 
     /// The hashes h(1), h(2) and so on.
-    pub fn links(&self) -> &'a [u64] {
+    pub fn block_links(&self) -> &'a [u64] {
         self.links
     }
 
@@ -281,12 +281,12 @@ mod tests {
 
     fn scan(body: &str) -> ChainBuilder {
         let (mut scanner, mut builder) = (Scanner::new(), ChainBuilder::new(key()));
-        scanner.feed(body.as_bytes(), &mut builder);
+        scanner.feed_bytes(body.as_bytes(), &mut builder);
         builder
     }
 
     fn links(body: &str) -> Vec<u64> {
-        scan(body).link_blocks().links().to_vec()
+        scan(body).link_blocks().block_links().to_vec()
     }
 
     fn equal_links(one: &[u64], other: &[u64]) -> usize {
@@ -397,13 +397,13 @@ mod tests {
             ends.sort_unstable();
             let mut from = 0;
             for end in ends {
-                scanner.feed(&body.as_bytes()[from..end], &mut builder);
+                scanner.feed_bytes(&body.as_bytes()[from..end], &mut builder);
                 from = end;
             }
             let mut whole = scan(&body);
             prop_assert_eq!(builder.prompt_bytes(), whole.prompt_bytes());
             let (chain, whole) = (builder.link_blocks(), whole.link_blocks());
-            prop_assert_eq!(chain.links(), whole.links());
+            prop_assert_eq!(chain.block_links(), whole.block_links());
             for blocks in 0..chain.len() {
                 prop_assert!(chain.bytes_before(blocks) < chain.bytes_before(blocks + 1));
                 prop_assert_eq!(chain.bytes_before(blocks), whole.bytes_before(blocks));

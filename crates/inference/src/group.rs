@@ -92,7 +92,7 @@ pub struct AnswerEnd {
 
 impl RequestPlan<'_> {
     /// Work of the request, as the costs know it.
-    pub fn work(&self) -> &RequestWork {
+    pub fn request_work(&self) -> &RequestWork {
         &self.work
     }
 
@@ -104,7 +104,7 @@ impl RequestPlan<'_> {
 
 impl SentRequest {
     /// Number of the member.
-    pub fn member(&self) -> usize {
+    pub fn member_number(&self) -> usize {
         self.member
     }
 }
@@ -130,7 +130,7 @@ impl EngineGroup {
     pub fn plan_request<'a>(&self, facts: RequestFacts<'a>) -> RequestPlan<'a> {
         let tokens_per_byte = self.tokens.tokens_per_byte(facts.model);
         let prompt = facts.chain.prompt_bytes() as f32 * tokens_per_byte;
-        let links = facts.chain.links();
+        let links = facts.chain.block_links();
         RequestPlan {
             facts,
             work: RequestWork {
@@ -189,10 +189,12 @@ impl EngineGroup {
         let memory = self.memories.get(member)?;
         let queue = self.queues.get(member)?;
         let speeds = self.speeds.get(member)?.get();
-        let links = plan.facts.chain.links();
-        let prediction = self.index.predict(links, member, &self.memories, |blocks| {
-            plan.tokens_before(blocks)
-        });
+        let links = plan.facts.chain.block_links();
+        let prediction = self
+            .index
+            .predict_memory(links, member, &self.memories, |blocks| {
+                plan.tokens_before(blocks)
+            });
         let unread = unread_tokens(plan.work.prompt_tokens, prediction.tokens);
         let stamp = memory.advance_clock(unread as u64);
         self.index
@@ -347,35 +349,35 @@ impl EngineGroup {
     /// Brings means up to date, and clears `sets` sets of the index of what nobody can hold any more, from set `from`
     /// on. Call it about once per second, with the number that it returned last.
     pub fn keep_up(&self, from: usize, sets: usize) -> usize {
-        self.fleet.update(self.speeds.iter());
+        self.fleet.update_means(self.speeds.iter());
         self.speeds
             .iter()
-            .for_each(|speed| speed.refresh(&self.fleet));
+            .for_each(|speed| speed.refresh_speeds(&self.fleet));
         self.index.sweep_sets(from, sets, &self.memories)
     }
 
     /// Index of the group, to hand it over to another process.
-    pub fn index(&self) -> &Index {
+    pub fn block_index(&self) -> &Index {
         &self.index
     }
 
     /// Memories of the members.
-    pub fn memories(&self) -> &[MemberMemory] {
+    pub fn member_memories(&self) -> &[MemberMemory] {
         &self.memories
     }
 
     /// Queues of the members.
-    pub fn queues(&self) -> &[MemberQueue] {
+    pub fn member_queues(&self) -> &[MemberQueue] {
         &self.queues
     }
 
     /// Speeds of the members.
-    pub fn speeds(&self) -> &[MemberSpeed] {
+    pub fn member_speeds(&self) -> &[MemberSpeed] {
         &self.speeds
     }
 
     /// Figures of the tokens of requests.
-    pub fn tokens(&self) -> &TokenFigures {
+    pub fn token_figures(&self) -> &TokenFigures {
         &self.tokens
     }
 

@@ -178,12 +178,12 @@ impl Index {
     pub fn find_matches(&self, links: &[u64], members: &[MemberMemory]) -> Matches {
         self.search(links, |holder| {
             let memory = members.get(usize::from(holder.member));
-            memory.is_some_and(|memory| memory.read_moment().holds(holder.stamp))
+            memory.is_some_and(|memory| memory.read_moment().holds_block(holder.stamp))
         })
     }
 
     /// Expectation of what a member remembers of a chain; `tokens_before` gives the tokens of a number of blocks.
-    pub fn predict(
+    pub fn predict_memory(
         &self,
         links: &[u64],
         member: usize,
@@ -208,8 +208,8 @@ impl Index {
             });
             (tokens_before(blocks), age.unwrap_or(0))
         };
-        let (tokens, age) = find(MemoryMoment::holds);
-        let (recorded_tokens, recorded_age) = find(MemoryMoment::may_hold);
+        let (tokens, age) = find(MemoryMoment::holds_block);
+        let (recorded_tokens, recorded_age) = find(MemoryMoment::may_hold_block);
         Prediction {
             tokens,
             recorded_tokens,
@@ -224,7 +224,7 @@ impl Index {
         let first = if first < self.sets.len() { first } else { 0 };
         for set in self.sets.iter().skip(first).take(count) {
             for way in 0..WAYS {
-                if set.relative_age(way, members, MemoryMoment::may_hold) == u64::MAX {
+                if set.relative_age(way, members, MemoryMoment::may_hold_block) == u64::MAX {
                     let words = set.rows.iter().filter_map(|row| row.get(way));
                     words.for_each(|word| word.store(0, Ordering::Relaxed));
                 }
@@ -419,7 +419,7 @@ impl Set {
                 return true;
             }
             let age = known.map_or(u64::MAX, |known| {
-                relative_age(known, members, MemoryMoment::holds)
+                relative_age(known, members, MemoryMoment::holds_block)
             });
             if place.is_none_or(|(_, oldest)| age > oldest) {
                 place = Some((number, age));
@@ -441,7 +441,7 @@ impl Set {
     fn replace_oldest(&self, link: u64, holder: Holder, members: &[MemberMemory]) {
         let (mut place, mut oldest) = (0, None);
         for way in 0..WAYS {
-            let age = self.relative_age(way, members, MemoryMoment::holds);
+            let age = self.relative_age(way, members, MemoryMoment::holds_block);
             if oldest.is_none_or(|oldest| age > oldest) {
                 (place, oldest) = (way, Some(age));
             }

@@ -1,4 +1,63 @@
 //! Decisions of the strategy `inference`, which balances engines that serve language models.
+//!
+//! Requests to such engines differ by a factor of 10,000 in their cost, take seconds to minutes, and are answered ten
+//! times faster by a member that has read the prompt's beginning before. This crate learns from the answers what a token
+//! costs at each member and how much of a prompt each member remembers, and sends each request where it delays everybody
+//! least. It needs no tokenizer, no metrics and no settings.
+//!
+//! | module | content |
+//! |---|---|
+//! | [`scanner`] | model, prompt and settings in the JSON body of a request, wherever it is split |
+//! | [`chain`] | hashes of the prompt's blocks, each of which depends on all before |
+//! | [`usage`] | events of an answer, and the tokens that the engine has counted |
+//! | [`memory`] | how long a member remembers what it has read |
+//! | [`index`] | which members are believed to hold which blocks |
+//! | [`queue`] | tokens and streams that are at a member now |
+//! | [`speed`], `regression` | seconds that a member takes to read and write a token |
+//! | [`tokens`] | tokens of a byte and of an answer, for each model |
+//! | [`cost`] | cost of a request at a member, and the choice |
+//! | [`group`] | all that is known of a group, and the steps of a request |
+//!
+//! Nothing here does I/O, reads a clock or draws a random number: times (nanoseconds since any origin) and random
+//! numbers are arguments. State that workers share is in atomic words, without locks. Decisions allocate nothing. All
+//! input is hostile: nothing panics, work is linear in the bytes that come, and everything that is kept has a bound.
+//!
+//! # Who calls what when
+//!
+//! The crate depends on no other crate of the product, so that `core` can depend on it: `core` then has a strategy
+//! `inference`, whose `pick` calls [`EngineGroup::price_request`](group::EngineGroup::price_request) or
+//! [`EngineGroup::choose_member`](group::EngineGroup::choose_member), and everything around it (exclusion, weights, zones,
+//! caps, ejection, late binding, explanations) stays as it is. The proxy only brings bytes and times.
+//!
+//! | moment | caller | call |
+//! |---|---|---|
+//! | the configuration is prepared | `manager` | [`EngineGroup::new`](group::EngineGroup::new) for each group with this strategy, and one [`HashKey`](chain::HashKey) for the process: random, or from the fleet's key file. The group belongs to the pool (`core::group`), so that it survives changes of members; a member's number is its slot |
+//! | a worker starts | `proxy` | some [`ChainBuilder`](chain::ChainBuilder)s, which it reuses |
+//! | a request's head is here, and its group has the strategy | `proxy` | [`ChainBuilder::reset`](chain::ChainBuilder::reset), [`Scanner::new`](scanner::Scanner::new); the body is kept (shares of memory, back-pressure) up to `max_prompt` |
+//! | a part of the body is here | `proxy` | [`Scanner::feed_bytes`](scanner::Scanner::feed_bytes) |
+//! | [`Progress`](scanner::Progress) is not `Running`, or the body has ended, or no more of it is kept | `proxy` | [`ChainBuilder::link_blocks`](chain::ChainBuilder::link_blocks), or [`Chain::unknown`](chain::Chain::unknown) with the bytes of the body if nothing of a prompt was found; [`EngineGroup::plan_request`](group::EngineGroup::plan_request), once. The plan goes to `core` as a new field of `core::group::Request` |
+//! | a member is chosen, also for a retry | `core` | a [`Candidate`](cost::Candidate) for each member that may be picked (weight with slow start, failures as extra seconds, loads by the engine's metrics and by the fleet), [`EngineGroup::choose_member`](group::EngineGroup::choose_member); a closure gives each cost to `core::trace`. The cost is in seconds, so that late binding can compare a member that is full with one that is not |
+//! | the request is sent | `core`, where the ticket is made | [`EngineGroup::begin_request`](group::EngineGroup::begin_request); the ticket keeps the [`SentRequest`](group::SentRequest) |
+//! | the head of the answer is here | `proxy` | [`UsageReader::new`](usage::UsageReader::new), with true if the media type is `text/event-stream` |
+//! | a part of the answer is here | `proxy` | [`UsageReader::feed_bytes`](usage::UsageReader::feed_bytes) and, if it counts events, [`EngineGroup::take_events`](group::EngineGroup::take_events) by the ticket. An answer to a request for a stream that is no event stream: one event at its first byte |
+//! | the answer has ended, or broken off | `core`, where the ticket ends | [`UsageReader::find_usage`](usage::UsageReader::find_usage), [`EngineGroup::finish_request`](group::EngineGroup::finish_request), always: also if the client has given up and if the ticket is dropped. [`AnswerEnd::is_complete`](group::AnswerEnd::is_complete) is false for anything but a whole answer with status 200 |
+//! | status 429 or 503, before the first token | `proxy` | [`EngineGroup::mark_full`](group::EngineGroup::mark_full) for a tenth of `ttft_target`, then a retry at another member |
+//! | a health check fails, a member is ejected, or a slot gets another member | `control` | [`EngineGroup::forget_memory`](group::EngineGroup::forget_memory), [`EngineGroup::forget_member`](group::EngineGroup::forget_member) |
+//! | once per second | `control` | [`EngineGroup::keep_up`](group::EngineGroup::keep_up) |
+//! | a load report with the size of the engine's cache | `manager` | [`MemberMemory::set_span`](memory::MemberMemory::set_span), once, before anything is learnt |
+//! | hand-over to a new process | `core::learnt` | [`Index::read_set`](index::Index::read_set) and spans, if [`VERSION`] and the [`HashKey`](chain::HashKey) are the same. Clocks begin at 0 in the new process: advance them to the old values first |
+//! | fleet | `gossip` | queued tokens and streams of each member, as [`ReportedLoad`](cost::ReportedLoad) at the others |
+//!
+//! Routes by `model` use [`Scanner::model_name`](scanner::Scanner::model_name) before the group is known; a request that is
+//! [ambiguous](scanner::Scanner::is_ambiguous) must not get a right by its model's name.
+//!
+//! # Limits
+//!
+//! - Pictures in a prompt (`data:` URLs) count by their bytes like text; the learnt tokens of a byte are a mean of both.
+//! - A compressed body is an unknown prompt. A compressed answer says neither events nor usage: do not offer
+//!   `Accept-Encoding` to members of such groups.
+//! - The first token of an answer that comes as a whole cannot be seen. Such a request counts as a stream from its
+//!   beginning, and its prompt is not in the queue of its member.
 
 #![forbid(unsafe_code)]
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
@@ -15,6 +74,6 @@ pub mod speed;
 pub mod tokens;
 pub mod usage;
 
-/// Version of the hashes and of the meaning of all that is learnt. A new process takes over what the old one has learnt if
-/// both have the same version.
+/// Version of the hashes and of the meaning of all that is learnt. A new process takes over what the old one has learnt
+/// if both have the same version.
 pub const VERSION: u32 = 1;

@@ -107,7 +107,7 @@ impl MemberMemory {
     }
 
     /// Tokens for which the member remembers what it has read.
-    pub fn span(&self) -> u64 {
+    pub fn span_tokens(&self) -> u64 {
         self.span.load(Ordering::Relaxed)
     }
 
@@ -142,7 +142,7 @@ impl MemberMemory {
         let limit = to_age(self.tokens_since_forgotten() / STAMP_TOKENS + 1);
         MemoryMoment {
             now: self.current_stamp(),
-            horizon: to_age(self.span().div_ceil(STAMP_TOKENS)).min(limit),
+            horizon: to_age(self.span_tokens().div_ceil(STAMP_TOKENS)).min(limit),
             limit,
         }
     }
@@ -151,7 +151,7 @@ impl MemberMemory {
     pub fn learn_result(&self, prediction: &Prediction, cached_tokens: f32) -> PredictionResult {
         let is_off = |by: f32, of: f32| by > SLACK_TOKENS + SLACK_SHARE * of;
         let predicted = prediction.tokens;
-        let span = self.span();
+        let span = self.span_tokens();
         if is_off(predicted - cached_tokens, predicted) {
             return self.learn_loss(prediction, cached_tokens, span);
         }
@@ -207,13 +207,13 @@ impl MemoryMoment {
 
     /// True if the member is believed to hold a block with this stamp.
     #[inline]
-    pub fn holds(&self, stamp: u32) -> bool {
+    pub fn holds_block(&self, stamp: u32) -> bool {
         self.age(stamp) < self.horizon
     }
 
     /// True if the member may hold a block with this stamp: it has not forgotten everything since then.
     #[inline]
-    pub fn may_hold(&self, stamp: u32) -> bool {
+    pub fn may_hold_block(&self, stamp: u32) -> bool {
         self.age(stamp) < self.limit
     }
 
@@ -255,19 +255,23 @@ mod tests {
         let memory = MemberMemory::default();
         memory.set_span(10_000);
         let stamp = memory.advance_clock(1000);
-        assert!(memory.read_moment().holds(stamp));
+        assert!(memory.read_moment().holds_block(stamp));
         memory.advance_clock(9_900);
-        assert!(memory.read_moment().holds(stamp));
+        assert!(memory.read_moment().holds_block(stamp));
         memory.advance_clock(200);
         let moment = memory.read_moment();
-        assert!(!moment.holds(stamp) && moment.may_hold(stamp));
+        assert!(!moment.holds_block(stamp) && moment.may_hold_block(stamp));
         memory.set_span(100_000);
-        assert!(memory.read_moment().holds(stamp));
+        assert!(memory.read_moment().holds_block(stamp));
         memory.forget_all();
-        assert!(!memory.read_moment().holds(stamp));
+        assert!(!memory.read_moment().holds_block(stamp));
         let newer = memory.advance_clock(100);
         let moment = memory.read_moment();
-        assert!(moment.holds(newer) && !moment.holds(stamp) && !moment.may_hold(stamp));
+        assert!(
+            moment.holds_block(newer)
+                && !moment.holds_block(stamp)
+                && !moment.may_hold_block(stamp)
+        );
     }
 
     #[test]
@@ -279,7 +283,11 @@ mod tests {
             for _ in 0..300 {
                 let age = rng.u64(..2 * truth);
                 let cached = if age < truth { 4000.0 } else { 100.0 };
-                let predicted = if age < memory.span() { 4000.0 } else { 0.0 };
+                let predicted = if age < memory.span_tokens() {
+                    4000.0
+                } else {
+                    0.0
+                };
                 let prediction = Prediction {
                     tokens: predicted,
                     recorded_tokens: 4000.0,
@@ -288,7 +296,7 @@ mod tests {
                 };
                 memory.learn_result(&prediction, cached);
             }
-            memory.span() as f64 / truth as f64
+            memory.span_tokens() as f64 / truth as f64
         };
         let ratio = learn(&mut rng, 50_000);
         assert!((0.8..1.25).contains(&ratio), "{ratio}");
@@ -306,9 +314,9 @@ mod tests {
         assert_eq!(memory.learn_result(&miss, 3900.0), Right);
         let results = [(); 3].map(|()| memory.learn_result(&miss, 0.0));
         assert_eq!(results, [Forgotten, Forgotten, Restarted]);
-        assert!(!memory.read_moment().may_hold(stamp));
+        assert!(!memory.read_moment().may_hold_block(stamp));
         // One restart hardly changes the span.
-        assert!(memory.span() > FIRST_SPAN * 9 / 10);
+        assert!(memory.span_tokens() > FIRST_SPAN * 9 / 10);
     }
 
     #[test]
@@ -319,14 +327,14 @@ mod tests {
             let stamp = memory.advance_clock(1000);
             memory.advance_clock(1000);
             let moment = memory.read_moment();
-            let prediction = match moment.holds(stamp) {
+            let prediction = match moment.holds_block(stamp) {
                 true => predict(900.0, 1000),
                 false => Prediction::default(),
             };
-            predicted += u32::from(moment.holds(stamp));
+            predicted += u32::from(moment.holds_block(stamp));
             memory.learn_result(&prediction, 0.0);
         }
-        assert!(memory.span() < 2000, "{}", memory.span());
+        assert!(memory.span_tokens() < 2000, "{}", memory.span_tokens());
         assert!(predicted < 40, "{predicted}");
         for _ in 0..20 {
             let prediction = Prediction {
@@ -336,7 +344,7 @@ mod tests {
             };
             memory.learn_result(&prediction, 4000.0);
         }
-        assert!(memory.span() >= 30_000, "{}", memory.span());
+        assert!(memory.span_tokens() >= 30_000, "{}", memory.span_tokens());
     }
 
     #[test]
@@ -345,7 +353,7 @@ mod tests {
         memory.advance_clock(1000);
         let moment = memory.read_moment();
         let ahead = memory.advance_clock(1000);
-        assert!(moment.holds(ahead));
+        assert!(moment.holds_block(ahead));
         assert_eq!(moment.age_tokens(ahead), 0);
     }
 
@@ -359,7 +367,7 @@ mod tests {
                 let prediction = Prediction { tokens, recorded_tokens, age, recorded_age: age };
                 memory.learn_result(&prediction, cached);
                 memory.advance_clock(advance);
-                prop_assert!(memory.span() <= MAX_SPAN);
+                prop_assert!(memory.span_tokens() <= MAX_SPAN);
                 let moment = memory.read_moment();
                 prop_assert!(moment.horizon <= moment.limit);
             }

@@ -41,7 +41,7 @@ impl Regression {
         }
         let before = self.sampled_at.swap(now_nanos, Ordering::Relaxed);
         let silence = now_nanos.saturating_sub(before) as f32 / 1e9;
-        let mut held = self.moments();
+        let mut held = self.read_moments();
         let faded = held.samples * libm::expf(-silence / decay_seconds.max(1e-3));
         let samples = faded.max(held.samples.min(LEAST_SAMPLES)) + 1.0;
         held.samples = samples.min(MOST_SAMPLES);
@@ -60,9 +60,9 @@ impl Regression {
         self.set_moments(&Moments::default());
     }
 
-    pub(crate) fn moments(&self) -> Moments {
-        let (mean_x, mean_y) = unpack(self.means.load(Ordering::Relaxed));
-        let (variance, covariance) = unpack(self.spreads.load(Ordering::Relaxed));
+    pub(crate) fn read_moments(&self) -> Moments {
+        let (mean_x, mean_y) = unpack_pair(self.means.load(Ordering::Relaxed));
+        let (variance, covariance) = unpack_pair(self.spreads.load(Ordering::Relaxed));
         Moments {
             samples: f32::from_bits(self.samples.load(Ordering::Relaxed)),
             mean_x,
@@ -83,20 +83,20 @@ impl Regression {
         // Sums of huge numbers overflow: such a sample does not count.
         if values.iter().all(|value| value.is_finite()) {
             self.means
-                .store(pack(held.mean_x, held.mean_y), Ordering::Relaxed);
+                .store(pack_pair(held.mean_x, held.mean_y), Ordering::Relaxed);
             self.spreads
-                .store(pack(held.variance, held.covariance), Ordering::Relaxed);
+                .store(pack_pair(held.variance, held.covariance), Ordering::Relaxed);
             self.samples
                 .store(held.samples.to_bits(), Ordering::Relaxed);
         }
     }
 }
 
-pub(crate) fn pack(high: f32, low: f32) -> u64 {
+pub(crate) fn pack_pair(high: f32, low: f32) -> u64 {
     (u64::from(high.to_bits()) << 32) | u64::from(low.to_bits())
 }
 
-pub(crate) fn unpack(word: u64) -> (f32, f32) {
+pub(crate) fn unpack_pair(word: u64) -> (f32, f32) {
     (
         f32::from_bits((word >> 32) as u32),
         f32::from_bits(word as u32),
@@ -118,7 +118,7 @@ mod tests {
                 let x = rng.f32() * 10.0;
                 regression.add_sample(x, 3.0 + slope * x, 0, 10.0);
             }
-            let moments = regression.moments();
+            let moments = regression.read_moments();
             moments.covariance / moments.variance
         };
         let slope = slope_after(2.0, 100);
@@ -133,9 +133,9 @@ mod tests {
         for _ in 0..100 {
             regression.add_sample(1.0, 1.0, 0, 10.0);
         }
-        assert_eq!(regression.moments().samples, MOST_SAMPLES);
+        assert_eq!(regression.read_moments().samples, MOST_SAMPLES);
         regression.add_sample(1.0, 2.0, 1_000_000_000_000, 10.0);
-        let moments = regression.moments();
+        let moments = regression.read_moments();
         assert_eq!(moments.samples, LEAST_SAMPLES + 1.0);
         assert!((moments.mean_y - (1.0 + 1.0 / 9.0)).abs() < 1e-6);
     }
@@ -146,7 +146,7 @@ mod tests {
             let regression = Regression::default();
             for (x, y, now) in samples {
                 regression.add_sample(x, y, now, 10.0);
-                let Moments { samples, mean_x, mean_y, variance, covariance } = regression.moments();
+                let Moments { samples, mean_x, mean_y, variance, covariance } = regression.read_moments();
                 for value in [samples, mean_x, mean_y, variance, covariance] {
                     prop_assert!(value.is_finite());
                 }

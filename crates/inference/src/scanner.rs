@@ -203,7 +203,7 @@ impl Scanner {
     }
 
     /// Takes the next bytes of the body.
-    pub fn feed(&mut self, bytes: &[u8], sink: &mut impl PartSink) {
+    pub fn feed_bytes(&mut self, bytes: &[u8], sink: &mut impl PartSink) {
         self.total_bytes = self.total_bytes.saturating_add(bytes.len() as u64);
         let mut rest = bytes;
         while let Some((&byte, after)) = rest.split_first() {
@@ -223,7 +223,7 @@ impl Scanner {
     }
 
     /// State of the scan.
-    pub fn progress(&self) -> Progress {
+    pub fn scan_progress(&self) -> Progress {
         match self.place {
             Place::End => Progress::Complete,
             Place::Unknown => Progress::Unknown,
@@ -233,7 +233,7 @@ impl Scanner {
 
     /// Name of the model as it is written, without decoded escapes; `None` if it is not known (yet), or longer than
     /// [`MAX_MODEL`].
-    pub fn model(&self) -> Option<&[u8]> {
+    pub fn model_name(&self) -> Option<&[u8]> {
         self.has_model.then(|| self.model.get()).flatten()
     }
 
@@ -506,7 +506,7 @@ mod tests {
 
     fn scan(body: &str) -> (Scanner, Found) {
         let (mut scanner, mut found) = (Scanner::new(), Found::default());
-        scanner.feed(body.as_bytes(), &mut found);
+        scanner.feed_bytes(body.as_bytes(), &mut found);
         (scanner, found)
     }
 
@@ -516,8 +516,8 @@ mod tests {
             r#" {"model": "meta/llama-3", "messages":[{"role":"user","content":"say \"hi\" {"}] ,
                "stream":true,"temperature":0.7,"max_tokens":100,"max_completion_tokens" : 50 } "#,
         );
-        assert_eq!(scanner.progress(), Progress::Complete);
-        assert_eq!(scanner.model(), Some(&b"meta/llama-3"[..]));
+        assert_eq!(scanner.scan_progress(), Progress::Complete);
+        assert_eq!(scanner.model_name(), Some(&b"meta/llama-3"[..]));
         assert_eq!(found.get(Part::Model), Some("meta/llama-3"));
         let messages = r#"[{"role":"user","content":"say \"hi\" {"}]"#;
         assert_eq!(found.get(Part::Prompt), Some(messages));
@@ -541,13 +541,13 @@ mod tests {
         assert_eq!(found.get(Part::System), Some(r#"[{"text":"x"}]"#));
         assert_eq!(found.get(Part::Tools), Some(r#"[{"model":"no"}]"#));
         // Keys within nested objects do not count.
-        assert_eq!(scanner.model(), None);
+        assert_eq!(scanner.model_name(), None);
     }
 
     #[test]
     fn the_first_of_two_counts_and_the_request_is_ambiguous() {
         let (scanner, found) = scan(r#"{"model":"a","model":"b","stream":false,"stream":true}"#);
-        assert_eq!(scanner.model(), Some(&b"a"[..]));
+        assert_eq!(scanner.model_name(), Some(&b"a"[..]));
         assert_eq!(found.parts.len(), 1);
         assert!(scanner.is_ambiguous() && !scanner.wants_stream());
         for body in [
@@ -579,14 +579,14 @@ mod tests {
             "{\"a\":[\u{1}]}",
         ] {
             let before = r#"{"model":"m","max_tokens":7,"#;
-            assert_eq!(scan(body).0.progress(), Progress::Unknown, "{body}");
+            assert_eq!(scan(body).0.scan_progress(), Progress::Unknown, "{body}");
             let (scanner, found) = scan(&format!("{before}\"b\":{body}"));
-            assert_eq!(scanner.model(), Some(&b"m"[..]), "{body}");
+            assert_eq!(scanner.model_name(), Some(&b"m"[..]), "{body}");
             assert_eq!(scanner.max_tokens(), Some(7));
             assert_eq!(found.parts.len(), 1);
         }
         let (scanner, found) = scan(r#"{"model":"m","messages":["abc}"#);
-        assert_eq!(scanner.progress(), Progress::Running);
+        assert_eq!(scanner.scan_progress(), Progress::Running);
         assert_eq!(found.get(Part::Prompt), Some(r#"["abc}"#));
         assert!(!found.parts[1].2);
     }
@@ -598,16 +598,16 @@ mod tests {
             scan(&format!("{{\"messages\":{open}{close}}}"))
         };
         let (scanner, found) = nested(MAX_DEPTH as usize);
-        assert_eq!(scanner.progress(), Progress::Complete);
+        assert_eq!(scanner.scan_progress(), Progress::Complete);
         assert_eq!(found.get(Part::Prompt).unwrap().len(), 128);
         let (scanner, found) = nested(MAX_DEPTH as usize + 1);
-        assert_eq!(scanner.progress(), Progress::Unknown);
+        assert_eq!(scanner.scan_progress(), Progress::Unknown);
         assert_eq!(found.get(Part::Prompt), Some(&*"[".repeat(64)));
         let long = "m".repeat(MAX_MODEL);
         let (scanner, _) = scan(&format!("{{\"model\":\"{long}\"}}"));
-        assert_eq!(scanner.model(), Some(long.as_bytes()));
+        assert_eq!(scanner.model_name(), Some(long.as_bytes()));
         let (scanner, found) = scan(&format!("{{\"model\":\"{long}x\"}}"));
-        assert_eq!(scanner.model(), None);
+        assert_eq!(scanner.model_name(), None);
         assert_eq!(found.get(Part::Model).unwrap().len(), MAX_MODEL + 1);
         let (scanner, _) = scan(&format!("{{\"max_tokens\":{}}}", "9".repeat(20)));
         assert_eq!(scanner.max_tokens(), Some(u32::MAX));
@@ -650,7 +650,7 @@ mod tests {
         ends.sort_unstable();
         let mut from = 0;
         for end in ends {
-            scanner.feed(&body[from..end], &mut found);
+            scanner.feed_bytes(&body[from..end], &mut found);
             from = end;
         }
         scanner.short.bytes = [0; MAX_SCALAR];
@@ -669,7 +669,7 @@ mod tests {
             let text: Vec<_> = fields.iter().map(|(key, value)| format!("\"{key}\" :\n{value}")).collect();
             let body = format!("{{{}}}", text.join(" ,"));
             let (whole, mut found) = scan(&body);
-            prop_assert_eq!(whole.progress(), Progress::Complete, "{}", body);
+            prop_assert_eq!(whole.scan_progress(), Progress::Complete, "{}", body);
             let (_, split) = scan_pieces(body.as_bytes(), &cuts);
             prop_assert_eq!(&split, &found);
             prop_assert_eq!(
@@ -713,8 +713,8 @@ mod tests {
         #[test]
         fn any_bytes_are_taken(body: Vec<u8>) {
             let (mut scanner, mut found) = (Scanner::new(), Found::default());
-            scanner.feed(b"{\"messages\":[", &mut found);
-            scanner.feed(&body, &mut found);
+            scanner.feed_bytes(b"{\"messages\":[", &mut found);
+            scanner.feed_bytes(&body, &mut found);
             prop_assert_eq!(scanner.total_bytes(), 13 + body.len() as u64);
         }
     }

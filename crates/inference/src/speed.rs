@@ -134,7 +134,7 @@ impl MemberSpeed {
         let seconds = seconds.min(OUTLIER * expected.max(SHORTEST));
         self.reading
             .add_sample(tokens, seconds, now_nanos, decay_seconds);
-        self.refresh(fleet);
+        self.refresh_speeds(fleet);
     }
 
     /// Learns from a stream: `seconds` for each of its tokens, beside `others` streams on average.
@@ -155,26 +155,26 @@ impl MemberSpeed {
         let seconds = seconds.min(OUTLIER * expected.max(SHORTEST));
         self.writing
             .add_sample(others, seconds, now_nanos, decay_seconds);
-        self.refresh(fleet);
+        self.refresh_speeds(fleet);
     }
 
     /// Forgets all samples: the speeds become those of the fleet.
     pub fn forget_samples(&self, fleet: &FleetSpeed) {
         self.reading.clear();
         self.writing.clear();
-        self.refresh(fleet);
+        self.refresh_speeds(fleet);
     }
 
     /// Works out the speeds anew: call it when those of the fleet have changed.
-    pub fn refresh(&self, fleet: &FleetSpeed) {
+    pub fn refresh_speeds(&self, fleet: &FleetSpeed) {
         let prior = fleet.get();
         let mut speeds = prior;
         if let Some((read, delay)) = self.own_reading() {
-            let samples = self.reading.moments().samples;
+            let samples = self.reading.read_moments().samples;
             speeds.read = draw_to_fleet(read, prior.read, samples);
             speeds.delay = draw_to_fleet(delay, prior.delay, samples);
         }
-        let writing = self.writing.moments();
+        let writing = self.writing.read_moments();
         if writing.samples > 0.0 {
             let prior_growth = growth(&prior);
             let alone = time_alone(&writing);
@@ -190,7 +190,7 @@ impl MemberSpeed {
 
     /// `a` and the delay by the member's own samples.
     fn own_reading(&self) -> Option<(f32, f32)> {
-        let reading = self.reading.moments();
+        let reading = self.reading.read_moments();
         // The line is held to the origin.
         let sum = reading.covariance + ANCHOR * reading.mean_x * reading.mean_y;
         let squares = reading.variance + ANCHOR * reading.mean_x * reading.mean_x;
@@ -244,7 +244,7 @@ impl FleetSpeed {
     /// once per second.
     ///
     /// The means are those of the members' own samples, not of their speeds, which have been drawn to the fleet's.
-    pub fn update<'a>(&self, members: impl Iterator<Item = &'a MemberSpeed>) {
+    pub fn update_means<'a>(&self, members: impl Iterator<Item = &'a MemberSpeed>) {
         let (mut reads, mut delays, mut writes) =
             (Mean::default(), Mean::default(), Mean::default());
         let mut sum = PRIOR_SQUARES * growth(&Speeds::FIRST);
@@ -255,7 +255,7 @@ impl FleetSpeed {
                 reads.add(read);
                 delays.add(delay);
             }
-            let writing = member.writing.moments();
+            let writing = member.writing.read_moments();
             if writing.samples > 0.0 {
                 sum += writing.samples * writing.covariance / time_alone(&writing);
                 squares += writing.samples * writing.variance;
@@ -371,8 +371,8 @@ mod tests {
         for (member, from) in members[..2].iter().zip([0, 1000]) {
             teach(member, &fleet, truth, from, 60);
         }
-        fleet.update(members.iter());
-        members[2].refresh(&fleet);
+        fleet.update_means(members.iter());
+        members[2].refresh_speeds(&fleet);
         is_near(members[2].get().read, truth.read, 0.15);
         is_near(members[2].get().write, truth.write, 0.2);
         // One late answer does not condemn it.
@@ -380,7 +380,7 @@ mod tests {
         assert!(members[2].get().read < 5.0 * truth.read);
         // A fleet without samples stays as it is.
         let before = fleet.get();
-        fleet.update([MemberSpeed::default()].iter());
+        fleet.update_means([MemberSpeed::default()].iter());
         assert_eq!(fleet.get(), before);
     }
 
@@ -394,7 +394,7 @@ mod tests {
                 member.learn_first_token(500.0, 0.1 * factor, &fleet, now, 60.0);
                 member.learn_pace(3.0, 0.02 * factor, &fleet, now, 60.0);
             }
-            fleet.update([&fast, &slow].into_iter());
+            fleet.update_means([&fast, &slow].into_iter());
         }
         let (fast, slow) = (fast.get(), slow.get());
         assert!(slow.read > 3.0 * fast.read, "{fast:?} {slow:?}");
@@ -424,7 +424,7 @@ mod tests {
             for (x, y, now) in samples {
                 member.learn_first_token(x, y, &fleet, now, 10.0);
                 member.learn_pace(x, y, &fleet, now, 10.0);
-                fleet.update([&member].into_iter());
+                fleet.update_means([&member].into_iter());
                 for speeds in [member.get(), fleet.get()] {
                     for value in [speeds.delay, speeds.read, speeds.write, speeds.crowd] {
                         prop_assert!(value.is_finite() && value >= 0.0, "{:?}", speeds);

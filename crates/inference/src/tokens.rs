@@ -3,7 +3,7 @@
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-use crate::regression::{pack, unpack};
+use crate::regression::{pack_pair, unpack_pair};
 use crate::usage::Usage;
 
 /// Models with figures of their own. Further ones have those of all together.
@@ -64,14 +64,14 @@ impl Default for TokenFigures {
 impl TokenFigures {
     /// Tokens of a byte of a prompt. `model` is the [hash of its name](crate::chain::ChainBuilder::model_hash).
     pub fn tokens_per_byte(&self, model: u64) -> f32 {
-        let (bytes, tokens) = unpack(self.find(model).prompts.load(Ordering::Relaxed));
+        let (bytes, tokens) = unpack_pair(self.find(model).prompts.load(Ordering::Relaxed));
         let tokens = tokens + FIRST_TOKENS_PER_BYTE * PRIOR_BYTES;
         clamp_ratio(tokens / (bytes + PRIOR_BYTES))
     }
 
     /// Tokens that an answer is expected to have: at most `max_tokens`, and at least 1.
     pub fn expected_output(&self, model: u64, max_tokens: Option<u32>) -> f32 {
-        let (answers, tokens) = unpack(self.find(model).answers.load(Ordering::Relaxed));
+        let (answers, tokens) = unpack_pair(self.find(model).answers.load(Ordering::Relaxed));
         let tokens = tokens + FIRST_OUTPUT * PRIOR_ANSWERS;
         let mean = tokens / (answers + PRIOR_ANSWERS);
         mean.min(max_tokens.map_or(f32::INFINITY, |limit| limit as f32))
@@ -80,7 +80,7 @@ impl TokenFigures {
 
     /// Share of the prompts' tokens that members remembered; 0 if members do not say it.
     pub fn found_share(&self) -> f32 {
-        let (tokens, found) = unpack(self.found.load(Ordering::Relaxed));
+        let (tokens, found) = unpack_pair(self.found.load(Ordering::Relaxed));
         match tokens > 0.0 {
             true => (found / tokens).clamp(0.0, 1.0),
             false => 0.0,
@@ -133,10 +133,10 @@ fn clamp_ratio(ratio: f32) -> f32 {
 
 /// Adds to two sums that forget.
 fn add_decayed(word: &AtomicU64, one: f32, other: f32) {
-    let (before, other_before) = unpack(word.load(Ordering::Relaxed));
+    let (before, other_before) = unpack_pair(word.load(Ordering::Relaxed));
     let keep = 1.0 - 1.0 / REACH;
     let (sum, other_sum) = (before * keep + one, other_before * keep + other);
-    word.store(pack(sum, other_sum), Ordering::Relaxed);
+    word.store(pack_pair(sum, other_sum), Ordering::Relaxed);
 }
 
 #[cfg(test)]

@@ -78,7 +78,7 @@ impl UsageReader {
     /// at the first one the first token is here.
     ///
     /// An answer that is no stream has no events.
-    pub fn feed(&mut self, bytes: &[u8]) -> u64 {
+    pub fn feed_bytes(&mut self, bytes: &[u8]) -> u64 {
         let before = self.events;
         if self.is_event_stream {
             self.keep_head(bytes);
@@ -90,7 +90,7 @@ impl UsageReader {
     }
 
     /// Number of events with a part of the answer so far.
-    pub fn events(&self) -> u64 {
+    pub fn event_count(&self) -> u64 {
         self.events
     }
 
@@ -246,7 +246,7 @@ mod tests {
 
     fn read(body: &str, is_event_stream: bool) -> (UsageReader, u64) {
         let mut reader = UsageReader::new(is_event_stream);
-        let events = reader.feed(body.as_bytes());
+        let events = reader.feed_bytes(body.as_bytes());
         (reader, events)
     }
 
@@ -309,10 +309,10 @@ data: {"type": "ping"}
         assert_eq!(read(stream, true).1, 2);
         assert_eq!(read(stream, false).1, 0);
         let mut reader = UsageReader::new(true);
-        assert_eq!(reader.feed(b"data: {\"choices\":"), 0);
-        assert_eq!(reader.feed(b"[]}"), 0);
-        assert_eq!(reader.feed(b"\n"), 1);
-        assert_eq!(reader.events(), 1);
+        assert_eq!(reader.feed_bytes(b"data: {\"choices\":"), 0);
+        assert_eq!(reader.feed_bytes(b"[]}"), 0);
+        assert_eq!(reader.feed_bytes(b"\n"), 1);
+        assert_eq!(reader.event_count(), 1);
     }
 
     #[test]
@@ -369,7 +369,7 @@ data: {"type": "ping"}
             ends.sort_unstable();
             let (mut from, mut events) = (0, 0);
             for end in ends {
-                events += reader.feed(&body[from..end]);
+                events += reader.feed_bytes(&body[from..end]);
                 from = end;
             }
             prop_assert_eq!(reader.find_usage(), expected(prompt, Some(cached), output));
@@ -386,11 +386,11 @@ data: {"type": "ping"}
             let mut reader = UsageReader::new(is_event_stream);
             let mut whole = UsageReader::new(is_event_stream);
             for part in &parts {
-                reader.feed(part.as_bytes());
+                reader.feed_bytes(part.as_bytes());
             }
-            whole.feed(parts.concat().as_bytes());
+            whole.feed_bytes(parts.concat().as_bytes());
             prop_assert_eq!(reader.find_usage(), whole.find_usage());
-            prop_assert_eq!(reader.events(), whole.events());
+            prop_assert_eq!(reader.event_count(), whole.event_count());
             if let Some(usage) = reader.find_usage() {
                 prop_assert!(usage.cached_tokens.is_none_or(|cached| cached <= usage.prompt_tokens));
             }

@@ -20,7 +20,7 @@ fn scan(seed: u64, bytes: usize) -> ChainBuilder {
     let text: String = (0..bytes).map(|_| rng.alphanumeric()).collect();
     let mut builder = ChainBuilder::new(HashKey::new([1, 2, 3]));
     let body = format!("{{\"model\":\"m\",\"messages\":[\"{text}\"]}}");
-    Scanner::new().feed(body.as_bytes(), &mut builder);
+    Scanner::new().feed_bytes(body.as_bytes(), &mut builder);
     builder
 }
 
@@ -71,7 +71,7 @@ fn serve(
 ) -> Option<PredictionResult> {
     let plan = group.plan_request(facts(builder));
     let mut request = group.begin_request(&plan, member, now).unwrap();
-    assert_eq!(request.member(), member);
+    assert_eq!(request.member_number(), member);
     let first = now + (first * 1e9) as u64;
     group.take_events(&mut request, 1, first);
     group.take_events(&mut request, 99, first + SECOND);
@@ -121,7 +121,7 @@ fn a_conversation_stays_where_it_is_until_that_member_is_busy() {
     // A member that was down knows nothing any more.
     group.forget_memory(home);
     let plan = group.plan_request(facts(&mut builder));
-    assert!(plan.work().matches.is_empty());
+    assert!(plan.request_work().matches.is_empty());
 }
 
 #[test]
@@ -146,7 +146,7 @@ fn refusals_and_stalls_send_requests_elsewhere() {
     let result = group.finish_request(&mut stalled, &AnswerEnd::default(), 55 * SECOND);
     assert_eq!(result, None);
     group.finish_request(&mut stalled, &complete(None), 56 * SECOND);
-    for queue in group.queues() {
+    for queue in group.member_queues() {
         assert_eq!(queue.read_moment(0.0, 1.0, 60 * SECOND).waiting, 0.0);
         assert_eq!(queue.read_moment(0.0, 1.0, 60 * SECOND).streams, 0.0);
     }
@@ -171,9 +171,9 @@ fn a_slow_member_is_found_out_by_its_answers() {
         }
         assert_eq!(group.keep_up(0, 8), 8);
     }
-    let [fast, slow] = [0, 1].map(|member| group.speeds()[member].get());
+    let [fast, slow] = [0, 1].map(|member| group.member_speeds()[member].get());
     assert!(slow.read > 3.0 * fast.read, "{fast:?} {slow:?}");
-    assert!((group.tokens().tokens_per_byte(0) - 0.25).abs() < 0.01);
+    assert!((group.token_figures().tokens_per_byte(0) - 0.25).abs() < 0.01);
     let mut builder = scan(1000, 20_000);
     let plan = group.plan_request(facts(&mut builder));
     let mut costs = Vec::new();
@@ -184,7 +184,7 @@ fn a_slow_member_is_found_out_by_its_answers() {
     assert!(costs[1] > 1.2 * costs[0], "{costs:?}");
     // Another member in its place is like the fleet.
     group.forget_member(1);
-    assert!(group.speeds()[1].get().read < slow.read);
+    assert!(group.member_speeds()[1].get().read < slow.read);
 }
 
 #[test]
@@ -215,7 +215,7 @@ fn without_cached_tokens_the_first_token_tells() {
     assert!(
         group
             .plan_request(facts(&mut builder))
-            .work()
+            .request_work()
             .matches
             .is_empty()
     );
@@ -233,12 +233,12 @@ fn whole_answers_tell_the_pace() {
         };
         let plan = group.plan_request(facts);
         let mut request = group.begin_request(&plan, 0, now).unwrap();
-        let waiting = group.queues()[0].read_moment(0.0, 1e-4, now + SECOND);
+        let waiting = group.member_queues()[0].read_moment(0.0, 1e-4, now + SECOND);
         assert_eq!((waiting.waiting, waiting.streams), (0.0, 1.0));
         let end = complete(usage(1000, Some(0)));
         group.finish_request(&mut request, &end, now + 5 * SECOND);
     }
-    let write = group.speeds()[0].get().write;
+    let write = group.member_speeds()[0].get().write;
     assert!((0.04..0.06).contains(&write), "{write}");
 }
 
@@ -292,7 +292,7 @@ proptest! {
         for request in sent.iter_mut().flatten() {
             group.finish_request(request, &AnswerEnd::default(), 0);
         }
-        for queue in group.queues() {
+        for queue in group.member_queues() {
             let left = queue.read_moment(0.0, 1.0, 0);
             prop_assert_eq!((left.waiting, left.streams, left.queued_tokens), (0.0, 0.0, 0.0));
         }

@@ -60,7 +60,7 @@ fn predictions_say_how_old_the_last_block_is() {
     let (index, members) = (Index::new(1 << 20), members(1));
     let chain = links(1, 10);
     let tokens = |blocks: usize| blocks as f32 * 100.0;
-    let predict = || index.predict(&chain, 0, &members, tokens);
+    let predict = || index.predict_memory(&chain, 0, &members, tokens);
     assert_eq!(predict(), Prediction::default());
     send(&index, &chain, 0, 1600, &members);
     members[0].advance_clock(16_000);
@@ -77,7 +77,7 @@ fn predictions_say_how_old_the_last_block_is() {
     members[0].forget_all();
     assert_eq!(predict(), Prediction::default());
     assert_eq!(
-        index.predict(&chain, 7, &members, tokens),
+        index.predict_memory(&chain, 7, &members, tokens),
         Prediction::default()
     );
 }
@@ -177,7 +177,7 @@ impl PlainIndex {
         let moment = members[member].read_moment();
         let is_held = |link: &&u64| {
             let stamp = self.0.get(link).and_then(|holders| holders.get(&member));
-            stamp.is_some_and(|stamp| moment.holds(*stamp))
+            stamp.is_some_and(|stamp| moment.holds_block(*stamp))
         };
         links.iter().take_while(is_held).count()
     }
@@ -211,7 +211,7 @@ proptest! {
             for member in 0..8 {
                 let expected = plain.blocks_of(&chain, member, &members);
                 prop_assert_eq!(matches.blocks_of(member), expected);
-                let prediction = index.predict(&chain, member, &members, |blocks| blocks as f32);
+                let prediction = index.predict_memory(&chain, member, &members, |blocks| blocks as f32);
                 prop_assert_eq!(prediction.tokens, expected as f32);
                 prop_assert!(prediction.recorded_tokens >= prediction.tokens);
                 prop_assert!(prediction.recorded_age >= prediction.age);

@@ -210,7 +210,7 @@ impl World {
         );
         let mut scanner = Scanner::new();
         self.builder.reset();
-        scanner.feed(body.as_bytes(), &mut self.builder);
+        scanner.feed_bytes(body.as_bytes(), &mut self.builder);
         let model = self.builder.model_hash();
         let plan = self.group.plan_request(RequestFacts {
             chain: self.builder.link_blocks(),
@@ -334,7 +334,7 @@ impl World {
 }
 
 fn plan_links(builder: &mut ChainBuilder) -> Vec<u64> {
-    builder.link_blocks().links().to_vec()
+    builder.link_blocks().block_links().to_vec()
 }
 
 fn text(rng: &mut fastrand::Rng, length: usize) -> String {
@@ -349,7 +349,7 @@ fn conversations_find_their_caches() {
     assert!(results.hit_rate() > fewest.hit_rate() + 0.1);
     assert!(results.mean_first_token() < 0.6 * fewest.mean_first_token());
     assert!(results.mean_end() < 0.8 * fewest.mean_end());
-    for speed in group.speeds() {
+    for speed in group.member_speeds() {
         let speeds = speed.get();
         let is_near = |found: f32, truth: f64| (f64::from(found) / truth - 1.0).abs() < 0.3;
         assert!(is_near(speeds.read, READ_SECONDS), "{speeds:?}");
@@ -395,7 +395,7 @@ fn the_size_of_small_caches_is_learnt() {
         for engine in &mut world.engines {
             engine.cache_blocks = 250;
         }
-        for memory in world.group.memories() {
+        for memory in world.group.member_memories() {
             span.into_iter().for_each(|span| memory.set_span(span));
         }
         world.run()
@@ -404,9 +404,9 @@ fn the_size_of_small_caches_is_learnt() {
     let (_, known) = run(Rule::Inference, Some(250 * TOKENS_PER_BLOCK));
     let (_, fewest) = run(Rule::FewestRequests, None);
     let spans: Vec<_> = group
-        .memories()
+        .member_memories()
         .iter()
-        .map(|memory| memory.span())
+        .map(|memory| memory.span_tokens())
         .collect();
     eprintln!(
         "{spans:?} hit rate {:.3}, {:.3} and {:.3}, end {:.3}, {:.3} and {:.3}",

@@ -60,7 +60,7 @@ fn a_request_allocates_nothing() {
         let mut scanner = Scanner::new();
         builder.reset();
         for part in body.as_bytes().chunks(16 * 1024) {
-            scanner.feed(part, &mut builder);
+            scanner.feed_bytes(part, &mut builder);
         }
         let model = builder.model_hash();
         let plan = group.plan_request(RequestFacts {
@@ -80,11 +80,11 @@ fn a_request_allocates_nothing() {
         let member = chosen.unwrap().member;
         let mut sent = group.begin_request(&plan, member, now).unwrap();
         let mut reader = UsageReader::new(true);
-        let events = reader.feed(answer);
+        let events = reader.feed_bytes(answer);
         group.take_events(&mut sent, events, now + 50_000_000);
         let end = AnswerEnd {
             usage: reader.find_usage(),
-            events: reader.events(),
+            events: reader.event_count(),
             idle_seconds: 0.0,
             is_complete: true,
         };
