@@ -233,6 +233,15 @@ impl<'a> Chain<'a> {
         }
     }
 
+    /// Chain of hashes that are known already, of blocks of [`BLOCK_BYTES`]: for simulations.
+    pub const fn from_links(links: &'a [u64], prompt_bytes: u64) -> Self {
+        Chain {
+            links,
+            parts: [(0, 0); 2],
+            prompt_bytes,
+        }
+    }
+
     /// The hashes h(1), h(2) and so on.
     pub fn block_links(&self) -> &'a [u64] {
         self.links

@@ -20,6 +20,10 @@ const COLD_SHARE: f32 = 0.05;
 /// Least time that a member must save, in seconds, to judge by the time of the first token whether it did.
 const GUESS_SECONDS: f32 = 0.1;
 
+/// Events of a stream after which its pace is learnt, and those that are enough at its end.
+const PACE_EVENTS: u64 = 64;
+const LAST_PACE_EVENTS: u64 = 8;
+
 /// Settings of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GroupSettings {
@@ -84,8 +88,6 @@ pub struct AnswerEnd {
     pub usage: Option<Usage>,
     /// Number of events with a part of the answer.
     pub events: u64,
-    /// Seconds for which the member had to wait for the client.
-    pub idle_seconds: f32,
     /// True if the answer is complete and successful. All else tells nothing of the member's speed.
     pub is_complete: bool,
 }
@@ -106,6 +108,11 @@ impl SentRequest {
     /// Number of the member.
     pub fn member_number(&self) -> usize {
         self.member
+    }
+
+    /// Leaves out the time to the next event: the client takes nothing, so that the member cannot write.
+    pub fn skip_gap(&mut self) {
+        self.queue.skip_gap();
     }
 }
 
@@ -227,7 +234,8 @@ impl EngineGroup {
             return;
         }
         let first_token = queue.take_first_token(&mut request.queue, now_nanos);
-        queue.note_events(&mut request.queue, events);
+        queue.note_events(&mut request.queue, events, now_nanos);
+        self.learn_pace(request, PACE_EVENTS, now_nanos);
         // What the member remembered of the prompt is known at the end; if it is nothing, its speed is known now.
         if first_token.is_some() && request.is_cold() {
             self.learn_first_token(request, request.queue.tokens_to_first(), now_nanos);
@@ -248,25 +256,18 @@ impl EngineGroup {
             queue.end_request(&mut request.queue);
             return None;
         }
-        if request.queue.is_whole() {
-            queue.note_events(&mut request.queue, 2);
-        }
         let output = end.usage.map_or(0, |usage| usage.output_tokens);
-        let tokens = match output {
-            0 => u32::try_from(end.events).unwrap_or(u32::MAX),
-            output => output,
-        };
-        let pace = request
-            .queue
-            .measure_pace(tokens, end.idle_seconds, now_nanos);
-        if let (Some(speed), Some((others, seconds))) = (self.speeds.get(request.member), pace) {
+        let whole = queue.measure_whole(&request.queue, output, now_nanos);
+        if let (Some(speed), Some((others, seconds))) = (self.speeds.get(request.member), whole) {
             speed.learn_pace(others, seconds, &self.fleet, now_nanos, self.decay_seconds);
         }
+        self.learn_pace(request, LAST_PACE_EVENTS, now_nanos);
         queue.end_request(&mut request.queue);
         if let Some(usage) = end.usage {
             memory.advance_clock(u64::from(usage.output_tokens));
             self.tokens
                 .learn_usage(request.model, request.prompt_bytes, &usage);
+            self.tokens.learn_events(end.events, &usage);
             if let Some(cached) = usage.cached_tokens {
                 return Some(self.learn_cached(request, memory, &usage, cached as f32, now_nanos));
             }
@@ -296,6 +297,17 @@ impl EngineGroup {
             ..request.prediction
         };
         memory.learn_result(&prediction, cached)
+    }
+
+    /// Learns the pace of a stream, if its gaps have at least this many events.
+    fn learn_pace(&self, request: &mut SentRequest, least_events: u64, now_nanos: u64) {
+        let Some(speed) = self.speeds.get(request.member) else {
+            return;
+        };
+        if let Some((others, seconds)) = request.queue.take_pace(least_events) {
+            let seconds = seconds / self.tokens.tokens_per_event();
+            speed.learn_pace(others, seconds, &self.fleet, now_nanos, self.decay_seconds);
+        }
     }
 
     /// Judges a prediction by the time of the first token, where the engine does not say what it remembered. `None` if

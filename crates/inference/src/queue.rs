@@ -32,6 +32,16 @@ pub struct QueueMoment {
     pub full_seconds: f32,
 }
 
+/// Gaps between events of a stream in which the member read no prompt: what a prompt delays is in other terms of the
+/// cost, and would make each stream look ten times as expensive.
+#[derive(Clone, Copy, Debug, Default)]
+struct Gaps {
+    events: u64,
+    seconds: f32,
+    /// Sum over events of the other streams at the member.
+    others: f32,
+}
+
 /// Phase of a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
@@ -53,9 +63,10 @@ pub struct QueueEntry {
     first_token_seconds: Option<f32>,
     /// True if the answer comes as a whole.
     is_whole: bool,
-    /// Sum over events of the other streams at the member.
-    others_sum: u64,
-    events: u64,
+    /// Time of the last event; 0 before the first one, and if the time to the next one does not count.
+    last_event_at: u64,
+    /// Gaps between events that tell the member's pace.
+    gaps: Gaps,
 }
 
 impl MemberQueue {
@@ -74,8 +85,8 @@ impl MemberQueue {
             first_token_at: now_nanos,
             first_token_seconds: None,
             is_whole: false,
-            others_sum: 0,
-            events: 0,
+            last_event_at: 0,
+            gaps: Gaps::default(),
         }
     }
 
@@ -85,7 +96,7 @@ impl MemberQueue {
         self.streams.fetch_add(1, Ordering::Relaxed);
         // Numbers that are too large become the largest one.
         let reading = (first_token_seconds.max(0.0) * 1e9) as u64;
-        let mut entry = QueueEntry {
+        QueueEntry {
             phase: Phase::Streaming,
             tokens,
             queued_before: 0.0,
@@ -93,11 +104,9 @@ impl MemberQueue {
             first_token_at: now_nanos.saturating_add(reading),
             first_token_seconds: None,
             is_whole: true,
-            others_sum: 0,
-            events: 0,
-        };
-        self.note_events(&mut entry, 2);
-        entry
+            last_event_at: 0,
+            gaps: Gaps::default(),
+        }
     }
 
     /// Counts the first token of a request. Returns the seconds since the request was sent; `None` if this is not the
@@ -115,12 +124,38 @@ impl MemberQueue {
         entry.first_token_seconds
     }
 
-    /// Notes events of a request's stream: with how many others it shares the member.
-    pub fn note_events(&self, entry: &mut QueueEntry, events: u64) {
-        let others = self.streams.load(Ordering::Relaxed).saturating_sub(1);
-        let sum = events.saturating_mul(u64::from(others));
-        entry.others_sum = entry.others_sum.saturating_add(sum);
-        entry.events = entry.events.saturating_add(events);
+    /// Notes events of a request's stream. The time since the events before counts for the member's pace if no request
+    /// has waited at the member meanwhile.
+    pub fn note_events(&self, entry: &mut QueueEntry, events: u64, now_nanos: u64) {
+        let before = std::mem::replace(&mut entry.last_event_at, now_nanos);
+        let has_read = self.waiting.load(Ordering::Relaxed) > 0
+            || self.progress_at.load(Ordering::Relaxed) > before;
+        if before == 0 || has_read || now_nanos < before {
+            return;
+        }
+        entry.gaps.events = entry.gaps.events.saturating_add(events);
+        entry.gaps.seconds += seconds_between(before, now_nanos);
+        entry.gaps.others += events as f32 * self.count_others();
+    }
+
+    /// Other streams at the member of a stream.
+    fn count_others(&self) -> f32 {
+        self.streams.load(Ordering::Relaxed).saturating_sub(1) as f32
+    }
+
+    /// Other streams at the member now, and seconds for each of the `tokens` of an answer that came as a whole. `None`
+    /// if the answer tells too little.
+    pub fn measure_whole(
+        &self,
+        entry: &QueueEntry,
+        tokens: u32,
+        now_nanos: u64,
+    ) -> Option<(f32, f32)> {
+        let seconds = seconds_between(entry.first_token_at, now_nanos);
+        if !entry.is_whole || entry.is_over() || tokens < 8 || seconds <= 0.0 {
+            return None;
+        }
+        Some((self.count_others(), seconds / (tokens - 1) as f32))
     }
 
     /// Ends a request, however it ends. A second call does nothing.
@@ -202,21 +237,20 @@ impl QueueEntry {
         self.phase == Phase::Over
     }
 
-    /// Other streams with which the stream has shared the member on average, and seconds for each of its `tokens`.
-    /// `idle_seconds` is the time for which the client took nothing. `None` if the stream tells too little.
-    pub fn measure_pace(
-        &self,
-        tokens: u32,
-        idle_seconds: f32,
-        now_nanos: u64,
-    ) -> Option<(f32, f32)> {
-        let seconds = seconds_between(self.first_token_at, now_nanos) - idle_seconds.max(0.0);
-        // A stream of few tokens is mostly the first one, which is read.
-        if self.phase == Phase::Waiting || tokens < 8 || self.events < 4 || seconds <= 0.0 {
+    /// Leaves out the time to the next event: the client takes nothing, so that the member cannot write.
+    pub fn skip_gap(&mut self) {
+        self.last_event_at = 0;
+    }
+
+    /// Takes the gaps between events so far, if there are at least this many: other streams at the member on average,
+    /// and seconds for each event.
+    pub fn take_pace(&mut self, least_events: u64) -> Option<(f32, f32)> {
+        if self.gaps.events < least_events.max(1) {
             return None;
         }
-        let others = self.others_sum as f32 / self.events as f32;
-        Some((others, seconds / (tokens - 1) as f32))
+        let gaps = std::mem::take(&mut self.gaps);
+        let events = gaps.events as f32;
+        Some((gaps.others / events, gaps.seconds / events))
     }
 }
 
@@ -261,18 +295,12 @@ mod tests {
         );
         assert_eq!(queue.take_first_token(&mut one, SECOND), Some(1.0));
         assert_eq!(queue.take_first_token(&mut one, 2 * SECOND), None);
-        queue.note_events(&mut one, 5);
         let moment = queue.read_moment(0.0, 1e-3, SECOND);
         assert_eq!(
             (moment.queued_tokens, moment.waiting, moment.streams),
             (3000.0, 1.0, 1.0)
         );
         queue.take_first_token(&mut two, 4 * SECOND);
-        queue.note_events(&mut one, 5);
-        assert_eq!(one.measure_pace(101, 0.0, 11 * SECOND), Some((0.5, 0.1)));
-        assert_eq!(one.measure_pace(101, 5.0, 11 * SECOND), Some((0.5, 0.05)));
-        assert_eq!(one.measure_pace(7, 0.0, 11 * SECOND), None);
-        assert_eq!(one.measure_pace(100, 20.0, 11 * SECOND), None);
         for entry in [&mut one, &mut two] {
             queue.end_request(entry);
             queue.end_request(entry);
@@ -281,6 +309,32 @@ mod tests {
             queue.read_moment(0.0, 1e-3, 11 * SECOND),
             QueueMoment::default()
         );
+    }
+
+    #[test]
+    fn the_pace_is_that_of_gaps_without_reading() {
+        let queue = MemberQueue::default();
+        let mut one = queue.begin_request(1000, 1e-3, 0);
+        queue.take_first_token(&mut one, SECOND);
+        queue.note_events(&mut one, 1, SECOND);
+        assert_eq!(one.take_pace(1), None);
+        queue.note_events(&mut one, 10, 2 * SECOND);
+        assert_eq!(one.take_pace(11), None);
+        assert_eq!(one.take_pace(10), Some((0.0, 0.1)));
+        assert_eq!(one.take_pace(0), None);
+        // Another request is read: two gaps do not count.
+        let mut two = queue.begin_request(1000, 1e-3, 2 * SECOND);
+        queue.note_events(&mut one, 1, 3 * SECOND);
+        queue.take_first_token(&mut two, 4 * SECOND);
+        queue.note_events(&mut one, 1, 5 * SECOND);
+        assert_eq!(one.take_pace(1), None);
+        queue.note_events(&mut one, 5, 6 * SECOND);
+        assert_eq!(one.take_pace(1), Some((1.0, 0.2)));
+        // The client takes nothing for a while.
+        one.skip_gap();
+        queue.note_events(&mut one, 1, 60 * SECOND);
+        queue.note_events(&mut one, 1, 61 * SECOND);
+        assert_eq!(one.take_pace(1), Some((1.0, 1.0)));
     }
 
     #[test]
@@ -321,8 +375,10 @@ mod tests {
             (1.0, 0.0, 0.0)
         );
         assert_eq!(queue.take_first_token(&mut entry, SECOND), None);
-        queue.note_events(&mut entry, 2);
-        assert_eq!(entry.measure_pace(101, 0.0, 11 * SECOND), Some((0.0, 0.1)));
+        let at = 11 * SECOND;
+        assert_eq!(queue.measure_whole(&entry, 101, at), Some((0.0, 0.1)));
+        assert_eq!(queue.measure_whole(&entry, 7, at), None);
+        assert_eq!(queue.measure_whole(&entry, 101, SECOND / 2), None);
         queue.end_request(&mut entry);
         assert_eq!(queue.read_moment(0.0, 1e-3, SECOND), QueueMoment::default());
     }
@@ -341,7 +397,7 @@ mod tests {
                 match (&mut entries[index], step) {
                     (entry @ None, _) => *entry = Some(queue.begin_request(tokens, speed, now)),
                     (Some(entry), 0 | 1) => drop(queue.take_first_token(entry, now)),
-                    (Some(entry), 2) => queue.note_events(entry, tokens),
+                    (Some(entry), 2) => queue.note_events(entry, tokens, now),
                     (entry, _) => {
                         let mut entry = entry.take().unwrap();
                         queue.end_request(&mut entry);

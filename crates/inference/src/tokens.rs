@@ -49,6 +49,8 @@ pub struct TokenFigures {
     all: ModelFigures,
     /// Decayed sums of tokens of prompts, and of those that members remembered.
     found: AtomicU64,
+    /// Decayed sums of events of streams, and of tokens in them.
+    events: AtomicU64,
 }
 
 impl Default for TokenFigures {
@@ -57,6 +59,7 @@ impl Default for TokenFigures {
             models: std::array::from_fn(|_| ModelFigures::default()),
             all: ModelFigures::default(),
             found: AtomicU64::new(0),
+            events: AtomicU64::new(0),
         }
     }
 }
@@ -101,6 +104,22 @@ impl TokenFigures {
         }
         if let Some(cached) = usage.cached_tokens {
             add_decayed(&self.found, prompt, (cached as f32).min(prompt));
+        }
+    }
+
+    /// Tokens of an event of a stream: 1, or more if engines send several at a time.
+    pub fn tokens_per_event(&self) -> f32 {
+        let (events, tokens) = unpack_pair(self.events.load(Ordering::Relaxed));
+        match events > 0.0 {
+            true => (tokens / events).clamp(1.0, 100.0),
+            false => 1.0,
+        }
+    }
+
+    /// Learns from a stream of this many events.
+    pub fn learn_events(&self, events: u64, usage: &Usage) {
+        if events > 0 && usage.output_tokens > 0 {
+            add_decayed(&self.events, events as f32, usage.output_tokens as f32);
         }
     }
 
@@ -168,6 +187,10 @@ mod tests {
         assert!((figures.tokens_per_byte(6) - 0.4).abs() < 0.01);
         assert!((figures.expected_output(5, None) - 50.0).abs() < 5.0);
         assert!((figures.expected_output(6, None) - 500.0).abs() < 10.0);
+        assert_eq!(figures.tokens_per_event(), 1.0);
+        figures.learn_events(0, &usage(10, None, 5));
+        figures.learn_events(100, &usage(10, None, 400));
+        assert_eq!(figures.tokens_per_event(), 4.0);
         // Others have the figures of all.
         assert!((figures.tokens_per_byte(0) - 0.3).abs() < 0.01);
         assert!((figures.found_share() - 0.75).abs() < 0.01);

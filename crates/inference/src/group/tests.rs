@@ -56,7 +56,6 @@ fn complete(usage: Option<Usage>) -> AnswerEnd {
         usage,
         events: 100,
         is_complete: true,
-        ..AnswerEnd::default()
     }
 }
 
@@ -74,7 +73,9 @@ fn serve(
     assert_eq!(request.member_number(), member);
     let first = now + (first * 1e9) as u64;
     group.take_events(&mut request, 1, first);
-    group.take_events(&mut request, 99, first + SECOND);
+    request.skip_gap();
+    group.take_events(&mut request, 1, first + SECOND / 2);
+    group.take_events(&mut request, 98, first + 2 * SECOND);
     group.finish_request(&mut request, &complete(usage), first + 2 * SECOND)
 }
 
@@ -280,7 +281,6 @@ proptest! {
                     let end = AnswerEnd {
                         usage: usage(tokens.max(1), cached.map(|cached| cached.min(tokens.max(1)))),
                         events: u64::from(tokens),
-                        idle_seconds: 0.0,
                         is_complete: step == 2,
                     };
                     let mut request = request.take().unwrap();

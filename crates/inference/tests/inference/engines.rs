@@ -319,7 +319,6 @@ impl World {
             let end = AnswerEnd {
                 usage: Some(usage),
                 events: job.written_tokens,
-                idle_seconds: 0.0,
                 is_complete: true,
             };
             self.group.finish_request(&mut job.sent, &end, now);

@@ -85,7 +85,6 @@ fn a_request_allocates_nothing() {
         let end = AnswerEnd {
             usage: reader.find_usage(),
             events: reader.event_count(),
-            idle_seconds: 0.0,
             is_complete: true,
         };
         assert!(end.usage.is_some());
