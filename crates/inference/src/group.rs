@@ -4,10 +4,11 @@ use crate::chain::Chain;
 use crate::cost::{
     Candidate, CostParts, RequestWork, choose_cheapest, price_member, unread_tokens,
 };
+use crate::fleet::FleetSpeed;
 use crate::index::Index;
 use crate::memory::{FIRST_SPAN, MemberMemory, Prediction, PredictionResult};
 use crate::queue::{MemberQueue, QueueEntry};
-use crate::speed::{FleetSpeed, MemberSpeed};
+use crate::speed::{LearningTime, MemberSpeed};
 use crate::tokens::TokenFigures;
 use crate::usage::Usage;
 
@@ -259,7 +260,7 @@ impl EngineGroup {
         let output = end.usage.map_or(0, |usage| usage.output_tokens);
         let whole = queue.measure_whole(&request.queue, output, now_nanos);
         if let (Some(speed), Some((others, seconds))) = (self.speeds.get(request.member), whole) {
-            speed.learn_pace(others, seconds, &self.fleet, now_nanos, self.decay_seconds);
+            speed.learn_pace(others, seconds, &self.fleet.get(), self.time_at(now_nanos));
         }
         self.learn_pace(request, LAST_PACE_EVENTS, now_nanos);
         queue.end_request(&mut request.queue);
@@ -306,7 +307,7 @@ impl EngineGroup {
         };
         if let Some((others, seconds)) = request.queue.take_pace(least_events) {
             let seconds = seconds / self.tokens.tokens_per_event();
-            speed.learn_pace(others, seconds, &self.fleet, now_nanos, self.decay_seconds);
+            speed.learn_pace(others, seconds, &self.fleet.get(), self.time_at(now_nanos));
         }
     }
 
@@ -354,18 +355,27 @@ impl EngineGroup {
             memory.set_span(FIRST_SPAN);
         }
         if let Some(speed) = self.speeds.get(member) {
-            speed.forget_samples(&self.fleet);
+            speed.forget_samples(&self.fleet.get());
         }
     }
 
-    /// Brings means up to date, and clears `sets` sets of the index of what nobody can hold any more, from set `from`
-    /// on. Call it about once per second, with the number that it returned last.
-    pub fn keep_up(&self, from: usize, sets: usize) -> usize {
-        self.fleet.update_means(self.speeds.iter());
+    /// Brings usual speeds up to date, and clears `sets` sets of the index of what nobody can hold any more, from set
+    /// `from` on. Call it about once per second, with the number that it returned last.
+    pub fn keep_up(&self, from: usize, sets: usize, now_nanos: u64) -> usize {
+        let time = self.time_at(now_nanos);
+        self.fleet.update_usual(self.speeds.iter(), time);
+        let fleet = self.fleet.get();
         self.speeds
             .iter()
-            .for_each(|speed| speed.refresh_speeds(&self.fleet));
+            .for_each(|speed| speed.refresh_speeds(&fleet, time));
         self.index.sweep_sets(from, sets, &self.memories)
+    }
+
+    fn time_at(&self, now_nanos: u64) -> LearningTime {
+        LearningTime {
+            now_nanos,
+            decay_seconds: self.decay_seconds,
+        }
     }
 
     /// Index of the group, to hand it over to another process.
@@ -396,7 +406,7 @@ impl EngineGroup {
     fn learn_first_token(&self, request: &SentRequest, tokens: f32, now_nanos: u64) {
         let seconds = request.queue.first_token_seconds();
         if let (Some(speed), Some(seconds)) = (self.speeds.get(request.member), seconds) {
-            speed.learn_first_token(tokens, seconds, &self.fleet, now_nanos, self.decay_seconds);
+            speed.learn_first_token(tokens, seconds, &self.fleet.get(), self.time_at(now_nanos));
         }
     }
 }

@@ -13,7 +13,7 @@
 //! | [`memory`] | how long a member remembers what it has read |
 //! | [`index`] | which members are believed to hold which blocks |
 //! | [`queue`] | tokens and streams that are at a member now |
-//! | [`speed`], `regression` | seconds that a member takes to read and write a token |
+//! | [`speed`], [`fleet`], `regression` | seconds that a member takes to read and write a token, and those that are usual |
 //! | [`tokens`] | tokens of a byte and of an answer, for each model |
 //! | [`cost`] | cost of a request at a member, and the choice |
 //! | [`group`] | all that is known of a group, and the steps of a request |
@@ -64,6 +64,7 @@
 
 pub mod chain;
 pub mod cost;
+pub mod fleet;
 pub mod group;
 pub mod index;
 pub mod memory;

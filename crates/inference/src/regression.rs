@@ -55,6 +55,15 @@ impl Regression {
         self.set_moments(&held);
     }
 
+    /// Moments whose samples fade with the time since the last one: with a third of them left after `stale_seconds`.
+    pub(crate) fn read_faded(&self, now_nanos: u64, stale_seconds: f32) -> Moments {
+        let before = self.sampled_at.load(Ordering::Relaxed);
+        let silence = now_nanos.saturating_sub(before) as f32 / 1e9;
+        let mut moments = self.read_moments();
+        moments.samples *= libm::expf(-silence / stale_seconds.max(1e-3));
+        moments
+    }
+
     /// Forgets all samples.
     pub(crate) fn clear(&self) {
         self.set_moments(&Moments::default());
@@ -134,6 +143,8 @@ mod tests {
             regression.add_sample(1.0, 1.0, 0, 10.0);
         }
         assert_eq!(regression.read_moments().samples, MOST_SAMPLES);
+        let faded = regression.read_faded(10_000_000_000, 10.0).samples;
+        assert!((faded / MOST_SAMPLES - 0.368).abs() < 0.001);
         regression.add_sample(1.0, 2.0, 1_000_000_000_000, 10.0);
         let moments = regression.read_moments();
         assert_eq!(moments.samples, LEAST_SAMPLES + 1.0);

@@ -5,9 +5,10 @@
 //! time of a token          = b + c * (other streams at the member)
 //! ```
 //!
-//! Both are decaying regressions for each member. As long as a member has few samples, or differs little from the fleet,
-//! its speeds are drawn to those of the fleet. Where all samples have nearly the same `x`, the slope says nothing: then
-//! `a` is the ratio of the means, and `c / b` is that of the fleet, which all samples of all members tell.
+//! Both are decaying regressions for each member. As long as a member has few samples, or differs little from the
+//! [fleet](crate::fleet), its speeds are drawn to those of the fleet. The samples of a member that gets no requests count
+//! less and less: it must get one again to show that it has recovered. Where all samples have nearly the same `x`, the
+//! slope says nothing: then `a` is the ratio of the means, and `c / b` is that of the fleet.
 
 use std::sync::atomic::{AtomicU32, Ordering};
 
@@ -19,9 +20,13 @@ const PRIOR_SAMPLES: f32 = 3.0;
 /// Weight with which the line of first tokens is held to the origin, as a share of the samples.
 const ANCHOR: f32 = 0.1;
 
-/// Difference from the fleet that is taken for noise, as a share. Long answers make much of small differences: members
-/// that are equal must look equal.
-const ALIKE_SHARE: f32 = 0.1;
+/// Differences from the fleet that are taken for noise, as a share: of `a`, which engines that read and write at the same
+/// time make noisy, and of `b`. Long answers make much of small differences: members that are equal must look equal.
+const ALIKE_READ: f32 = 0.2;
+const ALIKE_WRITE: f32 = 0.1;
+
+/// Multiple of the decay time after which a third of the samples is left of a member without requests.
+const STALE_DECAYS: f32 = 6.0;
 
 /// Sum of squares of other streams that the fleet's `c / b` counts for at a member, and the first one for the fleet.
 const PRIOR_SQUARES: f32 = 16.0;
@@ -60,6 +65,24 @@ impl Speeds {
     };
 }
 
+/// Time of learning.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub struct LearningTime {
+    /// The current time, in nanoseconds.
+    pub now_nanos: u64,
+    /// Seconds after which a sample counts for a third.
+    pub decay_seconds: f32,
+}
+
+/// Own speeds of a member, by its samples alone, each with the number of samples.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct OwnSpeeds {
+    pub(crate) reading_samples: f32,
+    pub(crate) read: f32,
+    pub(crate) delay: f32,
+    pub(crate) writing: Moments,
+}
+
 /// Speeds of one member, as they are learnt. All workers share them.
 #[derive(Debug, Default)]
 pub struct MemberSpeed {
@@ -68,15 +91,9 @@ pub struct MemberSpeed {
     current: SharedSpeeds,
 }
 
-/// Mean speeds of a fleet's members, which are the prior of each.
-#[derive(Debug, Default)]
-pub struct FleetSpeed {
-    current: SharedSpeeds,
-}
-
 /// Speeds in atomic words.
 #[derive(Debug)]
-struct SharedSpeeds([AtomicU32; 4]);
+pub(crate) struct SharedSpeeds([AtomicU32; 4]);
 
 impl Default for SharedSpeeds {
     fn default() -> Self {
@@ -87,7 +104,7 @@ impl Default for SharedSpeeds {
 }
 
 impl SharedSpeeds {
-    fn get(&self) -> Speeds {
+    pub(crate) fn get(&self) -> Speeds {
         let [delay, read, write, crowd] = &self.0;
         let load = |word: &AtomicU32| f32::from_bits(word.load(Ordering::Relaxed));
         Speeds {
@@ -98,7 +115,7 @@ impl SharedSpeeds {
         }
     }
 
-    fn set(&self, speeds: Speeds) {
+    pub(crate) fn set(&self, speeds: Speeds) {
         let values = [speeds.delay, speeds.read, speeds.write, speeds.crowd];
         for (word, value) in self.0.iter().zip(values) {
             if value.is_finite() && value >= 0.0 {
@@ -116,15 +133,8 @@ impl MemberSpeed {
     }
 
     /// Learns from a first token: `tokens` is the sum of those that were queued before the request and of those that the
-    /// request did need to have read.
-    pub fn learn_first_token(
-        &self,
-        tokens: f32,
-        seconds: f32,
-        fleet: &FleetSpeed,
-        now_nanos: u64,
-        decay_seconds: f32,
-    ) {
+    /// request did need to have read. `fleet` has the speeds of the fleet.
+    pub fn learn_first_token(&self, tokens: f32, seconds: f32, fleet: &Speeds, time: LearningTime) {
         let is_plausible = tokens >= 1.0 && (0.0..MAX_SECONDS).contains(&seconds);
         if !is_plausible {
             return;
@@ -133,19 +143,12 @@ impl MemberSpeed {
         let expected = speeds.delay + speeds.read * tokens;
         let seconds = seconds.min(OUTLIER * expected.max(SHORTEST));
         self.reading
-            .add_sample(tokens, seconds, now_nanos, decay_seconds);
-        self.refresh_speeds(fleet);
+            .add_sample(tokens, seconds, time.now_nanos, time.decay_seconds);
+        self.refresh_speeds(fleet, time);
     }
 
     /// Learns from a stream: `seconds` for each of its tokens, beside `others` streams on average.
-    pub fn learn_pace(
-        &self,
-        others: f32,
-        seconds: f32,
-        fleet: &FleetSpeed,
-        now_nanos: u64,
-        decay_seconds: f32,
-    ) {
+    pub fn learn_pace(&self, others: f32, seconds: f32, fleet: &Speeds, time: LearningTime) {
         let is_plausible = others >= 0.0 && seconds > 0.0 && seconds < MAX_SECONDS;
         if !is_plausible {
             return;
@@ -154,60 +157,69 @@ impl MemberSpeed {
         let expected = speeds.write + speeds.crowd * others;
         let seconds = seconds.min(OUTLIER * expected.max(SHORTEST));
         self.writing
-            .add_sample(others, seconds, now_nanos, decay_seconds);
-        self.refresh_speeds(fleet);
+            .add_sample(others, seconds, time.now_nanos, time.decay_seconds);
+        self.refresh_speeds(fleet, time);
     }
 
     /// Forgets all samples: the speeds become those of the fleet.
-    pub fn forget_samples(&self, fleet: &FleetSpeed) {
+    pub fn forget_samples(&self, fleet: &Speeds) {
         self.reading.clear();
         self.writing.clear();
-        self.refresh_speeds(fleet);
+        self.current.set(*fleet);
     }
 
-    /// Works out the speeds anew: call it when those of the fleet have changed.
-    pub fn refresh_speeds(&self, fleet: &FleetSpeed) {
-        let prior = fleet.get();
-        let mut speeds = prior;
-        if let Some((read, delay)) = self.own_reading() {
-            let samples = self.reading.read_moments().samples;
-            speeds.read = draw_to_fleet(read, prior.read, samples);
-            speeds.delay = draw_to_fleet(delay, prior.delay, samples);
+    /// Works out the speeds anew: call it when those of the fleet have changed, and as time passes.
+    pub fn refresh_speeds(&self, fleet: &Speeds, time: LearningTime) {
+        let own = self.read_own(fleet, time);
+        let mut speeds = *fleet;
+        if own.reading_samples > 0.0 {
+            let samples = own.reading_samples;
+            speeds.read = draw_to_fleet(own.read, fleet.read, ALIKE_READ, samples);
+            speeds.delay = draw_to_fleet(own.delay, fleet.delay, ALIKE_READ, samples);
         }
-        let writing = self.writing.read_moments();
+        let writing = own.writing;
         if writing.samples > 0.0 {
-            let prior_growth = growth(&prior);
             let alone = time_alone(&writing);
-            let sum = writing.samples * writing.covariance / alone + PRIOR_SQUARES * prior_growth;
+            let sum = writing.samples * writing.covariance / alone + PRIOR_SQUARES * fleet.growth();
             let squares = writing.samples * writing.variance + PRIOR_SQUARES;
             let growth = (sum / squares).clamp(0.0, 1.0);
             let write = writing.mean_y / (1.0 + growth * writing.mean_x);
-            speeds.write = draw_to_fleet(write, prior.write, writing.samples);
+            speeds.write = draw_to_fleet(write, fleet.write, ALIKE_WRITE, writing.samples);
             speeds.crowd = speeds.write * growth;
         }
         self.current.set(speeds);
     }
 
-    /// `a` and the delay by the member's own samples.
-    fn own_reading(&self) -> Option<(f32, f32)> {
-        let reading = self.reading.read_moments();
-        // The line is held to the origin.
-        let sum = reading.covariance + ANCHOR * reading.mean_x * reading.mean_y;
+    /// Speeds by the member's samples alone.
+    pub(crate) fn read_own(&self, fleet: &Speeds, time: LearningTime) -> OwnSpeeds {
+        let stale_seconds = STALE_DECAYS * time.decay_seconds;
+        let reading = self.reading.read_faded(time.now_nanos, stale_seconds);
+        let mut own = OwnSpeeds {
+            writing: self.writing.read_faded(time.now_nanos, stale_seconds),
+            ..OwnSpeeds::default()
+        };
+        // The line is held to the fleet's delay at no tokens.
+        let above = (reading.mean_y - fleet.delay).max(0.0);
+        let sum = reading.covariance + ANCHOR * reading.mean_x * above;
         let squares = reading.variance + ANCHOR * reading.mean_x * reading.mean_x;
-        (reading.samples > 0.0 && squares > 0.0).then(|| {
-            let read = (sum / squares).max(0.0);
-            (read, (reading.mean_y - read * reading.mean_x).max(0.0))
-        })
+        if squares > 0.0 {
+            own.reading_samples = reading.samples;
+            own.read = (sum / squares).max(0.0);
+            own.delay = (reading.mean_y - own.read * reading.mean_x).max(0.0);
+        }
+        own
     }
 }
 
-/// `c / b`.
-fn growth(speeds: &Speeds) -> f32 {
-    (speeds.crowd / speeds.write.max(1e-9)).clamp(0.0, 1.0)
+impl Speeds {
+    /// `c / b`: the share by which each other stream makes a token slower.
+    pub(crate) fn growth(&self) -> f32 {
+        (self.crowd / self.write.max(1e-9)).clamp(0.0, 1.0)
+    }
 }
 
 /// Seconds for a token of a stream that is alone, by the samples of one member.
-fn time_alone(writing: &Moments) -> f32 {
+pub(crate) fn time_alone(writing: &Moments) -> f32 {
     let Moments { mean_x, mean_y, .. } = *writing;
     let slope = match writing.variance > 0.0 {
         true => writing.covariance / writing.variance,
@@ -219,12 +231,12 @@ fn time_alone(writing: &Moments) -> f32 {
         .max(1e-9)
 }
 
-/// Speed of a member whose own samples say `own`, in a fleet whose speed is `prior`.
-fn draw_to_fleet(own: f32, prior: f32, samples: f32) -> f32 {
-    let (apart, alike) = (own - prior, ALIKE_SHARE * prior);
+/// Speed of a member whose own samples say `own`, in a fleet whose speed is `fleet`.
+fn draw_to_fleet(own: f32, fleet: f32, alike_share: f32, samples: f32) -> f32 {
+    let (apart, alike) = (own - fleet, alike_share * fleet);
     let squares = apart * apart;
     let differs = squares / (squares + alike * alike).max(f32::MIN_POSITIVE);
-    prior + certainty(samples) * differs * apart
+    fleet + certainty(samples) * differs * apart
 }
 
 /// Share with which a member's own samples count beside the fleet's speeds. Grows faster than in proportion: members that
@@ -234,79 +246,18 @@ fn certainty(samples: f32) -> f32 {
     squares / (squares + PRIOR_SAMPLES * PRIOR_SAMPLES)
 }
 
-impl FleetSpeed {
-    /// Mean speeds.
-    pub fn get(&self) -> Speeds {
-        self.current.get()
-    }
-
-    /// Takes the means of what members with samples say, each of which counts the same. The control loop calls it about
-    /// once per second.
-    ///
-    /// The means are those of the members' own samples, not of their speeds, which have been drawn to the fleet's.
-    pub fn update_means<'a>(&self, members: impl Iterator<Item = &'a MemberSpeed>) {
-        let (mut reads, mut delays, mut writes) =
-            (Mean::default(), Mean::default(), Mean::default());
-        let mut sum = PRIOR_SQUARES * growth(&Speeds::FIRST);
-        let mut squares = PRIOR_SQUARES;
-        let mut others = Mean::default();
-        for member in members {
-            if let Some((read, delay)) = member.own_reading() {
-                reads.add(read);
-                delays.add(delay);
-            }
-            let writing = member.writing.read_moments();
-            if writing.samples > 0.0 {
-                sum += writing.samples * writing.covariance / time_alone(&writing);
-                squares += writing.samples * writing.variance;
-                writes.add(writing.mean_y);
-                others.add(writing.mean_x);
-            }
-        }
-        let growth = (sum / squares).clamp(0.0, 1.0);
-        let others = others.get().unwrap_or(0.0);
-        let prior = self.get();
-        let (write, crowd) = match writes.get() {
-            Some(mean) => {
-                let write = mean / (1.0 + growth * others);
-                (write, write * growth)
-            }
-            None => (prior.write, prior.crowd),
-        };
-        self.current.set(Speeds {
-            delay: delays.get().unwrap_or(prior.delay),
-            read: reads.get().unwrap_or(prior.read),
-            write,
-            crowd,
-        });
-    }
-}
-
-/// Mean of numbers.
-#[derive(Clone, Copy, Debug, Default)]
-struct Mean {
-    sum: f32,
-    count: f32,
-}
-
-impl Mean {
-    fn add(&mut self, value: f32) {
-        self.sum += value;
-        self.count += 1.0;
-    }
-
-    fn get(&self) -> Option<f32> {
-        (self.count > 0.0).then(|| self.sum / self.count)
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use proptest::prelude::*;
 
     use super::*;
 
-    const SECOND: u64 = 1_000_000_000;
+    fn time(seconds: u64) -> LearningTime {
+        LearningTime {
+            now_nanos: seconds * 1_000_000_000,
+            decay_seconds: 60.0,
+        }
+    }
 
     fn is_near(is: f32, expected: f32, share: f32) {
         assert!(
@@ -316,23 +267,23 @@ mod tests {
     }
 
     /// A member with these speeds after some requests, the first of which is number `from`.
-    fn teach(member: &MemberSpeed, fleet: &FleetSpeed, truth: Speeds, from: u64, requests: u64) {
+    fn teach(member: &MemberSpeed, fleet: &Speeds, truth: Speeds, from: u64, requests: u64) {
         let mut rng = fastrand::Rng::with_seed(from + 1);
         for request in from..from + requests {
             let tokens = 50.0 + 4000.0 * rng.f32();
             let noise = 0.9 + 0.2 * rng.f32();
             let first = (truth.delay + truth.read * tokens) * noise;
-            let now = request * SECOND;
-            member.learn_first_token(tokens, first, fleet, now, 60.0);
+            let now = time(request);
+            member.learn_first_token(tokens, first, fleet, now);
             let others = rng.u32(..20) as f32;
             let pace = (truth.write + truth.crowd * others) * (0.9 + 0.2 * rng.f32());
-            member.learn_pace(others, pace, fleet, now, 60.0);
+            member.learn_pace(others, pace, fleet, now);
         }
     }
 
     #[test]
     fn speeds_are_learnt() {
-        let (member, fleet) = (MemberSpeed::default(), FleetSpeed::default());
+        let (member, fleet) = (MemberSpeed::default(), Speeds::FIRST);
         let truth = Speeds {
             delay: 0.05,
             read: 4e-4,
@@ -360,59 +311,56 @@ mod tests {
 
     #[test]
     fn members_with_few_samples_are_like_the_fleet() {
-        let fleet = FleetSpeed::default();
-        let members: [MemberSpeed; 3] = Default::default();
-        let truth = Speeds {
+        let fleet = Speeds {
             delay: 0.02,
             read: 8e-4,
             write: 0.08,
             crowd: 2e-3,
         };
-        for (member, from) in members[..2].iter().zip([0, 1000]) {
-            teach(member, &fleet, truth, from, 60);
-        }
-        fleet.update_means(members.iter());
-        members[2].refresh_speeds(&fleet);
-        is_near(members[2].get().read, truth.read, 0.15);
-        is_near(members[2].get().write, truth.write, 0.2);
+        let member = MemberSpeed::default();
+        member.refresh_speeds(&fleet, time(0));
+        assert_eq!(member.get(), fleet);
         // One late answer does not condemn it.
-        members[2].learn_first_token(1000.0, 100.0, &fleet, 0, 60.0);
-        assert!(members[2].get().read < 5.0 * truth.read);
-        // A fleet without samples stays as it is.
-        let before = fleet.get();
-        fleet.update_means([MemberSpeed::default()].iter());
-        assert_eq!(fleet.get(), before);
+        member.learn_first_token(1000.0, 100.0, &fleet, time(0));
+        assert!(member.get().read < 5.0 * fleet.read);
+        member.learn_pace(0.0, 10.0, &fleet, time(0));
+        assert!(member.get().write < 5.0 * fleet.write);
+        member.forget_samples(&fleet);
+        assert_eq!(member.get(), fleet);
+        // What is a little slower counts as equal.
+        for _ in 0..100 {
+            member.learn_pace(0.0, 0.084, &fleet, time(0));
+        }
+        is_near(member.get().write, fleet.write, 0.02);
     }
 
     #[test]
     fn requests_that_are_all_alike_tell_a_slow_member() {
-        let fleet = FleetSpeed::default();
+        let fleet = Speeds::FIRST;
         let [fast, slow]: [MemberSpeed; 2] = Default::default();
         for request in 0..100 {
             for (member, factor) in [(&fast, 1.0), (&slow, 4.0)] {
-                let now = request * SECOND;
-                member.learn_first_token(500.0, 0.1 * factor, &fleet, now, 60.0);
-                member.learn_pace(3.0, 0.02 * factor, &fleet, now, 60.0);
+                let now = time(request);
+                member.learn_first_token(500.0, 0.1 * factor, &fleet, now);
+                member.learn_pace(3.0, 0.02 * factor, &fleet, now);
             }
-            fleet.update_means([&fast, &slow].into_iter());
         }
         let (fast, slow) = (fast.get(), slow.get());
         assert!(slow.read > 3.0 * fast.read, "{fast:?} {slow:?}");
         assert!(slow.write > 3.0 * fast.write, "{fast:?} {slow:?}");
         assert!(slow.crowd > 3.0 * fast.crowd, "{fast:?} {slow:?}");
         // Streams that are always as many say nothing of what one more costs.
-        let share = fast.crowd / fast.write;
-        assert!((share - growth(&Speeds::FIRST)).abs() < 1e-3, "{share}");
+        is_near(fast.growth(), fleet.growth(), 0.01);
     }
 
     #[test]
     fn a_speed_of_zero_is_left_again() {
-        let (member, fleet) = (MemberSpeed::default(), FleetSpeed::default());
+        let (member, fleet) = (MemberSpeed::default(), Speeds::FIRST);
         for _ in 0..1000 {
-            member.learn_first_token(1000.0, 0.0, &fleet, 0, 60.0);
+            member.learn_first_token(1000.0, 0.0, &fleet, time(0));
         }
         for _ in 0..1000 {
-            member.learn_first_token(1000.0, 1.0, &fleet, 0, 60.0);
+            member.learn_first_token(1000.0, 1.0, &fleet, time(0));
         }
         assert!(member.get().read > 5e-4, "{:?}", member.get());
     }
@@ -420,15 +368,14 @@ mod tests {
     proptest! {
         #[test]
         fn speeds_stay_numbers(samples in prop::collection::vec((any::<f32>(), any::<f32>(), any::<u64>()), 0..40)) {
-            let (member, fleet) = (MemberSpeed::default(), FleetSpeed::default());
+            let (member, fleet) = (MemberSpeed::default(), Speeds::FIRST);
             for (x, y, now) in samples {
-                member.learn_first_token(x, y, &fleet, now, 10.0);
-                member.learn_pace(x, y, &fleet, now, 10.0);
-                fleet.update_means([&member].into_iter());
-                for speeds in [member.get(), fleet.get()] {
-                    for value in [speeds.delay, speeds.read, speeds.write, speeds.crowd] {
+                let time = LearningTime { now_nanos: now, decay_seconds: 10.0 };
+                member.learn_first_token(x, y, &fleet, time);
+                member.learn_pace(x, y, &fleet, time);
+                let speeds = member.get();
+                for value in [speeds.delay, speeds.read, speeds.write, speeds.crowd] {
                         prop_assert!(value.is_finite() && value >= 0.0, "{:?}", speeds);
-                    }
                 }
             }
         }

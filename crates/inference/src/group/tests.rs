@@ -170,7 +170,7 @@ fn a_slow_member_is_found_out_by_its_answers() {
                 answer,
             );
         }
-        assert_eq!(group.keep_up(0, 8), 8);
+        assert_eq!(group.keep_up(0, 8, turn * 10 * SECOND), 8);
     }
     let [fast, slow] = [0, 1].map(|member| group.member_speeds()[member].get());
     assert!(slow.read > 3.0 * fast.read, "{fast:?} {slow:?}");
@@ -287,7 +287,7 @@ proptest! {
                     group.finish_request(&mut request, &end, now);
                 }
             }
-            group.keep_up(place, 10);
+            group.keep_up(place, 10, now);
         }
         for request in sent.iter_mut().flatten() {
             group.finish_request(request, &AnswerEnd::default(), 0);

@@ -183,7 +183,7 @@ impl World {
     fn run(mut self) -> (EngineGroup, Results) {
         while let Some(Reverse((now, event))) = self.events.pop() {
             if now >= self.kept_up.0 {
-                let next = self.group.keep_up(self.kept_up.1, 64);
+                let next = self.group.keep_up(self.kept_up.1, 64, now);
                 self.kept_up = (now + 1_000_000_000, next);
             }
             if self.restart_at.is_some_and(|at| now >= nanos(at)) {

@@ -89,7 +89,7 @@ fn a_request_allocates_nothing() {
         };
         assert!(end.usage.is_some());
         group.finish_request(&mut sent, &end, now + 60_000_000);
-        group.keep_up(0, 10);
+        group.keep_up(0, 10, now);
     }
     assert_eq!(ALLOCATIONS.get() - before, 0);
 }
