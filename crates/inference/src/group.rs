@@ -207,19 +207,23 @@ impl EngineGroup {
         let stamp = memory.advance_clock(unread as u64);
         self.index
             .record_chain(links, member, stamp, &self.memories);
-        let unread_count = unread as u64;
+        let queued = queue
+            .read_moment(speeds.delay, speeds.read, now_nanos)
+            .queued_tokens;
         let queue = match plan.facts.is_stream {
-            true => queue.begin_request(unread_count, speeds.read, now_nanos),
+            true => queue.begin_request(unread as u64, queued, now_nanos),
             false => {
-                let moment = queue.read_moment(speeds.delay, speeds.read, now_nanos);
-                let reading = speeds.read * (moment.queued_tokens + unread);
-                queue.begin_whole(unread_count, speeds.delay + reading, now_nanos)
+                let reading = speeds.read * (queued + unread);
+                queue.begin_whole(unread as u64, speeds.delay + reading, now_nanos)
             }
         };
         Some(SentRequest {
             member,
             queue,
-            prediction,
+            prediction: Prediction {
+                queued_tokens: queued as u64,
+                ..prediction
+            },
             model: plan.facts.model,
             prompt_bytes: plan.facts.chain.prompt_bytes(),
             prompt_tokens: plan.work.prompt_tokens,

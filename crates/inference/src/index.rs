@@ -215,6 +215,7 @@ impl Index {
             recorded_tokens,
             age,
             recorded_age,
+            queued_tokens: 0,
         }
     }
 

@@ -28,9 +28,11 @@ const SLACK_SHARE: f32 = 0.1;
 /// Predictions in a row of which nothing was there, after which the member has forgotten everything.
 const MISSES_OF_A_RESTART: u32 = 3;
 
-/// Age up to which a lost block says little about the span, as a share of the span: the prompt may still have been read
-/// when the next one with its beginning came.
+/// Age up to which a lost block says little about the span, as a share of the span.
 const FRESH_SHARE: u64 = 16;
+
+/// Age up to which a lost block is a sign of a restart, as a share of the span. Older blocks are lost in full caches.
+const RESTART_SHARE: u64 = 4;
 
 /// Memory of one member. All workers share it.
 #[derive(Debug)]
@@ -66,6 +68,8 @@ pub struct Prediction {
     pub age: u64,
     /// Age of the last block that was read at some time, in tokens.
     pub recorded_age: u64,
+    /// Tokens that were queued at the member when the request was sent. A younger block may not have been read yet.
+    pub queued_tokens: u64,
 }
 
 /// Result of a prediction.
@@ -175,13 +179,20 @@ impl MemberMemory {
     }
 
     fn learn_loss(&self, prediction: &Prediction, cached: f32, span: u64) -> PredictionResult {
+        if prediction.age < prediction.queued_tokens {
+            // The request that brings the block may have waited beside this one.
+            return PredictionResult::Forgotten;
+        }
         let step = match prediction.age < span / FRESH_SHARE {
             true => span / 50,
             false => span / 10,
         };
-        self.set_span((span - step).max(prediction.age.min(span)));
+        let least = prediction.age.min(span);
+        self.set_span((span - step).max(least));
         if cached > 0.0 {
             self.misses.store(0, Ordering::Relaxed);
+        }
+        if cached > 0.0 || prediction.age > span / RESTART_SHARE {
             return PredictionResult::Forgotten;
         }
         let misses = self.misses.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
@@ -190,9 +201,8 @@ impl MemberMemory {
         }
         // A member that forgets everything again and again has no cache.
         let has_restarted = self.forgotten_at.load(Ordering::Relaxed) > 0;
-        let was_new = has_restarted && self.tokens_since_forgotten() < span / 2;
-        if was_new {
-            self.set_span(span / 2);
+        if has_restarted && self.tokens_since_forgotten() < span / 2 {
+            self.set_span((span / 2).max(least));
         }
         self.forget_all();
         PredictionResult::Restarted
@@ -247,6 +257,7 @@ mod tests {
             recorded_tokens: tokens,
             age,
             recorded_age: age,
+            queued_tokens: 0,
         }
     }
 
@@ -293,6 +304,7 @@ mod tests {
                     recorded_tokens: 4000.0,
                     age,
                     recorded_age: age,
+                    queued_tokens: 0,
                 };
                 memory.learn_result(&prediction, cached);
             }
@@ -317,6 +329,26 @@ mod tests {
         assert!(!memory.read_moment().may_hold_block(stamp));
         // One restart hardly changes the span.
         assert!(memory.span_tokens() > FIRST_SPAN * 9 / 10);
+    }
+
+    #[test]
+    fn blocks_that_may_not_have_been_read_yet_and_old_ones_tell_of_no_restart() {
+        let memory = MemberMemory::default();
+        let stamp = memory.advance_clock(5000);
+        let early = Prediction {
+            queued_tokens: 1001,
+            ..predict(4000.0, 1000)
+        };
+        for _ in 0..10 {
+            memory.learn_result(&early, 0.0);
+        }
+        assert_eq!(memory.span_tokens(), FIRST_SPAN);
+        let old = predict(4000.0, 100_000);
+        for _ in 0..10 {
+            memory.learn_result(&old, 0.0);
+        }
+        assert_eq!(memory.span_tokens(), 100_000);
+        assert!(memory.read_moment().may_hold_block(stamp));
     }
 
     #[test]
@@ -364,7 +396,7 @@ mod tests {
         ) {
             let memory = MemberMemory::default();
             for (tokens, recorded_tokens, age, cached, advance) in results {
-                let prediction = Prediction { tokens, recorded_tokens, age, recorded_age: age };
+                let prediction = Prediction { tokens, recorded_tokens, age, recorded_age: age, queued_tokens: age / 2 };
                 memory.learn_result(&prediction, cached);
                 memory.advance_clock(advance);
                 prop_assert!(memory.span_tokens() <= MAX_SPAN);

@@ -70,9 +70,9 @@ pub struct QueueEntry {
 }
 
 impl MemberQueue {
-    /// Counts a request that is sent, for which the member has to read `tokens`.
-    pub fn begin_request(&self, tokens: u64, seconds_per_token: f32, now_nanos: u64) -> QueueEntry {
-        let before = self.read_moment(0.0, seconds_per_token, now_nanos);
+    /// Counts a request that is sent, for which the member has to read `tokens`. `queued_before` are the tokens that it
+    /// has to read before, by [`MemberQueue::read_moment`].
+    pub fn begin_request(&self, tokens: u64, queued_before: f32, now_nanos: u64) -> QueueEntry {
         self.queued_tokens.fetch_add(tokens, Ordering::Relaxed);
         if self.waiting.fetch_add(1, Ordering::Relaxed) == 0 {
             self.progress_at.store(now_nanos, Ordering::Relaxed);
@@ -80,7 +80,7 @@ impl MemberQueue {
         QueueEntry {
             phase: Phase::Waiting,
             tokens,
-            queued_before: before.queued_tokens,
+            queued_before,
             sent_at: now_nanos,
             first_token_at: now_nanos,
             first_token_seconds: None,
@@ -282,8 +282,8 @@ mod tests {
     #[test]
     fn a_request_waits_streams_and_ends() {
         let queue = MemberQueue::default();
-        let mut one = queue.begin_request(1000, 1e-3, 0);
-        let mut two = queue.begin_request(3000, 1e-3, 0);
+        let mut one = queue.begin_request(1000, 0.0, 0);
+        let mut two = queue.begin_request(3000, 1000.0, 0);
         assert_eq!(
             (one.tokens_to_first(), two.tokens_to_first()),
             (1000.0, 4000.0)
@@ -314,7 +314,7 @@ mod tests {
     #[test]
     fn the_pace_is_that_of_gaps_without_reading() {
         let queue = MemberQueue::default();
-        let mut one = queue.begin_request(1000, 1e-3, 0);
+        let mut one = queue.begin_request(1000, 0.0, 0);
         queue.take_first_token(&mut one, SECOND);
         queue.note_events(&mut one, 1, SECOND);
         assert_eq!(one.take_pace(1), None);
@@ -323,7 +323,7 @@ mod tests {
         assert_eq!(one.take_pace(10), Some((0.0, 0.1)));
         assert_eq!(one.take_pace(0), None);
         // Another request is read: two gaps do not count.
-        let mut two = queue.begin_request(1000, 1e-3, 2 * SECOND);
+        let mut two = queue.begin_request(1000, 0.0, 2 * SECOND);
         queue.note_events(&mut one, 1, 3 * SECOND);
         queue.take_first_token(&mut two, 4 * SECOND);
         queue.note_events(&mut one, 1, 5 * SECOND);
@@ -340,7 +340,7 @@ mod tests {
     #[test]
     fn the_queue_shrinks_with_time_and_a_stalled_member_is_late() {
         let queue = MemberQueue::default();
-        let _entries = [1000, 1000].map(|tokens| queue.begin_request(tokens, 1e-3, 0));
+        let _entries = [1000, 1000].map(|tokens| queue.begin_request(tokens, 0.0, 0));
         let at = |now: u64| queue.read_moment(0.1, 1e-3, now);
         assert_eq!(at(SECOND / 2).queued_tokens, 1500.0);
         // Without a first token, no more than the first of them has been read.
@@ -357,7 +357,7 @@ mod tests {
         assert_eq!(queue.read_moment(0.0, 1e-3, SECOND).full_seconds, 1.0);
         assert_eq!(queue.read_moment(0.0, 1e-3, 3 * SECOND).full_seconds, 0.0);
         // A request that was refused has left no trace.
-        let mut entry = queue.begin_request(500, 1e-3, 0);
+        let mut entry = queue.begin_request(500, 0.0, 0);
         queue.end_request(&mut entry);
         assert_eq!(
             queue.read_moment(0.0, 1e-3, 3 * SECOND),

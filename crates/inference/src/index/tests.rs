@@ -72,6 +72,7 @@ fn predictions_say_how_old_the_last_block_is() {
         recorded_tokens: 1000.0,
         age: 1600,
         recorded_age: 16_000 + 1600 + 1600,
+        queued_tokens: 0,
     };
     assert_eq!(predict(), expected);
     members[0].forget_all();
