@@ -13,7 +13,7 @@ const STAMP_TOKENS: u64 = 16;
 
 /// Span before anything is learnt, in tokens. A span that is too long costs less time than one that is too short, and
 /// is corrected sooner.
-pub const FIRST_SPAN: u64 = 200_000;
+pub const FIRST_SPAN: u64 = 400_000;
 
 /// Longest span, in tokens.
 pub const MAX_SPAN: u64 = 1 << 34;
@@ -24,6 +24,14 @@ const SLACK_TOKENS: f32 = 256.0;
 
 /// Share of a prediction by which it may be off without meaning anything.
 const SLACK_SHARE: f32 = 0.1;
+
+/// Steps of the span after a loss, and after a find, as parts of the span. Steps up are longer: requests go where they
+/// are predicted to be known, so that finds beyond the span are rare.
+const DOWN_STEP: u64 = 25;
+const UP_STEP: u64 = 5;
+
+/// Step after the loss of a young block.
+const FRESH_STEP: u64 = 100;
 
 /// Predictions in a row of which nothing was there, after which the member has forgotten everything.
 const MISSES_OF_A_RESTART: u32 = 3;
@@ -42,7 +50,7 @@ pub struct MemberMemory {
     /// Clock at the moment at which the member forgot everything last.
     forgotten_at: AtomicU64,
     span: AtomicU64,
-    /// Predictions in a row of which nothing was there.
+    /// Predictions of young blocks of which nothing was there, since a member has remembered something.
     misses: AtomicU32,
 }
 
@@ -122,12 +130,16 @@ impl MemberMemory {
 
     /// Makes the member forget everything: it was down, or is another one now.
     pub fn forget_all(&self) {
+        self.forget_before_now();
+        self.misses.store(0, Ordering::Relaxed);
+    }
+
+    fn forget_before_now(&self) {
         // Later stamps are in a later unit.
         let clock = self.clock.fetch_add(STAMP_TOKENS, Ordering::Relaxed);
         let clock = clock.wrapping_add(STAMP_TOKENS);
         let forgotten_at = clock - clock % STAMP_TOKENS;
         self.forgotten_at.store(forgotten_at, Ordering::Relaxed);
-        self.misses.store(0, Ordering::Relaxed);
     }
 
     /// Tokens read since the member forgot everything last.
@@ -172,7 +184,9 @@ impl MemberMemory {
                 true => prediction.recorded_age.min(span.saturating_mul(2)),
                 false => 0,
             };
-            let least = span.saturating_add(span / 10).saturating_add(STAMP_TOKENS);
+            let least = span
+                .saturating_add(span / UP_STEP)
+                .saturating_add(STAMP_TOKENS);
             self.set_span(longer.max(least));
         }
         PredictionResult::Remembered
@@ -184,8 +198,8 @@ impl MemberMemory {
             return PredictionResult::Forgotten;
         }
         let step = match prediction.age < span / FRESH_SHARE {
-            true => span / 50,
-            false => span / 10,
+            true => span / FRESH_STEP,
+            false => span / DOWN_STEP,
         };
         let least = prediction.age.min(span);
         self.set_span((span - step).max(least));
@@ -196,15 +210,14 @@ impl MemberMemory {
             return PredictionResult::Forgotten;
         }
         let misses = self.misses.fetch_add(1, Ordering::Relaxed).wrapping_add(1);
-        if misses < MISSES_OF_A_RESTART {
+        if !misses.is_multiple_of(MISSES_OF_A_RESTART) {
             return PredictionResult::Forgotten;
         }
-        // A member that forgets everything again and again has no cache.
-        let has_restarted = self.forgotten_at.load(Ordering::Relaxed) > 0;
-        if has_restarted && self.tokens_since_forgotten() < span / 2 {
+        if misses > MISSES_OF_A_RESTART {
+            // A member that has remembered nothing since it forgot all has no cache.
             self.set_span((span / 2).max(least));
         }
-        self.forget_all();
+        self.forget_before_now();
         PredictionResult::Restarted
     }
 }
@@ -343,11 +356,11 @@ mod tests {
             memory.learn_result(&early, 0.0);
         }
         assert_eq!(memory.span_tokens(), FIRST_SPAN);
-        let old = predict(4000.0, 100_000);
-        for _ in 0..10 {
+        let old = predict(4000.0, 150_000);
+        for _ in 0..60 {
             memory.learn_result(&old, 0.0);
         }
-        assert_eq!(memory.span_tokens(), 100_000);
+        assert_eq!(memory.span_tokens(), 150_000);
         assert!(memory.read_moment().may_hold_block(stamp));
     }
 
@@ -367,7 +380,7 @@ mod tests {
             memory.learn_result(&prediction, 0.0);
         }
         assert!(memory.span_tokens() < 2000, "{}", memory.span_tokens());
-        assert!(predicted < 40, "{predicted}");
+        assert!(predicted < 60, "{predicted}");
         for _ in 0..20 {
             let prediction = Prediction {
                 recorded_tokens: 4000.0,
