@@ -51,6 +51,8 @@
 //! Routes by `model` use [`Scanner::model_name`](scanner::Scanner::model_name) before the group is known; a request that is
 //! [ambiguous](scanner::Scanner::is_ambiguous) must not get a right by its model's name.
 //!
+//! `docs/design/inference.md` has figures of what was tried in virtual time.
+//!
 //! # Limits
 //!
 //! - Pictures in a prompt (`data:` URLs) count by their bytes like text; the learnt tokens of a byte are a mean of both.
