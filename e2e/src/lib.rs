@@ -21,6 +21,7 @@ pub mod haproxy;
 pub mod httpd;
 pub mod jacorb;
 pub mod kubernetes;
+pub mod language_model;
 pub mod libarm;
 pub mod load;
 pub mod manual;

@@ -51,6 +51,7 @@ const RESTART: &[(&str, &str)] = &[
     ("[admin]", "local_access"),
     ("[admin]", "console"),
     ("[admin]", "audit_log"),
+    ("[group.NAME.inference]", "index_memory"),
     #[cfg(feature = "corba")]
     ("[corba]", "state_file"),
     #[cfg(feature = "corba")]

@@ -1170,6 +1170,65 @@ fn sources_of_reports_are_read() {
 }
 
 #[test]
+fn engines_have_their_settings_and_rules_that_read_requests() {
+    let rule = |protocol: &str| {
+        format!(
+            "[rule.web]\nlisten = \"127.0.0.1:80\"\ngroup = \"engines\"\nprotocol = \"{protocol}\"\n"
+        )
+    };
+    let group = "[group.engines]\nmembers = [\"a:1\"]\nstrategy = \"inference\"\n";
+    let table = "[group.engines.inference]\nindex_memory = \"1MiB\"\nmax_prompt = \"8KiB\"\n";
+    let text = format!("{}{group}{table}", rule("http"));
+    let config = parse("test.toml", &text).unwrap();
+    let inference = config.groups[0].settings.inference;
+    assert_eq!(
+        (inference.index_memory, inference.max_prompt),
+        (1 << 20, 8 << 10)
+    );
+    assert_eq!(config.warnings, []);
+    for protocol in ["tcp", "udp"] {
+        one_error(
+            &format!("{}{group}", rule(protocol)),
+            "test.toml:5:8: group.engines: has strategy `inference`, which reads the prompts of requests, but the \
+             rule \"web\" does not read requests: write protocol = \"http\" in the rule, or use another strategy",
+            &[],
+        );
+    }
+    let cluster = "[negotiator]\nlisten = \"127.0.0.1:1\"\n[cluster.c]\ngroup = \"engines\"\n";
+    one_error(
+        &format!("{cluster}{group}"),
+        "test.toml:5:8: group.engines: has strategy `inference`, which reads the prompts of requests, but clients of \
+         the cluster \"c\" send requests to the members themselves: use another strategy, or a rule with protocol = \
+         \"http\"",
+        &[],
+    );
+    one_error(
+        &format!(
+            "{}{group}[group.engines.inference]\nmax_prompt = \"2MiB\"",
+            rule("http")
+        ),
+        "test.toml:9:14: group.engines.inference.max_prompt: out of range",
+        &[],
+    );
+    let other = text.replace("strategy = \"inference\"", "strategy = \"random\"");
+    let warnings = parse("test.toml", &other).unwrap().warnings;
+    assert_eq!(warnings.len(), 1, "{warnings:#?}");
+    let warning = warnings[0].to_string();
+    let expected = "group.engines.inference: has no effect: only strategy `inference`";
+    assert!(warning.contains(expected), "{warning}");
+    // Engines inherit the settings of all groups, without a warning for other groups.
+    let all = "[defaults]\ninference = { max_prompt = \"16KiB\" }\n";
+    let text = format!(
+        "{all}{}{group}[group.x]\nmembers = [\"a:1\"]\n",
+        rule("http")
+    );
+    let config = parse("test.toml", &text).unwrap();
+    assert_eq!(config.groups[0].settings.inference.max_prompt, 16 << 10);
+    let mut warnings = config.warnings.iter().map(ToString::to_string);
+    assert!(!warnings.any(|warning| warning.contains("inference")));
+}
+
+#[test]
 fn what_no_source_of_reports_can_do_is_refused() {
     for (line, expected) in [
         ("agent_check = true", "wrong type"),
@@ -1475,6 +1534,12 @@ fn document_with(header: &str, line: &str) -> String {
             format!(
                 "[rule.x]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\n{route}\n{header}\n{line}"
             )
+        }
+        "[group.x]" if line.starts_with("inference") => {
+            format!("{header}\nmembers = [\"a:1\"]\nstrategy = \"inference\"\n{line}")
+        }
+        "[group.x.inference]" => {
+            format!("[group.x]\nmembers = [\"a:1\"]\nstrategy = \"inference\"\n{header}\n{line}")
         }
         "[group.x]" if line.starts_with("members") => format!("{header}\n{line}"),
         "[group.x]" => format!("{header}\nmembers = [\"a:1\"]\n{line}"),

@@ -15,6 +15,7 @@ use evenkeel_core::time::Instant;
 use crate::alerts::{self, AlertedLocations, AllAlertedMembers, FleetExchange, Forced, Locations};
 use crate::event::Event;
 use crate::group::GroupControl;
+use crate::outlier::{Cause, FailureCause};
 
 /// Interval at which a decision of each group is traced and kept as the last one. Tracing
 /// allocates, so not every decision is traced.
@@ -138,11 +139,19 @@ impl Round {
                 control.run_round(group, around.council, now, &mut |event| events.push(event));
                 self.raised.extend(control.alerts.raised().keys().cloned());
                 if self.trace {
+                    group.keep_up_engines(now);
                     group.state().want_trace();
                 }
                 if self.keep {
                     let members = group.members().iter();
                     members.for_each(|member| member.slot.keep_age(now));
+                }
+                for event in &events {
+                    if let Event::Ejected { member, cause, .. } = event
+                        && let Cause::Failures(FailureCause::InARow(_)) = cause
+                    {
+                        group.forget_engine_memory(*member);
+                    }
                 }
                 events.drain(..).for_each(|event| act(entry, &event));
             }

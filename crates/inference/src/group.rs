@@ -99,6 +99,11 @@ impl RequestPlan<'_> {
         &self.work
     }
 
+    /// True if the answer comes as a stream of events.
+    pub fn is_stream(&self) -> bool {
+        self.facts.is_stream
+    }
+
     /// Tokens of the first blocks of the prompt.
     fn tokens_before(&self, blocks: usize) -> f32 {
         self.facts.chain.bytes_before(blocks) as f32 * self.tokens_per_byte
@@ -109,6 +114,12 @@ impl SentRequest {
     /// Number of the member.
     pub fn member_number(&self) -> usize {
         self.member
+    }
+
+    /// Tokens of the prompt that the member was expected to remember, by what the engine has counted.
+    pub fn expected_cached(&self, usage: &Usage) -> f32 {
+        // The prediction was made with a guess of how many tokens the prompt has.
+        self.prediction.tokens * usage.prompt_tokens as f32 / self.prompt_tokens
     }
 
     /// Leaves out the time to the next event: the client takes nothing, so that the member cannot write.
@@ -361,6 +372,11 @@ impl EngineGroup {
         if let Some(speed) = self.speeds.get(member) {
             speed.forget_samples(&self.fleet.get());
         }
+    }
+
+    /// Number of sets of the index.
+    pub fn index_sets(&self) -> usize {
+        self.index.set_count()
     }
 
     /// Brings usual speeds up to date, and clears `sets` sets of the index of what nobody can hold any more, from set

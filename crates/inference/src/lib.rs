@@ -24,7 +24,7 @@
 //!
 //! # Who calls what when
 //!
-//! The crate depends on no other crate of the product, so that `core` can depend on it: `core` then has a strategy
+//! The crate depends on no other crate of the product, so that `core` can depend on it: `core` has a strategy
 //! `inference`, whose `pick` calls [`EngineGroup::price_request`](group::EngineGroup::price_request) or
 //! [`EngineGroup::choose_member`](group::EngineGroup::choose_member), and everything around it (exclusion, weights, zones,
 //! caps, ejection, late binding, explanations) stays as it is. The proxy only brings bytes and times.

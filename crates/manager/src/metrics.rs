@@ -6,6 +6,7 @@
 use std::collections::BTreeMap;
 use std::sync::Arc;
 
+use evenkeel_core::engines::{PromptPart, TokenKind};
 use evenkeel_core::group::Group;
 use evenkeel_core::observe::StreamTotals;
 
@@ -30,6 +31,7 @@ impl Manager {
         members(out, &status.groups);
         let handles = self.handles();
         handshakes(out, &handles);
+        engines(out, &handles);
         reports(out, &handles);
         latencies(out, &self.list_groups());
         streams(out, &self.list_groups());
@@ -417,6 +419,35 @@ fn handshakes(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
         for (cause, count) in handshakes.failures() {
             let labels = [("group", &**group.name()), ("cause", cause.name())];
             out.add_sample(&labels, count as f64);
+        }
+    }
+}
+
+fn engines(out: &mut Exposition, handles: &[Arc<GroupHandle>]) {
+    let of_engines = || {
+        let groups = handles.iter().map(|handle| handle.current.load());
+        groups.filter_map(|group| Some((Arc::clone(group.name()), Arc::clone(group.engines()?))))
+    };
+    out.begin_family(
+        "evenkeel_inference_prompts_total",
+        Type::Counter,
+        "Requests for engines that serve language models, by the part of the prompt that was read before a member was chosen.",
+    );
+    for (group, engines) in of_engines() {
+        for part in PromptPart::ALL {
+            let labels = [("group", &*group), ("read", part.name())];
+            out.add_sample(&labels, engines.counts().prompt_count(part) as f64);
+        }
+    }
+    out.begin_family(
+        "evenkeel_inference_tokens_total",
+        Type::Counter,
+        "Tokens that engines have counted in their answers, and tokens that the strategy expected to be cached.",
+    );
+    for (group, engines) in of_engines() {
+        for kind in TokenKind::ALL {
+            let labels = [("group", &*group), ("kind", kind.name())];
+            out.add_sample(&labels, engines.counts().token_count(kind) as f64);
         }
     }
 }

@@ -142,6 +142,8 @@ pub struct Target {
     pub cookie: Option<Arc<Cookie>>,
     /// The program outside of the balancer that chooses members, if there is one.
     pub chooser: Option<Arc<Chooser>>,
+    /// Most bytes of a request's body that are read before a member is chosen, if the group's strategy reads them.
+    pub max_prompt: Option<usize>,
     /// Answers of the balancer's own and changes to responses: of the rule and the group.
     pub policy: ResponsePolicy,
 }
@@ -158,6 +160,7 @@ impl Target {
             sources: Sources::default(),
             cookie: None,
             chooser: None,
+            max_prompt: None,
             policy: ResponsePolicy::default(),
         }
     }
@@ -182,6 +185,7 @@ impl Target {
             && self.send_proxy == old.send_proxy
             && self.source == old.source
             && self.sources == old.sources
+            && self.max_prompt == old.max_prompt
             && self.cookie.as_ref().map(Arc::as_ptr) == old.cookie.as_ref().map(Arc::as_ptr)
             && self.chooser.as_ref().map(Arc::as_ptr) == old.chooser.as_ref().map(Arc::as_ptr)
             && self.policy == old.policy

@@ -176,10 +176,13 @@ impl Session {
             _ => None,
         };
         let ticket = match kept {
-            Some(ticket) => match self.peer.ip() {
-                Some(client) => ticket.of_client(client),
-                None => ticket,
-            },
+            Some(mut ticket) => {
+                group.begin_at_engine(&mut ticket, request);
+                match self.peer.ip() {
+                    Some(client) => ticket.of_client(client),
+                    None => ticket,
+                }
+            }
             None => {
                 let unbound = ended.map(|(_, why)| why.name()).or(request.unbound);
                 let request = &Request {

@@ -19,6 +19,7 @@ use crate::access::AccessLog;
 use crate::buffer::BufferPool;
 use crate::date::HttpDate;
 use crate::files::{ClientFile, ConnectionFile, Files, WaitReason};
+use crate::http::prompt::Prompts;
 use crate::http2::links::Links;
 use crate::memory::Memory;
 use crate::passwords::Proofs;
@@ -49,6 +50,8 @@ pub(crate) struct Worker {
     pub(crate) records: Cell<bool>,
     /// Date of answers of the balancer's own.
     pub(crate) date: HttpDate,
+    /// Readers of prompts that are not used now.
+    pub(crate) prompts: Prompts,
     /// Passwords that were right.
     pub(crate) proofs: RefCell<Proofs>,
     /// The process ends: HTTP connections that stay idle are closed, those of rules
@@ -102,6 +105,7 @@ pub(crate) fn build_worker(
         choosers: IdleConnections::default(),
         links: Links::default(),
         date: HttpDate::default(),
+        prompts: Prompts::default(),
         proofs: RefCell::new(Proofs::new()),
         files,
         memory,

@@ -26,7 +26,7 @@ END
     ";
 
 /// Pages whose commands are run, here or below.
-const FOLLOWED: [&str; 36] = [
+const FOLLOWED: [&str; 37] = [
     "README.md",
     "docs/admin-api.md",
     "docs/agent.md",
@@ -38,6 +38,7 @@ const FOLLOWED: [&str; 36] = [
     "docs/engine.md",
     "docs/fleet.md",
     "docs/http2.md",
+    "docs/inference.md",
     "docs/kernel-forwarding.md",
     "docs/kernel-monitor.md",
     "docs/kubernetes.md",
@@ -174,6 +175,39 @@ fn u10_coming_from() {
 #[test]
 fn u10_http2() {
     follow_page("docs/http2.md", INSTALLED);
+}
+
+#[test]
+fn u10_inference() {
+    // Engines in small: each answer is the same.
+    let engines = r#"
+        cat > engine.py <<'END'
+import http.server, json, sys
+class Engine(http.server.BaseHTTPRequestHandler):
+    protocol_version = "HTTP/1.1"
+    def answer(self, value):
+        body = json.dumps(value).encode()
+        self.send_response(200)
+        self.send_header("Content-Type", "application/json")
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+    def do_GET(self):
+        self.answer({})
+    def do_POST(self):
+        asked = json.loads(self.rfile.read(int(self.headers["Content-Length"])))
+        message = {"role": "assistant", "content": "To stay upright."}
+        usage = {"prompt_tokens": 9, "completion_tokens": 4, "total_tokens": 13}
+        self.answer({"model": asked["model"], "choices": [{"index": 0, "message": message}], "usage": usage})
+for_all = http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[1])), Engine)
+for_all.serve_forever()
+END
+        for port in 8001 8002; do
+            (python3 engine.py $port > /dev/null 2>&1 &)
+            listening 127.0.0.1:$port
+        done
+        "#;
+    follow_page("docs/inference.md", &format!("{INSTALLED} {engines}"));
 }
 
 #[test]

@@ -6,6 +6,7 @@ mod choosers;
 mod cors;
 mod defaults;
 mod forward_auth;
+mod inference;
 mod lists;
 mod outages;
 mod pages;

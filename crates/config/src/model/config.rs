@@ -27,8 +27,8 @@ use super::tls::{self, ClientTls, Tls};
 use super::tracing::{self, Tracing};
 use super::xds::{self, Xds};
 use super::{
-    alert, auth, chooser, compression, ejection, ftp, health, hedge, limits, monitor, priority,
-    request_id, responses, route, sources, sticky, udp, zones,
+    alert, auth, chooser, compression, ejection, ftp, health, hedge, inference, limits, monitor,
+    priority, request_id, responses, route, sources, sticky, udp, zones,
 };
 use crate::schema::errors::Problem;
 use crate::schema::key::{DAY, describe_keys, secs, section};
@@ -227,6 +227,7 @@ pub(crate) fn describe_tables() -> Vec<TableDoc> {
     tables.extend([
         alert::describe_table(),
         ejection::describe_table(),
+        inference::describe_table(),
         zones::describe_table(),
     ]);
     tables.extend([

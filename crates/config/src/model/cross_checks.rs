@@ -10,6 +10,7 @@ use super::auth;
 use super::group::GroupConfig;
 use super::member::MemberConfig;
 use super::mirror::MIRRORED;
+use super::negotiator::Cluster;
 use super::protocol::Source;
 use super::rule::{Forward, Protocol, Rule};
 use crate::schema::document::Span;
@@ -223,6 +224,45 @@ pub(super) fn check_ftp(group: &GroupConfig, rule: &str, span: &Span, report: &m
              have to accept data connections from the balancer's"
         );
         report.add_warning(span, &group.path(), message);
+    }
+}
+
+/// Refuses a group whose strategy reads the bodies of requests if one of the rules that use the group does not read
+/// requests.
+pub(super) fn check_body_readers(
+    group: &GroupConfig,
+    rules: &[&Rule],
+    span: &Span,
+    report: &mut Report<'_>,
+) {
+    let is_blind = |rule: &&&Rule| group.reads_bodies() && rule.protocol != Protocol::Http;
+    for rule in rules.iter().filter(is_blind) {
+        let message = format!(
+            "has strategy `inference`, which reads the prompts of requests, but the rule {:?} does not read \
+             requests: write protocol = \"http\" in the rule, or use another strategy",
+            rule.name
+        );
+        report.add_problem(span, &group.path(), message, None);
+    }
+}
+
+/// Refuses a group whose strategy reads the bodies of requests if the group serves a cluster, whose clients go to
+/// members themselves.
+pub(super) fn check_clusters(
+    groups: &[(Span, GroupConfig)],
+    clusters: &[Cluster],
+    report: &mut Report<'_>,
+) {
+    for (span, group) in groups.iter().filter(|(_, group)| group.reads_bodies()) {
+        let mut users = clusters.iter();
+        if let Some(cluster) = users.find(|cluster| cluster.group == group.name) {
+            let message = format!(
+                "has strategy `inference`, which reads the prompts of requests, but clients of the cluster {:?} send \
+                 requests to the members themselves: use another strategy, or a rule with protocol = \"http\"",
+                cluster.name
+            );
+            report.add_problem(span, &group.path(), message, None);
+        }
     }
 }
 

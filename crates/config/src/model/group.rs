@@ -10,6 +10,7 @@ use evenkeel_core::strategy::{RequestNeeds, Values, default_kind};
 use super::chooser::Chooser;
 use super::ejection::LIMIT;
 use super::health::HealthCheck;
+use super::inference;
 use super::member::{MEMBERS_FILES, MemberConfig};
 use super::monitor::Monitor;
 use super::protocol::{SendProxy, Source};
@@ -180,6 +181,8 @@ keys! {
         alert; "{ threshold = 0.9 }",
         /// Ejection of members which fail: a table, see below.
         ejection; "{ min_requests = 100 }",
+        /// Settings of the strategy `inference`: a table, see below.
+        inference; "{ max_prompt = \"256KiB\" }",
         /// Preference of requests for the balancer's own [zone](zones.md): a table (see below), or `false` to
         /// treat all zones alike. You set the balancer's zone in [`[node]`](#node), and the zones of members at
         /// the members.
@@ -266,6 +269,7 @@ impl GroupConfig {
             Sticky::set_binding(&mut group.settings, is_said, table, report);
         }
         group.warn_of_alerts(table, report);
+        inference::warn_of_strategy(group.reads_bodies(), table, report);
         group.sources.warn_of_twins(table, report);
         group.check_unix(table, report);
         group
@@ -281,6 +285,11 @@ impl GroupConfig {
     /// Path in the configuration, for messages.
     pub(crate) fn path(&self) -> String {
         join_key("group", &self.name)
+    }
+
+    /// True if the group's strategy reads the bodies of requests.
+    pub fn reads_bodies(&self) -> bool {
+        self.strategy.kind().request_needs == RequestNeeds::Body
     }
 
     /// First member of the group that is a Unix socket.

@@ -27,6 +27,7 @@ pub(crate) mod group_name;
 pub(crate) mod health;
 pub(crate) mod hedge;
 pub(crate) mod http_options;
+pub(crate) mod inference;
 pub mod kind;
 pub(crate) mod kubernetes;
 pub(crate) mod limits;

@@ -5,8 +5,9 @@ use std::path::{Path, PathBuf};
 
 use super::config::{ACCESS_LOG, Config, TOP, describe_tables};
 use super::cross_checks::{
-    NO_AUTHORITY, check_cookies, check_forward, check_ftp, check_port, listening_addresses,
-    reserve_fields, warn_of_loops, warn_of_one_location, warn_of_shared_loads,
+    NO_AUTHORITY, check_body_readers, check_clusters, check_cookies, check_forward, check_ftp,
+    check_port, listening_addresses, reserve_fields, warn_of_loops, warn_of_one_location,
+    warn_of_shared_loads,
 };
 use super::group::GroupConfig;
 use super::listeners::Listeners;
@@ -346,6 +347,7 @@ impl<'f> Draft<'f> {
         (config.negotiator, config.clusters) =
             negotiator::read(top, folder, &config.groups, used, listeners, report);
         self.with_clients.clone_from(used);
+        check_clusters(&self.groups, &config.clusters, report);
         let around = xds::XdsDependencies {
             groups: &config.groups,
             shared: &self.shared,
@@ -434,4 +436,5 @@ fn check_users_of(group: &mut GroupConfig, users: &[&Rule], span: &Span, report:
     if let Some(rule) = users.iter().find(|rule| rule.protocol == Protocol::Udp) {
         udp::check_group(group, &rule.name, span, report);
     }
+    check_body_readers(group, users, span, report);
 }

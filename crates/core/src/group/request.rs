@@ -2,6 +2,8 @@
 
 use std::net::IpAddr;
 
+use evenkeel_inference::group::RequestPlan;
+
 use crate::cost::Cost;
 use crate::member::MemberId;
 use crate::time::Instant;
@@ -28,6 +30,8 @@ pub struct Request<'a> {
     /// The member at which the client has a connection of its own, if it has one. The carrier of the request uses it;
     /// strategies do not.
     pub pinned: Option<MemberId>,
+    /// Prompt of the request and what members have read of it, for strategy `inference`.
+    pub plan: Option<&'a RequestPlan<'a>>,
 }
 
 impl Request<'_> {
@@ -42,6 +46,7 @@ impl Request<'_> {
             ahead: None,
             unbound: None,
             pinned: None,
+            plan: None,
         }
     }
 }

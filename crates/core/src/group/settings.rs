@@ -23,6 +23,24 @@ pub enum Granularity {
     OnDemand,
 }
 
+/// Settings of the strategy `inference`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct InferenceSettings {
+    /// Memory of the index of prompts, in bytes.
+    pub index_memory: usize,
+    /// Most bytes of a request's body that are read before a member is chosen.
+    pub max_prompt: usize,
+}
+
+impl Default for InferenceSettings {
+    fn default() -> Self {
+        InferenceSettings {
+            index_memory: 32 << 20,
+            max_prompt: 1 << 20,
+        }
+    }
+}
+
 /// Settings of a group, beside its members. Parsed by the configuration;
 /// every field has a default.
 #[derive(Clone, Debug, PartialEq)]
@@ -61,6 +79,8 @@ pub struct GroupSettings {
     pub alert: AlertSettings,
     /// Settings for the ejection of members that fail.
     pub ejection: EjectionSettings,
+    /// Settings of the strategy `inference`.
+    pub inference: InferenceSettings,
     /// Zones that come first; `None` is that all are alike.
     pub zones: Option<ZoneSettings>,
 }
@@ -83,6 +103,7 @@ impl Default for GroupSettings {
             failure_penalty: Duration::from_secs(5),
             alert: AlertSettings::default(),
             ejection: EjectionSettings::default(),
+            inference: InferenceSettings::default(),
             zones: Some(ZoneSettings::default()),
         }
     }

@@ -1,11 +1,12 @@
 //! State that a group keeps from one snapshot to the next.
 
 use std::sync::atomic::{AtomicBool, AtomicU8, AtomicU32, AtomicU64, Ordering};
-use std::sync::{Arc, Mutex, PoisonError};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
 
 use arc_swap::ArcSwapOption;
 
 use super::request::PickError;
+use crate::engines::EnginePool;
 use crate::estimate::{FIRST_GROWTH, pack, unpack};
 use crate::learnt::{self, LearntSlot, LearntValues, Visit};
 use crate::load::MemberMeans;
@@ -44,6 +45,8 @@ pub struct GroupState {
     /// [`MemberMeans`], packed; 0 is not known.
     member_means: AtomicU64,
     zones: Readings,
+    /// Engines, once the group has had strategy `inference`.
+    engines: OnceLock<Arc<EnginePool>>,
 }
 
 /// The next decision is traced and kept as the last one.
@@ -104,6 +107,17 @@ impl GroupState {
         visit("has_caps", LearntSlot::Flag(&self.has_caps));
         visit("typical", LearntSlot::Short(&self.typical));
         self.zones.visit_words(visit);
+    }
+
+    /// Engines of the group, if it has had strategy `inference`.
+    #[inline]
+    pub fn engines(&self) -> Option<&Arc<EnginePool>> {
+        self.engines.get()
+    }
+
+    /// Engines of the group, which are created at the first call.
+    pub(super) fn ensure_engines(&self, create: impl FnOnce() -> EnginePool) -> &Arc<EnginePool> {
+        self.engines.get_or_init(|| Arc::new(create()))
     }
 
     /// Means of the members' reports, as learnt last.

@@ -1,7 +1,13 @@
 use std::sync::Arc;
 use std::time::Duration;
 
+use evenkeel_inference::chain::{ChainBuilder, HashKey};
+use evenkeel_inference::group::{AnswerEnd, RequestFacts, RequestPlan};
+use evenkeel_inference::scanner::Scanner;
+use evenkeel_inference::usage::Usage;
+
 use super::*;
+use crate::engines::{PromptPart, TokenKind};
 use crate::estimate::Moment;
 use crate::latency::{LatencyEnd, Remainder};
 use crate::load::{LoadId, LoadValue, Location};
@@ -666,4 +672,173 @@ fn explanations_say_whether_the_chooser_or_the_strategy_has_decided() {
     );
     let (notes, _) = explained(Advice::Member(MemberId(7)));
     assert!(notes.contains("cannot be used any more"), "{notes}");
+}
+
+/// Makes the plan of a request with this prompt, and gives it to `take`.
+fn with_plan<T>(group: &Group, prompt: &str, take: impl FnOnce(&RequestPlan<'_>) -> T) -> T {
+    let body = format!(r#"{{"model":"m","prompt":"{prompt}","stream":true}}"#);
+    let mut builder = ChainBuilder::new(HashKey::new([1, 2, 3]));
+    let mut scanner = Scanner::new();
+    scanner.feed_bytes(body.as_bytes(), &mut builder);
+    let model = builder.model_hash();
+    let engines = group.state().engines().unwrap();
+    take(&engines.group().plan_request(RequestFacts {
+        chain: builder.link_blocks(),
+        model,
+        max_tokens: scanner.max_tokens(),
+        is_stream: scanner.wants_stream(),
+        random: 5,
+    }))
+}
+
+#[test]
+fn a_prompt_goes_to_the_engine_that_has_read_its_beginning_also_in_the_next_snapshot() {
+    let members = group(4, None).members().to_vec();
+    let group = going_by("inference", GroupSettings::default(), members.clone());
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut homes = Vec::new();
+    let beginnings = ["a", "b", "c", "d"].map(|letter| letter.repeat(40_000));
+    let mut pick = |group: &Group, prompt: &str, now: u64| {
+        with_plan(group, prompt, |plan| {
+            let request = Request {
+                plan: Some(plan),
+                ..Request::at_time(at(now))
+            };
+            let mut ticket = group.pick(&request, &mut rng).unwrap();
+            let index = ticket.member_index();
+            let engine = ticket.engine_mut().unwrap();
+            engine.take_events(1, at(now + 400));
+            let end = AnswerEnd {
+                events: 1,
+                is_complete: true,
+                usage: None,
+            };
+            engine.finish(&end, at(now + 500));
+            ticket.finish(Outcome::Success, at(now + 500));
+            index
+        })
+    };
+    for (index, prompt) in beginnings.iter().enumerate() {
+        homes.push(pick(&group, prompt, 1000 * index as u64));
+    }
+    let values = Values::defaults(strategy::find("inference").unwrap());
+    // Members in another order keep what is known of them.
+    let turned: Vec<_> = members.iter().rev().cloned().collect();
+    let state = Arc::clone(group.state());
+    let next = Group::new("g", GroupSettings::default(), &values, turned, state);
+    for (index, prompt) in beginnings.iter().enumerate() {
+        let longer = format!("{prompt} and more");
+        let now = 10_000 + 1000 * index as u64;
+        assert_eq!(3 - pick(&next, &longer, now), homes[index], "{homes:?}");
+        assert_eq!(pick(&group, &longer, now + 500), homes[index], "{homes:?}");
+    }
+}
+
+#[test]
+fn an_engine_has_no_queue_left_when_tickets_are_dropped() {
+    let members = group(2, None).members().to_vec();
+    let group = going_by("inference", GroupSettings::default(), members);
+    let mut rng = fastrand::Rng::with_seed(3);
+    with_plan(&group, &"x".repeat(9000), |plan| {
+        let request = Request {
+            plan: Some(plan),
+            ..Request::at_time(at(0))
+        };
+        let decision = group.explain_next(&request, &mut rng);
+        let candidates = &decision.explanation.candidates;
+        assert_eq!(candidates.len(), 2);
+        assert!(candidates[0].verdict.contains("first token in"));
+        let tickets: Vec<_> = (0..5).map(|_| group.pick(&request, &mut rng)).collect();
+        drop(tickets);
+        let engines = group.state().engines().unwrap();
+        for queue in engines.group().member_queues().iter().take(2) {
+            assert_eq!(queue.read_moment(0.1, 0.001, at(1).as_nanos()).waiting, 0.0);
+        }
+    });
+}
+
+#[test]
+fn an_engine_that_does_not_work_has_forgotten_what_it_has_read() {
+    let members = group(2, None).members().to_vec();
+    let group = going_by("inference", GroupSettings::default(), members);
+    let mut rng = fastrand::Rng::with_seed(3);
+    let prompt = "x".repeat(9000);
+    let is_known = || {
+        with_plan(&group, &prompt, |plan| {
+            !plan.request_work().matches.is_empty()
+        })
+    };
+    let mut read_prompt = || {
+        with_plan(&group, &prompt, |plan| {
+            let request = Request {
+                plan: Some(plan),
+                ..Request::at_time(at(0))
+            };
+            group.pick(&request, &mut rng).unwrap().member_index()
+        })
+    };
+    assert!(!is_known());
+    let home = read_prompt();
+    assert!(is_known());
+    group.keep_up_engines(at(1));
+    assert!(is_known());
+    // An ejection for a share of failures says nothing of a restart.
+    group.members()[home].slot.set(Reason::Ejected, true);
+    group.keep_up_engines(at(2));
+    assert!(is_known());
+    group.members()[home].slot.set(Reason::Ejected, false);
+    group.members()[home].slot.set(Reason::Dead, true);
+    group.keep_up_engines(at(3));
+    assert!(!is_known());
+    group.members()[home].slot.set(Reason::Dead, false);
+    let home = read_prompt();
+    assert!(is_known());
+    group.forget_engine_memory(1 - home);
+    assert!(is_known());
+    group.forget_engine_memory(home);
+    assert!(!is_known());
+    group.forget_engine_memory(9);
+}
+
+#[test]
+fn tokens_that_an_engine_reports_are_counted_beside_those_that_were_expected() {
+    let members = group(1, None).members().to_vec();
+    let group = going_by("inference", GroupSettings::default(), members);
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut ask = |cached_tokens| {
+        with_plan(&group, &"x".repeat(8192), |plan| {
+            let request = Request {
+                plan: Some(plan),
+                ..Request::at_time(at(0))
+            };
+            let mut ticket = group.pick(&request, &mut rng).unwrap();
+            let end = AnswerEnd {
+                events: 0,
+                is_complete: true,
+                usage: Some(Usage {
+                    prompt_tokens: 2000,
+                    cached_tokens,
+                    output_tokens: 30,
+                }),
+            };
+            let engine = ticket.engine_mut().unwrap();
+            engine.finish(&end, at(1));
+            // Only the first end counts.
+            engine.finish(&end, at(2));
+        });
+    };
+    [None, Some(1900), Some(1950)]
+        .into_iter()
+        .for_each(&mut ask);
+    let counts = group.engines().unwrap().counts();
+    let count = |kind| counts.token_count(kind);
+    assert_eq!(count(TokenKind::Prompt), 6000);
+    assert_eq!(count(TokenKind::Output), 90);
+    assert_eq!(count(TokenKind::Cached), 3850);
+    // Both times the member has read the whole prompt before.
+    let expected = count(TokenKind::ExpectedCached);
+    assert!((3900..=4000).contains(&expected), "{expected}");
+    assert_eq!(counts.prompt_count(PromptPart::Whole), 0);
+    counts.count_prompt(PromptPart::NoPrompt);
+    assert_eq!(counts.prompt_count(PromptPart::NoPrompt), 1);
 }

@@ -6,6 +6,7 @@ use std::sync::Arc;
 use std::time::Duration;
 
 use crate::cost::{Cost, InFlightMoment};
+use crate::engines::EngineRequest;
 use crate::latency::{Awaited, Remainder};
 use crate::load::Location;
 use crate::member::{Digest, Member, Slot};
@@ -39,6 +40,8 @@ pub struct Ticket {
     /// Sum of the costs of the requests that the member had already when this one was bound.
     others: f32,
     digest: Digest,
+    /// The request at an engine, with strategy `inference`.
+    pub(super) engine: Option<Box<EngineRequest>>,
     verdict: Option<Verdict>,
     end: Outcome,
     /// True if `started` is the time of the end.
@@ -80,6 +83,7 @@ impl Ticket {
             first_byte: 0,
             limit: member.max_connections.unwrap_or(u32::MAX),
             digest,
+            engine: None,
             verdict: None,
             end: Outcome::Cancelled,
             has_ended: false,
@@ -103,6 +107,11 @@ impl Ticket {
     /// Index of the member in the snapshot that picked.
     pub fn member_index(&self) -> usize {
         self.index
+    }
+
+    /// The request at an engine, if the group has strategy `inference`.
+    pub fn engine_mut(&mut self) -> Option<&mut EngineRequest> {
+        self.engine.as_deref_mut()
     }
 
     /// The location of the member.

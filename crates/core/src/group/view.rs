@@ -10,6 +10,7 @@ use super::settings::GroupSettings;
 use super::state::GroupState;
 use crate::caps;
 use crate::effective::Shaping;
+use crate::engines::EnginePool;
 use crate::estimate::{Growth, Moment, exp2, higher, lower};
 use crate::load::{LoadId, LoadMeans, Location, MemberMeans, Query, Report};
 use crate::member::{Member, RANK_BITS, Reason, Slot, rank_bit};
@@ -99,6 +100,8 @@ pub(super) struct Seat {
     pub(super) slot: Arc<Slot>,
     pub(super) location: Arc<Location>,
     max_connections: u32,
+    /// Number of the member's engine, if the strategy is `inference`.
+    pub(super) engine: Option<u16>,
 }
 
 impl Seat {
@@ -124,6 +127,7 @@ impl Pool {
             slot: Arc::clone(&member.slot),
             location: Arc::clone(&member.location),
             max_connections: member.max_connections.unwrap_or(u32::MAX),
+            engine: None,
         };
         let horizon = Horizon::new(Instant::ZERO, settings.load_max_age);
         let zones = settings.zones.as_ref();
@@ -171,6 +175,18 @@ const BELOW_THE_MEAN: f32 = 0.6;
 const RAMP_FLOOR: f32 = 0.1;
 
 impl<'a> View<'a> {
+    /// Engines of the group, if it has had strategy `inference`.
+    #[inline]
+    pub(crate) fn engines(&self) -> Option<&'a EnginePool> {
+        self.pool.state.engines().map(|engines| &**engines)
+    }
+
+    /// Number of the engine of the member at `index`.
+    #[inline]
+    pub(crate) fn engine_number(&self, index: usize) -> Option<usize> {
+        self.seats.get(index)?.engine.map(usize::from)
+    }
+
     /// The request to decide about.
     #[inline]
     pub fn request(&self) -> &'a Request<'a> {

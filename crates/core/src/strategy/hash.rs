@@ -270,7 +270,7 @@ impl Strategy for Hash {
 pub(crate) fn key_of(sees: RequestNeeds, view: &View<'_>) -> Option<u64> {
     let request = view.request();
     match sees {
-        RequestNeeds::Nothing => None,
+        RequestNeeds::Nothing | RequestNeeds::Body => None,
         RequestNeeds::Key if view.settings().hash_key != Key::Client => request.key,
         RequestNeeds::Key | RequestNeeds::Client => request.client.map(hash_address),
     }

@@ -179,6 +179,8 @@ pub enum RequestNeeds {
     Client,
     /// The part of the request that the group's [`hash_key`](crate::group::GroupSettings::hash_key) names.
     Key,
+    /// The body, of which a plan is made before the decision ([`Request::plan`](crate::group::Request::plan)).
+    Body,
 }
 
 /// A strategy as the registry knows it.

@@ -10,6 +10,7 @@ mod choose;
 mod client_weighted_round_robin;
 pub(crate) mod follow;
 pub(crate) mod hash;
+mod inference;
 mod k_least_loaded;
 pub mod kind;
 mod least_active_sessions;
@@ -52,6 +53,7 @@ pub static REGISTRY: &[Kind] = &[
     k_least_loaded::KIND,
     weighted_by_load::KIND,
     client_weighted_round_robin::KIND,
+    inference::KIND,
 ];
 
 /// The strategy called `name`.

@@ -5,7 +5,7 @@ use std::sync::Arc;
 
 use super::State;
 use crate::chooser::Chooser;
-use crate::config::Rule;
+use crate::config::{GroupConfig, Rule};
 use crate::responses::ResponsePolicy;
 use crate::routes::Routes;
 use crate::snapshot::{GroupHandle, GroupSnapshot, Names, RuleSnapshot, Snapshot, Target};
@@ -116,6 +116,7 @@ impl State {
             sources: entry.config.sources.clone(),
             cookie: entry.cookie.clone(),
             chooser: entry.chooser.clone(),
+            max_prompt: max_prompt(&entry.config),
         })
     }
 
@@ -151,6 +152,13 @@ impl State {
         }
         next
     }
+}
+
+/// Most bytes of a request's body that are read before a member is chosen, if the group's strategy reads them.
+fn max_prompt(group: &GroupConfig) -> Option<usize> {
+    group
+        .reads_bodies()
+        .then_some(group.settings.inference.max_prompt)
 }
 
 /// The group without members of a rule that has none of its own: the same one over all snapshots.

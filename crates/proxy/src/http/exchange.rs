@@ -5,7 +5,6 @@ use std::task::Poll;
 
 use evenkeel_core::group::{self, Outcome};
 use evenkeel_core::member::MemberId;
-use evenkeel_core::time::Instant;
 use evenkeel_limits::Shortage;
 use evenkeel_wire::orca;
 
@@ -95,6 +94,19 @@ impl Client {
         let mut tried: Vec<MemberId> = Vec::new();
         let mut now = request.at;
         let mut last = None;
+        let mut prompt = request.prompt.take();
+        if let Some(prompt) = &mut prompt {
+            // In a box: it is no part of the way of most requests.
+            let read = Box::pin(self.read_prompt(request, &routed, prompt)).await;
+            if let Err(failure) = read {
+                let after = self.answer_failed(request, &mut summary, failure).await;
+                return self.end_request(request, summary, after);
+            }
+            now = self.session.worker.now();
+        }
+        let plan = prompt
+            .as_deref_mut()
+            .and_then(|prompt| prompt.plan_request(&routed.target().group));
         let after = loop {
             let stuck = request.stuck.as_deref();
             let bindings = stuck.map_or(&*self.bindings, |stuck| &stuck.bindings);
@@ -106,6 +118,7 @@ impl Client {
                 unbound: stuck.and_then(StickyCookie::unbound_reason),
                 pinned: self.pinned_member(&routed),
                 ahead: Some(0),
+                plan: plan.as_deref(),
                 ..group::Request::at_time(now)
             };
             let bound = self.session.bind_request(
@@ -211,6 +224,10 @@ impl Client {
             }
             break self.answer_failed(request, &mut summary, failure).await;
         };
+        drop(plan);
+        if let Some(prompt) = prompt {
+            self.session.worker.prompts.give_back(prompt);
+        }
         self.send_mirror(request, true);
         self.end_request(request, summary, after)
     }
@@ -229,87 +246,6 @@ impl Client {
         }
         self.conclude_request(Some(request), summary);
         after
-    }
-
-    /// True if the request may be sent to another member after this failure.
-    pub(super) fn may_retry(
-        &self,
-        request: &mut Request,
-        routed: &RequestRoute,
-        failure: &Failure,
-        retries: u32,
-    ) -> bool {
-        // RFC 9110, section 9.2.2: a request that is not idempotent only if none of it
-        // was sent.
-        let allowed = match failure {
-            Failure::Connect(failure) => failure.is_of_one_member(),
-            Failure::Refused | Failure::Status(_) => true,
-            Failure::Silent => request.repeatable || request.up.is_untouched(),
-            Failure::Garbage => request.idempotent || request.up.is_untouched(),
-            // Whoever was silent for so long will be so again: only somebody else is asked.
-            Failure::TimedOut => {
-                let members = routed.target().group.current.load().members().len();
-                request.idempotent && members > retries as usize + 1
-            }
-            _ => false,
-        };
-        if !allowed || retries >= routed.route().retries {
-            return false;
-        }
-        if !request.up.rewind() {
-            self.session.service.metrics.retries_without_body.add(1);
-            return false;
-        }
-        if matches!(failure, Failure::Connect(_) | Failure::Status(_)) {
-            // A member that was sent nothing did no work that the budget would protect. What has a
-            // status has been paid for.
-            return true;
-        }
-        self.pay_for_retry(self.session.worker.now())
-    }
-
-    /// True if the budget has a retry. The retry is taken from the budget.
-    fn pay_for_retry(&self, now: Instant) -> bool {
-        let paid = self.session.service.budget.borrow_mut().try_retry(now);
-        if !paid {
-            self.session.service.metrics.retries_over_budget.add(1);
-        }
-        paid
-    }
-
-    /// True if another member may give a better response than this one, by its status.
-    fn may_ask_another(
-        &self,
-        request: &Request,
-        routed: &RequestRoute,
-        tried: &[MemberId],
-        bound: &BoundRequest,
-        head: &Head,
-        retries: u32,
-    ) -> bool {
-        let route = routed.route();
-        if !route.retry_statuses.contains(&head.status)
-            || !request.repeatable
-            || retries >= route.retries
-        {
-            return false;
-        }
-        if !request.up.may_rewind() {
-            self.session.service.metrics.retries_without_body.add(1);
-            return false;
-        }
-        // The response is given up only where there may be another one.
-        let asks = group::Request {
-            excluded_members: tried,
-            ..group::Request::at_time(head.at)
-        };
-        let group = routed.target().group.current.load();
-        let view = group.view_for(&asks);
-        let there_is = (0..group.members().len()).any(|index| {
-            let member = group.members().get(index);
-            member.is_some_and(|member| member.id != bound.member) && view.is_eligible(index)
-        });
-        there_is && self.pay_for_retry(head.at)
     }
 
     /// Sends the request to a member, and reads the head of its response.
@@ -383,7 +319,7 @@ impl Client {
             session, stream, ..
         } = self;
         let worker = &session.worker;
-        let ends_with_fin = routed.route().abort_on_close;
+        let ends_with_fin = request.ends_with_fin(routed);
         let up = &mut request.up;
         up.stop_keeping();
         let down = &mut head.down;
@@ -407,6 +343,9 @@ impl Client {
                 }
                 let step = progress.poll_down(cx, down, upstream, stream, session);
                 let ticket = &mut bound.ticket;
+                if let Some(engine) = ticket.engine_mut() {
+                    progress.update_engine(&step, up, down, engine, worker);
+                }
                 if ticket.is_followed() {
                     progress.update_ticket(&step, up, down, group, ticket, worker);
                 }
@@ -507,7 +446,7 @@ impl Client {
         &mut self,
         request: &Request,
         routed: &RequestRoute,
-        bound: BoundRequest,
+        mut bound: BoundRequest,
         mut head: Head,
         mut upstream: Upstream,
         delivered: &Delivered,
@@ -528,6 +467,10 @@ impl Client {
         } else {
             head.at
         };
+        if let Some(engine) = bound.ticket.engine_mut() {
+            let is_complete = head.status == 200 && delivered.end == End::Complete;
+            engine.finish(&head.down.answer_end(is_complete), ended);
+        }
         bound.ticket.note_bytes(head.down.body_sent());
         routed.target().group.finish(bound.ticket, outcome, ended);
         let clean = !head.down.has_excess();

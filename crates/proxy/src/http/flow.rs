@@ -1,6 +1,7 @@
 //! Flow of one message: a head that was written for the receiver, and a body that is passed on as
 //! it comes, exactly as far as its framing says.
 
+mod ahead;
 mod copies;
 mod encoding;
 mod kept;
@@ -16,6 +17,7 @@ use tokio::io::AsyncWrite;
 
 use super::copy::{Copy, CopyRefusal};
 use super::encoder::Encoder;
+use super::engine_answer::EngineAnswer;
 use crate::buffer::Buffer;
 use crate::http1::Body;
 use crate::http1::chunked::{ChunkError, Decoder, ReportLines, Trailers};
@@ -139,6 +141,8 @@ pub(crate) struct Flow {
     reports: Option<Box<ReportLines>>,
     /// Bound of the body that stays behind the head once it is sent, if it is to stay.
     keeps: Option<Box<KeepPlan>>,
+    /// Reader of the body, if the message is an engine's answer.
+    answer: Option<Box<EngineAnswer>>,
 }
 
 /// Bound of a body that is kept while it is sent, so that the message can be sent again.
@@ -187,6 +191,7 @@ impl Flow {
             copy: None,
             reports: None,
             keeps: None,
+            answer: None,
         };
         if !matches!(flow.framing, Framing::Done) {
             flow.admit_buffer()?;
@@ -245,6 +250,7 @@ impl Flow {
             copy: None,
             reports: None,
             keeps: None,
+            answer: None,
         }
     }
 
@@ -505,6 +511,7 @@ impl Flow {
             if left >= SPLICE_BYTES
                 && self.copy.is_none()
                 && self.keeps.is_none()
+                && self.answer.is_none()
                 && from.prepare_splice()
                 && to.prepare_splice()
             {
@@ -586,6 +593,9 @@ impl Flow {
                     self.admit_buffer()?;
                     if self.copy.is_some() {
                         self.copy_ready();
+                    }
+                    if self.answer.is_some() {
+                        self.read_answer();
                     }
                     if self.encoder.is_some() {
                         encoded += self.ready;

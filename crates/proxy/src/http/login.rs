@@ -114,6 +114,7 @@ impl RequestRoute {
                 .unwrap_or_default(),
             cookies: self.own_cookies(),
             says_forwarded: false,
+            hides_codings: self.is_for_engines(),
             report_format: self
                 .target()
                 .sources

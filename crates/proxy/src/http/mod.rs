@@ -7,6 +7,7 @@ mod call;
 mod client;
 mod copy;
 mod encoder;
+mod engine_answer;
 mod exchange;
 mod failure;
 pub(crate) mod flow;
@@ -18,10 +19,13 @@ mod member_connection;
 mod mirror;
 mod next_request;
 mod progress;
+pub(crate) mod prompt;
 mod question;
+mod read_prompt;
 mod record;
 mod request;
 mod response;
+mod retry;
 mod route;
 mod route_answer;
 mod sticky;
@@ -98,10 +102,13 @@ mod tests {
         // encoders (twice 8 bytes, and which coding), and how a request is held for a better member (three
         // times 8 bytes), the client's own connection to a member (8 bytes), and for each of three messages which of its
         // trailers pass and load reports among them (24 bytes), and how far a stream is (8 bytes in each ticket, and who follows
-        // it), and for each of three messages the bound of the body that is kept (8 bytes), and where the parts of a head for a member of HTTP/2
-        // are (8 bytes). A transport more, as there is in tests, costs a word
+        // it), and for each of three messages the bound of the body that is kept (8 bytes), and where the
+        // parts of a head for a member of HTTP/2 are (8 bytes). For engines of language
+        // models: the reader of an answer (8 bytes for each of three messages), the request at the engine (8 bytes in
+        // each ticket), and the prompt and its plan, where they are made and where they are used (64 bytes); all else is
+        // in boxes that other groups do not have. A transport more, as there is in tests, costs a word
         // for each connection.
-        assert!(http <= 2760 + 32 + 64 + 24 + 8, "{http}");
+        assert!(http <= 2760 + 32 + 64 + 24 + 8 + 96, "{http}");
         let tcp = size_of_tcp(crate::tcp::serve_tcp);
         assert!(tcp <= 1408 + 16, "{tcp}");
     }

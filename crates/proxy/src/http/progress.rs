@@ -3,6 +3,7 @@
 use std::task::{Context, Poll};
 use std::time::Duration;
 
+use evenkeel_core::engines::EngineRequest;
 use evenkeel_core::group::Ticket;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::config::{Limits, Timeouts};
@@ -167,6 +168,26 @@ impl Progress {
         match stands {
             true => ticket.stop_clock(now),
             false => ticket.start_clock(now),
+        }
+    }
+
+    /// Tells an engine's request what has come of its answer, and when the engine waits for the client.
+    #[cold]
+    pub(super) fn update_engine(
+        &self,
+        step: &Poll<Result<(), TransferError>>,
+        up: &Flow,
+        down: &mut Flow,
+        engine: &mut EngineRequest,
+        worker: &Worker,
+    ) {
+        let events = down.take_events();
+        if events > 0 && engine.is_stream() {
+            engine.take_events(events, worker.now());
+        }
+        let is_client = || self.pauses || self.whose_turn(up, Some(down)) == Side::Client;
+        if step.is_pending() && is_client() {
+            engine.skip_gap();
         }
     }
 

@@ -11,6 +11,7 @@ use evenkeel_manager::config::{Coding, HttpOptions};
 
 use super::flow::{Flow, KeepPlan};
 use super::login::Login;
+use super::prompt::{self, Prompt};
 use super::route::{BalancerAnswer, RequestRoute};
 use super::sticky::StickyCookie;
 use crate::access::{self, Details, MAX_TARGET_BYTES};
@@ -47,6 +48,10 @@ pub(super) struct Request {
     pub(super) coding: Option<Coding>,
     /// True if the request asks for content that is newer than content with weak tags.
     pub(super) has_weak_tags: bool,
+    /// Prompt of the request, until it is read, if the request is for engines.
+    pub(super) prompt: Option<Box<Prompt>>,
+    /// True if the request is one with a body for engines.
+    pub(super) is_for_engines: bool,
     /// Cost of the request for strategies.
     pub(super) cost: Cost,
     /// Urgency of the request when it waits for a member.
@@ -215,7 +220,17 @@ impl Request {
         let coding =
             compression.and_then(|options| options.choose(head.request.values("accept-encoding")));
         let has_weak_tags = coding.is_some() && has_weak_tags(&head.request);
+        let prompt = match routed.target().max_prompt {
+            Some(max_bytes) if given.is_none() => {
+                let engines = group.engines();
+                engines.and_then(|engines| {
+                    prompt::begin_prompt(&worker.prompts, engines, &head.request, max_bytes)
+                })
+            }
+            _ => None,
+        };
         drop(group);
+        let is_for_engines = prompt.is_some();
         let idempotent = matches!(
             head.request.method,
             "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"
@@ -225,9 +240,11 @@ impl Request {
             .retry_methods
             .iter()
             .any(|method| **method == *head.request.method);
-        let repeatable = idempotent || is_named;
-        let keeps = (is_named && given.is_none() && route.retries > 0)
-            .then(|| KeepPlan::new(route.retry_max_body, &worker.memory));
+        let repeatable = idempotent || is_named || is_for_engines;
+        let max_prompt = prompt.as_deref().map_or(0, Prompt::max_bytes);
+        let most_kept = route.retry_max_body.max(max_prompt);
+        let keeps = (is_named || is_for_engines) && given.is_none() && route.retries > 0;
+        let keeps = keeps.then(|| KeepPlan::new(most_kept, &worker.memory));
         let may_hedge = matches!(head.request.method, "GET" | "HEAD" | "OPTIONS")
             && !head.framing_facts.upgrade
             && !head.expect_continue
@@ -276,6 +293,8 @@ impl Request {
             key,
             coding,
             has_weak_tags,
+            prompt,
+            is_for_engines,
             cost,
             class,
             version,
@@ -294,6 +313,12 @@ impl Request {
 }
 
 impl Request {
+    /// True if the request ends when the client closes its side of the connection: always for engines, which would
+    /// work for nobody.
+    pub(super) fn ends_with_fin(&self, routed: &RequestRoute) -> bool {
+        self.is_for_engines || routed.route().abort_on_close
+    }
+
     /// The trace that it is in.
     pub(super) fn trace_mut(&mut self) -> Option<&mut Trace> {
         self.line.as_mut()?.details.as_mut()?.trace.as_mut()
@@ -393,6 +418,8 @@ impl Request {
             key,
             coding: None,
             has_weak_tags: false,
+            prompt: None,
+            is_for_engines: false,
             cost: self.cost,
             class: self.class,
             // One that gets no interim responses.

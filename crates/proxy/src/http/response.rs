@@ -17,6 +17,7 @@ use evenkeel_wire::response::HeadScan;
 
 use super::client::Client;
 use super::encoder::Encoder;
+use super::engine_answer::{EngineAnswer, FULL_TIME, is_event_stream};
 use super::failure::Failure;
 use super::flow::{Bounds, Flow};
 use super::progress::{Progress, Side};
@@ -85,8 +86,8 @@ impl Client {
             session, stream, ..
         } = self;
         let worker = &session.worker;
+        let ends_with_fin = request.ends_with_fin(routed);
         let up = &mut request.up;
-        let ends_with_fin = routed.route().abort_on_close;
         let filled = session
             .watch
             .poll_until_stop(|cx| {
@@ -398,6 +399,7 @@ impl Client {
             Io::Call(call) => call.has_more(),
             _ => buffer.len() > head.len,
         };
+        let is_event_stream = bound.ticket.engine_mut().is_some() && is_event_stream(&head);
         let remainder = missing_part(&head, original, has_body_bytes, request);
         if let Some(tries) = bound.tries.as_mut().filter(|_| !interim) {
             tries.head_bytes = out.len() as u64;
@@ -436,9 +438,19 @@ impl Client {
         // An upgraded connection's first bytes are no body.
         let rest = input.take();
         let memory = &worker.memory;
+        let answer = bound.ticket.engine_mut().map(|engine| {
+            if matches!(status, 429 | 503) {
+                engine.mark_full(at.after(FULL_TIME));
+            }
+            let is_framed = body == Body::Chunked && encoder.is_none() && !delivery.strip_chunks;
+            Box::new(EngineAnswer::new(is_event_stream, is_framed))
+        });
         let down = match encoder {
-            Some(encoder) => Flow::new_encoded(out, body, encoder, rest, bounds, memory),
-            None => Flow::new(out, body, delivery.strip_chunks, rest, bounds, memory),
+            Some(encoder) => Flow::new_encoded(out, body, encoder, rest, bounds, answer, memory),
+            None => {
+                let down = Flow::new(out, body, delivery.strip_chunks, rest, bounds, memory);
+                down.map(|down| down.with_answer(answer))
+            }
         };
         let down = down.map_err(|broken| match broken {
             TransferError::Exhausted(shortage) => Failure::Exhausted(shortage),
@@ -531,16 +543,6 @@ fn missing_part(
             }
         }
     }
-}
-
-/// True if the body consists of events (WHATWG HTML, section 9.2). A client that subscribes to them sends a GET.
-#[cold]
-fn is_event_stream(head: &ResponseHead<'_>) -> bool {
-    let media_type = head.values("content-type").next().unwrap_or_default();
-    let end = media_type.iter().position(|byte| *byte == b';');
-    let media_type = media_type.get(..end.unwrap_or(media_type.len()));
-    let media_type = media_type.unwrap_or_default().trim_ascii();
-    media_type.eq_ignore_ascii_case(b"text/event-stream")
 }
 
 /// Reads the head of a response: that of a stream of HTTP/2, or the one at the start of `read`.

@@ -214,13 +214,18 @@ impl RequestRoute {
 
     /// True if streams of HTTP/2 are passed on as such: members speak HTTP/2, and no copy of the request goes elsewhere.
     pub(super) fn passes_frames(&self) -> bool {
-        self.speaks_http2() && self.route().mirror.is_none()
+        self.speaks_http2() && self.route().mirror.is_none() && !self.is_for_engines()
     }
 
     /// True if all members of the rule speak HTTP/2.
     #[inline]
     pub(super) fn speaks_http2(&self) -> bool {
         self.rule.rule.http.member_protocol == MemberProtocol::Http2
+    }
+
+    /// True if the group's strategy reads the bodies of requests: its members serve language models.
+    pub(super) fn is_for_engines(&self) -> bool {
+        self.target().max_prompt.is_some()
     }
 
     /// Bounds of the bodies of requests.

@@ -67,6 +67,31 @@ pub enum Piece {
     End(usize),
 }
 
+/// Calls `take` for each piece of content in `bytes`, whose framing `decoder` follows; for all of them without a decoder.
+/// Framing that is not valid ends the content.
+pub(crate) fn content_pieces(
+    decoder: &mut Option<Decoder>,
+    mut bytes: &[u8],
+    mut take: impl FnMut(&[u8]),
+) {
+    let Some(decoder) = decoder else {
+        return take(bytes);
+    };
+    loop {
+        match decoder.next_piece(bytes) {
+            Ok(Piece::Framing(0)) | Err(_) => return,
+            Ok(Piece::Data(len)) => {
+                take(bytes.get(..len).unwrap_or_default());
+                bytes = bytes.get(len..).unwrap_or_default();
+            }
+            Ok(Piece::Framing(len) | Piece::Dropped(len)) => {
+                bytes = bytes.get(len..).unwrap_or_default();
+            }
+            Ok(Piece::End(_)) => return,
+        }
+    }
+}
+
 /// Part of some input that belongs to the body.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ScannedPart {

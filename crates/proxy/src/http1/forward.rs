@@ -36,6 +36,8 @@ pub struct Changes<'a> {
     pub cookies: BalancerCookies<'a>,
     /// True if `X-Forwarded-For`, `-Proto` and `-Host` are said in any case.
     pub says_forwarded: bool,
+    /// True if the client's `Accept-Encoding` is taken out, as the balancer reads the response.
+    pub hides_codings: bool,
     /// Format in which the member is asked for a load report.
     pub report_format: Option<&'a str>,
     /// Marks of the request: its name for people, and its fields of traces.
@@ -48,6 +50,7 @@ impl Changes<'_> {
         self.fields.is_some()
             || self.user.remove_authorization
             || self.report_format.is_some()
+            || self.hides_codings
             || self.marks.is_some()
             || hop.has_reserved()
     }
@@ -58,6 +61,7 @@ impl Changes<'_> {
         self.fields.is_some_and(|fields| fields.takes_out(name))
             || self.user.remove_authorization && name.eq_ignore_ascii_case("authorization")
             || self.report_format.is_some() && is_same_name(orca::FORMAT_FIELD, name)
+            || self.hides_codings && name.eq_ignore_ascii_case("accept-encoding")
             || hop.is_reserved(name)
             || self.marks.is_some_and(|marks| marks.takes_out(name))
     }

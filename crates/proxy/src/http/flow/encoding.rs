@@ -7,6 +7,7 @@ use evenkeel_limits::Shortage;
 use super::{Bounds, Flow, Framing};
 use crate::buffer::Buffer;
 use crate::http::encoder::Encoder;
+use crate::http::engine_answer::EngineAnswer;
 use crate::http1::Body;
 use crate::io::TransferError;
 use crate::memory::Memory;
@@ -19,13 +20,16 @@ impl Flow {
         encoder: Box<Encoder>,
         buffer: Option<Buffer>,
         bounds: Bounds,
+        answer: Option<Box<EngineAnswer>>,
         memory: &Arc<Memory>,
     ) -> Result<Self, TransferError> {
         let mut flow = Flow::new(head, Body::None, true, None, Bounds::NONE, memory)?;
+        flow.answer = answer;
         flow.framing = Framing::from_body(body, true, bounds);
         flow.buffer = buffer;
         flow.encoder = Some(encoder);
         flow.admit_buffer()?;
+        flow.read_answer();
         flow.encode_ready()?;
         Ok(flow)
     }

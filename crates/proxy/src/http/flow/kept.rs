@@ -1,8 +1,10 @@
 //! Bodies that are kept while they are sent, so that the message can be sent again.
 
-use super::{Flow, Framing, KeepPlan};
+use std::sync::Arc;
+
+use super::{Flow, Framing, JOINED_BYTES, KeepPlan};
 use crate::buffer::Buffer;
-use crate::memory::HEAD_BYTES;
+use crate::memory::{HEAD_BYTES, Memory};
 
 impl Flow {
     /// Returns the same message, whose body is kept while it is sent, unless the message says that its body is
@@ -28,20 +30,31 @@ impl Flow {
         let Some(keeps) = &self.keeps else {
             return false;
         };
+        let (most, memory) = (keeps.most, Arc::clone(&keeps.memory));
+        self.copy_behind_head(len, most, &memory)
+    }
+
+    /// Copies the first `len` bytes of the buffer behind the head, of whose body there are at most `most` bytes then.
+    /// False if they are too many, or there is no memory for them.
+    pub(super) fn copy_behind_head(
+        &mut self,
+        len: usize,
+        most: usize,
+        memory: &Arc<Memory>,
+    ) -> bool {
         let sent = self.buffer.as_ref().map_or(&[][..], Buffer::bytes);
         let sent = sent.get(..len).unwrap_or_default();
         let kept = self.head.len().saturating_sub(self.body_at);
-        if kept.saturating_add(len) > keeps.most {
+        if kept.saturating_add(len) > most {
             return false;
         }
         let size = self.head.len().saturating_add(len);
         if size > self.head.capacity() {
-            let most = self.body_at.saturating_add(keeps.most).max(size);
+            let most = self.body_at.saturating_add(most).max(size);
             let size = self.head.capacity().saturating_mul(2).clamp(size, most);
             let charged = match &mut self._charge {
                 Some(charge) => charge.grow_to(size),
-                None => keeps
-                    .memory
+                None => memory
                     .take_above(HEAD_BYTES, size)
                     .map(|charge| self._charge = charge),
             };
@@ -58,7 +71,8 @@ impl Flow {
     /// Forgets what was kept of the body: the message is not sent again.
     #[inline]
     pub(in crate::http) fn stop_keeping(&mut self) {
-        if self.keeps.is_some() {
+        let joined = self.head.len().saturating_sub(self.body_at);
+        if self.keeps.is_some() || joined > JOINED_BYTES {
             self.forget_kept();
         }
     }

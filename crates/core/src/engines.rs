@@ -1,0 +1,311 @@
+//! Engines of a group with strategy `inference`: the learnt state, which outlives snapshots, and requests at engines.
+
+use std::fmt;
+use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+
+use evenkeel_inference::chain::HashKey;
+use evenkeel_inference::group::{AnswerEnd, EngineGroup, GroupSettings, RequestPlan, SentRequest};
+use evenkeel_inference::memory::PredictionResult;
+use evenkeel_inference::usage::Usage;
+
+use crate::member::MemberId;
+use crate::time::Instant;
+
+/// Most members whose engines are learnt. Others of a larger group are chosen only if none of these may be picked.
+pub const MAX_ENGINES: usize = 1024;
+
+/// Seconds in which all sets of the index are cleared once.
+const SWEEP_SECONDS: usize = 64;
+
+/// Part of a request's prompt that was read before a member was chosen.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum PromptPart {
+    /// All of the prompt.
+    Whole,
+    /// The beginning of the prompt: the request is too long, or its body comes too late.
+    Beginning,
+    /// Nothing: the client sends the body only after a member has answered with a 100 (Continue), or too late.
+    Unread,
+    /// Nothing: the body is compressed.
+    Compressed,
+    /// Nothing: the body is not JSON, or has no prompt.
+    NoPrompt,
+}
+
+impl PromptPart {
+    /// All parts.
+    pub const ALL: [PromptPart; 5] = [
+        PromptPart::Whole,
+        PromptPart::Beginning,
+        PromptPart::Unread,
+        PromptPart::Compressed,
+        PromptPart::NoPrompt,
+    ];
+
+    /// Name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            PromptPart::Whole => "whole",
+            PromptPart::Beginning => "beginning",
+            PromptPart::Unread => "unread",
+            PromptPart::Compressed => "compressed",
+            PromptPart::NoPrompt => "no_prompt",
+        }
+    }
+}
+
+/// Kind of tokens that are counted.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TokenKind {
+    /// Tokens of prompts, as engines have counted them.
+    Prompt,
+    /// Tokens of prompts which engines have not needed to read, as the engines have counted them.
+    Cached,
+    /// Tokens of prompts which the strategy has expected to be cached, of requests whose engines say how many were.
+    ExpectedCached,
+    /// Tokens of answers, as engines have counted them.
+    Output,
+}
+
+impl TokenKind {
+    /// All kinds.
+    pub const ALL: [TokenKind; 4] = [
+        TokenKind::Prompt,
+        TokenKind::Cached,
+        TokenKind::ExpectedCached,
+        TokenKind::Output,
+    ];
+
+    /// Name in metrics.
+    pub const fn name(self) -> &'static str {
+        match self {
+            TokenKind::Prompt => "prompt",
+            TokenKind::Cached => "cached",
+            TokenKind::ExpectedCached => "expected_cached",
+            TokenKind::Output => "output",
+        }
+    }
+}
+
+/// Counts of prompts and tokens since the pool was created.
+#[derive(Debug, Default)]
+pub struct EngineCounts {
+    prompts: [AtomicU64; PromptPart::ALL.len()],
+    tokens: [AtomicU64; TokenKind::ALL.len()],
+}
+
+impl EngineCounts {
+    /// Counts a request, by the part of its prompt that was read.
+    pub fn count_prompt(&self, part: PromptPart) {
+        add_count(self.prompts.get(part as usize), 1);
+    }
+
+    /// Number of requests of whose prompts this part was read.
+    pub fn prompt_count(&self, part: PromptPart) -> u64 {
+        read_count(self.prompts.get(part as usize))
+    }
+
+    /// Number of tokens of a kind.
+    pub fn token_count(&self, kind: TokenKind) -> u64 {
+        read_count(self.tokens.get(kind as usize))
+    }
+
+    fn count_usage(&self, usage: &Usage, expected: f32) {
+        let add = |kind: TokenKind, tokens| add_count(self.tokens.get(kind as usize), tokens);
+        add(TokenKind::Prompt, u64::from(usage.prompt_tokens));
+        add(TokenKind::Output, u64::from(usage.output_tokens));
+        if let Some(cached) = usage.cached_tokens {
+            add(TokenKind::Cached, u64::from(cached));
+            add(TokenKind::ExpectedCached, expected as u64);
+        }
+    }
+}
+
+fn add_count(count: Option<&AtomicU64>, more: u64) {
+    if let Some(count) = count {
+        count.fetch_add(more, Ordering::Relaxed);
+    }
+}
+
+fn read_count(count: Option<&AtomicU64>) -> u64 {
+    count.map_or(0, |count| count.load(Ordering::Relaxed))
+}
+
+/// Engines of a group. A member keeps its number as long as the member exists.
+#[derive(Debug)]
+pub struct EnginePool {
+    group: EngineGroup,
+    /// Key of the hashes of prompts.
+    hash_key: OnceLock<HashKey>,
+    numbers: Mutex<Vec<Option<MemberId>>>,
+    /// Set of the index that is cleared next.
+    next_set: AtomicUsize,
+    counts: EngineCounts,
+}
+
+impl EnginePool {
+    /// Creates a pool whose index of prompts has `index_bytes` bytes.
+    pub fn new(index_bytes: usize, decay_seconds: f32) -> Self {
+        EnginePool {
+            group: EngineGroup::new(&GroupSettings {
+                members: MAX_ENGINES,
+                index_bytes,
+                decay_seconds,
+            }),
+            hash_key: OnceLock::new(),
+            numbers: Mutex::default(),
+            next_set: AtomicUsize::new(0),
+            counts: EngineCounts::default(),
+        }
+    }
+
+    /// Learnt state of the engines.
+    #[inline]
+    pub fn group(&self) -> &EngineGroup {
+        &self.group
+    }
+
+    /// Counts of prompts and tokens.
+    #[inline]
+    pub fn counts(&self) -> &EngineCounts {
+        &self.counts
+    }
+
+    /// Key of the hashes of prompts, for which `draw_secret` is called once. Who knows the key can make prompts whose
+    /// blocks look like those of others.
+    #[inline]
+    pub fn hash_key(&self, draw_secret: impl FnOnce() -> [u64; 3]) -> &HashKey {
+        self.hash_key.get_or_init(|| HashKey::new(draw_secret()))
+    }
+
+    /// Brings usual speeds up to date, and clears a part of the index. To be called about once per second.
+    pub fn keep_up(&self, now: Instant) {
+        let from = self.next_set.load(Ordering::Relaxed);
+        let swept = self.group.index_sets().div_ceil(SWEEP_SECONDS);
+        let next = self.group.keep_up(from, swept, now.as_nanos());
+        self.next_set.store(next, Ordering::Relaxed);
+    }
+
+    /// Assigns a number to each member, in their order; `None` if there are too many. A number whose member has gone
+    /// is used again, and all that was learnt under it is forgotten.
+    pub(crate) fn assign_numbers(&self, members: &[MemberId]) -> Vec<Option<usize>> {
+        let mut numbers = self.numbers.lock().unwrap_or_else(PoisonError::into_inner);
+        for place in numbers.iter_mut() {
+            if place.is_some_and(|id| !members.contains(&id)) {
+                *place = None;
+            }
+        }
+        let mut assign = |id: &MemberId| {
+            if let Some(number) = numbers.iter().position(|place| *place == Some(*id)) {
+                return Some(number);
+            }
+            let free = numbers.iter().position(Option::is_none);
+            let number = free.unwrap_or(numbers.len());
+            if number >= MAX_ENGINES {
+                return None;
+            }
+            match numbers.get_mut(number) {
+                Some(place) => *place = Some(*id),
+                None => numbers.push(Some(*id)),
+            }
+            self.group.forget_member(number);
+            Some(number)
+        };
+        members.iter().map(&mut assign).collect()
+    }
+}
+
+/// Request at an engine. It is ended in any case: when it is dropped, as one that tells nothing of the engine.
+pub struct EngineRequest {
+    pool: Arc<EnginePool>,
+    sent: SentRequest,
+    is_stream: bool,
+    is_over: bool,
+}
+
+impl EngineRequest {
+    /// Counts a request that is sent to the engine with this number; `None` if there is no such engine.
+    pub(crate) fn begin(
+        pool: &Arc<EnginePool>,
+        plan: &RequestPlan<'_>,
+        number: usize,
+        now: Instant,
+    ) -> Option<Box<Self>> {
+        let sent = pool.group.begin_request(plan, number, now.as_nanos())?;
+        Some(Box::new(EngineRequest {
+            pool: Arc::clone(pool),
+            sent,
+            is_stream: plan.is_stream(),
+            is_over: false,
+        }))
+    }
+
+    /// True if the answer comes as a stream of events. The first token of any other answer cannot be seen.
+    pub fn is_stream(&self) -> bool {
+        self.is_stream
+    }
+
+    /// Takes events with parts of the answer.
+    pub fn take_events(&mut self, events: u64, now: Instant) {
+        let group = &self.pool.group;
+        group.take_events(&mut self.sent, events, now.as_nanos());
+    }
+
+    /// Leaves out the time to the next event, as the client takes nothing.
+    pub fn skip_gap(&mut self) {
+        self.sent.skip_gap();
+    }
+
+    /// Takes the engine for full until this time, as it has refused the request.
+    pub fn mark_full(&self, until: Instant) {
+        let number = self.sent.member_number();
+        self.pool.group.mark_full(number, until.as_nanos());
+    }
+
+    /// Ends the request. Only the first call counts. Returns the result of the prediction of what the engine remembers.
+    pub fn finish(&mut self, end: &AnswerEnd, now: Instant) -> Option<PredictionResult> {
+        if std::mem::replace(&mut self.is_over, true) {
+            return None;
+        }
+        if let Some(usage) = &end.usage {
+            let expected = self.sent.expected_cached(usage);
+            self.pool.counts.count_usage(usage, expected);
+        }
+        let group = &self.pool.group;
+        group.finish_request(&mut self.sent, end, now.as_nanos())
+    }
+}
+
+impl Drop for EngineRequest {
+    fn drop(&mut self) {
+        // An incomplete answer needs no time.
+        self.finish(&AnswerEnd::default(), Instant::ZERO);
+    }
+}
+
+impl fmt::Debug for EngineRequest {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("EngineRequest")
+            .field("sent", &self.sent)
+            .finish_non_exhaustive()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_member_keeps_its_number_and_a_gone_one_gives_it_back() {
+        let pool = EnginePool::new(1 << 16, 10.0);
+        let ids = |ids: &[u64]| ids.iter().copied().map(MemberId).collect::<Vec<_>>();
+        let assign = |of: &[u64]| pool.assign_numbers(&ids(of));
+        assert_eq!(assign(&[7, 8, 9]), [Some(0), Some(1), Some(2)]);
+        assert_eq!(assign(&[9, 7]), [Some(2), Some(0)]);
+        assert_eq!(assign(&[9, 7, 10]), [Some(2), Some(0), Some(1)]);
+        let many: Vec<u64> = (0..=MAX_ENGINES as u64).collect();
+        let numbers = assign(&many);
+        assert_eq!(numbers.iter().filter(|number| number.is_none()).count(), 1);
+    }
+}

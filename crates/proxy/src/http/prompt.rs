@@ -1,0 +1,226 @@
+//! Prompt of a request to a language model: read from the body before a member is chosen, so that the strategy
+//! `inference` knows which members have read its beginning.
+//!
+//! Nothing that an engine would take is refused: a body that is not understood, compressed, too long or late is a prompt
+//! of which only the size is known.
+
+use std::cell::RefCell;
+use std::hash::{BuildHasher as _, RandomState};
+use std::sync::Arc;
+
+use evenkeel_core::engines::{EnginePool, PromptPart};
+use evenkeel_inference::chain::{Chain, ChainBuilder, HashKey};
+use evenkeel_inference::group::{RequestFacts, RequestPlan};
+use evenkeel_inference::scanner::{Progress, Scanner};
+use evenkeel_manager::snapshot::GroupHandle;
+
+use crate::http1::chunked::{Decoder, content_pieces};
+use crate::message::{self, Body};
+
+/// Most readers that a worker keeps when nobody uses them.
+const MOST_SPARE: usize = 8;
+
+/// Readers of prompts that a worker has to spare.
+// In boxes: a request keeps its reader in one, and does not copy it.
+#[allow(clippy::vec_box)]
+#[derive(Debug, Default)]
+pub(crate) struct Prompts(RefCell<Vec<Box<Prompt>>>);
+
+/// Reader of a request's prompt.
+#[derive(Debug)]
+pub(crate) struct Prompt {
+    scanner: Scanner,
+    builder: ChainBuilder,
+    /// Decoder of the chunks, if the body has them.
+    framing: Option<Decoder>,
+    /// Length of the body, if the head says it.
+    length: Option<u64>,
+    /// True if the body may be JSON: it is not compressed.
+    is_readable: bool,
+    /// Most bytes of the body that are read before a member is chosen.
+    max_bytes: usize,
+    random: u64,
+}
+
+impl Prompts {
+    /// Takes a reader for a body.
+    fn take(&self, key: &HashKey) -> Box<Prompt> {
+        let spare = self.0.borrow_mut().pop();
+        let mut prompt = spare.unwrap_or_else(|| Box::new(Prompt::new(key)));
+        prompt.builder.set_key(key);
+        prompt
+    }
+
+    /// Gives a reader back, whose memory the next request uses.
+    pub(super) fn give_back(&self, mut prompt: Box<Prompt>) {
+        let mut spare = self.0.borrow_mut();
+        if spare.len() < MOST_SPARE {
+            prompt.scanner = Scanner::new();
+            prompt.builder.reset();
+            spare.push(prompt);
+        }
+    }
+}
+
+/// Begins to read the prompt of a request; `None` if the request has no body.
+#[cold]
+pub(super) fn begin_prompt(
+    prompts: &Prompts,
+    engines: &Arc<EnginePool>,
+    request: &message::Request<'_>,
+    max_bytes: usize,
+) -> Option<Box<Prompt>> {
+    if matches!(request.body, Body::None | Body::Length(0)) {
+        return None;
+    }
+    let mut prompt = prompts.take(engines.hash_key(draw_secret));
+    prompt.begin(request.body, is_plain(request));
+    prompt.max_bytes = max_bytes;
+    prompt.random = draw_number(request.path());
+    Some(prompt)
+}
+
+/// Draws a secret that nobody can guess.
+fn draw_secret() -> [u64; 3] {
+    [0, 1, 2].map(draw_number)
+}
+
+/// Draws a number, by the standard library's keys of hash maps: they come from the kernel.
+fn draw_number(of: impl std::hash::Hash) -> u64 {
+    RandomState::new().hash_one(of)
+}
+
+/// True if the body has no coding.
+fn is_plain(request: &message::Request<'_>) -> bool {
+    request.values("content-encoding").all(|value| {
+        let value = value.trim_ascii();
+        value.is_empty() || value.eq_ignore_ascii_case(b"identity")
+    })
+}
+
+impl Prompt {
+    fn new(key: &HashKey) -> Self {
+        Prompt {
+            scanner: Scanner::new(),
+            builder: ChainBuilder::new(key.clone()),
+            framing: None,
+            length: None,
+            is_readable: true,
+            max_bytes: 0,
+            random: 0,
+        }
+    }
+
+    fn begin(&mut self, body: Body, is_readable: bool) {
+        self.framing = matches!(body, Body::Chunked).then(Decoder::new);
+        self.length = match body {
+            Body::Length(length) => Some(length),
+            _ => None,
+        };
+        self.is_readable = is_readable;
+    }
+
+    /// Most bytes of the body that are read before a member is chosen.
+    pub(super) fn max_bytes(&self) -> usize {
+        self.max_bytes
+    }
+
+    /// True if more of the body would tell more of the prompt.
+    pub(super) fn is_sought(&self) -> bool {
+        self.is_readable && self.scanner.scan_progress() == Progress::Running
+    }
+
+    /// Reads the next bytes of the body, with the framing that they have.
+    pub(super) fn read_bytes(&mut self, bytes: &[u8]) {
+        if !self.is_readable {
+            return;
+        }
+        let (scanner, builder) = (&mut self.scanner, &mut self.builder);
+        content_pieces(&mut self.framing, bytes, |content| {
+            scanner.feed_bytes(content, builder);
+        });
+    }
+
+    /// Part of the prompt that was read.
+    fn part_read(&self) -> PromptPart {
+        let is_running = self.scanner.scan_progress() == Progress::Running;
+        match self.builder.prompt_bytes() {
+            _ if !self.is_readable => PromptPart::Compressed,
+            0 if is_running => PromptPart::Unread,
+            0 => PromptPart::NoPrompt,
+            _ if is_running => PromptPart::Beginning,
+            _ => PromptPart::Whole,
+        }
+    }
+
+    /// Plans the choice of a member by what was read of the prompt; `None` if the group has no engines any more.
+    pub(super) fn plan_request(&mut self, handle: &GroupHandle) -> Option<Box<RequestPlan<'_>>> {
+        let group = handle.current.load();
+        let engines = group.engines()?;
+        engines.counts().count_prompt(self.part_read());
+        let model = self.builder.model_hash();
+        let chain = match self.builder.prompt_bytes() {
+            0 => Chain::unknown(self.length.unwrap_or(self.scanner.total_bytes())),
+            _ => self.builder.link_blocks(),
+        };
+        let facts = RequestFacts {
+            chain,
+            model,
+            max_tokens: self.scanner.max_tokens(),
+            is_stream: self.scanner.wants_stream(),
+            random: self.random,
+        };
+        Some(Box::new(engines.group().plan_request(facts)))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn key() -> HashKey {
+        HashKey::new([1, 2, 3])
+    }
+
+    fn links(body: Body, bytes: &[u8], size: usize) -> Vec<u64> {
+        let prompts = Prompts::default();
+        let mut prompt = prompts.take(&key());
+        prompt.begin(body, true);
+        for part in bytes.chunks(size) {
+            prompt.read_bytes(part);
+        }
+        assert!(!prompt.is_sought());
+        let links = prompt.builder.link_blocks().block_links().to_vec();
+        prompts.give_back(prompt);
+        let again = prompts.take(&key());
+        assert_eq!(again.builder.prompt_bytes(), 0);
+        links
+    }
+
+    #[test]
+    fn a_prompt_in_chunks_is_the_same_as_a_whole_one() {
+        let text = "x".repeat(3000);
+        let whole = format!("{{\"model\":\"m\",\"messages\":[{{\"content\":\"{text}\"}}]}}");
+        let chunks: String = whole
+            .as_bytes()
+            .chunks(100)
+            .map(|part| format!("{:x}\r\n{}\r\n", part.len(), String::from_utf8_lossy(part)))
+            .collect();
+        let chunks = chunks + "0\r\n\r\n";
+        let expected = links(Body::Length(9), whole.as_bytes(), 4096);
+        assert_eq!(expected.len(), 5);
+        for size in [1, 13, 4096] {
+            assert_eq!(links(Body::Chunked, chunks.as_bytes(), size), expected);
+        }
+    }
+
+    #[test]
+    fn a_compressed_body_tells_its_length_only() {
+        let mut prompt = Prompt::new(&key());
+        prompt.begin(Body::Length(700), false);
+        assert!(!prompt.is_sought());
+        prompt.read_bytes(b"{\"prompt\":\"abc\"");
+        assert_eq!(prompt.builder.prompt_bytes(), 0);
+        assert_eq!(prompt.length, Some(700));
+    }
+}

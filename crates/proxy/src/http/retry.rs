@@ -1,0 +1,95 @@
+//! Decision whether a request is sent to another member after a failure.
+
+use evenkeel_core::group;
+use evenkeel_core::member::MemberId;
+use evenkeel_core::time::Instant;
+
+use super::client::Client;
+use super::failure::Failure;
+use super::request::Request;
+use super::response::Head;
+use super::route::RequestRoute;
+use crate::bound_request::BoundRequest;
+
+impl Client {
+    /// True if the request may be sent to another member after this failure.
+    pub(super) fn may_retry(
+        &self,
+        request: &mut Request,
+        routed: &RequestRoute,
+        failure: &Failure,
+        retries: u32,
+    ) -> bool {
+        // RFC 9110, section 9.2.2: a request that is not idempotent only if none of it
+        // was sent.
+        let allowed = match failure {
+            Failure::Connect(failure) => failure.is_of_one_member(),
+            Failure::Refused | Failure::Status(_) => true,
+            Failure::Silent => request.repeatable || request.up.is_untouched(),
+            Failure::Garbage => request.idempotent || request.up.is_untouched(),
+            // Whoever was silent for so long will be so again: only somebody else is asked.
+            Failure::TimedOut => {
+                let members = routed.target().group.current.load().members().len();
+                request.idempotent && members > retries as usize + 1
+            }
+            _ => false,
+        };
+        if !allowed || retries >= routed.route().retries {
+            return false;
+        }
+        if !request.up.rewind() {
+            self.session.service.metrics.retries_without_body.add(1);
+            return false;
+        }
+        if matches!(failure, Failure::Connect(_) | Failure::Status(_)) {
+            // A member that was sent nothing did no work that the budget would protect. What has a
+            // status has been paid for.
+            return true;
+        }
+        self.pay_for_retry(self.session.worker.now())
+    }
+
+    /// True if the budget has a retry. The retry is taken from the budget.
+    fn pay_for_retry(&self, now: Instant) -> bool {
+        let paid = self.session.service.budget.borrow_mut().try_retry(now);
+        if !paid {
+            self.session.service.metrics.retries_over_budget.add(1);
+        }
+        paid
+    }
+
+    /// True if another member may give a better response than this one, by its status.
+    pub(super) fn may_ask_another(
+        &self,
+        request: &Request,
+        routed: &RequestRoute,
+        tried: &[MemberId],
+        bound: &BoundRequest,
+        head: &Head,
+        retries: u32,
+    ) -> bool {
+        let route = routed.route();
+        // An engine that is full has not begun.
+        let is_full = request.is_for_engines && matches!(head.status, 429 | 503);
+        let is_named = is_full || route.retry_statuses.contains(&head.status);
+        if !is_named || !request.repeatable || retries >= route.retries {
+            return false;
+        }
+        if !request.up.may_rewind() {
+            self.session.service.metrics.retries_without_body.add(1);
+            return false;
+        }
+        // The response is given up only where there may be another one.
+        let asks = group::Request {
+            excluded_members: tried,
+            ..group::Request::at_time(head.at)
+        };
+        let group = routed.target().group.current.load();
+        let view = group.view_for(&asks);
+        let there_is = (0..group.members().len()).any(|index| {
+            let member = group.members().get(index);
+            member.is_some_and(|member| member.id != bound.member) && view.is_eligible(index)
+        });
+        there_is && self.pay_for_retry(head.at)
+    }
+}

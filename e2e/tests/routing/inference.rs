@@ -1,0 +1,369 @@
+//! Engines for language models: requests of a conversation stay where its beginning was read, and what a full engine
+//! refuses is sent to another one.
+
+#![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
+
+use std::net::SocketAddr;
+
+use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::language_model::{ANSWER_WORDS, LanguageModel};
+use evenkeel_e2e::member::{Member, Seen, ok_response};
+use evenkeel_e2e::process::{are_installed, run_curl};
+use evenkeel_e2e::python::python;
+use evenkeel_e2e::wire::{Message, Wire};
+use serde_json::{Value, json};
+
+fn config(members: &[SocketAddr], more: &str) -> String {
+    let members: Vec<_> = members.iter().map(|m| format!("\"{m}\"")).collect();
+    let members = members.join(", ");
+    format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[rule.web]\nlisten = \"127.0.0.1:0\"\n\
+         members = [{members}]\nstrategy = \"inference\"\nhealth_check = false\n\
+         ejection = {{ min_requests = 1000 }}\nconnection_failure_limit = 1000\n\
+         [rule.web.http]\nretry_budget = 1.0\n{more}\n"
+    )
+}
+
+fn balance(engines: &[&LanguageModel]) -> Balancer {
+    let members: Vec<_> = engines.iter().map(|engine| engine.address()).collect();
+    Balancer::start(&config(&members, ""))
+}
+
+/// Asks for a completion, with a body in chunks of `chunk` bytes unless that is 0.
+fn ask(wire: &mut Wire, body: &[u8], chunk: usize) -> Message {
+    let head = "POST /v1/chat/completions HTTP/1.1\r\nHost: a\r\nAccept-Encoding: gzip\r\n";
+    if chunk == 0 {
+        wire.send(format!("{head}Content-Length: {}\r\n\r\n", body.len()));
+        wire.send(body);
+    } else {
+        wire.send(format!("{head}Transfer-Encoding: chunked\r\n\r\n"));
+        for part in body.chunks(chunk) {
+            wire.send([format!("{:x}\r\n", part.len()).as_bytes(), part, b"\r\n"].concat());
+        }
+        wire.send("0\r\n\r\n");
+    }
+    wire.read_response()
+}
+
+fn message(role: &str, text: &str) -> Value {
+    json!({"role": role, "content": text})
+}
+
+#[test]
+fn the_requests_of_a_conversation_stay_where_its_beginning_was_read() {
+    let engines: [_; 3] = std::array::from_fn(|_| LanguageModel::start());
+    let balancer = balance(&engines.each_ref());
+    let mut wire = balancer.connect();
+    const CONVERSATIONS: usize = 12;
+    const TURNS: usize = 5;
+    let mut histories: Vec<Vec<Value>> = (0..CONVERSATIONS)
+        .map(|number| {
+            vec![message(
+                "system",
+                &format!("You are {number}. ").repeat(400),
+            )]
+        })
+        .collect();
+    for turn in 0..TURNS {
+        for (number, history) in histories.iter_mut().enumerate() {
+            history.push(message("user", &format!("Question {turn}? ").repeat(20)));
+            let is_stream = (turn + number) % 2 == 0;
+            let body = json!({
+                "model": "small", "messages": history, "stream": is_stream,
+                "stream_options": {"include_usage": true},
+            });
+            let chunk = [0, 1000, 77][(turn + number) % 3];
+            let answer = ask(&mut wire, body.to_string().as_bytes(), chunk);
+            assert_eq!(answer.second_word(), "200");
+            let words = answer.text().matches("word ").count();
+            assert_eq!(words, ANSWER_WORDS, "{}", answer.text());
+            assert_eq!(answer.text().matches("cached_tokens").count(), 1);
+            history.push(message("assistant", "word word word word word "));
+        }
+    }
+    let sum = |of: fn(&LanguageModel) -> u64| engines.iter().map(of).sum::<u64>();
+    assert_eq!(sum(LanguageModel::answered), (CONVERSATIONS * TURNS) as u64);
+    // By chance it would be a third.
+    let continued = sum(LanguageModel::continued);
+    let most = CONVERSATIONS * (TURNS - 1);
+    assert!(continued >= most as u64 * 3 / 4, "{continued} of {most}");
+    let used = engines.iter().filter(|engine| engine.answered() > 0);
+    assert!(used.count() > 1, "conversations are spread");
+    let count = |family: &str, label: &str| {
+        let series = format!("evenkeel_inference_{family}{{group=\"web\",{label}}}");
+        let count = balancer.read_metric(&series);
+        count.unwrap_or_else(|| panic!("there is no {series}"))
+    };
+    let all = (CONVERSATIONS * TURNS) as f64;
+    assert_eq!(count("prompts_total", "read=\"whole\""), all);
+    assert_eq!(
+        count("tokens_total", "kind=\"output\""),
+        all * ANSWER_WORDS as f64
+    );
+    let read = count("tokens_total", "kind=\"prompt\"");
+    let cached = count("tokens_total", "kind=\"cached\"");
+    let expected = count("tokens_total", "kind=\"expected_cached\"");
+    assert!(cached >= read / 2.0, "{cached} of {read}");
+    assert!(
+        expected >= cached / 2.0 && expected <= cached * 2.0,
+        "{expected}, {cached}"
+    );
+    for engine in &engines {
+        for seen in engine.member().seen_events() {
+            if let Seen::Request(_, request) = seen {
+                assert!(
+                    request.values("accept-encoding").is_empty(),
+                    "{}",
+                    request.head
+                );
+            }
+        }
+    }
+}
+
+#[test]
+fn what_a_full_engine_refuses_is_sent_to_another_one() {
+    let engines: [_; 3] = std::array::from_fn(|_| LanguageModel::start());
+    let balancer = balance(&engines.each_ref());
+    let mut wire = balancer.connect();
+    let mut ask_all = |size: usize| {
+        for number in 0..12 {
+            let text = format!("{number} ").repeat(size);
+            let body = json!({"model": "small", "messages": [message("user", &text)]});
+            let answer = ask(&mut wire, body.to_string().as_bytes(), number % 2 * 5000);
+            assert_eq!(answer.second_word(), "200", "{}", answer.text());
+        }
+    };
+    for status in [429, 503] {
+        engines[0].refuse_with(status);
+        for size in [10, 3000, 100_000] {
+            ask_all(size);
+        }
+    }
+    assert!(engines[0].refused() > 0);
+    let counted = balancer.rule_count("retries_total", "result=\"tried\"");
+    assert_eq!(counted, engines[0].refused());
+    // If all refuse, the client gets the status.
+    engines[1].refuse_with(429);
+    engines[2].refuse_with(429);
+    let body = json!({"model": "small", "messages": [message("user", "hello")]});
+    let answer = ask(&mut wire, body.to_string().as_bytes(), 0);
+    assert!(
+        ["429", "503"].contains(&answer.second_word()),
+        "{}",
+        answer.head
+    );
+}
+
+#[test]
+fn a_request_whose_connection_is_lost_before_an_answer_is_sent_again() {
+    let engine = LanguageModel::start();
+    let lost = Member::closing_after("");
+    let members = [engine.address(), lost.address()];
+    let balancer = Balancer::start(&config(&members, ""));
+    let mut wire = balancer.connect();
+    for number in 0..20 {
+        let text = format!("{number} ").repeat(2000);
+        let body = json!({"model": "small", "prompt": text});
+        let answer = ask(&mut wire, body.to_string().as_bytes(), 0);
+        assert_eq!(answer.second_word(), "200", "{number}");
+    }
+    assert_eq!(engine.answered(), 20);
+}
+
+#[test]
+fn a_client_that_gives_up_ends_its_request_at_the_engine() {
+    for begins_to_answer in [false, true] {
+        let engine = Member::start(move |script, mut wire| {
+            if script.read_request(&mut wire).is_none() {
+                return;
+            }
+            if begins_to_answer {
+                let head = "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\n";
+                wire.send(format!(
+                    "{head}Transfer-Encoding: chunked\r\n\r\n9\r\ndata: a\n\n\r\n"
+                ));
+            }
+            script.read_request(&mut wire);
+        });
+        let balancer = Balancer::start(&config(&[engine.address()], ""));
+        let mut wire = balancer.connect();
+        let body =
+            json!({"model": "small", "stream": true, "prompt": "a".repeat(2000)}).to_string();
+        wire.send(format!(
+            "POST /v1/completions HTTP/1.1\r\nHost: a\r\nContent-Length: {}\r\n\r\n{body}",
+            body.len()
+        ));
+        engine.next_request();
+        if begins_to_answer {
+            wire.try_read_until(b"data: a").unwrap();
+        }
+        wire.end_sending();
+        assert!(matches!(engine.next(), Seen::End(..)));
+    }
+}
+
+#[test]
+fn whatever_the_engine_would_take_passes() {
+    let engine = LanguageModel::start();
+    let balancer = balance(&[&engine]);
+    let nested = format!("{{\"messages\":{}", "[".repeat(100_000));
+    let huge = format!("{{\"input\":\"{}\"}}", "x".repeat(3 << 20));
+    let twice = "{\"model\":\"a\",\"model\":\"b\",\"stream\":1e999,\"max_tokens\":-1}";
+    for body in [
+        "{",
+        "no JSON",
+        "\u{0}\u{1}",
+        "[]",
+        "\"",
+        twice,
+        &nested,
+        &huge,
+    ] {
+        for chunk in [0, 60_000] {
+            let mut wire = balancer.connect();
+            let answer = ask(&mut wire, body.as_bytes(), chunk);
+            assert_eq!(answer.text(), format!("{} bytes", body.len()));
+            // The connection goes on.
+            wire.send("GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n");
+            assert!(wire.read_response().text().contains("small"));
+        }
+    }
+    let mut wire = balancer.connect();
+    wire.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\n\x1f\x0babc");
+    assert_eq!(wire.read_response().text(), "5 bytes");
+    wire.send(
+        "POST / HTTP/1.1\r\nHost: a\r\nTransfer-Encoding: chunked\r\n\r\n5\r\n{\"mod\r\nzz\r\n",
+    );
+    assert_eq!(wire.read_response().second_word(), "400");
+}
+
+#[test]
+fn copies_for_engines_do_no_harm_and_requests_of_all_kinds_are_counted() {
+    let (engine, copies) = (LanguageModel::start(), LanguageModel::start());
+    let mirror = format!(
+        "mirror = {{ group = \"copies\" }}\n[group.copies]\nmembers = [\"{}\"]\nstrategy = \"inference\"",
+        copies.address()
+    );
+    let balancer = Balancer::start(&config(&[engine.address()], &mirror));
+    let mut wire = balancer.connect();
+    const REQUESTS: u64 = 6;
+    for number in 0..REQUESTS {
+        let text = format!("{number} ").repeat(2000);
+        let body = json!({"model": "small", "stream": number % 2 == 0, "prompt": text});
+        let answer = ask(&mut wire, body.to_string().as_bytes(), 0);
+        assert_eq!(answer.second_word(), "200", "{number}");
+        copies.member().next_request();
+    }
+    assert_eq!(engine.answered(), REQUESTS);
+    wire.send("POST / HTTP/1.1\r\nHost: a\r\nContent-Encoding: gzip\r\nContent-Length: 5\r\n\r\n\x1f\x0babc");
+    assert_eq!(wire.read_response().text(), "5 bytes");
+    assert_eq!(ask(&mut wire, b"[1]", 0).text(), "3 bytes");
+    let count = |group: &str, part: &str| {
+        let labels = format!("group=\"{group}\",read=\"{part}\"");
+        balancer.read_metric(&format!("evenkeel_inference_prompts_total{{{labels}}}"))
+    };
+    assert_eq!(count("web", "whole"), Some(REQUESTS as f64));
+    assert_eq!(count("web", "compressed"), Some(1.0));
+    assert_eq!(count("web", "no_prompt"), Some(1.0));
+    // Nothing is read or learnt of copies.
+    assert_eq!(count("copies", "whole"), Some(0.0));
+}
+
+#[test]
+fn only_the_beginning_of_a_prompt_decides_that_is_longer_than_the_limit() {
+    let engines: [_; 2] = std::array::from_fn(|_| LanguageModel::start());
+    let members: Vec<_> = engines.iter().map(LanguageModel::address).collect();
+    let more = "[rule.web.inference]\nmax_prompt = \"8KiB\"\nindex_memory = \"64KiB\"";
+    let balancer = Balancer::start(&config(&members, more));
+    let mut wire = balancer.connect();
+    for number in 0..4 {
+        let text = format!("{number} ").repeat(100_000);
+        let body = json!({"model": "small", "messages": [message("user", &text)]});
+        let answer = ask(&mut wire, body.to_string().as_bytes(), number * 700);
+        assert_eq!(answer.second_word(), "200", "{number}");
+    }
+    let read = "evenkeel_inference_prompts_total{group=\"web\",read=\"beginning\"}";
+    assert_eq!(balancer.read_metric(read), Some(4.0));
+    // A refused request is sent again only if all of its body is still there.
+    engines[0].refuse_with(503);
+    engines[1].refuse_with(503);
+    let short = json!({"model": "small", "prompt": "x".repeat(5000)}).to_string();
+    let long = json!({"model": "small", "prompt": "x".repeat(2 << 20)}).to_string();
+    let refused = || engines.iter().map(LanguageModel::refused).sum::<u64>();
+    assert_eq!(ask(&mut wire, short.as_bytes(), 0).second_word(), "503");
+    assert_eq!(refused(), 2);
+    let mut wire = balancer.connect();
+    assert_eq!(ask(&mut wire, long.as_bytes(), 0).second_word(), "503");
+    assert_eq!(refused(), 3);
+}
+
+#[test]
+fn a_client_that_waits_for_a_100_gets_it_from_the_engine() {
+    let engine = Member::start(|_, mut wire| {
+        while let Some(head) = wire.try_read_head() {
+            wire.send("HTTP/1.1 100 Continue\r\n\r\n");
+            let length = head.values("content-length")[0].parse().unwrap();
+            let body = wire.try_read_exact(length).unwrap();
+            wire.send(ok_response(&format!("{} bytes", body.len())));
+        }
+    });
+    let balancer = Balancer::start(&config(&[engine.address()], ""));
+    let mut wire = balancer.connect();
+    let body = json!({"model": "small", "prompt": "a".repeat(2000)}).to_string();
+    wire.send(format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nExpect: 100-continue\r\nContent-Length: {}\r\n\r\n",
+        body.len()
+    ));
+    assert_eq!(wire.read_head().second_word(), "100");
+    wire.send(&body);
+    assert_eq!(wire.read_response().text(), format!("{} bytes", body.len()));
+}
+
+#[test]
+fn clients_of_http2_are_served_alike() {
+    if !are_installed(&["curl"]) {
+        return;
+    }
+    let engines: [_; 2] = std::array::from_fn(|_| LanguageModel::start());
+    let balancer = balance(&engines.each_ref());
+    engines[0].refuse_with(503);
+    let url = format!("http://{}/v1/chat/completions", balancer.address("web"));
+    for number in 0..8 {
+        let text = format!("{number} ").repeat(20_000);
+        let body = json!({"model": "small", "stream": number % 2 == 0, "messages": [message("user", &text)]});
+        let file = balancer.folder().path().join("body");
+        std::fs::write(&file, body.to_string()).unwrap();
+        let data = format!("@{}", file.display());
+        let answer = run_curl(&[
+            "--http2-prior-knowledge",
+            "-H",
+            "Expect:",
+            "--data-binary",
+            &data,
+            &url,
+        ]);
+        assert_eq!(answer.matches("word ").count(), ANSWER_WORDS, "{answer}");
+    }
+    assert_eq!(engines[1].answered(), 8);
+}
+
+#[test]
+fn the_openai_client_is_served() {
+    let Some(mut client) = python("openai_client.py", "openai") else {
+        return;
+    };
+    let engines: [_; 2] = std::array::from_fn(|_| LanguageModel::start());
+    let balancer = balance(&engines.each_ref());
+    let output = client
+        .arg(format!("http://{}/v1", balancer.address("web")))
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&output.stdout);
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert_eq!(
+        said.trim_end(),
+        "models small\nwhole 5\nstream 5\nusage True",
+        "{errors}"
+    );
+}
