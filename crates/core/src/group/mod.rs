@@ -8,9 +8,8 @@ use self::late::LateDecision;
 use self::view::Pool;
 use crate::alert::Threshold;
 use crate::cost::Cost;
-use crate::engines::{EnginePool, EngineRequest};
 use crate::key::Key;
-use crate::member::{self, Digest, Member, MemberId, Reason};
+use crate::member::{self, Digest, Member, MemberId};
 use crate::relocation::Client;
 use crate::strategy::follow::Follow;
 use crate::strategy::kind::{Kind, RequestNeeds, Strategy, Values};
@@ -19,26 +18,12 @@ use crate::time::Instant;
 use crate::trace::{Short, Trace};
 
 mod advice;
+mod engines;
 mod late;
 mod ranks;
 mod request;
 pub(crate) mod settings;
 mod state;
-impl Pool {
-    /// Gives the members numbers of engines.
-    fn number_engines(&mut self) {
-        let decay = self.settings.latency_decay.as_secs_f32();
-        let index_bytes = self.settings.inference.index_memory;
-        let create = || EnginePool::new(index_bytes, decay);
-        let engines = self.state.ensure_engines(create);
-        let ids: Vec<_> = self.members.iter().map(|member| member.id).collect();
-        let numbers = engines.assign_numbers(&ids);
-        for (seat, number) in self.seats.iter_mut().zip(numbers) {
-            seat.engine = number.and_then(|number| u16::try_from(number).ok());
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests;
 mod ticket;
@@ -212,8 +197,11 @@ impl Group {
         // binding. Losing several times in a row means that the group is as good as full.
         for _ in 0..4 {
             let index = choose()?;
-            if let Some(mut ticket) = self.bind_for(index, request.cost, request.now) {
-                self.begin_at_engine(&mut ticket, request);
+            if request.plan.is_some() {
+                if let Some(ticket) = self.bind_planned(index, request) {
+                    return Ok(ticket);
+                }
+            } else if let Some(ticket) = self.bind_for(index, request.cost, request.now) {
                 return Ok(match request.client {
                     Some(client) => ticket.of_client(client),
                     None => ticket,
@@ -282,45 +270,6 @@ impl Group {
         }
         seat.slot.end_request(cost);
         None
-    }
-
-    /// Engines of the group, if the strategy is `inference`.
-    pub fn engines(&self) -> Option<&Arc<EnginePool>> {
-        let is_needed = self.kind.request_needs == RequestNeeds::Body;
-        self.pool.state.engines().filter(|_| is_needed)
-    }
-
-    /// Brings speeds of engines up to date, and forgets what members have read that certainly do not work now: they
-    /// start with empty caches. To be called about once per second.
-    pub fn keep_up_engines(&self, now: Instant) {
-        let Some(engines) = self.engines() else {
-            return;
-        };
-        engines.keep_up(now);
-        for (index, seat) in self.pool.seats.iter().enumerate() {
-            if seat.slot.has_reason(Reason::Dead) {
-                self.forget_engine_memory(index);
-            }
-        }
-    }
-
-    /// Forgets what the engine of the member at `index` has read, if the strategy is `inference`: its server has failed,
-    /// and has probably been restarted.
-    pub fn forget_engine_memory(&self, index: usize) {
-        let seat = self.pool.seats.get(index);
-        if let (Some(engines), Some(number)) = (self.engines(), seat.and_then(|seat| seat.engine)) {
-            engines.group().forget_memory(usize::from(number));
-        }
-    }
-
-    /// Counts a bound request at the engine of its member, if the request has a plan. [`Group::pick`] does so itself.
-    pub fn begin_at_engine(&self, ticket: &mut Ticket, request: &Request<'_>) {
-        let Some(plan) = request.plan else { return };
-        let number = self.pool.seats.get(ticket.member_index());
-        let number = number.and_then(|seat| seat.engine).map(usize::from);
-        if let (Some(engines), Some(number)) = (self.pool.state.engines(), number) {
-            ticket.engine = EngineRequest::begin(engines, plan, number, request.now);
-        }
     }
 
     /// Counts a client that was told to go to the member at `index` itself, and to ask again after `stay`. Nothing

@@ -1,0 +1,79 @@
+//! Engines for language models as members of a group: numbers, requests with a plan, and what engines have forgotten.
+
+use std::sync::Arc;
+
+use super::view::Pool;
+use super::{Group, Request, Ticket};
+use crate::engines::{EnginePool, EngineRequest};
+use crate::member::Reason;
+use crate::strategy::kind::RequestNeeds;
+use crate::time::Instant;
+
+impl Pool {
+    /// Gives the members numbers of engines.
+    pub(super) fn number_engines(&mut self) {
+        let decay = self.settings.latency_decay.as_secs_f32();
+        let index_bytes = self.settings.inference.index_memory;
+        let create = || EnginePool::new(index_bytes, decay);
+        let engines = self.state.ensure_engines(create);
+        let ids: Vec<_> = self.members.iter().map(|member| member.id).collect();
+        let numbers = engines.assign_numbers(&ids);
+        for (seat, number) in self.seats.iter_mut().zip(numbers) {
+            seat.engine = number.and_then(|number| u16::try_from(number).ok());
+        }
+    }
+}
+
+impl Group {
+    /// Engines of the group, if the strategy is `inference`.
+    pub fn engines(&self) -> Option<&Arc<EnginePool>> {
+        let is_needed = self.kind.request_needs == RequestNeeds::Body;
+        self.pool.state.engines().filter(|_| is_needed)
+    }
+
+    /// Brings speeds of engines up to date, and forgets what members have read that certainly do not work now: they
+    /// start with empty caches. To be called about once per second.
+    pub fn keep_up_engines(&self, now: Instant) {
+        let Some(engines) = self.engines() else {
+            return;
+        };
+        engines.keep_up(now);
+        for (index, seat) in self.pool.seats.iter().enumerate() {
+            if seat.slot.has_reason(Reason::Dead) {
+                self.forget_engine_memory(index);
+            }
+        }
+    }
+
+    /// Forgets what the engine of the member at `index` has read, if the strategy is `inference`: its server has failed,
+    /// and has probably been restarted.
+    pub fn forget_engine_memory(&self, index: usize) {
+        let seat = self.pool.seats.get(index);
+        if let (Some(engines), Some(number)) = (self.engines(), seat.and_then(|seat| seat.engine)) {
+            engines.group().forget_memory(usize::from(number));
+        }
+    }
+
+    /// Binds a request with a plan to the member at `index`, and counts the request at the member's engine. The way of
+    /// all other requests stays without it, as each copy of a ticket costs 20 instructions.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn bind_planned(&self, index: usize, request: &Request<'_>) -> Option<Ticket> {
+        let mut ticket = self.bind_for(index, request.cost, request.now)?;
+        self.begin_at_engine(&mut ticket, request);
+        Some(match request.client {
+            Some(client) => ticket.of_client(client),
+            None => ticket,
+        })
+    }
+
+    /// Counts a bound request at the engine of its member, if the request has a plan. [`Group::pick`] does so itself.
+    pub fn begin_at_engine(&self, ticket: &mut Ticket, request: &Request<'_>) {
+        let Some(plan) = request.plan else { return };
+        let number = self.pool.seats.get(ticket.member_index());
+        let number = number.and_then(|seat| seat.engine).map(usize::from);
+        if let (Some(engines), Some(number)) = (self.pool.state.engines(), number) {
+            ticket.engine = EngineRequest::begin(engines, plan, number, request.now);
+        }
+    }
+}
