@@ -47,27 +47,19 @@ impl Fields {
 
     /// Names and values, in order.
     pub fn iter(&self) -> impl Iterator<Item = (&str, &[u8])> {
+        self.marked().map(|(name, value, _)| (name, value))
+    }
+
+    /// Names and values, in order, and whether nobody may put the field in a table of HPACK, as its sender says
+    /// (RFC 7541, section 7.1.3).
+    pub fn marked(&self) -> impl Iterator<Item = (&str, &[u8], bool)> {
         self.lines.iter().filter_map(|line| {
             let (start, name) = (line.start as usize, line.name as usize);
             let name = self.text.get(start..start + name)?;
             let value = start + name.len() + ": ".len();
             let value = self.text.get(value..value + line.value as usize)?;
-            Some((std::str::from_utf8(name).ok()?, value))
+            Some((std::str::from_utf8(name).ok()?, value, line.is_sensitive))
         })
-    }
-
-    /// Indices of the fields that nobody may put in a table of HPACK, as their sender says (RFC 7541, section 7.1.3).
-    pub fn sensitive_indices(&self) -> impl Iterator<Item = usize> {
-        let lines = self.lines.iter().enumerate();
-        lines.filter_map(|(index, line)| line.is_sensitive.then_some(index))
-    }
-
-    /// Names, values, and whether the field is sensitive, in order.
-    pub(crate) fn marked(&self) -> impl Iterator<Item = (&str, &[u8], bool)> {
-        let marks = self.lines.iter().map(|line| line.is_sensitive);
-        self.iter()
-            .zip(marks)
-            .map(|((name, value), is_sensitive)| (name, value, is_sensitive))
     }
 
     /// Says that nobody may put the field that was added last in a table of HPACK.
@@ -221,6 +213,7 @@ mod tests {
         fields.mark_last_sensitive();
         fields.remove("X");
         assert_eq!(fields.text(), b"server: own\r\nx-y: \xe9 \t z\r\n");
-        assert_eq!(fields.sensitive_indices().collect::<Vec<_>>(), [1]);
+        let marks: Vec<_> = fields.marked().map(|(_, _, mark)| mark).collect();
+        assert_eq!(marks, [false, true]);
     }
 }

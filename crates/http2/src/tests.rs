@@ -1468,8 +1468,8 @@ fn marks_of_sensitive_parts_reach_the_peer() {
         let key = server.requests()[0];
         let head = server.connection.take_head(key).unwrap();
         assert_eq!(head.sensitive(), SensitiveParts { path, authority });
-        let marked: Vec<_> = head.fields.sensitive_indices().collect();
-        assert_eq!(marked, [1]);
+        let marks: Vec<_> = head.fields.marked().map(|(_, _, mark)| mark).collect();
+        assert_eq!(marks, [false, true]);
     }
 }
 

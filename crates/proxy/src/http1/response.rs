@@ -129,8 +129,10 @@ impl<'a> ResponseHead<'a> {
         let body = meaning.response_body(status, asked)?;
         meaning.settle_response(fields, status);
         let mut sensitive = FieldSet::default();
-        for index in head.fields.sensitive_indices() {
-            sensitive.insert(index);
+        for (index, (_, _, is_sensitive)) in head.fields.marked().enumerate() {
+            if is_sensitive {
+                sensitive.insert(index);
+            }
         }
         Ok(Self {
             len: 0,

@@ -639,7 +639,9 @@ mod tests {
             let outline = collect_fields(&out, &places, &mut fields).unwrap();
             let (path, authority) = (true, true);
             assert_eq!(outline.sensitive, SensitiveParts { path, authority });
-            assert_eq!(fields.sensitive_indices().collect::<Vec<_>>(), [1]);
+            let marks: Vec<_> = fields.marked().map(|(_, _, mark)| mark).collect();
+            assert_eq!(marks[..2], [false, true]);
+            assert!(!marks[2..].contains(&true));
             assert!(fields.text().starts_with(b"x: y\r\nz: w\r\n"));
         });
     }

@@ -37,15 +37,13 @@ pub(crate) fn with_head<T>(
     if head.sensitive().authority {
         sensitive.insert(0);
     }
-    let mut marks = head.fields.sensitive_indices().peekable();
     let mut cookie_seen = false;
     let hosts = head
         .fields
         .iter()
         .filter(|(name, _)| *name == "host")
         .count();
-    for (index, (name, value)) in head.fields.iter().enumerate() {
-        let is_sensitive = marks.next_if_eq(&index).is_some();
+    for (name, value, is_sensitive) in head.fields.marked() {
         let before = fields.len();
         match name {
             "host" => match authority {

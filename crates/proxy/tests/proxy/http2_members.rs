@@ -294,8 +294,8 @@ fn marked_fields(names: [&str; 2]) -> H2Fields {
 
 /// Names of the fields that are marked to be in no table.
 fn marked_names(head: &Head) -> Vec<&str> {
-    let names: Vec<_> = head.fields.iter().map(|(name, _)| name).collect();
-    head.fields.sensitive_indices().map(|i| names[i]).collect()
+    let marked = head.fields.marked().filter(|(_, _, is_marked)| *is_marked);
+    marked.map(|(name, ..)| name).collect()
 }
 
 /// Marks of parts that are for no table pass with them in heads and trailers, in both directions
