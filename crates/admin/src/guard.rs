@@ -34,7 +34,7 @@ use axum::middleware::Next;
 use axum::response::{IntoResponse, Response};
 
 use evenkeel_manager::config::Admin;
-use evenkeel_manager::config::fields::{SECURE_SESSION_COOKIE, SESSION_COOKIE};
+use evenkeel_manager::config::fields::{SECURE_SESSION_COOKIE, SESSION_COOKIE, media_type};
 use subtle::ConstantTimeEq;
 
 use crate::access::{Access, Session};
@@ -336,8 +336,7 @@ fn check_origin(headers: &HeaderMap) -> Result<(), ApiError> {
 
 fn check_content_type(headers: &HeaderMap) -> Result<(), ApiError> {
     let value = single_value(headers, &CONTENT_TYPE)?.unwrap_or_default();
-    let media_type = value.split(';').next().unwrap_or_default().trim();
-    if media_type.eq_ignore_ascii_case("application/json") {
+    if media_type(value.as_bytes()).eq_ignore_ascii_case(b"application/json") {
         return Ok(());
     }
     Err(ApiError::new(

@@ -1,4 +1,4 @@
-//! Names of header fields as servers read them, and the lists of names that the balancer vouches for.
+//! Names of header fields as servers read them, the lists of names that the balancer vouches for, and media types.
 //!
 //! Each comparison of a client's field with a name that only the balancer may say goes through this file:
 //! those of heads, trailers and questions, over each version of HTTP.
@@ -161,6 +161,12 @@ impl RequestTrailers {
     }
 }
 
+/// Media type in a field `Content-Type`, without parameters (RFC 9110, section 8.3.1). Compare it in any case.
+pub fn media_type(content_type: &[u8]) -> &[u8] {
+    let mut parts = content_type.split(|byte| *byte == b';');
+    parts.next().unwrap_or_default().trim_ascii()
+}
+
 /// Name of the cookie of a session at the console.
 pub const SESSION_COOKIE: &str = "evenkeel_session";
 
@@ -179,6 +185,18 @@ pub fn is_session(pair: &[u8]) -> bool {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn a_media_type_has_no_parameters() {
+        for (value, expected) in [
+            ("text/html", "text/html"),
+            (" Text/Event-Stream ; charset=utf-8;x", "Text/Event-Stream"),
+            (";x", ""),
+            ("", ""),
+        ] {
+            assert_eq!(media_type(value.as_bytes()), expected.as_bytes());
+        }
+    }
 
     #[test]
     fn names_are_the_same_in_any_spelling_that_a_server_maps_to_one() {

@@ -253,6 +253,14 @@ pub(crate) fn put_cookies_but(value: &[u8], own: BalancerCookies<'_>, out: &mut 
     out.len() > start
 }
 
+/// True if fields `Content-Encoding` with these values say that the content has a coding (RFC 9110, section 8.4).
+pub(crate) fn has_coding<'a>(mut values: impl Iterator<Item = &'a [u8]>) -> bool {
+    values.any(|value| {
+        let value = value.trim_ascii();
+        !value.is_empty() && !value.eq_ignore_ascii_case(b"identity")
+    })
+}
+
 /// Values of the fields called `name` (in any case), in order.
 pub(crate) fn values<'a>(fields: &'a [Field<'a>], name: &str) -> impl Iterator<Item = &'a [u8]> {
     fields

@@ -1,5 +1,6 @@
 //! `[rule.NAME.compression]`: compression of responses to clients.
 
+use crate::fields;
 use crate::schema::field::{Blank, Element, Texts, blank, choice_field};
 use crate::schema::key::{describe_keys, section};
 use crate::schema::reference::TableDoc;
@@ -119,9 +120,7 @@ impl AsTable for Compression {
 impl Compression {
     /// True if responses with this `Content-Type` are compressed.
     pub fn is_for(&self, content_type: &[u8]) -> bool {
-        let end = content_type.iter().position(|byte| *byte == b';');
-        let media_type = content_type.get(..end.unwrap_or(content_type.len()));
-        let media_type = media_type.unwrap_or_default().trim_ascii();
+        let media_type = fields::media_type(content_type);
         self.types.iter().any(|known| {
             let (known, like) = match known.strip_suffix('*') {
                 Some(kind) => (kind.as_bytes(), media_type.get(..kind.len())),

@@ -5,10 +5,10 @@ use std::time::Duration;
 
 use evenkeel_inference::group::AnswerEnd;
 use evenkeel_inference::usage::UsageReader;
+use evenkeel_manager::config::fields::media_type;
 
 use crate::http1::ResponseHead;
-use crate::http1::chunked::Decoder;
-use crate::http1::chunked::content_pieces;
+use crate::http1::chunked::{Decoder, content_pieces};
 
 /// Time for which an engine is taken for full after it has refused a request.
 pub(super) const FULL_TIME: Duration = Duration::from_millis(500);
@@ -66,11 +66,8 @@ impl EngineAnswer {
 /// True if the body consists of events (WHATWG HTML, section 9.2). A client that subscribes to them sends a GET.
 #[cold]
 pub(super) fn is_event_stream(head: &ResponseHead<'_>) -> bool {
-    let media_type = head.values("content-type").next().unwrap_or_default();
-    let end = media_type.iter().position(|byte| *byte == b';');
-    let media_type = media_type.get(..end.unwrap_or(media_type.len()));
-    let media_type = media_type.unwrap_or_default().trim_ascii();
-    media_type.eq_ignore_ascii_case(b"text/event-stream")
+    let value = head.values("content-type").next().unwrap_or_default();
+    media_type(value).eq_ignore_ascii_case(b"text/event-stream")
 }
 
 #[cfg(test)]
@@ -109,7 +106,7 @@ mod tests {
     }
 
     #[test]
-    fn an_answer_that_is_no_stream_x() {
+    fn an_answer_that_is_no_stream_counts_as_one_event() {
         let mut answer = EngineAnswer::new(false, false);
         assert_eq!(answer.take_events(), 0);
         answer.read_bytes(b"{\"usage\":{\"prompt_tokens\":5}");

@@ -15,7 +15,7 @@ use evenkeel_inference::scanner::{Progress, Scanner};
 use evenkeel_manager::snapshot::GroupHandle;
 
 use crate::http1::chunked::{Decoder, content_pieces};
-use crate::message::{self, Body};
+use crate::message::{self, Body, has_coding};
 
 /// Most readers that a worker keeps when nobody uses them.
 const MOST_SPARE: usize = 8;
@@ -62,40 +62,30 @@ impl Prompts {
     }
 }
 
-/// Begins to read the prompt of a request; `None` if the request has no body.
+/// Begins to read the prompt of a request; `None` if the request has no body. `random` decides between members that are
+/// equal for an unknown prompt.
 #[cold]
 pub(super) fn begin_prompt(
     prompts: &Prompts,
     engines: &Arc<EnginePool>,
     request: &message::Request<'_>,
     max_bytes: usize,
+    random: u64,
 ) -> Option<Box<Prompt>> {
     if matches!(request.body, Body::None | Body::Length(0)) {
         return None;
     }
     let mut prompt = prompts.take(engines.hash_key(draw_secret));
-    prompt.begin(request.body, is_plain(request));
+    let is_readable = !has_coding(request.values("content-encoding"));
+    prompt.begin(request.body, is_readable);
     prompt.max_bytes = max_bytes;
-    prompt.random = draw_number(request.path());
+    prompt.random = random;
     Some(prompt)
 }
 
-/// Draws a secret that nobody can guess.
+/// Draws a secret that nobody can guess, by the standard library's keys of hash maps: they come from the kernel.
 fn draw_secret() -> [u64; 3] {
-    [0, 1, 2].map(draw_number)
-}
-
-/// Draws a number, by the standard library's keys of hash maps: they come from the kernel.
-fn draw_number(of: impl std::hash::Hash) -> u64 {
-    RandomState::new().hash_one(of)
-}
-
-/// True if the body has no coding.
-fn is_plain(request: &message::Request<'_>) -> bool {
-    request.values("content-encoding").all(|value| {
-        let value = value.trim_ascii();
-        value.is_empty() || value.eq_ignore_ascii_case(b"identity")
-    })
+    [0, 1, 2].map(|part| RandomState::new().hash_one(part))
 }
 
 impl Prompt {

@@ -224,7 +224,9 @@ impl Request {
             Some(max_bytes) if given.is_none() => {
                 let engines = group.engines();
                 engines.and_then(|engines| {
-                    prompt::begin_prompt(&worker.prompts, engines, &head.request, max_bytes)
+                    let random = worker.rng.borrow_mut().u64(..);
+                    let prompts = &worker.prompts;
+                    prompt::begin_prompt(prompts, engines, &head.request, max_bytes, random)
                 })
             }
             _ => None,

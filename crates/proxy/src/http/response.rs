@@ -37,6 +37,7 @@ use crate::http1::{
 use crate::http2::grpc;
 use crate::io::{Io, TransferError};
 use crate::memory::{BUFFER_BYTES, OutOfMemory};
+use crate::message::has_coding;
 use crate::service::State;
 use crate::watch::Stop;
 use crate::worker::Worker;
@@ -487,10 +488,7 @@ impl Client {
         if matches!(head.status, 0..=199 | 204 | 206) || request.grpc {
             return None;
         }
-        let is_encoded = head.values("content-encoding").any(|value| {
-            let value = value.trim_ascii();
-            !value.is_empty() && !value.eq_ignore_ascii_case(b"identity")
-        });
+        let is_encoded = has_coding(head.values("content-encoding"));
         let is_for = |value: Option<&[u8]>| value.is_some_and(|value| options.is_for(value));
         if head.status == 304 {
             // The fields that a response with content would have (RFC 9110, section 15.4.5): the client has what was
