@@ -423,6 +423,15 @@ pub fn median(mut values: Vec<f64>) -> Option<f64> {
     Some((values[count / 2 - 1] + upper) / 2.0)
 }
 
+/// The value that so large a share of the values is below of, by nearest rank; not a number without values.
+pub fn quantile(values: impl IntoIterator<Item = f64>, share: f64) -> f64 {
+    let mut values: Vec<f64> = values.into_iter().collect();
+    values.sort_by(f64::total_cmp);
+    let last = values.len().saturating_sub(1);
+    let at = (last as f64 * share).round() as usize;
+    values.get(at).copied().unwrap_or(f64::NAN)
+}
+
 /// The first quartile, the median, and the third.
 pub fn quartiles(mut values: Vec<f64>) -> Option<[f64; 3]> {
     values.sort_by(f64::total_cmp);

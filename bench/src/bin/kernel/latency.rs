@@ -4,6 +4,7 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
+use evenkeel_bench::report::quantile;
 use evenkeel_kernel::query::{DEFAULT_PORT, Key};
 use evenkeel_sim::svg::{Line, Plot};
 
@@ -168,15 +169,6 @@ fn ask(
     Ok(())
 }
 
-/// Microseconds below which a share of sorted values stays.
-fn quantile(sorted: &[u64], share: f64) -> f64 {
-    let last = sorted.len().saturating_sub(1);
-    let index = (share * last as f64).round() as usize;
-    sorted
-        .get(index)
-        .map_or(f64::NAN, |nanos| *nanos as f64 / 1e3)
-}
-
 fn report(run: &Run, arms: &[Arm]) -> Result<Vec<Verdict>> {
     let mut csv = String::from("load,arm,queries,lost,p50_us,p99_us,max_us\n");
     let mut table = Table::new(&[
@@ -192,7 +184,8 @@ fn report(run: &Run, arms: &[Arm]) -> Result<Vec<Verdict>> {
         for (busy, load) in ["idle", "busy"].into_iter().enumerate() {
             let mut took = arm.took[busy].clone();
             took.sort_unstable();
-            let [p50, p99, max] = [0.5, 0.99, 1.0].map(|share| quantile(&took, share));
+            let micros = took.iter().map(|nanos| *nanos as f64 / 1e3);
+            let [p50, p99, max] = [0.5, 0.99, 1.0].map(|share| quantile(micros.clone(), share));
             writeln!(
                 csv,
                 "{load},\"{}\",{},{},{p50:.1},{p99:.1},{max:.1}",

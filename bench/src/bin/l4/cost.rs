@@ -6,10 +6,12 @@
 
 use std::collections::HashMap;
 use std::fs;
+use std::net::SocketAddr;
 use std::process;
 use std::time::Duration;
 
 use evenkeel_bench::server::{cpu_time, pin_to};
+use evenkeel_e2e::netns::Namespace;
 
 use crate::ground::{Arm, Balancer, Ground, member_addresses};
 use crate::results::{BULK, CONNECTION, EXCHANGE, QUERY, Results};
@@ -126,6 +128,9 @@ fn take_turns(
     Ok(())
 }
 
+/// Traffic of clients in their namespace to addresses, as much as the number says.
+type Traffic = fn(&Namespace, &[SocketAddr], usize) -> Result<()>;
+
 /// Measures the rows of TCP.
 ///
 /// # Errors
@@ -135,46 +140,18 @@ pub(crate) fn measure_tcp(run: &Run, results: &mut Results) -> Result<()> {
     let cpu = run.cpu;
     pin_to(cpu)?;
     let mut all = start_all(run, &TCP_ARMS, cpu)?;
-    let connections = run.scale(4000, 1600);
-    let exchanges = run.scale(32_000, 8000);
-    let mebibytes = run.scale(400, 100);
+    let rows: [(_, _, Traffic); 3] = [
+        (CONNECTION, run.scale(4000, 1600), traffic::run_connections),
+        (EXCHANGE, run.scale(32_000, 8000), traffic::run_exchanges),
+        (BULK, run.scale(400, 100), traffic::run_bulk),
+    ];
     for round in 0..run.rounds(15, 5) {
-        take_turns(
-            &mut all,
-            CONNECTION,
-            round,
-            cpu,
-            connections,
-            |balancer, count| {
-                let clients = &balancer.ground.clients;
-                traffic::run_connections(clients, &balancer.arm.targets(), count)
-            },
-            results,
-        )?;
-        take_turns(
-            &mut all,
-            EXCHANGE,
-            round,
-            cpu,
-            exchanges,
-            |balancer, count| {
-                let clients = &balancer.ground.clients;
-                traffic::run_exchanges(clients, &balancer.arm.targets(), count)
-            },
-            results,
-        )?;
-        take_turns(
-            &mut all,
-            BULK,
-            round,
-            cpu,
-            mebibytes,
-            |balancer, count| {
-                let clients = &balancer.ground.clients;
-                traffic::run_bulk(clients, &balancer.arm.targets(), count)
-            },
-            results,
-        )?;
+        for (row, count, drive) in rows {
+            let drive = |balancer: &Balancer, count| {
+                drive(&balancer.ground.clients, &balancer.arm.targets(), count)
+            };
+            take_turns(&mut all, row, round, cpu, count, drive, results)?;
+        }
     }
     let kernel = all.iter().find(|(one, _)| one.arm == Arm::Kernel);
     if let Some((kernel, _)) = kernel {

@@ -10,6 +10,7 @@ use std::sync::{Arc, Mutex, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use evenkeel_bench::report::quantile;
 use evenkeel_bench::server::sharpen_timers;
 use evenkeel_e2e::netns::Namespace;
 
@@ -93,12 +94,13 @@ struct Outcomes {
 }
 
 impl Outcomes {
-    fn quantile(&mut self, share: f64) -> f64 {
-        self.latencies.sort();
-        let last = self.latencies.len().saturating_sub(1);
-        let at = (last as f64 * share).round() as usize;
-        let found = self.latencies.get(at);
-        found.map_or(f64::NAN, |latency| latency.as_secs_f64() * 1e3)
+    /// Quantile of the latencies in milliseconds.
+    fn quantile(&self, share: f64) -> f64 {
+        let millis = self
+            .latencies
+            .iter()
+            .map(|latency| latency.as_secs_f64() * 1e3);
+        quantile(millis, share)
     }
 }
 
@@ -259,7 +261,7 @@ pub(crate) fn measure(run: &Run, results: &mut Results) -> Result<()> {
                     .filter_map(|arm| arm.join().ok())
                     .collect()
             });
-            for (arm, mut outcomes) in seen {
+            for (arm, outcomes) in seen {
                 let name = arm.name();
                 results.add_metric(scenario, P50, name, round, outcomes.quantile(0.5));
                 results.add_metric(scenario, P99, name, round, outcomes.quantile(0.99));

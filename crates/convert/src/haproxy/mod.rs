@@ -12,11 +12,12 @@ mod words;
 use std::collections::HashMap;
 
 use proxy::{Proxy, log, proxy};
+use values::read_millis;
 use words::{Line, Section, sections};
 
 use crate::error::ConvertError;
 use crate::model::Model;
-use crate::units::{DAY, parse_millis, time};
+use crate::units::{DAY, time};
 
 /// Reads a configuration.
 pub(crate) fn read(text: &str) -> Result<Model, ConvertError> {
@@ -78,10 +79,11 @@ fn global(section: &Section, model: &mut Model) {
                 Ok(threads @ 1..=1024) => model.top.set("workers", threads),
                 _ => model.notes.add_note(line.number, "not a number of threads"),
             },
-            "hard-stop-after" => match parse_millis(line.word_at(1), 1) {
-                Some(millis) => model.top.set("shutdown_grace", time(millis, DAY)),
-                None => model.notes.add_note(line.number, "not a time"),
-            },
+            "hard-stop-after" => {
+                if let Some(millis) = read_millis(line.word_at(1), line.number, &mut model.notes) {
+                    model.top.set("shutdown_grace", time(millis, DAY));
+                }
+            }
             "log" => log(line, model),
             "maxconn" => model.notes.add_note(
                 line.number,

@@ -3,11 +3,12 @@
 use super::binds::{Bind, bind};
 use super::conditions::Acls;
 use super::servers::Servers;
+use super::values::read_millis;
 use super::words::{Line, Section};
 use crate::model::{Changes, Group, Model};
 use crate::note::{HARDLY_NEEDED, NO_COUNTERPART, Notes, Remark};
 use crate::toml::{Table, Value};
-use crate::units::{DAY, TEN_MINUTES, parse_millis, time};
+use crate::units::{DAY, TEN_MINUTES, time};
 
 /// Action for requests, instead of a member's answer.
 #[derive(Clone, Debug)]
@@ -222,8 +223,8 @@ impl Proxy {
     }
 
     fn timeout(&mut self, line: &Line, notes: &mut Notes) {
-        let Some(millis) = parse_millis(line.word_at(2), 1) else {
-            return notes.add_note(line.number, "not a time");
+        let Some(millis) = read_millis(line.word_at(2), line.number, notes) else {
+            return;
         };
         if millis == 0 {
             return notes.add_note(

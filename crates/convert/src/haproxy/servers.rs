@@ -2,11 +2,11 @@
 
 use evenkeel_config::is_member_name;
 
-use super::values::{Skipped, Words, next_value, skip_word, without_family};
+use super::values::{Skipped, Words, next_value, read_millis, skip_word, without_family};
 use super::words::Line;
 use crate::note::{HARDLY_NEEDED, NO_COUNTERPART, Notes, Remark};
 use crate::toml::{Table, Value};
-use crate::units::{DAY, parse_millis, time};
+use crate::units::{DAY, time};
 
 /// The servers of a backend.
 #[derive(Clone, Debug, Default)]
@@ -260,11 +260,12 @@ impl Servers {
     ) -> bool {
         match word {
             "check" => self.has_checks = true,
-            "inter" => match parse_millis(next_value(words), 1) {
-                // The least interval of checks.
-                Some(millis) => self.check.set("interval", time(millis.max(10), DAY)),
-                None => notes.add_note(line, "not a time"),
-            },
+            "inter" => {
+                if let Some(millis) = read_millis(next_value(words), line, notes) {
+                    // The least interval of checks.
+                    self.check.set("interval", time(millis.max(10), DAY));
+                }
+            }
             "fall" | "rise" => {
                 if let Ok(count @ 1..=1000) = next_value(words).parse::<u64>() {
                     self.check.set(word, count);
@@ -289,10 +290,11 @@ impl Servers {
         notes: &mut Notes,
     ) -> bool {
         match word {
-            "slowstart" => match parse_millis(next_value(words), 1) {
-                Some(millis) => self.group.set("slow_start", time(millis, 3_600_000)),
-                None => notes.add_note(line, "not a time"),
-            },
+            "slowstart" => {
+                if let Some(millis) = read_millis(next_value(words), line, notes) {
+                    self.group.set("slow_start", time(millis, 3_600_000));
+                }
+            }
             "send-proxy" => self.group.set("send_proxy", "v1"),
             "send-proxy-v2" => self.group.set("send_proxy", "v2"),
             "proto" => self.speaks_http2 |= next_value(words) == "h2",

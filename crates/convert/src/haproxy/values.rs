@@ -1,12 +1,22 @@
 //! Words with values, words that are not translated, and the beginnings of addresses.
 
 use crate::note::{Notes, Remark};
+use crate::units::parse_millis;
 
 /// Words of a line, some of them followed by a value.
 pub(super) type Words<'w> = std::slice::Iter<'w, String>;
 
 pub(super) fn next_value<'w>(words: &mut Words<'w>) -> &'w str {
     words.next().map_or("", String::as_str)
+}
+
+/// Reads a time in milliseconds, unless it has a unit; `None`, with a remark, if the value is no time.
+pub(super) fn read_millis(text: &str, line: usize, notes: &mut Notes) -> Option<u64> {
+    let millis = parse_millis(text, 1);
+    if millis.is_none() {
+        notes.add_note(line, "not a time");
+    }
+    millis
 }
 
 /// Words that are not translated: true if a value follows, names, and the remark.

@@ -8,6 +8,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::{Duration, Instant};
 
+use evenkeel_bench::report::quantile;
 use evenkeel_core::group::{Group, GroupSettings, Outcome, Request};
 use evenkeel_core::load::{LoadId, LoadValue, Location};
 use evenkeel_core::member::{Member, MemberId, Slot, Weight};
@@ -392,15 +393,6 @@ fn mean(values: impl IntoIterator<Item = f64>) -> f64 {
         .into_iter()
         .fold((0.0, 0u32), |(sum, count), value| (sum + value, count + 1));
     sum / f64::from(count.max(1))
-}
-
-/// The value that so large a share is below of.
-fn quantile(values: impl IntoIterator<Item = f64>, share: f64) -> f64 {
-    let mut values: Vec<f64> = values.into_iter().collect();
-    values.sort_by(f64::total_cmp);
-    let last = values.len().saturating_sub(1);
-    let at = (last as f64 * share).round() as usize;
-    values.get(at).copied().unwrap_or(f64::NAN)
 }
 
 /// Measures how near the readings are to the load of a back-end, on which a process runs and sleeps in turn.
