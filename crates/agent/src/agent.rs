@@ -99,7 +99,7 @@ impl Agent {
     ///
     /// # Errors
     ///
-    /// What of the configuration cannot be done on this machine.
+    /// The configuration asks for something that cannot be done on this machine.
     pub async fn start(
         config: AgentConfig,
     ) -> Result<(Self, mpsc::Receiver<(u64, Incoming)>), Error> {

@@ -75,7 +75,7 @@ impl Source {
 ///
 /// # Errors
 ///
-/// What is wrong with the files on disk, if nothing good is known of them.
+/// The error of the files on disk, if nothing good is known of them.
 pub fn load_or_keep<T, E>(
     make: impl Fn(&Source) -> Result<T, E>,
     why: impl FnOnce(&E) -> String,

@@ -46,10 +46,10 @@ const POLL: Duration = Duration::from_secs(5);
 
 /// Tells when to read the configuration again.
 ///
-/// What counts is the text of the file, and text and rights of those that are read with it
+/// The text of the file counts, and text and rights of those that are read with it
 /// ([`Self::follow_files`]) or that it includes, new ones among them, not how it got there: written in place, renamed over (editors), or through
-/// a symbolic link that now points elsewhere (Kubernetes). What else happens in their folders
-/// does not.
+/// a symbolic link that now points elsewhere (Kubernetes). Other changes in their folders
+/// do not.
 pub struct Reloads {
     /// The configuration file first.
     files: Vec<PathBuf>,

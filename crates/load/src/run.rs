@@ -45,7 +45,7 @@ fn tls(tls: &Tls) -> Result<ClientConfig, String> {
 ///
 /// # Errors
 ///
-/// What cannot be meant, or that the first connection cannot be made.
+/// The plan cannot be meant, or the first connection cannot be made.
 pub fn run(
     plan: &Arc<Plan>,
     stop: &Arc<AtomicBool>,

@@ -118,7 +118,7 @@ const SERVICE: Texts = ("a DNS name, as in \"_http._tcp.web.example.org\"", |tex
 ///
 /// # Errors
 ///
-/// What is wrong with the address.
+/// The reason why the address cannot be used.
 pub fn member_address(text: &str) -> Result<(String, u16), &'static str> {
     host_port(text)
 }

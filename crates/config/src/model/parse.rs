@@ -95,7 +95,7 @@ pub struct SharedConfigSource {
 ///
 /// # Errors
 ///
-/// What is wrong with `[store]` and `[node]`, or with the syntax.
+/// Errors of `[store]` and `[node]`, and of the syntax.
 pub fn parse_config_source(file: &str, text: &str) -> Result<Option<SharedConfigSource>, Errors> {
     let with = Reading {
         includes: true,

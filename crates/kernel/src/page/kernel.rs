@@ -36,7 +36,7 @@ impl KernelPage {
     ///
     /// # Errors
     ///
-    /// What the kernel lacks, or what right.
+    /// The kernel lacks a feature, or the process a right.
     pub fn load(ports: &[u16]) -> Result<Self, BpfError> {
         let epoch = random()?;
         let object =
