@@ -8,9 +8,6 @@ use std::path::{Path, PathBuf};
 /// Most bytes of a file, without its tests.
 const MAX_FILE: usize = 25_000;
 
-/// Files that are still longer, each with its own bound: cut them, and do not add others.
-const LONGER: [(&str, usize); 1] = [("proxy/src/udp/flow.rs", 27_000)];
-
 /// Most lines of a function that is short enough to read at once.
 const MAX_LINES: usize = 80;
 
@@ -124,13 +121,7 @@ fn functions(source: &Source) -> Vec<Function> {
 fn no_file_is_too_long_to_read() {
     let sources = product();
     assert!(sources.len() > 500, "{}", sources.len());
-    let bound_of = |file: &Source| {
-        let named = LONGER.iter().find(|(name, _)| file.path.ends_with(name));
-        named.map_or(MAX_FILE, |(_, bound)| *bound)
-    };
-    let long = sources
-        .iter()
-        .filter(|file| file.text.len() > bound_of(file));
+    let long = sources.iter().filter(|file| file.text.len() > MAX_FILE);
     let long: Vec<String> = long
         .map(|file| format!("{}: {} bytes", file.path.display(), file.text.len()))
         .collect();
