@@ -169,7 +169,7 @@ fn heads(counter: &mut Counter) {
         &options,
         std::net::IpAddr::from([192, 0, 2, 7]),
         "http",
-        "192.0.2.1:80".into(),
+        "192.0.2.1:80",
     );
     let mut out = Vec::with_capacity(16 * 1024);
     for (name, head) in [("browser", REQUEST), ("80 fields", &many)] {

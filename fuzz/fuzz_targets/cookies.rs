@@ -65,7 +65,7 @@ fuzz_target!(|input: &[u8]| {
         &HttpOptions::default(),
         std::net::IpAddr::from([192, 0, 2, 7]),
         "http",
-        "192.0.2.1:80".to_owned(),
+        "192.0.2.1:80",
     );
     let mut out = Vec::new();
     write_changed(request, &hop, changes, &mut out);

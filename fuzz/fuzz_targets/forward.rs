@@ -30,7 +30,7 @@ fuzz_target!(|input: &[u8]| {
         ..HttpOptions::default()
     };
     let client = std::net::IpAddr::from([192, 0, 2, 7]);
-    let hop = Hop::new(&options, client, "http", "192.0.2.1:80".to_owned());
+    let hop = Hop::new(&options, client, "http", "192.0.2.1:80");
     let mut fields = Fields::new();
     let Ok(ParseOutcome::Head(head)) = RequestHead::parse(read, LIMITS, &mut fields) else {
         return;

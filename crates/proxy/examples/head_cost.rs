@@ -35,7 +35,7 @@ const LIMITS: Limits = Limits {
 fn main() {
     let options = HttpOptions::default();
     let client = std::net::IpAddr::from([192, 0, 2, 7]);
-    let hop = Hop::new(&options, client, "http", "192.0.2.1:80".to_owned());
+    let hop = Hop::new(&options, client, "http", "192.0.2.1:80");
     let mut out = Vec::with_capacity(1024);
     measure("httparse alone, request", || {
         let mut headers = [httparse::EMPTY_HEADER; 16];

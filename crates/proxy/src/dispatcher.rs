@@ -272,8 +272,8 @@ impl RuleListener {
 /// Services and listeners of a worker.
 struct Dispatcher {
     worker: Rc<Worker>,
-    /// Tasks that serve streams of HTTP/2.
-    stream_tasks: Rc<Tasks>,
+    /// Tasks that serve clients of HTTP rules.
+    tasks: Rc<Tasks>,
     services: RefCell<HashMap<Arc<str>, Rc<Service>>>,
     listeners: RefCell<HashMap<ListenKey, Vec<RuleListener>>>,
     next_service: Cell<u32>,
@@ -283,7 +283,7 @@ impl Dispatcher {
     fn new(worker: Rc<Worker>) -> Self {
         Dispatcher {
             worker,
-            stream_tasks: Rc::default(),
+            tasks: Rc::default(),
             services: RefCell::default(),
             listeners: RefCell::default(),
             next_service: Cell::new(0),
@@ -382,7 +382,7 @@ impl Dispatcher {
             let listener = DatagramListener::start(&self.worker, socket.into(), service)?;
             return Ok(RuleListener::Datagrams(listener));
         }
-        let (worker, tasks) = (&self.worker, &self.stream_tasks);
+        let (worker, tasks) = (&self.worker, &self.tasks);
         let listening = Listening::start(worker, tasks, key, socket.into(), service)?;
         Ok(RuleListener::Connections(listening))
     }

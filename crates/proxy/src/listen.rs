@@ -27,7 +27,7 @@ use crate::socket::{Listener, Socket};
 use crate::tls::handshake;
 use crate::watch::{ServiceId, Stop};
 use crate::worker::{Vital, Worker};
-use crate::{ftp, http, proxied, tcp};
+use crate::{ftp, proxied, tcp};
 
 /// Time for which no connection is accepted after accepting failed for want of files or memory.
 const PAUSE: Duration = Duration::from_millis(100);
@@ -57,8 +57,8 @@ impl ListenKey {
 #[derive(Debug)]
 pub(crate) struct Listening {
     socket: Listener,
-    /// Tasks that serve streams of HTTP/2.
-    stream_tasks: Rc<Tasks>,
+    /// Tasks that serve clients of HTTP rules.
+    tasks: Rc<Tasks>,
     local: Rc<Local>,
     service: RefCell<Rc<Service>>,
     stopped: Cell<bool>,
@@ -77,7 +77,7 @@ impl Listening {
     /// Begins to accept clients for `service`.
     pub(crate) fn start(
         worker: &Rc<Worker>,
-        stream_tasks: &Rc<Tasks>,
+        tasks: &Rc<Tasks>,
         key: &ListenKey,
         socket: StdListener,
         service: &Rc<Service>,
@@ -89,8 +89,8 @@ impl Listening {
         let socket = Listener::new(socket, is_unix)?;
         let listening = Rc::new(Listening {
             socket,
-            stream_tasks: Rc::clone(stream_tasks),
-            local: Rc::new(Local::new(local)),
+            tasks: Rc::clone(tasks),
+            local: Rc::new(Local::new(local, Box::default())),
             service: RefCell::new(Rc::clone(service)),
             stopped: Cell::new(false),
             rests: Cell::new(worker.rests.get()),
@@ -264,26 +264,26 @@ impl Listening {
             && self.local.is_unspecified()
             && let Some(address) = client.local_addr()
         {
-            session.local = Rc::new(Local::new(address.into()));
+            session.local = Rc::new(Local::new(address.into(), Box::default()));
         }
         if rule.rule.accept_proxy.is_some() {
-            let tasks = Rc::clone(&self.stream_tasks);
+            let tasks = Rc::clone(&self.tasks);
             tokio::task::spawn_local(serve_proxied(session, client, tasks));
         } else {
-            serve_client(session, client, &self.stream_tasks);
+            serve_client(session, client, &self.tasks);
         }
     }
 }
 
 /// Serves a client that comes by way of another proxy, once that has said who the client is.
-async fn serve_proxied(session: Session, client: Io, stream_tasks: Rc<Tasks>) {
+async fn serve_proxied(session: Session, client: Io, tasks: Rc<Tasks>) {
     if let Some((session, client)) = proxied::read_header(session, client).await {
-        serve_client(session, client, &stream_tasks);
+        serve_client(session, client, &tasks);
     }
 }
 
 /// Serves a client whose next byte is its own.
-fn serve_client(mut session: Session, client: Io, stream_tasks: &Rc<Tasks>) {
+fn serve_client(mut session: Session, client: Io, tasks: &Rc<Tasks>) {
     let protocol = session.service.rule().rule.protocol;
     if !session.admit_client() {
         return match protocol {
@@ -295,19 +295,20 @@ fn serve_client(mut session: Session, client: Io, stream_tasks: &Rc<Tasks>) {
     if protocol != Protocol::Ftp
         && let Some(server) = session.service.tls_server()
     {
-        let tasks = Rc::clone(stream_tasks);
+        let tasks = Rc::clone(tasks);
         tokio::task::spawn_local(serve_tls(session, client, server, tasks));
         return;
     }
     match protocol {
-        Protocol::Ftp => tokio::task::spawn_local(ftp::serve_ftp(session, client)),
-        // No connection comes to a UDP rule.
-        Protocol::Tcp | Protocol::Udp => tokio::task::spawn_local(tcp::serve_tcp(session, client)),
-        Protocol::Http => {
-            let tasks = Rc::clone(stream_tasks);
-            tokio::task::spawn_local(http::serve_http(session, client, tasks))
+        Protocol::Ftp => {
+            tokio::task::spawn_local(ftp::serve_ftp(session, client));
         }
-    };
+        // No connection comes to a UDP rule.
+        Protocol::Tcp | Protocol::Udp => {
+            tokio::task::spawn_local(tcp::serve_tcp(session, client));
+        }
+        Protocol::Http => tasks.serve_client(session, client),
+    }
 }
 
 /// Serves a client of a rule with TLS.
@@ -325,10 +326,10 @@ async fn serve_tls(session: Session, client: Io, server: Arc<Server>, tasks: Rc<
     // In tasks of their own, so that what the handshake took is gone.
     match session.service.rule().rule.protocol {
         Protocol::Tcp | Protocol::Ftp | Protocol::Udp => {
-            tokio::task::spawn_local(tcp::serve_tcp(session, client))
+            tokio::task::spawn_local(tcp::serve_tcp(session, client));
         }
-        Protocol::Http => tokio::task::spawn_local(http::serve_http(session, client, tasks)),
-    };
+        Protocol::Http => tasks.serve_client(session, client),
+    }
 }
 
 fn tell_of_room(worker: &Worker) {

@@ -45,10 +45,10 @@ pub(crate) async fn read_header(mut session: Session, mut client: Io) -> Option<
             }) = addresses
             {
                 session.peer = Peer(Some(canonical(source)));
-                session.local = Rc::new(Local {
-                    address: canonical(destination).into(),
-                    extensions: reader.extensions().into(),
-                });
+                session.local = Rc::new(Local::new(
+                    canonical(destination).into(),
+                    reader.extensions().into(),
+                ));
             }
             return Some((session, client));
         }

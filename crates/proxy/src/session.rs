@@ -23,14 +23,20 @@ pub(crate) struct Local {
     /// Extensions that the proxy in front says beside addresses, for members that are told who the
     /// client is.
     pub(crate) extensions: Box<[u8]>,
+    /// Name of the address, as a host with a port.
+    name: Rc<str>,
 }
 
 impl Local {
-    pub(crate) fn new(address: Address) -> Self {
-        let extensions = Box::default();
+    pub(crate) fn new(address: Address, extensions: Box<[u8]>) -> Self {
+        let name = match address.socket() {
+            Some(address) => address.to_string().into(),
+            None => "localhost".into(),
+        };
         Local {
             address,
             extensions,
+            name,
         }
     }
 
@@ -40,13 +46,10 @@ impl Local {
     }
 
     /// Returns the endpoint that a client which names no host has connected to, as a host with a
-    /// port. `real` is the address of this end of its connection.
-    pub(crate) fn name(&self, real: Option<SocketAddr>) -> String {
-        let real = real.filter(|_| self.is_unspecified());
-        match real.or(self.address.socket()) {
-            Some(address) => address.to_string(),
-            None => "localhost".into(),
-        }
+    /// port. `find_real` asks the kernel for the address of this end of the connection, which only listeners on any address need.
+    pub(crate) fn name(&self, find_real: impl FnOnce() -> Option<SocketAddr>) -> Rc<str> {
+        let real = self.is_unspecified().then(find_real).flatten();
+        real.map_or_else(|| Rc::clone(&self.name), |real| real.to_string().into())
     }
 }
 

@@ -36,14 +36,68 @@ mod tasks;
 use std::rc::Rc;
 
 use self::client::{After, Client};
-use crate::http2::server::serve_http2;
+use self::stream::serve_stream;
+use self::tasks::{TaskInbox, TaskPool};
+use crate::http2::server::{Work, serve_http2};
 use crate::io::Io;
 use crate::session::Session;
 
-pub(crate) use tasks::Tasks;
+/// A client that has connected.
+type NewClient = (Session, Io);
+
+/// Tasks of a worker that serve clients of HTTP rules, and streams of those that speak HTTP/2.
+#[derive(Debug, Default)]
+pub(crate) struct Tasks {
+    clients: TaskPool<NewClient>,
+    streams: TaskPool<Work>,
+}
+
+impl Tasks {
+    /// Serves a client in a task.
+    pub(crate) fn serve_client(self: &Rc<Self>, session: Session, client: Io) {
+        if let Some(inbox) = self.clients.assign((session, client)) {
+            tokio::task::spawn_local(serve_clients(Rc::clone(self), inbox));
+        }
+    }
+
+    /// Serves a stream of a client in a task.
+    fn serve_stream(self: &Rc<Self>, work: Work) {
+        if let Some(inbox) = self.streams.assign(work) {
+            tokio::task::spawn_local(serve_streams(Rc::clone(self), inbox));
+        }
+    }
+}
+
+/// Serves clients, one after the other.
+async fn serve_clients(tasks: Rc<Tasks>, inbox: Rc<TaskInbox<NewClient>>) {
+    loop {
+        let (session, client) = inbox.next_work().await;
+        serve_http(session, client, &tasks).await;
+        if !tasks.clients.keep_task(&inbox) {
+            return;
+        }
+    }
+}
+
+/// Serves streams, one after the other.
+async fn serve_streams(tasks: Rc<Tasks>, inbox: Rc<TaskInbox<Work>>) {
+    loop {
+        let Work {
+            connection,
+            stream,
+            head,
+            connects,
+        } = inbox.next_work().await;
+        serve_stream(&connection, stream, head, connects).await;
+        drop(connection);
+        if !tasks.streams.keep_task(&inbox) {
+            return;
+        }
+    }
+}
 
 /// Serves one client. `tasks` serve the streams of a client that speaks HTTP/2.
-pub(crate) async fn serve_http(session: Session, stream: Io, tasks: Rc<Tasks>) {
+async fn serve_http(session: Session, stream: Io, tasks: &Rc<Tasks>) {
     let mut client = Client::new(session, stream, Rc::default());
     let after = loop {
         let mut request = match client.next_request().await {
@@ -68,6 +122,7 @@ pub(crate) async fn serve_http(session: Session, stream: Io, tasks: Rc<Tasks>) {
             } = client;
             // Streams are served elsewhere, and do not come here.
             if let Io::Connection(connection) = stream {
+                let tasks = Rc::clone(tasks);
                 let serve = move |work| tasks.serve_stream(work);
                 tokio::task::spawn_local(serve_http2(session, connection, input, serve));
             }
@@ -83,7 +138,7 @@ pub(crate) async fn serve_http(session: Session, stream: Io, tasks: Rc<Tasks>) {
 mod tests {
     use super::*;
 
-    fn size_of_http<F: Future>(_: fn(Session, Io, Rc<Tasks>) -> F) -> usize {
+    fn size_of_http<F: Future>(_: fn(Rc<Tasks>, Rc<TaskInbox<NewClient>>) -> F) -> usize {
         size_of::<F>()
     }
 
@@ -94,7 +149,7 @@ mod tests {
     /// Ten thousand idle clients are ten thousand of these.
     #[test]
     fn a_connection_is_small() {
-        let http = size_of_http(serve_http);
+        let http = size_of_http(serve_clients);
         // With the right to its file and to the memory of its buffers, what bounds interim
         // responses of a member, a second try where an idle connection was closed, the route and
         // limits of the client (twice 8 bytes each), its age and the limits of its slowness, what a cookie says, and where copies of
@@ -106,9 +161,9 @@ mod tests {
         // parts of a head for a member of HTTP/2 are (8 bytes). For engines of language
         // models: the reader of an answer (8 bytes for each of three messages), the request at the engine (8 bytes in
         // each ticket), and the prompt and its plan, where they are made and where they are used (64 bytes); all else is
-        // in boxes that other groups do not have. A transport more, as there is in tests, costs a word
+        // in boxes that other groups do not have. The task serves other clients afterwards: its inbox and its pool (32 bytes). A transport more, as there is in tests, costs a word
         // for each connection.
-        assert!(http <= 2760 + 32 + 64 + 24 + 8 + 96, "{http}");
+        assert!(http <= 2760 + 32 + 64 + 24 + 8 + 96 + 32, "{http}");
         let tcp = size_of_tcp(crate::tcp::serve_tcp);
         assert!(tcp <= 1408 + 16, "{tcp}");
     }

@@ -138,7 +138,7 @@ impl Client {
         let http = &rule.rule.http;
         let known = matches!(&self.hop, Some((known, _)) if Rc::ptr_eq(known, rule));
         if !known {
-            let local = self.session.local.name(self.stream.local_addr());
+            let local = self.session.local.name(|| self.stream.local_addr());
             let hop = Hop::new(
                 http,
                 self.session.peer.ip(),

@@ -1,80 +1,74 @@
-//! Tasks that serve streams, one stream after the other: a task is kilobytes, and for each stream a
+//! Tasks that serve clients or streams, one after the other: a task is kilobytes, and for each client or stream a
 //! new one would cost more than all else that is allocated for it.
 
 use std::cell::RefCell;
 use std::rc::Rc;
 use std::task::{Poll, Waker};
 
-use super::stream::serve_stream;
-use crate::http2::server::Work;
-
-/// Most tasks that wait for a stream.
+/// Most tasks of a pool that wait for work.
 const MOST_IDLE: usize = 256;
 
-/// The tasks of a worker that wait for a stream.
-#[derive(Debug, Default)]
-pub(crate) struct Tasks {
-    idle: RefCell<Vec<Rc<TaskInbox>>>,
+/// Tasks of a worker that wait for work of one kind.
+#[derive(Debug)]
+pub(super) struct TaskPool<W> {
+    idle: RefCell<Vec<Rc<TaskInbox<W>>>>,
+}
+
+impl<W> Default for TaskPool<W> {
+    fn default() -> Self {
+        let idle = RefCell::default();
+        TaskPool { idle }
+    }
 }
 
 /// Place where a task finds its work.
 #[derive(Debug)]
-struct TaskInbox {
-    work: RefCell<Option<Work>>,
+pub(super) struct TaskInbox<W> {
+    work: RefCell<Option<W>>,
     task: RefCell<Option<Waker>>,
 }
 
-impl Tasks {
-    /// Has a stream served.
-    pub(super) fn serve_stream(self: &Rc<Self>, work: Work) {
+impl<W> TaskPool<W> {
+    /// Gives work to a task that waits for some. Returns the inbox of a new task, which the caller begins, if none waits.
+    pub(super) fn assign(&self, work: W) -> Option<Rc<TaskInbox<W>>> {
         let idle = self.idle.borrow_mut().pop();
-        let Some(desk) = idle else {
-            tokio::task::spawn_local(run(Rc::clone(self), work));
-            return;
+        let Some(inbox) = idle else {
+            return Some(Rc::new(TaskInbox {
+                work: RefCell::new(Some(work)),
+                task: RefCell::default(),
+            }));
         };
-        desk.work.replace(Some(work));
-        if let Some(task) = &*desk.task.borrow() {
+        inbox.work.replace(Some(work));
+        if let Some(task) = &*inbox.task.borrow() {
             task.wake_by_ref();
         }
+        None
     }
 
-    /// Waits for work; false if there are enough who do.
-    fn wait_for_work(&self, desk: &Rc<TaskInbox>) -> bool {
+    /// Has a task that has done its work wait for more; false if enough tasks wait. A task that has panicked
+    /// is not among those that wait.
+    pub(super) fn keep_task(&self, inbox: &Rc<TaskInbox<W>>) -> bool {
         let mut idle = self.idle.borrow_mut();
         let has_room = idle.len() < MOST_IDLE;
         if has_room {
-            idle.push(Rc::clone(desk));
+            idle.push(Rc::clone(inbox));
         }
         has_room
     }
 }
 
-/// A task. Should it panic, nobody finds its desk among those of the others.
-async fn run(tasks: Rc<Tasks>, work: Work) {
-    let desk = Rc::new(TaskInbox {
-        work: RefCell::new(Some(work)),
-        task: RefCell::default(),
-    });
-    loop {
-        let next = std::future::poll_fn(|cx| {
-            if let Some(work) = desk.work.take() {
+impl<W> TaskInbox<W> {
+    /// Waits for work. Only the task of the inbox calls this.
+    pub(super) async fn next_work(&self) -> W {
+        std::future::poll_fn(|cx| {
+            if let Some(work) = self.work.take() {
                 return Poll::Ready(work);
             }
-            desk.task
+            self.task
                 .borrow_mut()
                 .get_or_insert_with(|| cx.waker().clone());
             Poll::Pending
-        });
-        let Work {
-            connection,
-            stream,
-            head,
-            connects,
-        } = next.await;
-        serve_stream(&connection, stream, head, connects).await;
-        drop(connection);
-        if !tasks.wait_for_work(&desk) {
-            return;
-        }
+        })
+        .await
     }
 }

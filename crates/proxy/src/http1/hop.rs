@@ -1,6 +1,7 @@
 //! Fields in which the balancer tells members about a client.
 
 use std::net::IpAddr;
+use std::rc::Rc;
 
 use evenkeel_manager::config::HttpOptions;
 use evenkeel_manager::config::fields::is_in_family;
@@ -12,13 +13,11 @@ use crate::message::Request;
 #[derive(Clone, Debug)]
 pub struct Hop {
     /// Address of the client, or a word for none.
-    pub(super) client: Box<str>,
+    pub(super) client: String,
     /// True if the client has an address.
     is_known: bool,
-    /// `for=` and the client, as `Forwarded` has it.
-    forwarded_for: Box<str>,
     pub(super) proto: &'static str,
-    pub(super) default_host: Box<str>,
+    pub(super) default_host: Rc<str>,
     x_forwarded: bool,
     forwarded: bool,
     trust: bool,
@@ -45,20 +44,12 @@ impl Hop {
         options: &HttpOptions,
         client: impl Into<Option<IpAddr>>,
         proto: &'static str,
-        default_host: String,
+        default_host: impl Into<Rc<str>>,
     ) -> Self {
         let client = client.into().map(|client| client.to_canonical());
         Self {
             is_known: client.is_some(),
-            client: match client {
-                Some(client) => client.to_string().into(),
-                None => "unix".into(),
-            },
-            forwarded_for: match client {
-                Some(IpAddr::V4(address)) => format!("for={address}").into(),
-                Some(IpAddr::V6(address)) => format!("for=\"[{address}]\"").into(),
-                None => "for=unknown".into(),
-            },
+            client: client.map_or_else(|| "unix".into(), |client| client.to_string()),
             proto,
             default_host: default_host.into(),
             x_forwarded: options.x_forwarded,
@@ -186,7 +177,7 @@ impl Hop {
         if self.forwarded {
             out.extend_from_slice(b"Forwarded: ");
             put_list(said("forwarded"), out);
-            out.extend_from_slice(self.forwarded_for.as_bytes());
+            self.write_forwarded_for(out);
             if let Some(host) = request.authority {
                 // An authority has no byte that would need escaping between quotes.
                 let quote: &[u8] = if is_token(host.as_bytes()) {
@@ -203,6 +194,18 @@ impl Hop {
         out.extend_from_slice(self.via.as_bytes());
         if let Some(certificates) = &self.certificates {
             out.extend_from_slice(certificates.identity.as_bytes());
+        }
+    }
+
+    /// Appends `for=` and the client, as `Forwarded` has it (RFC 7239, section 6).
+    fn write_forwarded_for(&self, out: &mut Vec<u8>) {
+        let (before, client, after) = match (self.is_known, self.client.contains(':')) {
+            (false, _) => ("for=", "unknown", ""),
+            (true, false) => ("for=", self.client.as_str(), ""),
+            (true, true) => ("for=\"[", self.client.as_str(), "]\""),
+        };
+        for part in [before, client, after] {
+            out.extend_from_slice(part.as_bytes());
         }
     }
 }

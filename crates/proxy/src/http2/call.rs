@@ -578,7 +578,7 @@ mod tests {
             &HttpOptions::default(),
             IpAddr::from([127, 0, 0, 1]),
             "http",
-            "own:80".into(),
+            "own:80",
         );
         let changed = Changes {
             target: Some(("/new", "/rest", "?q")),
@@ -626,7 +626,7 @@ mod tests {
 
     #[test]
     fn sensitive_parts_of_a_request_are_said_to_the_member() {
-        let hop = Hop::new(&HttpOptions::default(), None, "http", String::new());
+        let hop = Hop::new(&HttpOptions::default(), None, "http", "");
         let head = "GET /a HTTP/1.1\r\nHost: a\r\nX: y\r\nZ: w\r\n\r\n";
         with_request(head, |request| {
             let mut request = request.clone();
@@ -649,7 +649,7 @@ mod tests {
     #[test]
     fn an_offer_of_another_protocol_has_no_places() {
         let head = "GET / HTTP/1.1\r\nHost: a\r\nConnection: upgrade\r\nUpgrade: websocket\r\n\r\n";
-        let hop = Hop::new(&HttpOptions::default(), None, "http", String::new());
+        let hop = Hop::new(&HttpOptions::default(), None, "http", "");
         with_request(head, |request| {
             let mut out = Vec::new();
             let places = write_for_stream(request, &hop, Changes::default(), &mut out);

@@ -22,7 +22,7 @@ pub(crate) struct Connection {
     pub(super) agreed: Option<Arc<HandshakeParameters>>,
     /// Hop for the client, made for a rule: what members are told of the client.
     pub(super) hop: RefCell<Option<(Rc<LocalRule>, Rc<Hop>)>>,
-    pub(super) local: Box<str>,
+    pub(super) local: Rc<str>,
     /// The member that the client is bound to, if the group binds for longer than a request.
     pub(crate) bindings: Rc<RefCell<Bindings>>,
     /// Frames, streams and windows of the connection.
@@ -40,7 +40,7 @@ impl Connection {
         match &*known {
             Some((of, hop)) if Rc::ptr_eq(of, rule) => Rc::clone(hop),
             _ => {
-                let local = self.local.to_string();
+                let local = Rc::clone(&self.local);
                 let client = self.session.peer.ip();
                 let hop = Hop::new(&rule.rule.http, client, self.scheme, local);
                 let agreed = self.agreed.as_ref();

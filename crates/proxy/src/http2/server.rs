@@ -63,13 +63,13 @@ pub(crate) async fn serve_http2(
 ) {
     session.service.metrics.http2_connections.add(1);
     let worker = Rc::clone(&session.worker);
-    let local = session.local.name(client.local_addr());
+    let local = session.local.name(|| client.local_addr());
     let rule = session.service.rule();
     let connection = Rc::new(Connection {
         scheme: client.uri_scheme(),
         agreed: client.agreed_parameters().cloned(),
         hop: RefCell::default(),
-        local: local.into(),
+        local,
         bindings: Rc::default(),
         engine: Engine::new(engine_config(&rule)),
         streams: Cell::new(0),

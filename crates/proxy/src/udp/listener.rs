@@ -54,7 +54,7 @@ impl DatagramListener {
         let local = socket.local_addr()?;
         let listener = Rc::new(DatagramListener {
             state: ListenerState::new(ClientSocket::new(socket)?),
-            local: Rc::new(Local::new(local.into())),
+            local: Rc::new(Local::new(local.into(), Box::default())),
             service: RefCell::new(Rc::clone(service)),
             stopped: Cell::new(false),
             handed_over: Cell::new(worker.rests.get()),

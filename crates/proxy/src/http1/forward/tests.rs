@@ -28,7 +28,7 @@ fn options() -> HttpOptions {
 
 fn hop(options: &HttpOptions, client: &str) -> Hop {
     let client: IpAddr = client.parse().unwrap();
-    Hop::new(options, client, "http", "192.0.2.1:8080".to_owned())
+    Hop::new(options, client, "http", "192.0.2.1:8080")
 }
 
 fn try_request(read: &[u8], hop: &Hop) -> Result<Option<Vec<u8>>, HeadError> {
