@@ -2,6 +2,7 @@
 
 use std::fs::{self, File};
 use std::net::{IpAddr, Ipv4Addr, Ipv6Addr};
+use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 use std::process::{self, Command, Stdio};
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -162,8 +163,27 @@ impl Namespace {
 
 impl Drop for Namespace {
     fn drop(&mut self) {
+        // Interfaces and filters go with the namespace, pins do not.
+        remove_pins(&self.path());
         // What is left of an empty one hurts nobody.
         let _ = Command::new("ip").args(["netns", "del", &self.0]).status();
+    }
+}
+
+/// Removes what balancers in a namespace have left of forwarding in the kernel.
+fn remove_pins(namespace: &Path) {
+    let (Ok(about), Ok(pins)) = (
+        fs::metadata(namespace),
+        fs::read_dir("/sys/fs/bpf/evenkeel"),
+    ) else {
+        return;
+    };
+    let end = format!("-{}", about.ino());
+    for pin in pins.flatten() {
+        let name = pin.file_name().to_string_lossy().into_owned();
+        if name.starts_with("forward-") && name.ends_with(&end) {
+            let _ = fs::remove_dir_all(pin.path());
+        }
     }
 }
 

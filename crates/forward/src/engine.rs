@@ -13,7 +13,7 @@ use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{
     self as kernel, Connection, Counts, End, Event, Forwarder, GROUP_SEATS, GROUPS, GroupTerms,
-    OUTCOMES, Pair, SEATS, Step, Terms,
+    Listener, OUTCOMES, Pair, SEATS, Step, Terms,
 };
 use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_net::Clock;
@@ -69,7 +69,7 @@ pub(crate) struct Engine {
     /// Seats of a process before that no group has claimed yet.
     unclaimed: HashMap<u32, Terms>,
     groups: HashMap<Arc<str>, (u32, GroupTerms)>,
-    listeners: Option<Vec<(SocketAddrV4, u32)>>,
+    listeners: Option<Vec<Listener>>,
     held: HashMap<(Pair, u64), Held>,
     swept: Option<Instant>,
     interfaces: usize,
@@ -143,7 +143,11 @@ impl Engine {
                     number
                 }
             };
-            listeners.extend(rule.listeners.iter().map(|listener| (*listener, number)));
+            listeners.extend(rule.listeners.iter().map(|address| Listener {
+                address: *address,
+                group: number,
+                retries: rule.retries,
+            }));
         }
         self.close_unused()?;
         let is_due = self.swept.is_none_or(|swept| now.since(swept) >= SWEEP);

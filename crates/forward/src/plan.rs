@@ -24,6 +24,8 @@ pub(crate) struct PlannedRule {
     pub(crate) listeners: Vec<SocketAddrV4>,
     pub(crate) group: Arc<GroupHandle>,
     pub(crate) cost: Cost,
+    /// Number of other members that a connection may go to if one does not accept.
+    pub(crate) retries: u32,
     /// Time without a packet after which a connection is removed.
     pub(crate) idle: Duration,
     /// Time without a packet after which a connection is removed that the member has not accepted.
@@ -55,6 +57,7 @@ pub(crate) fn plan_rules(snapshot: &Snapshot) -> Vec<PlannedRule> {
                 listeners: rule.rule.listen.iter().filter_map(of_ipv4).collect(),
                 group: Arc::clone(&rule.default_target.group),
                 cost: rule.rule.cost,
+                retries: rule.rule.connect_retries,
                 idle: rule.rule.timeouts.idle,
                 connect: rule.rule.timeouts.connect,
             }

@@ -22,6 +22,11 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define MAX_GROUPS 256	 /* groups */
 #define GROUP_SEATS 64	 /* members of a group */
 #define CONNECTIONS 262144
+#define MAX_RETRIES 10 /* members that a connection is refused by, at most, before one accepts */
+#define OPTIONS 40     /* bytes of TCP options, at most */
+
+/* Time after which a SYN that comes again is no copy that the network has made. */
+#define AGAIN_NS 200000000ULL
 
 enum evk_form { FORM_PASS, FORM_SCORE, FORM_TURNS };
 
@@ -45,6 +50,7 @@ struct evk_address {
 
 struct evk_listener {
 	__u32 group;
+	__u32 retries; /* other members that a connection may go to if one does not accept */
 };
 
 struct evk_group {
@@ -107,6 +113,14 @@ struct evk_back {
 	__u32 flags;
 	__u64 bytes_in;
 	__u64 bytes_out;
+	/* Until the member has accepted: the client's SYN, and the members before. */
+	__u32 sequence;
+	__u16 window;
+	__u8 tos;
+	__u8 tries;
+	__u16 tried[MAX_RETRIES];
+	__u32 options_length;
+	__u8 options[OPTIONS];
 };
 
 struct evk_event {
@@ -129,6 +143,7 @@ enum evk_outcome {
 	PASSED_ROUTE,	/* no route */
 	PASSED_ODD,	/* fragments, options, wrong lengths */
 	DROPPED,	/* of a known connection, but cannot be sent */
+	RETRIED,	/* SYNs for another member */
 	OUTCOMES,
 };
 
@@ -228,12 +243,12 @@ static __always_inline void tell(__u16 kind, __u16 end, const struct evk_pair *p
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
-/* Ends a connection once. The entry stays until no packet has come for a while. */
-static __always_inline void end_connection(const struct evk_pair *pair, struct evk_back *back,
-					   __u16 end, __u64 now)
+/* Ends a connection once: 0 if it has ended before. The entry stays until no packet has come for a while. */
+static __always_inline int end_connection(const struct evk_pair *pair, struct evk_back *back,
+					  __u16 end, __u64 now)
 {
 	if (__sync_fetch_and_or(&back->flags, CLOSED) & CLOSED)
-		return;
+		return 0;
 	__u32 seat = back->seat;
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
 	if (counts) {
@@ -248,15 +263,18 @@ static __always_inline void end_connection(const struct evk_pair *pair, struct e
 			__sync_fetch_and_add(&counts->closed, 1);
 	}
 	tell(EVENT_END, end, pair, back, now);
+	return 1;
 }
 
 #define NO_SCORE (~0ULL)
 
-/* The best seat so far. In memory, and not on the stack: the verifier would follow each value that it
- * may have through all steps of the loop. */
+/* The best seat so far, and the seats that are excluded. In memory, and not on the stack: the verifier
+ * would follow each value that it may have through all steps of the loop. */
 struct evk_best {
 	__u64 score;
 	__u32 seat;
+	__u32 tries;
+	__u16 tried[MAX_RETRIES];
 	__u32 zero;
 };
 
@@ -271,10 +289,18 @@ struct {
  * own, which the verifier checks once: inlined, its branches would multiply in the loop below. */
 __attribute__((noinline)) __u64 evk_score(__u32 seat, __u32 form, __u32 growth, __u64 last)
 {
+	__u32 zero = 0;
+	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
 	struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
-	if (!terms || !counts)
+	if (!best || !terms || !counts)
 		return NO_SCORE;
+	for (__u32 i = 0; i < MAX_RETRIES; i++) {
+		if (i >= best->tries)
+			break;
+		if (best->tried[i] == seat)
+			return NO_SCORE;
+	}
 	__s64 own = counts->in_flight;
 	__u64 here = own > 0 ? own : 0;
 	if (here >= terms->room)
@@ -291,8 +317,8 @@ __attribute__((noinline)) __u64 evk_score(__u32 seat, __u32 form, __u32 growth, 
 	return places >> 32 ? NO_SCORE - 1 : terms->base * places;
 }
 
-/* Chooses a seat: `evenkeel_core::terms::choose` is the same function. Returns -1 if no member has
- * room, -2 if the form is not known. */
+/* Chooses a seat that is not excluded: `evenkeel_core::terms::choose` is the same function. Returns -1 if no
+ * member has room, -2 if the form is not known. */
 __attribute__((noinline)) int evk_choose_seat(__u32 number)
 {
 	struct evk_group *group = bpf_map_lookup_elem(&evk_groups, &number);
@@ -394,67 +420,224 @@ static __always_inline int drop(void)
 struct headers {
 	struct evk_pair pair;
 	__u32 payload;
+	__u32 options_length;
+	__u32 sequence, answered;
+	__u16 window;
 	__u8 tos;
 	__u8 syn, ack, fin, rst;
 };
+
+/* An entry before it is in the table. */
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct evk_back);
+} evk_draft SEC(".maps");
+
+static __always_inline struct evk_pair turn_pair(const struct evk_pair *pair, __u32 address, __u16 port)
+{
+	return (struct evk_pair){
+		.from = address,
+		.to = pair->from,
+		.from_port = port,
+		.to_port = pair->from_port,
+	};
+}
+
+/* Chooses a member for a connection, finds the route, and fills in the rest of the draft. `client` has the
+ * addresses of the client's packets. Returns an outcome if there is no member. */
+static __always_inline int prepare(struct __sk_buff *skb, const struct evk_pair *client, __u32 group,
+				   struct evk_back *draft, struct evk_there *there,
+				   struct bpf_fib_lookup *fib, __u64 now)
+{
+	__u32 zero = 0;
+	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
+	if (!best)
+		return PASSED_FORM;
+	best->tries = draft->tries;
+	__builtin_memcpy(best->tried, draft->tried, sizeof(best->tried));
+	int chosen = evk_choose_seat(group);
+	if (chosen < 0)
+		return chosen == -2 ? PASSED_FORM : PASSED_NO_ROOM;
+	__u32 seat = chosen;
+	struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
+	if (!terms)
+		return PASSED_FORM;
+	there->member = terms->address;
+	there->port = terms->port;
+	there->zero = 0;
+	there->seat = seat;
+	if (!find_route(skb, fib, client->from, there->member, draft->tos))
+		return PASSED_ROUTE;
+	struct evk_pair pair = turn_pair(client, there->member, there->port);
+	struct evk_back *old = bpf_map_lookup_elem(&evk_back, &pair);
+	if (old && !(old->flags & CLOSED))
+		return PASSED_TABLE; /* the client's port, by another listener */
+	draft->began_ns = now;
+	draft->seen_ns = now;
+	draft->listener = client->to;
+	draft->port = client->to_port;
+	draft->zero = 0;
+	draft->seat = seat;
+	draft->flags = 0;
+	draft->bytes_in = 0;
+	draft->bytes_out = 0;
+	return 0;
+}
+
+/* Enters a connection into both tables, and counts it. Returns -1 if there is no place. */
+static __always_inline int enter(const struct evk_pair *client, const struct evk_back *draft,
+				 const struct evk_there *there, __u64 now)
+{
+	struct evk_pair pair = turn_pair(client, there->member, there->port);
+	if (bpf_map_update_elem(&evk_back, &pair, draft, BPF_ANY))
+		return -1;
+	if (bpf_map_update_elem(&evk_there, client, there, BPF_ANY)) {
+		bpf_map_delete_elem(&evk_back, &pair);
+		return -1;
+	}
+	__u32 seat = there->seat;
+	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
+	if (counts) {
+		__sync_fetch_and_add(&counts->in_flight, 1);
+		__sync_fetch_and_add(&counts->picks, 1);
+	}
+	tell(EVENT_BEGIN, 0, &pair, draft, now);
+	return 0;
+}
+
+/* Keeps what another member needs of a SYN. Returns -1 if the packet has less than it says. */
+static __always_inline int keep_syn(struct __sk_buff *skb, const struct headers *head, struct evk_back *back)
+{
+	back->sequence = head->sequence;
+	back->window = head->window;
+	back->tos = head->tos;
+	__u32 length = head->options_length;
+	if (length > OPTIONS)
+		return -1;
+	back->options_length = length;
+	if (length && bpf_skb_load_bytes(skb, HEADERS, back->options, length))
+		return -1;
+	return 0;
+}
 
 static __always_inline int begin(struct __sk_buff *skb, const struct headers *head, __u64 now)
 {
 	struct evk_address to = { .address = head->pair.to, .port = head->pair.to_port };
 	struct evk_listener *listener = bpf_map_lookup_elem(&evk_listeners, &to);
-	if (!listener)
+	__u32 zero = 0;
+	struct evk_back *draft = bpf_map_lookup_elem(&evk_draft, &zero);
+	if (!listener || !draft)
 		return TC_ACT_OK;
-	__u32 number = listener->group;
-	int best = evk_choose_seat(number);
-	if (best < 0)
-		return pass(best == -2 ? PASSED_FORM : PASSED_NO_ROOM);
-	__u32 seat = best;
-	struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
-	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
-	if (!terms || !counts)
-		return pass(PASSED_FORM);
-	struct evk_there there = { .member = terms->address, .port = terms->port, .seat = seat };
+	draft->tries = 0;
+	if (keep_syn(skb, head, draft))
+		return TC_ACT_OK;
+	struct evk_there there;
 	struct bpf_fib_lookup fib;
-	if (!find_route(skb, &fib, head->pair.from, there.member, head->tos))
-		return pass(PASSED_ROUTE);
-	struct evk_pair back_pair = {
-		.from = there.member,
-		.to = head->pair.from,
-		.from_port = there.port,
-		.to_port = head->pair.from_port,
-	};
-	struct evk_back *old = bpf_map_lookup_elem(&evk_back, &back_pair);
-	if (old && !(old->flags & CLOSED))
-		return pass(PASSED_TABLE); /* the client's port, by another listener */
-	struct evk_back back = {
-		.began_ns = now,
-		.seen_ns = now,
-		.listener = head->pair.to,
-		.port = head->pair.to_port,
-		.seat = seat,
-	};
-	if (bpf_map_update_elem(&evk_back, &back_pair, &back, BPF_ANY))
+	int outcome = prepare(skb, &head->pair, listener->group, draft, &there, &fib, now);
+	if (outcome)
+		return pass(outcome);
+	if (enter(&head->pair, draft, &there, now))
 		return pass(PASSED_TABLE);
-	if (bpf_map_update_elem(&evk_there, &head->pair, &there, BPF_ANY)) {
-		bpf_map_delete_elem(&evk_back, &back_pair);
-		return pass(PASSED_TABLE);
-	}
-	__sync_fetch_and_add(&counts->in_flight, 1);
-	__sync_fetch_and_add(&counts->picks, 1);
-	tell(EVENT_BEGIN, 0, &back_pair, &back, now);
 	count(FORWARDED_TO_MEMBER);
 	return send(skb, &fib, 0, there.member, there.port);
 }
 
-static __always_inline int to_member(struct __sk_buff *skb, const struct headers *head,
-				     struct evk_there *there, __u64 now)
+/* Leads a connection that its member does not accept to another member. `pair` has the addresses of the
+ * member's packets, `room` is the length that the packet must have, or 0 if the packet is the client's SYN.
+ * Returns -1 if the connection cannot go to another one. */
+static __always_inline int retry(struct __sk_buff *skb, const struct evk_pair *pair,
+				 struct evk_back *back, __u32 room, struct evk_there *there,
+				 struct bpf_fib_lookup *fib, __u64 now)
 {
-	struct evk_pair back_pair = {
-		.from = there->member,
-		.to = head->pair.from,
-		.from_port = there->port,
-		.to_port = head->pair.from_port,
+	struct evk_pair client = {
+		.from = pair->to,
+		.to = back->listener,
+		.from_port = pair->to_port,
+		.to_port = back->port,
 	};
+	struct evk_address to = { .address = client.to, .port = client.to_port };
+	struct evk_listener *listener = bpf_map_lookup_elem(&evk_listeners, &to);
+	__u32 zero = 0;
+	struct evk_back *draft = bpf_map_lookup_elem(&evk_draft, &zero);
+	__u32 tries = back->tries;
+	if (!listener || !draft || tries >= listener->retries || tries >= MAX_RETRIES)
+		return -1;
+	__builtin_memcpy(draft, back, sizeof(*draft));
+	draft->tried[tries] = back->seat;
+	draft->tries = tries + 1;
+	if (prepare(skb, &client, listener->group, draft, there, fib, now))
+		return -1;
+	if (room && bpf_skb_change_tail(skb, room, 0))
+		return -1;
+	/* Another CPU may do the same. */
+	if (!end_connection(pair, back, END_REFUSED, now) || enter(&client, draft, there, now))
+		return -1;
+	bpf_map_delete_elem(&evk_back, pair);
+	count(RETRIED);
+	return 0;
+}
+
+/* Makes the client's SYN for another member of a RST, which has room for it. The checksums are changed
+ * and not computed, as a part may be left to the interface. */
+static __always_inline int send_syn(struct __sk_buff *skb, const struct bpf_fib_lookup *fib,
+				    const struct evk_pair *client, const struct evk_there *there)
+{
+	__u32 zero = 0;
+	struct evk_back *draft = bpf_map_lookup_elem(&evk_draft, &zero);
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (!draft || data + HEADERS > end)
+		return TC_ACT_SHOT;
+	__u32 length = draft->options_length;
+	if (length > OPTIONS)
+		return TC_ACT_SHOT;
+	struct iphdr *ip = data + IP_AT;
+	struct tcphdr *tcp = data + TCP_AT;
+	struct {
+		__be32 from, to, length;
+	} old_pseudo = { ip->saddr, ip->daddr, bpf_htonl(20) },
+	  pseudo = { client->from, there->member, bpf_htonl(20 + length) };
+	struct tcphdr old = *tcp;
+	struct tcphdr syn = {
+		.source = client->from_port,
+		.dest = there->port,
+		.seq = bpf_htonl(draft->sequence),
+		.doff = 5 + length / 4,
+		.syn = 1,
+		.window = bpf_htons(draft->window),
+		.check = old.check,
+	};
+	ip->saddr = client->from;
+	ip->daddr = there->member;
+	ip->tos = draft->tos;
+	ip->tot_len = bpf_htons(40 + length);
+	ip->ttl -= 1;
+	ip->check = 0;
+	__u32 sum = bpf_csum_diff(0, 0, (void *)ip, 20, 0);
+	sum = (sum & 0xffff) + (sum >> 16);
+	ip->check = ~((sum & 0xffff) + (sum >> 16));
+	*tcp = syn;
+	__s64 change = bpf_csum_diff((void *)&old, sizeof(old), (void *)&syn, sizeof(syn), 0);
+	if (length) {
+		change = bpf_csum_diff(0, 0, (void *)draft->options, length, change);
+		if (bpf_skb_store_bytes(skb, HEADERS, draft->options, length, 0))
+			return TC_ACT_SHOT;
+	}
+	__s64 pseudo_change = bpf_csum_diff((void *)&old_pseudo, sizeof(old_pseudo), (void *)&pseudo,
+					    sizeof(pseudo), 0);
+	bpf_l4_csum_replace(skb, TCP_AT + 16, 0, change, 0);
+	bpf_l4_csum_replace(skb, TCP_AT + 16, 0, pseudo_change, BPF_F_PSEUDO_HDR);
+	count(FORWARDED_TO_MEMBER);
+	struct bpf_redir_neigh next = { .nh_family = AF_INET, .ipv4_nh = fib->ipv4_dst };
+	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
+}
+
+static __always_inline int to_member(struct __sk_buff *skb, const struct headers *head,
+				     struct evk_there *known, __u64 now)
+{
+	struct evk_there there = *known;
+	struct evk_pair back_pair = turn_pair(&head->pair, there.member, there.port);
 	struct evk_back *back = bpf_map_lookup_elem(&evk_back, &back_pair);
 	int begins = head->syn && !head->ack;
 	if (!back || (begins && back->flags & CLOSED)) {
@@ -462,10 +645,18 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 		bpf_map_delete_elem(&evk_there, &head->pair);
 		return begins ? begin(skb, head, now) : TC_ACT_OK;
 	}
-	__u32 member = there->member;
-	__u16 port = there->port;
 	struct bpf_fib_lookup fib;
-	if (!find_route(skb, &fib, head->pair.from, member, head->tos))
+	if (begins && !(back->flags & ESTABLISHED)) {
+		if (head->sequence != back->sequence) {
+			if (keep_syn(skb, head, back))
+				return drop();
+		} else if (now >= back->began_ns + AGAIN_NS &&
+			   !retry(skb, &back_pair, back, 0, &there, &fib, now)) {
+			count(FORWARDED_TO_MEMBER);
+			return send(skb, &fib, 0, there.member, there.port);
+		}
+	}
+	if (!find_route(skb, &fib, head->pair.from, there.member, head->tos))
 		return drop();
 	back->seen_ns = now;
 	__sync_fetch_and_add(&back->bytes_in, head->payload);
@@ -476,7 +667,7 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 			end_connection(&back_pair, back, END_CLOSED, now);
 	}
 	count(FORWARDED_TO_MEMBER);
-	return send(skb, &fib, 0, member, port);
+	return send(skb, &fib, 0, there.member, there.port);
 }
 
 static __always_inline int to_client(struct __sk_buff *skb, const struct headers *head,
@@ -485,6 +676,20 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 	struct bpf_fib_lookup fib;
 	__u32 listener = back->listener, seat = back->seat;
 	__u16 port = back->port;
+	/* Only a RST without more has a checksum of which the change is known. */
+	if (head->rst && head->ack && !head->payload && !head->options_length &&
+	    !(back->flags & (ESTABLISHED | CLOSED)) && head->answered == back->sequence + 1) {
+		struct evk_there there;
+		struct evk_pair client = {
+			.from = head->pair.to,
+			.to = listener,
+			.from_port = head->pair.to_port,
+			.to_port = port,
+		};
+		__u32 length = back->options_length;
+		if (length <= OPTIONS && !retry(skb, &head->pair, back, HEADERS + length, &there, &fib, now))
+			return send_syn(skb, &fib, &client, &there);
+	}
 	if (!find_route(skb, &fib, listener, head->pair.to, head->tos))
 		return drop();
 	back->seen_ns = now;
@@ -493,8 +698,10 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
 	__u64 took = now - back->began_ns;
 	if (head->rst) {
-		__u16 end = !(flags & ESTABLISHED) ? END_REFUSED : END_RESET;
-		end_connection(&head->pair, back, end, now);
+		if (flags & ESTABLISHED)
+			end_connection(&head->pair, back, END_RESET, now);
+		else if (head->answered == back->sequence + 1) /* others are not the member's */
+			end_connection(&head->pair, back, END_REFUSED, now);
 	} else {
 		if (head->syn && head->ack && !(flags & ESTABLISHED) &&
 		    !(__sync_fetch_and_or(&back->flags, ESTABLISHED) & ESTABLISHED) && counts) {
@@ -549,6 +756,10 @@ int evk_forward(struct __sk_buff *skb)
 			.to_port = tcp->dest,
 		},
 		.payload = total - 20 - offset,
+		.options_length = offset - 20,
+		.sequence = bpf_ntohl(tcp->seq),
+		.answered = bpf_ntohl(tcp->ack_seq),
+		.window = bpf_ntohs(tcp->window),
 		.tos = ip->tos,
 		.syn = tcp->syn,
 		.ack = tcp->ack,
@@ -578,6 +789,10 @@ struct evk_question {
 SEC("syscall")
 int evk_choose(struct evk_question *question)
 {
+	__u32 zero = 0;
+	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
+	if (best)
+		best->tries = 0;
 	return evk_choose_seat(question->group);
 }
 

@@ -3,7 +3,6 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
-use std::os::unix::fs::MetadataExt;
 use std::path::Path;
 use std::process::{Command, Stdio};
 use std::thread;
@@ -83,16 +82,6 @@ impl Ground {
         )?;
         set_sysctl(front, "net/ipv4/ip_local_port_range", "10000 65000")?;
         Ok(ground)
-    }
-}
-
-impl Drop for Ground {
-    fn drop(&mut self) {
-        // Interfaces and filters go with their namespace, pins do not.
-        if let Ok(about) = fs::metadata(self.pair.front.path()) {
-            let pins = format!("/sys/fs/bpf/evenkeel/forward-1-{}", about.ino());
-            let _ = fs::remove_dir_all(pins);
-        }
     }
 }
 

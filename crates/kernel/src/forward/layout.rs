@@ -53,6 +53,29 @@ pub(super) fn write_address(address: SocketAddrV4) -> [u8; 8] {
     [a, b, c, d, e, f, 0, 0]
 }
 
+/// Listening address, with what its connections get.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Listener {
+    /// Address that clients connect to.
+    pub address: SocketAddrV4,
+    /// Number of the group.
+    pub group: u32,
+    /// Number of other members that a connection may go to if one does not accept, at most [`MAX_RETRIES`].
+    pub retries: u32,
+}
+
+/// Most members that a connection may be refused by before one accepts.
+pub const MAX_RETRIES: u32 = 10;
+
+impl Listener {
+    /// Returns `struct evk_listener`.
+    pub(super) fn write(&self) -> [u8; 8] {
+        let [a, b, c, d] = self.group.to_ne_bytes();
+        let [e, f, g, h] = self.retries.min(MAX_RETRIES).to_ne_bytes();
+        [a, b, c, d, e, f, g, h]
+    }
+}
+
 /// Addresses of a connection as the member's packets have them: `struct evk_pair`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pair {

@@ -13,7 +13,6 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::mem;
-use std::net::SocketAddrV4;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
@@ -27,7 +26,10 @@ use nix::net::if_::InterfaceFlags;
 use rustix::fs::{FlockOperation, flock};
 
 use crate::bpf::{self, BpfError, failed_to};
-pub use layout::{Connection, Counts, End, Event, GROUP_SEATS, GroupTerms, Pair, Step, Terms};
+pub use layout::{
+    Connection, Counts, End, Event, GROUP_SEATS, GroupTerms, Listener, MAX_RETRIES, Pair, Step,
+    Terms,
+};
 
 /// Number of seats: most members of all groups.
 pub const SEATS: u32 = 4096;
@@ -39,7 +41,7 @@ pub const LISTENERS: usize = 1024;
 pub const CONNECTIONS: u32 = 262_144;
 
 /// Version of the maps, part of the folder's name: maps of another version are left alone.
-const LAYOUT: u32 = 1;
+const LAYOUT: u32 = 2;
 
 /// Maps that outlive a process.
 const PINNED: [&str; 9] = [
@@ -59,7 +61,7 @@ const PRIORITY: u32 = 3813;
 const HANDLE: u32 = 1;
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 8] = [
+pub const OUTCOMES: [(&str, &str); 9] = [
     ("to_member", "forwarded to members"),
     ("to_client", "forwarded to clients"),
     (
@@ -83,6 +85,10 @@ pub const OUTCOMES: [(&str, &str); 8] = [
         "left to the system: TCP fragments, packets with IP options, and packets of wrong lengths",
     ),
     ("dropped", "dropped: packets of connections without a route"),
+    (
+        "retried",
+        "SYNs sent to another member, as the one before has refused or not answered",
+    ),
 ];
 
 /// The program in the kernel, with its maps. Programs and connections stay when this is dropped.
@@ -243,25 +249,25 @@ impl Forwarder {
         Ok(())
     }
 
-    /// Makes these the listening addresses, each with the number of a group.
+    /// Makes these the listening addresses.
     ///
     /// # Errors
     ///
     /// The kernel refuses.
-    pub fn set_listeners(&self, listeners: &[(SocketAddrV4, u32)]) -> Result<(), BpfError> {
+    pub fn set_listeners(&self, listeners: &[Listener]) -> Result<(), BpfError> {
         let map = find_map(&self.object, "evk_listeners")?;
         let entries: Vec<_> = listeners.iter().take(LISTENERS).collect();
         let keys: BTreeSet<_> = entries
             .iter()
-            .map(|(address, _)| layout::write_address(*address).to_vec())
+            .map(|listener| layout::write_address(listener.address).to_vec())
             .collect();
         let old: Vec<_> = map.keys().filter(|key| !keys.contains(key)).collect();
         for key in old {
             map.delete(&key).map_err(failed_to("write a BPF map"))?;
         }
-        for (address, group) in entries {
-            let key = layout::write_address(*address);
-            map.update(&key, &group.to_ne_bytes(), MapFlags::ANY)
+        for listener in entries {
+            let key = layout::write_address(listener.address);
+            map.update(&key, &listener.write(), MapFlags::ANY)
                 .map_err(failed_to("write a BPF map"))?;
         }
         Ok(())

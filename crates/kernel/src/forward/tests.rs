@@ -1,3 +1,4 @@
+use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicU32, Ordering};
 
 use evenkeel_core::terms::{self, Form, Seat};
@@ -7,6 +8,8 @@ use proptest::test_runner::TestRunner;
 
 use super::*;
 use crate::testing::report_skipped;
+
+mod retries;
 
 /// Maps of a test; gone when dropped.
 struct Trial(Option<Forwarder>);
@@ -172,8 +175,7 @@ fn maps_are_found_again_and_only_one_process_has_them() {
         room: 4,
     };
     forwarder.set_terms(9, &terms).unwrap();
-    let listener = "192.0.2.1:80".parse().unwrap();
-    forwarder.set_listeners(&[(listener, 3)]).unwrap();
+    forwarder.set_listeners(&[listener(3, 0)]).unwrap();
     let folder = forwarder.folder.clone();
     let refused = Forwarder::open(&folder).unwrap_err().to_string();
     assert!(refused.contains("another process"), "{refused}");
@@ -189,6 +191,15 @@ fn maps_are_found_again_and_only_one_process_has_them() {
     assert_eq!(again.read_counts(9).unwrap().in_flight, 4);
     assert_eq!(again.read_outcomes().unwrap(), [0; OUTCOMES.len()]);
     trial.0 = Some(again);
+}
+
+/// The listener at 192.0.2.1:80.
+fn listener(group: u32, retries: u32) -> Listener {
+    Listener {
+        address: "192.0.2.1:80".parse().unwrap(),
+        group,
+        retries,
+    }
 }
 
 /// A packet of TCP for the listener at 192.0.2.1:80.
@@ -215,8 +226,7 @@ fn run_packet(forwarder: &Forwarder, packet: &[u8]) -> u32 {
 fn hostile_packets_pass_to_the_system() {
     let Some(trial) = Trial::new() else { return };
     let forwarder = trial.forwarder();
-    let listener = "192.0.2.1:80".parse().unwrap();
-    forwarder.set_listeners(&[(listener, 0)]).unwrap();
+    forwarder.set_listeners(&[listener(0, 2)]).unwrap();
     let good = packet(2);
     // There is no member: the proxy serves.
     assert_eq!(run_packet(forwarder, &good), 0);
