@@ -27,6 +27,10 @@ use crate::terms::{Buffers, find_terms, forwardable};
 /// Time between two comparisons of tickets and counts with the table.
 const SWEEP: Duration = Duration::from_secs(1);
 
+/// Number of connections for which the time between two comparisons is longer by [`SWEEP`]: a table of a million takes
+/// some tenths of a second.
+const CONNECTIONS_PER_SWEEP: usize = 65_536;
+
 /// Time for which a connection that is over stays, for late packets.
 const LINGER: Duration = Duration::from_secs(30);
 
@@ -150,7 +154,8 @@ impl Engine {
             }));
         }
         self.close_unused()?;
-        let is_due = self.swept.is_none_or(|swept| now.since(swept) >= SWEEP);
+        let pause = SWEEP.saturating_mul(1 + (self.connections / CONNECTIONS_PER_SWEEP) as u32);
+        let is_due = self.swept.is_none_or(|swept| now.since(swept) >= pause);
         if is_due {
             self.interfaces = self.forwarder.attach(&kernel::list_interfaces()?)?;
             self.sweep(rules, now)?;
@@ -346,8 +351,7 @@ impl Engine {
         for connection in &all {
             let limit = limits.get(&connection.listener).copied();
             let limit = find_limit(connection, limit.unwrap_or((IDLE, IDLE)));
-            let silent = now_ns.saturating_sub(connection.seen_ns);
-            if Duration::from_nanos(silent) > limit
+            if connection.find_silence(now_ns) > limit
                 && self.forwarder.remove_connection(connection)?
             {
                 self.connections -= 1;
@@ -416,6 +420,7 @@ impl Engine {
     pub(crate) fn fill_status(&self, status: &mut ForwardStatus) {
         status.interfaces = self.interfaces;
         status.connections = self.connections;
+        status.table_size = self.forwarder.read_capacity().unwrap_or(0);
         if let Ok(outcomes) = self.forwarder.read_outcomes() {
             let named = OUTCOMES.iter().zip(outcomes);
             status.packets = named

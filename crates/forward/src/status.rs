@@ -18,6 +18,8 @@ pub struct ForwardStatus {
     pub interfaces: usize,
     /// Connections in the kernel's table, with those that have ended lately.
     pub connections: usize,
+    /// Number of connections that the kernel's table has room for.
+    pub table_size: u32,
     /// Numbers of packets by what became of them.
     pub packets: BTreeMap<String, u64>,
     /// Members to which the kernel forwards.

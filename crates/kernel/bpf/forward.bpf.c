@@ -2,8 +2,8 @@
 /* Forwards TCP connections between clients and members of groups (`forward = "kernel"`).
  *
  * One program at the ingress of each interface (tc). A client's SYN to a listener's address gets a
- * member by the terms that the balancer writes; later packets follow the connection's entry, and the
- * member's packets find their way back by a second entry (half NAT: members see the client's address).
+ * member by the terms that the balancer writes; later packets of both sides follow the connection's entry,
+ * which they find by the client's address and port (half NAT: members see the client's address).
  * All packets that the program does not take continue to the stack: the rule's listening socket serves
  * a connection that does not begin here. src/forward/layout.rs has the same structures. */
 #include <linux/bpf.h>
@@ -21,7 +21,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 #define MAX_SEATS 4096	 /* members of all groups */
 #define MAX_GROUPS 256	 /* groups */
 #define GROUP_SEATS 64	 /* members of a group */
-#define CONNECTIONS 262144
+#define CONNECTIONS 65536 /* the loader sets the size of the tables */
 #define MAX_RETRIES 10 /* members that a connection is refused by, at most, before one accepts */
 #define OPTIONS 40     /* bytes of TCP options, at most */
 
@@ -88,7 +88,7 @@ struct evk_counts {
 	__u64 bytes_out;
 };
 
-/* Addresses of a connection: one side, and the other. */
+/* Addresses of a packet. */
 struct evk_pair {
 	__u32 from;
 	__u32 to;
@@ -96,35 +96,37 @@ struct evk_pair {
 	__u16 to_port;
 };
 
-struct evk_there {
-	__u32 member;
-	__u16 port;
-	__u16 zero;
-	__u32 seat;
-};
-
-struct evk_back {
+/* A connection, by the client's address and port. There may be a million: an element of the table with key and
+ * value takes 128 bytes of memory if the value has 64 at most. */
+struct evk_connection {
 	__u64 began_ns;
-	__u64 seen_ns;
-	__u32 listener;
-	__u16 port;
-	__u16 zero;
-	__u32 seat;
+	__u32 seen; /* time of the last packet, as `coarse` has it */
 	__u32 flags;
+	__u32 listener;
+	__u32 member;
+	__u16 listener_port;
+	__u16 member_port;
+	__u16 seat;
+	__u16 zero;
 	__u64 bytes_in;
 	__u64 bytes_out;
-	/* Until the member has accepted: the client's SYN, and the members before. */
+	__u32 client_next; /* the client's next sequence number, as far as the SYN says it */
+	__u32 zeros[3];
+};
+
+/* What another member needs of a client's SYN, until a member has accepted. */
+struct evk_syn {
 	__u32 sequence;
 	__u16 window;
 	__u8 tos;
 	__u8 tries;
-	__u16 tried[MAX_RETRIES];
+	__u16 tried[MAX_RETRIES]; /* seats of members before */
 	__u32 options_length;
 	__u8 options[OPTIONS];
 };
 
 struct evk_event {
-	struct evk_pair pair; /* as in the table of the way back */
+	struct evk_pair pair; /* of the member's packets */
 	__u32 seat;
 	__u16 kind;
 	__u16 end;
@@ -188,17 +190,18 @@ struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, CONNECTIONS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct evk_pair);
-	__type(value, struct evk_there);
-} evk_there SEC(".maps");
+	__type(key, struct evk_address);
+	__type(value, struct evk_connection);
+} evk_connections SEC(".maps");
 
+/* By the client, too. A connection without an entry here stays with its member. */
 struct {
 	__uint(type, BPF_MAP_TYPE_HASH);
 	__uint(max_entries, CONNECTIONS);
 	__uint(map_flags, BPF_F_NO_PREALLOC);
-	__type(key, struct evk_pair);
-	__type(value, struct evk_back);
-} evk_back SEC(".maps");
+	__type(key, struct evk_address);
+	__type(value, struct evk_syn);
+} evk_syns SEC(".maps");
 
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
@@ -225,36 +228,45 @@ static __always_inline int pass(__u32 outcome)
 	return TC_ACT_OK;
 }
 
-static __always_inline void tell(__u16 kind, __u16 end, const struct evk_pair *pair,
-				 const struct evk_back *back, __u64 now)
+/* Time in units of 2^20 ns: about a millisecond. */
+static __always_inline __u32 coarse(__u64 ns)
+{
+	return ns >> 20;
+}
+
+static __always_inline void tell(__u16 kind, __u16 end, const struct evk_address *client,
+				 const struct evk_connection *connection, __u64 now)
 {
 	/* If the buffer is full, the balancer finds the difference in the table. */
 	struct evk_event *event = bpf_ringbuf_reserve(&evk_events, sizeof(*event), 0);
 	if (!event)
 		return;
-	event->pair = *pair;
-	event->seat = back->seat;
+	event->pair.from = connection->member;
+	event->pair.to = client->address;
+	event->pair.from_port = connection->member_port;
+	event->pair.to_port = client->port;
+	event->seat = connection->seat;
 	event->kind = kind;
 	event->end = end;
-	event->began_ns = back->began_ns;
+	event->began_ns = connection->began_ns;
 	event->ns = now;
-	event->bytes_in = back->bytes_in;
-	event->bytes_out = back->bytes_out;
+	event->bytes_in = connection->bytes_in;
+	event->bytes_out = connection->bytes_out;
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
 /* Ends a connection once: 0 if it has ended before. The entry stays until no packet has come for a while. */
-static __always_inline int end_connection(const struct evk_pair *pair, struct evk_back *back,
-					  __u16 end, __u64 now)
+static __always_inline int end_connection(const struct evk_address *client,
+					  struct evk_connection *connection, __u16 end, __u64 now)
 {
-	if (__sync_fetch_and_or(&back->flags, CLOSED) & CLOSED)
+	if (__sync_fetch_and_or(&connection->flags, CLOSED) & CLOSED)
 		return 0;
-	__u32 seat = back->seat;
+	__u32 seat = connection->seat;
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
 	if (counts) {
 		__sync_fetch_and_add(&counts->in_flight, -1);
-		__sync_fetch_and_add(&counts->bytes_in, back->bytes_in);
-		__sync_fetch_and_add(&counts->bytes_out, back->bytes_out);
+		__sync_fetch_and_add(&counts->bytes_in, connection->bytes_in);
+		__sync_fetch_and_add(&counts->bytes_out, connection->bytes_out);
 		if (end == END_REFUSED)
 			__sync_fetch_and_add(&counts->refused, 1);
 		else if (end == END_RESET)
@@ -262,8 +274,16 @@ static __always_inline int end_connection(const struct evk_pair *pair, struct ev
 		else
 			__sync_fetch_and_add(&counts->closed, 1);
 	}
-	tell(EVENT_END, end, pair, back, now);
+	tell(EVENT_END, end, client, connection, now);
 	return 1;
+}
+
+/* Forgets the SYN of a connection that was not accepted. */
+static __always_inline void forget_syn(const struct evk_address *client,
+				       const struct evk_connection *connection)
+{
+	if (!(connection->flags & ESTABLISHED))
+		bpf_map_delete_elem(&evk_syns, client);
 }
 
 #define NO_SCORE (~0ULL)
@@ -427,36 +447,36 @@ struct headers {
 	__u8 syn, ack, fin, rst;
 };
 
-/* An entry before it is in the table. */
+/* Entries before they are in the tables. */
+struct evk_draft {
+	struct evk_connection connection;
+	struct evk_syn syn;
+};
+
 struct {
 	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
 	__uint(max_entries, 1);
 	__type(key, __u32);
-	__type(value, struct evk_back);
+	__type(value, struct evk_draft);
 } evk_draft SEC(".maps");
 
-static __always_inline struct evk_pair turn_pair(const struct evk_pair *pair, __u32 address, __u16 port)
+static __always_inline struct evk_draft *find_draft(void)
 {
-	return (struct evk_pair){
-		.from = address,
-		.to = pair->from,
-		.from_port = port,
-		.to_port = pair->from_port,
-	};
+	__u32 zero = 0;
+	return bpf_map_lookup_elem(&evk_draft, &zero);
 }
 
-/* Chooses a member for a connection, finds the route, and fills in the rest of the draft. `client` has the
- * addresses of the client's packets. Returns an outcome if there is no member. */
-static __always_inline int prepare(struct __sk_buff *skb, const struct evk_pair *client, __u32 group,
-				   struct evk_back *draft, struct evk_there *there,
-				   struct bpf_fib_lookup *fib, __u64 now)
+/* Chooses a member for a connection to the draft's listener, finds the route, and fills in the rest of the
+ * draft. Returns an outcome if there is no member. */
+static __always_inline int prepare(struct __sk_buff *skb, const struct evk_address *client, __u32 group,
+				   struct evk_draft *draft, struct bpf_fib_lookup *fib, __u64 now)
 {
 	__u32 zero = 0;
 	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
 	if (!best)
 		return PASSED_FORM;
-	best->tries = draft->tries;
-	__builtin_memcpy(best->tried, draft->tried, sizeof(best->tried));
+	best->tries = draft->syn.tries;
+	__builtin_memcpy(best->tried, draft->syn.tried, sizeof(best->tried));
 	int chosen = evk_choose_seat(group);
 	if (chosen < 0)
 		return chosen == -2 ? PASSED_FORM : PASSED_NO_ROOM;
@@ -464,132 +484,131 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct evk_pair 
 	struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
 	if (!terms)
 		return PASSED_FORM;
-	there->member = terms->address;
-	there->port = terms->port;
-	there->zero = 0;
-	there->seat = seat;
-	if (!find_route(skb, fib, client->from, there->member, draft->tos))
+	struct evk_connection *connection = &draft->connection;
+	connection->member = terms->address;
+	connection->member_port = terms->port;
+	connection->seat = seat;
+	if (!find_route(skb, fib, client->address, connection->member, draft->syn.tos))
 		return PASSED_ROUTE;
-	struct evk_pair pair = turn_pair(client, there->member, there->port);
-	struct evk_back *old = bpf_map_lookup_elem(&evk_back, &pair);
-	if (old && !(old->flags & CLOSED))
-		return PASSED_TABLE; /* the client's port, by another listener */
-	draft->began_ns = now;
-	draft->seen_ns = now;
-	draft->listener = client->to;
-	draft->port = client->to_port;
-	draft->zero = 0;
-	draft->seat = seat;
-	draft->flags = 0;
-	draft->bytes_in = 0;
-	draft->bytes_out = 0;
+	connection->began_ns = now;
+	connection->seen = coarse(now);
+	connection->flags = 0;
+	connection->zero = 0;
+	connection->bytes_in = 0;
+	connection->bytes_out = 0;
+	connection->client_next = draft->syn.sequence + 1;
+	__builtin_memset(connection->zeros, 0, sizeof(connection->zeros));
 	return 0;
 }
 
-/* Enters a connection into both tables, and counts it. Returns -1 if there is no place. */
-static __always_inline int enter(const struct evk_pair *client, const struct evk_back *draft,
-				 const struct evk_there *there, __u64 now)
+/* Enters a connection into the tables, and counts it. Returns -1 if there is no place. */
+static __always_inline int enter(const struct evk_address *client, const struct evk_draft *draft,
+				 __u32 retries, __u64 how, __u64 now)
 {
-	struct evk_pair pair = turn_pair(client, there->member, there->port);
-	if (bpf_map_update_elem(&evk_back, &pair, draft, BPF_ANY))
+	if (bpf_map_update_elem(&evk_connections, client, &draft->connection, how))
 		return -1;
-	if (bpf_map_update_elem(&evk_there, client, there, BPF_ANY)) {
-		bpf_map_delete_elem(&evk_back, &pair);
-		return -1;
-	}
-	__u32 seat = there->seat;
+	/* Without room the connection stays with its member. */
+	if (draft->syn.tries >= retries || bpf_map_update_elem(&evk_syns, client, &draft->syn, BPF_ANY))
+		bpf_map_delete_elem(&evk_syns, client);
+	__u32 seat = draft->connection.seat;
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
 	if (counts) {
 		__sync_fetch_and_add(&counts->in_flight, 1);
 		__sync_fetch_and_add(&counts->picks, 1);
 	}
-	tell(EVENT_BEGIN, 0, &pair, draft, now);
+	tell(EVENT_BEGIN, 0, client, &draft->connection, now);
 	return 0;
 }
 
 /* Keeps what another member needs of a SYN. Returns -1 if the packet has less than it says. */
-static __always_inline int keep_syn(struct __sk_buff *skb, const struct headers *head, struct evk_back *back)
+static __always_inline int keep_syn(struct __sk_buff *skb, const struct headers *head, struct evk_syn *syn)
 {
-	back->sequence = head->sequence;
-	back->window = head->window;
-	back->tos = head->tos;
+	syn->sequence = head->sequence;
+	syn->window = head->window;
+	syn->tos = head->tos;
 	__u32 length = head->options_length;
 	if (length > OPTIONS)
 		return -1;
-	back->options_length = length;
-	if (length && bpf_skb_load_bytes(skb, HEADERS, back->options, length))
+	syn->options_length = length;
+	if (length && bpf_skb_load_bytes(skb, HEADERS, syn->options, length))
 		return -1;
 	return 0;
 }
 
-static __always_inline int begin(struct __sk_buff *skb, const struct headers *head, __u64 now)
+/* Deletes the entry of a client's connection that is over: the port is used again. */
+static __always_inline void clear_closed(const struct evk_address *client)
+{
+	struct evk_connection *old = bpf_map_lookup_elem(&evk_connections, client);
+	if (old && old->flags & CLOSED)
+		bpf_map_delete_elem(&evk_connections, client);
+}
+
+static __always_inline int begin(struct __sk_buff *skb, const struct headers *head,
+				 const struct evk_address *client, __u64 now)
 {
 	struct evk_address to = { .address = head->pair.to, .port = head->pair.to_port };
 	struct evk_listener *listener = bpf_map_lookup_elem(&evk_listeners, &to);
-	__u32 zero = 0;
-	struct evk_back *draft = bpf_map_lookup_elem(&evk_draft, &zero);
+	struct evk_draft *draft = find_draft();
 	if (!listener || !draft)
 		return TC_ACT_OK;
-	draft->tries = 0;
-	if (keep_syn(skb, head, draft))
+	draft->syn.tries = 0;
+	if (keep_syn(skb, head, &draft->syn))
 		return TC_ACT_OK;
-	struct evk_there there;
+	draft->connection.listener = to.address;
+	draft->connection.listener_port = to.port;
 	struct bpf_fib_lookup fib;
-	int outcome = prepare(skb, &head->pair, listener->group, draft, &there, &fib, now);
+	int outcome = prepare(skb, client, listener->group, draft, &fib, now);
 	if (outcome)
 		return pass(outcome);
-	if (enter(&head->pair, draft, &there, now))
+	clear_closed(client);
+	/* The client may have a connection to another listener from this port. */
+	if (enter(client, draft, listener->retries, BPF_NOEXIST, now))
 		return pass(PASSED_TABLE);
 	count(FORWARDED_TO_MEMBER);
-	return send(skb, &fib, 0, there.member, there.port);
+	return send(skb, &fib, 0, draft->connection.member, draft->connection.member_port);
 }
 
-/* Leads a connection that its member does not accept to another member. `pair` has the addresses of the
- * member's packets, `room` is the length that the packet must have, or 0 if the packet is the client's SYN.
- * Returns -1 if the connection cannot go to another one. */
-static __always_inline int retry(struct __sk_buff *skb, const struct evk_pair *pair,
-				 struct evk_back *back, __u32 room, struct evk_there *there,
+/* Leads a connection that its member does not accept to another member, which the draft then has. `grows`: the
+ * packet gets the length of the client's SYN. Returns -1 if the connection cannot go to another one. */
+static __always_inline int retry(struct __sk_buff *skb, const struct evk_address *client,
+				 struct evk_connection *connection, struct evk_draft *draft, int grows,
 				 struct bpf_fib_lookup *fib, __u64 now)
 {
-	struct evk_pair client = {
-		.from = pair->to,
-		.to = back->listener,
-		.from_port = pair->to_port,
-		.to_port = back->port,
-	};
-	struct evk_address to = { .address = client.to, .port = client.to_port };
+	struct evk_address to = { .address = connection->listener, .port = connection->listener_port };
 	struct evk_listener *listener = bpf_map_lookup_elem(&evk_listeners, &to);
-	__u32 zero = 0;
-	struct evk_back *draft = bpf_map_lookup_elem(&evk_draft, &zero);
-	__u32 tries = back->tries;
-	if (!listener || !draft || tries >= listener->retries || tries >= MAX_RETRIES)
+	struct evk_syn *syn = bpf_map_lookup_elem(&evk_syns, client);
+	if (!listener || !syn)
 		return -1;
-	__builtin_memcpy(draft, back, sizeof(*draft));
-	draft->tried[tries] = back->seat;
-	draft->tries = tries + 1;
-	if (prepare(skb, &client, listener->group, draft, there, fib, now))
+	__u32 tries = syn->tries, retries = listener->retries;
+	if (tries >= retries || tries >= MAX_RETRIES)
 		return -1;
-	if (room && bpf_skb_change_tail(skb, room, 0))
+	draft->syn = *syn;
+	draft->syn.tried[tries] = connection->seat;
+	draft->syn.tries = tries + 1;
+	draft->connection.listener = to.address;
+	draft->connection.listener_port = to.port;
+	if (prepare(skb, client, listener->group, draft, fib, now))
+		return -1;
+	__u32 length = draft->syn.options_length;
+	if (grows && (length > OPTIONS || bpf_skb_change_tail(skb, HEADERS + length, 0)))
 		return -1;
 	/* Another CPU may do the same. */
-	if (!end_connection(pair, back, END_REFUSED, now) || enter(&client, draft, there, now))
+	if (!end_connection(client, connection, END_REFUSED, now) ||
+	    enter(client, draft, retries, BPF_ANY, now))
 		return -1;
-	bpf_map_delete_elem(&evk_back, pair);
 	count(RETRIED);
 	return 0;
 }
 
-/* Makes the client's SYN for another member of a RST, which has room for it. The checksums are changed
+/* Makes the client's SYN for the draft's member of a RST, which has room for it. The checksums are changed
  * and not computed, as a part may be left to the interface. */
 static __always_inline int send_syn(struct __sk_buff *skb, const struct bpf_fib_lookup *fib,
-				    const struct evk_pair *client, const struct evk_there *there)
+				    const struct evk_address *client, const struct evk_draft *draft)
 {
-	__u32 zero = 0;
-	struct evk_back *draft = bpf_map_lookup_elem(&evk_draft, &zero);
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	if (!draft || data + HEADERS > end)
+	if (data + HEADERS > end)
 		return TC_ACT_SHOT;
-	__u32 length = draft->options_length;
+	__u32 length = draft->syn.options_length;
 	if (length > OPTIONS)
 		return TC_ACT_SHOT;
 	struct iphdr *ip = data + IP_AT;
@@ -597,20 +616,20 @@ static __always_inline int send_syn(struct __sk_buff *skb, const struct bpf_fib_
 	struct {
 		__be32 from, to, length;
 	} old_pseudo = { ip->saddr, ip->daddr, bpf_htonl(20) },
-	  pseudo = { client->from, there->member, bpf_htonl(20 + length) };
+	  pseudo = { client->address, draft->connection.member, bpf_htonl(20 + length) };
 	struct tcphdr old = *tcp;
 	struct tcphdr syn = {
-		.source = client->from_port,
-		.dest = there->port,
-		.seq = bpf_htonl(draft->sequence),
+		.source = client->port,
+		.dest = draft->connection.member_port,
+		.seq = bpf_htonl(draft->syn.sequence),
 		.doff = 5 + length / 4,
 		.syn = 1,
-		.window = bpf_htons(draft->window),
+		.window = bpf_htons(draft->syn.window),
 		.check = old.check,
 	};
-	ip->saddr = client->from;
-	ip->daddr = there->member;
-	ip->tos = draft->tos;
+	ip->saddr = client->address;
+	ip->daddr = draft->connection.member;
+	ip->tos = draft->syn.tos;
 	ip->tot_len = bpf_htons(40 + length);
 	ip->ttl -= 1;
 	ip->check = 0;
@@ -620,8 +639,8 @@ static __always_inline int send_syn(struct __sk_buff *skb, const struct bpf_fib_
 	*tcp = syn;
 	__s64 change = bpf_csum_diff((void *)&old, sizeof(old), (void *)&syn, sizeof(syn), 0);
 	if (length) {
-		change = bpf_csum_diff(0, 0, (void *)draft->options, length, change);
-		if (bpf_skb_store_bytes(skb, HEADERS, draft->options, length, 0))
+		change = bpf_csum_diff(0, 0, (void *)draft->syn.options, length, change);
+		if (bpf_skb_store_bytes(skb, HEADERS, draft->syn.options, length, 0))
 			return TC_ACT_SHOT;
 	}
 	__s64 pseudo_change = bpf_csum_diff((void *)&old_pseudo, sizeof(old_pseudo), (void *)&pseudo,
@@ -634,91 +653,110 @@ static __always_inline int send_syn(struct __sk_buff *skb, const struct bpf_fib_
 }
 
 static __always_inline int to_member(struct __sk_buff *skb, const struct headers *head,
-				     struct evk_there *known, __u64 now)
+				     const struct evk_address *client,
+				     struct evk_connection *connection, __u64 now)
 {
-	struct evk_there there = *known;
-	struct evk_pair back_pair = turn_pair(&head->pair, there.member, there.port);
-	struct evk_back *back = bpf_map_lookup_elem(&evk_back, &back_pair);
 	int begins = head->syn && !head->ack;
-	if (!back || (begins && back->flags & CLOSED)) {
-		/* Over: the port is used again. */
-		bpf_map_delete_elem(&evk_there, &head->pair);
-		return begins ? begin(skb, head, now) : TC_ACT_OK;
-	}
 	struct bpf_fib_lookup fib;
-	if (begins && !(back->flags & ESTABLISHED)) {
-		if (head->sequence != back->sequence) {
-			if (keep_syn(skb, head, back))
+	if (begins && !(connection->flags & ESTABLISHED)) {
+		struct evk_draft *draft = find_draft();
+		struct evk_syn *syn = bpf_map_lookup_elem(&evk_syns, client);
+		if (head->sequence + 1 != connection->client_next) {
+			connection->client_next = head->sequence + 1;
+			if (syn && keep_syn(skb, head, syn))
 				return drop();
-		} else if (now >= back->began_ns + AGAIN_NS &&
-			   !retry(skb, &back_pair, back, 0, &there, &fib, now)) {
+		} else if (draft && now >= connection->began_ns + AGAIN_NS &&
+			   !retry(skb, client, connection, draft, 0, &fib, now)) {
 			count(FORWARDED_TO_MEMBER);
-			return send(skb, &fib, 0, there.member, there.port);
+			return send(skb, &fib, 0, draft->connection.member,
+				    draft->connection.member_port);
 		}
 	}
-	if (!find_route(skb, &fib, head->pair.from, there.member, head->tos))
+	__u32 member = connection->member;
+	__u16 port = connection->member_port;
+	if (!find_route(skb, &fib, client->address, member, head->tos))
 		return drop();
-	back->seen_ns = now;
-	__sync_fetch_and_add(&back->bytes_in, head->payload);
+	connection->seen = coarse(now);
+	__sync_fetch_and_add(&connection->bytes_in, head->payload);
 	if (head->rst) {
-		end_connection(&back_pair, back, END_CLIENT_RESET, now);
+		forget_syn(client, connection);
+		end_connection(client, connection, END_CLIENT_RESET, now);
 	} else if (head->fin) {
-		if (__sync_fetch_and_or(&back->flags, CLIENT_FIN) & MEMBER_FIN)
-			end_connection(&back_pair, back, END_CLOSED, now);
+		if (__sync_fetch_and_or(&connection->flags, CLIENT_FIN) & MEMBER_FIN)
+			end_connection(client, connection, END_CLOSED, now);
 	}
 	count(FORWARDED_TO_MEMBER);
-	return send(skb, &fib, 0, there.member, there.port);
+	return send(skb, &fib, 0, member, port);
 }
 
 static __always_inline int to_client(struct __sk_buff *skb, const struct headers *head,
-				     struct evk_back *back, __u64 now)
+				     const struct evk_address *client,
+				     struct evk_connection *connection, __u64 now)
 {
 	struct bpf_fib_lookup fib;
-	__u32 listener = back->listener, seat = back->seat;
-	__u16 port = back->port;
+	__u32 listener = connection->listener, seat = connection->seat;
+	__u16 port = connection->listener_port;
 	/* Only a RST without more has a checksum of which the change is known. */
 	if (head->rst && head->ack && !head->payload && !head->options_length &&
-	    !(back->flags & (ESTABLISHED | CLOSED)) && head->answered == back->sequence + 1) {
-		struct evk_there there;
-		struct evk_pair client = {
-			.from = head->pair.to,
-			.to = listener,
-			.from_port = head->pair.to_port,
-			.to_port = port,
-		};
-		__u32 length = back->options_length;
-		if (length <= OPTIONS && !retry(skb, &head->pair, back, HEADERS + length, &there, &fib, now))
-			return send_syn(skb, &fib, &client, &there);
+	    !(connection->flags & (ESTABLISHED | CLOSED)) && head->answered == connection->client_next) {
+		struct evk_draft *draft = find_draft();
+		if (draft && !retry(skb, client, connection, draft, 1, &fib, now))
+			return send_syn(skb, &fib, client, draft);
 	}
-	if (!find_route(skb, &fib, listener, head->pair.to, head->tos))
+	if (!find_route(skb, &fib, listener, client->address, head->tos))
 		return drop();
-	back->seen_ns = now;
-	__sync_fetch_and_add(&back->bytes_out, head->payload);
-	__u32 flags = back->flags;
+	connection->seen = coarse(now);
+	__sync_fetch_and_add(&connection->bytes_out, head->payload);
+	__u32 flags = connection->flags;
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
-	__u64 took = now - back->began_ns;
+	__u64 took = now - connection->began_ns;
 	if (head->rst) {
-		if (flags & ESTABLISHED)
-			end_connection(&head->pair, back, END_RESET, now);
-		else if (head->answered == back->sequence + 1) /* others are not the member's */
-			end_connection(&head->pair, back, END_REFUSED, now);
+		if (flags & ESTABLISHED) {
+			end_connection(client, connection, END_RESET, now);
+		} else if (head->answered == connection->client_next) { /* others are not the member's */
+			forget_syn(client, connection);
+			end_connection(client, connection, END_REFUSED, now);
+		}
 	} else {
 		if (head->syn && head->ack && !(flags & ESTABLISHED) &&
-		    !(__sync_fetch_and_or(&back->flags, ESTABLISHED) & ESTABLISHED) && counts) {
-			__sync_fetch_and_add(&counts->handshakes, 1);
-			__sync_fetch_and_add(&counts->handshake_ns, took);
+		    !(__sync_fetch_and_or(&connection->flags, ESTABLISHED) & ESTABLISHED)) {
+			bpf_map_delete_elem(&evk_syns, client);
+			if (counts) {
+				__sync_fetch_and_add(&counts->handshakes, 1);
+				__sync_fetch_and_add(&counts->handshake_ns, took);
+			}
 		}
 		if (head->payload && !head->syn && !(flags & ANSWERED) &&
-		    !(__sync_fetch_and_or(&back->flags, ANSWERED) & ANSWERED) && counts) {
+		    !(__sync_fetch_and_or(&connection->flags, ANSWERED) & ANSWERED) && counts) {
 			__sync_fetch_and_add(&counts->answers, 1);
 			__sync_fetch_and_add(&counts->answer_ns, took);
-			tell(EVENT_ANSWER, 0, &head->pair, back, now);
+			tell(EVENT_ANSWER, 0, client, connection, now);
 		}
-		if (head->fin && __sync_fetch_and_or(&back->flags, MEMBER_FIN) & CLIENT_FIN)
-			end_connection(&head->pair, back, END_CLOSED, now);
+		if (head->fin && __sync_fetch_and_or(&connection->flags, MEMBER_FIN) & CLIENT_FIN)
+			end_connection(client, connection, END_CLOSED, now);
 	}
 	count(FORWARDED_TO_CLIENT);
 	return send(skb, &fib, 1, listener, port);
+}
+
+/* Finds the connection of a client's packet to a listener. */
+static __always_inline struct evk_connection *find_of_client(const struct evk_address *client,
+							     const struct evk_pair *pair)
+{
+	struct evk_connection *connection = bpf_map_lookup_elem(&evk_connections, client);
+	if (!connection || connection->listener != pair->to || connection->listener_port != pair->to_port)
+		return 0;
+	return connection;
+}
+
+/* Finds the connection of a member's packet to a client. */
+static __always_inline struct evk_connection *find_of_member(const struct evk_address *client,
+							     const struct evk_pair *pair)
+{
+	struct evk_connection *connection = bpf_map_lookup_elem(&evk_connections, client);
+	if (!connection || connection->member != pair->from || connection->member_port != pair->from_port)
+		return 0;
+	return connection;
 }
 
 SEC("tc")
@@ -769,15 +807,18 @@ int evk_forward(struct __sk_buff *skb)
 	if (ip->ttl <= 1 || (head.syn && (head.fin || head.rst)))
 		return TC_ACT_OK;
 	__u64 now = bpf_ktime_get_ns();
-	struct evk_there *there = bpf_map_lookup_elem(&evk_there, &head.pair);
-	if (there)
-		return to_member(skb, &head, there, now);
-	struct evk_back *back = bpf_map_lookup_elem(&evk_back, &head.pair);
-	if (back)
-		return to_client(skb, &head, back, now);
-	if (head.syn && !head.ack)
-		return begin(skb, &head, now);
-	return TC_ACT_OK;
+	struct evk_address from = { .address = head.pair.from, .port = head.pair.from_port };
+	struct evk_address to = { .address = head.pair.to, .port = head.pair.to_port };
+	int begins = head.syn && !head.ack;
+	struct evk_connection *connection = find_of_client(&from, &head.pair);
+	if (connection && !(begins && connection->flags & CLOSED))
+		return to_member(skb, &head, &from, connection, now);
+	if (!connection) {
+		connection = find_of_member(&to, &head.pair);
+		if (connection)
+			return to_client(skb, &head, &to, connection, now);
+	}
+	return begins ? begin(skb, &head, &from, now) : TC_ACT_OK;
 }
 
 /* Chooses a seat of a group without a packet: for tests. */
@@ -798,28 +839,22 @@ int evk_choose(struct evk_question *question)
 
 /* Removes a connection that is over, or that was silent for too long. */
 struct evk_removal {
-	struct evk_pair pair;
+	struct evk_address client;
+	__u32 seen; /* not if a packet has come since */
 	__u32 zero;
-	__u64 seen_ns; /* not if a packet has come since */
 };
 
 SEC("syscall")
 int evk_remove(struct evk_removal *removal)
 {
-	struct evk_pair pair = removal->pair;
-	struct evk_back *back = bpf_map_lookup_elem(&evk_back, &pair);
-	if (!back || back->seen_ns != removal->seen_ns)
+	struct evk_address client = removal->client;
+	struct evk_connection *connection = bpf_map_lookup_elem(&evk_connections, &client);
+	if (!connection || connection->seen != removal->seen)
 		return 0;
-	struct evk_pair there = {
-		.from = pair.to,
-		.to = back->listener,
-		.from_port = pair.to_port,
-		.to_port = back->port,
-	};
-	__u16 end = back->flags & ESTABLISHED ? END_CLOSED : END_REFUSED;
-	end_connection(&pair, back, end, bpf_ktime_get_ns());
-	bpf_map_delete_elem(&evk_there, &there);
-	bpf_map_delete_elem(&evk_back, &pair);
+	__u16 end = connection->flags & ESTABLISHED ? END_CLOSED : END_REFUSED;
+	forget_syn(&client, connection);
+	end_connection(&client, connection, end, bpf_ktime_get_ns());
+	bpf_map_delete_elem(&evk_connections, &client);
 	return 1;
 }
 

@@ -192,6 +192,8 @@ fn s41_the_kernel_forwards_connections_by_the_strategy() {
         return;
     };
     assert_eq!(machines.state(&balancer), "kernel");
+    let room = machines.forwarded(&balancer)["table_size"].as_u64();
+    assert!(room >= Some(65_536), "{room:?}");
 
     let served = 60;
     for _ in 0..served {

@@ -1,6 +1,7 @@
 //! Keys and values of the maps of `bpf/forward.bpf.c`, as bytes.
 
 use std::net::{Ipv4Addr, SocketAddrV4};
+use std::time::Duration;
 
 /// Reads numbers and addresses one after the other; 0 behind the end.
 struct Reader<'a>(&'a [u8]);
@@ -46,8 +47,11 @@ impl Reader<'_> {
     }
 }
 
+/// Length of `struct evk_address`.
+pub(super) const ADDRESS: usize = 8;
+
 /// Returns `struct evk_address`, with two bytes of 0 behind.
-pub(super) fn write_address(address: SocketAddrV4) -> [u8; 8] {
+pub(super) fn write_address(address: SocketAddrV4) -> [u8; ADDRESS] {
     let [a, b, c, d] = address.ip().octets();
     let [e, f] = address.port().to_be_bytes();
     [a, b, c, d, e, f, 0, 0]
@@ -85,9 +89,6 @@ pub struct Pair {
     pub client: SocketAddrV4,
 }
 
-/// Length of [`Pair`] in bytes.
-pub(super) const PAIR: usize = 12;
-
 impl Pair {
     fn read(bytes: &mut Reader<'_>) -> Self {
         let (member, client) = (bytes.ip(), bytes.ip());
@@ -97,39 +98,21 @@ impl Pair {
             client: SocketAddrV4::new(client, client_port),
         }
     }
-
-    /// Reads a key of `evk_back`.
-    pub(super) fn of_key(key: &[u8]) -> Self {
-        Self::read(&mut Reader(key))
-    }
-
-    pub(super) fn write(&self) -> [u8; PAIR] {
-        let mut out = [0; PAIR];
-        let parts = [
-            &self.member.ip().octets()[..],
-            &self.client.ip().octets(),
-            &self.member.port().to_be_bytes(),
-            &self.client.port().to_be_bytes(),
-        ];
-        let bytes = parts.into_iter().flatten();
-        out.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
-        out
-    }
 }
 
 /// Flags of a connection.
 pub(super) const ESTABLISHED: u32 = 1;
 const CLOSED: u32 = 16;
 
-/// Connection in the table: `struct evk_back`.
+/// Connection in the table: `struct evk_connection`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
     /// Addresses of both ends.
     pub pair: Pair,
     /// Time of the client's SYN, in nanoseconds of the machine's clock.
     pub began_ns: u64,
-    /// Time of the last packet, likewise.
-    pub seen_ns: u64,
+    /// Time of the last packet, in units of the table.
+    pub(super) seen: u32,
     /// Address that the client has connected to.
     pub listener: SocketAddrV4,
     /// Number of the member's seat.
@@ -137,17 +120,75 @@ pub struct Connection {
     flags: u32,
 }
 
+/// Bytes of a connection in the table, without the key.
+pub(super) const CONNECTION: usize = 64;
+
+/// Bytes of memory that the kernel allocates for a connection with its key.
+#[cfg(test)]
+pub(super) const MEMORY: u64 = 128;
+
+/// Binary logarithm of the table's unit of time, in nanoseconds.
+const UNIT: u32 = 20;
+
 impl Connection {
-    pub(super) fn read(pair: Pair, value: &[u8]) -> Self {
+    /// Reads an entry of `evk_connections`.
+    pub(super) fn read(key: &[u8], value: &[u8]) -> Self {
+        let client = Reader(key).address();
         let mut bytes = Reader(value);
+        let (began_ns, seen, flags) = (bytes.u64(), bytes.u32(), bytes.u32());
+        let (listener, member) = (bytes.ip(), bytes.ip());
+        let (listener_port, member_port) = (bytes.port(), bytes.port());
+        Connection {
+            pair: Pair {
+                member: SocketAddrV4::new(member, member_port),
+                client,
+            },
+            began_ns,
+            seen,
+            listener: SocketAddrV4::new(listener, listener_port),
+            seat: bytes.u16().into(),
+            flags,
+        }
+    }
+
+    /// Returns a connection that has just begun.
+    #[cfg(test)]
+    pub(super) fn new(pair: Pair, listener: SocketAddrV4, began_ns: u64) -> Self {
         Connection {
             pair,
-            began_ns: bytes.u64(),
-            seen_ns: bytes.u64(),
-            listener: bytes.address(),
-            seat: bytes.u32(),
-            flags: bytes.u32(),
+            began_ns,
+            seen: (began_ns >> UNIT) as u32,
+            listener,
+            seat: 0,
+            flags: 0,
         }
+    }
+
+    #[cfg(test)]
+    pub(super) fn write(&self) -> [u8; CONNECTION] {
+        let mut out = [0; CONNECTION];
+        let parts = [
+            &self.began_ns.to_ne_bytes()[..],
+            &self.seen.to_ne_bytes(),
+            &self.flags.to_ne_bytes(),
+            &self.listener.ip().octets(),
+            &self.pair.member.ip().octets(),
+            &self.listener.port().to_be_bytes(),
+            &self.pair.member.port().to_be_bytes(),
+            &(self.seat as u16).to_ne_bytes(),
+        ];
+        let bytes = parts.into_iter().flatten();
+        out.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+        out
+    }
+
+    /// Returns the time since the last packet at `now_ns`, to a millisecond.
+    pub fn find_silence(&self, now_ns: u64) -> Duration {
+        // The unit's count wraps after 52 days; longer limits make no difference.
+        let now = (now_ns >> UNIT) as u32;
+        // A packet may have come since the clock was read.
+        let units = now.wrapping_sub(self.seen).cast_signed().max(0);
+        Duration::from_nanos(u64::from(units.cast_unsigned()) << UNIT)
     }
 
     /// True if the connection is in flight.

@@ -5,6 +5,7 @@
 //! the program, so connections continue while no process runs. The next process finds the maps.
 
 mod layout;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -13,18 +14,20 @@ use std::fmt;
 use std::fs::{self, File};
 use std::io;
 use std::mem;
+use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::path::{Path, PathBuf};
 use std::sync::{Arc, Mutex, PoisonError};
 
 use libbpf_rs::{
-    Map, MapCore, MapFlags, Object, OpenObject, RingBuffer, RingBufferBuilder, TC_INGRESS, TcHook,
-    TcHookBuilder,
+    Map, MapCore, MapFlags, MapHandle, Object, OpenObject, RingBuffer, RingBufferBuilder,
+    TC_INGRESS, TcHook, TcHookBuilder,
 };
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use rustix::fs::{FlockOperation, flock};
 
+use self::table::read_table;
 use crate::bpf::{self, BpfError, failed_to};
 pub use layout::{
     Connection, Counts, End, Event, GROUP_SEATS, GroupTerms, Listener, MAX_RETRIES, Pair, Step,
@@ -37,11 +40,15 @@ pub const SEATS: u32 = 4096;
 pub const GROUPS: u32 = 256;
 /// Most listening addresses.
 pub const LISTENERS: usize = 1024;
-/// Most connections at once.
-pub const CONNECTIONS: u32 = 262_144;
+/// Least and most connections that the table has room for.
+const CONNECTIONS: RangeInclusive<u32> = 65_536..=1_048_576;
+/// Bytes of the machine's memory for each connection that the table has room for: a full table takes a thirtieth.
+const MEMORY_PER_CONNECTION: u64 = 4096;
+/// Number of connections that the table has room for, for each one that may wait for a member to accept.
+const CONNECTIONS_PER_SYN: u32 = 16;
 
 /// Version of the maps, part of the folder's name: maps of another version are left alone.
-const LAYOUT: u32 = 2;
+const LAYOUT: u32 = 3;
 
 /// Maps that outlive a process.
 const PINNED: [&str; 9] = [
@@ -50,8 +57,8 @@ const PINNED: [&str; 9] = [
     "evk_turns",
     "evk_terms",
     "evk_counts",
-    "evk_there",
-    "evk_back",
+    "evk_connections",
+    "evk_syns",
     "evk_events",
     "evk_outcomes",
 ];
@@ -351,28 +358,32 @@ impl Forwarder {
     ///
     /// The kernel refuses.
     pub fn list_connections(&self) -> Result<Vec<Connection>, BpfError> {
-        let map = find_map(&self.object, "evk_back")?;
+        let map = find_map(&self.object, "evk_connections")?;
         let mut all = Vec::new();
-        for key in map.keys() {
-            let value = map
-                .lookup(&key, MapFlags::ANY)
-                .map_err(failed_to("read a BPF map"))?;
-            if let Some(value) = value {
-                all.push(Connection::read(Pair::of_key(&key), &value));
-            }
-        }
+        read_table::<{ layout::ADDRESS }, { layout::CONNECTION }>(&map, |key, value| {
+            all.push(Connection::read(key, value));
+        })?;
         Ok(all)
     }
 
-    /// Removes a connection, if no packet has come since `seen_ns` was read. Returns true if it was removed.
+    /// Returns the number of connections that the table has room for.
+    ///
+    /// # Errors
+    ///
+    /// A map is missing.
+    pub fn read_capacity(&self) -> Result<u32, BpfError> {
+        Ok(find_map(&self.object, "evk_connections")?.max_entries())
+    }
+
+    /// Removes a connection, if no packet has come since the connection was read. Returns true if it was removed.
     ///
     /// # Errors
     ///
     /// The kernel refuses.
     pub fn remove_connection(&self, connection: &Connection) -> Result<bool, BpfError> {
-        let mut context = connection.pair.write().to_vec();
+        let mut context = layout::write_address(connection.pair.client).to_vec();
+        context.extend(connection.seen.to_ne_bytes());
         context.extend([0; 4]);
-        context.extend(connection.seen_ns.to_ne_bytes());
         Ok(bpf::run(&self.object, "evk_remove", Some(&mut context))? == 1)
     }
 
@@ -390,14 +401,48 @@ impl Forwarder {
 
 fn open(folder: &Path) -> Result<OpenObject, BpfError> {
     let mut object = bpf::open_programs(crate::bpf_object!("forward.bpf.o"))?;
+    let connections = choose_capacity(folder, read_memory());
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
+        let entries = match name.as_str() {
+            "evk_connections" => Some(connections),
+            "evk_syns" => Some(connections / CONNECTIONS_PER_SYN),
+            _ => None,
+        };
+        if let Some(entries) = entries {
+            map.set_max_entries(entries)
+                .map_err(failed_to("set the size of a BPF map"))?;
+        }
         if PINNED.contains(&name.as_str()) {
             map.set_pin_path(folder.join(name))
                 .map_err(failed_to("hold a BPF map"))?;
         }
     }
     Ok(object)
+}
+
+/// Returns the size of the table in `folder`, or the size for a new table on a machine with `memory` bytes.
+fn choose_capacity(folder: &Path, memory: u64) -> u32 {
+    let pinned = MapHandle::from_pinned_path(folder.join("evk_connections"));
+    if let Ok(pinned) = pinned {
+        return pinned.max_entries();
+    }
+    let wanted = memory / MEMORY_PER_CONNECTION;
+    let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
+    wanted.clamp(*CONNECTIONS.start(), *CONNECTIONS.end())
+}
+
+/// Returns the machine's memory in bytes; 0 if the system does not tell.
+fn read_memory() -> u64 {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let parse = |line: &str| {
+        let total = line.strip_prefix("MemTotal:")?.strip_suffix("kB")?;
+        total.trim().parse::<u64>().ok()
+    };
+    text.lines()
+        .find_map(parse)
+        .unwrap_or(0)
+        .saturating_mul(1024)
 }
 
 fn lock(folder: &Path) -> Result<File, BpfError> {

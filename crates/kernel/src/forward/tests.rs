@@ -1,5 +1,6 @@
 use std::net::SocketAddrV4;
 use std::sync::atomic::{AtomicU32, Ordering};
+use std::time::Duration;
 
 use evenkeel_core::terms::{self, Form, Seat};
 use libbpf_rs::ProgramInput;
@@ -248,6 +249,60 @@ fn hostile_packets_pass_to_the_system() {
     assert_eq!(forwarder.list_connections().unwrap(), []);
 }
 
+#[test]
+fn s41_a_million_connections_fit_into_the_table() {
+    let Some(trial) = Trial::new() else { return };
+    let forwarder = trial.forwarder();
+    assert_eq!(choose_capacity(Path::new("/nowhere"), 1 << 30), 262_144);
+    assert_eq!(choose_capacity(Path::new("/nowhere"), u64::MAX), 1_048_576);
+    let capacity = forwarder.read_capacity().unwrap();
+    assert_eq!(choose_capacity(Path::new("/nowhere"), 0), 65_536);
+    assert_eq!(choose_capacity(&forwarder.folder, 0), capacity);
+    let map = find_map(&forwarder.object, "evk_connections").unwrap();
+    let memory = || map.query_fdinfo().unwrap().memlock.unwrap();
+    let empty = memory();
+    let mut all = BTreeSet::new();
+    for number in 0..20_000u32 {
+        let client = SocketAddrV4::new((number / 100).into(), (number % 100) as u16);
+        let member = "192.0.2.9:5432".parse().unwrap();
+        let connection = Connection::new(Pair { member, client }, client, number.into());
+        let key = layout::write_address(client);
+        map.update(&key, &connection.write(), MapFlags::ANY)
+            .unwrap();
+        all.insert(client);
+    }
+    let connections = forwarder.list_connections().unwrap();
+    assert_eq!(connections.len(), all.len());
+    let read: BTreeSet<_> = connections.iter().map(|one| one.pair.client).collect();
+    assert_eq!(read, all);
+    let each = (memory() - empty) / 20_000;
+    assert!(each <= layout::MEMORY, "{each} bytes of each connection");
+    // As many as there are places, with the buckets of the table.
+    let most = 1_048_576 * (layout::MEMORY + 16);
+    assert!(most <= 256 << 20);
+}
+
+#[test]
+fn silence_is_found_from_units_that_wrap() {
+    let unit = 1u64 << 20;
+    let pair = Pair {
+        member: "192.0.2.9:5432".parse().unwrap(),
+        client: "192.0.2.1:9".parse().unwrap(),
+    };
+    let mut connection = Connection::new(pair, pair.member, 0);
+    for (seen, now, silence) in [
+        (5, 5 * unit + 7, 0),
+        (5, 9 * unit, 4),
+        (u32::MAX, (1 << 32) * unit + 2 * unit, 3),
+        // A packet has come since the clock was read.
+        (9, 8 * unit, 0),
+    ] {
+        connection.seen = seen;
+        let found = connection.find_silence(now);
+        assert_eq!(found, Duration::from_nanos(silence * unit));
+    }
+}
+
 proptest! {
     #[test]
     fn layouts_are_read_as_they_are_written(
@@ -257,8 +312,11 @@ proptest! {
         let address = SocketAddrV4::new(member.into(), ports[0]);
         let terms = Terms { owner, address, base, others, room };
         prop_assert_eq!(Terms::read(&terms.write()), terms);
-        let pair = Pair { member: address, client: SocketAddrV4::new(client.into(), ports[1]) };
-        prop_assert_eq!(Pair::of_key(&pair.write()), pair);
+        let client = SocketAddrV4::new(client.into(), ports[1]);
+        let pair = Pair { member: address, client };
+        let connection = Connection::new(pair, address, owner);
+        let read = Connection::read(&layout::write_address(client), &connection.write());
+        prop_assert_eq!(read, connection);
         let [a, b, c, d, e, f, g, h, i, j, k, l] = counts;
         let counts = Counts {
             in_flight: a.cast_signed(), next_turn: b, picks: c, handshakes: (d, e), answers: (f, g),

@@ -221,8 +221,8 @@ impl Scene<'_> {
 
     /// Sets the time of the last SYN, in nanoseconds of the machine's clock.
     fn set_time_of_syn(&self, ns: u64) {
-        let map = find_map(&self.forwarder.object, "evk_back").unwrap();
-        let key = self.pair().write();
+        let map = find_map(&self.forwarder.object, "evk_connections").unwrap();
+        let key = layout::write_address(self.syn.from);
         let mut value = map.lookup(&key, MapFlags::ANY).unwrap().unwrap();
         value[..8].copy_from_slice(&ns.to_ne_bytes());
         map.update(&key, &value, MapFlags::ANY).unwrap();
@@ -355,6 +355,8 @@ fn s41_a_connection_that_is_not_accepted_goes_to_members_that_were_not_tried() {
                 for seat in 0..MEMBERS {
                     assert_eq!(forwarder.read_counts(seat).unwrap().in_flight, 0);
                 }
+                let syns = find_map(&forwarder.object, "evk_syns").unwrap();
+                assert_eq!(syns.keys().count(), 0, "no SYN is kept longer than needed");
                 Ok(())
             })
             .unwrap();
