@@ -96,6 +96,12 @@ struct evk_pair {
 	__u16 to_port;
 };
 
+/* Sequence numbers of a side, of packets that this side can have sent. */
+struct evk_side {
+	__u32 next;  /* behind all that the side has sent */
+	__u32 acked; /* what the side has last acknowledged of the other one */
+};
+
 /* A connection, by the client's address and port. There may be a million: an element of the table with key and
  * value takes 128 bytes of memory if the value has 64 at most. */
 struct evk_connection {
@@ -110,8 +116,8 @@ struct evk_connection {
 	__u16 zero;
 	__u64 bytes_in;
 	__u64 bytes_out;
-	__u32 client_next; /* the client's next sequence number, as far as the SYN says it */
-	__u32 zeros[3];
+	struct evk_side client_side;
+	struct evk_side member_side;
 };
 
 /* What another member needs of a client's SYN, until a member has accepted. */
@@ -146,6 +152,7 @@ enum evk_outcome {
 	PASSED_ODD,	/* fragments, options, wrong lengths */
 	DROPPED,	/* of a known connection, but cannot be sent */
 	RETRIED,	/* SYNs for another member */
+	STRAY_RESETS,	/* RSTs that do not end the connection */
 	OUTCOMES,
 };
 
@@ -496,8 +503,11 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct evk_addre
 	connection->zero = 0;
 	connection->bytes_in = 0;
 	connection->bytes_out = 0;
-	connection->client_next = draft->syn.sequence + 1;
-	__builtin_memset(connection->zeros, 0, sizeof(connection->zeros));
+	/* Until the member accepts, `acked` is the least that an acceptance acknowledges. */
+	connection->client_side.next = draft->syn.sequence + 1;
+	connection->client_side.acked = draft->syn.sequence + 1;
+	connection->member_side.next = 0;
+	connection->member_side.acked = 0;
 	return 0;
 }
 
@@ -560,6 +570,8 @@ static __always_inline int begin(struct __sk_buff *skb, const struct headers *he
 	int outcome = prepare(skb, client, listener->group, draft, &fib, now);
 	if (outcome)
 		return pass(outcome);
+	/* A SYN may have data, which the member need not take. */
+	draft->connection.client_side.next += head->payload;
 	clear_closed(client);
 	/* The client may have a connection to another listener from this port. */
 	if (enter(client, draft, listener->retries, BPF_NOEXIST, now))
@@ -652,21 +664,57 @@ static __always_inline int send_syn(struct __sk_buff *skb, const struct bpf_fib_
 	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
 }
 
+/* Largest window of TCP. */
+#define MAX_WINDOW (1U << 30)
+
+/* Distance by which packets may overtake each other, in bytes of the other side. */
+#define OVERTAKEN (1U << 16)
+
+/* Follows the sequence numbers of a packet that is not a RST. Returns 0 if the side cannot have sent the packet, as it
+ * acknowledges what was not sent, or what was acknowledged before: a stranger must guess these numbers. Late copies
+ * count neither. A packet that others have overtaken counts if it is the last one of its side. */
+static __always_inline int follow(const struct headers *head, struct evk_side *side,
+				  const struct evk_side *other)
+{
+	if (!head->ack)
+		return 0;
+	__u32 end = head->sequence + head->payload + head->syn + head->fin;
+	__s32 behind = end - side->next;
+	if (head->answered - side->acked > other->next - side->acked)
+		return behind == 0 && side->acked - head->answered <= OVERTAKEN;
+	if (end - other->acked > MAX_WINDOW)
+		return 0;
+	side->acked = head->answered;
+	if (behind > 0)
+		side->next = end;
+	return behind >= 0;
+}
+
+/* True if a RST of a side ends an established connection: it has the number that the other side waits for, or the next
+ * one of its side, as not all may have been acknowledged. The receiver answers a RST with another number within its
+ * window with a challenge, and drops the others (RFC 5961, section 3.2). */
+static __always_inline int is_valid_reset(const struct headers *head, const struct evk_side *side,
+					  const struct evk_side *other)
+{
+	return head->sequence == other->acked || head->sequence == side->next;
+}
+
 static __always_inline int to_member(struct __sk_buff *skb, const struct headers *head,
 				     const struct evk_address *client,
 				     struct evk_connection *connection, __u64 now)
 {
 	int begins = head->syn && !head->ack;
 	struct bpf_fib_lookup fib;
-	if (begins && !(connection->flags & ESTABLISHED)) {
+	/* A SYN with another number soon after the first one is a stranger's. */
+	if (begins && !(connection->flags & ESTABLISHED) && now >= connection->began_ns + AGAIN_NS) {
 		struct evk_draft *draft = find_draft();
 		struct evk_syn *syn = bpf_map_lookup_elem(&evk_syns, client);
-		if (head->sequence + 1 != connection->client_next) {
-			connection->client_next = head->sequence + 1;
+		if (head->sequence + 1 != connection->client_side.acked) {
+			connection->client_side.acked = head->sequence + 1;
+			connection->client_side.next = head->sequence + 1 + head->payload;
 			if (syn && keep_syn(skb, head, syn))
 				return drop();
-		} else if (draft && now >= connection->began_ns + AGAIN_NS &&
-			   !retry(skb, client, connection, draft, 0, &fib, now)) {
+		} else if (draft && !retry(skb, client, connection, draft, 0, &fib, now)) {
 			count(FORWARDED_TO_MEMBER);
 			return send(skb, &fib, 0, draft->connection.member,
 				    draft->connection.member_port);
@@ -678,11 +726,19 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 		return drop();
 	connection->seen = coarse(now);
 	__sync_fetch_and_add(&connection->bytes_in, head->payload);
+	struct evk_side *side = &connection->client_side, *other = &connection->member_side;
 	if (head->rst) {
-		forget_syn(client, connection);
-		end_connection(client, connection, END_CLIENT_RESET, now);
-	} else if (head->fin) {
-		if (__sync_fetch_and_or(&connection->flags, CLIENT_FIN) & MEMBER_FIN)
+		if (connection->flags & ESTABLISHED ? is_valid_reset(head, side, other) :
+						      head->sequence == side->next) {
+			forget_syn(client, connection);
+			end_connection(client, connection, END_CLIENT_RESET, now);
+		} else {
+			count(STRAY_RESETS);
+		}
+	} else if (connection->flags & ESTABLISHED) {
+		int is_new = follow(head, side, other);
+		if (head->fin && is_new &&
+		    __sync_fetch_and_or(&connection->flags, CLIENT_FIN) & MEMBER_FIN)
 			end_connection(client, connection, END_CLOSED, now);
 	}
 	count(FORWARDED_TO_MEMBER);
@@ -698,7 +754,7 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 	__u16 port = connection->listener_port;
 	/* Only a RST without more has a checksum of which the change is known. */
 	if (head->rst && head->ack && !head->payload && !head->options_length &&
-	    !(connection->flags & (ESTABLISHED | CLOSED)) && head->answered == connection->client_next) {
+	    !(connection->flags & (ESTABLISHED | CLOSED)) && head->answered == connection->client_side.next) {
 		struct evk_draft *draft = find_draft();
 		if (draft && !retry(skb, client, connection, draft, 1, &fib, now))
 			return send_syn(skb, &fib, client, draft);
@@ -710,15 +766,26 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 	__u32 flags = connection->flags;
 	struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
 	__u64 took = now - connection->began_ns;
+	struct evk_side *side = &connection->member_side, *other = &connection->client_side;
 	if (head->rst) {
-		if (flags & ESTABLISHED) {
-			end_connection(client, connection, END_RESET, now);
-		} else if (head->answered == connection->client_next) { /* others are not the member's */
+		if (!(flags & ESTABLISHED) && head->answered == other->next) {
 			forget_syn(client, connection);
 			end_connection(client, connection, END_REFUSED, now);
+		} else if (flags & ESTABLISHED && is_valid_reset(head, side, other)) {
+			end_connection(client, connection, END_RESET, now);
+		} else {
+			count(STRAY_RESETS);
 		}
 	} else {
+		int is_new = flags & ESTABLISHED && follow(head, side, other);
 		if (head->syn && head->ack && !(flags & ESTABLISHED) &&
+		    head->answered - other->acked <= other->next - other->acked) {
+			side->next = head->sequence + 1;
+			side->acked = head->answered;
+			other->acked = head->sequence + 1;
+			is_new = 1;
+		}
+		if (is_new && head->syn &&
 		    !(__sync_fetch_and_or(&connection->flags, ESTABLISHED) & ESTABLISHED)) {
 			bpf_map_delete_elem(&evk_syns, client);
 			if (counts) {
@@ -726,13 +793,14 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 				__sync_fetch_and_add(&counts->handshake_ns, took);
 			}
 		}
-		if (head->payload && !head->syn && !(flags & ANSWERED) &&
+		if (head->payload && is_new && !head->syn && !(flags & ANSWERED) &&
 		    !(__sync_fetch_and_or(&connection->flags, ANSWERED) & ANSWERED) && counts) {
 			__sync_fetch_and_add(&counts->answers, 1);
 			__sync_fetch_and_add(&counts->answer_ns, took);
 			tell(EVENT_ANSWER, 0, client, connection, now);
 		}
-		if (head->fin && __sync_fetch_and_or(&connection->flags, MEMBER_FIN) & CLIENT_FIN)
+		if (head->fin && is_new &&
+		    __sync_fetch_and_or(&connection->flags, MEMBER_FIN) & CLIENT_FIN)
 			end_connection(client, connection, END_CLOSED, now);
 	}
 	count(FORWARDED_TO_CLIENT);

@@ -4,7 +4,7 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, TcpListener, TcpStream};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::thread;
 use std::time::Duration;
 
@@ -150,6 +150,26 @@ impl Machines {
     }
 }
 
+/// A RST with the client's address, as a stranger would send it who does not know the connection's numbers.
+fn write_reset(client: SocketAddrV4, rule: SocketAddrV4, sequence: u32) -> Vec<u8> {
+    let addresses = [client.ip().octets(), rule.ip().octets()].concat();
+    let mut tcp = client.port().to_be_bytes().to_vec();
+    tcp.extend(rule.port().to_be_bytes());
+    tcp.extend(sequence.to_be_bytes());
+    tcp.extend([0, 0, 0, 0, 0x50, 4, 0, 0, 0, 0, 0, 0]);
+    let summed = [&addresses[..], &[0, 6, 0, 20], &tcp].concat();
+    let words = summed.chunks_exact(2);
+    let mut sum: u32 = words
+        .map(|word| u32::from(u16::from_be_bytes([word[0], word[1]])))
+        .sum();
+    sum = (sum & 0xffff) + (sum >> 16);
+    sum = (sum & 0xffff) + (sum >> 16);
+    tcp[16..18].copy_from_slice(&(!(sum as u16)).to_be_bytes());
+    // The system fills in the checksum of the addresses.
+    let head = [0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0];
+    [&head[..], &addresses, &tcp].concat()
+}
+
 /// Sends bytes, and compares what comes back.
 fn echo(stream: &mut TcpStream, length: usize) {
     let mut rng = fastrand::Rng::with_seed(length as u64);
@@ -276,6 +296,52 @@ fn s41_connections_that_are_refused_or_not_answered_go_to_another_member() {
     wait_until("the status has the refusal", || {
         count(&machines.forwarded(&balancer), 3, "refused") >= 1
     });
+}
+
+#[test]
+fn s41_resets_of_strangers_do_not_end_connections() {
+    let Some(machines) = Machines::new() else {
+        return;
+    };
+    machines.start_member(2, Duration::ZERO);
+    let Some(balancer) = machines.start_balancer(&[2], "") else {
+        return;
+    };
+    let (mut stream, _) = machines.connect().unwrap();
+    echo(&mut stream, 5000);
+    let SocketAddr::V4(client) = stream.local_addr().unwrap() else {
+        panic!("IPv4");
+    };
+    let resets = 50;
+    let (rule, mut rng) = (RULE.parse().unwrap(), fastrand::Rng::with_seed(41));
+    machines.clients.run_inside(|| {
+        let family = rustix::net::AddressFamily::INET;
+        let kind = rustix::net::SocketType::RAW;
+        let socket = rustix::net::socket(family, kind, Some(rustix::net::ipproto::RAW)).unwrap();
+        for _ in 0..resets {
+            let packet = write_reset(client, rule, rng.u32(..));
+            let flags = rustix::net::SendFlags::empty();
+            rustix::net::sendto(&socket, &packet, flags, &rule).unwrap();
+        }
+    });
+    wait_until("the program has seen the RSTs", || {
+        machines.forwarded(&balancer)["packets"]["stray_reset"].as_u64() == Some(resets)
+    });
+    assert_eq!(
+        machines.forwarded(&balancer)["members"][0]["in_flight"],
+        1,
+        "the connection stays"
+    );
+    echo(&mut stream, 50_000);
+
+    // The client's own RST is another thing.
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    drop(stream);
+    wait_until("the connection is over", || {
+        machines.forwarded(&balancer)["members"][0]["in_flight"] == 0
+    });
+    let now = machines.forwarded(&balancer);
+    assert_eq!(now["packets"]["stray_reset"], resets, "{now}");
 }
 
 #[test]

@@ -48,7 +48,7 @@ const MEMORY_PER_CONNECTION: u64 = 4096;
 const CONNECTIONS_PER_SYN: u32 = 16;
 
 /// Version of the maps, part of the folder's name: maps of another version are left alone.
-const LAYOUT: u32 = 3;
+const LAYOUT: u32 = 4;
 
 /// Maps that outlive a process.
 const PINNED: [&str; 9] = [
@@ -68,7 +68,7 @@ const PRIORITY: u32 = 3813;
 const HANDLE: u32 = 1;
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 9] = [
+pub const OUTCOMES: [(&str, &str); 10] = [
     ("to_member", "forwarded to members"),
     ("to_client", "forwarded to clients"),
     (
@@ -95,6 +95,10 @@ pub const OUTCOMES: [(&str, &str); 9] = [
     (
         "retried",
         "SYNs sent to another member, as the one before has refused or not answered",
+    ),
+    (
+        "stray_reset",
+        "RSTs with a wrong sequence number: sent on, and the connection continues",
     ),
 ];
 

@@ -10,6 +10,8 @@ use proptest::test_runner::TestRunner;
 use super::*;
 use crate::testing::report_skipped;
 
+mod packets;
+mod resets;
 mod retries;
 
 /// Maps of a test; gone when dropped.
