@@ -13,7 +13,7 @@ use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{
     self as kernel, Connection, Counts, End, Event, Forwarder, GROUP_SEATS, GROUPS, GroupTerms,
-    Listener, OUTCOMES, Pair, SEATS, Step, Terms,
+    Listener, OUTCOMES, Pair, Place, SEATS, Step, Terms,
 };
 use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_net::Clock;
@@ -78,6 +78,8 @@ pub(crate) struct Engine {
     swept: Option<Instant>,
     interfaces: usize,
     connections: usize,
+    /// Connections in programs of other versions.
+    left_before: usize,
     buffers: Buffers,
     /// Groups that were reported as too large, or as having a strategy that cannot decide in the kernel.
     reported: HashSet<Arc<str>>,
@@ -91,7 +93,7 @@ impl Engine {
     }
 
     fn open_maps(clock: Clock) -> Result<Self, BpfError> {
-        let forwarder = Forwarder::open(&kernel::default_folder())?;
+        let forwarder = Forwarder::open(Place::of_this_namespace())?;
         // Tickets come from the table: events of the time before are no news.
         forwarder.take_events()?;
         let mut seats = HashMap::new();
@@ -115,6 +117,7 @@ impl Engine {
             swept: None,
             interfaces: 0,
             connections: 0,
+            left_before: 0,
             buffers: Buffers::default(),
             reported: HashSet::new(),
         })
@@ -159,6 +162,7 @@ impl Engine {
         if is_due {
             self.interfaces = self.forwarder.attach(&kernel::list_interfaces()?)?;
             self.sweep(rules, now)?;
+            self.end_other_layouts(rules)?;
             self.swept = Some(now);
         }
         // Last: from here on connections come.
@@ -386,6 +390,19 @@ impl Engine {
         self.correct_counts(&open)
     }
 
+    /// Ends what a process with another version of the maps has left.
+    fn end_other_layouts(&mut self, rules: &[PlannedRule]) -> Result<(), BpfError> {
+        let idle = rules.iter().map(|rule| rule.idle).chain([IDLE]).max();
+        let limit = idle.unwrap_or(IDLE);
+        let now_ns = monotonic_nanos();
+        let left = self.forwarder.end_other_layouts(now_ns, limit, LINGER)?;
+        if left != self.left_before {
+            info!("{left} connections continue in the program of an earlier version");
+            self.left_before = left;
+        }
+        Ok(())
+    }
+
     /// Corrects counts that differ from the table by the same number twice, and frees seats of members that are gone.
     fn correct_counts(&mut self, open: &HashMap<u32, i64>) -> Result<(), BpfError> {
         let mut free = Vec::new();
@@ -435,6 +452,11 @@ impl Engine {
         status
             .members
             .sort_by(|a, b| (&a.group, &a.member).cmp(&(&b.group, &b.member)));
+    }
+
+    /// True if the program has connections of rules that are gone, as of the last look at the table.
+    pub(crate) fn has_connections(&self) -> bool {
+        !self.held.is_empty() || self.connections > 0 || self.left_before > 0
     }
 
     /// Ends: new connections go to nobody any more. The program stays as long as there are connections.

@@ -23,6 +23,11 @@ impl Engine {
     /// Does nothing.
     pub(crate) fn fill_status(&self, _status: &mut ForwardStatus) {}
 
+    /// Returns false.
+    pub(crate) fn has_connections(&self) -> bool {
+        false
+    }
+
     /// Does nothing.
     pub(crate) fn stop(self) {}
 }

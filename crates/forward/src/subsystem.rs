@@ -195,8 +195,9 @@ impl Thread {
                 }
             }
         }
+        // Without rules the program gets no new connections, and ends with the last one.
         if rules.is_empty()
-            && let Some(engine) = self.engine.take()
+            && let Some(engine) = self.engine.take_if(|engine| !engine.has_connections())
         {
             engine.stop();
         }

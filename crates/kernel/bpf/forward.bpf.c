@@ -4,8 +4,9 @@
  * One program at the ingress of each interface (tc). A client's SYN to a listener's address gets a
  * member by the terms that the balancer writes; later packets of both sides follow the connection's entry,
  * which they find by the client's address and port (half NAT: members see the client's address).
- * All packets that the program does not take continue to the stack: the rule's listening socket serves
- * a connection that does not begin here. src/forward/layout.rs has the same structures. */
+ * All packets that the program does not take continue to the next filter of the interface, which may be this program
+ * in the version of a process before, and to the stack: the rule's listening socket serves a connection that does not
+ * begin here. src/forward/layout.rs has the same structures. */
 #include <linux/bpf.h>
 #include <linux/if_ether.h>
 #include <linux/in.h>
@@ -105,6 +106,7 @@ struct evk_side {
 /* A connection, by the client's address and port. There may be a million: an element of the table with key and
  * value takes 128 bytes of memory if the value has 64 at most. */
 struct evk_connection {
+	/* The first three are the same in all layouts: the next version ends what this one has left. */
 	__u64 began_ns;
 	__u32 seen; /* time of the last packet, as `coarse` has it */
 	__u32 flags;
@@ -232,7 +234,7 @@ static __always_inline void count(__u32 outcome)
 static __always_inline int pass(__u32 outcome)
 {
 	count(outcome);
-	return TC_ACT_OK;
+	return TC_ACT_UNSPEC;
 }
 
 /* Time in units of 2^20 ns: about a millisecond. */
@@ -560,10 +562,10 @@ static __always_inline int begin(struct __sk_buff *skb, const struct headers *he
 	struct evk_listener *listener = bpf_map_lookup_elem(&evk_listeners, &to);
 	struct evk_draft *draft = find_draft();
 	if (!listener || !draft)
-		return TC_ACT_OK;
+		return TC_ACT_UNSPEC;
 	draft->syn.tries = 0;
 	if (keep_syn(skb, head, &draft->syn))
-		return TC_ACT_OK;
+		return TC_ACT_UNSPEC;
 	draft->connection.listener = to.address;
 	draft->connection.listener_port = to.port;
 	struct bpf_fib_lookup fib;
@@ -831,19 +833,19 @@ SEC("tc")
 int evk_forward(struct __sk_buff *skb)
 {
 	if (skb->protocol != bpf_htons(ETH_P_IP) || skb->vlan_present)
-		return TC_ACT_OK;
+		return TC_ACT_UNSPEC;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	if (data + HEADERS > end) {
 		if (skb->len < HEADERS || bpf_skb_pull_data(skb, HEADERS))
-			return TC_ACT_OK;
+			return TC_ACT_UNSPEC;
 		data = (void *)(long)skb->data;
 		end = (void *)(long)skb->data_end;
 		if (data + HEADERS > end)
-			return TC_ACT_OK;
+			return TC_ACT_UNSPEC;
 	}
 	struct iphdr *ip = data + IP_AT;
 	if (ip->protocol != IPPROTO_TCP || ip->version != 4)
-		return TC_ACT_OK;
+		return TC_ACT_UNSPEC;
 	/* Ports are elsewhere, or not there: the stack knows what to do. */
 	if (ip->ihl != 5 || ip->frag_off & bpf_htons(0x3fff))
 		return pass(PASSED_ODD);
@@ -873,7 +875,7 @@ int evk_forward(struct __sk_buff *skb)
 		.rst = tcp->rst,
 	};
 	if (ip->ttl <= 1 || (head.syn && (head.fin || head.rst)))
-		return TC_ACT_OK;
+		return TC_ACT_UNSPEC;
 	__u64 now = bpf_ktime_get_ns();
 	struct evk_address from = { .address = head.pair.from, .port = head.pair.from_port };
 	struct evk_address to = { .address = head.pair.to, .port = head.pair.to_port };
@@ -886,7 +888,7 @@ int evk_forward(struct __sk_buff *skb)
 		if (connection)
 			return to_client(skb, &head, &to, connection, now);
 	}
-	return begins ? begin(skb, &head, &from, now) : TC_ACT_OK;
+	return begins ? begin(skb, &head, &from, now) : TC_ACT_UNSPEC;
 }
 
 /* Chooses a seat of a group without a packet: for tests. */

@@ -22,6 +22,20 @@ const CLIENT: &str = "10.78.0.2";
 const BALANCER: &str = "10.77.0.1";
 const PORT: u16 = 8080;
 
+/// Configuration with the rule.
+fn write_config(forward: &str, members: &[u8], more: &str) -> String {
+    let members: Vec<_> = members
+        .iter()
+        .map(|last| format!("\"{}:{PORT}\"", member_ip(*last)))
+        .collect();
+    format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[rule.db]\nlisten = \"{RULE}\"\n\
+         protocol = \"tcp\"\nforward = \"{forward}\"\nmembers = [{}]\nhealth_check = false\n\
+         slow_start = \"0s\"\n{more}\n",
+        members.join(", ")
+    )
+}
+
 fn member_ip(last: u8) -> Ipv4Addr {
     Ipv4Addr::new(10, 77, 0, last)
 }
@@ -98,16 +112,7 @@ impl Machines {
 
     /// A balancer with the rule; `None` if it is built without the programs, which is said.
     fn start_balancer(&self, members: &[u8], more: &str) -> Option<Balancer> {
-        let members: Vec<_> = members
-            .iter()
-            .map(|last| format!("\"{}:{PORT}\"", member_ip(*last)))
-            .collect();
-        let config = format!(
-            "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[rule.db]\nlisten = \"{RULE}\"\n\
-             protocol = \"tcp\"\nforward = \"kernel\"\nmembers = [{}]\nhealth_check = false\n\
-             slow_start = \"0s\"\n{more}\n",
-            members.join(", ")
-        );
+        let config = write_config("kernel", members, more);
         let balancer = Balancer::start_by(&config, |_| self.pair.front.command(evenkeel_binary()));
         let mut state = Value::Null;
         wait_until("the rule is forwarded, or not", || {
@@ -375,6 +380,79 @@ fn s41_connections_outlive_the_process() {
         let status = machines.admin_json(&balancer, "/v1/status");
         status["groups"][0]["members"][0]["in_flight"] == 0
     });
+}
+
+#[test]
+fn s41_connections_outlive_upgrades_and_reloads() {
+    let Some(machines) = Machines::new() else {
+        return;
+    };
+    machines.start_member(2, Duration::ZERO);
+    machines.start_member(3, Duration::ZERO);
+    let Some(mut balancer) = machines.start_balancer(&[2], "") else {
+        return;
+    };
+    let in_flight = |balancer: &Balancer, last| {
+        let forwarded = machines.forwarded(balancer);
+        count(&forwarded, last, "in_flight")
+    };
+    let (mut old, seen) = machines.connect().unwrap();
+    assert_eq!(seen, client());
+    echo(&mut old, 5000);
+
+    machines
+        .pair
+        .front
+        .run_inside(|| balancer.upgrade().unwrap());
+    wait_until(
+        "the next process forwards, and counts the connection",
+        || machines.state(&balancer) == "kernel" && in_flight(&balancer, 2) == 1,
+    );
+    echo(&mut old, 50_000);
+    let (mut next, seen) = machines.connect().unwrap();
+    assert_eq!(seen, client());
+    echo(&mut next, 5000);
+
+    // Members that come and go.
+    let reload = |config: &str| {
+        machines
+            .pair
+            .front
+            .run_inside(|| balancer.reconfigure(config))
+    };
+    for members in [&[3][..], &[2, 3], &[2], &[3]] {
+        reload(&write_config("kernel", members, ""));
+        echo(&mut old, 5000);
+        echo(&mut next, 5000);
+    }
+    wait_until("the kernel knows the new member", || {
+        let (mut other, seen) = machines.connect().unwrap();
+        assert_eq!(seen, client());
+        echo(&mut other, 5000);
+        picks(&machines.forwarded(&balancer), 3) > 0
+    });
+
+    // A rule that is no longer forwarded.
+    reload(&write_config("proxy", &[2], ""));
+    wait_until("the proxy serves", || {
+        let (mut proxied, seen) = machines.connect().unwrap();
+        echo(&mut proxied, 5000);
+        seen.to_string() == BALANCER
+    });
+    echo(&mut old, 50_000);
+    drop(next);
+    wait_until("a connection that ends is counted", || {
+        in_flight(&balancer, 2) == 1
+    });
+    assert_eq!(machines.forwarded(&balancer)["active"], true);
+    reload(&write_config("kernel", &[2], ""));
+    wait_until("the kernel forwards again", || {
+        machines.state(&balancer) == "kernel"
+    });
+    echo(&mut old, 50_000);
+    drop(old);
+    wait_until("all connections are over", || in_flight(&balancer, 2) == 0);
+    assert_eq!(machines.forwarded(&balancer)["packets"]["dropped"], 0);
 }
 
 #[test]

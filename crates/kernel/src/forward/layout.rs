@@ -104,6 +104,40 @@ impl Pair {
 pub(super) const ESTABLISHED: u32 = 1;
 const CLOSED: u32 = 16;
 
+/// Beginning of a connection in the table, which is the same in all versions of the maps.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Age {
+    pub(super) seen: u32,
+    flags: u32,
+}
+
+impl Age {
+    /// Reads the beginning of an entry of `evk_connections`.
+    pub(super) fn read(value: &[u8]) -> Self {
+        let mut bytes = Reader(value);
+        // The time of the SYN.
+        bytes.u64();
+        Age {
+            seen: bytes.u32(),
+            flags: bytes.u32(),
+        }
+    }
+
+    /// Returns the time since the last packet at `now_ns`, to a millisecond.
+    pub(super) fn find_silence(self, now_ns: u64) -> Duration {
+        // The unit's count wraps after 52 days; longer limits make no difference.
+        let now = (now_ns >> UNIT) as u32;
+        // A packet may have come since the clock was read.
+        let units = now.wrapping_sub(self.seen).cast_signed().max(0);
+        Duration::from_nanos(u64::from(units.cast_unsigned()) << UNIT)
+    }
+
+    /// True if the connection is in flight.
+    pub(super) fn is_open(self) -> bool {
+        self.flags & CLOSED == 0
+    }
+}
+
 /// Connection in the table: `struct evk_connection`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Connection {
@@ -111,13 +145,12 @@ pub struct Connection {
     pub pair: Pair,
     /// Time of the client's SYN, in nanoseconds of the machine's clock.
     pub began_ns: u64,
-    /// Time of the last packet, in units of the table.
-    pub(super) seen: u32,
+    /// Time of the last packet, and the state.
+    pub(super) age: Age,
     /// Address that the client has connected to.
     pub listener: SocketAddrV4,
     /// Number of the member's seat.
     pub seat: u32,
-    flags: u32,
 }
 
 /// Bytes of a connection in the table, without the key.
@@ -135,7 +168,7 @@ impl Connection {
     pub(super) fn read(key: &[u8], value: &[u8]) -> Self {
         let client = Reader(key).address();
         let mut bytes = Reader(value);
-        let (began_ns, seen, flags) = (bytes.u64(), bytes.u32(), bytes.u32());
+        let (began_ns, _) = (bytes.u64(), bytes.u64());
         let (listener, member) = (bytes.ip(), bytes.ip());
         let (listener_port, member_port) = (bytes.port(), bytes.port());
         Connection {
@@ -144,10 +177,9 @@ impl Connection {
                 client,
             },
             began_ns,
-            seen,
+            age: Age::read(value),
             listener: SocketAddrV4::new(listener, listener_port),
             seat: bytes.u16().into(),
-            flags,
         }
     }
 
@@ -157,10 +189,12 @@ impl Connection {
         Connection {
             pair,
             began_ns,
-            seen: (began_ns >> UNIT) as u32,
+            age: Age {
+                seen: (began_ns >> UNIT) as u32,
+                flags: 0,
+            },
             listener,
             seat: 0,
-            flags: 0,
         }
     }
 
@@ -169,8 +203,8 @@ impl Connection {
         let mut out = [0; CONNECTION];
         let parts = [
             &self.began_ns.to_ne_bytes()[..],
-            &self.seen.to_ne_bytes(),
-            &self.flags.to_ne_bytes(),
+            &self.age.seen.to_ne_bytes(),
+            &self.age.flags.to_ne_bytes(),
             &self.listener.ip().octets(),
             &self.pair.member.ip().octets(),
             &self.listener.port().to_be_bytes(),
@@ -184,21 +218,17 @@ impl Connection {
 
     /// Returns the time since the last packet at `now_ns`, to a millisecond.
     pub fn find_silence(&self, now_ns: u64) -> Duration {
-        // The unit's count wraps after 52 days; longer limits make no difference.
-        let now = (now_ns >> UNIT) as u32;
-        // A packet may have come since the clock was read.
-        let units = now.wrapping_sub(self.seen).cast_signed().max(0);
-        Duration::from_nanos(u64::from(units.cast_unsigned()) << UNIT)
+        self.age.find_silence(now_ns)
     }
 
     /// True if the connection is in flight.
     pub fn is_open(&self) -> bool {
-        self.flags & CLOSED == 0
+        self.age.is_open()
     }
 
     /// True if the member has accepted the connection.
     pub fn is_established(&self) -> bool {
-        self.flags & ESTABLISHED != 0
+        self.age.flags & ESTABLISHED != 0
     }
 }
 

@@ -5,6 +5,7 @@
 //! the program, so connections continue while no process runs. The next process finds the maps.
 
 mod layout;
+mod place;
 mod table;
 #[cfg(test)]
 mod tests;
@@ -12,12 +13,12 @@ mod tests;
 use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{self, File};
-use std::io;
 use std::mem;
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::sync::{Arc, Mutex, PoisonError};
+use std::time::Duration;
 
 use libbpf_rs::{
     Map, MapCore, MapFlags, MapHandle, Object, OpenObject, RingBuffer, RingBufferBuilder,
@@ -27,6 +28,8 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use rustix::fs::{FlockOperation, flock};
 
+pub use self::place::Place;
+use self::place::unpin;
 use self::table::read_table;
 use crate::bpf::{self, BpfError, failed_to};
 pub use layout::{
@@ -47,9 +50,6 @@ const MEMORY_PER_CONNECTION: u64 = 4096;
 /// Number of connections that the table has room for, for each one that may wait for a member to accept.
 const CONNECTIONS_PER_SYN: u32 = 16;
 
-/// Version of the maps, part of the folder's name: maps of another version are left alone.
-const LAYOUT: u32 = 4;
-
 /// Maps that outlive a process.
 const PINNED: [&str; 9] = [
     "evk_listeners",
@@ -63,8 +63,7 @@ const PINNED: [&str; 9] = [
     "evk_outcomes",
 ];
 
-/// Place of the filter among those of an interface. A fixed one: the next process replaces it there.
-const PRIORITY: u32 = 3813;
+/// Number of the filter at its place on an interface. A fixed one: the next process replaces the filter there.
 const HANDLE: u32 = 1;
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
@@ -105,7 +104,7 @@ pub const OUTCOMES: [(&str, &str); 10] = [
 /// The program in the kernel, with its maps. Programs and connections stay when this is dropped.
 pub struct Forwarder {
     object: Object,
-    folder: PathBuf,
+    place: Place,
     ring: RingBuffer<'static>,
     events: Arc<Mutex<Vec<Event>>>,
     interfaces: BTreeSet<u32>,
@@ -116,15 +115,9 @@ pub struct Forwarder {
 impl fmt::Debug for Forwarder {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Forwarder")
-            .field("folder", &self.folder)
+            .field("place", &self.place)
             .finish_non_exhaustive()
     }
-}
-
-/// Returns the folder for the pins in the network namespace of this thread.
-pub fn default_folder() -> PathBuf {
-    let namespace = rustix::fs::stat("/proc/thread-self/ns/net").map_or(0, |stat| stat.st_ino);
-    PathBuf::from(format!("/sys/fs/bpf/evenkeel/forward-{LAYOUT}-{namespace}"))
 }
 
 /// Returns the numbers of the Ethernet interfaces of the network namespace that are up.
@@ -162,12 +155,13 @@ pub fn check_ip_forward() -> Result<(), BpfError> {
 }
 
 impl Forwarder {
-    /// Loads the programs, with the maps in `folder` if a process before has left them there.
+    /// Loads the programs, with the maps at `place` if a process before has left them there.
     ///
     /// # Errors
     ///
     /// A right, a program or a map is missing, or another process forwards on this machine.
-    pub fn open(folder: &Path) -> Result<Self, BpfError> {
+    pub fn open(place: Place) -> Result<Self, BpfError> {
+        let folder = &place.folder();
         bpf::pin_folder(folder)?;
         let lock = lock(folder)?;
         let load = || {
@@ -178,6 +172,10 @@ impl Forwarder {
         let object = match load() {
             Ok(object) => object,
             Err(error @ BpfError::Rights(_)) => return Err(error),
+            // The maps of connections are here: another attempt may succeed, without maps the connections are lost.
+            Err(error) if PINNED.iter().all(|name| folder.join(name).exists()) => {
+                return Err(error);
+            }
             Err(_) => {
                 // Maps of a start that did not succeed.
                 unpin(folder)?;
@@ -206,7 +204,7 @@ impl Forwarder {
         };
         Ok(Forwarder {
             object,
-            folder: folder.to_owned(),
+            place,
             ring,
             events,
             interfaces: BTreeSet::new(),
@@ -240,7 +238,7 @@ impl Forwarder {
         Ok(TcHookBuilder::new(program.as_fd())
             .ifindex(interface.cast_signed())
             .handle(HANDLE)
-            .priority(PRIORITY)
+            .priority(self.place.priority())
             .hook(TC_INGRESS))
     }
 
@@ -254,10 +252,41 @@ impl Forwarder {
             // The interface may be gone.
             let _ = self.hook(interface)?.detach();
         }
-        unpin(&self.folder)?;
-        // Somebody else's files may be there.
-        let _ = fs::remove_dir(&self.folder);
-        Ok(())
+        self.place.clear()
+    }
+
+    /// Lets programs of other layouts begin no connections, and removes those whose connections are over, or were
+    /// silent for longer than `limit` or, if closed, `linger` at `now_ns`. Returns the number of connections that
+    /// these programs still have.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses, or a file cannot be removed.
+    pub fn end_other_layouts(
+        &self,
+        now_ns: u64,
+        limit: Duration,
+        linger: Duration,
+    ) -> Result<usize, BpfError> {
+        let mut left = 0;
+        for place in self.place.find_others() {
+            // Another process may serve there: an upgrade that is not complete.
+            let Ok(_lock) = lock(&place.folder()) else {
+                continue;
+            };
+            let is_over = |silence, is_open| silence > if is_open { limit } else { linger };
+            let open = place.end_connections(is_over, now_ns)?;
+            if open > 0 {
+                left += open;
+                continue;
+            }
+            for &interface in &self.interfaces {
+                // The interface may be gone, or new.
+                let _ = self.hook(interface)?.priority(place.priority()).detach();
+            }
+            place.clear()?;
+        }
+        Ok(left)
     }
 
     /// Makes these the listening addresses.
@@ -386,7 +415,7 @@ impl Forwarder {
     /// The kernel refuses.
     pub fn remove_connection(&self, connection: &Connection) -> Result<bool, BpfError> {
         let mut context = layout::write_address(connection.pair.client).to_vec();
-        context.extend(connection.seen.to_ne_bytes());
+        context.extend(connection.age.seen.to_ne_bytes());
         context.extend([0; 4]);
         Ok(bpf::run(&self.object, "evk_remove", Some(&mut context))? == 1)
     }
@@ -459,22 +488,6 @@ fn lock(folder: &Path) -> Result<File, BpfError> {
         ))
     })?;
     Ok(file)
-}
-
-fn unpin(folder: &Path) -> Result<(), BpfError> {
-    for name in PINNED {
-        let path = folder.join(name);
-        match fs::remove_file(&path) {
-            Err(error) if error.kind() != io::ErrorKind::NotFound => {
-                return Err(BpfError::File(format!(
-                    "cannot remove {}: {error}",
-                    path.display()
-                )));
-            }
-            _ => {}
-        }
-    }
-    Ok(())
 }
 
 /// Makes the place for filters on an interface, if there is none.

@@ -7,10 +7,12 @@ use libbpf_rs::ProgramInput;
 use proptest::prelude::*;
 use proptest::test_runner::TestRunner;
 
+use super::place::LAYOUT;
 use super::*;
 use crate::testing::report_skipped;
 
 mod packets;
+mod places;
 mod resets;
 mod retries;
 
@@ -22,12 +24,12 @@ impl Trial {
     fn new() -> Option<Self> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
         let number = COUNT.fetch_add(1, Ordering::Relaxed);
-        let folder = format!("/sys/fs/bpf/evk-trial-{}-{number}", std::process::id());
+        let root = format!("/sys/fs/bpf/evk-trial-{}-{number}", std::process::id());
         if !rustix::process::geteuid().is_root() {
             report_skipped("no right to load BPF programs; run it as root");
             return None;
         }
-        match Forwarder::open(Path::new(&folder)) {
+        match Forwarder::open(Place::new(root.into(), LAYOUT, 1)) {
             Ok(forwarder) => Some(Trial(Some(forwarder))),
             Err(error @ (BpfError::Rights(_) | BpfError::NoBtf(_))) => {
                 report_skipped(error);
@@ -45,7 +47,9 @@ impl Trial {
 impl Drop for Trial {
     fn drop(&mut self) {
         if let Some(forwarder) = self.0.take() {
+            let root = forwarder.place.folder();
             forwarder.detach().expect("it is taken away");
+            let _ = fs::remove_dir(root.parent().expect("a folder above"));
         }
     }
 }
@@ -179,11 +183,11 @@ fn maps_are_found_again_and_only_one_process_has_them() {
     };
     forwarder.set_terms(9, &terms).unwrap();
     forwarder.set_listeners(&[listener(3, 0)]).unwrap();
-    let folder = forwarder.folder.clone();
-    let refused = Forwarder::open(&folder).unwrap_err().to_string();
+    let place = forwarder.place.clone();
+    let refused = Forwarder::open(place.clone()).unwrap_err().to_string();
     assert!(refused.contains("another process"), "{refused}");
     drop(trial.0.take());
-    let again = Forwarder::open(&folder).unwrap();
+    let again = Forwarder::open(place).unwrap();
     assert_eq!(again.read_terms().unwrap()[9], terms);
     assert_eq!(again.list_connections().unwrap(), []);
     assert_eq!(again.take_events().unwrap(), []);
@@ -215,6 +219,9 @@ fn packet(flags: u8) -> Vec<u8> {
     out
 }
 
+/// Answer of the program that leaves a packet to the next filter, or to the system.
+const NOT_TAKEN: u32 = u32::MAX;
+
 fn run_packet(forwarder: &Forwarder, packet: &[u8]) -> u32 {
     let mut programs = forwarder.object.progs_mut();
     let program = programs.find(|program| program.name() == "evk_forward");
@@ -232,7 +239,7 @@ fn hostile_packets_pass_to_the_system() {
     forwarder.set_listeners(&[listener(0, 2)]).unwrap();
     let good = packet(2);
     // There is no member: the proxy serves.
-    assert_eq!(run_packet(forwarder, &good), 0);
+    assert_eq!(run_packet(forwarder, &good), NOT_TAKEN);
     let mut runner = TestRunner::default();
     // A trial run takes no shorter ones.
     let changes = proptest::collection::vec((14..good.len(), any::<u8>()), 1..8);
@@ -244,7 +251,7 @@ fn hostile_packets_pass_to_the_system() {
                 bad[at] = byte;
             }
             bad.truncate(length);
-            prop_assert_eq!(run_packet(forwarder, &bad), 0);
+            prop_assert_eq!(run_packet(forwarder, &bad), NOT_TAKEN);
             Ok(())
         })
         .unwrap();
@@ -259,7 +266,7 @@ fn s41_a_million_connections_fit_into_the_table() {
     assert_eq!(choose_capacity(Path::new("/nowhere"), u64::MAX), 1_048_576);
     let capacity = forwarder.read_capacity().unwrap();
     assert_eq!(choose_capacity(Path::new("/nowhere"), 0), 65_536);
-    assert_eq!(choose_capacity(&forwarder.folder, 0), capacity);
+    assert_eq!(choose_capacity(&forwarder.place.folder(), 0), capacity);
     let map = find_map(&forwarder.object, "evk_connections").unwrap();
     let memory = || map.query_fdinfo().unwrap().memlock.unwrap();
     let empty = memory();
@@ -299,7 +306,7 @@ fn silence_is_found_from_units_that_wrap() {
         // A packet has come since the clock was read.
         (9, 8 * unit, 0),
     ] {
-        connection.seen = seen;
+        connection.age.seen = seen;
         let found = connection.find_silence(now);
         assert_eq!(found, Duration::from_nanos(silence * unit));
     }

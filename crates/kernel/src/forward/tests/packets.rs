@@ -129,6 +129,12 @@ impl Segment {
 
 /// Gives the program a packet, and returns what the program sends.
 pub(super) fn send(forwarder: &Forwarder, interface: u32, packet: &Segment) -> Segment {
+    let sent = try_send(forwarder, interface, packet);
+    sent.unwrap_or_else(|| panic!("not taken: {packet:?}"))
+}
+
+/// Gives the program a packet, and returns what the program sends; `None` if the program does not take the packet.
+pub(super) fn try_send(forwarder: &Forwarder, interface: u32, packet: &Segment) -> Option<Segment> {
     // The interface that the packet has come by has a place in the structure of the kernel.
     let mut context = [0; 44];
     context[36..40].copy_from_slice(&interface.to_ne_bytes());
@@ -142,6 +148,11 @@ pub(super) fn send(forwarder: &Forwarder, interface: u32, packet: &Segment) -> S
         ..ProgramInput::default()
     };
     let output = program.unwrap().test_run(input).unwrap();
-    assert_eq!(output.return_value, REDIRECT, "{packet:?}");
-    Segment::read(output.data.unwrap())
+    match output.return_value {
+        REDIRECT => Some(Segment::read(output.data.unwrap())),
+        other => {
+            assert_eq!(other, NOT_TAKEN, "{packet:?}");
+            None
+        }
+    }
 }

@@ -1,0 +1,134 @@
+//! Programs and connections of other versions.
+
+use std::process::Command;
+
+use super::packets::*;
+use super::*;
+
+const HOUR: Duration = Duration::from_secs(3600);
+
+/// Lets the program begin connections to one member.
+fn serve(forwarder: &Forwarder) {
+    let terms = Terms {
+        owner: 1,
+        address: "10.77.0.2:8080".parse().unwrap(),
+        base: 65_536,
+        others: 0,
+        room: 9,
+    };
+    forwarder.set_terms(0, &terms).unwrap();
+    let group = GroupTerms {
+        form: 1,
+        growth: 256,
+        seats: vec![0],
+    };
+    forwarder.set_group(0, &group).unwrap();
+    forwarder.set_listeners(&[listener(0, 0)]).unwrap();
+}
+
+/// The priorities of our filters on the interface of the test.
+fn priorities() -> Vec<u32> {
+    let words = ["filter", "show", "dev", "evk0", "ingress"];
+    let output = Command::new("tc").args(words).output().unwrap();
+    let text = String::from_utf8(output.stdout).unwrap();
+    let filters = text.lines().filter(|line| line.contains("evk_forward"));
+    let priority = |line: &str| {
+        let mut words = line.split_whitespace();
+        words.find(|word| *word == "pref").unwrap();
+        words.next().unwrap().parse().unwrap()
+    };
+    filters.map(priority).collect()
+}
+
+#[test]
+fn s41_connections_of_another_layout_continue_until_they_are_over() {
+    run_beside_routes(|forwarder, interface| {
+        let place = &forwarder.place;
+        let before = Place::new(place.root.clone(), LAYOUT - 1, place.namespace);
+        let elsewhere = Place::new(place.root.clone(), LAYOUT - 1, place.namespace + 1);
+        let other = Forwarder::open(elsewhere.clone()).unwrap();
+        let interfaces = BTreeSet::from([interface]);
+        let mut old = Forwarder::open(before.clone()).unwrap();
+        old.attach(&interfaces).unwrap();
+        let mut new = Forwarder::open(Place::new(place.root.clone(), LAYOUT + 1, place.namespace));
+        let new = new.as_mut().unwrap();
+        new.attach(&interfaces).unwrap();
+        // Newer programs see packets first.
+        assert_eq!(priorities(), [new.place.priority(), old.place.priority()]);
+        assert!(new.place.priority() < place.priority());
+
+        serve(&old);
+        let syn = Segment {
+            from: "198.51.100.7:5000".parse().unwrap(),
+            to: "192.0.2.1:80".parse().unwrap(),
+            sequence: 1,
+            answered: 0,
+            flags: SYN,
+            window: 500,
+            options: Vec::new(),
+            data: Vec::new(),
+        };
+        send(&old, interface, &syn);
+        let answer = Segment {
+            from: "10.77.0.2:8080".parse().unwrap(),
+            to: syn.from,
+            answered: 2,
+            flags: SYN | ACK,
+            ..syn.clone()
+        };
+        send(&old, interface, &answer);
+        serve(new);
+        let data = Segment {
+            answered: 2,
+            sequence: 2,
+            flags: ACK,
+            ..syn.clone()
+        };
+        // The new program leaves the packets of both sides to the old one, which takes them.
+        for packet in [&data, &answer] {
+            assert_eq!(try_send(new, interface, packet), None);
+            send(&old, interface, packet);
+        }
+        let now = old.list_connections().unwrap()[0].began_ns;
+
+        // While the old process serves, nothing is taken from the old program.
+        assert_eq!(new.end_other_layouts(now, HOUR, HOUR).unwrap(), 0);
+        assert_eq!(priorities().len(), 2);
+        drop(old);
+        assert_eq!(new.end_other_layouts(now, HOUR, HOUR).unwrap(), 1);
+        assert_eq!(priorities().len(), 2);
+        let folder = before.folder();
+        let listeners = MapHandle::from_pinned_path(folder.join("evk_listeners")).unwrap();
+        assert_eq!(listeners.keys().count(), 0, "no new connections");
+
+        let later = now + 2 * HOUR.as_nanos() as u64;
+        assert_eq!(new.end_other_layouts(later, HOUR, HOUR).unwrap(), 0);
+        assert_eq!(priorities(), [new.place.priority()]);
+        assert!(!folder.exists());
+        assert!(elsewhere.folder().exists(), "another network namespace");
+        other.detach().unwrap();
+        new.place.clear().unwrap();
+    });
+}
+
+#[test]
+fn maps_with_connections_are_not_removed_if_a_start_fails() {
+    let Some(trial) = Trial::new() else { return };
+    let place = Place::new(trial.forwarder().place.root.clone(), LAYOUT + 2, 1);
+    let forwarder = Forwarder::open(place.clone()).unwrap();
+    drop(forwarder);
+    let folder = place.folder();
+    // A map of another kind, as a fault of this version would make it.
+    let wrong = MapHandle::from_pinned_path(folder.join("evk_groups")).unwrap();
+    fs::remove_file(folder.join("evk_terms")).unwrap();
+    let mut wrong = wrong;
+    wrong.pin(folder.join("evk_terms")).unwrap();
+    Forwarder::open(place.clone()).unwrap_err();
+    assert!(folder.join("evk_connections").exists());
+    // Without all maps, the start before did not succeed.
+    fs::remove_file(folder.join("evk_terms")).unwrap();
+    fs::remove_file(folder.join("evk_groups")).unwrap();
+    wrong.pin(folder.join("evk_groups")).unwrap();
+    drop(Forwarder::open(place.clone()).unwrap());
+    place.clear().unwrap();
+}
