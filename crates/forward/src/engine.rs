@@ -29,10 +29,7 @@ const SWEEP: Duration = Duration::from_secs(1);
 
 /// Number of connections for which the time between two comparisons is longer by [`SWEEP`]: a table of a million takes
 /// some tenths of a second.
-const CONNECTIONS_PER_SWEEP: usize = 65_536;
-
-/// Time for which a connection that is over stays, for late packets.
-const LINGER: Duration = Duration::from_secs(30);
+const CONNECTIONS_PER_SWEEP: usize = 262_144;
 
 /// Time without a packet after which a connection of a rule that is gone is removed.
 const IDLE: Duration = Duration::from_secs(600);
@@ -59,6 +56,33 @@ struct Held {
     /// `None` if the member was at its limit, or is no longer in the group.
     ticket: Option<Ticket>,
     is_answered: bool,
+    /// Number of the last sweep that has seen the connection.
+    sweep: u32,
+}
+
+/// Connections that a look at the table has found.
+struct Look {
+    /// Number of the sweep.
+    sweep: u32,
+    /// Number of open connections of each seat.
+    open: HashMap<u32, i64>,
+    /// Open connections that are not held, with their seats: the process before has got their events, or there was no
+    /// place for an event.
+    unknown: Vec<((Pair, u64), u32)>,
+}
+
+impl Look {
+    fn note(&mut self, connection: &Connection, held: &mut HashMap<(Pair, u64), Held>) {
+        if !connection.is_open() {
+            return;
+        }
+        *self.open.entry(connection.seat).or_default() += 1;
+        let key = (connection.pair, connection.began_ns);
+        match held.get_mut(&key) {
+            Some(held) => held.sweep = self.sweep,
+            None => self.unknown.push((key, connection.seat)),
+        }
+    }
 }
 
 /// The program in the kernel with the balancer's part.
@@ -76,6 +100,8 @@ pub(crate) struct Engine {
     listeners: Option<Vec<Listener>>,
     held: HashMap<(Pair, u64), Held>,
     swept: Option<Instant>,
+    /// Number of the last sweep.
+    sweep: u32,
     interfaces: usize,
     connections: usize,
     /// Connections in programs of other versions.
@@ -115,6 +141,7 @@ impl Engine {
             listeners: None,
             held: HashMap::new(),
             swept: None,
+            sweep: 0,
             interfaces: 0,
             connections: 0,
             left_before: 0,
@@ -287,6 +314,7 @@ impl Engine {
             Step::Begin => self.hold(key, event.seat),
             Step::Answer => {
                 if let Some(held) = self.held.get_mut(&key) {
+                    held.sweep = self.sweep;
                     held.is_answered = true;
                     if let Some(ticket) = &mut held.ticket {
                         ticket.record_response(Outcome::Success, at);
@@ -326,6 +354,7 @@ impl Engine {
             seat,
             ticket,
             is_answered: false,
+            sweep: self.sweep,
         };
         if let Some(twin) = self.held.insert(key, held) {
             self.finish(twin, Outcome::Cancelled, began);
@@ -348,46 +377,49 @@ impl Engine {
             let limit = (rule.idle, rule.connect);
             limits.extend(rule.listeners.iter().map(|listener| (*listener, limit)));
         }
-        let all = self.forwarder.list_connections()?;
-        let mut open: HashMap<u32, i64> = HashMap::new();
-        let mut known = HashSet::new();
-        self.connections = all.len();
-        for connection in &all {
+        let linger = kernel::choose_linger(self.connections, self.forwarder.read_capacity()?);
+        self.sweep = self.sweep.wrapping_add(1);
+        let mut look = Look {
+            sweep: self.sweep,
+            open: HashMap::new(),
+            unknown: Vec::new(),
+        };
+        let (mut over, mut connections) = (Vec::new(), 0);
+        let held = &mut self.held;
+        self.forwarder.visit_connections(|connection| {
+            connections += 1;
             let limit = limits.get(&connection.listener).copied();
-            let limit = find_limit(connection, limit.unwrap_or((IDLE, IDLE)));
-            if connection.find_silence(now_ns) > limit
-                && self.forwarder.remove_connection(connection)?
-            {
-                self.connections -= 1;
-                continue;
+            let limit = find_limit(&connection, limit.unwrap_or((IDLE, IDLE)), linger);
+            if connection.find_silence(now_ns) > limit {
+                over.push(connection);
+            } else {
+                look.note(&connection, held);
             }
-            if connection.is_open() {
-                *open.entry(connection.seat).or_default() += 1;
-                let key = (connection.pair, connection.began_ns);
-                if !self.held.contains_key(&key) {
-                    // The process before has got the event, or there was no place for the event.
-                    self.hold(key, connection.seat);
-                }
-                known.insert(key);
+        })?;
+        self.connections = connections;
+        for connection in over {
+            if self.forwarder.remove_connection(&connection)? {
+                self.connections -= 1;
+            } else {
+                look.note(&connection, held);
             }
         }
+        for (key, seat) in look.unknown {
+            self.hold(key, seat);
+        }
+        // A connection may have begun since the table was read.
         for event in self.forwarder.take_events()? {
-            // A connection may have begun since the table was read.
-            known.insert((event.pair, event.began_ns));
             self.take_event(&event);
         }
-        let lost: Vec<_> = self
-            .held
-            .keys()
-            .filter(|key| !known.contains(*key))
-            .copied()
-            .collect();
+        let sweep = self.sweep;
+        let lost = self.held.iter().filter(|(_, held)| held.sweep != sweep);
+        let lost: Vec<_> = lost.map(|(key, _)| *key).collect();
         for key in lost {
             if let Some(held) = self.held.remove(&key) {
                 self.finish(held, Outcome::Cancelled, now);
             }
         }
-        self.correct_counts(&open)
+        self.correct_counts(&look.open)
     }
 
     /// Ends what a process with another version of the maps has left.
@@ -395,7 +427,8 @@ impl Engine {
         let idle = rules.iter().map(|rule| rule.idle).chain([IDLE]).max();
         let limit = idle.unwrap_or(IDLE);
         let now_ns = monotonic_nanos();
-        let left = self.forwarder.end_other_layouts(now_ns, limit, LINGER)?;
+        let linger = kernel::choose_linger(0, 1);
+        let left = self.forwarder.end_other_layouts(now_ns, limit, linger)?;
         if left != self.left_before {
             info!("{left} connections continue in the program of an earlier version");
             self.left_before = left;
@@ -462,24 +495,30 @@ impl Engine {
     /// Ends: new connections go to nobody any more. The program stays as long as there are connections.
     pub(crate) fn stop(self) {
         let ended = self.forwarder.set_listeners(&[]);
-        let all = self.forwarder.list_connections().unwrap_or_default();
-        let open = all.iter().filter(|one| one.is_open()).count();
+        let mut open = 0;
+        let counted = self
+            .forwarder
+            .visit_connections(|one| open += usize::from(one.is_open()));
         if open > 0 {
             info!(
                 "{open} connections continue in the kernel; a balancer that starts here again looks after them"
             );
             return;
         }
-        if let Err(error) = ended.and_then(|()| self.forwarder.detach()) {
+        if let Err(error) = ended.and(counted).and_then(|()| self.forwarder.detach()) {
             warn!("cannot end forwarding in the kernel: {error}");
         }
     }
 }
 
 /// Returns the time without a packet after which a connection is removed.
-fn find_limit(connection: &Connection, (idle, connect): (Duration, Duration)) -> Duration {
+fn find_limit(
+    connection: &Connection,
+    (idle, connect): (Duration, Duration),
+    linger: Duration,
+) -> Duration {
     match (connection.is_open(), connection.is_established()) {
-        (false, _) => LINGER,
+        (false, _) => linger,
         (true, true) => idle,
         (true, false) => connect,
     }

@@ -138,6 +138,13 @@ pub fn list_interfaces() -> Result<BTreeSet<u32>, BpfError> {
     Ok(indices.collect())
 }
 
+/// Returns the time for which a connection that is over stays, for late packets: less if more than half of the table's
+/// `capacity` is in use, so that new connections find room.
+pub fn choose_linger(connections: usize, capacity: u32) -> Duration {
+    let is_short = connections > capacity as usize / 2;
+    Duration::from_secs(if is_short { 3 } else { 30 })
+}
+
 /// Checks that the system forwards packets of IPv4.
 ///
 /// # Errors
@@ -385,18 +392,16 @@ impl Forwarder {
         Ok(mem::take(&mut *events))
     }
 
-    /// Returns all connections of the table. Some that begin or end meanwhile may be missing.
+    /// Calls `visit` with each connection of the table. Some that begin or end meanwhile may be missing.
     ///
     /// # Errors
     ///
     /// The kernel refuses.
-    pub fn list_connections(&self) -> Result<Vec<Connection>, BpfError> {
+    pub fn visit_connections(&self, mut visit: impl FnMut(Connection)) -> Result<(), BpfError> {
         let map = find_map(&self.object, "evk_connections")?;
-        let mut all = Vec::new();
         read_table::<{ layout::ADDRESS }, { layout::CONNECTION }>(&map, |key, value| {
-            all.push(Connection::read(key, value));
-        })?;
-        Ok(all)
+            visit(Connection::read(key, value));
+        })
     }
 
     /// Returns the number of connections that the table has room for.

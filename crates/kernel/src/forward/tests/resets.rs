@@ -132,7 +132,7 @@ impl Scene<'_> {
 
     /// The connection in the table, if it is open.
     fn find(&self) -> Option<Connection> {
-        let mut all = self.forwarder.list_connections().unwrap();
+        let mut all = list_connections(self.forwarder);
         all.retain(|one| one.pair.client == self.client);
         assert_eq!(all.len(), 1);
         all.pop().filter(Connection::is_open)

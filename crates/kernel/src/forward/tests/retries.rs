@@ -211,7 +211,7 @@ fn s41_a_connection_that_is_not_accepted_goes_to_members_that_were_not_tried() {
                     .into_iter()
                     .any(|packet| scene.take(packet, retries))
                 {
-                    let open: Vec<_> = forwarder.list_connections().unwrap();
+                    let open: Vec<_> = list_connections(forwarder);
                     let open: Vec<_> = open.iter().filter(|one| one.is_open()).collect();
                     assert_eq!(open.len(), 1);
                     assert_eq!(open[0].pair, scene.pair());
