@@ -8,7 +8,7 @@
 //! ```text
 //! own    = a * (Q + u) + overdue          until the request's first token
 //! evict  = a * u * found_share            tokens that reading throws out of the cache, and that are read again
-//! stall  = 1/2 * a * u * D                streams wait while the prompt is read
+//! stall  = 1/2 * a * u * (D + W)          streams wait while the prompt is read; those that wait are streams by then
 //! slower = 2 * O * c * (D + W)            the request's tokens, and those of all others while it runs
 //! full   = wait for room in the cache, if metrics say that it is full; the rest of a refusal
 //! write  = O * b
@@ -209,7 +209,7 @@ pub fn price_member(
         delay,
         own: read * (queued + unread) + queue.overdue_seconds,
         evict: read * unread * work.found_share,
-        stall: STALL_SHARE * read * unread * streams,
+        stall: STALL_SHARE * read * unread * (streams + waiting),
         slower: 2.0 * output * crowd * (streams + waiting),
         full: queue.full_seconds + wait_for_room(load, unread + output, output, speeds, streams),
         write: output * write,
@@ -346,7 +346,7 @@ mod tests {
             full_seconds: 0.25,
         };
         let parts = price_member(&work(1000.0), &candidate(0), 600.0, &SPEEDS, &queue);
-        let expected = [0.24 + 0.5, 0.02, 0.08, 1.2, 0.25, 2.0];
+        let expected = [0.24 + 0.5, 0.02, 0.12, 1.2, 0.25, 2.0];
         let found = [
             parts.own,
             parts.evict,
@@ -358,8 +358,8 @@ mod tests {
         for (found, expected) in found.iter().zip(expected) {
             assert!((found - expected).abs() < 1e-4, "{parts:?}");
         }
-        assert!((parts.total() - 4.29).abs() < 1e-4);
-        let text = "knows 600 of 1,000 tokens, 4 streams, 2,000 tokens before it: first token in 1.00 s, delays others by 0.70 s";
+        assert!((parts.total() - 4.33).abs() < 1e-4);
+        let text = "knows 600 of 1,000 tokens, 4 streams, 2,000 tokens before it: first token in 1.00 s, delays others by 0.74 s";
         assert_eq!(parts.to_string(), text);
         let heavy = Candidate {
             weight: 2.0,
@@ -367,7 +367,7 @@ mod tests {
             ..candidate(0)
         };
         let parts = price_member(&work(1000.0), &heavy, 600.0, &SPEEDS, &queue);
-        assert!((parts.total() - 3.145).abs() < 1e-4);
+        assert!((parts.total() - 3.165).abs() < 1e-4);
         assert!(parts.to_string().ends_with(", 1.00 s added"));
     }
 

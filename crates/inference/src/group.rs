@@ -25,6 +25,11 @@ const GUESS_SECONDS: f32 = 0.1;
 const PACE_EVENTS: u64 = 64;
 const LAST_PACE_EVENTS: u64 = 8;
 
+/// Least seconds, and multiple of the time in which a member should have read all that is queued, after which a member
+/// without any event has stood still.
+const STALL_SECONDS: f32 = 2.0;
+const STALL_MULTIPLE: f32 = 4.0;
+
 /// Settings of a group.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub struct GroupSettings {
@@ -249,12 +254,31 @@ impl EngineGroup {
         if events == 0 {
             return;
         }
+        let silence = queue.end_silence(now_nanos);
+        if silence > STALL_SECONDS {
+            self.check_stall(request.member, silence, now_nanos);
+        }
         let first_token = queue.take_first_token(&mut request.queue, now_nanos);
         queue.note_events(&mut request.queue, events, now_nanos);
         self.learn_pace(request, PACE_EVENTS, now_nanos);
         // What the member remembered of the prompt is known at the end; if it is nothing, its speed is known now.
         if first_token.is_some() && request.is_cold() {
             self.learn_first_token(request, request.queue.tokens_to_first(), now_nanos);
+        }
+    }
+
+    /// Judges a time in which no stream of a member had an event: if the member should have read all that is queued
+    /// several times meanwhile, it has stood still, and is not slow.
+    fn check_stall(&self, member: usize, silence: f32, now_nanos: u64) {
+        let (Some(queue), Some(speed)) = (self.queues.get(member), self.speeds.get(member)) else {
+            return;
+        };
+        let speeds = speed.get();
+        let moment = queue.read_moment(speeds.delay, speeds.read, now_nanos);
+        let reading = speeds.delay + speeds.read * moment.queued_tokens;
+        let expected = reading + speeds.write + speeds.crowd * moment.streams;
+        if silence > STALL_MULTIPLE * expected {
+            queue.note_stall(silence - expected, now_nanos);
         }
     }
 

@@ -15,6 +15,11 @@ pub struct MemberQueue {
     progress_at: AtomicU64,
     /// Time until which the member is taken for full, in nanoseconds.
     full_until: AtomicU64,
+    /// Time of the last event of any stream, in nanoseconds.
+    event_at: AtomicU64,
+    /// Nanoseconds for which the member has stood still, all together, and the end of the last such time.
+    stalled_nanos: AtomicU64,
+    stalled_until: AtomicU64,
 }
 
 /// Work of a member at one moment.
@@ -65,6 +70,8 @@ pub struct QueueEntry {
     is_whole: bool,
     /// Time of the last event; 0 before the first one, and if the time to the next one does not count.
     last_event_at: u64,
+    /// Nanoseconds for which the member had stood still when the request was sent.
+    stalled_before: u64,
     /// Gaps between events that tell the member's pace.
     gaps: Gaps,
 }
@@ -86,6 +93,7 @@ impl MemberQueue {
             first_token_seconds: None,
             is_whole: false,
             last_event_at: 0,
+            stalled_before: self.stalled_nanos.load(Ordering::Relaxed),
             gaps: Gaps::default(),
         }
     }
@@ -105,6 +113,7 @@ impl MemberQueue {
             first_token_seconds: None,
             is_whole: true,
             last_event_at: 0,
+            stalled_before: self.stalled_nanos.load(Ordering::Relaxed),
             gaps: Gaps::default(),
         }
     }
@@ -120,8 +129,29 @@ impl MemberQueue {
         entry.phase = Phase::Streaming;
         entry.first_token_at = now_nanos;
         self.streams.fetch_add(1, Ordering::Relaxed);
-        entry.first_token_seconds = Some(seconds_between(entry.sent_at, now_nanos));
+        let stalled = self.stalled_nanos.load(Ordering::Relaxed);
+        let stalled = stalled.saturating_sub(entry.stalled_before);
+        let working = now_nanos.saturating_sub(stalled);
+        entry.first_token_seconds = Some(seconds_between(entry.sent_at, working));
         entry.first_token_seconds
+    }
+
+    /// Ends the time in which no stream of the member had an event, and returns its seconds. To be called before the
+    /// event is counted. 0 if the member had no stream that could have had one.
+    #[inline]
+    pub fn end_silence(&self, now_nanos: u64) -> f32 {
+        let before = self.event_at.swap(now_nanos, Ordering::Relaxed);
+        match before > 0 && self.streams.load(Ordering::Relaxed) > 0 {
+            true => seconds_between(before, now_nanos),
+            false => 0.0,
+        }
+    }
+
+    /// Notes that the member has stood still for these seconds, until now: they tell nothing of its speeds.
+    pub fn note_stall(&self, seconds: f32, now_nanos: u64) {
+        let nanos = (seconds.max(0.0) * 1e9) as u64;
+        self.stalled_nanos.fetch_add(nanos, Ordering::Relaxed);
+        self.stalled_until.store(now_nanos, Ordering::Relaxed);
     }
 
     /// Notes events of a request's stream. The time since the events before counts for the member's pace if no request
@@ -130,7 +160,8 @@ impl MemberQueue {
         let before = std::mem::replace(&mut entry.last_event_at, now_nanos);
         let has_read = self.waiting.load(Ordering::Relaxed) > 0
             || self.progress_at.load(Ordering::Relaxed) > before;
-        if before == 0 || has_read || now_nanos < before {
+        let has_stalled = self.stalled_until.load(Ordering::Relaxed) > before;
+        if before == 0 || has_read || has_stalled || now_nanos < before {
             return;
         }
         entry.gaps.events = entry.gaps.events.saturating_add(events);
@@ -309,6 +340,23 @@ mod tests {
             queue.read_moment(0.0, 1e-3, 11 * SECOND),
             QueueMoment::default()
         );
+    }
+
+    #[test]
+    fn time_for_which_a_member_stands_still_is_not_its_speed() {
+        let queue = MemberQueue::default();
+        let mut one = queue.begin_request(1000, 0.0, 0);
+        assert_eq!(queue.end_silence(SECOND), 0.0, "nobody could speak");
+        queue.take_first_token(&mut one, SECOND);
+        queue.note_events(&mut one, 1, SECOND);
+        let mut two = queue.begin_request(1000, 0.0, 2 * SECOND);
+        assert_eq!(queue.end_silence(9 * SECOND), 8.0);
+        queue.note_stall(6.0, 9 * SECOND);
+        queue.note_events(&mut one, 1, 9 * SECOND);
+        assert_eq!(one.take_pace(1), None);
+        assert_eq!(queue.take_first_token(&mut two, 10 * SECOND), Some(2.0));
+        let mut three = queue.begin_request(1000, 0.0, 10 * SECOND);
+        assert_eq!(queue.take_first_token(&mut three, 11 * SECOND), Some(1.0));
     }
 
     #[test]

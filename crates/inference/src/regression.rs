@@ -57,9 +57,12 @@ impl Regression {
 
     /// Moments whose samples fade with the time since the last one: with a third of them left after `stale_seconds`.
     pub(crate) fn read_faded(&self, now_nanos: u64, stale_seconds: f32) -> Moments {
+        let mut moments = self.read_moments();
+        if moments.samples == 0.0 {
+            return moments;
+        }
         let before = self.sampled_at.load(Ordering::Relaxed);
         let silence = now_nanos.saturating_sub(before) as f32 / 1e9;
-        let mut moments = self.read_moments();
         moments.samples *= libm::expf(-silence / stale_seconds.max(1e-3));
         moments
     }
