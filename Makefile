@@ -7,7 +7,7 @@ FEATURES = $$(scripts/features)
 
 COUNTS_ACCEPT ?=
 
-.PHONY: help demo docs test e2e test-papers test-vm test-kubernetes counts properties bench bench-load bench-balance bench-console bench-telemetry bench-upgrade bench-xds bench-fleet bench-arm bench-on-demand bench-corba bench-kernel bench-l4 lab regret experiment soak soak-fleet fuzz build build-lab deb container console arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo docs test e2e test-papers test-vm test-kubernetes counts properties bench bench-load bench-balance bench-console bench-telemetry bench-inference bench-upgrade bench-xds bench-fleet bench-arm bench-on-demand bench-corba bench-kernel bench-l4 lab regret experiment soak soak-fleet fuzz build build-lab deb container console arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -22,6 +22,7 @@ help:
 	@echo "make bench   side by side with HAProxy, nginx and Envoy (BENCH_QUICK=1 for six minutes)"
 	@echo "make bench-balance  how well they balance, and Traefik: slow, stalling, failing members and more (90 minutes; BENCH_QUICK=1 for six)"
 	@echo "make bench-console  what open pages of the web console cost (15 minutes; BENCH_QUICK=1 for four)"
+	@echo "make bench-inference  the strategy for engines of language models beside rules of other routers, in virtual time"
 	@echo "make bench-upgrade  how much later requests are answered while the balancer is replaced (six minutes; BENCH_QUICK=1 for two)"
 	@echo "make bench-telemetry  what the access log and traces cost (15 minutes; BENCH_QUICK=1 for three)"
 	@echo "make bench-xds  what weights for clients of xDS cost: 1,000 clusters with 100 endpoints (a minute)"
@@ -159,6 +160,10 @@ bench-balance:
 	@scripts/setup bench
 	cargo build --profile dist -p evenkeel -p evenkeel-bench
 	target/dist/balance --as-built $(BALANCE)
+
+# Routers for engines of language models in virtual time. INFERENCE="--traces FOLDER --seeds 5" selects.
+bench-inference:
+	cargo run --profile dist -p evenkeel-sim --example inference -- --write bench/results/inference $(INFERENCE)
 
 # How fast evenkeel-lab load is against a server that does nothing, and how late.
 bench-load:

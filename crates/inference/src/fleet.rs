@@ -35,14 +35,16 @@ impl FleetSpeed {
     /// The samples count, and not the members' speeds, which have been drawn to the fleet's.
     pub fn update_usual<'a>(
         &self,
-        members: impl Iterator<Item = &'a MemberSpeed> + Clone,
+        members: impl Iterator<Item = &'a MemberSpeed>,
         time: LearningTime,
     ) {
         let before = self.get();
+        // Each search for a quantile reads all of them some twenty times.
         let own = members.map(|member| member.read_own(&before, time));
+        let own: Vec<OwnSpeeds> = own.collect();
+        let own = own.iter();
         let growth = pool_growth(own.clone().map(|own| own.writing));
-        let find =
-            |value: fn(&OwnSpeeds) -> (f32, f32)| find_quantile(own.clone().map(|own| value(&own)));
+        let find = |value: fn(&OwnSpeeds) -> (f32, f32)| find_quantile(own.clone().map(value));
         let writes = own.clone().map(|own| {
             let Moments {
                 samples,

@@ -41,7 +41,8 @@ pub struct GroupSettings {
     pub decay_seconds: f32,
 }
 
-/// Group of engines. All workers share it; no method takes a lock, and none but [`EngineGroup::new`] allocates.
+/// Group of engines. All workers share it; no method takes a lock, and none allocates but [`EngineGroup::new`] and
+/// [`EngineGroup::keep_up`].
 #[derive(Debug)]
 pub struct EngineGroup {
     index: Index,

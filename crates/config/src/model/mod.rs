@@ -56,6 +56,7 @@ pub(crate) mod routes;
 pub(crate) mod rule;
 pub(crate) mod rules;
 pub mod scenario;
+mod scenario_engines;
 pub(crate) mod sections;
 pub mod sources;
 pub(crate) mod steer;

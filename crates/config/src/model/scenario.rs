@@ -3,10 +3,14 @@
 use std::path::Path;
 use std::time::Duration;
 
+pub use super::scenario_engines::{Engines, PromptKind, Prompts, Router};
+use super::scenario_engines::{
+    check_event, check_member, describe_tables as describe_engines, read_engines,
+};
 pub use super::sweep::Sweep;
 use super::sweep::{SWEEP, SweepKeys, read_sweep};
 use crate::schema::errors::{Errors, Problem, SourcePosition};
-use crate::schema::field::{FileName, blank, choice_field};
+use crate::schema::field::{FileName, blank, choices};
 use crate::schema::key::{DAY, HOUR, describe_keys, millis, secs, section};
 use crate::schema::overrides::Override;
 use crate::schema::reference::TableDoc;
@@ -59,6 +63,8 @@ section! {
         members: Members = Members::default(),
         /// Different settings of some members, by name.
         member: Vec<(String, SourcePosition, Model)> = Vec::new(),
+        /// Engines of language models, in place of members with workers.
+        engines: Option<Engines> = None,
         /// Events that happen to members.
         events: Vec<Event> = Vec::new(),
         /// Load reports; `None` is none.
@@ -283,17 +289,6 @@ impl AsTable for Bursts {
 }
 blank!(Bursts);
 
-/// A choice of the scenario.
-macro_rules! choices {
-    ($($(#[$meta:meta])* $type:ident { $($(#[$doc:meta])* $name:literal => $value:ident,)* })*) => {$(
-        $(#[$meta])*
-        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-        pub enum $type {
-            $($(#[$doc])* $value,)*
-        }
-        choice_field!($type, $($name => $type::$value),*);
-    )*};
-}
 choices! {
     /// Unit of balancing.
     Level {
@@ -340,6 +335,8 @@ fn read(mut top: Table<'_>, folder: &Path, text: &str, report: &mut Report<'_>) 
     scenario.config.resolve(folder);
     scenario.group_place = report.place_of(&top.span_of("group"), &top.path_of("group"));
     scenario.load_place = report.place_of(&top.span_of("load"), &top.path_of("load"));
+    scenario.engines = read_engines(&mut top, folder, report);
+    let has_engines = scenario.engines.is_some();
     if let Some(mut table) = top.read_table("load", report) {
         read_load(&mut table, &mut scenario.load, report);
         table.report_unread(report);
@@ -362,17 +359,26 @@ fn read(mut top: Table<'_>, folder: &Path, text: &str, report: &mut Report<'_>) 
     if let Some(mut table) = top.read_table("members", report) {
         table.read(MEMBERS, &mut scenario.members, report);
         table.read(MODEL, &mut scenario.members.model, report);
+        if has_engines {
+            check_member(&table, report);
+        }
         table.report_unread(report);
     }
     for mut table in top.named_tables("member", LOCATION_NAMES, report) {
         let mut model = scenario.members.model;
         table.read(MODEL, &mut model, report);
+        if has_engines {
+            check_member(&table, report);
+        }
         let place = report.place_of(table.name_span(), table.path());
         scenario.member.push((table.name(), place, model));
         table.report_unread(report);
     }
     for mut table in top.read_tables("event", report) {
         let event = read_event(&mut table, scenario.duration, report);
+        if has_engines {
+            check_event(&table, report);
+        }
         scenario.events.push(event);
         table.report_unread(report);
     }
@@ -500,6 +506,7 @@ pub(crate) fn describe_tables() -> Vec<TableDoc> {
                    errors per second. If you leave the table out, nothing is reported.";
     let sweep = "A parameter with several values. You get a run for each value, and with two `[[sweep]]` a run \
                  for each pair.";
+    let [engines, prompts] = describe_engines();
     vec![
         TableDoc::new("", top, [describe_keys(TOP, Scenario::default())]),
         TableDoc::new("[load]", load, [describe_keys(LOAD, Load::default())]),
@@ -527,6 +534,8 @@ pub(crate) fn describe_tables() -> Vec<TableDoc> {
             member,
             [describe_keys(MODEL, Model::default())],
         ),
+        engines,
+        prompts,
         TableDoc::new("[[event]]", event, [describe_keys(EVENT, Event::default())]),
         TableDoc::new(
             "[reports]",
@@ -648,6 +657,24 @@ mod tests {
             ("[[sweep]]\nkey = \"load.rate\"\nvalues = []", "too few"),
             ("[[sweep]]\nkey = \"load.rate\"", "`values` is missing"),
             ("[members]\nrate = 5", "in [load]"),
+            ("[prompts]\nrate = 5", "are for engines"),
+            ("[engines]\n[load]\nrate = 5", "set `[prompts]`"),
+            (
+                "[engines]\n[members]\nconcurrency = 5",
+                "no effect with `[engines]`",
+            ),
+            (
+                "[engines]\n[[event]]\ndead = true",
+                "no effect with `[engines]`",
+            ),
+            (
+                "[engines]\n[prompts]\nkind = \"trace\"",
+                "`file` is missing",
+            ),
+            (
+                "[engines]\n[prompts]\nturns = 5",
+                "no effect with this `kind`",
+            ),
         ] {
             let found = errors(text);
             assert!(found.contains(expected), "{text}: {found}");

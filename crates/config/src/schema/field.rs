@@ -707,3 +707,16 @@ macro_rules! choice_field {
     };
 }
 pub(crate) use choice_field;
+
+/// Enumerations whose values are chosen by name.
+macro_rules! choices {
+    ($($(#[$meta:meta])* $type:ident { $($(#[$doc:meta])* $name:literal => $value:ident,)* })*) => {$(
+        $(#[$meta])*
+        #[derive(Clone, Copy, Debug, PartialEq, Eq)]
+        pub enum $type {
+            $($(#[$doc])* $value,)*
+        }
+        $crate::schema::field::choice_field!($type, $($name => $type::$value),*);
+    )*};
+}
+pub(crate) use choices;

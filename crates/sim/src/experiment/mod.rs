@@ -6,6 +6,7 @@
 
 pub mod advice;
 mod costs;
+mod engines;
 mod events;
 pub mod export;
 pub mod html;
@@ -140,6 +141,12 @@ fn play(point: &Point, seed: u64, is_first: bool, tell: &mut dyn FnMut(Duration)
     let mut world = point.world.clone();
     let length = world.length.unwrap_or_default();
     world.changes = events::changes(&point.events, &world.members, length, seed);
+    if let Some(engines) = &point.engines {
+        return engines.play(world.changes, seed, &mut |now| {
+            tell(now);
+            true
+        });
+    }
     let dispatch = match point.is_ideal {
         true => Dispatch::Central {
             knows_costs: world.announced,

@@ -11,6 +11,7 @@ use evenkeel_manager::config::{
 };
 
 use super::costs::{Costs, Times};
+use super::engines::EnginePoint;
 use super::events::{MAX_STROKES, ResolvedEvent};
 use super::replay::Replay;
 use crate::engine::duration_nanos;
@@ -122,6 +123,8 @@ pub struct Point {
     pub(super) events: Vec<ResolvedEvent>,
     times: Times,
     text: Text,
+    /// Engines and requests for them in place of members with workers.
+    pub(super) engines: Option<EnginePoint>,
     /// Requests of a log in place of the scenario's.
     pub(super) replay: Option<Arc<Replay>>,
 }
@@ -291,7 +294,12 @@ impl Point {
         world.members = models.iter().map(member).collect();
         set_world(&mut world, &text, times.mean());
         world.reports = reports;
+        let engines = match &text.engines {
+            Some(engines) => Some(EnginePoint::new(engines, &world, &text)?),
+            None => None,
+        };
         let point = Point {
+            engines,
             values,
             group: name,
             strategy,
@@ -312,7 +320,9 @@ impl Point {
     fn ideal(&self, keys: &[String]) -> Result<Self, Box<Problem>> {
         let (load, keyed) = (&self.text.load, &self.text.keys);
         let workers: usize = self.world.members.iter().map(|member| member.slots).sum();
-        let why = if load.level == scenario::Level::Connection {
+        let why = if self.engines.is_some() {
+            Some("the central queue knows nothing of engines: leave out --ideal".to_owned())
+        } else if load.level == scenario::Level::Connection {
             Some("connections stay with their members: leave out --ideal, or set `level = \"request\"`".to_owned())
         } else if keyed.cache > 0 && keyed.count > 1 {
             Some(
@@ -351,6 +361,7 @@ impl Point {
             offered: self.offered,
             capacity: self.capacity,
             is_ideal: true,
+            engines: None,
             // A log's data about members is not played with the central queue.
             replay: None,
             world,
@@ -479,6 +490,7 @@ fn check_load(
     });
     let usual = rate.unwrap_or(text.load.utilisation * capacity);
     let offered = text.load.clients.is_none().then_some(usual * more);
+    let offered = offered.filter(|_| text.engines.is_none());
     let cached = text.keys.cache > 0 && text.keys.count > 1;
     if let Some(offered) = offered
         && offered > capacity

@@ -3,7 +3,7 @@
 use evenkeel_control::event::Event;
 
 use super::plan::Point;
-use crate::requests::{Outcomes, WARM_UP};
+use crate::requests::{Outcomes, TokenOutcomes, WARM_UP};
 
 /// Share of a run that is measured.
 pub(super) const MEASURED: f64 = 1.0 - WARM_UP;
@@ -77,7 +77,7 @@ const fn figure(name: &'static str, title: &'static str, unit: Unit) -> Figure {
 }
 
 /// All figures, in their order.
-pub const FIGURES: [Figure; 17] = [
+pub const FIGURES: [Figure; 24] = [
     figure("requests", "requests", Unit::Count),
     figure("answered_per_second", "answered", Unit::Rate),
     figure("failed_share", "failed", Unit::Share),
@@ -95,6 +95,13 @@ pub const FIGURES: [Figure; 17] = [
     figure("alerts", "alerts", Unit::Count),
     figure("members_found_down", "down", Unit::Count),
     figure("p99_to_ideal", "p99/ideal", Unit::Times),
+    figure("first_token_mean_ms", "first token", Unit::Millis),
+    figure("first_token_p50_ms", "its p50", Unit::Millis),
+    figure("first_token_p90_ms", "its p90", Unit::Millis),
+    figure("token_gap_p50_ms", "between tokens p50", Unit::Millis),
+    figure("token_gap_p90_ms", "its p90", Unit::Millis),
+    figure("hit_share", "hit rate", Unit::Share),
+    figure("preemptions", "preempted", Unit::Count),
 ];
 
 /// The figures of a run, in the order of [`FIGURES`]. A figure that is not known is not a number (NaN).
@@ -120,7 +127,7 @@ pub(super) fn figures(played: &Outcomes, point: &Point) -> Vec<f64> {
         .health
         .iter()
         .filter(|(_, _, _, change)| matches!(change, evenkeel_control::health::Change::Down));
-    vec![
+    let mut figures = vec![
         played.requests as f64,
         played.latencies.len() as f64 / (length * MEASURED).max(1e-9),
         played.failed_share(),
@@ -138,6 +145,26 @@ pub(super) fn figures(played: &Outcomes, point: &Point) -> Vec<f64> {
         events(|event| matches!(event, Event::AlertRaised { .. })),
         down.count() as f64,
         f64::NAN,
+    ];
+    figures.extend(token_figures(played));
+    figures
+}
+
+/// Figures of tokens, in the order of [`FIGURES`]; not a number if the members are no engines.
+fn token_figures(played: &Outcomes) -> [f64; 7] {
+    let Some(tokens) = &played.tokens else {
+        return [f64::NAN; 7];
+    };
+    let (first, gaps) = (&tokens.first_tokens, &tokens.token_gaps);
+    let millis = |times: &[u64], q: f64| TokenOutcomes::quantile_seconds(times, q) * 1e3;
+    [
+        TokenOutcomes::mean_seconds(first) * 1e3,
+        millis(first, 0.5),
+        millis(first, 0.9),
+        millis(gaps, 0.5),
+        millis(gaps, 0.9),
+        tokens.hit_share(),
+        tokens.preemptions as f64,
     ]
 }
 

@@ -30,7 +30,7 @@ use evenkeel_core::latency::Remainder;
 use evenkeel_core::load::LoadId;
 
 use member::Member;
-pub use outcomes::{MemberSample, Outcomes, Sample};
+pub use outcomes::{MemberSample, Outcomes, Sample, TokenOutcomes};
 use policy::Policy;
 pub use simulation::Dispatch;
 use simulation::{Job, RequestEvent, Simulation};

@@ -79,6 +79,45 @@ pub struct Outcomes {
     pub(super) window: Vec<u64>,
     /// Events of the control: time, balancer, and event.
     pub events: Vec<(Duration, usize, Event)>,
+    /// Figures of tokens, if the members are engines of language models.
+    pub tokens: Option<TokenOutcomes>,
+}
+
+/// Figures of tokens. Requests of the warm-up are not part of them.
+#[derive(Clone, Debug, Default)]
+pub struct TokenOutcomes {
+    /// Times to the first token, in nanoseconds, ascending.
+    pub first_tokens: Vec<u64>,
+    /// Mean time between two tokens of each answer with several, in nanoseconds, ascending.
+    pub token_gaps: Vec<u64>,
+    /// Tokens of prompts that engines remembered.
+    pub cached_tokens: u64,
+    /// Tokens of prompts.
+    pub prompt_tokens: u64,
+    /// Tokens of answers.
+    pub output_tokens: u64,
+    /// Requests that lost their room in an engine's cache, warm-up included.
+    pub preemptions: usize,
+}
+
+impl TokenOutcomes {
+    /// Share of the tokens of prompts that engines remembered.
+    pub fn hit_share(&self) -> f64 {
+        self.cached_tokens as f64 / self.prompt_tokens.max(1) as f64
+    }
+
+    /// Mean of times in nanoseconds, in seconds.
+    pub fn mean_seconds(times: &[u64]) -> f64 {
+        let sum: f64 = times.iter().map(|nanos| *nanos as f64).sum();
+        sum / 1e9 / times.len().max(1) as f64
+    }
+
+    /// The time in seconds below which a share `q` (0 to 1) of sorted times stayed.
+    pub fn quantile_seconds(times: &[u64], q: f64) -> f64 {
+        let last = times.len().saturating_sub(1);
+        let index = (q * last as f64).round() as usize;
+        times.get(index).map_or(0.0, |nanos| *nanos as f64 / 1e9)
+    }
 }
 
 impl Outcomes {

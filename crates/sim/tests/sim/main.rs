@@ -5,6 +5,7 @@ mod balance;
 mod client_weights;
 mod configured;
 mod costs;
+mod engines;
 mod fast_loads;
 mod few_members;
 mod late_binding;
