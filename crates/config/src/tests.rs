@@ -1439,8 +1439,9 @@ fn document_with(header: &str, line: &str) -> String {
             format!("[rule.x]\n{rule}{header}\n{other}\n{line}")
         }
         "[rule.x.http]" => {
-            let group = "[group.canary]\nmembers = [\"a:1\"]";
-            format!("[rule.x]\n{rule}{header}\n{line}\n{group}")
+            let groups = ["canary", "small", "big"];
+            let groups = groups.map(|name| format!("[group.{name}]\nmembers = [\"a:1\"]\n"));
+            format!("[rule.x]\n{rule}{header}\n{line}\n{}", groups.concat())
         }
         "[rule.x.http.hedge]" => {
             let needed = match line.split(' ').next() {
@@ -1524,7 +1525,7 @@ fn document_with(header: &str, line: &str) -> String {
                 _ => "",
             };
             let groups = "[group.api]\nmembers = [\"a:1\"]\n[group.stable]\nmembers = [\"a:1\"]\n\
-                          [group.canary]\nmembers = [\"a:1\"]\n";
+                          [group.canary]\nmembers = [\"a:1\"]\n[group.big]\nmembers = [\"a:1\"]\n";
             format!(
                 "{groups}[rule.x]\nlisten = \"127.0.0.1:1\"\nmembers = [\"a:1\"]\n{header}\n{needed}\n{line}"
             )
@@ -1776,6 +1777,88 @@ fn users_are_those_of_the_route_or_else_of_the_rule() {
         assert!(errors.contains(complaint), "{more}: {errors}");
         assert_eq!(errors.lines().count(), 1, "{errors}");
     }
+}
+
+#[test]
+fn models_have_groups_by_their_names() {
+    let config = |rule: &str| {
+        let groups = "[group.big]\nmembers = [\"a:1\"]\n[group.small]\nmembers = [\"a:2\"]\n";
+        let text = format!(
+            "[rule.w]\nlisten = \"127.0.0.1:80\"\n{}\n{groups}",
+            rule.replace('\'', "\"")
+        );
+        parse("t", &text)
+    };
+    let own = "members = ['a:80']\nhttp.models = { 'llama-*' = 'big', 'a.b*' = ['small', 'big'] }\n\
+               [[rule.w.routes]]\npath = '/a'\nmodels = { '*' = 'small' }\n\
+               [[rule.w.routes]]\npath = '/b'\nmodels = {}\n\
+               [[rule.w.routes]]\npath = '/c'\n[[rule.w.routes]]\npath = '/d'\nanswer = { status = 404 }";
+    let rule = config(own).unwrap().rules.remove(0);
+    assert_eq!(rule.group_names(), ["w", "big", "small"]);
+    assert!(rule.is_served_by("big"));
+    let routes = rule.routes.list().iter();
+    let found = routes.map(|route| {
+        let models = route.models_in_rule(&rule.http.models)?;
+        Some(models.0.iter().map(|models| models.groups.join(" ")))
+    });
+    let found: Vec<_> = found.map(|groups| groups.map(Vec::from_iter)).collect();
+    let of_rule = vec!["big".to_owned(), "small big".to_owned()];
+    let of_route = vec!["small".to_owned()];
+    assert_eq!(found, [Some(of_route), None, Some(of_rule), None]);
+
+    let long = format!("'{}*' = 'big'", "m".repeat(129));
+    for (models, complaint) in [
+        ("a = 'large'", "t:4:25: rule.w.http.models.a: unknown group"),
+        ("a = ['big', 'lbig']", "did you mean \"big\"?"),
+        ("a = []", "names no group"),
+        ("a = 1", "wrong type"),
+        ("a = ['big', 'big']", "is named twice"),
+        ("'a*b' = 'big'", "must be the name of a model"),
+        ("'**' = 'big'", "must be the name of a model"),
+        ("'' = 'big'", "must be the name of a model"),
+        (&long, "must be the name of a model"),
+        ("a = 'big', a = 'small'", "duplicate key"),
+    ] {
+        let text = format!("members = ['a:80']\nhttp = {{ models = {{ {models} }} }}");
+        let errors = config(&text).unwrap_err().to_string();
+        assert!(errors.contains(complaint), "{models}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+    for (rule, complaint) in [
+        ("members = ['a:80']\nhttp.models = 'big'", "wrong type"),
+        (
+            "members = ['a:80']\nprotocol = 'tcp'\nhttp.models = { a = 'big' }",
+            "only a rule with `protocol = \"http\"` has this key",
+        ),
+        (
+            "group = 'big'\n[[rule.w.routes]]\npath = '/'\nmodels = { a = 'large' }",
+            "rule.w.routes[0].models.a: unknown group",
+        ),
+        (
+            "group = 'big'\n[[rule.w.routes]]\npath = '/'\nanswer = { status = 404 }\nmodels = { a = 'big' }",
+            "has no effect, as no member gets the request",
+        ),
+        (
+            "http.models = { a = 'w' }\n[[rule.w.routes]]\ngroup = 'big'",
+            "names the rule's own group in `models`",
+        ),
+        (
+            "[[rule.w.routes]]\ngroup = 'big'\nmodels = { a = 'w' }",
+            "names the rule's own group",
+        ),
+        (
+            "http.models = { a = 'big' }",
+            "names neither `members` nor a `group`",
+        ),
+    ] {
+        let errors = config(rule).unwrap_err().to_string();
+        assert!(errors.contains(complaint), "{rule}: {errors}");
+        assert_eq!(errors.lines().count(), 1, "{errors}");
+    }
+    let defaults = "[defaults.http.models]\na = \"large\"\n";
+    let text = format!("{defaults}[rule.w]\nlisten = \"127.0.0.1:80\"\nmembers = [\"a:80\"]\n");
+    let errors = parse("t", &text).unwrap_err().to_string();
+    assert!(errors.contains("unknown group"), "{errors}");
 }
 
 #[test]

@@ -2,9 +2,8 @@
 
 use std::fmt;
 use std::sync::atomic::{AtomicU64, AtomicUsize, Ordering};
-use std::sync::{Arc, Mutex, OnceLock, PoisonError};
+use std::sync::{Arc, Mutex, PoisonError};
 
-use evenkeel_inference::chain::HashKey;
 use evenkeel_inference::group::{AnswerEnd, EngineGroup, GroupSettings, RequestPlan, SentRequest};
 use evenkeel_inference::memory::PredictionResult;
 use evenkeel_inference::usage::Usage;
@@ -136,8 +135,6 @@ fn read_count(count: Option<&AtomicU64>) -> u64 {
 #[derive(Debug)]
 pub struct EnginePool {
     group: EngineGroup,
-    /// Key of the hashes of prompts.
-    hash_key: OnceLock<HashKey>,
     numbers: Mutex<Vec<Option<MemberId>>>,
     /// Set of the index that is cleared next.
     next_set: AtomicUsize,
@@ -153,7 +150,6 @@ impl EnginePool {
                 index_bytes,
                 decay_seconds,
             }),
-            hash_key: OnceLock::new(),
             numbers: Mutex::default(),
             next_set: AtomicUsize::new(0),
             counts: EngineCounts::default(),
@@ -170,13 +166,6 @@ impl EnginePool {
     #[inline]
     pub fn counts(&self) -> &EngineCounts {
         &self.counts
-    }
-
-    /// Key of the hashes of prompts, for which `draw_secret` is called once. Who knows the key can make prompts whose
-    /// blocks look like those of others.
-    #[inline]
-    pub fn hash_key(&self, draw_secret: impl FnOnce() -> [u64; 3]) -> &HashKey {
-        self.hash_key.get_or_init(|| HashKey::new(draw_secret()))
     }
 
     /// Brings usual speeds up to date, and clears a part of the index. To be called about once per second.

@@ -113,11 +113,6 @@ impl ChainBuilder {
         }
     }
 
-    /// Sets the key of the hashes of the next request.
-    pub fn set_key(&mut self, key: &HashKey) {
-        self.key = key.clone();
-    }
-
     /// Forgets the request, and keeps the memory for the next one.
     pub fn reset(&mut self) {
         self.parts.iter_mut().for_each(PartHashes::clear);

@@ -70,6 +70,7 @@ pub mod fleet;
 pub mod group;
 pub mod index;
 pub mod memory;
+pub mod model_name;
 pub mod queue;
 mod regression;
 pub mod scanner;

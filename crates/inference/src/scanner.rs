@@ -237,6 +237,11 @@ impl Scanner {
         self.has_model.then(|| self.model.get()).flatten()
     }
 
+    /// True if the name of the model is longer than [`MAX_MODEL`].
+    pub fn has_long_model(&self) -> bool {
+        self.has_model && self.model.get().is_none()
+    }
+
     /// True if the client asks for a stream.
     pub fn wants_stream(&self) -> bool {
         self.stream == Some(true)
@@ -606,8 +611,10 @@ mod tests {
         let long = "m".repeat(MAX_MODEL);
         let (scanner, _) = scan(&format!("{{\"model\":\"{long}\"}}"));
         assert_eq!(scanner.model_name(), Some(long.as_bytes()));
+        assert!(!scanner.has_long_model());
         let (scanner, found) = scan(&format!("{{\"model\":\"{long}x\"}}"));
         assert_eq!(scanner.model_name(), None);
+        assert!(scanner.has_long_model());
         assert_eq!(found.get(Part::Model).unwrap().len(), MAX_MODEL + 1);
         let (scanner, _) = scan(&format!("{{\"max_tokens\":{}}}", "9".repeat(20)));
         assert_eq!(scanner.max_tokens(), Some(u32::MAX));

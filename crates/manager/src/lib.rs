@@ -27,6 +27,7 @@ mod manager;
 pub mod measured;
 pub mod member_tls;
 mod metrics;
+pub mod models;
 mod names;
 pub mod news;
 mod probe;

@@ -29,6 +29,9 @@ use crate::status::{
     Reload, RuleStatus, Status, TotalsStatus, Word, ZoneStatus,
 };
 
+/// Most names of models that an explanation shows.
+const MAX_SHOWN_MODELS: usize = 10;
+
 /// Names in order, each once.
 fn once<'a>(names: impl Iterator<Item = &'a String>) -> Vec<String> {
     let mut names: Vec<String> = names.cloned().collect();
@@ -53,7 +56,7 @@ fn rule_status(snapshot: &RuleSnapshot) -> RuleStatus {
         group: rule.group.clone(),
         sni: rule.sni.clone(),
         limits: Vec::new(),
-        routed: rule.routes.group_names().to_vec(),
+        routed: once(rule.routed_groups()),
         mirrors: once(rule.mirror_groups()),
         asks: once(rule.asked_groups()),
         forward: None,
@@ -203,6 +206,22 @@ impl Manager {
                     "requests of rule {:?} are sent to a second member after {after:?} without a \
                      response ({} % at most)",
                     rule.rule.name, hedge.percent
+                ));
+            }
+            let mut models: Vec<&str> = rule.rule.models_of_group(group).collect();
+            models.sort_unstable();
+            models.dedup();
+            if !models.is_empty() {
+                let shown = models.get(..MAX_SHOWN_MODELS).unwrap_or(&models).join(", ");
+                let rest = models.len().saturating_sub(MAX_SHOWN_MODELS);
+                let rest = if rest > 0 {
+                    format!(" and {rest} more")
+                } else {
+                    String::new()
+                };
+                explained.notes.push(format!(
+                    "the group gets requests of rule {:?} for the models {shown}{rest}",
+                    rule.rule.name
                 ));
             }
             if rule.rule.mirror_groups().any(|name| name == group) {

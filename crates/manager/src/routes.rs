@@ -12,6 +12,7 @@ use evenkeel_config::routing::template::Template;
 use crate::auth::Auth;
 use crate::config::{self, FieldChanges, Responses, Rule, Timeouts};
 use crate::files::Files;
+use crate::models::Models;
 use crate::responses::ResponsePolicy;
 
 /// The routes of a rule.
@@ -40,7 +41,9 @@ impl Routes {
                     let merged = route.responses.layer_over(responses(place));
                     (place, ResponsePolicy::new(merged, files))
                 };
-                made.policies = made.targets.places().map(policy).collect();
+                let by_model = made.models.iter().flat_map(|models| models.places());
+                let places = made.targets.places().chain(by_model.copied());
+                made.policies = places.map(policy).collect();
             }
             made
         };
@@ -97,6 +100,8 @@ pub struct Route {
     pub label: Option<Arc<str>>,
     /// Groups that the route's requests go to; none if the rest has no group.
     pub targets: Targets,
+    /// Groups by the names of models that requests name in their bodies, if there are any.
+    pub models: Option<Box<Models>>,
     /// Response that requests get in place of a member's.
     pub fixed_response: Option<Box<RouteResponse>>,
     /// Authentication of requests; `None` lets everybody's requests pass.
@@ -265,6 +270,7 @@ impl Route {
             hedge: rule.http.hedge.as_ref().and_then(Hedge::new),
             mirror: mirror.and_then(|mirror| Mirror::new(mirror, places, &targets)),
             targets,
+            models: Models::new(&rule.http.models, places),
             fixed_response: None,
             timeouts: rule.timeouts.clone(),
             priority: None,
@@ -326,6 +332,8 @@ impl Route {
             },
             mirror: mirror.and_then(|mirror| Mirror::new(mirror, places, &targets)),
             targets,
+            models: { route.models_in_rule(&rule.http.models) }
+                .and_then(|models| Models::new(models, places)),
             fixed_response: redirect.or(answer).map(Box::new),
             timeouts: route.timeouts_in_rule(&rule.timeouts),
             priority: route.priority,

@@ -128,6 +128,22 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         ],
     },
     RuleFamily {
+        name: "evenkeel_rule_models_total",
+        only: Some(Protocol::Http),
+        help: "Requests whose body was read for the name of a model, by what came of it.",
+        label: "result",
+        samples: &[
+            ("matched", |totals| totals.models_matched),
+            ("fallback", |totals| totals.models_fallback),
+            ("other", |totals| totals.models_other),
+            ("missing", |totals| totals.models_missing),
+            ("ambiguous", |totals| totals.models_ambiguous),
+            ("unknown", |totals| totals.models_unknown),
+            ("compressed", |totals| totals.models_compressed),
+            ("unread", |totals| totals.models_unread),
+        ],
+    },
+    RuleFamily {
         name: "evenkeel_rule_compressed_total",
         only: Some(Protocol::Http),
         help: "Responses that were compressed, by coding.",

@@ -210,6 +210,22 @@ counters! {
     mirror_no_member,
     /// Requests that were not copied, as the process had no memory or files left.
     mirror_exhausted,
+    /// Requests that went to the first group of their model.
+    models_matched,
+    /// Requests that went to another group of their model, as the groups before had no member that works.
+    models_fallback,
+    /// Requests for models that no group is for.
+    models_other,
+    /// Requests that named no model.
+    models_missing,
+    /// Requests that may name several models.
+    models_ambiguous,
+    /// Requests with a name of a model that is too long or not understood.
+    models_unknown,
+    /// Requests whose body is compressed, so that the model is not known.
+    models_compressed,
+    /// Requests whose model was not read in time, or not among the bytes that are read.
+    models_unread,
     /// Responses that were compressed with zstd.
     encoded_zstd,
     /// Responses that were compressed with Brotli.

@@ -8,6 +8,7 @@ mod defaults;
 mod forward_auth;
 mod inference;
 mod lists;
+mod models;
 mod outages;
 mod pages;
 mod routing;

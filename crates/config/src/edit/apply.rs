@@ -7,7 +7,7 @@ use toml_edit::{DocumentMut, Item, TableLike};
 
 use super::compare::json_of;
 use super::items::{find_item, is_nothing};
-use super::names::{group_of, rename_key, rename_references};
+use super::names::{each_item, group_of, rename_key, rename_references};
 use super::order::{keep_head_comment, last_position, leave_comments, stay_with_table_before};
 use super::parts::{Edit, EditError, MAX_DEPTH, MAX_EDITS, MAX_PART, Part, shown};
 use super::values::{enter_part, remove_item, set_value};
@@ -234,10 +234,14 @@ fn one(document: &mut DocumentMut, edit: &Edit) -> Result<(), String> {
             let old = last.key();
             rename_key(find_item(document.as_item_mut(), parents)?, &old, to)?;
             if let Some(section) = group_of(document, parents, to, &old) {
-                for home in ["rule", "cluster", "defaults"] {
-                    if let Some(item) = document.get_mut(home) {
+                for home in ["rule", "cluster"] {
+                    let homes = document.get_mut(home).into_iter();
+                    for item in homes.flat_map(each_item) {
                         rename_references(item, section, to, MAX_DEPTH);
                     }
+                }
+                if let Some(item) = document.get_mut("defaults") {
+                    rename_references(item, section, to, MAX_DEPTH);
                 }
             }
             Ok(())

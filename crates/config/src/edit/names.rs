@@ -62,7 +62,7 @@ pub(super) fn group_of<'n>(
     }
 }
 
-/// Replaces the name of a group wherever one stands.
+/// Replaces the name of a group wherever one stands in a rule, a cluster or the defaults.
 pub(super) fn rename_references(item: &mut Item, old: &str, to: &str, depth: usize) {
     let Some(below) = depth.checked_sub(1) else {
         return;
@@ -87,16 +87,37 @@ pub(super) fn rename_references(item: &mut Item, old: &str, to: &str, depth: usi
             "groups" => {
                 let _ = rename_key(item, old, to);
             }
-            "sni" => {
-                let names = item.as_table_like_mut();
-                let names = names.into_iter().flat_map(|table| table.iter_mut());
-                for (_, item) in names.filter(|(_, item)| is_it(item)) {
-                    let _ = merge_value(item, &to.into(), 0);
+            "sni" | "models" => {
+                for item in each_item(item) {
+                    rename_in_list(item, old, to);
                 }
             }
             // Keys of the user's choice.
             "headers" | "query" | "cookies" | "request_fields" | "response_fields" => {}
             _ => rename_references(item, old, to, below),
+        }
+    }
+}
+
+/// The items of a table.
+pub(super) fn each_item(table: &mut Item) -> impl Iterator<Item = &mut Item> {
+    let items = table.as_table_like_mut().into_iter();
+    items
+        .flat_map(|table| table.iter_mut())
+        .map(|(_, item)| item)
+}
+
+/// Replaces the name of a group that stands alone or in a list.
+fn rename_in_list(item: &mut Item, old: &str, to: &str) {
+    if item.as_str() == Some(old) {
+        let _ = merge_value(item, &to.into(), 0);
+    }
+    let elements = item.as_array_mut().into_iter();
+    for element in elements.flat_map(|list| list.iter_mut()) {
+        if element.as_str() == Some(old) {
+            let decor = element.decor().clone();
+            *element = to.into();
+            *element.decor_mut() = decor;
         }
     }
 }

@@ -335,13 +335,17 @@ fn a_name_changes_in_its_place_and_wherever_the_group_is_meant() {
         "[rule.shop]\n",
         "[rule.shop]\nsni = { \"a.b\" = \"web\" }\n",
     ) + "[[rule.shop.routes]]\ngroups = { web = 1, pictures = 2 }\nheaders = { group = \"web\" }\n\
-           mirror = { group = \"web\" }\n[cluster.c]\ngroup = \"web\"\n";
+           mirror = { group = \"web\" }\nmodels = { web = \"web\", \"b*\" = [\"pictures\", \"web\"] }\n\
+           [rule.models]\ngroup = \"web\"\n[rule.models.http.models]\nx = \"web\"\n[cluster.c]\ngroup = \"web\"\n";
     let expected = text
         .replace("group.web", "group.shop")
         .replace("group = \"web\"\n", "group = \"shop\"\n")
         .replace("\"a.b\" = \"web\"", "\"a.b\" = \"shop\"")
         .replace("{ web = 1", "{ shop = 1")
-        .replace("mirror = { group = \"web\"", "mirror = { group = \"shop\"");
+        .replace("mirror = { group = \"web\"", "mirror = { group = \"shop\"")
+        .replace("{ web = \"web\"", "{ web = \"shop\"")
+        .replace("\"pictures\", \"web\"", "\"pictures\", \"shop\"")
+        .replace("\nx = \"web\"", "\nx = \"shop\"");
     edited(&text, rename("group/web", "shop"), &expected);
     // A rule's own group has the name of the rule.
     edited(

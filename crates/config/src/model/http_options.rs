@@ -6,6 +6,7 @@ use evenkeel_core::key;
 
 use super::hedge::Hedge;
 use super::mirror::Mirror;
+use super::models::Models;
 use super::protocol::MemberProtocol;
 use super::request_id::RequestId;
 use super::route::METHOD;
@@ -119,6 +120,13 @@ section! {
         hedge: Option<Hedge> = None; r#"{ after = "50ms" }"#,
         /// Second group which gets [copies](routing.md#mirroring) of the requests: a table, see below.
         mirror: Option<Mirror> = None; r#"{ group = "canary", percent = 10 }"#,
+        /// Groups by the [name of the model](inference.md#models-by-name) in the JSON body of a request: a name, or the
+        /// beginning of a name with `*` behind it, and a group. A whole name comes before beginnings, and a longer
+        /// beginning before a shorter one. Write a list of groups to use the first group with a working member.
+        /// Requests without the name of a model, or with another name, go to the group of the route or rule. Use the
+        /// table for engines of language models: the balancer reads the bodies of requests before a member is
+        /// chosen.
+        models: Models = Models::default(); r#"{ "llama-*" = "big", "gpt-4o" = ["small", "big"] }"#,
         /// Maximum number of idle connections to a member kept by each worker for later requests.
         pool_idle_connections: usize [Number(0.0, 65_536.0, "connections")] = 512; "16",
         /// Time for which idle connections to members are kept. Set a shorter time than the keep-alive timeout

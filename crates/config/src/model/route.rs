@@ -12,6 +12,7 @@ use super::fixed_answer::{ANSWER, FixedAnswer};
 use super::hedge::Hedge;
 use super::limits::RequestLimit;
 use super::mirror::Mirror;
+use super::models::Models;
 use super::responses::{RESPONSES, Responses};
 use super::route_values::{MaxBody, Patterns, Status, Weights};
 use super::timeouts::Timeouts;
@@ -114,6 +115,9 @@ section! {
         /// Second group which gets copies of the requests: a table as in the rule's `http`, and instead of the
         /// rule's.
         mirror: Option<Mirror> = None; r#"{ group = "canary", percent = 10 }"#,
+        /// Groups by the name of the model in the body: a table as in the rule's `http`, and instead of the
+        /// rule's. With `{}` no body is read for a name.
+        models: Option<Models> = None; r#"{ "llama-*" = "big" }"#,
         /// Second requests when the first takes long: a table as in the rule's `http`, and instead of the
         /// rule's.
         hedge: Option<Hedge> = None; r#"{ after = "200ms", percent = 2 }"#,
@@ -199,7 +203,9 @@ impl Routes {
             return Routes::default();
         }
         let groups = list.iter().flat_map(Route::group_names).map(str::to_owned);
-        let mut groups: Vec<String> = groups.collect();
+        let by_model = list.iter().filter_map(|route| route.models.as_ref());
+        let by_model = by_model.flat_map(Models::group_names).cloned();
+        let mut groups: Vec<String> = groups.chain(by_model).collect();
         groups.sort_unstable();
         groups.dedup();
         let conditions = list.iter().map(|route| route.conditions.clone());
@@ -271,6 +277,12 @@ impl Route {
             .as_ref()
             .or(rule)
             .filter(|_| !self.answers_itself())
+    }
+
+    /// Returns the groups by models for the route's requests, in a rule with the groups `rule`.
+    pub fn models_in_rule<'a>(&'a self, rule: &'a Models) -> Option<&'a Models> {
+        Some(self.models.as_ref().unwrap_or(rule))
+            .filter(|models| !models.is_empty() && !self.answers_itself())
     }
 
     /// True if the balancer answers by itself.

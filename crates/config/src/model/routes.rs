@@ -5,6 +5,7 @@ use std::collections::{HashMap, HashSet};
 use super::auth::Auth;
 use super::group_name::unknown_group;
 use super::limits::RequestLimit;
+use super::models::Models;
 use super::route::{ROUTE, Route, Routes};
 use crate::routing::template::{Part, Template};
 use crate::routing::{Conditions, Pattern, depth};
@@ -130,6 +131,9 @@ fn check_groups(
         };
         mirror.check_group((rule.name, primary), table, shared, report);
     }
+    if let Some(models) = &route.models {
+        models.check_groups(rule.name, table, shared, report);
+    }
     if let Some(auth) = route.auth.or_rule(None) {
         auth.check_group(rule.name, table, shared, report);
     }
@@ -149,7 +153,7 @@ fn check_action(table: &Table<'_>, report: &mut Report<'_>) {
 }
 
 /// Keys of a route that only members' answers need.
-const OF_MEMBERS: [&str; 15] = [
+const OF_MEMBERS: [&str; 16] = [
     "request_fields",
     "max_body",
     "retry_statuses",
@@ -159,6 +163,7 @@ const OF_MEMBERS: [&str; 15] = [
     "abort_on_close",
     "priority",
     "mirror",
+    "models",
     "hedge",
     "connection_timeout",
     "idle_timeout",
@@ -300,7 +305,13 @@ pub(crate) fn need_own(
     let names_own = |route: &Route| {
         let mirror = route.mirror.iter().map(|mirror| mirror.group.as_str());
         let asked = route.auth.or_rule(None).and_then(Auth::asked_group);
-        let mut all = route.group_names().chain(mirror).chain(asked);
+        let by_model = route.models.iter().flat_map(Models::group_names);
+        let by_model = by_model.map(String::as_str);
+        let mut all = route
+            .group_names()
+            .chain(mirror)
+            .chain(asked)
+            .chain(by_model);
         all.any(|group| group == own)
     };
     if let Some(route) = routes.list().iter().find(|route| names_own(route))

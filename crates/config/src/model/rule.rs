@@ -130,16 +130,32 @@ impl Rule {
 
     /// The names of its groups, each once: first the one of clients that ask for no name.
     pub fn group_names(&self) -> Vec<&str> {
-        let named = self.sni.values().chain(self.routes.group_names());
+        let named = self.sni.values().chain(self.routed_groups());
         collect_groups(
             &self.group,
             named.chain(self.mirror_groups()).chain(self.asked_groups()),
         )
     }
 
+    /// The names of the groups that routes or models lead to.
+    pub fn routed_groups(&self) -> impl Iterator<Item = &String> {
+        let by_model = self.http.models.group_names();
+        self.routes.group_names().iter().chain(by_model)
+    }
+
+    /// Names of models whose requests go to `group`, some of them perhaps several times.
+    pub fn models_of_group<'a>(&'a self, group: &'a str) -> impl Iterator<Item = &'a str> {
+        let of_routes = self.routes.list().iter();
+        let of_routes = of_routes.filter_map(|route| route.models.as_ref());
+        let all = std::iter::once(&self.http.models).chain(of_routes);
+        let all = all.flat_map(|models| &models.0);
+        let all = all.filter(move |models| models.groups.iter().any(|name| name == group));
+        all.map(|models| &*models.name)
+    }
+
     /// True if clients get the responses of a group.
     pub fn is_served_by(&self, group: &str) -> bool {
-        let mut named = self.sni.values().chain(self.routes.group_names());
+        let mut named = self.sni.values().chain(self.routed_groups());
         self.group == group || named.any(|name| name == group)
     }
 

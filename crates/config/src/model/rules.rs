@@ -118,7 +118,7 @@ fn check_http(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
     }
 }
 
-/// Looks at the groups that get copies of requests, or decide about them.
+/// Looks at the groups that get copies of requests, get requests by models, or decide about requests.
 fn check_other_groups(
     rule: &Rule,
     table: &mut Table<'_>,
@@ -135,6 +135,15 @@ fn check_other_groups(
             // It comes from the defaults.
             _ if is_http => mirror.check_group(of_rule, table, shared, report),
             _ => {}
+        }
+    }
+    if is_http && !rule.http.models.is_empty() {
+        let models = &rule.http.models;
+        match table.read_table("http", report) {
+            Some(mut http) if http.has_key("models") => {
+                models.check_groups(&rule.name, &mut http, shared, report);
+            }
+            _ => models.check_groups(&rule.name, table, shared, report),
         }
     }
     if let Some(auth) = rule.auth.as_ref().filter(|_| is_http) {
@@ -192,6 +201,12 @@ fn read_own_group(
         if asked == Some(&*rule.name) && !shared.contains_key(&rule.name) {
             let message = "names the rule's own group, and it has none: write `members`";
             table.report_problem("auth", message, report);
+        }
+        let names_own = { rule.http.models.group_names() }.any(|group| *group == rule.name);
+        if names_own && !shared.contains_key(&rule.name) {
+            let message =
+                "names the rule's own group in `models`, and it has none: write `members`";
+            table.report_problem("http", message, report);
         }
         routes::need_own(&rule.routes, table, shared, report);
         return None;

@@ -25,6 +25,12 @@ impl Pool {
 }
 
 impl Group {
+    /// True if a member works, and gets requests now or once the member is below its connection limit.
+    pub fn has_working_member(&self) -> bool {
+        let mut slots = self.pool.seats.iter().map(|seat| &seat.slot);
+        slots.any(|slot| slot.reason_bits() & !Reason::SOFT == 0 && slot.weight() > 0.0)
+    }
+
     /// Engines of the group, if the strategy is `inference`.
     pub fn engines(&self) -> Option<&Arc<EnginePool>> {
         let is_needed = self.kind.request_needs == RequestNeeds::Body;

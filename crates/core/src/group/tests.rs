@@ -674,6 +674,23 @@ fn explanations_say_whether_the_chooser_or_the_strategy_has_decided() {
     assert!(notes.contains("cannot be used any more"), "{notes}");
 }
 
+#[test]
+fn a_group_works_while_a_member_has_no_reason_against_it_but_soft_ones() {
+    let group = group(2, None);
+    assert!(group.has_working_member());
+    let [first, second] = [0, 1].map(|index| Arc::clone(&group.members()[index].slot));
+    for reason in Reason::ALL {
+        first.set(reason, true);
+        second.set(Reason::Down, true);
+        let is_soft = matches!(reason, Reason::Shedding | Reason::Standby);
+        assert_eq!(group.has_working_member(), is_soft, "{reason:?}");
+        first.set(reason, false);
+        assert!(group.has_working_member());
+    }
+    first.set_weight(Weight::new(0.0).unwrap());
+    assert!(!group.has_working_member());
+}
+
 /// Makes the plan of a request with this prompt, and gives it to `take`.
 fn with_plan<T>(group: &Group, prompt: &str, take: impl FnOnce(&RequestPlan<'_>) -> T) -> T {
     let body = format!(r#"{{"model":"m","prompt":"{prompt}","stream":true}}"#);

@@ -59,11 +59,7 @@ impl Delivered {
 impl Client {
     /// Carries one request.
     pub(super) async fn carry_request(&mut self, request: &mut Request) -> After {
-        if request
-            .routed
-            .response_policy()
-            .is_in_maintenance(self.session.peer.ip())
-        {
+        if self.is_in_maintenance(request) {
             return Box::pin(self.in_maintenance(request)).await;
         }
         if let Some(over) = request.over {
@@ -71,7 +67,7 @@ impl Client {
             return Box::pin(self.answer_limited(request, over)).await;
         }
         self.others_first().await;
-        let routed = request.routed.clone();
+        let mut routed = request.routed.clone();
         let mut summary = Summary::new(End::Complete);
         if let Some(login) = request.login.take() {
             // In a box: it is no part of the way of most requests.
@@ -103,6 +99,10 @@ impl Client {
                 return self.end_request(request, summary, after);
             }
             now = self.session.worker.now();
+            routed = request.routed.clone();
+            if self.is_in_maintenance(request) {
+                return Box::pin(self.in_maintenance(request)).await;
+            }
         }
         let plan = prompt
             .as_deref_mut()
@@ -264,8 +264,8 @@ impl Client {
                 // The member closed the idle connection just when it was to be used:
                 // that says nothing about the member, or the next connection to it.
                 Err(Failure::Silent)
-                    if (request.repeatable || request.up.is_untouched()) && request.up.rewind() => {
-                }
+                    if (request.is_repeatable() || request.up.is_untouched())
+                        && request.up.rewind() => {}
                 Err(Failure::Silent) => return Err(Failure::Stale),
                 Err(failure) => {
                     upstream.reset_on_drop();
@@ -288,7 +288,7 @@ impl Client {
             upstream.reset_on_drop();
             // As above, for a connection of HTTP/2 that was idle.
             let is_stale = matches!(&*upstream, Io::Call(call) if call.is_stale());
-            let may_be_sent = request.repeatable || request.up.is_untouched();
+            let may_be_sent = request.is_repeatable() || request.up.is_untouched();
             match failure {
                 Failure::Refused if is_stale && !again && request.up.rewind() => again = true,
                 Failure::Silent if is_stale && !again && may_be_sent && request.up.rewind() => {

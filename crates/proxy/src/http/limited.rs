@@ -26,6 +26,17 @@ impl Client {
         self.end_with(request, summary, answer).await
     }
 
+    /// True if the rule, the group or the route of a request is in maintenance for the client. False while the body, which
+    /// decides on the group, is to be read.
+    pub(super) fn is_in_maintenance(&self, request: &Request) -> bool {
+        let routed = &request.routed;
+        let is_open = request.prompt.is_some() && routed.chooses_by_model();
+        !is_open
+            && routed
+                .response_policy()
+                .is_in_maintenance(self.session.peer.ip())
+    }
+
     /// Answers a request while the rule, its group or its route is in maintenance.
     pub(super) async fn in_maintenance(&mut self, request: &mut Request) -> After {
         self.session.service.metrics.refused_maintenance.add(1);

@@ -114,13 +114,8 @@ impl RequestRoute {
                 .unwrap_or_default(),
             cookies: self.own_cookies(),
             says_forwarded: false,
-            hides_codings: self.is_for_engines(),
-            report_format: self
-                .target()
-                .sources
-                .orca
-                .as_ref()
-                .and_then(|orca| orca.request_format.as_deref()),
+            hides_codings: self.may_be_for_engines(),
+            report_format: self.report_format(),
             marks: None,
         }
     }

@@ -17,6 +17,7 @@ mod login;
 mod malformed;
 mod member_connection;
 mod mirror;
+mod model_choice;
 mod next_request;
 mod progress;
 pub(crate) mod prompt;
@@ -31,6 +32,7 @@ mod route_answer;
 mod sticky;
 mod stream;
 mod summary;
+mod target_facts;
 mod tasks;
 
 use std::rc::Rc;
@@ -160,10 +162,10 @@ mod tests {
         // it), and for each of three messages the bound of the body that is kept (8 bytes), and where the
         // parts of a head for a member of HTTP/2 are (8 bytes). For engines of language
         // models: the reader of an answer (8 bytes for each of three messages), the request at the engine (8 bytes in
-        // each ticket), and the prompt and its plan, where they are made and where they are used (64 bytes); all else is
-        // in boxes that other groups do not have. The task serves other clients afterwards: its inbox and its pool (32 bytes). A transport more, as there is in tests, costs a word
+        // each ticket), and the prompt and its plan, where they are made and where they are used (64 bytes), facts for the
+        // groups of models and held tokens (twice 8 bytes); all else is in boxes that other groups do not have. The task serves other clients afterwards: its inbox and its pool (32 bytes). A transport more, as there is in tests, costs a word
         // for each connection.
-        assert!(http <= 2760 + 32 + 64 + 24 + 8 + 96 + 32, "{http}");
+        assert!(http <= 2760 + 32 + 64 + 24 + 8 + 96 + 32 + 16, "{http}");
         let tcp = size_of_tcp(crate::tcp::serve_tcp);
         assert!(tcp <= 1408 + 16, "{tcp}");
     }

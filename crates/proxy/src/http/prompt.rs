@@ -6,11 +6,12 @@
 
 use std::cell::RefCell;
 use std::hash::{BuildHasher as _, RandomState};
-use std::sync::Arc;
+use std::sync::OnceLock;
 
-use evenkeel_core::engines::{EnginePool, PromptPart};
+use evenkeel_core::engines::PromptPart;
 use evenkeel_inference::chain::{Chain, ChainBuilder, HashKey};
 use evenkeel_inference::group::{RequestFacts, RequestPlan};
+use evenkeel_inference::model_name::ModelName;
 use evenkeel_inference::scanner::{Progress, Scanner};
 use evenkeel_manager::snapshot::GroupHandle;
 
@@ -42,13 +43,30 @@ pub(crate) struct Prompt {
     random: u64,
 }
 
+/// Model of a request, as far as the body names it.
+// A request has one for a moment, on the stack.
+#[allow(clippy::large_enum_variant)]
+#[derive(Debug)]
+pub(super) enum NamedModel {
+    /// The body names the model.
+    Name(ModelName),
+    /// The body has no name where one is expected, or is not understood.
+    Missing,
+    /// The body may name several models.
+    Ambiguous,
+    /// The name is too long, or not written as JSON has names.
+    Unknown,
+    /// The body is compressed.
+    Compressed,
+    /// The name is not among the bytes that were read.
+    Unread,
+}
+
 impl Prompts {
     /// Takes a reader for a body.
     fn take(&self, key: &HashKey) -> Box<Prompt> {
         let spare = self.0.borrow_mut().pop();
-        let mut prompt = spare.unwrap_or_else(|| Box::new(Prompt::new(key)));
-        prompt.builder.set_key(key);
-        prompt
+        spare.unwrap_or_else(|| Box::new(Prompt::new(key)))
     }
 
     /// Gives a reader back, whose memory the next request uses.
@@ -67,7 +85,6 @@ impl Prompts {
 #[cold]
 pub(super) fn begin_prompt(
     prompts: &Prompts,
-    engines: &Arc<EnginePool>,
     request: &message::Request<'_>,
     max_bytes: usize,
     random: u64,
@@ -75,7 +92,7 @@ pub(super) fn begin_prompt(
     if matches!(request.body, Body::None | Body::Length(0)) {
         return None;
     }
-    let mut prompt = prompts.take(engines.hash_key(draw_secret));
+    let mut prompt = prompts.take(hash_key());
     let is_readable = !has_coding(request.values("content-encoding"));
     prompt.begin(request.body, is_readable);
     prompt.max_bytes = max_bytes;
@@ -83,9 +100,16 @@ pub(super) fn begin_prompt(
     Some(prompt)
 }
 
-/// Draws a secret that nobody can guess, by the standard library's keys of hash maps: they come from the kernel.
-fn draw_secret() -> [u64; 3] {
-    [0, 1, 2].map(|part| RandomState::new().hash_one(part))
+/// Key of the hashes of prompts: the same one for all groups, as the group of a request may depend on its body. Who
+/// knows the key can make prompts whose blocks look like those of others.
+fn hash_key() -> &'static HashKey {
+    static KEY: OnceLock<HashKey> = OnceLock::new();
+    KEY.get_or_init(|| HashKey::new([0, 1, 2].map(draw_number)))
+}
+
+/// Draws a number, by the standard library's keys of hash maps: they come from the kernel.
+fn draw_number(of: impl std::hash::Hash) -> u64 {
+    RandomState::new().hash_one(of)
 }
 
 impl Prompt {
@@ -129,6 +153,27 @@ impl Prompt {
         content_pieces(&mut self.framing, bytes, |content| {
             scanner.feed_bytes(content, builder);
         });
+    }
+
+    /// Model that the request asks for.
+    pub(super) fn named_model(&self) -> NamedModel {
+        if !self.is_readable {
+            return NamedModel::Compressed;
+        }
+        if self.scanner.is_ambiguous() {
+            return NamedModel::Ambiguous;
+        }
+        if self.scanner.has_long_model() {
+            return NamedModel::Unknown;
+        }
+        match self.scanner.model_name() {
+            Some(text) => match ModelName::decode(text) {
+                Some(name) => NamedModel::Name(name),
+                None => NamedModel::Unknown,
+            },
+            None if self.scanner.scan_progress() == Progress::Running => NamedModel::Unread,
+            None => NamedModel::Missing,
+        }
     }
 
     /// Part of the prompt that was read.
@@ -205,12 +250,37 @@ mod tests {
     }
 
     #[test]
+    fn the_model_is_known_unless_engines_may_see_another_one() {
+        let named = |body: &str| {
+            let mut prompt = Prompt::new(&key());
+            prompt.begin(Body::Length(body.len() as u64), true);
+            prompt.read_bytes(body.as_bytes());
+            match prompt.named_model() {
+                NamedModel::Name(name) => String::from_utf8_lossy(name.as_bytes()).into_owned(),
+                other => format!("{other:?}"),
+            }
+        };
+        assert_eq!(named(r#"{"prompt":"a","model":"b\/c"}"#), "b/c");
+        assert_eq!(named(r#"{"model":"b","prompt":"a"#), "b");
+        assert_eq!(named(r#"{"model":"b","model":"c"}"#), "Ambiguous");
+        assert_eq!(named(r#"{"model":["b"]}"#), "Ambiguous");
+        assert_eq!(named(r#"{"model":"\x"}"#), "Unknown");
+        let long = "m".repeat(129);
+        assert_eq!(named(&format!("{{\"model\":\"{long}\"}}")), "Unknown");
+        assert_eq!(named(r#"{"prompt":"a"}"#), "Missing");
+        assert_eq!(named("model=b"), "Missing");
+        assert_eq!(named(r#"{"prompt":"a"#), "Unread");
+        assert_eq!(named(""), "Unread");
+    }
+
+    #[test]
     fn a_compressed_body_tells_its_length_only() {
         let mut prompt = Prompt::new(&key());
         prompt.begin(Body::Length(700), false);
         assert!(!prompt.is_sought());
         prompt.read_bytes(b"{\"prompt\":\"abc\"");
         assert_eq!(prompt.builder.prompt_bytes(), 0);
+        assert!(matches!(prompt.named_model(), NamedModel::Compressed));
         assert_eq!(prompt.length, Some(700));
     }
 }

@@ -10,7 +10,7 @@ use crate::watch::Stop;
 impl Client {
     /// Reads the body of a request until its prompt is known, at most [`Prompt::max_bytes`] bytes, and not longer than the
     /// time for bodies. What was read is sent to the member later. A client that waits for a 100 (Continue) sends
-    /// nothing before a member is chosen.
+    /// nothing before a member is chosen. Then the model gives the request its group, if the route has groups by models.
     pub(super) async fn read_prompt(
         &mut self,
         request: &mut Request,
@@ -20,6 +20,7 @@ impl Client {
         let up = &mut request.up;
         up.read_body_here(prompt);
         if request.awaits_continue {
+            self.choose_by_model(request, prompt);
             return Ok(());
         }
         let Client {
@@ -34,10 +35,12 @@ impl Client {
         let read = read.await;
         session.watch.disarm_deadline();
         match read {
-            Ok(read) => read.map_err(Failure::from),
+            Ok(read) => read.map_err(Failure::from)?,
             // The rest has the time that bodies have.
-            Err(Stop::Expired) => Ok(()),
-            Err(Stop::Cut) => Err(Failure::Cut),
+            Err(Stop::Expired) => {}
+            Err(Stop::Cut) => return Err(Failure::Cut),
         }
+        self.choose_by_model(request, prompt);
+        Ok(())
     }
 }

@@ -14,6 +14,7 @@ use super::login::Login;
 use super::prompt::{self, Prompt};
 use super::route::{BalancerAnswer, RequestRoute};
 use super::sticky::StickyCookie;
+use super::target_facts::{OtherTargets, TargetFacts};
 use crate::access::{self, Details, MAX_TARGET_BYTES};
 use crate::bound_request::BoundRequest;
 use crate::chooser::HttpFacts;
@@ -50,6 +51,8 @@ pub(super) struct Request {
     pub(super) has_weak_tags: bool,
     /// Prompt of the request, until it is read, if the request is for engines.
     pub(super) prompt: Option<Box<Prompt>>,
+    /// Facts for the groups that the model's name may lead to, if the groups need some.
+    other_targets: Option<Box<OtherTargets>>,
     /// True if the request is one with a body for engines.
     pub(super) is_for_engines: bool,
     /// Cost of the request for strategies.
@@ -64,8 +67,9 @@ pub(super) struct Request {
     pub(super) authenticates_connection: bool,
     /// True if the request may be sent twice (RFC 9110, section 9.2.2).
     pub(super) idempotent: bool,
-    /// True if the request may be sent twice as it is idempotent, or as its route says so.
-    pub(super) repeatable: bool,
+    /// True if the request may be sent twice as it is idempotent, or as its route says so. See
+    /// [`Request::is_repeatable`].
+    repeatable: bool,
     /// True if the request may be sent twice at once, as it changes nothing (section 9.2.1).
     pub(super) may_hedge: bool,
     /// The client waits for a 100 (Continue) before it sends the body.
@@ -199,19 +203,16 @@ impl Request {
                 details,
             })
         });
-        let group = routed.target().group.current.load();
-        let key = group
-            .wants_key()
-            .and_then(|key| head.request.hash_part(key));
-        let facts = match (&routed.target().chooser, &given) {
-            (Some(_), None) => {
-                let facts = HttpFacts::of_request(&head.request, &group.settings().hash_key);
-                Some(Box::new(facts))
-            }
-            _ => None,
-        };
-        let cors = routed.response_policy().cors();
-        let cross_origin = cors.and_then(|policy| CrossOrigin::of_request(policy, &head.request));
+        let at = worker.now();
+        let is_served = given.is_none();
+        let facts_of =
+            |routed: &RequestRoute| TargetFacts::of_request(routed, &head.request, is_served, at);
+        let TargetFacts {
+            key,
+            stuck,
+            chooser: facts,
+            cross_origin,
+        } = facts_of(&routed);
         let told = routed.rule.http.cost_header.as_deref();
         let told = told.and_then(|field| head.request.parse_cost(field));
         let cost = told.unwrap_or(routed.rule.cost);
@@ -220,19 +221,18 @@ impl Request {
         let coding =
             compression.and_then(|options| options.choose(head.request.values("accept-encoding")));
         let has_weak_tags = coding.is_some() && has_weak_tags(&head.request);
-        let prompt = match routed.target().max_prompt {
-            Some(max_bytes) if given.is_none() => {
-                let engines = group.engines();
-                engines.and_then(|engines| {
-                    let random = worker.rng.borrow_mut().u64(..);
-                    let prompts = &worker.prompts;
-                    prompt::begin_prompt(prompts, engines, &head.request, max_bytes, random)
-                })
+        let prompt = match routed.max_prompt() {
+            Some(max_bytes) if is_served => {
+                let random = worker.rng.borrow_mut().u64(..);
+                prompt::begin_prompt(&worker.prompts, &head.request, max_bytes, random)
             }
             _ => None,
         };
-        drop(group);
-        let is_for_engines = prompt.is_some();
+        let other_targets = match prompt.is_some() && routed.chooses_by_model() {
+            true => OtherTargets::of_request(&routed, facts_of),
+            false => None,
+        };
+        let is_for_engines = prompt.is_some() && routed.may_be_for_engines();
         let idempotent = matches!(
             head.request.method,
             "GET" | "HEAD" | "OPTIONS" | "TRACE" | "PUT" | "DELETE"
@@ -242,7 +242,7 @@ impl Request {
             .retry_methods
             .iter()
             .any(|method| **method == *head.request.method);
-        let repeatable = idempotent || is_named || is_for_engines;
+        let repeatable = idempotent || is_named;
         let max_prompt = prompt.as_deref().map_or(0, Prompt::max_bytes);
         let most_kept = route.retry_max_body.max(max_prompt);
         let keeps = (is_named || is_for_engines) && given.is_none() && route.retries > 0;
@@ -254,22 +254,15 @@ impl Request {
         let authenticates_connection = head.request.authenticates_connection;
         let (version, keep_alive, asked) = (head.version, head.keep_alive, head.framing_facts);
         let awaits_continue = head.expect_continue;
-        let at = worker.now();
         let client = session.peer.ip();
-        let over = match routed.response_policy().is_in_maintenance(client) {
+        let is_final = prompt.is_none() || !routed.chooses_by_model();
+        let over = match is_final && routed.response_policy().is_in_maintenance(client) {
             // Who is told to try again later has not used the limit up by then.
             true => None,
             false => routed.client_quotas().and_then(|quotas| {
                 quotas.take_request(client, &head.request, routed.route_index(), at)
             }),
         };
-        let cookie = routed.target().cookie.as_deref();
-        let cookie = cookie.filter(|_| given.is_none());
-        let stuck = cookie.map(|cookie| {
-            let group = &routed.target().group;
-            let stuck = StickyCookie::new(cookie, group, &head.request, at);
-            Box::new(stuck)
-        });
         let copies = match given {
             Some(_) => None,
             None => routed.to_copy(session, head),
@@ -296,6 +289,7 @@ impl Request {
             coding,
             has_weak_tags,
             prompt,
+            other_targets,
             is_for_engines,
             cost,
             class,
@@ -319,6 +313,26 @@ impl Request {
     /// work for nobody.
     pub(super) fn ends_with_fin(&self, routed: &RequestRoute) -> bool {
         self.is_for_engines || routed.route().abort_on_close
+    }
+
+    /// True if the request may be sent twice: it is idempotent, its route says so, or it is for engines.
+    pub(super) fn is_repeatable(&self) -> bool {
+        self.repeatable || self.is_for_engines
+    }
+
+    /// Moves the request to the group of its route at `target`, if it is not there.
+    pub(super) fn move_to_target(&mut self, target: u32) {
+        if self.routed.is_to_target(target) {
+            return;
+        }
+        let others = self.other_targets.take();
+        let facts = others.map_or_else(TargetFacts::default, |mut others| others.take(target));
+        self.routed = self.routed.with_target(target);
+        self.is_for_engines = self.routed.is_for_engines();
+        self.key = facts.key;
+        self.stuck = facts.stuck;
+        self.facts = facts.chooser;
+        self.cross_origin = facts.cross_origin;
     }
 
     /// The trace that it is in.
@@ -421,6 +435,7 @@ impl Request {
             coding: None,
             has_weak_tags: false,
             prompt: None,
+            other_targets: None,
             is_for_engines: false,
             cost: self.cost,
             class: self.class,

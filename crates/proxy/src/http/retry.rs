@@ -25,7 +25,7 @@ impl Client {
         let allowed = match failure {
             Failure::Connect(failure) => failure.is_of_one_member(),
             Failure::Refused | Failure::Status(_) => true,
-            Failure::Silent => request.repeatable || request.up.is_untouched(),
+            Failure::Silent => request.is_repeatable() || request.up.is_untouched(),
             Failure::Garbage => request.idempotent || request.up.is_untouched(),
             // Whoever was silent for so long will be so again: only somebody else is asked.
             Failure::TimedOut => {
@@ -72,7 +72,7 @@ impl Client {
         // An engine that is full has not begun.
         let is_full = request.is_for_engines && matches!(head.status, 429 | 503);
         let is_named = is_full || route.retry_statuses.contains(&head.status);
-        if !is_named || !request.repeatable || retries >= route.retries {
+        if !is_named || !request.is_repeatable() || retries >= route.retries {
             return false;
         }
         if !request.up.may_rewind() {

@@ -7,7 +7,7 @@ use std::rc::Rc;
 use std::sync::Arc;
 
 use evenkeel_control::queue::Class;
-use evenkeel_core::group::Group;
+use evenkeel_core::group::{Group, InferenceSettings};
 use evenkeel_manager::auth::Auth;
 use evenkeel_manager::config::MemberProtocol;
 use evenkeel_manager::config::routing::path::{self, Ambiguous};
@@ -214,7 +214,7 @@ impl RequestRoute {
 
     /// True if streams of HTTP/2 are passed on as such: members speak HTTP/2, and no copy of the request goes elsewhere.
     pub(super) fn passes_frames(&self) -> bool {
-        self.speaks_http2() && self.route().mirror.is_none() && !self.is_for_engines()
+        self.speaks_http2() && self.route().mirror.is_none() && self.max_prompt().is_none()
     }
 
     /// True if all members of the rule speak HTTP/2.
@@ -226,6 +226,69 @@ impl RequestRoute {
     /// True if the group's strategy reads the bodies of requests: its members serve language models.
     pub(super) fn is_for_engines(&self) -> bool {
         self.target().max_prompt.is_some()
+    }
+
+    /// True if the name of a model in the body decides on the group.
+    #[inline]
+    pub(super) fn chooses_by_model(&self) -> bool {
+        self.route().models.is_some()
+    }
+
+    /// Places of the groups that requests go to by the name of a model, but for the group that the request has now.
+    pub(super) fn other_targets(&self) -> impl Iterator<Item = u32> {
+        let models = self.route().models.iter();
+        let places = models.flat_map(|models| models.places().iter().copied());
+        places.filter(|place| *place != self.target)
+    }
+
+    /// True if the request goes to the group at `target`.
+    pub(super) fn is_to_target(&self, target: u32) -> bool {
+        self.target == target
+    }
+
+    /// Returns the same route with the group at `target`.
+    pub(super) fn with_target(&self, target: u32) -> Self {
+        RequestRoute {
+            target,
+            ..self.clone()
+        }
+    }
+
+    /// The groups that the request may go to: the group that it has now, and the groups of models.
+    fn possible_targets(&self) -> impl Iterator<Item = &Target> {
+        let others = self.other_targets();
+        let others = others.map(|place| self.rule.target_at(place as usize));
+        std::iter::once(self.target()).chain(others)
+    }
+
+    /// True if one of the groups that the request may go to is for engines.
+    #[inline]
+    pub(super) fn may_be_for_engines(&self) -> bool {
+        self.is_for_engines()
+            || self.chooses_by_model() && self.possible_targets().any(|of| of.max_prompt.is_some())
+    }
+
+    /// Most bytes of the body that are read before a member is chosen; `None` if nobody reads them.
+    #[inline]
+    pub(super) fn max_prompt(&self) -> Option<usize> {
+        if !self.chooses_by_model() {
+            return self.target().max_prompt;
+        }
+        let of_groups = self.possible_targets().filter_map(|of| of.max_prompt);
+        let most = of_groups.max();
+        Some(most.unwrap_or_else(|| InferenceSettings::default().max_prompt))
+    }
+
+    /// Format of the reports that members are asked for.
+    #[inline]
+    pub(super) fn report_format(&self) -> Option<&str> {
+        fn format_of(target: &Target) -> Option<&str> {
+            target.sources.orca.as_ref()?.request_format.as_deref()
+        }
+        match self.chooses_by_model() {
+            false => format_of(self.target()),
+            true => self.possible_targets().find_map(format_of),
+        }
     }
 
     /// Bounds of the bodies of requests.
