@@ -1,4 +1,5 @@
-//! An engine for language models in small: it speaks OpenAI's API, remembers the beginnings of prompts, and says so.
+//! An engine for language models in small: it speaks the APIs of OpenAI and Anthropic, remembers the beginnings of
+//! prompts, and says so.
 
 use std::collections::HashSet;
 use std::hash::{DefaultHasher, Hash as _, Hasher as _};
@@ -97,6 +98,9 @@ impl State {
             );
         }
         let asked: Value = serde_json::from_slice(&request.body).unwrap_or_default();
+        if request.second_word() == "/v1/messages" {
+            return self.answer_messages(&asked);
+        }
         let prompt = match (&asked["messages"], &asked["prompt"]) {
             (Value::Array(messages), _) => {
                 let texts = messages.iter().map(|message| message.to_string());
@@ -123,6 +127,58 @@ impl State {
                 whole(200, &completion("chat.completion", &choice, &usage))
             }
         }
+    }
+
+    /// Answers a request for messages, as Anthropic's API has them.
+    fn answer_messages(&self, asked: &Value) -> String {
+        let messages = asked["messages"].as_array().into_iter().flatten();
+        let texts: Vec<String> = messages.map(|message| message.to_string()).collect();
+        if texts.is_empty() {
+            let error = json!({"type": "invalid_request_error", "message": "messages: are missing"});
+            return whole(400, &json!({"type": "error", "error": error}));
+        }
+        let prompt = format!("{}{}", asked["system"], texts.join(","));
+        let cached = self.read_prompt(prompt.as_bytes());
+        let tokens = prompt.len() / TOKEN_BYTES;
+        self.answered.fetch_add(1, Ordering::SeqCst);
+        let message = |words: usize| {
+            let content = match words {
+                0 => json!([]),
+                _ => json!([{"type": "text", "text": "word ".repeat(words)}]),
+            };
+            json!({
+                "id": "m1", "type": "message", "role": "assistant", "model": "small",
+                "content": content, "stop_reason": null, "stop_sequence": null,
+                "usage": {
+                    "input_tokens": tokens - cached,
+                    "cache_creation_input_tokens": 0,
+                    "cache_read_input_tokens": cached,
+                    "output_tokens": words,
+                },
+            })
+        };
+        if asked["stream"] != true {
+            return whole(200, &message(ANSWER_WORDS));
+        }
+        let mut events = vec![
+            json!({"type": "message_start", "message": message(0)}),
+            json!({"type": "content_block_start", "index": 0, "content_block": {"type": "text", "text": ""}}),
+            json!({"type": "ping"}),
+        ];
+        let delta = json!({"type": "text_delta", "text": "word "});
+        let delta = json!({"type": "content_block_delta", "index": 0, "delta": delta});
+        events.extend(vec![delta; ANSWER_WORDS]);
+        let end = json!({"stop_reason": "end_turn", "stop_sequence": null});
+        events.extend([
+            json!({"type": "content_block_stop", "index": 0}),
+            json!({"type": "message_delta", "delta": end, "usage": {"output_tokens": ANSWER_WORDS}}),
+            json!({"type": "message_stop"}),
+        ]);
+        let events = events.iter().map(|event| {
+            let name = event["type"].as_str().unwrap_or_default();
+            format!("event: {name}\ndata: {event}\n\n")
+        });
+        stream_of(&events.collect::<String>())
     }
 
     /// Reads a prompt. Returns the number of tokens that the engine has known.
@@ -160,7 +216,7 @@ fn whole(status: u16, body: &Value) -> String {
     )
 }
 
-/// A stream of events in chunks, none of which is an event.
+/// A stream of a completion.
 fn stream(has_usage: bool, usage: &Value) -> String {
     let mut events = String::new();
     for _ in 0..ANSWER_WORDS {
@@ -173,7 +229,11 @@ fn stream(has_usage: bool, usage: &Value) -> String {
         event["choices"] = json!([]);
         events += &format!("data: {event}\n\n");
     }
-    events += "data: [DONE]\n\n";
+    stream_of(&(events + "data: [DONE]\n\n"))
+}
+
+/// Response with these events, in chunks none of which is an event.
+fn stream_of(events: &str) -> String {
     let head =
         "HTTP/1.1 200 OK\r\nContent-Type: text/event-stream\r\nTransfer-Encoding: chunked\r\n\r\n";
     let mut answer = head.to_owned();

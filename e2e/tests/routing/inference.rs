@@ -348,22 +348,40 @@ fn clients_of_http2_are_served_alike() {
     assert_eq!(engines[1].answered(), 8);
 }
 
-#[test]
-fn the_openai_client_is_served() {
-    let Some(mut client) = python("openai_client.py", "openai") else {
-        return;
-    };
+/// Output of a client's program that asks two engines through a balancer.
+fn run_client(file: &str, package: &str, path: &str) -> Option<(String, Balancer)> {
+    let mut client = python(file, package)?;
     let engines: [_; 2] = std::array::from_fn(|_| LanguageModel::start());
     let balancer = balance(&engines.each_ref());
     let output = client
-        .arg(format!("http://{}/v1", balancer.address("web")))
+        .arg(format!("http://{}{path}", balancer.address("web")))
         .output()
         .unwrap();
     let said = String::from_utf8_lossy(&output.stdout);
     let errors = String::from_utf8_lossy(&output.stderr);
-    assert_eq!(
-        said.trim_end(),
-        "models small\nwhole 5\nstream 5\nusage True",
-        "{errors}"
-    );
+    assert!(output.status.success(), "{said}{errors}");
+    Some((said.trim_end().to_owned(), balancer))
+}
+
+#[test]
+fn the_openai_client_is_served() {
+    if let Some((said, _)) = run_client("openai_client.py", "openai", "/v1") {
+        assert_eq!(said, "models small\nwhole 5\nstream 5\nusage True");
+    }
+}
+
+#[test]
+fn the_anthropic_client_is_served() {
+    let Some((said, balancer)) = run_client("anthropic_client.py", "anthropic", "") else {
+        return;
+    };
+    let expected = "whole 5 5\nstream 5 5\ncached True\nrefused 400 invalid_request_error";
+    assert_eq!(said, expected);
+    // The tokens of both kinds of answers are counted: the cached ones, too.
+    let count = |kind: &str| {
+        let series = format!("evenkeel_inference_tokens_total{{group=\"web\",kind=\"{kind}\"}}");
+        balancer.read_metric(&series).unwrap()
+    };
+    assert_eq!(count("output"), 2.0 * ANSWER_WORDS as f64);
+    assert!(count("cached") > count("prompt") / 4.0);
 }
