@@ -134,7 +134,8 @@ impl State {
         let messages = asked["messages"].as_array().into_iter().flatten();
         let texts: Vec<String> = messages.map(|message| message.to_string()).collect();
         if texts.is_empty() {
-            let error = json!({"type": "invalid_request_error", "message": "messages: are missing"});
+            let error =
+                json!({"type": "invalid_request_error", "message": "messages: are missing"});
             return whole(400, &json!({"type": "error", "error": error}));
         }
         let prompt = format!("{}{}", asked["system"], texts.join(","));

@@ -8,6 +8,7 @@ use evenkeel_inference::group::{AnswerEnd, EngineGroup, GroupSettings, RequestPl
 use evenkeel_inference::memory::PredictionResult;
 use evenkeel_inference::usage::Usage;
 
+use crate::histogram::{Histogram, Latencies};
 use crate::member::MemberId;
 use crate::time::Instant;
 
@@ -92,6 +93,8 @@ impl TokenKind {
 pub struct EngineCounts {
     prompts: [AtomicU64; PromptPart::ALL.len()],
     tokens: [AtomicU64; TokenKind::ALL.len()],
+    first_tokens: Histogram,
+    later_tokens: Histogram,
 }
 
 impl EngineCounts {
@@ -108,6 +111,16 @@ impl EngineCounts {
     /// Number of tokens of a kind.
     pub fn token_count(&self, kind: TokenKind) -> u64 {
         read_count(self.tokens.get(kind as usize))
+    }
+
+    /// Times from the arrival of a request to the first token of its answer, of complete streams.
+    pub fn first_token_times(&self) -> Latencies {
+        self.first_tokens.copy_latencies()
+    }
+
+    /// Mean times for each token after the first one, of complete streams with several tokens.
+    pub fn later_token_times(&self) -> Latencies {
+        self.later_tokens.copy_latencies()
     }
 
     fn count_usage(&self, usage: &Usage, expected: f32) {
@@ -250,6 +263,27 @@ impl EngineRequest {
     pub fn mark_full(&self, until: Instant) {
         let number = self.sent.member_number();
         self.pool.group.mark_full(number, until.as_nanos());
+    }
+
+    /// Time of the first token; `None` before it, and if the answer does not come as a stream of events.
+    pub fn first_token(&self) -> Option<Instant> {
+        self.sent.first_token_nanos().map(Instant::from_nanos)
+    }
+
+    /// Counts the times of the tokens of a complete stream that has ended `now`, for a request that has arrived at
+    /// `asked`. If the engine does not say the number of tokens, events count as tokens.
+    pub fn count_times(&self, end: &AnswerEnd, asked: Instant, now: Instant) {
+        let Some(first) = self.first_token().filter(|_| end.is_complete) else {
+            return;
+        };
+        let counts = &self.pool.counts;
+        counts.first_tokens.add_latency(first.since(asked));
+        let said = end.usage.map(|usage| u64::from(usage.output_tokens));
+        let tokens = said.filter(|tokens| *tokens > 0).unwrap_or(end.events);
+        let later = u32::try_from(tokens.saturating_sub(1)).unwrap_or(u32::MAX);
+        if let Some(time) = now.since(first).checked_div(later) {
+            counts.later_tokens.add_latency(time);
+        }
     }
 
     /// Ends the request. Only the first call counts. Returns the result of the prediction of what the engine remembers.

@@ -128,6 +128,11 @@ impl SentRequest {
         self.prediction.tokens * usage.prompt_tokens as f32 / self.prompt_tokens
     }
 
+    /// Time of the first token, in nanoseconds; `None` before it, and if the answer comes as a whole.
+    pub fn first_token_nanos(&self) -> Option<u64> {
+        self.queue.first_token_nanos()
+    }
+
     /// Leaves out the time to the next event: the client takes nothing, so that the member cannot write.
     pub fn skip_gap(&mut self) {
         self.queue.skip_gap();

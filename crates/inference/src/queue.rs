@@ -258,6 +258,11 @@ impl QueueEntry {
         self.first_token_seconds
     }
 
+    /// Time of the first token, in nanoseconds; `None` before it, and if the answer comes as a whole.
+    pub fn first_token_nanos(&self) -> Option<u64> {
+        self.first_token_seconds.map(|_| self.first_token_at)
+    }
+
     /// True if the answer comes as a whole.
     pub fn is_whole(&self) -> bool {
         self.is_whole
@@ -324,7 +329,9 @@ mod tests {
             (moment.queued_tokens, moment.waiting, moment.streams),
             (4000.0, 2.0, 0.0)
         );
+        assert_eq!(one.first_token_nanos(), None);
         assert_eq!(queue.take_first_token(&mut one, SECOND), Some(1.0));
+        assert_eq!(one.first_token_nanos(), Some(SECOND));
         assert_eq!(queue.take_first_token(&mut one, 2 * SECOND), None);
         let moment = queue.read_moment(0.0, 1e-3, SECOND);
         assert_eq!(

@@ -11,6 +11,7 @@ use std::sync::mpsc::{Receiver, RecvTimeoutError, Sender, TryRecvError, channel}
 use std::time::{Duration, SystemTime};
 
 use evenkeel_core::cost::Cost;
+use evenkeel_inference::usage::Usage;
 use evenkeel_tls::handshake::HandshakeParameters;
 
 pub use crate::http2::grpc::CallStatus;
@@ -232,6 +233,19 @@ pub struct Details {
     pub id: Option<Box<str>>,
     /// Place of the request in a trace, if it is traced.
     pub trace: Option<Trace>,
+    /// Model and tokens, if the request is for engines of language models.
+    pub engine: Option<Box<EngineFacts>>,
+}
+
+/// Facts about a request for engines of language models.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct EngineFacts {
+    /// Name of the model, at most 128 bytes; `None` if the request does not name one for certain.
+    pub model: Option<Box<str>>,
+    /// Tokens that the engine has counted, if its answer says them.
+    pub usage: Option<Usage>,
+    /// Time from the request to the first token, if the answer has come as a stream.
+    pub first_token: Option<Duration>,
 }
 
 /// Header fields that the log needs: names in lower case.

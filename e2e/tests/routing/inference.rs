@@ -6,10 +6,12 @@
 use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::language_model::{ANSWER_WORDS, LanguageModel};
 use evenkeel_e2e::member::{Member, Seen, ok_response};
 use evenkeel_e2e::process::{are_installed, run_curl};
 use evenkeel_e2e::python::python;
+use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::{Message, Wire};
 use serde_json::{Value, json};
 
@@ -346,6 +348,72 @@ fn clients_of_http2_are_served_alike() {
         assert_eq!(answer.matches("word ").count(), ANSWER_WORDS, "{answer}");
     }
     assert_eq!(engines[1].answered(), 8);
+}
+
+#[test]
+fn the_log_and_the_metrics_tell_the_model_tokens_and_times() {
+    let engine = LanguageModel::start();
+    let logs = Folder::new();
+    let path = logs.join("access.log");
+    let log = format!(
+        "[access_log]\noutput = {:?}\nformat = \"json\"\n",
+        path.display().to_string()
+    );
+    let balancer = Balancer::start(&config(&[engine.address()], &log));
+    let mut wire = balancer.connect();
+    let text = "word ".repeat(200);
+    let messages = [message("user", &text)];
+    let hostile = "m\"\n\u{1b}";
+    for body in [
+        json!({"model": "small", "messages": messages, "stream": true, "stream_options": {"include_usage": true}}),
+        json!({"model": hostile, "messages": messages, "stream": true}),
+        json!({"model": "m".repeat(129), "messages": messages}),
+        json!([1]),
+    ] {
+        let answer = ask(&mut wire, body.to_string().as_bytes(), 0);
+        assert_eq!(answer.second_word(), "200");
+    }
+    wire.send("GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n");
+    wire.read_response();
+    let mut lines: Vec<Value> = Vec::new();
+    wait_until("the log is written", || {
+        let text = std::fs::read_to_string(&path).unwrap_or_default();
+        let whole = text.rfind('\n').map_or("", |end| &text[..end]);
+        lines = whole
+            .lines()
+            .map(|line| serde_json::from_str(line).unwrap())
+            .collect();
+        lines.len() == 5
+    });
+    let [stream, untold, whole, none, models] = &lines[..] else {
+        panic!("{lines:?}");
+    };
+    assert_eq!(stream["model"], "small");
+    assert_eq!(stream["output_tokens"], ANSWER_WORDS);
+    assert_eq!(stream["cached_tokens"], 0);
+    assert!(stream["prompt_tokens"].as_u64().unwrap() > 200);
+    let first = stream["first_token_ms"].as_f64().unwrap();
+    assert!(first > 0.0 && first <= stream["total_ms"].as_f64().unwrap());
+    // The engine tells no tokens of this stream.
+    assert_eq!(untold["model"], hostile);
+    assert!(untold["first_token_ms"].is_f64() && untold["output_tokens"].is_null());
+    // The name is too long; the answer comes as a whole.
+    assert!(whole["model"].is_null() && whole["first_token_ms"].is_null());
+    assert_eq!(whole["output_tokens"], ANSWER_WORDS);
+    assert!(whole["cached_tokens"].as_u64().unwrap() > 0);
+    for line in [none, models] {
+        for key in ["model", "prompt_tokens", "first_token_ms"] {
+            assert!(line[key].is_null(), "{line}");
+        }
+    }
+    for family in ["time_to_first_token", "time_per_output_token"] {
+        let count = |suffix: &str| {
+            let series = format!("gen_ai_server_{family}_seconds{suffix}");
+            balancer.read_metric(&series)
+        };
+        assert_eq!(count("_count{group=\"web\"}"), Some(2.0), "{family}");
+        assert_eq!(count("_bucket{group=\"web\",le=\"+Inf\"}"), Some(2.0));
+    }
 }
 
 /// Output of a client's program that asks two engines through a balancer.

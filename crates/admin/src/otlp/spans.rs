@@ -41,6 +41,27 @@ impl Attributes {
         self.put_value(key, Value::Number(time.as_micros() as f64 / 1e3));
     }
 
+    /// Puts the model and the tokens of a request for engines of language models.
+    fn put_engine(&mut self, record: &Record<'_>) {
+        let details = record.details.as_ref();
+        let Some(facts) = details.and_then(|details| details.engine.as_deref()) else {
+            return;
+        };
+        if let Some(model) = &facts.model {
+            self.text("gen_ai.request.model", &**model);
+        }
+        if let Some(usage) = &facts.usage {
+            self.put_whole("gen_ai.usage.input_tokens", usage.prompt_tokens);
+            self.put_whole("gen_ai.usage.output_tokens", usage.output_tokens);
+            if let Some(cached) = usage.cached_tokens {
+                self.put_whole("gen_ai.usage.cache_read.input_tokens", cached);
+            }
+        }
+        if let Some(time) = facts.first_token {
+            self.put_time("evenkeel.first_token_ms", time);
+        }
+    }
+
     fn put_method(&mut self, method: &str) {
         match METHODS.contains(&method) {
             true => self.text("http.request.method", method),
@@ -157,6 +178,7 @@ fn of_request(record: &Record<'_>, trace: &Trace) -> Span {
     {
         all.text("evenkeel.request_id", id);
     }
+    all.put_engine(record);
     let mut span = new_span(record, trace, Kind::Server);
     if let Some(route) = &record.route {
         all.text("http.route", &**route);
@@ -251,7 +273,7 @@ fn put_protocol(record: &Record<'_>, all: &mut Attributes) {
 
 #[cfg(test)]
 mod tests {
-    use evenkeel_proxy::access::Details;
+    use evenkeel_proxy::access::{Details, EngineFacts};
 
     use super::*;
     use crate::access_log::tests::sample_record;
@@ -293,6 +315,11 @@ mod tests {
         let details = Details {
             id: Some("id-1".into()),
             trace: Some(trace),
+            engine: Some(Box::new(EngineFacts {
+                model: Some("small".into()),
+                usage: None,
+                first_token: Some(Duration::from_micros(1500)),
+            })),
             ..Details::default()
         };
         Record {
@@ -340,6 +367,7 @@ mod tests {
             ("http.route", "r"),
             ("evenkeel.rule", "web"),
             ("evenkeel.request_id", "id-1"),
+            ("gen_ai.request.model", "small"),
         ] {
             assert_eq!(text(server, key), wanted, "{key}");
         }
@@ -348,6 +376,11 @@ mod tests {
             value(server, "http.response.status_code"),
             Some(Value::Whole(200))
         );
+        assert_eq!(
+            value(server, "evenkeel.first_token_ms"),
+            Some(Value::Number(1.5))
+        );
+        assert!(value(server, "gen_ai.usage.input_tokens").is_none());
         let took = server.end_time_unix_nano - server.start_time_unix_nano;
         assert_eq!(took, 2_500_000);
         assert_eq!(server.status.as_ref().unwrap().code, Code::Unset as i32);

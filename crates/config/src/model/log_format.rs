@@ -33,7 +33,7 @@ pub enum LogField {
 
 impl LogField {
     /// Names of fields, but for header fields.
-    pub const NAMES: [&'static str; 37] = [
+    pub const NAMES: [&'static str; 42] = [
         "time",
         "time_local",
         "rule",
@@ -60,6 +60,11 @@ impl LogField {
         "connect_ms",
         "response_ms",
         "first_byte_ms",
+        "first_token_ms",
+        "model",
+        "prompt_tokens",
+        "cached_tokens",
+        "output_tokens",
         "total_ms",
         "cost",
         "retries",

@@ -691,6 +691,56 @@ fn a_group_works_while_a_member_has_no_reason_against_it_but_soft_ones() {
     assert!(!group.has_working_member());
 }
 
+#[test]
+fn times_of_tokens_are_those_of_complete_streams() {
+    let members = group(1, None).members().to_vec();
+    let group = going_by("inference", GroupSettings::default(), members);
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut ask = |events, is_complete, output_tokens: Option<u32>| {
+        with_plan(&group, "abc", |plan| {
+            let request = Request {
+                plan: Some(plan),
+                ..Request::at_time(at(100))
+            };
+            let mut ticket = group.pick(&request, &mut rng).unwrap();
+            let engine = ticket.engine_mut().unwrap();
+            assert_eq!(engine.first_token(), None);
+            engine.take_events(events, at(300));
+            assert_eq!(engine.first_token(), (events > 0).then(|| at(300)));
+            let usage = output_tokens.map(|output_tokens| Usage {
+                prompt_tokens: 2,
+                cached_tokens: None,
+                output_tokens,
+            });
+            let end = AnswerEnd {
+                usage,
+                events,
+                is_complete,
+            };
+            engine.count_times(&end, at(50), at(1300));
+            engine.finish(&end, at(1300));
+        });
+    };
+    let times = || {
+        let counts = group.engines().unwrap().counts();
+        [counts.first_token_times(), counts.later_token_times()]
+            .map(|times| (times.count(), times.sum().as_millis()))
+    };
+    ask(5, false, Some(11));
+    ask(0, true, Some(11));
+    assert_eq!(times(), [(0, 0), (0, 0)]);
+    // One token has no pace.
+    ask(1, true, None);
+    ask(1, true, Some(1));
+    assert_eq!(times(), [(2, 500), (0, 0)]);
+    ask(5, true, Some(11));
+    assert_eq!(times(), [(3, 750), (1, 100)]);
+    for said in [None, Some(0)] {
+        ask(5, true, said);
+    }
+    assert_eq!(times(), [(5, 1250), (3, 600)]);
+}
+
 /// Makes the plan of a request with this prompt, and gives it to `take`.
 fn with_plan<T>(group: &Group, prompt: &str, take: impl FnOnce(&RequestPlan<'_>) -> T) -> T {
     let body = format!(r#"{{"model":"m","prompt":"{prompt}","stream":true}}"#);

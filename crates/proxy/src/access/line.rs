@@ -9,7 +9,8 @@ use evenkeel_core::cost::Cost;
 use evenkeel_manager::config::LogFormat;
 
 use super::parts::{
-    Time, Times, last_digit, limit_name, member_error, put_whole, request_id, to_millis, trace_id,
+    Time, Times, engine_facts, last_digit, limit_name, member_error, put_whole, request_id,
+    to_millis, trace_id,
 };
 use super::{Lines, LoggedHeaders, Peer, Record, text};
 use crate::http2::grpc::CallStatus;
@@ -130,6 +131,7 @@ fn append_json(record: &Record<'_>, time: Time<'_>, line: &mut Vec<u8>) {
         // A number, which a vector takes.
         let _ = serde_json::to_writer(&mut *line, &record.cost.get());
     }
+    put_engine(record, line);
     line.extend_from_slice(b",\"retries\":");
     put_whole(u64::from(record.retries), line);
     put_text(b",\"end\":\"", Some(record.end.name()), line);
@@ -139,6 +141,34 @@ fn append_json(record: &Record<'_>, time: Time<'_>, line: &mut Vec<u8>) {
     put_text(b",\"request_id\":\"", request_id(record), line);
     put_text(b",\"trace_id\":\"", trace_id(record).as_deref(), line);
     line.extend_from_slice(b"}\n");
+}
+
+/// Appends the model and the tokens of a request for engines of language models.
+fn put_engine(record: &Record<'_>, line: &mut Vec<u8>) {
+    let (Some(facts), usage) = engine_facts(record) else {
+        return;
+    };
+    put_text(b",\"model\":\"", facts.model.as_deref(), line);
+    let mut put_tokens = |before: &[u8], tokens: Option<u32>| {
+        if let Some(tokens) = tokens {
+            line.extend_from_slice(before);
+            put_whole(u64::from(tokens), line);
+        }
+    };
+    let cached = usage.and_then(|usage| usage.cached_tokens);
+    put_tokens(
+        b",\"prompt_tokens\":",
+        usage.map(|usage| usage.prompt_tokens),
+    );
+    put_tokens(b",\"cached_tokens\":", cached);
+    put_tokens(
+        b",\"output_tokens\":",
+        usage.map(|usage| usage.output_tokens),
+    );
+    if let Some(time) = facts.first_token {
+        line.extend_from_slice(b",\"first_token_ms\":");
+        put_millis(time, line);
+    }
 }
 
 /// Appends a text, if it is there, what stands before it, and the quote behind it.

@@ -3,9 +3,10 @@
 use std::fmt::Write;
 use std::time::{Duration, SystemTime};
 
+use evenkeel_inference::usage::Usage;
 use jiff::Timestamp;
 
-use super::{Limit, Record};
+use super::{EngineFacts, Limit, Record};
 use crate::trace::trace_text;
 
 /// The last second as text: most records are of the same one as those before them.
@@ -96,6 +97,15 @@ pub(super) fn request_id<'r>(record: &'r Record<'_>) -> Option<&'r str> {
 pub(super) fn trace_id(record: &Record<'_>) -> Option<String> {
     let trace = record.details.as_ref()?.trace.as_ref()?;
     Some(trace_text(trace.id))
+}
+
+/// Facts about a request for engines of language models, and the tokens that the engine has counted.
+pub(super) fn engine_facts<'r>(
+    record: &'r Record<'_>,
+) -> (Option<&'r EngineFacts>, Option<&'r Usage>) {
+    let details = record.details.as_ref();
+    let facts = details.and_then(|details| details.engine.as_deref());
+    (facts, facts.and_then(|facts| facts.usage.as_ref()))
 }
 
 pub(super) fn to_millis(duration: Duration) -> f64 {

@@ -8,7 +8,9 @@ use std::time::Duration;
 
 use evenkeel_manager::config::{LogField, LogTemplate};
 
-use super::parts::{Time, limit_name, member_error, put_whole, request_id, to_millis, trace_id};
+use super::parts::{
+    Time, engine_facts, limit_name, member_error, put_whole, request_id, to_millis, trace_id,
+};
 use super::{LoggedHeaders, Record};
 use crate::http2::grpc::CallStatus;
 
@@ -197,6 +199,28 @@ fn put_field(
         "connect_ms" => append_value(ms(tries.and_then(|tries| tries.connect_time)), line),
         "response_ms" => append_value(ms(record.response_time), line),
         "total_ms" => append_value(Some(to_millis(record.total_time)), line),
+        "model" => put_text(
+            engine_facts(record)
+                .0
+                .and_then(|facts| facts.model.as_deref()),
+            line,
+        ),
+        "prompt_tokens" => append_value(
+            engine_facts(record).1.map(|usage| usage.prompt_tokens),
+            line,
+        ),
+        "cached_tokens" => {
+            let usage = engine_facts(record).1;
+            append_value(usage.and_then(|usage| usage.cached_tokens), line);
+        }
+        "output_tokens" => append_value(
+            engine_facts(record).1.map(|usage| usage.output_tokens),
+            line,
+        ),
+        "first_token_ms" => {
+            let facts = engine_facts(record).0;
+            append_value(ms(facts.and_then(|facts| facts.first_token)), line);
+        }
         "cost" => append_value(Some(record.cost.get()), line),
         "retries" => put_whole(u64::from(record.retries), line),
         "end" => put_text(Some(record.end.name()), line),
@@ -215,8 +239,9 @@ fn put_field(
 mod tests {
     use super::super::line::LineFormatter;
     use super::super::line::tests::sample_record;
-    use super::super::{Details, Lines, Peer};
+    use super::super::{Details, EngineFacts, Lines, Peer};
     use super::*;
+    use evenkeel_inference::usage::Usage;
     use evenkeel_manager::config::LogFormat;
 
     fn details(fields: &[Option<&str>]) -> Option<Box<Details>> {
@@ -224,6 +249,15 @@ mod tests {
         Some(Box::new(Details {
             fields,
             id: Some("id-1".into()),
+            engine: Some(Box::new(EngineFacts {
+                model: Some("org/\u{1b}m \"x\"".into()),
+                usage: Some(Usage {
+                    prompt_tokens: 12,
+                    cached_tokens: None,
+                    output_tokens: 5,
+                }),
+                first_token: Some(Duration::from_micros(1500)),
+            })),
             trace: None,
         }))
     }
@@ -344,6 +378,10 @@ mod tests {
             (
                 "{bytes_sent} {body_bytes_sent} {bytes_received}",
                 "1234 1200 0",
+            ),
+            (
+                "{model}|{prompt_tokens} {cached_tokens} {output_tokens} {first_token_ms}",
+                "org/\\x1Bm \\x22x\\x22|12 - 5 1.5",
             ),
             ("{request_id} {trace_id} {tls} {server_name}", "id-1 - - -"),
             ("{request.header.X-A}|{response.header.b}", "x|-"),

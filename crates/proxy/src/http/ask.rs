@@ -469,7 +469,7 @@ impl Client {
         let discarded =
             self.discard_response(&asking, &routed, &mut bound, &mut head, &mut upstream);
         let delivered = discarded.await;
-        self.settle_connections(&asking, &routed, bound, head, upstream, &delivered);
+        self.settle_connections(&mut asking, &routed, bound, head, upstream, &delivered);
         if let Some(rest) = asking.up.end_flow(&self.session.worker) {
             self.session.worker.buffers.give_back(rest);
         }

@@ -444,7 +444,7 @@ impl Client {
     /// Decides what becomes of the two connections.
     pub(super) fn settle_connections(
         &mut self,
-        request: &Request,
+        request: &mut Request,
         routed: &RequestRoute,
         mut bound: BoundRequest,
         mut head: Head,
@@ -469,7 +469,10 @@ impl Client {
         };
         if let Some(engine) = bound.ticket.engine_mut() {
             let is_complete = head.status == 200 && delivered.end == End::Complete;
-            engine.finish(&head.down.answer_end(is_complete), ended);
+            let end = head.down.answer_end(is_complete);
+            request.note_tokens(end.usage, engine.first_token());
+            engine.count_times(&end, request.at, ended);
+            engine.finish(&end, ended);
         }
         bound.ticket.note_bytes(head.down.body_sent());
         routed.target().group.finish(bound.ticket, outcome, ended);

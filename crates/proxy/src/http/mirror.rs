@@ -114,7 +114,7 @@ impl Client {
                 let discarded =
                     self.discard_response(&request, &routed, &mut bound, &mut head, &mut upstream);
                 let delivered = discarded.await;
-                self.settle_connections(&request, &routed, bound, head, upstream, &delivered);
+                self.settle_connections(&mut request, &routed, bound, head, upstream, &delivered);
                 delivered.end.is_orderly()
             }
             Err(failure) => {

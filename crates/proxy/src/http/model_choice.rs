@@ -5,10 +5,11 @@ use super::prompt::{NamedModel, Prompt};
 use super::request::Request;
 
 impl Client {
-    /// Gives the request the group of its model: the first one with a member that works and without maintenance, or else
+    /// Notes the model of the request, and gives the request the group of its model: the first one with a member that works and without maintenance, or else
     /// the first one. The request keeps its group if the body does not tell the model for certain, or if no group is for
     /// the model.
     pub(super) fn choose_by_model(&self, request: &mut Request, prompt: &Prompt) {
+        request.note_model(prompt);
         let routed = request.routed.clone();
         let Some(models) = &routed.route().models else {
             return;

@@ -7,15 +7,16 @@ use std::time::SystemTime;
 use evenkeel_control::queue::Class;
 use evenkeel_core::cost::Cost;
 use evenkeel_core::time::Instant;
+use evenkeel_inference::usage::Usage;
 use evenkeel_manager::config::{Coding, HttpOptions};
 
 use super::flow::{Flow, KeepPlan};
 use super::login::Login;
-use super::prompt::{self, Prompt};
+use super::prompt::{self, NamedModel, Prompt};
 use super::route::{BalancerAnswer, RequestRoute};
 use super::sticky::StickyCookie;
 use super::target_facts::{OtherTargets, TargetFacts};
-use crate::access::{self, Details, MAX_TARGET_BYTES};
+use crate::access::{self, Details, EngineFacts, MAX_TARGET_BYTES};
 use crate::bound_request::BoundRequest;
 use crate::chooser::HttpFacts;
 use crate::cors::{CorsFields, CrossOrigin};
@@ -333,6 +334,32 @@ impl Request {
         self.stuck = facts.stuck;
         self.facts = facts.chooser;
         self.cross_origin = facts.cross_origin;
+    }
+
+    /// Facts about the request at an engine, if the log or a trace has them.
+    fn engine_facts(&mut self) -> Option<&mut EngineFacts> {
+        let details = self.line.as_mut()?.details.get_or_insert_default();
+        Some(details.engine.get_or_insert_default())
+    }
+
+    /// Notes the model that the request names in its body, for the log.
+    #[cold]
+    pub(super) fn note_model(&mut self, prompt: &Prompt) {
+        if let Some(facts) = self.engine_facts()
+            && let NamedModel::Name(name) = prompt.named_model()
+        {
+            facts.model = Some(String::from_utf8_lossy(name.as_bytes()).into());
+        }
+    }
+
+    /// Notes the tokens of the answer, whose first one has come at `first_token`, for the log.
+    #[cold]
+    pub(super) fn note_tokens(&mut self, usage: Option<Usage>, first_token: Option<Instant>) {
+        let at = self.at;
+        if let Some(facts) = self.engine_facts() {
+            facts.usage = usage;
+            facts.first_token = first_token.map(|first| first.since(at));
+        }
     }
 
     /// The trace that it is in.

@@ -2,12 +2,13 @@ use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::{SystemTime, UNIX_EPOCH};
 
+use evenkeel_inference::usage::Usage;
 use evenkeel_tls::handshake::HandshakeParameters;
 use jiff::Timestamp;
 use proptest::prelude::*;
 use serde::Serialize;
 
-use super::super::{Details, End, Hedged, Limit, MemberAttempts};
+use super::super::{Details, End, EngineFacts, Hedged, Limit, MemberAttempts};
 use super::*;
 use crate::trace::Trace;
 
@@ -181,6 +182,16 @@ struct Wanted<'a> {
     total_ms: f64,
     #[serde(skip_serializing_if = "Option::is_none")]
     cost: Option<f32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    model: Option<&'a str>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    prompt_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    cached_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    output_tokens: Option<u32>,
+    #[serde(skip_serializing_if = "Option::is_none")]
+    first_token_ms: Option<f64>,
     retries: u32,
     end: &'static str,
     #[serde(skip_serializing_if = "Option::is_none")]
@@ -199,6 +210,7 @@ fn wanted(record: &Record<'_>) -> String {
     let tries = record.attempts.as_deref();
     let at = Timestamp::try_from(record.at).unwrap();
     let request = record.request.as_ref();
+    let (facts, usage) = engine_facts(record);
     let before = tries.into_iter().flat_map(|tries| &tries.before);
     let wanted = Wanted {
         time: format!("{at:.3}"),
@@ -224,6 +236,11 @@ fn wanted(record: &Record<'_>) -> String {
         first_byte_ms: tries.and_then(|tries| tries.first_byte).map(to_millis),
         total_ms: to_millis(record.total_time),
         cost: (record.cost != Cost::ONE).then(|| record.cost.get()),
+        model: facts.and_then(|facts| facts.model.as_deref()),
+        prompt_tokens: usage.map(|usage| usage.prompt_tokens),
+        cached_tokens: usage.and_then(|usage| usage.cached_tokens),
+        output_tokens: usage.map(|usage| usage.output_tokens),
+        first_token_ms: facts.and_then(|facts| facts.first_token).map(to_millis),
         retries: record.retries,
         end: record.end.name(),
         member_error: member_error(record),
@@ -278,11 +295,27 @@ prop_compose! {
 }
 
 prop_compose! {
+    fn some_engine()(
+        model in maybe_text(),
+        usage in any::<Option<(u32, Option<u32>, u32)>>(),
+        first_token in proptest::option::of(a_time()),
+    ) -> Box<EngineFacts> {
+        let usage = usage.map(|(prompt_tokens, cached_tokens, output_tokens)| Usage {
+            prompt_tokens,
+            cached_tokens,
+            output_tokens,
+        });
+        Box::new(EngineFacts { model: model.map(Into::into), usage, first_token })
+    }
+}
+
+prop_compose! {
     fn some_record()(
         millis in 0..4_102_444_800_000u64,
         client in a_client(),
         texts in proptest::array::uniform9(maybe_text()),
         tries in proptest::option::of(some_tries()),
+        engine in proptest::option::of(some_engine()),
         (received, sent, retries) in any::<(u64, u64, u32)>(),
         (response, total) in (proptest::option::of(a_time()), a_time()),
         (status, cost) in any::<(Option<u16>, Option<f64>)>(),
@@ -298,6 +331,7 @@ prop_compose! {
         let details = Details {
             id: request_id.map(Into::into),
             trace: id.map(|_| trace),
+            engine,
             ..Details::default()
         };
         let tls = HandshakeParameters {
