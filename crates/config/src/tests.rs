@@ -1452,10 +1452,14 @@ fn document_with(header: &str, line: &str) -> String {
         }
         "[[rule.x.request_limits]]" => {
             let needed = match line.split(' ').next() {
-                Some("requests") => "",
+                Some("requests" | "tokens") => "",
                 _ => "requests = \"2/s\"",
             };
-            format!("[rule.x]\n{rule}{header}\n{needed}\n{line}")
+            let strategy = match line.split(' ').next() {
+                Some("tokens") => "strategy = \"inference\"\n",
+                _ => "",
+            };
+            format!("[rule.x]\n{rule}{strategy}{header}\n{needed}\n{line}")
         }
         "[rule.x.http.mirror]" => {
             let groups = "[group.canary]\nmembers = [\"a:1\"]\n[group.other]\nmembers = [\"a:1\"]";
@@ -2819,6 +2823,39 @@ fn udp_rules_have_what_they_need_and_nothing_else() {
     for complaint in ["cannot listen on a Unix socket", "sends datagrams"] {
         assert!(errors.contains(complaint), "{errors}");
     }
+}
+
+#[test]
+fn a_limit_is_of_requests_or_of_tokens_which_engines_count() {
+    let check = |strategy: &str, limit: &str, more: &str| {
+        let text = format!(
+            "[rule.web]\nlisten = \"127.0.0.1:1\"\nmembers = [\"127.0.0.1:2\"]\nstrategy = \"{strategy}\"\n\
+             [[rule.web.request_limits]]\n{limit}\n{more}"
+        );
+        parse("test.toml", &text).map_err(|errors| errors.to_string())
+    };
+    let config = check("inference", "tokens = \"1000/m\"", "").unwrap();
+    let limit = &config.rules[0].request_limits[0];
+    assert_eq!(
+        (limit.burst(), &*limit.shown_rate()),
+        (1000, "1000/m tokens")
+    );
+    let errors = check("inference", "key = \"all\"", "").unwrap_err();
+    assert!(errors.contains("`requests` is missing"), "{errors}");
+    let both = "requests = \"1/s\"\ntokens = \"1000/m\"";
+    let errors = check("inference", both, "").unwrap_err();
+    assert!(
+        errors.contains("test.toml:7:") && errors.contains("two limits"),
+        "{errors}"
+    );
+    let errors = check("adaptive", "tokens = \"1000/m\"", "").unwrap_err();
+    assert!(errors.contains("no such group"), "{errors}");
+    let route = "[[rule.web.routes]]\npath = \"/a\"\nrequest_limits = [{ tokens = \"9/s\" }]";
+    let errors = check("adaptive", "requests = \"1/s\"", route).unwrap_err();
+    assert!(errors.contains("no such group"), "{errors}");
+    let group = "group = \"engines\"\n[group.engines]\nmembers = [\"127.0.0.1:3\"]\nstrategy = \"inference\"\n";
+    let more = format!("{route}\n{group}");
+    check("adaptive", "requests = \"1/s\"", &more).unwrap();
 }
 
 #[test]

@@ -36,6 +36,14 @@ impl Rate {
             tolerance: interval.saturating_mul(ahead),
         }
     }
+
+    /// Time that `count` take, and time by which a key may be ahead of the rate before it takes them, in nanoseconds.
+    #[inline]
+    fn of_many(&self, count: u32) -> (u64, u64) {
+        let all = self.interval.saturating_mul(u64::from(count));
+        let further = all.saturating_sub(self.interval);
+        (all, self.tolerance.saturating_sub(further))
+    }
 }
 
 /// Places of a cache line.
@@ -80,20 +88,34 @@ impl RateTable {
     /// It has none left. After this time it has one.
     #[inline]
     pub fn take(&self, key: u64, now: Instant, rate: &Rate) -> Result<(), Duration> {
-        let key = owner_of(key);
-        let place = match self.find(key) {
-            Some(place) => place,
-            None => self.claim(key, now),
-        };
+        self.take_many(key, 1, now, rate)
+    }
+
+    /// Takes `count` at `rate` for `key`. If `count` is larger than the burst, the key must have used nothing, and then
+    /// has used more than the burst.
+    ///
+    /// # Errors
+    ///
+    /// The key has too few left. After the time in the error it has enough.
+    #[inline]
+    pub fn take_many(
+        &self,
+        key: u64,
+        count: u32,
+        now: Instant,
+        rate: &Rate,
+    ) -> Result<(), Duration> {
+        let place = self.find_or_claim(owner_of(key), now);
         let now = now.as_nanos();
+        let (all, most_ahead) = rate.of_many(count);
         let mut due = place.due.load(Ordering::Relaxed);
         loop {
             let from = due.max(now);
             let ahead = from - now;
-            if ahead > rate.tolerance {
-                return Err(Duration::from_nanos(ahead - rate.tolerance));
+            if ahead > most_ahead {
+                return Err(Duration::from_nanos(ahead - most_ahead));
             }
-            let next = from.saturating_add(rate.interval);
+            let next = from.saturating_add(all);
             let swapped =
                 place
                     .due
@@ -112,6 +134,22 @@ impl RateTable {
     /// The key has none left. After the time in the error it has one.
     #[inline]
     pub fn check_key(&self, key: u64, now: Instant, rate: &Rate) -> Result<(), Duration> {
+        self.check_many(key, 1, now, rate)
+    }
+
+    /// Checks that [`RateTable::take_many`] would find `count` for `key`. Nothing is remembered for that.
+    ///
+    /// # Errors
+    ///
+    /// The key has too few left. After the time in the error it has enough.
+    #[inline]
+    pub fn check_many(
+        &self,
+        key: u64,
+        count: u32,
+        now: Instant,
+        rate: &Rate,
+    ) -> Result<(), Duration> {
         let Some(place) = self.find(owner_of(key)) else {
             return Ok(());
         };
@@ -119,7 +157,7 @@ impl RateTable {
             .due
             .load(Ordering::Relaxed)
             .saturating_sub(now.as_nanos());
-        match ahead.checked_sub(rate.tolerance) {
+        match ahead.checked_sub(rate.of_many(count).1) {
             None | Some(0) => Ok(()),
             Some(more) => Err(Duration::from_nanos(more)),
         }
@@ -127,8 +165,27 @@ impl RateTable {
 
     /// Gives back what [`RateTable::take`] has taken.
     pub fn give_back(&self, key: u64, rate: &Rate) {
+        self.give_back_many(key, 1, rate);
+    }
+
+    /// Takes `count` for `key`, also if the key has too few left: then the key waits the longer.
+    pub fn charge(&self, key: u64, count: u32, now: Instant, rate: &Rate) {
+        let place = self.find_or_claim(owner_of(key), now);
+        let more = |due: u64| {
+            Some(
+                due.max(now.as_nanos())
+                    .saturating_add(rate.of_many(count).0),
+            )
+        };
+        let _ = place
+            .due
+            .fetch_update(Ordering::Relaxed, Ordering::Relaxed, more);
+    }
+
+    /// Gives back `count` of what [`RateTable::take_many`] has taken.
+    pub fn give_back_many(&self, key: u64, count: u32, rate: &Rate) {
         if let Some(place) = self.find(owner_of(key)) {
-            let less = |due: u64| Some(due.saturating_sub(rate.interval));
+            let less = |due: u64| Some(due.saturating_sub(rate.of_many(count).0));
             let _ = place
                 .due
                 .fetch_update(Ordering::Relaxed, Ordering::Relaxed, less);
@@ -144,6 +201,14 @@ impl RateTable {
     fn find(&self, key: u64) -> Option<&Place> {
         self.places(key)
             .find(|place| place.key.load(Ordering::Relaxed) == key)
+    }
+
+    #[inline]
+    fn find_or_claim(&self, key: u64, now: Instant) -> &Place {
+        match self.find(key) {
+            Some(place) => place,
+            None => self.claim(key, now),
+        }
     }
 
     /// Gives `key` the place that is missed least.

@@ -572,7 +572,7 @@ fn write_rules(
 fn limit_status(fill: &Fill, totals: &RuleTotals) -> RuleLimitStatus {
     RuleLimitStatus {
         limit: fill.label.to_string().into(),
-        rate: fill.requests.as_ref().map(|(rate, _)| rate.to_string()),
+        rate: fill.requests.as_ref().map(|(rate, _)| rate.clone()),
         key: fill.requests.as_ref().map(|(_, key)| key.to_string()),
         clients: fill.clients,
         refused: fill.refused.unwrap_or(match fill.limit {

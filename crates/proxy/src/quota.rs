@@ -1,4 +1,4 @@
-//! Limits of each client of a rule: requests, connections, and new connections in a time.
+//! Limits of each client of a rule: requests, tokens, connections, and new connections in a time.
 //!
 //! The workers share the tables of a rule. A decision is a hash with a secret of this process, so
 //! that nobody can choose keys which share a place, and a look into a [`RateTable`].
@@ -16,7 +16,7 @@ use evenkeel_core::key::Key;
 use evenkeel_core::time::Instant;
 use evenkeel_manager::config::routing::Conditions;
 use evenkeel_manager::config::{
-    Frequency, LimitKey, Limits, MAX_REQUEST_LIMITS, Networks, Protocol, RequestLimit, Route, Rule,
+    LimitKey, Limits, MAX_REQUEST_LIMITS, Networks, Protocol, RequestLimit, Route, Rule,
 };
 use evenkeel_net::http::answer::retry_after_seconds;
 
@@ -24,12 +24,14 @@ use crate::access::Limit;
 use crate::message::Request;
 use crate::metrics::{Metrics, RuleMetrics};
 
+pub(crate) mod tokens;
+
 /// The limits of a rule, with what its clients have used of them.
 #[derive(Debug)]
 pub(crate) struct Quotas {
     limits: Limits,
     hasher: RandomState,
-    /// Limits of requests: first those of the rule, then those of its routes.
+    /// Limits of requests and of tokens: first those of the rule, then those of its routes.
     requests: Box<[Requests]>,
     /// Ranges of `requests` with the limits of each route; empty if no route has any.
     routes: Box<[Range<usize>]>,
@@ -41,7 +43,7 @@ pub(crate) struct Quotas {
 /// Most limits that a request can have: that of `limits`, and the lists of the rule and a route.
 const MOST: usize = 1 + 2 * MAX_REQUEST_LIMITS;
 
-/// A limit of requests, with what clients have used of it.
+/// A limit of requests or of tokens, with what clients have used of it.
 #[derive(Debug)]
 struct Requests {
     /// Name of the limit in the log and in metrics.
@@ -99,8 +101,8 @@ pub(crate) struct Fill {
     pub(crate) limit: Limit,
     /// Name of the limit.
     pub(crate) label: Arc<str>,
-    /// Limits of requests: the rate, and whose are counted together.
-    pub(crate) requests: Option<(Frequency, LimitKey)>,
+    /// Limits of requests and of tokens: the rate, and whose are counted together.
+    pub(crate) requests: Option<(String, LimitKey)>,
     /// Number of requests that the limit has refused, if workers do not count that.
     pub(crate) refused: Option<u64>,
     /// Clients that are remembered now.
@@ -169,13 +171,13 @@ impl Quotas {
         let all = of_rule.iter().chain(of_route).enumerate();
         if let ([only], []) = (of_rule, of_route) {
             // One decides at once.
-            let key = self.limit_key(only, client, request)?;
+            let key = self.request_key(only, client, request)?;
             let taken = only.table.take(key, now, &only.rate);
             return taken.err().map(|wait| Over::new(wait, 0));
         }
         let mut keys = [None; MOST];
         for (key, (_, limit)) in keys.iter_mut().zip(all.clone()) {
-            *key = self.limit_key(limit, client, request);
+            *key = self.request_key(limit, client, request);
         }
         let counted = || {
             let with_keys = all.clone().zip(keys);
@@ -211,8 +213,27 @@ impl Quotas {
 
     /// The limit that a request for the route at this place is above.
     fn exceeded_limit(&self, route: usize, over: Over) -> Option<&Requests> {
+        self.limit_at(route, over.limit_place())
+    }
+
+    /// The limit at a place among those of requests for the route at `route`.
+    fn limit_at(&self, route: usize, place: usize) -> Option<&Requests> {
         let [of_rule, of_route] = self.request_limits(route);
-        of_rule.iter().chain(of_route).nth(over.limit_place())
+        of_rule.iter().chain(of_route).nth(place)
+    }
+
+    /// Returns the key under which a limit of requests counts a request; `None` if the request does not count there.
+    #[inline]
+    fn request_key(
+        &self,
+        of: &Requests,
+        client: Option<IpAddr>,
+        request: &Request<'_>,
+    ) -> Option<u64> {
+        match of.limit.tokens {
+            None => self.limit_key(of, client, request),
+            Some(_) => None,
+        }
     }
 
     /// Returns the key under which a limit counts a request: a hash; `None` if the request does not
@@ -315,7 +336,7 @@ impl Quotas {
         let requests = self.requests.iter().map(move |of| Fill {
             limit: Limit::Requests,
             label: Arc::clone(&of.label),
-            requests: Some((of.limit.requests, of.limit.key.clone())),
+            requests: Some((of.limit.shown_rate(), of.limit.key.clone())),
             refused: of
                 .refused
                 .as_ref()
@@ -387,7 +408,7 @@ fn requests_of(rule: &Rule, metrics: &Metrics, old: Option<&Arc<Quotas>>) -> OfR
     let mut add = |label: String, route: Option<Owner>, limit: &RequestLimit| {
         let counted = |limit: &RequestLimit| {
             let prefixes = (limit.ipv4_prefix, limit.ipv6_prefix);
-            let rate = (limit.requests, limit.burst());
+            let rate = (limit.requests, limit.tokens, limit.burst());
             (
                 limit.name.clone(),
                 rate,
@@ -414,7 +435,7 @@ fn requests_of(rule: &Rule, metrics: &Metrics, old: Option<&Arc<Quotas>>) -> OfR
             refused: (!is_counted_by_workers).then(|| metrics.refused_counter(&rule.name, &label)),
             label: label.into(),
             route,
-            rate: Rate::new(limit.requests.count, limit.requests.per, limit.burst()),
+            rate: Rate::new(limit.rate().count, limit.rate().per, limit.burst()),
             limit: limit.clone(),
             table,
         });

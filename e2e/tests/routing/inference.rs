@@ -416,11 +416,97 @@ fn the_log_and_the_metrics_tell_the_model_tokens_and_times() {
     }
 }
 
+/// A limit of 1,000 tokens for each key.
+const LIMIT: &str =
+    "[[rule.web.request_limits]]\nname = \"tokens\"\ntokens = \"1000/d\"\nkey = \"header:X-Key\"\n";
+
+/// Sends a request with a key, a prompt of this many bytes and a limit of the answer.
+fn ask_as(wire: &mut Wire, key: &str, bytes: usize, max_tokens: u32, is_stream: bool) -> Message {
+    let body = json!({
+        "model": "small", "prompt": "x".repeat(bytes), "max_tokens": max_tokens, "stream": is_stream,
+    });
+    let body = body.to_string();
+    wire.send(format!(
+        "POST /v1/completions HTTP/1.1\r\nHost: a\r\nX-Key: {key}\r\nContent-Length: {}\r\n\r\n{body}",
+        body.len()
+    ));
+    wire.read_response()
+}
+
+#[test]
+fn a_client_with_too_few_tokens_left_waits_and_gets_an_error_of_its_interface() {
+    let engine = LanguageModel::start();
+    let balancer = Balancer::start(&config(&[engine.address()], LIMIT));
+    let mut wire = balancer.connect();
+    for is_stream in [false, true] {
+        let answer = ask_as(&mut wire, "a", 1600, 5, is_stream);
+        assert_eq!(answer.second_word(), "200", "{}", answer.head);
+    }
+    let refused = ask_as(&mut wire, "a", 1600, 5, false);
+    assert_eq!(refused.second_word(), "429");
+    let wait: u32 = refused.values("retry-after")[0].parse().unwrap();
+    assert!((1..86_400).contains(&wait), "{wait}");
+    assert_eq!(refused.values("content-type"), ["application/json"]);
+    let body: Value = serde_json::from_slice(&refused.body).unwrap();
+    assert_eq!(body["type"], "error");
+    assert_eq!(body["error"]["type"], "rate_limit_error");
+    assert_eq!(body["error"]["code"], "rate_limit_exceeded");
+    // The connection goes on, small requests pass, and other keys have tokens of their own.
+    let mut wire = balancer.connect();
+    assert_eq!(ask_as(&mut wire, "a", 40, 5, false).second_word(), "200");
+    assert_eq!(ask_as(&mut wire, "b", 1600, 5, false).second_word(), "200");
+    assert_eq!(balancer.rule_count("limited_total", "limit=\"tokens\""), 1);
+    assert_eq!(engine.answered(), 4);
+    // What is no request to a model does not count.
+    wire.send("GET /v1/models HTTP/1.1\r\nHost: a\r\nX-Key: a\r\n\r\n");
+    assert_eq!(wire.read_response().second_word(), "200");
+}
+
+#[test]
+fn tokens_that_were_not_used_are_given_back() {
+    let engine = LanguageModel::start();
+    let balancer = Balancer::start(&config(&[engine.address()], LIMIT));
+    let mut wire = balancer.connect();
+    // No answer uses no tokens.
+    engine.refuse_with(503);
+    for _ in 0..5 {
+        let answer = ask_as(&mut wire, "a", 1600, 5, false);
+        assert_eq!(answer.second_word(), "503");
+        wire = balancer.connect();
+    }
+    engine.refuse_with(0);
+    // The answers are shorter than the client allows.
+    for _ in 0..4 {
+        let answer = ask_as(&mut wire, "a", 800, 100_000, false);
+        assert_eq!(answer.second_word(), "200", "{}", answer.head);
+    }
+    // A prompt above the whole limit passes at first, and is waited for.
+    let answer = ask_as(&mut wire, "b", 40_000, 5, false);
+    assert_eq!(answer.second_word(), "200");
+    let refused = ask_as(&mut wire, "b", 40, 5, false);
+    assert_eq!(refused.second_word(), "429");
+    let wait: u32 = refused.values("retry-after")[0].parse().unwrap();
+    assert!(wait > 8 * 86_400, "{wait}");
+}
+
+#[test]
+fn the_clients_of_openai_and_anthropic_know_the_error_of_the_limit() {
+    if python("limited_clients.py", "anthropic").is_none() {
+        return;
+    }
+    let Some((said, _)) = run_client("limited_clients.py", "openai", "", LIMIT) else {
+        return;
+    };
+    let expected = "openai True rate_limit_error True\nanthropic True rate_limit_error True";
+    assert_eq!(said, expected);
+}
+
 /// Output of a client's program that asks two engines through a balancer.
-fn run_client(file: &str, package: &str, path: &str) -> Option<(String, Balancer)> {
+fn run_client(file: &str, package: &str, path: &str, more: &str) -> Option<(String, Balancer)> {
     let mut client = python(file, package)?;
     let engines: [_; 2] = std::array::from_fn(|_| LanguageModel::start());
-    let balancer = balance(&engines.each_ref());
+    let members = engines.each_ref().map(LanguageModel::address);
+    let balancer = Balancer::start(&config(&members, more));
     let output = client
         .arg(format!("http://{}{path}", balancer.address("web")))
         .output()
@@ -433,14 +519,14 @@ fn run_client(file: &str, package: &str, path: &str) -> Option<(String, Balancer
 
 #[test]
 fn the_openai_client_is_served() {
-    if let Some((said, _)) = run_client("openai_client.py", "openai", "/v1") {
+    if let Some((said, _)) = run_client("openai_client.py", "openai", "/v1", "") {
         assert_eq!(said, "models small\nwhole 5\nstream 5\nusage True");
     }
 }
 
 #[test]
 fn the_anthropic_client_is_served() {
-    let Some((said, balancer)) = run_client("anthropic_client.py", "anthropic", "") else {
+    let Some((said, balancer)) = run_client("anthropic_client.py", "anthropic", "", "") else {
         return;
     };
     let expected = "whole 5 5\nstream 5 5\ncached True\nrefused 400 invalid_request_error";

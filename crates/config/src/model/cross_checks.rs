@@ -13,7 +13,7 @@ use super::mirror::MIRRORED;
 use super::negotiator::Cluster;
 use super::protocol::Source;
 use super::rule::{Forward, Protocol, Rule};
-use crate::schema::document::Span;
+use crate::schema::document::{Span, join_key};
 use crate::schema::report::Report;
 use crate::schema::table::Table;
 
@@ -243,6 +243,31 @@ pub(super) fn check_body_readers(
             rule.name
         );
         report.add_problem(span, &group.path(), message, None);
+    }
+}
+
+/// Refuses limits of tokens in a rule none of whose groups reads the bodies of requests: nobody counts tokens there.
+pub(super) fn check_token_limits(
+    rule: &Rule,
+    groups: &[(Span, GroupConfig)],
+    table: &Table<'_>,
+    report: &mut Report<'_>,
+) {
+    let of_routes = rule.routes.list().iter();
+    let of_routes = of_routes.flat_map(|route| &route.request_limits);
+    let mut limits = rule.request_limits.iter().chain(of_routes);
+    if !limits.any(|limit| limit.tokens.is_some()) {
+        return;
+    }
+    let names = rule.group_names();
+    let mut used = groups
+        .iter()
+        .filter(|(_, group)| names.contains(&group.name.as_str()));
+    if !used.any(|(_, group)| group.reads_bodies()) {
+        let message = "has a limit of `tokens`, but tokens are counted in groups with strategy = \"inference\" only, \
+                       and the rule has no such group";
+        let path = join_key("rule", &rule.name);
+        report.add_problem(table.name_span(), &path, message, None);
     }
 }
 

@@ -82,16 +82,19 @@ section! {
 }
 
 section! {
-    /// A limit of requests.
+    /// A limit of requests, or of tokens.
     #[derive(Clone, Debug, PartialEq)]
     pub struct RequestLimit {}
     keys REQUEST_LIMIT {
         /// Name of the limit in the access log, metrics and the status; behind the name of the route, if you
         /// set the limit at a route. Without a name, the limit is shown by its number, from 1.
         name: Option<String> [Text(NAMES)] = None; r#""logins""#,
-        /// Number of requests which a client may send in a time. **Required.**
-        requests: Frequency = Frequency::default(); r#""5/m""#,
-        /// Number of requests which may come at once. By default the number in `requests`.
+        /// Number of requests which a client may send in a time. Set `requests` or `tokens`.
+        requests: Option<Frequency> = None; r#""5/m""#,
+        /// Number of [tokens](inference.md#limits-of-tokens) of language models which a client may use in a time, those of
+        /// prompts and of answers. Needs a group with strategy `inference`.
+        tokens: Option<Frequency> = None; r#""100000/m""#,
+        /// Number of requests, or tokens, which may come at once. By default the number in `requests` or `tokens`.
         burst: Option<u32> [Number(1.0, 10_000_000.0, "requests")] = None; "10",
         /// Requests to count together, as in `limits`.
         key: LimitKey = LimitKey::Part(Key::Client); r#""header:X-Api-Key""#,
@@ -116,7 +119,14 @@ impl AsTable for RequestLimit {
 
     fn fill(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(REQUEST_LIMIT, self, report);
-        table.require("requests", report);
+        match (table.has_key("requests"), table.has_key("tokens")) {
+            (true, true) => {
+                let message = "stands beside `requests`: write two limits, one with `requests` and one with `tokens`";
+                table.report_problem("tokens", message, report);
+            }
+            (false, false) => table.require("requests", report),
+            _ => {}
+        }
     }
 }
 
@@ -138,9 +148,20 @@ const TAKEN: [&str; 6] = [
 ];
 
 impl RequestLimit {
-    /// Number of requests that may come at once.
+    /// Rate of requests, or of tokens.
+    pub fn rate(&self) -> Frequency {
+        self.tokens.or(self.requests).unwrap_or_default()
+    }
+
+    /// Rate as administrators see it: `5/m`, or `1000/m tokens`.
+    pub fn shown_rate(&self) -> String {
+        let unit = if self.tokens.is_some() { " tokens" } else { "" };
+        format!("{}{unit}", self.rate())
+    }
+
+    /// Number of requests, or of tokens, that may come at once.
     pub fn burst(&self) -> u32 {
-        self.burst.unwrap_or(self.requests.count)
+        self.burst.unwrap_or(self.rate().count)
     }
 
     /// Name of the limit at this place of a list, where all limits of the rule are shown; `route` is the name
@@ -312,7 +333,8 @@ impl Limits {
     pub fn of_requests(&self) -> Option<RequestLimit> {
         Some(RequestLimit {
             name: Some("requests".into()),
-            requests: self.requests?,
+            requests: Some(self.requests?),
+            tokens: None,
             burst: self.burst,
             key: self.key.clone(),
             status: self.status,
@@ -334,7 +356,7 @@ impl Limits {
 /// Reference of the tables.
 pub(crate) fn describe_tables() -> [TableDoc; 2] {
     let doc = "[Limits](limits.md) of a rule, for each client and for all together.";
-    let requests = "[Further limits](limits.md#several-limits) of requests. You can set \
+    let requests = "[Further limits](limits.md#several-limits) of requests, or of tokens. You can set \
                     `request_limits` of a route with the same keys, for the requests of the route. \
                     At most 8 in each list.";
     let keys = describe_keys(REQUEST_LIMIT, RequestLimit::default());

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use super::config::{ACCESS_LOG, Config, TOP, describe_tables};
 use super::cross_checks::{
     NO_AUTHORITY, check_body_readers, check_clusters, check_cookies, check_forward, check_ftp,
-    check_port, listening_addresses, reserve_fields, warn_of_loops, warn_of_one_location,
-    warn_of_shared_loads,
+    check_port, check_token_limits, listening_addresses, reserve_fields, warn_of_loops,
+    warn_of_one_location, warn_of_shared_loads,
 };
 use super::group::GroupConfig;
 use super::listeners::Listeners;
@@ -242,6 +242,7 @@ impl<'f> Draft<'f> {
             }
             self.groups
                 .extend(own.map(|group| (table.name_span().clone(), group)));
+            check_token_limits(&rule, &self.groups, &table, report);
             self.used
                 .extend(rule.group_names().into_iter().map(str::to_owned));
             rule.responses.resolve(folder);

@@ -57,6 +57,40 @@ proptest! {
         }
     }
 
+    /// Many at once are as many single ones, up to the burst; and who takes more waits for it later.
+    #[test]
+    fn many_are_as_many_single_ones(
+        count in 1_u32..2000,
+        burst in 1_u32..50,
+        takes in proptest::collection::vec((0_u64..4, 0_u32..70), 1..60),
+    ) {
+        let per = Duration::from_secs(1);
+        let rate = Rate::new(count, per, burst);
+        let interval = 1_000_000_000 / u64::from(count);
+        let (singles, many) = (RateTable::new(8), RateTable::new(8));
+        let mut now = 0;
+        for (gaps, size) in takes {
+            now += gaps * interval;
+            let is_free = many.check_many(7, size, at(now), &rate);
+            prop_assert_eq!(many.take_many(7, size, at(now), &rate), is_free);
+            if is_free.is_ok() && size > burst {
+                // Nothing else was used, and all of it is.
+                prop_assert!(many.take(7, at(now), &rate).is_err());
+                many.give_back_many(7, size, &rate);
+            } else if is_free.is_ok() {
+                for _ in 0..size {
+                    prop_assert!(singles.take(7, at(now), &rate).is_ok());
+                }
+            } else {
+                let enough = now + is_free.unwrap_err().as_nanos() as u64;
+                prop_assert!(many.check_many(7, size, at(enough), &rate).is_ok());
+                prop_assert!(many.check_many(7, size, at(enough - 1), &rate).is_err());
+            }
+            let next = singles.check_key(7, at(now), &rate);
+            prop_assert_eq!(many.check_key(7, at(now), &rate), next);
+        }
+    }
+
     /// Whoever comes no more often than the rate says is never refused, whatever others do.
     #[test]
     fn nobody_below_the_rate_is_refused(
@@ -278,4 +312,22 @@ fn threads_share_what_a_new_key_has() {
     let sum = |of: usize| passed.iter().map(|each| each[of]).sum::<usize>();
     assert_eq!(sum(0), KEYS + table.evictions() as usize);
     assert_eq!(sum(1), KEYS);
+}
+
+#[test]
+fn what_is_charged_is_waited_for_and_the_largest_numbers_do_no_harm() {
+    let rate = Rate::new(10, Duration::from_secs(1), 10);
+    let table = RateTable::new(8);
+    table.charge(1, 25, at(0), &rate);
+    let wait = table.take(1, at(0), &rate).unwrap_err();
+    assert_eq!(wait, Duration::from_millis(1600));
+    table.give_back_many(1, 20, &rate);
+    assert!(table.take_many(1, 5, at(0), &rate).is_ok());
+    assert!(table.take(1, at(0), &rate).is_err());
+    // Longer than the rate can say.
+    let rate = Rate::new(1, Duration::MAX, u32::MAX);
+    table.charge(2, u32::MAX, at(0), &rate);
+    let _ = table.take_many(2, u32::MAX, at(0), &rate);
+    table.give_back_many(2, u32::MAX, &rate);
+    assert!(table.take_many(3, 0, at(0), &rate).is_ok());
 }

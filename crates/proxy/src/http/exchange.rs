@@ -107,6 +107,11 @@ impl Client {
         let plan = prompt
             .as_deref_mut()
             .and_then(|prompt| prompt.plan_request(&routed.target().group));
+        if let Some(plan) = plan.as_deref()
+            && let Some(over) = self.hold_tokens(request, plan, now)
+        {
+            return Box::pin(self.answer_limited(request, over)).await;
+        }
         let after = loop {
             let stuck = request.stuck.as_deref();
             let bindings = stuck.map_or(&*self.bindings, |stuck| &stuck.bindings);
@@ -234,6 +239,9 @@ impl Client {
 
     /// The request is over.
     fn end_request(&mut self, request: &mut Request, mut summary: Summary, after: After) -> After {
+        if request.tokens.is_some() {
+            self.give_tokens_back(request);
+        }
         let received = request.up.body_sent();
         summary.received += received;
         self.session
@@ -473,6 +481,7 @@ impl Client {
             request.note_tokens(end.usage, engine.first_token());
             engine.count_times(&end, request.at, ended);
             engine.finish(&end, ended);
+            self.settle_tokens(request, head.status, &end, ended);
         }
         bound.ticket.note_bytes(head.down.body_sent());
         routed.target().group.finish(bound.ticket, outcome, ended);

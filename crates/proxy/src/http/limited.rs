@@ -1,12 +1,20 @@
 //! Requests that no member gets: requests of clients that have sent too many, and requests to
 //! services in maintenance.
 
+use bytes::Bytes;
+
 use super::client::{After, Client};
 use super::request::Request;
 use super::summary::Summary;
 use crate::access::{End, Limit};
 use crate::http1::respond::Answer;
 use crate::quota::Over;
+
+/// Answer that clients of engines understand: those of OpenAI's and those of Anthropic's interface.
+static LIMITED: Bytes = Bytes::from_static(
+    b"{\"type\":\"error\",\"error\":{\"type\":\"rate_limit_error\",\"code\":\"rate_limit_exceeded\",\"param\":null,\
+      \"message\":\"Too many requests or tokens. Try again later.\"}}\n",
+);
 
 impl Client {
     /// Answers a request above a limit of its client.
@@ -19,8 +27,12 @@ impl Client {
         let status = quotas.map_or(429, |quotas| {
             quotas.count_refusal(routed.route_index(), over, metrics)
         });
+        // Clients of engines read JSON. A page of the administrator's own comes first.
+        let has_page = routed.response_policy().page(status).is_some();
+        let is_json = request.is_for_engines && !has_page;
         let answer = Answer {
             retry_after: Some(over.retry_seconds()),
+            page: is_json.then_some(("application/json", &LIMITED)),
             ..Answer::new_closing(status, "Too many requests. Try again later.")
         };
         self.end_with(request, summary, answer).await

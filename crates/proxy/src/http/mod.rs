@@ -34,6 +34,7 @@ mod stream;
 mod summary;
 mod target_facts;
 mod tasks;
+mod token_limit;
 
 use std::rc::Rc;
 

@@ -24,6 +24,7 @@ use crate::http1::forward::{RequestMarks, parent_place};
 use crate::http1::{FramingFacts, RequestHead, Version};
 use crate::message;
 use crate::quota::Over;
+use crate::quota::tokens::TokenHold;
 use crate::request_id;
 use crate::service::LocalRule;
 use crate::session::Session;
@@ -77,6 +78,8 @@ pub(super) struct Request {
     pub(super) awaits_continue: bool,
     /// True if the request is a call of gRPC.
     pub(super) grpc: bool,
+    /// Tokens that the request takes from limits, if it counts in some.
+    pub(super) tokens: Option<Box<TokenHold>>,
     /// Limit that the request is above, as its client has sent too many.
     pub(super) over: Option<Over>,
     /// The request on its way to a member.
@@ -264,6 +267,12 @@ impl Request {
                 quotas.take_request(client, &head.request, routed.route_index(), at)
             }),
         };
+        let tokens = match is_for_engines {
+            true => routed.client_quotas().and_then(|quotas| {
+                quotas.find_token_limits(client, &head.request, routed.route_index())
+            }),
+            false => None,
+        };
         let copies = match given {
             Some(_) => None,
             None => routed.to_copy(session, head),
@@ -303,6 +312,7 @@ impl Request {
             may_hedge,
             awaits_continue,
             grpc: false,
+            tokens,
             over,
             line,
         }
@@ -476,6 +486,7 @@ impl Request {
             may_hedge: false,
             awaits_continue: false,
             grpc: false,
+            tokens: None,
             over: None,
             up,
             line: None,
