@@ -3,7 +3,7 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write;
-use std::fs::File;
+use std::fs::{self, File};
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
 use std::process::{Child, Stdio};
@@ -331,6 +331,33 @@ fn answer(world: &Mutex<World>, question: &Message) -> Option<(String, Option<Ev
     Some((head, Some(events)))
 }
 
+/// Returns the version of a part that `scripts/kubernetes` builds or fetches.
+fn version_of(part: &str) -> &'static str {
+    let script = include_str!("../../scripts/kubernetes");
+    let mut lines = script.lines();
+    let version = lines.find_map(|line| line.strip_prefix(part)?.strip_prefix('='));
+    version.expect("the script names the version")
+}
+
+/// Returns the folder into which `scripts/kubernetes` builds.
+fn find_programs() -> Option<PathBuf> {
+    let given = std::env::var_os("EVENKEEL_KUBERNETES").map(PathBuf::from);
+    let in_cache = || {
+        let home = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
+        let home = home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
+        Some(home?.join(format!("evenkeel/kubernetes-{}", version_of("kubernetes"))))
+    };
+    given.or_else(in_cache)
+}
+
+/// Returns the texts of the CRDs of the Gateway API; `None` if they are not there.
+pub fn gateway_crds() -> Option<Vec<String>> {
+    let folder = format!("gateway-api-{}", version_of("gateway_api"));
+    let files = fs::read_dir(find_programs()?.join(folder)).ok()?;
+    let texts = files.map(|file| fs::read_to_string(file.ok()?.path()).ok());
+    texts.collect()
+}
+
 /// `kube-apiserver` with an etcd of its own, both killed when dropped.
 pub struct RealServer {
     folder: Folder,
@@ -344,18 +371,7 @@ pub struct RealServer {
 impl RealServer {
     /// Starts the programs that `scripts/kubernetes` has built; `None` if they are not there.
     pub fn start() -> Option<Self> {
-        let given = std::env::var_os("EVENKEEL_KUBERNETES").map(PathBuf::from);
-        let in_cache = || {
-            let home = std::env::var_os("XDG_CACHE_HOME").map(PathBuf::from);
-            let home =
-                home.or_else(|| Some(PathBuf::from(std::env::var_os("HOME")?).join(".cache")));
-            let script = include_str!("../../scripts/kubernetes");
-            let version = script
-                .lines()
-                .find_map(|line| line.strip_prefix("kubernetes="))?;
-            Some(home?.join(format!("evenkeel/kubernetes-{version}")))
-        };
-        let programs = given.or_else(in_cache)?;
+        let programs = find_programs()?;
         let is_there = |name: &str| programs.join(name).is_file();
         (is_there("kube-apiserver") && is_there("etcd")).then_some(())?;
         let (folder, store, peers) = (Folder::new(), address(), address());
@@ -443,21 +459,51 @@ impl RealServer {
         )
     }
 
-    /// Sends an object to a path of the API.
-    pub fn send_object(&self, method: &str, path: &str, object: &Value) {
-        let url = format!("https://{}{path}", self.at);
-        let text = object.to_string();
-        let kind = "Content-Type: application/json";
-        let arguments = [
-            "-skf",
-            "--show-error",
+    /// Sends an object to a path of the API. Returns the answer.
+    pub fn send_object(&self, method: &str, path: &str, object: &Value) -> Value {
+        let answer = self.send_text(method, path, "application/json", &object.to_string());
+        serde_json::from_str(&answer).expect("JSON")
+    }
+
+    /// Creates an object that is written as YAML.
+    pub fn create_from_yaml(&self, path: &str, text: &str) {
+        self.send_text("POST", path, "application/yaml", text);
+    }
+
+    fn send_text(&self, method: &str, path: &str, media_type: &str, text: &str) -> String {
+        // It may be longer than a command may be.
+        let file = self.folder.write("request", text);
+        run_curl(&[
+            "-k",
+            "--fail-with-body",
             "-X",
             method,
             "-H",
             "Authorization: Bearer secret",
-        ];
-        let rest = ["-H", kind, "-d", text.as_str(), url.as_str()];
-        run_curl(&[&arguments[..], &rest[..]].concat());
+            "-H",
+            &format!("Content-Type: {media_type}"),
+            "--data-binary",
+            &format!("@{}", file.display()),
+            &format!("https://{}{path}", self.at),
+        ])
+    }
+
+    /// Returns an object of the API, or a list; `None` if there is no such object or kind.
+    pub fn get_object(&self, path: &str) -> Option<Value> {
+        let url = format!("https://{}{path}", self.at);
+        let answer = try_curl(&["-kf", "-H", "Authorization: Bearer secret", &url]);
+        serde_json::from_slice(&answer.stdout).ok()
+    }
+
+    /// Returns a kubeconfig file with the token of a service account.
+    pub fn kubeconfig_of(&self, namespace: &str, account: &str) -> String {
+        let path = format!("/api/v1/namespaces/{namespace}/serviceaccounts/{account}/token");
+        let request =
+            json!({ "apiVersion": "authentication.k8s.io/v1", "kind": "TokenRequest", "spec": {} });
+        let answer = self.send_object("POST", &path, &request);
+        let token = answer["status"]["token"].as_str().expect("a token");
+        self.kubeconfig()
+            .replace("token: secret", &format!("token: {token}"))
     }
 }
 

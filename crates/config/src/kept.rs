@@ -19,7 +19,15 @@ struct Store {
     complaints: BTreeMap<PathBuf, Vec<String>>,
     /// Files that could not be read at the last try: they are gone, or their rights are wrong.
     refused: HashSet<PathBuf>,
+    /// Contents that take the place of files which are on no disk.
+    in_memory: Arc<MemoryFiles>,
 }
+
+/// Folder in the names of files that are on no disk. There is no such folder.
+pub const MEMORY_FOLDER: &str = "/proc/evenkeel";
+
+/// Contents of files that are on no disk, such as certificates of a cluster.
+pub type MemoryFiles = BTreeMap<PathBuf, Arc<[u8]>>;
 
 /// The files of this process.
 static STORE: LazyLock<Mutex<Store>> = LazyLock::new(Mutex::default);
@@ -31,8 +39,20 @@ fn store() -> MutexGuard<'static, Store> {
 /// A file that was asked for, with what was read.
 type Asked = (PathBuf, Option<Arc<[u8]>>);
 
+/// Sets the contents of files that are on no disk, in place of all that were set before.
+pub fn set_memory_files(files: Arc<MemoryFiles>) {
+    store().in_memory = files;
+}
+
+/// Returns the contents of files that are on no disk.
+pub fn memory_files() -> Arc<MemoryFiles> {
+    Arc::clone(&store().in_memory)
+}
+
 /// Source of the contents of files: the disk, or what was last good.
 pub struct Source {
+    /// Contents of files that are on no disk.
+    in_memory: Arc<MemoryFiles>,
     /// Contents that take the place of those on disk.
     good: HashMap<PathBuf, Arc<[u8]>>,
     /// Files that were asked for.
@@ -43,6 +63,7 @@ pub struct Source {
 impl Source {
     fn new(good: HashMap<PathBuf, Arc<[u8]>>) -> Self {
         Source {
+            in_memory: memory_files(),
             good,
             asked: RefCell::default(),
             used_good: Cell::new(false),
@@ -59,6 +80,9 @@ impl Source {
         path: &Path,
         read: impl FnOnce(&Path) -> Result<Vec<u8>, E>,
     ) -> Result<Arc<[u8]>, E> {
+        if let Some(content) = self.in_memory.get(path) {
+            return Ok(Arc::clone(content));
+        }
         if let Some(good) = self.good.get(path) {
             self.used_good.set(true);
             return Ok(Arc::clone(good));
@@ -236,6 +260,20 @@ mod tests {
         assert!(load(0o600).is_empty());
         forget([path.as_path()], []);
         fs::remove_dir_all(folder).unwrap();
+    }
+
+    #[test]
+    fn a_file_in_memory_needs_no_disk() {
+        let (one, two) = (Path::new("/nowhere/one"), Path::new("/nowhere/two"));
+        assert!(pair(one, two).is_err());
+        let contents = [(one, "4"), (two, "8")];
+        let files = contents.map(|(path, text)| (path.to_owned(), Arc::from(text.as_bytes())));
+        set_memory_files(Arc::new(files.into()));
+        assert_eq!(pair(one, two), Ok((4, 8)));
+        assert!(complaints([one, two]).is_empty());
+        assert!(list_differing([one, two]).is_empty());
+        set_memory_files(Arc::default());
+        assert!(pair(one, two).is_err());
     }
 
     #[test]

@@ -39,6 +39,7 @@ pub use model::field_changes::FieldChanges;
 pub use model::fixed_answer::{FixedAnswer, content_of};
 pub use model::fleet::Fleet;
 pub use model::ftp::{FtpOptions, FtpTls, PortRange};
+pub use model::gateway::{GENERATED_PREFIX, GatewayController};
 pub use model::group::{GroupConfig, Said};
 pub use model::health::{HealthCheck, HealthCheckKind, QueryType, Secret};
 pub use model::hedge::Hedge;
@@ -55,7 +56,8 @@ pub use model::monitor::{Monitor, MonitorAddress, MonitorHost, MonitorKind};
 pub use model::negotiator::{Class, Cluster, Negotiator, Quantum, Terms};
 pub use model::node::Node;
 pub use model::parse::{
-    SharedConfigSource, load_config, parse, parse_config_source, parse_shared, parse_with,
+    SharedConfigSource, load_config, parse, parse_config_source, parse_generated, parse_shared,
+    parse_with,
 };
 pub use model::priority::{ClientPriority, PRIORITY};
 pub use model::process::Process;

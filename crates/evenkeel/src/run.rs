@@ -169,6 +169,7 @@ pub(crate) fn list_subsystems(clock: Clock) -> Result<Vec<Arc<dyn Service>>, Fai
     let mut all: Vec<Arc<dyn Service>> = vec![
         Arc::new(evenkeel_acme::Acme::default()),
         Arc::new(evenkeel_kubernetes::Endpoints::default()),
+        Arc::new(evenkeel_kubernetes::Gateways::default()),
         Arc::new(Negotiator::new(clock)),
         Arc::new(Reporting::new(clock).map_err(cannot("broker"))?),
         #[cfg(feature = "corba")]

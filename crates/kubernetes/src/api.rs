@@ -10,8 +10,8 @@ use percent_encoding::{NON_ALPHANUMERIC, utf8_percent_encode};
 use tokio::time::timeout;
 
 use crate::access::{Access, Credentials};
-use crate::slice::{self, Status};
-use crate::watcher::Fault;
+use crate::list::{Fault, Status};
+use crate::slice;
 
 /// Time for an answer that is no watch.
 const ANSWER: Duration = Duration::from_secs(10);
@@ -21,9 +21,6 @@ const LIMITS: Limits = Limits {
     head: 64 << 10,
     body: 16 << 20,
 };
-
-/// Slices in a page of a list.
-const PAGE: usize = 100;
 
 /// API server, with the credentials that were read last.
 #[derive(Debug)]
@@ -49,36 +46,42 @@ impl Api {
         Ok(read)
     }
 
-    /// Asks for a page of the slices of a service.
-    pub(crate) async fn list_slices(
+    /// Asks for a page of the objects of `collection`, with at most `size` objects.
+    pub(crate) async fn list(
         &self,
-        namespace: &str,
-        service: &str,
+        collection: &Collection,
+        size: usize,
         next: Option<&str>,
     ) -> Result<Answer, Fault> {
-        let mut target = slices_of(namespace, service);
-        target += &format!("&limit={PAGE}");
+        let mut query = format!("limit={size}");
         if let Some(next) = next {
-            target += &format!("&continue={}", utf8_percent_encode(next, NON_ALPHANUMERIC));
+            query += &format!("&continue={}", utf8_percent_encode(next, NON_ALPHANUMERIC));
         }
-        self.ask(&target).await
+        self.get(&collection.with_query(&query)).await
     }
 
-    /// Asks for a service.
-    pub(crate) async fn get_service(
-        &self,
-        namespace: &str,
-        service: &str,
-    ) -> Result<Answer, Fault> {
-        let target = format!("/api/v1/namespaces/{namespace}/services/{service}");
-        self.ask(&target).await
+    /// Asks for an object.
+    pub(crate) async fn get(&self, target: &str) -> Result<Answer, Fault> {
+        self.ask("GET", target, None).await
     }
 
-    async fn ask(&self, target: &str) -> Result<Answer, Fault> {
+    /// Changes an object: `patch` is a JSON merge patch (RFC 7396).
+    pub(crate) async fn patch(&self, target: &str, patch: &str) -> Result<Answer, Fault> {
+        self.ask("PATCH", target, Some(patch.as_bytes())).await
+    }
+
+    async fn ask(&self, method: &str, target: &str, body: Option<&[u8]>) -> Result<Answer, Fault> {
         let credentials = self.credentials()?;
         let (target, authority) = self.address(target);
-        let fields = fields_of(&credentials);
-        let question = question(&target, &authority, &fields);
+        let mut fields = fields_of(&credentials);
+        fields.extend(body.map(|_| ("Content-Type", "application/merge-patch+json")));
+        let question = Question {
+            method,
+            target: &target,
+            authority: &authority,
+            fields: &fields,
+            body,
+        };
         let asked = ask_server(self.server(&credentials), question, LIMITS, |_| true);
         match timeout(ANSWER, asked).await {
             Ok(answer) => answer.map_err(|error| self.unreachable(&error.to_string())),
@@ -86,25 +89,28 @@ impl Api {
         }
     }
 
-    /// Watches the slices of a service from `version` on, for at most `seconds`. Bytes go to `take`, for as long as it
-    /// wants more. Returns an answer only if it is no success.
-    pub(crate) async fn watch_slices(
+    /// Watches the objects of `collection` from `version` on, for at most `seconds`. Bytes go to `take`, for as long as
+    /// it wants more. Returns an answer only if it is no success.
+    pub(crate) async fn watch(
         &self,
-        (namespace, service): (&str, &str),
+        collection: &Collection,
         version: &str,
-        seconds: u64,
-        silence: Duration,
+        (seconds, silence): (u64, Duration),
         take: impl FnMut(&[u8]) -> bool,
     ) -> Result<Option<Answer>, Fault> {
         let credentials = self.credentials()?;
         let version = utf8_percent_encode(version, NON_ALPHANUMERIC);
-        let target = format!(
-            "{}&watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={version}",
-            slices_of(namespace, service)
+        let query = format!(
+            "watch=true&allowWatchBookmarks=true&timeoutSeconds={seconds}&resourceVersion={version}"
         );
-        let (target, authority) = self.address(&target);
-        let fields = fields_of(&credentials);
-        let question = question(&target, &authority, &fields);
+        let (target, authority) = self.address(&collection.with_query(&query));
+        let question = Question {
+            method: "GET",
+            target: &target,
+            authority: &authority,
+            fields: &fields_of(&credentials),
+            body: None,
+        };
         let server = self.server(&credentials);
         let followed = follow_answer(server, question, LIMITS, silence, take).await;
         followed.map_err(|error| self.unreachable(&error.to_string()))
@@ -129,11 +135,37 @@ impl Api {
     }
 }
 
-/// Path and query of the slices of a service.
-fn slices_of(namespace: &str, service: &str) -> String {
-    format!(
-        "/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices?labelSelector=kubernetes.io%2Fservice-name%3D{service}"
-    )
+/// Objects of a kind at the API server: of all namespaces, of one, or those that a selector chooses.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Collection {
+    /// Path of the objects.
+    path: String,
+    /// Selector, as a part of a query.
+    selector: Option<String>,
+}
+
+impl Collection {
+    /// The objects at a path, of which `selector` chooses some.
+    pub(crate) fn new(path: String, selector: Option<&str>) -> Self {
+        Collection {
+            path,
+            selector: selector.map(str::to_owned),
+        }
+    }
+
+    /// The slices of a service.
+    pub(crate) fn of_slices(namespace: &str, service: &str) -> Self {
+        let path = format!("/apis/discovery.k8s.io/v1/namespaces/{namespace}/endpointslices");
+        let selector = format!("labelSelector=kubernetes.io%2Fservice-name%3D{service}");
+        Collection::new(path, Some(&selector))
+    }
+
+    fn with_query(&self, query: &str) -> String {
+        match &self.selector {
+            Some(selector) => format!("{}?{selector}&{query}", self.path),
+            None => format!("{}?{query}", self.path),
+        }
+    }
 }
 
 fn fields_of(credentials: &Credentials) -> Vec<(&str, &str)> {
@@ -147,20 +179,6 @@ fn fields_of(credentials: &Credentials) -> Vec<(&str, &str)> {
     let authorization = credentials.authorization.as_deref();
     fields.extend(authorization.map(|value| ("Authorization", value)));
     fields
-}
-
-fn question<'a>(
-    target: &'a str,
-    authority: &'a str,
-    fields: &'a [(&'a str, &'a str)],
-) -> Question<'a> {
-    Question {
-        method: "GET",
-        target,
-        authority,
-        fields,
-        body: None,
-    }
 }
 
 /// Returns the meaning of an answer that is no success.

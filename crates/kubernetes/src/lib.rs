@@ -1,17 +1,20 @@
-//! Members from EndpointSlices of Kubernetes.
+//! Kubernetes: members from EndpointSlices, and a controller of the Gateway API.
 //!
 //! The balancer lists the slices of each service that a group names, and watches their changes. While the API server is
 //! away, the last known members stay.
 //!
 //! | module | what it has |
 //! |---|---|
-//! | [`slice`] | slices, lists and events, read from JSON with bounds |
-//! | [`watcher`] | list and watch of one service: the next question, and pauses; no I/O, no clock, no randomness |
+//! | [`list`] | lists of objects and events, read from JSON with bounds |
+//! | [`slice`] | slices of a service |
+//! | [`watcher`] | list and watch: the next question, and pauses; no I/O, no clock, no randomness |
 //! | [`endpoints`] | members among the endpoints of all slices |
 //! | [`yaml`], [`kubeconfig`] | kubeconfig files |
 //! | [`access`] | address and credentials of the API server, which may change |
 //! | [`environment`] | where the access comes from: service account or kubeconfig file |
 //! | `api` | questions over HTTP |
+//! | `follow` | list and watch over HTTP, with pauses |
+//! | [`gateway`] | controller of the Gateway API: objects → text of a configuration, and statuses |
 //! | [`subsystem`] | a task for each service, status, metrics |
 
 #![forbid(unsafe_code)]
@@ -21,11 +24,15 @@ pub mod access;
 mod api;
 pub mod endpoints;
 pub mod environment;
+mod follow;
+pub mod gateway;
 pub mod kubeconfig;
+pub mod list;
 pub mod slice;
 pub mod status;
 pub mod subsystem;
 pub mod watcher;
 pub mod yaml;
 
+pub use gateway::subsystem::Gateways;
 pub use subsystem::Endpoints;

@@ -1,12 +1,22 @@
-//! EndpointSlices, lists and events of a watch, read from JSON.
+//! EndpointSlices, read from JSON, and the store of a service's slices.
 //!
 //! Everything that is kept has a bound. Fields that nobody needs are skipped without being kept.
 
-use std::fmt;
+use std::collections::BTreeMap;
 use std::net::IpAddr;
 
-use serde::de::{Error as _, SeqAccess, Visitor};
 use serde::{Deserialize, Deserializer};
+
+use crate::list::{
+    self, Bounded, BoundedVisitor, Event, Fault, ListError, MAX_NAME, Page, Raw, RawDetails,
+    RawMetadata, Status, Store,
+};
+
+/// Most slices of a service.
+pub(crate) const MAX_SLICES: usize = 2_000;
+
+/// Most endpoints in all slices of a service, of both families and all ports together.
+const MAX_SERVICE_ENDPOINTS: usize = 50_000;
 
 /// Most endpoints of one slice; the API server allows as many.
 const MAX_ENDPOINTS: usize = 1_000;
@@ -14,63 +24,11 @@ const MAX_ENDPOINTS: usize = 1_000;
 /// Most ports of one slice; the API server allows as many.
 const MAX_PORTS: usize = 100;
 
-/// Longest name of an object, of a port or a zone, and longest version, in bytes.
-const MAX_NAME: usize = 253;
-
 /// Most hints of an endpoint; the API server allows eight.
 const MAX_HINTS: usize = 64;
 
 /// Most addresses of an endpoint; the API server allows as many.
 const MAX_ADDRESSES: usize = 100;
-
-/// Most objects in a page.
-const MAX_ITEMS: usize = 1_000;
-
-/// List with at most `MOST` elements; more are an error before they take memory.
-struct Bounded<T, const MOST: usize>(Vec<T>);
-
-impl<T, const MOST: usize> Default for Bounded<T, MOST> {
-    fn default() -> Self {
-        Bounded(Vec::new())
-    }
-}
-
-/// Visitor of a list with at most `most` elements, which keeps what `keep` makes of each.
-struct BoundedVisitor<T, U> {
-    most: usize,
-    keep: fn(T) -> Option<U>,
-}
-
-impl<'de, T: Deserialize<'de>, U> Visitor<'de> for BoundedVisitor<T, U> {
-    type Value = Vec<U>;
-
-    fn expecting(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "a list of at most {} elements", self.most)
-    }
-
-    fn visit_seq<A: SeqAccess<'de>>(self, mut list: A) -> Result<Self::Value, A::Error> {
-        let mut kept = Vec::new();
-        let mut count = 0;
-        while let Some(element) = list.next_element()? {
-            count += 1;
-            if count > self.most {
-                return Err(A::Error::invalid_length(count, &self));
-            }
-            kept.extend((self.keep)(element));
-        }
-        Ok(kept)
-    }
-}
-
-impl<'de, T: Deserialize<'de>, const MOST: usize> Deserialize<'de> for Bounded<T, MOST> {
-    fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
-        let visitor = BoundedVisitor {
-            most: MOST,
-            keep: Some,
-        };
-        from.deserialize_seq(visitor).map(Bounded)
-    }
-}
 
 /// Endpoints of a slice; elements that are no endpoints are not kept.
 #[derive(Default)]
@@ -121,70 +79,6 @@ pub enum EndpointState {
     Gone,
 }
 
-/// An answer, an object or an event that cannot be used.
-#[derive(Debug, thiserror::Error)]
-pub enum SliceError {
-    /// The text is not the expected JSON.
-    #[error("the API server's answer cannot be read: {0}")]
-    Json(#[from] serde_json::Error),
-    /// A part of the text is longer than allowed.
-    #[error("the API server's answer has {0}")]
-    Bounds(&'static str),
-}
-
-/// Page of a list of slices.
-#[derive(Debug)]
-pub struct Page {
-    /// Slices with their names.
-    pub slices: Vec<(String, Slice)>,
-    /// Version of the list, from which a watch may start.
-    pub version: String,
-    /// Token of the next page; empty if this is the last page.
-    pub next: String,
-}
-
-/// Event of a watch.
-#[derive(Debug, PartialEq, Eq)]
-pub enum Event {
-    /// A slice is new, or has changed: its name, the slice and its version.
-    Changed(String, Slice, String),
-    /// A slice is gone: its name and version.
-    Deleted(String, String),
-    /// Nothing has changed up to this version.
-    Bookmark(String),
-    /// The watch has failed.
-    Failed(Status),
-    /// An event of a kind that is not known.
-    Other,
-}
-
-/// Answer of the API server about a failure.
-#[derive(Clone, Debug, Default, PartialEq, Eq)]
-pub struct Status {
-    /// Status code, as in HTTP.
-    pub code: u16,
-    /// Message for people.
-    pub message: String,
-    /// Reason, in one word.
-    pub reason: String,
-    /// Seconds after which the client may ask again.
-    pub retry_after: Option<u32>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct RawList {
-    metadata: RawMetadata,
-    items: Option<Bounded<RawObject, MAX_ITEMS>>,
-}
-
-#[derive(Deserialize)]
-struct RawEvent {
-    #[serde(rename = "type")]
-    kind: String,
-    object: RawObject,
-}
-
 /// A slice, the object of a bookmark, or a status.
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
@@ -196,20 +90,6 @@ struct RawObject {
     message: Option<String>,
     reason: Option<String>,
     details: Option<RawDetails>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct RawMetadata {
-    name: Option<String>,
-    resource_version: Option<String>,
-    r#continue: Option<String>,
-}
-
-#[derive(Default, Deserialize)]
-#[serde(default, rename_all = "camelCase")]
-struct RawDetails {
-    retry_after_seconds: Option<u32>,
 }
 
 #[derive(Default, Deserialize)]
@@ -293,13 +173,13 @@ fn bounded_name(text: Option<String>) -> Option<Box<str>> {
 impl RawEndpoint {
     fn into_endpoint(self) -> Option<Endpoint> {
         // All addresses of an endpoint are the same to clients; the first is enough.
-        let address: IpAddr = self.addresses?.0.first()?.parse().ok()?;
+        let address: IpAddr = self.addresses?.first()?.parse().ok()?;
         if address.is_unspecified() || address.is_multicast() {
             return None;
         }
         let zones = self.hints.unwrap_or_default().for_zones.unwrap_or_default();
         let hints = zones
-            .0
+            .into_vec()
             .into_iter()
             .filter_map(|zone| bounded_name(zone.name));
         Some(Endpoint {
@@ -319,49 +199,79 @@ fn ports_of(ports: Option<Bounded<RawPort, MAX_PORTS>>) -> Vec<(Box<str>, u16)> 
         let number = port.port.filter(|number| *number > 0 && is_tcp)?;
         (name.len() <= MAX_NAME).then(|| (name.into(), number))
     };
-    let ports = ports.unwrap_or_default().0.into_iter();
+    let ports = ports.unwrap_or_default().into_vec().into_iter();
     ports.filter_map(port).collect()
 }
 
-impl RawObject {
-    /// Returns name, slice and version.
-    fn into_slice(self) -> Result<(String, Slice, String), SliceError> {
-        let name = self.metadata.name.unwrap_or_default();
-        if name.is_empty() || name.len() > MAX_NAME {
-            return Err(SliceError::Bounds(
-                "an object without a name of 1 to 253 bytes",
-            ));
-        }
+impl Raw for RawObject {
+    type Object = Slice;
+
+    fn into_object(self) -> Result<(String, Slice, String), ListError> {
         let slice = Slice {
             ports: ports_of(self.ports),
             endpoints: self.endpoints.unwrap_or_default().0,
         };
-        Ok((name, slice, version_of(self.metadata.resource_version)?))
+        let (name, version) = self.metadata.into_name()?;
+        Ok((name, slice, version))
+    }
+
+    fn into_version(self) -> Result<String, ListError> {
+        self.metadata.into_version()
     }
 
     fn into_status(self) -> Status {
-        let cut = |text: Option<String>| {
-            let text = text.unwrap_or_default();
-            let cut: String = text.chars().filter(|c| !c.is_control()).take(300).collect();
-            cut
-        };
-        Status {
-            code: self.code.unwrap_or(0),
-            message: cut(self.message),
-            reason: cut(self.reason),
-            retry_after: self.details.and_then(|details| details.retry_after_seconds),
-        }
+        let (message, reason) = (self.message, self.reason);
+        Status::new(self.code, message, reason, self.details)
     }
 }
 
-/// Returns a version that may be kept and put into a query.
-fn version_of(version: Option<String>) -> Result<String, SliceError> {
-    let version = version.unwrap_or_default();
-    let is_good = (1..=MAX_NAME).contains(&version.len())
-        && version.bytes().all(|byte| byte.is_ascii_graphic());
-    match is_good {
-        true => Ok(version),
-        false => Err(SliceError::Bounds("no usable resourceVersion")),
+/// Slices of a service by their names.
+#[derive(Debug, Default)]
+pub struct Slices(BTreeMap<String, Slice>);
+
+impl Slices {
+    /// Returns the slices.
+    pub fn iter(&self) -> impl Iterator<Item = &Slice> {
+        self.0.values()
+    }
+}
+
+impl Store for Slices {
+    type Object = Slice;
+
+    fn parse_page(&self, body: &[u8]) -> Result<Page<Slice>, ListError> {
+        parse_page(body)
+    }
+
+    fn parse_event(&self, line: &[u8]) -> Result<Event<Slice>, ListError> {
+        parse_event(line)
+    }
+
+    fn check(&self, slices: &BTreeMap<String, Slice>) -> Result<(), Fault> {
+        let endpoints: usize = slices.values().map(|slice| slice.endpoints.len()).sum();
+        match slices.len() > MAX_SLICES || endpoints > MAX_SERVICE_ENDPOINTS {
+            true => Err(Fault::new(
+                "the service has more than 2000 slices or 50000 endpoints",
+            )),
+            false => Ok(()),
+        }
+    }
+
+    fn replace(&mut self, slices: BTreeMap<String, Slice>) {
+        self.0 = slices;
+    }
+
+    fn put(&mut self, name: String, slice: Slice) -> Result<bool, Fault> {
+        if self.0.get(&name) == Some(&slice) {
+            return Ok(false);
+        }
+        self.0.insert(name, slice);
+        self.check(&self.0)?;
+        Ok(true)
+    }
+
+    fn remove(&mut self, name: &str) -> bool {
+        self.0.remove(name).is_some()
     }
 }
 
@@ -370,45 +280,17 @@ fn version_of(version: Option<String>) -> Result<String, SliceError> {
 /// # Errors
 ///
 /// The text is no such page, or beyond the bounds.
-pub fn parse_page(text: &[u8]) -> Result<Page, SliceError> {
-    let list: RawList = serde_json::from_slice(text)?;
-    let next = list.metadata.r#continue.unwrap_or_default();
-    if next.len() > 8192 {
-        return Err(SliceError::Bounds(
-            "a token of more than 8192 bytes for the next page",
-        ));
-    }
-    let slices = list.items.unwrap_or_default().0.into_iter().map(|object| {
-        let (name, slice, _) = object.into_slice()?;
-        Ok((name, slice))
-    });
-    Ok(Page {
-        slices: slices.collect::<Result<_, SliceError>>()?,
-        version: version_of(list.metadata.resource_version)?,
-        next,
-    })
+pub fn parse_page(text: &[u8]) -> Result<Page<Slice>, ListError> {
+    list::parse_page::<RawObject>(text)
 }
 
-/// Reads an event of a watch.
+/// Reads an event of a watch of EndpointSlices.
 ///
 /// # Errors
 ///
 /// The text is no event, or beyond the bounds.
-pub fn parse_event(text: &[u8]) -> Result<Event, SliceError> {
-    let RawEvent { kind, object } = serde_json::from_slice(text)?;
-    Ok(match &*kind {
-        "ADDED" | "MODIFIED" => {
-            let (name, slice, version) = object.into_slice()?;
-            Event::Changed(name, slice, version)
-        }
-        "DELETED" => {
-            let (name, _, version) = object.into_slice()?;
-            Event::Deleted(name, version)
-        }
-        "BOOKMARK" => Event::Bookmark(version_of(object.metadata.resource_version)?),
-        "ERROR" => Event::Failed(object.into_status()),
-        _ => Event::Other,
-    })
+pub fn parse_event(text: &[u8]) -> Result<Event<Slice>, ListError> {
+    list::parse_event::<RawObject>(text)
 }
 
 /// Reads an answer about a failure; empty if the text is none.
@@ -422,7 +304,7 @@ pub fn parse_status(text: &[u8]) -> Status {
 /// # Errors
 ///
 /// The text is no service, or beyond the bounds.
-pub fn parse_service(text: &[u8]) -> Result<Vec<(Box<str>, u16)>, SliceError> {
+pub fn parse_service(text: &[u8]) -> Result<Vec<(Box<str>, u16)>, ListError> {
     let service: RawService = serde_json::from_slice(text)?;
     Ok(ports_of(service.spec.unwrap_or_default().ports))
 }
@@ -465,11 +347,11 @@ mod tests {
         );
         let page = parse_page(list.as_bytes()).unwrap();
         assert_eq!(
-            (page.slices.len(), &*page.version, &*page.next),
+            (page.objects.len(), &*page.version, &*page.next),
             (1, "9", "t")
         );
         let empty = br#"{"metadata":{"resourceVersion":"9"},"items":null}"#;
-        assert!(parse_page(empty).unwrap().slices.is_empty());
+        assert!(parse_page(empty).unwrap().objects.is_empty());
     }
 
     #[test]

@@ -47,6 +47,26 @@ pub struct PortStatus {
     pub error: Option<String>,
 }
 
+/// Kind of objects that the controller of the Gateway API follows, as the admin API shows it. Counts begin with the
+/// controller.
+#[derive(Clone, Debug, Default, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct KindStatus {
+    /// Name of the kind.
+    pub kind: String,
+    /// Version of the kind's API; null before the first list, or if the cluster does not have the kind.
+    pub version: Option<String>,
+    /// Number of known objects.
+    pub objects: usize,
+    /// Time of the last answer or event, in seconds since 1970; null before the first one.
+    pub last_success: Option<i64>,
+    /// Reason why the last question failed; null if it did not.
+    pub error: Option<String>,
+    /// Number of failed questions.
+    pub failures: u64,
+    /// Number of complete lists.
+    pub lists: u64,
+}
+
 /// Lays out the services for people.
 pub fn format_table(services: &[ServiceStatus]) -> String {
     format_table_at(services, unix_now())

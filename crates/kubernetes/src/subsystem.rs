@@ -18,25 +18,24 @@ use evenkeel_tls::certificate::unix_now;
 use parking_lot::Mutex;
 use tokio::sync::{Notify, Semaphore};
 use tokio::task::JoinSet;
-use tokio::time::{Instant, sleep, timeout};
+use tokio::time::{sleep, timeout};
 use tracing::debug;
 
 use crate::access::Access;
-use crate::api::{Api, status_of};
+use crate::api::{Api, Collection};
 use crate::endpoints::Choice;
 use crate::environment::Environment;
-use crate::slice;
+use crate::follow::{Follower, WatchEnd};
+use crate::list::Fault;
+use crate::slice::{self, Slices};
 use crate::status::{PortStatus, ServiceStatus};
-use crate::watcher::{Fault, Pace, Question, Watcher};
+use crate::watcher::{Question, Watcher};
 
 /// Time for which a start or reload waits for the members of new services.
 const START: Duration = Duration::from_secs(5);
 
 /// Services that are listed at a time when a configuration has many new ones.
 const AT_ONCE: usize = 16;
-
-/// Shortest time after which a watch is to end, in seconds; up to as much again is added by chance.
-const WATCH_SECONDS: u64 = 300;
 
 /// Part of the state that is handed over to the next process, and its version.
 const PART: (&str, u32) = ("kubernetes", 1);
@@ -133,29 +132,25 @@ impl Plan {
         found
     }
 
-    /// Lists all slices of the service, page by page. Returns the ports of the service, if a group needs them.
+    /// Returns a follower of the slices of a service.
+    fn follow_slices(&self, (namespace, service): &ServiceName) -> Follower<Slices> {
+        let slices = Collection::of_slices(namespace, service);
+        Follower::new(Arc::clone(&self.api), slices, self.silence, Watcher::new())
+    }
+
+    /// Lists all slices of the service. Returns the ports of the service, if a group needs them.
     async fn list_slices(
         &self,
         (namespace, service): &ServiceName,
-        watcher: &mut Watcher,
+        follower: &mut Follower<Slices>,
     ) -> Result<Ports, Fault> {
-        while let Question::List(next) = watcher.next_question() {
-            let answer = self.api.list_slices(namespace, service, next.as_deref());
-            let answer = match answer.await {
-                Ok(answer) if answer.code == 200 => answer,
-                Ok(answer) => return Err(watcher.note_refusal(status_of(&answer))),
-                Err(fault) => {
-                    watcher.list_again();
-                    return Err(fault);
-                }
-            };
-            watcher.take_page(&answer.body)?;
-        }
+        follower.list().await?;
         if !self.has_numbers() {
             return Ok(Ports::new());
         }
         // Without the right to read services, numbers are those of the endpoints.
-        let answer = self.api.get_service(namespace, service).await;
+        let target = format!("/api/v1/namespaces/{namespace}/services/{service}");
+        let answer = self.api.get(&target).await;
         let ports = answer.ok().filter(|answer| answer.code == 200);
         let ports = ports.and_then(|answer| slice::parse_service(&answer.body).ok());
         Ok(ports.unwrap_or_default())
@@ -163,7 +158,10 @@ impl Plan {
 }
 
 /// Returns the API server for a section: the one of before, if nothing has changed.
-fn find_api(settings: &Kubernetes, before: Option<&Arc<Api>>) -> Result<Arc<Api>, PrepareErrors> {
+pub(crate) fn find_api(
+    settings: &Kubernetes,
+    before: Option<&Arc<Api>>,
+) -> Result<Arc<Api>, PrepareErrors> {
     let access = Environment::of_process().find_access(settings);
     let access = access.map_err(|problem| PrepareError::files(vec![*problem]))?;
     let known = before.filter(|api| api.access == access);
@@ -172,7 +170,7 @@ fn find_api(settings: &Kubernetes, before: Option<&Arc<Api>>) -> Result<Arc<Api>
 
 /// True if a section is in use: a section without services and without a file needs no API server.
 fn is_used(settings: &Kubernetes) -> bool {
-    !settings.services.is_empty() || settings.kubeconfig.is_some()
+    !settings.services.is_empty() || settings.kubeconfig.is_some() || settings.gateway.is_some()
 }
 
 /// Returns the files with credentials that a configuration leads to, for the limits of the process.
@@ -232,17 +230,16 @@ impl Endpoints {
         loop {
             let plans = self.inner.state.lock().plans.clone();
             tasks.reconcile(plans, |name, plan| {
-                let follower = Follower {
+                let follower = plan.follow_slices(&name);
+                let service = FollowedService {
                     endpoints: self.clone(),
                     manager: Arc::clone(&manager),
                     name,
                     plan,
                     ports: Ports::new(),
-                    watcher: Watcher::new(),
-                    pace: Pace::default(),
                     noted: None,
                 };
-                follower.run()
+                service.run(follower)
             });
             self.inner.changed.notified().await;
         }
@@ -274,109 +271,78 @@ impl Endpoints {
     }
 }
 
-/// Task that follows one service.
-struct Follower {
+/// Service whose slices a task follows.
+struct FollowedService {
     endpoints: Endpoints,
     manager: Arc<Manager>,
     name: ServiceName,
     plan: Plan,
     ports: Ports,
-    watcher: Watcher,
-    pace: Pace,
     /// Error that was noted last.
     noted: Option<String>,
 }
 
-impl Follower {
-    async fn run(mut self) {
+impl FollowedService {
+    async fn run(mut self, mut follower: Follower<Slices>) {
         loop {
-            let pause = match self.watcher.next_question() {
-                Question::List(_) => self.list().await,
-                Question::Watch(version) => self.watch(&version).await,
+            let pause = match follower.watcher.next_question() {
+                Question::List(_) => self.list(&mut follower).await,
+                Question::Watch(version) => self.watch(&mut follower, &version).await,
             };
             sleep(pause).await;
         }
     }
 
     /// Lists the slices. Returns the pause before the next question.
-    async fn list(&mut self) -> Duration {
-        let listed = self.plan.list_slices(&self.name, &mut self.watcher).await;
-        match listed {
+    async fn list(&mut self, follower: &mut Follower<Slices>) -> Duration {
+        match self.plan.list_slices(&self.name, follower).await {
             Ok(ports) => {
                 self.ports = ports;
                 self.endpoints
                     .update(&self.name, |status| status.lists += 1);
-                self.publish();
+                self.publish(&follower.watcher);
                 self.note(None);
                 Duration::ZERO
             }
-            Err(fault) => self.note_fault(fault),
+            Err(fault) => {
+                let pause = follower.pause_after(&fault);
+                self.note_fault(fault);
+                pause
+            }
         }
     }
 
     /// Watches the slices until the watch ends. Returns the pause before the next question.
-    async fn watch(&mut self, version: &str) -> Duration {
-        let begun = Instant::now();
-        let seconds = WATCH_SECONDS + fastrand::u64(..WATCH_SECONDS);
-        let (name, plan) = (self.name.clone(), self.plan.clone());
+    async fn watch(&mut self, follower: &mut Follower<Slices>, version: &str) -> Duration {
+        let name = self.name.clone();
         self.endpoints.update(&name, |status| {
             status.watches += 1;
             status.watching = true;
         });
-        let mut fault = None;
-        let mut wants_list = false;
-        let watched = plan.api.watch_slices(
-            (&name.0, &name.1),
-            version,
-            seconds,
-            plan.silence,
-            |bytes| {
-                let changed = self.watcher.take_bytes(bytes, &mut fault);
-                // A number may have another meaning since the service has changed.
-                wants_list = changed && !self.publish() && plan.has_numbers();
-                self.note_success();
-                self.note_recovery();
-                fault.is_none() && !wants_list
-            },
-        );
-        let watched = watched.await;
-        let lasted = begun.elapsed();
+        let watched = follower.watch(version, |watcher, changed| {
+            // A number may have another meaning since the service has changed.
+            let wants_list = changed && !self.publish(watcher) && self.plan.has_numbers();
+            self.note_success(watcher);
+            self.note_recovery(watcher);
+            !wants_list
+        });
+        let (end, pause) = watched.await;
         self.endpoints
             .update(&name, |status| status.watching = false);
-        match (watched, fault) {
-            (_, Some(fault)) => {
-                self.pace.note_stable(lasted);
-                self.note_fault(fault)
-            }
-            (Ok(Some(answer)), None) => {
-                let fault = self.watcher.note_refusal(status_of(&answer));
-                self.note_fault(fault)
-            }
-            // A server that ends a watch before its time stops. The next one may have been restored from a backup, and
-            // would accept a version that it does not have, without a word.
-            (Ok(None), None) if wants_list || lasted.as_secs() + 1 < seconds => {
-                self.watcher.list_again();
-                self.pace.pause_after_watch(lasted, fastrand::f32())
-            }
-            (Ok(None), None) => {
-                self.watcher.end_watch();
-                self.pace.pause_after_watch(lasted, fastrand::f32())
-            }
-            (Err(fault), None) => {
-                // The next server may know less. A list that fails is told.
+        match end {
+            WatchEnd::Regular => {}
+            WatchEnd::Failed(fault) => self.note_fault(fault),
+            WatchEnd::Broken(fault) => {
                 debug!(service = ?self.name, "a watch broke: {}", fault.message);
-                self.watcher.list_again();
-                self.pace.note_stable(lasted);
                 self.endpoints.update(&name, |status| status.failures += 1);
-                self.pace
-                    .pause_after_failure(fault.retry_after, fastrand::f32())
             }
         }
+        pause
     }
 
     /// Tells the manager of the members. Returns false if a port has no members because of an error.
-    fn publish(&mut self) -> bool {
-        let found = self.plan.choose_members(&self.watcher, &self.ports);
+    fn publish(&mut self, watcher: &Watcher) -> bool {
+        let found = self.plan.choose_members(watcher, &self.ports);
         self.endpoints.note_found(&self.name, &found);
         let is_good = found.values().all(Result::is_ok);
         for (list, members) in found {
@@ -386,14 +352,14 @@ impl Follower {
                 self.manager.set_found_members(&list, members);
             }
         }
-        self.note_success();
+        self.note_success(watcher);
         is_good
     }
 
-    fn note_success(&self) {
-        let version = self.watcher.version().map(str::to_owned);
-        let slices = self.watcher.slices().map_or(0, Iterator::count);
-        let events = self.watcher.event_count();
+    fn note_success(&self, watcher: &Watcher) {
+        let version = watcher.version().map(str::to_owned);
+        let slices = watcher.slices().map_or(0, Iterator::count);
+        let events = watcher.event_count();
         self.endpoints.update(&self.name, |status| {
             status.last_success = Some(unix_now());
             status.version = version;
@@ -403,19 +369,17 @@ impl Follower {
     }
 
     /// Takes an error back after a watch that works: no list comes before the watch ends.
-    fn note_recovery(&mut self) {
+    fn note_recovery(&mut self, watcher: &Watcher) {
         if self.noted.is_some() {
             self.note(None);
-            self.publish();
+            self.publish(watcher);
         }
     }
 
-    fn note_fault(&mut self, fault: Fault) -> Duration {
+    fn note_fault(&mut self, fault: Fault) {
         self.endpoints
             .update(&self.name, |status| status.failures += 1);
         self.note(Some(fault.message));
-        self.pace
-            .pause_after_failure(fault.retry_after, fastrand::f32())
     }
 
     /// Notes the error of the service, or that there is none any more.
@@ -501,10 +465,10 @@ impl Subsystem for Endpoints {
                 let room = Arc::clone(&room);
                 tasks.spawn(async move {
                     let _permit = room.acquire().await;
-                    let mut watcher = Watcher::new();
-                    let listed = plan.list_slices(&name, &mut watcher).await;
+                    let mut follower = plan.follow_slices(&name);
+                    let listed = plan.list_slices(&name, &mut follower).await;
                     match listed {
-                        Ok(ports) => plan.choose_members(&watcher, &ports),
+                        Ok(ports) => plan.choose_members(&follower.watcher, &ports),
                         Err(fault) => { plan.ports.iter() }
                             .map(|port| (port.to_string(), Err(fault.message.clone())))
                             .collect(),

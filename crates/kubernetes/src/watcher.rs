@@ -1,18 +1,13 @@
-//! List and watch of the slices of one service, without I/O: what to ask next, and what the answers mean.
+//! List and watch of objects, such as the slices of one service, without I/O: what to ask next, and what the answers mean.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
 
-use crate::slice::{self, Event, Page, Slice, SliceError, Status};
+use crate::list::{Event, Fault, Page, Status, Store};
+use crate::slice::{Slice, Slices};
 
 /// Longest event of a watch, in bytes. An object of Kubernetes is at most 1.5 MB long.
 const MAX_EVENT: usize = 4 << 20;
-
-/// Most slices of a service.
-const MAX_SLICES: usize = 2_000;
-
-/// Most endpoints in all slices of a service, of both families and all ports together.
-const MAX_ENDPOINTS: usize = 50_000;
 
 /// Question for the API server.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -23,39 +18,14 @@ pub enum Question {
     Watch(String),
 }
 
-/// Failure of a list or a watch.
+/// Objects as far as they are known, and the version of this knowledge.
 #[derive(Debug)]
-pub struct Fault {
-    /// Cause of the failure.
-    pub message: String,
-    /// Time for which the API server wants no question.
-    pub retry_after: Option<Duration>,
-}
-
-impl From<SliceError> for Fault {
-    fn from(error: SliceError) -> Self {
-        Fault::new(error.to_string())
-    }
-}
-
-impl Fault {
-    /// A failure of which the API server says nothing more.
-    pub fn new(message: impl Into<String>) -> Self {
-        Fault {
-            message: message.into(),
-            retry_after: None,
-        }
-    }
-}
-
-/// Slices of a service as far as they are known, and the version of this knowledge.
-#[derive(Debug, Default)]
-pub struct Watcher {
-    slices: BTreeMap<String, Slice>,
-    /// Version from which a watch goes on; `None` if the slices must be listed.
+pub struct Watcher<S: Store = Slices> {
+    store: S,
+    /// Version from which a watch goes on; `None` if the objects must be listed.
     version: Option<String>,
     /// Pages of a list that is not complete, and the token of the next page.
-    pages: Option<(BTreeMap<String, Slice>, String)>,
+    pages: Option<(BTreeMap<String, S::Object>, String)>,
     /// Start of an event whose end has not come.
     line: Vec<u8>,
     /// True if a list was complete at some time.
@@ -64,10 +34,35 @@ pub struct Watcher {
     events: u64,
 }
 
-impl Watcher {
-    /// Nothing is known.
+impl Watcher<Slices> {
+    /// No slice is known.
     pub fn new() -> Self {
-        Self::default()
+        Self::with_store(Slices::default())
+    }
+
+    /// Returns the slices that are known; `None` before the first complete list.
+    pub fn slices(&self) -> Option<impl Iterator<Item = &Slice>> {
+        self.is_listed.then(|| self.store.iter())
+    }
+}
+
+impl Default for Watcher<Slices> {
+    fn default() -> Self {
+        Self::new()
+    }
+}
+
+impl<S: Store> Watcher<S> {
+    /// A watcher that puts what it reads into `store`.
+    pub fn with_store(store: S) -> Self {
+        Watcher {
+            store,
+            version: None,
+            pages: None,
+            line: Vec::new(),
+            is_listed: false,
+            events: 0,
+        }
     }
 
     /// Returns the next question.
@@ -79,12 +74,7 @@ impl Watcher {
         }
     }
 
-    /// Returns the slices that are known; `None` before the first complete list.
-    pub fn slices(&self) -> Option<impl Iterator<Item = &Slice>> {
-        self.is_listed.then(|| self.slices.values())
-    }
-
-    /// Returns the version of the slices that are known.
+    /// Returns the version of the objects that are known.
     pub fn version(&self) -> Option<&str> {
         self.version.as_deref()
     }
@@ -100,26 +90,26 @@ impl Watcher {
     ///
     /// The page cannot be used: the list starts again.
     pub fn take_page(&mut self, body: &[u8]) -> Result<bool, Fault> {
-        let (mut slices, _) = self.pages.take().unwrap_or_default();
+        let (mut known, _) = self.pages.take().unwrap_or_default();
         let Page {
-            slices: page,
+            objects,
             version,
             next,
-        } = slice::parse_page(body)?;
-        slices.extend(page);
-        check_bounds(&slices)?;
+        } = self.store.parse_page(body)?;
+        known.extend(objects);
+        self.store.check(&known)?;
         if !next.is_empty() {
-            self.pages = Some((slices, next));
+            self.pages = Some((known, next));
             return Ok(false);
         }
-        self.slices = slices;
+        self.store.replace(known);
         self.version = Some(version);
         self.is_listed = true;
         self.line.clear();
         Ok(true)
     }
 
-    /// Takes bytes of a watch. Returns true if slices have changed; also if `fault` is set afterwards.
+    /// Takes bytes of a watch. Returns true if objects have changed; also if `fault` is set afterwards.
     pub fn take_bytes(&mut self, bytes: &[u8], fault: &mut Option<Fault>) -> bool {
         let mut has_changed = false;
         let mut rest = bytes;
@@ -158,22 +148,18 @@ impl Watcher {
             self.list_again();
             return Err(Fault::new("an event is longer than 4 MiB"));
         }
-        let event = slice::parse_event(line).inspect_err(|_| self.list_again())?;
+        let event = self.store.parse_event(line);
+        let event = event.inspect_err(|_| self.list_again())?;
         self.events = self.events.saturating_add(1);
         match event {
-            Event::Changed(name, slice, version) => {
+            Event::Changed(name, object, version) => {
                 self.move_on(version)?;
-                let before = self.slices.get(&name);
-                if before == Some(&slice) {
-                    return Ok(false);
-                }
-                self.slices.insert(name, slice);
-                check_bounds(&self.slices).inspect_err(|_| self.list_again())?;
-                Ok(true)
+                let put = self.store.put(name, object);
+                put.inspect_err(|_| self.list_again())
             }
             Event::Deleted(name, version) => {
                 self.move_on(version)?;
-                Ok(self.slices.remove(&name).is_some())
+                Ok(self.store.remove(&name))
             }
             Event::Bookmark(version) => self.move_on(version).map(|()| false),
             Event::Failed(status) => Err(self.note_refusal(status)),
@@ -199,7 +185,7 @@ impl Watcher {
     }
 
     /// Takes an answer that is no success, and returns what it means. An answer of 429 or of a server's failure leaves
-    /// the version; all others make the slices be listed again.
+    /// the version; all others make the objects be listed again.
     pub fn note_refusal(&mut self, status: Status) -> Fault {
         let is_too_new = status.message.contains("Too large resource version");
         let is_passing = status.code == 429 || (500..600).contains(&status.code);
@@ -207,15 +193,7 @@ impl Watcher {
             self.list_again();
         }
         self.line.clear();
-        let text = match (&*status.message, &*status.reason) {
-            ("", "") => String::new(),
-            ("", text) | (text, _) => format!(": {text}"),
-        };
-        let seconds = status.retry_after.map(u64::from);
-        Fault {
-            message: format!("the API server answers {}{text}", status.code),
-            retry_after: seconds.map(Duration::from_secs),
-        }
+        refusal_of(&status)
     }
 
     /// Takes the regular end of a watch. An event that is not complete comes again with the next watch.
@@ -223,8 +201,8 @@ impl Watcher {
         self.line.clear();
     }
 
-    /// Has the slices listed: the connection has broken, and the next server may be another one or have other data. The
-    /// slices that are known stay until the list is complete.
+    /// Has the objects listed: the connection has broken, and the next server may be another one or have other data. The
+    /// objects that are known stay until the list is complete.
     pub fn list_again(&mut self) {
         self.version = None;
         self.pages = None;
@@ -232,13 +210,17 @@ impl Watcher {
     }
 }
 
-fn check_bounds(slices: &BTreeMap<String, Slice>) -> Result<(), Fault> {
-    let endpoints: usize = slices.values().map(|slice| slice.endpoints.len()).sum();
-    match slices.len() > MAX_SLICES || endpoints > MAX_ENDPOINTS {
-        true => Err(Fault::new(
-            "the service has more than 2000 slices or 50000 endpoints",
-        )),
-        false => Ok(()),
+/// Returns the failure that an answer means which is no success.
+pub(crate) fn refusal_of(status: &Status) -> Fault {
+    let text = match (&*status.message, &*status.reason) {
+        ("", "") => String::new(),
+        ("", text) | (text, _) => format!(": {text}"),
+    };
+    let seconds = status.retry_after.map(u64::from);
+    Fault {
+        message: format!("the API server answers {}{text}", status.code),
+        code: status.code,
+        retry_after: seconds.map(Duration::from_secs),
     }
 }
 
@@ -296,6 +278,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
+    use crate::slice::{EndpointState, MAX_SLICES};
 
     fn object(name: &str, version: u64, addresses: &[&str]) -> String {
         let endpoints: Vec<_> = { addresses.iter() }
@@ -396,10 +379,7 @@ mod tests {
         let states: Vec<_> = { watcher.slices().into_iter().flatten() }
             .flat_map(|slice| slice.endpoints.iter().map(|of| of.state))
             .collect();
-        assert_eq!(
-            states,
-            [slice::EndpointState::Ready, slice::EndpointState::Serving]
-        );
+        assert_eq!(states, [EndpointState::Ready, EndpointState::Serving]);
         let mut fault = None;
         assert!(watcher.take_bytes(&text[end..], &mut fault));
         assert!(fault.is_none() && addresses(&watcher).is_empty());

@@ -71,8 +71,10 @@ pub enum AlertSetting {
 /// Inputs from which a state is made.
 #[derive(Clone, Debug)]
 pub(crate) struct Inputs {
-    /// Configuration as in the file.
+    /// Configuration as in the file, with the rules and groups that a controller has generated.
     pub config: Config,
+    /// Configuration as in the file.
+    pub own: Arc<Config>,
     /// Changes since the file was read.
     pub live: Live,
     /// Contents of the lists of members.
@@ -125,6 +127,7 @@ impl Inputs {
     pub(crate) fn new() -> Self {
         Inputs {
             config: Config::default(),
+            own: Arc::default(),
             live: Live::default(),
             lists: Lists::default(),
             addresses: HashMap::new(),

@@ -52,7 +52,7 @@ pub mod writing;
 
 pub use inputs::{AdminState, AlertSetting};
 pub use manager::{
-    AppliedConfig, ChangeError, ManageError, Manager, Readiness, ReloadError, SHARED, SavedConfig,
-    WantedConfig,
+    AppliedConfig, ChangeError, Generated, ManageError, Manager, Readiness, ReloadError, SHARED,
+    SavedConfig, WantedConfig,
 };
 pub use subsystem::ApplyError;

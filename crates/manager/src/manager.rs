@@ -28,6 +28,7 @@ use crate::store::Store;
 use crate::subsystem::{ApplyError, Subsystem};
 
 mod change;
+mod generated;
 mod learnt;
 mod live;
 mod outcome;
@@ -37,7 +38,8 @@ mod reported;
 
 pub(crate) use outcome::Reload;
 pub use outcome::{
-    AppliedConfig, ChangeError, ManageError, Readiness, ReloadError, SavedConfig, WantedConfig,
+    AppliedConfig, ChangeError, Generated, ManageError, Readiness, ReloadError, SavedConfig,
+    WantedConfig,
 };
 
 /// Rules that can serve, and those that cannot.
@@ -100,6 +102,8 @@ pub(crate) struct LockedState {
     pub started: Option<Config>,
     /// Changes that the old process has told, until there is a configuration.
     pub changes: Option<Changes>,
+    /// Rules and groups that a controller has generated, as a text and as what the text says.
+    pub generated: Option<(Generated, Arc<Config>)>,
 }
 
 /// Name of a store's text in messages.
@@ -153,6 +157,7 @@ impl Manager {
                 last_reload: None,
                 started: None,
                 changes: None,
+                generated: None,
             }),
             reloading: tokio::sync::Mutex::new(()),
             revisions: Mutex::default(),
@@ -211,7 +216,7 @@ impl Manager {
         self.snapshots.subscribe()
     }
 
-    /// The configuration file as it was last applied, without live changes.
+    /// The configuration file as it was last applied, with generated rules and groups, without live changes.
     pub fn file_config(&self) -> Config {
         self.lock().state.inputs.config.clone()
     }

@@ -258,6 +258,14 @@ pub enum PrepareError {
     /// A file that cannot be used.
     #[error("{0}")]
     File(Box<Problem>),
+    /// A rule cannot be served.
+    #[error("{error}")]
+    Rule {
+        /// Name of the rule.
+        rule: String,
+        /// Reason of the failure.
+        error: Box<dyn Error + Send + Sync>,
+    },
     /// An error of the subsystem itself.
     #[error(transparent)]
     Other(Box<dyn Error + Send + Sync>),
@@ -278,6 +286,14 @@ impl PrepareError {
     pub fn files(problems: Vec<Problem>) -> PrepareErrors {
         let all = problems.into_iter().map(Box::new);
         all.map(PrepareError::File).collect()
+    }
+
+    /// A rule that cannot be served.
+    pub fn rule(rule: &str, error: impl Error + Send + Sync + 'static) -> Self {
+        PrepareError::Rule {
+            rule: rule.into(),
+            error: Box::new(error),
+        }
     }
 
     /// An error of the subsystem itself.

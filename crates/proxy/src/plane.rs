@@ -484,10 +484,12 @@ impl Subsystem for Proxy {
         for snapshot in &next.rules {
             for key in listen_keys(snapshot) {
                 if !seen.insert(key.clone()) {
-                    errors.push(PrepareError::other(RuleError::Twice {
-                        rule: snapshot.rule.name.clone(),
+                    let name = &snapshot.rule.name;
+                    let error = RuleError::Twice {
+                        rule: name.clone(),
                         address: key.address,
-                    }));
+                    };
+                    errors.push(PrepareError::rule(name, error));
                 } else if !state.listeners.contains_key(&key) {
                     match open_listeners(&key, self.inner.workers, snapshot.rule.socket_mode()) {
                         Ok(bound) => {

@@ -180,6 +180,22 @@ pub(crate) fn bytes(path: &Path) -> Result<Vec<u8>, CertificateError> {
     }
 }
 
+/// Checks that a certificate and a private key (PEM) can be read, and belong together.
+///
+/// # Errors
+///
+/// The reason why clients cannot be served with them.
+pub fn check_pair(certificate: &[u8], key: &[u8]) -> Result<(), CertificateError> {
+    let chain = parse_items::<CertificateDer<'static>>(certificate, "certificate")?;
+    let key = private_key(key)?;
+    Details::from_chain(&chain)?;
+    match CertifiedKey::from_der(chain, key, crypto_provider()) {
+        Ok(_) => Ok(()),
+        Err(rustls::Error::InconsistentKeys(_)) => Err(CertificateError::Mismatch),
+        Err(error) => Err(CertificateError::Key(error)),
+    }
+}
+
 /// Returns all items of a kind in the text of a PEM file.
 pub(crate) fn parse_items<T: PemObject>(
     text: &[u8],

@@ -3,6 +3,7 @@
 mod alerts;
 mod ejections;
 mod faults;
+mod gateway;
 mod kubernetes;
 mod steer;
 mod store;

@@ -30,6 +30,7 @@ use super::{
     alert, auth, chooser, compression, ejection, ftp, health, hedge, inference, limits, monitor,
     priority, request_id, responses, route, sources, sticky, udp, zones,
 };
+use crate::kept::MEMORY_FOLDER;
 use crate::schema::errors::Problem;
 use crate::schema::key::{DAY, describe_keys, secs, section};
 use crate::schema::reference::TableDoc;
@@ -108,7 +109,22 @@ section! {
 }
 
 impl Config {
-    /// The files beside the configuration that are read with it.
+    /// Adds the rules and groups that a controller has generated, and the services of their members, if the
+    /// configuration has a controller.
+    pub fn add_generated(&mut self, generated: &Config) {
+        let Some(kubernetes) = { self.kubernetes.as_mut() }.filter(|own| own.gateway.is_some())
+        else {
+            return;
+        };
+        self.rules.extend(generated.rules.iter().cloned());
+        self.groups.extend(generated.groups.iter().cloned());
+        let services = generated.kubernetes.iter().flat_map(|of| &of.services);
+        kubernetes.services.extend(services.cloned());
+        kubernetes.services.sort();
+        kubernetes.services.dedup();
+    }
+
+    /// The files beside the configuration that are read with it, but for files that are on no disk.
     pub fn files(&self) -> impl Iterator<Item = &Path> {
         let admin = self.admin.iter();
         let token = admin.filter_map(|admin| admin.token_file.as_ref());
@@ -150,6 +166,7 @@ impl Config {
         let all = all.chain(tls.flat_map(Tls::files));
         all.chain(members.flat_map(ClientTls::files))
             .map(PathBuf::as_path)
+            .filter(|path| !path.starts_with(MEMORY_FOLDER))
     }
 
     /// The files that the running balancer makes or writes, with the keys that name them; but for those in
@@ -197,11 +214,13 @@ pub(crate) fn describe_tables() -> Vec<TableDoc> {
         admin::describe_table(),
         acme::describe_table(),
         dns::describe_table(),
-        kubernetes::describe_table(),
+    ];
+    tables.extend(kubernetes::describe_tables());
+    tables.extend([
         fleet::describe_table(),
         TableDoc::new("[access_log]", "The access log.", access_log),
         tracing::describe_table(),
-    ];
+    ]);
     tables.extend(rule::describe_tables());
     tables.extend([
         mirror::describe_table(),

@@ -1,12 +1,13 @@
 //! Checks between sections: groups with the rules that use them, members with other groups, rules with ACME.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::net::{IpAddr, Ipv4Addr};
 
 use evenkeel_core::address::Address;
 
 use super::acme::{Acme, AcmeChallenge};
 use super::auth;
+use super::gateway::GENERATED_PREFIX;
 use super::group::GroupConfig;
 use super::member::MemberConfig;
 use super::mirror::MIRRORED;
@@ -335,5 +336,25 @@ pub(super) fn reserve_fields(rules: &mut [Rule]) {
     reserved.dedup();
     for rule in rules.iter_mut() {
         rule.http.reserved.clone_from(&reserved);
+    }
+}
+/// Reports rules and groups whose names are those of generated rules and groups. Groups of rules have the rules' names.
+pub(super) fn reserve_names<'s>(
+    rules: impl Iterator<Item = (&'s Span, &'s Rule)>,
+    groups: &[(Span, GroupConfig)],
+    report: &mut Report<'_>,
+) {
+    let mut names = HashSet::new();
+    let rules = rules.map(|(span, rule)| (span, &rule.name, join_key("rule", &rule.name)));
+    let groups = groups
+        .iter()
+        .map(|(span, group)| (span, &group.name, group.path()));
+    for (span, name, path) in rules.chain(groups) {
+        if name.starts_with(GENERATED_PREFIX) && names.insert((span.start, name)) {
+            let message = format!(
+                "names that begin with {GENERATED_PREFIX:?} are those of [kubernetes.gateway]: choose another name"
+            );
+            report.add_problem(span, &path, message, None);
+        }
     }
 }

@@ -5,6 +5,7 @@ use std::fmt;
 use std::path::Path;
 use std::time::Duration;
 
+use super::gateway::{self, GatewayController};
 use crate::schema::field::{FileName, Texts, choice_field};
 use crate::schema::key::{HOUR, describe_keys, secs, section};
 use crate::schema::reference::TableDoc;
@@ -32,6 +33,9 @@ section! {
         /// Time without a byte from the API server after which the balancer opens a new watch. The server sends a
         /// bookmark about once a minute. Shorten the time if connections to your API server die silently.
         silence: Duration [Time(secs(1), HOUR)] = secs(120); r#""90s""#,
+        /// Controller of the [Gateway API](kubernetes.md#gateway-api): a table, or `true` for all defaults. By
+        /// default the balancer takes members from the cluster, but serves no gateways.
+        gateway: Option<GatewayController> = None; "true",
     }
 }
 
@@ -137,12 +141,13 @@ pub(crate) fn read<'a>(
     Some(kubernetes)
 }
 
-/// Reference of the table.
-pub(crate) fn describe_table() -> TableDoc {
+/// Reference of the tables.
+pub(crate) fn describe_tables() -> [TableDoc; 2] {
     let doc = "Access to the API server of Kubernetes, for members with the key `kubernetes`: see \
                [kubernetes.md](kubernetes.md). You need no table if the defaults suit you.";
     let keys = [describe_keys(KUBERNETES, Kubernetes::default())];
-    TableDoc::new("[kubernetes]", doc, keys)
+    let table = TableDoc::new("[kubernetes]", doc, keys);
+    [table, gateway::describe_table()]
 }
 
 #[cfg(test)]

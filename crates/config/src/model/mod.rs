@@ -21,6 +21,7 @@ pub(crate) mod field_changes;
 pub(crate) mod fixed_answer;
 pub(crate) mod fleet;
 pub(crate) mod ftp;
+pub(crate) mod gateway;
 pub(crate) mod group;
 mod group_defaults;
 pub(crate) mod group_name;

@@ -6,8 +6,8 @@ use std::path::{Path, PathBuf};
 use super::config::{ACCESS_LOG, Config, TOP, describe_tables};
 use super::cross_checks::{
     NO_AUTHORITY, check_body_readers, check_clusters, check_cookies, check_forward, check_ftp,
-    check_port, check_token_limits, listening_addresses, reserve_fields, warn_of_loops,
-    warn_of_one_location, warn_of_shared_loads,
+    check_port, check_token_limits, listening_addresses, reserve_fields, reserve_names,
+    warn_of_loops, warn_of_one_location, warn_of_shared_loads,
 };
 use super::group::GroupConfig;
 use super::listeners::Listeners;
@@ -78,6 +78,24 @@ pub fn parse_shared(file: &str, text: &str, shared: (&str, &str)) -> Result<Conf
     let mut config = parse_reading(file, text, with)?;
     let (name, _) = shared;
     config.included.retain(|path| path != Path::new(name));
+    Ok(config)
+}
+
+/// Checks a configuration that the balancer has made of objects of others, such as those of the Gateway API. Variables
+/// of the environment are not put into texts, and no file is included: whoever may write such an object must learn
+/// nothing of the process.
+///
+/// # Errors
+///
+/// Everything that is wrong, with its line in the text.
+pub fn parse_generated(text: &str) -> Result<Config, Errors> {
+    let with = Reading {
+        is_literal: true,
+        ..Reading::default()
+    };
+    let parsed = document_with("generated", text, with, describe_tables, read);
+    let (mut config, warnings) = parsed?;
+    config.warnings = warnings;
     Ok(config)
 }
 
@@ -230,7 +248,9 @@ impl<'f> Draft<'f> {
     /// Reads the rules, and the groups of their own; then what members' services need.
     fn read_rules(&mut self, top: &mut Table<'_>, defaults: &Defaults, report: &mut Report<'_>) {
         let (config, folder, listeners) = (&mut self.config, self.folder, &mut self.listeners);
+        let mut places = Vec::new();
         for mut table in top.named_tables("rule", NAMES, report) {
+            places.push(table.name_span().clone());
             let (mut rule, own) = rules::read(&mut table, defaults, &self.shared, report);
             let who = format!("rule {:?}", rule.name);
             rule.routes.resolve(folder);
@@ -262,6 +282,10 @@ impl<'f> Draft<'f> {
         let templates = self.groups.iter().flat_map(|(_, group)| &group.services);
         let services = templates.filter_map(|member| member.kubernetes.as_deref());
         config.kubernetes = kubernetes::read(top, folder, services, report);
+        let section = config.kubernetes.as_ref();
+        if section.is_some_and(|section| section.gateway.is_some()) {
+            reserve_names(places.iter().zip(&config.rules), &self.groups, report);
+        }
     }
 
     /// Checks each group against the rules that use the group.

@@ -39,6 +39,8 @@ pub(crate) struct Reading<'r> {
     pub shared: Option<(&'r str, &'r str)>,
     /// Source of the values of variables.
     pub variables: Lookup<'r>,
+    /// True if texts have no variables: what looks like one is the text itself.
+    pub is_literal: bool,
 }
 
 impl Default for Reading<'_> {
@@ -48,6 +50,7 @@ impl Default for Reading<'_> {
             includes: false,
             shared: None,
             variables: &variables::environment,
+            is_literal: false,
         }
     }
 }
@@ -80,7 +83,9 @@ pub(crate) fn document_with<T>(
     }
     report.add_syntax_errors(&syntax, document.get_ref(), 0);
     let mut document = document.into_inner();
-    variables::expand_all(&mut document, with.variables, &mut report);
+    if !with.is_literal {
+        variables::expand_all(&mut document, with.variables, &mut report);
+    }
     if with.includes {
         files = include::read_all(file, &document, &mut report);
     }

@@ -34,6 +34,7 @@ impl Manager {
     /// Tells what it knows to a process that takes the place of this one.
     pub fn hand_over(&self, to: &mut Handover) {
         let text = self.in_force().map(|entry| entry.text.to_string());
+        self.hand_over_generated(to);
         let owned = self.lock();
         let files = kept::list_differing(owned.state.inputs.config.files());
         let files = files
@@ -66,6 +67,7 @@ impl Manager {
     /// from `file`.
     pub fn take_over(&self, from: &Handover, file: &Path) {
         Self::take_over_files(from);
+        self.take_over_generated(from);
         let mut owned = self.lock();
         owned.state.learnt = from.take(LEARNT, learnt::VERSION);
         owned.changes = from.take(CHANGES, CHANGES_VERSION);
@@ -82,7 +84,10 @@ impl Manager {
             return;
         };
         match self.parse(&changes.file, &changes.text) {
-            Ok(config) => {
+            Ok(mut config) => {
+                if let Some((_, generated)) = &owned.generated {
+                    config.add_generated(generated);
+                }
                 owned.state.snapshot = Arc::new(Snapshot {
                     generation: changes.generation,
                     ..Snapshot::default()

@@ -1,5 +1,7 @@
 //! Results of questions and changes.
 
+use std::fmt;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use evenkeel_core::load::{InvalidLoad, TooManyLoads};
@@ -7,6 +9,7 @@ use evenkeel_core::member::InvalidWeight;
 use evenkeel_core::strategy::{self, ParamError};
 
 use crate::config::edit::{self, Edit, EditError};
+use crate::config::kept::MemoryFiles;
 use crate::config::{self, Errors};
 use crate::revisions::Revision;
 use crate::store::StoreError;
@@ -23,6 +26,26 @@ pub enum Readiness {
     NoMember,
     /// There is no such rule.
     NoRule,
+}
+
+/// Rules and groups that a controller has generated.
+#[derive(Clone, Default, PartialEq)]
+pub struct Generated {
+    /// Text of a configuration that has nothing but rules and groups.
+    pub text: Arc<str>,
+    /// Contents of the files that the text names: the files are on no disk.
+    pub files: Arc<MemoryFiles>,
+}
+
+/// Shows no secret.
+impl fmt::Debug for Generated {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let files: Vec<_> = self.files.keys().collect();
+        f.debug_struct("Generated")
+            .field("text", &self.text)
+            .field("files", &files)
+            .finish()
+    }
 }
 
 /// A configuration that is in effect.

@@ -3,6 +3,7 @@
 use std::collections::HashSet;
 use std::fmt;
 use std::path::Path;
+use std::sync::Arc;
 use std::time::SystemTime;
 
 use tracing::{error, info, warn};
@@ -135,7 +136,16 @@ impl Manager {
     pub async fn start(&self, config: Config, text: String) -> Result<AppliedConfig, ApplyError> {
         let _one_at_a_time = self.reloading.lock().await;
         self.go_on();
-        let result = self.replace(config).await;
+        let mut result = self.replace(config.clone()).await;
+        if let Err(error) = &result {
+            let error = error.to_string();
+            if self.forget_generated() {
+                warn!(
+                    "the gateways of the process before are not served until the API server has answered: {error}"
+                );
+                result = self.replace(config).await;
+            }
+        }
         if let Ok(applied) = &result {
             let author = Author::default();
             self.record_text(text.into(), applied.generation, How::Start, author, None);
@@ -146,6 +156,21 @@ impl Manager {
 
     /// Makes `config` the configuration. One change runs at a time.
     pub(super) async fn replace(&self, config: Config) -> Result<AppliedConfig, ApplyError> {
+        let generated = self.lock().generated.clone();
+        let generated = generated.map(|(_, config)| config);
+        self.replace_with(config, generated).await
+    }
+
+    /// Makes `own`, with the rules and groups that are generated, the configuration.
+    pub(super) async fn replace_with(
+        &self,
+        own: Config,
+        generated: Option<Arc<Config>>,
+    ) -> Result<AppliedConfig, ApplyError> {
+        let mut config = own.clone();
+        if let Some(generated) = generated {
+            config.add_generated(&generated);
+        }
         let (known, lists) = {
             let inputs = &self.lock().state.inputs;
             (inputs.addresses.clone(), inputs.lists.clone())
@@ -174,6 +199,7 @@ impl Manager {
         }
         let old = &owned.state.inputs;
         let mut inputs = old.with_config(config, lists, self.clock.now());
+        inputs.own = Arc::new(own);
         inputs.addresses.extend(found);
         inputs.clients = clients;
         inputs.files = files;
@@ -194,7 +220,7 @@ impl Manager {
 
     /// True if there are rules now, and none in `config`: as with a file that was emptied by mistake.
     pub(super) fn loses_all_rules(&self, config: &Config) -> bool {
-        config.rules.is_empty() && !self.lock().state.inputs.config.rules.is_empty()
+        config.rules.is_empty() && !self.lock().state.inputs.own.rules.is_empty()
     }
 
     /// Returns the parts of the configuration that have no effect on the running process.

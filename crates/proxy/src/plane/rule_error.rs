@@ -45,7 +45,7 @@ pub(super) fn cannot_listen(
 ) -> PrepareError {
     let rule = snapshot.rule.name.clone();
     let address = key.address.clone();
-    PrepareError::other(match address {
+    let error = match address {
         Address::Ip(_) => RuleError::Listen {
             rule,
             address,
@@ -56,5 +56,6 @@ pub(super) fn cannot_listen(
             address,
             error,
         },
-    })
+    };
+    PrepareError::rule(&snapshot.rule.name, error)
 }

@@ -1,0 +1,355 @@
+//! Targets of routes: services, which become groups.
+
+use std::collections::{BTreeMap, HashMap};
+
+use evenkeel_config::ServicePort;
+
+use super::conditions::Refusal;
+use super::objects::{BackendRef, GROUP, Kind, ObjectName, Objects, Reference, SessionPersistence};
+use super::text::{Owner, Text, quote, short_name};
+
+/// Group whose requests fail: the share of targets that cannot be used.
+pub(crate) const NOBODY: &str = "kubernetes.nobody";
+
+/// True if objects of a kind in a namespace may refer to an object. Within a namespace every object may.
+pub(crate) fn is_granted(
+    objects: &Objects,
+    (group, kind, namespace): (&str, &str, &str),
+    (to_group, to_kind): (&str, &str),
+    to: &ObjectName,
+) -> bool {
+    namespace == to.namespace
+        || objects.grants.iter().any(|(name, grant)| {
+            name.namespace == to.namespace
+                && { grant.spec.from.iter() }.any(|from| {
+                    from.group == group && from.kind == kind && from.namespace == namespace
+                })
+                && grant.spec.to.iter().any(|of| {
+                    of.group == to_group
+                        && of.kind == to_kind
+                        && of
+                            .name
+                            .as_ref()
+                            .filter(|name| !name.is_empty())
+                            .is_none_or(|name| *name == to.name)
+                })
+        })
+}
+
+/// Unique names of rules and groups of at most 64 characters.
+#[derive(Debug, Default)]
+pub(crate) struct Names {
+    used: HashMap<String, Vec<String>>,
+}
+
+impl Names {
+    /// Returns the name for `parts`. Other parts never get the same name.
+    pub(crate) fn find(&mut self, parts: &[&str]) -> String {
+        let base = short_name(parts);
+        let parts: Vec<String> = parts.iter().map(|part| (*part).to_owned()).collect();
+        let mut number = 1;
+        loop {
+            let name = match number {
+                1 => base.clone(),
+                _ => {
+                    let kept: String = base.chars().take(56).collect();
+                    format!("{kept}-{number}")
+                }
+            };
+            let known = self
+                .used
+                .entry(name.clone())
+                .or_insert_with(|| parts.clone());
+            if *known == parts {
+                return name;
+            }
+            number += 1;
+        }
+    }
+}
+
+/// Binding of clients to members of a group by a cookie.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Binding {
+    /// Name of the cookie; a name of the balancer's, if there is none.
+    cookie: Option<String>,
+    /// Milliseconds for which browsers keep the cookie.
+    max_age: Option<u64>,
+}
+
+impl Binding {
+    /// Reads the binding of a rule.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the binding is not supported.
+    pub(crate) fn read(of: &SessionPersistence) -> Result<Self, String> {
+        let kind = of.kind.as_deref().unwrap_or("Cookie");
+        if kind != "Cookie" {
+            return Err(format!(
+                "sessionPersistence of type {kind} is not supported; use Cookie"
+            ));
+        }
+        if of.idle_timeout.is_some() {
+            return Err(
+                "idleTimeout of sessionPersistence is not supported; use absoluteTimeout".into(),
+            );
+        }
+        let age = of
+            .absolute_timeout
+            .as_deref()
+            .map(read_duration)
+            .transpose()?;
+        let lifetime = of
+            .cookie_config
+            .lifetime_type
+            .as_deref()
+            .unwrap_or("Session");
+        Ok(Binding {
+            cookie: of.session_name.clone(),
+            max_age: age
+                .filter(|_| lifetime == "Permanent")
+                .map(|age| age.max(1_000)),
+        })
+    }
+}
+
+/// Group of members: the endpoints of a port of a service.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) struct Group {
+    service: ObjectName,
+    port: u16,
+    binding: Option<Binding>,
+}
+
+/// All groups that routes use.
+#[derive(Debug, Default)]
+pub(crate) struct Groups {
+    names: Names,
+    used: BTreeMap<String, Group>,
+    needs_nobody: bool,
+}
+
+impl Groups {
+    /// Returns the name of a group.
+    fn add(&mut self, group: Group) -> String {
+        let port = group.port.to_string();
+        let binding = group.binding.as_ref().map(|of| {
+            format!(
+                "{}-{}",
+                of.cookie.as_deref().unwrap_or_default(),
+                of.max_age.unwrap_or_default()
+            )
+        });
+        let mut parts = vec![
+            "kubernetes",
+            &group.service.namespace,
+            &group.service.name,
+            &port,
+        ];
+        if let Some(binding) = &binding {
+            parts.extend(["sticky", binding]);
+        }
+        let name = self.names.find(&parts);
+        self.used.insert(name.clone(), group);
+        name
+    }
+
+    /// Returns the name of the group whose requests fail.
+    fn use_nobody(&mut self) -> String {
+        self.needs_nobody = true;
+        NOBODY.into()
+    }
+
+    /// Writes the tables of all groups.
+    pub(crate) fn write(&self, text: &mut Text) {
+        for (name, group) in &self.used {
+            text.begin(Owner::Group(name.clone()));
+            text.line(&format!("[group.{}]", quote(name)));
+            let service = format!("{}:{}", group.service, group.port);
+            text.line(&format!(
+                "members = [{{ kubernetes = {} }}]",
+                quote(&service)
+            ));
+            if let Some(binding) = &group.binding {
+                let cookie = binding
+                    .cookie
+                    .as_ref()
+                    .map(|name| format!("cookie = {}", quote(name)));
+                let age = binding.max_age.map(|age| format!("max_age = \"{age}ms\""));
+                let keys: Vec<String> = cookie.into_iter().chain(age).collect();
+                text.line(&format!("sticky = {{ {} }}", keys.join(", ")));
+            }
+        }
+        if self.needs_nobody {
+            text.begin(Owner::Group(NOBODY.into()));
+            text.line(&format!("[group.{}]", quote(NOBODY)));
+            text.line("members = [{ address = \"192.0.2.1:9\", drain = true }]");
+            text.line("maintenance = { on = true, status = 500 }");
+        }
+    }
+}
+
+/// Route whose targets are looked at.
+#[derive(Clone, Copy)]
+pub(crate) struct Referrer<'o> {
+    pub(crate) objects: &'o Objects,
+    pub(crate) kind: Kind,
+    pub(crate) namespace: &'o str,
+}
+
+impl Referrer<'_> {
+    /// Returns the group of a target.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the target cannot be used.
+    pub(crate) fn find_group(
+        self,
+        target: &Reference,
+        binding: Option<&Binding>,
+        groups: &mut Groups,
+    ) -> Result<String, Refusal> {
+        let group = target.group.as_deref().unwrap_or_default();
+        let kind = target.kind.as_deref().unwrap_or("Service");
+        if (group, kind) != ("", "Service") {
+            let message = format!("a target cannot be a {group}/{kind}; name a Service");
+            return Err(("InvalidKind", message));
+        }
+        let name = target.target(self.namespace);
+        let from = (GROUP, self.kind.name(), self.namespace);
+        if !is_granted(self.objects, from, ("", "Service"), &name) {
+            let message = format!(
+                "no ReferenceGrant in namespace {} lets a {} of {} refer to Service {}; create one",
+                name.namespace,
+                self.kind.name(),
+                self.namespace,
+                name.name
+            );
+            return Err(("RefNotPermitted", message));
+        }
+        let not_found = |message| ("BackendNotFound", message);
+        let service = self.objects.services.get(&name);
+        let service =
+            service.ok_or_else(|| not_found(format!("there is no Service {name}; create it")))?;
+        let Some(number) = target.port else {
+            return Err(not_found(format!(
+                "the reference to Service {name} has no port; add one"
+            )));
+        };
+        let ports = &service.spec.ports;
+        let port = ports
+            .iter()
+            .find(|port| port.port == number && port.protocol.as_deref().unwrap_or("TCP") == "TCP");
+        let Some(port) = port else {
+            return Err(not_found(format!(
+                "Service {name} has no port {number} of TCP; choose one of its ports"
+            )));
+        };
+        if service.spec.kind.as_deref() == Some("ExternalName")
+            || ServicePort::from_text(&format!("{name}:{number}")).is_none()
+        {
+            let message =
+                format!("Service {name} has no endpoints of its own; name another Service");
+            return Err(("UnsupportedProtocol", message));
+        }
+        let is_http = matches!(self.kind, Kind::HttpRoute | Kind::GrpcRoute);
+        // The protocol of members is a setting of rules, not yet of groups.
+        if let Some(protocol @ ("kubernetes.io/h2c" | "kubernetes.io/wss" | "https")) =
+            port.app_protocol.as_deref().filter(|_| is_http)
+        {
+            let message = format!(
+                "port {number} of Service {name} has appProtocol {protocol}, which is not supported; name a port for HTTP/1.1"
+            );
+            return Err(("UnsupportedProtocol", message));
+        }
+        Ok(groups.add(Group {
+            service: name,
+            port: number,
+            binding: binding.cloned(),
+        }))
+    }
+
+    /// Returns the groups of targets with their weights, and the reason why some targets cannot be used. Without a
+    /// group that has a weight all requests fail.
+    pub(crate) fn find_groups(
+        self,
+        targets: &[BackendRef],
+        binding: Option<&Binding>,
+        groups: &mut Groups,
+    ) -> (Vec<(String, u32)>, Option<Refusal>) {
+        const MOST: u32 = 1_000_000;
+        let mut found: BTreeMap<String, u32> = BTreeMap::new();
+        let (mut refusal, mut failing) = (None, 0_u32);
+        for target in targets {
+            let weight = target.weight.unwrap_or(1).min(MOST);
+            match self.find_group(&target.target, binding, groups) {
+                Ok(group) => {
+                    let sum = found.entry(group).or_default();
+                    *sum = sum.saturating_add(weight).min(MOST);
+                }
+                Err(error) => {
+                    failing = failing.saturating_add(weight).min(MOST);
+                    refusal.get_or_insert(error);
+                }
+            }
+        }
+        if found.values().all(|weight| *weight == 0) {
+            return (Vec::new(), refusal);
+        }
+        if failing > 0 {
+            found.insert(groups.use_nobody(), failing);
+        }
+        (found.into_iter().collect(), refusal)
+    }
+}
+
+/// Reads a duration of the Gateway API (GEP-2257) in milliseconds.
+///
+/// # Errors
+///
+/// The text is no duration.
+pub(crate) fn read_duration(text: &str) -> Result<u64, String> {
+    let wrong = || format!("{text:?} is no duration; write one as \"1m30s\"");
+    let (mut sum, mut rest) = (0_u64, text);
+    if rest.is_empty() || rest.len() > 32 {
+        return Err(wrong());
+    }
+    while !rest.is_empty() {
+        let end = rest
+            .find(|byte: char| !byte.is_ascii_digit())
+            .ok_or_else(wrong)?;
+        let (digits, after) = rest.split_at(end);
+        let number: u64 = digits.parse().map_err(|_| wrong())?;
+        let units = [("ms", 1), ("h", 3_600_000), ("m", 60_000), ("s", 1_000)];
+        let unit = units
+            .iter()
+            .find_map(|(unit, millis)| Some((after.strip_prefix(unit)?, millis)));
+        let (after, millis) = unit.ok_or_else(wrong)?;
+        sum = sum.saturating_add(number.saturating_mul(*millis));
+        rest = after;
+    }
+    Ok(sum)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn durations_have_units() {
+        assert_eq!(read_duration("1h30m5s10ms"), Ok(5_405_010));
+        assert_eq!(read_duration("0s"), Ok(0));
+        for wrong in ["", "1", "s", "1d", "-1s", "1.5s", "é", &"9".repeat(40)] {
+            assert!(read_duration(wrong).is_err(), "{wrong}");
+        }
+    }
+
+    #[test]
+    fn parts_that_read_alike_get_names_of_their_own() {
+        let mut names = Names::default();
+        let (one, two) = (names.find(&["a", "b.c"]), names.find(&["a.b", "c"]));
+        assert_eq!((one.as_str(), two.as_str()), ("a.b.c", "a.b.c-2"));
+        assert_eq!(names.find(&["a", "b.c"]), one);
+    }
+}

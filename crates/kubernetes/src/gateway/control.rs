@@ -1,0 +1,325 @@
+//! Loop of the controller: objects → translation → configuration and statuses.
+
+use std::sync::Arc;
+use std::sync::atomic::{AtomicU64, Ordering};
+use std::time::Duration;
+
+use evenkeel_manager::subsystem::{ApplyError, PrepareError};
+use evenkeel_manager::{Generated, Manager, ReloadError};
+use tokio::sync::watch;
+use tokio::task::{JoinSet, spawn_blocking};
+use tokio::time::{sleep, timeout};
+use tracing::{debug, error, info, warn};
+
+use super::conditions::Status;
+use super::objects::{ByName, Gateway, Kind, ObjectName, Objects};
+use super::translate::{Refused, Settings, Translation, translate};
+use super::world::{FOLLOWED, KindStore, World};
+use super::writer::Writer;
+use crate::api::{Api, Collection};
+use crate::follow::{Follower, WatchEnd};
+use crate::watcher::{Pace, Question, Watcher};
+
+/// Most tries to put a translation into effect: each leaves out what was refused before.
+const TRIES: usize = 16;
+
+/// Time after which listeners that were refused are tried again: their ports may be free.
+const RETRY_REFUSED: Duration = Duration::from_secs(30);
+
+/// Time after which the controller asks again for a kind that the cluster does not have.
+const RETRY_ABSENT: Duration = Duration::from_secs(30);
+
+/// Plan of the controller.
+#[derive(Clone, Debug)]
+pub(crate) struct Plan {
+    pub(crate) api: Arc<Api>,
+    pub(crate) settings: Settings,
+    /// Time without a byte after which a watch has failed.
+    pub(crate) silence: Duration,
+}
+
+impl PartialEq for Plan {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.api, &other.api)
+            && self.settings == other.settings
+            && self.silence == other.silence
+    }
+}
+
+/// Counts since the start of the process.
+#[derive(Debug, Default)]
+pub(crate) struct Counts {
+    /// Number of configurations that were put into effect.
+    pub(crate) applied: AtomicU64,
+    /// Number of configurations that could not be put into effect.
+    pub(crate) refused: AtomicU64,
+    /// Number of statuses that were written.
+    pub(crate) written: Arc<AtomicU64>,
+}
+
+/// Follower of the objects of a kind.
+struct KindFollower {
+    plan: Plan,
+    store: KindStore,
+    /// Number of the version of the API among those of the kind.
+    version: usize,
+    follower: Follower<KindStore>,
+}
+
+impl KindFollower {
+    fn new(plan: &Plan, kind: Kind, world: &Arc<World>) -> Self {
+        let world = Arc::clone(world);
+        let store = KindStore { kind, world };
+        KindFollower {
+            plan: plan.clone(),
+            follower: follow(plan, &store, 0),
+            store,
+            version: 0,
+        }
+    }
+
+    /// Lists all objects, in the best version that the cluster has. Returns the pause before the next question.
+    async fn list(&mut self) -> Duration {
+        let (kind, world) = (self.store.kind, &self.store.world);
+        match self.follower.list().await {
+            Ok(()) => {
+                let version = kind.versions().get(self.version).copied();
+                world.note_listed(kind, version.unwrap_or_default());
+                Duration::ZERO
+            }
+            Err(fault) if fault.code == 404 && kind.is_of_gateway_api() => {
+                self.version += 1;
+                let is_absent = self.version >= kind.versions().len();
+                if is_absent {
+                    self.version = 0;
+                    world.note_absent(kind);
+                }
+                self.follower = follow(&self.plan, &self.store, self.version);
+                match is_absent {
+                    true => RETRY_ABSENT.mul_f32(1.0 + fastrand::f32()),
+                    false => Duration::ZERO,
+                }
+            }
+            Err(fault) => {
+                world.note_fault(kind, &fault);
+                self.follower.pause_after(&fault)
+            }
+        }
+    }
+
+    /// Lists all objects, and tries again after failures.
+    async fn list_until_known(mut self) {
+        while let Question::List(_) = self.follower.watcher.next_question() {
+            let pause = self.list().await;
+            if pause >= RETRY_ABSENT {
+                return;
+            }
+            sleep(pause).await;
+        }
+    }
+
+    async fn run(mut self) {
+        let (kind, world) = (self.store.kind, Arc::clone(&self.store.world));
+        loop {
+            let pause = match self.follower.watcher.next_question() {
+                Question::List(_) => self.list().await,
+                Question::Watch(version) => {
+                    let watched = self.follower.watch(&version, |_, changed| {
+                        world.note_answer(kind);
+                        if changed {
+                            world.note_change();
+                        }
+                        true
+                    });
+                    let (end, pause) = watched.await;
+                    match end {
+                        WatchEnd::Regular => {}
+                        WatchEnd::Failed(fault) => world.note_fault(kind, &fault),
+                        WatchEnd::Broken(fault) => {
+                            debug!(kind = kind.name(), "a watch broke: {}", fault.message);
+                        }
+                    }
+                    pause
+                }
+            };
+            sleep(pause).await;
+        }
+    }
+}
+
+/// Returns a follower of the objects of a kind in a version of the API.
+fn follow(plan: &Plan, store: &KindStore, version: usize) -> Follower<KindStore> {
+    let kind = store.kind;
+    let version = kind.versions().get(version).copied().unwrap_or("v1");
+    let collection = Collection::new(kind.path(version), kind.field_selector());
+    let watcher = Watcher::with_store(store.clone());
+    Follower::new(Arc::clone(&plan.api), collection, plan.silence, watcher)
+}
+
+/// Returns true if both have the same gateways with the same specifications.
+fn have_same_specs(some: &ByName<Gateway>, others: &ByName<Gateway>) -> bool {
+    let specs =
+        |(name, gateway): (_, &Arc<Gateway>)| (ObjectName::clone(name), gateway.spec.clone());
+    some.len() == others.len() && some.iter().map(specs).eq(others.iter().map(specs))
+}
+
+/// Applier of translations.
+struct Applier {
+    manager: Arc<Manager>,
+    settings: Settings,
+    counts: Arc<Counts>,
+    /// Owners that could not be put into effect.
+    refused: Refused,
+    /// Gateways when owners were refused.
+    gateways: ByName<Gateway>,
+    pace: Pace,
+}
+
+impl Applier {
+    fn new(plan: &Plan, manager: &Arc<Manager>, counts: &Arc<Counts>) -> Self {
+        Applier {
+            manager: Arc::clone(manager),
+            settings: plan.settings.clone(),
+            counts: Arc::clone(counts),
+            refused: Refused::new(),
+            gateways: ByName::new(),
+            pace: Pace::default(),
+        }
+    }
+
+    /// Translates objects, and puts the configuration into effect. Returns the statuses, if that went well, and the time
+    /// after which it is to be tried again.
+    async fn apply(&mut self, objects: Objects) -> (Option<Vec<Status>>, Option<Duration>) {
+        if !have_same_specs(&self.gateways, &objects.gateways) {
+            self.refused.clear();
+            self.gateways.clone_from(&objects.gateways);
+        }
+        let objects = Arc::new(objects);
+        for _ in 0..TRIES {
+            let (settings, refused) = (self.settings.clone(), self.refused.clone());
+            let objects = Arc::clone(&objects);
+            // Many objects take a while, and others wait for this thread.
+            let translated = spawn_blocking(move || translate(&objects, &settings, &refused)).await;
+            let Ok(translation) = translated else {
+                error!(
+                    "gateways: the objects cannot be translated; please report this, with the earlier lines of the log"
+                );
+                return (
+                    None,
+                    Some(self.pace.pause_after_failure(None, fastrand::f32())),
+                );
+            };
+            if let Some(problem) = &translation.problem {
+                error!("gateways: the configuration stays as it was: {problem}");
+                let pause = self.pace.pause_after_failure(None, fastrand::f32());
+                return (Some(translation.statuses), Some(pause));
+            }
+            match self.put_into_effect(&translation).await {
+                Ok(()) => {
+                    self.pace = Pace::default();
+                    let retry = (!self.refused.is_empty()).then_some(RETRY_REFUSED);
+                    return (Some(translation.statuses), retry);
+                }
+                Err(error) => {
+                    self.counts.refused.fetch_add(1, Ordering::Relaxed);
+                    if !self.note_refused(&translation, &error) {
+                        error!("gateways: the configuration stays as it was: {error}");
+                        break;
+                    }
+                }
+            }
+        }
+        (
+            None,
+            Some(self.pace.pause_after_failure(None, fastrand::f32())),
+        )
+    }
+
+    async fn put_into_effect(&self, translation: &Translation) -> Result<(), ReloadError> {
+        let generated = Generated {
+            text: translation.text.as_str().into(),
+            files: Arc::new(translation.files.clone()),
+        };
+        if self.manager.generated().unwrap_or_default() == generated {
+            return Ok(());
+        }
+        let applied = self.manager.apply_generated(generated).await?;
+        self.counts.applied.fetch_add(1, Ordering::Relaxed);
+        info!(
+            generation = applied.generation,
+            "gateways: configuration applied"
+        );
+        Ok(())
+    }
+
+    /// Notes the listeners that an error is about. Returns false if the error is about something else.
+    fn note_refused(&mut self, translation: &Translation, error: &ReloadError) -> bool {
+        let ReloadError::Apply(ApplyError(errors)) = error else {
+            return false;
+        };
+        let mut is_progress = false;
+        for error in errors {
+            let PrepareError::Rule { rule, error } = error else {
+                continue;
+            };
+            for owner in translation.rules.get(rule).into_iter().flatten() {
+                if !self.refused.contains_key(owner) {
+                    warn!("gateways: a listener is left out: {error}");
+                    self.refused.insert(owner.clone(), error.to_string());
+                    is_progress = true;
+                }
+            }
+        }
+        is_progress
+    }
+}
+
+/// Lists all objects once and puts them into effect, so that a process that starts serves clients from the start.
+pub(crate) async fn apply_once(plan: Plan, manager: Arc<Manager>, counts: Arc<Counts>) {
+    let world = Arc::new(World::default());
+    let mut tasks = JoinSet::new();
+    for kind in FOLLOWED {
+        tasks.spawn(KindFollower::new(&plan, kind, &world).list_until_known());
+    }
+    while tasks.join_next().await.is_some() {}
+    if let Some(objects) = world.objects() {
+        Applier::new(&plan, &manager, &counts).apply(objects).await;
+    }
+}
+
+/// Follows all objects for ever, and puts changes into effect.
+pub(crate) async fn control(
+    plan: Plan,
+    world: Arc<World>,
+    manager: Arc<Manager>,
+    counts: Arc<Counts>,
+) {
+    let mut tasks = JoinSet::new();
+    for kind in FOLLOWED {
+        tasks.spawn(KindFollower::new(&plan, kind, &world).run());
+    }
+    let (wanted, statuses) = watch::channel(Arc::new(Vec::new()));
+    let (api, controller) = (Arc::clone(&plan.api), plan.settings.controller.clone());
+    let written = Arc::clone(&counts.written);
+    tasks.spawn(Writer::new(api, Arc::clone(&world), controller, written).run(statuses));
+    let mut applier = Applier::new(&plan, &manager, &counts);
+    let mut retry: Option<Duration> = None;
+    loop {
+        match retry {
+            None => world.wait_for_change().await,
+            Some(pause) => {
+                if timeout(pause, world.wait_for_change()).await.is_err() {
+                    applier.refused.clear();
+                }
+            }
+        }
+        let Some(objects) = world.objects() else {
+            continue;
+        };
+        let statuses;
+        (statuses, retry) = applier.apply(objects).await;
+        if let Some(statuses) = statuses {
+            wanted.send_replace(Arc::new(statuses));
+        }
+    }
+}

@@ -1,0 +1,374 @@
+//! Listeners of gateways: protocols, conflicts, certificates, and the routes that they allow.
+
+use std::collections::BTreeMap;
+use std::net::IpAddr;
+use std::path::PathBuf;
+use std::sync::Arc;
+
+use base64::Engine as _;
+use base64::engine::general_purpose::STANDARD;
+use serde_json::{Value, json};
+
+use super::backends::is_granted;
+use super::conditions::{Condition, Refusal, list_conditions};
+use super::objects::{GROUP, Gateway, Kind, Listener, ObjectName, Objects, Reference};
+
+/// Folder of the contents of secrets. There is no such folder on disk: the contents stay in memory.
+pub(crate) const SECRETS: &str = "/proc/evenkeel/kubernetes";
+
+/// Protocol of clients at a port.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Class {
+    /// HTTP without TLS.
+    Http,
+    /// HTTP with TLS that ends here.
+    Https,
+    /// TLS that ends at the members.
+    Passthrough,
+    /// TCP of any protocol.
+    Tcp,
+}
+
+impl Class {
+    /// Returns the kinds of routes for the protocol.
+    fn kinds(self) -> &'static [Kind] {
+        match self {
+            Class::Http | Class::Https => &[Kind::HttpRoute],
+            Class::Passthrough => &[Kind::TlsRoute],
+            Class::Tcp => &[Kind::TcpRoute],
+        }
+    }
+}
+
+/// Address and port of listeners, and what they have in common.
+#[derive(Debug)]
+pub(crate) struct Frontend {
+    /// Addresses to listen on.
+    pub(crate) addresses: Vec<IpAddr>,
+    /// Port to listen on.
+    pub(crate) port: u16,
+    /// Protocol of clients.
+    pub(crate) class: Class,
+    /// Host names of the listeners, in lower case; `None` stands for all names.
+    pub(crate) hosts: Vec<Option<String>>,
+    /// Numbers of the listeners that are not in conflict with others.
+    pub(crate) listeners: Vec<usize>,
+}
+
+/// Listener, and findings about it.
+#[derive(Debug)]
+pub(crate) struct ListenerState<'o> {
+    pub(crate) gateway: &'o Gateway,
+    pub(crate) listener: &'o Listener,
+    /// Protocol; `None` if it is not supported.
+    pub(crate) class: Option<Class>,
+    /// Kinds of routes that may attach.
+    kinds: Vec<Kind>,
+    /// Reason why the listener is not accepted.
+    pub(crate) refusal: Option<Refusal>,
+    /// Reason why the listener is in conflict with an earlier one.
+    conflict: Option<Refusal>,
+    /// Reason why references, or kinds, cannot be used.
+    references: Option<Refusal>,
+    /// True if the listener lacks the certificates that it needs.
+    lacks_certificates: bool,
+    /// Certificates and keys.
+    pub(crate) certificates: Vec<(PathBuf, PathBuf)>,
+    /// Number of routes that are attached.
+    pub(crate) attached: usize,
+    /// Reason why the listener is not in effect although nothing is wrong with it.
+    pub(crate) not_in_effect: Option<String>,
+}
+
+/// Contents of secrets by the paths under which the configuration names them.
+pub(crate) type Files = BTreeMap<PathBuf, Arc<[u8]>>;
+
+impl<'o> ListenerState<'o> {
+    /// Looks at a listener by itself.
+    pub(crate) fn new(
+        gateway: &'o Gateway,
+        listener: &'o Listener,
+        objects: &Objects,
+        files: &mut Files,
+    ) -> Self {
+        let mut state = ListenerState {
+            gateway,
+            listener,
+            class: None,
+            kinds: Vec::new(),
+            refusal: None,
+            conflict: None,
+            references: None,
+            lacks_certificates: false,
+            certificates: Vec::new(),
+            attached: 0,
+            not_in_effect: None,
+        };
+        state.find_class();
+        state.find_kinds();
+        if state.class == Some(Class::Https) {
+            state.find_certificates(objects, files);
+        }
+        state
+    }
+
+    /// Returns the host name of the listener; `None` stands for all names.
+    pub(crate) fn hostname(&self) -> Option<&'o str> {
+        let hostname = self.listener.hostname.as_deref();
+        hostname.filter(|hostname| !hostname.is_empty())
+    }
+
+    fn find_class(&mut self) {
+        let tls = self.listener.tls.as_ref();
+        let mode = tls.and_then(|tls| tls.mode.as_deref());
+        let mode = mode.unwrap_or("Terminate");
+        let found = match (self.listener.protocol.as_str(), mode) {
+            ("HTTP", _) => Ok(Class::Http),
+            ("HTTPS", "Terminate") => Ok(Class::Https),
+            ("TLS", "Passthrough") => Ok(Class::Passthrough),
+            ("TCP", _) => Ok(Class::Tcp),
+            ("TLS" | "HTTPS", mode) => Err((
+                "UnsupportedValue",
+                format!(
+                    "mode {mode} is not supported for protocol {}; use HTTPS with Terminate, or TLS with Passthrough",
+                    self.listener.protocol
+                ),
+            )),
+            (protocol, _) => Err((
+                "UnsupportedProtocol",
+                format!("protocol {protocol} is not supported; use HTTP, HTTPS, TLS or TCP"),
+            )),
+        };
+        match found {
+            Ok(class) => self.class = Some(class),
+            Err(refusal) => self.refusal = Some(refusal),
+        }
+        // A listener that did not verify clients although it is told to would let everybody in.
+        if tls.is_some_and(|tls| tls.frontend_validation.is_some()) {
+            let message = "frontendValidation is not supported; remove it, or verify clients in the application";
+            self.refusal = Some(("UnsupportedValue", message.into()));
+        }
+    }
+
+    fn find_kinds(&mut self) {
+        let of_protocol = self.class.map_or(&[][..], Class::kinds);
+        let wanted = &self.listener.allowed_routes.kinds;
+        if wanted.is_empty() {
+            self.kinds = of_protocol.to_vec();
+            return;
+        }
+        for kind in wanted.iter() {
+            let group = kind.group.as_deref().unwrap_or(GROUP);
+            let known = of_protocol.iter().find(|of| of.name() == kind.kind);
+            match known.filter(|_| group == GROUP) {
+                Some(known) if !self.kinds.contains(known) => self.kinds.push(*known),
+                Some(_) => {}
+                None => {
+                    let message = format!(
+                        "a listener of protocol {} takes no {group}/{}; remove the kind from allowedRoutes",
+                        self.listener.protocol, kind.kind
+                    );
+                    self.references = Some(("InvalidRouteKinds", message));
+                }
+            }
+        }
+    }
+
+    fn find_certificates(&mut self, objects: &Objects, files: &mut Files) {
+        let tls = self.listener.tls.as_ref();
+        for reference in tls.iter().flat_map(|tls| tls.certificate_refs.iter()) {
+            match self.read_certificate(reference, objects, files) {
+                Ok(pair) => self.certificates.push(pair),
+                Err(refusal) => self.references = Some(refusal),
+            }
+        }
+        if self.certificates.is_empty() {
+            self.lacks_certificates = true;
+            let message = "certificateRefs is empty; name a Secret of type kubernetes.io/tls";
+            let empty = || ("InvalidCertificateRef", message.to_owned());
+            self.references.get_or_insert_with(empty);
+        }
+    }
+
+    fn read_certificate(
+        &self,
+        reference: &Reference,
+        objects: &Objects,
+        files: &mut Files,
+    ) -> Result<(PathBuf, PathBuf), Refusal> {
+        let group = reference.group.as_deref().unwrap_or_default();
+        let kind = reference.kind.as_deref().unwrap_or("Secret");
+        let invalid = |message| ("InvalidCertificateRef", message);
+        if (group, kind) != ("", "Secret") {
+            let message = format!("a certificate cannot be a {group}/{kind}; name a Secret");
+            return Err(invalid(message));
+        }
+        let namespace = &self.gateway.metadata.namespace;
+        let name = reference.target(namespace);
+        let from = (GROUP, "Gateway", namespace.as_str());
+        if !is_granted(objects, from, ("", "Secret"), &name) {
+            let message = format!(
+                "no ReferenceGrant in namespace {} lets Gateways of {namespace} refer to Secret {}; create one",
+                name.namespace, name.name
+            );
+            return Err(("RefNotPermitted", message));
+        }
+        let missing = || {
+            invalid(format!(
+                "there is no Secret {name} of type kubernetes.io/tls; create it"
+            ))
+        };
+        let secret = objects.secrets.get(&name).ok_or_else(missing)?;
+        let content = |key: &str| {
+            let encoded = secret.data.get(key).ok_or_else(|| {
+                invalid(format!(
+                    "Secret {name} has no {key}; a Secret of type kubernetes.io/tls needs one"
+                ))
+            })?;
+            let decoded = STANDARD.decode(encoded.trim());
+            decoded
+                .map_err(|error| invalid(format!("{key} of Secret {name} is not base64: {error}")))
+        };
+        let (certificate, key) = (content("tls.crt")?, content("tls.key")?);
+        if let Err(error) = evenkeel_tls::certificate::check_pair(&certificate, &key) {
+            let message = format!("Secret {name} cannot be used: {error}; renew the certificate");
+            return Err(invalid(message));
+        }
+        let version = &secret.metadata.resource_version;
+        let path = |what: &str| PathBuf::from(format!("{SECRETS}/{name}/{version}/{what}"));
+        let pair = (path("tls.crt"), path("tls.key"));
+        files.insert(pair.0.clone(), certificate.into());
+        files.insert(pair.1.clone(), key.into());
+        Ok(pair)
+    }
+
+    /// True if a route of a kind and a namespace may attach.
+    pub(crate) fn allows_route(
+        &self,
+        kind: Kind,
+        gateway: &str,
+        namespace: &str,
+        objects: &Objects,
+    ) -> bool {
+        if !self.takes_routes() || !self.kinds.contains(&kind) {
+            return false;
+        }
+        let allowed = &self.listener.allowed_routes.namespaces;
+        match allowed.from.as_deref().unwrap_or("Same") {
+            "All" => true,
+            "Same" => gateway == namespace,
+            "Selector" => {
+                let of = objects.namespaces.get(&ObjectName::new("", namespace));
+                let selector = allowed.selector.as_ref();
+                selector
+                    .zip(of)
+                    .is_some_and(|(selector, of)| selector.selects(&of.metadata.labels))
+            }
+            _ => false,
+        }
+    }
+
+    /// True if routes may attach: a listener without certificates takes routes, too.
+    fn takes_routes(&self) -> bool {
+        self.refusal.is_none() && self.conflict.is_none()
+    }
+
+    /// True if the listener is to serve clients.
+    pub(crate) fn serves(&self) -> bool {
+        self.takes_routes() && self.class.is_some() && !self.lacks_certificates
+    }
+
+    /// True if the listener is valid.
+    pub(crate) fn is_valid(&self) -> bool {
+        self.serves() && self.not_in_effect.is_none()
+    }
+
+    /// Writes the status of the listener.
+    pub(crate) fn show(&self) -> Value {
+        let accepted = match self.conflict.as_ref().or(self.refusal.as_ref()) {
+            Some((reason, message)) => Condition::fails("Accepted", reason, message),
+            None => Condition::holds("Accepted", "Accepted"),
+        };
+        let conflicted = match &self.conflict {
+            Some((reason, message)) => Condition {
+                message: message.clone(),
+                ..Condition::holds("Conflicted", reason)
+            },
+            None => Condition::fails("Conflicted", "NoConflicts", ""),
+        };
+        let references = match &self.references {
+            Some((reason, message)) => Condition::fails("ResolvedRefs", reason, message),
+            None => Condition::holds("ResolvedRefs", "ResolvedRefs"),
+        };
+        let programmed = match &self.not_in_effect {
+            Some(message) => Condition::fails("Programmed", "Invalid", message),
+            None if self.serves() => Condition::holds("Programmed", "Programmed"),
+            None => {
+                let message = "the listener does not serve clients: see the other conditions";
+                Condition::fails("Programmed", "Invalid", message)
+            }
+        };
+        let kinds = self.kinds.iter();
+        let kinds: Vec<_> = kinds
+            .map(|kind| json!({ "group": GROUP, "kind": kind.name() }))
+            .collect();
+        let conditions = [accepted, conflicted, references, programmed];
+        json!({
+            "name": self.listener.name,
+            "supportedKinds": kinds,
+            "attachedRoutes": self.attached,
+            "conditions": list_conditions(&conditions, self.gateway.metadata.generation),
+        })
+    }
+}
+
+/// Puts listeners at their addresses and ports, and finds conflicts: the first of several listeners that exclude each
+/// other is used. `address_of` has the addresses of each listener's gateway.
+pub(crate) fn place_listeners(
+    listeners: &mut [ListenerState<'_>],
+    address_of: impl Fn(usize) -> Option<Vec<IpAddr>>,
+) -> Vec<Frontend> {
+    let mut frontends: Vec<Frontend> = Vec::new();
+    let mut by_port: BTreeMap<(Vec<IpAddr>, u16), usize> = BTreeMap::new();
+    for (number, listener) in listeners.iter_mut().enumerate() {
+        let (Some(class), Some(addresses)) = (listener.class, address_of(number)) else {
+            continue;
+        };
+        if listener.refusal.is_some() {
+            continue;
+        }
+        let port = listener.listener.port;
+        let at = (addresses.clone(), port);
+        let next = frontends.len();
+        let index = *by_port.entry(at).or_insert(next);
+        if index == next {
+            frontends.push(Frontend {
+                addresses,
+                port,
+                class,
+                hosts: Vec::new(),
+                listeners: Vec::new(),
+            });
+        }
+        let Some(frontend) = frontends.get_mut(index) else {
+            continue;
+        };
+        let host = listener.hostname().map(str::to_ascii_lowercase);
+        if frontend.class != class {
+            let message =
+                format!("port {port} has a listener of another protocol; choose another port");
+            listener.conflict = Some(("ProtocolConflict", message));
+        } else if class == Class::Tcp && !frontend.listeners.is_empty()
+            || frontend.hosts.contains(&host)
+        {
+            let message = format!(
+                "port {port} has a listener of the same hostname; choose another hostname or port"
+            );
+            listener.conflict = Some(("HostnameConflict", message));
+        } else {
+            frontend.hosts.push(host);
+            frontend.listeners.push(number);
+        }
+    }
+    frontends
+}

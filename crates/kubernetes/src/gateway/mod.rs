@@ -1,0 +1,34 @@
+//! A controller of the Gateway API: objects of the API server become rules, routes and groups, and get statuses.
+//!
+//! | module | what it has |
+//! |---|---|
+//! | [`objects`] | the objects, read from JSON: only the fields that are used, each list with a bound |
+//! | `routes`, `values` | specifications of routes; names, references and lists, which objects of several kinds have |
+//! | [`translate`] | objects → text of a configuration, secrets and statuses; no I/O, no clock |
+//! | `listeners` | listeners of gateways: conflicts, certificates, allowed routes |
+//! | `attach` | routes and their parents: which listeners take a route, for which host names |
+//! | `http` | rules of HTTPRoute and GRPCRoute: conditions, filters, groups |
+//! | [`conditions`] | conditions, statuses, and their comparison with the statuses that objects have |
+//! | `text` | writer of the configuration's text, which knows the owner of each line |
+//! | `world` | objects as far as they are known, and the store of a kind's objects for the watcher |
+//! | `control` | loop: objects → translation → configuration and statuses |
+//! | `writer` | writes statuses that differ |
+//! | [`subsystem`] | life of the controller, status, metrics |
+
+pub mod conditions;
+pub mod objects;
+pub mod subsystem;
+pub mod translate;
+
+mod attach;
+mod backends;
+mod control;
+mod http;
+mod listeners;
+mod routes;
+#[cfg(test)]
+mod tests;
+mod text;
+mod values;
+mod world;
+mod writer;

@@ -1,0 +1,566 @@
+//! Objects of Kubernetes and of the Gateway API: the fields that the controller uses.
+//!
+//! Every list has a bound, and fields that nobody needs are skipped.
+
+use std::collections::BTreeMap;
+use std::fmt;
+use std::sync::Arc;
+
+use serde::Deserialize;
+use serde_json::Value;
+
+pub use super::routes::{
+    BackendRef, CookieConfig, Cors, Filter, Fraction, GrpcMethod, Header, HeaderModifier,
+    HttpMatch, HttpRule, MethodMatch, Mirror, PathChange, Redirect, Retry, RouteSpec,
+    SessionPersistence, StreamRule, Timeouts, UrlRewrite, ValueMatch,
+};
+pub(crate) use super::values::GROUP;
+use super::values::or_default;
+pub use super::values::{Items, ObjectName, ParentRef, Reference};
+
+/// Kind of objects that the controller follows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Kind {
+    /// Class of gateways, which names the controller.
+    GatewayClass,
+    /// Gateway with listeners.
+    Gateway,
+    /// Routes of HTTP requests.
+    HttpRoute,
+    /// Routes of gRPC calls.
+    GrpcRoute,
+    /// Routes of TLS connections by their server name.
+    TlsRoute,
+    /// Routes of TCP connections.
+    TcpRoute,
+    /// Permission for references between namespaces.
+    ReferenceGrant,
+    /// Namespace, whose labels select routes.
+    Namespace,
+    /// Service, the target of routes.
+    Service,
+    /// Secret with a certificate.
+    Secret,
+}
+
+impl Kind {
+    /// All kinds.
+    pub const ALL: [Kind; 10] = [
+        Kind::GatewayClass,
+        Kind::Gateway,
+        Kind::HttpRoute,
+        Kind::GrpcRoute,
+        Kind::TlsRoute,
+        Kind::TcpRoute,
+        Kind::ReferenceGrant,
+        Kind::Namespace,
+        Kind::Service,
+        Kind::Secret,
+    ];
+
+    /// Returns the name of the kind in the API.
+    pub fn name(self) -> &'static str {
+        match self {
+            Kind::GatewayClass => "GatewayClass",
+            Kind::Gateway => "Gateway",
+            Kind::HttpRoute => "HTTPRoute",
+            Kind::GrpcRoute => "GRPCRoute",
+            Kind::TlsRoute => "TLSRoute",
+            Kind::TcpRoute => "TCPRoute",
+            Kind::ReferenceGrant => "ReferenceGrant",
+            Kind::Namespace => "Namespace",
+            Kind::Service => "Service",
+            Kind::Secret => "Secret",
+        }
+    }
+
+    /// Returns the name of the kind's objects in paths.
+    pub fn plural(self) -> &'static str {
+        match self {
+            Kind::GatewayClass => "gatewayclasses",
+            Kind::Gateway => "gateways",
+            Kind::HttpRoute => "httproutes",
+            Kind::GrpcRoute => "grpcroutes",
+            Kind::TlsRoute => "tlsroutes",
+            Kind::TcpRoute => "tcproutes",
+            Kind::ReferenceGrant => "referencegrants",
+            Kind::Namespace => "namespaces",
+            Kind::Service => "services",
+            Kind::Secret => "secrets",
+        }
+    }
+
+    /// Returns the versions of the kind's API, the best first.
+    pub fn versions(self) -> &'static [&'static str] {
+        match self {
+            Kind::TlsRoute => &["v1", "v1alpha3", "v1alpha2"],
+            Kind::TcpRoute => &["v1", "v1alpha2"],
+            Kind::ReferenceGrant => &["v1", "v1beta1"],
+            _ => &["v1"],
+        }
+    }
+
+    /// True for kinds of the Gateway API, which clusters need not have.
+    pub fn is_of_gateway_api(self) -> bool {
+        !matches!(self, Kind::Namespace | Kind::Service | Kind::Secret)
+    }
+
+    /// True for kinds without which the controller works: clusters without the experimental channel of the Gateway API do
+    /// not have them.
+    pub fn is_optional(self) -> bool {
+        matches!(self, Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute)
+    }
+
+    /// Returns the path of all objects of the kind in a version.
+    pub fn path(self, version: &str) -> String {
+        let plural = self.plural();
+        match self.is_of_gateway_api() {
+            true => format!("/apis/gateway.networking.k8s.io/{version}/{plural}"),
+            false => format!("/api/{version}/{plural}"),
+        }
+    }
+
+    /// Returns the path of the status of an object.
+    pub fn status_path(self, version: &str, object: &ObjectName) -> String {
+        let plural = self.plural();
+        let group = match self.is_of_gateway_api() {
+            true => format!("/apis/gateway.networking.k8s.io/{version}"),
+            false => format!("/api/{version}"),
+        };
+        let name = &object.name;
+        match object.namespace.as_str() {
+            "" => format!("{group}/{plural}/{name}/status"),
+            namespace => format!("{group}/namespaces/{namespace}/{plural}/{name}/status"),
+        }
+    }
+
+    /// Returns a selector of fields, so that the server sends only objects that may be used.
+    pub fn field_selector(self) -> Option<&'static str> {
+        (self == Kind::Secret).then_some("type%3Dkubernetes.io%2Ftls")
+    }
+}
+
+/// Metadata of an object.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Metadata {
+    /// Name of the object.
+    pub name: String,
+    /// Namespace of the object.
+    #[serde(deserialize_with = "or_default")]
+    pub namespace: String,
+    /// Number of changes of the object's specification.
+    #[serde(deserialize_with = "or_default")]
+    pub generation: i64,
+    /// Version of the object.
+    #[serde(deserialize_with = "or_default")]
+    pub resource_version: String,
+    /// Time of the object's creation (RFC 3339), which sorts as text.
+    #[serde(deserialize_with = "or_default")]
+    pub creation_timestamp: String,
+    /// Labels of the object.
+    #[serde(deserialize_with = "or_default")]
+    pub labels: BTreeMap<String, String>,
+}
+
+impl Metadata {
+    /// Returns the namespace and the name.
+    pub fn object_name(&self) -> ObjectName {
+        ObjectName::new(&self.namespace, &self.name)
+    }
+}
+
+/// Object with a specification and perhaps a status.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Object<S: Default> {
+    /// Metadata of the object.
+    pub metadata: Metadata,
+    /// Specification of the object.
+    #[serde(
+        deserialize_with = "or_default",
+        bound(deserialize = "S: Deserialize<'de>")
+    )]
+    pub spec: S,
+    /// Status as it is at the API server.
+    #[serde(deserialize_with = "or_default")]
+    pub status: Value,
+}
+
+/// Specification of a class.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ClassSpec {
+    /// Name of the controller.
+    pub controller_name: String,
+    /// Reference to parameters.
+    pub parameters_ref: Option<Value>,
+}
+
+/// Specification of a gateway.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct GatewaySpec {
+    /// Class of the gateway.
+    pub gateway_class_name: String,
+    /// Listeners of the gateway.
+    pub listeners: Items<Listener>,
+    /// Wanted addresses.
+    pub addresses: Items<GatewayAddress>,
+    /// Settings of TLS for all listeners.
+    pub tls: Option<Value>,
+    /// Infrastructure of the gateway.
+    pub infrastructure: Option<Infrastructure>,
+}
+
+/// Infrastructure of a gateway.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Infrastructure {
+    /// Reference to parameters.
+    pub parameters_ref: Option<Value>,
+}
+
+/// Address of a gateway.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct GatewayAddress {
+    /// `IPAddress`, `Hostname` or a type of an implementation.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+    /// Address; any, if it is empty.
+    pub value: String,
+}
+
+/// Listener of a gateway.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Listener {
+    /// Name of the listener, unique in its gateway.
+    pub name: String,
+    /// Host name of requests; any, if there is none.
+    pub hostname: Option<String>,
+    /// Port of clients.
+    pub port: u16,
+    /// `HTTP`, `HTTPS`, `TLS`, `TCP`, `UDP` or a protocol of an implementation.
+    pub protocol: String,
+    /// Settings of TLS.
+    pub tls: Option<ListenerTls>,
+    /// Routes that may attach.
+    pub allowed_routes: AllowedRoutes,
+}
+
+/// Settings of TLS of a listener.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ListenerTls {
+    /// `Terminate`, or `Passthrough`.
+    pub mode: Option<String>,
+    /// Certificates of the listener.
+    pub certificate_refs: Items<Reference>,
+    /// Verification of clients' certificates.
+    pub frontend_validation: Option<Value>,
+}
+
+/// Routes that may attach to a listener.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct AllowedRoutes {
+    /// Namespaces of the routes.
+    pub namespaces: RouteNamespaces,
+    /// Kinds of the routes; those of the protocol, if there are none.
+    pub kinds: Items<RouteKind>,
+}
+
+/// Namespaces of routes that may attach to a listener.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct RouteNamespaces {
+    /// Choice of namespaces: `Same`, `All`, `Selector` or `None`.
+    pub from: Option<String>,
+    /// Labels of namespaces.
+    pub selector: Option<Selector>,
+}
+
+/// Selector of labels.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct Selector {
+    /// Labels with their values.
+    #[serde(deserialize_with = "or_default")]
+    pub match_labels: BTreeMap<String, String>,
+    /// Further conditions.
+    pub match_expressions: Items<Requirement>,
+}
+
+/// Condition of a selector.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Requirement {
+    /// Label of the condition.
+    pub key: String,
+    /// `In`, `NotIn`, `Exists` or `DoesNotExist`.
+    pub operator: String,
+    /// Values of the condition.
+    pub values: Items<String>,
+}
+
+impl Selector {
+    /// True if an object with these labels is selected.
+    pub fn selects(&self, labels: &BTreeMap<String, String>) -> bool {
+        let has = |(key, value): (&String, &String)| labels.get(key) == Some(value);
+        self.match_labels.iter().all(has)
+            && self.match_expressions.iter().all(|of| {
+                let value = labels.get(&of.key);
+                let is_in = value.is_some_and(|value| of.values.contains(value));
+                match of.operator.as_str() {
+                    "In" => is_in,
+                    "NotIn" => !is_in,
+                    "Exists" => value.is_some(),
+                    "DoesNotExist" => value.is_none(),
+                    _ => false,
+                }
+            })
+    }
+}
+
+/// Kind of routes.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct RouteKind {
+    /// Group of the API; that of the Gateway API, if there is none.
+    pub group: Option<String>,
+    /// Name of the kind.
+    pub kind: String,
+}
+
+/// Specification of a grant.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct GrantSpec {
+    /// Objects that may refer.
+    pub from: Items<GrantFrom>,
+    /// Objects that may be referred to.
+    pub to: Items<GrantTo>,
+}
+
+/// Objects that may refer.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct GrantFrom {
+    /// Group of the API.
+    pub group: String,
+    /// Kind of the objects.
+    pub kind: String,
+    /// Namespace of the objects.
+    pub namespace: String,
+}
+
+/// Objects that may be referred to.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct GrantTo {
+    /// Group of the API.
+    pub group: String,
+    /// Kind of the objects.
+    pub kind: String,
+    /// Name; all, if there is none.
+    pub name: Option<String>,
+}
+
+/// Specification of a service.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServiceSpec {
+    /// Ports of the service.
+    pub ports: Items<ServicePort>,
+    /// `ClusterIP`, `ExternalName` and so on.
+    #[serde(rename = "type")]
+    pub kind: Option<String>,
+}
+
+/// Port of a service.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ServicePort {
+    /// Number of the port.
+    pub port: u16,
+    /// Protocol of the transport; `TCP`, if there is none.
+    pub protocol: Option<String>,
+    /// Protocol of the application.
+    pub app_protocol: Option<String>,
+}
+
+/// Empty specification.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct NoSpec {}
+
+/// Secret with contents.
+#[derive(Clone, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Secret {
+    /// Metadata of the secret.
+    pub metadata: Metadata,
+    /// Contents in base64, by their names.
+    #[serde(deserialize_with = "or_default")]
+    pub data: BTreeMap<String, String>,
+}
+
+/// Shows no secret.
+impl fmt::Debug for Secret {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Secret")
+            .field("metadata", &self.metadata)
+            .finish_non_exhaustive()
+    }
+}
+
+/// Class of gateways.
+pub type GatewayClass = Object<ClassSpec>;
+/// Gateway with its status.
+pub type Gateway = Object<GatewaySpec>;
+/// HTTPRoute or GRPCRoute.
+pub type HttpRoute = Object<RouteSpec<HttpRule>>;
+/// TLSRoute or TCPRoute.
+pub type StreamRoute = Object<RouteSpec<StreamRule>>;
+/// ReferenceGrant of a namespace.
+pub type ReferenceGrant = Object<GrantSpec>;
+/// Namespace with its labels.
+pub type Namespace = Object<NoSpec>;
+/// Service with its ports.
+pub type Service = Object<ServiceSpec>;
+
+/// Objects of a kind by their names.
+pub type ByName<T> = BTreeMap<ObjectName, Arc<T>>;
+
+/// All objects that the controller knows.
+#[derive(Clone, Debug, Default)]
+pub struct Objects {
+    /// Classes of the cluster.
+    pub classes: ByName<GatewayClass>,
+    /// Gateways of the cluster.
+    pub gateways: ByName<Gateway>,
+    /// HTTPRoutes of the cluster.
+    pub http_routes: ByName<HttpRoute>,
+    /// GRPCRoutes of the cluster.
+    pub grpc_routes: ByName<HttpRoute>,
+    /// TLSRoutes of the cluster.
+    pub tls_routes: ByName<StreamRoute>,
+    /// TCPRoutes of the cluster.
+    pub tcp_routes: ByName<StreamRoute>,
+    /// ReferenceGrants of the cluster.
+    pub grants: ByName<ReferenceGrant>,
+    /// Namespaces of the cluster.
+    pub namespaces: ByName<Namespace>,
+    /// Services of the cluster.
+    pub services: ByName<Service>,
+    /// Secrets of the cluster.
+    pub secrets: ByName<Secret>,
+}
+
+/// Inserts an object that was read from `value`.
+fn put<T: for<'de> Deserialize<'de> + PartialEq>(
+    all: &mut ByName<T>,
+    name: ObjectName,
+    value: Value,
+) -> Result<bool, serde_json::Error> {
+    let object = Arc::new(T::deserialize(value)?);
+    let before = all.insert(name, Arc::clone(&object));
+    Ok(before.as_ref() != Some(&object))
+}
+
+impl Objects {
+    /// Takes an object of a kind as JSON. Returns true if that changes anything.
+    ///
+    /// # Errors
+    ///
+    /// The object is not what its kind demands. The object that was known before stays.
+    pub fn put(&mut self, kind: Kind, object: Value) -> Result<bool, serde_json::Error> {
+        let text = |key: &str| {
+            let metadata = object.get("metadata");
+            let text = metadata.and_then(|of| of.get(key)).and_then(Value::as_str);
+            text.unwrap_or_default().to_owned()
+        };
+        let name = ObjectName::new(&text("namespace"), &text("name"));
+        match kind {
+            Kind::GatewayClass => put(&mut self.classes, name, object),
+            Kind::Gateway => put(&mut self.gateways, name, object),
+            Kind::HttpRoute => put(&mut self.http_routes, name, object),
+            Kind::GrpcRoute => put(&mut self.grpc_routes, name, object),
+            Kind::TlsRoute => put(&mut self.tls_routes, name, object),
+            Kind::TcpRoute => put(&mut self.tcp_routes, name, object),
+            Kind::ReferenceGrant => put(&mut self.grants, name, object),
+            Kind::Namespace => put(&mut self.namespaces, name, object),
+            Kind::Service => put(&mut self.services, name, object),
+            Kind::Secret => put(&mut self.secrets, name, object),
+        }
+    }
+
+    /// Removes an object. Returns true if it was there.
+    pub fn remove(&mut self, kind: Kind, name: &ObjectName) -> bool {
+        match kind {
+            Kind::GatewayClass => self.classes.remove(name).is_some(),
+            Kind::Gateway => self.gateways.remove(name).is_some(),
+            Kind::HttpRoute => self.http_routes.remove(name).is_some(),
+            Kind::GrpcRoute => self.grpc_routes.remove(name).is_some(),
+            Kind::TlsRoute => self.tls_routes.remove(name).is_some(),
+            Kind::TcpRoute => self.tcp_routes.remove(name).is_some(),
+            Kind::ReferenceGrant => self.grants.remove(name).is_some(),
+            Kind::Namespace => self.namespaces.remove(name).is_some(),
+            Kind::Service => self.services.remove(name).is_some(),
+            Kind::Secret => self.secrets.remove(name).is_some(),
+        }
+    }
+
+    /// Returns the names of all objects of a kind.
+    pub fn names(&self, kind: Kind) -> Vec<ObjectName> {
+        match kind {
+            Kind::GatewayClass => self.classes.keys().cloned().collect(),
+            Kind::Gateway => self.gateways.keys().cloned().collect(),
+            Kind::HttpRoute => self.http_routes.keys().cloned().collect(),
+            Kind::GrpcRoute => self.grpc_routes.keys().cloned().collect(),
+            Kind::TlsRoute => self.tls_routes.keys().cloned().collect(),
+            Kind::TcpRoute => self.tcp_routes.keys().cloned().collect(),
+            Kind::ReferenceGrant => self.grants.keys().cloned().collect(),
+            Kind::Namespace => self.namespaces.keys().cloned().collect(),
+            Kind::Service => self.services.keys().cloned().collect(),
+            Kind::Secret => self.secrets.keys().cloned().collect(),
+        }
+    }
+
+    /// Returns the number of objects of a kind.
+    pub fn count(&self, kind: Kind) -> usize {
+        match kind {
+            Kind::GatewayClass => self.classes.len(),
+            Kind::Gateway => self.gateways.len(),
+            Kind::HttpRoute => self.http_routes.len(),
+            Kind::GrpcRoute => self.grpc_routes.len(),
+            Kind::TlsRoute => self.tls_routes.len(),
+            Kind::TcpRoute => self.tcp_routes.len(),
+            Kind::ReferenceGrant => self.grants.len(),
+            Kind::Namespace => self.namespaces.len(),
+            Kind::Service => self.services.len(),
+            Kind::Secret => self.secrets.len(),
+        }
+    }
+
+    /// Returns the version and the status of an object of a kind to which the controller writes statuses.
+    pub fn find_status(&self, kind: Kind, name: &ObjectName) -> Option<(String, Value)> {
+        fn status<S: Default>(object: &Arc<Object<S>>) -> (String, Value) {
+            (
+                object.metadata.resource_version.clone(),
+                object.status.clone(),
+            )
+        }
+        match kind {
+            Kind::GatewayClass => self.classes.get(name).map(status),
+            Kind::Gateway => self.gateways.get(name).map(status),
+            Kind::HttpRoute => self.http_routes.get(name).map(status),
+            Kind::GrpcRoute => self.grpc_routes.get(name).map(status),
+            Kind::TlsRoute => self.tls_routes.get(name).map(status),
+            Kind::TcpRoute => self.tcp_routes.get(name).map(status),
+            Kind::ReferenceGrant | Kind::Namespace | Kind::Service | Kind::Secret => None,
+        }
+    }
+}

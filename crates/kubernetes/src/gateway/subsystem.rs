@@ -1,0 +1,199 @@
+//! Life of the controller of the Gateway API: started and stopped by the configuration, with status and metrics.
+
+use std::collections::HashMap;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+use std::time::Duration;
+
+use evenkeel_config::Kubernetes;
+use evenkeel_manager::Manager;
+use evenkeel_manager::endpoint::Endpoint;
+use evenkeel_manager::exposition::{Exposition, Type};
+use evenkeel_manager::service::{Service, StartError, Work};
+use evenkeel_manager::snapshot::Snapshot;
+use evenkeel_manager::subsystem::{Commit, PrepareErrors, Subsystem};
+use evenkeel_net::Tasks;
+use parking_lot::Mutex;
+use tokio::sync::Notify;
+use tokio::time::timeout;
+use tracing::warn;
+
+use super::control::{Counts, Plan, apply_once, control};
+use super::translate::Settings;
+use super::world::World;
+use crate::status::KindStatus;
+use crate::subsystem::find_api;
+
+/// Time for which a start waits for the gateways.
+const START: Duration = Duration::from_secs(5);
+
+/// Controller of the Gateway API. Clones are the same.
+#[derive(Clone, Debug, Default)]
+pub struct Gateways {
+    inner: Arc<Inner>,
+}
+
+#[derive(Debug, Default)]
+struct Inner {
+    state: Mutex<State>,
+    changed: Notify,
+    counts: Arc<Counts>,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    /// Plan of the configuration in effect; `None` without a controller.
+    plan: Option<Plan>,
+    /// World of the controller that runs.
+    world: Option<Arc<World>>,
+}
+
+impl Gateways {
+    /// Returns the status of each kind that the controller follows; none without a controller.
+    pub fn kinds(&self) -> Vec<KindStatus> {
+        let world = self.inner.state.lock().world.clone();
+        world.map(|world| world.kinds()).unwrap_or_default()
+    }
+
+    async fn follow_plan(self, manager: Arc<Manager>) {
+        let mut tasks = Tasks::default();
+        loop {
+            let plan = self.inner.state.lock().plan.clone();
+            if plan.is_none() {
+                self.inner.state.lock().world = None;
+            }
+            let plans: HashMap<(), Plan> = plan.into_iter().map(|plan| ((), plan)).collect();
+            tasks.reconcile(plans, |(), plan| {
+                let world = Arc::new(World::default());
+                self.inner.state.lock().world = Some(Arc::clone(&world));
+                control(
+                    plan,
+                    world,
+                    Arc::clone(&manager),
+                    Arc::clone(&self.inner.counts),
+                )
+            });
+            self.inner.changed.notified().await;
+        }
+    }
+}
+
+impl Service for Gateways {
+    fn start(&self, manager: &Arc<Manager>) -> Work<Result<(), StartError>> {
+        let plan = self.inner.state.lock().plan.clone();
+        let (manager, counts) = (Arc::clone(manager), Arc::clone(&self.inner.counts));
+        Box::pin(async move {
+            // The process before has told of its gateways.
+            if let Some(plan) = plan.filter(|_| manager.generated().is_none())
+                && timeout(START, apply_once(plan, manager, counts))
+                    .await
+                    .is_err()
+            {
+                warn!(
+                    "gateways: no answer of the API server within {START:?}: gateways are served once the server answers"
+                );
+            }
+            Ok(())
+        })
+    }
+
+    fn run(&self, manager: Arc<Manager>) -> Work<()> {
+        Box::pin(self.clone().follow_plan(manager))
+    }
+}
+
+impl Subsystem for Gateways {
+    fn prepare(&self, next: &Arc<Snapshot>) -> Result<Commit, PrepareErrors> {
+        if !next.reload {
+            return Ok(Box::new(|| ()));
+        }
+        let section = next.section::<Kubernetes>();
+        let wanted = section.and_then(|section| Some((section, section.gateway.as_ref()?)));
+        let before = self.inner.state.lock().plan.clone();
+        let plan = wanted.and_then(|(section, gateway)| {
+            // An error is one of members, too, and is told there.
+            let api = find_api(section, before.as_ref().map(|plan| &plan.api)).ok()?;
+            let settings = Settings {
+                controller: gateway.controller.clone(),
+                class: gateway.class.clone(),
+                listen: gateway.listen.clone(),
+                publish: gateway.publish.clone(),
+            };
+            let silence = section.silence;
+            Some(Plan {
+                api,
+                settings,
+                silence,
+            })
+        });
+        let this = self.clone();
+        Ok(Box::new(move || {
+            this.inner.state.lock().plan = plan;
+            this.inner.changed.notify_one();
+        }))
+    }
+
+    fn metrics(&self, out: &mut Exposition) {
+        let kinds = self.kinds();
+        let mut family = |name, kind, help, read: fn(&KindStatus) -> f64| {
+            out.begin_family(name, kind, help);
+            for status in &kinds {
+                out.add_sample(&[("kind", &status.kind)], read(status));
+            }
+        };
+        family(
+            "evenkeel_gateway_up",
+            Type::Gauge,
+            "1 if the last question about objects of the kind was answered, 0 if not.",
+            |status| {
+                f64::from(u8::from(
+                    status.error.is_none() && status.last_success.is_some(),
+                ))
+            },
+        );
+        family(
+            "evenkeel_gateway_objects",
+            Type::Gauge,
+            "Known objects of the kind.",
+            |status| status.objects as f64,
+        );
+        family(
+            "evenkeel_gateway_failures_total",
+            Type::Counter,
+            "Questions about objects of the kind that failed.",
+            |status| status.failures as f64,
+        );
+        let counts = &self.inner.counts;
+        for (name, help, count) in [
+            (
+                "evenkeel_gateway_configurations_total",
+                "Configurations that the controller of the Gateway API has put into effect.",
+                &counts.applied,
+            ),
+            (
+                "evenkeel_gateway_refusals_total",
+                "Configurations of the controller of the Gateway API that could not be put into effect.",
+                &counts.refused,
+            ),
+            (
+                "evenkeel_gateway_status_writes_total",
+                "Statuses of objects that the controller of the Gateway API has written.",
+                &*counts.written,
+            ),
+        ] {
+            out.begin_family(name, Type::Counter, help);
+            if !kinds.is_empty() {
+                out.add_sample(&[], count.load(Ordering::Relaxed) as f64);
+            }
+        }
+    }
+
+    fn endpoints(&self) -> Vec<Endpoint> {
+        let this = self.clone();
+        vec![Endpoint::with_value(
+            "/v1/kubernetes/kinds",
+            "Kinds of objects that the controller of the Gateway API follows",
+            move || this.kinds(),
+        )]
+    }
+}

@@ -1,0 +1,148 @@
+//! Text of a configuration, with the owner of each line.
+
+use std::fmt::Write as _;
+use std::hash::{DefaultHasher, Hash, Hasher};
+
+use super::objects::{Kind, ObjectName};
+
+/// Object, and part of the object, that lines of the text come from.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Owner {
+    /// Listener of a gateway.
+    Listener(ObjectName, String),
+    /// Rule of a route, by its number.
+    Rule(Kind, ObjectName, usize),
+    /// Target of routes, by the name of its group.
+    Group(String),
+}
+
+/// Text that grows line by line.
+#[derive(Debug, Default)]
+pub(crate) struct Text {
+    text: String,
+    lines: usize,
+    /// First lines of owners, in order. An owner's lines end where the next owner's begin.
+    owners: Vec<(usize, Owner)>,
+}
+
+impl Text {
+    /// Begins the lines of an owner.
+    pub(crate) fn begin(&mut self, owner: Owner) {
+        self.owners.push((self.lines + 1, owner));
+    }
+
+    /// Writes a line.
+    pub(crate) fn line(&mut self, line: &str) {
+        self.text.push_str(line);
+        self.text.push('\n');
+        self.lines += 1;
+    }
+
+    /// Returns the owner of a line, counted from 1.
+    pub(crate) fn owner_of(&self, line: usize) -> Option<&Owner> {
+        let after = self.owners.partition_point(|(first, _)| *first <= line);
+        let (_, owner) = self.owners.get(after.checked_sub(1)?)?;
+        Some(owner)
+    }
+
+    /// Returns the text.
+    pub(crate) fn as_str(&self) -> &str {
+        &self.text
+    }
+
+    /// Returns the text.
+    pub(crate) fn into_string(self) -> String {
+        self.text
+    }
+}
+
+/// Writes a text as a basic string of TOML.
+pub(crate) fn quote(text: &str) -> String {
+    let mut quoted = String::with_capacity(text.len() + 2);
+    quoted.push('"');
+    for character in text.chars() {
+        match character {
+            '"' => quoted.push_str("\\\""),
+            '\\' => quoted.push_str("\\\\"),
+            control if control.is_control() => {
+                let _ = write!(quoted, "\\u{:04X}", u32::from(control));
+            }
+            other => quoted.push(other),
+        }
+    }
+    quoted.push('"');
+    quoted
+}
+
+/// Writes a list of texts.
+pub(crate) fn quote_list<'t>(texts: impl IntoIterator<Item = &'t str>) -> String {
+    let quoted: Vec<String> = texts.into_iter().map(quote).collect();
+    format!("[{}]", quoted.join(", "))
+}
+
+/// Writes a table of texts.
+pub(crate) fn quote_table<'t>(entries: impl IntoIterator<Item = (&'t str, String)>) -> String {
+    let entries = entries.into_iter();
+    let entries: Vec<String> = entries
+        .map(|(key, value)| format!("{} = {value}", quote(key)))
+        .collect();
+    format!("{{ {} }}", entries.join(", "))
+}
+
+/// Returns a name of at most 64 characters for `parts`: their own text if it fits, else the beginning with a hash.
+pub(crate) fn short_name(parts: &[&str]) -> String {
+    const MOST: usize = 64;
+    let name = parts.join(".");
+    if name.len() <= MOST && name.is_ascii() {
+        return name;
+    }
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    let hash = hasher.finish();
+    let kept: String = name
+        .chars()
+        .filter(char::is_ascii)
+        .take(MOST - 17)
+        .collect();
+    format!("{kept}.{hash:016x}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn lines_have_owners() {
+        let mut text = Text::default();
+        text.line("first");
+        let listener = Owner::Listener(ObjectName::new("a", "b"), "http".into());
+        text.begin(listener.clone());
+        text.line("second");
+        text.line("third");
+        let group = Owner::Group("g".into());
+        text.begin(group.clone());
+        text.line("fourth");
+        let owners: Vec<_> = (1..=5).map(|line| text.owner_of(line)).collect();
+        let (listener, group) = (Some(&listener), Some(&group));
+        assert_eq!(owners, [None, listener, listener, group, group]);
+        assert_eq!(text.as_str().lines().count(), 4);
+        assert!(text.into_string().ends_with("fourth\n"));
+    }
+
+    #[test]
+    fn texts_cannot_leave_their_quotes() {
+        let hostile = "a\"b\\c\nd\u{7f}é${HOME}";
+        let quoted = quote(hostile);
+        assert_eq!(quoted, r#""a\"b\\c\u000Ad\u007Fé${HOME}""#);
+        assert_eq!(quote_list(["x", "y"]), r#"["x", "y"]"#);
+        assert_eq!(quote_table([("x.y", "1".into())]), r#"{ "x.y" = 1 }"#);
+    }
+
+    #[test]
+    fn names_that_are_too_long_are_shortened_without_clashes() {
+        assert_eq!(short_name(&["a", "b"]), "a.b");
+        let long = "x".repeat(63);
+        let (one, two) = (short_name(&[&long, "a"]), short_name(&[&long, "b"]));
+        assert!(one != two && one.len() <= 64 && two.len() <= 64);
+    }
+}

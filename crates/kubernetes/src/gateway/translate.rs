@@ -1,0 +1,585 @@
+//! Translation of all objects: the text of a configuration, contents of secrets, and statuses.
+//!
+//! An object that cannot be used harms nobody but itself. The text is checked by the parser of configurations: what the
+//! parser refuses is left out, with the parser's message in the status of the object.
+
+use std::cmp::Reverse;
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+use std::sync::Arc;
+
+use serde_json::{Value, json};
+
+use super::attach::{
+    self, Attachment, Parent, RouteFacts, RouteFindings, attach_route, is_isolated,
+};
+use super::backends::{Groups, Names, Referrer};
+use super::conditions::{Condition, Status, list_conditions};
+use super::http::{MatchRank, RuleText};
+use super::listeners::{Class, Files, Frontend, ListenerState, place_listeners};
+use super::objects::{Gateway, GatewayClass, Kind, Metadata, ObjectName, Objects, StreamRoute};
+use super::text::{Owner, Text, quote};
+
+mod frontend;
+
+/// Settings of the controller.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// Name of the controller, as classes have it.
+    pub controller: String,
+    /// Name of the only class; `None` stands for all classes of the controller.
+    pub class: Option<String>,
+    /// Addresses to listen on, of all gateways together.
+    pub listen: Vec<IpAddr>,
+    /// Addresses that gateways have in their statuses.
+    pub publish: Vec<String>,
+}
+
+/// Result of a translation.
+#[derive(Clone, Debug, Default)]
+pub struct Translation {
+    /// Text of the configuration.
+    pub text: String,
+    /// Contents of secrets, by the paths that the text names.
+    pub files: Files,
+    /// Statuses of all objects of this controller.
+    pub statuses: Vec<Status>,
+    /// Listeners of each rule of the configuration.
+    pub rules: BTreeMap<String, Vec<Owner>>,
+    /// Reason why the configuration cannot be made, if nobody is known to be at fault: the configuration before stays.
+    pub problem: Option<String>,
+}
+
+impl Settings {
+    /// True if a class is one of this controller.
+    fn has_class(&self, class: &GatewayClass) -> bool {
+        let name = &class.metadata.name;
+        class.spec.controller_name == self.controller
+            && self.class.as_ref().is_none_or(|own| own == name)
+    }
+}
+
+/// Owners of lines that cannot be used, with the reason.
+pub type Refused = BTreeMap<Owner, String>;
+
+/// Most translations until the parser refuses nothing.
+const TRIES: usize = 16;
+
+/// Translates all objects. `refused` has owners that could not be put into effect, such as listeners at a port that is in
+/// use.
+pub fn translate(objects: &Objects, settings: &Settings, refused: &Refused) -> Translation {
+    let mut refused = refused.clone();
+    let mut problem = String::new();
+    for _ in 0..TRIES {
+        let known = refused.clone();
+        let mut work = Work::new(objects, settings, &known);
+        work.run();
+        let problems = match evenkeel_config::parse_generated(work.text.as_str()) {
+            Ok(_) => return work.finish(),
+            Err(errors) => errors.problems,
+        };
+        problem = problems
+            .first()
+            .map(ToString::to_string)
+            .unwrap_or_default();
+        let before = refused.len();
+        for problem in problems {
+            if let Some(owner) = work.text.owner_of(problem.line) {
+                let key = problem.key.rsplit('.').next().unwrap_or_default();
+                let message = format!("{key}: {}", problem.message);
+                refused.entry(owner.clone()).or_insert(message);
+            }
+        }
+        if refused.len() == before {
+            break;
+        }
+    }
+    // Nobody is known to be at fault: the configuration stays as it is, and the gateways say so.
+    let message = "the configuration of the gateways cannot be made; see the log of the balancer";
+    let mut work = Work::new(objects, settings, &refused);
+    for listener in &mut work.listeners {
+        listener.not_in_effect = Some(message.into());
+    }
+    work.run();
+    Translation {
+        text: String::new(),
+        problem: Some(problem),
+        ..work.finish()
+    }
+}
+
+/// Precedence of routes at a port: the most specific listener first, then the most specific host name.
+type HostRank = (u8, Reverse<usize>);
+
+fn rank_host(host: Option<&str>) -> HostRank {
+    match host {
+        None => (2, Reverse(0)),
+        Some(host) => (u8::from(host.starts_with("*.")), Reverse(host.len())),
+    }
+}
+
+/// Route of the configuration, before all routes of a port are put in order.
+struct Entry {
+    rank: (
+        HostRank,
+        HostRank,
+        MatchRank,
+        String,
+        ObjectName,
+        Kind,
+        usize,
+        usize,
+    ),
+    owner: Owner,
+    host: Option<String>,
+    conditions: Vec<String>,
+    actions: Vec<String>,
+    name: String,
+}
+
+/// Target of connections: the server name, the group and the owner.
+type StreamTarget = (Option<String>, String, Owner);
+
+struct Work<'o> {
+    objects: &'o Objects,
+    settings: &'o Settings,
+    refused: &'o Refused,
+    listeners: Vec<ListenerState<'o>>,
+    by_gateway: BTreeMap<ObjectName, Vec<usize>>,
+    gateways: Vec<&'o Gateway>,
+    frontends: Vec<Frontend>,
+    files: Files,
+    groups: Groups,
+    names: Names,
+    text: Text,
+    statuses: Vec<Status>,
+    rules: BTreeMap<String, Vec<Owner>>,
+}
+
+impl<'o> Work<'o> {
+    fn new(objects: &'o Objects, settings: &'o Settings, refused: &'o Refused) -> Self {
+        let is_own = |name: &str| {
+            let class = objects.classes.get(&ObjectName::new("", name));
+            class.is_some_and(|class| {
+                settings.has_class(class) && class.spec.parameters_ref.is_none()
+            })
+        };
+        let gateways = objects.gateways.values().map(Arc::as_ref);
+        let mut gateways: Vec<&Gateway> = gateways
+            .filter(|of| is_own(&of.spec.gateway_class_name))
+            .collect();
+        gateways.sort_by_cached_key(|of| {
+            (
+                of.metadata.creation_timestamp.clone(),
+                of.metadata.object_name(),
+            )
+        });
+        let mut files = Files::new();
+        let (mut listeners, mut by_gateway) = (Vec::new(), BTreeMap::new());
+        for gateway in &gateways {
+            let name = gateway.metadata.object_name();
+            let is_refused = refuse_gateway(gateway, settings).is_some();
+            let mut numbers = Vec::new();
+            for listener in gateway.spec.listeners.iter() {
+                let mut state = ListenerState::new(gateway, listener, objects, &mut files);
+                let owner = Owner::Listener(name.clone(), listener.name.clone());
+                if let Some(message) = refused.get(&owner) {
+                    state.refusal = Some(("PortUnavailable", message.clone()));
+                } else if is_refused {
+                    let message = "the gateway is not accepted: see its conditions";
+                    state.refusal.get_or_insert(("Invalid", message.into()));
+                }
+                numbers.push(listeners.len());
+                listeners.push(state);
+            }
+            by_gateway.insert(name, numbers);
+        }
+        let frontends = place_listeners(&mut listeners, |_| Some(settings.listen.clone()));
+        Work {
+            objects,
+            settings,
+            refused,
+            listeners,
+            by_gateway,
+            gateways,
+            frontends,
+            files,
+            groups: Groups::default(),
+            names: Names::default(),
+            text: Text::default(),
+            statuses: Vec::new(),
+            rules: BTreeMap::new(),
+        }
+    }
+
+    fn run(&mut self) {
+        let mut entries: BTreeMap<usize, Vec<Entry>> = BTreeMap::new();
+        self.translate_http(&mut entries);
+        let streams = [
+            (Kind::TlsRoute, &self.objects.tls_routes),
+            (Kind::TcpRoute, &self.objects.tcp_routes),
+        ];
+        let mut targets: BTreeMap<usize, Vec<StreamTarget>> = BTreeMap::new();
+        for (kind, routes) in streams {
+            let mut sorted: Vec<&StreamRoute> = routes.values().map(Arc::as_ref).collect();
+            sorted.sort_by_cached_key(|of| {
+                (
+                    of.metadata.creation_timestamp.clone(),
+                    of.metadata.object_name(),
+                )
+            });
+            for route in sorted {
+                self.translate_stream(kind, route, &mut targets);
+            }
+        }
+        for index in 0..self.frontends.len() {
+            let entries = entries.remove(&index).unwrap_or_default();
+            self.write_frontend(index, entries, targets.remove(&index).unwrap_or_default());
+        }
+        self.groups.write(&mut self.text);
+    }
+
+    /// Returns the number of the frontend of a listener, if the listener serves clients.
+    fn frontend_of(&self, listener: usize) -> Option<usize> {
+        let serves = self
+            .listeners
+            .get(listener)
+            .is_some_and(ListenerState::serves);
+        let found = self
+            .frontends
+            .iter()
+            .position(|of| of.listeners.contains(&listener));
+        found.filter(|_| serves)
+    }
+
+    fn attach(&mut self, facts: &RouteFacts<'_>) -> (Vec<Parent>, Vec<Attachment>) {
+        attach_route(facts, &self.listeners, &self.by_gateway, self.objects)
+    }
+
+    /// Counts a route at its listeners and notes its status.
+    fn note_route(
+        &mut self,
+        kind: Kind,
+        metadata: &Metadata,
+        parents: &[Parent],
+        findings: &RouteFindings,
+    ) {
+        if findings.refusal.is_none() {
+            let numbers = parents
+                .iter()
+                .flat_map(|parent| parent.listeners.iter().copied());
+            for number in numbers.collect::<BTreeSet<_>>() {
+                if let Some(listener) = self.listeners.get_mut(number) {
+                    listener.attached += 1;
+                }
+            }
+        }
+        let status = attach::show_parents(
+            parents,
+            findings,
+            &self.settings.controller,
+            metadata.generation,
+        );
+        self.note_status(kind, metadata, status);
+    }
+
+    fn note_status(&mut self, kind: Kind, metadata: &Metadata, status: Value) {
+        self.statuses.push(Status {
+            kind,
+            object: metadata.object_name(),
+            resource_version: metadata.resource_version.clone(),
+            status,
+        });
+    }
+
+    fn translate_http(&mut self, entries: &mut BTreeMap<usize, Vec<Entry>>) {
+        let objects = self.objects;
+        let http = objects
+            .http_routes
+            .values()
+            .map(|route| (Kind::HttpRoute, route));
+        let grpc = objects
+            .grpc_routes
+            .values()
+            .map(|route| (Kind::GrpcRoute, route));
+        for (kind, route) in http.chain(grpc) {
+            let metadata = &route.metadata;
+            let facts = RouteFacts {
+                kind,
+                metadata,
+                parents: &route.spec.parent_refs,
+                hosts: Some(&route.spec.hostnames),
+            };
+            let (parents, attachments) = self.attach(&facts);
+            let (mut findings, mut dropped) = (RouteFindings::default(), Vec::new());
+            let object = metadata.object_name();
+            for (number, rule) in route.spec.rules.iter().enumerate() {
+                let owner = Owner::Rule(kind, object.clone(), number);
+                let referrer = Referrer {
+                    objects,
+                    kind,
+                    namespace: &metadata.namespace,
+                };
+                let read = match self.refused.get(&owner) {
+                    Some(message) => Err(message.clone()),
+                    None => RuleText::read(rule, referrer, &mut self.groups),
+                };
+                let text = match read {
+                    Ok(text) => text,
+                    Err(message) => {
+                        dropped.push(format!("rule {}: {message}", number + 1));
+                        continue;
+                    }
+                };
+                if let Some(refusal) = &text.references {
+                    findings.references.get_or_insert_with(|| refusal.clone());
+                }
+                for attachment in &attachments {
+                    self.add_entries(&owner, metadata, &text, attachment, entries);
+                }
+            }
+            if !dropped.is_empty() {
+                let message = dropped.join("; ");
+                match dropped.len() == route.spec.rules.len() {
+                    true => findings.refusal = Some(("UnsupportedValue", message)),
+                    false => findings.dropped = Some(message),
+                }
+            }
+            self.note_route(kind, metadata, &parents, &findings);
+        }
+    }
+
+    fn add_entries(
+        &mut self,
+        owner: &Owner,
+        metadata: &Metadata,
+        text: &RuleText,
+        attachment: &Attachment,
+        entries: &mut BTreeMap<usize, Vec<Entry>>,
+    ) {
+        let Owner::Rule(kind, object, number) = owner else {
+            return;
+        };
+        let Some(index) = self.frontend_of(attachment.listener) else {
+            return;
+        };
+        let (Some(frontend), Some(listener)) = (
+            self.frontends.get(index),
+            self.listeners.get(attachment.listener),
+        ) else {
+            return;
+        };
+        let scheme = if frontend.class == Class::Https {
+            "https"
+        } else {
+            "http"
+        };
+        let actions = text.actions(scheme, frontend.port);
+        let own = listener.hostname().map(str::to_ascii_lowercase);
+        for host in &attachment.hosts {
+            if is_isolated(host.as_deref(), own.as_deref(), frontend) {
+                continue;
+            }
+            for (place, conditions) in text.conditions.iter().enumerate() {
+                let rank = (
+                    rank_host(own.as_deref()),
+                    rank_host(host.as_deref()),
+                    conditions.rank,
+                    metadata.creation_timestamp.clone(),
+                    object.clone(),
+                    *kind,
+                    *number,
+                    place,
+                );
+                let name = super::text::short_name(&[
+                    &object.namespace,
+                    &object.name,
+                    &number.to_string(),
+                ]);
+                entries.entry(index).or_default().push(Entry {
+                    rank,
+                    owner: owner.clone(),
+                    host: host.clone(),
+                    conditions: conditions.lines.clone(),
+                    actions: actions.clone(),
+                    name,
+                });
+            }
+        }
+    }
+
+    fn translate_stream(
+        &mut self,
+        kind: Kind,
+        route: &StreamRoute,
+        targets: &mut BTreeMap<usize, Vec<StreamTarget>>,
+    ) {
+        let metadata = &route.metadata;
+        let facts = RouteFacts {
+            kind,
+            metadata,
+            parents: &route.spec.parent_refs,
+            hosts: (kind == Kind::TlsRoute).then_some(&route.spec.hostnames),
+        };
+        let (parents, attachments) = self.attach(&facts);
+        let mut findings = RouteFindings::default();
+        let owner = Owner::Rule(kind, metadata.object_name(), 0);
+        let referrer = Referrer {
+            objects: self.objects,
+            kind,
+            namespace: &metadata.namespace,
+        };
+        let backends = route
+            .spec
+            .rules
+            .iter()
+            .flat_map(|rule| rule.backend_refs.iter().cloned());
+        let backends: Vec<_> = backends.collect();
+        let (groups, references) = referrer.find_groups(&backends, None, &mut self.groups);
+        findings.references = references;
+        let served: Vec<_> = groups.iter().filter(|(_, weight)| *weight > 0).collect();
+        if let Some(message) = self.refused.get(&owner) {
+            findings.refusal = Some(("UnsupportedValue", message.clone()));
+        } else if route.spec.rules.len() > 1 || served.len() > 1 && findings.references.is_none() {
+            let message = "several rules, or several targets with weights, are not supported for connections; \
+                           use one target";
+            findings.refusal = Some(("UnsupportedValue", message.into()));
+        } else if let [(group, _)] = served.as_slice() {
+            for attachment in &attachments {
+                let Some(index) = self.frontend_of(attachment.listener) else {
+                    continue;
+                };
+                let all = targets.entry(index).or_default();
+                for host in &attachment.hosts {
+                    // The oldest route has the name.
+                    if !all.iter().any(|(known, ..)| known == host) {
+                        all.push((host.clone(), group.clone(), owner.clone()));
+                    }
+                }
+            }
+        }
+        self.note_route(kind, metadata, &parents, &findings);
+    }
+
+    /// Makes the statuses of classes and gateways, and the result.
+    fn finish(mut self) -> Translation {
+        let objects = self.objects;
+        for class in objects.classes.values() {
+            if !self.settings.has_class(class) {
+                continue;
+            }
+            let accepted = match class.spec.parameters_ref {
+                None => Condition::holds("Accepted", "Accepted"),
+                Some(_) => {
+                    let message = "parametersRef is not supported; remove it";
+                    Condition::fails("Accepted", "InvalidParameters", message)
+                }
+            };
+            let conditions = list_conditions(&[accepted], class.metadata.generation);
+            self.note_status(
+                Kind::GatewayClass,
+                &class.metadata,
+                json!({ "conditions": conditions }),
+            );
+        }
+        for gateway in self.gateways.clone() {
+            let status = self.show_gateway(gateway);
+            self.note_status(Kind::Gateway, &gateway.metadata, status);
+        }
+        Translation {
+            text: self.text.into_string(),
+            files: self.files,
+            statuses: self.statuses,
+            rules: self.rules,
+            problem: None,
+        }
+    }
+
+    fn show_gateway(&self, gateway: &Gateway) -> Value {
+        let numbers = self.by_gateway.get(&gateway.metadata.object_name());
+        let listeners = numbers
+            .into_iter()
+            .flatten()
+            .filter_map(|number| self.listeners.get(*number));
+        let listeners: Vec<&ListenerState<'_>> = listeners.collect();
+        let valid = listeners.iter().filter(|of| of.is_valid()).count();
+        let message = "some listeners are not valid: see their conditions";
+        let refusal = refuse_gateway(gateway, self.settings);
+        let accepted = match &refusal {
+            Some((reason, message)) => Condition::fails("Accepted", reason, message),
+            None if valid == listeners.len() => Condition::holds("Accepted", "Accepted"),
+            None if valid > 0 => Condition {
+                message: message.into(),
+                ..Condition::holds("Accepted", "ListenersNotValid")
+            },
+            None => Condition::fails(
+                "Accepted",
+                "ListenersNotValid",
+                "no listener is valid: see their conditions",
+            ),
+        };
+        let programmed = if valid == 0 {
+            Condition::fails(
+                "Programmed",
+                "Invalid",
+                "no listener serves clients: see the other conditions",
+            )
+        } else if self.settings.publish.is_empty() {
+            let message = "no address is known; set publish in [kubernetes.gateway]";
+            Condition::fails("Programmed", "AddressNotAssigned", message)
+        } else {
+            Condition::holds("Programmed", "Programmed")
+        };
+        let addresses = self.settings.publish.iter().map(|address| {
+            let kind = if address.parse::<IpAddr>().is_ok() {
+                "IPAddress"
+            } else {
+                "Hostname"
+            };
+            json!({ "type": kind, "value": address })
+        });
+        let addresses: Vec<_> = addresses.collect();
+        json!({
+            "addresses": addresses,
+            "conditions": list_conditions(&[accepted, programmed], gateway.metadata.generation),
+            "listeners": listeners.iter().map(|of| of.show()).collect::<Vec<_>>(),
+        })
+    }
+}
+
+/// Writes a route of a rule.
+fn write_route(text: &mut Text, rule: &str, name: &str, conditions: &[String], actions: &[String]) {
+    text.line(&format!("[[{rule}.routes]]"));
+    text.line(&format!("name = {}", quote(name)));
+    for line in conditions.iter().chain(actions) {
+        text.line(line);
+    }
+}
+
+/// Returns the reason why a gateway as a whole cannot be used.
+fn refuse_gateway(gateway: &Gateway, settings: &Settings) -> Option<(&'static str, String)> {
+    let spec = &gateway.spec;
+    let infrastructure = spec.infrastructure.as_ref();
+    if infrastructure.is_some_and(|of| of.parameters_ref.is_some()) {
+        return Some((
+            "InvalidParameters",
+            "infrastructure.parametersRef is not supported; remove it".into(),
+        ));
+    }
+    // A gateway that did not verify clients although it is told to would let everybody in.
+    if spec.tls.is_some() {
+        return Some(("Invalid", "spec.tls is not supported; remove it".into()));
+    }
+    let unknown = spec.addresses.iter().find(|address| {
+        let kind = address.kind.as_deref().unwrap_or("IPAddress");
+        !matches!(kind, "IPAddress" | "Hostname")
+            || !address.value.is_empty() && !settings.publish.contains(&address.value)
+    });
+    unknown.map(|address| {
+        let message = format!(
+            "address {:?} is none of the balancer's; leave it out, or add it to publish in [kubernetes.gateway]",
+            address.value
+        );
+        ("UnsupportedAddress", message)
+    })
+}

@@ -1,0 +1,92 @@
+//! Parts that objects of several kinds have: names, references, and lists with a bound.
+
+use std::fmt;
+
+use serde::{Deserialize, Deserializer};
+
+use crate::list::Bounded;
+
+/// Group of the Gateway API.
+pub(crate) const GROUP: &str = "gateway.networking.k8s.io";
+
+/// Most elements of a list in an object, unless the API has fewer.
+const MANY: usize = 1_024;
+
+/// List of an object.
+pub type Items<T> = Bounded<T, MANY>;
+
+/// Namespace and name of an object. Objects without a namespace have an empty one.
+#[derive(Clone, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ObjectName {
+    /// Namespace of the object.
+    pub namespace: String,
+    /// Name of the object.
+    pub name: String,
+}
+
+impl ObjectName {
+    /// Makes a name of its two parts.
+    pub fn new(namespace: &str, name: &str) -> Self {
+        ObjectName {
+            namespace: namespace.into(),
+            name: name.into(),
+        }
+    }
+}
+
+impl fmt::Display for ObjectName {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self.namespace.as_str() {
+            "" => f.write_str(&self.name),
+            namespace => write!(f, "{namespace}/{}", self.name),
+        }
+    }
+}
+
+/// Reads a value that may be `null`, which counts as absent.
+pub(crate) fn or_default<'de, D: Deserializer<'de>, T: Default + Deserialize<'de>>(
+    from: D,
+) -> Result<T, D::Error> {
+    Option::<T>::deserialize(from).map(Option::unwrap_or_default)
+}
+
+/// Reference to another object.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct Reference {
+    /// Group of the API.
+    pub group: Option<String>,
+    /// Kind of the object.
+    pub kind: Option<String>,
+    /// Namespace of the object; that of the reference, if there is none.
+    pub namespace: Option<String>,
+    /// Name of the object.
+    pub name: String,
+    /// Port of a service.
+    pub port: Option<u16>,
+}
+
+impl Reference {
+    /// Returns the name of the object for a reference in `namespace`.
+    pub fn target(&self, namespace: &str) -> ObjectName {
+        ObjectName::new(self.namespace.as_deref().unwrap_or(namespace), &self.name)
+    }
+}
+
+/// Reference of a route to its parent.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct ParentRef {
+    /// Group of the API; that of the Gateway API, if there is none.
+    pub group: Option<String>,
+    /// Kind of the parent; `Gateway`, if there is none.
+    pub kind: Option<String>,
+    /// Namespace of the parent; that of the route, if there is none.
+    pub namespace: Option<String>,
+    /// Name of the parent.
+    pub name: String,
+    /// Name of a listener; all listeners, if there is none.
+    pub section_name: Option<String>,
+    /// Port of listeners; all ports, if there is none.
+    pub port: Option<u16>,
+}

@@ -1,0 +1,424 @@
+//! Objects of the cluster as far as they are known, and the store into which watchers put objects of a kind.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::sync::Arc;
+use std::time::Duration;
+
+use evenkeel_tls::certificate::unix_now;
+use parking_lot::Mutex;
+use serde::Deserialize;
+use serde_json::Value;
+use tokio::sync::Notify;
+use tokio::time::{Instant, timeout};
+use tracing::warn;
+
+use super::objects::{Kind, ObjectName, Objects};
+use crate::list::{
+    self, Event, Fault, ListError, Page, Raw, RawDetails, RawMetadata, Status, Store,
+};
+use crate::status::KindStatus;
+
+/// Kinds that the controller follows.
+pub(crate) const FOLLOWED: [Kind; 9] = [
+    Kind::GatewayClass,
+    Kind::Gateway,
+    Kind::HttpRoute,
+    Kind::TlsRoute,
+    Kind::TcpRoute,
+    Kind::ReferenceGrant,
+    Kind::Namespace,
+    Kind::Service,
+    Kind::Secret,
+];
+
+/// Most objects of a kind.
+const MAX_OBJECTS: usize = 50_000;
+
+/// Time without a change after which changes are put into effect.
+const QUIET: Duration = Duration::from_millis(10);
+
+/// Longest time for which changes wait for further changes.
+const LONGEST_WAIT: Duration = Duration::from_millis(100);
+
+/// Objects of the cluster.
+#[derive(Debug, Default)]
+pub(crate) struct World {
+    state: Mutex<State>,
+    changed: Notify,
+}
+
+#[derive(Debug, Default)]
+struct State {
+    objects: Objects,
+    /// Kinds that have been listed, or that the cluster does not have.
+    known: BTreeSet<Kind>,
+    kinds: BTreeMap<Kind, KindStatus>,
+}
+
+impl World {
+    fn update(&self, kind: Kind, change: impl FnOnce(&mut KindStatus)) {
+        let mut state = self.state.lock();
+        let status = state.kinds.entry(kind).or_insert_with(|| KindStatus {
+            kind: kind.name().into(),
+            ..KindStatus::default()
+        });
+        change(status);
+    }
+
+    /// Notes that all objects of a kind have been listed.
+    pub(crate) fn note_listed(&self, kind: Kind, version: &str) {
+        self.update(kind, |status| {
+            status.version = Some(version.to_owned());
+            status.lists += 1;
+        });
+        self.note_answer(kind);
+        self.state.lock().known.insert(kind);
+        self.changed.notify_one();
+    }
+
+    /// Notes an answer, or events.
+    pub(crate) fn note_answer(&self, kind: Kind) {
+        self.update(kind, |status| {
+            status.last_success = Some(unix_now());
+            status.error = None;
+        });
+    }
+
+    /// Notes that a question about a kind has failed.
+    pub(crate) fn note_fault(&self, kind: Kind, fault: &Fault) {
+        let mut is_new = false;
+        self.update(kind, |status| {
+            is_new = status.error.as_ref() != Some(&fault.message);
+            status.error = Some(fault.message.clone());
+            status.failures += 1;
+        });
+        if is_new {
+            warn!(
+                kind = kind.name(),
+                "gateways: objects are not followed: {}", fault.message
+            );
+        }
+    }
+
+    /// Notes that the cluster does not have a kind. Kinds that the controller needs are missed; without the others it
+    /// goes on.
+    pub(crate) fn note_absent(&self, kind: Kind) {
+        if kind.is_optional() {
+            self.note_answer(kind);
+            if self.state.lock().known.insert(kind) {
+                self.changed.notify_one();
+            }
+            return;
+        }
+        let message = format!(
+            "the cluster has no {}: install the CRDs of the Gateway API",
+            kind.name()
+        );
+        self.note_fault(kind, &Fault::new(message));
+    }
+
+    /// Returns the version of a kind's API that the cluster has.
+    pub(crate) fn version_of(&self, kind: Kind) -> Option<String> {
+        let state = self.state.lock();
+        state.kinds.get(&kind)?.version.clone()
+    }
+
+    /// Notes that objects have changed.
+    pub(crate) fn note_change(&self) {
+        self.changed.notify_one();
+    }
+
+    /// Waits until objects have changed, and changes have come to rest; a burst of changes is one change.
+    pub(crate) async fn wait_for_change(&self) {
+        self.changed.notified().await;
+        let end = Instant::now() + LONGEST_WAIT;
+        while timeout(QUIET, self.changed.notified()).await.is_ok() && Instant::now() < end {}
+    }
+
+    /// Returns all objects; `None` until all kinds are known.
+    pub(crate) fn objects(&self) -> Option<Objects> {
+        let state = self.state.lock();
+        let is_known = FOLLOWED.iter().all(|kind| state.known.contains(kind));
+        is_known.then(|| state.objects.clone())
+    }
+
+    /// Returns the version and the status of an object.
+    pub(crate) fn find_status(&self, kind: Kind, name: &ObjectName) -> Option<(String, Value)> {
+        self.state.lock().objects.find_status(kind, name)
+    }
+
+    /// Returns the status of each kind.
+    pub(crate) fn kinds(&self) -> Vec<KindStatus> {
+        let state = self.state.lock();
+        let kinds = state.kinds.iter();
+        kinds
+            .map(|(kind, status)| KindStatus {
+                objects: state.objects.count(*kind),
+                ..status.clone()
+            })
+            .collect()
+    }
+}
+
+/// Object of any kind, as the API server sends it.
+#[derive(Deserialize)]
+#[serde(transparent)]
+struct RawAny(Value);
+
+/// Fields of a status.
+#[derive(Default, Deserialize)]
+#[serde(default)]
+struct RawStatus {
+    code: Option<u16>,
+    message: Option<String>,
+    reason: Option<String>,
+    details: Option<RawDetails>,
+}
+
+impl RawAny {
+    fn read_metadata(&mut self) -> Result<RawMetadata, ListError> {
+        let Some(metadata) = self.0.get_mut("metadata") else {
+            return Ok(RawMetadata::default());
+        };
+        // Nobody needs them, and they are long.
+        if let Some(fields) = metadata.as_object_mut() {
+            fields.remove("managedFields");
+            fields.remove("annotations");
+        }
+        Ok(RawMetadata::deserialize(&*metadata)?)
+    }
+}
+
+/// Returns true if a text may stand in a path: names of objects have letters, digits, `-` and `.`.
+fn is_object_name(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-.".contains(&byte);
+    text.len() <= list::MAX_NAME && text.bytes().all(is_inner) && !text.starts_with('.')
+}
+
+impl Raw for RawAny {
+    type Object = Value;
+
+    fn into_object(mut self) -> Result<(String, Value, String), ListError> {
+        let (name, version) = self.read_metadata()?.into_name()?;
+        let metadata = self.0.get("metadata");
+        let namespace = metadata.and_then(|of| of.get("namespace")?.as_str());
+        let namespace = namespace.unwrap_or_default();
+        if !is_object_name(&name) || !is_object_name(namespace) {
+            return Err(ListError::Bounds("an object whose name cannot be used"));
+        }
+        let key = ObjectName::new(namespace, &name).to_string();
+        Ok((key, self.0, version))
+    }
+
+    fn into_version(mut self) -> Result<String, ListError> {
+        self.read_metadata()?.into_version()
+    }
+
+    fn into_status(self) -> Status {
+        let status = RawStatus::deserialize(self.0).unwrap_or_default();
+        Status::new(status.code, status.message, status.reason, status.details)
+    }
+}
+
+/// Store of the objects of a kind, which are part of the world.
+#[derive(Clone, Debug)]
+pub(crate) struct KindStore {
+    /// Kind of the objects.
+    pub(crate) kind: Kind,
+    /// World whose part the objects are.
+    pub(crate) world: Arc<World>,
+}
+
+impl KindStore {
+    /// Puts an object into the world. An object that cannot be read harms nobody else: the one that was known stays.
+    fn put_object(&self, name: &str, object: Value) -> bool {
+        let put = self.world.state.lock().objects.put(self.kind, object);
+        put.unwrap_or_else(|error| {
+            let kind = self.kind.name();
+            warn!("gateways: {kind} {name} cannot be read, and is left as it was: {error}");
+            false
+        })
+    }
+}
+
+/// Returns the name of an object by its key.
+fn name_of(key: &str) -> ObjectName {
+    let (namespace, name) = key.split_once('/').unwrap_or(("", key));
+    ObjectName::new(namespace, name)
+}
+
+impl Store for KindStore {
+    type Object = Value;
+
+    fn parse_page(&self, body: &[u8]) -> Result<Page<Value>, ListError> {
+        list::parse_page::<RawAny>(body)
+    }
+
+    fn parse_event(&self, line: &[u8]) -> Result<Event<Value>, ListError> {
+        list::parse_event::<RawAny>(line)
+    }
+
+    fn check(&self, objects: &BTreeMap<String, Value>) -> Result<(), Fault> {
+        check_count(objects.len())
+    }
+
+    fn replace(&mut self, objects: BTreeMap<String, Value>) {
+        {
+            let known = &mut self.world.state.lock().objects;
+            for name in known.names(self.kind) {
+                if !objects.contains_key(&name.to_string()) {
+                    known.remove(self.kind, &name);
+                }
+            }
+        }
+        for (key, object) in objects {
+            self.put_object(&key, object);
+        }
+    }
+
+    fn put(&mut self, key: String, object: Value) -> Result<bool, Fault> {
+        let changed = self.put_object(&key, object);
+        check_count(self.world.state.lock().objects.count(self.kind))?;
+        Ok(changed)
+    }
+
+    fn remove(&mut self, key: &str) -> bool {
+        let mut state = self.world.state.lock();
+        state.objects.remove(self.kind, &name_of(key))
+    }
+}
+
+fn check_count(count: usize) -> Result<(), Fault> {
+    match count > MAX_OBJECTS {
+        true => Err(Fault::new(
+            "the cluster has more than 50000 objects of the kind",
+        )),
+        false => Ok(()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use serde_json::json;
+
+    use super::*;
+    use crate::watcher::{Question, Watcher};
+
+    fn route(name: &str, version: &str) -> Value {
+        json!({ "metadata": { "name": name, "namespace": "shop", "resourceVersion": version, "managedFields": [{}] },
+                "spec": { "hostnames": ["a.example"] } })
+    }
+
+    fn page(items: &[Value]) -> Vec<u8> {
+        json!({ "metadata": { "resourceVersion": "9" }, "items": items })
+            .to_string()
+            .into_bytes()
+    }
+
+    fn event(kind: &str, object: &Value) -> Vec<u8> {
+        let event = json!({ "type": kind, "object": object });
+        format!("{event}\n").into_bytes()
+    }
+
+    fn watcher(world: &Arc<World>) -> Watcher<KindStore> {
+        Watcher::with_store(KindStore {
+            kind: Kind::HttpRoute,
+            world: Arc::clone(world),
+        })
+    }
+
+    fn names(world: &World) -> Vec<String> {
+        let names = world.state.lock().objects.names(Kind::HttpRoute);
+        names.iter().map(ToString::to_string).collect()
+    }
+
+    #[test]
+    fn lists_and_events_change_the_world() {
+        let world = Arc::new(World::default());
+        let mut watcher = watcher(&world);
+        let list = page(&[route("a", "1"), route("b", "2")]);
+        assert!(watcher.take_page(&list).unwrap());
+        assert_eq!(names(&world), ["shop/a", "shop/b"]);
+        let mut fault = None;
+        assert!(watcher.take_bytes(&event("DELETED", &route("a", "10")), &mut fault));
+        assert!(watcher.take_bytes(&event("ADDED", &route("c", "11")), &mut fault));
+        assert!(!watcher.take_bytes(&event("MODIFIED", &route("c", "11")), &mut fault));
+        let bookmark = json!({ "metadata": { "resourceVersion": "20" } });
+        assert!(!watcher.take_bytes(&event("BOOKMARK", &bookmark), &mut fault));
+        assert!(fault.is_none());
+        assert_eq!(watcher.next_question(), Question::Watch("20".into()));
+        assert_eq!(names(&world), ["shop/b", "shop/c"]);
+        let status = json!({ "code": 410, "message": "too old" });
+        watcher.take_bytes(&event("ERROR", &status), &mut fault);
+        assert_eq!(fault.unwrap().code, 410);
+        // What a later list lacks is gone.
+        assert!(watcher.take_page(&page(&[route("b", "2")])).unwrap());
+        assert_eq!(names(&world), ["shop/b"]);
+    }
+
+    #[test]
+    fn an_object_that_cannot_be_read_harms_only_itself() {
+        let world = Arc::new(World::default());
+        let mut watcher = watcher(&world);
+        let mut bad = route("bad", "3");
+        bad["spec"]["hostnames"] = json!(7);
+        let list = page(&[route("a", "1"), bad.clone(), route("b", "2")]);
+        assert!(watcher.take_page(&list).unwrap());
+        assert_eq!(names(&world), ["shop/a", "shop/b"]);
+        // One that was good stays as it was.
+        bad["metadata"]["name"] = json!("a");
+        bad["metadata"]["resourceVersion"] = json!("12");
+        let mut fault = None;
+        assert!(!watcher.take_bytes(&event("MODIFIED", &bad), &mut fault));
+        assert!(fault.is_none());
+        assert_eq!(names(&world), ["shop/a", "shop/b"]);
+        for name in ["../x", "a b", "a\r\nb", "é"] {
+            assert!(
+                watcher.take_page(&page(&[route(name, "1")])).is_err(),
+                "{name}"
+            );
+        }
+    }
+
+    #[test]
+    fn nothing_is_translated_until_all_kinds_are_known() {
+        let world = World::default();
+        for kind in FOLLOWED {
+            assert!(world.objects().is_none());
+            match kind.is_optional() {
+                true => world.note_absent(kind),
+                false => world.note_listed(kind, "v1"),
+            }
+        }
+        assert!(world.objects().is_some());
+        let world = World::default();
+        world.note_absent(Kind::Gateway);
+        let error = world.kinds()[0].error.clone().unwrap();
+        assert!(error.contains("install the CRDs"), "{error}");
+    }
+
+    #[tokio::test]
+    async fn a_burst_of_changes_is_one_change() {
+        let world = World::default();
+        let changes = async {
+            for _ in 0..5 {
+                world.note_change();
+                tokio::task::yield_now().await;
+            }
+        };
+        tokio::join!(changes, world.wait_for_change());
+        let next = timeout(Duration::from_millis(1), world.changed.notified());
+        assert!(next.await.is_err());
+        // Changes that never end do not wait for ever.
+        let changes = async {
+            loop {
+                world.note_change();
+                tokio::time::sleep(Duration::from_millis(1)).await;
+            }
+        };
+        tokio::select! {
+            () = changes => {}
+            () = world.wait_for_change() => {}
+        }
+    }
+}

@@ -1,0 +1,399 @@
+//! The controller of the Gateway API, with `kube-apiserver` and the CRDs of the Gateway API.
+
+use std::io::Write;
+use std::net::{IpAddr, SocketAddr, TcpListener};
+
+use evenkeel_e2e::balancer::Balancer;
+use evenkeel_e2e::folder::Folder;
+use evenkeel_e2e::kubernetes::{RealServer, gateway_crds, own_address};
+use evenkeel_e2e::member::{Member, ok_response};
+use evenkeel_e2e::process::{run_curl, try_curl};
+use evenkeel_e2e::server::address;
+use evenkeel_e2e::tls::{Key, make_certificate};
+use evenkeel_e2e::wait_until;
+use serde_json::{Value, json};
+
+/// Returns a configuration with gateways that listen on an address.
+fn config(ip: IpAddr) -> String {
+    format!(
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[kubernetes]\nkubeconfig = \"kubeconfig\"\n\
+         [kubernetes.gateway]\ncontroller = \"example.org/edge\"\nlisten = \"{ip}\"\npublish = \"192.0.2.10\"\n"
+    )
+}
+
+const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways";
+const ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/httproutes";
+const TCP_ROUTES: &str = "/apis/gateway.networking.k8s.io/v1alpha2/namespaces/shop/tcproutes";
+
+/// A cluster with the Gateway API, the rights of the balancer, and the service `shop/web`.
+struct Cluster {
+    server: RealServer,
+    ip: IpAddr,
+}
+
+impl Cluster {
+    /// Starts a cluster; `None` if this machine cannot have one.
+    fn start() -> Option<Self> {
+        // The programs take ten minutes to build, so a run without them is no failure, but is said.
+        let skip = |why: &str| {
+            let _ = writeln!(std::io::stderr(), "SKIPPED: gateway: {why}");
+            None
+        };
+        let Some(ip) = own_address() else {
+            return skip("this machine has loopback alone, where Kubernetes allows no endpoints");
+        };
+        let Some(crds) = gateway_crds() else {
+            return skip(
+                "no CRDs of the Gateway API in the cache: `make test-kubernetes` fetches them",
+            );
+        };
+        let Some(server) = RealServer::start() else {
+            return skip("no kube-apiserver in the cache: `make test-kubernetes` builds it");
+        };
+        for crd in crds {
+            let path = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions";
+            server.create_from_yaml(path, &crd);
+        }
+        let rights = include_str!("../../../packaging/kubernetes/gateway-rights.yaml");
+        for document in rights.split("\n---\n") {
+            let kind = document
+                .lines()
+                .find_map(|line| line.strip_prefix("kind: "));
+            server.create_from_yaml(
+                match kind.unwrap_or_default() {
+                    "Namespace" => "/api/v1/namespaces",
+                    "ServiceAccount" => "/api/v1/namespaces/evenkeel/serviceaccounts",
+                    "ClusterRole" => "/apis/rbac.authorization.k8s.io/v1/clusterroles",
+                    "ClusterRoleBinding" => {
+                        "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
+                    }
+                    other => panic!("{other}"),
+                },
+                document,
+            );
+        }
+        wait_until("the API server has the kinds", || {
+            [GATEWAYS, ROUTES, TCP_ROUTES]
+                .iter()
+                .all(|path| server.get_object(path).is_some())
+        });
+        let cluster = Cluster { server, ip };
+        let shop =
+            json!({ "apiVersion": "v1", "kind": "Namespace", "metadata": { "name": "shop" } });
+        cluster.create("/api/v1/namespaces", shop);
+        let class = json!({
+            "apiVersion": "gateway.networking.k8s.io/v1",
+            "kind": "GatewayClass",
+            "metadata": { "name": "edge" },
+            "spec": { "controllerName": "example.org/edge" },
+        });
+        cluster.create("/apis/gateway.networking.k8s.io/v1/gatewayclasses", class);
+        Some(cluster)
+    }
+
+    fn create(&self, path: &str, object: Value) {
+        self.server.send_object("POST", path, &object);
+    }
+
+    fn delete(&self, path: &str, name: &str) {
+        self.server
+            .send_object("DELETE", &format!("{path}/{name}"), &json!({}));
+    }
+
+    /// Creates a service of `shop` whose only endpoint is a member.
+    fn serve(&self, name: &str, member: &Member) {
+        let service = json!({
+            "apiVersion": "v1",
+            "kind": "Service",
+            "metadata": { "name": name },
+            "spec": { "ports": [{ "name": "http", "port": 80, "targetPort": 8080 }] },
+        });
+        self.create("/api/v1/namespaces/shop/services", service);
+        let slice = json!({
+            "apiVersion": "discovery.k8s.io/v1",
+            "kind": "EndpointSlice",
+            "metadata": { "name": format!("{name}-1"), "labels": { "kubernetes.io/service-name": name } },
+            "addressType": "IPv4",
+            "endpoints": [{ "addresses": [self.ip], "conditions": { "ready": true } }],
+            "ports": [{ "name": "http", "protocol": "TCP", "port": member.address().port() }],
+        });
+        self.create(
+            "/apis/discovery.k8s.io/v1/namespaces/shop/endpointslices",
+            slice,
+        );
+    }
+
+    /// A member that answers with its name, at an address that Kubernetes allows.
+    fn member(&self, name: &'static str) -> Member {
+        let Ok(listener) = TcpListener::bind((self.ip, 0)) else {
+            panic!("no port is free at {}", self.ip);
+        };
+        Member::start_at(listener, move |script, mut wire| {
+            while script.read_request(&mut wire).is_some() && wire.try_send(ok_response(name)) {}
+        })
+    }
+
+    fn gateway(&self, name: &str, listeners: Value) {
+        self.create(
+            GATEWAYS,
+            json!({
+                "apiVersion": "gateway.networking.k8s.io/v1",
+                "kind": "Gateway",
+                "metadata": { "name": name },
+                "spec": { "gatewayClassName": "edge", "listeners": listeners },
+            }),
+        );
+    }
+
+    /// Creates a route of gateway `front` for a host.
+    fn route(&self, name: &str, host: &str, rule: Value) {
+        self.create(
+            ROUTES,
+            json!({
+                "apiVersion": "gateway.networking.k8s.io/v1",
+                "kind": "HTTPRoute",
+                "metadata": { "name": name },
+                "spec": { "parentRefs": [{ "name": "front" }], "hostnames": [host], "rules": [rule] },
+            }),
+        );
+    }
+
+    /// Waits until an object has a condition: its type, status and reason, in the part of the status at `pointer`.
+    fn wait_for_condition(&self, path: &str, pointer: &str, wanted: (&str, &str, &str)) {
+        let (kind, status, reason) = wanted;
+        wait_until(&format!("{path} has {wanted:?}"), || {
+            let object = self.server.get_object(path).unwrap_or_default();
+            let conditions = object.pointer(&format!("/status{pointer}/conditions"));
+            let mut conditions = conditions.and_then(Value::as_array).into_iter().flatten();
+            conditions
+                .any(|of| of["type"] == kind && of["status"] == status && of["reason"] == reason)
+        });
+    }
+}
+
+fn start(cluster: &Cluster, config: &str) -> Balancer {
+    Balancer::start_with(config, |folder| {
+        folder.write(
+            "kubeconfig",
+            cluster.server.kubeconfig_of("evenkeel", "evenkeel"),
+        );
+    })
+}
+
+/// Asks for a host at an address: the status, and the body.
+fn ask(at: SocketAddr, host: &str) -> (String, String) {
+    let answer = try_curl(&[
+        "-w",
+        "\n%{http_code}",
+        "-H",
+        &format!("Host: {host}"),
+        &format!("http://{at}/"),
+    ]);
+    let text = String::from_utf8_lossy(&answer.stdout);
+    let (body, code) = text.rsplit_once('\n').unwrap_or(("", ""));
+    (code.to_owned(), body.to_owned())
+}
+
+fn wait_for_answer(at: SocketAddr, host: &str, wanted: (&str, &str)) {
+    wait_until(&format!("{host} at {at} answers {wanted:?}"), || {
+        let (code, body) = ask(at, host);
+        code == wanted.0 && (wanted.1.is_empty() || body == wanted.1)
+    });
+}
+
+fn to_service(name: &str) -> Value {
+    json!({ "backendRefs": [{ "name": name, "port": 80 }] })
+}
+
+#[test]
+fn a_gateway_serves_its_routes() {
+    let Some(mut cluster) = Cluster::start() else {
+        return;
+    };
+    let (a, b) = (cluster.member("a"), cluster.member("b"));
+    cluster.serve("a", &a);
+    let at = address();
+    let (ip, port) = (at.ip(), at.port());
+    let config = config(ip);
+    let balancer = start(&cluster, &config);
+    let class = "/apis/gateway.networking.k8s.io/v1/gatewayclasses/edge";
+    cluster.wait_for_condition(class, "", ("Accepted", "True", "Accepted"));
+    cluster.gateway(
+        "front",
+        json!([{ "name": "http", "port": port, "protocol": "HTTP" }]),
+    );
+    let front = format!("{GATEWAYS}/front");
+    cluster.wait_for_condition(&front, "", ("Programmed", "True", "Programmed"));
+    let status = cluster.server.get_object(&front).unwrap()["status"].clone();
+    assert_eq!(
+        status["addresses"],
+        json!([{ "type": "IPAddress", "value": "192.0.2.10" }])
+    );
+    cluster.route("a", "a.example", to_service("a"));
+    wait_for_answer(at, "a.example", ("200", "a"));
+    let accepted = ("Accepted", "True", "Accepted");
+    cluster.wait_for_condition(&format!("{ROUTES}/a"), "/parents/0", accepted);
+    assert_eq!(ask(at, "b.example").0, "404");
+    wait_until("the route is counted", || {
+        let status = cluster.server.get_object(&front).unwrap()["status"].clone();
+        status["listeners"][0]["attachedRoutes"] == 1
+    });
+
+    // A route that is wrong is told, and harms nobody.
+    cluster.route("lost", "lost.example", to_service("nothing"));
+    let lost = format!("{ROUTES}/lost");
+    cluster.wait_for_condition(
+        &lost,
+        "/parents/0",
+        ("ResolvedRefs", "False", "BackendNotFound"),
+    );
+    wait_for_answer(at, "lost.example", ("500", ""));
+    let unsupported = json!({ "matches": [{ "path": { "type": "RegularExpression", "value": "/.*" } }],
+                              "backendRefs": [{ "name": "a", "port": 80 }] });
+    cluster.route("odd", "odd.example", unsupported);
+    let odd = format!("{ROUTES}/odd");
+    cluster.wait_for_condition(
+        &odd,
+        "/parents/0",
+        ("Accepted", "False", "UnsupportedValue"),
+    );
+    assert_eq!(ask(at, "a.example"), ("200".into(), "a".into()));
+    // The service comes later.
+    cluster.serve("nothing", &b);
+    wait_for_answer(at, "lost.example", ("200", "b"));
+    cluster.wait_for_condition(
+        &lost,
+        "/parents/0",
+        ("ResolvedRefs", "True", "ResolvedRefs"),
+    );
+
+    // A port that somebody else has harms only its gateway.
+    let taken = TcpListener::bind((ip, 0)).unwrap();
+    let other = taken.local_addr().unwrap().port();
+    cluster.gateway(
+        "taken",
+        json!([{ "name": "http", "port": other, "protocol": "HTTP" }]),
+    );
+    let path = format!("{GATEWAYS}/taken");
+    cluster.wait_for_condition(
+        &path,
+        "/listeners/0",
+        ("Accepted", "False", "PortUnavailable"),
+    );
+    assert_eq!(ask(at, "a.example"), ("200".into(), "a".into()));
+    cluster.delete(GATEWAYS, "taken");
+
+    // A restart serves from the start; an upgrade and a lost API server change nothing.
+    let mut balancer = balancer.replace(&config);
+    let rule = balancer.address(&format!("kubernetes.{port}"));
+    assert_eq!(rule, at);
+    assert_eq!(ask(at, "a.example"), ("200".into(), "a".into()));
+    cluster.server.kill();
+    wait_until("the balancer notes that the server is away", || {
+        let series = "evenkeel_gateway_up{kind=\"HTTPRoute\"}";
+        balancer.read_metric(series) == Some(0.0)
+    });
+    assert_eq!(ask(at, "a.example"), ("200".into(), "a".into()));
+    balancer.upgrade().unwrap();
+    assert_eq!(ask(at, "a.example"), ("200".into(), "a".into()));
+    balancer.reconfigure(&format!("# other\n{config}"));
+    assert_eq!(ask(at, "a.example"), ("200".into(), "a".into()));
+    cluster.server.run();
+    cluster.delete(ROUTES, "a");
+    wait_for_answer(at, "a.example", ("404", ""));
+    assert_eq!(ask(at, "lost.example"), ("200".into(), "b".into()));
+    let kinds = balancer.admin_json("/v1/kubernetes/kinds");
+    assert_eq!(kinds.as_array().unwrap().len(), 9, "{kinds}");
+    // Without the controller nobody serves there.
+    let without = config.split("[kubernetes.gateway]").next().unwrap();
+    balancer.reconfigure(without);
+    wait_until("the port is closed", || ask(at, "a.example").0 == "000");
+}
+
+#[test]
+fn certificates_come_from_secrets_and_connections_go_by_port() {
+    let Some(cluster) = Cluster::start() else {
+        return;
+    };
+    let a = cluster.member("a");
+    cluster.serve("a", &a);
+    let folder = Folder::new();
+    for name in ["one", "two"] {
+        make_certificate(&folder, name, Key::Ecdsa, "DNS:a.example", None);
+    }
+    let secret = |name: &str| {
+        json!({
+            "apiVersion": "v1",
+            "kind": "Secret",
+            "type": "kubernetes.io/tls",
+            "metadata": { "name": "certificate" },
+            "stringData": { "tls.crt": folder.text(&format!("{name}.crt")), "tls.key": folder.text(&format!("{name}.key.tmp")) },
+        })
+    };
+    let at = address();
+    let (ip, tls) = (at.ip(), at.port());
+    let config = config(ip);
+    let tcp = TcpListener::bind((ip, 0)).unwrap().local_addr().unwrap();
+    let reference = json!([{ "name": "certificate" }]);
+    cluster.gateway(
+        "front",
+        json!([
+            { "name": "https", "port": tls, "protocol": "HTTPS", "tls": { "certificateRefs": reference } },
+            { "name": "tcp", "port": tcp.port(), "protocol": "TCP" },
+        ]),
+    );
+    cluster.route("a", "a.example", to_service("a"));
+    let mut balancer = start(&cluster, &config);
+    let front = format!("{GATEWAYS}/front");
+    // Listeners without a certificate do not serve.
+    let missing = ("ResolvedRefs", "False", "InvalidCertificateRef");
+    cluster.wait_for_condition(&front, "/listeners/0", missing);
+    let secrets = "/api/v1/namespaces/shop/secrets";
+    cluster.create(secrets, secret("one"));
+    let serves = |name: &str| {
+        let at = format!("a.example:{tls}:{ip}");
+        let trusted = folder.join(&format!("{name}.crt")).display().to_string();
+        let url = format!("https://a.example:{tls}/");
+        let answer = try_curl(&["--resolve", &at, "--cacert", &trusted, &url]);
+        answer.stdout == b"a"
+    };
+    wait_until("the first certificate is shown", || serves("one"));
+    let good = ("Programmed", "True", "Programmed");
+    cluster.wait_for_condition(&front, "/listeners/0", good);
+    // A broken renewal closes the listener, and says so; a good one opens it.
+    let path = format!("{secrets}/certificate");
+    let mut broken = secret("two");
+    broken["stringData"]["tls.key"] = json!("no key");
+    cluster.server.send_object("PUT", &path, &broken);
+    cluster.wait_for_condition(&front, "/listeners/0", missing);
+    cluster.server.send_object("PUT", &path, &secret("two"));
+    wait_until("the second certificate is shown", || serves("two"));
+    assert!(!serves("one"));
+
+    cluster.create(
+        TCP_ROUTES,
+        json!({
+            "apiVersion": "gateway.networking.k8s.io/v1alpha2",
+            "kind": "TCPRoute",
+            "metadata": { "name": "plain" },
+            "spec": { "parentRefs": [{ "name": "front", "sectionName": "tcp" }], "rules": [to_service("a")] },
+        }),
+    );
+    wait_for_answer(tcp, "any.example", ("200", "a"));
+    let plain = format!("{TCP_ROUTES}/plain");
+    cluster.wait_for_condition(&plain, "/parents/0", ("Accepted", "True", "Accepted"));
+
+    // The next process has the certificates from this one.
+    balancer = balancer.replace(&config);
+    balancer.upgrade().unwrap();
+    assert!(serves("two"));
+    assert_eq!(ask(tcp, "any.example"), ("200".into(), "a".into()));
+    let shown = run_curl(&[&format!(
+        "http://{}/v1/certificates",
+        balancer.admin_address()
+    )]);
+    assert!(shown.contains("shop/certificate"), "{shown}");
+    for text in [balancer.log(), shown] {
+        assert!(!text.contains("PRIVATE KEY"), "{text}");
+    }
+}
