@@ -55,7 +55,7 @@ impl Pattern {
 /// Conditions on a request, which must all hold for a route.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Conditions {
-    /// Hosts in lower case; any, if there are none. `*.` is for all names right below.
+    /// Hosts in lower case; any, if there are none. `*.` is for all names right below, `**.` for all names below.
     pub hosts: Vec<String>,
     /// Paths; any, if there are none. A path that ends in `/*` is for itself and all paths below it.
     pub paths: Vec<String>,
@@ -225,6 +225,8 @@ pub struct Index {
     hosts: HashMap<Box<str>, Tree>,
     /// By what follows the first dot.
     below: HashMap<Box<str>, Tree>,
+    /// By what follows any dot.
+    deep: HashMap<Box<str>, Tree>,
     anywhere: Option<Tree>,
     /// Segments of paths; each tree begins at one.
     nodes: Vec<Node>,
@@ -295,6 +297,7 @@ impl Index {
         let Index {
             hosts,
             below,
+            deep,
             anywhere,
             nodes,
             ..
@@ -304,9 +307,10 @@ impl Index {
             tree.add(route, conditions, nodes);
         }
         for host in &conditions.hosts {
-            let (trees, host) = match host.strip_prefix("*.") {
-                Some(host) => (&mut *below, host),
-                None => (&mut *hosts, host.as_str()),
+            let (trees, host) = match (host.strip_prefix("*."), host.strip_prefix("**.")) {
+                (Some(host), _) => (&mut *below, host),
+                (None, Some(host)) => (&mut *deep, host),
+                (None, None) => (&mut *hosts, host.as_str()),
             };
             let tree = trees.entry(host.into());
             let tree = tree.or_insert_with(|| Tree::new(nodes));
@@ -334,11 +338,24 @@ impl Index {
         let host = host.and_then(|host| plain_host(host, &mut space));
         let exact = host.and_then(|host| self.hosts.get(host));
         let below = host.and_then(|host| self.below.get(host.split_once('.')?.1));
-        for tree in exact.into_iter().chain(below).chain(&self.anywhere) {
+        let deep = host.into_iter().flat_map(|host| self.deep_trees(host));
+        for tree in exact
+            .into_iter()
+            .chain(below)
+            .chain(deep)
+            .chain(&self.anywhere)
+        {
             look(&tree.all);
             self.walk(tree, asks.path(), &mut look);
         }
         (first != u32::MAX).then_some(first as usize)
+    }
+
+    /// Returns the routes of the domains above `host`, at any height.
+    fn deep_trees<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Tree> {
+        // Most configurations have none.
+        let dots = host.match_indices('.').filter(|_| !self.deep.is_empty());
+        dots.filter_map(move |(at, _)| self.deep.get(host.get(at + 1..)?))
     }
 
     /// Shows `look` the routes of `tree` for `path`.
@@ -413,13 +430,16 @@ impl Index {
                 }
             }
         };
-        let (exact, below) = match host.strip_prefix("*.") {
-            Some(below) => (None, Some(below)),
-            None => (Some(host), host.split_once('.').map(|(_, below)| below)),
+        let (exact, below) = match (host.strip_prefix("*."), host.starts_with("**.")) {
+            (Some(below), _) => (None, Some(below)),
+            (None, true) => (None, None),
+            (None, false) => (Some(host), host.split_once('.').map(|(_, below)| below)),
         };
         let exact = exact.and_then(|host| self.hosts.get(host));
         let below = below.and_then(|host| self.below.get(host));
-        for tree in exact.into_iter().chain(below).chain(&self.anywhere) {
+        let deep = self.deep_trees(host);
+        let trees = exact.into_iter().chain(below).chain(deep);
+        for tree in trees.chain(&self.anywhere) {
             look(&tree.all);
             if path.is_empty() {
                 continue;

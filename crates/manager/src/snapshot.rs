@@ -198,17 +198,21 @@ pub struct Names {
     exact: HashMap<Box<str>, usize>,
     /// Places of wildcards, by the part that follows the first dot.
     below: HashMap<Box<str>, usize>,
+    /// Places of wildcards for all names below a domain, by the domain.
+    deep: HashMap<Box<str>, usize>,
 }
 
 impl Names {
-    /// Names with their groups. A name that begins with `*.` is for all right below it.
+    /// Names with their groups. A name that begins with `*.` is for all right below the domain, one that begins with
+    /// `**.` for all below the domain.
     pub fn new<'a>(names: impl IntoIterator<Item = (&'a str, usize)>) -> Self {
         let mut all = Names::default();
         for (name, place) in names {
             let name = name.to_ascii_lowercase();
-            match name.strip_prefix("*.") {
-                Some(below) => all.below.insert(below.into(), place),
-                None => all.exact.insert(name.into(), place),
+            match (name.strip_prefix("*."), name.strip_prefix("**.")) {
+                (Some(below), _) => all.below.insert(below.into(), place),
+                (None, Some(deep)) => all.deep.insert(deep.into(), place),
+                (None, None) => all.exact.insert(name.into(), place),
             };
         }
         all
@@ -216,14 +220,18 @@ impl Names {
 
     /// True if there are no names.
     pub fn is_empty(&self) -> bool {
-        self.exact.is_empty() && self.below.is_empty()
+        self.exact.is_empty() && self.below.is_empty() && self.deep.is_empty()
     }
 
-    /// The place of the group for `name`, which is in lower case: of that very name, or else of a
-    /// wildcard.
+    /// The place of the group for `name`, which is in lower case: of that very name, or else of a wildcard, of which
+    /// the one with the longest domain counts.
     pub fn find(&self, name: &str) -> Option<usize> {
         let below = || self.below.get(name.split_once('.')?.1);
-        self.exact.get(name).or_else(below).copied()
+        let deep = || {
+            let mut dots = name.match_indices('.').filter(|_| !self.deep.is_empty());
+            dots.find_map(|(at, _)| self.deep.get(name.get(at + 1..)?))
+        };
+        self.exact.get(name).or_else(below).or_else(deep).copied()
     }
 }
 
@@ -400,12 +408,18 @@ mod tests {
 
     #[test]
     fn a_very_name_goes_before_a_wildcard_for_one_label() {
-        let names = Names::new([("*.Example.org", 1), ("www.example.org", 2)]);
+        let names = Names::new([
+            ("*.Example.org", 1),
+            ("www.example.org", 2),
+            ("**.example.org", 3),
+            ("**.org", 4),
+        ]);
         let is = |name: &str, place: Option<usize>| assert_eq!(names.find(name), place, "{name}");
         is("www.example.org", Some(2));
         is("api.example.org", Some(1));
-        is("a.b.example.org", None);
-        is("example.org", None);
+        is("a.b.example.org", Some(3));
+        is("a.b.org", Some(4));
+        is("example.org", Some(4));
         is("*.example.org", Some(1));
         is("", None);
     }

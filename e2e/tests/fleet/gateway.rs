@@ -258,6 +258,20 @@ fn a_gateway_serves_its_routes() {
         ("Accepted", "False", "UnsupportedValue"),
     );
     assert_eq!(ask(at, "a.example"), ("200".into(), "a".into()));
+    // The configuration refuses the name of a cookie: only this route is left out.
+    let bound = json!({ "sessionPersistence": { "sessionName": "a b" }, "backendRefs": [{ "name": "a", "port": 80 }] });
+    cluster.route("bound", "bound.example", bound);
+    let bound = format!("{ROUTES}/bound");
+    cluster.wait_for_condition(
+        &bound,
+        "/parents/0",
+        ("Accepted", "False", "UnsupportedValue"),
+    );
+    // A wildcard covers any number of labels.
+    cluster.route("wild", "*.wild.example", to_service("a"));
+    wait_for_answer(at, "x.y.wild.example", ("200", "a"));
+    assert_eq!(ask(at, "a.example"), ("200".into(), "a".into()));
+    assert_eq!(ask(at, "wild.example").0, "404");
     // The service comes later.
     cluster.serve("nothing", &b);
     wait_for_answer(at, "lost.example", ("200", "b"));

@@ -185,7 +185,9 @@ pub(super) fn check_cookies<'a>(
             report.add_problem(span, &group.path(), message, None);
         }
         let cookie = sticky.cookie_of(&group.name);
-        if let Some(other) = cookies.get(&cookie) {
+        // Generated groups may be of different hosts, whose cookies browsers keep apart.
+        let other = cookies.get(&cookie).filter(|_| !report.is_generated());
+        if let Some(other) = other {
             let message = format!(
                 "has the same cookie, {cookie:?}, as the group {other:?}, and each would replace the \
                  other's: give one of them another name with `cookie` in `sticky`"

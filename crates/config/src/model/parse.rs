@@ -83,14 +83,14 @@ pub fn parse_shared(file: &str, text: &str, shared: (&str, &str)) -> Result<Conf
 
 /// Checks a configuration that the balancer has made of objects of others, such as those of the Gateway API. Variables
 /// of the environment are not put into texts, and no file is included: whoever may write such an object must learn
-/// nothing of the process.
+/// nothing of the process. All problems are reported, however many there are. Routes that can never match are none.
 ///
 /// # Errors
 ///
 /// Everything that is wrong, with its line in the text.
 pub fn parse_generated(text: &str) -> Result<Config, Errors> {
     let with = Reading {
-        is_literal: true,
+        is_generated: true,
         ..Reading::default()
     };
     let parsed = document_with("generated", text, with, describe_tables, read);

@@ -16,7 +16,7 @@ use super::models::Models;
 use super::responses::{RESPONSES, Responses};
 use super::route_values::{MaxBody, Patterns, Status, Weights};
 use super::timeouts::Timeouts;
-use super::tls::SERVER_NAMES;
+use super::tls::DEEP_NAMES;
 use crate::routing::path::{self, MAX_SEGMENT};
 use crate::routing::template::Template;
 use crate::routing::{Conditions, Index};
@@ -47,7 +47,7 @@ section! {
         /// Name of the route in the access log. Without a name the route is logged by its number, from 1.
         name: Option<String> [Text(NAMES)] = None; r#""api""#,
         /// Hosts: one, or a list. The port does not count. Begin a name with `*.` to match all names right
-        /// below the domain.
+        /// below the domain, or with `**.` to match all names below the domain at any depth.
         host: Vec<String> [Text(HOST)] = Vec::new(); r#"["www.example.org", "*.example.com"]"#,
         /// Paths: one, or a list. `/shop` is this very path, `/shop/*` is `/shop` and all paths below.
         path: Vec<String> [Text(PATH)] = Vec::new(); r#"["/api/*", "/status"]"#,
@@ -135,9 +135,9 @@ section! {
 }
 
 const HOST: Texts = (
-    r#"a host name, "*." and a host name for all names right below it, or an IP address"#,
+    r#"a host name, "*." and a host name for all names right below it, "**." and a host name for all names below it, or an IP address"#,
     |text| {
-        let (_, is_server_name) = SERVER_NAMES;
+        let (_, is_server_name) = DEEP_NAMES;
         let address = text
             .strip_prefix('[')
             .and_then(|text| text.strip_suffix(']'));

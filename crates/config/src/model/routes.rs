@@ -343,7 +343,8 @@ struct RoutePlace {
 
 /// Looks for routes that earlier ones leave nothing.
 fn check_order(routes: &Routes, places: &[RoutePlace], report: &mut Report<'_>) {
-    let Some(index) = routes.index() else {
+    // Objects of several people may have the same conditions: the first one serves.
+    let Some(index) = routes.index().filter(|_| !report.is_generated()) else {
         return;
     };
     let is_whole = |number: usize| places.get(number).is_some_and(|place| place.is_whole);

@@ -59,7 +59,7 @@ section! {
         tls: Option<Tls> = None; r#"{ certificates = "/etc/evenkeel/www.pem" }"#,
         /// TCP: groups by the name requested by a client (SNI), for clients which speak TLS with the members:
         /// [pass-through](tls.md#pass-through). Begin a name with `*.` to match all names right below the
-        /// domain. Clients with other names, or none, go to the group of the rule; if you set neither `group`
+        /// domain, or with `**.` to match all names below the domain at any depth. Clients with other names, or none, go to the group of the rule; if you set neither `group`
         /// nor `members`, they are refused.
         sni: BTreeMap<String, String> [Text(GROUP)] = BTreeMap::new(); r#"{ "www.example.org" = "backends" }"#,
     }

@@ -13,7 +13,7 @@ use super::responses;
 use super::routes::{self, RuleFacts};
 use super::rule::{Forward, OWN, Protocol, RULE, Rule};
 use super::timeouts::{TIMEOUTS, Timeouts};
-use super::tls::SERVER_NAMES;
+use super::tls::DEEP_NAMES;
 use super::udp;
 use crate::schema::document::Span;
 use crate::schema::report::Report;
@@ -413,7 +413,7 @@ fn check_names(
     if names.is_empty() {
         table.report_problem("sni", "has no name", report);
     }
-    let (what, is_server_name) = SERVER_NAMES;
+    let (what, is_server_name) = DEEP_NAMES;
     let mut lower = HashMap::new();
     for (name, group) in &rule.sni {
         if !is_server_name(name) {

@@ -153,6 +153,18 @@ const ALPN: Texts = ("1 to 64 visible ASCII characters", |text| {
     (1..=64).contains(&text.len()) && text.bytes().all(|byte| byte.is_ascii_graphic())
 });
 
+/// Names that clients may ask for, at any depth below a domain, too.
+pub(crate) const DEEP_NAMES: Texts = (
+    r#"a host name, "*." and a host name for all names right below it, or "**." and a host name for all names below it"#,
+    |text| {
+        let (_, is_server_name) = SERVER_NAMES;
+        match text.strip_prefix("**.") {
+            Some(name) => !name.starts_with('*') && is_server_name(name),
+            None => is_server_name(text),
+        }
+    },
+);
+
 /// Names that clients may ask for.
 pub(crate) const SERVER_NAMES: Texts = (
     r#"a host name, or "*." and a host name for all names right below it"#,

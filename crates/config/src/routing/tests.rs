@@ -52,8 +52,11 @@ impl Conditions {
             .map(|host| host_of(host).to_lowercase());
         let is_host = |wanted: &String| {
             host.as_deref()
-                .is_some_and(|host| match wanted.strip_prefix("*.") {
-                    Some(below) => host.split_once('.').is_some_and(|(_, rest)| rest == below),
+                .is_some_and(|host| match wanted.split_once("*.") {
+                    Some(("", below)) => {
+                        host.split_once('.').is_some_and(|(_, rest)| rest == below)
+                    }
+                    Some((_, below)) => host.ends_with(&format!(".{below}")),
                     None => host == wanted,
                 })
         };
@@ -78,7 +81,7 @@ fn some(all: &'static [&'static str]) -> impl Strategy<Value = Vec<String>> {
 }
 
 const METHODS: &[&str] = &["GET", "POST"];
-const HOSTS: &[&str] = &["a.x", "b.x", "x", "*.x", "*.b.x", "c.b.x"];
+const HOSTS: &[&str] = &["a.x", "b.x", "x", "*.x", "*.b.x", "c.b.x", "**.x", "**.b.x"];
 const PATHS: &[&str] = &["/", "/*", "/a", "/a/*", "/a/b", "/a/b/*", "/b", "/a/"];
 const ASKED: &[&str] = &["/", "/a", "/a/", "/a/b", "/a/b/c", "/ab", "/b", "/b/", "*"];
 const NETWORKS: &[&str] = &[
@@ -137,7 +140,9 @@ fn conditions() -> impl Strategy<Value = Conditions> {
 }
 
 fn request() -> impl Strategy<Value = Request> {
-    let host = proptest::option::of(one_of(&["A.x", "b.X:80", "x.", "c.b.x", "d.x", "*.x"]));
+    let host = proptest::option::of(one_of(&[
+        "A.x", "b.X:80", "x.", "c.b.x", "d.x", "*.x", "e.d.x", "e.c.b.X",
+    ]));
     let field = proptest::option::of(one_of(&["1", "12", "2", ""]));
     (one_of(METHODS), host, one_of(ASKED), field).prop_map(|(method, host, path, field)| Request {
         method,

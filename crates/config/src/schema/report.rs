@@ -65,6 +65,8 @@ pub(crate) struct Report<'s> {
     broken_lines: Vec<Range<usize>>,
     /// True if parts of the document could not be read at all.
     incomplete: bool,
+    /// True if the balancer has made the document of objects of others.
+    is_generated: bool,
 }
 
 impl<'s> Report<'s> {
@@ -83,7 +85,19 @@ impl<'s> Report<'s> {
             omitted: 0,
             broken_lines: Vec::new(),
             incomplete: false,
+            is_generated: false,
         }
+    }
+
+    /// Sets that the balancer has made the document of objects of others: all problems are kept, since the owner of
+    /// each has to be found, and a route that can never match is no problem.
+    pub(crate) fn set_generated(&mut self) {
+        self.is_generated = true;
+    }
+
+    /// True if the balancer has made the document of objects of others.
+    pub(crate) fn is_generated(&self) -> bool {
+        self.is_generated
     }
 
     /// Takes in that the document has a part in another file; answers where that begins: places in
@@ -321,7 +335,7 @@ impl<'s> Report<'s> {
 
     /// True if further problems are only counted, and so need no text.
     pub(crate) fn is_full(&self) -> bool {
-        self.found.len() >= Errors::MAX_PROBLEMS
+        self.found.len() >= Errors::MAX_PROBLEMS && !self.is_generated
     }
 
     /// Counts a problem without keeping it.

@@ -39,8 +39,9 @@ pub(crate) struct Reading<'r> {
     pub shared: Option<(&'r str, &'r str)>,
     /// Source of the values of variables.
     pub variables: Lookup<'r>,
-    /// True if texts have no variables: what looks like one is the text itself.
-    pub is_literal: bool,
+    /// True if the balancer has made the text of objects of others. Texts have no variables: what looks like one is the
+    /// text itself.
+    pub is_generated: bool,
 }
 
 impl Default for Reading<'_> {
@@ -50,7 +51,7 @@ impl Default for Reading<'_> {
             includes: false,
             shared: None,
             variables: &variables::environment,
-            is_literal: false,
+            is_generated: false,
         }
     }
 }
@@ -83,7 +84,9 @@ pub(crate) fn document_with<T>(
     }
     report.add_syntax_errors(&syntax, document.get_ref(), 0);
     let mut document = document.into_inner();
-    if !with.is_literal {
+    if with.is_generated {
+        report.set_generated();
+    } else {
         variables::expand_all(&mut document, with.variables, &mut report);
     }
     if with.includes {

@@ -112,6 +112,16 @@ impl Binding {
                 .map(|age| age.max(1_000)),
         })
     }
+
+    /// Returns the binding to one of several targets of a rule: each target has a cookie of its own.
+    fn of_several(&self, target: &Reference) -> Self {
+        let port = target.port.unwrap_or_default();
+        let name = |cookie: &String| format!("{cookie}-{}-{port}", target.name);
+        Binding {
+            cookie: self.cookie.as_ref().map(name),
+            ..self.clone()
+        }
+    }
 }
 
 /// Group of members: the endpoints of a port of a service.
@@ -126,11 +136,46 @@ pub(crate) struct Group {
 #[derive(Debug, Default)]
 pub(crate) struct Groups {
     names: Names,
-    used: BTreeMap<String, Group>,
+    known: HashMap<String, Group>,
+    /// Names of the groups that rules use, in the order of their first uses.
+    used: Vec<String>,
+    /// Rules that use each group.
+    users: HashMap<String, Vec<Owner>>,
+    /// Names of the groups of the rule that is being read.
+    current: Vec<String>,
     needs_nobody: bool,
 }
 
 impl Groups {
+    /// Notes that the rule which was read uses the groups that it names. Without this call the groups are left out.
+    pub(crate) fn use_current(&mut self, owner: &Owner) {
+        for name in self.current.drain(..) {
+            let users = self.users.entry(name.clone()).or_default();
+            if users.is_empty() {
+                self.used.push(name);
+            }
+            if users.last() != Some(owner) {
+                users.push(owner.clone());
+            }
+        }
+    }
+
+    /// Forgets the groups of the rule that was read.
+    pub(crate) fn drop_current(&mut self) {
+        self.current.clear();
+    }
+
+    /// Returns the rules that use a group.
+    pub(crate) fn users_of(&self, name: &str) -> &[Owner] {
+        self.users.get(name).map_or(&[], Vec::as_slice)
+    }
+
+    /// Returns the name of a group's cookie, if a route has set one.
+    pub(crate) fn cookie_of(&self, name: &str) -> Option<&str> {
+        let binding = self.known.get(name)?.binding.as_ref()?;
+        binding.cookie.as_deref()
+    }
+
     /// Returns the name of a group.
     fn add(&mut self, group: Group) -> String {
         let port = group.port.to_string();
@@ -151,7 +196,8 @@ impl Groups {
             parts.extend(["sticky", binding]);
         }
         let name = self.names.find(&parts);
-        self.used.insert(name.clone(), group);
+        self.current.push(name.clone());
+        self.known.entry(name.clone()).or_insert(group);
         name
     }
 
@@ -163,7 +209,8 @@ impl Groups {
 
     /// Writes the tables of all groups.
     pub(crate) fn write(&self, text: &mut Text) {
-        for (name, group) in &self.used {
+        let used = { self.used.iter() }.filter_map(|name| Some((name, self.known.get(name)?)));
+        for (name, group) in used {
             text.begin(Owner::Group(name.clone()));
             text.line(&format!("[group.{}]", quote(name)));
             let service = format!("{}:{}", group.service, group.port);
@@ -283,7 +330,11 @@ impl Referrer<'_> {
         let (mut refusal, mut failing) = (None, 0_u32);
         for target in targets {
             let weight = target.weight.unwrap_or(1).min(MOST);
-            match self.find_group(&target.target, binding, groups) {
+            let binding = binding.map(|binding| match targets.len() {
+                1 => binding.clone(),
+                _ => binding.of_several(&target.target),
+            });
+            match self.find_group(&target.target, binding.as_ref(), groups) {
                 Ok(group) => {
                     let sum = found.entry(group).or_default();
                     *sum = sum.saturating_add(weight).min(MOST);

@@ -13,7 +13,8 @@ use tracing::{debug, error, info, warn};
 
 use super::conditions::Status;
 use super::objects::{ByName, Gateway, Kind, ObjectName, Objects};
-use super::translate::{Refused, Settings, Translation, translate};
+use super::translate::settle::translate;
+use super::translate::{Refused, Settings, Translation};
 use super::world::{FOLLOWED, KindStore, World};
 use super::writer::Writer;
 use crate::api::{Api, Collection};

@@ -8,7 +8,7 @@ use super::objects::{
     Cors, Filter, HeaderModifier, HttpMatch, HttpRule, MethodMatch, PathChange, Redirect,
     ValueMatch,
 };
-use super::text::{quote, quote_list, quote_table};
+use super::text::{is_host, quote, quote_list, quote_table};
 
 /// Longest time limit of the configuration, in milliseconds.
 const DAY: u64 = 86_400_000;
@@ -42,6 +42,8 @@ pub(crate) struct RuleText {
     rewrites_prefix: bool,
     /// Reason why some targets cannot be used.
     pub(crate) references: Option<Refusal>,
+    /// Names of the groups of the targets.
+    pub(crate) groups: Vec<String>,
 }
 
 /// Escapes braces, so that a brace of the configuration's text is a brace.
@@ -88,6 +90,12 @@ impl Conditions {
         let kind = path.and_then(|path| path.kind.as_deref());
         let value = path.and_then(|path| path.value.as_deref()).unwrap_or("/");
         let (is_prefix, length) = match kind.unwrap_or("PathPrefix") {
+            // The configuration takes such a path for a prefix.
+            "Exact" if value.ends_with("/*") => {
+                return Err(format!(
+                    "an exact path that ends in /* is not supported: {value:?}"
+                ));
+            }
             "Exact" => {
                 lines.push(format!("path = [{}]", quote(value)));
                 (false, value.len())
@@ -241,6 +249,7 @@ impl RuleText {
         let (targets, references) =
             referrer.find_groups(&rule.backend_refs, binding.as_ref(), groups);
         text.references = text.references.take().or(references);
+        text.groups = targets.iter().map(|(group, _)| group.clone()).collect();
         if targets.is_empty() {
             // A route that answers by itself has no other actions.
             text.rewrites_prefix = false;
@@ -288,6 +297,9 @@ impl RuleText {
             "URLRewrite" => {
                 let rewrite = filter.url_rewrite.clone().unwrap_or_default();
                 *host = rewrite.hostname;
+                if let Some(wrong) = host.as_deref().filter(|host| !is_host(host)) {
+                    return Err(format!("hostname {wrong:?} is no host name; change it"));
+                }
                 if let Some(path) = &rewrite.path {
                     let prefix = read_prefix(path)?;
                     let message =

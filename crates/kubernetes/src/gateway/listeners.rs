@@ -12,6 +12,7 @@ use serde_json::{Value, json};
 use super::backends::is_granted;
 use super::conditions::{Condition, Refusal, list_conditions};
 use super::objects::{GROUP, Gateway, Kind, Listener, ObjectName, Objects, Reference};
+use super::text::is_host;
 
 /// Folder of the contents of secrets. There is no such folder on disk: the contents stay in memory.
 pub(crate) const SECRETS: &str = "/proc/evenkeel/kubernetes";
@@ -142,6 +143,10 @@ impl<'o> ListenerState<'o> {
         match found {
             Ok(class) => self.class = Some(class),
             Err(refusal) => self.refusal = Some(refusal),
+        }
+        if let Some(hostname) = self.hostname().filter(|hostname| !is_host(hostname)) {
+            let message = format!("hostname {hostname:?} is no host name; change it");
+            self.refusal = Some(("UnsupportedValue", message));
         }
         // A listener that did not verify clients although it is told to would let everybody in.
         if tls.is_some_and(|tls| tls.frontend_validation.is_some()) {

@@ -6,7 +6,10 @@ use serde_json::{Value, json};
 
 use super::objects::{Kind, ObjectName, Objects};
 use super::text::Owner;
-use super::translate::{Refused, Settings, Translation, translate};
+use super::translate::settle::translate;
+use super::translate::{Refused, Settings, Translation};
+
+mod settle;
 
 fn settings() -> Settings {
     Settings {
@@ -268,9 +271,10 @@ fn the_most_specific_match_comes_first() {
         "www.example.org /a/* GET => kubernetes.shop.web.80",
         "www.example.org /a/* => kubernetes.shop.web.80",
         "www.example.org => kubernetes.shop.web.80",
-        "*.example.org /a => kubernetes.shop.web.80",
+        "www.example.org => kubernetes.shop.canary.80",
+        "**.example.org /a => kubernetes.shop.web.80",
     ];
-    assert_eq!(found[..6], wanted);
+    assert_eq!(found[..7], wanted);
     assert_eq!(found.last().unwrap(), "=> 404");
 }
 
@@ -314,7 +318,7 @@ fn listeners_are_isolated_by_their_hostnames() {
         "www.example.org /x/* => kubernetes.shop.web.80",
         "www.example.org => 404",
         "b.example.org => kubernetes.shop.web.80",
-        "*.example.org => 404",
+        "**.example.org => 404",
         "=> kubernetes.shop.web.80",
     ];
     assert_eq!(routes(&translation), wanted);

@@ -107,9 +107,47 @@ pub(crate) fn short_name(parts: &[&str]) -> String {
     format!("{kept}.{hash:016x}")
 }
 
+/// True if a text is a host name, perhaps with `*.` in front.
+pub(crate) fn is_host(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || byte == b'-';
+    let mut labels = text.strip_prefix("*.").unwrap_or(text).split('.');
+    text.len() <= 253
+        && labels.all(|label| (1..=63).contains(&label.len()) && label.bytes().all(is_inner))
+}
+
+/// Writes a host name as the configuration has it: `*.` stands for any number of labels in the Gateway API, and for
+/// one in the configuration.
+pub(crate) fn write_host(host: &str) -> String {
+    match host.strip_prefix("*.") {
+        Some(domain) => format!("**.{domain}"),
+        None => host.to_owned(),
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn hosts_have_labels() {
+        let long = format!("{}.example", "a".repeat(64));
+        for (text, is) in [
+            ("a.example", true),
+            ("*.example", true),
+            ("", false),
+            ("*", false),
+            ("*.", false),
+            ("a..example", false),
+            ("*.*.example", false),
+            ("a_b", false),
+            ("a b", false),
+            (&long, false),
+        ] {
+            assert_eq!(is_host(text), is, "{text}");
+        }
+        assert_eq!(write_host("*.example"), "**.example");
+        assert_eq!(write_host("a.example"), "a.example");
+    }
 
     #[test]
     fn lines_have_owners() {

@@ -4,7 +4,7 @@
 //! parser refuses is left out, with the parser's message in the status of the object.
 
 use std::cmp::Reverse;
-use std::collections::{BTreeMap, BTreeSet};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
@@ -18,9 +18,10 @@ use super::conditions::{Condition, Status, list_conditions};
 use super::http::{MatchRank, RuleText};
 use super::listeners::{Class, Files, Frontend, ListenerState, place_listeners};
 use super::objects::{Gateway, GatewayClass, Kind, Metadata, ObjectName, Objects, StreamRoute};
-use super::text::{Owner, Text, quote};
+use super::text::{Owner, Text, is_host, quote};
 
 mod frontend;
+pub mod settle;
 
 /// Settings of the controller.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -46,6 +47,8 @@ pub struct Translation {
     pub statuses: Vec<Status>,
     /// Listeners of each rule of the configuration.
     pub rules: BTreeMap<String, Vec<Owner>>,
+    /// Number of rounds that the translation took.
+    pub rounds: usize,
     /// Reason why the configuration cannot be made, if nobody is known to be at fault: the configuration before stays.
     pub problem: Option<String>,
 }
@@ -62,50 +65,15 @@ impl Settings {
 /// Owners of lines that cannot be used, with the reason.
 pub type Refused = BTreeMap<Owner, String>;
 
-/// Most translations until the parser refuses nothing.
-const TRIES: usize = 16;
+/// Age of an object, the oldest first.
+fn rank_age(metadata: &Metadata) -> (String, ObjectName) {
+    (metadata.creation_timestamp.clone(), metadata.object_name())
+}
 
-/// Translates all objects. `refused` has owners that could not be put into effect, such as listeners at a port that is in
-/// use.
-pub fn translate(objects: &Objects, settings: &Settings, refused: &Refused) -> Translation {
-    let mut refused = refused.clone();
-    let mut problem = String::new();
-    for _ in 0..TRIES {
-        let known = refused.clone();
-        let mut work = Work::new(objects, settings, &known);
-        work.run();
-        let problems = match evenkeel_config::parse_generated(work.text.as_str()) {
-            Ok(_) => return work.finish(),
-            Err(errors) => errors.problems,
-        };
-        problem = problems
-            .first()
-            .map(ToString::to_string)
-            .unwrap_or_default();
-        let before = refused.len();
-        for problem in problems {
-            if let Some(owner) = work.text.owner_of(problem.line) {
-                let key = problem.key.rsplit('.').next().unwrap_or_default();
-                let message = format!("{key}: {}", problem.message);
-                refused.entry(owner.clone()).or_insert(message);
-            }
-        }
-        if refused.len() == before {
-            break;
-        }
-    }
-    // Nobody is known to be at fault: the configuration stays as it is, and the gateways say so.
-    let message = "the configuration of the gateways cannot be made; see the log of the balancer";
-    let mut work = Work::new(objects, settings, &refused);
-    for listener in &mut work.listeners {
-        listener.not_in_effect = Some(message.into());
-    }
-    work.run();
-    Translation {
-        text: String::new(),
-        problem: Some(problem),
-        ..work.finish()
-    }
+/// Returns the reason why host names of a route cannot be used.
+fn refuse_host(hosts: &[String]) -> Option<String> {
+    let wrong = hosts.iter().find(|host| !is_host(host))?;
+    Some(format!("hostname {wrong:?} is no host name; change it"))
 }
 
 /// Precedence of routes at a port: the most specific listener first, then the most specific host name.
@@ -148,12 +116,20 @@ struct Work<'o> {
     by_gateway: BTreeMap<ObjectName, Vec<usize>>,
     gateways: Vec<&'o Gateway>,
     frontends: Vec<Frontend>,
+    /// Number of the frontend of each listener that has one.
+    frontend_of: HashMap<usize, usize>,
     files: Files,
     groups: Groups,
     names: Names,
     text: Text,
     statuses: Vec<Status>,
     rules: BTreeMap<String, Vec<Owner>>,
+    /// Groups by host and by the name of a cookie that binds clients of the host to the group.
+    cookies: HashMap<(Option<String>, String), String>,
+    /// Rules that contradict rules of older routes, with the reason.
+    contradictions: Vec<(Owner, String)>,
+    /// Server names that have a target, by the numbers of the frontends.
+    server_names: HashSet<(usize, Option<String>)>,
 }
 
 impl<'o> Work<'o> {
@@ -168,12 +144,7 @@ impl<'o> Work<'o> {
         let mut gateways: Vec<&Gateway> = gateways
             .filter(|of| is_own(&of.spec.gateway_class_name))
             .collect();
-        gateways.sort_by_cached_key(|of| {
-            (
-                of.metadata.creation_timestamp.clone(),
-                of.metadata.object_name(),
-            )
-        });
+        gateways.sort_by_cached_key(|of| rank_age(&of.metadata));
         let mut files = Files::new();
         let (mut listeners, mut by_gateway) = (Vec::new(), BTreeMap::new());
         for gateway in &gateways {
@@ -195,6 +166,10 @@ impl<'o> Work<'o> {
             by_gateway.insert(name, numbers);
         }
         let frontends = place_listeners(&mut listeners, |_| Some(settings.listen.clone()));
+        let numbers = frontends.iter().enumerate();
+        let frontend_of = numbers
+            .flat_map(|(index, of)| of.listeners.iter().map(move |listener| (*listener, index)))
+            .collect();
         Work {
             objects,
             settings,
@@ -203,12 +178,16 @@ impl<'o> Work<'o> {
             by_gateway,
             gateways,
             frontends,
+            frontend_of,
             files,
             groups: Groups::default(),
             names: Names::default(),
             text: Text::default(),
             statuses: Vec::new(),
             rules: BTreeMap::new(),
+            cookies: HashMap::new(),
+            contradictions: Vec::new(),
+            server_names: HashSet::new(),
         }
     }
 
@@ -222,12 +201,7 @@ impl<'o> Work<'o> {
         let mut targets: BTreeMap<usize, Vec<StreamTarget>> = BTreeMap::new();
         for (kind, routes) in streams {
             let mut sorted: Vec<&StreamRoute> = routes.values().map(Arc::as_ref).collect();
-            sorted.sort_by_cached_key(|of| {
-                (
-                    of.metadata.creation_timestamp.clone(),
-                    of.metadata.object_name(),
-                )
-            });
+            sorted.sort_by_cached_key(|of| rank_age(&of.metadata));
             for route in sorted {
                 self.translate_stream(kind, route, &mut targets);
             }
@@ -245,10 +219,7 @@ impl<'o> Work<'o> {
             .listeners
             .get(listener)
             .is_some_and(ListenerState::serves);
-        let found = self
-            .frontends
-            .iter()
-            .position(|of| of.listeners.contains(&listener));
+        let found = self.frontend_of.get(&listener).copied();
         found.filter(|_| serves)
     }
 
@@ -302,7 +273,10 @@ impl<'o> Work<'o> {
             .grpc_routes
             .values()
             .map(|route| (Kind::GrpcRoute, route));
-        for (kind, route) in http.chain(grpc) {
+        let mut routes: Vec<_> = http.chain(grpc).collect();
+        // Of routes that contradict each other, the oldest counts.
+        routes.sort_by_cached_key(|(_, route)| rank_age(&route.metadata));
+        for (kind, route) in routes {
             let metadata = &route.metadata;
             let facts = RouteFacts {
                 kind,
@@ -313,6 +287,7 @@ impl<'o> Work<'o> {
             let (parents, attachments) = self.attach(&facts);
             let (mut findings, mut dropped) = (RouteFindings::default(), Vec::new());
             let object = metadata.object_name();
+            let wrong_host = refuse_host(&route.spec.hostnames);
             for (number, rule) in route.spec.rules.iter().enumerate() {
                 let owner = Owner::Rule(kind, object.clone(), number);
                 let referrer = Referrer {
@@ -322,17 +297,25 @@ impl<'o> Work<'o> {
                 };
                 let read = match self.refused.get(&owner) {
                     Some(message) => Err(message.clone()),
-                    None => RuleText::read(rule, referrer, &mut self.groups),
+                    None => match &wrong_host {
+                        Some(message) => Err(message.clone()),
+                        None => RuleText::read(rule, referrer, &mut self.groups),
+                    },
                 };
                 let text = match read {
                     Ok(text) => text,
                     Err(message) => {
+                        self.groups.drop_current();
                         dropped.push(format!("rule {}: {message}", number + 1));
                         continue;
                     }
                 };
                 if let Some(refusal) = &text.references {
                     findings.references.get_or_insert_with(|| refusal.clone());
+                }
+                match attachments.is_empty() {
+                    true => self.groups.drop_current(),
+                    false => self.groups.use_current(&owner),
                 }
                 for attachment in &attachments {
                     self.add_entries(&owner, metadata, &text, attachment, entries);
@@ -379,6 +362,20 @@ impl<'o> Work<'o> {
         for host in &attachment.hosts {
             if is_isolated(host.as_deref(), own.as_deref(), frontend) {
                 continue;
+            }
+            for group in &text.groups {
+                let Some(cookie) = self.groups.cookie_of(group) else {
+                    continue;
+                };
+                let key = (host.clone(), cookie.to_ascii_lowercase());
+                let other = self.cookies.entry(key).or_insert_with(|| group.clone());
+                if *other != *group {
+                    let message = format!(
+                        "sessionPersistence: an older route binds clients of the same host to another Service by the \
+                         session name {cookie:?}; choose another sessionName"
+                    );
+                    self.contradictions.push((owner.clone(), message));
+                }
             }
             for (place, conditions) in text.conditions.iter().enumerate() {
                 let rank = (
@@ -438,13 +435,17 @@ impl<'o> Work<'o> {
         let (groups, references) = referrer.find_groups(&backends, None, &mut self.groups);
         findings.references = references;
         let served: Vec<_> = groups.iter().filter(|(_, weight)| *weight > 0).collect();
-        if let Some(message) = self.refused.get(&owner) {
+        let wrong_host = facts.hosts.and_then(refuse_host);
+        if let Some(message) = self.refused.get(&owner).or(wrong_host.as_ref()) {
             findings.refusal = Some(("UnsupportedValue", message.clone()));
         } else if route.spec.rules.len() > 1 || served.len() > 1 && findings.references.is_none() {
             let message = "several rules, or several targets with weights, are not supported for connections; \
                            use one target";
             findings.refusal = Some(("UnsupportedValue", message.into()));
-        } else if let [(group, _)] = served.as_slice() {
+        } else if let [(group, _)] = served.as_slice()
+            && !attachments.is_empty()
+        {
+            self.groups.use_current(&owner);
             for attachment in &attachments {
                 let Some(index) = self.frontend_of(attachment.listener) else {
                     continue;
@@ -452,12 +453,13 @@ impl<'o> Work<'o> {
                 let all = targets.entry(index).or_default();
                 for host in &attachment.hosts {
                     // The oldest route has the name.
-                    if !all.iter().any(|(known, ..)| known == host) {
+                    if self.server_names.insert((index, host.clone())) {
                         all.push((host.clone(), group.clone(), owner.clone()));
                     }
                 }
             }
         }
+        self.groups.drop_current();
         self.note_route(kind, metadata, &parents, &findings);
     }
 
@@ -491,6 +493,7 @@ impl<'o> Work<'o> {
             files: self.files,
             statuses: self.statuses,
             rules: self.rules,
+            rounds: 0,
             problem: None,
         }
     }

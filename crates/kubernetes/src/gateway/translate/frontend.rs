@@ -5,10 +5,41 @@ use std::net::IpAddr;
 
 use super::super::attach::covers_host;
 use super::super::listeners::{Class, ListenerState};
-use super::super::text::{Owner, quote, quote_list};
+use super::super::text::{Owner, quote, quote_list, write_host};
 use super::{Entry, StreamTarget, Work, rank_host, write_route};
 
+/// Returns the owner of a listener's lines.
+fn owner_of(of: &ListenerState<'_>) -> Owner {
+    Owner::Listener(of.gateway.metadata.object_name(), of.listener.name.clone())
+}
+
+/// Writes the condition on a host.
+fn write_condition(host: &str) -> String {
+    format!("host = [{}]", quote(&write_host(host)))
+}
+
 impl Work<'_> {
+    /// Writes the certificates of listeners, each in a line that belongs to the listener.
+    fn write_certificates(&mut self, rule: &str, serving: &[usize]) {
+        self.text.line(&format!("[{rule}.tls]"));
+        self.text.line("certificates = [");
+        let mut known = HashSet::new();
+        for listener in serving.iter().filter_map(|of| self.listeners.get(*of)) {
+            self.text.begin(owner_of(listener));
+            for (certificate, key) in &listener.certificates {
+                let pair = format!(
+                    "{{ certificate = {}, key = {} }},",
+                    quote(&certificate.display().to_string()),
+                    quote(&key.display().to_string())
+                );
+                if known.insert(pair.clone()) {
+                    self.text.line(&pair);
+                }
+            }
+        }
+        self.text.line("]");
+    }
+
     pub(super) fn write_frontend(
         &mut self,
         index: usize,
@@ -35,17 +66,13 @@ impl Work<'_> {
         if is_stream && targets.is_empty() {
             return;
         }
-        let owner = Owner::Listener(
-            first.gateway.metadata.object_name(),
-            first.listener.name.clone(),
-        );
+        let owner = owner_of(first);
         let port = frontend.port.to_string();
         let name = self.names.find(&["kubernetes", &port]);
         let rule = format!("rule.{}", quote(&name));
         let owners = serving.iter().filter_map(|of| self.listeners.get(*of));
-        let owners = owners
-            .map(|of| Owner::Listener(of.gateway.metadata.object_name(), of.listener.name.clone()));
-        self.rules.insert(name.clone(), owners.collect());
+        let owners = owners.map(owner_of).collect();
+        self.rules.insert(name.clone(), owners);
         self.text.begin(owner.clone());
         self.text.line(&format!("[{rule}]"));
         let listen = frontend.addresses.iter().map(|address| match address {
@@ -61,16 +88,18 @@ impl Work<'_> {
             self.text.line("protocol = \"tcp\"");
             let (named, any): (Vec<_>, Vec<_>) =
                 targets.into_iter().partition(|(host, ..)| host.is_some());
-            if let Some((_, group, _)) = any.first() {
+            if let Some((_, group, owner)) = any.first() {
+                self.text.begin(owner.clone());
                 self.text.line(&format!("group = {}", quote(group)));
             }
             if !named.is_empty() {
+                self.text.begin(owner.clone());
                 self.text.line(&format!("[{rule}.sni]"));
                 for (host, group, owner) in named {
                     self.text.begin(owner);
                     self.text.line(&format!(
                         "{} = {}",
-                        quote(&host.unwrap_or_default()),
+                        quote(&write_host(&host.unwrap_or_default())),
                         quote(&group)
                     ));
                 }
@@ -78,72 +107,49 @@ impl Work<'_> {
             return;
         }
         if frontend.class == Class::Https {
-            let mut pairs = Vec::new();
-            for number in &serving {
-                let certificates = self.listeners.get(*number).map(|of| &of.certificates);
-                for (certificate, key) in certificates.into_iter().flatten() {
-                    let pair = format!(
-                        "{{ certificate = {}, key = {} }}",
-                        quote(&certificate.display().to_string()),
-                        quote(&key.display().to_string())
-                    );
-                    if !pairs.contains(&pair) {
-                        pairs.push(pair);
-                    }
-                }
-            }
-            self.text.line(&format!(
-                "tls = {{ certificates = [{}] }}",
-                pairs.join(", ")
-            ));
+            self.write_certificates(&rule, &serving);
         }
         entries.sort_by(|a, b| a.rank.cmp(&b.rank));
-        let mut hosts: Vec<Option<&str>> = serving
+        let mut hosts: Vec<(Option<String>, Owner)> = serving
             .iter()
             .filter_map(|of| self.listeners.get(*of))
-            .map(ListenerState::hostname)
+            .map(|of| (of.hostname().map(str::to_ascii_lowercase), owner_of(of)))
             .collect();
-        hosts.sort_by_key(|host| rank_host(*host));
-        let mut hosts: Vec<Option<String>> = hosts
-            .into_iter()
-            .map(|host| host.map(str::to_ascii_lowercase))
-            .collect();
-        hosts.dedup();
-        let mut seen = HashSet::new();
+        hosts.sort_by_cached_key(|(host, _)| (rank_host(host.as_deref()), host.clone()));
+        hosts.dedup_by(|(host, _), (before, _)| host == before);
         let mut left = entries.into_iter().peekable();
-        for (place, host) in hosts.iter().enumerate() {
+        for (place, (host, owner)) in hosts.iter().enumerate() {
             let (rank, mut is_closed) = (rank_host(host.as_deref()), false);
             while let Some(entry) = left.next_if(|entry| entry.rank.0 <= rank) {
                 let mut conditions = entry.conditions;
                 if let Some(host) = &entry.host {
-                    conditions.insert(0, format!("host = [{}]", quote(host)));
+                    conditions.insert(0, write_condition(host));
                 }
                 is_closed |= entry.host == *host
                     && (conditions.len() == usize::from(host.is_some())
                         || conditions
                             .last()
                             .is_some_and(|line| line == "path = [\"/*\"]"));
-                // Of two routes with the same conditions the older one serves.
-                if seen.insert(conditions.join("\n")) {
-                    self.text.begin(entry.owner);
-                    write_route(
-                        &mut self.text,
-                        &rule,
-                        &entry.name,
-                        &conditions,
-                        &entry.actions,
-                    );
-                }
+                // Of two routes with the same conditions the older one serves, since it comes first. The other one is
+                // checked all the same.
+                self.text.begin(entry.owner);
+                write_route(
+                    &mut self.text,
+                    &rule,
+                    &entry.name,
+                    &conditions,
+                    &entry.actions,
+                );
             }
             // Requests for this listener never get to routes of a listener that is less specific.
             let later = hosts.get(place + 1..).unwrap_or_default();
-            let has_wider = later.iter().any(|other| match (other, host) {
+            let has_wider = later.iter().any(|(other, _)| match (other, host) {
                 (None, _) => true,
                 (Some(other), Some(host)) => covers_host(other, host),
                 (Some(_), None) => false,
             });
             if !is_closed && (has_wider || host.is_none() || place + 1 == hosts.len()) {
-                let conditions = host.iter().map(|host| format!("host = [{}]", quote(host)));
+                let conditions = host.iter().map(|host| write_condition(host));
                 let conditions: Vec<String> = conditions.collect();
                 self.text.begin(owner.clone());
                 let actions = ["answer = { status = 404 }".to_owned()];

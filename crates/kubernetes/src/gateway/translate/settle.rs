@@ -1,0 +1,138 @@
+//! Rounds of the translation: what the parser of configurations refuses is left out, until nothing is refused.
+//!
+//! The parser reports all problems of a text, and each line of the text has an owner. So the first round finds each
+//! rule that is wrong by itself, however many there are: rules that never serve, such as those with the conditions of
+//! an older rule, are part of the text, too. The second round finds rules that contradict older ones. Whatever the
+//! number of bad objects, a few rounds are enough.
+
+use evenkeel_config::{Errors, Problem};
+
+use super::super::objects::{Kind, Objects};
+use super::super::text::Owner;
+use super::{Refused, Settings, Translation, Work, rank_age};
+
+/// Most rules that are found one by one because nobody is known to be at fault. From the next one on, all rules that are
+/// newer are left out.
+const SINGLE_CULPRITS: usize = 4;
+
+/// Translates all objects. `refused` has owners that could not be put into effect, such as listeners at a port that is in
+/// use.
+pub fn translate(objects: &Objects, settings: &Settings, refused: &Refused) -> Translation {
+    let mut refused = refused.clone();
+    let (mut culprits, mut rounds) = (0, 0);
+    let problem = loop {
+        rounds += 1;
+        let known = refused.clone();
+        let mut work = Work::new(objects, settings, &known);
+        work.run();
+        let errors = match evenkeel_config::parse_generated(work.text.as_str()) {
+            Ok(_) if work.contradictions.is_empty() => {
+                return Translation {
+                    rounds,
+                    ..work.finish()
+                };
+            }
+            Ok(_) => {
+                refused.extend(work.contradictions);
+                continue;
+            }
+            Err(errors) => errors,
+        };
+        for (owner, message) in work.find_owners(&errors) {
+            refused.entry(owner).or_insert(message);
+        }
+        if refused.len() > known.len() {
+            continue;
+        }
+        // The parser knows of no owner.
+        let newest = find_newest(objects, settings, &refused);
+        let kept = match culprits < SINGLE_CULPRITS {
+            true => 1,
+            false => usize::MAX,
+        };
+        culprits += 1;
+        let problem = errors.problems.first().map(ToString::to_string);
+        let problem = problem.unwrap_or_default();
+        if newest.is_empty() {
+            break problem;
+        }
+        let left_out = newest.into_iter().take(kept);
+        refused.extend(left_out.map(|owner| (owner, problem.clone())));
+    };
+    // Nothing that routes have is at fault: the configuration stays as it is, and the gateways say so.
+    let message = "the configuration of the gateways cannot be made; see the log of the balancer";
+    let mut work = Work::new(objects, settings, &refused);
+    for listener in &mut work.listeners {
+        listener.not_in_effect = Some(message.into());
+    }
+    work.run();
+    Translation {
+        text: String::new(),
+        rounds,
+        problem: Some(problem),
+        ..work.finish()
+    }
+}
+
+impl Work<'_> {
+    /// Returns the owners of the lines that problems are about. All rules that use a group own the group.
+    fn find_owners(&self, errors: &Errors) -> Vec<(Owner, String)> {
+        let mut found = Vec::new();
+        for problem in &errors.problems {
+            let message = || show_problem(problem);
+            match self.text.owner_of(problem.line) {
+                Some(Owner::Group(name)) => {
+                    let users = self.groups.users_of(name).iter();
+                    found.extend(users.map(|user| (user.clone(), message())));
+                }
+                Some(owner) => found.push((owner.clone(), message())),
+                None => {}
+            }
+        }
+        found
+    }
+}
+
+fn show_problem(problem: &Problem) -> String {
+    let key = problem.key.rsplit('.').next().unwrap_or_default();
+    format!("{key}: {}", problem.message)
+}
+
+/// Returns the rules without which the configuration can be made, the oldest of them first: all rules that are older than
+/// these do no harm together. None if routes are not at fault.
+fn find_newest(objects: &Objects, settings: &Settings, refused: &Refused) -> Vec<Owner> {
+    let http = objects.http_routes.values();
+    let http = http.map(|of| (Kind::HttpRoute, &of.metadata, of.spec.rules.len()));
+    let tls = objects.tls_routes.values();
+    let tls = tls.map(|of| (Kind::TlsRoute, &of.metadata, 1));
+    let tcp = objects.tcp_routes.values();
+    let tcp = tcp.map(|of| (Kind::TcpRoute, &of.metadata, 1));
+    let mut all: Vec<_> = http.chain(tls).chain(tcp).collect();
+    all.sort_by_cached_key(|(kind, metadata, _)| (rank_age(metadata), *kind));
+    let owners = all.into_iter().flat_map(|(kind, metadata, rules)| {
+        (0..rules).map(move |number| Owner::Rule(kind, metadata.object_name(), number))
+    });
+    let mut owners: Vec<Owner> = owners
+        .filter(|owner| !refused.contains_key(owner))
+        .collect();
+    let is_good = |kept: usize| {
+        let mut refused = refused.clone();
+        let newer = owners.iter().skip(kept);
+        refused.extend(newer.map(|owner| (owner.clone(), String::new())));
+        let mut work = Work::new(objects, settings, &refused);
+        work.run();
+        evenkeel_config::parse_generated(work.text.as_str()).is_ok()
+    };
+    if !is_good(0) {
+        return Vec::new();
+    }
+    let (mut good, mut bad) = (0, owners.len());
+    while good + 1 < bad {
+        let middle = good.midpoint(bad);
+        match is_good(middle) {
+            true => good = middle,
+            false => bad = middle,
+        }
+    }
+    owners.split_off(good)
+}
