@@ -338,23 +338,22 @@ impl Index {
         let host = host.and_then(|host| plain_host(host, &mut space));
         let exact = host.and_then(|host| self.hosts.get(host));
         let below = host.and_then(|host| self.below.get(host.split_once('.')?.1));
-        let deep = host.into_iter().flat_map(|host| self.deep_trees(host));
-        for tree in exact
-            .into_iter()
-            .chain(below)
-            .chain(deep)
-            .chain(&self.anywhere)
-        {
+        let mut visit = |tree: &Tree| {
             look(&tree.all);
             self.walk(tree, asks.path(), &mut look);
+        };
+        exact.into_iter().chain(below).for_each(&mut visit);
+        // Most configurations have none.
+        if let (Some(host), false) = (host, self.deep.is_empty()) {
+            self.deep_trees(host).for_each(&mut visit);
         }
+        self.anywhere.iter().for_each(visit);
         (first != u32::MAX).then_some(first as usize)
     }
 
     /// Returns the routes of the domains above `host`, at any height.
     fn deep_trees<'a>(&'a self, host: &'a str) -> impl Iterator<Item = &'a Tree> {
-        // Most configurations have none.
-        let dots = host.match_indices('.').filter(|_| !self.deep.is_empty());
+        let dots = host.match_indices('.');
         dots.filter_map(move |(at, _)| self.deep.get(host.get(at + 1..)?))
     }
 
