@@ -596,9 +596,14 @@ fn every_metric_is_documented() {
     for row in rows {
         let name = row.split('`').nth(1).unwrap();
         // Those of a store are there where there is one, as e2e/tests/fleet/store.rs has it; those of a standby as
-        // e2e/tests/corba/standby.rs, and those of Kubernetes as e2e/tests/fleet/kubernetes.rs.
+        // e2e/tests/corba/standby.rs, those of Kubernetes as e2e/tests/fleet/kubernetes.rs, and those of its gateways as
+        // e2e/tests/fleet/gateway.rs.
         let of_standby = ["evenkeel_corba_owner", "evenkeel_corba_takeovers_total"];
-        let has_own_test = ["evenkeel_store_", "evenkeel_kubernetes_"];
+        let has_own_test = [
+            "evenkeel_store_",
+            "evenkeel_kubernetes_",
+            "evenkeel_gateway_",
+        ];
         let has_own_test = has_own_test.iter().any(|start| name.starts_with(start));
         if has_own_test || of_standby.contains(&name) {
             continue;

@@ -318,6 +318,16 @@ fn a_gateway_serves_its_routes() {
     assert_eq!(ask(at, "lost.example"), ("200".into(), "b".into()));
     let kinds = balancer.admin_json("/v1/kubernetes/kinds");
     assert_eq!(kinds.as_array().unwrap().len(), 9, "{kinds}");
+    // Documented metrics are there.
+    let page = balancer.admin_get("/metrics");
+    let manual = include_str!("../../../docs/admin-api.md").lines();
+    let documented = manual.filter_map(|line| line.strip_prefix("| `evenkeel_gateway_"));
+    let documented: Vec<&str> = documented.filter_map(|row| row.split('`').next()).collect();
+    assert!(documented.len() >= 6, "{documented:?}");
+    for name in documented {
+        let family = format!("# TYPE evenkeel_gateway_{name} ");
+        assert!(page.text().contains(&family), "{name}");
+    }
     // Without the controller nobody serves there.
     let without = config.split("[kubernetes.gateway]").next().unwrap();
     balancer.reconfigure(without);
