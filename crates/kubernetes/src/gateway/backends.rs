@@ -300,7 +300,7 @@ impl Referrer<'_> {
                 format!("Service {name} has no endpoints of its own; name another Service");
             return Err(("UnsupportedProtocol", message));
         }
-        let is_http = matches!(self.kind, Kind::HttpRoute | Kind::GrpcRoute);
+        let is_http = self.kind == Kind::HttpRoute;
         // The protocol of members is a setting of rules, not yet of groups.
         if let Some(protocol @ ("kubernetes.io/h2c" | "kubernetes.io/wss" | "https")) =
             port.app_protocol.as_deref().filter(|_| is_http)

@@ -15,7 +15,7 @@ use super::conditions::Status;
 use super::objects::{ByName, Gateway, Kind, ObjectName, Objects};
 use super::translate::settle::translate;
 use super::translate::{Refused, Settings, Translation};
-use super::world::{FOLLOWED, KindStore, World};
+use super::world::{KindStore, World};
 use super::writer::Writer;
 use crate::api::{Api, Collection};
 use crate::follow::{Follower, WatchEnd};
@@ -279,7 +279,7 @@ impl Applier {
 pub(crate) async fn apply_once(plan: Plan, manager: Arc<Manager>, counts: Arc<Counts>) {
     let world = Arc::new(World::default());
     let mut tasks = JoinSet::new();
-    for kind in FOLLOWED {
+    for kind in Kind::ALL {
         tasks.spawn(KindFollower::new(&plan, kind, &world).list_until_known());
     }
     while tasks.join_next().await.is_some() {}
@@ -296,7 +296,7 @@ pub(crate) async fn control(
     counts: Arc<Counts>,
 ) {
     let mut tasks = JoinSet::new();
-    for kind in FOLLOWED {
+    for kind in Kind::ALL {
         tasks.spawn(KindFollower::new(&plan, kind, &world).run());
     }
     let (wanted, statuses) = watch::channel(Arc::new(Vec::new()));

@@ -5,8 +5,7 @@ use std::cmp::Reverse;
 use super::backends::{Binding, Groups, Referrer, read_duration};
 use super::conditions::Refusal;
 use super::objects::{
-    Cors, Filter, HeaderModifier, HttpMatch, HttpRule, MethodMatch, PathChange, Redirect,
-    ValueMatch,
+    Cors, Filter, HeaderModifier, HttpMatch, HttpRule, PathChange, Redirect, ValueMatch,
 };
 use super::text::{is_host, quote, quote_list, quote_table};
 
@@ -113,16 +112,9 @@ impl Conditions {
                 ));
             }
         };
-        let has_method = match &of.method {
-            None => false,
-            Some(MethodMatch::Http(method)) => {
-                lines.push(format!("method = [{}]", quote(method)));
-                true
-            }
-            Some(MethodMatch::Grpc(_)) => {
-                return Err("a condition on a method of gRPC is not supported".into());
-            }
-        };
+        if let Some(method) = &of.method {
+            lines.push(format!("method = [{}]", quote(method)));
+        }
         let headers = read_values(&of.headers, true)?;
         let query = read_values(&of.query_params, false)?;
         let counts = (Reverse(headers.len()), Reverse(query.len()));
@@ -132,7 +124,13 @@ impl Conditions {
             }
         }
         Ok(Conditions {
-            rank: (is_prefix, Reverse(length), !has_method, counts.0, counts.1),
+            rank: (
+                is_prefix,
+                Reverse(length),
+                of.method.is_none(),
+                counts.0,
+                counts.1,
+            ),
             lines,
             is_prefix,
             is_root: is_prefix && length == 0,

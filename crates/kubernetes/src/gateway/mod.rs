@@ -7,7 +7,7 @@
 //! | [`translate`] | objects → text of a configuration, secrets and statuses; no I/O, no clock |
 //! | `listeners` | listeners of gateways: conflicts, certificates, allowed routes |
 //! | `attach` | routes and their parents: which listeners take a route, for which host names |
-//! | `http` | rules of HTTPRoute and GRPCRoute: conditions, filters, groups |
+//! | `http` | rules of HTTPRoute: conditions, filters, groups |
 //! | [`conditions`] | conditions, statuses, and their comparison with the statuses that objects have |
 //! | `text` | writer of the configuration's text, which knows the owner of each line |
 //! | `world` | objects as far as they are known, and the store of a kind's objects for the watcher |

@@ -10,9 +10,9 @@ use serde::Deserialize;
 use serde_json::Value;
 
 pub use super::routes::{
-    BackendRef, CookieConfig, Cors, Filter, Fraction, GrpcMethod, Header, HeaderModifier,
-    HttpMatch, HttpRule, MethodMatch, Mirror, PathChange, Redirect, Retry, RouteSpec,
-    SessionPersistence, StreamRule, Timeouts, UrlRewrite, ValueMatch,
+    BackendRef, CookieConfig, Cors, Filter, Fraction, Header, HeaderModifier, HttpMatch, HttpRule,
+    Mirror, PathChange, Redirect, Retry, RouteSpec, SessionPersistence, StreamRule, Timeouts,
+    UrlRewrite, ValueMatch,
 };
 pub(crate) use super::values::GROUP;
 use super::values::or_default;
@@ -27,8 +27,6 @@ pub enum Kind {
     Gateway,
     /// Routes of HTTP requests.
     HttpRoute,
-    /// Routes of gRPC calls.
-    GrpcRoute,
     /// Routes of TLS connections by their server name.
     TlsRoute,
     /// Routes of TCP connections.
@@ -45,11 +43,10 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 9] = [
         Kind::GatewayClass,
         Kind::Gateway,
         Kind::HttpRoute,
-        Kind::GrpcRoute,
         Kind::TlsRoute,
         Kind::TcpRoute,
         Kind::ReferenceGrant,
@@ -64,7 +61,6 @@ impl Kind {
             Kind::GatewayClass => "GatewayClass",
             Kind::Gateway => "Gateway",
             Kind::HttpRoute => "HTTPRoute",
-            Kind::GrpcRoute => "GRPCRoute",
             Kind::TlsRoute => "TLSRoute",
             Kind::TcpRoute => "TCPRoute",
             Kind::ReferenceGrant => "ReferenceGrant",
@@ -80,7 +76,6 @@ impl Kind {
             Kind::GatewayClass => "gatewayclasses",
             Kind::Gateway => "gateways",
             Kind::HttpRoute => "httproutes",
-            Kind::GrpcRoute => "grpcroutes",
             Kind::TlsRoute => "tlsroutes",
             Kind::TcpRoute => "tcproutes",
             Kind::ReferenceGrant => "referencegrants",
@@ -108,7 +103,7 @@ impl Kind {
     /// True for kinds without which the controller works: clusters without the experimental channel of the Gateway API do
     /// not have them.
     pub fn is_optional(self) -> bool {
-        matches!(self, Kind::GrpcRoute | Kind::TlsRoute | Kind::TcpRoute)
+        matches!(self, Kind::TlsRoute | Kind::TcpRoute)
     }
 
     /// Returns the path of all objects of the kind in a version.
@@ -420,7 +415,7 @@ impl fmt::Debug for Secret {
 pub type GatewayClass = Object<ClassSpec>;
 /// Gateway with its status.
 pub type Gateway = Object<GatewaySpec>;
-/// HTTPRoute or GRPCRoute.
+/// HTTPRoute of the API.
 pub type HttpRoute = Object<RouteSpec<HttpRule>>;
 /// TLSRoute or TCPRoute.
 pub type StreamRoute = Object<RouteSpec<StreamRule>>;
@@ -443,8 +438,6 @@ pub struct Objects {
     pub gateways: ByName<Gateway>,
     /// HTTPRoutes of the cluster.
     pub http_routes: ByName<HttpRoute>,
-    /// GRPCRoutes of the cluster.
-    pub grpc_routes: ByName<HttpRoute>,
     /// TLSRoutes of the cluster.
     pub tls_routes: ByName<StreamRoute>,
     /// TCPRoutes of the cluster.
@@ -487,7 +480,6 @@ impl Objects {
             Kind::GatewayClass => put(&mut self.classes, name, object),
             Kind::Gateway => put(&mut self.gateways, name, object),
             Kind::HttpRoute => put(&mut self.http_routes, name, object),
-            Kind::GrpcRoute => put(&mut self.grpc_routes, name, object),
             Kind::TlsRoute => put(&mut self.tls_routes, name, object),
             Kind::TcpRoute => put(&mut self.tcp_routes, name, object),
             Kind::ReferenceGrant => put(&mut self.grants, name, object),
@@ -503,7 +495,6 @@ impl Objects {
             Kind::GatewayClass => self.classes.remove(name).is_some(),
             Kind::Gateway => self.gateways.remove(name).is_some(),
             Kind::HttpRoute => self.http_routes.remove(name).is_some(),
-            Kind::GrpcRoute => self.grpc_routes.remove(name).is_some(),
             Kind::TlsRoute => self.tls_routes.remove(name).is_some(),
             Kind::TcpRoute => self.tcp_routes.remove(name).is_some(),
             Kind::ReferenceGrant => self.grants.remove(name).is_some(),
@@ -519,7 +510,6 @@ impl Objects {
             Kind::GatewayClass => self.classes.keys().cloned().collect(),
             Kind::Gateway => self.gateways.keys().cloned().collect(),
             Kind::HttpRoute => self.http_routes.keys().cloned().collect(),
-            Kind::GrpcRoute => self.grpc_routes.keys().cloned().collect(),
             Kind::TlsRoute => self.tls_routes.keys().cloned().collect(),
             Kind::TcpRoute => self.tcp_routes.keys().cloned().collect(),
             Kind::ReferenceGrant => self.grants.keys().cloned().collect(),
@@ -535,7 +525,6 @@ impl Objects {
             Kind::GatewayClass => self.classes.len(),
             Kind::Gateway => self.gateways.len(),
             Kind::HttpRoute => self.http_routes.len(),
-            Kind::GrpcRoute => self.grpc_routes.len(),
             Kind::TlsRoute => self.tls_routes.len(),
             Kind::TcpRoute => self.tcp_routes.len(),
             Kind::ReferenceGrant => self.grants.len(),
@@ -557,7 +546,6 @@ impl Objects {
             Kind::GatewayClass => self.classes.get(name).map(status),
             Kind::Gateway => self.gateways.get(name).map(status),
             Kind::HttpRoute => self.http_routes.get(name).map(status),
-            Kind::GrpcRoute => self.grpc_routes.get(name).map(status),
             Kind::TlsRoute => self.tls_routes.get(name).map(status),
             Kind::TcpRoute => self.tcp_routes.get(name).map(status),
             Kind::ReferenceGrant | Kind::Namespace | Kind::Service | Kind::Secret => None,

@@ -18,7 +18,7 @@ pub struct RouteSpec<R: Default> {
     pub rules: Items<R>,
 }
 
-/// Rule of an HTTPRoute or a GRPCRoute.
+/// Rule of an HTTPRoute.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct HttpRule {
@@ -54,30 +54,7 @@ pub struct HttpMatch {
     pub headers: Items<ValueMatch>,
     /// Parameters of the query.
     pub query_params: Items<ValueMatch>,
-    /// Method of a request, or service and method of a call.
-    pub method: Option<MethodMatch>,
-}
-
-/// Method of a request, or service and method of a call.
-#[derive(Clone, Debug, PartialEq, Deserialize)]
-#[serde(untagged)]
-pub enum MethodMatch {
-    /// Method of HTTP.
-    Http(String),
-    /// Method of gRPC.
-    Grpc(GrpcMethod),
-}
-
-/// Service and method of a call.
-#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
-#[serde(default)]
-pub struct GrpcMethod {
-    /// `Exact`, or `RegularExpression`.
-    #[serde(rename = "type")]
-    pub kind: Option<String>,
-    /// Service; any, if there is none.
-    pub service: Option<String>,
-    /// Method; any, if there is none.
+    /// Method of a request.
     pub method: Option<String>,
 }
 

@@ -18,19 +18,6 @@ use crate::list::{
 };
 use crate::status::KindStatus;
 
-/// Kinds that the controller follows.
-pub(crate) const FOLLOWED: [Kind; 9] = [
-    Kind::GatewayClass,
-    Kind::Gateway,
-    Kind::HttpRoute,
-    Kind::TlsRoute,
-    Kind::TcpRoute,
-    Kind::ReferenceGrant,
-    Kind::Namespace,
-    Kind::Service,
-    Kind::Secret,
-];
-
 /// Most objects of a kind.
 const MAX_OBJECTS: usize = 50_000;
 
@@ -138,7 +125,7 @@ impl World {
     /// Returns all objects; `None` until all kinds are known.
     pub(crate) fn objects(&self) -> Option<Objects> {
         let state = self.state.lock();
-        let is_known = FOLLOWED.iter().all(|kind| state.known.contains(kind));
+        let is_known = Kind::ALL.iter().all(|kind| state.known.contains(kind));
         is_known.then(|| state.objects.clone())
     }
 
@@ -383,7 +370,7 @@ mod tests {
     #[test]
     fn nothing_is_translated_until_all_kinds_are_known() {
         let world = World::default();
-        for kind in FOLLOWED {
+        for kind in Kind::ALL {
             assert!(world.objects().is_none());
             match kind.is_optional() {
                 true => world.note_absent(kind),
