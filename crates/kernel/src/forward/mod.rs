@@ -32,6 +32,7 @@ pub use self::place::Place;
 use self::place::unpin;
 use self::table::read_table;
 use crate::bpf::{self, BpfError, failed_to};
+use crate::proc::text::parse_memory;
 pub use layout::{
     Connection, Counts, End, Event, GROUP_SEATS, GroupTerms, Listener, MAX_RETRIES, Pair, Step,
     Terms,
@@ -473,14 +474,7 @@ fn choose_capacity(folder: &Path, memory: u64) -> u32 {
 /// Returns the machine's memory in bytes; 0 if the system does not tell.
 fn read_memory() -> u64 {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    let parse = |line: &str| {
-        let total = line.strip_prefix("MemTotal:")?.strip_suffix("kB")?;
-        total.trim().parse::<u64>().ok()
-    };
-    text.lines()
-        .find_map(parse)
-        .unwrap_or(0)
-        .saturating_mul(1024)
+    parse_memory(&text).map_or(0, |(total, _)| total)
 }
 
 fn lock(folder: &Path) -> Result<File, BpfError> {

@@ -215,6 +215,25 @@ fn listener(group: u32, retries: u32) -> Listener {
     }
 }
 
+/// Lets the program begin connections to one member, which is the only one.
+fn serve_member(forwarder: &Forwarder, member: &str, retries: u32) {
+    let terms = Terms {
+        owner: 1,
+        address: member.parse().unwrap(),
+        base: 65_536,
+        others: 0,
+        room: 9,
+    };
+    forwarder.set_terms(0, &terms).unwrap();
+    let group = GroupTerms {
+        form: 1,
+        growth: 256,
+        seats: vec![0],
+    };
+    forwarder.set_group(0, &group).unwrap();
+    forwarder.set_listeners(&[listener(0, retries)]).unwrap();
+}
+
 /// A packet of TCP for the listener at 192.0.2.1:80.
 fn packet(flags: u8) -> Vec<u8> {
     let mut out = vec![2; 12];

@@ -7,25 +7,6 @@ use super::*;
 
 const HOUR: Duration = Duration::from_secs(3600);
 
-/// Lets the program begin connections to one member.
-fn serve(forwarder: &Forwarder) {
-    let terms = Terms {
-        owner: 1,
-        address: "10.77.0.2:8080".parse().unwrap(),
-        base: 65_536,
-        others: 0,
-        room: 9,
-    };
-    forwarder.set_terms(0, &terms).unwrap();
-    let group = GroupTerms {
-        form: 1,
-        growth: 256,
-        seats: vec![0],
-    };
-    forwarder.set_group(0, &group).unwrap();
-    forwarder.set_listeners(&[listener(0, 0)]).unwrap();
-}
-
 /// The priorities of our filters on the interface of the test.
 fn priorities() -> Vec<u32> {
     let words = ["filter", "show", "dev", "evk0", "ingress"];
@@ -57,7 +38,7 @@ fn s41_connections_of_another_layout_continue_until_they_are_over() {
         assert_eq!(priorities(), [new.place.priority(), old.place.priority()]);
         assert!(new.place.priority() < place.priority());
 
-        serve(&old);
+        serve_member(&old, "10.77.0.2:8080", 0);
         let syn = Segment {
             from: "198.51.100.7:5000".parse().unwrap(),
             to: "192.0.2.1:80".parse().unwrap(),
@@ -77,7 +58,7 @@ fn s41_connections_of_another_layout_continue_until_they_are_over() {
             ..syn.clone()
         };
         send(&old, interface, &answer);
-        serve(new);
+        serve_member(new, "10.77.0.2:8080", 0);
         let data = Segment {
             answered: 2,
             sequence: 2,

@@ -229,21 +229,7 @@ fn ways() -> impl Strategy<Value = Way> {
 #[test]
 fn s41_packets_with_wrong_sequence_numbers_end_no_connection() {
     run_beside_routes(|forwarder, interface| {
-        let terms = Terms {
-            owner: 1,
-            address: MEMBER.parse().unwrap(),
-            base: 65_536,
-            others: 0,
-            room: 9,
-        };
-        forwarder.set_terms(0, &terms).unwrap();
-        let group = GroupTerms {
-            form: 1,
-            growth: 256,
-            seats: vec![0],
-        };
-        forwarder.set_group(0, &group).unwrap();
-        forwarder.set_listeners(&[listener(0, 2)]).unwrap();
+        serve_member(forwarder, MEMBER, 2);
         let mut runner = TestRunner::default();
         let cases = (any::<u32>(), any::<u32>(), packets(), ways());
         runner
