@@ -104,12 +104,11 @@ pub(super) fn begin_prompt(
 /// knows the key can make prompts whose blocks look like those of others.
 fn hash_key() -> &'static HashKey {
     static KEY: OnceLock<HashKey> = OnceLock::new();
-    KEY.get_or_init(|| HashKey::new([0, 1, 2].map(draw_number)))
-}
-
-/// Draws a number, by the standard library's keys of hash maps: they come from the kernel.
-fn draw_number(of: impl std::hash::Hash) -> u64 {
-    RandomState::new().hash_one(of)
+    KEY.get_or_init(|| {
+        // The keys of the standard library's hash maps come from the kernel.
+        let secret = RandomState::new();
+        HashKey::new([0, 1, 2].map(|number| secret.hash_one(number)))
+    })
 }
 
 impl Prompt {
