@@ -3,8 +3,9 @@
 use std::fs::{self, File};
 use std::io::{Read, Write};
 use std::net::{Ipv4Addr, SocketAddr, TcpStream, UdpSocket};
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
+use std::sync::Arc;
 use std::thread;
 use std::time::{Duration, Instant};
 
@@ -22,6 +23,8 @@ pub(crate) const PORT: u16 = 7000;
 pub(crate) const MEMBERS: u8 = 4;
 /// Longest time until a balancer serves.
 const START_LIMIT: Duration = Duration::from_secs(20);
+/// Name of the file with Evenkeel's configuration.
+const CONFIG: &str = "evenkeel.toml";
 /// Address of the admin API, in the balancer's own namespace.
 const ADMIN: &str = "127.0.0.1:9901";
 
@@ -182,7 +185,9 @@ pub(crate) struct Balancer {
     /// Process of the balancer, if it has one. Ends before its namespace.
     pub(crate) server: Option<Server>,
     /// Machines of this balancer alone.
-    pub(crate) ground: Ground,
+    pub(crate) ground: Arc<Ground>,
+    /// Folder with its configuration and its log.
+    folder: PathBuf,
 }
 
 impl Balancer {
@@ -195,11 +200,12 @@ impl Balancer {
     pub(crate) fn start(
         run: &Run,
         arm: Arm,
-        ground: Ground,
+        ground: impl Into<Arc<Ground>>,
         cpu: usize,
         members: &[SocketAddr],
         more: &str,
     ) -> Result<Self> {
+        let ground = ground.into();
         let front = &ground.pair.front;
         let folder = run
             .places
@@ -221,7 +227,7 @@ impl Balancer {
                 (None, 0)
             }
             Arm::Kernel | Arm::KernelLeast | Arm::Proxy | Arm::Udp => {
-                let file = folder.join("evenkeel.toml");
+                let file = folder.join(CONFIG);
                 fs::write(&file, evenkeel_config(arm, members, more))?;
                 let mut command = front.command(&run.evenkeel);
                 command.arg("run").arg(file);
@@ -254,8 +260,9 @@ impl Balancer {
         };
         Ok(Balancer {
             arm,
-            ground,
             server,
+            ground,
+            folder,
         })
     }
 
@@ -309,14 +316,42 @@ impl Balancer {
         Err(format!("the kernel does not forward: {state}").into())
     }
 
+    /// Writes another configuration for Evenkeel, which has no effect before a reload.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the file cannot be written.
+    pub(crate) fn write_config(&self, members: &[SocketAddr], more: &str) -> Result<()> {
+        let config = evenkeel_config(self.arm, members, more);
+        Ok(fs::write(self.folder.join(CONFIG), config)?)
+    }
+
     /// Returns the answer of the admin API, without spaces.
     ///
     /// # Errors
     ///
     /// Returns an error if the API does not answer.
     pub(crate) fn ask_admin(&self, path: &str) -> Result<String> {
-        let request =
-            format!("GET {path} HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n\r\n");
+        self.call_admin("GET", path)
+    }
+
+    /// Has the admin API do something, and returns the answer, without spaces.
+    ///
+    /// # Errors
+    ///
+    /// Returns an error if the API does not answer, or refuses.
+    pub(crate) fn post_admin(&self, path: &str) -> Result<String> {
+        let answer = self.call_admin("POST", path)?;
+        match answer.starts_with("HTTP/1.1200") {
+            true => Ok(answer),
+            false => Err(format!("POST {path}: {answer}").into()),
+        }
+    }
+
+    fn call_admin(&self, method: &str, path: &str) -> Result<String> {
+        let request = format!(
+            "{method} {path} HTTP/1.1\r\nHost: localhost\r\nContent-Type: application/json\r\nContent-Length: 0\r\nConnection: close\r\n\r\n"
+        );
         let answer = self.ground.pair.front.run_inside(|| {
             let mut stream = TcpStream::connect(ADMIN)?;
             stream.set_read_timeout(Some(START_LIMIT))?;

@@ -4,6 +4,7 @@
 //! - `cost`: CPU time of a short connection, an exchange and a MiB, above that of a plain router.
 //! - `udp`: the same of a query with an answer.
 //! - `latency`: what clients wait while one member of four is slow, fails or has other work.
+//! - `cuts`: connections that are cut by changes of members, reloads, a kill and an upgrade.
 //! - `memory`: memory of open connections.
 //! - `decision`: time of the program for a SYN among one member and among 64.
 //!
@@ -21,6 +22,7 @@ use evenkeel_bench::arms::Places;
 use evenkeel_bench::server::{processors, raise_file_limit};
 
 mod cost;
+mod cuts;
 mod ground;
 mod latency;
 mod memory;
@@ -47,6 +49,9 @@ struct Options {
     /// Less of everything; also if BENCH_QUICK is 1.
     #[arg(long)]
     quick: bool,
+    /// Answer connections at this port, and measure nothing: members of the part `cuts`.
+    #[arg(long, hide = true)]
+    answer: Option<u16>,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, clap::ValueEnum)]
@@ -54,15 +59,17 @@ enum Part {
     Cost,
     Udp,
     Latency,
+    Cuts,
     Memory,
     Decision,
 }
 
 impl Part {
-    const ALL: [Self; 5] = [
+    const ALL: [Self; 6] = [
         Self::Cost,
         Self::Udp,
         Self::Latency,
+        Self::Cuts,
         Self::Memory,
         Self::Decision,
     ];
@@ -72,6 +79,7 @@ impl Part {
             Self::Cost => cost::measure_tcp(run, results),
             Self::Udp => cost::measure_udp(run, results),
             Self::Latency => latency::measure(run, results),
+            Self::Cuts => cuts::measure(run, results),
             Self::Memory => memory::measure_memory(run, results),
             Self::Decision => memory::measure_decision(run, results),
         }
@@ -110,6 +118,10 @@ fn main() -> ExitCode {
 }
 
 fn measure(options: Options) -> Result<()> {
+    if let Some(port) = options.answer {
+        raise_file_limit()?;
+        return cuts::answer_connections(port);
+    }
     let evenkeel = fs::canonicalize(&options.evenkeel)
         .map_err(|error| format!("{}: {error}", options.evenkeel.display()))?;
     let bench = PathBuf::from(env!("CARGO_MANIFEST_DIR"));

@@ -21,6 +21,8 @@ pub(crate) const MOVING: &str = "moving";
 pub(crate) const FAILING: &str = "failing";
 /// Row: a member of four is busy with other work for 70 % of the time.
 pub(crate) const ANTAGONIST: &str = "antagonist";
+/// Open connections through changes of members, reloads, a kill and an upgrade.
+pub(crate) const CUTS: &str = "cuts";
 /// Open connections.
 pub(crate) const MEMORY: &str = "memory";
 /// The program's work for a SYN.
@@ -34,6 +36,10 @@ pub(crate) const P50: &str = "p50_ms";
 pub(crate) const P99: &str = "p99_ms";
 /// Metric of connects that no member accepted.
 pub(crate) const REFUSED: &str = "failed_connections";
+/// Metric of connections that do not answer after an event.
+pub(crate) const CUT: &str = "cut_connections";
+/// Metric of connections that were opened meanwhile.
+pub(crate) const OPENED: &str = "opened_connections";
 /// Metric of memory: the balancer's process and the tables of its programs.
 pub(crate) const BYTES: &str = "bytes_per_connection";
 /// Metric of tables: connections that the largest one can hold.
@@ -43,6 +49,15 @@ pub(crate) const NANOSECONDS: &str = "ns_per_syn";
 
 /// Arm of the time that 63 further members take.
 pub(crate) const CHOICE: &str = "63 more members";
+
+/// Event: members go and come back.
+pub(crate) const CHANGES: &str = "changes of members";
+/// Event: reloads of the same configuration.
+pub(crate) const RELOADS: &str = "reloads";
+/// Event: kill -9, and a new start.
+pub(crate) const KILL: &str = "kill";
+/// Event: another process takes over.
+pub(crate) const UPGRADE: &str = "upgrade";
 
 const ROUTER: &str = "router";
 /// Number of connections for which there must be room, and the memory for these in bytes.
@@ -226,6 +241,29 @@ const TARGETS: &[Target] = &[
     target(
         "connects refused or lost",
         FAILING,
+        REFUSED,
+        KERNEL,
+        Bound::AtMost(0.0),
+    ),
+    target(
+        "cut by changes of members",
+        CUTS,
+        CUT,
+        CHANGES,
+        Bound::AtMost(0.0),
+    ),
+    target("cut by reloads", CUTS, CUT, RELOADS, Bound::AtMost(0.0)),
+    target(
+        "cut by kill -9 and a new start",
+        CUTS,
+        CUT,
+        KILL,
+        Bound::AtMost(0.0),
+    ),
+    target("cut by an upgrade", CUTS, CUT, UPGRADE, Bound::AtMost(0.0)),
+    target(
+        "refused or lost meanwhile",
+        CUTS,
         REFUSED,
         KERNEL,
         Bound::AtMost(0.0),
