@@ -133,7 +133,7 @@ test-vm:
 # The API server stays in a cache: `make test` uses it if it is there.
 test-kubernetes:
 	@scripts/setup test
-	EVENKEEL_KUBERNETES="$$(scripts/kubernetes)" cargo test --workspace $(FEATURES) --test fleet -- --nocapture kubernetes:: gateway::
+	EVENKEEL_KUBERNETES="$$(scripts/kubernetes)" cargo test --workspace $(FEATURES) --test fleet -- --nocapture kubernetes:: gateway:: deployment::
 
 # Hot paths are held by the instructions that they take, which do not depend on what else the
 # machine does.

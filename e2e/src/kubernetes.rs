@@ -4,9 +4,10 @@
 use std::collections::BTreeMap;
 use std::fmt::Write;
 use std::fs::{self, File};
+use std::io::Write as _;
 use std::net::{IpAddr, SocketAddr, TcpListener, UdpSocket};
 use std::path::PathBuf;
-use std::process::{Child, Stdio};
+use std::process::{Child, Command, Output, Stdio};
 use std::sync::mpsc::{Receiver, Sender, channel};
 use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread;
@@ -358,6 +359,20 @@ pub fn gateway_crds() -> Option<Vec<String>> {
     texts.collect()
 }
 
+/// Runs a program with a text on its standard input.
+fn run_with_input(command: &mut Command, input: &str) -> Output {
+    let command = command.stdin(Stdio::piped()).stdout(Stdio::piped());
+    let mut child = command.stderr(Stdio::piped()).spawn().expect("a program");
+    let (mut stdin, input) = (child.stdin.take().expect("a pipe"), input.to_owned());
+    // The program may answer before it has read everything.
+    let writer = thread::spawn(move || {
+        let _ = stdin.write_all(input.as_bytes());
+    });
+    let output = child.wait_with_output().expect("an end");
+    let _ = writer.join();
+    output
+}
+
 /// `kube-apiserver` with an etcd of its own, both killed when dropped.
 pub struct RealServer {
     folder: Folder,
@@ -493,6 +508,32 @@ impl RealServer {
         let url = format!("https://{}{path}", self.at);
         let answer = try_curl(&["-kf", "-H", "Authorization: Bearer secret", &url]);
         serde_json::from_slice(&answer.stdout).ok()
+    }
+
+    /// Runs kubectl as the administrator, with `input` on its standard input. Returns the output.
+    pub fn run_kubectl(&self, arguments: &[&str], input: &str) -> Output {
+        let file = self.folder.write("admin.kubeconfig", self.kubeconfig());
+        let mut kubectl = program("kubectl");
+        kubectl
+            .arg(format!("--kubeconfig={}", file.display()))
+            .arg(format!(
+                "--cache-dir={}",
+                self.folder.join("kubectl").display()
+            ))
+            .args(arguments);
+        run_with_input(&mut kubectl, input)
+    }
+
+    /// Renders a chart with helm; `None` if helm is not there.
+    pub fn render_chart(&self, chart: &str, arguments: &[&str]) -> Option<Output> {
+        let path = self.programs.join("helm");
+        path.is_file().then_some(())?;
+        let mut helm = program(&path.display().to_string());
+        helm.env("HOME", self.folder.path())
+            .args(["template", "evenkeel", chart, "--namespace=evenkeel"])
+            .arg(format!("--kube-version={}", version_of("kubernetes")))
+            .args(arguments);
+        Some(run_with_input(&mut helm, ""))
     }
 
     /// Returns a kubeconfig file with the token of a service account.

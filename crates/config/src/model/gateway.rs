@@ -30,6 +30,9 @@ section! {
         /// nodes: IP addresses or host names. The balancer writes the addresses into the status of each gateway.
         /// Without an address, gateways serve clients, but are not `Programmed`.
         publish: Vec<String> [Text(PUBLISHED)] = Vec::new(); r#"["192.0.2.10"]"#,
+        /// Namespace and name of the service through which your clients reach the gateways. The balancer publishes the
+        /// addresses of the service's load balancer (`status.loadBalancer`), beside those in `publish`.
+        publish_service: Option<String> [Text(SERVICE)] = None; r#""evenkeel/evenkeel""#,
     }
 }
 
@@ -72,6 +75,14 @@ const CLASS: Texts = ("the name of a GatewayClass", is_domain);
 const PUBLISHED: Texts = ("an IP address or a host name", |text| {
     text.parse::<IpAddr>().is_ok() || is_domain(text)
 });
+
+const SERVICE: Texts = (
+    "the namespace and the name of a service, as in \"evenkeel/evenkeel\"",
+    |text| {
+        text.split_once('/')
+            .is_some_and(|(namespace, name)| is_domain(namespace) && is_domain(name))
+    },
+);
 
 /// Returns true if the text is a domain in lower case, as names of objects and hosts are.
 fn is_domain(text: &str) -> bool {
@@ -161,6 +172,14 @@ mod tests {
             ("listen = \"10.0.0.1:80\"", "an IP address"),
             ("listen = []", "names no address"),
             ("publish = \"a_b\"", "an IP address or a host name"),
+            (
+                "publish_service = \"web\"",
+                "the namespace and the name of a service",
+            ),
+            (
+                "publish_service = \"a/b/c\"",
+                "the namespace and the name of a service",
+            ),
             ("publish = \"http://a\"", "an IP address or a host name"),
         ] {
             let text = format!("[kubernetes.gateway]\n{line}\n");

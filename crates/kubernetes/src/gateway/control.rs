@@ -195,9 +195,10 @@ impl Applier {
             self.refused.clear();
             self.gateways.clone_from(&objects.gateways);
         }
+        let settings = self.settings.with_service_addresses(&objects);
         let objects = Arc::new(objects);
         for _ in 0..TRIES {
-            let (settings, refused) = (self.settings.clone(), self.refused.clone());
+            let (settings, refused) = (settings.clone(), self.refused.clone());
             let objects = Arc::clone(&objects);
             // Many objects take a while, and others wait for this thread.
             let translated = spawn_blocking(move || translate(&objects, &settings, &refused)).await;

@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::control::{Counts, Plan, apply_once, control};
+use super::objects::ObjectName;
 use super::translate::Settings;
 use super::world::World;
 use crate::status::KindStatus;
@@ -118,6 +119,10 @@ impl Subsystem for Gateways {
                 class: gateway.class.clone(),
                 listen: gateway.listen.clone(),
                 publish: gateway.publish.clone(),
+                publish_service: gateway.publish_service.as_ref().and_then(|text| {
+                    let (namespace, name) = text.split_once('/')?;
+                    Some(ObjectName::new(namespace, name))
+                }),
             };
             let silence = section.silence;
             Some(Plan {

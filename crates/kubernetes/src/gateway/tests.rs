@@ -9,6 +9,7 @@ use super::text::Owner;
 use super::translate::settle::translate;
 use super::translate::{Refused, Settings, Translation};
 
+mod rights;
 mod settle;
 
 fn settings() -> Settings {
@@ -17,6 +18,7 @@ fn settings() -> Settings {
         class: None,
         listen: vec!["0.0.0.0".parse().unwrap()],
         publish: vec!["203.0.113.7".into()],
+        publish_service: None,
     }
 }
 

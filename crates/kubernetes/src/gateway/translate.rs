@@ -20,6 +20,7 @@ use super::listeners::{Class, Files, Frontend, ListenerState, place_listeners};
 use super::objects::{Gateway, GatewayClass, Kind, Metadata, ObjectName, Objects, StreamRoute};
 use super::text::{Owner, Text, is_host, quote};
 
+mod addresses;
 mod frontend;
 pub mod settle;
 
@@ -34,6 +35,8 @@ pub struct Settings {
     pub listen: Vec<IpAddr>,
     /// Addresses that gateways have in their statuses.
     pub publish: Vec<String>,
+    /// Service whose load balancer has further addresses of gateways.
+    pub publish_service: Option<ObjectName>,
 }
 
 /// Result of a translation.
@@ -521,7 +524,10 @@ impl<'o> Work<'o> {
                 "no listener serves clients: see the other conditions",
             )
         } else if self.settings.publish.is_empty() {
-            let message = "no address is known; set publish in [kubernetes.gateway]";
+            let message = match self.settings.publish_service {
+                Some(_) => "no address is known: the service of publish_service has none yet",
+                None => "no address is known; set publish in [kubernetes.gateway]",
+            };
             Condition::fails("Programmed", "AddressNotAssigned", message)
         } else {
             Condition::holds("Programmed", "Programmed")

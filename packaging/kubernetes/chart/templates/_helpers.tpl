@@ -1,0 +1,24 @@
+{{/* Name of all objects. */}}
+{{- define "evenkeel.name" -}}
+{{- .Release.Name | trunc 53 | trimSuffix "-" -}}
+{{- end -}}
+
+{{/* Labels that select the pods. */}}
+{{- define "evenkeel.labels" -}}
+app.kubernetes.io/name: evenkeel
+app.kubernetes.io/instance: {{ .Release.Name }}
+{{- end -}}
+
+{{/* Secret with the token of the admin API. */}}
+{{- define "evenkeel.secret" -}}
+{{- .Values.admin.secret | default (printf "%s-admin" (include "evenkeel.name" .)) -}}
+{{- end -}}
+
+{{/* "true" if clients come through a service. */}}
+{{- define "evenkeel.hasService" -}}
+{{- if kindIs "invalid" .Values.service.enabled -}}
+{{- eq .Values.kind "Deployment" -}}
+{{- else -}}
+{{- .Values.service.enabled -}}
+{{- end -}}
+{{- end -}}
