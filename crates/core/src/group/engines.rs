@@ -18,9 +18,15 @@ impl Pool {
         let engines = self.state.ensure_engines(create);
         let ids: Vec<_> = self.members.iter().map(|member| member.id).collect();
         let numbers = engines.assign_numbers(&ids);
-        for (seat, number) in self.seats.iter_mut().zip(numbers) {
+        let highest = numbers.iter().flatten().max();
+        let mut members = vec![None; highest.map_or(0, |highest| highest + 1)];
+        for (seat, (number, index)) in self.seats.iter_mut().zip(numbers.into_iter().zip(0..)) {
             seat.engine = number.and_then(|number| u16::try_from(number).ok());
+            if let Some(place) = number.and_then(|number| members.get_mut(number)) {
+                *place = Some(index);
+            }
         }
+        self.engine_members = members.into_boxed_slice();
     }
 }
 

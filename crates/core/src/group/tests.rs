@@ -7,7 +7,7 @@ use evenkeel_inference::scanner::Scanner;
 use evenkeel_inference::usage::Usage;
 
 use super::*;
-use crate::engines::{PromptPart, TokenKind};
+use crate::engines::{MAX_ENGINES, PromptPart, TokenKind};
 use crate::estimate::Moment;
 use crate::latency::{LatencyEnd, Remainder};
 use crate::load::{LoadId, LoadValue, Location};
@@ -799,6 +799,75 @@ fn a_prompt_goes_to_the_engine_that_has_read_its_beginning_also_in_the_next_snap
         assert_eq!(3 - pick(&next, &longer, now), homes[index], "{homes:?}");
         assert_eq!(pick(&group, &longer, now + 500), homes[index], "{homes:?}");
     }
+}
+
+/// Returns the member that gets a prompt, and the number of members that were compared.
+fn explain_prompt(group: &Group, prompt: &str, rng: &mut fastrand::Rng) -> (usize, usize) {
+    with_plan(group, prompt, |plan| {
+        let request = Request {
+            plan: Some(plan),
+            ..Request::at_time(at(0))
+        };
+        let decision = group.explain_next(&request, rng);
+        let chosen = group.choose_member(&request, rng).unwrap();
+        (chosen, decision.explanation.candidates.len())
+    })
+}
+
+#[test]
+fn a_large_group_compares_the_engines_that_hold_a_prompt_with_a_few_others() {
+    let members = group(400, None).members().to_vec();
+    let create = || going_by("inference", GroupSettings::default(), members.clone());
+    let (group, other) = (create(), create());
+    let (one, two) = (
+        &mut fastrand::Rng::with_seed(3),
+        &mut fastrand::Rng::with_seed(4),
+    );
+    let mut homes = Vec::new();
+    for letter in ["a", "b", "c", "d"] {
+        let prompt = letter.repeat(40_000);
+        let (home, compared) = explain_prompt(&group, &prompt, one);
+        assert!((2..=64).contains(&compared), "{compared}");
+        // Several balancers begin at the same engine.
+        assert_eq!(explain_prompt(&other, &prompt, two).0, home);
+        with_plan(&group, &prompt, |plan| {
+            let request = Request {
+                plan: Some(plan),
+                ..Request::at_time(at(0))
+            };
+            drop(group.pick(&request, one).unwrap());
+        });
+        for _ in 0..8 {
+            let (chosen, compared) = explain_prompt(&group, &prompt, two);
+            assert_eq!(chosen, home);
+            assert!((2..=64).contains(&compared), "{compared}");
+        }
+        homes.push(home);
+    }
+    homes.sort_unstable();
+    homes.dedup();
+    assert!(homes.len() > 1, "{homes:?}");
+    // Requests without a plan are compared by requests in flight.
+    let decision = group.explain_next(&Request::at_time(at(0)), one);
+    assert!(decision.explanation.candidates.len() <= 16);
+    // A single member that may be picked is found.
+    for (index, member) in group.members().iter().enumerate() {
+        member.slot.set(Reason::Maintenance, index != 399);
+    }
+    assert_eq!(explain_prompt(&group, &"e".repeat(9000), one).0, 399);
+    assert_eq!(group.choose_member(&Request::at_time(at(0)), one), Ok(399));
+}
+
+#[test]
+fn members_beyond_the_engines_that_are_learnt_get_prompts_if_no_other_may_be_picked() {
+    let members = group(MAX_ENGINES + 1, None).members().to_vec();
+    let group = going_by("inference", GroupSettings::default(), members);
+    let rng = &mut fastrand::Rng::with_seed(3);
+    for member in group.members().iter().take(MAX_ENGINES) {
+        member.slot.set(Reason::Maintenance, true);
+    }
+    let (chosen, _) = explain_prompt(&group, &"a".repeat(9000), rng);
+    assert_eq!(chosen, MAX_ENGINES);
 }
 
 #[test]

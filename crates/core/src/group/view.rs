@@ -89,6 +89,8 @@ pub(super) struct Pool {
     pub(super) penalty: f32,
     /// Ranks, if members are in zones with different ranks.
     pub(super) ranks: Option<Ranks>,
+    /// Index of the member of each engine, by the engine's number.
+    pub(super) engine_members: Box<[Option<u32>]>,
     /// Query of loads; its time is replaced for each decision.
     query: Query,
 }
@@ -141,6 +143,7 @@ impl Pool {
                     .is_some_and(|limit| limit <= caps::HIGHEST)
             }),
             settings,
+            engine_members: Box::default(),
             seats: members.iter().map(seat).collect(),
             members: members.into_boxed_slice(),
             state,
@@ -181,10 +184,17 @@ impl<'a> View<'a> {
         self.pool.state.engines().map(|engines| &**engines)
     }
 
-    /// Number of the engine of the member at `index`.
+    /// Bound of the engines' numbers.
     #[inline]
-    pub(crate) fn engine_number(&self, index: usize) -> Option<usize> {
-        self.seats.get(index)?.engine.map(usize::from)
+    pub(crate) fn engine_numbers(&self) -> usize {
+        self.pool.engine_members.len()
+    }
+
+    /// Index of an engine's member, if the member may be picked.
+    #[inline]
+    pub(crate) fn eligible_engine(&self, number: usize) -> Option<usize> {
+        let index = (*self.pool.engine_members.get(number)?)? as usize;
+        self.is_eligible(index).then_some(index)
     }
 
     /// The request to decide about.

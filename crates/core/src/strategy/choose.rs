@@ -56,6 +56,14 @@ impl Choices {
         }
     }
 
+    /// Choices of a strategy without these parameters.
+    pub(super) fn fixed(choices: usize, scan_up_to: usize) -> Self {
+        Choices {
+            choices: choices.clamp(1, MAX_CHOICES),
+            scan_up_to,
+        }
+    }
+
     #[inline]
     pub(super) fn candidates(
         &self,
