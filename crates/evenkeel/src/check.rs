@@ -6,6 +6,7 @@ use std::path::Path;
 use std::sync::Arc;
 
 use evenkeel_admin::address::Address;
+use evenkeel_forward::Forwarding;
 use evenkeel_manager::config::agent::{self, AgentConfig};
 use evenkeel_manager::config::engine::{self, EngineConfig};
 use evenkeel_manager::config::kind::Kind;
@@ -146,7 +147,8 @@ fn problems(config: &Config) -> Result<Vec<String>, Failure> {
             .iter()
             .map(ToString::to_string),
     );
-    let mut subsystems = list_subsystems(Clock::start())?;
+    let clock = Clock::start();
+    let mut subsystems = list_subsystems(clock, Forwarding::new(clock))?;
     subsystems.push(Arc::new(Address::default()));
     for subsystem in subsystems {
         problems.extend(subsystem.check(config).iter().map(ToString::to_string));

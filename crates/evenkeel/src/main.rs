@@ -1,5 +1,6 @@
 //! The `evenkeel` binary: the command line, and the wiring of everything else.
 
+mod access_log;
 mod agent;
 mod check;
 mod cli;

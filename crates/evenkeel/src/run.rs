@@ -8,7 +8,6 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::thread::available_parallelism;
 use std::time::Duration;
 
-use evenkeel_admin::access_log::{Counts, Writer};
 use evenkeel_admin::address::Address;
 use evenkeel_admin::live::Live;
 use evenkeel_admin::wire::Upgraded;
@@ -18,7 +17,7 @@ use evenkeel_broker::reporting::Reporting;
 use evenkeel_forward::Forwarding;
 use evenkeel_manager::Manager;
 use evenkeel_manager::config::watch::{Cause, Reloads};
-use evenkeel_manager::config::{self, AccessLog as Target, Admin, Config, LogFormat};
+use evenkeel_manager::config::{self, AccessLog as Target, Admin, Config};
 use evenkeel_manager::handover::Handover;
 use evenkeel_manager::revisions::{Author, How};
 use evenkeel_manager::service::Service;
@@ -26,8 +25,6 @@ use evenkeel_manager::subsystem::Exclusive;
 use evenkeel_monitor::Monitor;
 use evenkeel_net::{Clock, inherited};
 use evenkeel_proxy::Proxy;
-use evenkeel_proxy::access::AccessLog;
-use evenkeel_proxy::access::line::LineFormatter;
 use evenkeel_steer::Steering;
 use tokio::net::TcpListener;
 use tokio::signal::unix::{Signal, SignalKind, signal};
@@ -36,6 +33,7 @@ use tokio::task::{JoinHandle, JoinSet};
 use tracing::{error, info, warn};
 use tracing_subscriber::filter::Targets;
 
+use crate::access_log::Logging;
 use crate::failure::Failure;
 use crate::process::{self, Signals};
 use crate::shared::{self, Shared, Start};
@@ -123,7 +121,8 @@ async fn live(
     let cores = available_parallelism().map_or(1, usize::from);
     let workers = config.workers.unwrap_or(cores);
     let proxy = Proxy::start(clock, workers).map_err(Failure::of)?;
-    let mut subsystems = list_subsystems(clock)?;
+    let forwarding = Forwarding::new(clock);
+    let mut subsystems = list_subsystems(clock, forwarding.clone())?;
     subsystems.insert(0, Arc::new(proxy.clone()));
     let address = Arc::new(Address::default());
     subsystems.push(Arc::clone(&address) as _);
@@ -148,6 +147,7 @@ async fn live(
     let process = Process {
         manager,
         proxy,
+        forwarding,
         workers,
         subsystems,
         address,
@@ -163,7 +163,10 @@ async fn live(
 
 /// Returns all subsystems but the proxy, whose threads run from the start. The threads of the
 /// others start with the first configuration that wants them.
-pub(crate) fn list_subsystems(clock: Clock) -> Result<Vec<Arc<dyn Service>>, Failure> {
+pub(crate) fn list_subsystems(
+    clock: Clock,
+    forwarding: Forwarding,
+) -> Result<Vec<Arc<dyn Service>>, Failure> {
     let cannot =
         |what| move |error: io::Error| Failure::new(format!("cannot start the {what}: {error}"));
     let mut all: Vec<Arc<dyn Service>> = vec![
@@ -180,7 +183,7 @@ pub(crate) fn list_subsystems(clock: Clock) -> Result<Vec<Arc<dyn Service>>, Fai
         Arc::new(evenkeel_xds::Xds::new(clock).map_err(cannot("server of xDS"))?),
         Arc::new(Monitor::new(clock).map_err(cannot("monitor"))?),
         Arc::new(Steering::new(clock)),
-        Arc::new(Forwarding::new(clock)),
+        Arc::new(forwarding),
     ];
     all.extend(evenkeel_report::sources(clock).map_err(cannot("load sources"))?);
     Ok(all)
@@ -233,6 +236,7 @@ struct Process {
     manager: Arc<Manager>,
     address: Arc<Address>,
     proxy: Proxy,
+    forwarding: Forwarding,
     workers: usize,
     subsystems: Vec<Arc<dyn Service>>,
     /// Process whose place this process has taken.
@@ -252,7 +256,7 @@ impl Process {
         (mut signals, mut wants_upgrade): (Signals, Signal),
         mut reloads: Reloads,
     ) -> Result<(), Failure> {
-        let mut access_log = Logging::new(self.proxy.clone());
+        let mut access_log = Logging::new(self.proxy.clone(), self.forwarding.clone());
         access_log
             .follow(config.access_log.as_ref(), &config.access_log_format)
             .map_err(Failure::of)?;
@@ -548,94 +552,5 @@ async fn wait_until_free(mut wanted: Vec<Exclusive>, limit: Duration) {
             return;
         }
         tokio::time::sleep(Duration::from_millis(20)).await;
-    }
-}
-
-/// The access log as the configuration wants it at the moment.
-struct Logging {
-    proxy: Proxy,
-    target: Option<Target>,
-    format: LogFormat,
-    /// Writer of the log; if the last target could not be opened, the writer to the target before.
-    writer: Option<Writer>,
-    /// The last target could not be opened.
-    failed: bool,
-    counts: Counts,
-}
-
-impl Logging {
-    fn new(proxy: Proxy) -> Self {
-        Logging {
-            proxy,
-            target: None,
-            format: LogFormat::default(),
-            writer: None,
-            failed: false,
-            counts: Counts::default(),
-        }
-    }
-
-    /// Starts, moves or ends the log.
-    fn follow(&mut self, target: Option<&Target>, format: &LogFormat) -> io::Result<()> {
-        if self.target.as_ref() == target && self.format == *format {
-            return Ok(());
-        }
-        match target {
-            Some(target) => self.begin(target, format)?,
-            // The writer ends by itself when the last worker has let go of the log.
-            None => {
-                self.writer = None;
-                self.proxy.set_access_log(None);
-            }
-        }
-        self.target = target.cloned();
-        self.format = format.clone();
-        Ok(())
-    }
-
-    /// Begins a log, after the existing log, if there is one. If that fails, the old log continues.
-    fn begin(&mut self, target: &Target, format: &LogFormat) -> io::Result<()> {
-        let (log, lines) =
-            AccessLog::new_channel(Box::new(LineFormatter::with_format(format.clone())));
-        let begun = Writer::start(target, lines, self.counts.clone());
-        self.failed = begun.is_err();
-        match (begun, self.writer.take()) {
-            (Ok(writer), before) => {
-                if let Some(before) = before {
-                    writer.write_after(before);
-                }
-                self.writer = Some(writer);
-                self.proxy.set_access_log(Some(&log));
-            }
-            (Err(error), Some(before)) => {
-                tracing::error!("{error}; the access log stays as it is");
-                self.writer = Some(before);
-            }
-            (Err(error), None) => return Err(error),
-        }
-        Ok(())
-    }
-
-    /// Opens the file again: a program that rotates logs may have moved it away.
-    fn reopen(&mut self) {
-        let Some(target) = self.target.clone() else {
-            return;
-        };
-        match &self.writer {
-            Some(writer) if !self.failed => writer.reopen_target(&target),
-            Some(_) => {
-                let format = self.format.clone();
-                // That it fails again is logged.
-                let _ = self.begin(&target, &format);
-            }
-            None => {}
-        }
-    }
-
-    /// Writes the remaining lines. The workers must have ended.
-    fn finish(self) {
-        if let Some(writer) = self.writer {
-            writer.finish_writing();
-        }
     }
 }

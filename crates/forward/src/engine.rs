@@ -2,6 +2,7 @@
 
 use std::collections::{HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
+use std::mem;
 use std::net::SocketAddrV4;
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,9 +19,11 @@ use evenkeel_kernel::forward::{
 use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_net::Clock;
 use evenkeel_net::clock::monotonic_nanos;
+use evenkeel_proxy::access::AccessLog;
 use tracing::{info, warn};
 
 use crate::plan::PlannedRule;
+use crate::records::{Records, Target};
 use crate::status::{ForwardStatus, ForwardedMember};
 use crate::terms::{Buffers, find_terms, forwardable};
 
@@ -47,6 +50,25 @@ struct Home {
     drift: i64,
     /// True if a group of now has the member.
     is_used: bool,
+}
+
+impl Home {
+    /// Returns the member of a connection, as the access log names the member.
+    fn find_target(&self, pair: Pair) -> Target {
+        let group = self.group.current.load();
+        let mut members = group.members().iter();
+        let member = members.find(|member| forwardable(&member.address) == Some(pair.member));
+        Target {
+            group: Some(Arc::clone(&self.group_name)),
+            member: match member {
+                Some(member) => Arc::clone(&member.name),
+                // The member is no longer in the group.
+                None => pair.member.to_string().into(),
+            },
+            member_name: member.and_then(|member| member.given_name.clone()),
+            cost: self.cost,
+        }
+    }
 }
 
 /// Connection of the kernel, with its ticket.
@@ -109,6 +131,9 @@ pub(crate) struct Engine {
     buffers: Buffers,
     /// Groups that were reported as too large, or as having a strategy that cannot decide in the kernel.
     reported: HashSet<Arc<str>>,
+    records: Records,
+    /// Events of the time before this process, until the members of the seats are known.
+    early: Vec<Event>,
 }
 
 impl Engine {
@@ -120,8 +145,8 @@ impl Engine {
 
     fn open_maps(clock: Clock) -> Result<Self, BpfError> {
         let forwarder = Forwarder::open(Place::of_this_namespace())?;
-        // Tickets come from the table: events of the time before are no news.
-        forwarder.take_events()?;
+        // Tickets come from the table: events of the time before are news for the access log only.
+        let early = forwarder.take_events()?;
         let mut seats = HashMap::new();
         let mut unclaimed = HashMap::new();
         for (seat, terms) in (0..).zip(forwarder.read_terms()?) {
@@ -147,7 +172,14 @@ impl Engine {
             left_before: 0,
             buffers: Buffers::default(),
             reported: HashSet::new(),
+            records: Records::default(),
+            early,
         })
+    }
+
+    /// Sets the access log that gets records of connections from now on.
+    pub(crate) fn set_log(&mut self, log: Option<AccessLog>) {
+        self.records.set_log(log);
     }
 
     /// Reads what the kernel has done, and writes what has changed.
@@ -156,6 +188,7 @@ impl Engine {
     }
 
     fn run(&mut self, rules: &[PlannedRule]) -> Result<(), BpfError> {
+        self.records.set_rules(rules);
         for event in self.forwarder.take_events()? {
             self.take_event(&event);
         }
@@ -184,6 +217,9 @@ impl Engine {
             }));
         }
         self.close_unused()?;
+        for event in mem::take(&mut self.early) {
+            self.log_event(&event);
+        }
         let pause = SWEEP.saturating_mul(1 + (self.connections / CONNECTIONS_PER_SWEEP) as u32);
         let is_due = self.swept.is_none_or(|swept| now.since(swept) >= pause);
         if is_due {
@@ -198,6 +234,7 @@ impl Engine {
             self.groups.retain(|name, _| numbers.contains_key(name));
             self.listeners = Some(listeners);
         }
+        self.records.finish_round();
         Ok(())
     }
 
@@ -307,11 +344,20 @@ impl Engine {
         Instant::from_nanos(ns.saturating_sub(self.origin).max(1))
     }
 
+    /// Takes an event for the access log.
+    fn log_event(&mut self, event: &Event) {
+        let home = self.homes.get(&event.seat);
+        let find_target = || home.map(|home| home.find_target(event.pair));
+        self.records.take_event(event, find_target);
+    }
+
     fn take_event(&mut self, event: &Event) {
+        self.log_event(event);
         let key = (event.pair, event.began_ns);
         let at = self.instant(event.ns);
         match event.step {
             Step::Begin => self.hold(key, event.seat),
+            Step::Accept => {}
             Step::Answer => {
                 if let Some(held) = self.held.get_mut(&key) {
                     held.sweep = self.sweep;
@@ -398,6 +444,10 @@ impl Engine {
         })?;
         self.connections = connections;
         for connection in over {
+            if connection.is_open() {
+                self.records
+                    .note_silence(connection.pair, connection.began_ns);
+            }
             if self.forwarder.remove_connection(&connection)? {
                 self.connections -= 1;
             } else {
@@ -418,6 +468,7 @@ impl Engine {
             if let Some(held) = self.held.remove(&key) {
                 self.finish(held, Outcome::Cancelled, now);
             }
+            self.records.forget(&key);
         }
         self.correct_counts(&look.open)
     }
@@ -471,6 +522,7 @@ impl Engine {
         status.interfaces = self.interfaces;
         status.connections = self.connections;
         status.table_size = self.forwarder.read_capacity().unwrap_or(0);
+        status.lost_records = self.records.count_lost();
         if let Ok(outcomes) = self.forwarder.read_outcomes() {
             let named = OUTCOMES.iter().zip(outcomes);
             status.packets = named
@@ -493,8 +545,12 @@ impl Engine {
     }
 
     /// Ends: new connections go to nobody any more. The program stays as long as there are connections.
-    pub(crate) fn stop(self) {
+    pub(crate) fn stop(mut self) {
         let ended = self.forwarder.set_listeners(&[]);
+        if let Ok(events) = self.forwarder.take_events() {
+            events.iter().for_each(|event| self.take_event(event));
+        }
+        self.records.finish();
         let mut open = 0;
         let counted = self
             .forwarder

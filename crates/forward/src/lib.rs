@@ -13,6 +13,8 @@ mod engine;
 #[path = "no_engine.rs"]
 mod engine;
 mod plan;
+#[cfg(feature = "bpf")]
+mod records;
 mod status;
 mod subsystem;
 #[cfg(feature = "bpf")]

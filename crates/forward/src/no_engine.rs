@@ -1,6 +1,7 @@
 //! A process without the program in the kernel.
 
 use evenkeel_net::Clock;
+use evenkeel_proxy::access::AccessLog;
 
 use crate::plan::PlannedRule;
 use crate::status::ForwardStatus;
@@ -14,6 +15,9 @@ impl Engine {
     pub(crate) fn open(_clock: Clock) -> Result<Self, String> {
         Err("this program was built without the feature `kernel`".into())
     }
+
+    /// Does nothing.
+    pub(crate) fn set_log(&mut self, _log: Option<AccessLog>) {}
 
     /// Does nothing.
     pub(crate) fn run_round(&mut self, _rules: &[PlannedRule]) -> Result<(), String> {

@@ -20,7 +20,7 @@ use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
     )
 )]
 pub(crate) struct PlannedRule {
-    pub(crate) name: String,
+    pub(crate) name: Arc<str>,
     pub(crate) listeners: Vec<SocketAddrV4>,
     pub(crate) group: Arc<GroupHandle>,
     pub(crate) cost: Cost,
@@ -53,7 +53,7 @@ pub(crate) fn plan_rules(snapshot: &Snapshot) -> Vec<PlannedRule> {
                 _ => None,
             };
             PlannedRule {
-                name: rule.rule.name.clone(),
+                name: rule.rule.name.as_str().into(),
                 listeners: rule.rule.listen.iter().filter_map(of_ipv4).collect(),
                 group: Arc::clone(&rule.default_target.group),
                 cost: rule.rule.cost,

@@ -20,6 +20,9 @@ pub struct ForwardStatus {
     pub connections: usize,
     /// Number of connections that the kernel's table has room for.
     pub table_size: u32,
+    /// Number of connections without a record in the access log, as the log's writer was too slow, or the kernel had no
+    /// room for an event.
+    pub lost_records: u64,
     /// Numbers of packets by what became of them.
     pub packets: BTreeMap<String, u64>,
     /// Members to which the kernel forwards.

@@ -12,6 +12,7 @@ use evenkeel_manager::snapshot::Snapshot;
 use evenkeel_manager::status::Status;
 use evenkeel_manager::subsystem::{Commit, PrepareError, PrepareErrors, Subsystem};
 use evenkeel_net::Clock;
+use evenkeel_proxy::access::AccessLog;
 use parking_lot::{Condvar, Mutex};
 use tracing::{info, warn};
 
@@ -53,6 +54,9 @@ struct State {
     is_running: bool,
     /// True while the thread has the program.
     has_program: bool,
+    log: Option<AccessLog>,
+    /// Number of changes of `log`.
+    log_changes: u64,
 }
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -77,6 +81,14 @@ impl Forwarding {
                 status: Mutex::default(),
             }),
         }
+    }
+
+    /// Sets the access log that gets records of the kernel's connections from now on.
+    pub fn set_access_log(&self, log: Option<&AccessLog>) {
+        let mut state = self.inner.state.lock();
+        state.log = log.map(AccessLog::clone_for_worker);
+        state.log_changes += 1;
+        self.inner.changed.notify_all();
     }
 
     fn start_thread(&self) -> Result<(), PrepareErrors> {
@@ -115,6 +127,8 @@ struct Thread {
     tried: Option<Instant>,
     looked: Option<Instant>,
     reason: Option<String>,
+    /// Number of changes of the access log that the program has seen.
+    log_changes: Option<u64>,
 }
 
 impl Thread {
@@ -125,6 +139,7 @@ impl Thread {
             tried: None,
             looked: None,
             reason: None,
+            log_changes: None,
         }
     }
 
@@ -177,10 +192,14 @@ impl Thread {
         if self.engine.is_none() && !rules.is_empty() {
             self.tried = Some(Instant::now());
             match Engine::open(self.inner.clock) {
-                Ok(engine) => self.engine = Some(engine),
+                Ok(engine) => {
+                    self.engine = Some(engine);
+                    self.log_changes = None;
+                }
                 Err(error) => self.fall_back(error),
             }
         }
+        self.follow_log();
         if let Some(engine) = &mut self.engine {
             match engine.run_round(rules) {
                 Ok(()) => {
@@ -204,6 +223,17 @@ impl Thread {
         self.publish(rules);
     }
 
+    /// Gives the program the access log, if the log has changed.
+    fn follow_log(&mut self) {
+        let state = self.inner.state.lock();
+        if let Some(engine) = &mut self.engine
+            && self.log_changes != Some(state.log_changes)
+        {
+            engine.set_log(state.log.as_ref().map(AccessLog::clone_for_worker));
+            self.log_changes = Some(state.log_changes);
+        }
+    }
+
     fn fall_back(&mut self, error: String) {
         if self.reason.as_ref() != Some(&error) {
             warn!("the kernel does not forward connections, the proxy serves them: {error}");
@@ -212,7 +242,7 @@ impl Thread {
     }
 
     fn publish(&mut self, rules: &[PlannedRule]) {
-        let names: Vec<_> = rules.iter().map(|rule| rule.name.clone()).collect();
+        let names: Vec<_> = rules.iter().map(|rule| rule.name.to_string()).collect();
         let is_due = self.looked.is_none_or(|looked| looked.elapsed() >= LOOK);
         let mut status = self.inner.status.lock();
         let is_same = status.rules == names && status.active == self.engine.is_some();
@@ -255,6 +285,8 @@ impl Subsystem for Forwarding {
     }
 
     fn stop(&self) {
+        // The log's writer ends when nobody has the log.
+        self.set_access_log(None);
         self.set_mode(Mode::Ended);
     }
 
@@ -297,6 +329,12 @@ impl Subsystem for Forwarding {
         for (result, count) in &status.packets {
             out.add_sample(&[("result", result)], *count as f64);
         }
+        out.begin_family(
+            "evenkeel_forward_lost_records_total",
+            Type::Counter,
+            "Connections of the kernel that have ended without a record in the access log.",
+        );
+        out.add_sample(&[], status.lost_records as f64);
         let mut family = |name, kind, help, read: fn(&ForwardedMember) -> f64| {
             out.begin_family(name, kind, help);
             for member in &status.members {

@@ -39,7 +39,7 @@ enum evk_flag {
 	CLOSED = 16, /* no longer in flight */
 };
 
-enum evk_event_kind { EVENT_BEGIN = 1, EVENT_ANSWER, EVENT_END };
+enum evk_event_kind { EVENT_BEGIN = 1, EVENT_ANSWER, EVENT_END, EVENT_ACCEPT };
 
 enum evk_end { END_CLOSED, END_REFUSED, END_RESET, END_CLIENT_RESET };
 
@@ -135,9 +135,11 @@ struct evk_syn {
 
 struct evk_event {
 	struct evk_pair pair; /* of the member's packets */
-	__u32 seat;
+	__u16 seat;
+	__u16 listener_port;
 	__u16 kind;
 	__u16 end;
+	__u32 listener;
 	__u64 began_ns;
 	__u64 ns;
 	__u64 bytes_in;
@@ -155,6 +157,7 @@ enum evk_outcome {
 	DROPPED,	/* of a known connection, but cannot be sent */
 	RETRIED,	/* SYNs for another member */
 	STRAY_RESETS,	/* RSTs that do not end the connection */
+	LOST_EVENTS,	/* no room for an event */
 	OUTCOMES,
 };
 
@@ -248,13 +251,17 @@ static __always_inline void tell(__u16 kind, __u16 end, const struct evk_address
 {
 	/* If the buffer is full, the balancer finds the difference in the table. */
 	struct evk_event *event = bpf_ringbuf_reserve(&evk_events, sizeof(*event), 0);
-	if (!event)
+	if (!event) {
+		count(LOST_EVENTS);
 		return;
+	}
 	event->pair.from = connection->member;
 	event->pair.to = client->address;
 	event->pair.from_port = connection->member_port;
 	event->pair.to_port = client->port;
 	event->seat = connection->seat;
+	event->listener = connection->listener;
+	event->listener_port = connection->listener_port;
 	event->kind = kind;
 	event->end = end;
 	event->began_ns = connection->began_ns;
@@ -794,6 +801,7 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 				__sync_fetch_and_add(&counts->handshakes, 1);
 				__sync_fetch_and_add(&counts->handshake_ns, took);
 			}
+			tell(EVENT_ACCEPT, 0, client, connection, now);
 		}
 		if (head->payload && is_new && !head->syn && !(flags & ANSWERED) &&
 		    !(__sync_fetch_and_or(&connection->flags, ANSWERED) & ANSWERED) && counts) {

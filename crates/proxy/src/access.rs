@@ -90,7 +90,7 @@ pub struct MemberAttempts {
 
 impl MemberAttempts {
     /// A first try on a member, with the name that the configuration gives the member.
-    pub(crate) fn new(member: Arc<str>, member_name: Option<Arc<str>>) -> Box<Self> {
+    pub fn new(member: Arc<str>, member_name: Option<Arc<str>>) -> Box<Self> {
         Box::new(MemberAttempts {
             member,
             member_name,
@@ -418,7 +418,7 @@ impl AccessLog {
 
     /// Returns the same log for another worker.
     #[must_use]
-    pub(crate) fn clone_for_worker(&self) -> AccessLog {
+    pub fn clone_for_worker(&self) -> AccessLog {
         AccessLog {
             lines: self.lines.another(),
             wants: Arc::clone(&self.wants),

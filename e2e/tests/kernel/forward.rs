@@ -113,7 +113,11 @@ impl Machines {
     /// A balancer with the rule; `None` if it is built without the programs, which is said.
     fn start_balancer(&self, members: &[u8], more: &str) -> Option<Balancer> {
         let config = write_config("kernel", members, more);
-        let balancer = Balancer::start_by(&config, |_| self.pair.front.command(evenkeel_binary()));
+        let balancer = Balancer::start_by(&config, |folder| {
+            let mut command = self.pair.front.command(evenkeel_binary());
+            command.current_dir(folder.path());
+            command
+        });
         let mut state = Value::Null;
         wait_until("the rule is forwarded, or not", || {
             state = self.admin_json(&balancer, "/v1/status")["rules"][0]["forward"].clone();
@@ -380,6 +384,76 @@ fn s41_connections_outlive_the_process() {
         let status = machines.admin_json(&balancer, "/v1/status");
         status["groups"][0]["members"][0]["in_flight"] == 0
     });
+}
+
+/// Waits for the line of the access log about a client's connection.
+fn wait_for_record(balancer: &Balancer, client: SocketAddr) -> Value {
+    let (path, mut found) = (balancer.folder().join("access.log"), None);
+    wait_until("the connection is in the access log", || {
+        let text = fs::read_to_string(&path).unwrap_or_default();
+        let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        let mut records = whole.map(|line| serde_json::from_str::<Value>(line).unwrap());
+        found = records.find(|record| record["client"] == client.to_string());
+        found.is_some()
+    });
+    found.unwrap()
+}
+
+#[test]
+fn s41_connections_of_the_kernel_are_in_the_access_log() {
+    let Some(machines) = Machines::new() else {
+        return;
+    };
+    machines.start_member(2, Duration::ZERO);
+    let log = "strategy = \"round_robin\"\n[access_log]\noutput = \"./access.log\"";
+    // Nobody listens at the third.
+    let Some(mut balancer) = machines.start_balancer(&[2, 3], log) else {
+        return;
+    };
+    assert_eq!(machines.state(&balancer), "kernel");
+    let member = format!("{}:{PORT}", member_ip(2));
+    let mut retried = 0;
+    for _ in 0..4 {
+        let (mut stream, seen) = machines.connect().unwrap();
+        assert_eq!(seen, client());
+        let at = stream.local_addr().unwrap();
+        echo(&mut stream, 5000);
+        drop(stream);
+        let record = wait_for_record(&balancer, at);
+        assert_eq!(record["rule"], "db", "{record}");
+        assert_eq!(record["member"], *member, "{record}");
+        assert_eq!(record["end"], "complete", "{record}");
+        // Segments that come again count again.
+        assert!(record["bytes_received"].as_u64() >= Some(5000), "{record}");
+        assert!(record["bytes_sent"].as_u64() >= Some(5016), "{record}");
+        let time = |name: &str| record[name].as_f64().unwrap();
+        assert!(time("connect_ms") <= time("response_ms"), "{record}");
+        assert!(time("response_ms") <= time("total_ms"), "{record}");
+        let tried = record["tried"].as_array().map_or(0, Vec::len);
+        assert_eq!(record["retries"], tried, "{record}");
+        retried += tried;
+    }
+    assert!(retried >= 1, "turns go to both members");
+
+    // A client that resets, and a connection that ends while no process runs.
+    let (stream, _) = machines.connect().unwrap();
+    let at = stream.local_addr().unwrap();
+    rustix::net::sockopt::set_socket_linger(&stream, Some(Duration::ZERO)).unwrap();
+    drop(stream);
+    assert_eq!(wait_for_record(&balancer, at)["end"], "client");
+    balancer.signal(Signal::KILL);
+    balancer.wait_for_end();
+    let (mut stream, _) = machines.connect().unwrap();
+    let at = stream.local_addr().unwrap();
+    echo(&mut stream, 5000);
+    drop(stream);
+    let balancer = machines.start_balancer(&[2, 3], log).unwrap();
+    let record = wait_for_record(&balancer, at);
+    assert_eq!(record["member"], *member, "{record}");
+    assert_eq!(record["end"], "complete", "{record}");
+    let forwarded = machines.forwarded(&balancer);
+    assert_eq!(forwarded["lost_records"], 0, "{forwarded}");
+    assert_eq!(forwarded["packets"]["lost_event"], 0, "{forwarded}");
 }
 
 #[test]

@@ -250,6 +250,8 @@ pub enum End {
 pub enum Step {
     /// The client's SYN has got a member.
     Begin,
+    /// The member has accepted.
+    Accept,
     /// The member's first byte is here.
     Answer,
     /// The connection is over.
@@ -261,6 +263,8 @@ pub enum Step {
 pub struct Event {
     /// Addresses of both ends.
     pub pair: Pair,
+    /// Address that the client has connected to.
+    pub listener: SocketAddrV4,
     /// Number of the member's seat.
     pub seat: u32,
     /// Kind of the event.
@@ -269,6 +273,8 @@ pub struct Event {
     pub began_ns: u64,
     /// Time of the event, likewise.
     pub ns: u64,
+    /// Bytes from the client, and to the client, so far.
+    pub bytes: (u64, u64),
 }
 
 impl Event {
@@ -276,7 +282,7 @@ impl Event {
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let mut bytes = Reader(bytes);
         let pair = Pair::read(&mut bytes);
-        let seat = bytes.u32();
+        let (seat, listener_port) = (bytes.u16(), bytes.port());
         let step = match (bytes.u16(), bytes.u16()) {
             (1, _) => Step::Begin,
             (2, _) => Step::Answer,
@@ -284,16 +290,17 @@ impl Event {
             (3, 1) => Step::End(End::Refused),
             (3, 2) => Step::End(End::Reset),
             (3, 3) => Step::End(End::ClientReset),
+            (4, _) => Step::Accept,
             _ => return None,
         };
-        // The numbers of 8 bytes begin at a multiple of 8.
-        bytes.u32();
         Some(Event {
             pair,
-            seat,
+            listener: SocketAddrV4::new(bytes.ip(), listener_port),
+            seat: seat.into(),
             step,
             began_ns: bytes.u64(),
             ns: bytes.u64(),
+            bytes: (bytes.u64(), bytes.u64()),
         })
     }
 }

@@ -68,7 +68,7 @@ const PINNED: [&str; 9] = [
 const HANDLE: u32 = 1;
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 10] = [
+pub const OUTCOMES: [(&str, &str); 11] = [
     ("to_member", "forwarded to members"),
     ("to_client", "forwarded to clients"),
     (
@@ -99,6 +99,10 @@ pub const OUTCOMES: [(&str, &str); 10] = [
     (
         "stray_reset",
         "RSTs with a wrong sequence number: sent on, and the connection continues",
+    ),
+    (
+        "lost_event",
+        "forwarded without an event for the balancer, as the buffer was full: a line of the access log may be missing",
     ),
 ];
 

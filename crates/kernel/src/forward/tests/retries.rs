@@ -134,6 +134,7 @@ impl Scene<'_> {
     /// Lets the member accept, and both sides close.
     fn finish(&mut self) {
         self.check_client(&self.reply(SYN | ACK));
+        self.events.push((self.member(), Step::Accept));
         // From here on nothing leads to another member.
         self.set_time_of_syn(LONG_AGO);
         assert_eq!(self.send(&self.syn).to, self.member());
@@ -218,6 +219,11 @@ fn s41_a_connection_that_is_not_accepted_goes_to_members_that_were_not_tried() {
                     scene.finish();
                 }
                 let events = forwarder.take_events().unwrap();
+                assert!(events.iter().all(|one| one.listener == scene.syn.to));
+                // A connection begins at the next member at the time of its end at the one before.
+                for pair in events.windows(2).filter(|pair| pair[1].step == Step::Begin) {
+                    assert_eq!(pair[0].ns, pair[1].began_ns);
+                }
                 let events: Vec<_> = events
                     .iter()
                     .map(|one| (one.pair.member, one.step))
