@@ -16,6 +16,7 @@ use evenkeel_kernel::forward::{
     self as kernel, Connection, Counts, End, Event, Forwarder, GROUP_SEATS, GROUPS, GroupTerms,
     Listener, OUTCOMES, Pair, Place, SEATS, Step, Terms,
 };
+use evenkeel_limits::memory::MemoryBound;
 use evenkeel_manager::snapshot::GroupHandle;
 use evenkeel_net::Clock;
 use evenkeel_net::clock::monotonic_nanos;
@@ -144,7 +145,7 @@ impl Engine {
     }
 
     fn open_maps(clock: Clock) -> Result<Self, BpfError> {
-        let forwarder = Forwarder::open(Place::of_this_namespace())?;
+        let forwarder = Forwarder::open(Place::of_this_namespace(), MemoryBound::of_process().all)?;
         // Tickets come from the table: events of the time before are news for the access log only.
         let early = forwarder.take_events()?;
         let mut seats = HashMap::new();

@@ -5,10 +5,12 @@
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use evenkeel_e2e::balancer::{Balancer, evenkeel_binary};
+use evenkeel_e2e::cgroup::MemoryLimit;
 use evenkeel_e2e::netns::{BACK, Namespace, Pair, run_ip};
 use evenkeel_e2e::process::{Signal, report_skipped};
 use evenkeel_e2e::{HANG, wait_until};
@@ -112,9 +114,19 @@ impl Machines {
 
     /// A balancer with the rule; `None` if it is built without the programs, which is said.
     fn start_balancer(&self, members: &[u8], more: &str) -> Option<Balancer> {
+        let command = self.pair.front.command(evenkeel_binary());
+        self.start_balancer_by(command, members, more)
+    }
+
+    /// A balancer with the rule, started by a command; `None` likewise.
+    fn start_balancer_by(
+        &self,
+        mut command: Command,
+        members: &[u8],
+        more: &str,
+    ) -> Option<Balancer> {
         let config = write_config("kernel", members, more);
         let balancer = Balancer::start_by(&config, |folder| {
-            let mut command = self.pair.front.command(evenkeel_binary());
             command.current_dir(folder.path());
             command
         });
@@ -386,12 +398,41 @@ fn s41_connections_outlive_the_process() {
     });
 }
 
+#[test]
+fn s41_the_table_has_the_size_for_the_memory_of_the_cgroup() {
+    let Some(machines) = Machines::new() else {
+        return;
+    };
+    let Some(limit) = MemoryLimit::new(1 << 30) else {
+        report_skipped("no right to limit memory by a cgroup; run it as root");
+        return;
+    };
+    let mut command = limit.command("nsenter");
+    command
+        .arg(format!("--net={}", machines.pair.front.path().display()))
+        .arg("--")
+        .arg(evenkeel_binary());
+    machines.start_member(2, Duration::ZERO);
+    let Some(balancer) = machines.start_balancer_by(command, &[2], "") else {
+        return;
+    };
+    assert_eq!(machines.state(&balancer), "kernel");
+    wait_until("the status has the size of the table", || {
+        machines.forwarded(&balancer)["table_size"] == 262_144
+    });
+    let (mut stream, seen) = machines.connect().unwrap();
+    assert_eq!(seen, client());
+    echo(&mut stream, 5000);
+}
+
 /// Waits for the line of the access log about a client's connection.
 fn wait_for_record(balancer: &Balancer, client: SocketAddr) -> Value {
     let (path, mut found) = (balancer.folder().join("access.log"), None);
     wait_until("the connection is in the access log", || {
         let text = fs::read_to_string(&path).unwrap_or_default();
-        let whole = text.split_inclusive('\n').filter(|line| line.ends_with('\n'));
+        let whole = text
+            .split_inclusive('\n')
+            .filter(|line| line.ends_with('\n'));
         let mut records = whole.map(|line| serde_json::from_str::<Value>(line).unwrap());
         found = records.find(|record| record["client"] == client.to_string());
         found.is_some()

@@ -32,7 +32,6 @@ pub use self::place::Place;
 use self::place::unpin;
 use self::table::read_table;
 use crate::bpf::{self, BpfError, failed_to};
-use crate::proc::text::parse_memory;
 pub use layout::{
     Connection, Counts, End, Event, GROUP_SEATS, GroupTerms, Listener, MAX_RETRIES, Pair, Step,
     Terms,
@@ -46,7 +45,7 @@ pub const GROUPS: u32 = 256;
 pub const LISTENERS: usize = 1024;
 /// Least and most connections that the table has room for.
 const CONNECTIONS: RangeInclusive<u32> = 65_536..=1_048_576;
-/// Bytes of the machine's memory for each connection that the table has room for: a full table takes a thirtieth.
+/// Bytes of memory of the process for each connection that the table has room for: a full table takes a thirtieth.
 const MEMORY_PER_CONNECTION: u64 = 4096;
 /// Number of connections that the table has room for, for each one that may wait for a member to accept.
 const CONNECTIONS_PER_SYN: u32 = 16;
@@ -167,17 +166,18 @@ pub fn check_ip_forward() -> Result<(), BpfError> {
 }
 
 impl Forwarder {
-    /// Loads the programs, with the maps at `place` if a process before has left them there.
+    /// Loads the programs, with the maps at `place` if a process before has left them there. New tables have the size for
+    /// a process that may have `memory` bytes.
     ///
     /// # Errors
     ///
     /// A right, a program or a map is missing, or another process forwards on this machine.
-    pub fn open(place: Place) -> Result<Self, BpfError> {
+    pub fn open(place: Place, memory: u64) -> Result<Self, BpfError> {
         let folder = &place.folder();
         bpf::pin_folder(folder)?;
         let lock = lock(folder)?;
         let load = || {
-            open(folder)?
+            open(folder, memory)?
                 .load()
                 .map_err(failed_to("load the forwarding programs"))
         };
@@ -442,9 +442,9 @@ impl Forwarder {
     }
 }
 
-fn open(folder: &Path) -> Result<OpenObject, BpfError> {
+fn open(folder: &Path, memory: u64) -> Result<OpenObject, BpfError> {
     let mut object = bpf::open_programs(crate::bpf_object!("forward.bpf.o"))?;
-    let connections = choose_capacity(folder, read_memory());
+    let connections = choose_capacity(folder, memory);
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         let entries = match name.as_str() {
@@ -464,7 +464,7 @@ fn open(folder: &Path) -> Result<OpenObject, BpfError> {
     Ok(object)
 }
 
-/// Returns the size of the table in `folder`, or the size for a new table on a machine with `memory` bytes.
+/// Returns the size of the table in `folder`, or the size for a new table of a process that may have `memory` bytes.
 fn choose_capacity(folder: &Path, memory: u64) -> u32 {
     let pinned = MapHandle::from_pinned_path(folder.join("evk_connections"));
     if let Ok(pinned) = pinned {
@@ -473,12 +473,6 @@ fn choose_capacity(folder: &Path, memory: u64) -> u32 {
     let wanted = memory / MEMORY_PER_CONNECTION;
     let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
     wanted.clamp(*CONNECTIONS.start(), *CONNECTIONS.end())
-}
-
-/// Returns the machine's memory in bytes; 0 if the system does not tell.
-fn read_memory() -> u64 {
-    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
-    parse_memory(&text).map_or(0, |(total, _)| total)
 }
 
 fn lock(folder: &Path) -> Result<File, BpfError> {

@@ -17,6 +17,9 @@ mod places;
 mod resets;
 mod retries;
 
+/// Memory of the process, by which tables get the size: the largest table.
+const MEMORY: u64 = 1 << 40;
+
 /// Maps of a test; gone when dropped.
 struct Trial(Option<Forwarder>);
 
@@ -30,7 +33,7 @@ impl Trial {
             report_skipped("no right to load BPF programs; run it as root");
             return None;
         }
-        match Forwarder::open(Place::new(root.into(), LAYOUT, 1)) {
+        match Forwarder::open(Place::new(root.into(), LAYOUT, 1), MEMORY) {
             Ok(forwarder) => Some(Trial(Some(forwarder))),
             Err(error @ (BpfError::Rights(_) | BpfError::NoBtf(_))) => {
                 report_skipped(error);
@@ -191,10 +194,12 @@ fn maps_are_found_again_and_only_one_process_has_them() {
     forwarder.set_terms(9, &terms).unwrap();
     forwarder.set_listeners(&[listener(3, 0)]).unwrap();
     let place = forwarder.place.clone();
-    let refused = Forwarder::open(place.clone()).unwrap_err().to_string();
+    let refused = Forwarder::open(place.clone(), MEMORY)
+        .unwrap_err()
+        .to_string();
     assert!(refused.contains("another process"), "{refused}");
     drop(trial.0.take());
-    let again = Forwarder::open(place).unwrap();
+    let again = Forwarder::open(place, MEMORY).unwrap();
     assert_eq!(again.read_terms().unwrap()[9], terms);
     assert_eq!(list_connections(&again), []);
     assert_eq!(again.take_events().unwrap(), []);

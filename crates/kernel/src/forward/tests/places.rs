@@ -27,11 +27,14 @@ fn s41_connections_of_another_layout_continue_until_they_are_over() {
         let place = &forwarder.place;
         let before = Place::new(place.root.clone(), LAYOUT - 1, place.namespace);
         let elsewhere = Place::new(place.root.clone(), LAYOUT - 1, place.namespace + 1);
-        let other = Forwarder::open(elsewhere.clone()).unwrap();
+        let other = Forwarder::open(elsewhere.clone(), MEMORY).unwrap();
         let interfaces = BTreeSet::from([interface]);
-        let mut old = Forwarder::open(before.clone()).unwrap();
+        let mut old = Forwarder::open(before.clone(), MEMORY).unwrap();
         old.attach(&interfaces).unwrap();
-        let mut new = Forwarder::open(Place::new(place.root.clone(), LAYOUT + 1, place.namespace));
+        let mut new = Forwarder::open(
+            Place::new(place.root.clone(), LAYOUT + 1, place.namespace),
+            MEMORY,
+        );
         let new = new.as_mut().unwrap();
         new.attach(&interfaces).unwrap();
         // Newer programs see packets first.
@@ -96,7 +99,7 @@ fn s41_connections_of_another_layout_continue_until_they_are_over() {
 fn maps_with_connections_are_not_removed_if_a_start_fails() {
     let Some(trial) = Trial::new() else { return };
     let place = Place::new(trial.forwarder().place.root.clone(), LAYOUT + 2, 1);
-    let forwarder = Forwarder::open(place.clone()).unwrap();
+    let forwarder = Forwarder::open(place.clone(), MEMORY).unwrap();
     drop(forwarder);
     let folder = place.folder();
     // A map of another kind, as a fault of this version would make it.
@@ -104,12 +107,12 @@ fn maps_with_connections_are_not_removed_if_a_start_fails() {
     fs::remove_file(folder.join("evk_terms")).unwrap();
     let mut wrong = wrong;
     wrong.pin(folder.join("evk_terms")).unwrap();
-    Forwarder::open(place.clone()).unwrap_err();
+    Forwarder::open(place.clone(), MEMORY).unwrap_err();
     assert!(folder.join("evk_connections").exists());
     // Without all maps, the start before did not succeed.
     fs::remove_file(folder.join("evk_terms")).unwrap();
     fs::remove_file(folder.join("evk_groups")).unwrap();
     wrong.pin(folder.join("evk_groups")).unwrap();
-    drop(Forwarder::open(place.clone()).unwrap());
+    drop(Forwarder::open(place.clone(), MEMORY).unwrap());
     place.clear().unwrap();
 }
