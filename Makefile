@@ -7,7 +7,7 @@ FEATURES = $$(scripts/features)
 
 COUNTS_ACCEPT ?=
 
-.PHONY: help demo docs test e2e test-papers test-vm test-kubernetes counts properties bench bench-load bench-balance bench-console bench-telemetry bench-inference bench-upgrade bench-xds bench-fleet bench-arm bench-on-demand bench-corba bench-kernel bench-l4 lab regret experiment soak soak-fleet fuzz build build-lab deb container console arm install-arm apache install-apache omniorb install-omniorb java
+.PHONY: help demo docs test e2e test-papers test-vm test-kubernetes counts properties bench bench-load bench-balance bench-console bench-telemetry bench-inference bench-upgrade bench-xds bench-fleet bench-gateway bench-arm bench-on-demand bench-corba bench-kernel bench-l4 lab regret experiment soak soak-fleet fuzz build build-lab deb container console arm install-arm apache install-apache omniorb install-omniorb java
 
 help:
 	@echo "make demo    see adaptive balancing beside round robin (DEMO_SECONDS=30 ends by itself)"
@@ -27,6 +27,7 @@ help:
 	@echo "make bench-telemetry  what the access log and traces cost (15 minutes; BENCH_QUICK=1 for three)"
 	@echo "make bench-xds  what weights for clients of xDS cost: 1,000 clusters with 100 endpoints (a minute)"
 	@echo "make bench-fleet  how soon ten balancers know of an alert, and how soon another one decides (three minutes; BENCH_QUICK=1 for one)"
+	@echo "make bench-gateway how the controller of the Gateway API copes with 5,000 routes, and what a pod that fails still gets (as root; ten minutes, BENCH_QUICK=1 for two; kube-apiserver is built once, which takes ten more)"
 	@echo "make bench-load  how fast and how late the load generator is itself, and wrk (two minutes)"
 	@echo "make bench-corba  the CORBA service: overhead, effectiveness, scalability, forwards, relay"
 	@echo "make bench-kernel  the kernel load monitor: accuracy, latency, cost, balance (as root; BENCH_QUICK=1 for six minutes)"
@@ -195,6 +196,12 @@ bench-fleet:
 	@scripts/setup bench
 	cargo build --profile dist -p evenkeel $(FEATURES)
 	bench/fleet.py
+
+# How the controller of the Gateway API copes with many routes, and what a pod that fails still gets. Needs root: addresses.
+bench-gateway:
+	@scripts/setup bench
+	cargo build --profile dist -p evenkeel $(FEATURES)
+	bench/gateway.py --programs "$$(scripts/kubernetes)"
 
 # What weights for clients of xDS cost.
 bench-xds:

@@ -4,6 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
+use evenkeel_config::Config;
 use evenkeel_manager::subsystem::{ApplyError, PrepareError};
 use evenkeel_manager::{Generated, Manager, ReloadError};
 use tokio::sync::watch;
@@ -211,12 +212,15 @@ impl Applier {
                     Some(self.pace.pause_after_failure(None, fastrand::f32())),
                 );
             };
-            if let Some(problem) = &translation.problem {
-                error!("gateways: the configuration stays as it was: {problem}");
-                let pause = self.pace.pause_after_failure(None, fastrand::f32());
-                return (Some(translation.statuses), Some(pause));
-            }
-            match self.put_into_effect(&translation).await {
+            let config = match &translation.config {
+                Ok(config) => Arc::clone(config),
+                Err(problem) => {
+                    error!("gateways: the configuration stays as it was: {problem}");
+                    let pause = self.pace.pause_after_failure(None, fastrand::f32());
+                    return (Some(translation.statuses), Some(pause));
+                }
+            };
+            match self.put_into_effect(&translation, config).await {
                 Ok(()) => {
                     self.pace = Pace::default();
                     let retry = (!self.refused.is_empty()).then_some(RETRY_REFUSED);
@@ -237,7 +241,11 @@ impl Applier {
         )
     }
 
-    async fn put_into_effect(&self, translation: &Translation) -> Result<(), ReloadError> {
+    async fn put_into_effect(
+        &self,
+        translation: &Translation,
+        config: Arc<Config>,
+    ) -> Result<(), ReloadError> {
         let generated = Generated {
             text: translation.text.as_str().into(),
             files: Arc::new(translation.files.clone()),
@@ -245,7 +253,7 @@ impl Applier {
         if self.manager.generated().unwrap_or_default() == generated {
             return Ok(());
         }
-        let applied = self.manager.apply_generated(generated).await?;
+        let applied = self.manager.apply_generated(generated, config).await?;
         self.counts.applied.fetch_add(1, Ordering::Relaxed);
         info!(
             generation = applied.generation,

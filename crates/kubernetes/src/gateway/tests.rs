@@ -234,7 +234,7 @@ fn only_the_class_of_the_settings_is_served() {
         translate(&cluster.0, &settings, &Refused::new())
     };
     let own = with("evenkeel");
-    assert_eq!(own.problem, None);
+    assert!(own.config.is_ok());
     assert_eq!(own.statuses.len(), 2);
     let owner = Owner::Listener(ObjectName::new("shop", "g"), "http".into());
     assert_eq!(

@@ -8,6 +8,7 @@ use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::IpAddr;
 use std::sync::Arc;
 
+use evenkeel_config::Config;
 use serde_json::{Value, json};
 
 use super::attach::{
@@ -40,10 +41,13 @@ pub struct Settings {
 }
 
 /// Result of a translation.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub struct Translation {
     /// Text of the configuration.
     pub text: String,
+    /// Configuration that the parser makes of the text. An error is the reason why the configuration cannot be made, if
+    /// nobody is known to be at fault: the configuration before stays.
+    pub config: Result<Arc<Config>, String>,
     /// Contents of secrets, by the paths that the text names.
     pub files: Files,
     /// Statuses of all objects of this controller.
@@ -52,8 +56,6 @@ pub struct Translation {
     pub rules: BTreeMap<String, Vec<Owner>>,
     /// Number of rounds that the translation took.
     pub rounds: usize,
-    /// Reason why the configuration cannot be made, if nobody is known to be at fault: the configuration before stays.
-    pub problem: Option<String>,
 }
 
 impl Settings {
@@ -460,7 +462,7 @@ impl<'o> Work<'o> {
     }
 
     /// Makes the statuses of classes and gateways, and the result.
-    fn finish(mut self) -> Translation {
+    fn finish(mut self, config: Result<Arc<Config>, String>, rounds: usize) -> Translation {
         let objects = self.objects;
         for class in objects.classes.values() {
             if !self.settings.has_class(class) {
@@ -486,11 +488,11 @@ impl<'o> Work<'o> {
         }
         Translation {
             text: self.text.into_string(),
+            config,
             files: self.files,
             statuses: self.statuses,
             rules: self.rules,
-            rounds: 0,
-            problem: None,
+            rounds,
         }
     }
 

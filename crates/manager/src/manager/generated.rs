@@ -34,7 +34,8 @@ impl Manager {
         Some(generated.clone())
     }
 
-    /// Puts generated rules and groups in place of those before, beside the rules and groups of the file.
+    /// Puts generated rules and groups in place of those before, beside the rules and groups of the file. `config` is what
+    /// the parser has made of the text of `generated`.
     ///
     /// # Errors
     ///
@@ -42,9 +43,9 @@ impl Manager {
     pub async fn apply_generated(
         &self,
         generated: Generated,
+        config: Arc<Config>,
     ) -> Result<AppliedConfig, ReloadError> {
         let _one_at_a_time = self.reloading.lock().await;
-        let config = Arc::new(config::parse_generated(&generated.text)?);
         let own = Config::clone(&self.lock().state.inputs.own);
         let before = kept::memory_files();
         let mut both = MemoryFiles::clone(&before);
@@ -125,6 +126,11 @@ mod tests {
         }
     }
 
+    async fn apply(manager: &Manager, generated: Generated) -> Result<AppliedConfig, ReloadError> {
+        let config = config::parse_generated(&generated.text).unwrap();
+        manager.apply_generated(generated, Arc::new(config)).await
+    }
+
     fn rules(manager: &Manager) -> Vec<String> {
         let snapshot: Arc<Snapshot> = Arc::clone(&manager.snapshots().borrow());
         let rules = snapshot.rules.iter();
@@ -136,21 +142,22 @@ mod tests {
         let manager = Manager::new(Clock::start(), Arc::new(()));
         let own = config::parse("x", OWN).unwrap();
         manager.start(own.clone(), OWN.into()).await.unwrap();
-        manager.apply_generated(generated(80)).await.unwrap();
+        apply(&manager, generated(80)).await.unwrap();
         assert_eq!(rules(&manager), ["own", "kubernetes.80"]);
         // A reload has the file's own rules in view.
         let other = config::parse("x", &OWN.replace("rule.own", "rule.other")).unwrap();
         manager.apply_config(other).await.unwrap();
         assert_eq!(rules(&manager), ["other", "kubernetes.80"]);
         assert!(manager.loses_all_rules(&Config::default()));
-        manager.apply_generated(generated(81)).await.unwrap();
+        apply(&manager, generated(81)).await.unwrap();
         assert_eq!(rules(&manager), ["other", "kubernetes.80"]);
         assert_eq!(manager.generated(), Some(generated(81)));
+        // A rule of the file has the name.
         let wrong = Generated {
-            text: "[rule.x]\n".into(),
+            text: generated(82).text.replace("kubernetes.80", "other").into(),
             ..Generated::default()
         };
-        assert!(manager.apply_generated(wrong).await.is_err());
+        assert!(apply(&manager, wrong).await.is_err());
         assert_eq!(manager.generated(), Some(generated(81)));
 
         let mut told = Handover::default();
@@ -171,7 +178,7 @@ mod tests {
         let manager = Manager::new(Clock::start(), Arc::new(()));
         let own = config::parse("x", text).unwrap();
         manager.start(own.clone(), text.into()).await.unwrap();
-        manager.apply_generated(generated(80)).await.unwrap();
+        apply(&manager, generated(80)).await.unwrap();
         assert!(!manager.loses_all_rules(&own));
     }
 }

@@ -5,6 +5,8 @@
 //! an older rule, are part of the text, too. The second round finds rules that contradict older ones. Whatever the
 //! number of bad objects, a few rounds are enough.
 
+use std::sync::Arc;
+
 use evenkeel_config::{Errors, Problem};
 
 use super::super::objects::{Kind, Objects};
@@ -26,11 +28,8 @@ pub fn translate(objects: &Objects, settings: &Settings, refused: &Refused) -> T
         let mut work = Work::new(objects, settings, &known);
         work.run();
         let errors = match evenkeel_config::parse_generated(work.text.as_str()) {
-            Ok(_) if work.contradictions.is_empty() => {
-                return Translation {
-                    rounds,
-                    ..work.finish()
-                };
+            Ok(config) if work.contradictions.is_empty() => {
+                return work.finish(Ok(Arc::new(config)), rounds);
             }
             Ok(_) => {
                 refused.extend(work.contradictions);
@@ -68,9 +67,7 @@ pub fn translate(objects: &Objects, settings: &Settings, refused: &Refused) -> T
     work.run();
     Translation {
         text: String::new(),
-        rounds,
-        problem: Some(problem),
-        ..work.finish()
+        ..work.finish(Err(problem), rounds)
     }
 }
 
