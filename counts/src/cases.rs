@@ -17,6 +17,9 @@ use evenkeel_counts::{group, group_in_zones};
 use evenkeel_giop::cdr::Endian;
 use evenkeel_giop::ior::Ior;
 use evenkeel_giop::message::{self, Content, Header, Message, Target, Version as Giop};
+use evenkeel_inference::chain::{ChainBuilder, HashKey};
+use evenkeel_inference::group::RequestFacts;
+use evenkeel_inference::scanner::Scanner;
 use evenkeel_kernel::host::Host;
 use evenkeel_kernel::loads::{Before, Loads};
 use evenkeel_kernel::query::{Answer, ENVELOPE, Key, Query, WITH_PORTS};
@@ -34,6 +37,7 @@ use crate::Counter;
 /// Counts all of them.
 pub(crate) fn all(counter: &mut Counter) {
     decisions(counter);
+    prompts(counter);
     zones(counter);
     heads(counter);
     routes(counter);
@@ -59,6 +63,44 @@ fn decisions(counter: &mut Counter) {
             counter.count(&format!("pick {} {members}", kind.name), times, || {
                 load.pick();
             });
+        }
+    }
+}
+
+/// The choice for a prompt of 40 KB that an engine has read, and for one that nobody has read.
+fn prompts(counter: &mut Counter) {
+    let kind = strategy::find("inference").unwrap();
+    for members in [10, 100, 10_000] {
+        let group = group(kind, members);
+        let mut load = Load::new(&group);
+        for (name, letter) in [("known", "a"), ("new", "b")] {
+            let prompt = letter.repeat(40_000);
+            let body = format!(r#"{{"model":"m","prompt":"{prompt}","stream":true}}"#);
+            let mut builder = ChainBuilder::new(HashKey::new([1, 2, 3]));
+            let mut scanner = Scanner::new();
+            scanner.feed_bytes(body.as_bytes(), &mut builder);
+            let facts = RequestFacts {
+                model: builder.model_hash(),
+                chain: builder.link_blocks(),
+                max_tokens: None,
+                is_stream: true,
+                random: 5,
+            };
+            let engines = group.engines().unwrap().group();
+            let mut choose = |is_sent: bool| {
+                let plan = engines.plan_request(facts);
+                let request = Request {
+                    plan: Some(&plan),
+                    ..load.next()
+                };
+                match is_sent {
+                    true => drop(group.pick(&request, &mut load.rng).unwrap()),
+                    false => drop(black_box(group.choose_member(&request, &mut load.rng))),
+                }
+            };
+            (0..16).for_each(|_| choose(name == "known"));
+            let what = format!("choose inference {members} with a {name} prompt");
+            counter.count(&what, 32, || choose(false));
         }
     }
 }

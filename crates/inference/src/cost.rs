@@ -103,6 +103,8 @@ pub struct CostParts {
     pub write: f32,
     /// Seconds that the caller adds.
     pub extra: f32,
+    /// Seconds that a further copy of the prompt's beginning would have spared other requests lately.
+    pub credit: f32,
     /// Weight of the member.
     pub weight: f32,
 }
@@ -112,7 +114,7 @@ impl CostParts {
     #[inline]
     pub fn total(&self) -> f32 {
         let sum = self.own + self.evict + self.stall + self.slower + self.full + self.write;
-        let total = sum / self.weight + self.extra;
+        let total = sum / self.weight + self.extra - self.credit;
         match self.weight > 0.0 && total < f32::MAX {
             true => total,
             false => f32::MAX,
@@ -146,6 +148,13 @@ impl fmt::Display for CostParts {
         )?;
         if self.extra > 0.0 {
             write!(f, ", {:.2} s added", self.extra)?;
+        }
+        if self.credit > 0.0 {
+            write!(
+                f,
+                ", {:.2} s less as others use the prompt, too",
+                self.credit
+            )?;
         }
         Ok(())
     }
@@ -214,6 +223,7 @@ pub fn price_member(
         full: queue.full_seconds + wait_for_room(load, unread + output, output, speeds, streams),
         write: output * write,
         extra: candidate.extra_seconds,
+        credit: 0.0,
         weight: candidate.weight,
     }
 }
@@ -369,6 +379,13 @@ mod tests {
         let parts = price_member(&work(1000.0), &heavy, 600.0, &SPEEDS, &queue);
         assert!((parts.total() - 3.165).abs() < 1e-4);
         assert!(parts.to_string().ends_with(", 1.00 s added"));
+        let copy = CostParts {
+            credit: 0.5,
+            ..parts
+        };
+        assert!((copy.total() - 2.665).abs() < 1e-4);
+        let text = copy.to_string();
+        assert!(text.ends_with(", 0.50 s less as others use the prompt, too"));
     }
 
     #[test]

@@ -1,6 +1,7 @@
 //! A group of engines: everything that is known of its members, and the steps of a request.
 
 use crate::chain::Chain;
+use crate::copies::CopyCredits;
 use crate::cost::{
     Candidate, CostParts, RequestWork, choose_cheapest, price_member, unread_tokens,
 };
@@ -51,6 +52,7 @@ pub struct EngineGroup {
     speeds: Box<[MemberSpeed]>,
     fleet: FleetSpeed,
     tokens: TokenFigures,
+    copies: CopyCredits,
     decay_seconds: f32,
 }
 
@@ -75,6 +77,15 @@ pub struct RequestPlan<'a> {
     facts: RequestFacts<'a>,
     work: RequestWork,
     tokens_per_byte: f32,
+}
+
+/// Beginning of a prompt that a member holds.
+#[derive(Clone, Copy, Debug)]
+struct KnownBeginning {
+    blocks: usize,
+    /// Hash of the last block.
+    link: u64,
+    tokens: f32,
 }
 
 /// Request that has been sent to a member. Give it back to [`EngineGroup::finish_request`] in any case.
@@ -108,6 +119,25 @@ impl RequestPlan<'_> {
     /// True if the answer comes as a stream of events.
     pub fn is_stream(&self) -> bool {
         self.facts.is_stream
+    }
+
+    /// Blocks that a member holds.
+    fn blocks_of(&self, member: usize) -> usize {
+        self.work.matches.blocks_of(member)
+    }
+
+    /// Longest beginning of the prompt that one of the candidates holds.
+    fn find_longest(&self, candidates: impl Iterator<Item = Candidate>) -> Option<KnownBeginning> {
+        if self.work.matches.is_empty() {
+            return None;
+        }
+        let blocks = candidates.map(|one| self.blocks_of(one.member)).max()?;
+        let links = self.facts.chain.block_links();
+        Some(KnownBeginning {
+            blocks,
+            link: *links.get(blocks.checked_sub(1)?)?,
+            tokens: self.tokens_before(blocks),
+        })
     }
 
     /// Tokens of the first blocks of the prompt.
@@ -152,6 +182,7 @@ impl EngineGroup {
             speeds: make(settings.members),
             fleet: FleetSpeed::default(),
             tokens: TokenFigures::default(),
+            copies: CopyCredits::default(),
             decay_seconds: settings.decay_seconds,
         }
     }
@@ -183,8 +214,50 @@ impl EngineGroup {
         now_nanos: u64,
         explain: impl FnMut(&Candidate, &CostParts),
     ) -> Option<Candidate> {
-        let price = |candidate: &Candidate| self.price_request(plan, candidate, now_nanos);
+        let longest = plan.find_longest(candidates.clone());
+        let credit = longest.map_or(0.0, |known| self.copies.read_credit(known.link, now_nanos));
+        let price = |candidate: &Candidate| {
+            let mut parts = self.price_request(plan, candidate, now_nanos);
+            if let Some(known) = longest
+                && credit > 0.0
+                && plan.blocks_of(candidate.member) < known.blocks
+            {
+                let holder = self.price_known(plan, candidate, known.tokens, now_nanos);
+                // Reading costs something: no member is better than if it held the beginning.
+                parts.credit = credit.min(parts.total() - holder.total()).max(0.0);
+            }
+            parts
+        };
         choose_cheapest(&plan.work, candidates, price, explain)
+    }
+
+    /// Learns from a choice whether a further copy of the prompt's beginning would pay. To be called after
+    /// [`EngineGroup::choose_member`] with the same candidates, if the request is sent to the chosen member.
+    pub fn learn_choice(
+        &self,
+        plan: &RequestPlan<'_>,
+        candidates: impl Iterator<Item = Candidate> + Clone,
+        chosen: &Candidate,
+        now_nanos: u64,
+    ) {
+        let Some(known) = plan.find_longest(candidates.clone()) else {
+            return;
+        };
+        if plan.blocks_of(chosen.member) < known.blocks {
+            self.copies.spend_credit(known.link, now_nanos);
+            return;
+        }
+        let price = |one: &Candidate| self.price_known(plan, one, known.tokens, now_nanos).total();
+        let cost = price(chosen);
+        let (mut saved, mut others) = (0.0, 0.0);
+        for other in candidates.filter(|one| plan.blocks_of(one.member) < known.blocks) {
+            saved += (cost - price(&other)).max(0.0);
+            others += 1.0;
+        }
+        if saved > 0.0 {
+            self.copies
+                .add_credit(known.link, saved / others, now_nanos);
+        }
     }
 
     /// Works out the cost of a request at one member. Members that the group does not have count as idle.
@@ -194,15 +267,26 @@ impl EngineGroup {
         candidate: &Candidate,
         now_nanos: u64,
     ) -> CostParts {
+        let known = plan.tokens_before(plan.blocks_of(candidate.member));
+        self.price_known(plan, candidate, known, now_nanos)
+    }
+
+    /// Works out the cost of a request at a member as if the member remembered this many tokens of the prompt.
+    fn price_known(
+        &self,
+        plan: &RequestPlan<'_>,
+        candidate: &Candidate,
+        known_tokens: f32,
+        now_nanos: u64,
+    ) -> CostParts {
         let speeds = self.speeds.get(candidate.member).map(MemberSpeed::get);
         let speeds = speeds.unwrap_or_else(|| self.fleet.get());
         let queue = self.queues.get(candidate.member);
         let queue = queue.map(|queue| queue.read_moment(speeds.delay, speeds.read, now_nanos));
-        let known = plan.tokens_before(plan.work.matches.blocks_of(candidate.member));
         price_member(
             &plan.work,
             candidate,
-            known,
+            known_tokens,
             &speeds,
             &queue.unwrap_or_default(),
         )

@@ -36,7 +36,7 @@
 //! | a request's head is here, and its group has the strategy | `proxy` | [`ChainBuilder::reset`](chain::ChainBuilder::reset), [`Scanner::new`](scanner::Scanner::new); the body is kept (shares of memory, back-pressure) up to `max_prompt` |
 //! | a part of the body is here | `proxy` | [`Scanner::feed_bytes`](scanner::Scanner::feed_bytes) |
 //! | [`Progress`](scanner::Progress) is not `Running`, or the body has ended, or no more of it is kept | `proxy` | [`ChainBuilder::link_blocks`](chain::ChainBuilder::link_blocks), or [`Chain::unknown`](chain::Chain::unknown) with the bytes of the body if nothing of a prompt was found; [`EngineGroup::plan_request`](group::EngineGroup::plan_request), once. The plan goes to `core` as a new field of `core::group::Request` |
-//! | a member is chosen, also for a retry | `core` | a [`Candidate`](cost::Candidate) for each member that may be picked (weight with slow start, failures as extra seconds, loads by the engine's metrics and by the fleet), [`EngineGroup::choose_member`](group::EngineGroup::choose_member); a closure gives each cost to `core::trace`. The cost is in seconds, so that late binding can compare a member that is full with one that is not |
+//! | a member is chosen, also for a retry | `core` | a [`Candidate`](cost::Candidate) for each member that may be picked (weight with slow start, failures as extra seconds, loads by the engine's metrics and by the fleet), [`EngineGroup::choose_member`](group::EngineGroup::choose_member); a closure gives each cost to `core::trace`. The cost is in seconds, so that late binding can compare a member that is full with one that is not. Then [`EngineGroup::learn_choice`](group::EngineGroup::learn_choice), unless the decision is only explained |
 //! | the request is sent | `core`, where the ticket is made | [`EngineGroup::begin_request`](group::EngineGroup::begin_request); the ticket keeps the [`SentRequest`](group::SentRequest) |
 //! | the head of the answer is here | `proxy` | [`UsageReader::new`](usage::UsageReader::new), with true if the media type is `text/event-stream` |
 //! | a part of the answer is here | `proxy` | [`UsageReader::feed_bytes`](usage::UsageReader::feed_bytes) and, if it counts events, [`EngineGroup::take_events`](group::EngineGroup::take_events) by the ticket. An answer to a request for a stream that is no event stream: one event at its first byte. [`SentRequest::skip_gap`](group::SentRequest::skip_gap) while the client takes nothing |
@@ -65,6 +65,7 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 pub mod chain;
+mod copies;
 pub mod cost;
 pub mod fleet;
 pub mod group;

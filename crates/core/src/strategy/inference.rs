@@ -102,13 +102,16 @@ fn pick_among(
     });
     let now = view.decision_time().as_nanos();
     let group = engines.group();
-    let chosen = group.choose_member(plan, candidates, now, |candidate, cost| {
+    let chosen = group.choose_member(plan, candidates.clone(), now, |candidate, cost| {
         if trace.is_on()
             && let Some(index) = view.eligible_engine(candidate.member)
         {
             trace.note_candidate(index, Some(cost.total().into()), || cost.to_string());
         }
     })?;
+    if !view.is_rehearsal() {
+        group.learn_choice(plan, candidates, &chosen, now);
+    }
     view.eligible_engine(chosen.member)
 }
 

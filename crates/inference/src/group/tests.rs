@@ -298,3 +298,60 @@ proptest! {
         }
     }
 }
+
+#[test]
+fn a_beginning_that_many_requests_share_gets_a_further_copy_and_a_conversation_does_not() {
+    let choose = |group: &EngineGroup, builder: &mut ChainBuilder, now: u64| {
+        let plan = group.plan_request(facts(builder));
+        let chosen = group.choose_member(&plan, candidates(3), now, |_, _| {});
+        let chosen = chosen.unwrap();
+        group.learn_choice(&plan, candidates(3), &chosen, now);
+        chosen.member
+    };
+    // The holder has a stream more than the others: no reason to read all of the prompt elsewhere for one request.
+    let make_busy = |group: &EngineGroup| {
+        serve(
+            group,
+            &mut scan(1, 40_000),
+            0,
+            0,
+            1.0,
+            usage(10_000, Some(0)),
+        );
+        let mut other = scan(99, 9000);
+        let plan = group.plan_request(facts(&mut other));
+        let mut request = group.begin_request(&plan, 0, 5 * SECOND).unwrap();
+        group.take_events(&mut request, 1, 6 * SECOND);
+        request
+    };
+    let popular = group(3);
+    let mut busy = make_busy(&popular);
+    let turns = (0..100).find(|turn| {
+        let now = 10 * SECOND + turn * SECOND / 2;
+        choose(&popular, &mut scan(1, 40_000), now) != 0
+    });
+    let turns = turns.unwrap();
+    assert!(turns > 1, "{turns}");
+    // The credit is spent.
+    assert_eq!(choose(&popular, &mut scan(1, 40_000), 61 * SECOND), 0);
+    popular.finish_request(&mut busy, &AnswerEnd::default(), 61 * SECOND);
+    // A conversation grows with each turn, and a request that comes now and then has paid for nothing.
+    let growing = group(3);
+    let mut busy = make_busy(&growing);
+    for turn in 0..100 {
+        let now = (10 + turn) * SECOND;
+        let mut builder = scan(1, 40_000 + 1000 * turn as usize);
+        assert_eq!(choose(&growing, &mut builder, now), 0, "{turn}");
+        let plan = growing.plan_request(facts(&mut builder));
+        let mut request = growing.begin_request(&plan, 0, now).unwrap();
+        growing.finish_request(&mut request, &AnswerEnd::default(), now);
+    }
+    growing.finish_request(&mut busy, &AnswerEnd::default(), 200 * SECOND);
+    let rare = group(3);
+    let mut busy = make_busy(&rare);
+    for turn in 0..20 {
+        let now = (100 + 60 * turn) * SECOND;
+        assert_eq!(choose(&rare, &mut scan(1, 40_000), now), 0, "{turn}");
+    }
+    rare.finish_request(&mut busy, &AnswerEnd::default(), 2000 * SECOND);
+}
