@@ -15,7 +15,7 @@ help:
 	@echo "make test    format, lints, unit, property and end-to-end tests"
 	@echo "make e2e     one program of end-to-end tests, or one test (PROGRAM=http TEST=smuggling::)"
 	@echo "make test-papers  the statistics of papers as a whole, of which make test has a quick form (ten minutes)"
-	@echo "make test-kubernetes  members and gateways from a real API server of Kubernetes, built from Go modules at the first run (ten minutes)"
+	@echo "make test-kubernetes  members and gateways from a real API server of Kubernetes, built from Go modules at the first run (ten minutes), and the conformance suite of the Gateway API"
 	@echo "make test-vm the kernel load monitor on Debian's kernel and over Soft-RoCE, under QEMU (part of make test)"
 	@echo "make counts  instructions of hot paths against counts/figures.txt (part of make test; COUNTS_ACCEPT=\"WHY\" takes new figures)"
 	@echo "make properties  property tests with other seeds and PROPERTY_CASES (4000) cases each (15 minutes)"
@@ -134,7 +134,9 @@ test-vm:
 # The API server stays in a cache: `make test` uses it if it is there.
 test-kubernetes:
 	@scripts/setup test
-	EVENKEEL_KUBERNETES="$$(scripts/kubernetes)" cargo test --workspace $(FEATURES) --test fleet -- --nocapture kubernetes:: gateway:: deployment::
+	EVENKEEL_KUBERNETES="$$(scripts/kubernetes conformance)" && export EVENKEEL_KUBERNETES && \
+	cargo test --workspace $(FEATURES) --test fleet -- --nocapture kubernetes:: gateway:: deployment:: && \
+	cargo test --workspace $(FEATURES) --test fleet -- --nocapture --ignored --exact conformance::claimed_features_pass
 
 # Hot paths are held by the instructions that they take, which do not depend on what else the
 # machine does.

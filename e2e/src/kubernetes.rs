@@ -351,6 +351,13 @@ fn find_programs() -> Option<PathBuf> {
     given.or_else(in_cache)
 }
 
+/// Returns the path of a program of the conformance suite of the Gateway API; `None` if the program is not there.
+pub fn conformance_program(name: &str) -> Option<PathBuf> {
+    let folder = format!("conformance-{}", version_of("gateway_api"));
+    let path = find_programs()?.join(folder).join(name);
+    path.is_file().then_some(path)
+}
+
 /// Returns the texts of the CRDs of the Gateway API; `None` if they are not there.
 pub fn gateway_crds() -> Option<Vec<String>> {
     let folder = format!("gateway-api-{}", version_of("gateway_api"));

@@ -26,14 +26,14 @@ const ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/httprou
 const TCP_ROUTES: &str = "/apis/gateway.networking.k8s.io/v1alpha2/namespaces/shop/tcproutes";
 
 /// A cluster with the Gateway API, the rights of the balancer, and the service `shop/web`.
-struct Cluster {
-    server: RealServer,
+pub(crate) struct Cluster {
+    pub(crate) server: RealServer,
     ip: IpAddr,
 }
 
 impl Cluster {
     /// Starts a cluster; `None` if this machine cannot have one.
-    fn start() -> Option<Self> {
+    pub(crate) fn start() -> Option<Self> {
         // The programs take ten minutes to build, so a run without them is no failure, but is said.
         let skip = |why: &str| {
             let _ = writeln!(std::io::stderr(), "SKIPPED: gateway: {why}");
@@ -171,7 +171,7 @@ impl Cluster {
     }
 }
 
-fn start(cluster: &Cluster, config: &str) -> Balancer {
+pub(crate) fn start(cluster: &Cluster, config: &str) -> Balancer {
     Balancer::start_with(config, |folder| {
         folder.write(
             "kubeconfig",

@@ -1,6 +1,7 @@
 //! More than one balancer, a store of configurations, and other people's proxies; members from Kubernetes.
 
 mod alerts;
+mod conformance;
 mod deployment;
 mod ejections;
 mod faults;

@@ -26,6 +26,11 @@ section! {
         /// Addresses of this machine or pod to listen on, with the ports of the gateways' listeners: one address or
         /// a list. Use `"::"` to listen on IPv4 and IPv6.
         listen: Vec<IpAddr> = vec![Ipv4Addr::UNSPECIFIED.into()]; r#"["10.0.0.1", "fd00::1"]"#,
+        /// Addresses of this machine or pod of which each gateway gets one for itself: the balancer listens there, and
+        /// writes the address into the gateway's status. A gateway may ask for an address of the pool with
+        /// `spec.addresses`, and keeps its address. `listen` and `publish` have no effect then. By default all gateways
+        /// share the addresses in `listen`, and listeners of two gateways with the same port and host name conflict.
+        pool: Vec<IpAddr> = Vec::new(); r#"["192.0.2.10", "192.0.2.11"]"#,
         /// Addresses at which your clients reach the gateways, such as the addresses of the load balancer or of the
         /// nodes: IP addresses or host names. The balancer writes the addresses into the status of each gateway.
         /// Without an address, gateways serve clients, but are not `Programmed`.
@@ -51,11 +56,22 @@ impl AsTable for GatewayController {
         if self.publish.len() > MAX_ADDRESSES {
             table.report_problem("publish", message, report);
         }
+        if self.pool.len() > MAX_POOL {
+            let message = format!("has more than {MAX_POOL} addresses");
+            table.report_problem("pool", message, report);
+        }
+        if self.pool.iter().any(IpAddr::is_unspecified) {
+            let message = "has an address that stands for all addresses: name single addresses";
+            table.report_problem("pool", message, report);
+        }
     }
 }
 
 /// Most addresses of a gateway; the API has the same bound.
 const MAX_ADDRESSES: usize = 16;
+
+/// Most addresses of which gateways get one each.
+const MAX_POOL: usize = 1_024;
 
 const CONTROLLER: Texts = (
     "a domain and a path, as in \"example.org/edge\", of at most 253 characters",
@@ -150,7 +166,7 @@ mod tests {
         assert_eq!(gateway("[kubernetes]\ngateway = true\n"), Some(default));
         assert_eq!(gateway("[kubernetes]\ngateway = false\n"), None);
         let text = "[kubernetes.gateway]\ncontroller = \"a.example/b\"\nclass = \"edge\"\nlisten = [\"::\", \"10.0.0.1\"]\n\
-                    publish = [\"192.0.2.1\", \"gw.example\"]\n";
+                    publish = [\"192.0.2.1\", \"gw.example\"]\npool = [\"10.0.0.2\"]\n";
         let set = gateway(text).unwrap();
         assert_eq!(
             (&*set.controller, set.class.as_deref()),
@@ -161,6 +177,7 @@ mod tests {
             ["::", "10.0.0.1"].map(|ip| ip.parse::<IpAddr>().unwrap())
         );
         assert_eq!(set.publish, ["192.0.2.1", "gw.example"]);
+        assert_eq!(set.pool, [IpAddr::from([10, 0, 0, 2])]);
     }
 
     #[test]
@@ -171,6 +188,8 @@ mod tests {
             ("class = \"A\"", "GatewayClass"),
             ("listen = \"10.0.0.1:80\"", "an IP address"),
             ("listen = []", "names no address"),
+            ("pool = [\"0.0.0.0\"]", "single addresses"),
+            ("pool = \"10.0.0.0/8\"", "an IP address"),
             ("publish = \"a_b\"", "an IP address or a host name"),
             (
                 "publish_service = \"web\"",

@@ -14,8 +14,9 @@ use tracing::{debug, error, info, warn};
 
 use super::conditions::Status;
 use super::objects::{ByName, Gateway, Kind, ObjectName, Objects};
+use super::settings::Settings;
 use super::translate::settle::translate;
-use super::translate::{Refused, Settings, Translation};
+use super::translate::{Refused, Translation};
 use super::world::{KindStore, World};
 use super::writer::Writer;
 use crate::api::{Api, Collection};

@@ -328,15 +328,15 @@ impl<'o> ListenerState<'o> {
 }
 
 /// Puts listeners at their addresses and ports, and finds conflicts: the first of several listeners that exclude each
-/// other is used. `address_of` has the addresses of each listener's gateway.
+/// other is used. `address_of` has the addresses of a gateway.
 pub(crate) fn place_listeners(
     listeners: &mut [ListenerState<'_>],
-    address_of: impl Fn(usize) -> Option<Vec<IpAddr>>,
+    address_of: impl Fn(&Gateway) -> Option<Vec<IpAddr>>,
 ) -> Vec<Frontend> {
     let mut frontends: Vec<Frontend> = Vec::new();
     let mut by_port: BTreeMap<(Vec<IpAddr>, u16), usize> = BTreeMap::new();
     for (number, listener) in listeners.iter_mut().enumerate() {
-        let (Some(class), Some(addresses)) = (listener.class, address_of(number)) else {
+        let (Some(class), Some(addresses)) = (listener.class, address_of(listener.gateway)) else {
             continue;
         };
         if listener.refusal.is_some() {

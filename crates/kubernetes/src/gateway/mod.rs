@@ -6,6 +6,7 @@
 //! | `routes`, `values` | specifications of routes; names, references and lists, which objects of several kinds have |
 //! | [`translate`] | objects → text of a configuration, secrets and statuses; no I/O, no clock |
 //! | `listeners` | listeners of gateways: conflicts, certificates, allowed routes |
+//! | `addresses` | addresses to listen on, and of statuses |
 //! | `attach` | routes and their parents: which listeners take a route, for which host names |
 //! | `http` | rules of HTTPRoute: conditions, filters, groups |
 //! | [`conditions`] | conditions, statuses, and their comparison with the statuses that objects have |
@@ -13,13 +14,16 @@
 //! | `world` | objects as far as they are known, and the store of a kind's objects for the watcher |
 //! | `control` | loop: objects → translation → configuration and statuses |
 //! | `writer` | writes statuses that differ |
+//! | [`settings`] | settings of the controller |
 //! | [`subsystem`] | life of the controller, status, metrics |
 
 pub mod conditions;
 pub mod objects;
+pub mod settings;
 pub mod subsystem;
 pub mod translate;
 
+mod addresses;
 mod attach;
 mod backends;
 mod control;

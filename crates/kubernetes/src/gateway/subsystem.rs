@@ -20,7 +20,7 @@ use tracing::warn;
 
 use super::control::{Counts, Plan, apply_once, control};
 use super::objects::ObjectName;
-use super::translate::Settings;
+use super::settings::Settings;
 use super::world::World;
 use crate::status::KindStatus;
 use crate::subsystem::find_api;
@@ -123,6 +123,7 @@ impl Subsystem for Gateways {
                     let (namespace, name) = text.split_once('/')?;
                     Some(ObjectName::new(namespace, name))
                 }),
+                pool: gateway.pool.clone(),
             };
             let silence = section.silence;
             Some(Plan {

@@ -5,9 +5,10 @@ use std::collections::BTreeMap;
 use serde_json::{Value, json};
 
 use super::objects::{Kind, ObjectName, Objects};
+use super::settings::Settings;
 use super::text::Owner;
 use super::translate::settle::translate;
-use super::translate::{Refused, Settings, Translation};
+use super::translate::{Refused, Translation};
 
 mod rights;
 mod settle;
@@ -19,6 +20,7 @@ fn settings() -> Settings {
         listen: vec!["0.0.0.0".parse().unwrap()],
         publish: vec!["203.0.113.7".into()],
         publish_service: None,
+        pool: Vec::new(),
     }
 }
 
@@ -841,4 +843,72 @@ fn objects_that_are_none_are_refused_and_the_former_ones_stay() {
     cluster.translate();
     assert!(cluster.0.remove(Kind::Gateway, &ObjectName::default()));
     assert_eq!(cluster.0.names(Kind::Gateway).len(), 1);
+}
+
+/// Returns the first address in the status of a gateway, or the reason of its condition `Programmed`.
+fn address_of(translation: &Translation, name: &str) -> String {
+    let object = ObjectName::new("shop", name);
+    let status = { translation.statuses.iter() }
+        .find(|of| of.kind == Kind::Gateway && of.object == object)
+        .map(|of| &of.status)
+        .unwrap();
+    let address = status.pointer("/addresses/0/value").and_then(Value::as_str);
+    let reason = status
+        .pointer("/conditions/1/reason")
+        .and_then(Value::as_str);
+    address.or(reason).unwrap().to_owned()
+}
+
+#[test]
+fn each_gateway_has_an_address_of_the_pool() {
+    let mut cluster = Cluster::new();
+    let pool = Settings {
+        pool: (1..=3).map(|last| [192, 0, 2, last].into()).collect(),
+        ..settings()
+    };
+    let listeners = json!([{ "name": "http", "port": 80, "protocol": "HTTP" }]);
+    let put = |cluster: &mut Cluster, name: &str, wish: Value, current: Value| {
+        let addresses = |of: Value| match of {
+            Value::Null => json!([]),
+            value => json!([{ "value": value }]),
+        };
+        cluster.put(
+            Kind::Gateway,
+            json!({ "metadata": { "namespace": "shop", "name": name, "creationTimestamp": "2026-01-01T00:00:00Z" },
+                    "spec": { "gatewayClassName": "evenkeel", "listeners": listeners, "addresses": addresses(wish) },
+                    "status": { "addresses": addresses(current) } }),
+        );
+    };
+    put(&mut cluster, "b", Value::Null, json!("192.0.2.1"));
+    put(&mut cluster, "c", json!("192.0.2.2"), Value::Null);
+    // A gateway in front of the others in all orders moves nobody.
+    put(&mut cluster, "a", Value::Null, Value::Null);
+    cluster.route_at(
+        Kind::HttpRoute,
+        "r",
+        json!([{ "name": "b" }]),
+        json!([]),
+        json!([{ "backendRefs": web() }]),
+    );
+    let translation = translate(&cluster.0, &pool, &Refused::new());
+    let all = ["a", "b", "c"].map(|name| address_of(&translation, name));
+    assert_eq!(all, ["192.0.2.3", "192.0.2.1", "192.0.2.2"]);
+    let rules: Vec<&str> = translation.rules.keys().map(String::as_str).collect();
+    let wanted = ["a", "b", "c"].map(|name| format!("kubernetes.shop.{name}.80"));
+    assert_eq!(rules, wanted);
+    assert!(
+        translation.text.contains("listen = [\"192.0.2.1:80\"]"),
+        "{}",
+        translation.text
+    );
+    // Without a free address a gateway is not in effect, and says so.
+    put(&mut cluster, "d", Value::Null, Value::Null);
+    put(&mut cluster, "e", json!("192.0.2.2"), Value::Null);
+    put(&mut cluster, "f", json!("203.0.113.7"), Value::Null);
+    let translation = translate(&cluster.0, &pool, &Refused::new());
+    assert_eq!(address_of(&translation, "b"), "192.0.2.1");
+    assert_eq!(translation.rules.len(), 3);
+    let others = ["d", "e", "f"].map(|name| address_of(&translation, name));
+    let wanted = ["AddressNotAssigned", "AddressNotUsable", "AddressNotUsable"];
+    assert_eq!(others, wanted);
 }

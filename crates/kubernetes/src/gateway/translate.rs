@@ -5,12 +5,12 @@
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
-use std::net::IpAddr;
 use std::sync::Arc;
 
 use evenkeel_config::Config;
 use serde_json::{Value, json};
 
+use super::addresses::{GatewayAddresses, assign_addresses, refuse_addresses, show_addresses};
 use super::attach::{
     self, Attachment, Parent, RouteFacts, RouteFindings, attach_route, is_isolated,
 };
@@ -18,27 +18,12 @@ use super::backends::{Groups, Names, Referrer};
 use super::conditions::{Condition, Status, list_conditions};
 use super::http::{MatchRank, RuleText};
 use super::listeners::{Class, Files, Frontend, ListenerState, place_listeners};
-use super::objects::{Gateway, GatewayClass, Kind, Metadata, ObjectName, Objects, StreamRoute};
+use super::objects::{Gateway, Kind, Metadata, ObjectName, Objects, StreamRoute};
+use super::settings::Settings;
 use super::text::{Owner, Text, is_host, quote};
 
-mod addresses;
 mod frontend;
 pub mod settle;
-
-/// Settings of the controller.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Settings {
-    /// Name of the controller, as classes have it.
-    pub controller: String,
-    /// Name of the only class; `None` stands for all classes of the controller.
-    pub class: Option<String>,
-    /// Addresses to listen on, of all gateways together.
-    pub listen: Vec<IpAddr>,
-    /// Addresses that gateways have in their statuses.
-    pub publish: Vec<String>,
-    /// Service whose load balancer has further addresses of gateways.
-    pub publish_service: Option<ObjectName>,
-}
 
 /// Result of a translation.
 #[derive(Clone, Debug)]
@@ -56,15 +41,6 @@ pub struct Translation {
     pub rules: BTreeMap<String, Vec<Owner>>,
     /// Number of rounds that the translation took.
     pub rounds: usize,
-}
-
-impl Settings {
-    /// True if a class is one of this controller.
-    fn has_class(&self, class: &GatewayClass) -> bool {
-        let name = &class.metadata.name;
-        class.spec.controller_name == self.controller
-            && self.class.as_ref().is_none_or(|own| own == name)
-    }
 }
 
 /// Owners of lines that cannot be used, with the reason.
@@ -120,6 +96,7 @@ struct Work<'o> {
     listeners: Vec<ListenerState<'o>>,
     by_gateway: BTreeMap<ObjectName, Vec<usize>>,
     gateways: Vec<&'o Gateway>,
+    addresses: BTreeMap<ObjectName, GatewayAddresses>,
     frontends: Vec<Frontend>,
     /// Number of the frontend of each listener that has one.
     frontend_of: HashMap<usize, usize>,
@@ -150,6 +127,7 @@ impl<'o> Work<'o> {
             .filter(|of| is_own(&of.spec.gateway_class_name))
             .collect();
         gateways.sort_by_cached_key(|of| rank_age(&of.metadata));
+        let addresses = assign_addresses(&gateways, settings);
         let mut files = Files::new();
         let (mut listeners, mut by_gateway) = (Vec::new(), BTreeMap::new());
         for gateway in &gateways {
@@ -161,6 +139,11 @@ impl<'o> Work<'o> {
                 let owner = Owner::Listener(name.clone(), listener.name.clone());
                 if let Some(message) = refused.get(&owner) {
                     state.refusal = Some(("PortUnavailable", message.clone()));
+                } else if let Some((_, message)) = { addresses.get(&name) }
+                    .filter(|of| of.listen.is_empty())
+                    .and_then(|of| of.refusal.as_ref())
+                {
+                    state.not_in_effect = Some(message.clone());
                 } else if is_refused {
                     let message = "the gateway is not accepted: see its conditions";
                     state.refusal.get_or_insert(("Invalid", message.into()));
@@ -170,7 +153,10 @@ impl<'o> Work<'o> {
             }
             by_gateway.insert(name, numbers);
         }
-        let frontends = place_listeners(&mut listeners, |_| Some(settings.listen.clone()));
+        let frontends = place_listeners(&mut listeners, |gateway| {
+            let addresses = addresses.get(&gateway.metadata.object_name())?;
+            (!addresses.listen.is_empty()).then(|| addresses.listen.clone())
+        });
         let numbers = frontends.iter().enumerate();
         let frontend_of = numbers
             .flat_map(|(index, of)| of.listeners.iter().map(move |listener| (*listener, index)))
@@ -182,6 +168,7 @@ impl<'o> Work<'o> {
             listeners,
             by_gateway,
             gateways,
+            addresses,
             frontends,
             frontend_of,
             files,
@@ -497,7 +484,9 @@ impl<'o> Work<'o> {
     }
 
     fn show_gateway(&self, gateway: &Gateway) -> Value {
-        let numbers = self.by_gateway.get(&gateway.metadata.object_name());
+        let name = gateway.metadata.object_name();
+        let addresses = self.addresses.get(&name).cloned().unwrap_or_default();
+        let numbers = self.by_gateway.get(&name);
         let listeners = numbers
             .into_iter()
             .flatten()
@@ -519,32 +508,16 @@ impl<'o> Work<'o> {
                 "no listener is valid: see their conditions",
             ),
         };
-        let programmed = if valid == 0 {
-            Condition::fails(
-                "Programmed",
-                "Invalid",
-                "no listener serves clients: see the other conditions",
-            )
-        } else if self.settings.publish.is_empty() {
-            let message = match self.settings.publish_service {
-                Some(_) => "no address is known: the service of publish_service has none yet",
-                None => "no address is known; set publish in [kubernetes.gateway]",
-            };
-            Condition::fails("Programmed", "AddressNotAssigned", message)
+        let programmed = if let Some((reason, message)) = &addresses.refusal {
+            Condition::fails("Programmed", reason, message)
+        } else if valid == 0 {
+            let message = "no listener serves clients: see the other conditions";
+            Condition::fails("Programmed", "Invalid", message)
         } else {
             Condition::holds("Programmed", "Programmed")
         };
-        let addresses = self.settings.publish.iter().map(|address| {
-            let kind = if address.parse::<IpAddr>().is_ok() {
-                "IPAddress"
-            } else {
-                "Hostname"
-            };
-            json!({ "type": kind, "value": address })
-        });
-        let addresses: Vec<_> = addresses.collect();
         json!({
-            "addresses": addresses,
+            "addresses": show_addresses(&addresses.publish),
             "conditions": list_conditions(&[accepted, programmed], gateway.metadata.generation),
             "listeners": listeners.iter().map(|of| of.show()).collect::<Vec<_>>(),
         })
@@ -574,16 +547,5 @@ fn refuse_gateway(gateway: &Gateway, settings: &Settings) -> Option<(&'static st
     if spec.tls.is_some() {
         return Some(("Invalid", "spec.tls is not supported; remove it".into()));
     }
-    let unknown = spec.addresses.iter().find(|address| {
-        let kind = address.kind.as_deref().unwrap_or("IPAddress");
-        !matches!(kind, "IPAddress" | "Hostname")
-            || !address.value.is_empty() && !settings.publish.contains(&address.value)
-    });
-    unknown.map(|address| {
-        let message = format!(
-            "address {:?} is none of the balancer's; leave it out, or add it to publish in [kubernetes.gateway]",
-            address.value
-        );
-        ("UnsupportedAddress", message)
-    })
+    refuse_addresses(gateway, settings)
 }

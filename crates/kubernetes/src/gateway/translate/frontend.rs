@@ -68,7 +68,14 @@ impl Work<'_> {
         }
         let owner = owner_of(first);
         let port = frontend.port.to_string();
-        let name = self.names.find(&["kubernetes", &port]);
+        let gateway = &first.gateway.metadata;
+        let name = match self.settings.pool.is_empty() {
+            true => self.names.find(&["kubernetes", &port]),
+            false => {
+                let parts = ["kubernetes", &gateway.namespace, &gateway.name, &port];
+                self.names.find(&parts)
+            }
+        };
         let rule = format!("rule.{}", quote(&name));
         let owners = serving.iter().filter_map(|of| self.listeners.get(*of));
         let owners = owners.map(owner_of).collect();

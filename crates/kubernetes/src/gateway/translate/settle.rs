@@ -10,8 +10,9 @@ use std::sync::Arc;
 use evenkeel_config::{Errors, Problem};
 
 use super::super::objects::{Kind, Objects};
+use super::super::settings::Settings;
 use super::super::text::Owner;
-use super::{Refused, Settings, Translation, Work, rank_age};
+use super::{Refused, Translation, Work, rank_age};
 
 /// Most rules that are found one by one because nobody is known to be at fault. From the next one on, all rules that are
 /// newer are left out.

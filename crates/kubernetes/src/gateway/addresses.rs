@@ -1,0 +1,144 @@
+//! Addresses of gateways: those of the balancer, which all gateways share, or a single one of a pool for each gateway.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::net::IpAddr;
+
+use serde_json::{Value, json};
+
+use super::conditions::Refusal;
+use super::objects::{Gateway, ObjectName};
+use super::settings::Settings;
+
+/// Addresses of a gateway.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub(crate) struct GatewayAddresses {
+    /// Addresses to listen on; none if the pool has no address for the gateway.
+    pub(crate) listen: Vec<IpAddr>,
+    /// Addresses for the status.
+    pub(crate) publish: Vec<String>,
+    /// Reason why the gateway has no address.
+    pub(crate) refusal: Option<Refusal>,
+}
+
+/// Returns the addresses of all gateways, which come in the order of their age. A gateway keeps the address that its
+/// status has, so that a younger or an older gateway moves nobody.
+pub(crate) fn assign_addresses(
+    gateways: &[&Gateway],
+    settings: &Settings,
+) -> BTreeMap<ObjectName, GatewayAddresses> {
+    let name = |gateway: &Gateway| gateway.metadata.object_name();
+    if settings.pool.is_empty() {
+        let shared = GatewayAddresses {
+            listen: settings.listen.clone(),
+            publish: settings.publish.clone(),
+            refusal: settings.publish.is_empty().then(|| {
+                let message = match settings.publish_service {
+                    Some(_) => "no address is known: the service of publish_service has none yet",
+                    None => "no address is known; set publish in [kubernetes.gateway]",
+                };
+                ("AddressNotAssigned", message.into())
+            }),
+        };
+        let all = gateways.iter().map(|of| (name(of), shared.clone()));
+        return all.collect();
+    }
+    let mut free: BTreeSet<IpAddr> = settings.pool.iter().copied().collect();
+    let mut found: BTreeMap<ObjectName, GatewayAddresses> = BTreeMap::new();
+    let mut give = |gateway: &Gateway, address: IpAddr| {
+        let given = GatewayAddresses {
+            listen: vec![address],
+            publish: vec![address.to_string()],
+            refusal: None,
+        };
+        found.insert(name(gateway), given);
+    };
+    let (asking, other): (Vec<&Gateway>, Vec<&Gateway>) = gateways
+        .iter()
+        .partition(|gateway| find_wish(gateway).is_some());
+    let mut left = Vec::new();
+    for gateway in asking {
+        match find_wish(gateway).filter(|wish| free.remove(wish)) {
+            Some(address) => give(gateway, address),
+            None => left.push((gateway, "AddressNotUsable")),
+        }
+    }
+    let (known, new): (Vec<&Gateway>, Vec<&Gateway>) = other
+        .into_iter()
+        .partition(|gateway| find_current(gateway).is_some_and(|address| free.remove(&address)));
+    for gateway in known {
+        if let Some(address) = find_current(gateway) {
+            give(gateway, address);
+        }
+    }
+    for gateway in new {
+        let next = { settings.pool.iter() }.find(|address| free.contains(address));
+        match next.copied() {
+            Some(address) => {
+                free.remove(&address);
+                give(gateway, address);
+            }
+            None => left.push((gateway, "AddressNotAssigned")),
+        }
+    }
+    for (gateway, reason) in left {
+        let message = match reason {
+            "AddressNotUsable" => "another gateway has the address; ask for another one",
+            _ => {
+                "each address of the pool is in use; add addresses to pool in [kubernetes.gateway]"
+            }
+        };
+        let none = GatewayAddresses {
+            refusal: Some((reason, message.into())),
+            ..GatewayAddresses::default()
+        };
+        found.insert(name(gateway), none);
+    }
+    found
+}
+
+/// Returns the address that a gateway asks for.
+fn find_wish(gateway: &Gateway) -> Option<IpAddr> {
+    let mut wishes = gateway.spec.addresses.iter();
+    wishes.find_map(|address| address.value.parse().ok())
+}
+
+/// Returns the address that the status of a gateway has.
+fn find_current(gateway: &Gateway) -> Option<IpAddr> {
+    let address = gateway.status.pointer("/addresses/0/value")?;
+    address.as_str()?.parse().ok()
+}
+
+/// Returns the reason why the addresses that a gateway asks for cannot be used.
+pub(crate) fn refuse_addresses(gateway: &Gateway, settings: &Settings) -> Option<Refusal> {
+    let is_own = |value: &String| match settings.pool.is_empty() {
+        true => settings.publish.contains(value),
+        false => { value.parse::<IpAddr>() }.is_ok_and(|address| settings.pool.contains(&address)),
+    };
+    let unknown = gateway.spec.addresses.iter().find(|address| {
+        let kind = address.kind.as_deref().unwrap_or("IPAddress");
+        !matches!(kind, "IPAddress" | "Hostname")
+            || !address.value.is_empty() && !is_own(&address.value)
+    })?;
+    let key = if settings.pool.is_empty() {
+        "publish"
+    } else {
+        "pool"
+    };
+    let message = format!(
+        "address {:?} is none of the balancer's; leave it out, or add it to {key} in [kubernetes.gateway]",
+        unknown.value
+    );
+    Some(("UnsupportedAddress", message))
+}
+
+/// Writes addresses as a status has them.
+pub(crate) fn show_addresses(addresses: &[String]) -> Value {
+    let addresses = addresses.iter().map(|address| {
+        let kind = match address.parse::<IpAddr>() {
+            Ok(_) => "IPAddress",
+            Err(_) => "Hostname",
+        };
+        json!({ "type": kind, "value": address })
+    });
+    addresses.collect()
+}
