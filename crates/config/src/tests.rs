@@ -2937,8 +2937,9 @@ fn s41_a_rule_of_the_kernel_cannot_have_what_needs_the_proxy() {
     for (listen, why) in [
         ("0.0.0.0:80", "all addresses"),
         ("192.0.2.1:0", "has no port"),
-        ("[::1]:80", "no address of IPv4"),
-        ("unix:/run/x", "no address of IPv4"),
+        ("[::]:80", "all addresses"),
+        ("[2001:db8::1]:0", "has no port"),
+        ("unix:/run/x", "no IP address"),
     ] {
         let text = format!(
             "[rule.db]\nlisten = \"{listen}\"\nforward = \"kernel\"\nprotocol = \"tcp\"\nmembers = [\"192.0.2.9:1\"]"

@@ -1,9 +1,9 @@
 //! The program in the kernel as the thread keeps it: terms go there, events come back as tickets.
 
-use std::collections::{HashMap, HashSet};
+use std::collections::{BTreeSet, HashMap, HashSet};
 use std::hash::{DefaultHasher, Hash, Hasher};
 use std::mem;
-use std::net::SocketAddrV4;
+use std::net::{Ipv4Addr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -13,8 +13,8 @@ use evenkeel_core::terms::{Form, scale_growth};
 use evenkeel_core::time::Instant;
 use evenkeel_kernel::bpf::BpfError;
 use evenkeel_kernel::forward::{
-    self as kernel, Connection, Counts, End, Event, Forwarder, GROUP_SEATS, GROUPS, GroupTerms,
-    Listener, OUTCOMES, Pair, Place, SEATS, Step, Terms,
+    self as kernel, Connection, Counts, End, Event, Family, Forwarder, GROUP_SEATS, GROUPS,
+    GroupTerms, Listener, OUTCOMES, Pair, Place, SEATS, Step, Terms,
 };
 use evenkeel_limits::memory::MemoryBound;
 use evenkeel_manager::snapshot::GroupHandle;
@@ -26,7 +26,7 @@ use tracing::{info, warn};
 use crate::plan::PlannedRule;
 use crate::records::{Records, Target};
 use crate::status::{ForwardStatus, ForwardedMember};
-use crate::terms::{Buffers, find_terms, forwardable};
+use crate::terms::{Buffers, find_forwardable, find_terms};
 
 /// Time between two comparisons of tickets and counts with the table.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -58,7 +58,7 @@ impl Home {
     fn find_target(&self, pair: Pair) -> Target {
         let group = self.group.current.load();
         let mut members = group.members().iter();
-        let member = members.find(|member| forwardable(&member.address) == Some(pair.member));
+        let member = members.find(|member| find_forwardable(&member.address) == Some(pair.member));
         Target {
             group: Some(Arc::clone(&self.group_name)),
             member: match member {
@@ -115,7 +115,7 @@ pub(crate) struct Engine {
     clock: Clock,
     /// Origin of the clock, in nanoseconds of the machine's clock.
     origin: u64,
-    seats: HashMap<(u64, SocketAddrV4), u32>,
+    seats: HashMap<(u64, SocketAddr), u32>,
     homes: HashMap<u32, Home>,
     /// Seats of a process before that no group has claimed yet.
     unclaimed: HashMap<u32, Terms>,
@@ -139,8 +139,16 @@ pub(crate) struct Engine {
 
 impl Engine {
     /// Loads the program, or takes over the maps of the process before.
-    pub(crate) fn open(clock: Clock) -> Result<Self, String> {
-        kernel::check_ip_forward().map_err(|error| error.to_string())?;
+    pub(crate) fn open(clock: Clock, rules: &[PlannedRule]) -> Result<Self, String> {
+        let listeners = rules.iter().flat_map(|rule| &rule.listeners);
+        let refused = list_unforwarded(listeners);
+        let is_refused = |family| refused.iter().any(|(refused, _)| *refused == family);
+        let mut listeners = rules.iter().flat_map(|rule| &rule.listeners);
+        if listeners.all(|address| is_refused(Family::of_address(address)))
+            && let Some((_, error)) = refused.into_iter().next()
+        {
+            return Err(error.to_string());
+        }
         Self::open_maps(clock).map_err(|error| error.to_string())
     }
 
@@ -231,6 +239,10 @@ impl Engine {
         }
         // Last: from here on connections come.
         if self.listeners.as_ref() != Some(&listeners) {
+            let addresses = listeners.iter().map(|listener| &listener.address);
+            for (_, error) in list_unforwarded(addresses) {
+                warn!("the proxy serves connections of a family of addresses: {error}");
+            }
             self.forwarder.set_listeners(&listeners)?;
             self.groups.retain(|name, _| numbers.contains_key(name));
             self.listeners = Some(listeners);
@@ -320,7 +332,7 @@ impl Engine {
     }
 
     /// Returns the seat of a member, a free one for a new member; `None` if there is none.
-    fn find_seat(&mut self, owner: u64, address: SocketAddrV4) -> Option<u32> {
+    fn find_seat(&mut self, owner: u64, address: SocketAddr) -> Option<u32> {
         if let Some(seat) = self.seats.get(&(owner, address)) {
             return Some(*seat);
         }
@@ -393,9 +405,9 @@ impl Engine {
         let index = group
             .members()
             .iter()
-            .position(|member| forwardable(&member.address) == Some(key.0.member));
+            .position(|member| find_forwardable(&member.address) == Some(key.0.member));
         let ticket = index.and_then(|index| group.bind_for(index, home.cost, began));
-        let ticket = ticket.map(|ticket| ticket.of_client((*key.0.client.ip()).into()));
+        let ticket = ticket.map(|ticket| ticket.of_client(key.0.client.ip()));
         home.tickets += u32::from(ticket.is_some());
         let held = Held {
             seat,
@@ -598,10 +610,21 @@ fn describe_member(home: &Home, counts: &Counts) -> ForwardedMember {
     }
 }
 
+/// Returns the families of these addresses whose packets the system does not forward, each with the reason.
+fn list_unforwarded<'a>(
+    addresses: impl Iterator<Item = &'a SocketAddr>,
+) -> Vec<(Family, BpfError)> {
+    let families: BTreeSet<_> = addresses.map(Family::of_address).collect();
+    let refused = families
+        .into_iter()
+        .filter_map(|family| Some((family, family.check_forwarding().err()?)));
+    refused.collect()
+}
+
 fn free_terms() -> Terms {
     Terms {
         owner: 0,
-        address: SocketAddrV4::new(std::net::Ipv4Addr::UNSPECIFIED, 0),
+        address: (Ipv4Addr::UNSPECIFIED, 0).into(),
         base: u32::MAX,
         others: 0,
         room: 0,

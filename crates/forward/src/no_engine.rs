@@ -12,7 +12,7 @@ pub(crate) struct Engine;
 
 impl Engine {
     /// Returns the reason why the kernel cannot forward.
-    pub(crate) fn open(_clock: Clock) -> Result<Self, String> {
+    pub(crate) fn open(_clock: Clock, _rules: &[PlannedRule]) -> Result<Self, String> {
         Err("this program was built without the feature `kernel`".into())
     }
 

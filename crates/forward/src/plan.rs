@@ -1,7 +1,7 @@
 //! Rules whose connections the kernel is to forward.
 
 use std::fmt;
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -21,7 +21,7 @@ use evenkeel_manager::snapshot::{GroupHandle, Snapshot};
 )]
 pub(crate) struct PlannedRule {
     pub(crate) name: Arc<str>,
-    pub(crate) listeners: Vec<SocketAddrV4>,
+    pub(crate) listeners: Vec<SocketAddr>,
     pub(crate) group: Arc<GroupHandle>,
     pub(crate) cost: Cost,
     /// Number of other members that a connection may go to if one does not accept.
@@ -48,13 +48,14 @@ pub(crate) fn plan_rules(snapshot: &Snapshot) -> Vec<PlannedRule> {
         .filter(|rule| rule.rule.enabled && rule.rule.forward == Forward::Kernel);
     wanted
         .map(|rule| {
-            let of_ipv4 = |listen: &Address| match listen {
-                Address::Ip(SocketAddr::V4(at)) => Some(*at),
+            let read_ip = |listen: &Address| match listen {
+                // As the packets have an address of IPv4 that is written as one of IPv6.
+                Address::Ip(at) => Some(SocketAddr::new(at.ip().to_canonical(), at.port())),
                 _ => None,
             };
             PlannedRule {
                 name: rule.rule.name.as_str().into(),
-                listeners: rule.rule.listen.iter().filter_map(of_ipv4).collect(),
+                listeners: rule.rule.listen.iter().filter_map(read_ip).collect(),
                 group: Arc::clone(&rule.default_target.group),
                 cost: rule.rule.cost,
                 retries: rule.rule.connect_retries,

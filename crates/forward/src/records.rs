@@ -97,7 +97,7 @@ impl Records {
         self.rules.clear();
         for rule in rules {
             let listeners = rule.listeners.iter();
-            let named = listeners.map(|at| (SocketAddr::from(*at), Arc::clone(&rule.name)));
+            let named = listeners.map(|at| (*at, Arc::clone(&rule.name)));
             self.rules.extend(named);
         }
     }
@@ -122,7 +122,7 @@ impl Records {
                 let Some(target) = find_target() else {
                     return;
                 };
-                let client = SocketAddr::from(event.pair.client);
+                let client = event.pair.client;
                 let before = self.refused.remove(&(client, event.began_ns));
                 let mut facts = self.collect_facts(event, target);
                 if let Some(RefusedConnection { facts: old, .. }) = before {
@@ -154,7 +154,7 @@ impl Records {
     }
 
     fn collect_facts(&self, event: &Event, target: Target) -> Facts {
-        let listener = SocketAddr::from(event.listener);
+        let listener = event.listener;
         let rule = match self.rules.get(&listener) {
             Some(rule) => Arc::clone(rule),
             // The rule is gone.
@@ -164,7 +164,7 @@ impl Records {
             rule,
             target,
             before: Vec::new(),
-            client: event.pair.client.into(),
+            client: event.pair.client,
             began_ns: event.began_ns,
             bound_ns: event.began_ns,
             accepted_ns: None,
@@ -185,7 +185,7 @@ impl Records {
                     is_old: false,
                     facts,
                 };
-                let client = SocketAddr::from(event.pair.client);
+                let client = event.pair.client;
                 self.refused.insert((client, event.ns), refused);
                 return;
             }

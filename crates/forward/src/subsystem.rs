@@ -191,7 +191,7 @@ impl Thread {
     fn serve(&mut self, rules: &[PlannedRule]) {
         if self.engine.is_none() && !rules.is_empty() {
             self.tried = Some(Instant::now());
-            match Engine::open(self.inner.clock) {
+            match Engine::open(self.inner.clock, rules) {
                 Ok(engine) => {
                     self.engine = Some(engine);
                     self.log_changes = None;

@@ -1,6 +1,6 @@
 //! Terms of a group's decisions at a moment, as the kernel gets them.
 
-use std::net::{SocketAddr, SocketAddrV4};
+use std::net::{IpAddr, SocketAddr};
 
 use evenkeel_control::shares::{self, ServiceState, TargetShare};
 use evenkeel_core::address::Address;
@@ -13,7 +13,7 @@ use evenkeel_core::time::Instant;
 pub(crate) struct MemberTerms {
     /// Index of the member in the group.
     pub(crate) index: usize,
-    pub(crate) address: SocketAddrV4,
+    pub(crate) address: SocketAddr,
     /// Cost of the first connection, or distance of turns.
     pub(crate) base: u32,
     /// Connections of all kinds that this process knows at the member.
@@ -22,14 +22,18 @@ pub(crate) struct MemberTerms {
     pub(crate) limit: u32,
 }
 
-/// Returns the address of a member that the kernel can forward to.
-pub(crate) fn forwardable(address: &Address) -> Option<SocketAddrV4> {
-    match address {
-        Address::Ip(SocketAddr::V4(at)) if !at.ip().is_loopback() && !at.ip().is_unspecified() => {
-            Some(*at)
-        }
-        _ => None,
-    }
+/// Returns the address of a member or a listener that the kernel can forward for.
+pub(crate) fn find_forwardable(address: &Address) -> Option<SocketAddr> {
+    let Address::Ip(at) = address else {
+        return None;
+    };
+    let ip = at.ip().to_canonical();
+    let is_of_link = match ip {
+        IpAddr::V4(_) => false,
+        IpAddr::V6(ip) => ip.is_unicast_link_local(),
+    };
+    let is_elsewhere = !ip.is_loopback() && !ip.is_unspecified() && !is_of_link;
+    is_elsewhere.then(|| SocketAddr::new(ip, at.port()))
 }
 
 /// Buffers that are used again.
@@ -75,7 +79,7 @@ pub(crate) fn find_terms(
         let limit = limit.min(member.slot.reported_limit());
         Some(MemberTerms {
             index,
-            address: forwardable(&member.address)?,
+            address: find_forwardable(&member.address)?,
             base: *base,
             in_flight: member.slot.in_flight(),
             limit: match share.standing {

@@ -1,9 +1,10 @@
 // SPDX-License-Identifier: GPL-2.0 OR MIT OR Apache-2.0
-/* Forwards TCP connections between clients and members of groups (`forward = "kernel"`).
+/* Forwards TCP connections between clients and members of groups (`forward = "kernel"`), over IPv4 and IPv6.
  *
  * One program at the ingress of each interface (tc). A client's SYN to a listener's address gets a
  * member by the terms that the balancer writes; later packets of both sides follow the connection's entry,
- * which they find by the client's address and port (half NAT: members see the client's address).
+ * which they find by the client's address and port (half NAT: members see the client's address). So do errors of
+ * ICMP about these packets.
  * All packets that the program does not take continue to the next filter of the interface, which may be this program
  * in the version of a process before, and to the stack: the rule's listening socket serves a connection that does not
  * begin here. src/forward/layout.rs has the same structures. */
@@ -11,6 +12,7 @@
 #include <linux/if_ether.h>
 #include <linux/in.h>
 #include <linux/ip.h>
+#include <linux/ipv6.h>
 #include <linux/pkt_cls.h>
 #include <linux/tcp.h>
 #include <bpf/bpf_endian.h>
@@ -19,6 +21,7 @@
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 #define AF_INET 2
+#define AF_INET6 10
 #define MAX_SEATS 4096	 /* members of all groups */
 #define MAX_GROUPS 256	 /* groups */
 #define GROUP_SEATS 64	 /* members of a group */
@@ -43,10 +46,18 @@ enum evk_event_kind { EVENT_BEGIN = 1, EVENT_ANSWER, EVENT_END, EVENT_ACCEPT };
 
 enum evk_end { END_CLOSED, END_REFUSED, END_RESET, END_CLIENT_RESET };
 
+/* Address of IPv6, or of IPv4 as ::ffff:a.b.c.d: the tables are the same for both. */
+struct evk_ip {
+	union {
+		__u32 word[4];
+		__u64 half[2];
+	};
+};
+
 struct evk_address {
-	__u32 address;
+	struct evk_ip ip;
 	__u16 port;
-	__u16 zero;
+	__u16 zero[3];
 };
 
 struct evk_listener {
@@ -64,9 +75,7 @@ struct evk_group {
 /* Written by the balancer. */
 struct evk_terms {
 	__u64 owner; /* hash of the group's name */
-	__u32 address;
-	__u16 port;
-	__u16 zero;
+	struct evk_address address;
 	__u32 base;   /* score of a connection to an idle member, or distance of its turns */
 	__u32 others; /* connections that other processes and the proxy have there */
 	__u32 room;   /* limit of connections here; 0: no new connections */
@@ -89,14 +98,6 @@ struct evk_counts {
 	__u64 bytes_out;
 };
 
-/* Addresses of a packet. */
-struct evk_pair {
-	__u32 from;
-	__u32 to;
-	__u16 from_port;
-	__u16 to_port;
-};
-
 /* Sequence numbers of a side, of packets that this side can have sent. */
 struct evk_side {
 	__u32 next;  /* behind all that the side has sent */
@@ -104,14 +105,14 @@ struct evk_side {
 };
 
 /* A connection, by the client's address and port. There may be a million: an element of the table with key and
- * value takes 128 bytes of memory if the value has 64 at most. */
+ * value takes 192 bytes of memory if the value has 112 at most. */
 struct evk_connection {
 	/* The first three are the same in all layouts: the next version ends what this one has left. */
 	__u64 began_ns;
 	__u32 seen; /* time of the last packet, as `coarse` has it */
 	__u32 flags;
-	__u32 listener;
-	__u32 member;
+	struct evk_ip listener;
+	struct evk_ip member;
 	__u16 listener_port;
 	__u16 member_port;
 	__u16 seat;
@@ -134,12 +135,12 @@ struct evk_syn {
 };
 
 struct evk_event {
-	struct evk_pair pair; /* of the member's packets */
-	__u16 seat;
-	__u16 listener_port;
+	struct evk_address member;
+	struct evk_address client;
+	struct evk_address listener;
+	__u32 seat;
 	__u16 kind;
 	__u16 end;
-	__u32 listener;
 	__u64 began_ns;
 	__u64 ns;
 	__u64 bytes_in;
@@ -158,6 +159,8 @@ enum evk_outcome {
 	RETRIED,	/* SYNs for another member */
 	STRAY_RESETS,	/* RSTs that do not end the connection */
 	LOST_EVENTS,	/* no room for an event */
+	PASSED_TOO_LARGE, /* too large for the way to the client */
+	ERRORS,		  /* errors of ICMP, sent to the side that they are for */
 	OUTCOMES,
 };
 
@@ -175,10 +178,10 @@ struct {
 	__type(value, struct evk_group);
 } evk_groups SEC(".maps");
 
-/* Time of the last turn of each group. */
+/* Time of the last turn of each group: among members of IPv4, and behind these, of IPv6. */
 struct {
 	__uint(type, BPF_MAP_TYPE_ARRAY);
-	__uint(max_entries, MAX_GROUPS);
+	__uint(max_entries, 2 * MAX_GROUPS);
 	__type(key, __u32);
 	__type(value, __u64);
 } evk_turns SEC(".maps");
@@ -227,6 +230,32 @@ struct {
 	__type(value, __u64);
 } evk_outcomes SEC(".maps");
 
+static __always_inline int is_equal(const struct evk_ip *a, const struct evk_ip *b)
+{
+	return a->half[0] == b->half[0] && a->half[1] == b->half[1];
+}
+
+/* The first half of an address of IPv4, and the word before the address. */
+#define MAPPED_HALF 0
+#define MAPPED_WORD bpf_htonl(0xffff)
+
+static __always_inline int is_ipv6(const struct evk_ip *ip)
+{
+	return ip->half[0] != MAPPED_HALF || ip->word[2] != MAPPED_WORD;
+}
+
+static __always_inline void map_ipv4(struct evk_ip *ip, __u32 address)
+{
+	ip->half[0] = MAPPED_HALF;
+	ip->word[2] = MAPPED_WORD;
+	ip->word[3] = address;
+}
+
+static __always_inline void copy_ipv6(struct evk_ip *ip, const struct in6_addr *address)
+{
+	__builtin_memcpy(ip, address, sizeof(*ip));
+}
+
 static __always_inline void count(__u32 outcome)
 {
 	__u64 *counter = bpf_map_lookup_elem(&evk_outcomes, &outcome);
@@ -255,13 +284,14 @@ static __always_inline void tell(__u16 kind, __u16 end, const struct evk_address
 		count(LOST_EVENTS);
 		return;
 	}
-	event->pair.from = connection->member;
-	event->pair.to = client->address;
-	event->pair.from_port = connection->member_port;
-	event->pair.to_port = client->port;
+	__builtin_memset(&event->member, 0, sizeof(event->member));
+	event->member.ip = connection->member;
+	event->member.port = connection->member_port;
+	event->client = *client;
+	__builtin_memset(&event->listener, 0, sizeof(event->listener));
+	event->listener.ip = connection->listener;
+	event->listener.port = connection->listener_port;
 	event->seat = connection->seat;
-	event->listener = connection->listener;
-	event->listener_port = connection->listener_port;
 	event->kind = kind;
 	event->end = end;
 	event->began_ns = connection->began_ns;
@@ -311,7 +341,7 @@ struct evk_best {
 	__u32 seat;
 	__u32 tries;
 	__u16 tried[MAX_RETRIES];
-	__u32 zero;
+	__u32 is_ipv6; /* a client goes to members of its family */
 };
 
 struct {
@@ -337,6 +367,8 @@ __attribute__((noinline)) __u64 evk_score(__u32 seat, __u32 form, __u32 growth, 
 		if (best->tried[i] == seat)
 			return NO_SCORE;
 	}
+	if (is_ipv6(&terms->address.ip) != best->is_ipv6)
+		return NO_SCORE;
 	__s64 own = counts->in_flight;
 	__u64 here = own > 0 ? own : 0;
 	if (here >= terms->room)
@@ -358,10 +390,13 @@ __attribute__((noinline)) __u64 evk_score(__u32 seat, __u32 form, __u32 growth, 
 __attribute__((noinline)) int evk_choose_seat(__u32 number)
 {
 	struct evk_group *group = bpf_map_lookup_elem(&evk_groups, &number);
-	__u64 *turn = bpf_map_lookup_elem(&evk_turns, &number);
 	__u32 zero = 0;
 	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
-	if (!group || !turn || !best)
+	if (!group || !best)
+		return -2;
+	__u32 family = best->is_ipv6 ? number + MAX_GROUPS : number;
+	__u64 *turn = bpf_map_lookup_elem(&evk_turns, &family);
+	if (!turn)
 		return -2;
 	__u32 form = group->form, total = group->count, growth = group->growth;
 	if ((form != FORM_SCORE && form != FORM_TURNS) || total > GROUP_SEATS)
@@ -395,55 +430,124 @@ __attribute__((noinline)) int evk_choose_seat(__u32 number)
 	return seat;
 }
 
+#define IP_AT ETH_HLEN
+#define HEADERS (ETH_HLEN + 20 + 20)
+#define HEADERS6 (ETH_HLEN + 40 + 20)
+
+/* Offset of the checksum in the header of TCP. */
+#define CHECK_AT 16
+
+/* Result of a look for a way to a packet's receiver. */
+enum way { NO_WAY, FOUND, TOO_LARGE };
+
 /* Finds the interface and the neighbour for a packet. */
-static __always_inline int find_route(struct __sk_buff *skb, struct bpf_fib_lookup *fib, __u32 from,
-				      __u32 to, __u8 tos)
+static __always_inline enum way find_way(struct __sk_buff *skb, struct bpf_fib_lookup *fib,
+					 const struct evk_ip *from, const struct evk_ip *to, __u8 tos)
 {
 	__builtin_memset(fib, 0, sizeof(*fib));
-	fib->family = AF_INET;
 	fib->l4_protocol = IPPROTO_TCP;
 	fib->ifindex = skb->ingress_ifindex;
-	fib->tos = tos;
-	fib->ipv4_src = from;
-	fib->ipv4_dst = to;
+	if (is_ipv6(to)) {
+		fib->family = AF_INET6;
+		fib->flowinfo = bpf_htonl((__u32)tos << 20);
+		__builtin_memcpy(fib->ipv6_src, from, sizeof(*from));
+		__builtin_memcpy(fib->ipv6_dst, to, sizeof(*to));
+	} else {
+		fib->family = AF_INET;
+		fib->tos = tos;
+		fib->ipv4_src = from->word[3];
+		fib->ipv4_dst = to->word[3];
+	}
 	long found = bpf_fib_lookup(skb, fib, sizeof(*fib), 0);
-	return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH;
+	if (found == BPF_FIB_LKUP_RET_FRAG_NEEDED)
+		return TOO_LARGE;
+	return found == BPF_FIB_LKUP_RET_SUCCESS || found == BPF_FIB_LKUP_RET_NO_NEIGH ? FOUND : NO_WAY;
 }
 
-#define IP_AT ETH_HLEN
-#define TCP_AT (ETH_HLEN + 20)
-#define HEADERS (ETH_HLEN + 20 + 20)
+/* Sends a packet to the neighbour that was found. */
+static __always_inline int redirect(const struct bpf_fib_lookup *fib)
+{
+	struct bpf_redir_neigh next = { .nh_family = fib->family };
+	__builtin_memcpy(next.ipv6_nh, fib->ipv6_dst, sizeof(next.ipv6_nh));
+	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
+}
 
-/* Changes an address and a port, and sends the packet on. `is_source`: those of the sender. */
-static __always_inline int send(struct __sk_buff *skb, const struct bpf_fib_lookup *fib, int is_source,
-				__u32 address, __u16 port)
+/* Returns the difference of the sums of two addresses. */
+static __always_inline __s64 compare_addresses(const struct evk_ip *old, const struct evk_ip *next)
+{
+	return bpf_csum_diff((void *)old, sizeof(*old), (void *)next, sizeof(*next), 0);
+}
+
+/* Changes an address in the header of IPv4, and the lifetime. */
+static __always_inline int change_ipv4(struct __sk_buff *skb, int is_source, __u32 address, __u32 check_at)
 {
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	if (data + HEADERS > end)
-		return TC_ACT_SHOT;
+	if (data + IP_AT + 20 > end)
+		return -1;
 	struct iphdr *ip = data + IP_AT;
-	struct tcphdr *tcp = data + TCP_AT;
 	__u32 old = is_source ? ip->saddr : ip->daddr;
-	__u16 old_port = is_source ? tcp->source : tcp->dest;
 	if (ip->ttl <= 1)
-		return TC_ACT_SHOT;
+		return -1;
 	/* The lifetime and the protocol share a word of the checksum. */
 	__u16 before = bpf_htons(ip->ttl << 8 | ip->protocol);
 	__u16 after = bpf_htons((ip->ttl - 1) << 8 | ip->protocol);
 	ip->ttl -= 1;
-	if (is_source) {
+	if (is_source)
 		ip->saddr = address;
-		tcp->source = port;
-	} else {
+	else
 		ip->daddr = address;
-		tcp->dest = port;
-	}
 	bpf_l3_csum_replace(skb, IP_AT + 10, before, after, 2);
 	bpf_l3_csum_replace(skb, IP_AT + 10, old, address, 4);
-	bpf_l4_csum_replace(skb, TCP_AT + 16, old, address, BPF_F_PSEUDO_HDR | 4);
-	bpf_l4_csum_replace(skb, TCP_AT + 16, old_port, port, 2);
-	struct bpf_redir_neigh next = { .nh_family = AF_INET, .ipv4_nh = fib->ipv4_dst };
-	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
+	if (check_at)
+		bpf_l4_csum_replace(skb, check_at, old, address, BPF_F_PSEUDO_HDR | 4);
+	return 0;
+}
+
+/* Changes an address in the header of IPv6, and the lifetime. The header has no checksum: the sum that an interface
+ * has taken of the whole packet, if one has, is corrected for what the checksum of the payload does not balance. */
+static __always_inline int change_ipv6(struct __sk_buff *skb, int is_source, const struct evk_ip *address,
+				       __u32 check_at)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (data + IP_AT + 40 > end)
+		return -1;
+	struct ipv6hdr *ip = data + IP_AT;
+	if (ip->hop_limit <= 1)
+		return -1;
+	struct evk_ip old, next = *address;
+	copy_ipv6(&old, is_source ? &ip->saddr : &ip->daddr);
+	/* The word of the lifetime, without the length. */
+	__u32 before = bpf_htonl(ip->nexthdr << 8 | ip->hop_limit);
+	__u32 after = bpf_htonl(ip->nexthdr << 8 | (ip->hop_limit - 1));
+	ip->hop_limit -= 1;
+	__builtin_memcpy(is_source ? &ip->saddr : &ip->daddr, &next, sizeof(next));
+	__s64 change = compare_addresses(&old, &next);
+	bpf_l4_csum_replace(skb, check_at, 0, change, BPF_F_PSEUDO_HDR);
+	bpf_csum_update(skb, bpf_csum_diff(&before, sizeof(before), &after, sizeof(after), change));
+	return 0;
+}
+
+/* Changes an address and a port, and sends the packet on. `is_source`: those of the sender. */
+static __always_inline int send(struct __sk_buff *skb, const struct bpf_fib_lookup *fib, int is_source,
+				const struct evk_ip *address, __u16 port)
+{
+	int is6 = is_ipv6(address);
+	__u32 tcp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (data + tcp_at + 20 > end)
+		return TC_ACT_SHOT;
+	struct tcphdr *tcp = data + tcp_at;
+	__u16 old_port = is_source ? tcp->source : tcp->dest;
+	if (is_source)
+		tcp->source = port;
+	else
+		tcp->dest = port;
+	int failed = is6 ? change_ipv6(skb, is_source, address, tcp_at + CHECK_AT) :
+			   change_ipv4(skb, is_source, address->word[3], tcp_at + CHECK_AT);
+	if (failed)
+		return TC_ACT_SHOT;
+	bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, old_port, port, 2);
+	return redirect(fib);
 }
 
 static __always_inline int drop(void)
@@ -454,13 +558,15 @@ static __always_inline int drop(void)
 
 /* What is needed of a packet's headers. */
 struct headers {
-	struct evk_pair pair;
+	struct evk_address from, to;
 	__u32 payload;
 	__u32 options_length;
 	__u32 sequence, answered;
 	__u16 window;
 	__u8 tos;
 	__u8 syn, ack, fin, rst;
+	__u8 is_ipv6;
+	__u8 keeps_whole; /* must not be sent in fragments */
 };
 
 /* Entries before they are in the tables. */
@@ -492,6 +598,7 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct evk_addre
 	if (!best)
 		return PASSED_FORM;
 	best->tries = draft->syn.tries;
+	best->is_ipv6 = is_ipv6(&client->ip);
 	__builtin_memcpy(best->tried, draft->syn.tried, sizeof(best->tried));
 	int chosen = evk_choose_seat(group);
 	if (chosen < 0)
@@ -501,10 +608,10 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct evk_addre
 	if (!terms)
 		return PASSED_FORM;
 	struct evk_connection *connection = &draft->connection;
-	connection->member = terms->address;
-	connection->member_port = terms->port;
+	connection->member = terms->address.ip;
+	connection->member_port = terms->address.port;
 	connection->seat = seat;
-	if (!find_route(skb, fib, client->address, connection->member, draft->syn.tos))
+	if (find_way(skb, fib, &client->ip, &connection->member, draft->syn.tos) != FOUND)
 		return PASSED_ROUTE;
 	connection->began_ns = now;
 	connection->seen = coarse(now);
@@ -549,7 +656,8 @@ static __always_inline int keep_syn(struct __sk_buff *skb, const struct headers 
 	if (length > OPTIONS)
 		return -1;
 	syn->options_length = length;
-	if (length && bpf_skb_load_bytes(skb, HEADERS, syn->options, length))
+	__u32 at = head->is_ipv6 ? HEADERS6 : HEADERS;
+	if (length && bpf_skb_load_bytes(skb, at, syn->options, length))
 		return -1;
 	return 0;
 }
@@ -565,16 +673,15 @@ static __always_inline void clear_closed(const struct evk_address *client)
 static __always_inline int begin(struct __sk_buff *skb, const struct headers *head,
 				 const struct evk_address *client, __u64 now)
 {
-	struct evk_address to = { .address = head->pair.to, .port = head->pair.to_port };
-	struct evk_listener *listener = bpf_map_lookup_elem(&evk_listeners, &to);
+	struct evk_listener *listener = bpf_map_lookup_elem(&evk_listeners, &head->to);
 	struct evk_draft *draft = find_draft();
 	if (!listener || !draft)
 		return TC_ACT_UNSPEC;
 	draft->syn.tries = 0;
 	if (keep_syn(skb, head, &draft->syn))
 		return TC_ACT_UNSPEC;
-	draft->connection.listener = to.address;
-	draft->connection.listener_port = to.port;
+	draft->connection.listener = head->to.ip;
+	draft->connection.listener_port = head->to.port;
 	struct bpf_fib_lookup fib;
 	int outcome = prepare(skb, client, listener->group, draft, &fib, now);
 	if (outcome)
@@ -586,7 +693,7 @@ static __always_inline int begin(struct __sk_buff *skb, const struct headers *he
 	if (enter(client, draft, listener->retries, BPF_NOEXIST, now))
 		return pass(PASSED_TABLE);
 	count(FORWARDED_TO_MEMBER);
-	return send(skb, &fib, 0, draft->connection.member, draft->connection.member_port);
+	return send(skb, &fib, 0, &draft->connection.member, draft->connection.member_port);
 }
 
 /* Leads a connection that its member does not accept to another member, which the draft then has. `grows`: the
@@ -595,7 +702,7 @@ static __always_inline int retry(struct __sk_buff *skb, const struct evk_address
 				 struct evk_connection *connection, struct evk_draft *draft, int grows,
 				 struct bpf_fib_lookup *fib, __u64 now)
 {
-	struct evk_address to = { .address = connection->listener, .port = connection->listener_port };
+	struct evk_address to = { .ip = connection->listener, .port = connection->listener_port };
 	struct evk_listener *listener = bpf_map_lookup_elem(&evk_listeners, &to);
 	struct evk_syn *syn = bpf_map_lookup_elem(&evk_syns, client);
 	if (!listener || !syn)
@@ -606,12 +713,13 @@ static __always_inline int retry(struct __sk_buff *skb, const struct evk_address
 	draft->syn = *syn;
 	draft->syn.tried[tries] = connection->seat;
 	draft->syn.tries = tries + 1;
-	draft->connection.listener = to.address;
+	draft->connection.listener = to.ip;
 	draft->connection.listener_port = to.port;
 	if (prepare(skb, client, listener->group, draft, fib, now))
 		return -1;
 	__u32 length = draft->syn.options_length;
-	if (grows && (length > OPTIONS || bpf_skb_change_tail(skb, HEADERS + length, 0)))
+	__u32 headers = is_ipv6(&client->ip) ? HEADERS6 : HEADERS;
+	if (grows && (length > OPTIONS || bpf_skb_change_tail(skb, headers + length, 0)))
 		return -1;
 	/* Another CPU may do the same. */
 	if (!end_connection(client, connection, END_REFUSED, now) ||
@@ -621,23 +729,70 @@ static __always_inline int retry(struct __sk_buff *skb, const struct evk_address
 	return 0;
 }
 
+/* Addresses and length in the checksum of TCP. Addresses of IPv4 are as in the tables: the difference of two sums is
+ * the same. */
+struct pseudo_header {
+	struct evk_ip from, to;
+	__be32 length;
+	__be32 zero;
+};
+
+/* Makes the IP header of a RST that of the client's SYN for the draft's member. */
+static __always_inline int change_ipv4_to_syn(struct __sk_buff *skb, const struct evk_address *client,
+					      const struct evk_draft *draft, __u32 length)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (data + IP_AT + 20 > end)
+		return -1;
+	struct iphdr *ip = data + IP_AT;
+	ip->saddr = client->ip.word[3];
+	ip->daddr = draft->connection.member.word[3];
+	ip->tos = draft->syn.tos;
+	ip->tot_len = bpf_htons(40 + length);
+	ip->ttl -= 1;
+	ip->check = 0;
+	__u32 sum = bpf_csum_diff(0, 0, (void *)ip, 20, 0);
+	sum = (sum & 0xffff) + (sum >> 16);
+	ip->check = ~((sum & 0xffff) + (sum >> 16));
+	return 0;
+}
+
+/* The same for IPv6. `change` is the difference of the addresses. */
+static __always_inline int change_ipv6_to_syn(struct __sk_buff *skb, const struct evk_address *client,
+					      const struct evk_draft *draft, __u32 length, __s64 change)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (data + IP_AT + 40 > end)
+		return -1;
+	struct ipv6hdr *ip = data + IP_AT;
+	/* Version, class and label; length, protocol and lifetime. */
+	__be32 *first = (void *)ip;
+	__be32 old[2] = { first[0], first[1] };
+	first[0] = bpf_htonl(6 << 28 | (__u32)draft->syn.tos << 20);
+	ip->payload_len = bpf_htons(20 + length);
+	ip->hop_limit -= 1;
+	__builtin_memcpy(&ip->saddr, &client->ip, sizeof(ip->saddr));
+	__builtin_memcpy(&ip->daddr, &draft->connection.member, sizeof(ip->daddr));
+	__be32 next[2] = { first[0], first[1] };
+	bpf_csum_update(skb, bpf_csum_diff(old, sizeof(old), next, sizeof(next), change));
+	return 0;
+}
+
 /* Makes the client's SYN for the draft's member of a RST, which has room for it. The checksums are changed
  * and not computed, as a part may be left to the interface. */
 static __always_inline int send_syn(struct __sk_buff *skb, const struct bpf_fib_lookup *fib,
-				    const struct evk_address *client, const struct evk_draft *draft)
+				    const struct headers *head, const struct evk_draft *draft)
 {
-	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	if (data + HEADERS > end)
-		return TC_ACT_SHOT;
+	const struct evk_address *client = &head->to;
 	__u32 length = draft->syn.options_length;
 	if (length > OPTIONS)
 		return TC_ACT_SHOT;
-	struct iphdr *ip = data + IP_AT;
-	struct tcphdr *tcp = data + TCP_AT;
-	struct {
-		__be32 from, to, length;
-	} old_pseudo = { ip->saddr, ip->daddr, bpf_htonl(20) },
-	  pseudo = { client->address, draft->connection.member, bpf_htonl(20 + length) };
+	int is6 = is_ipv6(&client->ip);
+	__u32 tcp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (data + tcp_at + 20 > end)
+		return TC_ACT_SHOT;
+	struct tcphdr *tcp = data + tcp_at;
 	struct tcphdr old = *tcp;
 	struct tcphdr syn = {
 		.source = client->port,
@@ -648,29 +803,28 @@ static __always_inline int send_syn(struct __sk_buff *skb, const struct bpf_fib_
 		.window = bpf_htons(draft->syn.window),
 		.check = old.check,
 	};
-	ip->saddr = client->address;
-	ip->daddr = draft->connection.member;
-	ip->tos = draft->syn.tos;
-	ip->tot_len = bpf_htons(40 + length);
-	ip->ttl -= 1;
-	ip->check = 0;
-	__u32 sum = bpf_csum_diff(0, 0, (void *)ip, 20, 0);
-	sum = (sum & 0xffff) + (sum >> 16);
-	ip->check = ~((sum & 0xffff) + (sum >> 16));
 	*tcp = syn;
 	__s64 change = bpf_csum_diff((void *)&old, sizeof(old), (void *)&syn, sizeof(syn), 0);
+	struct pseudo_header pseudo = { .from = head->from.ip, .to = client->ip, .length = bpf_htonl(20) };
+	__s64 pseudo_change = bpf_csum_diff((void *)&pseudo, sizeof(pseudo), 0, 0, 0);
+	pseudo.from = client->ip;
+	pseudo.to = draft->connection.member;
+	__s64 addresses = bpf_csum_diff((void *)&head->from.ip, sizeof(struct evk_ip), (void *)&pseudo.to,
+					sizeof(struct evk_ip), 0);
+	pseudo.length = bpf_htonl(20 + length);
+	pseudo_change = bpf_csum_diff(0, 0, (void *)&pseudo, sizeof(pseudo), pseudo_change);
+	if (is6 ? change_ipv6_to_syn(skb, client, draft, length, addresses) :
+		  change_ipv4_to_syn(skb, client, draft, length))
+		return TC_ACT_SHOT;
 	if (length) {
 		change = bpf_csum_diff(0, 0, (void *)draft->syn.options, length, change);
-		if (bpf_skb_store_bytes(skb, HEADERS, draft->syn.options, length, 0))
+		if (bpf_skb_store_bytes(skb, tcp_at + 20, draft->syn.options, length, 0))
 			return TC_ACT_SHOT;
 	}
-	__s64 pseudo_change = bpf_csum_diff((void *)&old_pseudo, sizeof(old_pseudo), (void *)&pseudo,
-					    sizeof(pseudo), 0);
-	bpf_l4_csum_replace(skb, TCP_AT + 16, 0, change, 0);
-	bpf_l4_csum_replace(skb, TCP_AT + 16, 0, pseudo_change, BPF_F_PSEUDO_HDR);
+	bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, 0, change, 0);
+	bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, 0, pseudo_change, BPF_F_PSEUDO_HDR);
 	count(FORWARDED_TO_MEMBER);
-	struct bpf_redir_neigh next = { .nh_family = AF_INET, .ipv4_nh = fib->ipv4_dst };
-	return bpf_redirect_neigh(fib->ifindex, &next, sizeof(next), 0);
+	return redirect(fib);
 }
 
 /* Largest window of TCP. */
@@ -725,13 +879,13 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 				return drop();
 		} else if (draft && !retry(skb, client, connection, draft, 0, &fib, now)) {
 			count(FORWARDED_TO_MEMBER);
-			return send(skb, &fib, 0, draft->connection.member,
+			return send(skb, &fib, 0, &draft->connection.member,
 				    draft->connection.member_port);
 		}
 	}
-	__u32 member = connection->member;
+	struct evk_ip member = connection->member;
 	__u16 port = connection->member_port;
-	if (!find_route(skb, &fib, client->address, member, head->tos))
+	if (find_way(skb, &fib, &client->ip, &member, head->tos) != FOUND)
 		return drop();
 	connection->seen = coarse(now);
 	__sync_fetch_and_add(&connection->bytes_in, head->payload);
@@ -751,7 +905,7 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 			end_connection(client, connection, END_CLOSED, now);
 	}
 	count(FORWARDED_TO_MEMBER);
-	return send(skb, &fib, 0, member, port);
+	return send(skb, &fib, 0, &member, port);
 }
 
 static __always_inline int to_client(struct __sk_buff *skb, const struct headers *head,
@@ -759,16 +913,21 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 				     struct evk_connection *connection, __u64 now)
 {
 	struct bpf_fib_lookup fib;
-	__u32 listener = connection->listener, seat = connection->seat;
+	struct evk_ip listener = connection->listener;
+	__u32 seat = connection->seat;
 	__u16 port = connection->listener_port;
 	/* Only a RST without more has a checksum of which the change is known. */
 	if (head->rst && head->ack && !head->payload && !head->options_length &&
 	    !(connection->flags & (ESTABLISHED | CLOSED)) && head->answered == connection->client_side.next) {
 		struct evk_draft *draft = find_draft();
 		if (draft && !retry(skb, client, connection, draft, 1, &fib, now))
-			return send_syn(skb, &fib, client, draft);
+			return send_syn(skb, &fib, head, draft);
 	}
-	if (!find_route(skb, &fib, listener, client->address, head->tos))
+	enum way way = find_way(skb, &fib, &listener, &client->ip, head->tos);
+	/* The system tells the member, and does not send the packet on. */
+	if (way == TOO_LARGE && head->keeps_whole)
+		return pass(PASSED_TOO_LARGE);
+	if (way != FOUND)
 		return drop();
 	connection->seen = coarse(now);
 	__sync_fetch_and_add(&connection->bytes_out, head->payload);
@@ -814,95 +973,285 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 			end_connection(client, connection, END_CLOSED, now);
 	}
 	count(FORWARDED_TO_CLIENT);
-	return send(skb, &fib, 1, listener, port);
+	return send(skb, &fib, 1, &listener, port);
 }
 
 /* Finds the connection of a client's packet to a listener. */
 static __always_inline struct evk_connection *find_of_client(const struct evk_address *client,
-							     const struct evk_pair *pair)
+							     const struct evk_address *listener)
 {
 	struct evk_connection *connection = bpf_map_lookup_elem(&evk_connections, client);
-	if (!connection || connection->listener != pair->to || connection->listener_port != pair->to_port)
+	if (!connection || !is_equal(&connection->listener, &listener->ip) ||
+	    connection->listener_port != listener->port)
 		return 0;
 	return connection;
 }
 
 /* Finds the connection of a member's packet to a client. */
 static __always_inline struct evk_connection *find_of_member(const struct evk_address *client,
-							     const struct evk_pair *pair)
+							     const struct evk_address *member)
 {
 	struct evk_connection *connection = bpf_map_lookup_elem(&evk_connections, client);
-	if (!connection || connection->member != pair->from || connection->member_port != pair->from_port)
+	if (!connection || !is_equal(&connection->member, &member->ip) ||
+	    connection->member_port != member->port)
 		return 0;
 	return connection;
 }
 
-SEC("tc")
-int evk_forward(struct __sk_buff *skb)
+/* Makes sure that the first bytes of a packet can be read. Returns -1 if the packet is shorter. */
+static __always_inline int pull(struct __sk_buff *skb, __u32 length)
 {
-	if (skb->protocol != bpf_htons(ETH_P_IP) || skb->vlan_present)
-		return TC_ACT_UNSPEC;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
-	if (data + HEADERS > end) {
-		if (skb->len < HEADERS || bpf_skb_pull_data(skb, HEADERS))
-			return TC_ACT_UNSPEC;
-		data = (void *)(long)skb->data;
-		end = (void *)(long)skb->data_end;
-		if (data + HEADERS > end)
-			return TC_ACT_UNSPEC;
-	}
+	if (data + length <= end)
+		return 0;
+	return skb->len < length || bpf_skb_pull_data(skb, length) ? -1 : 0;
+}
+
+/* What the header of IPv4 or IPv6 says. */
+enum content { OTHER, TCP, ERROR, ODD };
+
+/* Reads the header of IPv4. */
+static __always_inline enum content read_ipv4(struct __sk_buff *skb, struct headers *head, __u32 *length)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (data + IP_AT + 20 > end)
+		return OTHER;
 	struct iphdr *ip = data + IP_AT;
-	if (ip->protocol != IPPROTO_TCP || ip->version != 4)
-		return TC_ACT_UNSPEC;
+	if (ip->version != 4 || ip->ttl <= 1 || (ip->protocol != IPPROTO_TCP && ip->protocol != IPPROTO_ICMP))
+		return OTHER;
 	/* Ports are elsewhere, or not there: the stack knows what to do. */
 	if (ip->ihl != 5 || ip->frag_off & bpf_htons(0x3fff))
-		return pass(PASSED_ODD);
-	struct tcphdr *tcp = data + TCP_AT;
-	__u32 total = bpf_ntohs(ip->tot_len), offset = tcp->doff * 4;
+		return ip->protocol == IPPROTO_TCP ? ODD : OTHER;
+	map_ipv4(&head->from.ip, ip->saddr);
+	map_ipv4(&head->to.ip, ip->daddr);
+	head->tos = ip->tos;
+	head->keeps_whole = !!(ip->frag_off & bpf_htons(0x4000));
+	__u32 total = bpf_ntohs(ip->tot_len);
 	/* A large packet of several segments may say 0. */
 	if (total == 0)
 		total = skb->len - ETH_HLEN;
-	if (offset < 20 || total < 20 + offset || total > skb->len - ETH_HLEN)
+	if (total < 20 || total > skb->len - ETH_HLEN)
+		return ODD;
+	*length = total - 20;
+	return ip->protocol == IPPROTO_TCP ? TCP : ERROR;
+}
+
+/* True if a header of IPv6 is followed by another one before the payload: hop-by-hop options, routing, fragment,
+ * authentication, destination options. */
+static __always_inline int is_extension(__u8 header)
+{
+	return header == 0 || header == 43 || header == 44 || header == 51 || header == 60;
+}
+
+/* Reads the header of IPv6. */
+static __always_inline enum content read_ipv6(struct __sk_buff *skb, struct headers *head, __u32 *length)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (data + IP_AT + 48 > end)
+		return OTHER;
+	struct ipv6hdr *ip = data + IP_AT;
+	if (ip->version != 6 || ip->hop_limit <= 1)
+		return OTHER;
+	/* Ports are elsewhere, or not there: the stack knows what to do. */
+	if (is_extension(ip->nexthdr))
+		return *(__u8 *)(ip + 1) == IPPROTO_TCP ? ODD : OTHER;
+	if (ip->nexthdr != IPPROTO_TCP && ip->nexthdr != IPPROTO_ICMPV6)
+		return OTHER;
+	copy_ipv6(&head->from.ip, &ip->saddr);
+	copy_ipv6(&head->to.ip, &ip->daddr);
+	head->is_ipv6 = 1;
+	head->keeps_whole = 1;
+	head->tos = bpf_ntohl(*(__be32 *)ip) >> 20;
+	*length = bpf_ntohs(ip->payload_len);
+	if (*length == 0)
+		*length = skb->len - ETH_HLEN - 40;
+	if (*length > skb->len - ETH_HLEN - 40)
+		return ODD;
+	/* An address of IPv4 has no business here, and would be one in the tables. */
+	if (!is_ipv6(&head->from.ip) || !is_ipv6(&head->to.ip))
+		return OTHER;
+	return ip->nexthdr == IPPROTO_TCP ? TCP : ERROR;
+}
+
+/* Reads the header of TCP. Returns -1 if its lengths are wrong. */
+static __always_inline int read_tcp(struct __sk_buff *skb, struct headers *head, __u32 length)
+{
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	__u32 tcp_at = head->is_ipv6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
+	if (data + tcp_at + 20 > end)
+		return -1;
+	struct tcphdr *tcp = data + tcp_at;
+	__u32 offset = tcp->doff * 4;
+	if (offset < 20 || length < offset)
+		return -1;
+	head->from.port = tcp->source;
+	head->to.port = tcp->dest;
+	head->payload = length - offset;
+	head->options_length = offset - 20;
+	head->sequence = bpf_ntohl(tcp->seq);
+	head->answered = bpf_ntohl(tcp->ack_seq);
+	head->window = bpf_ntohs(tcp->window);
+	head->syn = tcp->syn;
+	head->ack = tcp->ack;
+	head->fin = tcp->fin;
+	head->rst = tcp->rst;
+	return 0;
+}
+
+/* Bytes of TCP that an error quotes at least: ports and sequence number. */
+#define QUOTED 8
+
+/* Reads the addresses of the packet that an error of ICMP quotes. Returns -1 if the message is no error, or quotes no
+ * packet of TCP whose ports can be found. */
+static __always_inline int read_error(struct __sk_buff *skb, int is6, struct evk_address *from,
+				      struct evk_address *to)
+{
+	__u32 icmp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
+	__u32 inner_at = icmp_at + 8, tcp_at = is6 ? inner_at + 40 : inner_at + 20;
+	if (pull(skb, tcp_at + QUOTED))
+		return -1;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (data + tcp_at + QUOTED > end)
+		return -1;
+	__u8 type = *(__u8 *)(data + icmp_at);
+	if (is6) {
+		struct ipv6hdr *inner = data + inner_at;
+		/* No answer, too large, lifetime, header. */
+		if (type < 1 || type > 4 || inner->version != 6 || inner->nexthdr != IPPROTO_TCP)
+			return -1;
+		copy_ipv6(&from->ip, &inner->saddr);
+		copy_ipv6(&to->ip, &inner->daddr);
+		if (!is_ipv6(&from->ip) || !is_ipv6(&to->ip))
+			return -1;
+	} else {
+		struct iphdr *inner = data + inner_at;
+		if ((type != 3 && type != 11 && type != 12) || inner->version != 4 || inner->ihl != 5 ||
+		    inner->protocol != IPPROTO_TCP || inner->frag_off & bpf_htons(0x1fff))
+			return -1;
+		map_ipv4(&from->ip, inner->saddr);
+		map_ipv4(&to->ip, inner->daddr);
+	}
+	from->port = *(__u16 *)(data + tcp_at);
+	to->port = *(__u16 *)(data + tcp_at + 2);
+	return 0;
+}
+
+/* Changes an address and a port of the packet that an error quotes. `is_source`: those of the sender. */
+static __always_inline int change_quoted(struct __sk_buff *skb, int is_source, const struct evk_address *old,
+					 const struct evk_address *next)
+{
+	int is6 = is_ipv6(&next->ip);
+	__u32 icmp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
+	__u32 inner_at = icmp_at + 8, tcp_at = is6 ? inner_at + 40 : inner_at + 20;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (data + tcp_at + QUOTED > end)
+		return -1;
+	*(__u16 *)(data + (is_source ? tcp_at : tcp_at + 2)) = next->port;
+	if (is6) {
+		struct ipv6hdr *inner = data + inner_at;
+		__builtin_memcpy(is_source ? &inner->saddr : &inner->daddr, &next->ip, sizeof(next->ip));
+		bpf_l4_csum_replace(skb, icmp_at + 2, 0, compare_addresses(&old->ip, &next->ip), 0);
+	} else {
+		struct iphdr *inner = data + inner_at;
+		if (is_source)
+			inner->saddr = next->ip.word[3];
+		else
+			inner->daddr = next->ip.word[3];
+		/* The checksum of the quoted header balances the address in the one of the message. */
+		bpf_l3_csum_replace(skb, inner_at + 10, old->ip.word[3], next->ip.word[3], 4);
+	}
+	bpf_l4_csum_replace(skb, icmp_at + 2, old->port, next->port, 2);
+	return 0;
+}
+
+/* Forwards an error of ICMP about a packet of a connection, with the addresses that its sender knows. The receiver
+ * compares the quoted sequence number with what it has sent. */
+static __attribute__((noinline)) int forward_error(struct __sk_buff *skb, int is6)
+{
+	struct headers head = {};
+	__u32 length = 0;
+	enum content content = is6 ? read_ipv6(skb, &head, &length) : read_ipv4(skb, &head, &length);
+	struct evk_address from = {}, to = {}, next = {};
+	if (content != ERROR || read_error(skb, is6, &from, &to) || !is_equal(&from.ip, &head.to.ip))
+		return TC_ACT_UNSPEC;
+	struct evk_ip receiver = from.ip;
+	/* A packet of the client to the member: the client knows the listener. */
+	struct evk_connection *connection = find_of_member(&from, &to);
+	int of_client = !!connection;
+	if (connection) {
+		/* Until the member accepts, the client goes on, and another member may get the connection. */
+		if (!(connection->flags & ESTABLISHED))
+			return TC_ACT_UNSPEC;
+		next.ip = connection->listener;
+		next.port = connection->listener_port;
+	} else {
+		connection = find_of_client(&to, &from);
+		if (!connection)
+			return TC_ACT_UNSPEC;
+		next.ip = connection->member;
+		next.port = connection->member_port;
+		receiver = next.ip;
+	}
+	struct bpf_fib_lookup fib;
+	if (find_way(skb, &fib, &head.from.ip, &receiver, head.tos) != FOUND)
+		return TC_ACT_UNSPEC;
+	if (of_client ? change_quoted(skb, 0, &to, &next) : change_quoted(skb, 1, &from, &next))
+		return TC_ACT_SHOT;
+	if (is6 ? change_ipv6(skb, 0, &receiver, ETH_HLEN + 40 + 2) :
+		  change_ipv4(skb, 0, receiver.word[3], 0))
+		return TC_ACT_SHOT;
+	count(ERRORS);
+	return redirect(&fib);
+}
+
+/* Forwards a packet of TCP. */
+static __attribute__((noinline)) int forward_tcp(struct __sk_buff *skb, int is6)
+{
+	struct headers head = {};
+	__u32 length = 0;
+	enum content content = is6 ? read_ipv6(skb, &head, &length) : read_ipv4(skb, &head, &length);
+	if (content == OTHER || content == ERROR)
+		return TC_ACT_UNSPEC;
+	if (content == ODD || read_tcp(skb, &head, length))
 		return pass(PASSED_ODD);
-	struct headers head = {
-		.pair = {
-			.from = ip->saddr,
-			.to = ip->daddr,
-			.from_port = tcp->source,
-			.to_port = tcp->dest,
-		},
-		.payload = total - 20 - offset,
-		.options_length = offset - 20,
-		.sequence = bpf_ntohl(tcp->seq),
-		.answered = bpf_ntohl(tcp->ack_seq),
-		.window = bpf_ntohs(tcp->window),
-		.tos = ip->tos,
-		.syn = tcp->syn,
-		.ack = tcp->ack,
-		.fin = tcp->fin,
-		.rst = tcp->rst,
-	};
-	if (ip->ttl <= 1 || (head.syn && (head.fin || head.rst)))
+	if (head.syn && (head.fin || head.rst))
 		return TC_ACT_UNSPEC;
 	__u64 now = bpf_ktime_get_ns();
-	struct evk_address from = { .address = head.pair.from, .port = head.pair.from_port };
-	struct evk_address to = { .address = head.pair.to, .port = head.pair.to_port };
 	int begins = head.syn && !head.ack;
-	struct evk_connection *connection = find_of_client(&from, &head.pair);
+	struct evk_connection *connection = find_of_client(&head.from, &head.to);
 	if (connection && !(begins && connection->flags & CLOSED))
-		return to_member(skb, &head, &from, connection, now);
+		return to_member(skb, &head, &head.from, connection, now);
 	if (!connection) {
-		connection = find_of_member(&to, &head.pair);
+		connection = find_of_member(&head.to, &head.from);
 		if (connection)
-			return to_client(skb, &head, &to, connection, now);
+			return to_client(skb, &head, &head.to, connection, now);
 	}
-	return begins ? begin(skb, &head, &from, now) : TC_ACT_UNSPEC;
+	return begins ? begin(skb, &head, &head.from, now) : TC_ACT_UNSPEC;
+}
+
+/* The two functions have stacks of their own: together these are beyond the limit. */
+SEC("tc")
+int evk_forward(struct __sk_buff *skb)
+{
+	__u16 protocol = skb->protocol;
+	if ((protocol != bpf_htons(ETH_P_IP) && protocol != bpf_htons(ETH_P_IPV6)) || skb->vlan_present)
+		return TC_ACT_UNSPEC;
+	int is6 = protocol == bpf_htons(ETH_P_IPV6);
+	if (pull(skb, is6 ? HEADERS6 : HEADERS))
+		return TC_ACT_UNSPEC;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (data + HEADERS > end)
+		return TC_ACT_UNSPEC;
+	__u8 payload = is6 ? ((struct ipv6hdr *)(data + IP_AT))->nexthdr : ((struct iphdr *)(data + IP_AT))->protocol;
+	if (payload == (is6 ? IPPROTO_ICMPV6 : IPPROTO_ICMP))
+		return forward_error(skb, is6);
+	return payload == IPPROTO_TCP || (is6 && is_extension(payload)) ? forward_tcp(skb, is6) : TC_ACT_UNSPEC;
 }
 
 /* Chooses a seat of a group without a packet: for tests. */
 struct evk_question {
 	__u32 group;
-	__u32 zero;
+	__u32 is_ipv6; /* family of the client */
 };
 
 SEC("syscall")
@@ -912,6 +1261,8 @@ int evk_choose(struct evk_question *question)
 	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
 	if (best)
 		best->tries = 0;
+	if (best)
+		best->is_ipv6 = question->is_ipv6;
 	return evk_choose_seat(question->group);
 }
 

@@ -4,53 +4,94 @@
 
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
-use std::net::{IpAddr, Ipv4Addr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
+use std::net::{IpAddr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};
 use std::process::Command;
 use std::thread;
 use std::time::Duration;
 
 use evenkeel_e2e::balancer::{Balancer, evenkeel_binary};
 use evenkeel_e2e::cgroup::MemoryLimit;
-use evenkeel_e2e::netns::{BACK, Namespace, Pair, run_ip};
+use evenkeel_e2e::netns::{BACK, FRONT, Namespace, Pair, run_ip};
 use evenkeel_e2e::process::{Signal, report_skipped};
 use evenkeel_e2e::{HANG, wait_until};
 use serde_json::Value;
 
-/// Address of the rule.
-const RULE: &str = "10.78.0.1:7000";
-/// Address of the clients.
-const CLIENT: &str = "10.78.0.2";
-/// Address that members see if the proxy connects.
-const BALANCER: &str = "10.77.0.1";
 const PORT: u16 = 8080;
 
-/// Configuration with the rule.
-fn write_config(forward: &str, members: &[u8], more: &str) -> String {
-    let members: Vec<_> = members
-        .iter()
-        .map(|last| format!("\"{}:{PORT}\"", member_ip(*last)))
-        .collect();
+/// Family of the addresses of a test.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Family {
+    V4,
+    V6,
+}
+
+const BOTH: [Family; 2] = [Family::V4, Family::V6];
+
+impl Family {
+    fn choose<T>(self, v4: T, v6: T) -> T {
+        match self {
+            Family::V4 => v4,
+            Family::V6 => v6,
+        }
+    }
+
+    /// Address of the rule.
+    fn rule(self) -> SocketAddr {
+        let text = self.choose("10.78.0.1:7000", "[fd78::1]:7000");
+        text.parse().unwrap()
+    }
+
+    /// Address of the clients.
+    fn client(self) -> IpAddr {
+        self.choose("10.78.0.2", "fd78::2").parse().unwrap()
+    }
+
+    /// Address that members see if the proxy connects.
+    fn balancer(self) -> IpAddr {
+        self.choose("10.77.0.1", "fd77::1").parse().unwrap()
+    }
+
+    fn member(self, last: u8) -> SocketAddr {
+        let (v4, v6) = (format!("10.77.0.{last}"), format!("fd77::{last}"));
+        SocketAddr::new(self.choose(v4, v6).parse().unwrap(), PORT)
+    }
+
+    /// Setting of the system that forwards packets.
+    fn setting(self) -> &'static str {
+        self.choose("net/ipv4/ip_forward", "net/ipv6/conf/all/forwarding")
+    }
+}
+
+/// Configuration with a rule, which listens at an address of each of these families.
+fn write_config_for(
+    families: &[Family],
+    forward: &str,
+    members: &[SocketAddr],
+    more: &str,
+) -> String {
+    let quote = |address: SocketAddr| format!("\"{address}\"");
+    let listen: Vec<_> = families.iter().map(|family| quote(family.rule())).collect();
+    let members: Vec<_> = members.iter().copied().map(quote).collect();
     format!(
-        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[rule.db]\nlisten = \"{RULE}\"\n\
+        "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[rule.db]\nlisten = [{}]\n\
          protocol = \"tcp\"\nforward = \"{forward}\"\nmembers = [{}]\nhealth_check = false\n\
          slow_start = \"0s\"\n{more}\n",
+        listen.join(", "),
         members.join(", ")
     )
 }
 
-fn member_ip(last: u8) -> Ipv4Addr {
-    Ipv4Addr::new(10, 77, 0, last)
-}
-
-/// Clients, the balancer as the gateway of members, and members at 10.77.0.2 to 10.77.0.4.
+/// Clients, the balancer as the gateway of members, and members with a last byte of 2 to 4.
 struct Machines {
+    /// Family of connections, if a test has one.
+    family: Family,
     clients: Namespace,
     pair: Pair,
 }
 
 impl Machines {
     /// None if this machine does not let us, which is said.
-    fn new() -> Option<Self> {
+    fn new(family: Family) -> Option<Self> {
         let (clients, pair) = (Namespace::with_loopback()?, Pair::new()?);
         let name = |namespace: &Namespace| {
             let path = namespace.path();
@@ -60,42 +101,70 @@ impl Machines {
         run_ip(&format!(
             "link add client0 netns {a} type veth peer name client1 netns {b}"
         ));
-        run_ip(&format!("-n {a} addr add {CLIENT}/24 dev client0"));
-        run_ip(&format!("-n {b} addr add 10.78.0.1/24 dev client1"));
         run_ip(&format!("-n {a} link set client0 up"));
         run_ip(&format!("-n {b} link set client1 up"));
-        for last in [3, 4] {
-            let ip = member_ip(last);
-            run_ip(&format!("-n {c} addr add {ip}/24 dev {BACK}"));
+        for family in BOTH {
+            let end = family.choose("/24", "/64 nodad");
+            let (client, rule) = (family.client(), family.rule().ip());
+            run_ip(&format!("-n {a} addr add {client}{end} dev client0"));
+            run_ip(&format!("-n {b} addr add {rule}{end} dev client1"));
+            for last in [3, 4] {
+                let ip = family.member(last).ip();
+                run_ip(&format!("-n {c} addr add {ip}{end} dev {BACK}"));
+            }
+            let (version, balancer) = (family.choose("-4", "-6"), family.balancer());
+            run_ip(&format!(
+                "-n {c} {version} route add default via {balancer}"
+            ));
         }
-        run_ip(&format!("-n {c} route add default via {BALANCER}"));
-        let machines = Machines { clients, pair };
-        machines.set_forwarding(true);
+        let machines = Machines {
+            family,
+            clients,
+            pair,
+        };
+        BOTH.into_iter()
+            .for_each(|family| machines.set_forwarding(family, true));
         Some(machines)
     }
 
-    fn set_forwarding(&self, holds: bool) {
+    fn set_forwarding(&self, family: Family, holds: bool) {
         let text = if holds { "1" } else { "0" };
-        let path = "/proc/sys/net/ipv4/ip_forward";
+        let path = format!("/proc/sys/{}", family.setting());
         self.pair
             .front
             .run_inside(|| fs::write(path, text).unwrap());
+    }
+
+    /// Configuration with a rule of the test's family.
+    fn write_config(&self, forward: &str, members: &[u8], more: &str) -> String {
+        let members: Vec<_> = members
+            .iter()
+            .map(|last| self.family.member(*last))
+            .collect();
+        write_config_for(&[self.family], forward, &members, more)
     }
 
     /// Drops all packets of a member.
     fn silence_member(&self, last: u8) {
         let back = self.pair.back.path();
         let back = back.file_name().unwrap().to_str().unwrap();
-        let ip = member_ip(last);
-        run_ip(&format!("-n {back} rule add from {ip} blackhole"));
+        let (version, ip) = (
+            self.family.choose("-4", "-6"),
+            self.family.member(last).ip(),
+        );
+        run_ip(&format!("-n {back} {version} rule add from {ip} blackhole"));
     }
 
     /// A member that sends the client's address as it sees it in a line, after `delay`, and then all that it gets.
     fn start_member(&self, last: u8, delay: Duration) {
+        self.start_member_at(self.family.member(last), delay);
+    }
+
+    fn start_member_at(&self, address: SocketAddr, delay: Duration) {
         let listener = self
             .pair
             .back
-            .run_inside(|| TcpListener::bind((member_ip(last), PORT)).unwrap());
+            .run_inside(|| TcpListener::bind(address).unwrap());
         thread::spawn(move || {
             while let Ok((mut stream, from)) = listener.accept() {
                 thread::spawn(move || {
@@ -115,18 +184,12 @@ impl Machines {
     /// A balancer with the rule; `None` if it is built without the programs, which is said.
     fn start_balancer(&self, members: &[u8], more: &str) -> Option<Balancer> {
         let command = self.pair.front.command(evenkeel_binary());
-        self.start_balancer_by(command, members, more)
+        self.start_balancer_by(command, &self.write_config("kernel", members, more))
     }
 
-    /// A balancer with the rule, started by a command; `None` likewise.
-    fn start_balancer_by(
-        &self,
-        mut command: Command,
-        members: &[u8],
-        more: &str,
-    ) -> Option<Balancer> {
-        let config = write_config("kernel", members, more);
-        let balancer = Balancer::start_by(&config, |folder| {
+    /// A balancer started by a command; `None` likewise.
+    fn start_balancer_by(&self, mut command: Command, config: &str) -> Option<Balancer> {
+        let balancer = Balancer::start_by(config, |folder| {
             command.current_dir(folder.path());
             command
         });
@@ -158,7 +221,11 @@ impl Machines {
 
     /// A connection, with the client's address as the member sees it; an error if the member does not accept.
     fn connect(&self) -> Result<(TcpStream, IpAddr), ErrorKind> {
-        let to: SocketAddr = RULE.parse().unwrap();
+        self.connect_to(self.family)
+    }
+
+    fn connect_to(&self, family: Family) -> Result<(TcpStream, IpAddr), ErrorKind> {
+        let to = family.rule();
         let connected = self
             .clients
             .run_inside(|| TcpStream::connect_timeout(&to, HANG));
@@ -168,6 +235,20 @@ impl Machines {
         stream.read_exact(&mut line).map_err(|error| error.kind())?;
         let text = std::str::from_utf8(&line).unwrap().trim();
         Ok((stream, text.parse().unwrap()))
+    }
+
+    /// Waits until no connection is in flight.
+    fn wait_for_ends(&self, balancer: &Balancer) {
+        wait_until("all connections are over", || {
+            let members = self.forwarded(balancer)["members"].clone();
+            let members = members.as_array().unwrap().clone();
+            members.iter().all(|member| member["in_flight"] == 0)
+        });
+    }
+
+    /// A count of the member at `last`.
+    fn count(&self, balancer: &Balancer, last: u8, name: &str) -> u64 {
+        count(&self.forwarded(balancer), self.family.member(last), name)
     }
 }
 
@@ -205,26 +286,16 @@ fn echo(stream: &mut TcpStream, length: usize) {
     assert!(sent == got, "the bytes that come back are those sent");
 }
 
-/// A count of the member at `last`.
-fn count(forwarded: &Value, last: u8, name: &str) -> u64 {
-    let address = format!("{}:{PORT}", member_ip(last));
+/// A count of a member.
+fn count(forwarded: &Value, member: SocketAddr, name: &str) -> u64 {
     let members = forwarded["members"].as_array().unwrap();
-    let member = members.iter().find(|one| one["member"] == *address);
+    let is_it = |one: &&Value| one["member"] == member.to_string();
+    let member = members.iter().find(is_it);
     member.map_or(0, |member| member[name].as_u64().unwrap())
 }
 
-/// Picks of the member at `last`.
-fn picks(forwarded: &Value, last: u8) -> u64 {
-    count(forwarded, last, "picks")
-}
-
-fn client() -> IpAddr {
-    CLIENT.parse().unwrap()
-}
-
-#[test]
-fn s41_the_kernel_forwards_connections_by_the_strategy() {
-    let Some(machines) = Machines::new() else {
+fn check_the_kernel_forwards_connections_by_the_strategy(family: Family) {
+    let Some(machines) = Machines::new(family) else {
         return;
     };
     machines.start_member(2, Duration::ZERO);
@@ -239,7 +310,11 @@ fn s41_the_kernel_forwards_connections_by_the_strategy() {
     let served = 60;
     for _ in 0..served {
         let (mut stream, seen) = machines.connect().unwrap();
-        assert_eq!(seen, client(), "half NAT: members see the client");
+        assert_eq!(
+            seen,
+            machines.family.client(),
+            "half NAT: members see the client"
+        );
         echo(&mut stream, 1000);
     }
     let (mut stream, _) = machines.connect().unwrap();
@@ -247,20 +322,17 @@ fn s41_the_kernel_forwards_connections_by_the_strategy() {
     echo(&mut stream, 1 << 20);
     drop(stream);
 
-    wait_until("all connections are over", || {
-        let members = machines.forwarded(&balancer)["members"].clone();
-        let members = members.as_array().unwrap().clone();
-        members.iter().all(|member| member["in_flight"] == 0)
-    });
+    machines.wait_for_ends(&balancer);
     wait_until("the status has all connections", || {
-        let now = machines.forwarded(&balancer);
-        picks(&now, 2) + picks(&now, 3) > served
+        [2, 3]
+            .map(|last| machines.count(&balancer, last, "picks"))
+            .iter()
+            .sum::<u64>()
+            > served
     });
     let now = machines.forwarded(&balancer);
-    assert!(
-        picks(&now, 2) > picks(&now, 3),
-        "the fast one gets more: {now}"
-    );
+    let [fast, slow] = [2, 3].map(|last| machines.count(&balancer, last, "picks"));
+    assert!(fast > slow, "the fast one gets more: {now}");
     assert_eq!(now["packets"]["dropped"], 0, "{now}");
     let group = &machines.admin_json(&balancer, "/v1/status")["groups"][0];
     let answered: u64 = group["members"]
@@ -278,8 +350,13 @@ fn s41_the_kernel_forwards_connections_by_the_strategy() {
 }
 
 #[test]
-fn s41_connections_that_are_refused_or_not_answered_go_to_another_member() {
-    let Some(machines) = Machines::new() else {
+fn s41_the_kernel_forwards_connections_by_the_strategy() {
+    BOTH.into_iter()
+        .for_each(check_the_kernel_forwards_connections_by_the_strategy);
+}
+
+fn check_connections_that_are_refused_or_not_answered_go_to_another_member(family: Family) {
+    let Some(machines) = Machines::new(family) else {
         return;
     };
     machines.start_member(2, Duration::ZERO);
@@ -292,19 +369,15 @@ fn s41_connections_that_are_refused_or_not_answered_go_to_another_member() {
     assert_eq!(machines.state(&balancer), "kernel");
     for _ in 0..6 {
         let (mut stream, seen) = machines.connect().unwrap();
-        assert_eq!(seen, client());
+        assert_eq!(seen, machines.family.client());
         echo(&mut stream, 5000);
     }
     wait_until("the status has the failures", || {
         let now = machines.forwarded(&balancer);
-        [3, 4].map(|last| count(&now, last, "refused") >= 1) == [true; 2]
+        [3, 4].map(|last| machines.count(&balancer, last, "refused") >= 1) == [true; 2]
             && now["packets"]["retried"].as_u64() >= Some(2)
     });
-    wait_until("all connections are over", || {
-        let members = machines.forwarded(&balancer)["members"].clone();
-        let members = members.as_array().unwrap().clone();
-        members.iter().all(|member| member["in_flight"] == 0)
-    });
+    machines.wait_for_ends(&balancer);
     drop(balancer);
 
     // Without retries the refusal is the client's.
@@ -315,13 +388,19 @@ fn s41_connections_that_are_refused_or_not_answered_go_to_another_member() {
         ErrorKind::ConnectionRefused
     );
     wait_until("the status has the refusal", || {
-        count(&machines.forwarded(&balancer), 3, "refused") >= 1
+        machines.count(&balancer, 3, "refused") >= 1
     });
 }
 
 #[test]
+fn s41_connections_that_are_refused_or_not_answered_go_to_another_member() {
+    BOTH.into_iter()
+        .for_each(check_connections_that_are_refused_or_not_answered_go_to_another_member);
+}
+
+#[test]
 fn s41_resets_of_strangers_do_not_end_connections() {
-    let Some(machines) = Machines::new() else {
+    let Some(machines) = Machines::new(Family::V4) else {
         return;
     };
     machines.start_member(2, Duration::ZERO);
@@ -334,7 +413,10 @@ fn s41_resets_of_strangers_do_not_end_connections() {
         panic!("IPv4");
     };
     let resets = 50;
-    let (rule, mut rng) = (RULE.parse().unwrap(), fastrand::Rng::with_seed(41));
+    let mut rng = fastrand::Rng::with_seed(41);
+    let SocketAddr::V4(rule) = machines.family.rule() else {
+        panic!("IPv4");
+    };
     machines.clients.run_inside(|| {
         let family = rustix::net::AddressFamily::INET;
         let kind = rustix::net::SocketType::RAW;
@@ -365,9 +447,8 @@ fn s41_resets_of_strangers_do_not_end_connections() {
     assert_eq!(now["packets"]["stray_reset"], resets, "{now}");
 }
 
-#[test]
-fn s41_connections_outlive_the_process() {
-    let Some(machines) = Machines::new() else {
+fn check_connections_outlive_the_process(family: Family) {
+    let Some(machines) = Machines::new(family) else {
         return;
     };
     machines.start_member(2, Duration::ZERO);
@@ -375,13 +456,13 @@ fn s41_connections_outlive_the_process() {
         return;
     };
     let (mut old, seen) = machines.connect().unwrap();
-    assert_eq!(seen, client());
+    assert_eq!(seen, machines.family.client());
     echo(&mut old, 5000);
     balancer.signal(Signal::KILL);
     balancer.wait_for_end();
     echo(&mut old, 50_000);
     let (mut between, seen) = machines.connect().unwrap();
-    assert_eq!(seen, client());
+    assert_eq!(seen, machines.family.client());
     echo(&mut between, 5000);
 
     let balancer = machines.start_balancer(&[2], "").unwrap();
@@ -399,8 +480,14 @@ fn s41_connections_outlive_the_process() {
 }
 
 #[test]
+fn s41_connections_outlive_the_process() {
+    BOTH.into_iter()
+        .for_each(check_connections_outlive_the_process);
+}
+
+#[test]
 fn s41_the_table_has_the_size_for_the_memory_of_the_cgroup() {
-    let Some(machines) = Machines::new() else {
+    let Some(machines) = Machines::new(Family::V4) else {
         return;
     };
     let Some(limit) = MemoryLimit::new(1 << 30) else {
@@ -413,7 +500,8 @@ fn s41_the_table_has_the_size_for_the_memory_of_the_cgroup() {
         .arg("--")
         .arg(evenkeel_binary());
     machines.start_member(2, Duration::ZERO);
-    let Some(balancer) = machines.start_balancer_by(command, &[2], "") else {
+    let config = machines.write_config("kernel", &[2], "");
+    let Some(balancer) = machines.start_balancer_by(command, &config) else {
         return;
     };
     assert_eq!(machines.state(&balancer), "kernel");
@@ -421,7 +509,7 @@ fn s41_the_table_has_the_size_for_the_memory_of_the_cgroup() {
         machines.forwarded(&balancer)["table_size"] == 262_144
     });
     let (mut stream, seen) = machines.connect().unwrap();
-    assert_eq!(seen, client());
+    assert_eq!(seen, machines.family.client());
     echo(&mut stream, 5000);
 }
 
@@ -440,9 +528,8 @@ fn wait_for_record(balancer: &Balancer, client: SocketAddr) -> Value {
     found.unwrap()
 }
 
-#[test]
-fn s41_connections_of_the_kernel_are_in_the_access_log() {
-    let Some(machines) = Machines::new() else {
+fn check_connections_of_the_kernel_are_in_the_access_log(family: Family) {
+    let Some(machines) = Machines::new(family) else {
         return;
     };
     machines.start_member(2, Duration::ZERO);
@@ -452,11 +539,11 @@ fn s41_connections_of_the_kernel_are_in_the_access_log() {
         return;
     };
     assert_eq!(machines.state(&balancer), "kernel");
-    let member = format!("{}:{PORT}", member_ip(2));
+    let member = machines.family.member(2).to_string();
     let mut retried = 0;
     for _ in 0..4 {
         let (mut stream, seen) = machines.connect().unwrap();
-        assert_eq!(seen, client());
+        assert_eq!(seen, machines.family.client());
         let at = stream.local_addr().unwrap();
         echo(&mut stream, 5000);
         drop(stream);
@@ -498,8 +585,14 @@ fn s41_connections_of_the_kernel_are_in_the_access_log() {
 }
 
 #[test]
+fn s41_connections_of_the_kernel_are_in_the_access_log() {
+    BOTH.into_iter()
+        .for_each(check_connections_of_the_kernel_are_in_the_access_log);
+}
+
+#[test]
 fn s41_connections_outlive_upgrades_and_reloads() {
-    let Some(machines) = Machines::new() else {
+    let Some(machines) = Machines::new(Family::V4) else {
         return;
     };
     machines.start_member(2, Duration::ZERO);
@@ -507,12 +600,9 @@ fn s41_connections_outlive_upgrades_and_reloads() {
     let Some(mut balancer) = machines.start_balancer(&[2], "") else {
         return;
     };
-    let in_flight = |balancer: &Balancer, last| {
-        let forwarded = machines.forwarded(balancer);
-        count(&forwarded, last, "in_flight")
-    };
+    let in_flight = |balancer: &Balancer, last| machines.count(balancer, last, "in_flight");
     let (mut old, seen) = machines.connect().unwrap();
-    assert_eq!(seen, client());
+    assert_eq!(seen, machines.family.client());
     echo(&mut old, 5000);
 
     machines
@@ -525,7 +615,7 @@ fn s41_connections_outlive_upgrades_and_reloads() {
     );
     echo(&mut old, 50_000);
     let (mut next, seen) = machines.connect().unwrap();
-    assert_eq!(seen, client());
+    assert_eq!(seen, machines.family.client());
     echo(&mut next, 5000);
 
     // Members that come and go.
@@ -536,23 +626,23 @@ fn s41_connections_outlive_upgrades_and_reloads() {
             .run_inside(|| balancer.reconfigure(config))
     };
     for members in [&[3][..], &[2, 3], &[2], &[3]] {
-        reload(&write_config("kernel", members, ""));
+        reload(&machines.write_config("kernel", members, ""));
         echo(&mut old, 5000);
         echo(&mut next, 5000);
     }
     wait_until("the kernel knows the new member", || {
         let (mut other, seen) = machines.connect().unwrap();
-        assert_eq!(seen, client());
+        assert_eq!(seen, machines.family.client());
         echo(&mut other, 5000);
-        picks(&machines.forwarded(&balancer), 3) > 0
+        machines.count(&balancer, 3, "picks") > 0
     });
 
     // A rule that is no longer forwarded.
-    reload(&write_config("proxy", &[2], ""));
+    reload(&machines.write_config("proxy", &[2], ""));
     wait_until("the proxy serves", || {
         let (mut proxied, seen) = machines.connect().unwrap();
         echo(&mut proxied, 5000);
-        seen.to_string() == BALANCER
+        seen == machines.family.balancer()
     });
     echo(&mut old, 50_000);
     drop(next);
@@ -560,7 +650,7 @@ fn s41_connections_outlive_upgrades_and_reloads() {
         in_flight(&balancer, 2) == 1
     });
     assert_eq!(machines.forwarded(&balancer)["active"], true);
-    reload(&write_config("kernel", &[2], ""));
+    reload(&machines.write_config("kernel", &[2], ""));
     wait_until("the kernel forwards again", || {
         machines.state(&balancer) == "kernel"
     });
@@ -570,33 +660,32 @@ fn s41_connections_outlive_upgrades_and_reloads() {
     assert_eq!(machines.forwarded(&balancer)["packets"]["dropped"], 0);
 }
 
-#[test]
-fn s41_the_proxy_serves_what_the_kernel_does_not() {
-    let Some(machines) = Machines::new() else {
+fn check_the_proxy_serves_what_the_kernel_does_not(family: Family) {
+    let Some(machines) = Machines::new(family) else {
         return;
     };
     machines.start_member(2, Duration::ZERO);
-    machines.set_forwarding(false);
+    machines.set_forwarding(family, false);
     let Some(balancer) = machines.start_balancer(&[2], "") else {
         return;
     };
     let state = machines.state(&balancer);
     assert!(
-        state.starts_with("proxy (") && state.contains("net.ipv4.ip_forward"),
+        state.starts_with("proxy (") && state.contains(&family.setting().replace('/', ".")),
         "{state}"
     );
     let (mut stream, seen) = machines.connect().unwrap();
-    assert_eq!(seen.to_string(), BALANCER);
+    assert_eq!(seen, machines.family.balancer());
     echo(&mut stream, 100_000);
 
     // The system forwards now.
-    machines.set_forwarding(true);
+    machines.set_forwarding(family, true);
     wait_until("the kernel forwards", || {
         machines.state(&balancer) == "kernel"
     });
     echo(&mut stream, 100_000);
     let (mut next, seen) = machines.connect().unwrap();
-    assert_eq!(seen, client());
+    assert_eq!(seen, machines.family.client());
     echo(&mut next, 100_000);
     drop((stream, next, balancer));
 
@@ -605,7 +694,101 @@ fn s41_the_proxy_serves_what_the_kernel_does_not() {
         .start_balancer(&[2], "strategy = \"source_ip_hash\"")
         .unwrap();
     let (mut stream, seen) = machines.connect().unwrap();
-    assert_eq!(seen.to_string(), BALANCER);
+    assert_eq!(seen, machines.family.balancer());
     echo(&mut stream, 5000);
     balancer.wait_for_log("the kernel cannot decide for the strategy source_ip_hash");
+}
+
+#[test]
+fn s41_the_proxy_serves_what_the_kernel_does_not() {
+    BOTH.into_iter()
+        .for_each(check_the_proxy_serves_what_the_kernel_does_not);
+}
+
+#[test]
+fn s41_clients_of_both_families_go_to_members_of_theirs() {
+    let Some(machines) = Machines::new(Family::V6) else {
+        return;
+    };
+    let all = [(Family::V4, 2), (Family::V4, 3), (Family::V6, 2)];
+    let all = all.map(|(family, last)| family.member(last));
+    for member in all {
+        machines.start_member_at(member, Duration::ZERO);
+    }
+    let command = machines.pair.front.command(evenkeel_binary());
+    let config = |members| write_config_for(&BOTH, "kernel", members, "strategy = \"round_robin\"");
+    let Some(balancer) = machines.start_balancer_by(command, &config(&all)) else {
+        return;
+    };
+    for _ in 0..4 {
+        for family in BOTH {
+            let (mut stream, seen) = machines.connect_to(family).unwrap();
+            assert_eq!(seen, family.client());
+            echo(&mut stream, 20_000);
+        }
+    }
+    wait_until("the members have the connections of their family", || {
+        let now = machines.forwarded(&balancer);
+        all.map(|member| count(&now, member, "picks")) == [2, 2, 4]
+    });
+    machines.wait_for_ends(&balancer);
+
+    // Without a member of the client's family the proxy serves, which connects to the other one.
+    machines
+        .pair
+        .front
+        .run_inside(|| balancer.reconfigure(&config(&all[2..])));
+    wait_until("the proxy serves clients of IPv4", || {
+        let (mut stream, seen) = machines.connect_to(Family::V4).unwrap();
+        echo(&mut stream, 20_000);
+        seen == Family::V6.balancer()
+    });
+    let (mut stream, seen) = machines.connect().unwrap();
+    assert_eq!(seen, Family::V6.client());
+    echo(&mut stream, 20_000);
+    drop(stream);
+
+    // The system forwards packets of one family only.
+    machines.set_forwarding(Family::V6, false);
+    let (mut stream, seen) = machines.connect().unwrap();
+    assert_eq!(seen, Family::V6.balancer());
+    echo(&mut stream, 20_000);
+    assert_eq!(machines.state(&balancer), "kernel");
+}
+
+#[test]
+fn s41_members_learn_what_is_too_large_for_the_way_to_clients() {
+    for family in BOTH {
+        let Some(machines) = Machines::new(family) else {
+            return;
+        };
+        let namespaces = [&machines.clients, &machines.pair.front];
+        let [a, b] = namespaces.map(|namespace| {
+            let path = namespace.path();
+            path.file_name().unwrap().to_str().unwrap().to_owned()
+        });
+        // The member sends packets of 1,500 bytes as the client asks for, and not several in one.
+        run_ip(&format!("-n {b} link set client1 mtu 1300"));
+        let (version, rule) = (family.choose("-4", "-6"), family.rule().ip());
+        run_ip(&format!(
+            "-n {a} {version} route add {rule} dev client0 mtu 1300 advmss 1440"
+        ));
+        for (namespace, interface) in [(&machines.pair.back, BACK), (&machines.pair.front, FRONT)] {
+            for what in ["tso", "gso", "gro"] {
+                let mut command = namespace.command("ethtool");
+                let status = command.args(["-K", interface, what, "off"]).status();
+                assert!(status.unwrap().success(), "{interface}: {what}");
+            }
+        }
+        machines.start_member(2, Duration::ZERO);
+        let Some(balancer) = machines.start_balancer(&[2], "") else {
+            return;
+        };
+        let (mut stream, seen) = machines.connect().unwrap();
+        assert_eq!(seen, family.client());
+        echo(&mut stream, 100_000);
+        wait_until("the status has the packets", || {
+            machines.forwarded(&balancer)["packets"]["too_large"].as_u64() >= Some(1)
+        });
+    }
 }

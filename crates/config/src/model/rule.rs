@@ -50,7 +50,7 @@ section! {
         /// key has its own group, of the same name, and you may set all keys of a group in the rule.
         group: String = String::new(); r#""backends""#,
         /// TCP: place where the rule's connections are forwarded. With `kernel` a program in the kernel forwards
-        /// connections of IPv4, at a fraction of the cost, where your members' answers come back through the
+        /// connections at a fraction of the cost, where your members' answers come back through the
         /// balancer: see [forwarding in the kernel](kernel-forwarding.md). The proxy serves all other
         /// connections.
         forward: Forward = Forward::Proxy; r#""kernel""#,

@@ -380,8 +380,8 @@ fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
                 "stands for all addresses: name each address"
             }
             Listen::Ip(at) if at.port() == 0 => "has no port: name the port",
-            Listen::Ip(at) if at.is_ipv4() => continue,
-            _ => "is no address of IPv4: use a separate rule for it",
+            Listen::Ip(_) => continue,
+            _ => "is no IP address: use a separate rule for it",
         };
         refuse(format!(
             "the kernel cannot forward for {listen}, which {why}"

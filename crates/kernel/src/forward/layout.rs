@@ -1,6 +1,6 @@
 //! Keys and values of the maps of `bpf/forward.bpf.c`, as bytes.
 
-use std::net::{Ipv4Addr, SocketAddrV4};
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::time::Duration;
 
 /// Reads numbers and addresses one after the other; 0 behind the end.
@@ -32,36 +32,46 @@ impl Reader<'_> {
         u16::from_ne_bytes(self.take())
     }
 
-    fn ip(&mut self) -> Ipv4Addr {
-        Ipv4Addr::from(self.take::<4>())
+    fn ip(&mut self) -> IpAddr {
+        Ipv6Addr::from(self.take::<16>()).to_canonical()
     }
 
     fn port(&mut self) -> u16 {
         u16::from_be_bytes(self.take())
     }
 
-    fn address(&mut self) -> SocketAddrV4 {
+    fn address(&mut self) -> SocketAddr {
         let (ip, port) = (self.ip(), self.port());
-        self.u16();
-        SocketAddrV4::new(ip, port)
+        self.take::<6>();
+        SocketAddr::new(ip, port)
     }
 }
 
 /// Length of `struct evk_address`.
-pub(super) const ADDRESS: usize = 8;
+pub(super) const ADDRESS: usize = 24;
 
-/// Returns `struct evk_address`, with two bytes of 0 behind.
-pub(super) fn write_address(address: SocketAddrV4) -> [u8; ADDRESS] {
-    let [a, b, c, d] = address.ip().octets();
-    let [e, f] = address.port().to_be_bytes();
-    [a, b, c, d, e, f, 0, 0]
+/// Returns `struct evk_ip`: an address of IPv4 is written as one of IPv6.
+fn write_ip(ip: IpAddr) -> [u8; 16] {
+    match ip {
+        IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
+        IpAddr::V6(ip) => ip.octets(),
+    }
+}
+
+/// Returns `struct evk_address`, with six bytes of 0 behind.
+pub(super) fn write_address(address: SocketAddr) -> [u8; ADDRESS] {
+    let mut out = [0; ADDRESS];
+    let parts = [&write_ip(address.ip())[..], &address.port().to_be_bytes()];
+    let bytes = parts.into_iter().flatten();
+    out.iter_mut().zip(bytes).for_each(|(to, from)| *to = *from);
+    out
 }
 
 /// Listening address, with what its connections get.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Listener {
     /// Address that clients connect to.
-    pub address: SocketAddrV4,
+    pub address: SocketAddr,
     /// Number of the group.
     pub group: u32,
     /// Number of other members that a connection may go to if one does not accept, at most [`MAX_RETRIES`].
@@ -80,22 +90,20 @@ impl Listener {
     }
 }
 
-/// Addresses of a connection as the member's packets have them: `struct evk_pair`.
+/// Addresses of a connection as the member's packets have them.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct Pair {
     /// Address of the member.
-    pub member: SocketAddrV4,
+    pub member: SocketAddr,
     /// Address of the client.
-    pub client: SocketAddrV4,
+    pub client: SocketAddr,
 }
 
 impl Pair {
     fn read(bytes: &mut Reader<'_>) -> Self {
-        let (member, client) = (bytes.ip(), bytes.ip());
-        let (member_port, client_port) = (bytes.port(), bytes.port());
         Pair {
-            member: SocketAddrV4::new(member, member_port),
-            client: SocketAddrV4::new(client, client_port),
+            member: bytes.address(),
+            client: bytes.address(),
         }
     }
 }
@@ -148,17 +156,17 @@ pub struct Connection {
     /// Time of the last packet, and the state.
     pub(super) age: Age,
     /// Address that the client has connected to.
-    pub listener: SocketAddrV4,
+    pub listener: SocketAddr,
     /// Number of the member's seat.
     pub seat: u32,
 }
 
 /// Bytes of a connection in the table, without the key.
-pub(super) const CONNECTION: usize = 64;
+pub(super) const CONNECTION: usize = 88;
 
 /// Bytes of memory that the kernel allocates for a connection with its key.
 #[cfg(test)]
-pub(super) const MEMORY: u64 = 128;
+pub(super) const MEMORY: u64 = 192;
 
 /// Binary logarithm of the table's unit of time, in nanoseconds.
 const UNIT: u32 = 20;
@@ -173,19 +181,19 @@ impl Connection {
         let (listener_port, member_port) = (bytes.port(), bytes.port());
         Connection {
             pair: Pair {
-                member: SocketAddrV4::new(member, member_port),
+                member: SocketAddr::new(member, member_port),
                 client,
             },
             began_ns,
             age: Age::read(value),
-            listener: SocketAddrV4::new(listener, listener_port),
+            listener: SocketAddr::new(listener, listener_port),
             seat: bytes.u16().into(),
         }
     }
 
     /// Returns a connection that has just begun.
     #[cfg(test)]
-    pub(super) fn new(pair: Pair, listener: SocketAddrV4, began_ns: u64) -> Self {
+    pub(super) fn new(pair: Pair, listener: SocketAddr, began_ns: u64) -> Self {
         Connection {
             pair,
             began_ns,
@@ -205,8 +213,8 @@ impl Connection {
             &self.began_ns.to_ne_bytes()[..],
             &self.age.seen.to_ne_bytes(),
             &self.age.flags.to_ne_bytes(),
-            &self.listener.ip().octets(),
-            &self.pair.member.ip().octets(),
+            &write_ip(self.listener.ip()),
+            &write_ip(self.pair.member.ip()),
             &self.listener.port().to_be_bytes(),
             &self.pair.member.port().to_be_bytes(),
             &(self.seat as u16).to_ne_bytes(),
@@ -264,7 +272,7 @@ pub struct Event {
     /// Addresses of both ends.
     pub pair: Pair,
     /// Address that the client has connected to.
-    pub listener: SocketAddrV4,
+    pub listener: SocketAddr,
     /// Number of the member's seat.
     pub seat: u32,
     /// Kind of the event.
@@ -282,7 +290,7 @@ impl Event {
     pub(super) fn read(bytes: &[u8]) -> Option<Self> {
         let mut bytes = Reader(bytes);
         let pair = Pair::read(&mut bytes);
-        let (seat, listener_port) = (bytes.u16(), bytes.port());
+        let (listener, seat) = (bytes.address(), bytes.u32());
         let step = match (bytes.u16(), bytes.u16()) {
             (1, _) => Step::Begin,
             (2, _) => Step::Answer,
@@ -295,8 +303,8 @@ impl Event {
         };
         Some(Event {
             pair,
-            listener: SocketAddrV4::new(bytes.ip(), listener_port),
-            seat: seat.into(),
+            listener,
+            seat,
             step,
             began_ns: bytes.u64(),
             ns: bytes.u64(),
@@ -311,7 +319,7 @@ pub struct Terms {
     /// Number that stands for the group of the member; 0 if the seat is free.
     pub owner: u64,
     /// Address of the member.
-    pub address: SocketAddrV4,
+    pub address: SocketAddr,
     /// Cost of the first connection, or distance of the member's turns.
     pub base: u32,
     /// Connections of others at the member.

@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{self, File};
 use std::mem;
+use std::net::SocketAddr;
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -45,7 +46,7 @@ pub const GROUPS: u32 = 256;
 pub const LISTENERS: usize = 1024;
 /// Least and most connections that the table has room for.
 const CONNECTIONS: RangeInclusive<u32> = 65_536..=1_048_576;
-/// Bytes of memory of the process for each connection that the table has room for: a full table takes a thirtieth.
+/// Bytes of memory of the process for each connection that the table has room for: a full table takes a twentieth.
 const MEMORY_PER_CONNECTION: u64 = 4096;
 /// Number of connections that the table has room for, for each one that may wait for a member to accept.
 const CONNECTIONS_PER_SYN: u32 = 16;
@@ -67,7 +68,7 @@ const PINNED: [&str; 9] = [
 const HANDLE: u32 = 1;
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 11] = [
+pub const OUTCOMES: [(&str, &str); 13] = [
     ("to_member", "forwarded to members"),
     ("to_client", "forwarded to clients"),
     (
@@ -88,7 +89,7 @@ pub const OUTCOMES: [(&str, &str); 11] = [
     ),
     (
         "odd",
-        "left to the system: TCP fragments, packets with IP options, and packets of wrong lengths",
+        "left to the system: TCP fragments, packets with IP options or extension headers, and packets of wrong lengths",
     ),
     ("dropped", "dropped: packets of connections without a route"),
     (
@@ -102,6 +103,14 @@ pub const OUTCOMES: [(&str, &str); 11] = [
     (
         "lost_event",
         "forwarded without an event for the balancer, as the buffer was full: a line of the access log may be missing",
+    ),
+    (
+        "too_large",
+        "left to the system, which tells the member: packets that are too large for the way to the client",
+    ),
+    (
+        "icmp_error",
+        "ICMP errors about packets of connections, sent to the client or the member",
     ),
 ];
 
@@ -149,19 +158,43 @@ pub fn choose_linger(connections: usize, capacity: u32) -> Duration {
     Duration::from_secs(if is_short { 3 } else { 30 })
 }
 
-/// Checks that the system forwards packets of IPv4.
-///
-/// # Errors
-///
-/// The system does not forward packets; the error says which setting to change.
-pub fn check_ip_forward() -> Result<(), BpfError> {
-    let path = "/proc/sys/net/ipv4/ip_forward";
-    match fs::read_to_string(path) {
-        Ok(text) if text.trim() != "0" => Ok(()),
-        Ok(_) => Err(BpfError::File(
-            "this system does not forward packets: set net.ipv4.ip_forward = 1 with sysctl".into(),
-        )),
-        Err(error) => Err(BpfError::File(format!("cannot read {path}: {error}"))),
+/// Family of addresses.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub enum Family {
+    /// Addresses of IPv4.
+    V4,
+    /// Addresses of IPv6.
+    V6,
+}
+
+impl Family {
+    /// Returns the family of an address.
+    pub fn of_address(address: &SocketAddr) -> Self {
+        if address.is_ipv4() {
+            Family::V4
+        } else {
+            Family::V6
+        }
+    }
+
+    /// Checks that the system forwards packets of this family.
+    ///
+    /// # Errors
+    ///
+    /// The system does not forward packets; the error says which setting to change.
+    pub fn check_forwarding(self) -> Result<(), BpfError> {
+        let (name, key) = match self {
+            Family::V4 => ("IPv4", "net.ipv4.ip_forward"),
+            Family::V6 => ("IPv6", "net.ipv6.conf.all.forwarding"),
+        };
+        let path = format!("/proc/sys/{}", key.replace('.', "/"));
+        match fs::read_to_string(&path) {
+            Ok(text) if text.trim() != "0" => Ok(()),
+            Ok(_) => Err(BpfError::File(format!(
+                "this system does not forward packets of {name}: set {key} = 1 with sysctl"
+            ))),
+            Err(error) => Err(BpfError::File(format!("cannot read {path}: {error}"))),
+        }
     }
 }
 

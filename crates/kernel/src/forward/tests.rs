@@ -1,4 +1,4 @@
-use std::net::SocketAddrV4;
+use std::net::{IpAddr, Ipv6Addr, SocketAddr};
 use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
@@ -11,11 +11,15 @@ use super::place::LAYOUT;
 use super::*;
 use crate::testing::report_skipped;
 
+mod errors;
 mod events;
+mod families;
 mod packets;
 mod places;
 mod resets;
 mod retries;
+
+use packets::{SYN, Segment};
 
 /// Memory of the process, by which tables get the size: the largest table.
 const MEMORY: u64 = 1 << 40;
@@ -58,6 +62,43 @@ impl Drop for Trial {
     }
 }
 
+/// Addresses of the tests in a family.
+impl Family {
+    /// Returns an address, by the text of each family.
+    fn address(self, v4: &str, v6: &str) -> SocketAddr {
+        let text = match self {
+            Family::V4 => v4,
+            Family::V6 => v6,
+        };
+        text.parse().unwrap()
+    }
+
+    /// The listening address.
+    fn listener(self) -> SocketAddr {
+        self.address("192.0.2.1:80", "[2001:db8:2::1]:80")
+    }
+
+    /// Address of the clients, with a port.
+    fn client(self, port: u16) -> SocketAddr {
+        let mut client = self.address("198.51.100.7:0", "[2001:db8:100::7]:0");
+        client.set_port(port);
+        client
+    }
+
+    /// Address of a member, with this number in its last byte.
+    fn member(self, last: u8) -> SocketAddr {
+        let (v4, v6) = (
+            format!("10.77.0.{last}:8080"),
+            format!("[fd77::{last:x}]:8080"),
+        );
+        self.address(&v4, &v6)
+    }
+}
+
+fn families() -> impl Strategy<Value = Family> {
+    prop_oneof![Just(Family::V4), Just(Family::V6)]
+}
+
 fn list_connections(forwarder: &Forwarder) -> Vec<Connection> {
     let mut all = Vec::new();
     forwarder.visit_connections(|one| all.push(one)).unwrap();
@@ -78,13 +119,25 @@ fn seats() -> impl Strategy<Value = Vec<Seat>> {
     proptest::collection::vec(seat, 0..=GROUP_SEATS)
 }
 
-/// The program's choice among these seats, and the one of `core`.
-fn compare(forwarder: &Forwarder, all: &[Seat], form: Form, growth: u32, last: u64) {
+/// The program's choice for a client of a family among these seats, and the one of `core` among the seats of the family.
+/// Members with a seat whose bit in `others` is set are of the other family.
+fn compare(
+    forwarder: &Forwarder,
+    (family, others): (Family, u64),
+    all: &[Seat],
+    (form, growth, last): (Form, u32, u64),
+) {
     let first = 100;
-    for (number, seat) in (first..).zip(all) {
+    let mut of_family = all.to_vec();
+    for ((number, seat), eligible) in (first..).zip(all).zip(&mut of_family) {
+        let is_of_v6 = (others >> (number - first) & 1 == 1) != (family == Family::V6);
+        if is_of_v6 != (family == Family::V6) {
+            eligible.room = 0;
+        }
+        let own = if is_of_v6 { Family::V6 } else { Family::V4 };
         let terms = Terms {
             owner: 1,
-            address: "192.0.2.1:80".parse().unwrap(),
+            address: own.member(1),
             base: seat.base,
             others: seat.others,
             room: seat.room,
@@ -108,9 +161,13 @@ fn compare(forwarder: &Forwarder, all: &[Seat], form: Form, growth: u32, last: u
         seats: (first..).take(all.len()).collect(),
     };
     forwarder.set_group(7, &group).unwrap();
-    let key = 7u32.to_ne_bytes();
+    let key = if family == Family::V4 { 7 } else { 7 + GROUPS };
+    let key = key.to_ne_bytes();
     bpf::update_map(&forwarder.object, "evk_turns", &key, &last.to_ne_bytes()).unwrap();
-    let mut question = [7u32, 0].map(u32::to_ne_bytes).concat();
+    let mut question = [7, u32::from(family == Family::V6)]
+        .map(u32::to_ne_bytes)
+        .concat();
+    let all = &of_family;
     let chosen = bpf::run(&forwarder.object, "evk_choose", Some(&mut question)).unwrap();
     let score = |index: usize| terms::score_seat(&all[index], form, growth, last);
     // The program draws where it begins, which decides among equal ones only.
@@ -138,10 +195,11 @@ fn s41_the_kernel_chooses_as_core_does() {
         Just(Form::Own)
     ];
     let mut runner = TestRunner::default();
-    let cases = (seats(), form, growth, 0..100u64);
+    let others = prop_oneof![Just(0), any::<u64>()];
+    let cases = ((families(), others), seats(), (form, growth, 0..100u64));
     runner
-        .run(&cases, |(all, form, growth, last)| {
-            compare(trial.forwarder(), &all, form, growth, last);
+        .run(&cases, |(families, all, terms)| {
+            compare(trial.forwarder(), families, &all, terms);
             Ok(())
         })
         .unwrap();
@@ -192,7 +250,9 @@ fn maps_are_found_again_and_only_one_process_has_them() {
         room: 4,
     };
     forwarder.set_terms(9, &terms).unwrap();
-    forwarder.set_listeners(&[listener(3, 0)]).unwrap();
+    forwarder
+        .set_listeners(&[listener(Family::V6, 3, 0)])
+        .unwrap();
     let place = forwarder.place.clone();
     let refused = Forwarder::open(place.clone(), MEMORY)
         .unwrap_err()
@@ -212,42 +272,35 @@ fn maps_are_found_again_and_only_one_process_has_them() {
     trial.0 = Some(again);
 }
 
-/// The listener at 192.0.2.1:80.
-fn listener(group: u32, retries: u32) -> Listener {
+/// The listener of a family.
+fn listener(family: Family, group: u32, retries: u32) -> Listener {
     Listener {
-        address: "192.0.2.1:80".parse().unwrap(),
+        address: family.listener(),
         group,
         retries,
     }
 }
 
-/// Lets the program begin connections to one member, which is the only one.
-fn serve_member(forwarder: &Forwarder, member: &str, retries: u32) {
-    let terms = Terms {
-        owner: 1,
-        address: member.parse().unwrap(),
-        base: 65_536,
-        others: 0,
-        room: 9,
-    };
-    forwarder.set_terms(0, &terms).unwrap();
+/// Lets the program begin connections to these members, with the seats from 0 on, for clients of both families.
+fn serve_members(forwarder: &Forwarder, members: &[SocketAddr], retries: u32) {
+    for (seat, address) in (0..).zip(members) {
+        let terms = Terms {
+            owner: 1,
+            address: *address,
+            base: 65_536,
+            others: 0,
+            room: 9,
+        };
+        forwarder.set_terms(seat, &terms).unwrap();
+    }
     let group = GroupTerms {
         form: 1,
         growth: 256,
-        seats: vec![0],
+        seats: (0..members.len() as u32).collect(),
     };
     forwarder.set_group(0, &group).unwrap();
-    forwarder.set_listeners(&[listener(0, retries)]).unwrap();
-}
-
-/// A packet of TCP for the listener at 192.0.2.1:80.
-fn packet(flags: u8) -> Vec<u8> {
-    let mut out = vec![2; 12];
-    out.extend([0x08, 0x00, 0x45, 0, 0, 40, 0, 0, 0, 0, 64, 6, 0, 0]);
-    out.extend([198, 51, 100, 7, 192, 0, 2, 1]);
-    out.extend([0x12, 0x34, 0, 80, 0, 0, 0, 1, 0, 0, 0, 0, 0x50, flags]);
-    out.extend([0; 6]);
-    out
+    let listeners = [Family::V4, Family::V6].map(|family| listener(family, 0, retries));
+    forwarder.set_listeners(&listeners).unwrap();
 }
 
 /// Answer of the program that leaves a packet to the next filter, or to the system.
@@ -267,21 +320,32 @@ fn run_packet(forwarder: &Forwarder, packet: &[u8]) -> u32 {
 fn hostile_packets_pass_to_the_system() {
     let Some(trial) = Trial::new() else { return };
     let forwarder = trial.forwarder();
-    forwarder.set_listeners(&[listener(0, 2)]).unwrap();
-    let good = packet(2);
     // There is no member: the proxy serves.
-    assert_eq!(run_packet(forwarder, &good), NOT_TAKEN);
+    serve_members(forwarder, &[], 2);
+    let mut syn = Segment::new(Family::V4.client(4660), Family::V4.listener(), SYN);
+    for family in [Family::V4, Family::V6] {
+        (syn.from, syn.to) = (family.client(4660), family.listener());
+        assert_eq!(run_packet(forwarder, &syn.write()), NOT_TAKEN);
+    }
     let mut runner = TestRunner::default();
-    // A trial run takes no shorter ones.
-    let changes = proptest::collection::vec((14..good.len(), any::<u8>()), 1..8);
-    let cases = (changes, 34..=good.len(), any::<u8>());
+    let changes = proptest::collection::vec((any::<prop::sample::Index>(), any::<u8>()), 1..8);
+    let cases = (
+        families(),
+        changes,
+        any::<prop::sample::Index>(),
+        any::<u8>(),
+    );
     runner
-        .run(&cases, |(changes, length, flags)| {
-            let mut bad = packet(flags);
+        .run(&cases, |(family, changes, length, flags)| {
+            let packet = Segment::new(family.client(4660), family.listener(), flags);
+            let mut bad = packet.write();
+            // A trial run takes no shorter ones.
+            let least = bad.len() - 20;
             for (at, byte) in changes {
+                let at = 14 + at.index(bad.len() - 14);
                 bad[at] = byte;
             }
-            bad.truncate(length);
+            bad.truncate(least + length.index(21));
             prop_assert_eq!(run_packet(forwarder, &bad), NOT_TAKEN);
             Ok(())
         })
@@ -309,8 +373,9 @@ fn s41_a_million_connections_fit_into_the_table() {
     let empty = memory();
     let mut all = BTreeSet::new();
     for number in 0..20_000u32 {
-        let client = SocketAddrV4::new((number / 100).into(), (number % 100) as u16);
-        let member = "192.0.2.9:5432".parse().unwrap();
+        let ip = Ipv6Addr::from(u128::from(number / 100) << 64);
+        let client = SocketAddr::new(ip.into(), (number % 100) as u16);
+        let member = Family::V6.member(9);
         let connection = Connection::new(Pair { member, client }, client, number.into());
         let key = layout::write_address(client);
         map.update(&key, &connection.write(), MapFlags::ANY)
@@ -352,15 +417,18 @@ fn silence_is_found_from_units_that_wrap() {
 proptest! {
     #[test]
     fn layouts_are_read_as_they_are_written(
-        owner: u64, words in any::<[u32; 5]>(), ports in any::<[u16; 2]>(), counts in any::<[u64; 12]>(),
+        owner: u64, ips in any::<[IpAddr; 3]>(), words in any::<[u32; 3]>(), ports in any::<[u16; 2]>(),
+        counts in any::<[u64; 12]>(),
     ) {
-        let [member, client, base, others, room] = words;
-        let address = SocketAddrV4::new(member.into(), ports[0]);
+        let [base, others, room] = words;
+        let ips = ips.map(|ip| ip.to_canonical());
+        let address = SocketAddr::new(ips[0], ports[0]);
         let terms = Terms { owner, address, base, others, room };
         prop_assert_eq!(Terms::read(&terms.write()), terms);
-        let client = SocketAddrV4::new(client.into(), ports[1]);
+        let client = SocketAddr::new(ips[1], ports[1]);
         let pair = Pair { member: address, client };
-        let connection = Connection::new(pair, address, owner);
+        let listener = SocketAddr::new(ips[2], ports[0]);
+        let connection = Connection::new(pair, listener, owner);
         let read = Connection::read(&layout::write_address(client), &connection.write());
         prop_assert_eq!(read, connection);
         let [a, b, c, d, e, f, g, h, i, j, k, l] = counts;
@@ -372,7 +440,7 @@ proptest! {
     }
 
     #[test]
-    fn events_of_any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..64)) {
+    fn events_of_any_bytes_are_read(bytes in proptest::collection::vec(any::<u8>(), 0..90)) {
         let _ = Event::read(&bytes);
     }
 }

@@ -3,83 +3,98 @@
 use super::packets::*;
 use super::*;
 
-const MEMBER: &str = "10.77.0.2:8080";
-
 /// Returns a packet of a client to the listener.
-fn client_segment(port: u16, sequence: u32, answered: u32, flags: u8) -> Segment {
+fn client_segment(
+    (family, port): (Family, u16),
+    sequence: u32,
+    answered: u32,
+    flags: u8,
+) -> Segment {
     Segment {
-        from: SocketAddrV4::new([198, 51, 100, 7].into(), port),
-        to: "192.0.2.1:80".parse().unwrap(),
         sequence,
         answered,
-        flags,
-        window: 500,
-        options: Vec::new(),
-        data: Vec::new(),
+        ..Segment::new(family.client(port), family.listener(), flags)
     }
 }
 
 /// Returns a packet of the member to a client.
-fn member_segment(port: u16, sequence: u32, answered: u32, flags: u8) -> Segment {
-    let client = client_segment(port, sequence, answered, flags);
+fn member_segment(client: (Family, u16), sequence: u32, answered: u32, flags: u8) -> Segment {
+    let member = client.0.member(2);
+    let client = client_segment(client, sequence, answered, flags);
     Segment {
-        from: MEMBER.parse().unwrap(),
+        from: member,
         to: client.from,
         ..client
     }
 }
 
 fn read_lost(forwarder: &Forwarder) -> u64 {
-    let named = OUTCOMES.iter().zip(forwarder.read_outcomes().unwrap());
-    let mut counts = named.filter(|((name, _), _)| *name == "lost_event");
-    counts.next().unwrap().1
+    read_outcome(forwarder, "lost_event")
+}
+
+fn check_events(forwarder: &Forwarder, interface: u32, family: Family) {
+    serve_members(forwarder, &[family.member(2)], 0);
+    let (pass, client) = (
+        |packet: &Segment| send(forwarder, interface, packet),
+        (family, 5000),
+    );
+    let with_data = |mut packet: Segment, length| {
+        packet.data = vec![b'x'; length];
+        packet
+    };
+    pass(&client_segment(client, 100, 0, SYN));
+    pass(&member_segment(client, 900, 101, SYN | ACK));
+    pass(&with_data(client_segment(client, 101, 901, ACK), 40));
+    pass(&with_data(member_segment(client, 901, 141, ACK), 60));
+    pass(&with_data(member_segment(client, 961, 141, FIN | ACK), 8));
+    pass(&client_segment(client, 141, 970, FIN | ACK));
+    let events = forwarder.take_events().unwrap();
+    let steps: Vec<_> = events.iter().map(|one| (one.step, one.bytes)).collect();
+    let expected = [
+        (Step::Begin, (0, 0)),
+        (Step::Accept, (0, 0)),
+        (Step::Answer, (40, 60)),
+        (Step::End(End::Closed), (40, 68)),
+    ];
+    assert_eq!(steps, expected);
+    assert!(events.is_sorted_by_key(|one| one.ns));
+    for event in &events {
+        assert_eq!(event.began_ns, events[0].ns);
+        assert_eq!(event.listener, family.listener());
+        assert_eq!(event.pair.member, family.member(2));
+    }
+    assert_eq!(read_lost(forwarder), 0);
 }
 
 #[test]
 fn s41_events_have_the_times_and_the_bytes_of_a_connection() {
     run_beside_routes(|forwarder, interface| {
-        serve_member(forwarder, MEMBER, 0);
-        let pass = |packet: &Segment| send(forwarder, interface, packet);
-        let with_data = |mut packet: Segment, length| {
-            packet.data = vec![b'x'; length];
-            packet
-        };
-        pass(&client_segment(5000, 100, 0, SYN));
-        pass(&member_segment(5000, 900, 101, SYN | ACK));
-        pass(&with_data(client_segment(5000, 101, 901, ACK), 40));
-        pass(&with_data(member_segment(5000, 901, 141, ACK), 60));
-        pass(&with_data(member_segment(5000, 961, 141, FIN | ACK), 8));
-        pass(&client_segment(5000, 141, 970, FIN | ACK));
-        let events = forwarder.take_events().unwrap();
-        let steps: Vec<_> = events.iter().map(|one| (one.step, one.bytes)).collect();
-        let expected = [
-            (Step::Begin, (0, 0)),
-            (Step::Accept, (0, 0)),
-            (Step::Answer, (40, 60)),
-            (Step::End(End::Closed), (40, 68)),
-        ];
-        assert_eq!(steps, expected);
-        assert!(events.is_sorted_by_key(|one| one.ns));
-        for event in &events {
-            assert_eq!(event.began_ns, events[0].ns);
-            assert_eq!(event.listener, "192.0.2.1:80".parse().unwrap());
-            assert_eq!(event.pair.member, MEMBER.parse().unwrap());
+        for family in [Family::V4, Family::V6] {
+            check_events(forwarder, interface, family);
         }
-        assert_eq!(read_lost(forwarder), 0);
     });
 }
 
 #[test]
 fn s41_events_without_room_are_counted() {
     run_beside_routes(|forwarder, interface| {
-        serve_member(forwarder, MEMBER, 0);
+        let client = |port| (Family::V6, port);
+        serve_members(forwarder, &[Family::V6.member(2)], 0);
         let mut sent = 0;
-        // Each connection has two events. The buffer has room for some 65,000.
+        // Each connection has two events. The buffer has room for some 35,000.
         while read_lost(forwarder) == 0 {
             assert!(sent < 60_000, "the buffer is bounded");
             for port in 2000..3000 {
-                send(forwarder, interface, &client_segment(port, 100, 0, SYN));
-                send(forwarder, interface, &client_segment(port, 101, 0, RST));
+                send(
+                    forwarder,
+                    interface,
+                    &client_segment(client(port), 100, 0, SYN),
+                );
+                send(
+                    forwarder,
+                    interface,
+                    &client_segment(client(port), 101, 0, RST),
+                );
                 sent += 1;
             }
         }
@@ -88,7 +103,11 @@ fn s41_events_without_room_are_counted() {
         assert_eq!(events.len() as u64 + lost, 2 * sent);
         assert_eq!(forwarder.read_counts(0).unwrap().in_flight, 0);
         // There is room again.
-        send(forwarder, interface, &client_segment(2000, 7, 0, SYN));
+        send(
+            forwarder,
+            interface,
+            &client_segment(client(2000), 7, 0, SYN),
+        );
         let events = forwarder.take_events().unwrap();
         assert_eq!(events.len(), 1);
         assert_eq!(read_lost(forwarder), lost);

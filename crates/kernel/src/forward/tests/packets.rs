@@ -1,5 +1,6 @@
 //! Packets that tests make, and what the program makes of them.
 
+use std::net::IpAddr;
 use std::process::Command;
 use std::thread;
 
@@ -35,11 +36,16 @@ pub(super) fn run_beside_routes(test: impl FnOnce(&Forwarder, u32) + Send) {
                 "link set evk0 up",
                 "link set evk1 up",
                 "route add 198.51.100.0/24 dev evk0",
+                "addr add fd77::1/64 dev evk0 nodad",
+                "-6 route add 2001:db8:100::/64 dev evk0",
+                "neigh add 198.51.100.7 lladdr 02:00:00:00:00:07 dev evk0",
+                "neigh add 2001:db8:100::7 lladdr 02:00:00:00:00:07 dev evk0",
             ] {
                 let status = Command::new("ip").args(words.split(' ')).status();
                 assert!(status.unwrap().success(), "ip {words}");
             }
             fs::write("/proc/sys/net/ipv4/ip_forward", "1").unwrap();
+            fs::write("/proc/sys/net/ipv6/conf/all/forwarding", "1").unwrap();
             let interface = nix::net::if_::if_nametoindex("evk0").unwrap();
             test(trial.forwarder(), interface);
         };
@@ -51,8 +57,8 @@ pub(super) fn run_beside_routes(test: impl FnOnce(&Forwarder, u32) + Send) {
 /// Packet of TCP, with an even number of bytes of data.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Segment {
-    pub(super) from: SocketAddrV4,
-    pub(super) to: SocketAddrV4,
+    pub(super) from: SocketAddr,
+    pub(super) to: SocketAddr,
     pub(super) sequence: u32,
     pub(super) answered: u32,
     pub(super) flags: u8,
@@ -73,17 +79,104 @@ pub(super) fn sum_words<'a>(parts: impl IntoIterator<Item = &'a [u8]>) -> u16 {
     !(sum as u16)
 }
 
+/// Returns a header of IPv4 or IPv6, without extensions.
+pub(super) fn write_ip(from: IpAddr, to: IpAddr, protocol: u8, length: usize) -> Vec<u8> {
+    match (from, to) {
+        (IpAddr::V4(from), IpAddr::V4(to)) => {
+            let mut ip = vec![0x45, 0];
+            ip.extend((20 + length as u16).to_be_bytes());
+            ip.extend([0, 0, 0, 0, 64, protocol, 0, 0]);
+            ip.extend(from.octets());
+            ip.extend(to.octets());
+            let sum = sum_words([&ip[..]]).to_be_bytes();
+            ip[10..12].copy_from_slice(&sum);
+            ip
+        }
+        (IpAddr::V6(from), IpAddr::V6(to)) => {
+            let mut ip = vec![0x60, 0, 0, 0];
+            ip.extend((length as u16).to_be_bytes());
+            ip.extend([protocol, 64]);
+            ip.extend(from.octets());
+            ip.extend(to.octets());
+            ip
+        }
+        _ => panic!("two families: {from} {to}"),
+    }
+}
+
+/// Returns the addresses and the rest that a checksum covers beside the payload.
+pub(super) fn write_pseudo_header(
+    from: IpAddr,
+    to: IpAddr,
+    protocol: u8,
+    length: usize,
+) -> Vec<u8> {
+    let head = write_ip(from, to, protocol, length);
+    let addresses = if from.is_ipv4() {
+        &head[12..]
+    } else {
+        &head[8..]
+    };
+    [
+        addresses,
+        &(length as u32).to_be_bytes(),
+        &[0, 0, 0, protocol],
+    ]
+    .concat()
+}
+
+/// Returns an Ethernet frame.
+pub(super) fn write_frame(ip: &[u8], payload: &[u8]) -> Vec<u8> {
+    let kind = if ip[0] >> 4 == 4 {
+        [8, 0]
+    } else {
+        [0x86, 0xdd]
+    };
+    [&[2; 12][..], &kind, ip, payload].concat()
+}
+
+/// Reads the header of an Ethernet frame's packet, and checks the length and the checksum. Returns the addresses and the
+/// payload.
+pub(super) fn read_frame(bytes: &[u8]) -> (IpAddr, IpAddr, &[u8]) {
+    let short = |bytes: &[u8]| usize::from(u16::from_be_bytes(*bytes.first_chunk().unwrap()));
+    let packet = &bytes[14..];
+    if packet[0] >> 4 == 4 {
+        assert_eq!(sum_words([&packet[..20]]), 0, "checksum of the packet");
+        assert_eq!(short(&packet[2..]), packet.len());
+        let ip = |at: usize| <[u8; 4]>::try_from(&packet[at..at + 4]).unwrap();
+        (ip(12).into(), ip(16).into(), &packet[20..])
+    } else {
+        assert_eq!(short(&packet[4..]), packet.len() - 40);
+        let ip = |at: usize| <[u8; 16]>::try_from(&packet[at..at + 16]).unwrap();
+        (ip(8).into(), ip(24).into(), &packet[40..])
+    }
+}
+
 impl Segment {
+    /// Returns a packet with small numbers, and without data.
+    pub(super) fn new(from: SocketAddr, to: SocketAddr, flags: u8) -> Self {
+        Segment {
+            from,
+            to,
+            sequence: 1,
+            answered: 0,
+            flags,
+            window: 500,
+            options: Vec::new(),
+            data: Vec::new(),
+        }
+    }
+
+    /// Returns the packet in an Ethernet frame.
     pub(super) fn write(&self) -> Vec<u8> {
+        let tcp = self.write_tcp();
+        let ip = write_ip(self.from.ip(), self.to.ip(), 6, tcp.len());
+        write_frame(&ip, &tcp)
+    }
+
+    /// Returns the header of TCP with the data.
+    pub(super) fn write_tcp(&self) -> Vec<u8> {
         let offset = 20 + self.options.len() as u16;
-        let length = offset + self.data.len() as u16;
-        let addresses = [self.from.ip().octets(), self.to.ip().octets()].concat();
-        let mut ip = vec![0x45, 0];
-        ip.extend((20 + length).to_be_bytes());
-        ip.extend([0, 0, 0, 0, 64, 6, 0, 0]);
-        ip.extend(&addresses);
-        let sum = sum_words([&ip[..]]).to_be_bytes();
-        ip[10..12].copy_from_slice(&sum);
         let mut tcp = self.from.port().to_be_bytes().to_vec();
         tcp.extend(self.to.port().to_be_bytes());
         tcp.extend(self.sequence.to_be_bytes());
@@ -93,34 +186,27 @@ impl Segment {
         tcp.extend([0; 4]);
         tcp.extend(&self.options);
         tcp.extend(&self.data);
-        let pseudo = [&addresses[..], &[0, 6], &length.to_be_bytes()].concat();
+        let pseudo = write_pseudo_header(self.from.ip(), self.to.ip(), 6, tcp.len());
         let sum = sum_words([&pseudo[..], &tcp]).to_be_bytes();
         tcp[16..18].copy_from_slice(&sum);
-        [&[2; 12][..], &[8, 0], &ip, &tcp].concat()
+        tcp
     }
 
     /// Reads a packet, and checks its lengths and checksums.
     pub(super) fn read(bytes: &[u8]) -> Self {
-        let (ip, tcp) = (&bytes[14..34], &bytes[34..]);
+        let (from, to, tcp) = read_frame(bytes);
         let number = |at: usize| u32::from_be_bytes(*tcp[at..].first_chunk().unwrap());
-        let short = |bytes: &[u8]| u16::from_be_bytes(*bytes.first_chunk().unwrap());
-        let address = |ip: &[u8], port: &[u8]| {
-            let ip: [u8; 4] = *ip.first_chunk().unwrap();
-            SocketAddrV4::new(ip.into(), short(port))
-        };
-        assert_eq!(usize::from(short(&ip[2..])), bytes.len() - 14);
+        let short = |at: usize| u16::from_be_bytes(*tcp[at..].first_chunk().unwrap());
         let offset = usize::from(tcp[12] >> 4) * 4;
-        assert_eq!(sum_words([ip]), 0, "checksum of the packet");
-        let length = (tcp.len() as u16).to_be_bytes();
-        let pseudo = [&ip[12..20], &[0, 6], &length].concat();
+        let pseudo = write_pseudo_header(from, to, 6, tcp.len());
         assert_eq!(sum_words([&pseudo[..], tcp]), 0, "checksum of TCP");
         Segment {
-            from: address(&ip[12..], tcp),
-            to: address(&ip[16..], &tcp[2..]),
+            from: SocketAddr::new(from, short(0)),
+            to: SocketAddr::new(to, short(2)),
             sequence: number(4),
             answered: number(8),
             flags: tcp[13],
-            window: short(&tcp[14..]),
+            window: short(14),
             options: tcp[20..offset].to_vec(),
             data: tcp[offset..].to_vec(),
         }
@@ -135,24 +221,38 @@ pub(super) fn send(forwarder: &Forwarder, interface: u32, packet: &Segment) -> S
 
 /// Gives the program a packet, and returns what the program sends; `None` if the program does not take the packet.
 pub(super) fn try_send(forwarder: &Forwarder, interface: u32, packet: &Segment) -> Option<Segment> {
+    let sent = send_frame(forwarder, interface, &packet.write());
+    sent.map(|frame| Segment::read(&frame))
+}
+
+/// Gives the program a frame, and returns the frame that the program sends; `None` if the program does not take the
+/// packet.
+pub(super) fn send_frame(forwarder: &Forwarder, interface: u32, frame: &[u8]) -> Option<Vec<u8>> {
     // The interface that the packet has come by has a place in the structure of the kernel.
     let mut context = [0; 44];
     context[36..40].copy_from_slice(&interface.to_ne_bytes());
-    let (bytes, mut out) = (packet.write(), [0; 256]);
+    let mut out = [0; 2048];
     let mut programs = forwarder.object.progs_mut();
     let program = programs.find(|program| program.name() == "evk_forward");
     let input = ProgramInput {
         context_in: Some(&mut context),
-        data_in: Some(&bytes),
+        data_in: Some(frame),
         data_out: Some(&mut out),
         ..ProgramInput::default()
     };
     let output = program.unwrap().test_run(input).unwrap();
     match output.return_value {
-        REDIRECT => Some(Segment::read(output.data.unwrap())),
+        REDIRECT => Some(output.data.unwrap().to_vec()),
         other => {
-            assert_eq!(other, NOT_TAKEN, "{packet:?}");
+            assert_eq!(other, NOT_TAKEN, "{frame:?}");
             None
         }
     }
+}
+
+/// Returns the program's count of packets with this name.
+pub(super) fn read_outcome(forwarder: &Forwarder, name: &str) -> u64 {
+    let outcomes = forwarder.read_outcomes().unwrap();
+    let at = OUTCOMES.iter().position(|(known, _)| *known == name);
+    outcomes[at.unwrap()]
 }

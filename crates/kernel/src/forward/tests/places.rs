@@ -41,27 +41,19 @@ fn s41_connections_of_another_layout_continue_until_they_are_over() {
         assert_eq!(priorities(), [new.place.priority(), old.place.priority()]);
         assert!(new.place.priority() < place.priority());
 
-        serve_member(&old, "10.77.0.2:8080", 0);
-        let syn = Segment {
-            from: "198.51.100.7:5000".parse().unwrap(),
-            to: "192.0.2.1:80".parse().unwrap(),
-            sequence: 1,
-            answered: 0,
-            flags: SYN,
-            window: 500,
-            options: Vec::new(),
-            data: Vec::new(),
-        };
+        let member = Family::V6.member(2);
+        serve_members(&old, &[member], 0);
+        let syn = Segment::new(Family::V6.client(5000), Family::V6.listener(), SYN);
         send(&old, interface, &syn);
         let answer = Segment {
-            from: "10.77.0.2:8080".parse().unwrap(),
+            from: member,
             to: syn.from,
             answered: 2,
             flags: SYN | ACK,
             ..syn.clone()
         };
         send(&old, interface, &answer);
-        serve_member(new, "10.77.0.2:8080", 0);
+        serve_members(new, &[member], 0);
         let data = Segment {
             answered: 2,
             sequence: 2,

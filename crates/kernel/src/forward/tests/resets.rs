@@ -3,9 +3,6 @@
 use super::packets::*;
 use super::*;
 
-const MEMBER: &str = "10.77.0.2:8080";
-const LISTENER: &str = "192.0.2.1:80";
-
 /// Side of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Side {
@@ -50,7 +47,8 @@ impl Side {
 struct Scene<'a> {
     forwarder: &'a Forwarder,
     interface: u32,
-    client: SocketAddrV4,
+    family: Family,
+    client: SocketAddr,
     /// Number behind all that a side has sent, and behind all that the side has got: of the client, of the member.
     numbers: [(u32, u32); 2],
 }
@@ -62,7 +60,7 @@ impl Scene<'_> {
 
     /// Returns a packet of a side with the right numbers.
     fn segment(&mut self, side: Side, flags: u8, pairs: u8) -> Segment {
-        let (listener, member) = (LISTENER.parse().unwrap(), MEMBER.parse().unwrap());
+        let (listener, member) = (self.family.listener(), self.family.member(2));
         let (from, to) = match side {
             Side::Client => (self.client, listener),
             Side::Member => (member, self.client),
@@ -84,9 +82,9 @@ impl Scene<'_> {
     fn pass(&self, packet: &Segment) {
         let mut expected = packet.clone();
         if packet.from == self.client {
-            expected.to = MEMBER.parse().unwrap();
+            expected.to = self.family.member(2);
         } else {
-            expected.from = LISTENER.parse().unwrap();
+            expected.from = self.family.listener();
         }
         assert_eq!(send(self.forwarder, self.interface, packet), expected);
     }
@@ -104,10 +102,14 @@ impl Scene<'_> {
         }
     }
 
+    /// Connections at members of both families.
+    fn count_in_flight(&self) -> i64 {
+        let counts = [0, 1].map(|seat| self.forwarder.read_counts(seat).unwrap());
+        counts.iter().map(|counts| counts.in_flight).sum()
+    }
+
     fn stray_resets(&self) -> u64 {
-        let named = OUTCOMES.iter().zip(self.forwarder.read_outcomes().unwrap());
-        let mut counts = named.filter(|((name, _), _)| *name == "stray_reset");
-        counts.next().unwrap().1
+        read_outcome(self.forwarder, "stray_reset")
     }
 
     fn open(&mut self) {
@@ -157,7 +159,7 @@ impl Scene<'_> {
             }
         }
         assert!(self.find().is_some_and(|one| one.is_established()));
-        assert_eq!(self.forwarder.read_counts(0).unwrap().in_flight, 1);
+        assert_eq!(self.count_in_flight(), 1);
     }
 
     /// Ends the connection, and returns the expected end.
@@ -229,22 +231,25 @@ fn ways() -> impl Strategy<Value = Way> {
 #[test]
 fn s41_packets_with_wrong_sequence_numbers_end_no_connection() {
     run_beside_routes(|forwarder, interface| {
-        serve_member(forwarder, MEMBER, 2);
+        let members = [Family::V4, Family::V6].map(|family| family.member(2));
+        serve_members(forwarder, &members, 2);
         let mut runner = TestRunner::default();
-        let cases = (any::<u32>(), any::<u32>(), packets(), ways());
+        let numbers = (any::<u32>(), any::<u32>());
+        let cases = (families(), numbers, packets(), ways());
         runner
-            .run(&cases, |(client, member, packets, way)| {
+            .run(&cases, |(family, (client, member), packets, way)| {
                 let mut scene = Scene {
                     forwarder,
                     interface,
-                    client: "198.51.100.7:5000".parse().unwrap(),
+                    family,
+                    client: family.client(5000),
                     numbers: [(client, member), (member, client)],
                 };
                 scene.open();
                 packets.into_iter().for_each(|packet| scene.take(packet));
                 let end = scene.end(way);
                 assert_eq!(scene.find(), None);
-                assert_eq!(forwarder.read_counts(0).unwrap().in_flight, 0);
+                assert_eq!(scene.count_in_flight(), 0);
                 let events = forwarder.take_events().unwrap();
                 assert_eq!(events.last().unwrap().step, Step::End(end));
                 Ok(())

@@ -3,7 +3,7 @@
 use super::packets::*;
 use super::*;
 
-/// Members of the group, with the seats from 0 on.
+/// Members of each family in the group, with the seats from 0 on: members of IPv4, and of IPv6.
 const MEMBERS: u32 = 5;
 
 /// Times before and behind each time of the clock.
@@ -15,8 +15,8 @@ struct Scene<'a> {
     forwarder: &'a Forwarder,
     interface: u32,
     syn: Segment,
-    tried: Vec<SocketAddrV4>,
-    events: Vec<(SocketAddrV4, Step)>,
+    tried: Vec<SocketAddr>,
+    events: Vec<(SocketAddr, Step)>,
 }
 
 /// Packet that comes from the network.
@@ -38,7 +38,7 @@ impl Scene<'_> {
         send(self.forwarder, self.interface, packet)
     }
 
-    fn member(&self) -> SocketAddrV4 {
+    fn member(&self) -> SocketAddr {
         *self.tried.last().unwrap()
     }
 
@@ -66,8 +66,9 @@ impl Scene<'_> {
     /// Checks that the client's SYN goes to a member that was not tried.
     fn check_member(&mut self, sent: &Segment) {
         assert!(!self.tried.contains(&sent.to), "{:?}: {sent:?}", self.tried);
-        let (ip, port) = (sent.to.ip().octets(), sent.to.port());
-        assert!(ip[..3] == [10, 77, 0] && port == 8080, "{sent:?}");
+        let family = Family::of_address(&self.syn.from);
+        let members: Vec<_> = list_members(family).collect();
+        assert!(members.contains(&sent.to), "{sent:?}");
         let expected = Segment {
             to: sent.to,
             ..self.syn.clone()
@@ -150,6 +151,10 @@ impl Scene<'_> {
     }
 }
 
+fn list_members(family: Family) -> impl Iterator<Item = SocketAddr> {
+    (0..MEMBERS).map(move |number| family.member(2 + number as u8))
+}
+
 fn packets() -> impl Strategy<Value = Vec<Packet>> {
     let packet = prop_oneof![
         3 => Just(Packet::Refusal),
@@ -162,10 +167,11 @@ fn packets() -> impl Strategy<Value = Vec<Packet>> {
 
 fn syns() -> impl Strategy<Value = Segment> {
     let words = proptest::collection::vec(any::<[u8; 4]>(), 0..=10);
-    let cases = (any::<u32>(), any::<u16>(), 1024..1100u16, words);
-    cases.prop_map(|(sequence, window, port, options)| Segment {
-        from: SocketAddrV4::new([198, 51, 100, 7].into(), port),
-        to: "192.0.2.1:80".parse().unwrap(),
+    let numbers = (any::<u32>(), any::<u16>(), 1024..1100u16);
+    let cases = (families(), numbers, words);
+    cases.prop_map(|(family, (sequence, window, port), options)| Segment {
+        from: family.client(port),
+        to: family.listener(),
         sequence,
         answered: 0,
         flags: SYN,
@@ -178,16 +184,9 @@ fn syns() -> impl Strategy<Value = Segment> {
 #[test]
 fn s41_a_connection_that_is_not_accepted_goes_to_members_that_were_not_tried() {
     run_beside_routes(|forwarder, interface| {
-        for seat in 0..MEMBERS {
-            let terms = Terms {
-                owner: 1,
-                address: SocketAddrV4::new([10, 77, 0, 2 + seat as u8].into(), 8080),
-                base: 65_536,
-                others: 0,
-                room: 9,
-            };
-            forwarder.set_terms(seat, &terms).unwrap();
-        }
+        let members = [Family::V4, Family::V6].map(list_members);
+        let members: Vec<_> = members.into_iter().flatten().collect();
+        serve_members(forwarder, &members, 0);
         let mut runner = TestRunner::default();
         let cases = (syns(), 0..7u32, 1..=2u32, packets());
         runner
@@ -195,10 +194,11 @@ fn s41_a_connection_that_is_not_accepted_goes_to_members_that_were_not_tried() {
                 let group = GroupTerms {
                     form,
                     growth: 256,
-                    seats: (0..MEMBERS).collect(),
+                    seats: (0..2 * MEMBERS).collect(),
                 };
                 forwarder.set_group(0, &group).unwrap();
-                forwarder.set_listeners(&[listener(0, retries)]).unwrap();
+                let listener = listener(Family::of_address(&syn.from), 0, retries);
+                forwarder.set_listeners(&[listener]).unwrap();
                 let mut scene = Scene {
                     forwarder,
                     interface,
@@ -229,7 +229,7 @@ fn s41_a_connection_that_is_not_accepted_goes_to_members_that_were_not_tried() {
                     .map(|one| (one.pair.member, one.step))
                     .collect();
                 assert_eq!(events, scene.events);
-                for seat in 0..MEMBERS {
+                for seat in 0..2 * MEMBERS {
                     assert_eq!(forwarder.read_counts(seat).unwrap().in_flight, 0);
                 }
                 let syns = find_map(&forwarder.object, "evk_syns").unwrap();
