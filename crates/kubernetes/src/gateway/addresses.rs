@@ -52,22 +52,25 @@ pub(crate) fn assign_addresses(
         };
         found.insert(name(gateway), given);
     };
-    let (asking, other): (Vec<&Gateway>, Vec<&Gateway>) = gateways
-        .iter()
+    // Gateways that have an address go first: a gateway that asks for it takes it from nobody.
+    let (known, other): (Vec<&Gateway>, Vec<&Gateway>) = gateways.iter().partition(|gateway| {
+        let wish = find_wish(gateway);
+        let current = find_current(gateway).filter(|current| wish.is_none_or(|ip| ip == *current));
+        current.is_some_and(|address| free.remove(&address))
+    });
+    for gateway in known {
+        if let Some(address) = find_current(gateway) {
+            give(gateway, address);
+        }
+    }
+    let (asking, new): (Vec<&Gateway>, Vec<&Gateway>) = other
+        .into_iter()
         .partition(|gateway| find_wish(gateway).is_some());
     let mut left = Vec::new();
     for gateway in asking {
         match find_wish(gateway).filter(|wish| free.remove(wish)) {
             Some(address) => give(gateway, address),
             None => left.push((gateway, "AddressNotUsable")),
-        }
-    }
-    let (known, new): (Vec<&Gateway>, Vec<&Gateway>) = other
-        .into_iter()
-        .partition(|gateway| find_current(gateway).is_some_and(|address| free.remove(&address)));
-    for gateway in known {
-        if let Some(address) = find_current(gateway) {
-            give(gateway, address);
         }
     }
     for gateway in new {

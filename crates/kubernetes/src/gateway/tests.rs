@@ -905,10 +905,17 @@ fn each_gateway_has_an_address_of_the_pool() {
     put(&mut cluster, "d", Value::Null, Value::Null);
     put(&mut cluster, "e", json!("192.0.2.2"), Value::Null);
     put(&mut cluster, "f", json!("203.0.113.7"), Value::Null);
+    // To ask for another gateway's address takes the address from nobody.
+    put(&mut cluster, "0", json!("192.0.2.1"), Value::Null);
     let translation = translate(&cluster.0, &pool, &Refused::new());
     assert_eq!(address_of(&translation, "b"), "192.0.2.1");
     assert_eq!(translation.rules.len(), 3);
-    let others = ["d", "e", "f"].map(|name| address_of(&translation, name));
-    let wanted = ["AddressNotAssigned", "AddressNotUsable", "AddressNotUsable"];
+    let others = ["d", "e", "f", "0"].map(|name| address_of(&translation, name));
+    let wanted = [
+        "AddressNotAssigned",
+        "AddressNotUsable",
+        "AddressNotUsable",
+        "AddressNotUsable",
+    ];
     assert_eq!(others, wanted);
 }
