@@ -22,7 +22,6 @@ import http.client
 import json
 import os
 import random
-import socket
 import ssl
 import statistics
 import subprocess
@@ -30,7 +29,7 @@ import tempfile
 import threading
 import time
 
-from console import QUICK
+from console import QUICK, cpu_seconds, free_port
 
 ROUTES, ENDPOINTS, SERVICES = (500, 2000, 100) if QUICK else (5000, 20_000, 1000)
 CHANGES = int(os.environ.get("CHANGES", 30 if QUICK else 200))
@@ -45,12 +44,6 @@ SHOP = f"{GROUP}/namespaces/shop"
 CRDS = "/apis/apiextensions.k8s.io/v1/customresourcedefinitions"
 # All addresses of this network are local while the program runs.
 NETWORK = "10.201.0.0/16"
-
-
-def free_port():
-    with socket.socket() as one:
-        one.bind(("127.0.0.1", 0))
-        return one.getsockname()[1]
 
 
 class Cluster:
@@ -126,8 +119,9 @@ class Cluster:
         raise AssertionError
 
     def create(self, path, kind, name, **fields):
-        version = path.removeprefix("/apis/").removeprefix("/api/").split("/namespaces/")[0]
-        version = "/".join(version.split("/")[:2]) if path.startswith("/apis/") else "v1"
+        # /api/VERSION/... or /apis/GROUP/VERSION/...
+        parts = path.split("/")
+        version = parts[2] if parts[1] == "api" else "/".join(parts[2:4])
         labels = fields.pop("labels", {})
         thing = {"apiVersion": version, "kind": kind, "metadata": {"name": name, "labels": labels}, **fields}
         status, answer = self.ask("POST", path, json.dumps(thing))
@@ -264,12 +258,6 @@ class Steady:
         self.ends.set()
         self.thread.join()
         return {"asked": self.asked, "lost": self.lost}
-
-
-def cpu_seconds(pid):
-    with open(f"/proc/{pid}/stat") as file:
-        fields = file.read().rsplit(")", 1)[1].split()
-    return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
 
 
 def memory_mb(pid):
