@@ -160,6 +160,13 @@ impl Collection {
         Collection::new(path, Some(&selector))
     }
 
+    /// The pods of a namespace that have `labels`.
+    pub(crate) fn of_pods(namespace: &str, labels: &str) -> Self {
+        let path = format!("/api/v1/namespaces/{namespace}/pods");
+        let labels = utf8_percent_encode(labels, NON_ALPHANUMERIC);
+        Collection::new(path, Some(&format!("labelSelector={labels}")))
+    }
+
     fn with_query(&self, query: &str) -> String {
         match &self.selector {
             Some(selector) => format!("{}?{selector}&{query}", self.path),

@@ -34,6 +34,7 @@ impl Choice<'_> {
                 let mut of_service = self.service_ports.iter();
                 match of_service.find(|(_, port)| port == number) {
                     Some((name, _)) => named(name),
+                    None if slice.has_any_port => return Some(*number),
                     None => slice.ports.iter().find(|(_, port)| port == number),
                 }
             }
@@ -157,6 +158,7 @@ mod tests {
         Slice {
             ports: vec![(port.0.into(), port.1)],
             endpoints: endpoints.to_vec(),
+            has_any_port: false,
         }
     }
 
@@ -169,6 +171,23 @@ mod tests {
             prefer: IpFamily::Ipv4,
             own_zone: None,
         }
+    }
+
+    #[test]
+    fn pods_have_ports_that_they_do_not_declare() {
+        let pods = [Slice {
+            has_any_port: true,
+            ..slice(HTTP, &[endpoint("10.0.0.1", EndpointState::Ready)])
+        }];
+        let find = |port: &PortName| choice(port).choose_members(pods.iter());
+        for (port, wanted) in [
+            (PortName::Number(9000), "10.0.0.1:9000"),
+            (PortName::Number(8080), "10.0.0.1:8080"),
+            (named(), "10.0.0.1:8080"),
+        ] {
+            assert_eq!(seen(&find(&port).unwrap()), [(wanted.into(), false)]);
+        }
+        assert!(find(&PortName::Name("grpc".into())).is_err());
     }
 
     fn named() -> PortName {

@@ -7,6 +7,7 @@
 //! |---|---|
 //! | [`list`] | lists of objects and events, read from JSON with bounds |
 //! | [`slice`] | slices of a service |
+//! | `pod` | pods that labels choose, each as a slice |
 //! | [`watcher`] | list and watch: the next question, and pauses; no I/O, no clock, no randomness |
 //! | [`endpoints`] | members among the endpoints of all slices |
 //! | [`yaml`], [`kubeconfig`] | kubeconfig files |
@@ -28,6 +29,7 @@ mod follow;
 pub mod gateway;
 pub mod kubeconfig;
 pub mod list;
+mod pod;
 pub mod slice;
 pub mod status;
 pub mod subsystem;

@@ -245,6 +245,15 @@ pub(crate) struct RawDetails {
 }
 
 impl RawMetadata {
+    /// Metadata of an object.
+    pub(crate) fn new(name: Option<String>, resource_version: Option<String>) -> Self {
+        RawMetadata {
+            name,
+            resource_version,
+            r#continue: None,
+        }
+    }
+
     /// Returns the name and the version of an object.
     pub(crate) fn into_name(self) -> Result<(String, String), ListError> {
         let name = self.name.unwrap_or_default();

@@ -11,9 +11,13 @@ use crate::list::{
     self, Bounded, BoundedVisitor, Event, Fault, ListError, MAX_NAME, Page, Raw, RawDetails,
     RawMetadata, Status, Store,
 };
+use crate::pod::RawPod;
 
 /// Most slices of a service.
 pub(crate) const MAX_SLICES: usize = 2_000;
+
+/// Most pods that a selector chooses.
+const MAX_PODS: usize = 20_000;
 
 /// Most endpoints in all slices of a service, of both families and all ports together.
 const MAX_SERVICE_ENDPOINTS: usize = 50_000;
@@ -51,6 +55,8 @@ pub struct Slice {
     pub ports: Vec<(Box<str>, u16)>,
     /// Endpoints with IP addresses.
     pub endpoints: Vec<Endpoint>,
+    /// True if the endpoints may have ports that they do not declare, as pods may.
+    pub has_any_port: bool,
 }
 
 /// Endpoint of a service.
@@ -94,10 +100,10 @@ struct RawObject {
 
 #[derive(Default, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
-struct RawPort {
-    name: Option<String>,
-    port: Option<u16>,
-    protocol: Option<String>,
+pub(crate) struct RawPort {
+    pub(crate) name: Option<String>,
+    pub(crate) port: Option<u16>,
+    pub(crate) protocol: Option<String>,
 }
 
 #[derive(Default, Deserialize)]
@@ -163,7 +169,7 @@ impl EndpointState {
 }
 
 /// Returns the text if it is a name that may be kept.
-fn bounded_name(text: Option<String>) -> Option<Box<str>> {
+pub(crate) fn bounded_name(text: Option<String>) -> Option<Box<str>> {
     let text = text.filter(|text| !text.is_empty() && text.len() <= MAX_NAME)?;
     text.bytes()
         .all(|byte| byte.is_ascii_graphic())
@@ -192,14 +198,14 @@ impl RawEndpoint {
     }
 }
 
-fn ports_of(ports: Option<Bounded<RawPort, MAX_PORTS>>) -> Vec<(Box<str>, u16)> {
+/// Returns the names and numbers of the ports for TCP.
+pub(crate) fn read_ports(ports: impl Iterator<Item = RawPort>) -> Vec<(Box<str>, u16)> {
     let port = |port: RawPort| {
         let is_tcp = port.protocol.is_none_or(|protocol| protocol == "TCP");
         let name = port.name.unwrap_or_default();
         let number = port.port.filter(|number| *number > 0 && is_tcp)?;
         (name.len() <= MAX_NAME).then(|| (name.into(), number))
     };
-    let ports = ports.unwrap_or_default().into_vec().into_iter();
     ports.filter_map(port).collect()
 }
 
@@ -208,8 +214,9 @@ impl Raw for RawObject {
 
     fn into_object(self) -> Result<(String, Slice, String), ListError> {
         let slice = Slice {
-            ports: ports_of(self.ports),
+            ports: read_ports(self.ports.unwrap_or_default().into_vec().into_iter()),
             endpoints: self.endpoints.unwrap_or_default().0,
+            has_any_port: false,
         };
         let (name, version) = self.metadata.into_name()?;
         Ok((name, slice, version))
@@ -225,14 +232,25 @@ impl Raw for RawObject {
     }
 }
 
-/// Slices of a service by their names.
+/// Slices of a service, or pods, by their names.
 #[derive(Debug, Default)]
-pub struct Slices(BTreeMap<String, Slice>);
+pub struct Slices {
+    slices: BTreeMap<String, Slice>,
+    are_pods: bool,
+}
 
 impl Slices {
+    /// An empty store of pods, each of which is a slice.
+    pub fn of_pods() -> Self {
+        Slices {
+            are_pods: true,
+            ..Slices::default()
+        }
+    }
+
     /// Returns the slices.
     pub fn iter(&self) -> impl Iterator<Item = &Slice> {
-        self.0.values()
+        self.slices.values()
     }
 }
 
@@ -240,38 +258,46 @@ impl Store for Slices {
     type Object = Slice;
 
     fn parse_page(&self, body: &[u8]) -> Result<Page<Slice>, ListError> {
-        parse_page(body)
+        match self.are_pods {
+            true => list::parse_page::<RawPod>(body),
+            false => parse_page(body),
+        }
     }
 
     fn parse_event(&self, line: &[u8]) -> Result<Event<Slice>, ListError> {
-        parse_event(line)
+        match self.are_pods {
+            true => list::parse_event::<RawPod>(line),
+            false => parse_event(line),
+        }
     }
 
     fn check(&self, slices: &BTreeMap<String, Slice>) -> Result<(), Fault> {
         let endpoints: usize = slices.values().map(|slice| slice.endpoints.len()).sum();
-        match slices.len() > MAX_SLICES || endpoints > MAX_SERVICE_ENDPOINTS {
-            true => Err(Fault::new(
-                "the service has more than 2000 slices or 50000 endpoints",
-            )),
-            false => Ok(()),
+        let most = if self.are_pods { MAX_PODS } else { MAX_SLICES };
+        if slices.len() <= most && endpoints <= MAX_SERVICE_ENDPOINTS {
+            return Ok(());
         }
+        Err(Fault::new(match self.are_pods {
+            true => "the labels choose more than 20000 pods",
+            false => "the service has more than 2000 slices or 50000 endpoints",
+        }))
     }
 
     fn replace(&mut self, slices: BTreeMap<String, Slice>) {
-        self.0 = slices;
+        self.slices = slices;
     }
 
     fn put(&mut self, name: String, slice: Slice) -> Result<bool, Fault> {
-        if self.0.get(&name) == Some(&slice) {
+        if self.slices.get(&name) == Some(&slice) {
             return Ok(false);
         }
-        self.0.insert(name, slice);
-        self.check(&self.0)?;
+        self.slices.insert(name, slice);
+        self.check(&self.slices)?;
         Ok(true)
     }
 
     fn remove(&mut self, name: &str) -> bool {
-        self.0.remove(name).is_some()
+        self.slices.remove(name).is_some()
     }
 }
 
@@ -306,7 +332,8 @@ pub fn parse_status(text: &[u8]) -> Status {
 /// The text is no service, or beyond the bounds.
 pub fn parse_service(text: &[u8]) -> Result<Vec<(Box<str>, u16)>, ListError> {
     let service: RawService = serde_json::from_slice(text)?;
-    Ok(ports_of(service.spec.unwrap_or_default().ports))
+    let ports = service.spec.unwrap_or_default().ports.unwrap_or_default();
+    Ok(read_ports(ports.into_vec().into_iter()))
 }
 
 #[cfg(test)]

@@ -62,7 +62,7 @@ struct State {
     found: HashMap<String, Vec<FoundMember>>,
 }
 
-/// Namespace and name of a service.
+/// Namespace and name of a service, or labels of pods.
 type ServiceName = (String, String);
 
 /// Task for a service.
@@ -113,7 +113,12 @@ impl Plan {
     /// True if a port is given by its number, which only the service itself explains.
     fn has_numbers(&self) -> bool {
         let mut ports = self.ports.iter();
-        ports.any(|port| matches!(port.port, PortName::Number(_)))
+        ports.any(|port| matches!(port.port, PortName::Number(_)) && !port.is_of_pods())
+    }
+
+    /// True if the members are pods that labels choose.
+    fn is_of_pods(&self) -> bool {
+        self.ports.first().is_some_and(ServicePort::is_of_pods)
     }
 
     /// Returns the members of each port.
@@ -132,10 +137,13 @@ impl Plan {
         found
     }
 
-    /// Returns a follower of the slices of a service.
+    /// Returns a follower of the slices of a service, or of pods.
     fn follow_slices(&self, (namespace, service): &ServiceName) -> Follower<Slices> {
-        let slices = Collection::of_slices(namespace, service);
-        Follower::new(Arc::clone(&self.api), slices, self.silence, Watcher::new())
+        let (slices, watcher) = match self.is_of_pods() {
+            true => (Collection::of_pods(namespace, service), Watcher::of_pods()),
+            false => (Collection::of_slices(namespace, service), Watcher::new()),
+        };
+        Follower::new(Arc::clone(&self.api), slices, self.silence, watcher)
     }
 
     /// Lists all slices of the service. Returns the ports of the service, if a group needs them.

@@ -40,6 +40,11 @@ impl Watcher<Slices> {
         Self::with_store(Slices::default())
     }
 
+    /// No pod is known.
+    pub fn of_pods() -> Self {
+        Self::with_store(Slices::of_pods())
+    }
+
     /// Returns the slices that are known; `None` before the first complete list.
     pub fn slices(&self) -> Option<impl Iterator<Item = &Slice>> {
         self.is_listed.then(|| self.store.iter())

@@ -52,8 +52,8 @@ section! {
         /// Members: addresses, or tables with the keys of a member. A host name with several addresses becomes
         /// one member per address, and is resolved again regularly; `{ srv = "_http._tcp.web.example.org" }`
         /// stands for the members named in SRV records, and `{ kubernetes = "default/web:http" }` for the
-        /// endpoints of a service of [Kubernetes](kubernetes.md). **Required**, at least one, unless agents may
-        /// join.
+        /// endpoints of a service of [Kubernetes](kubernetes.md), or `{ kubernetes = "default/app=web:80" }` for
+        /// pods with labels. **Required**, at least one, unless agents may join.
         members: Vec<MemberConfig> = Vec::new(); r#"["10.0.0.1:80", { address = "10.0.0.2:80", weight = 2 }]"#,
         /// Files with further members, in the JSON format of Prometheus (`file_sd`). The last part of a path
         /// may contain `*`; a relative path starts at the configuration's folder. Use files if another program

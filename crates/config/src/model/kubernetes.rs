@@ -54,14 +54,14 @@ const CONTEXT: Texts = ("1 to 256 characters", |text| {
     (1..=256).contains(&text.len()) && !text.chars().any(char::is_control)
 });
 
-/// Port of a service: `namespace/service:port`.
+/// Port of a service, `namespace/service:port`, or of pods with labels, `namespace/label=value,label=value:port`.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ServicePort {
-    /// Namespace of the service.
+    /// Namespace of the service, or of the pods.
     pub namespace: String,
-    /// Name of the service.
+    /// Name of the service, or labels of the pods.
     pub service: String,
-    /// Port of the service.
+    /// Port of the service, or of the pods.
     pub port: PortName,
 }
 
@@ -76,7 +76,8 @@ pub enum PortName {
 
 /// Allowed values of the key `kubernetes` of a member.
 pub(super) const SERVICE_PORT: Texts = (
-    "a service of Kubernetes and its port, as in \"default/web:http\" or \"default/web:80\"",
+    "a service of Kubernetes and its port, as in \"default/web:http\" or \"default/web:80\", or labels of pods and a \
+     port, as in \"default/app=web:80\"",
     |text| ServicePort::from_text(text).is_some(),
 );
 
@@ -89,17 +90,49 @@ fn is_label(text: &str) -> bool {
         && !text.ends_with('-')
 }
 
+/// Most labels of a selector.
+const MAX_LABELS: usize = 16;
+
+/// Returns true if the text is the name or a value of a label: letters and digits, with `-`, `_` and `.` in between.
+fn is_label_part(text: &str) -> bool {
+    let is_inner = |byte: u8| byte.is_ascii_alphanumeric() || b"-_.".contains(&byte);
+    let ends = [text.bytes().next(), text.bytes().next_back()];
+    (1..=63).contains(&text.len()) && text.bytes().all(is_inner) && { ends.into_iter().flatten() }
+        .all(|byte| byte.is_ascii_alphanumeric())
+}
+
+/// Returns true if the text is a selector of pods: `label=value`, several separated by commas. A label may have a prefix,
+/// as in `app.kubernetes.io/name=web`.
+fn is_selector(text: &str) -> bool {
+    let is_pair = |pair: &str| {
+        let Some((label, value)) = pair.split_once('=') else {
+            return false;
+        };
+        let (prefix, name) = label.split_once('/').unwrap_or(("a", label));
+        prefix.len() <= 253
+            && prefix.split('.').all(is_label)
+            && is_label_part(name)
+            && (value.is_empty() || is_label_part(value))
+    };
+    text.split(',').count() <= MAX_LABELS && text.split(',').all(is_pair)
+}
+
 impl ServicePort {
-    /// Reads `namespace/service:port`; `None` if the text is something else.
+    /// Returns true for pods that are chosen by their labels.
+    pub fn is_of_pods(&self) -> bool {
+        self.service.contains('=')
+    }
+
+    /// Reads `namespace/service:port`, or labels of pods in place of the service; `None` if the text is something else.
     pub fn from_text(text: &str) -> Option<Self> {
         let (namespace, rest) = text.split_once('/')?;
-        let (service, port) = rest.split_once(':')?;
+        let (service, port) = rest.rsplit_once(':')?;
         let is_number = port.bytes().all(|byte| byte.is_ascii_digit());
         let port = match is_number {
             true => PortName::Number(port.parse().ok().filter(|port| *port > 0)?),
             false => PortName::Name(is_label(port).then(|| port.to_owned())?),
         };
-        (is_label(namespace) && is_label(service)).then(|| ServicePort {
+        (is_label(namespace) && (is_label(service) || is_selector(service))).then(|| ServicePort {
             namespace: namespace.into(),
             service: service.into(),
             port,
@@ -185,6 +218,25 @@ mod tests {
     }
 
     #[test]
+    fn pods_are_chosen_by_labels() {
+        for good in [
+            "ml/app=vllm:8000",
+            "ml/app.kubernetes.io/name=vllm,tier=:http",
+            "ml/A_b.c=1:8000",
+        ] {
+            let pods = ServicePort::from_text(good).unwrap();
+            assert!(pods.is_of_pods() && pods.namespace == "ml", "{pods:?}");
+            assert_eq!(pods.to_string(), good);
+            let config = parse("x", &rule(&format!("{{ kubernetes = {good:?} }}"))).unwrap();
+            assert_eq!(config.kubernetes.unwrap().services, [pods]);
+        }
+        let many = |count| format!("ml/{}:1", vec!["a=b"; count].join(","));
+        assert!(ServicePort::from_text(&many(MAX_LABELS)).is_some());
+        assert_eq!(ServicePort::from_text(&many(MAX_LABELS + 1)), None);
+        assert!(!ServicePort::from_text("ml/app:80").unwrap().is_of_pods());
+    }
+
+    #[test]
     fn names_of_services_are_checked() {
         for bad in [
             "web:80",
@@ -199,6 +251,15 @@ mod tests {
             "shop/web:é",
             "/web:80",
             "shop/:80",
+            "shop/=:80",
+            "shop/app=a,:80",
+            "shop/app=-a:80",
+            "shop/app=a b:80",
+            "shop/a/b/c=d:80",
+            "shop/é=d:80",
+            "shop/app in (a):80",
+            "shop/app=a&watch=b:80",
+            "shop/app=a",
         ] {
             assert_eq!(ServicePort::from_text(bad), None, "{bad}");
             let text = rule(&format!("{{ kubernetes = {bad:?} }}"));

@@ -1,40 +1,19 @@
-//! Targets of routes: services, which become groups.
+//! Targets of routes: services and pools, which become groups.
 
 use std::collections::{BTreeMap, HashMap};
 
 use evenkeel_config::ServicePort;
 
 use super::conditions::Refusal;
-use super::objects::{BackendRef, GROUP, Kind, ObjectName, Objects, Reference, SessionPersistence};
+use super::grants::is_granted;
+use super::objects::{
+    BackendRef, GROUP, INFERENCE_GROUP, Kind, ObjectName, Objects, Reference, SessionPersistence,
+};
+use super::pools;
 use super::text::{Owner, Text, quote, short_name};
 
 /// Group whose requests fail: the share of targets that cannot be used.
 pub(crate) const NOBODY: &str = "kubernetes.nobody";
-
-/// True if objects of a kind in a namespace may refer to an object. Within a namespace every object may.
-pub(crate) fn is_granted(
-    objects: &Objects,
-    (group, kind, namespace): (&str, &str, &str),
-    (to_group, to_kind): (&str, &str),
-    to: &ObjectName,
-) -> bool {
-    namespace == to.namespace
-        || objects.grants.iter().any(|(name, grant)| {
-            name.namespace == to.namespace
-                && { grant.spec.from.iter() }.any(|from| {
-                    from.group == group && from.kind == kind && from.namespace == namespace
-                })
-                && grant.spec.to.iter().any(|of| {
-                    of.group == to_group
-                        && of.kind == to_kind
-                        && of
-                            .name
-                            .as_ref()
-                            .filter(|name| !name.is_empty())
-                            .is_none_or(|name| *name == to.name)
-                })
-        })
-}
 
 /// Unique names of rules and groups of at most 64 characters.
 #[derive(Debug, Default)]
@@ -124,12 +103,43 @@ impl Binding {
     }
 }
 
-/// Group of members: the endpoints of a port of a service.
+/// Members of a group.
+#[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Members {
+    /// Endpoints of a port of a service.
+    Service(u16),
+    /// Engines of a pool: pods and ports, as members of a configuration name them.
+    Pool(Vec<ServicePort>),
+}
+
+/// Group of members.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Group {
-    service: ObjectName,
-    port: u16,
+    /// Service or pool.
+    target: ObjectName,
+    members: Members,
     binding: Option<Binding>,
+}
+
+impl Group {
+    /// Writes the members, and what they need.
+    fn write_members(&self, text: &mut Text) {
+        let list = |members: &[String]| {
+            let members = members.iter();
+            let members: Vec<String> = members
+                .map(|member| format!("{{ kubernetes = {} }}", quote(member)))
+                .collect();
+            format!("members = [{}]", members.join(", "))
+        };
+        match &self.members {
+            Members::Service(port) => text.line(&list(&[format!("{}:{port}", self.target)])),
+            Members::Pool(ports) => {
+                let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
+                text.line(&list(&ports));
+                text.line("strategy = \"inference\"");
+            }
+        }
+    }
 }
 
 /// All groups that routes use.
@@ -178,7 +188,10 @@ impl Groups {
 
     /// Returns the name of a group.
     fn add(&mut self, group: Group) -> String {
-        let port = group.port.to_string();
+        let port = match group.members {
+            Members::Service(port) => port.to_string(),
+            Members::Pool(_) => "pool".into(),
+        };
         let binding = group.binding.as_ref().map(|of| {
             format!(
                 "{}-{}",
@@ -188,8 +201,8 @@ impl Groups {
         });
         let mut parts = vec![
             "kubernetes",
-            &group.service.namespace,
-            &group.service.name,
+            &group.target.namespace,
+            &group.target.name,
             &port,
         ];
         if let Some(binding) = &binding {
@@ -213,11 +226,7 @@ impl Groups {
         for (name, group) in used {
             text.begin(Owner::Group(name.clone()));
             text.line(&format!("[group.{}]", quote(name)));
-            let service = format!("{}:{}", group.service, group.port);
-            text.line(&format!(
-                "members = [{{ kubernetes = {} }}]",
-                quote(&service)
-            ));
+            group.write_members(text);
             if let Some(binding) = &group.binding {
                 let cookie = binding
                     .cookie
@@ -259,15 +268,24 @@ impl Referrer<'_> {
     ) -> Result<String, Refusal> {
         let group = target.group.as_deref().unwrap_or_default();
         let kind = target.kind.as_deref().unwrap_or("Service");
-        if (group, kind) != ("", "Service") {
-            let message = format!("a target cannot be a {group}/{kind}; name a Service");
+        let is_pool = (group, kind) == (INFERENCE_GROUP, Kind::InferencePool.name())
+            && self.kind == Kind::HttpRoute;
+        if (group, kind) != ("", "Service") && !is_pool {
+            let message = match self.kind {
+                Kind::HttpRoute => {
+                    format!(
+                        "a target cannot be a {group}/{kind}; name a Service or an InferencePool"
+                    )
+                }
+                _ => format!("a target cannot be a {group}/{kind}; name a Service"),
+            };
             return Err(("InvalidKind", message));
         }
         let name = target.target(self.namespace);
         let from = (GROUP, self.kind.name(), self.namespace);
-        if !is_granted(self.objects, from, ("", "Service"), &name) {
+        if !is_granted(self.objects, from, (group, kind), &name) {
             let message = format!(
-                "no ReferenceGrant in namespace {} lets a {} of {} refer to Service {}; create one",
+                "no ReferenceGrant in namespace {} lets a {} of {} refer to {kind} {}; create one",
                 name.namespace,
                 self.kind.name(),
                 self.namespace,
@@ -275,8 +293,25 @@ impl Referrer<'_> {
             );
             return Err(("RefNotPermitted", message));
         }
+        let members = match is_pool {
+            true => Members::Pool(pools::list_engines(self.objects, &name)?),
+            false => Members::Service(self.find_port(target, &name)?),
+        };
+        Ok(groups.add(Group {
+            target: name,
+            members,
+            binding: binding.cloned(),
+        }))
+    }
+
+    /// Returns the port of a service to which a target refers.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the service or the port cannot be used.
+    fn find_port(self, target: &Reference, name: &ObjectName) -> Result<u16, Refusal> {
         let not_found = |message| ("BackendNotFound", message);
-        let service = self.objects.services.get(&name);
+        let service = self.objects.services.get(name);
         let service =
             service.ok_or_else(|| not_found(format!("there is no Service {name}; create it")))?;
         let Some(number) = target.port else {
@@ -310,11 +345,7 @@ impl Referrer<'_> {
             );
             return Err(("UnsupportedProtocol", message));
         }
-        Ok(groups.add(Group {
-            service: name,
-            port: number,
-            binding: binding.cloned(),
-        }))
+        Ok(number)
     }
 
     /// Returns the groups of targets with their weights, and the reason why some targets cannot be used. Without a

@@ -153,8 +153,13 @@ pub fn merge_status(wanted: &Value, current: &Value, controller: &str, now: &str
     }
     if wanted.get("parents").is_some() {
         let before = list(current, "parents");
-        let is_own = |of: &Value| text(of, "controllerName") == controller;
         let mut own = list(wanted, "parents");
+        // Older InferencePools have no `controllerName`: the reference is enough.
+        let references: Vec<_> = own.iter().map(|of| of.get("parentRef").cloned()).collect();
+        let is_own = |of: &Value| match of.get("controllerName") {
+            Some(name) => name == controller,
+            None => references.contains(&of.get("parentRef").cloned()),
+        };
         for parent in &mut own {
             let reference = parent.get("parentRef");
             let known = { before.iter() }
@@ -275,5 +280,19 @@ mod tests {
         assert_eq!(parents[1]["conditions"][0]["lastTransitionTime"], "T");
         let none = json!({ "parents": [] });
         assert_eq!(merge_status(&none, &Value::Null, "c", "T"), None);
+    }
+
+    #[test]
+    fn entries_without_a_controller_are_known_by_their_references() {
+        let parent = |reference: &str| json!({ "parentRef": { "name": reference }, "conditions": accepted(true) });
+        let mut own = parent("g");
+        own["controllerName"] = "c".into();
+        let wanted = json!({ "parents": [own] });
+        let current = json!({ "parents": [parent("default"), parent("g")] });
+        let merged = merge_status(&wanted, &current, "c", "T").unwrap();
+        let names: Vec<_> = { merged["parents"].as_array().unwrap().iter() }
+            .map(|of| of["parentRef"]["name"].as_str().unwrap())
+            .collect();
+        assert_eq!(names, ["default", "g"]);
     }
 }

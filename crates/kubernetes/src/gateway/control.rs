@@ -90,7 +90,7 @@ impl KindFollower {
                 world.note_listed(kind, version.unwrap_or_default());
                 Duration::ZERO
             }
-            Err(fault) if fault.code == 404 && kind.is_of_gateway_api() => {
+            Err(fault) if fault.code == 404 && kind.is_of_crd() => {
                 self.version += 1;
                 let is_absent = self.version >= kind.versions().len();
                 if is_absent {

@@ -9,8 +9,8 @@ use base64::Engine as _;
 use base64::engine::general_purpose::STANDARD;
 use serde_json::{Value, json};
 
-use super::backends::is_granted;
 use super::conditions::{Condition, Refusal, list_conditions};
+use super::grants::is_granted;
 use super::objects::{GROUP, Gateway, Kind, Listener, ObjectName, Objects, Reference};
 use super::text::is_host;
 

@@ -8,6 +8,8 @@
 //! | `listeners` | listeners of gateways: conflicts, certificates, allowed routes |
 //! | `addresses` | addresses to listen on, and of statuses |
 //! | `attach` | routes and their parents: which listeners take a route, for which host names |
+//! | `backends`, `pools` | targets of routes: services and InferencePools |
+//! | `grants` | permissions for references between namespaces |
 //! | `http` | rules of HTTPRoute: conditions, filters, groups |
 //! | [`conditions`] | conditions, statuses, and their comparison with the statuses that objects have |
 //! | `text` | writer of the configuration's text, which knows the owner of each line |
@@ -27,8 +29,10 @@ mod addresses;
 mod attach;
 mod backends;
 mod control;
+mod grants;
 mod http;
 mod listeners;
+mod pools;
 mod routes;
 #[cfg(test)]
 mod tests;

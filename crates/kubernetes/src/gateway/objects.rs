@@ -14,8 +14,8 @@ pub use super::routes::{
     Mirror, PathChange, Redirect, Retry, RouteSpec, SessionPersistence, StreamRule, Timeouts,
     UrlRewrite, ValueMatch,
 };
-pub(crate) use super::values::GROUP;
 use super::values::or_default;
+pub(crate) use super::values::{GROUP, INFERENCE_GROUP};
 pub use super::values::{Items, ObjectName, ParentRef, Reference};
 
 /// Kind of objects that the controller follows.
@@ -39,11 +39,13 @@ pub enum Kind {
     Service,
     /// Secret with a certificate.
     Secret,
+    /// Pool of engines of language models, a target of HTTPRoutes.
+    InferencePool,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 9] = [
+    pub const ALL: [Kind; 10] = [
         Kind::GatewayClass,
         Kind::Gateway,
         Kind::HttpRoute,
@@ -53,6 +55,7 @@ impl Kind {
         Kind::Namespace,
         Kind::Service,
         Kind::Secret,
+        Kind::InferencePool,
     ];
 
     /// Returns the name of the kind in the API.
@@ -67,6 +70,7 @@ impl Kind {
             Kind::Namespace => "Namespace",
             Kind::Service => "Service",
             Kind::Secret => "Secret",
+            Kind::InferencePool => "InferencePool",
         }
     }
 
@@ -82,6 +86,7 @@ impl Kind {
             Kind::Namespace => "namespaces",
             Kind::Service => "services",
             Kind::Secret => "secrets",
+            Kind::InferencePool => "inferencepools",
         }
     }
 
@@ -95,33 +100,42 @@ impl Kind {
         }
     }
 
-    /// True for kinds of the Gateway API, which clusters need not have.
-    pub fn is_of_gateway_api(self) -> bool {
-        !matches!(self, Kind::Namespace | Kind::Service | Kind::Secret)
+    /// Returns the group of the kind in the API; empty for kinds that every cluster has.
+    pub fn api_group(self) -> &'static str {
+        match self {
+            Kind::Namespace | Kind::Service | Kind::Secret => "",
+            Kind::InferencePool => INFERENCE_GROUP,
+            _ => GROUP,
+        }
     }
 
-    /// True for kinds without which the controller works: clusters without the experimental channel of the Gateway API do
-    /// not have them.
+    /// True for kinds that CRDs define, which clusters need not have.
+    pub fn is_of_crd(self) -> bool {
+        !self.api_group().is_empty()
+    }
+
+    /// True for kinds without which the controller works: clusters without the experimental channel of the Gateway API, or
+    /// without its extension for inference, do not have them.
     pub fn is_optional(self) -> bool {
-        matches!(self, Kind::TlsRoute | Kind::TcpRoute)
+        matches!(self, Kind::TlsRoute | Kind::TcpRoute | Kind::InferencePool)
+    }
+
+    /// Returns the path of the kind's group in a version.
+    fn group_path(self, version: &str) -> String {
+        match self.api_group() {
+            "" => format!("/api/{version}"),
+            group => format!("/apis/{group}/{version}"),
+        }
     }
 
     /// Returns the path of all objects of the kind in a version.
     pub fn path(self, version: &str) -> String {
-        let plural = self.plural();
-        match self.is_of_gateway_api() {
-            true => format!("/apis/gateway.networking.k8s.io/{version}/{plural}"),
-            false => format!("/api/{version}/{plural}"),
-        }
+        format!("{}/{}", self.group_path(version), self.plural())
     }
 
     /// Returns the path of the status of an object.
     pub fn status_path(self, version: &str, object: &ObjectName) -> String {
-        let plural = self.plural();
-        let group = match self.is_of_gateway_api() {
-            true => format!("/apis/gateway.networking.k8s.io/{version}"),
-            false => format!("/api/{version}"),
-        };
+        let (group, plural) = (self.group_path(version), self.plural());
         let name = &object.name;
         match object.namespace.as_str() {
             "" => format!("{group}/{plural}/{name}/status"),
@@ -386,6 +400,26 @@ pub struct ServicePort {
     pub app_protocol: Option<String>,
 }
 
+/// Specification of a pool of engines.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default, rename_all = "camelCase")]
+pub struct PoolSpec {
+    /// Labels of the pods of the pool.
+    pub selector: Selector,
+    /// Ports of the pods; each port of a pod is an engine.
+    pub target_ports: Items<PoolPort>,
+    /// Protocol of the engines; HTTP/1.1, if there is none.
+    pub app_protocol: Option<String>,
+}
+
+/// Port of a pool.
+#[derive(Clone, Debug, Default, PartialEq, Deserialize)]
+#[serde(default)]
+pub struct PoolPort {
+    /// Number of the port.
+    pub number: u16,
+}
+
 /// Empty specification.
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default)]
@@ -426,6 +460,9 @@ pub type Namespace = Object<NoSpec>;
 /// Service with its ports.
 pub type Service = Object<ServiceSpec>;
 
+/// Pool of engines of language models.
+pub type InferencePool = Object<PoolSpec>;
+
 /// Objects of a kind by their names.
 pub type ByName<T> = BTreeMap<ObjectName, Arc<T>>;
 
@@ -450,6 +487,8 @@ pub struct Objects {
     pub services: ByName<Service>,
     /// Secrets of the cluster.
     pub secrets: ByName<Secret>,
+    /// InferencePools of the cluster.
+    pub pools: ByName<InferencePool>,
 }
 
 /// Inserts an object that was read from `value`.
@@ -486,6 +525,7 @@ impl Objects {
             Kind::Namespace => put(&mut self.namespaces, name, object),
             Kind::Service => put(&mut self.services, name, object),
             Kind::Secret => put(&mut self.secrets, name, object),
+            Kind::InferencePool => put(&mut self.pools, name, object),
         }
     }
 
@@ -501,6 +541,7 @@ impl Objects {
             Kind::Namespace => self.namespaces.remove(name).is_some(),
             Kind::Service => self.services.remove(name).is_some(),
             Kind::Secret => self.secrets.remove(name).is_some(),
+            Kind::InferencePool => self.pools.remove(name).is_some(),
         }
     }
 
@@ -516,6 +557,7 @@ impl Objects {
             Kind::Namespace => self.namespaces.keys().cloned().collect(),
             Kind::Service => self.services.keys().cloned().collect(),
             Kind::Secret => self.secrets.keys().cloned().collect(),
+            Kind::InferencePool => self.pools.keys().cloned().collect(),
         }
     }
 
@@ -531,6 +573,7 @@ impl Objects {
             Kind::Namespace => self.namespaces.len(),
             Kind::Service => self.services.len(),
             Kind::Secret => self.secrets.len(),
+            Kind::InferencePool => self.pools.len(),
         }
     }
 
@@ -548,6 +591,7 @@ impl Objects {
             Kind::HttpRoute => self.http_routes.get(name).map(status),
             Kind::TlsRoute => self.tls_routes.get(name).map(status),
             Kind::TcpRoute => self.tcp_routes.get(name).map(status),
+            Kind::InferencePool => self.pools.get(name).map(status),
             Kind::ReferenceGrant | Kind::Namespace | Kind::Service | Kind::Secret => None,
         }
     }

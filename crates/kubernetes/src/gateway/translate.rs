@@ -19,6 +19,7 @@ use super::conditions::{Condition, Status, list_conditions};
 use super::http::{MatchRank, RuleText};
 use super::listeners::{Class, Files, Frontend, ListenerState, place_listeners};
 use super::objects::{Gateway, Kind, Metadata, ObjectName, Objects, StreamRoute};
+use super::pools::{self, PoolParents};
 use super::settings::Settings;
 use super::text::{Owner, Text, is_host, quote};
 
@@ -112,6 +113,7 @@ struct Work<'o> {
     contradictions: Vec<(Owner, String)>,
     /// Server names that have a target, by the numbers of the frontends.
     server_names: HashSet<(usize, Option<String>)>,
+    pool_parents: PoolParents,
 }
 
 impl<'o> Work<'o> {
@@ -180,6 +182,7 @@ impl<'o> Work<'o> {
             cookies: HashMap::new(),
             contradictions: Vec::new(),
             server_names: HashSet::new(),
+            pool_parents: PoolParents::new(),
         }
     }
 
@@ -302,6 +305,10 @@ impl<'o> Work<'o> {
                     true => self.groups.drop_current(),
                     false => self.groups.use_current(&owner),
                 }
+                self.note_pools(
+                    &pools::list_pools(rule, &metadata.namespace, objects),
+                    &attachments,
+                );
                 for attachment in &attachments {
                     self.add_entries(&owner, metadata, &text, attachment, entries);
                 }
@@ -314,6 +321,16 @@ impl<'o> Work<'o> {
                 }
             }
             self.note_route(kind, metadata, &parents, &findings);
+        }
+    }
+
+    /// Notes the gateways through which clients reach pools.
+    fn note_pools(&mut self, pools: &[ObjectName], attachments: &[Attachment]) {
+        for pool in pools {
+            let listeners = { attachments.iter() }.filter_map(|of| self.listeners.get(of.listener));
+            let gateways = listeners.map(|of| of.gateway.metadata.object_name());
+            let parents = self.pool_parents.entry(pool.clone()).or_default();
+            parents.extend(gateways);
         }
     }
 
@@ -468,6 +485,11 @@ impl<'o> Work<'o> {
                 &class.metadata,
                 json!({ "conditions": conditions }),
             );
+        }
+        for (name, pool) in &objects.pools {
+            let parents = self.pool_parents.get(name);
+            let status = pools::show_pool(pool, parents, &self.settings.controller);
+            self.note_status(Kind::InferencePool, &pool.metadata, status);
         }
         for gateway in self.gateways.clone() {
             let status = self.show_gateway(gateway);

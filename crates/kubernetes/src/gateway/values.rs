@@ -9,6 +9,9 @@ use crate::list::Bounded;
 /// Group of the Gateway API.
 pub(crate) const GROUP: &str = "gateway.networking.k8s.io";
 
+/// Group of the Gateway API's extension for inference.
+pub(crate) const INFERENCE_GROUP: &str = "inference.networking.k8s.io";
+
 /// Most elements of a list in an object, unless the API has fewer.
 const MANY: usize = 1_024;
 

@@ -49,18 +49,16 @@ fn list_used_rights() -> BTreeSet<Right> {
         }
     };
     for kind in Kind::ALL {
-        let path = kind.path("v1");
-        let group = path
-            .strip_prefix("/apis/")
-            .map_or("", |rest| rest.split('/').next().unwrap());
+        let group = kind.api_group();
         add(group, kind.plural(), &["list", "watch"]);
-        if kind.is_of_gateway_api() && kind != Kind::ReferenceGrant {
+        if kind.is_of_crd() && kind != Kind::ReferenceGrant {
             add(group, &format!("{}/status", kind.plural()), &["patch"]);
         }
     }
     // Members: numbers of ports are looked up in the service.
     add("", "services", &["get"]);
     add("discovery.k8s.io", "endpointslices", &["list", "watch"]);
+    add("", "pods", &["list", "watch"]);
     rights
 }
 
