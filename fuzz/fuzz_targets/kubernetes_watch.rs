@@ -11,7 +11,15 @@ use evenkeel_kubernetes::watcher::Watcher;
 use libfuzzer_sys::fuzz_target;
 
 fuzz_target!(|bytes: &[u8]| {
-    let mut watcher = Watcher::new();
+    read_objects(Watcher::new(), bytes);
+    read_objects(Watcher::of_pods(), bytes);
+    if let Ok(text) = std::str::from_utf8(bytes) {
+        let _ = parse_kubeconfig(text, Path::new("/"), None);
+    }
+});
+
+/// Reads bytes as answers about slices, or about pods.
+fn read_objects(mut watcher: Watcher, bytes: &[u8]) {
     // The first line is a page of the list; what follows is a watch.
     let (page, watch) = match bytes.iter().position(|&byte| byte == b'\n') {
         Some(end) => bytes.split_at(end),
@@ -35,7 +43,4 @@ fuzz_target!(|bytes: &[u8]| {
             assert!(members.iter().all(|member| member.address.port() > 0));
         }
     }
-    if let Ok(text) = std::str::from_utf8(bytes) {
-        let _ = parse_kubeconfig(text, Path::new("/"), None);
-    }
-});
+}

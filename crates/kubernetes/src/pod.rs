@@ -8,9 +8,7 @@ use serde::de::value::MapAccessDeserializer;
 use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
-use crate::list::{
-    Bounded, BoundedVisitor, ListError, MAX_NAME, Raw, RawDetails, RawMetadata, Status,
-};
+use crate::list::{Bounded, BoundedVisitor, ListError, Raw, RawDetails, RawMetadata, Status};
 use crate::slice::{Endpoint, EndpointState, RawPort, Slice, bounded_name, read_ports};
 
 /// Most containers of a pod.
@@ -217,7 +215,7 @@ mod tests {
     use serde_json::{Value, json};
 
     use super::*;
-    use crate::list::{self, Event};
+    use crate::list::{self, Event, MAX_NAME};
 
     fn pod(change: impl FnOnce(&mut Value)) -> Value {
         let mut pod = json!({

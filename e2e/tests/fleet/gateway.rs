@@ -14,21 +14,21 @@ use evenkeel_e2e::wait_until;
 use serde_json::{Value, json};
 
 /// Returns a configuration with gateways that listen on an address.
-fn config(ip: IpAddr) -> String {
+pub(crate) fn config(ip: IpAddr) -> String {
     format!(
         "workers = 1\n[admin]\nlisten = \"127.0.0.1:0\"\n[kubernetes]\nkubeconfig = \"kubeconfig\"\n\
          [kubernetes.gateway]\ncontroller = \"example.org/edge\"\nlisten = \"{ip}\"\npublish = \"192.0.2.10\"\n"
     )
 }
 
-const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways";
-const ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/httproutes";
+pub(crate) const GATEWAYS: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/gateways";
+pub(crate) const ROUTES: &str = "/apis/gateway.networking.k8s.io/v1/namespaces/shop/httproutes";
 const TCP_ROUTES: &str = "/apis/gateway.networking.k8s.io/v1alpha2/namespaces/shop/tcproutes";
 
 /// A cluster with the Gateway API, the rights of the balancer, and the service `shop/web`.
 pub(crate) struct Cluster {
     pub(crate) server: RealServer,
-    ip: IpAddr,
+    pub(crate) ip: IpAddr,
 }
 
 impl Cluster {
@@ -91,11 +91,11 @@ impl Cluster {
         Some(cluster)
     }
 
-    fn create(&self, path: &str, object: Value) {
+    pub(crate) fn create(&self, path: &str, object: Value) {
         self.server.send_object("POST", path, &object);
     }
 
-    fn delete(&self, path: &str, name: &str) {
+    pub(crate) fn delete(&self, path: &str, name: &str) {
         self.server
             .send_object("DELETE", &format!("{path}/{name}"), &json!({}));
     }
@@ -124,7 +124,7 @@ impl Cluster {
     }
 
     /// A member that answers with its name, at an address that Kubernetes allows.
-    fn member(&self, name: &'static str) -> Member {
+    pub(crate) fn member(&self, name: &'static str) -> Member {
         let Ok(listener) = TcpListener::bind((self.ip, 0)) else {
             panic!("no port is free at {}", self.ip);
         };
@@ -133,7 +133,7 @@ impl Cluster {
         })
     }
 
-    fn gateway(&self, name: &str, listeners: Value) {
+    pub(crate) fn gateway(&self, name: &str, listeners: Value) {
         self.create(
             GATEWAYS,
             json!({
@@ -159,7 +159,7 @@ impl Cluster {
     }
 
     /// Waits until an object has a condition: its type, status and reason, in the part of the status at `pointer`.
-    fn wait_for_condition(&self, path: &str, pointer: &str, wanted: (&str, &str, &str)) {
+    pub(crate) fn wait_for_condition(&self, path: &str, pointer: &str, wanted: (&str, &str, &str)) {
         let (kind, status, reason) = wanted;
         wait_until(&format!("{path} has {wanted:?}"), || {
             let object = self.server.get_object(path).unwrap_or_default();
@@ -317,7 +317,7 @@ fn a_gateway_serves_its_routes() {
     wait_for_answer(at, "a.example", ("404", ""));
     assert_eq!(ask(at, "lost.example"), ("200".into(), "b".into()));
     let kinds = balancer.admin_json("/v1/kubernetes/kinds");
-    assert_eq!(kinds.as_array().unwrap().len(), 9, "{kinds}");
+    assert_eq!(kinds.as_array().unwrap().len(), 10, "{kinds}");
     // Documented metrics are there.
     let page = balancer.admin_get("/metrics");
     let manual = include_str!("../../../docs/admin-api.md").lines();

@@ -6,6 +6,7 @@ mod deployment;
 mod ejections;
 mod faults;
 mod gateway;
+mod inference_pools;
 mod kubernetes;
 mod steer;
 mod store;

@@ -180,6 +180,12 @@ impl Groups {
         self.users.get(name).map_or(&[], Vec::as_slice)
     }
 
+    /// True if the members of a group are the engines of a pool.
+    pub(crate) fn is_pool(&self, name: &str) -> bool {
+        let group = self.known.get(name);
+        group.is_some_and(|group| matches!(group.members, Members::Pool(_)))
+    }
+
     /// Returns the name of a group's cookie, if a route has set one.
     pub(crate) fn cookie_of(&self, name: &str) -> Option<&str> {
         let binding = self.known.get(name)?.binding.as_ref()?;

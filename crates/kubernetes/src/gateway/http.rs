@@ -12,6 +12,10 @@ use super::text::{is_host, quote, quote_list, quote_table};
 /// Longest time limit of the configuration, in milliseconds.
 const DAY: u64 = 86_400_000;
 
+/// Longest time until an engine of a pool begins its answer, in milliseconds, if the route has no limit: without streams
+/// the answer begins when all tokens are there.
+const ENGINE_TIMEOUT: u64 = 600_000;
+
 /// Precedence of conditions: the smallest first. Exact paths come before prefixes, long prefixes before short ones,
 /// then a condition on the method, then the number of conditions on fields, then on parameters.
 pub(crate) type MatchRank = (bool, Reverse<usize>, bool, Reverse<usize>, Reverse<usize>);
@@ -267,7 +271,8 @@ impl RuleText {
                 format!("groups = {}", quote_table(weights))
             }
         });
-        text.read_limits(rule)?;
+        let has_engines = text.groups.iter().any(|name| groups.is_pool(name));
+        text.read_limits(rule, has_engines)?;
         text.check_prefix()
     }
 
@@ -349,7 +354,7 @@ impl RuleText {
         Ok(())
     }
 
-    fn read_limits(&mut self, rule: &HttpRule) -> Result<(), String> {
+    fn read_limits(&mut self, rule: &HttpRule, has_engines: bool) -> Result<(), String> {
         let timeouts = rule.timeouts.clone().unwrap_or_default();
         let mut shortest: Option<u64> = None;
         let limits = [timeouts.request, timeouts.backend_request];
@@ -360,6 +365,7 @@ impl RuleText {
             };
             shortest = Some(shortest.map_or(millis, |known| known.min(millis)));
         }
+        let shortest = shortest.or(has_engines.then_some(ENGINE_TIMEOUT));
         let limit = shortest.map(|millis| format!("response_timeout = \"{millis}ms\""));
         self.lines.extend(limit);
         let Some(retry) = &rule.retry else {

@@ -71,8 +71,12 @@ impl World {
         });
     }
 
-    /// Notes that a question about a kind has failed.
+    /// Notes that a question about a kind has failed. An optional kind without the right to list it counts as one without
+    /// objects: rights from before the kind was followed keep no gateway from serving.
     pub(crate) fn note_fault(&self, kind: Kind, fault: &Fault) {
+        if kind.is_optional() && fault.code == 403 && self.state.lock().known.insert(kind) {
+            self.changed.notify_one();
+        }
         let mut is_new = false;
         self.update(kind, |status| {
             is_new = status.error.as_ref() != Some(&fault.message);
@@ -378,7 +382,25 @@ mod tests {
             }
         }
         assert!(world.objects().is_some());
+        // An optional kind that the balancer may not list counts as one without objects.
+        let refused = Fault {
+            code: 403,
+            ..Fault::new("no")
+        };
         let world = World::default();
+        for kind in Kind::ALL {
+            assert!(world.objects().is_none());
+            match kind.is_optional() {
+                true => world.note_fault(kind, &refused),
+                false => world.note_listed(kind, "v1"),
+            }
+        }
+        assert!(world.objects().is_some());
+        let told = world.kinds().into_iter().filter(|of| of.error.is_some());
+        assert_eq!(told.count(), 3);
+        let world = World::default();
+        world.note_fault(Kind::Gateway, &refused);
+        assert!(world.state.lock().known.is_empty());
         world.note_absent(Kind::Gateway);
         let error = world.kinds()[0].error.clone().unwrap();
         assert!(error.contains("install the CRDs"), "{error}");

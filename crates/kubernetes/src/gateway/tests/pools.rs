@@ -1,5 +1,7 @@
 //! InferencePools as targets of routes.
 
+use std::time::Duration;
+
 use evenkeel_config::Config;
 use serde_json::{Value, json};
 
@@ -65,6 +67,21 @@ fn engines_of_a_pool_are_chosen_by_the_strategy_for_inference() {
     assert_eq!(show(&parent["conditions"]), GOOD);
     assert_eq!(parent["conditions"][0]["observedGeneration"], 2);
     assert_eq!(status["parents"].as_array().unwrap().len(), 1);
+}
+
+#[test]
+fn answers_of_engines_may_take_long() {
+    let mut cluster = cluster(|_| ());
+    let timeout = |cluster: &Cluster| {
+        let config = parse(&cluster.translate());
+        config.rules[0].routes.list()[0].response_timeout
+    };
+    assert_eq!(timeout(&cluster), Some(Duration::from_secs(600)));
+    let limited = json!([{ "backendRefs": [reference()], "timeouts": { "request": "30s" } }]);
+    cluster.route("r", json!([]), limited);
+    assert_eq!(timeout(&cluster), Some(Duration::from_secs(30)));
+    cluster.route("r", json!([]), json!([{ "backendRefs": web() }]));
+    assert_eq!(timeout(&cluster), None);
 }
 
 #[test]
