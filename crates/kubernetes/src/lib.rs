@@ -8,6 +8,7 @@
 //! | [`list`] | lists of objects and events, read from JSON with bounds |
 //! | [`slice`] | slices of a service |
 //! | `pod` | pods that labels choose, each as a slice |
+//! | [`slices`] | store of slices, or of pods |
 //! | [`watcher`] | list and watch: the next question, and pauses; no I/O, no clock, no randomness |
 //! | [`endpoints`] | members among the endpoints of all slices |
 //! | [`yaml`], [`kubeconfig`] | kubeconfig files |
@@ -31,6 +32,7 @@ pub mod kubeconfig;
 pub mod list;
 mod pod;
 pub mod slice;
+pub mod slices;
 pub mod status;
 pub mod subsystem;
 pub mod watcher;

@@ -27,7 +27,8 @@ use crate::endpoints::Choice;
 use crate::environment::Environment;
 use crate::follow::{Follower, WatchEnd};
 use crate::list::Fault;
-use crate::slice::{self, Slices};
+use crate::slice;
+use crate::slices::Slices;
 use crate::status::{PortStatus, ServiceStatus};
 use crate::watcher::{Question, Watcher};
 

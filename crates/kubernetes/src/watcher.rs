@@ -4,7 +4,8 @@ use std::collections::BTreeMap;
 use std::time::Duration;
 
 use crate::list::{Event, Fault, Page, Status, Store};
-use crate::slice::{Slice, Slices};
+use crate::slice::Slice;
+use crate::slices::Slices;
 
 /// Longest event of a watch, in bytes. An object of Kubernetes is at most 1.5 MB long.
 const MAX_EVENT: usize = 4 << 20;
@@ -283,7 +284,8 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::slice::{EndpointState, MAX_SLICES};
+    use crate::slice::EndpointState;
+    use crate::slices::MAX_SLICES;
 
     fn object(name: &str, version: u64, addresses: &[&str]) -> String {
         let endpoints: Vec<_> = { addresses.iter() }
