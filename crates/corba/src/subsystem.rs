@@ -27,7 +27,6 @@ use evenkeel_net::inherited::InheritedSocket;
 use evenkeel_net::listen::Listeners;
 use evenkeel_net::{start_thread, writable};
 use evenkeel_store::etcd::Etcd;
-use evenkeel_store::subsystem::name_of;
 use tokio::sync::{mpsc, oneshot};
 use tracing::{error, warn};
 
@@ -559,7 +558,7 @@ impl Inner {
             return Ok(());
         }
         let node = next.section::<Node>().cloned().unwrap_or_default();
-        let name = name_of(&node);
+        let name = node.find_name();
         let ticket = prepared.ticket.take();
         let known = prepared.known.take().map(Arc::new);
         let known = known.filter(|_| ticket.as_ref().is_some_and(|ticket| ticket.has_state));

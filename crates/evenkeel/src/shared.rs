@@ -85,7 +85,7 @@ mod with {
     use evenkeel_manager::config::{self, Config, Errors, SharedConfigSource, Store, one_line};
     use evenkeel_manager::service::Service;
     use evenkeel_manager::{Manager, SHARED};
-    use evenkeel_store::subsystem::{find_start, name_of};
+    use evenkeel_store::subsystem::find_start;
     use evenkeel_store::{Fleet, copy};
     use tracing::warn;
 
@@ -107,7 +107,7 @@ mod with {
             refused: fn(Errors) -> Failure,
         ) -> Result<(Config, String, Shared), Failure> {
             let settings = &own.store;
-            let name = name_of(&own.node);
+            let name = own.node.find_name();
             let runtime = tokio::runtime::Builder::new_current_thread()
                 .enable_all()
                 .build();

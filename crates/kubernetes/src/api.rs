@@ -65,22 +65,35 @@ impl Api {
         self.ask("GET", target, None).await
     }
 
-    /// Changes an object: `patch` is a JSON merge patch (RFC 7396).
-    pub(crate) async fn patch(&self, target: &str, patch: &str) -> Result<Answer, Fault> {
-        self.ask("PATCH", target, Some(patch.as_bytes())).await
+    /// Creates an object in the collection at `target`.
+    pub(crate) async fn create(&self, target: &str, object: &str) -> Result<Answer, Fault> {
+        let body = ("application/json", object.as_bytes());
+        self.ask("POST", target, Some(body)).await
     }
 
-    async fn ask(&self, method: &str, target: &str, body: Option<&[u8]>) -> Result<Answer, Fault> {
+    /// Changes an object: `patch` is a JSON merge patch (RFC 7396).
+    pub(crate) async fn patch(&self, target: &str, patch: &str) -> Result<Answer, Fault> {
+        let body = ("application/merge-patch+json", patch.as_bytes());
+        self.ask("PATCH", target, Some(body)).await
+    }
+
+    /// Asks a question. `body` has its media type in front.
+    async fn ask(
+        &self,
+        method: &str,
+        target: &str,
+        body: Option<(&str, &[u8])>,
+    ) -> Result<Answer, Fault> {
         let credentials = self.credentials()?;
         let (target, authority) = self.address(target);
         let mut fields = fields_of(&credentials);
-        fields.extend(body.map(|_| ("Content-Type", "application/merge-patch+json")));
+        fields.extend(body.map(|(media_type, _)| ("Content-Type", media_type)));
         let question = Question {
             method,
             target: &target,
             authority: &authority,
             fields: &fields,
-            body,
+            body: body.map(|(_, bytes)| bytes),
         };
         let asked = ask_server(self.server(&credentials), question, LIMITS, |_| true);
         match timeout(ANSWER, asked).await {

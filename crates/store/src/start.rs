@@ -17,18 +17,6 @@ const START: (Duration, Duration) = (Duration::from_secs(3), Duration::from_secs
 /// Pause before a start asks the store again.
 const PAUSE: Duration = Duration::from_secs(1);
 
-/// The name of this balancer among others: `node.name` of the configuration, or else the machine's host name.
-pub fn name_of(node: &evenkeel_config::Node) -> String {
-    let machine = || {
-        let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        match name.trim() {
-            "" => "localhost".into(),
-            name => name.to_owned(),
-        }
-    };
-    node.name.clone().unwrap_or_else(machine)
-}
-
 /// The revision that a balancer starts with.
 #[derive(Debug)]
 pub struct StartRevision {

@@ -34,7 +34,7 @@ use crate::rollout::{Driver, Next};
 use crate::start::{EMPTY, WENT_BACK};
 use crate::totals::{KeptCounts, Totals};
 
-pub use crate::start::{StartRevision, find_start, name_of};
+pub use crate::start::{StartRevision, find_start};
 pub use crate::status::StoreStatus;
 
 /// Interval at which the head is read even if the watch reports no change: watches can be lost.

@@ -67,6 +67,10 @@ impl Cluster {
                     "ClusterRoleBinding" => {
                         "/apis/rbac.authorization.k8s.io/v1/clusterrolebindings"
                     }
+                    "Role" => "/apis/rbac.authorization.k8s.io/v1/namespaces/evenkeel/roles",
+                    "RoleBinding" => {
+                        "/apis/rbac.authorization.k8s.io/v1/namespaces/evenkeel/rolebindings"
+                    }
                     other => panic!("{other}"),
                 },
                 document,

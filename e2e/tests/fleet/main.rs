@@ -8,6 +8,7 @@ mod faults;
 mod gateway;
 mod inference_pools;
 mod kubernetes;
+mod leases;
 mod steer;
 mod store;
 mod xds;

@@ -38,6 +38,10 @@ section! {
         /// Namespace and name of the service through which your clients reach the gateways. The balancer publishes the
         /// addresses of the service's load balancer (`status.loadBalancer`), beside those in `publish`.
         publish_service: Option<String> [Text(SERVICE)] = None; r#""evenkeel/evenkeel""#,
+        /// Namespace and name of a [Lease](kubernetes.md#several-balancers): of several balancers with the same
+        /// `controller`, the balancer that holds the lease writes the statuses. The balancers create the lease. By default
+        /// each balancer writes statuses.
+        lease: Option<String> [Text(LEASE)] = None; r#""evenkeel/evenkeel-gateway""#,
     }
 }
 
@@ -94,11 +98,19 @@ const PUBLISHED: Texts = ("an IP address or a host name", |text| {
 
 const SERVICE: Texts = (
     "the namespace and the name of a service, as in \"evenkeel/evenkeel\"",
-    |text| {
-        text.split_once('/')
-            .is_some_and(|(namespace, name)| is_domain(namespace) && is_domain(name))
-    },
+    is_object,
 );
+
+const LEASE: Texts = (
+    "the namespace and the name of a lease, as in \"evenkeel/evenkeel-gateway\"",
+    is_object,
+);
+
+/// Returns true if the text is the namespace and the name of an object.
+fn is_object(text: &str) -> bool {
+    text.split_once('/')
+        .is_some_and(|(namespace, name)| is_domain(namespace) && is_domain(name))
+}
 
 /// Returns true if the text is a domain in lower case, as names of objects and hosts are.
 fn is_domain(text: &str) -> bool {
@@ -200,6 +212,8 @@ mod tests {
                 "the namespace and the name of a service",
             ),
             ("publish = \"http://a\"", "an IP address or a host name"),
+            ("lease = \"a\"", "the namespace and the name of a lease"),
+            ("lease = \"a/b?c\"", "the namespace and the name of a lease"),
         ] {
             let text = format!("[kubernetes.gateway]\n{line}\n");
             let errors = parse("f.toml", &text).unwrap_err().to_string();

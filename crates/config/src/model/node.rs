@@ -21,6 +21,20 @@ section! {
     }
 }
 
+impl Node {
+    /// Returns the name of this balancer among others: `name` of the table, or else the machine's host name.
+    pub fn find_name(&self) -> String {
+        let machine = || {
+            let name = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
+            match name.trim() {
+                "" => "localhost".into(),
+                name => name.to_owned(),
+            }
+        };
+        self.name.clone().unwrap_or_else(machine)
+    }
+}
+
 /// Reads `[node]` of the file, if it is there.
 pub(crate) fn read(top: &mut Table<'_>, report: &mut Report<'_>) -> Node {
     let mut node = Node::default();

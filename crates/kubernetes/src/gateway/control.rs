@@ -7,12 +7,14 @@ use std::time::Duration;
 use evenkeel_config::Config;
 use evenkeel_manager::subsystem::{ApplyError, PrepareError};
 use evenkeel_manager::{Generated, Manager, ReloadError};
+use parking_lot::Mutex;
 use tokio::sync::watch;
 use tokio::task::{JoinSet, spawn_blocking};
 use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info, warn};
 
 use super::conditions::Status;
+use super::leader::{Candidate, Term};
 use super::objects::{ByName, Gateway, Kind, ObjectName, Objects};
 use super::settings::Settings;
 use super::translate::settle::translate;
@@ -39,6 +41,10 @@ pub(crate) struct Plan {
     pub(crate) settings: Settings,
     /// Time without a byte after which a watch has failed.
     pub(crate) silence: Duration,
+    /// Lease of the balancer that writes statuses; `None` if each balancer writes.
+    pub(crate) lease: Option<ObjectName>,
+    /// Name of the balancer.
+    pub(crate) node: String,
 }
 
 impl PartialEq for Plan {
@@ -46,6 +52,8 @@ impl PartialEq for Plan {
         Arc::ptr_eq(&self.api, &other.api)
             && self.settings == other.settings
             && self.silence == other.silence
+            && self.lease == other.lease
+            && self.node == other.node
     }
 }
 
@@ -58,6 +66,8 @@ pub(crate) struct Counts {
     pub(crate) refused: AtomicU64,
     /// Number of statuses that were written.
     pub(crate) written: Arc<AtomicU64>,
+    /// Term of this balancer as the leader; `None` if each balancer writes.
+    pub(crate) term: Mutex<Option<Term>>,
 }
 
 /// Follower of the objects of a kind.
@@ -312,7 +322,13 @@ pub(crate) async fn control(
     let (wanted, statuses) = watch::channel(Arc::new(Vec::new()));
     let (api, controller) = (Arc::clone(&plan.api), plan.settings.controller.clone());
     let written = Arc::clone(&counts.written);
-    tasks.spawn(Writer::new(api, Arc::clone(&world), controller, written).run(statuses));
+    let term = plan.lease.clone().map(|lease| {
+        let (candidate, term) = Candidate::new(Arc::clone(&plan.api), lease, &plan.node);
+        tasks.spawn(candidate.run());
+        term
+    });
+    *counts.term.lock() = term.clone();
+    tasks.spawn(Writer::new(api, Arc::clone(&world), controller, written, term).run(statuses));
     let mut applier = Applier::new(&plan, &manager, &counts);
     let mut retry: Option<Duration> = None;
     loop {

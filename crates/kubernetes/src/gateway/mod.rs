@@ -16,6 +16,7 @@
 //! | `world` | objects as far as they are known, and the store of a kind's objects for the watcher |
 //! | `control` | loop: objects → translation → configuration and statuses |
 //! | `writer` | writes statuses that differ |
+//! | `election`, `leader` | lease of the balancer that writes statuses |
 //! | [`settings`] | settings of the controller |
 //! | [`subsystem`] | life of the controller, status, metrics |
 
@@ -29,8 +30,10 @@ mod addresses;
 mod attach;
 mod backends;
 mod control;
+mod election;
 mod grants;
 mod http;
+mod leader;
 mod listeners;
 mod pools;
 mod routes;

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use evenkeel_config::Kubernetes;
+use evenkeel_config::{Kubernetes, Node};
 use evenkeel_manager::Manager;
 use evenkeel_manager::endpoint::Endpoint;
 use evenkeel_manager::exposition::{Exposition, Type};
@@ -19,6 +19,7 @@ use tokio::time::timeout;
 use tracing::warn;
 
 use super::control::{Counts, Plan, apply_once, control};
+use super::leader::is_leading;
 use super::objects::ObjectName;
 use super::settings::Settings;
 use super::world::World;
@@ -47,6 +48,12 @@ struct State {
     plan: Option<Plan>,
     /// World of the controller that runs.
     world: Option<Arc<World>>,
+}
+
+/// Reads the namespace and the name of an object.
+fn read_name(text: &str) -> Option<ObjectName> {
+    let (namespace, name) = text.split_once('/')?;
+    Some(ObjectName::new(namespace, name))
 }
 
 impl Gateways {
@@ -119,10 +126,7 @@ impl Subsystem for Gateways {
                 class: gateway.class.clone(),
                 listen: gateway.listen.clone(),
                 publish: gateway.publish.clone(),
-                publish_service: gateway.publish_service.as_ref().and_then(|text| {
-                    let (namespace, name) = text.split_once('/')?;
-                    Some(ObjectName::new(namespace, name))
-                }),
+                publish_service: gateway.publish_service.as_deref().and_then(read_name),
                 pool: gateway.pool.clone(),
             };
             let silence = section.silence;
@@ -130,6 +134,12 @@ impl Subsystem for Gateways {
                 api,
                 settings,
                 silence,
+                lease: gateway.lease.as_deref().and_then(read_name),
+                node: next
+                    .section::<Node>()
+                    .cloned()
+                    .unwrap_or_default()
+                    .find_name(),
             })
         });
         let this = self.clone();
@@ -191,6 +201,16 @@ impl Subsystem for Gateways {
             if !kinds.is_empty() {
                 out.add_sample(&[], count.load(Ordering::Relaxed) as f64);
             }
+        }
+        out.begin_family(
+            "evenkeel_gateway_leader",
+            Type::Gauge,
+            "1 if this balancer writes the statuses of objects, 0 if another one holds the lease.",
+        );
+        if !kinds.is_empty() {
+            let term = counts.term.lock();
+            let leads = { term.as_ref() }.is_none_or(|term| is_leading(&term.borrow()));
+            out.add_sample(&[], f64::from(u8::from(leads)));
         }
     }
 

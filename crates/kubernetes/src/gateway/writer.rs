@@ -11,6 +11,7 @@ use tokio::time::sleep;
 use tracing::warn;
 
 use super::conditions::{Status, format_time, merge_status};
+use super::leader::{Term, is_leading};
 use super::objects::{Kind, ObjectName};
 use super::world::World;
 use crate::api::{Api, status_of};
@@ -29,6 +30,8 @@ pub(crate) struct Writer {
     pub(crate) controller: String,
     /// Number of statuses that were written.
     pub(crate) written: Arc<AtomicU64>,
+    /// Term of this balancer as the leader; `None` if each balancer writes.
+    term: Option<Term>,
     /// Versions of objects whose status was written, or refused: the next event has another version.
     tried: HashMap<(Kind, ObjectName), String>,
     pace: Pace,
@@ -38,7 +41,7 @@ pub(crate) struct Writer {
 enum Round {
     /// Everything is written.
     Done,
-    /// Other statuses are wanted.
+    /// Other statuses are wanted, or another balancer writes.
     Newer,
     /// The API server does not take statuses.
     Failed(Fault),
@@ -51,12 +54,14 @@ impl Writer {
         world: Arc<World>,
         controller: String,
         written: Arc<AtomicU64>,
+        term: Option<Term>,
     ) -> Self {
         Writer {
             api,
             world,
             controller,
             written,
+            term,
             tried: HashMap::new(),
             pace: Pace::default(),
         }
@@ -67,6 +72,7 @@ impl Writer {
         while wanted.changed().await.is_ok() {
             let mut told = false;
             loop {
+                self.wait_for_term().await;
                 let pause = match self.write_all(&mut wanted).await {
                     Round::Done => break,
                     Round::Newer => continue,
@@ -84,6 +90,21 @@ impl Writer {
         }
     }
 
+    /// Waits until this balancer is the leader.
+    async fn wait_for_term(&mut self) {
+        if let Some(term) = &mut self.term {
+            // A candidate that is gone ends with this task.
+            let _ = term.wait_for(is_leading).await;
+        }
+    }
+
+    /// True if this balancer writes statuses now.
+    fn is_leading(&self) -> bool {
+        self.term
+            .as_ref()
+            .is_none_or(|term| is_leading(&term.borrow()))
+    }
+
     async fn write_all(&mut self, wanted: &mut Wanted) -> Round {
         let all = Arc::clone(&wanted.borrow_and_update());
         let names: HashSet<_> = all.iter().map(|of| (of.kind, &of.object)).collect();
@@ -91,7 +112,7 @@ impl Writer {
             .retain(|(kind, name), _| names.contains(&(*kind, name)));
         for status in all.iter() {
             // A sender that is gone wants nothing else.
-            if wanted.has_changed().unwrap_or(false) {
+            if wanted.has_changed().unwrap_or(false) || !self.is_leading() {
                 return Round::Newer;
             }
             if let Err(fault) = self.write(status).await {
