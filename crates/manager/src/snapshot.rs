@@ -19,7 +19,7 @@ use evenkeel_tls::client::Client;
 
 use crate::chooser::Chooser;
 use crate::config::sources::Sources;
-use crate::config::{MemberConfig, Rule, Section, Sections, SendProxy, Source};
+use crate::config::{MemberConfig, MemberProtocol, Rule, Section, Sections, SendProxy, Source};
 use crate::counts::ReportCounts;
 use crate::files::Files;
 use crate::member_tls::Handshakes;
@@ -130,6 +130,8 @@ pub struct Target {
     pub group: Arc<GroupHandle>,
     /// TLS client for the group's members, if they speak TLS.
     pub tls: Option<Arc<Client>>,
+    /// Protocol of the members of an HTTP rule.
+    pub member_protocol: MemberProtocol,
     /// Version of the PROXY header that tells members who the client is, if they are told.
     pub send_proxy: Option<SendProxy>,
     /// Source of the address that connections to members come from: the balancer or the client.
@@ -154,6 +156,7 @@ impl Target {
         Target {
             group,
             tls: None,
+            member_protocol: MemberProtocol::Http1,
             send_proxy: None,
             source: Source::Balancer,
             serves_nobody: false,
@@ -182,6 +185,7 @@ impl Target {
     pub fn is_like(&self, old: &Self) -> bool {
         Arc::ptr_eq(&self.group, &old.group)
             && self.tls == old.tls
+            && self.member_protocol == old.member_protocol
             && self.send_proxy == old.send_proxy
             && self.source == old.source
             && self.sources == old.sources

@@ -2,11 +2,12 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
+use std::collections::BTreeSet;
 use std::net::SocketAddr;
 
 use evenkeel_e2e::balancer::Balancer;
 use evenkeel_e2e::folder::Folder;
-use evenkeel_e2e::process::{are_installed, program};
+use evenkeel_e2e::process::{are_installed, program, run_curl};
 use evenkeel_e2e::script::Script;
 use evenkeel_e2e::server::Server;
 use evenkeel_e2e::tls::{Key, make_certificate};
@@ -183,6 +184,72 @@ fn d1_clients_that_read_nothing_stop_nobody_else() {
     wait_until("they are given up", || in_flight() == Some(0));
     other.send("GET /files/small HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(other.read_response().body.len(), 200_000);
+}
+
+#[test]
+fn groups_of_a_rule_have_members_with_different_protocols() {
+    if !are_installed(&["nginx"]) {
+        return;
+    }
+    let (new, old) = (
+        Server::nginx_telling("new", "http2"),
+        Server::nginx_telling("old", ""),
+    );
+    let balancer = Balancer::start(&format!(
+        "[rule.web]\nlisten = \"127.0.0.1:0\"\ngroup = \"old\"\n\
+         [[rule.web.routes]]\npath = \"/new/*\"\ngroup = \"new\"\n\
+         [[rule.web.routes]]\npath = \"/both/*\"\ngroups = {{ old = 1, new = 1 }}\n\
+         [[rule.web.routes]]\npath = \"/copied/*\"\ngroup = \"new\"\nmirror = {{ group = \"old\" }}\n\
+         [[rule.web.routes]]\npath = \"/copied-back/*\"\ngroup = \"old\"\nmirror = {{ group = \"new\" }}\n\
+         [group.old]\nmembers = [\"{}\"]\n\
+         [group.new]\nmembers = [\"{}\"]\nmember_protocol = \"h2\"\nhealth_check = {{ path = \"/\" }}\n\
+         [admin]\nlisten = \"127.0.0.1:0\"\n",
+        old.address(),
+        new.address()
+    ));
+    let at = balancer.address("web");
+    let ask = |options: &[&str], path: &str| {
+        let url = format!("http://{at}{path}");
+        run_curl(&[options, &[&*url]].concat())
+    };
+    // As long as the first window: curl 7.88 hangs if the answer comes before the end of a longer body.
+    let body = "x".repeat(60_000);
+    for client in ["--http1.1", "--http2-prior-knowledge"] {
+        for (method, options) in [("GET", vec![client]), ("POST", vec![client, "-d", &body])] {
+            for (path, name) in [
+                ("/", "old"),
+                ("/new/a", "new"),
+                ("/copied/a", "new"),
+                ("/copied-back/a", "old"),
+            ] {
+                let told = ask(&options, path);
+                let wanted = format!("{name}|{method}|{path}|");
+                assert!(told.starts_with(&wanted), "{client} {told}");
+            }
+            let both: BTreeSet<String> = (0..20)
+                .map(|_| {
+                    ask(&options, "/both/a")
+                        .split('|')
+                        .next()
+                        .unwrap()
+                        .to_owned()
+                })
+                .collect();
+            assert_eq!(both.len(), 2, "{both:?}");
+        }
+    }
+    let requests = |server: &Server, path: &str, protocol: &str| {
+        let mut lines = server.access_log();
+        // A body that is not all there when the answer comes is not copied.
+        lines.retain(|line| line.contains(&format!("|GET {path} {protocol}|200")));
+        lines.len()
+    };
+    for (server, protocol) in [(&new, "HTTP/2.0"), (&old, "HTTP/1.1")] {
+        for path in ["/copied/a", "/copied-back/a"] {
+            let what = format!("{protocol} has all requests and copies of {path}");
+            wait_until(&what, || requests(server, path, protocol) == 2);
+        }
+    }
 }
 
 #[test]

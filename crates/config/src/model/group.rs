@@ -13,7 +13,7 @@ use super::health::HealthCheck;
 use super::inference;
 use super::member::{MEMBERS_FILES, MemberConfig};
 use super::monitor::Monitor;
-use super::protocol::{SendProxy, Source};
+use super::protocol::{MemberProtocol, SendProxy, Source};
 use super::reach::Reach;
 use super::responses::{RESPONSES, Responses};
 use super::sources::{Hosts, SOURCES, Sources};
@@ -103,6 +103,10 @@ section! {
         /// below). With `true`, certificates are verified with the authorities trusted by your system. Set a
         /// table if your members' certificates come from an authority of your own.
         member_tls: Option<ClientTls> = None; r#"{ ca_file = "/etc/evenkeel/members.pem" }"#,
+        /// Protocol of the members, for HTTP rules and for health checks of type `http`: `http1`, `h2` or `auto`, as
+        /// [`member_protocol`](#rulenamehttp) of rules. By default the protocol that each rule sets. Set the protocol
+        /// here if the groups of a rule have members with different protocols.
+        member_protocol: Option<MemberProtocol> = None; r#""h2""#,
         /// PROXY header with the client's address, sent first in every connection of rules and health checks,
         /// and the version of the header. Set a version if your members accept the PROXY protocol and need the
         /// client's address; see [to members](proxy-protocol.md#to-members).

@@ -439,7 +439,8 @@ impl<'f> Draft<'f> {
 /// Checks a group against the rules that use the group.
 fn check_users_of(group: &mut GroupConfig, users: &[&Rule], span: &Span, report: &mut Report<'_>) {
     let of_http = users.iter().filter(|rule| rule.protocol == Protocol::Http);
-    let spoken = of_http.map(|rule| rule.http.member_protocol);
+    let own = group.member_protocol;
+    let spoken = of_http.map(|rule| own.unwrap_or(rule.http.member_protocol));
     let is_shared = spoken.clone().any(|spoken| spoken != MemberProtocol::Http1);
     let of_one = [
         ("send_proxy", group.send_proxy.is_some()),
@@ -448,7 +449,7 @@ fn check_users_of(group: &mut GroupConfig, users: &[&Rule], span: &Span, report:
     for (key, _) in of_one.into_iter().filter(|(_, said)| *said && is_shared) {
         let message = format!(
             "has `{key}`, which is about one client: with HTTP/2 many share a connection. Write \
-             member_protocol = \"http1\" in the rules that use it"
+             member_protocol = \"http1\" in the group, or in the rules that use it"
         );
         report.add_problem(span, &group.path(), message, None);
     }

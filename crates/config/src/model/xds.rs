@@ -155,11 +155,19 @@ pub(crate) fn read(
             }
         }
     }
-    let of_http2 = around.rules.iter().filter(|rule| {
-        rule.protocol == Protocol::Http && rule.http.member_protocol == MemberProtocol::Http2
-    });
-    let http2: HashSet<&str> = of_http2
-        .flat_map(|rule| rule.group_names())
+    let own = |name: &str| {
+        let group = around.groups.iter().find(|group| group.name == name);
+        group.and_then(|group| group.member_protocol)
+    };
+    let of_http = { around.rules.iter() }.filter(|rule| rule.protocol == Protocol::Http);
+    let http2: HashSet<&str> = of_http
+        .flat_map(|rule| {
+            let of_rule = rule.http.member_protocol;
+            let names = rule.group_names();
+            names
+                .into_iter()
+                .filter(move |name| own(name).unwrap_or(of_rule) == MemberProtocol::Http2)
+        })
         .chain(xds.http2.iter().map(String::as_str))
         .collect();
     let wanted: HashSet<&str> = xds.groups.iter().map(String::as_str).collect();

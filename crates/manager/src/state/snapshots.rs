@@ -110,6 +110,7 @@ impl State {
             policy: ResponsePolicy::new(responses, &self.inputs.files),
             group: Arc::clone(&entry.handle),
             tls: entry.tls.clone().filter(|_| !passes),
+            member_protocol: { entry.config.member_protocol }.unwrap_or(rule.http.member_protocol),
             send_proxy: entry.config.send_proxy,
             source: entry.config.source,
             serves_nobody: !rule.is_served_by(name),

@@ -28,7 +28,7 @@ impl Client {
         routed: &RequestRoute,
         bound: &BoundRequest,
     ) -> Option<Upstream> {
-        let speaks_http2 = routed.rule.http.member_protocol == MemberProtocol::Http2;
+        let speaks_http2 = routed.target().member_protocol == MemberProtocol::Http2;
         // A connection that a member takes for a client's is that client's.
         if speaks_http2 || !routed.target().shares_connections() {
             return None;
@@ -56,7 +56,7 @@ impl Client {
         routed: &RequestRoute,
         bound: &mut BoundRequest,
     ) -> Result<Upstream, ConnectFailure> {
-        let protocol = routed.rule.http.member_protocol;
+        let protocol = routed.target().member_protocol;
         // What is to become another protocol needs a connection of its own.
         let may_choose = protocol == MemberProtocol::Auto
             && !request.asked.upgrade

@@ -217,10 +217,21 @@ impl RequestRoute {
         self.speaks_http2() && self.route().mirror.is_none() && self.max_prompt().is_none()
     }
 
-    /// True if all members of the rule speak HTTP/2.
+    /// True if all members that the request, or a copy of it, may go to speak HTTP/2.
     #[inline]
     pub(super) fn speaks_http2(&self) -> bool {
-        self.rule.rule.http.member_protocol == MemberProtocol::Http2
+        let route = self.route();
+        self.target().member_protocol == MemberProtocol::Http2
+            && (route.models.is_none() && route.mirror.is_none() || self.others_speak_http2())
+    }
+
+    fn others_speak_http2(&self) -> bool {
+        let copies = { self.route().mirror.iter() }.map(|mirror| mirror.target);
+        let mut others = self.other_targets().chain(copies);
+        others.all(|place| {
+            let target = self.rule.target_at(place as usize);
+            target.member_protocol == MemberProtocol::Http2
+        })
     }
 
     /// True if the group's strategy reads the bodies of requests: its members serve language models.
