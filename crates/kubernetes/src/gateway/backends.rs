@@ -103,11 +103,20 @@ impl Binding {
     }
 }
 
+/// Protocol of the members of a service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Protocol {
+    /// Protocol HTTP/1.1, or any of connections.
+    Plain,
+    /// Protocol HTTP/2 by prior knowledge.
+    Http2,
+}
+
 /// Members of a group.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Members {
     /// Endpoints of a port of a service.
-    Service(u16),
+    Service(u16, Protocol),
     /// Engines of a pool: pods and ports, as members of a configuration name them.
     Pool(Vec<ServicePort>),
 }
@@ -132,7 +141,12 @@ impl Group {
             format!("members = [{}]", members.join(", "))
         };
         match &self.members {
-            Members::Service(port) => text.line(&list(&[format!("{}:{port}", self.target)])),
+            Members::Service(port, protocol) => {
+                text.line(&list(&[format!("{}:{port}", self.target)]));
+                if *protocol == Protocol::Http2 {
+                    text.line("member_protocol = \"h2\"");
+                }
+            }
             Members::Pool(ports) => {
                 let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
                 text.line(&list(&ports));
@@ -195,7 +209,8 @@ impl Groups {
     /// Returns the name of a group.
     fn add(&mut self, group: Group) -> String {
         let port = match group.members {
-            Members::Service(port) => port.to_string(),
+            Members::Service(port, Protocol::Plain) => port.to_string(),
+            Members::Service(port, Protocol::Http2) => format!("{port}.h2"),
             Members::Pool(_) => "pool".into(),
         };
         let binding = group.binding.as_ref().map(|of| {
@@ -301,7 +316,10 @@ impl Referrer<'_> {
         }
         let members = match is_pool {
             true => Members::Pool(pools::list_engines(self.objects, &name)?),
-            false => Members::Service(self.find_port(target, &name)?),
+            false => {
+                let (port, protocol) = self.find_port(target, &name)?;
+                Members::Service(port, protocol)
+            }
         };
         Ok(groups.add(Group {
             target: name,
@@ -310,12 +328,12 @@ impl Referrer<'_> {
         }))
     }
 
-    /// Returns the port of a service to which a target refers.
+    /// Returns the port of a service to which a target refers, and the protocol of its members.
     ///
     /// # Errors
     ///
     /// The reason why the service or the port cannot be used.
-    fn find_port(self, target: &Reference, name: &ObjectName) -> Result<u16, Refusal> {
+    fn find_port(self, target: &Reference, name: &ObjectName) -> Result<(u16, Protocol), Refusal> {
         let not_found = |message| ("BackendNotFound", message);
         let service = self.objects.services.get(name);
         let service =
@@ -341,17 +359,19 @@ impl Referrer<'_> {
                 format!("Service {name} has no endpoints of its own; name another Service");
             return Err(("UnsupportedProtocol", message));
         }
-        let is_http = self.kind == Kind::HttpRoute;
-        // The protocol of members is a setting of rules, not yet of groups.
-        if let Some(protocol @ ("kubernetes.io/h2c" | "kubernetes.io/wss" | "https")) =
-            port.app_protocol.as_deref().filter(|_| is_http)
-        {
-            let message = format!(
-                "port {number} of Service {name} has appProtocol {protocol}, which is not supported; name a port for HTTP/1.1"
-            );
-            return Err(("UnsupportedProtocol", message));
-        }
-        Ok(number)
+        let protocol = match port.app_protocol.as_deref() {
+            _ if !self.kind.is_of_requests() => Protocol::Plain,
+            Some(protocol @ ("kubernetes.io/wss" | "https")) => {
+                let message = format!(
+                    "port {number} of Service {name} has appProtocol {protocol}, which is not supported; name a port without TLS"
+                );
+                return Err(("UnsupportedProtocol", message));
+            }
+            Some("kubernetes.io/h2c") => Protocol::Http2,
+            _ if self.kind == Kind::GrpcRoute => Protocol::Http2,
+            _ => Protocol::Plain,
+        };
+        Ok((number, protocol))
     }
 
     /// Returns the groups of targets with their weights, and the reason why some targets cannot be used. Without a

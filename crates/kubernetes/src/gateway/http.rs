@@ -4,8 +4,9 @@ use std::cmp::Reverse;
 
 use super::backends::{Binding, Groups, Referrer, read_duration};
 use super::conditions::Refusal;
+use super::grpc::NO_SERVICE;
 use super::objects::{
-    Cors, Filter, HeaderModifier, HttpMatch, HttpRule, PathChange, Redirect, ValueMatch,
+    Cors, Filter, HeaderModifier, HttpMatch, HttpRule, Kind, PathChange, Redirect, ValueMatch,
 };
 use super::text::{is_host, quote, quote_list, quote_table};
 
@@ -110,9 +111,12 @@ impl Conditions {
                 }
                 (true, prefix.len())
             }
+            NO_SERVICE => {
+                return Err("a method without a service is not supported; name the service".into());
+            }
             kind => {
                 return Err(format!(
-                    "path of type {kind} is not supported; use Exact or PathPrefix"
+                    "type {kind} is not supported for paths and methods; use Exact, or PathPrefix for paths"
                 ));
             }
         };
@@ -258,7 +262,13 @@ impl RuleText {
             let kept = ["response_fields", "cors"];
             text.lines
                 .retain(|line| kept.iter().any(|key| line.starts_with(key)));
-            text.lines.push("answer = { status = 500 }".into());
+            // Calls fail with UNAVAILABLE, as the specification demands.
+            let status = if referrer.kind == Kind::GrpcRoute {
+                503
+            } else {
+                500
+            };
+            text.lines.push(format!("answer = {{ status = {status} }}"));
             return Ok(text);
         }
         let changes = changes.map(|changes| format!("request_fields = {changes}"));

@@ -34,7 +34,7 @@ impl Class {
     /// Returns the kinds of routes for the protocol.
     fn kinds(self) -> &'static [Kind] {
         match self {
-            Class::Http | Class::Https => &[Kind::HttpRoute],
+            Class::Http | Class::Https => &[Kind::HttpRoute, Kind::GrpcRoute],
             Class::Passthrough => &[Kind::TlsRoute],
             Class::Tcp => &[Kind::TcpRoute],
         }

@@ -11,6 +11,7 @@
 //! | `backends`, `pools` | targets of routes: services and InferencePools |
 //! | `grants` | permissions for references between namespaces |
 //! | `http` | rules of HTTPRoute: conditions, filters, groups |
+//! | `grpc` | GRPCRoute: methods as paths |
 //! | [`conditions`] | conditions, statuses, and their comparison with the statuses that objects have |
 //! | `text` | writer of the configuration's text, which knows the owner of each line |
 //! | `world` | objects as far as they are known, and the store of a kind's objects for the watcher |
@@ -32,6 +33,7 @@ mod backends;
 mod control;
 mod election;
 mod grants;
+mod grpc;
 mod http;
 mod leader;
 mod listeners;

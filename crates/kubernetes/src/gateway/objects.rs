@@ -9,6 +9,7 @@ use std::sync::Arc;
 use serde::Deserialize;
 use serde_json::Value;
 
+use super::grpc;
 pub use super::routes::{
     BackendRef, CookieConfig, Cors, Filter, Fraction, Header, HeaderModifier, HttpMatch, HttpRule,
     Mirror, PathChange, Redirect, Retry, RouteSpec, SessionPersistence, StreamRule, Timeouts,
@@ -27,6 +28,8 @@ pub enum Kind {
     Gateway,
     /// Routes of HTTP requests.
     HttpRoute,
+    /// Routes of calls of gRPC.
+    GrpcRoute,
     /// Routes of TLS connections by their server name.
     TlsRoute,
     /// Routes of TCP connections.
@@ -45,10 +48,11 @@ pub enum Kind {
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 10] = [
+    pub const ALL: [Kind; 11] = [
         Kind::GatewayClass,
         Kind::Gateway,
         Kind::HttpRoute,
+        Kind::GrpcRoute,
         Kind::TlsRoute,
         Kind::TcpRoute,
         Kind::ReferenceGrant,
@@ -64,6 +68,7 @@ impl Kind {
             Kind::GatewayClass => "GatewayClass",
             Kind::Gateway => "Gateway",
             Kind::HttpRoute => "HTTPRoute",
+            Kind::GrpcRoute => "GRPCRoute",
             Kind::TlsRoute => "TLSRoute",
             Kind::TcpRoute => "TCPRoute",
             Kind::ReferenceGrant => "ReferenceGrant",
@@ -80,6 +85,7 @@ impl Kind {
             Kind::GatewayClass => "gatewayclasses",
             Kind::Gateway => "gateways",
             Kind::HttpRoute => "httproutes",
+            Kind::GrpcRoute => "grpcroutes",
             Kind::TlsRoute => "tlsroutes",
             Kind::TcpRoute => "tcproutes",
             Kind::ReferenceGrant => "referencegrants",
@@ -117,7 +123,13 @@ impl Kind {
     /// True for kinds without which the controller works: clusters without the experimental channel of the Gateway API, or
     /// without its extension for inference, do not have them.
     pub fn is_optional(self) -> bool {
-        matches!(self, Kind::TlsRoute | Kind::TcpRoute | Kind::InferencePool)
+        use Kind::{GrpcRoute, InferencePool, TcpRoute, TlsRoute};
+        matches!(self, GrpcRoute | TlsRoute | TcpRoute | InferencePool)
+    }
+
+    /// True for routes of requests of HTTP, and of calls, which are such requests.
+    pub(crate) fn is_of_requests(self) -> bool {
+        matches!(self, Kind::HttpRoute | Kind::GrpcRoute)
     }
 
     /// Returns the path of the kind's group in a version.
@@ -475,6 +487,8 @@ pub struct Objects {
     pub gateways: ByName<Gateway>,
     /// HTTPRoutes of the cluster.
     pub http_routes: ByName<HttpRoute>,
+    /// GRPCRoutes of the cluster, with paths in place of methods.
+    pub grpc_routes: ByName<HttpRoute>,
     /// TLSRoutes of the cluster.
     pub tls_routes: ByName<StreamRoute>,
     /// TCPRoutes of the cluster.
@@ -519,6 +533,7 @@ impl Objects {
             Kind::GatewayClass => put(&mut self.classes, name, object),
             Kind::Gateway => put(&mut self.gateways, name, object),
             Kind::HttpRoute => put(&mut self.http_routes, name, object),
+            Kind::GrpcRoute => put(&mut self.grpc_routes, name, grpc::write_paths(object)),
             Kind::TlsRoute => put(&mut self.tls_routes, name, object),
             Kind::TcpRoute => put(&mut self.tcp_routes, name, object),
             Kind::ReferenceGrant => put(&mut self.grants, name, object),
@@ -535,6 +550,7 @@ impl Objects {
             Kind::GatewayClass => self.classes.remove(name).is_some(),
             Kind::Gateway => self.gateways.remove(name).is_some(),
             Kind::HttpRoute => self.http_routes.remove(name).is_some(),
+            Kind::GrpcRoute => self.grpc_routes.remove(name).is_some(),
             Kind::TlsRoute => self.tls_routes.remove(name).is_some(),
             Kind::TcpRoute => self.tcp_routes.remove(name).is_some(),
             Kind::ReferenceGrant => self.grants.remove(name).is_some(),
@@ -551,6 +567,7 @@ impl Objects {
             Kind::GatewayClass => self.classes.keys().cloned().collect(),
             Kind::Gateway => self.gateways.keys().cloned().collect(),
             Kind::HttpRoute => self.http_routes.keys().cloned().collect(),
+            Kind::GrpcRoute => self.grpc_routes.keys().cloned().collect(),
             Kind::TlsRoute => self.tls_routes.keys().cloned().collect(),
             Kind::TcpRoute => self.tcp_routes.keys().cloned().collect(),
             Kind::ReferenceGrant => self.grants.keys().cloned().collect(),
@@ -567,6 +584,7 @@ impl Objects {
             Kind::GatewayClass => self.classes.len(),
             Kind::Gateway => self.gateways.len(),
             Kind::HttpRoute => self.http_routes.len(),
+            Kind::GrpcRoute => self.grpc_routes.len(),
             Kind::TlsRoute => self.tls_routes.len(),
             Kind::TcpRoute => self.tcp_routes.len(),
             Kind::ReferenceGrant => self.grants.len(),
@@ -589,6 +607,7 @@ impl Objects {
             Kind::GatewayClass => self.classes.get(name).map(status),
             Kind::Gateway => self.gateways.get(name).map(status),
             Kind::HttpRoute => self.http_routes.get(name).map(status),
+            Kind::GrpcRoute => self.grpc_routes.get(name).map(status),
             Kind::TlsRoute => self.tls_routes.get(name).map(status),
             Kind::TcpRoute => self.tcp_routes.get(name).map(status),
             Kind::InferencePool => self.pools.get(name).map(status),

@@ -10,6 +10,7 @@ use super::text::Owner;
 use super::translate::settle::translate;
 use super::translate::{Refused, Translation};
 
+mod grpc;
 mod pools;
 mod rights;
 mod settle;
@@ -45,7 +46,8 @@ impl Cluster {
                     Kind::Service,
                     json!({ "metadata": { "namespace": namespace, "name": service },
                             "spec": { "ports": [{ "port": 80 }, { "port": 53, "protocol": "UDP" },
-                                                { "port": 81, "appProtocol": "kubernetes.io/h2c" }] } }),
+                                                { "port": 81, "appProtocol": "kubernetes.io/wss" },
+                                                { "port": 82, "appProtocol": "kubernetes.io/h2c" }] } }),
                 );
             }
         }

@@ -260,11 +260,14 @@ impl<'o> Work<'o> {
 
     fn translate_http(&mut self, entries: &mut BTreeMap<usize, Vec<Entry>>) {
         let objects = self.objects;
-        let kind = Kind::HttpRoute;
-        let mut routes: Vec<_> = objects.http_routes.values().collect();
+        let http = objects.http_routes.values();
+        let http = http.map(|route| (Kind::HttpRoute, route));
+        let grpc = objects.grpc_routes.values();
+        let grpc = grpc.map(|route| (Kind::GrpcRoute, route));
+        let mut routes: Vec<_> = http.chain(grpc).collect();
         // Of routes that contradict each other, the oldest counts.
-        routes.sort_by_cached_key(|route| rank_age(&route.metadata));
-        for route in routes {
+        routes.sort_by_cached_key(|(kind, route)| (rank_age(&route.metadata), *kind));
+        for (kind, route) in routes {
             let metadata = &route.metadata;
             let facts = RouteFacts {
                 kind,

@@ -96,7 +96,7 @@ pub(crate) fn status_of(answer: u16) -> u8 {
         403 => PERMISSION_DENIED,
         413 | 414 | 429 | 431 => RESOURCE_EXHAUSTED,
         408 | 504 => DEADLINE_EXCEEDED,
-        501 => UNIMPLEMENTED,
+        404 | 501 => UNIMPLEMENTED,
         502 | 503 => UNAVAILABLE,
         _ => INTERNAL,
     }

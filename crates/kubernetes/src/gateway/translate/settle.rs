@@ -101,11 +101,13 @@ fn show_problem(problem: &Problem) -> String {
 fn find_newest(objects: &Objects, settings: &Settings, refused: &Refused) -> Vec<Owner> {
     let http = objects.http_routes.values();
     let http = http.map(|of| (Kind::HttpRoute, &of.metadata, of.spec.rules.len()));
+    let grpc = objects.grpc_routes.values();
+    let grpc = grpc.map(|of| (Kind::GrpcRoute, &of.metadata, of.spec.rules.len()));
     let tls = objects.tls_routes.values();
     let tls = tls.map(|of| (Kind::TlsRoute, &of.metadata, 1));
     let tcp = objects.tcp_routes.values();
     let tcp = tcp.map(|of| (Kind::TcpRoute, &of.metadata, 1));
-    let mut all: Vec<_> = http.chain(tls).chain(tcp).collect();
+    let mut all: Vec<_> = http.chain(grpc).chain(tls).chain(tcp).collect();
     all.sort_by_cached_key(|(kind, metadata, _)| (rank_age(metadata), *kind));
     let owners = all.into_iter().flat_map(|(kind, metadata, rules)| {
         (0..rules).map(move |number| Owner::Rule(kind, metadata.object_name(), number))

@@ -1,0 +1,84 @@
+//! GRPCRoutes: a call of gRPC is a request for the path `/SERVICE/METHOD`, so a match on a method is one on a path.
+
+use serde_json::{Value, json};
+
+/// Type of a path that stands for a method which has no path.
+pub(crate) const NO_SERVICE: &str = "MethodWithoutService";
+
+/// Returns a GRPCRoute with paths in place of the methods of its matches.
+pub(crate) fn write_paths(mut route: Value) -> Value {
+    let rules = route
+        .pointer_mut("/spec/rules")
+        .and_then(Value::as_array_mut);
+    let matches = { rules.into_iter().flatten() }
+        .filter_map(|rule| rule.get_mut("matches")?.as_array_mut())
+        .flatten();
+    for of in matches.filter_map(Value::as_object_mut) {
+        let method = of.remove("method").unwrap_or_default();
+        if let Some(path) = write_path(&method) {
+            of.insert("path".into(), path);
+        }
+    }
+    route
+}
+
+/// Returns the match on a path for a match on a method; `None` for all methods.
+fn write_path(method: &Value) -> Option<Value> {
+    let text = |key: &str| method.get(key).and_then(Value::as_str).unwrap_or_default();
+    let (service, name) = (text("service"), text("method"));
+    let kind = match text("type") {
+        "" => "Exact",
+        kind => kind,
+    };
+    let (kind, path) = match (kind, service, name) {
+        (_, "", "") => return None,
+        ("Exact", "", _) => (NO_SERVICE, String::new()),
+        ("Exact", _, "") => ("PathPrefix", format!("/{service}/")),
+        ("Exact", ..) => ("Exact", format!("/{service}/{name}")),
+        (kind, ..) => (kind, format!("/{service}/{name}")),
+    };
+    Some(json!({ "type": kind, "value": path }))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn methods_become_paths() {
+        for (method, path) in [
+            (
+                json!({ "service": "a.B", "method": "C" }),
+                json!({ "type": "Exact", "value": "/a.B/C" }),
+            ),
+            (
+                json!({ "service": "a.B", "type": "Exact" }),
+                json!({ "type": "PathPrefix", "value": "/a.B/" }),
+            ),
+            (
+                json!({ "method": "C" }),
+                json!({ "type": NO_SERVICE, "value": "" }),
+            ),
+            (
+                json!({ "service": "a", "method": ".*", "type": "RegularExpression" }),
+                json!({ "type": "RegularExpression", "value": "/a/.*" }),
+            ),
+            (Value::Null, Value::Null),
+            (json!("x"), Value::Null),
+        ] {
+            let route =
+                json!({ "spec": { "rules": [{ "matches": [{ "method": method }, {}] }, {}, 7] } });
+            let written = write_paths(route);
+            let found = &written["spec"]["rules"][0]["matches"][0];
+            assert_eq!(found["path"], path);
+            assert_eq!(found["method"], Value::Null);
+        }
+        for odd in [
+            json!(null),
+            json!({ "spec": 7 }),
+            json!({ "spec": { "rules": {} } }),
+        ] {
+            assert_eq!(write_paths(odd.clone()), odd);
+        }
+    }
+}
