@@ -233,10 +233,15 @@ pub(crate) fn ejection_line(ejection: &EjectionStatus) -> String {
     let left = Duration::try_from_secs_f64(ejection.seconds_left.ceil()).unwrap_or_default();
     let left = text::format_duration(left);
     // A balancer of another version may not say.
-    match ejection.why.as_str() {
+    let mut line = match ejection.why.as_str() {
         "" => format!("{left} left"),
         why => format!("{left} left: {why}"),
+    };
+    // Trials that have not ended say nothing.
+    if let Some(trials) = ejection.trials.filter(|trials| trials.ended > 0) {
+        line.push_str(&format!("; {trials}"));
     }
+    line
 }
 
 impl MemberView {

@@ -20,6 +20,8 @@ pub enum Event {
     },
     /// An ejected member is in again.
     Returned(usize),
+    /// A member that was ejected is in again with its full share, because its trials have succeeded.
+    Recovered(usize),
     /// A member gets its full share.
     SlowStartOver(usize),
     /// Too many members are down or ejected: all are routed to.
@@ -71,6 +73,9 @@ pub enum ZoneStay {
 impl Event {
     /// Returns true if waiting requests may find a member now.
     pub fn makes_room(&self) -> bool {
-        matches!(self, Event::Returned(_) | Event::Panic)
+        matches!(
+            self,
+            Event::Returned(_) | Event::Recovered(_) | Event::Panic
+        )
     }
 }

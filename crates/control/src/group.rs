@@ -90,6 +90,7 @@ impl GroupControl {
                     time,
                 },
                 outlier::Event::Returned => Event::Returned(member),
+                outlier::Event::Recovered => Event::Recovered(member),
             });
         }
         let shaping = &self.rules.shaping;

@@ -19,7 +19,9 @@
 //! What may be out at the same time is bounded by the group's panic threshold, the
 //! members that active checks took out included, so that ejections never bring about
 //! panic: the members that fail most are out, the others go on. An ejection ends by
-//! itself, and the member starts slowly. If it is ejected again soon, its time doubles.
+//! itself, and the member starts slowly. If it is ejected again soon, its time doubles. While it is
+//! out, requests that can be sent again try it ([`crate::trial`]): once they succeed, the ejection
+//! ends early, and the member has its full share. As long as they fail, the ejection lasts.
 //!
 //! # What other balancers say
 //!
@@ -41,6 +43,10 @@ use evenkeel_core::member::{Member, MemberId, Reason};
 use evenkeel_core::strategy::RequestNeeds;
 use evenkeel_core::time::Instant;
 
+pub use crate::failures::FailureCause;
+use crate::failures::{Counts, Lately, clients_agree, exceeds};
+use crate::trial::{MemberTrials, TrialProgress};
+
 /// Ejections of a group's members, as far as they are known.
 #[derive(Clone, Debug, Default)]
 pub struct Outliers {
@@ -50,11 +56,16 @@ pub struct Outliers {
     /// Members whose ejection an administrator has ended, with the time until which ejections by others that were
     /// known then would last; `None` until [`Outliers::heed_peers`] knows them. Such ejections count no more.
     pardons: HashMap<MemberId, Option<Instant>>,
+    trials: MemberTrials,
 }
 
 /// Difference by which the end of an ejection by another balancer may seem to move: it is told as the time that is
 /// left, and messages take their time.
 const TOLD_LATE: Duration = Duration::from_secs(1);
+
+/// Bound of the caution with members that are ejected again and again: they get their share of first trials, divided by
+/// this.
+const MOST_CAUTION: f64 = 8.0;
 
 /// The last ejection of a member for what this balancer's own requests say.
 #[derive(Clone, Copy, Debug, PartialEq)]
@@ -80,6 +91,17 @@ pub struct MemberTraffic {
 }
 
 impl MemberTraffic {
+    /// Returns the figures that others are told of these requests, with at least this number of
+    /// `failures`.
+    fn of_counts(counts: &Counts, failures: u32) -> Self {
+        let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
+        let failures = count(counts.failures).max(failures);
+        MemberTraffic {
+            requests: count(counts.total).max(failures),
+            failures,
+        }
+    }
+
     /// Returns true if the requests are enough to eject a member, when nobody knows what other
     /// balancers have seen.
     fn is_enough(self, settings: &EjectionSettings) -> bool {
@@ -143,30 +165,8 @@ pub enum Event {
     },
     /// The member is in again.
     Returned,
-}
-
-/// Failures of this balancer's own requests for which a member is ejected.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum FailureCause {
-    /// Number of failures in a row.
-    InARow(u32),
-    /// Share of the member's recent requests that failed, and the share of those of all other
-    /// members.
-    Share(f64, f64),
-}
-
-impl fmt::Display for FailureCause {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
-            FailureCause::InARow(failures) => write!(f, "{failures} failures in a row"),
-            FailureCause::Share(own, others) => write!(
-                f,
-                "{:.0} % of its requests failed, {:.0} % of those of the other members",
-                own * 100.0,
-                others * 100.0
-            ),
-        }
-    }
+    /// The member is in again, because its trials have succeeded.
+    Recovered,
 }
 
 /// Cause of an ejection.
@@ -219,6 +219,11 @@ impl Outliers {
         self.words.get(&id)
     }
 
+    /// Trials of a member that is ejected for what this balancer's own requests say, if requests may try it.
+    pub fn trial_progress(&self, id: MemberId) -> Option<TrialProgress> {
+        self.trials.progress(id)
+    }
+
     /// Goes on with what another process knows of a member: it is, or was, ejected.
     pub fn go_on(&mut self, member: &Member, ejection: Ejection, now: Instant) {
         self.histories.insert(member.id, ejection);
@@ -249,12 +254,13 @@ impl Outliers {
         is_out
     }
 
-    /// Ends ejections whose time is over, and ejects members that fail too much. Call it some ten
-    /// times a second.
+    /// Ends ejections whose time is over, or whose trials have succeeded, and ejects members that fail too much. Call it
+    /// some ten times a second.
     pub fn update_ejections(&mut self, group: &Group, now: Instant) -> Vec<Change> {
         let members = group.members();
         let settings = &group.settings().ejection;
-        let mut changes = self.end(members, settings.window, now);
+        let mut changes = self.end_recovered(group, now);
+        changes.extend(self.end(group, now));
 
         let candidates = self.candidates(group, now);
         if !candidates.is_empty() {
@@ -357,7 +363,56 @@ impl Outliers {
         self.pardons.retain(|_, until| counts(until));
     }
 
-    fn end(&mut self, members: &[Member], window: Duration, now: Instant) -> Vec<Change> {
+    /// Counts trials, grants new ones, and ends the ejections of members whose trials have succeeded.
+    fn end_recovered(&mut self, group: &Group, now: Instant) -> Vec<Change> {
+        let settings = &group.settings().ejection;
+        let (histories, words) = (&self.histories, &self.words);
+        let caution = |member: &Member| {
+            let last = histories.get(&member.id)?;
+            let is_own = !words.contains_key(&member.id);
+            // The second ejection is cautious as the first one: its time has doubled once.
+            let times = last.time.as_secs_f64() / settings.time.as_secs_f64();
+            is_own.then(|| (times / 2.0).clamp(1.0, MOST_CAUTION))
+        };
+        let passed = self.trials.run_round(group, caution, now);
+        let mut changes = Vec::new();
+        for index in passed {
+            let Some(member) = group.members().get(index) else {
+                continue;
+            };
+            if let Some(last) = self.histories.get_mut(&member.id) {
+                last.until = now;
+            }
+            // The trials have shown that the member can do what it could before.
+            member.slot.forget_failures();
+            member.slot.set_ramp_from(None);
+            member.slot.set(Reason::Ejected, false);
+            let event = Event::Recovered;
+            changes.push(Change { index, event });
+        }
+        changes
+    }
+
+    /// Prolongs the ejection of a member whose trials have failed more often than the requests of the other members.
+    /// Returns true if the ejection is prolonged.
+    fn prolong(&mut self, group: &Group, member: &Member, now: Instant) -> bool {
+        let settings = &group.settings().ejection;
+        let Some(share) = self.trials.failure_share(member.id) else {
+            return false;
+        };
+        let others = group.members().iter().filter(|other| other.id != member.id);
+        let others = others.map(|other| self.recent(other, settings.window, now));
+        let others = others.fold(Counts::default(), |sum, recent| sum.sum(&recent));
+        let is_longer = share - others.share() > f64::from(settings.excess);
+        if is_longer && let Some(last) = self.histories.get_mut(&member.id) {
+            last.until = now.after(last.time.max(settings.time));
+            self.trials.begin_anew(member.id);
+        }
+        is_longer
+    }
+
+    fn end(&mut self, group: &Group, now: Instant) -> Vec<Change> {
+        let (members, window) = (group.members(), group.settings().ejection.window);
         let mut changes = Vec::new();
         for (index, member) in members.iter().enumerate() {
             if !member.slot.has_reason(Reason::Ejected) || self.words.contains_key(&member.id) {
@@ -366,7 +421,9 @@ impl Outliers {
             // A member that left while it was ejected may come back when its history is
             // gone already.
             let history = self.histories.get(&member.id);
-            if history.is_none_or(|history| now >= history.until) {
+            if history.is_none_or(|history| now >= history.until)
+                && !self.prolong(group, member, now)
+            {
                 let event = take_back(member, now);
                 changes.push(Change { index, event });
             }
@@ -387,10 +444,8 @@ impl Outliers {
             .iter()
             .map(|m| self.recent(m, settings.window, now))
             .collect();
-        let all = Counts {
-            total: recents.iter().map(|recent| recent.total).sum(),
-            failures: recents.iter().map(|recent| recent.failures).sum(),
-        };
+        let all = recents.iter().fold(Counts::default(), Counts::sum);
+        let lately = Lately::new(group, now, |member, span| self.recent(member, span, now));
         let mut candidates: Vec<(usize, FailureCause, MemberTraffic)> = Vec::new();
         for (index, (member, recent)) in members.iter().zip(&recents).enumerate() {
             if member.slot.reason_bits() & !Reason::SOFT != 0 {
@@ -399,12 +454,13 @@ impl Outliers {
             let in_a_row = member.slot.consecutive_failures();
             if in_a_row >= settings.failure_limit {
                 // They may have taken longer than the window.
-                let seen = recent.seen(in_a_row);
+                let seen = MemberTraffic::of_counts(recent, in_a_row);
                 candidates.push((index, FailureCause::InARow(in_a_row), seen));
-            } else if let Some(cause) = exceeds(recent, &all, settings)
+            } else if let Some(cause) =
+                exceeds(recent, &all, settings).or_else(|| lately.find_cause(index, recent))
                 && (!is_bound || clients_agree(group, index, &all.without(recent), now))
             {
-                candidates.push((index, cause, recent.seen(0)));
+                candidates.push((index, cause, MemberTraffic::of_counts(recent, 0)));
             }
         }
         let share = |candidate: &(usize, FailureCause, MemberTraffic)| recents[candidate.0].share();
@@ -516,72 +572,6 @@ fn succeeds(member: &Member, group: &Group, now: Instant) -> bool {
     let window = group.settings().ejection.window;
     let recent = member.slot.record().recent(now, window);
     recent.total > recent.failures
-}
-
-/// Requests within some time.
-#[derive(Clone, Copy, Default)]
-struct Counts {
-    total: u64,
-    failures: u64,
-}
-
-impl Counts {
-    fn without(&self, own: &Counts) -> Counts {
-        Counts {
-            total: self.total - own.total,
-            failures: self.failures - own.failures,
-        }
-    }
-
-    fn share(&self) -> f64 {
-        self.failures as f64 / self.total.max(1) as f64
-    }
-
-    /// Returns the figures that others are told of these requests, with at least this number of
-    /// `failures`.
-    fn seen(&self, failures: u32) -> MemberTraffic {
-        let count = |count: u64| u32::try_from(count).unwrap_or(u32::MAX);
-        let failures = count(self.failures).max(failures);
-        MemberTraffic {
-            requests: count(self.total).max(failures),
-            failures,
-        }
-    }
-}
-
-/// Returns the cause of an ejection if a member fails much more than the others do.
-fn exceeds(own: &Counts, all: &Counts, settings: &EjectionSettings) -> Option<FailureCause> {
-    if own.total < u64::from(settings.min_requests) {
-        return None;
-    }
-    let others = all.without(own);
-    let (own_share, others) = (own.share(), others.share());
-    let error = (others * (1.0 - others) / own.total as f64).sqrt();
-    let exceeds = own_share - others > f64::from(settings.excess).max(3.0 * error);
-    exceeds.then_some(FailureCause::Share(own_share, others))
-}
-
-/// Returns true if the clients of the member at `index` have seen it fail, and not just a client
-/// that sees failures wherever it goes. `others` are the requests at the other members.
-fn clients_agree(group: &Group, index: usize, others: &Counts, now: Instant) -> bool {
-    let (members, settings) = (group.members(), &group.settings().ejection);
-    let bits = |member: &Member| member.slot.record().recent_clients(now);
-    let share = |(all, failing): (u64, u64)| {
-        f64::from((failing & all).count_ones()) / f64::from(all.count_ones().max(1))
-    };
-    let own = bits(&members[index]);
-    let rest = members.iter().enumerate();
-    let rest = rest.filter(|&(other, _)| other != index);
-    let rest = rest.fold((0, 0), |sum, (_, member)| {
-        let (all, failing) = bits(member);
-        (sum.0 | all, sum.1 | failing)
-    });
-    match (own.0 | rest.0).count_ones() {
-        // Nobody has said who they are.
-        0 => true,
-        1 => others.total - others.failures >= u64::from(settings.min_requests),
-        _ => own.1.count_ones() >= 2 && share(own) - share(rest) > f64::from(settings.excess),
-    }
 }
 
 #[cfg(test)]
@@ -819,6 +809,7 @@ mod tests {
             excess: 0.6,
             time: Duration::from_secs(3),
             max_time: Duration::from_secs(4),
+            trials: true,
         };
         let mut settings = GroupSettings {
             ejection,
@@ -838,7 +829,7 @@ mod tests {
             let changes = outliers.update_ejections(&group, at(now));
             let out = changes.iter().find_map(|change| match change.event {
                 Event::Ejected { time, .. } => Some(time.as_secs()),
-                Event::Returned => None,
+                Event::Returned | Event::Recovered => None,
             });
             times.push(out);
             assert_eq!(outliers.update_ejections(&group, at(back - 1)), []);

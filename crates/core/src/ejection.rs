@@ -18,6 +18,8 @@ pub struct EjectionSettings {
     pub time: Duration,
     /// Longest time of any ejection.
     pub max_time: Duration,
+    /// True if requests that can be sent again try ejected members, which are in again once they answer well.
+    pub trials: bool,
 }
 
 impl Default for EjectionSettings {
@@ -29,6 +31,7 @@ impl Default for EjectionSettings {
             excess: 0.2,
             time: Duration::from_secs(10),
             max_time: Duration::from_secs(300),
+            trials: true,
         }
     }
 }

@@ -35,5 +35,6 @@ pub mod tally;
 pub mod terms;
 pub mod time;
 pub mod trace;
+mod trials;
 mod weight;
 pub mod zone;

@@ -12,6 +12,7 @@ use crate::histogram::Histogram;
 pub use crate::histogram::Latencies;
 use crate::learnt::{LearntSlot, Visit};
 use crate::time::{Instant, keep_word_old, millis, millis_since};
+pub use crate::trials::{TrialTotals, Trials};
 
 /// End of a request, as far as it tells about the member.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -316,6 +317,7 @@ pub struct Record {
     assigned: AtomicU64,
     /// Clients that went to the member themselves and are probably still there.
     pub(crate) bound_clients: BoundClients,
+    trials: Trials,
 }
 
 /// Requests that are over, by how they ended. They only ever grow.
@@ -357,6 +359,11 @@ impl Record {
             overloads: self.overloads.load(Ordering::Relaxed),
             cancelled: self.cancelled.load(Ordering::Relaxed),
         }
+    }
+
+    /// Trials of the member while it is ejected.
+    pub fn trials(&self) -> &Trials {
+        &self.trials
     }
 
     /// Returns the sums over streams.

@@ -168,6 +168,11 @@ fn tell(entry: &mut GroupEntry, event: &Event) {
             let (member, member_name) = names(*member);
             info!(%group, member, member_name, "member is no longer ejected");
         }
+        Event::Recovered(member) => {
+            let (member, member_name) = names(*member);
+            info!(%group, member, member_name,
+                "member is no longer ejected: the requests that have tried it have succeeded");
+        }
         Event::SlowStartOver(member) => {
             let (member, member_name) = names(*member);
             debug!(%group, member, member_name, "the member's slow start has ended");

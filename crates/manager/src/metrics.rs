@@ -345,6 +345,28 @@ fn outcomes(out: &mut Exposition, groups: &[GroupStatus]) {
             out.add_sample(&[group, name, ("outcome", outcome)], count as f64);
         }
     }
+    out.begin_family(
+        "evenkeel_member_trials_total",
+        Type::Counter,
+        "Requests that have tried the member while it was ejected, by result; members without any are left out.",
+    );
+    for (group, member) in each(groups) {
+        let totals = &member.totals;
+        let (succeeded, failed) = (totals.trials_succeeded, totals.trials_failed);
+        let others = totals
+            .trials
+            .saturating_sub(succeeded.saturating_add(failed));
+        for (result, count) in [
+            ("succeeded", succeeded),
+            ("failed", failed),
+            ("undecided", others),
+        ] {
+            if totals.trials > 0 {
+                let [group, name] = labels(group, member);
+                out.add_sample(&[group, name, ("result", result)], count as f64);
+            }
+        }
+    }
 }
 
 fn opinions(out: &mut Exposition, groups: &[GroupStatus]) {

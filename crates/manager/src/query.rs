@@ -26,7 +26,7 @@ use crate::state::{Endpoint, GroupEntry, State};
 use crate::status::{
     AlertStatus, CandidateStatus, CheckStatus, EjectionStatus, Explained, GroupStatus, ListStatus,
     LoadStatus, LocationStatus, MemberStatus, OpinionStatus, ParamStatus, Recent, RefusedStatus,
-    Reload, RuleStatus, Status, TotalsStatus, Word, ZoneStatus,
+    Reload, RuleStatus, Status, TotalsStatus, TrialStatus, Word, ZoneStatus,
 };
 
 /// Most names of models that an explanation shows.
@@ -285,9 +285,15 @@ impl Manager {
                     let mut verdict = candidate.verdict.clone();
                     if let Some(ejection) = ejections.get(&*member) {
                         let EjectionStatus {
-                            seconds_left, why, ..
+                            seconds_left,
+                            why,
+                            trials,
+                            ..
                         } = ejection;
                         verdict.push_str(&format!("; ejected for {seconds_left:.0} s more: {why}"));
+                        if let Some(trials) = trials {
+                            verdict.push_str(&format!("; {trials}"));
+                        }
                     }
                     if let Some(tls) = failures.get(&*member) {
                         verdict.push_str(&format!("; {tls}"));
@@ -476,6 +482,7 @@ fn member_status(
         .map(|reason| reason.name().into())
         .collect();
     let totals = slot.record().request_totals();
+    let trials = slot.record().trials().totals();
     MemberStatus {
         name: member.shown_name().to_string(),
         member: member.name.to_string(),
@@ -517,6 +524,9 @@ fn member_status(
             overloads: totals.overloads,
             cancelled: totals.cancelled,
             assigned: slot.record().assigned(),
+            trials: trials.sent,
+            trials_succeeded: trials.succeeded,
+            trials_failed: trials.failed,
         },
         tls: tls_failure(entry, endpoint, now),
         check: endpoint.checked.as_ref().map(|checked| CheckStatus {
@@ -546,6 +556,14 @@ fn ejection_status(entry: &GroupEntry, member: &Member, now: Instant) -> Option<
             (by, word.until, word.traffic, Some(word.to_cause()))
         }
     };
+    let trials = outliers
+        .trial_progress(member.id)
+        .map(|progress| TrialStatus {
+            ended: progress.ended,
+            failed: progress.failed,
+            in_a_row: progress.in_a_row,
+            enough: progress.enough,
+        });
     let MemberTraffic { requests, failures } = seen;
     let unknown = || format!("{failures} of its {requests} requests failed");
     Some(EjectionStatus {
@@ -555,6 +573,7 @@ fn ejection_status(entry: &GroupEntry, member: &Member, now: Instant) -> Option<
         by,
         requests,
         failures,
+        trials,
     })
 }
 

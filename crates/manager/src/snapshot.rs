@@ -10,7 +10,7 @@ use arc_swap::ArcSwap;
 use evenkeel_control::queue::{
     Class, Policy, Queue, QueueInstruction, QueuePosition, QueueRefusal,
 };
-use evenkeel_core::group::{Group, GroupSettings, Outcome, PickError, Ticket};
+use evenkeel_core::group::{Group, GroupSettings, GroupState, Outcome, PickError, Ticket};
 use evenkeel_core::latency::Remainder;
 use evenkeel_core::signal::Signal;
 use evenkeel_core::strategy::{Values, default_kind};
@@ -244,6 +244,8 @@ impl Names {
 pub struct GroupHandle {
     /// Group that `pick` works on now.
     pub current: ArcSwap<Group>,
+    /// State of the group, the same over all snapshots.
+    pub state: Arc<GroupState>,
     /// Wakes those who listen when [`current`](Self::current) is another one.
     pub changed: Signal,
     /// Reports of the group's sources.
@@ -258,6 +260,7 @@ impl GroupHandle {
     /// A handle of a group that nobody waits for.
     pub fn new(group: Arc<Group>, max_queue: usize) -> Self {
         GroupHandle {
+            state: Arc::clone(group.state()),
             current: ArcSwap::new(group),
             changed: Signal::default(),
             reports: ReportCounts::default(),

@@ -389,6 +389,37 @@ pub struct EjectionStatus {
     pub requests: u32,
     /// Number of these requests that failed.
     pub failures: u32,
+    /// Trials of the member since the ejection began, or was prolonged; `null` if no requests try the member.
+    #[serde(default)]
+    pub trials: Option<TrialStatus>,
+}
+
+/// Requests that try an ejected member, and are answered by another member if the ejected one fails.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, JsonSchema, Serialize, Deserialize)]
+pub struct TrialStatus {
+    /// Number of trials that are over.
+    pub ended: u64,
+    /// Number of these trials that failed.
+    pub failed: u64,
+    /// Number of trials that have succeeded since the last failure.
+    pub in_a_row: u64,
+    /// Number of trials in a row that must succeed to end the ejection.
+    pub enough: u64,
+}
+
+impl std::fmt::Display for TrialStatus {
+    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
+        let TrialStatus {
+            ended,
+            failed,
+            in_a_row,
+            enough,
+        } = self;
+        write!(
+            f,
+            "{failed} of {ended} trials failed, {in_a_row} of {enough} have succeeded in a row"
+        )
+    }
 }
 
 /// An active health check that is over.
@@ -455,6 +486,15 @@ pub struct TotalsStatus {
     /// Clients that were sent there by the negotiator; not among `requests`.
     #[serde(default)]
     pub assigned: u64,
+    /// Requests that have tried the member while it was ejected; among `requests`.
+    #[serde(default)]
+    pub trials: u64,
+    /// Number of trials that the member has answered well.
+    #[serde(default)]
+    pub trials_succeeded: u64,
+    /// Number of trials that the member has failed.
+    #[serde(default)]
+    pub trials_failed: u64,
 }
 
 /// The last 10 seconds or a little less.

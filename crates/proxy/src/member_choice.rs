@@ -7,7 +7,7 @@ use std::task::Poll;
 
 use evenkeel_control::queue::Class;
 use evenkeel_core::binding::{Binding, BindingEnd, Verdict, find_pinned};
-use evenkeel_core::group::{Granularity, PickError, Request};
+use evenkeel_core::group::{Granularity, Group, PickError, Request, Ticket};
 use evenkeel_core::member::{Member, MemberId};
 use evenkeel_manager::config::{Protocol, Timeouts};
 use evenkeel_manager::snapshot::{GroupHandle, Target, WaitFailure};
@@ -211,15 +211,20 @@ impl Session {
                 ticket
             }
         };
+        Ok(self.bind_ticket(&group, ticket))
+    }
+
+    /// Returns the request with this ticket of a member of `group`.
+    pub(crate) fn bind_ticket(&self, group: &Group, ticket: Ticket) -> BoundRequest {
         let member: &Member = &group.members()[ticket.member_index()];
         let logs = self.worker.records.get();
-        Ok(BoundRequest {
+        BoundRequest {
             member: member.id,
             address: member.address.clone(),
             tries: logs
                 .then(|| MemberAttempts::new(Arc::clone(&member.name), member.given_name.clone())),
             ticket,
-        })
+        }
     }
 }
 

@@ -15,4 +15,5 @@ mod reload;
 mod service;
 mod telemetry;
 mod top;
+mod trials;
 mod upgrade;

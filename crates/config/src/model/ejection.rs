@@ -32,6 +32,11 @@ keys! {
         time [Time(secs(1), HOUR)]; r#""30s""#,
         /// Maximum time for which a member is ejected.
         max_time [Time(secs(1), DAY)]; r#""1h""#,
+        /// Set `false` to send an ejected member no requests at all. With `true`, a few requests try the member
+        /// while it is ejected, and the ejection ends as soon as the member answers well again. If the member fails
+        /// such a request, another member answers it. Only requests with methods `GET`, `HEAD` and `OPTIONS` of
+        /// rules with `protocol = "http"` try members, and only where each request may go to any member.
+        trials; "false",
     }
 }
 

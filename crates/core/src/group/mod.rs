@@ -9,7 +9,7 @@ use self::view::Pool;
 use crate::alert::Threshold;
 use crate::cost::Cost;
 use crate::key::Key;
-use crate::member::{self, Digest, Member, MemberId};
+use crate::member::{self, Digest, Member, MemberId, Reason};
 use crate::relocation::Client;
 use crate::strategy::follow::Follow;
 use crate::strategy::kind::{Kind, RequestNeeds, Strategy, Values};
@@ -27,6 +27,7 @@ mod state;
 #[cfg(test)]
 mod tests;
 mod ticket;
+mod trial;
 pub(crate) mod view;
 mod zones;
 
@@ -35,6 +36,7 @@ pub use self::request::{Advice, PickError, Request};
 pub use self::settings::{Granularity, GroupSettings, InferenceSettings};
 pub use self::state::{Decision, GroupState};
 pub use self::ticket::Ticket;
+pub use self::trial::{BoundTrial, Trial};
 pub use self::view::View;
 pub use crate::observe::Outcome;
 
@@ -270,6 +272,41 @@ impl Group {
         }
         seat.slot.end_request(cost);
         None
+    }
+
+    /// Binds a request of this `cost` to an ejected member that has a trial, if there is one: for requests only that
+    /// may be sent to another member afterwards. The strategy is not asked.
+    #[inline]
+    pub fn take_trial(&self, cost: Cost, now: Instant) -> Option<BoundTrial> {
+        match self.pool.state.has_trials() {
+            true => self.find_trial(cost, now),
+            false => None,
+        }
+    }
+
+    #[cold]
+    fn find_trial(&self, cost: Cost, now: Instant) -> Option<BoundTrial> {
+        let is_on = self.pool.settings.ejection.trials;
+        let members = self.members().iter().enumerate().filter(|_| is_on);
+        let mut ejected = members.filter(|(_, member)| member.slot.has_reason(Reason::Ejected));
+        let taken =
+            ejected.find_map(|(index, member)| Some((index, Trial::take_of(&member.slot)?)));
+        let Some((index, trial)) = taken else {
+            // Every request looks at the flag, and a large group has many members to look at.
+            self.pool.state.set_trials(false);
+            return None;
+        };
+        let ticket = self.bind_for(index, cost, now)?;
+        let decay = self.settings().latency_decay;
+        let others = self.members().iter().enumerate();
+        let others = others.filter(|(other, _)| *other != index);
+        let latencies = others.filter_map(|(_, member)| member.slot.latency(now, decay));
+        let time = trial::time_to_answer(latencies.fold(0.0, f32::max));
+        Some(BoundTrial {
+            ticket,
+            trial,
+            time,
+        })
     }
 
     /// Counts a client that was told to go to the member at `index` itself, and to ask again after `stay`. Nothing

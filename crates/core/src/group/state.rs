@@ -45,6 +45,9 @@ pub struct GroupState {
     /// [`MemberMeans`], packed; 0 is not known.
     member_means: AtomicU64,
     zones: Readings,
+    /// True if an ejected member may have a trial that no request has taken. Mostly there is none, and then a request
+    /// reads no more than this flag.
+    trials: AtomicBool,
     /// Engines, once the group has had strategy `inference`.
     engines: OnceLock<Arc<EnginePool>>,
 }
@@ -145,6 +148,17 @@ impl GroupState {
     /// Begins or ends panic mode; answers whether that changed anything.
     pub fn set_panicking(&self, panicking: bool) -> bool {
         self.panic.swap(panicking, Ordering::AcqRel) != panicking
+    }
+
+    /// True if an ejected member may have a trial that no request has taken.
+    #[inline]
+    pub fn has_trials(&self) -> bool {
+        self.trials.load(Ordering::Relaxed)
+    }
+
+    /// Says whether an ejected member has a trial that no request has taken.
+    pub fn set_trials(&self, some: bool) {
+        self.trials.store(some, Ordering::Relaxed);
     }
 
     /// True if clients of the group are being relocated, or were lately.

@@ -17,6 +17,7 @@ use super::response::{Head, take_reports};
 use super::route::RequestRoute;
 use super::sticky::StickyCookie;
 use super::summary::Summary;
+use super::trial::TriedRequest;
 use crate::access::{End, Hedged, Limit, MemberAttempts};
 use crate::bound_request::BoundRequest;
 use crate::http1::chunked::ChunkError;
@@ -112,46 +113,70 @@ impl Client {
         {
             return Box::pin(self.answer_limited(request, over)).await;
         }
-        let after = loop {
-            let stuck = request.stuck.as_deref();
-            let bindings = stuck.map_or(&*self.bindings, |stuck| &stuck.bindings);
-            let asks = group::Request {
-                client: self.session.peer.ip(),
-                key: request.key,
-                cost: request.cost,
-                excluded_members: &tried,
-                unbound: stuck.and_then(StickyCookie::unbound_reason),
-                pinned: self.pinned_member(&routed),
-                ahead: Some(0),
-                plan: plan.as_deref(),
-                ..group::Request::at_time(now)
-            };
-            let bound = self.session.bind_request(
-                routed.target(),
-                bindings,
-                (&asks, request.facts.as_deref()),
-                &routed.route().timeouts,
-                request.class,
-                &mut self.stream,
-            );
-            let bound = bound.await;
-            let mut bound = match bound {
-                Ok(bound) => bound,
-                Err(refusal) => {
-                    let refused = self.answer_refused(request, &mut summary, refusal, last);
-                    break refused.await;
+        let mut trial = match self.take_trial(request, &routed, now) {
+            None => None,
+            Some(bound) => {
+                // In a box: few requests try members.
+                let attempt = self.attempt_trial(request, &routed, bound, &mut tried, &mut summary);
+                match Box::pin(attempt).await {
+                    Ok(trial) => {
+                        now = self.session.worker.now();
+                        Some(trial)
+                    }
+                    Err(failure) => {
+                        let after = self.answer_failed(request, &mut summary, failure).await;
+                        return self.end_request(request, summary, after);
+                    }
                 }
-            };
-            let may_hedge = self.private.is_none();
-            let answered = if may_hedge && request.is_hedged(&routed, summary.retries) {
-                // In a box: the connections of others are to stay small.
-                let (bound, tried) = (&mut bound, &mut tried);
-                let both = Box::pin(self.attempt_both(request, &routed, bound, tried));
-                let (answered, hedged) = both.await;
-                summary.hedged = hedged;
-                answered
-            } else {
-                self.attempt_request(request, &routed, &mut bound).await
+            }
+        };
+        let after = loop {
+            let tried_answer = trial.as_deref_mut().and_then(TriedRequest::take_answer);
+            let (mut bound, answered) = match tried_answer {
+                Some((bound, head, upstream)) => (bound, Ok((head, upstream))),
+                None => {
+                    let stuck = request.stuck.as_deref();
+                    let bindings = stuck.map_or(&*self.bindings, |stuck| &stuck.bindings);
+                    let asks = group::Request {
+                        client: self.session.peer.ip(),
+                        key: request.key,
+                        cost: request.cost,
+                        excluded_members: &tried,
+                        unbound: stuck.and_then(StickyCookie::unbound_reason),
+                        pinned: self.pinned_member(&routed),
+                        ahead: Some(0),
+                        plan: plan.as_deref(),
+                        ..group::Request::at_time(now)
+                    };
+                    let bound = self.session.bind_request(
+                        routed.target(),
+                        bindings,
+                        (&asks, request.facts.as_deref()),
+                        &routed.route().timeouts,
+                        request.class,
+                        &mut self.stream,
+                    );
+                    let bound = bound.await;
+                    let mut bound = match bound {
+                        Ok(bound) => bound,
+                        Err(refusal) => {
+                            let refused = self.answer_refused(request, &mut summary, refusal, last);
+                            break refused.await;
+                        }
+                    };
+                    let may_hedge = self.private.is_none();
+                    let answered = if may_hedge && request.is_hedged(&routed, summary.retries) {
+                        // In a box: the connections of others are to stay small.
+                        let (bound, tried) = (&mut bound, &mut tried);
+                        let both = Box::pin(self.attempt_both(request, &routed, bound, tried));
+                        let (answered, hedged) = both.await;
+                        summary.hedged = hedged;
+                        answered
+                    } else {
+                        self.attempt_request(request, &routed, &mut bound).await
+                    };
+                    (bound, answered)
+                }
             };
             let status = answered.as_ref().map(|(head, _)| head.status);
             let status = status.map_err(Failure::name);
@@ -176,6 +201,9 @@ impl Client {
                     if let Some(stuck) = &request.stuck {
                         stuck.count(bound.member, &self.session.service.metrics);
                     }
+                    if let Some(trial) = &mut trial {
+                        trial.compare(head.outcome);
+                    }
                     summary.status = Some(head.status);
                     summary.response_time = Some(head.at.since(bound.ticket.started()));
                     summary.answered = Some(head.at);
@@ -187,6 +215,9 @@ impl Client {
                         &mut upstream,
                     );
                     let delivered = delivered.await;
+                    if let Some(trial) = &mut trial {
+                        trial.note_end(delivered.end);
+                    }
                     summary.end = delivered.end;
                     summary.limit = delivered.limit;
                     summary.sent = delivered.sent;

@@ -35,6 +35,7 @@ mod summary;
 mod target_facts;
 mod tasks;
 mod token_limit;
+mod trial;
 
 use std::rc::Rc;
 

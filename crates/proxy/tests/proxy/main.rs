@@ -9,4 +9,5 @@ mod http2_members;
 mod streams;
 mod support;
 mod tcp;
+mod trials;
 mod udp;

@@ -197,6 +197,7 @@ fn said<'n>(event: &Event, name: &dyn Fn(usize) -> &'n str) -> String {
             format!("{}: ejected for {} s", name(*member), time.as_secs_f64())
         }
         Event::Returned(member) => format!("{}: back from ejection", name(*member)),
+        Event::Recovered(member) => format!("{}: back from ejection after trials", name(*member)),
         Event::SlowStartOver(member) => format!("{}: slow start is over", name(*member)),
         Event::Panic => "too many members are out: all members are used".into(),
         Event::PanicOver => "enough members are back: members that are out are not used".into(),

@@ -27,10 +27,15 @@ impl Flow {
         self
     }
 
+    /// True if all of the message is here, so that it can be sent again.
+    pub(in crate::http) fn is_whole(&self) -> bool {
+        let is_here = matches!(self.framing, Framing::Done) && self.ready == 0;
+        is_here && !self.is_stream && self.may_rewind()
+    }
+
     /// A copy of the message, if it is all here.
     pub(in crate::http) fn copy_message(&self, copies: CopyPlan) -> Option<Copy> {
-        let is_here = matches!(self.framing, Framing::Done) && self.ready == 0;
-        if !is_here || self.is_stream || !self.may_rewind() {
+        if !self.is_whole() {
             return None;
         }
         let (head, joined) = self.head.split_at(self.body_at);

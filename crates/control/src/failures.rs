@@ -1,0 +1,184 @@
+//! Failures of members, compared with those of other members.
+
+use std::cell::OnceCell;
+use std::fmt;
+use std::time::Duration;
+
+use evenkeel_core::ejection::EjectionSettings;
+use evenkeel_core::group::Group;
+use evenkeel_core::member::Member;
+use evenkeel_core::time::Instant;
+
+use crate::trial::{self, UsualRates};
+
+/// Last seconds, the running one included, in which failures are counted beside the whole window.
+const LAST_SECONDS: [u64; 3] = [2, 4, 8];
+
+/// Least number of failures in the last seconds that eject a member.
+const LEAST_FAILURES: u64 = 5;
+
+/// Least number of failures in the last seconds that eject a member to which the strategy sends hardly any requests.
+const LEAST_STARVED: u64 = 2;
+
+/// Share of its usual requests below which a member gets hardly any.
+const STARVED: f64 = 0.25;
+
+/// Failures of this balancer's own requests for which a member is ejected.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub enum FailureCause {
+    /// Number of failures in a row.
+    InARow(u32),
+    /// Share of the member's recent requests that failed, and the share of those of all other
+    /// members.
+    Share(f64, f64),
+}
+
+impl fmt::Display for FailureCause {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            FailureCause::InARow(failures) => write!(f, "{failures} failures in a row"),
+            FailureCause::Share(own, others) => write!(
+                f,
+                "{:.0} % of its requests failed, {:.0} % of those of the other members",
+                own * 100.0,
+                others * 100.0
+            ),
+        }
+    }
+}
+
+/// Requests within some time.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Counts {
+    /// Number of requests.
+    pub(crate) total: u64,
+    /// Number of requests that failed.
+    pub(crate) failures: u64,
+}
+
+impl Counts {
+    pub(crate) fn sum(self, other: &Counts) -> Counts {
+        Counts {
+            total: self.total + other.total,
+            failures: self.failures + other.failures,
+        }
+    }
+
+    pub(crate) fn without(&self, own: &Counts) -> Counts {
+        Counts {
+            total: self.total - own.total,
+            failures: self.failures - own.failures,
+        }
+    }
+
+    pub(crate) fn share(&self) -> f64 {
+        self.failures as f64 / self.total.max(1) as f64
+    }
+}
+
+/// Returns the cause of an ejection if a member fails much more than the others do.
+pub(crate) fn exceeds(
+    own: &Counts,
+    all: &Counts,
+    settings: &EjectionSettings,
+) -> Option<FailureCause> {
+    if own.total < u64::from(settings.min_requests) {
+        return None;
+    }
+    let others = all.without(own);
+    let (own_share, others) = (own.share(), others.share());
+    let error = (others * (1.0 - others) / own.total as f64).sqrt();
+    let exceeds = own_share - others > f64::from(settings.excess).max(3.0 * error);
+    exceeds.then_some(FailureCause::Share(own_share, others))
+}
+
+/// Returns true if the clients of the member at `index` have seen it fail, and not just a client
+/// that sees failures wherever it goes. `others` are the requests at the other members.
+pub(crate) fn clients_agree(group: &Group, index: usize, others: &Counts, now: Instant) -> bool {
+    let (members, settings) = (group.members(), &group.settings().ejection);
+    let bits = |member: &Member| member.slot.record().recent_clients(now);
+    let share = |(all, failing): (u64, u64)| {
+        f64::from((failing & all).count_ones()) / f64::from(all.count_ones().max(1))
+    };
+    let own = bits(&members[index]);
+    let rest = members.iter().enumerate();
+    let rest = rest.filter(|&(other, _)| other != index);
+    let rest = rest.fold((0, 0), |sum, (_, member)| {
+        let (all, failing) = bits(member);
+        (sum.0 | all, sum.1 | failing)
+    });
+    match (own.0 | rest.0).count_ones() {
+        // Nobody has said who they are.
+        0 => true,
+        1 => others.total - others.failures >= u64::from(settings.min_requests),
+        _ => own.1.count_ones() >= 2 && share(own) - share(rest) > f64::from(settings.excess),
+    }
+}
+
+/// Requests of a group's members in the last seconds, which are counted when they are asked for.
+pub(crate) struct Lately<'a, F> {
+    group: &'a Group,
+    now: Instant,
+    count: F,
+    /// Counts of all members, and their sum, for each of [`LAST_SECONDS`].
+    spans: [OnceCell<(Vec<Counts>, Counts)>; LAST_SECONDS.len()],
+    rates: OnceCell<UsualRates>,
+}
+
+impl<'a, F: Fn(&Member, Duration) -> Counts> Lately<'a, F> {
+    /// Returns the requests in the last seconds before `now`. `count` counts those of a member in some time.
+    pub(crate) fn new(group: &'a Group, now: Instant, count: F) -> Self {
+        Lately {
+            group,
+            now,
+            count,
+            spans: Default::default(),
+            rates: OnceCell::new(),
+        }
+    }
+
+    /// Returns the cause of an ejection if a member fails much more than the others do in the last seconds. A member that
+    /// fails from some moment on has had successes within the window before. `recent` are its requests within the window.
+    pub(crate) fn find_cause(&self, index: usize, recent: &Counts) -> Option<FailureCause> {
+        let settings = &self.group.settings().ejection;
+        if recent.failures < LEAST_STARVED || recent.total < u64::from(settings.min_requests) {
+            return None;
+        }
+        let spans = LAST_SECONDS.iter().zip(&self.spans);
+        let mut spans = spans.filter(|(seconds, _)| **seconds < settings.window.as_secs());
+        spans.find_map(|(seconds, counts)| {
+            let (recents, all) = counts.get_or_init(|| self.count_all(*seconds));
+            let own = recents.get(index)?;
+            let (share, others) = (own.share(), all.without(own).share());
+            // Of so few requests, more failures than usual are often chance.
+            let error = (others * (1.0 - others) / own.total.max(1) as f64).sqrt();
+            let exceeds = share - others > f64::from(settings.excess).max(5.0 * error);
+            let least = u64::from(settings.failure_limit).max(LEAST_FAILURES);
+            let is_enough = || own.failures >= least || self.is_starved(index, own, *seconds);
+            (exceeds && is_enough()).then_some(FailureCause::Share(share, others))
+        })
+    }
+
+    fn count_all(&self, seconds: u64) -> (Vec<Counts>, Counts) {
+        let span = Duration::from_secs(seconds);
+        let members = self.group.members().iter();
+        let counts: Vec<Counts> = members.map(|member| (self.count)(member, span)).collect();
+        let all = counts.iter().fold(Counts::default(), Counts::sum);
+        (counts, all)
+    }
+
+    /// True if the strategy sends a member hardly any requests any more, as some have failed. An ejection takes nothing
+    /// from such a member, and trials show sooner than the strategy that the member is well again.
+    fn is_starved(&self, index: usize, own: &Counts, seconds: u64) -> bool {
+        let Some(member) = self.group.members().get(index) else {
+            return false;
+        };
+        if own.failures < LEAST_STARVED || !trial::are_possible(self.group) {
+            return false;
+        }
+        let rates = || UsualRates::measure(self.group, &[], self.now);
+        let usual = self.rates.get_or_init(rates).rate(member);
+        let got = own.total as f64 / seconds as f64;
+        usual >= trial::LEAST_RATE && got < STARVED * usual
+    }
+}
