@@ -20,12 +20,12 @@ const PORT: u16 = 8080;
 
 /// Family of the addresses of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
+pub(super) enum Family {
     V4,
     V6,
 }
 
-const BOTH: [Family; 2] = [Family::V4, Family::V6];
+pub(super) const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
 impl Family {
     fn choose<T>(self, v4: T, v6: T) -> T {
@@ -42,12 +42,12 @@ impl Family {
     }
 
     /// Address of the clients.
-    fn client(self) -> IpAddr {
+    pub(super) fn client(self) -> IpAddr {
         self.choose("10.78.0.2", "fd78::2").parse().unwrap()
     }
 
     /// Address that members see if the proxy connects.
-    fn balancer(self) -> IpAddr {
+    pub(super) fn balancer(self) -> IpAddr {
         self.choose("10.77.0.1", "fd77::1").parse().unwrap()
     }
 
@@ -82,16 +82,16 @@ fn write_config_for(
 }
 
 /// Clients, the balancer as the gateway of members, and members with a last byte of 2 to 4.
-struct Machines {
+pub(super) struct Machines {
     /// Family of connections, if a test has one.
-    family: Family,
+    pub(super) family: Family,
     clients: Namespace,
-    pair: Pair,
+    pub(super) pair: Pair,
 }
 
 impl Machines {
     /// None if this machine does not let us, which is said.
-    fn new(family: Family) -> Option<Self> {
+    pub(super) fn new(family: Family) -> Option<Self> {
         let (clients, pair) = (Namespace::with_loopback()?, Pair::new()?);
         let name = |namespace: &Namespace| {
             let path = namespace.path();
@@ -156,7 +156,7 @@ impl Machines {
     }
 
     /// A member that sends the client's address as it sees it in a line, after `delay`, and then all that it gets.
-    fn start_member(&self, last: u8, delay: Duration) {
+    pub(super) fn start_member(&self, last: u8, delay: Duration) {
         self.start_member_at(self.family.member(last), delay);
     }
 
@@ -182,7 +182,7 @@ impl Machines {
     }
 
     /// A balancer with the rule; `None` if it is built without the programs, which is said.
-    fn start_balancer(&self, members: &[u8], more: &str) -> Option<Balancer> {
+    pub(super) fn start_balancer(&self, members: &[u8], more: &str) -> Option<Balancer> {
         let command = self.pair.front.command(evenkeel_binary());
         self.start_balancer_by(command, &self.write_config("kernel", members, more))
     }
@@ -214,13 +214,13 @@ impl Machines {
     }
 
     /// The state of the rule.
-    fn state(&self, balancer: &Balancer) -> String {
+    pub(super) fn state(&self, balancer: &Balancer) -> String {
         let status = self.admin_json(balancer, "/v1/status");
         status["rules"][0]["forward"].as_str().unwrap().to_owned()
     }
 
     /// A connection, with the client's address as the member sees it; an error if the member does not accept.
-    fn connect(&self) -> Result<(TcpStream, IpAddr), ErrorKind> {
+    pub(super) fn connect(&self) -> Result<(TcpStream, IpAddr), ErrorKind> {
         self.connect_to(self.family)
     }
 
@@ -273,7 +273,7 @@ fn write_reset(client: SocketAddrV4, rule: SocketAddrV4, sequence: u32) -> Vec<u
 }
 
 /// Sends bytes, and compares what comes back.
-fn echo(stream: &mut TcpStream, length: usize) {
+pub(super) fn echo(stream: &mut TcpStream, length: usize) {
     let mut rng = fastrand::Rng::with_seed(length as u64);
     let sent: Vec<u8> = (0..length).map(|_| rng.u8(..)).collect();
     let mut got = vec![0; length];

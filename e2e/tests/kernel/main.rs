@@ -1,6 +1,7 @@
 //! Loads that are read from kernels: in this one, and in an emulated machine.
 
 mod balance;
+mod detach;
 mod forward;
 mod user;
 mod vm;

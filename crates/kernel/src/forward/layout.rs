@@ -144,6 +144,11 @@ impl Age {
     pub(super) fn is_open(self) -> bool {
         self.flags & CLOSED == 0
     }
+
+    /// True if the member has accepted the connection.
+    pub(super) fn is_established(self) -> bool {
+        self.flags & ESTABLISHED != 0
+    }
 }
 
 /// Connection in the table: `struct evk_connection`.
@@ -236,7 +241,7 @@ impl Connection {
 
     /// True if the member has accepted the connection.
     pub fn is_established(&self) -> bool {
-        self.age.flags & ESTABLISHED != 0
+        self.age.is_established()
     }
 }
 

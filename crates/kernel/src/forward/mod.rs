@@ -4,6 +4,7 @@
 //! [`Event`]s, and removes connections that are over. Maps are pinned, and the filters on interfaces hold
 //! the program, so connections continue while no process runs. The next process finds the maps.
 
+mod detach;
 mod layout;
 mod place;
 mod table;
@@ -27,10 +28,11 @@ use libbpf_rs::{
 };
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
-use rustix::fs::{FlockOperation, flock};
 
+pub use self::detach::{Detachment, Removed};
+use self::layout::Age;
 pub use self::place::Place;
-use self::place::unpin;
+use self::place::{HANDLE, lock, unpin};
 use self::table::read_table;
 use crate::bpf::{self, BpfError, failed_to};
 pub use layout::{
@@ -63,9 +65,6 @@ const PINNED: [&str; 9] = [
     "evk_events",
     "evk_outcomes",
 ];
-
-/// Number of the filter at its place on an interface. A fixed one: the next process replaces the filter there.
-const HANDLE: u32 = 1;
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
 pub const OUTCOMES: [(&str, &str); 13] = [
@@ -319,8 +318,9 @@ impl Forwarder {
             let Ok(_lock) = lock(&place.folder()) else {
                 continue;
             };
-            let is_over = |silence, is_open| silence > if is_open { limit } else { linger };
-            let open = place.end_connections(is_over, now_ns)?;
+            let is_over =
+                |age: Age| age.find_silence(now_ns) > if age.is_open() { limit } else { linger };
+            let open = place.end_connections(is_over)?;
             if open > 0 {
                 left += open;
                 continue;
@@ -506,18 +506,6 @@ fn choose_capacity(folder: &Path, memory: u64) -> u32 {
     let wanted = memory / MEMORY_PER_CONNECTION;
     let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
     wanted.clamp(*CONNECTIONS.start(), *CONNECTIONS.end())
-}
-
-fn lock(folder: &Path) -> Result<File, BpfError> {
-    let shown = folder.display();
-    let file = File::open(folder)
-        .map_err(|error| BpfError::File(format!("cannot open {shown}: {error}")))?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
-        BpfError::File(format!(
-            "another process forwards in the kernel of this network namespace ({shown}: {error})"
-        ))
-    })?;
-    Ok(file)
 }
 
 /// Makes the place for filters on an interface, if there is none.
