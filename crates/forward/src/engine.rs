@@ -1,9 +1,8 @@
 //! The program in the kernel as the thread keeps it: terms go there, events come back as tickets.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::{HashMap, HashSet};
 use std::mem;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,10 +22,12 @@ use evenkeel_net::clock::monotonic_nanos;
 use evenkeel_proxy::access::AccessLog;
 use tracing::{info, warn};
 
+use crate::decisions::describe_decision;
+use crate::families::list_unforwarded;
 use crate::plan::PlannedRule;
 use crate::records::{Records, Target};
 use crate::status::{ForwardStatus, ForwardedMember};
-use crate::terms::{Buffers, find_forwardable, find_terms};
+use crate::terms::{Buffers, find_forwardable, find_terms, free_terms, hash_name};
 
 /// Time between two comparisons of tickets and counts with the table.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -201,6 +202,7 @@ impl Engine {
         for event in self.forwarder.take_events()? {
             self.take_event(&event);
         }
+        self.keep_decisions()?;
         let now = self.clock.now();
         let mut listeners = Vec::new();
         let mut numbers: HashMap<Arc<str>, u32> = HashMap::new();
@@ -348,6 +350,19 @@ impl Engine {
             if !home.is_used && home.terms.room != 0 {
                 home.terms.room = 0;
                 self.forwarder.set_terms(*seat, &home.terms)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps decisions of the kernel in their groups, for administrators.
+    fn keep_decisions(&self) -> Result<(), BpfError> {
+        let find_address = |seat| self.homes.get(&seat).map(|home| home.terms.address);
+        for told in self.forwarder.take_decisions()? {
+            if let Some(home) = self.homes.get(&told.chosen) {
+                let (group, at) = (home.group.current.load(), self.instant(told.ns));
+                let decision = describe_decision(&told, &group, at, find_address);
+                group.state().keep_decision(decision);
             }
         }
         Ok(())
@@ -608,32 +623,4 @@ fn describe_member(home: &Home, counts: &Counts) -> ForwardedMember {
         bytes_in: counts.bytes.0,
         bytes_out: counts.bytes.1,
     }
-}
-
-/// Returns the families of these addresses whose packets the system does not forward, each with the reason.
-fn list_unforwarded<'a>(
-    addresses: impl Iterator<Item = &'a SocketAddr>,
-) -> Vec<(Family, BpfError)> {
-    let families: BTreeSet<_> = addresses.map(Family::of_address).collect();
-    let refused = families
-        .into_iter()
-        .filter_map(|family| Some((family, family.check_forwarding().err()?)));
-    refused.collect()
-}
-
-fn free_terms() -> Terms {
-    Terms {
-        owner: 0,
-        address: (Ipv4Addr::UNSPECIFIED, 0).into(),
-        base: u32::MAX,
-        others: 0,
-        room: 0,
-    }
-}
-
-/// Number that stands for a group in the maps, the same in the next process; never 0.
-fn hash_name(name: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    hasher.finish().max(1)
 }

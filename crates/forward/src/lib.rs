@@ -8,10 +8,14 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 #[cfg(feature = "bpf")]
+mod decisions;
+#[cfg(feature = "bpf")]
 mod engine;
 #[cfg(not(feature = "bpf"))]
 #[path = "no_engine.rs"]
 mod engine;
+#[cfg(feature = "bpf")]
+mod families;
 mod plan;
 #[cfg(feature = "bpf")]
 mod records;

@@ -342,6 +342,11 @@ struct evk_best {
 	__u32 tries;
 	__u16 tried[MAX_RETRIES];
 	__u32 is_ipv6; /* a client goes to members of its family */
+	/* Seats that were looked at, in this order, with their scores. */
+	__u32 count;
+	__u32 seats[GROUP_SEATS];
+	__u64 scores[GROUP_SEATS];
+	struct evk_address client;
 };
 
 struct {
@@ -406,11 +411,14 @@ __attribute__((noinline)) int evk_choose_seat(__u32 number)
 	__u64 last = *turn;
 	__u32 start = bpf_get_prandom_u32() % total;
 	best->score = NO_SCORE;
+	best->count = total;
 	for (__u32 i = 0; i < GROUP_SEATS; i++) {
 		if (i >= total)
 			break;
 		__u32 seat = group->seats[(start + i) % total & (GROUP_SEATS - 1)];
 		__u64 score = evk_score(seat, form, growth, last);
+		best->seats[i] = seat;
+		best->scores[i] = score;
 		if (score < best->score) {
 			best->score = score;
 			best->seat = seat;
@@ -428,6 +436,87 @@ __attribute__((noinline)) int evk_choose_seat(__u32 number)
 		}
 	}
 	return seat;
+}
+
+/* Time between two decisions of a group that are told. */
+#define SAMPLE_NS 1000000000ULL
+
+struct evk_candidate {
+	__u64 score;
+	__u32 seat;
+	__u32 here; /* connections of this program */
+	__u32 base;
+	__u32 others;
+	__u32 room;
+	__u32 zero;
+};
+
+/* A decision with the terms of all members, for people. */
+struct evk_decision {
+	__u64 ns;
+	struct evk_address client;
+	__u32 group;
+	__u32 chosen;
+	__u32 form;
+	__u32 tries; /* members that have not accepted before */
+	__u32 count;
+	__u32 zero;
+	struct evk_candidate candidates[GROUP_SEATS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 18);
+} evk_decisions SEC(".maps");
+
+/* Time of each group from which on the next decision is told. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_GROUPS);
+	__type(key, __u32);
+	__type(value, __u64);
+} evk_samples SEC(".maps");
+
+/* Tells the decision that was just taken, with all candidates, once in a while. A function of its own, which the
+ * verifier checks once. Returns 1 if the decision was told. */
+__attribute__((noinline)) int evk_tell_decision(__u32 number, __u32 chosen, __u64 now)
+{
+	__u32 zero = 0;
+	__u64 *next = bpf_map_lookup_elem(&evk_samples, &number);
+	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
+	struct evk_group *group = bpf_map_lookup_elem(&evk_groups, &number);
+	if (!next || !best || !group || now < *next)
+		return 0;
+	*next = now + SAMPLE_NS;
+	struct evk_decision *told = bpf_ringbuf_reserve(&evk_decisions, sizeof(*told), 0);
+	if (!told)
+		return 0;
+	told->ns = now;
+	told->client = best->client;
+	told->group = number;
+	told->chosen = chosen;
+	told->form = group->form;
+	told->tries = best->tries;
+	told->count = best->count;
+	told->zero = 0;
+	for (__u32 i = 0; i < GROUP_SEATS; i++) {
+		struct evk_candidate *candidate = &told->candidates[i];
+		__u32 seat = best->seats[i];
+		struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
+		struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
+		__builtin_memset(candidate, 0, sizeof(*candidate));
+		if (i >= best->count || !terms || !counts)
+			continue;
+		__s64 here = counts->in_flight;
+		candidate->score = best->scores[i];
+		candidate->seat = seat;
+		candidate->here = here > 0 ? here : 0;
+		candidate->base = terms->base;
+		candidate->others = terms->others;
+		candidate->room = terms->room;
+	}
+	bpf_ringbuf_submit(told, BPF_RB_NO_WAKEUP);
+	return 1;
 }
 
 #define IP_AT ETH_HLEN
@@ -599,6 +688,7 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct evk_addre
 		return PASSED_FORM;
 	best->tries = draft->syn.tries;
 	best->is_ipv6 = is_ipv6(&client->ip);
+	best->client = *client;
 	__builtin_memcpy(best->tried, draft->syn.tried, sizeof(best->tried));
 	int chosen = evk_choose_seat(group);
 	if (chosen < 0)
@@ -624,6 +714,7 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct evk_addre
 	connection->client_side.acked = draft->syn.sequence + 1;
 	connection->member_side.next = 0;
 	connection->member_side.acked = 0;
+	evk_tell_decision(group, seat, now);
 	return 0;
 }
 

@@ -51,7 +51,7 @@ impl Family {
         self.choose("10.77.0.1", "fd77::1").parse().unwrap()
     }
 
-    fn member(self, last: u8) -> SocketAddr {
+    pub(super) fn member(self, last: u8) -> SocketAddr {
         let (v4, v6) = (format!("10.77.0.{last}"), format!("fd77::{last}"));
         SocketAddr::new(self.choose(v4, v6).parse().unwrap(), PORT)
     }

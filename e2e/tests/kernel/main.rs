@@ -2,6 +2,7 @@
 
 mod balance;
 mod detach;
+mod explain;
 mod forward;
 mod user;
 mod vm;

@@ -526,6 +526,7 @@ fn explanation(verdict: &str) -> Explain {
         verdict: verdict.into(),
     };
     let decision = Explained {
+        in_kernel: false,
         group: "web".into(),
         strategy: "random".into(),
         age_seconds: 0.0,

@@ -318,6 +318,76 @@ impl Event {
     }
 }
 
+/// Member as a decision has seen the member: `struct evk_candidate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Number of the member's seat.
+    pub seat: u32,
+    /// Score, the lowest of which wins: the cost, or the time of the next turn. `None` if the member could not get the
+    /// connection.
+    pub score: Option<u64>,
+    /// Connections of the kernel at the member.
+    pub here: u32,
+    /// Cost of the first connection, or distance of the member's turns.
+    pub base: u32,
+    /// Connections of others at the member.
+    pub others: u32,
+    /// Limit of connections of the kernel; 0 if the member gets no new ones.
+    pub room: u32,
+}
+
+/// Decision of the program, with all that was looked at: `struct evk_decision`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Time of the decision, in nanoseconds of the machine's clock.
+    pub ns: u64,
+    /// Address of the client.
+    pub client: SocketAddr,
+    /// Number of the group.
+    pub group: u32,
+    /// Seat of the chosen member.
+    pub chosen: u32,
+    /// Form of the decision, as in [`GroupTerms`].
+    pub form: u32,
+    /// Number of members that have not accepted the connection before.
+    pub tries: u32,
+    /// Members in the order in which the program has looked at them.
+    pub candidates: Vec<Candidate>,
+}
+
+impl Decision {
+    /// Reads a decision.
+    pub(super) fn read(bytes: &[u8]) -> Self {
+        let mut bytes = Reader(bytes);
+        let (ns, client) = (bytes.u64(), bytes.address());
+        let (group, chosen, form, tries) = (bytes.u32(), bytes.u32(), bytes.u32(), bytes.u32());
+        let (count, _) = (bytes.u32(), bytes.u32());
+        let count = GROUP_SEATS.min(count as usize);
+        let mut read_candidate = || {
+            let score = bytes.u64();
+            let candidate = Candidate {
+                score: (score != u64::MAX).then_some(score),
+                seat: bytes.u32(),
+                here: bytes.u32(),
+                base: bytes.u32(),
+                others: bytes.u32(),
+                room: bytes.u32(),
+            };
+            bytes.u32();
+            candidate
+        };
+        Decision {
+            ns,
+            client,
+            group,
+            chosen,
+            form,
+            tries,
+            candidates: (0..count).map(|_| read_candidate()).collect(),
+        }
+    }
+}
+
 /// Terms of a member: `struct evk_terms`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Terms {

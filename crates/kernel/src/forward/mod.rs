@@ -36,8 +36,8 @@ use self::place::{HANDLE, lock, unpin};
 use self::table::read_table;
 use crate::bpf::{self, BpfError, failed_to};
 pub use layout::{
-    Connection, Counts, End, Event, GROUP_SEATS, GroupTerms, Listener, MAX_RETRIES, Pair, Step,
-    Terms,
+    Candidate, Connection, Counts, Decision, End, Event, GROUP_SEATS, GroupTerms, Listener,
+    MAX_RETRIES, Pair, Step, Terms,
 };
 
 /// Number of seats: most members of all groups.
@@ -119,6 +119,7 @@ pub struct Forwarder {
     place: Place,
     ring: RingBuffer<'static>,
     events: Arc<Mutex<Vec<Event>>>,
+    decisions: Arc<Mutex<Vec<Decision>>>,
     interfaces: BTreeSet<u32>,
     /// Held while the process writes the maps.
     _lock: File,
@@ -226,31 +227,14 @@ impl Forwarder {
                 load()?
             }
         };
-        let events = Arc::new(Mutex::new(Vec::new()));
-        let sink = Arc::clone(&events);
-        let take = move |bytes: &[u8]| {
-            if let Some(event) = Event::read(bytes) {
-                sink.lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(event);
-            }
-            0
-        };
-        let ring = {
-            let map = find_map(&object, "evk_events")?;
-            let mut builder = RingBufferBuilder::new();
-            builder
-                .add(&map, take)
-                .map_err(failed_to("read events of the kernel"))?;
-            builder
-                .build()
-                .map_err(failed_to("read events of the kernel"))?
-        };
+        let (events, decisions) = (Arc::default(), Arc::default());
+        let ring = read_rings(&object, &events, &decisions)?;
         Ok(Forwarder {
             object,
             place,
             ring,
             events,
+            decisions,
             interfaces: BTreeSet::new(),
             _lock: lock,
         })
@@ -417,6 +401,22 @@ impl Forwarder {
         Ok(out)
     }
 
+    /// Takes the decisions that the program has told since the last call: about one a second for each group.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn take_decisions(&self) -> Result<Vec<Decision>, BpfError> {
+        self.ring
+            .consume()
+            .map_err(failed_to("read events of the kernel"))?;
+        let mut decisions = self
+            .decisions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        Ok(mem::take(&mut *decisions))
+    }
+
     /// Takes the events since the last call.
     ///
     /// # Errors
@@ -473,6 +473,36 @@ impl Forwarder {
         context.extend(by.to_ne_bytes());
         bpf::run(&self.object, "evk_correct", Some(&mut context)).map(drop)
     }
+}
+
+/// Lets events and decisions of the kernel go into lists.
+fn read_rings(
+    object: &Object,
+    events: &Arc<Mutex<Vec<Event>>>,
+    decisions: &Arc<Mutex<Vec<Decision>>>,
+) -> Result<RingBuffer<'static>, BpfError> {
+    let failed = || failed_to("read events of the kernel");
+    let (events, decisions) = (Arc::clone(events), Arc::clone(decisions));
+    let take_event = move |bytes: &[u8]| {
+        if let Some(event) = Event::read(bytes) {
+            let mut list = events.lock().unwrap_or_else(PoisonError::into_inner);
+            list.push(event);
+        }
+        0
+    };
+    let take_decision = move |bytes: &[u8]| {
+        let mut list = decisions.lock().unwrap_or_else(PoisonError::into_inner);
+        list.push(Decision::read(bytes));
+        0
+    };
+    let maps = (
+        find_map(object, "evk_events")?,
+        find_map(object, "evk_decisions")?,
+    );
+    let mut builder = RingBufferBuilder::new();
+    builder.add(&maps.0, take_event).map_err(failed())?;
+    builder.add(&maps.1, take_decision).map_err(failed())?;
+    builder.build().map_err(failed())
 }
 
 fn open(folder: &Path, memory: u64) -> Result<OpenObject, BpfError> {

@@ -11,6 +11,7 @@ use super::place::LAYOUT;
 use super::*;
 use crate::testing::report_skipped;
 
+mod decisions;
 mod errors;
 mod events;
 mod families;
