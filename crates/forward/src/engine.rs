@@ -601,7 +601,7 @@ fn find_limit(
     (idle, connect): (Duration, Duration),
     linger: Duration,
 ) -> Duration {
-    match (connection.is_open(), connection.is_established()) {
+    match (connection.is_open(), connection.is_confirmed()) {
         (false, _) => linger,
         (true, true) => idle,
         (true, false) => connect,

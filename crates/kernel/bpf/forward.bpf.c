@@ -40,6 +40,7 @@ enum evk_flag {
 	CLIENT_FIN = 4,
 	MEMBER_FIN = 8,
 	CLOSED = 16, /* no longer in flight */
+	CONFIRMED = 32, /* the client has acknowledged the acceptance: its address is not forged */
 };
 
 enum evk_event_kind { EVENT_BEGIN = 1, EVENT_ANSWER, EVENT_END, EVENT_ACCEPT };
@@ -161,6 +162,7 @@ enum evk_outcome {
 	LOST_EVENTS,	/* no room for an event */
 	PASSED_TOO_LARGE, /* too large for the way to the client */
 	ERRORS,		  /* errors of ICMP, sent to the side that they are for */
+	PASSED_RATE,	  /* too many connections of this source are not confirmed */
 	OUTCOMES,
 };
 
@@ -229,6 +231,28 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } evk_outcomes SEC(".maps");
+
+/* Limit of connections by source that the client has not confirmed, with 0 for none. */
+struct evk_source_limit {
+	__u64 interval_ns; /* time after which a source may begin one more */
+	__u64 burst_ns;	   /* interval times the number of connections at once */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct evk_source_limit);
+} evk_source_limit SEC(".maps");
+
+/* Time until which each source has used what it may begin: an address of IPv4, or a network /64 of IPv6. A source that
+ * the kernel removes begins anew: the limit is only wider then. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct evk_ip);
+	__type(value, __u64);
+} evk_sources SEC(".maps");
 
 static __always_inline int is_equal(const struct evk_ip *a, const struct evk_ip *b)
 {
@@ -761,6 +785,58 @@ static __always_inline void clear_closed(const struct evk_address *client)
 		bpf_map_delete_elem(&evk_connections, client);
 }
 
+/* Finds what a client's source has used; an entry is made if `makes` is set. */
+static __always_inline __u64 *find_source(const struct evk_address *client, int makes)
+{
+	struct evk_ip source = client->ip;
+	__u64 none = 0;
+	if (is_ipv6(&source))
+		source.half[1] = 0;
+	__u64 *used = bpf_map_lookup_elem(&evk_sources, &source);
+	if (used || !makes)
+		return used;
+	bpf_map_update_elem(&evk_sources, &source, &none, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&evk_sources, &source);
+}
+
+/* Finds the limit of sources, or 0 if there is none. */
+static __always_inline struct evk_source_limit *find_source_limit(void)
+{
+	__u32 zero = 0;
+	struct evk_source_limit *limit = bpf_map_lookup_elem(&evk_source_limit, &zero);
+	return limit && limit->interval_ns ? limit : 0;
+}
+
+/* True if a client's source may begin no connection now. */
+static __always_inline int is_over_rate(const struct evk_address *client, __u64 now)
+{
+	struct evk_source_limit *limit = find_source_limit();
+	__u64 *used = limit ? find_source(client, 0) : 0;
+	return used && *used > now && *used - now + limit->interval_ns > limit->burst_ns;
+}
+
+/* Counts a connection that a client's source has begun. */
+static __always_inline void use_source(const struct evk_address *client, __u64 now)
+{
+	struct evk_source_limit *limit = find_source_limit();
+	__u64 *used = limit ? find_source(client, 1) : 0;
+	if (!used)
+		return;
+	/* Two CPUs may do this at once: then the source may begin one more. */
+	if (*used < now)
+		*used = now;
+	__sync_fetch_and_add(used, limit->interval_ns);
+}
+
+/* Gives back a connection that the client has confirmed. */
+static __always_inline void give_back_to_source(const struct evk_address *client)
+{
+	struct evk_source_limit *limit = find_source_limit();
+	__u64 *used = limit ? find_source(client, 0) : 0;
+	if (used && *used > limit->interval_ns)
+		__sync_fetch_and_add(used, -limit->interval_ns);
+}
+
 static __always_inline int begin(struct __sk_buff *skb, const struct headers *head,
 				 const struct evk_address *client, __u64 now)
 {
@@ -768,6 +844,8 @@ static __always_inline int begin(struct __sk_buff *skb, const struct headers *he
 	struct evk_draft *draft = find_draft();
 	if (!listener || !draft)
 		return TC_ACT_UNSPEC;
+	if (is_over_rate(client, now))
+		return pass(PASSED_RATE);
 	draft->syn.tries = 0;
 	if (keep_syn(skb, head, &draft->syn))
 		return TC_ACT_UNSPEC;
@@ -783,6 +861,7 @@ static __always_inline int begin(struct __sk_buff *skb, const struct headers *he
 	/* The client may have a connection to another listener from this port. */
 	if (enter(client, draft, listener->retries, BPF_NOEXIST, now))
 		return pass(PASSED_TABLE);
+	use_source(client, now);
 	count(FORWARDED_TO_MEMBER);
 	return send(skb, &fib, 0, &draft->connection.member, draft->connection.member_port);
 }
@@ -991,6 +1070,10 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 		}
 	} else if (connection->flags & ESTABLISHED) {
 		int is_new = follow(head, side, other);
+		/* With the number that the member has chosen, exactly. */
+		if (is_new && !(connection->flags & CONFIRMED) && head->answered == side->acked &&
+		    !(__sync_fetch_and_or(&connection->flags, CONFIRMED) & CONFIRMED))
+			give_back_to_source(client);
 		if (head->fin && is_new &&
 		    __sync_fetch_and_or(&connection->flags, CLIENT_FIN) & MEMBER_FIN)
 			end_connection(client, connection, END_CLOSED, now);

@@ -111,6 +111,7 @@ impl Pair {
 /// Flags of a connection.
 pub(super) const ESTABLISHED: u32 = 1;
 const CLOSED: u32 = 16;
+const CONFIRMED: u32 = 32;
 
 /// Beginning of a connection in the table, which is the same in all versions of the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -242,6 +243,44 @@ impl Connection {
     /// True if the member has accepted the connection.
     pub fn is_established(&self) -> bool {
         self.age.is_established()
+    }
+
+    /// True if the client has acknowledged the member's acceptance.
+    pub fn is_confirmed(&self) -> bool {
+        self.age.flags & CONFIRMED != 0
+    }
+}
+
+/// Limit of connections that clients of one source have begun and not confirmed: `struct evk_source_limit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SourceLimit {
+    /// Connections at once.
+    pub(super) burst: u32,
+    /// Connections a second after these.
+    pub(super) rate: u32,
+}
+
+impl SourceLimit {
+    /// Returns the limit for a table with room for this number of connections: a sixteenth at once, and the half of
+    /// that in four seconds. Unconfirmed connections end after some seconds, so one source has a quarter of the table
+    /// at most.
+    pub(super) fn for_table(connections: u32) -> Self {
+        SourceLimit {
+            burst: connections / 16,
+            rate: connections / 128,
+        }
+    }
+
+    pub(super) fn write(self) -> [u8; 16] {
+        let interval = 1_000_000_000 / u64::from(self.rate.max(1));
+        let burst = interval.saturating_mul(self.burst.into());
+        let mut out = [0; 16];
+        let bytes = interval
+            .to_ne_bytes()
+            .into_iter()
+            .chain(burst.to_ne_bytes());
+        out.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+        out
     }
 }
 

@@ -30,7 +30,7 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 
 pub use self::detach::{Detachment, Removed};
-use self::layout::Age;
+use self::layout::{Age, SourceLimit};
 pub use self::place::Place;
 use self::place::{HANDLE, lock, unpin};
 use self::table::read_table;
@@ -67,7 +67,7 @@ const PINNED: [&str; 9] = [
 ];
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 13] = [
+pub const OUTCOMES: [(&str, &str); 14] = [
     ("to_member", "forwarded to members"),
     ("to_client", "forwarded to clients"),
     (
@@ -110,6 +110,10 @@ pub const OUTCOMES: [(&str, &str); 13] = [
     (
         "icmp_error",
         "ICMP errors about packets of connections, sent to the client or the member",
+    ),
+    (
+        "proxied_rate",
+        "left to the proxy: connections of a source with too many that are not confirmed",
     ),
 ];
 
@@ -229,7 +233,7 @@ impl Forwarder {
         };
         let (events, decisions) = (Arc::default(), Arc::default());
         let ring = read_rings(&object, &events, &decisions)?;
-        Ok(Forwarder {
+        let forwarder = Forwarder {
             object,
             place,
             ring,
@@ -237,7 +241,16 @@ impl Forwarder {
             decisions,
             interfaces: BTreeSet::new(),
             _lock: lock,
-        })
+        };
+        let room = forwarder.read_capacity()?;
+        forwarder.limit_sources(SourceLimit::for_table(room))?;
+        Ok(forwarder)
+    }
+
+    /// Sets the limit of connections that clients of one source have begun and not confirmed.
+    fn limit_sources(&self, limit: SourceLimit) -> Result<(), BpfError> {
+        let key = 0u32.to_ne_bytes();
+        bpf::update_map(&self.object, "evk_source_limit", &key, &limit.write())
     }
 
     /// Puts the program on these interfaces, and forgets those that are gone. Returns the number of them.

@@ -19,6 +19,7 @@ mod packets;
 mod places;
 mod resets;
 mod retries;
+mod sources;
 
 use packets::{SYN, Segment};
 
