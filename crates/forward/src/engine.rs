@@ -26,6 +26,7 @@ use crate::decisions::describe_decision;
 use crate::families::list_unforwarded;
 use crate::plan::PlannedRule;
 use crate::records::{Records, Target};
+use crate::rule_counts::count_rule;
 use crate::status::{ForwardStatus, ForwardedMember};
 use crate::terms::{Buffers, find_forwardable, find_terms, free_terms, hash_name};
 
@@ -35,6 +36,9 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// Number of connections for which the time between two comparisons is longer by [`SWEEP`]: a table of a million takes
 /// some tenths of a second.
 const CONNECTIONS_PER_SWEEP: usize = 262_144;
+
+/// Time without a packet after which a connection is removed that the client does not confirm.
+const CONFIRMATION: Duration = Duration::from_secs(15);
 
 /// Time without a packet after which a connection of a rule that is gone is removed.
 const IDLE: Duration = Duration::from_secs(600);
@@ -546,11 +550,13 @@ impl Engine {
     }
 
     /// Fills in what the kernel does.
-    pub(crate) fn fill_status(&self, status: &mut ForwardStatus) {
+    pub(crate) fn fill_status(&self, status: &mut ForwardStatus, rules: &[PlannedRule]) {
         status.interfaces = self.interfaces;
         status.connections = self.connections;
         status.table_size = self.forwarder.read_capacity().unwrap_or(0);
         status.lost_records = self.records.count_lost();
+        let count = |rule| count_rule(&self.forwarder, rule);
+        status.rule_counts = rules.iter().map(count).collect();
         if let Ok(outcomes) = self.forwarder.read_outcomes() {
             let named = OUTCOMES.iter().zip(outcomes);
             status.packets = named
@@ -601,10 +607,15 @@ fn find_limit(
     (idle, connect): (Duration, Duration),
     linger: Duration,
 ) -> Duration {
-    match (connection.is_open(), connection.is_confirmed()) {
-        (false, _) => linger,
-        (true, true) => idle,
-        (true, false) => connect,
+    if !connection.is_open() {
+        linger
+    } else if connection.is_confirmed() {
+        idle
+    } else if connection.is_established() {
+        // The way to the client may be longer than the way to the member.
+        idle.min(connect.max(CONFIRMATION))
+    } else {
+        connect
     }
 }
 

@@ -19,10 +19,12 @@ mod families;
 mod plan;
 #[cfg(feature = "bpf")]
 mod records;
+#[cfg(feature = "bpf")]
+mod rule_counts;
 mod status;
 mod subsystem;
 #[cfg(feature = "bpf")]
 mod terms;
 
-pub use status::{ForwardStatus, ForwardedMember};
+pub use status::{ForwardStatus, ForwardedMember, ForwardedRule};
 pub use subsystem::Forwarding;

@@ -254,6 +254,21 @@ struct {
 	__type(value, __u64);
 } evk_sources SEC(".maps");
 
+/* Connections of a listening address: what administrators see of a rule. */
+struct evk_listener_counts {
+	__u64 begun;
+	__s64 open;
+	__u64 bytes_in; /* of connections that have ended */
+	__u64 bytes_out;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct evk_address);
+	__type(value, struct evk_listener_counts);
+} evk_listener_counts SEC(".maps");
+
 static __always_inline int is_equal(const struct evk_ip *a, const struct evk_ip *b)
 {
 	return a->half[0] == b->half[0] && a->half[1] == b->half[1];
@@ -325,6 +340,13 @@ static __always_inline void tell(__u16 kind, __u16 end, const struct evk_address
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
+/* Finds the counts of a connection's listening address, which the balancer has made. */
+static __always_inline struct evk_listener_counts *find_listener_counts(const struct evk_connection *connection)
+{
+	struct evk_address listener = { .ip = connection->listener, .port = connection->listener_port };
+	return bpf_map_lookup_elem(&evk_listener_counts, &listener);
+}
+
 /* Ends a connection once: 0 if it has ended before. The entry stays until no packet has come for a while. */
 static __always_inline int end_connection(const struct evk_address *client,
 					  struct evk_connection *connection, __u16 end, __u64 now)
@@ -343,6 +365,12 @@ static __always_inline int end_connection(const struct evk_address *client,
 			__sync_fetch_and_add(&counts->resets, 1);
 		else
 			__sync_fetch_and_add(&counts->closed, 1);
+	}
+	struct evk_listener_counts *all = find_listener_counts(connection);
+	if (all) {
+		__sync_fetch_and_add(&all->open, -1);
+		__sync_fetch_and_add(&all->bytes_in, connection->bytes_in);
+		__sync_fetch_and_add(&all->bytes_out, connection->bytes_out);
 	}
 	tell(EVENT_END, end, client, connection, now);
 	return 1;
@@ -756,6 +784,13 @@ static __always_inline int enter(const struct evk_address *client, const struct 
 	if (counts) {
 		__sync_fetch_and_add(&counts->in_flight, 1);
 		__sync_fetch_and_add(&counts->picks, 1);
+	}
+	struct evk_listener_counts *all = find_listener_counts(&draft->connection);
+	if (all) {
+		__sync_fetch_and_add(&all->open, 1);
+		/* A connection that goes to another member begins once. */
+		if (!draft->syn.tries)
+			__sync_fetch_and_add(&all->begun, 1);
 	}
 	tell(EVENT_BEGIN, 0, client, &draft->connection, now);
 	return 0;

@@ -36,7 +36,7 @@ impl Family {
     }
 
     /// Address of the rule.
-    fn rule(self) -> SocketAddr {
+    pub(super) fn rule(self) -> SocketAddr {
         let text = self.choose("10.78.0.1:7000", "[fd78::1]:7000");
         text.parse().unwrap()
     }
@@ -85,7 +85,7 @@ fn write_config_for(
 pub(super) struct Machines {
     /// Family of connections, if a test has one.
     pub(super) family: Family,
-    clients: Namespace,
+    pub(super) clients: Namespace,
     pub(super) pair: Pair,
 }
 
@@ -136,7 +136,7 @@ impl Machines {
     }
 
     /// Configuration with a rule of the test's family.
-    fn write_config(&self, forward: &str, members: &[u8], more: &str) -> String {
+    pub(super) fn write_config(&self, forward: &str, members: &[u8], more: &str) -> String {
         let members: Vec<_> = members
             .iter()
             .map(|last| self.family.member(*last))
@@ -188,7 +188,7 @@ impl Machines {
     }
 
     /// A balancer started by a command; `None` likewise.
-    fn start_balancer_by(&self, mut command: Command, config: &str) -> Option<Balancer> {
+    pub(super) fn start_balancer_by(&self, mut command: Command, config: &str) -> Option<Balancer> {
         let balancer = Balancer::start_by(config, |folder| {
             command.current_dir(folder.path());
             command
@@ -209,7 +209,7 @@ impl Machines {
         self.pair.front.run_inside(|| balancer.admin_json(path))
     }
 
-    fn forwarded(&self, balancer: &Balancer) -> Value {
+    pub(super) fn forwarded(&self, balancer: &Balancer) -> Value {
         self.admin_json(balancer, "/v1/forward")
     }
 
@@ -254,11 +254,21 @@ impl Machines {
 
 /// A RST with the client's address, as a stranger would send it who does not know the connection's numbers.
 fn write_reset(client: SocketAddrV4, rule: SocketAddrV4, sequence: u32) -> Vec<u8> {
+    write_segment(client, rule, sequence, 4)
+}
+
+/// A packet without data, with flags of TCP.
+pub(super) fn write_segment(
+    client: SocketAddrV4,
+    rule: SocketAddrV4,
+    sequence: u32,
+    flags: u8,
+) -> Vec<u8> {
     let addresses = [client.ip().octets(), rule.ip().octets()].concat();
     let mut tcp = client.port().to_be_bytes().to_vec();
     tcp.extend(rule.port().to_be_bytes());
     tcp.extend(sequence.to_be_bytes());
-    tcp.extend([0, 0, 0, 0, 0x50, 4, 0, 0, 0, 0, 0, 0]);
+    tcp.extend([0, 0, 0, 0, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
     let summed = [&addresses[..], &[0, 6, 0, 20], &tcp].concat();
     let words = summed.chunks_exact(2);
     let mut sum: u32 = words

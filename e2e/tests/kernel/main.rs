@@ -3,6 +3,7 @@
 mod balance;
 mod detach;
 mod explain;
+mod flood;
 mod forward;
 mod user;
 mod vm;

@@ -261,9 +261,9 @@ pub(super) struct SourceLimit {
 }
 
 impl SourceLimit {
-    /// Returns the limit for a table with room for this number of connections: a sixteenth at once, and the half of
-    /// that in four seconds. Unconfirmed connections end after some seconds, so one source has a quarter of the table
-    /// at most.
+    /// Returns the limit for a table with room for this number of connections: a sixteenth at once, and as many again
+    /// in eight seconds. Connections without confirmation, or that the client has reset, are removed within 30 s, so
+    /// one source has less than a third of the table.
     pub(super) fn for_table(connections: u32) -> Self {
         SourceLimit {
             burst: connections / 16,
@@ -520,6 +520,31 @@ impl Counts {
             self.bytes.1,
         ];
         words.into_iter().flat_map(u64::to_ne_bytes).collect()
+    }
+}
+
+/// Counts of a listening address: `struct evk_listener_counts`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListenerCounts {
+    /// Connections that have begun in the kernel.
+    pub begun: u64,
+    /// Connections now.
+    pub open: i64,
+    /// Bytes from clients, and to clients, of connections that have ended.
+    pub bytes: (u64, u64),
+}
+
+impl ListenerCounts {
+    /// Length of the structure.
+    pub(super) const LENGTH: usize = 32;
+
+    pub(super) fn read(value: &[u8]) -> Self {
+        let mut bytes = Reader(value);
+        ListenerCounts {
+            begun: bytes.u64(),
+            open: bytes.u64().cast_signed(),
+            bytes: (bytes.u64(), bytes.u64()),
+        }
     }
 }
 

@@ -37,7 +37,7 @@ use self::table::read_table;
 use crate::bpf::{self, BpfError, failed_to};
 pub use layout::{
     Candidate, Connection, Counts, Decision, End, Event, GROUP_SEATS, GroupTerms, Listener,
-    MAX_RETRIES, Pair, Step, Terms,
+    ListenerCounts, MAX_RETRIES, Pair, Step, Terms,
 };
 
 /// Number of seats: most members of all groups.
@@ -54,8 +54,9 @@ const MEMORY_PER_CONNECTION: u64 = 4096;
 const CONNECTIONS_PER_SYN: u32 = 16;
 
 /// Maps that outlive a process.
-const PINNED: [&str; 9] = [
+const PINNED: [&str; 10] = [
     "evk_listeners",
+    "evk_listener_counts",
     "evk_groups",
     "evk_turns",
     "evk_terms",
@@ -347,12 +348,35 @@ impl Forwarder {
         for key in old {
             map.delete(&key).map_err(failed_to("write a BPF map"))?;
         }
+        let counts = find_map(&self.object, "evk_listener_counts")?;
+        let others: Vec<_> = counts.keys().filter(|key| !keys.contains(key)).collect();
+        for key in others {
+            let value = counts.lookup(&key, MapFlags::ANY).ok().flatten();
+            if ListenerCounts::read(&value.unwrap_or_default()).open <= 0 {
+                let _ = counts.delete(&key);
+            }
+        }
         for listener in entries {
             let key = layout::write_address(listener.address);
+            // A known address keeps its counts.
+            let _ = counts.update(&key, &[0; ListenerCounts::LENGTH], MapFlags::NO_EXIST);
             map.update(&key, &listener.write(), MapFlags::ANY)
                 .map_err(failed_to("write a BPF map"))?;
         }
         Ok(())
+    }
+
+    /// Returns the counts of a listening address.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn read_listener_counts(&self, address: SocketAddr) -> Result<ListenerCounts, BpfError> {
+        let map = find_map(&self.object, "evk_listener_counts")?;
+        let value = map
+            .lookup(&layout::write_address(address), MapFlags::ANY)
+            .map_err(failed_to("read a BPF map"))?;
+        Ok(ListenerCounts::read(&value.unwrap_or_default()))
     }
 
     /// Writes the decisions of a group.
