@@ -458,7 +458,11 @@ pub(crate) fn explain_within(explain: &Explain, room: usize) -> String {
     match &explain.last {
         Some(last) => {
             let age = Duration::try_from_secs_f64(last.age_seconds).unwrap_or_default();
-            let intro = format!("\n{} ago a request went to", text::format_duration(age));
+            let what = match last.in_kernel {
+                true => "the kernel sent a connection to",
+                false => "a request went to",
+            };
+            let intro = format!("\n{} ago {what}", text::format_duration(age));
             text.push_str(&format_decision(&intro, last, room));
         }
         None => text.push_str("\nThe group has had no request yet.\n"),

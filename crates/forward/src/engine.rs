@@ -1,9 +1,8 @@
 //! The program in the kernel as the thread keeps it: terms go there, events come back as tickets.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::{HashMap, HashSet};
 use std::mem;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,10 +22,13 @@ use evenkeel_net::clock::monotonic_nanos;
 use evenkeel_proxy::access::AccessLog;
 use tracing::{info, warn};
 
+use crate::decisions::describe_decision;
+use crate::families::list_unforwarded;
 use crate::plan::PlannedRule;
 use crate::records::{Records, Target};
+use crate::rule_counts::count_rule;
 use crate::status::{ForwardStatus, ForwardedMember};
-use crate::terms::{Buffers, find_forwardable, find_terms};
+use crate::terms::{Buffers, find_forwardable, find_terms, free_terms, hash_name};
 
 /// Time between two comparisons of tickets and counts with the table.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -34,6 +36,9 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// Number of connections for which the time between two comparisons is longer by [`SWEEP`]: a table of a million takes
 /// some tenths of a second.
 const CONNECTIONS_PER_SWEEP: usize = 262_144;
+
+/// Time without a packet after which a connection is removed that the client does not confirm.
+const CONFIRMATION: Duration = Duration::from_secs(15);
 
 /// Time without a packet after which a connection of a rule that is gone is removed.
 const IDLE: Duration = Duration::from_secs(600);
@@ -201,6 +206,7 @@ impl Engine {
         for event in self.forwarder.take_events()? {
             self.take_event(&event);
         }
+        self.keep_decisions()?;
         let now = self.clock.now();
         let mut listeners = Vec::new();
         let mut numbers: HashMap<Arc<str>, u32> = HashMap::new();
@@ -348,6 +354,19 @@ impl Engine {
             if !home.is_used && home.terms.room != 0 {
                 home.terms.room = 0;
                 self.forwarder.set_terms(*seat, &home.terms)?;
+            }
+        }
+        Ok(())
+    }
+
+    /// Keeps decisions of the kernel in their groups, for administrators.
+    fn keep_decisions(&self) -> Result<(), BpfError> {
+        let find_address = |seat| self.homes.get(&seat).map(|home| home.terms.address);
+        for told in self.forwarder.take_decisions()? {
+            if let Some(home) = self.homes.get(&told.chosen) {
+                let (group, at) = (home.group.current.load(), self.instant(told.ns));
+                let decision = describe_decision(&told, &group, at, find_address);
+                group.state().keep_decision(decision);
             }
         }
         Ok(())
@@ -531,11 +550,13 @@ impl Engine {
     }
 
     /// Fills in what the kernel does.
-    pub(crate) fn fill_status(&self, status: &mut ForwardStatus) {
+    pub(crate) fn fill_status(&self, status: &mut ForwardStatus, rules: &[PlannedRule]) {
         status.interfaces = self.interfaces;
         status.connections = self.connections;
         status.table_size = self.forwarder.read_capacity().unwrap_or(0);
         status.lost_records = self.records.count_lost();
+        let count = |rule| count_rule(&self.forwarder, rule);
+        status.rule_counts = rules.iter().map(count).collect();
         if let Ok(outcomes) = self.forwarder.read_outcomes() {
             let named = OUTCOMES.iter().zip(outcomes);
             status.packets = named
@@ -586,10 +607,15 @@ fn find_limit(
     (idle, connect): (Duration, Duration),
     linger: Duration,
 ) -> Duration {
-    match (connection.is_open(), connection.is_established()) {
-        (false, _) => linger,
-        (true, true) => idle,
-        (true, false) => connect,
+    if !connection.is_open() {
+        linger
+    } else if connection.is_confirmed() {
+        idle
+    } else if connection.is_established() {
+        // The way to the client may be longer than the way to the member.
+        idle.min(connect.max(CONFIRMATION))
+    } else {
+        connect
     }
 }
 
@@ -608,32 +634,4 @@ fn describe_member(home: &Home, counts: &Counts) -> ForwardedMember {
         bytes_in: counts.bytes.0,
         bytes_out: counts.bytes.1,
     }
-}
-
-/// Returns the families of these addresses whose packets the system does not forward, each with the reason.
-fn list_unforwarded<'a>(
-    addresses: impl Iterator<Item = &'a SocketAddr>,
-) -> Vec<(Family, BpfError)> {
-    let families: BTreeSet<_> = addresses.map(Family::of_address).collect();
-    let refused = families
-        .into_iter()
-        .filter_map(|family| Some((family, family.check_forwarding().err()?)));
-    refused.collect()
-}
-
-fn free_terms() -> Terms {
-    Terms {
-        owner: 0,
-        address: (Ipv4Addr::UNSPECIFIED, 0).into(),
-        base: u32::MAX,
-        others: 0,
-        room: 0,
-    }
-}
-
-/// Number that stands for a group in the maps, the same in the next process; never 0.
-fn hash_name(name: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    hasher.finish().max(1)
 }

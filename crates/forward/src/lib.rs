@@ -8,17 +8,23 @@
 #![cfg_attr(not(test), deny(clippy::indexing_slicing))]
 
 #[cfg(feature = "bpf")]
+mod decisions;
+#[cfg(feature = "bpf")]
 mod engine;
 #[cfg(not(feature = "bpf"))]
 #[path = "no_engine.rs"]
 mod engine;
+#[cfg(feature = "bpf")]
+mod families;
 mod plan;
 #[cfg(feature = "bpf")]
 mod records;
+#[cfg(feature = "bpf")]
+mod rule_counts;
 mod status;
 mod subsystem;
 #[cfg(feature = "bpf")]
 mod terms;
 
-pub use status::{ForwardStatus, ForwardedMember};
+pub use status::{ForwardStatus, ForwardedMember, ForwardedRule};
 pub use subsystem::Forwarding;

@@ -25,7 +25,7 @@ impl Engine {
     }
 
     /// Does nothing.
-    pub(crate) fn fill_status(&self, _status: &mut ForwardStatus) {}
+    pub(crate) fn fill_status(&self, _status: &mut ForwardStatus, _rules: &[PlannedRule]) {}
 
     /// Returns false.
     pub(crate) fn has_connections(&self) -> bool {

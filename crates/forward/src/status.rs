@@ -25,8 +25,25 @@ pub struct ForwardStatus {
     pub lost_records: u64,
     /// Numbers of packets by what became of them.
     pub packets: BTreeMap<String, u64>,
+    /// Counts of the rules that the kernel forwards for.
+    pub rule_counts: Vec<ForwardedRule>,
     /// Members to which the kernel forwards.
     pub members: Vec<ForwardedMember>,
+}
+
+/// Rule whose connections the kernel forwards, without those that the proxy serves.
+#[derive(Clone, Debug, Default, PartialEq, JsonSchema, Serialize, Deserialize)]
+pub struct ForwardedRule {
+    /// Name of the rule.
+    pub rule: String,
+    /// Connections now.
+    pub open: u64,
+    /// Connections that have begun in the kernel.
+    pub begun: u64,
+    /// Bytes from clients of connections that have ended.
+    pub bytes_in: u64,
+    /// Bytes to clients of connections that have ended.
+    pub bytes_out: u64,
 }
 
 /// Member to which the kernel forwards.

@@ -18,7 +18,7 @@ use tracing::{info, warn};
 
 use crate::engine::Engine;
 use crate::plan::{PlannedRule, plan_rules};
-use crate::status::{ForwardStatus, ForwardedMember};
+use crate::status::{ForwardStatus, ForwardedMember, ForwardedRule};
 
 /// Time between two rounds: terms in the kernel are this old at most.
 const ROUND: Duration = Duration::from_millis(50);
@@ -256,7 +256,7 @@ impl Thread {
             ..ForwardStatus::default()
         };
         if let Some(engine) = &self.engine {
-            engine.fill_status(&mut status);
+            engine.fill_status(&mut status, rules);
         }
         self.looked = Some(Instant::now());
     }
@@ -335,6 +335,36 @@ impl Subsystem for Forwarding {
             "Connections of the kernel that have ended without a record in the access log.",
         );
         out.add_sample(&[], status.lost_records as f64);
+        let mut rule_family = |name, kind, help, read: fn(&ForwardedRule) -> u64| {
+            out.begin_family(name, kind, help);
+            for rule in &status.rule_counts {
+                out.add_sample(&[("rule", &*rule.rule)], read(rule) as f64);
+            }
+        };
+        rule_family(
+            "evenkeel_forward_rule_connections",
+            Type::Gauge,
+            "Connections of a rule that the kernel forwards now.",
+            |rule| rule.open,
+        );
+        rule_family(
+            "evenkeel_forward_rule_connections_total",
+            Type::Counter,
+            "Connections of a rule that have begun in the kernel.",
+            |rule| rule.begun,
+        );
+        rule_family(
+            "evenkeel_forward_rule_received_bytes_total",
+            Type::Counter,
+            "Bytes from clients of a rule in connections of the kernel that have ended.",
+            |rule| rule.bytes_in,
+        );
+        rule_family(
+            "evenkeel_forward_rule_sent_bytes_total",
+            Type::Counter,
+            "Bytes to clients of a rule in connections of the kernel that have ended.",
+            |rule| rule.bytes_out,
+        );
         let mut family = |name, kind, help, read: fn(&ForwardedMember) -> f64| {
             out.begin_family(name, kind, help);
             for member in &status.members {

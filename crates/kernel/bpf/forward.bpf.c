@@ -40,6 +40,7 @@ enum evk_flag {
 	CLIENT_FIN = 4,
 	MEMBER_FIN = 8,
 	CLOSED = 16, /* no longer in flight */
+	CONFIRMED = 32, /* the client has acknowledged the acceptance: its address is not forged */
 };
 
 enum evk_event_kind { EVENT_BEGIN = 1, EVENT_ANSWER, EVENT_END, EVENT_ACCEPT };
@@ -161,6 +162,7 @@ enum evk_outcome {
 	LOST_EVENTS,	/* no room for an event */
 	PASSED_TOO_LARGE, /* too large for the way to the client */
 	ERRORS,		  /* errors of ICMP, sent to the side that they are for */
+	PASSED_RATE,	  /* too many connections of this source are not confirmed */
 	OUTCOMES,
 };
 
@@ -229,6 +231,43 @@ struct {
 	__type(key, __u32);
 	__type(value, __u64);
 } evk_outcomes SEC(".maps");
+
+/* Limit of connections by source that the client has not confirmed, with 0 for none. */
+struct evk_source_limit {
+	__u64 interval_ns; /* time after which a source may begin one more */
+	__u64 burst_ns;	   /* interval times the number of connections at once */
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct evk_source_limit);
+} evk_source_limit SEC(".maps");
+
+/* Time until which each source has used what it may begin: an address of IPv4, or a network /64 of IPv6. A source that
+ * the kernel removes begins anew: the limit is only wider then. */
+struct {
+	__uint(type, BPF_MAP_TYPE_LRU_HASH);
+	__uint(max_entries, 16384);
+	__type(key, struct evk_ip);
+	__type(value, __u64);
+} evk_sources SEC(".maps");
+
+/* Connections of a listening address: what administrators see of a rule. */
+struct evk_listener_counts {
+	__u64 begun;
+	__s64 open;
+	__u64 bytes_in; /* of connections that have ended */
+	__u64 bytes_out;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, 1024);
+	__type(key, struct evk_address);
+	__type(value, struct evk_listener_counts);
+} evk_listener_counts SEC(".maps");
 
 static __always_inline int is_equal(const struct evk_ip *a, const struct evk_ip *b)
 {
@@ -301,6 +340,13 @@ static __always_inline void tell(__u16 kind, __u16 end, const struct evk_address
 	bpf_ringbuf_submit(event, BPF_RB_NO_WAKEUP);
 }
 
+/* Finds the counts of a connection's listening address, which the balancer has made. */
+static __always_inline struct evk_listener_counts *find_listener_counts(const struct evk_connection *connection)
+{
+	struct evk_address listener = { .ip = connection->listener, .port = connection->listener_port };
+	return bpf_map_lookup_elem(&evk_listener_counts, &listener);
+}
+
 /* Ends a connection once: 0 if it has ended before. The entry stays until no packet has come for a while. */
 static __always_inline int end_connection(const struct evk_address *client,
 					  struct evk_connection *connection, __u16 end, __u64 now)
@@ -319,6 +365,12 @@ static __always_inline int end_connection(const struct evk_address *client,
 			__sync_fetch_and_add(&counts->resets, 1);
 		else
 			__sync_fetch_and_add(&counts->closed, 1);
+	}
+	struct evk_listener_counts *all = find_listener_counts(connection);
+	if (all) {
+		__sync_fetch_and_add(&all->open, -1);
+		__sync_fetch_and_add(&all->bytes_in, connection->bytes_in);
+		__sync_fetch_and_add(&all->bytes_out, connection->bytes_out);
 	}
 	tell(EVENT_END, end, client, connection, now);
 	return 1;
@@ -342,6 +394,11 @@ struct evk_best {
 	__u32 tries;
 	__u16 tried[MAX_RETRIES];
 	__u32 is_ipv6; /* a client goes to members of its family */
+	/* Seats that were looked at, in this order, with their scores. */
+	__u32 count;
+	__u32 seats[GROUP_SEATS];
+	__u64 scores[GROUP_SEATS];
+	struct evk_address client;
 };
 
 struct {
@@ -406,11 +463,14 @@ __attribute__((noinline)) int evk_choose_seat(__u32 number)
 	__u64 last = *turn;
 	__u32 start = bpf_get_prandom_u32() % total;
 	best->score = NO_SCORE;
+	best->count = total;
 	for (__u32 i = 0; i < GROUP_SEATS; i++) {
 		if (i >= total)
 			break;
 		__u32 seat = group->seats[(start + i) % total & (GROUP_SEATS - 1)];
 		__u64 score = evk_score(seat, form, growth, last);
+		best->seats[i] = seat;
+		best->scores[i] = score;
 		if (score < best->score) {
 			best->score = score;
 			best->seat = seat;
@@ -428,6 +488,87 @@ __attribute__((noinline)) int evk_choose_seat(__u32 number)
 		}
 	}
 	return seat;
+}
+
+/* Time between two decisions of a group that are told. */
+#define SAMPLE_NS 1000000000ULL
+
+struct evk_candidate {
+	__u64 score;
+	__u32 seat;
+	__u32 here; /* connections of this program */
+	__u32 base;
+	__u32 others;
+	__u32 room;
+	__u32 zero;
+};
+
+/* A decision with the terms of all members, for people. */
+struct evk_decision {
+	__u64 ns;
+	struct evk_address client;
+	__u32 group;
+	__u32 chosen;
+	__u32 form;
+	__u32 tries; /* members that have not accepted before */
+	__u32 count;
+	__u32 zero;
+	struct evk_candidate candidates[GROUP_SEATS];
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_RINGBUF);
+	__uint(max_entries, 1 << 18);
+} evk_decisions SEC(".maps");
+
+/* Time of each group from which on the next decision is told. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_GROUPS);
+	__type(key, __u32);
+	__type(value, __u64);
+} evk_samples SEC(".maps");
+
+/* Tells the decision that was just taken, with all candidates, once in a while. A function of its own, which the
+ * verifier checks once. Returns 1 if the decision was told. */
+__attribute__((noinline)) int evk_tell_decision(__u32 number, __u32 chosen, __u64 now)
+{
+	__u32 zero = 0;
+	__u64 *next = bpf_map_lookup_elem(&evk_samples, &number);
+	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
+	struct evk_group *group = bpf_map_lookup_elem(&evk_groups, &number);
+	if (!next || !best || !group || now < *next)
+		return 0;
+	*next = now + SAMPLE_NS;
+	struct evk_decision *told = bpf_ringbuf_reserve(&evk_decisions, sizeof(*told), 0);
+	if (!told)
+		return 0;
+	told->ns = now;
+	told->client = best->client;
+	told->group = number;
+	told->chosen = chosen;
+	told->form = group->form;
+	told->tries = best->tries;
+	told->count = best->count;
+	told->zero = 0;
+	for (__u32 i = 0; i < GROUP_SEATS; i++) {
+		struct evk_candidate *candidate = &told->candidates[i];
+		__u32 seat = best->seats[i];
+		struct evk_terms *terms = bpf_map_lookup_elem(&evk_terms, &seat);
+		struct evk_counts *counts = bpf_map_lookup_elem(&evk_counts, &seat);
+		__builtin_memset(candidate, 0, sizeof(*candidate));
+		if (i >= best->count || !terms || !counts)
+			continue;
+		__s64 here = counts->in_flight;
+		candidate->score = best->scores[i];
+		candidate->seat = seat;
+		candidate->here = here > 0 ? here : 0;
+		candidate->base = terms->base;
+		candidate->others = terms->others;
+		candidate->room = terms->room;
+	}
+	bpf_ringbuf_submit(told, BPF_RB_NO_WAKEUP);
+	return 1;
 }
 
 #define IP_AT ETH_HLEN
@@ -599,6 +740,7 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct evk_addre
 		return PASSED_FORM;
 	best->tries = draft->syn.tries;
 	best->is_ipv6 = is_ipv6(&client->ip);
+	best->client = *client;
 	__builtin_memcpy(best->tried, draft->syn.tried, sizeof(best->tried));
 	int chosen = evk_choose_seat(group);
 	if (chosen < 0)
@@ -624,6 +766,7 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct evk_addre
 	connection->client_side.acked = draft->syn.sequence + 1;
 	connection->member_side.next = 0;
 	connection->member_side.acked = 0;
+	evk_tell_decision(group, seat, now);
 	return 0;
 }
 
@@ -641,6 +784,13 @@ static __always_inline int enter(const struct evk_address *client, const struct 
 	if (counts) {
 		__sync_fetch_and_add(&counts->in_flight, 1);
 		__sync_fetch_and_add(&counts->picks, 1);
+	}
+	struct evk_listener_counts *all = find_listener_counts(&draft->connection);
+	if (all) {
+		__sync_fetch_and_add(&all->open, 1);
+		/* A connection that goes to another member begins once. */
+		if (!draft->syn.tries)
+			__sync_fetch_and_add(&all->begun, 1);
 	}
 	tell(EVENT_BEGIN, 0, client, &draft->connection, now);
 	return 0;
@@ -670,6 +820,58 @@ static __always_inline void clear_closed(const struct evk_address *client)
 		bpf_map_delete_elem(&evk_connections, client);
 }
 
+/* Finds what a client's source has used; an entry is made if `makes` is set. */
+static __always_inline __u64 *find_source(const struct evk_address *client, int makes)
+{
+	struct evk_ip source = client->ip;
+	__u64 none = 0;
+	if (is_ipv6(&source))
+		source.half[1] = 0;
+	__u64 *used = bpf_map_lookup_elem(&evk_sources, &source);
+	if (used || !makes)
+		return used;
+	bpf_map_update_elem(&evk_sources, &source, &none, BPF_NOEXIST);
+	return bpf_map_lookup_elem(&evk_sources, &source);
+}
+
+/* Finds the limit of sources, or 0 if there is none. */
+static __always_inline struct evk_source_limit *find_source_limit(void)
+{
+	__u32 zero = 0;
+	struct evk_source_limit *limit = bpf_map_lookup_elem(&evk_source_limit, &zero);
+	return limit && limit->interval_ns ? limit : 0;
+}
+
+/* True if a client's source may begin no connection now. */
+static __always_inline int is_over_rate(const struct evk_address *client, __u64 now)
+{
+	struct evk_source_limit *limit = find_source_limit();
+	__u64 *used = limit ? find_source(client, 0) : 0;
+	return used && *used > now && *used - now + limit->interval_ns > limit->burst_ns;
+}
+
+/* Counts a connection that a client's source has begun. */
+static __always_inline void use_source(const struct evk_address *client, __u64 now)
+{
+	struct evk_source_limit *limit = find_source_limit();
+	__u64 *used = limit ? find_source(client, 1) : 0;
+	if (!used)
+		return;
+	/* Two CPUs may do this at once: then the source may begin one more. */
+	if (*used < now)
+		*used = now;
+	__sync_fetch_and_add(used, limit->interval_ns);
+}
+
+/* Gives back a connection that the client has confirmed. */
+static __always_inline void give_back_to_source(const struct evk_address *client)
+{
+	struct evk_source_limit *limit = find_source_limit();
+	__u64 *used = limit ? find_source(client, 0) : 0;
+	if (used && *used > limit->interval_ns)
+		__sync_fetch_and_add(used, -limit->interval_ns);
+}
+
 static __always_inline int begin(struct __sk_buff *skb, const struct headers *head,
 				 const struct evk_address *client, __u64 now)
 {
@@ -677,6 +879,8 @@ static __always_inline int begin(struct __sk_buff *skb, const struct headers *he
 	struct evk_draft *draft = find_draft();
 	if (!listener || !draft)
 		return TC_ACT_UNSPEC;
+	if (is_over_rate(client, now))
+		return pass(PASSED_RATE);
 	draft->syn.tries = 0;
 	if (keep_syn(skb, head, &draft->syn))
 		return TC_ACT_UNSPEC;
@@ -692,6 +896,7 @@ static __always_inline int begin(struct __sk_buff *skb, const struct headers *he
 	/* The client may have a connection to another listener from this port. */
 	if (enter(client, draft, listener->retries, BPF_NOEXIST, now))
 		return pass(PASSED_TABLE);
+	use_source(client, now);
 	count(FORWARDED_TO_MEMBER);
 	return send(skb, &fib, 0, &draft->connection.member, draft->connection.member_port);
 }
@@ -900,6 +1105,10 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 		}
 	} else if (connection->flags & ESTABLISHED) {
 		int is_new = follow(head, side, other);
+		/* With the number that the member has chosen, exactly. */
+		if (is_new && !(connection->flags & CONFIRMED) && head->answered == side->acked &&
+		    !(__sync_fetch_and_or(&connection->flags, CONFIRMED) & CONFIRMED))
+			give_back_to_source(client);
 		if (head->fin && is_new &&
 		    __sync_fetch_and_or(&connection->flags, CLIENT_FIN) & MEMBER_FIN)
 			end_connection(client, connection, END_CLOSED, now);

@@ -89,9 +89,8 @@ pub fn failed_to(what: &'static str) -> impl FnOnce(libbpf_rs::Error) -> BpfErro
     }
 }
 
-/// Opens an object of programs.
-pub fn open_programs(object: &[u8]) -> Result<OpenObject, BpfError> {
-    // libbpf writes to standard error otherwise, and what it says is in its errors, too.
+/// Leads messages of libbpf to the log: libbpf writes to standard error otherwise, and its errors say the same.
+pub(crate) fn lead_messages() {
     libbpf_rs::set_print(Some((PrintLevel::Debug, |level, text| {
         let text = text.trim_end();
         match level {
@@ -99,6 +98,11 @@ pub fn open_programs(object: &[u8]) -> Result<OpenObject, BpfError> {
             _ => tracing::debug!("{text}"),
         }
     })));
+}
+
+/// Opens an object of programs.
+pub fn open_programs(object: &[u8]) -> Result<OpenObject, BpfError> {
+    lead_messages();
     fs::metadata(BTF).map_err(BpfError::NoBtf)?;
     ObjectBuilder::default()
         .open_memory(object)

@@ -16,7 +16,7 @@ use evenkeel_core::time::Instant;
 
 use crate::admission::RefusedAddress;
 use crate::chooser::Chooser;
-use crate::config::Protocol;
+use crate::config::{Forward, Protocol};
 use crate::history::TrafficSince;
 use crate::inputs::AlertSetting;
 use crate::lists::ListProblem;
@@ -224,6 +224,13 @@ impl Manager {
                     rule.rule.name
                 ));
             }
+            if is_served && rule.rule.forward == Forward::Kernel {
+                explained.notes.push(format!(
+                    "while the kernel forwards connections of rule {:?}, the kernel decides, by the terms of the strategy: \
+                     see the last decision",
+                    rule.rule.name
+                ));
+            }
             if rule.rule.mirror_groups().any(|name| name == group) {
                 let note = format!(
                     "the group gets copies of requests of rule {:?} (mirror)",
@@ -272,6 +279,7 @@ impl Manager {
         let ejections: HashMap<&str, EjectionStatus> = ejections.collect();
         Explained {
             group: entry.config.name.clone(),
+            in_kernel: decision.in_kernel,
             strategy: decision.strategy.into(),
             age_seconds: self.clock().now().since(decision.at).as_secs_f64(),
             chosen: decision.chosen.as_ref().ok().map(|name| shown(name)),

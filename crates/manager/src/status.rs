@@ -570,6 +570,9 @@ pub struct LoadStatus {
 pub struct Explained {
     /// The group.
     pub group: String,
+    /// True if the program in the kernel took it (`forward = "kernel"`).
+    #[serde(default)]
+    pub in_kernel: bool,
     /// The strategy that took it; perhaps there is another one by now.
     pub strategy: Word,
     /// Age of the decision, in seconds.

@@ -20,12 +20,12 @@ const PORT: u16 = 8080;
 
 /// Family of the addresses of a test.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Family {
+pub(super) enum Family {
     V4,
     V6,
 }
 
-const BOTH: [Family; 2] = [Family::V4, Family::V6];
+pub(super) const BOTH: [Family; 2] = [Family::V4, Family::V6];
 
 impl Family {
     fn choose<T>(self, v4: T, v6: T) -> T {
@@ -36,22 +36,22 @@ impl Family {
     }
 
     /// Address of the rule.
-    fn rule(self) -> SocketAddr {
+    pub(super) fn rule(self) -> SocketAddr {
         let text = self.choose("10.78.0.1:7000", "[fd78::1]:7000");
         text.parse().unwrap()
     }
 
     /// Address of the clients.
-    fn client(self) -> IpAddr {
+    pub(super) fn client(self) -> IpAddr {
         self.choose("10.78.0.2", "fd78::2").parse().unwrap()
     }
 
     /// Address that members see if the proxy connects.
-    fn balancer(self) -> IpAddr {
+    pub(super) fn balancer(self) -> IpAddr {
         self.choose("10.77.0.1", "fd77::1").parse().unwrap()
     }
 
-    fn member(self, last: u8) -> SocketAddr {
+    pub(super) fn member(self, last: u8) -> SocketAddr {
         let (v4, v6) = (format!("10.77.0.{last}"), format!("fd77::{last}"));
         SocketAddr::new(self.choose(v4, v6).parse().unwrap(), PORT)
     }
@@ -82,16 +82,16 @@ fn write_config_for(
 }
 
 /// Clients, the balancer as the gateway of members, and members with a last byte of 2 to 4.
-struct Machines {
+pub(super) struct Machines {
     /// Family of connections, if a test has one.
-    family: Family,
-    clients: Namespace,
-    pair: Pair,
+    pub(super) family: Family,
+    pub(super) clients: Namespace,
+    pub(super) pair: Pair,
 }
 
 impl Machines {
     /// None if this machine does not let us, which is said.
-    fn new(family: Family) -> Option<Self> {
+    pub(super) fn new(family: Family) -> Option<Self> {
         let (clients, pair) = (Namespace::with_loopback()?, Pair::new()?);
         let name = |namespace: &Namespace| {
             let path = namespace.path();
@@ -136,7 +136,7 @@ impl Machines {
     }
 
     /// Configuration with a rule of the test's family.
-    fn write_config(&self, forward: &str, members: &[u8], more: &str) -> String {
+    pub(super) fn write_config(&self, forward: &str, members: &[u8], more: &str) -> String {
         let members: Vec<_> = members
             .iter()
             .map(|last| self.family.member(*last))
@@ -156,7 +156,7 @@ impl Machines {
     }
 
     /// A member that sends the client's address as it sees it in a line, after `delay`, and then all that it gets.
-    fn start_member(&self, last: u8, delay: Duration) {
+    pub(super) fn start_member(&self, last: u8, delay: Duration) {
         self.start_member_at(self.family.member(last), delay);
     }
 
@@ -182,13 +182,13 @@ impl Machines {
     }
 
     /// A balancer with the rule; `None` if it is built without the programs, which is said.
-    fn start_balancer(&self, members: &[u8], more: &str) -> Option<Balancer> {
+    pub(super) fn start_balancer(&self, members: &[u8], more: &str) -> Option<Balancer> {
         let command = self.pair.front.command(evenkeel_binary());
         self.start_balancer_by(command, &self.write_config("kernel", members, more))
     }
 
     /// A balancer started by a command; `None` likewise.
-    fn start_balancer_by(&self, mut command: Command, config: &str) -> Option<Balancer> {
+    pub(super) fn start_balancer_by(&self, mut command: Command, config: &str) -> Option<Balancer> {
         let balancer = Balancer::start_by(config, |folder| {
             command.current_dir(folder.path());
             command
@@ -209,18 +209,18 @@ impl Machines {
         self.pair.front.run_inside(|| balancer.admin_json(path))
     }
 
-    fn forwarded(&self, balancer: &Balancer) -> Value {
+    pub(super) fn forwarded(&self, balancer: &Balancer) -> Value {
         self.admin_json(balancer, "/v1/forward")
     }
 
     /// The state of the rule.
-    fn state(&self, balancer: &Balancer) -> String {
+    pub(super) fn state(&self, balancer: &Balancer) -> String {
         let status = self.admin_json(balancer, "/v1/status");
         status["rules"][0]["forward"].as_str().unwrap().to_owned()
     }
 
     /// A connection, with the client's address as the member sees it; an error if the member does not accept.
-    fn connect(&self) -> Result<(TcpStream, IpAddr), ErrorKind> {
+    pub(super) fn connect(&self) -> Result<(TcpStream, IpAddr), ErrorKind> {
         self.connect_to(self.family)
     }
 
@@ -254,11 +254,21 @@ impl Machines {
 
 /// A RST with the client's address, as a stranger would send it who does not know the connection's numbers.
 fn write_reset(client: SocketAddrV4, rule: SocketAddrV4, sequence: u32) -> Vec<u8> {
+    write_segment(client, rule, sequence, 4)
+}
+
+/// A packet without data, with flags of TCP.
+pub(super) fn write_segment(
+    client: SocketAddrV4,
+    rule: SocketAddrV4,
+    sequence: u32,
+    flags: u8,
+) -> Vec<u8> {
     let addresses = [client.ip().octets(), rule.ip().octets()].concat();
     let mut tcp = client.port().to_be_bytes().to_vec();
     tcp.extend(rule.port().to_be_bytes());
     tcp.extend(sequence.to_be_bytes());
-    tcp.extend([0, 0, 0, 0, 0x50, 4, 0, 0, 0, 0, 0, 0]);
+    tcp.extend([0, 0, 0, 0, 0x50, flags, 0xff, 0xff, 0, 0, 0, 0]);
     let summed = [&addresses[..], &[0, 6, 0, 20], &tcp].concat();
     let words = summed.chunks_exact(2);
     let mut sum: u32 = words
@@ -273,7 +283,7 @@ fn write_reset(client: SocketAddrV4, rule: SocketAddrV4, sequence: u32) -> Vec<u
 }
 
 /// Sends bytes, and compares what comes back.
-fn echo(stream: &mut TcpStream, length: usize) {
+pub(super) fn echo(stream: &mut TcpStream, length: usize) {
     let mut rng = fastrand::Rng::with_seed(length as u64);
     let sent: Vec<u8> = (0..length).map(|_| rng.u8(..)).collect();
     let mut got = vec![0; length];

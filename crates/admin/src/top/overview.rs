@@ -77,8 +77,14 @@ fn group_row(status: &Status, group: &GroupStatus, view: &GroupView) -> Row {
             (true, true) => " (maintenance)",
             (true, false) => "",
         };
+        // The rate and the connections of the group have those of the kernel in them.
+        let by = match rule.forward.as_deref() {
+            Some("kernel") => ", kernel",
+            Some(_) => ", proxy",
+            None => "",
+        };
         let addresses = rule.listen.iter();
-        addresses.map(move |address| format!("{} {address}{off}", rule.protocol))
+        addresses.map(move |address| format!("{}{by} {address}{off}", rule.protocol))
     });
     let states = [
         group.panic.then(|| "PANIC".to_owned()),

@@ -220,6 +220,20 @@ fn all_groups_come_first_in_every_size() {
 }
 
 #[test]
+fn rules_whose_connections_the_kernel_forwards_say_so() {
+    let mut status = status();
+    status.rules[0].forward = Some("kernel".into());
+    status.rules[1].forward = Some("proxy (no right to load BPF programs)".into());
+    let mut app = App::new(DEFAULT_ADDRESS, SECOND);
+    app.take_update(seen(status), Instant::now());
+    let shown = ["http, kernel 127.0.0.1:8080", "http, proxy 127.0.0.1:8080"];
+    let lines = lines(&mut app, SIZES[1]).join("\n");
+    for text in shown {
+        assert!(lines.contains(text), "{lines}");
+    }
+}
+
+#[test]
 fn a_group_uses_the_width_that_there_is_and_marks_what_is_cut() {
     let mut app = app();
     press(&mut app, "Enter");
@@ -526,6 +540,7 @@ fn explanation(verdict: &str) -> Explain {
         verdict: verdict.into(),
     };
     let decision = Explained {
+        in_kernel: false,
         group: "web".into(),
         strategy: "random".into(),
         age_seconds: 0.0,

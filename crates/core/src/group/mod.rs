@@ -453,6 +453,7 @@ impl Group {
         }
         let decision = Decision {
             at: view.decision_time(),
+            in_kernel: false,
             strategy: self.kind.name,
             chosen: chosen.map(|index| Arc::clone(&self.pool.members[index].name)),
             explanation: trace.into_explanation().unwrap_or_default(),

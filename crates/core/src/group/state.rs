@@ -73,6 +73,8 @@ struct Clients {
 pub struct Decision {
     /// Instant of the decision.
     pub at: Instant,
+    /// True if the program in the kernel took it (`forward = "kernel"`).
+    pub in_kernel: bool,
     /// Name of the strategy that took it.
     pub strategy: &'static str,
     /// Name of the chosen member, or why there was none.
@@ -241,6 +243,11 @@ impl GroupState {
         if is_other {
             self.typical.store(time.to_bits(), Ordering::Relaxed);
         }
+    }
+
+    /// Keeps a decision as the last one, which was taken elsewhere.
+    pub fn keep_decision(&self, decision: Decision) {
+        self.last.store(Some(Arc::new(decision)));
     }
 
     /// Has the next decision traced and kept as the last one.

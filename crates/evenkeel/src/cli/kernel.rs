@@ -26,7 +26,12 @@ pub(crate) enum KernelCommand {
     /// interface changes keys, sources, targets and so on without interruption.
     /// Needs root, or CAP_BPF, CAP_NET_ADMIN and CAP_PERFMON.
     Attach(Attach),
-    /// Remove the responder from an interface completely
+    /// Remove the responder from an interface, or the program that forwards connections, completely
+    ///
+    /// With --forwarding: the program that forwards connections of rules with forward = "kernel",
+    /// of all versions, from all interfaces. New connections no longer begin in the kernel; the
+    /// command waits until no connection is left in the kernel, and removes programs and tables. If you
+    /// interrupt the command, the connections continue, and you can run the command again.
     Detach(Detach),
     /// Show the responder of an interface, and its counters
     Status(Status),
@@ -102,8 +107,25 @@ pub(crate) struct Pin {
 /// `evenkeel kernel detach`.
 #[derive(Debug, Args)]
 pub(crate) struct Detach {
-    /// The network interface
-    pub interface: String,
+    /// The network interface of the responder
+    #[arg(required_unless_present = "forwarding")]
+    pub interface: Option<String>,
+    /// Remove the program that forwards connections of rules with forward = "kernel"
+    #[arg(long, conflicts_with_all = ["interface", "folder"])]
+    pub forwarding: bool,
+    /// Do not wait for connections: those in the kernel are cut
+    #[arg(long, requires = "forwarding")]
+    pub now: bool,
+    /// Do not wait for connections without a packet for this time, and cut them: the idle_timeout of
+    /// your rules [default: 10m]
+    #[arg(
+        long,
+        value_name = "TIME",
+        requires = "forwarding",
+        conflicts_with = "now",
+        value_parser = idle_time
+    )]
+    pub idle_timeout: Option<Duration>,
     #[command(flatten)]
     pub pin: Pin,
 }
@@ -205,6 +227,10 @@ fn interval(text: &str) -> Result<Duration, String> {
     let (least, most) = (Duration::from_millis(1), Duration::from_secs(600));
     let time = evenkeel_config::parse_duration(text).filter(|time| (least..=most).contains(time));
     time.ok_or_else(|| "expected a time from 1ms to 10m, such as 50ms or 2s".into())
+}
+
+fn idle_time(text: &str) -> Result<Duration, String> {
+    evenkeel_config::parse_duration(text).ok_or_else(|| "expected a time, such as 90s or 2h".into())
 }
 
 fn target(text: &str) -> Result<(u16, String), String> {

@@ -37,6 +37,7 @@ mod with {
 
     use crate::cli::kernel::{Attach, Detach, Mode, Status};
     use crate::failure::Failure;
+    use crate::kernel::forwarding;
     use crate::output::print;
 
     fn cgroup(text: &str) -> Result<(u16, PathBuf), Failure> {
@@ -84,10 +85,13 @@ mod with {
     }
 
     pub(crate) fn detach(args: &Detach) -> Result<(), Failure> {
-        if responder::detach(&args.interface, args.pin.folder.as_deref()).map_err(Failure::of)? {
-            print(format!("{}: detached\n", args.interface))
+        let Some(interface) = &args.interface else {
+            return forwarding::detach(args);
+        };
+        if responder::detach(interface, args.pin.folder.as_deref()).map_err(Failure::of)? {
+            print(format!("{interface}: detached\n"))
         } else {
-            Err(none(&args.interface))
+            Err(none(interface))
         }
     }
 

@@ -1,6 +1,8 @@
 //! `evenkeel kernel`: what a back-end's kernel tells of its load, and how to read it.
 
 mod attach;
+#[cfg(feature = "bpf")]
+mod forwarding;
 mod query;
 mod serve;
 

@@ -111,6 +111,7 @@ impl Pair {
 /// Flags of a connection.
 pub(super) const ESTABLISHED: u32 = 1;
 const CLOSED: u32 = 16;
+const CONFIRMED: u32 = 32;
 
 /// Beginning of a connection in the table, which is the same in all versions of the maps.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -143,6 +144,11 @@ impl Age {
     /// True if the connection is in flight.
     pub(super) fn is_open(self) -> bool {
         self.flags & CLOSED == 0
+    }
+
+    /// True if the member has accepted the connection.
+    pub(super) fn is_established(self) -> bool {
+        self.flags & ESTABLISHED != 0
     }
 }
 
@@ -236,7 +242,45 @@ impl Connection {
 
     /// True if the member has accepted the connection.
     pub fn is_established(&self) -> bool {
-        self.age.flags & ESTABLISHED != 0
+        self.age.is_established()
+    }
+
+    /// True if the client has acknowledged the member's acceptance.
+    pub fn is_confirmed(&self) -> bool {
+        self.age.flags & CONFIRMED != 0
+    }
+}
+
+/// Limit of connections that clients of one source have begun and not confirmed: `struct evk_source_limit`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct SourceLimit {
+    /// Connections at once.
+    pub(super) burst: u32,
+    /// Connections a second after these.
+    pub(super) rate: u32,
+}
+
+impl SourceLimit {
+    /// Returns the limit for a table with room for this number of connections: a sixteenth at once, and as many again
+    /// in eight seconds. Connections without confirmation, or that the client has reset, are removed within 30 s, so
+    /// one source has less than a third of the table.
+    pub(super) fn for_table(connections: u32) -> Self {
+        SourceLimit {
+            burst: connections / 16,
+            rate: connections / 128,
+        }
+    }
+
+    pub(super) fn write(self) -> [u8; 16] {
+        let interval = 1_000_000_000 / u64::from(self.rate.max(1));
+        let burst = interval.saturating_mul(self.burst.into());
+        let mut out = [0; 16];
+        let bytes = interval
+            .to_ne_bytes()
+            .into_iter()
+            .chain(burst.to_ne_bytes());
+        out.iter_mut().zip(bytes).for_each(|(to, from)| *to = from);
+        out
     }
 }
 
@@ -310,6 +354,76 @@ impl Event {
             ns: bytes.u64(),
             bytes: (bytes.u64(), bytes.u64()),
         })
+    }
+}
+
+/// Member as a decision has seen the member: `struct evk_candidate`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Candidate {
+    /// Number of the member's seat.
+    pub seat: u32,
+    /// Score, the lowest of which wins: the cost, or the time of the next turn. `None` if the member could not get the
+    /// connection.
+    pub score: Option<u64>,
+    /// Connections of the kernel at the member.
+    pub here: u32,
+    /// Cost of the first connection, or distance of the member's turns.
+    pub base: u32,
+    /// Connections of others at the member.
+    pub others: u32,
+    /// Limit of connections of the kernel; 0 if the member gets no new ones.
+    pub room: u32,
+}
+
+/// Decision of the program, with all that was looked at: `struct evk_decision`.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Decision {
+    /// Time of the decision, in nanoseconds of the machine's clock.
+    pub ns: u64,
+    /// Address of the client.
+    pub client: SocketAddr,
+    /// Number of the group.
+    pub group: u32,
+    /// Seat of the chosen member.
+    pub chosen: u32,
+    /// Form of the decision, as in [`GroupTerms`].
+    pub form: u32,
+    /// Number of members that have not accepted the connection before.
+    pub tries: u32,
+    /// Members in the order in which the program has looked at them.
+    pub candidates: Vec<Candidate>,
+}
+
+impl Decision {
+    /// Reads a decision.
+    pub(super) fn read(bytes: &[u8]) -> Self {
+        let mut bytes = Reader(bytes);
+        let (ns, client) = (bytes.u64(), bytes.address());
+        let (group, chosen, form, tries) = (bytes.u32(), bytes.u32(), bytes.u32(), bytes.u32());
+        let (count, _) = (bytes.u32(), bytes.u32());
+        let count = GROUP_SEATS.min(count as usize);
+        let mut read_candidate = || {
+            let score = bytes.u64();
+            let candidate = Candidate {
+                score: (score != u64::MAX).then_some(score),
+                seat: bytes.u32(),
+                here: bytes.u32(),
+                base: bytes.u32(),
+                others: bytes.u32(),
+                room: bytes.u32(),
+            };
+            bytes.u32();
+            candidate
+        };
+        Decision {
+            ns,
+            client,
+            group,
+            chosen,
+            form,
+            tries,
+            candidates: (0..count).map(|_| read_candidate()).collect(),
+        }
     }
 }
 
@@ -406,6 +520,31 @@ impl Counts {
             self.bytes.1,
         ];
         words.into_iter().flat_map(u64::to_ne_bytes).collect()
+    }
+}
+
+/// Counts of a listening address: `struct evk_listener_counts`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct ListenerCounts {
+    /// Connections that have begun in the kernel.
+    pub begun: u64,
+    /// Connections now.
+    pub open: i64,
+    /// Bytes from clients, and to clients, of connections that have ended.
+    pub bytes: (u64, u64),
+}
+
+impl ListenerCounts {
+    /// Length of the structure.
+    pub(super) const LENGTH: usize = 32;
+
+    pub(super) fn read(value: &[u8]) -> Self {
+        let mut bytes = Reader(value);
+        ListenerCounts {
+            begun: bytes.u64(),
+            open: bytes.u64().cast_signed(),
+            bytes: (bytes.u64(), bytes.u64()),
+        }
     }
 }
 

@@ -4,6 +4,7 @@
 //! [`Event`]s, and removes connections that are over. Maps are pinned, and the filters on interfaces hold
 //! the program, so connections continue while no process runs. The next process finds the maps.
 
+mod detach;
 mod layout;
 mod place;
 mod table;
@@ -27,15 +28,16 @@ use libbpf_rs::{
 };
 use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
-use rustix::fs::{FlockOperation, flock};
 
+pub use self::detach::{Detachment, Removed};
+use self::layout::{Age, SourceLimit};
 pub use self::place::Place;
-use self::place::unpin;
+use self::place::{HANDLE, lock, unpin};
 use self::table::read_table;
 use crate::bpf::{self, BpfError, failed_to};
 pub use layout::{
-    Connection, Counts, End, Event, GROUP_SEATS, GroupTerms, Listener, MAX_RETRIES, Pair, Step,
-    Terms,
+    Candidate, Connection, Counts, Decision, End, Event, GROUP_SEATS, GroupTerms, Listener,
+    ListenerCounts, MAX_RETRIES, Pair, Step, Terms,
 };
 
 /// Number of seats: most members of all groups.
@@ -52,8 +54,9 @@ const MEMORY_PER_CONNECTION: u64 = 4096;
 const CONNECTIONS_PER_SYN: u32 = 16;
 
 /// Maps that outlive a process.
-const PINNED: [&str; 9] = [
+const PINNED: [&str; 10] = [
     "evk_listeners",
+    "evk_listener_counts",
     "evk_groups",
     "evk_turns",
     "evk_terms",
@@ -64,11 +67,8 @@ const PINNED: [&str; 9] = [
     "evk_outcomes",
 ];
 
-/// Number of the filter at its place on an interface. A fixed one: the next process replaces the filter there.
-const HANDLE: u32 = 1;
-
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 13] = [
+pub const OUTCOMES: [(&str, &str); 14] = [
     ("to_member", "forwarded to members"),
     ("to_client", "forwarded to clients"),
     (
@@ -112,6 +112,10 @@ pub const OUTCOMES: [(&str, &str); 13] = [
         "icmp_error",
         "ICMP errors about packets of connections, sent to the client or the member",
     ),
+    (
+        "proxied_rate",
+        "left to the proxy: connections of a source with too many that are not confirmed",
+    ),
 ];
 
 /// The program in the kernel, with its maps. Programs and connections stay when this is dropped.
@@ -120,6 +124,7 @@ pub struct Forwarder {
     place: Place,
     ring: RingBuffer<'static>,
     events: Arc<Mutex<Vec<Event>>>,
+    decisions: Arc<Mutex<Vec<Decision>>>,
     interfaces: BTreeSet<u32>,
     /// Held while the process writes the maps.
     _lock: File,
@@ -227,34 +232,26 @@ impl Forwarder {
                 load()?
             }
         };
-        let events = Arc::new(Mutex::new(Vec::new()));
-        let sink = Arc::clone(&events);
-        let take = move |bytes: &[u8]| {
-            if let Some(event) = Event::read(bytes) {
-                sink.lock()
-                    .unwrap_or_else(PoisonError::into_inner)
-                    .push(event);
-            }
-            0
-        };
-        let ring = {
-            let map = find_map(&object, "evk_events")?;
-            let mut builder = RingBufferBuilder::new();
-            builder
-                .add(&map, take)
-                .map_err(failed_to("read events of the kernel"))?;
-            builder
-                .build()
-                .map_err(failed_to("read events of the kernel"))?
-        };
-        Ok(Forwarder {
+        let (events, decisions) = (Arc::default(), Arc::default());
+        let ring = read_rings(&object, &events, &decisions)?;
+        let forwarder = Forwarder {
             object,
             place,
             ring,
             events,
+            decisions,
             interfaces: BTreeSet::new(),
             _lock: lock,
-        })
+        };
+        let room = forwarder.read_capacity()?;
+        forwarder.limit_sources(SourceLimit::for_table(room))?;
+        Ok(forwarder)
+    }
+
+    /// Sets the limit of connections that clients of one source have begun and not confirmed.
+    fn limit_sources(&self, limit: SourceLimit) -> Result<(), BpfError> {
+        let key = 0u32.to_ne_bytes();
+        bpf::update_map(&self.object, "evk_source_limit", &key, &limit.write())
     }
 
     /// Puts the program on these interfaces, and forgets those that are gone. Returns the number of them.
@@ -319,8 +316,9 @@ impl Forwarder {
             let Ok(_lock) = lock(&place.folder()) else {
                 continue;
             };
-            let is_over = |silence, is_open| silence > if is_open { limit } else { linger };
-            let open = place.end_connections(is_over, now_ns)?;
+            let is_over =
+                |age: Age| age.find_silence(now_ns) > if age.is_open() { limit } else { linger };
+            let open = place.end_connections(is_over)?;
             if open > 0 {
                 left += open;
                 continue;
@@ -350,12 +348,35 @@ impl Forwarder {
         for key in old {
             map.delete(&key).map_err(failed_to("write a BPF map"))?;
         }
+        let counts = find_map(&self.object, "evk_listener_counts")?;
+        let others: Vec<_> = counts.keys().filter(|key| !keys.contains(key)).collect();
+        for key in others {
+            let value = counts.lookup(&key, MapFlags::ANY).ok().flatten();
+            if ListenerCounts::read(&value.unwrap_or_default()).open <= 0 {
+                let _ = counts.delete(&key);
+            }
+        }
         for listener in entries {
             let key = layout::write_address(listener.address);
+            // A known address keeps its counts.
+            let _ = counts.update(&key, &[0; ListenerCounts::LENGTH], MapFlags::NO_EXIST);
             map.update(&key, &listener.write(), MapFlags::ANY)
                 .map_err(failed_to("write a BPF map"))?;
         }
         Ok(())
+    }
+
+    /// Returns the counts of a listening address.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn read_listener_counts(&self, address: SocketAddr) -> Result<ListenerCounts, BpfError> {
+        let map = find_map(&self.object, "evk_listener_counts")?;
+        let value = map
+            .lookup(&layout::write_address(address), MapFlags::ANY)
+            .map_err(failed_to("read a BPF map"))?;
+        Ok(ListenerCounts::read(&value.unwrap_or_default()))
     }
 
     /// Writes the decisions of a group.
@@ -417,6 +438,22 @@ impl Forwarder {
         Ok(out)
     }
 
+    /// Takes the decisions that the program has told since the last call: about one a second for each group.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn take_decisions(&self) -> Result<Vec<Decision>, BpfError> {
+        self.ring
+            .consume()
+            .map_err(failed_to("read events of the kernel"))?;
+        let mut decisions = self
+            .decisions
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        Ok(mem::take(&mut *decisions))
+    }
+
     /// Takes the events since the last call.
     ///
     /// # Errors
@@ -475,6 +512,36 @@ impl Forwarder {
     }
 }
 
+/// Lets events and decisions of the kernel go into lists.
+fn read_rings(
+    object: &Object,
+    events: &Arc<Mutex<Vec<Event>>>,
+    decisions: &Arc<Mutex<Vec<Decision>>>,
+) -> Result<RingBuffer<'static>, BpfError> {
+    let failed = || failed_to("read events of the kernel");
+    let (events, decisions) = (Arc::clone(events), Arc::clone(decisions));
+    let take_event = move |bytes: &[u8]| {
+        if let Some(event) = Event::read(bytes) {
+            let mut list = events.lock().unwrap_or_else(PoisonError::into_inner);
+            list.push(event);
+        }
+        0
+    };
+    let take_decision = move |bytes: &[u8]| {
+        let mut list = decisions.lock().unwrap_or_else(PoisonError::into_inner);
+        list.push(Decision::read(bytes));
+        0
+    };
+    let maps = (
+        find_map(object, "evk_events")?,
+        find_map(object, "evk_decisions")?,
+    );
+    let mut builder = RingBufferBuilder::new();
+    builder.add(&maps.0, take_event).map_err(failed())?;
+    builder.add(&maps.1, take_decision).map_err(failed())?;
+    builder.build().map_err(failed())
+}
+
 fn open(folder: &Path, memory: u64) -> Result<OpenObject, BpfError> {
     let mut object = bpf::open_programs(crate::bpf_object!("forward.bpf.o"))?;
     let connections = choose_capacity(folder, memory);
@@ -506,18 +573,6 @@ fn choose_capacity(folder: &Path, memory: u64) -> u32 {
     let wanted = memory / MEMORY_PER_CONNECTION;
     let wanted = u32::try_from(wanted).unwrap_or(u32::MAX);
     wanted.clamp(*CONNECTIONS.start(), *CONNECTIONS.end())
-}
-
-fn lock(folder: &Path) -> Result<File, BpfError> {
-    let shown = folder.display();
-    let file = File::open(folder)
-        .map_err(|error| BpfError::File(format!("cannot open {shown}: {error}")))?;
-    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
-        BpfError::File(format!(
-            "another process forwards in the kernel of this network namespace ({shown}: {error})"
-        ))
-    })?;
-    Ok(file)
 }
 
 /// Makes the place for filters on an interface, if there is none.

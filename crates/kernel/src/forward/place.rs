@@ -1,17 +1,20 @@
 //! Place of the program's maps and filters in a network namespace, and what versions before have left.
 
-use std::fs;
+use std::fs::{self, File};
 use std::io;
 use std::path::{Path, PathBuf};
-use std::time::Duration;
 
 use libbpf_rs::{MapCore, MapFlags, MapHandle};
+use rustix::fs::{FlockOperation, flock};
 
 use super::layout::Age;
 use crate::bpf::{BpfError, failed_to};
 
 /// Version of the maps and of the answers of the program, part of a [`Place`]: maps of another version are only ended.
-pub(super) const LAYOUT: u32 = 7;
+pub(super) const LAYOUT: u32 = 8;
+
+/// Number of the filter at its place on an interface. A fixed one: the next process replaces the filter there.
+pub(super) const HANDLE: u32 = 1;
 
 /// Folder of pins and priority of filters in a network namespace. Each version of the maps has a separate place.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -52,10 +55,25 @@ impl Place {
         3818u32.saturating_sub(self.layout).max(1)
     }
 
+    /// Returns the place of another version in the same namespace.
+    pub(super) fn with_layout(&self, layout: u32) -> Place {
+        Place::new(self.root.clone(), layout, self.namespace)
+    }
+
     /// Returns the places of other versions with pins in the same namespace.
     pub(super) fn find_others(&self) -> Vec<Place> {
-        let Ok(entries) = fs::read_dir(&self.root) else {
-            return Vec::new();
+        let all = self.list_all().unwrap_or_default().into_iter();
+        all.filter(|place| place.namespace == self.namespace && place.layout != self.layout)
+            .collect()
+    }
+
+    /// Returns the places of all versions with pins in all namespaces.
+    pub(super) fn list_all(&self) -> Result<Vec<Place>, BpfError> {
+        let entries = match fs::read_dir(&self.root) {
+            Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(Vec::new()),
+            entries => entries.map_err(|error| {
+                BpfError::File(format!("cannot read {}: {error}", self.root.display()))
+            })?,
         };
         let place_of = |name: &str| {
             let (layout, namespace) = name.strip_prefix("forward-")?.split_once('-')?;
@@ -63,18 +81,14 @@ impl Place {
             Some(Place::new(self.root.clone(), layout, namespace))
         };
         let names = entries.flatten().map(|entry| entry.file_name());
-        names
-            .filter_map(|name| place_of(name.to_str()?))
-            .filter(|place| place.namespace == self.namespace && place.layout != self.layout)
-            .collect()
+        Ok(names.filter_map(|name| place_of(name.to_str()?)).collect())
     }
 
-    /// Lets the program of this place begin no connections, and removes connections that are over: `is_over` gets the
-    /// time since the last packet, and if the connection is open. Returns the number of the others.
+    /// Lets the program of this place begin no connections, and removes connections for which `is_over` returns true.
+    /// Returns the number of the others.
     pub(super) fn end_connections(
         &self,
-        is_over: impl Fn(Duration, bool) -> bool,
-        now_ns: u64,
+        mut is_over: impl FnMut(Age) -> bool,
     ) -> Result<usize, BpfError> {
         let folder = self.folder();
         if let Ok(listeners) = MapHandle::from_pinned_path(folder.join("evk_listeners")) {
@@ -94,8 +108,7 @@ impl Place {
             let Ok(Some(value)) = connections.lookup(&key, MapFlags::ANY) else {
                 continue;
             };
-            let age = Age::read(&value);
-            if is_over(age.find_silence(now_ns), age.is_open()) {
+            if is_over(Age::read(&value)) {
                 // The program may have removed the connection.
                 let _ = connections.delete(&key);
             } else {
@@ -134,4 +147,17 @@ pub(super) fn unpin(folder: &Path) -> Result<(), BpfError> {
         }
     }
     Ok(())
+}
+
+/// Holds the maps in a folder as long as the file is open.
+pub(super) fn lock(folder: &Path) -> Result<File, BpfError> {
+    let shown = folder.display();
+    let file = File::open(folder)
+        .map_err(|error| BpfError::File(format!("cannot open {shown}: {error}")))?;
+    flock(&file, FlockOperation::NonBlockingLockExclusive).map_err(|error| {
+        BpfError::File(format!(
+            "another process forwards in the kernel of this network namespace ({shown}: {error})"
+        ))
+    })?;
+    Ok(file)
 }

@@ -11,6 +11,7 @@ use super::place::LAYOUT;
 use super::*;
 use crate::testing::report_skipped;
 
+mod decisions;
 mod errors;
 mod events;
 mod families;
@@ -18,6 +19,7 @@ mod packets;
 mod places;
 mod resets;
 mod retries;
+mod sources;
 
 use packets::{SYN, Segment};
 

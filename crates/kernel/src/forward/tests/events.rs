@@ -64,6 +64,25 @@ fn check_events(forwarder: &Forwarder, interface: u32, family: Family) {
         assert_eq!(event.pair.member, family.member(2));
     }
     assert_eq!(read_lost(forwarder), 0);
+    let counts = forwarder.read_listener_counts(family.listener()).unwrap();
+    let expected = ListenerCounts {
+        begun: 1,
+        open: 0,
+        bytes: (40, 68),
+    };
+    assert_eq!(counts, expected);
+    pass(&client_segment((family, 5001), 100, 0, SYN));
+    let counts = forwarder.read_listener_counts(family.listener()).unwrap();
+    assert_eq!((counts.begun, counts.open), (2, 1));
+    // A rule that is gone keeps its counts until the last connection is over.
+    forwarder.set_listeners(&[]).unwrap();
+    let counts = forwarder.read_listener_counts(family.listener()).unwrap();
+    assert_eq!((counts.begun, counts.open), (2, 1));
+    pass(&client_segment((family, 5001), 101, 0, RST));
+    forwarder.set_listeners(&[]).unwrap();
+    let counts = forwarder.read_listener_counts(family.listener()).unwrap();
+    assert_eq!(counts, ListenerCounts::default());
+    assert_eq!(forwarder.take_events().unwrap().len(), 2);
 }
 
 #[test]

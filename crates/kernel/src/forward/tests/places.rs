@@ -108,3 +108,59 @@ fn maps_with_connections_are_not_removed_if_a_start_fails() {
     drop(Forwarder::open(place.clone(), MEMORY).unwrap());
     place.clear().unwrap();
 }
+
+#[test]
+fn s41_programs_of_all_layouts_are_removed_without_a_balancer() {
+    run_beside_routes(|forwarder, interface| {
+        let here = &forwarder.place;
+        let place = |layout| Place::new(here.root.clone(), layout, here.namespace + 1);
+        let interfaces = BTreeSet::from([interface]);
+        let open = |layout| {
+            let mut opened = Forwarder::open(place(layout), MEMORY).unwrap();
+            opened.attach(&interfaces).unwrap();
+            opened
+        };
+        let (old, new) = (open(LAYOUT - 1), open(LAYOUT + 1));
+        let member = Family::V6.member(2);
+        serve_members(&old, &[member], 0);
+        let syn = Segment::new(Family::V6.client(5000), Family::V6.listener(), SYN);
+        send(&old, interface, &syn);
+        let began = list_connections(&old)[0].began_ns;
+        drop(new);
+        let held = Detachment::find_at(&place(LAYOUT)).unwrap_err().to_string();
+        let own = format!("process {} forwards", std::process::id());
+        assert!(held.contains(&own), "{held}");
+        drop(old);
+
+        let found = Detachment::find_at(&place(LAYOUT)).unwrap();
+        assert!(!found.is_empty());
+        assert_eq!(found.other_namespaces(), [here.folder()]);
+        assert_eq!(found.list_uncounted(), BTreeSet::new());
+        let refused = Forwarder::open(place(LAYOUT - 1), MEMORY).unwrap_err();
+        assert!(refused.to_string().contains("another process"), "{refused}");
+        assert_eq!(found.drain(began, HOUR).unwrap(), (1, 0));
+        let listeners = place(LAYOUT - 1).folder().join("evk_listeners");
+        let listeners = MapHandle::from_pinned_path(listeners).unwrap();
+        assert_eq!(listeners.keys().count(), 0, "no new connections");
+        assert_eq!(found.close().unwrap(), 1);
+        // The member has not accepted.
+        let later = began + Duration::from_secs(11).as_nanos() as u64;
+        assert_eq!(found.drain(later, HOUR).unwrap(), (0, 0));
+        let removed = found.remove().unwrap();
+        assert_eq!(removed.interfaces, BTreeSet::from(["evk0".to_owned()]));
+        let mut folders = removed.folders;
+        folders.sort();
+        let all = [LAYOUT - 1, LAYOUT + 1].map(|layout| place(layout).folder());
+        assert_eq!(folders, all);
+        assert!(priorities().is_empty());
+        assert!(Detachment::find_at(&place(LAYOUT)).unwrap().is_empty());
+
+        // A filter without its maps.
+        drop(open(LAYOUT));
+        place(LAYOUT).clear().unwrap();
+        let found = Detachment::find_at(&place(LAYOUT)).unwrap();
+        assert_eq!(found.list_uncounted(), BTreeSet::from(["evk0"]));
+        found.remove().unwrap();
+        assert!(priorities().is_empty());
+    });
+}
