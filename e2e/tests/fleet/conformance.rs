@@ -112,7 +112,7 @@ fn suite_in_a_network_of_its_own() {
     run.args(["-test.timeout=60m", "-test.v"])
         .arg("--gateway-class=edge")
         .arg("--cleanup-base-resources=false")
-        .arg("--conformance-profiles=GATEWAY-HTTP")
+        .arg("--conformance-profiles=GATEWAY-HTTP,GATEWAY-GRPC")
         .arg(format!("--supported-features={}", list_features()))
         .arg("--organization=evenkeel")
         .arg("--project=evenkeel")

@@ -288,7 +288,9 @@ impl Group {
     fn find_trial(&self, cost: Cost, now: Instant) -> Option<BoundTrial> {
         let is_on = self.pool.settings.ejection.trials;
         let members = self.members().iter().enumerate().filter(|_| is_on);
-        let mut ejected = members.filter(|(_, member)| member.slot.has_reason(Reason::Ejected));
+        // A member that is in maintenance by now gets no trial that was granted before.
+        let is_tried = |member: &Member| member.slot.reason_bits() == Reason::Ejected as u32;
+        let mut ejected = members.filter(|(_, member)| is_tried(member));
         let taken =
             ejected.find_map(|(index, member)| Some((index, Trial::take_of(&member.slot)?)));
         let Some((index, trial)) = taken else {
