@@ -1,9 +1,11 @@
 //! Any bytes as a request to a language model and as its answer: no panic, and nothing depends on where they are split.
+//! As lists of models the bytes give a list that can be read again, and has the same models then.
 #![no_main]
 
 use evenkeel_inference::chain::{ChainBuilder, HashKey, MAX_BLOCKS};
 use evenkeel_inference::scanner::{Progress, Scanner};
 use evenkeel_inference::usage::UsageReader;
+use evenkeel_proxy::model_list::ModelList;
 use libfuzzer_sys::fuzz_target;
 
 /// Everything that a request says.
@@ -51,5 +53,15 @@ fuzz_target!(|input: (u8, bool, &[u8])| {
                 .cached_tokens
                 .is_none_or(|cached| cached <= usage.prompt_tokens)
         );
+    }
+    let (first, second) = bytes.split_at(bytes.len() / 2);
+    for parts in [&[bytes][..], &[first, second], &[bytes, bytes]] {
+        let mut list = ModelList::default();
+        let parts = parts.iter().filter_map(|part| list.add_answer(part, |_| true).ok());
+        let added: usize = parts.sum();
+        let mut again = ModelList::default();
+        let text = list.into_json();
+        assert_eq!(again.add_answer(text.as_bytes(), |_| true), Ok(added));
+        assert_eq!(again.into_json(), text);
     }
 });

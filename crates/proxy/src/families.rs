@@ -144,6 +144,17 @@ const RULE_FAMILIES: &[RuleFamily] = &[
         ],
     },
     RuleFamily {
+        name: "evenkeel_rule_model_lists_total",
+        only: Some(Protocol::Http),
+        help: "Groups that were asked for their models, for lists of all models, by what came of it.",
+        label: "result",
+        samples: &[
+            ("joined", |totals| totals.model_lists_joined),
+            ("no_member", |totals| totals.model_lists_no_member),
+            ("failed", |totals| totals.model_lists_failed),
+        ],
+    },
+    RuleFamily {
         name: "evenkeel_rule_compressed_total",
         only: Some(Protocol::Http),
         help: "Responses that were compressed, by coding.",

@@ -35,6 +35,7 @@ mod member_choice;
 mod memory;
 pub mod message;
 pub mod metrics;
+pub mod model_list;
 mod passwords;
 mod pipe;
 mod plane;

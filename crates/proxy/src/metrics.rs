@@ -226,6 +226,12 @@ counters! {
     models_compressed,
     /// Requests whose model was not read in time, or not among the bytes that are read.
     models_unread,
+    /// Groups whose models were listed for a client.
+    model_lists_joined,
+    /// Groups that were left out of a list, as no member could be asked.
+    model_lists_no_member,
+    /// Groups that were left out of a list, as no member has sent a list in time.
+    model_lists_failed,
     /// Responses that were compressed with zstd.
     encoded_zstd,
     /// Responses that were compressed with Brotli.

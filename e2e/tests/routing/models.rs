@@ -7,6 +7,7 @@ use evenkeel_e2e::folder::Folder;
 use evenkeel_e2e::language_model::LanguageModel;
 use evenkeel_e2e::member::{Member, Seen, ok_response};
 use evenkeel_e2e::process::{are_installed, run_curl};
+use evenkeel_e2e::python::python;
 use evenkeel_e2e::wait_until;
 use evenkeel_e2e::wire::{Message, Wire};
 use serde_json::json;
@@ -120,7 +121,7 @@ fn the_name_of_the_model_leads_to_the_group_and_what_is_not_certain_to_the_own_o
     let fields = "Content-Encoding: gzip\r\n";
     let compressed = send(&mut wire, "/", fields, &cases[0].0);
     assert_eq!(compressed.text(), "own");
-    wire.send("GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n");
+    wire.send("GET /v1/files HTTP/1.1\r\nHost: a\r\n\r\n");
     assert_eq!(wire.read_response().text(), "own");
     let count = |result| balancer.rule_count("models_total", &format!("result=\"{result}\""));
     let results = [
@@ -304,4 +305,156 @@ fn engines_are_asked_again_and_other_members_are_not() {
     assert_eq!(wire.read_head().second_word(), "100");
     wire.send(r#"{"model":"other"}"#);
     assert_eq!(wire.read_response().text(), "own");
+}
+
+/// A member that lists these models to clients with the key `right`, in one piece or in chunks.
+fn lister(data: &'static str, in_chunks: bool) -> Member {
+    Member::answering_with(move |request| {
+        if request.values("authorization") != ["Bearer right"] {
+            return "HTTP/1.1 401 No\r\nContent-Length: 2\r\n\r\nno".into();
+        }
+        let body = format!("{{\"object\": \"list\", \"data\": [{data}]}}");
+        if !in_chunks {
+            return ok_response(&body);
+        }
+        let chunks = body.as_bytes().chunks(7);
+        let chunks = chunks.map(|part| {
+            let text = String::from_utf8_lossy(part);
+            format!("{:x}\r\n{text}\r\n", part.len())
+        });
+        let chunks: String = chunks.collect();
+        format!("HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\n{chunks}0\r\n\r\n")
+    })
+}
+
+#[test]
+fn the_models_of_all_groups_are_listed_though_some_groups_do_not_answer() {
+    let own = lister(
+        r#"{"id":"gpt","owned_by":"own"}, {"id":"llama-70b"}, {"id":"embed"}"#,
+        false,
+    );
+    // The first entry of a model stays, as the engine has written it.
+    let big = lister(
+        r#"{"max_model_len":1.50,"id":"llama-70b"},{"id":"gpt","owned_by":"big"}"#,
+        true,
+    );
+    let small = lister(r#"{"id":"llama-70b"},{"id":"llama-1b"}"#, true);
+    let silent = Member::start(|_, _| {});
+    let huge = Member::answering_with(|_| {
+        let text = "x".repeat(2 << 20);
+        ok_response(&format!(
+            "{{\"data\":[{{\"id\":\"huge\",\"x\":\"{text}\"}}]}}"
+        ))
+    });
+    let odd = named("{\"data\":7}");
+    let out = lister(r#"{"id":"out"}"#, false);
+    let members = [
+        ("own", &own, "strategy = \"inference\""),
+        ("big", &big, ""),
+        ("small", &small, ""),
+        ("silent", &silent, ""),
+        ("huge", &huge, ""),
+        ("odd", &odd, ""),
+        ("out", &out, ""),
+    ];
+    let models = "{ \"llama-*\" = [\"big\", \"small\"], embed = \"silent\", huge = \"huge\", odd = \"odd\", out = \"out\" }";
+    let routes = "[[rule.web.routes]]\npath = \"/plain/*\"\nrewrite_prefix = \"/\"\nmodels = {}\n\
+                  [[rule.web.routes]]\npath = \"/team/*\"\nrewrite_prefix = \"/\"\n";
+    let balancer = Balancer::start(&config(models, &(routes.to_owned() + &groups(members))));
+    balancer
+        .run_ctl(&format!("maintenance out {}", out.address()))
+        .unwrap();
+    let expected = r#"{"object":"list","data":[{"id":"gpt","owned_by":"own"},{"max_model_len":1.50,"id":"llama-70b"},{"id":"llama-1b"}]}"#;
+    let mut wire = balancer.connect();
+    for path in ["/v1/models", "/v1/models?a=b", "/team/v1/models"] {
+        wire.send(format!(
+            "GET {path} HTTP/1.1\r\nHost: a\r\nAuthorization: Bearer right\r\nAccept-Encoding: gzip\r\n\r\n"
+        ));
+        let answer = wire.read_response();
+        assert_eq!(answer.second_word(), "200", "{path}");
+        assert_eq!(answer.values("content-type"), ["application/json"]);
+        assert_eq!(answer.text().trim_end(), expected, "{path}");
+        for member in [&own, &big, &small] {
+            let (_, request) = member.next_request();
+            assert!(
+                request.second_word().starts_with("/v1/models"),
+                "{}",
+                request.head
+            );
+            assert_eq!(request.values("authorization"), ["Bearer right"]);
+            assert!(request.values("accept-encoding").is_empty());
+        }
+    }
+    let count = |result| balancer.rule_count("model_lists_total", &format!("result=\"{result}\""));
+    assert_eq!(["joined", "no_member", "failed"].map(count), [9, 3, 9]);
+    // Without the table, and for other questions, one group is asked.
+    let fields = "Authorization: Bearer right";
+    for request in [
+        "GET /plain/v1/models",
+        "GET /v1/models/gpt",
+        "DELETE /v1/models",
+    ] {
+        wire.send(format!("{request} HTTP/1.1\r\nHost: a\r\n{fields}\r\n\r\n"));
+        let answer = wire.read_response();
+        assert!(answer.text().contains("embed"), "{request}");
+    }
+    if are_installed(&["curl"]) {
+        let url = format!("http://{}/v1/models", balancer.address("web"));
+        let listed = run_curl(&["--http2-prior-knowledge", "-H", fields, &url]);
+        assert_eq!(listed.trim_end(), expected);
+    }
+    for (key, expected) in [
+        ("right", "models gpt llama-70b llama-1b"),
+        ("wrong", "AuthenticationError 401 invalid_api_key"),
+    ] {
+        assert_eq!(
+            list_with_client(&balancer, key)
+                .as_deref()
+                .unwrap_or(expected),
+            expected
+        );
+    }
+}
+
+/// Output of OpenAI's client that lists the models; `None` if the client is not installed.
+fn list_with_client(balancer: &Balancer, key: &str) -> Option<String> {
+    let mut client = python("models_client.py", "openai")?;
+    let url = format!("http://{}/v1", balancer.address("web"));
+    let output = client.args([&url, key]).output().unwrap();
+    let errors = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{errors}");
+    let said = String::from_utf8_lossy(&output.stdout);
+    Some(said.trim_end().to_owned())
+}
+
+#[test]
+fn a_client_gets_an_error_if_no_group_lists_models() {
+    let members = ["own", "big"].map(|name| (name, named(name)));
+    let each = members.iter().map(|(name, member)| (*name, member, ""));
+    let balancer = Balancer::start(&config("{ a = \"big\" }", &groups(each)));
+    let mut wire = balancer.connect();
+    let question = "GET /v1/models HTTP/1.1\r\nHost: a\r\n\r\n";
+    wire.send(question);
+    let answer = wire.read_response();
+    assert_eq!(answer.second_word(), "503");
+    assert_eq!(answer.values("retry-after"), ["1"]);
+    let error: serde_json::Value = serde_json::from_str(answer.text()).unwrap();
+    assert_eq!(error["error"]["type"], "server_error");
+    let expected = "InternalServerError 503 service_unavailable";
+    let said = list_with_client(&balancer, "none");
+    assert_eq!(said.as_deref().unwrap_or(expected), expected);
+    // The maintenance of one group is not that of all.
+    balancer.run_ctl("maintain own on").unwrap();
+    balancer.run_ctl("maintain big on").unwrap();
+    wait_until("the worker knows", || {
+        let mut wire = balancer.connect();
+        wire.send(question);
+        wire.read_response().text().contains("maintenance")
+    });
+    balancer.run_ctl("maintain big off").unwrap();
+    wait_until("the worker knows", || {
+        let mut wire = balancer.connect();
+        wire.send(question);
+        wire.read_response().text().contains("server_error")
+    });
 }

@@ -87,6 +87,10 @@ impl Client {
             .budget
             .borrow_mut()
             .request(routed.rule.http.retry_budget);
+        if request.lists_models {
+            let after = Box::pin(self.answer_models(request, &mut summary)).await;
+            return self.end_request(request, summary, after);
+        }
         self.send_mirror(request, false);
         let mut tried: Vec<MemberId> = Vec::new();
         let mut now = request.at;

@@ -42,6 +42,9 @@ impl Client {
     /// decides on the group, is to be read.
     pub(super) fn is_in_maintenance(&self, request: &Request) -> bool {
         let routed = &request.routed;
+        if request.lists_models {
+            return self.lists_no_models(routed);
+        }
         let is_open = request.prompt.is_some() && routed.chooses_by_model();
         !is_open
             && routed

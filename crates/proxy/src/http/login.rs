@@ -114,7 +114,7 @@ impl RequestRoute {
                 .unwrap_or_default(),
             cookies: self.own_cookies(),
             says_forwarded: false,
-            hides_codings: self.may_be_for_engines(),
+            hides_codings: self.may_be_for_engines() || self.lists_models(request),
             report_format: self.report_format(),
             marks: None,
         }

@@ -18,6 +18,7 @@ mod malformed;
 mod member_connection;
 mod mirror;
 mod model_choice;
+mod models_answer;
 mod next_request;
 mod progress;
 pub(crate) mod prompt;

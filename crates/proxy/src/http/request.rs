@@ -80,6 +80,8 @@ pub(super) struct Request {
     pub(super) grpc: bool,
     /// Tokens that the request takes from limits, if it counts in some.
     pub(super) tokens: Option<Box<TokenHold>>,
+    /// True if the request asks for the models of all groups.
+    pub(super) lists_models: bool,
     /// Limit that the request is above, as its client has sent too many.
     pub(super) over: Option<Over>,
     /// The request on its way to a member.
@@ -277,6 +279,7 @@ impl Request {
             Some(_) => None,
             None => routed.to_copy(session, head),
         };
+        let lists_models = is_served && routed.lists_models(&head.request);
         move |up| Request {
             up: {
                 let up = match keeps {
@@ -313,6 +316,7 @@ impl Request {
             awaits_continue,
             grpc: false,
             tokens,
+            lists_models,
             over,
             line,
         }
@@ -487,6 +491,7 @@ impl Request {
             awaits_continue: false,
             grpc: false,
             tokens: None,
+            lists_models: false,
             over: None,
             up,
             line: None,

@@ -252,6 +252,11 @@ impl RequestRoute {
         places.filter(|place| *place != self.target)
     }
 
+    /// Place of the request's group in the rule.
+    pub(super) fn target_place(&self) -> u32 {
+        self.target
+    }
+
     /// True if the request goes to the group at `target`.
     pub(super) fn is_to_target(&self, target: u32) -> bool {
         self.target == target

@@ -12,6 +12,13 @@ impl Flow {
     /// Returns the same message, which is copied while it is read.
     #[cold]
     pub(in crate::http) fn copy_while_read(mut self, copies: CopyPlan) -> Self {
+        self.begin_copying(copies, &format!("{MIRRORED}: 1\r\n"));
+        self
+    }
+
+    /// Copies the message while it is read from now on. `line` (with its end) is added to the head of the copy.
+    #[cold]
+    pub(in crate::http) fn begin_copying(&mut self, copies: CopyPlan, line: &str) {
         debug_assert!(!self.is_stream, "a copy has a framing of its own");
         let (head, joined) = self.head.split_at(self.body_at);
         let left = match self.framing {
@@ -19,12 +26,10 @@ impl Flow {
             _ => 0,
         };
         let here = (joined.len() + self.ready) as u64;
-        let line = format!("{MIRRORED}: 1\r\n");
-        let copy = copies.begin_copy(head, &line, here.saturating_add(left));
+        let copy = copies.begin_copy(head, line, here.saturating_add(left));
         let copy = copy.and_then(|mut copy| copy.add_body(joined).map(|()| copy));
         self.copy = Some(Box::new(copy));
         self.copy_ready();
-        self
     }
 
     /// True if all of the message is here, so that it can be sent again.
