@@ -88,7 +88,8 @@ fn have_same_surroundings(old: &Inputs, new: &Inputs) -> bool {
 /// on the time, for which members that left are remembered.
 fn has_settled_members(config: &GroupConfig, entry: &GroupEntry) -> bool {
     let mut services = config.services.iter();
-    let mut members = entry.config.members.iter();
+    // Members that subsystems find have addresses.
+    let mut members = config.members.iter();
     entry.departed.is_empty()
         && config.chooser.is_none()
         && config.members_files.is_empty()
