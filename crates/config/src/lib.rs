@@ -40,6 +40,7 @@ pub use model::fixed_answer::{FixedAnswer, content_of};
 pub use model::fleet::Fleet;
 pub use model::ftp::{FtpOptions, FtpTls, PortRange};
 pub use model::gateway::{GENERATED_PREFIX, GatewayController};
+pub use model::generated::{GeneratedParser, GeneratedPart, GeneratedParts};
 pub use model::group::{GroupConfig, Said};
 pub use model::health::{HealthCheck, HealthCheckKind, QueryType, Secret};
 pub use model::hedge::Hedge;

@@ -1,7 +1,7 @@
 //! Inputs from which a state is made: the configuration file, the live changes, and the addresses that DNS
 //! gave.
 
-use std::collections::{BTreeMap, BTreeSet, HashMap};
+use std::collections::{BTreeMap, BTreeSet, HashMap, HashSet};
 use std::net::{IpAddr, SocketAddr};
 use std::sync::Arc;
 use std::time::Duration;
@@ -141,10 +141,17 @@ impl Inputs {
     /// The inputs after the file has become `config`. A live change stays where the
     /// file says the same as before; where it says something new, the file wins.
     pub(crate) fn with_config(&self, config: Config, lists: Lists, now: Instant) -> Inputs {
+        // The configuration before, which may be large, is not copied.
         let mut next = Inputs {
             config,
             lists,
-            ..self.clone()
+            own: Arc::clone(&self.own),
+            live: self.live.clone(),
+            addresses: self.addresses.clone(),
+            listening: self.listening.clone(),
+            clients: self.clients.clone(),
+            cookies: self.cookies.clone(),
+            files: self.files.clone(),
         };
         next.keep_live(self, now);
         next.forget_addresses();
@@ -227,8 +234,11 @@ impl Inputs {
         let of_group =
             |name: &str| same(group_maintenance(old, name), group_maintenance(new, name));
         live.group_maintenance.retain(|name, _| of_group(name));
+        let changed_groups = live.list_groups();
         let with_lists = |inputs: &Inputs| -> HashMap<String, GroupConfig> {
-            let groups = inputs.config.groups.iter().filter_map(|group| {
+            let groups = inputs.config.groups.iter();
+            let groups = groups.filter(|group| changed_groups.contains(&group.name));
+            let groups = groups.filter_map(|group| {
                 let listed = inputs.lists.list_members(group);
                 let mut group = (!listed.is_empty()).then(|| group.clone())?;
                 group.members.extend(listed);
@@ -301,7 +311,13 @@ impl Inputs {
 pub(crate) fn host_names(config: &Config, lists: &Lists) -> HashMap<String, Option<Duration>> {
     let mut hosts: HashMap<String, Option<Duration>> = HashMap::new();
     for group in &config.groups {
-        let listed = lists.list_members(group);
+        // Members that subsystems find have addresses.
+        let may_have_names = !group.members_files.is_empty()
+            || group.services.iter().any(|of| of.kubernetes.is_none());
+        let listed = match may_have_names {
+            true => lists.list_members(group),
+            false => Vec::new(),
+        };
         let names = group.members.iter().chain(&listed);
         for member in names.filter(|member| member.is_looked_up()) {
             let interval = group.dns_interval;
@@ -321,6 +337,15 @@ fn member_of<'a>(group: &'a GroupConfig, name: &str) -> Option<&'a MemberConfig>
 }
 
 impl Live {
+    /// Returns the names of the groups whose strategies or members were changed live.
+    fn list_groups(&self) -> HashSet<String> {
+        let of_members = { self.admin.keys() }.chain(self.weights.keys());
+        let of_members = of_members.chain(self.backups.keys());
+        let of_members = of_members.chain(self.absent_members.keys());
+        let of_members = of_members.map(|(group, _)| group);
+        of_members.chain(self.strategies.keys()).cloned().collect()
+    }
+
     /// Forgets changes of what is gone, or is not as it was: `group` answers, for each group
     /// of which something is known, what it was and what it is.
     pub(crate) fn keep_of_groups<'a>(

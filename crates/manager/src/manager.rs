@@ -287,7 +287,7 @@ impl Manager {
         let now = self.clock.now();
         one_name_each(&inputs)?;
         inputs.listening = self.listening();
-        let mut next = state.next(inputs, generation, now);
+        let mut next = state.next_keeping(inputs, generation, now);
         next.learnt = state.learnt.take();
         next.go_on(now);
         let news = !Arc::ptr_eq(&next.snapshot, &state.snapshot);
@@ -295,12 +295,12 @@ impl Manager {
             true => Some(self.subsystems.prepare(&next.snapshot)?),
             false => None,
         };
-        next.commit(now);
+        tell_refused(state, &next);
+        next.take_kept(state, now);
         if let Some(commit) = commit {
             commit();
             self.snapshots.send_replace(Arc::clone(&next.snapshot));
         }
-        tell_refused(state, &next);
         *state = next;
         self.ready.store(None);
         Ok(())

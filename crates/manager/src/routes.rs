@@ -34,8 +34,10 @@ impl Routes {
         files: &Files,
     ) -> Self {
         let list = rule.routes.list().iter();
-        let made = |route: &config::Route| {
-            let mut made = Route::new(rule, route, places, files);
+        // Most routes have those of the rest.
+        let trailers = Arc::new(trailers(rule, &FieldChanges::default()));
+        let made = |route: &Arc<config::Route>| {
+            let mut made = Route::new(rule, route, places, files, &trailers);
             if !route.responses.is_empty() {
                 let policy = |place| {
                     let merged = route.responses.layer_over(responses(place));
@@ -49,7 +51,7 @@ impl Routes {
         };
         Routes {
             list: list.map(made).collect(),
-            rest: Route::of_rest(rule, places, files),
+            rest: Route::of_rest(rule, places, files, &trailers),
             config: rule.routes.clone(),
         }
     }
@@ -64,7 +66,7 @@ impl Routes {
             users.map(Arc::as_ptr) == of_route.map(Arc::as_ptr)
         };
         let of_rule = rule.auth.as_ref();
-        let same = |(config, route): (&config::Route, &Route)| {
+        let same = |(config, route): (&Arc<config::Route>, &Route)| {
             let file = config
                 .answer
                 .as_ref()
@@ -258,7 +260,12 @@ impl Route {
         Some(policy)
     }
 
-    fn of_rest(rule: &Rule, places: &HashMap<&str, u32>, files: &Files) -> Self {
+    fn of_rest(
+        rule: &Rule,
+        places: &HashMap<&str, u32>,
+        files: &Files,
+        request_trailers: &Arc<RequestTrailers>,
+    ) -> Self {
         let targets = match rule.group.is_empty() {
             true => Targets::Nowhere,
             false => Targets::One(0),
@@ -283,12 +290,18 @@ impl Route {
             rewrite: None,
             request_fields: None,
             policies: Box::default(),
-            request_trailers: Arc::new(trailers(rule, &FieldChanges::default())),
+            request_trailers: Arc::clone(request_trailers),
         }
     }
 
-    fn new(rule: &Rule, route: &config::Route, places: &HashMap<&str, u32>, files: &Files) -> Self {
-        let rest = Route::of_rest(rule, places, files);
+    fn new(
+        rule: &Rule,
+        route: &config::Route,
+        places: &HashMap<&str, u32>,
+        files: &Files,
+        request_trailers: &Arc<RequestTrailers>,
+    ) -> Self {
+        let rest = Route::of_rest(rule, places, files, request_trailers);
         let place = |name: &str| places.get(name).copied().unwrap_or_default();
         let mut sum = 0;
         let weights = route.groups.0.iter().filter(|(_, weight)| *weight > 0);

@@ -21,12 +21,14 @@ use crate::snapshot::{GroupHandle, Snapshot};
 use crate::subsystem::{ApplyError, PrepareError};
 
 mod entry;
+mod kept;
 mod learnt;
 mod members;
 mod snapshots;
 
 use entry::is_asked;
 pub(crate) use entry::{Checked, Endpoint, GroupEntry};
+use kept::Unchanged;
 pub(crate) use learnt::All;
 
 /// Two groups, of these owners, have the same name.
@@ -59,6 +61,8 @@ pub(crate) struct State {
     /// Number of members at each location.
     members_at: HashMap<Arc<str>, usize>,
     next_id: u64,
+    /// Groups of the state before that are to be taken: places here, and there.
+    kept: Vec<(usize, usize)>,
     /// State that the old process has told of groups that were not there yet.
     pub learnt: Option<All>,
     /// Number of groups that were made or made anew.
@@ -79,6 +83,7 @@ impl State {
             index: HashMap::new(),
             members_at: HashMap::new(),
             next_id: 1,
+            kept: Vec::new(),
             learnt: None,
             #[cfg(test)]
             built: 0,
@@ -88,6 +93,10 @@ impl State {
     /// The state that `inputs` make, with everything of `self` that goes on: slots,
     /// ids, locations, health. `now` is when endpoints that are in it no more have left.
     pub(crate) fn next(&self, inputs: Inputs, generation: u64, now: Instant) -> State {
+        self.next_with(inputs, generation, now, false)
+    }
+
+    fn next_with(&self, inputs: Inputs, generation: u64, now: Instant, keeps: bool) -> State {
         let mut next = State {
             inputs,
             notified_locations: self.notified_locations.clone(),
@@ -96,10 +105,29 @@ impl State {
             built: self.built,
             ..State::empty()
         };
+        let unchanged = match keeps {
+            true => Unchanged::new(self, &next.inputs),
+            false => Unchanged::none(self, &next.inputs),
+        };
         let groups = next.inputs.all_groups();
-        let groups: Vec<_> = groups.map(|(of, group)| (of, group.clone())).collect();
+        let groups: Vec<_> = groups
+            .map(|(of, group)| match unchanged.find_place(of, group) {
+                Some(place) => (of, Err(place)),
+                None => (of, Ok(group.clone())),
+            })
+            .collect();
         let admission = next.inputs.admission();
         for (owner, config) in groups {
+            let config = match config {
+                Ok(config) => config,
+                Err(place) => {
+                    if let Some(old) = self.groups.get(place) {
+                        next.kept.push((next.groups.len(), place));
+                        next.enter(old.stand_in());
+                    }
+                    continue;
+                }
+            };
             // Whoever else has the name now, it is another group.
             let old = self.find_group(&config.name);
             let old = old.filter(|old| old.owner == owner);
@@ -241,7 +269,8 @@ impl State {
         self.index_group(at);
         #[cfg(test)]
         {
-            self.built += 1;
+            let is_kept = { self.kept.last() }.is_some_and(|(place, _)| *place == at);
+            self.built += usize::from(!is_kept);
         }
     }
 
@@ -535,6 +564,45 @@ mod tests {
         }
     }
 
+    /// True if two states have the same groups, members and places, but for the numbers of members that are new.
+    fn same_shape(one: &State, other: &State) -> bool {
+        let groups = |state: &State| -> Vec<_> {
+            let entry = |entry: &GroupEntry| {
+                let endpoint = |of: &Endpoint| {
+                    let member = &of.member;
+                    let location = Arc::clone(member.location.name());
+                    (member.name.clone(), of.admin, of.weight, location)
+                };
+                let endpoints: Vec<_> = entry.endpoints.iter().map(endpoint).collect();
+                let departed = entry.departed.iter().map(|of| of.member.name.clone());
+                (
+                    entry.config.clone(),
+                    endpoints,
+                    departed.collect::<Vec<_>>(),
+                )
+            };
+            state.groups.iter().map(entry).collect()
+        };
+        let is_indexed = |state: &State| {
+            let all = { state.groups.iter().enumerate() }.flat_map(|(at, entry)| {
+                let endpoints = entry.endpoints.iter().enumerate();
+                endpoints.map(move |(number, of)| (of.member.id, (at, number)))
+            });
+            all.collect::<HashMap<_, _>>() == state.index
+        };
+        let locations = |state: &State| -> HashMap<_, _> {
+            let all = state.locations.iter();
+            all.map(|(name, of)| (name.clone(), of.name().clone()))
+                .collect()
+        };
+        groups(one) == groups(other)
+            && is_indexed(one)
+            && one.names == other.names
+            && one.members_at == other.members_at
+            && locations(one) == locations(other)
+            && one.snapshot.rules.len() == other.snapshot.rules.len()
+    }
+
     proptest! {
         /// Whatever happens, in whatever order: who stays, or comes back soon, keeps id
         /// and slot; ids are unique, names are unique, and the slots say what file,
@@ -569,13 +637,15 @@ mod tests {
                 };
                 let before = seen(&state);
                 let handles: Vec<_> = state.groups.iter().map(|e| Arc::clone(&e.handle)).collect();
-                let mut next = state.next(inputs, state.snapshot.generation, now);
+                let scratch = state.next(inputs.clone(), state.snapshot.generation, now);
+                let mut next = state.next_keeping(inputs, state.snapshot.generation, now);
                 // Nothing is visible yet.
                 for (handle, entry) in handles.iter().zip(&state.groups) {
                     prop_assert!(Arc::ptr_eq(&handle.current.load(), &entry.group));
                 }
-                next.commit(now);
+                next.take_kept(&mut state, now);
                 state = next;
+                prop_assert!(same_shape(&state, &scratch));
 
                 let after = seen(&state);
                 for (key, (id, slot)) in &after {

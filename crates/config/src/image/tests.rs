@@ -124,7 +124,9 @@ fn assert_same(one: &Config, other: &Config, rule: &str) {
     let (rule, mut same) = (rule_of(one), rule_of(other));
     let routes = |rule: &Rule| {
         let mut routes = rule.routes.list().to_vec();
-        routes.iter_mut().for_each(|route| route.line = 0);
+        routes
+            .iter_mut()
+            .for_each(|route| std::sync::Arc::make_mut(route).line = 0);
         routes
     };
     assert_eq!(routes(&rule), routes(&same));

@@ -22,6 +22,7 @@ pub(crate) mod fixed_answer;
 pub(crate) mod fleet;
 pub(crate) mod ftp;
 pub(crate) mod gateway;
+pub(crate) mod generated;
 pub(crate) mod group;
 mod group_defaults;
 pub(crate) mod group_name;

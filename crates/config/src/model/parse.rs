@@ -9,6 +9,7 @@ use super::cross_checks::{
     check_port, check_token_limits, listening_addresses, reserve_fields, reserve_names,
     warn_of_loops, warn_of_one_location, warn_of_shared_loads,
 };
+use super::generated::PartReader;
 use super::group::GroupConfig;
 use super::listeners::Listeners;
 use super::location::{self, Placed};
@@ -94,8 +95,7 @@ pub fn parse_generated(text: &str) -> Result<Config, Errors> {
         ..Reading::default()
     };
     let parsed = document_with("generated", text, with, describe_tables, read);
-    let (mut config, warnings) = parsed?;
-    config.warnings = warnings;
+    let (config, _) = parsed?;
     Ok(config)
 }
 
@@ -162,12 +162,25 @@ pub(crate) fn parse_reading(file: &str, text: &str, with: Reading<'_>) -> Result
 }
 
 /// Reads all tables. Problems are reported in the order of the steps.
-fn read(mut top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
+fn read(top: Table<'_>, folder: &Path, report: &mut Report<'_>) -> Config {
+    read_with(None, top, folder, report)
+}
+
+/// Reads all tables, as [`read`] does. `parts` has groups and routes that the tables have not.
+pub(super) fn read_with(
+    mut parts: Option<&mut PartReader<'_, '_>>,
+    mut top: Table<'_>,
+    folder: &Path,
+    report: &mut Report<'_>,
+) -> Config {
     let mut draft = Draft::new(folder, report);
     draft.read_process(&mut top, report);
     let defaults = Defaults::read(&mut top, report);
-    draft.read_groups(&mut top, &defaults, report);
-    draft.read_rules(&mut top, &defaults, report);
+    match parts.as_mut() {
+        Some(parts) => draft.add_groups(parts.take_groups()),
+        None => draft.read_groups(&mut top, &defaults, report),
+    }
+    draft.read_rules(&mut top, &defaults, parts, report);
     draft.check_users(report);
     draft.place_groups(&mut top, &defaults, report);
     draft.resolve_groups(report);
@@ -232,12 +245,8 @@ impl<'f> Draft<'f> {
     /// Reads the groups with a table of their own.
     fn read_groups(&mut self, top: &mut Table<'_>, defaults: &Defaults, report: &mut Report<'_>) {
         for mut table in top.named_tables("group", NAMES, report) {
-            let mut group = GroupConfig::of_table(&mut table, &defaults.group, report);
-            group.responses.read(&mut table, report);
+            let mut group = read_group(&mut table, &defaults.group, report);
             group.responses.resolve(self.folder);
-            if !group.agents_may_join && group.members_files.is_empty() {
-                table.require("members", report);
-            }
             let span = table.name_span().clone();
             self.shared.insert(group.name.clone(), span.clone());
             self.groups.push((span, group));
@@ -245,13 +254,30 @@ impl<'f> Draft<'f> {
         }
     }
 
+    /// Takes groups that were read from texts of their own.
+    fn add_groups(&mut self, groups: Vec<(Span, GroupConfig)>) {
+        let names = groups.iter();
+        let names = names.map(|(span, group)| (group.name.clone(), span.clone()));
+        self.shared.extend(names);
+        self.groups.extend(groups);
+    }
+
     /// Reads the rules, and the groups of their own; then what members' services need.
-    fn read_rules(&mut self, top: &mut Table<'_>, defaults: &Defaults, report: &mut Report<'_>) {
+    fn read_rules(
+        &mut self,
+        top: &mut Table<'_>,
+        defaults: &Defaults,
+        mut parts: Option<&mut PartReader<'_, '_>>,
+        report: &mut Report<'_>,
+    ) {
         let (config, folder, listeners) = (&mut self.config, self.folder, &mut self.listeners);
         let mut places = Vec::new();
         for mut table in top.named_tables("rule", NAMES, report) {
             places.push(table.name_span().clone());
-            let (mut rule, own) = rules::read(&mut table, defaults, &self.shared, report);
+            let (mut rule, own) = {
+                let parts = parts.as_deref_mut();
+                rules::read(&mut table, defaults, &self.shared, parts, report)
+            };
             let who = format!("rule {:?}", rule.name);
             rule.routes.resolve(folder);
             match rule.protocol {
@@ -434,6 +460,20 @@ impl<'f> Draft<'f> {
             }
         }
     }
+}
+
+/// Reads a group with a table of its own.
+pub(super) fn read_group(
+    table: &mut Table<'_>,
+    defaults: &GroupConfig,
+    report: &mut Report<'_>,
+) -> GroupConfig {
+    let mut group = GroupConfig::of_table(table, defaults, report);
+    group.responses.read(table, report);
+    if !group.agents_may_join && group.members_files.is_empty() {
+        table.require("members", report);
+    }
+    group
 }
 
 /// Checks a group against the rules that use the group.

@@ -182,7 +182,7 @@ pub struct Routes(Option<Arc<All>>);
 
 #[derive(Debug)]
 struct All {
-    list: Vec<Route>,
+    list: Vec<Arc<Route>>,
     index: Index,
     /// The names of their groups, each once.
     groups: Vec<String>,
@@ -191,18 +191,23 @@ struct All {
 impl PartialEq for Routes {
     fn eq(&self, other: &Self) -> bool {
         match (&self.0, &other.0) {
-            (Some(a), Some(b)) => Arc::ptr_eq(a, b) || a.list == b.list,
+            (Some(a), Some(b)) => {
+                let mut pairs = a.list.iter().zip(&b.list);
+                let is_same = |(a, b): (&Arc<Route>, &Arc<Route>)| Arc::ptr_eq(a, b) || a == b;
+                Arc::ptr_eq(a, b) || a.list.len() == b.list.len() && pairs.all(is_same)
+            }
             (a, b) => a.is_none() && b.is_none(),
         }
     }
 }
 
 impl Routes {
-    pub(super) fn new(list: Vec<Route>) -> Self {
+    pub(super) fn new(list: Vec<Arc<Route>>) -> Self {
         if list.is_empty() {
             return Routes::default();
         }
-        let groups = list.iter().flat_map(Route::group_names).map(str::to_owned);
+        let groups = list.iter().flat_map(|route| route.group_names());
+        let groups = groups.map(str::to_owned);
         let by_model = list.iter().filter_map(|route| route.models.as_ref());
         let by_model = by_model.flat_map(Models::group_names).cloned();
         let mut groups: Vec<String> = groups.chain(by_model).collect();
@@ -218,7 +223,7 @@ impl Routes {
     }
 
     /// All of them.
-    pub fn list(&self) -> &[Route] {
+    pub fn list(&self) -> &[Arc<Route>] {
         self.0.as_ref().map_or(&[], |all| &all.list)
     }
 
@@ -236,7 +241,9 @@ impl Routes {
     /// A relative path starts at `folder`.
     pub(crate) fn resolve(&mut self, folder: &Path) {
         let all = self.0.as_mut().and_then(Arc::get_mut);
-        for route in all.into_iter().flat_map(|all| &mut all.list) {
+        let own = all.into_iter().flat_map(|all| &mut all.list);
+        // Generated routes, which others may share, have no files.
+        for route in own.filter_map(Arc::get_mut) {
             if let Some(file) = route
                 .answer
                 .as_mut()

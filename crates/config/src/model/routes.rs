@@ -1,6 +1,7 @@
 //! Reading of the routes of a rule: the checks of each route, and of the routes together.
 
 use std::collections::{HashMap, HashSet};
+use std::sync::Arc;
 
 use super::auth::Auth;
 use super::group_name::unknown_group;
@@ -39,13 +40,15 @@ pub(crate) fn read_routes(
     for mut table in table.read_tables("routes", report) {
         let (number, before) = (list.len() + 1, report.problem_count());
         let route = read_one_route(number, rule, &mut table, shared, report);
-        let route = Route {
-            line: report.line_of(table.name_span()),
-            ..route
+        let line = match report.is_generated() {
+            // The route is the same one wherever it stands.
+            true => 0,
+            false => report.line_of(table.name_span()),
         };
+        let route = Route { line, ..route };
         let of = (Some(&*route.label), rule.trusts_forwarded);
         RequestLimit::check_list(&route.request_limits, of, labels, &table, report);
-        list.push(route);
+        list.push(Arc::new(route));
         let (span, path) = (table.name_span().clone(), table.path().to_owned());
         table.report_unread(report);
         // A condition that is wrong is not there, and what is not there covers everything.
@@ -61,7 +64,8 @@ pub(crate) fn read_routes(
     routes
 }
 
-fn read_one_route(
+/// Reads a route, which is the one at `number`, from 1.
+pub(super) fn read_one_route(
     number: usize,
     rule: &RuleFacts<'_>,
     table: &mut Table<'_>,
@@ -294,6 +298,16 @@ fn check_rewrite(route: &mut Route, table: &Table<'_>, report: &mut Report<'_>) 
     table.report_problem("rewrite_prefix", message, report);
 }
 
+/// Returns the names of all groups that a route names, some of them perhaps several times.
+pub(super) fn list_groups(route: &Route) -> impl Iterator<Item = &str> {
+    let mirror = route.mirror.iter().map(|mirror| mirror.group.as_str());
+    let asked = route.auth.or_rule(None).and_then(Auth::asked_group);
+    let by_model = route.models.iter().flat_map(Models::group_names);
+    let by_model = by_model.map(String::as_str);
+    let named = route.group_names();
+    named.chain(mirror).chain(asked).chain(by_model)
+}
+
 /// Reports routes for the group of a rule that has none.
 pub(crate) fn need_own(
     routes: &Routes,
@@ -302,18 +316,7 @@ pub(crate) fn need_own(
     report: &mut Report<'_>,
 ) {
     let own = table.name();
-    let names_own = |route: &Route| {
-        let mirror = route.mirror.iter().map(|mirror| mirror.group.as_str());
-        let asked = route.auth.or_rule(None).and_then(Auth::asked_group);
-        let by_model = route.models.iter().flat_map(Models::group_names);
-        let by_model = by_model.map(String::as_str);
-        let mut all = route
-            .group_names()
-            .chain(mirror)
-            .chain(asked)
-            .chain(by_model);
-        all.any(|group| group == own)
-    };
+    let names_own = |route: &Route| list_groups(route).any(|group| group == own);
     if let Some(route) = routes.list().iter().find(|route| names_own(route))
         && !shared.contains_key(&own)
     {

@@ -6,6 +6,7 @@ use evenkeel_core::address::Address as Listen;
 
 use super::auth::Auth;
 use super::ftp::FtpTls;
+use super::generated::PartReader;
 use super::group::{self, GroupConfig};
 use super::group_name::unknown_group;
 use super::limits::{FORGED, LimitKey, Limits, RequestLimit};
@@ -59,11 +60,12 @@ const HTTP_ONLY: [&str; 8] = [
 ];
 
 /// A rule, and the group of its own if it names none. `shared` are the groups with a table of
-/// their own.
+/// their own. `parts` has the routes, if the table has none of them.
 pub(crate) fn read(
     table: &mut Table<'_>,
     defaults: &Defaults,
     shared: &HashMap<String, Span>,
+    parts: Option<&mut PartReader<'_, '_>>,
     report: &mut Report<'_>,
 ) -> (Rule, Option<GroupConfig>) {
     let mut rule = Rule {
@@ -91,7 +93,10 @@ pub(crate) fn read(
         trusts_forwarded: rule.http.trust_forwarded,
         group: &rule.group,
     };
-    rule.routes = routes::read_routes(&facts, &mut labels, table, shared, report);
+    rule.routes = match parts {
+        Some(parts) => parts.read_routes(&facts, shared),
+        None => routes::read_routes(&facts, &mut labels, table, shared, report),
+    };
     let own = match table.has_key("group") {
         true => {
             refuse_group_keys(&rule, table, shared, report);
@@ -186,7 +191,8 @@ fn read_own_group(
     }
     let has_members =
         table.has_key("members") || table.has_key("members_files") || group.agents_may_join;
-    if (table.has_key("sni") || table.has_key("routes")) && !has_members {
+    let has_routes = table.has_key("routes") || !rule.routes.list().is_empty();
+    if (table.has_key("sni") || has_routes) && !has_members {
         let who = match table.has_key("sni") {
             true => "`sni` names",
             false => "the routes name",

@@ -245,7 +245,7 @@ impl Groups {
     pub(crate) fn write(&self, text: &mut Text) {
         let used = { self.used.iter() }.filter_map(|name| Some((name, self.known.get(name)?)));
         for (name, group) in used {
-            text.begin(Owner::Group(name.clone()));
+            text.begin_group(Owner::Group(name.clone()));
             text.line(&format!("[group.{}]", quote(name)));
             group.write_members(text);
             if let Some(binding) = &group.binding {
@@ -259,7 +259,7 @@ impl Groups {
             }
         }
         if self.needs_nobody {
-            text.begin(Owner::Group(NOBODY.into()));
+            text.begin_group(Owner::Group(NOBODY.into()));
             text.line(&format!("[group.{}]", quote(NOBODY)));
             text.line("members = [{ address = \"192.0.2.1:9\", drain = true }]");
             text.line("maintenance = { on = true, status = 500 }");

@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use evenkeel_config::Config;
+use evenkeel_config::{Config, GeneratedParser};
 use evenkeel_manager::subsystem::{ApplyError, PrepareError};
 use evenkeel_manager::{Generated, Manager, ReloadError};
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ use super::conditions::Status;
 use super::leader::{Candidate, Term};
 use super::objects::{ByName, Gateway, Kind, ObjectName, Objects};
 use super::settings::Settings;
-use super::translate::settle::translate;
+use super::translate::settle::translate_again;
 use super::translate::{Refused, Translation};
 use super::world::{KindStore, World};
 use super::writer::Writer;
@@ -185,6 +185,8 @@ struct Applier {
     refused: Refused,
     /// Gateways when owners were refused.
     gateways: ByName<Gateway>,
+    /// Parser, which has the parts of the translation before.
+    parser: GeneratedParser,
     pace: Pace,
 }
 
@@ -196,6 +198,7 @@ impl Applier {
             counts: Arc::clone(counts),
             refused: Refused::new(),
             gateways: ByName::new(),
+            parser: GeneratedParser::default(),
             pace: Pace::default(),
         }
     }
@@ -213,8 +216,12 @@ impl Applier {
             let (settings, refused) = (settings.clone(), self.refused.clone());
             let objects = Arc::clone(&objects);
             // Many objects take a while, and others wait for this thread.
-            let translated = spawn_blocking(move || translate(&objects, &settings, &refused)).await;
-            let Ok(translation) = translated else {
+            let mut parser = std::mem::take(&mut self.parser);
+            let translated = spawn_blocking(move || {
+                let translation = translate_again(&objects, &settings, &refused, &mut parser);
+                (translation, parser)
+            });
+            let Ok((translation, parser)) = translated.await else {
                 error!(
                     "gateways: the objects cannot be translated; please report this, with the earlier lines of the log"
                 );
@@ -223,6 +230,7 @@ impl Applier {
                     Some(self.pace.pause_after_failure(None, fastrand::f32())),
                 );
             };
+            self.parser = parser;
             let config = match &translation.config {
                 Ok(config) => Arc::clone(config),
                 Err(problem) => {

@@ -10,6 +10,7 @@ use super::text::Owner;
 use super::translate::settle::translate;
 use super::translate::{Refused, Translation};
 
+mod again;
 mod grpc;
 mod pools;
 mod rights;

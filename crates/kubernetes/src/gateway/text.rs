@@ -3,6 +3,8 @@
 use std::fmt::Write as _;
 use std::hash::{DefaultHasher, Hash, Hasher};
 
+use evenkeel_config::{GeneratedPart, GeneratedParts};
+
 use super::objects::{Kind, ObjectName};
 
 /// Object, and part of the object, that lines of the text come from.
@@ -16,6 +18,25 @@ pub enum Owner {
     Group(String),
 }
 
+/// Kind of a part of the text.
+#[derive(Debug)]
+enum PartKind {
+    /// Lines of rules without their routes.
+    Rules,
+    /// Route of the rule with this name.
+    Route(String),
+    /// Group of members.
+    Group,
+}
+
+/// First line of a part of the text, and the offset of the line. A part ends where the next one begins.
+#[derive(Debug)]
+struct PartStart {
+    kind: PartKind,
+    line: usize,
+    offset: usize,
+}
+
 /// Text that grows line by line.
 #[derive(Debug, Default)]
 pub(crate) struct Text {
@@ -23,12 +44,63 @@ pub(crate) struct Text {
     lines: usize,
     /// First lines of owners, in order. An owner's lines end where the next owner's begin.
     owners: Vec<(usize, Owner)>,
+    /// Parts in order. Lines before the first one are lines of rules.
+    parts: Vec<PartStart>,
 }
 
 impl Text {
     /// Begins the lines of an owner.
     pub(crate) fn begin(&mut self, owner: Owner) {
         self.owners.push((self.lines + 1, owner));
+    }
+
+    /// Begins the lines of a rule, with the first owner of these lines.
+    pub(crate) fn begin_rule(&mut self, owner: Owner) {
+        self.begin_part(PartKind::Rules, owner);
+    }
+
+    /// Begins the lines of a route of the rule with this name.
+    pub(crate) fn begin_route(&mut self, rule: &str, owner: Owner) {
+        self.begin_part(PartKind::Route(rule.to_owned()), owner);
+    }
+
+    /// Begins the lines of a group.
+    pub(crate) fn begin_group(&mut self, owner: Owner) {
+        self.begin_part(PartKind::Group, owner);
+    }
+
+    fn begin_part(&mut self, kind: PartKind, owner: Owner) {
+        self.parts.push(PartStart {
+            kind,
+            line: self.lines + 1,
+            offset: self.text.len(),
+        });
+        self.begin(owner);
+    }
+
+    /// Returns the parts of the text.
+    pub(crate) fn parts(&self) -> GeneratedParts<'_> {
+        let mut parts = GeneratedParts::default();
+        let first = self.parts.first().map_or(self.text.len(), |of| of.offset);
+        parts
+            .rules
+            .push_str(self.text.get(..first).unwrap_or_default());
+        let ends = self.parts.iter().skip(1).map(|of| of.offset);
+        let ends = ends.chain([self.text.len()]);
+        for (start, end) in self.parts.iter().zip(ends) {
+            let text = self.text.get(start.offset..end).unwrap_or_default();
+            let line = start.line;
+            let part = GeneratedPart { line, text };
+            match &start.kind {
+                PartKind::Rules => parts.rules.push_str(text),
+                PartKind::Group => parts.groups.push(part),
+                PartKind::Route(rule) => match parts.routes.get_mut(rule) {
+                    Some(routes) => routes.push(part),
+                    None => drop(parts.routes.insert(rule.clone(), vec![part])),
+                },
+            }
+        }
+        parts
     }
 
     /// Writes a line.

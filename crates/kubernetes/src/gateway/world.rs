@@ -21,10 +21,10 @@ use crate::status::KindStatus;
 /// Most objects of a kind.
 const MAX_OBJECTS: usize = 50_000;
 
-/// Time without a change after which changes are put into effect.
+/// Time without a change after which changes of a burst are put into effect.
 const QUIET: Duration = Duration::from_millis(10);
 
-/// Longest time for which changes wait for further changes.
+/// Longest time for which changes of a burst wait for further changes. A change after this time begins no burst yet.
 const LONGEST_WAIT: Duration = Duration::from_millis(100);
 
 /// Objects of the cluster.
@@ -32,6 +32,8 @@ const LONGEST_WAIT: Duration = Duration::from_millis(100);
 pub(crate) struct World {
     state: Mutex<State>,
     changed: Notify,
+    /// Time when somebody who waited was told of changes last.
+    told: Mutex<Option<Instant>>,
 }
 
 #[derive(Debug, Default)]
@@ -119,11 +121,17 @@ impl World {
         self.changed.notify_one();
     }
 
-    /// Waits until objects have changed, and changes have come to rest; a burst of changes is one change.
+    /// Waits until objects have changed. The first change after a rest is told at once. If changes follow one another, a
+    /// burst of changes is one change: it is told once the changes have come to rest.
     pub(crate) async fn wait_for_change(&self) {
         self.changed.notified().await;
-        let end = Instant::now() + LONGEST_WAIT;
-        while timeout(QUIET, self.changed.notified()).await.is_ok() && Instant::now() < end {}
+        let now = Instant::now();
+        let told = *self.told.lock();
+        if told.is_some_and(|told| now < told + LONGEST_WAIT) {
+            let end = now + LONGEST_WAIT;
+            while timeout(QUIET, self.changed.notified()).await.is_ok() && Instant::now() < end {}
+        }
+        *self.told.lock() = Some(Instant::now());
     }
 
     /// Returns all objects; `None` until all kinds are known.
@@ -416,6 +424,9 @@ mod tests {
                 tokio::task::yield_now().await;
             }
         };
+        // The first change after a rest is told at once, and the others together.
+        world.note_change();
+        world.wait_for_change().await;
         tokio::join!(changes, world.wait_for_change());
         let next = timeout(Duration::from_millis(1), world.changed.notified());
         assert!(next.await.is_err());

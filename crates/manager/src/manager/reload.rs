@@ -2,7 +2,7 @@
 
 use std::collections::HashSet;
 use std::fmt;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::time::SystemTime;
 
@@ -192,7 +192,8 @@ impl Manager {
         let mut owned = self.lock();
         let mut lists = lists;
         lists.take_newer(&owned.state.inputs.lists);
-        let before = owned.state.inputs.config.clone();
+        let before = owned.state.inputs.config.files().map(Path::to_owned);
+        let before: HashSet<PathBuf> = before.collect();
         if owned.started.is_none() {
             // What the process before has told was about the same ones.
             owned.state.inputs.lists = lists.clone();
@@ -210,7 +211,7 @@ impl Manager {
         self.install(&mut owned.state, inputs, generation)?;
         notes.extend(self.needs_restart(&owned));
         let config = &owned.state.inputs.config;
-        kept::forget(before.files(), config.files());
+        kept::forget(before.iter().map(PathBuf::as_path), config.files());
         notes.extend(kept::complaints(config.files()));
         if owned.started.is_none() {
             owned.started = Some(owned.state.inputs.config.clone());

@@ -26,7 +26,7 @@ use crate::sticky::Cookie;
 #[derive(Debug)]
 pub(crate) struct GroupEntry {
     /// Configuration as in the file, with the present strategy.
-    pub config: GroupConfig,
+    pub config: Arc<GroupConfig>,
     /// Owner of the group, if the group does not stand in the file.
     pub owner: Option<&'static str>,
     pub handle: Arc<GroupHandle>,

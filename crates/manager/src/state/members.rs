@@ -137,7 +137,7 @@ impl State {
             tls: tls.cloned(),
             cookie: cookie.cloned(),
             chooser,
-            config,
+            config: Arc::new(config),
             owner,
             handle,
             group,

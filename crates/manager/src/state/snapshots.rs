@@ -1,6 +1,6 @@
 //! View that subsystems have of a state.
 
-use std::collections::HashMap;
+use std::collections::{HashMap, HashSet};
 use std::sync::Arc;
 
 use super::State;
@@ -45,14 +45,18 @@ impl State {
         let all = rule.group_names();
         let others = all.iter().filter(|name| **name != rule.group);
         let others: Vec<&str> = others.copied().collect();
-        let targets = others.iter().map(|name| self.target_of(&rule, name));
+        let served = rule.sni.values().chain(rule.routed_groups());
+        let served: HashSet<&str> = served.map(String::as_str).collect();
+        let targets = others
+            .iter()
+            .map(|name| self.target_of(&rule, name, served.contains(name)));
         let targets = targets.collect::<Option<Vec<_>>>()?;
         let own = match rule.group.is_empty() {
             true => Target {
                 policy: ResponsePolicy::new(rule.responses.clone(), files),
                 ..Target::new(nobody(old, &rule.name))
             },
-            false => self.target_of(&rule, &rule.group)?,
+            false => self.target_of(&rule, &rule.group, true)?,
         };
         // An unchanged rule stays the same object, which makes the data plane's
         // comparison cheap.
@@ -60,10 +64,10 @@ impl State {
             let old_targets = &old.other_targets;
             let mut pairs = old_targets.iter().zip(&targets);
             old.rule.name == rule.name
-                && old.rule == rule
                 && own.is_like(&old.default_target)
                 && old_targets.len() == targets.len()
                 && pairs.all(|(a, b)| b.is_like(a))
+                && old.rule == rule
                 && old.routes.are_of(&rule, files)
         });
         if let Some(same) = same {
@@ -98,8 +102,9 @@ impl State {
         }))
     }
 
-    /// The target of a rule's requests to a group; `None` if the group does not exist.
-    fn target_of(&self, rule: &Rule, name: &str) -> Option<Target> {
+    /// The target of a rule's requests to a group, whose responses clients get if `is_served`; `None` if the group does
+    /// not exist.
+    fn target_of(&self, rule: &Rule, name: &str, is_served: bool) -> Option<Target> {
         let entry = self.find_group(name)?;
         let mut responses = entry.config.responses.clone();
         responses.set_maintenance(self.inputs.live.group_maintenance.get(name));
@@ -113,7 +118,7 @@ impl State {
             member_protocol: { entry.config.member_protocol }.unwrap_or(rule.http.member_protocol),
             send_proxy: entry.config.send_proxy,
             source: entry.config.source,
-            serves_nobody: !rule.is_served_by(name),
+            serves_nobody: !is_served,
             sources: entry.config.sources.clone(),
             cookie: entry.cookie.clone(),
             chooser: entry.chooser.clone(),

@@ -6,7 +6,7 @@ use serde_json::{Value, json};
 use super::*;
 
 /// Rules of HTTPRoute that are refused, each for another reason.
-fn bad_rules() -> Vec<Value> {
+pub(super) fn bad_rules() -> Vec<Value> {
     let path = |kind: &str, value: &str| json!({ "matches": [{ "path": { "type": kind, "value": value } }], "backendRefs": web() });
     let request = |changes: Value| json!({ "type": "RequestHeaderModifier", "requestHeaderModifier": changes });
     let filter = |filter: Value| json!({ "filters": [filter], "backendRefs": web() });

@@ -80,7 +80,7 @@ impl Work<'_> {
         let owners = serving.iter().filter_map(|of| self.listeners.get(*of));
         let owners = owners.map(owner_of).collect();
         self.rules.insert(name.clone(), owners);
-        self.text.begin(owner.clone());
+        self.text.begin_rule(owner.clone());
         self.text.line(&format!("[{rule}]"));
         let listen = frontend.addresses.iter().map(|address| match address {
             IpAddr::V4(address) => format!("{address}:{port}"),
@@ -139,7 +139,7 @@ impl Work<'_> {
                             .is_some_and(|line| line == "path = [\"/*\"]"));
                 // Of two routes with the same conditions the older one serves, since it comes first. The other one is
                 // checked all the same.
-                self.text.begin(entry.owner);
+                self.text.begin_route(&name, entry.owner);
                 write_route(
                     &mut self.text,
                     &rule,
@@ -158,7 +158,7 @@ impl Work<'_> {
             if !is_closed && (has_wider || host.is_none() || place + 1 == hosts.len()) {
                 let conditions = host.iter().map(|host| write_condition(host));
                 let conditions: Vec<String> = conditions.collect();
-                self.text.begin(owner.clone());
+                self.text.begin_route(&name, owner.clone());
                 let actions = ["answer = { status = 404 }".to_owned()];
                 write_route(&mut self.text, &rule, "none", &conditions, &actions);
             }

@@ -7,7 +7,7 @@
 
 use std::sync::Arc;
 
-use evenkeel_config::{Errors, Problem};
+use evenkeel_config::{Errors, GeneratedParser, Problem};
 
 use super::super::objects::{Kind, Objects};
 use super::super::settings::Settings;
@@ -21,6 +21,16 @@ const SINGLE_CULPRITS: usize = 4;
 /// Translates all objects. `refused` has owners that could not be put into effect, such as listeners at a port that is in
 /// use.
 pub fn translate(objects: &Objects, settings: &Settings, refused: &Refused) -> Translation {
+    translate_again(objects, settings, refused, &mut GeneratedParser::default())
+}
+
+/// Translates all objects as [`translate`] does. `parser` has the parts of the text of the translation before.
+pub fn translate_again(
+    objects: &Objects,
+    settings: &Settings,
+    refused: &Refused,
+    parser: &mut GeneratedParser,
+) -> Translation {
     let mut refused = refused.clone();
     let (mut culprits, mut rounds) = (0, 0);
     let problem = loop {
@@ -28,7 +38,7 @@ pub fn translate(objects: &Objects, settings: &Settings, refused: &Refused) -> T
         let known = refused.clone();
         let mut work = Work::new(objects, settings, &known);
         work.run();
-        let errors = match evenkeel_config::parse_generated(work.text.as_str()) {
+        let errors = match parser.parse(work.text.as_str(), &work.text.parts()) {
             Ok(config) if work.contradictions.is_empty() => {
                 return work.finish(Ok(Arc::new(config)), rounds);
             }
@@ -92,8 +102,10 @@ impl Work<'_> {
 }
 
 fn show_problem(problem: &Problem) -> String {
-    let key = problem.key.rsplit('.').next().unwrap_or_default();
-    format!("{key}: {}", problem.message)
+    match problem.key.rsplit('.').next().unwrap_or_default() {
+        "" => problem.message.clone(),
+        key => format!("{key}: {}", problem.message),
+    }
 }
 
 /// Returns the rules without which the configuration can be made, the oldest of them first: all rules that are older than
