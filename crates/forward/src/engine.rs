@@ -1,9 +1,8 @@
 //! The program in the kernel as the thread keeps it: terms go there, events come back as tickets.
 
-use std::collections::{BTreeSet, HashMap, HashSet};
-use std::hash::{DefaultHasher, Hash, Hasher};
+use std::collections::{HashMap, HashSet};
 use std::mem;
-use std::net::{Ipv4Addr, SocketAddr};
+use std::net::SocketAddr;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -23,10 +22,12 @@ use evenkeel_net::clock::monotonic_nanos;
 use evenkeel_proxy::access::AccessLog;
 use tracing::{info, warn};
 
+use crate::limits::{find_limit, list_unforwarded};
+use crate::nat::Nat;
 use crate::plan::PlannedRule;
 use crate::records::{Records, Target};
 use crate::status::{ForwardStatus, ForwardedMember};
-use crate::terms::{Buffers, find_forwardable, find_terms};
+use crate::terms::{Buffers, find_forwardable, find_terms, free_terms, hash_name};
 
 /// Time between two comparisons of tickets and counts with the table.
 const SWEEP: Duration = Duration::from_secs(1);
@@ -127,6 +128,7 @@ pub(crate) struct Engine {
     sweep: u32,
     interfaces: usize,
     connections: usize,
+    nat: Nat,
     /// Connections in programs of other versions.
     left_before: usize,
     buffers: Buffers,
@@ -178,6 +180,7 @@ impl Engine {
             sweep: 0,
             interfaces: 0,
             connections: 0,
+            nat: Nat::default(),
             left_before: 0,
             buffers: Buffers::default(),
             reported: HashSet::new(),
@@ -202,6 +205,11 @@ impl Engine {
             self.take_event(&event);
         }
         let now = self.clock.now();
+        let pause = SWEEP.saturating_mul(1 + (self.connections / CONNECTIONS_PER_SWEEP) as u32);
+        let is_due = self.swept.is_none_or(|swept| now.since(swept) >= pause);
+        if is_due {
+            self.nat.choose_ports(rules);
+        }
         let mut listeners = Vec::new();
         let mut numbers: HashMap<Arc<str>, u32> = HashMap::new();
         self.homes
@@ -219,18 +227,25 @@ impl Engine {
                     number
                 }
             };
+            // Without ports the proxy serves.
+            let nat = self.nat.ports.filter(|_| rule.has_nat);
+            if rule.has_nat && nat.is_none() {
+                continue;
+            }
             listeners.extend(rule.listeners.iter().map(|address| Listener {
                 address: *address,
                 group: number,
                 retries: rule.retries,
+                nat,
             }));
         }
+        let members = self.homes.iter();
+        let members = members.map(|(seat, home)| (*seat, home.terms.address));
+        self.nat.write_addresses(&self.forwarder, members, is_due)?;
         self.close_unused()?;
         for event in mem::take(&mut self.early) {
             self.log_event(&event);
         }
-        let pause = SWEEP.saturating_mul(1 + (self.connections / CONNECTIONS_PER_SWEEP) as u32);
-        let is_due = self.swept.is_none_or(|swept| now.since(swept) >= pause);
         if is_due {
             self.interfaces = self.forwarder.attach(&kernel::list_interfaces()?)?;
             self.sweep(rules, now)?;
@@ -444,10 +459,13 @@ impl Engine {
             unknown: Vec::new(),
         };
         let (mut over, mut connections) = (Vec::new(), 0);
-        let held = &mut self.held;
+        let (held, nat) = (&mut self.held, &mut self.nat);
+        nat.begin_sweep();
         self.forwarder.visit_connections(|connection| {
             connections += 1;
+            nat.note(&connection);
             let limit = limits.get(&connection.listener).copied();
+            let linger = nat.choose_linger(&connection, linger);
             let limit = find_limit(&connection, limit.unwrap_or((IDLE, IDLE)), linger);
             if connection.find_silence(now_ns) > limit {
                 over.push(connection);
@@ -580,19 +598,6 @@ impl Engine {
     }
 }
 
-/// Returns the time without a packet after which a connection is removed.
-fn find_limit(
-    connection: &Connection,
-    (idle, connect): (Duration, Duration),
-    linger: Duration,
-) -> Duration {
-    match (connection.is_open(), connection.is_established()) {
-        (false, _) => linger,
-        (true, true) => idle,
-        (true, false) => connect,
-    }
-}
-
 fn describe_member(home: &Home, counts: &Counts) -> ForwardedMember {
     let mean = |(count, ns): (u64, u64)| (count > 0).then(|| ns as f64 / count as f64 / 1e6);
     ForwardedMember {
@@ -608,32 +613,4 @@ fn describe_member(home: &Home, counts: &Counts) -> ForwardedMember {
         bytes_in: counts.bytes.0,
         bytes_out: counts.bytes.1,
     }
-}
-
-/// Returns the families of these addresses whose packets the system does not forward, each with the reason.
-fn list_unforwarded<'a>(
-    addresses: impl Iterator<Item = &'a SocketAddr>,
-) -> Vec<(Family, BpfError)> {
-    let families: BTreeSet<_> = addresses.map(Family::of_address).collect();
-    let refused = families
-        .into_iter()
-        .filter_map(|family| Some((family, family.check_forwarding().err()?)));
-    refused.collect()
-}
-
-fn free_terms() -> Terms {
-    Terms {
-        owner: 0,
-        address: (Ipv4Addr::UNSPECIFIED, 0).into(),
-        base: u32::MAX,
-        others: 0,
-        room: 0,
-    }
-}
-
-/// Number that stands for a group in the maps, the same in the next process; never 0.
-fn hash_name(name: &str) -> u64 {
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    hasher.finish().max(1)
 }

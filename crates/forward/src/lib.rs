@@ -12,6 +12,10 @@ mod engine;
 #[cfg(not(feature = "bpf"))]
 #[path = "no_engine.rs"]
 mod engine;
+#[cfg(feature = "bpf")]
+mod limits;
+#[cfg(feature = "bpf")]
+mod nat;
 mod plan;
 #[cfg(feature = "bpf")]
 mod records;

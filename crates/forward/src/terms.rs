@@ -1,12 +1,14 @@
 //! Terms of a group's decisions at a moment, as the kernel gets them.
 
-use std::net::{IpAddr, SocketAddr};
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use evenkeel_control::shares::{self, ServiceState, TargetShare};
 use evenkeel_core::address::Address;
 use evenkeel_core::group::{Group, Request};
 use evenkeel_core::terms::{Form, scale_costs};
 use evenkeel_core::time::Instant;
+use evenkeel_kernel::forward::Terms;
 
 /// Member of a group that the kernel can forward to.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -89,4 +91,22 @@ pub(crate) fn find_terms(
         })
     });
     (form, members.collect())
+}
+
+/// Returns the terms of a seat without a member.
+pub(crate) fn free_terms() -> Terms {
+    Terms {
+        owner: 0,
+        address: (Ipv4Addr::UNSPECIFIED, 0).into(),
+        base: u32::MAX,
+        others: 0,
+        room: 0,
+    }
+}
+
+/// Returns the number that stands for a group in the maps, the same in the next process; never 0.
+pub(crate) fn hash_name(name: &str) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    name.hash(&mut hasher);
+    hasher.finish().max(1)
 }

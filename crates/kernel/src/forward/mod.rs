@@ -5,6 +5,7 @@
 //! the program, so connections continue while no process runs. The next process finds the maps.
 
 mod layout;
+mod nat;
 mod place;
 mod table;
 #[cfg(test)]
@@ -14,7 +15,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{self, File};
 use std::mem;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -29,13 +30,14 @@ use nix::ifaddrs::getifaddrs;
 use nix::net::if_::InterfaceFlags;
 use rustix::fs::{FlockOperation, flock};
 
+pub use self::nat::{find_nat_ports, find_source};
 pub use self::place::Place;
 use self::place::unpin;
 use self::table::read_table;
 use crate::bpf::{self, BpfError, failed_to};
 pub use layout::{
-    Connection, Counts, End, Event, GROUP_SEATS, GroupTerms, Listener, MAX_RETRIES, Pair, Step,
-    Terms,
+    Connection, Counts, End, Event, GROUP_SEATS, GroupTerms, Listener, MAX_RETRIES, NatPorts, Pair,
+    Step, Terms,
 };
 
 /// Number of seats: most members of all groups.
@@ -52,13 +54,16 @@ const MEMORY_PER_CONNECTION: u64 = 4096;
 const CONNECTIONS_PER_SYN: u32 = 16;
 
 /// Maps that outlive a process.
-const PINNED: [&str; 9] = [
+const PINNED: [&str; 12] = [
     "evk_listeners",
     "evk_groups",
     "evk_turns",
     "evk_terms",
     "evk_counts",
     "evk_connections",
+    "evk_nat_pairs",
+    "evk_nat_addresses",
+    "evk_nat_cursors",
     "evk_syns",
     "evk_events",
     "evk_outcomes",
@@ -68,7 +73,7 @@ const PINNED: [&str; 9] = [
 const HANDLE: u32 = 1;
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 13] = [
+pub const OUTCOMES: [(&str, &str); 14] = [
     ("to_member", "forwarded to members"),
     ("to_client", "forwarded to clients"),
     (
@@ -111,6 +116,10 @@ pub const OUTCOMES: [(&str, &str); 13] = [
     (
         "icmp_error",
         "ICMP errors about packets of connections, sent to the client or the member",
+    ),
+    (
+        "proxied_ports",
+        "left to the proxy: connections with `return_path = \"nat\"` for which no port towards the member was free",
     ),
 ];
 
@@ -378,6 +387,17 @@ impl Forwarder {
         bpf::update_map(&self.object, "evk_terms", &key, &terms.write())
     }
 
+    /// Writes the address that a member sees with full NAT.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn set_nat_address(&self, seat: u32, source: IpAddr) -> Result<(), BpfError> {
+        let key = seat.to_ne_bytes();
+        let value = layout::write_ip(source);
+        bpf::update_map(&self.object, "evk_nat_addresses", &key, &value)
+    }
+
     /// Returns the terms of all seats.
     ///
     /// # Errors
@@ -481,7 +501,7 @@ fn open(folder: &Path, memory: u64) -> Result<OpenObject, BpfError> {
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         let entries = match name.as_str() {
-            "evk_connections" => Some(connections),
+            "evk_connections" | "evk_nat_pairs" => Some(connections),
             "evk_syns" => Some(connections / CONNECTIONS_PER_SYN),
             _ => None,
         };

@@ -11,7 +11,7 @@ use super::layout::Age;
 use crate::bpf::{BpfError, failed_to};
 
 /// Version of the maps and of the answers of the program, part of a [`Place`]: maps of another version are only ended.
-pub(super) const LAYOUT: u32 = 7;
+pub(super) const LAYOUT: u32 = 8;
 
 /// Folder of pins and priority of filters in a network namespace. Each version of the maps has a separate place.
 #[derive(Clone, Debug, PartialEq, Eq)]

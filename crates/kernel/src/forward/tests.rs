@@ -14,6 +14,7 @@ use crate::testing::report_skipped;
 mod errors;
 mod events;
 mod families;
+mod nat;
 mod packets;
 mod places;
 mod resets;
@@ -278,6 +279,7 @@ fn listener(family: Family, group: u32, retries: u32) -> Listener {
         address: family.listener(),
         group,
         retries,
+        nat: None,
     }
 }
 
