@@ -2913,6 +2913,14 @@ fn s41_a_rule_of_the_kernel_cannot_have_what_needs_the_proxy() {
     };
     let tcp = "protocol = \"tcp\"\n";
     assert_eq!(check(tcp, ""), "");
+    assert_eq!(check(&format!("{tcp}return_path = \"nat\""), ""), "");
+    let proxied = "[rule.db]\nlisten = \"192.0.2.1:5432\"\nprotocol = \"tcp\"\nmembers = [\"192.0.2.9:1\"]\n\
+                   return_path = \"nat\"\n";
+    let errors = parse("test.toml", proxied).unwrap_err().to_string();
+    assert!(
+        errors.contains("test.toml:5:") && errors.contains("forward = \"kernel\""),
+        "{errors}"
+    );
     let all = check("", "");
     assert!(
         all.contains("test.toml:3:") && all.contains("only for a rule with `protocol"),

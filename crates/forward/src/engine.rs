@@ -23,7 +23,8 @@ use evenkeel_proxy::access::AccessLog;
 use tracing::{info, warn};
 
 use crate::decisions::describe_decision;
-use crate::families::list_unforwarded;
+use crate::limits::{find_limit, list_unforwarded};
+use crate::nat::Nat;
 use crate::plan::PlannedRule;
 use crate::records::{Records, Target};
 use crate::rule_counts::count_rule;
@@ -36,9 +37,6 @@ const SWEEP: Duration = Duration::from_secs(1);
 /// Number of connections for which the time between two comparisons is longer by [`SWEEP`]: a table of a million takes
 /// some tenths of a second.
 const CONNECTIONS_PER_SWEEP: usize = 262_144;
-
-/// Time without a packet after which a connection is removed that the client does not confirm.
-const CONFIRMATION: Duration = Duration::from_secs(15);
 
 /// Time without a packet after which a connection of a rule that is gone is removed.
 const IDLE: Duration = Duration::from_secs(600);
@@ -132,6 +130,7 @@ pub(crate) struct Engine {
     sweep: u32,
     interfaces: usize,
     connections: usize,
+    nat: Nat,
     /// Connections in programs of other versions.
     left_before: usize,
     buffers: Buffers,
@@ -183,6 +182,7 @@ impl Engine {
             sweep: 0,
             interfaces: 0,
             connections: 0,
+            nat: Nat::default(),
             left_before: 0,
             buffers: Buffers::default(),
             reported: HashSet::new(),
@@ -208,6 +208,11 @@ impl Engine {
         }
         self.keep_decisions()?;
         let now = self.clock.now();
+        let pause = SWEEP.saturating_mul(1 + (self.connections / CONNECTIONS_PER_SWEEP) as u32);
+        let is_due = self.swept.is_none_or(|swept| now.since(swept) >= pause);
+        if is_due {
+            self.nat.choose_ports(rules);
+        }
         let mut listeners = Vec::new();
         let mut numbers: HashMap<Arc<str>, u32> = HashMap::new();
         self.homes
@@ -225,18 +230,25 @@ impl Engine {
                     number
                 }
             };
+            // Without ports the proxy serves.
+            let nat = self.nat.ports.filter(|_| rule.has_nat);
+            if rule.has_nat && nat.is_none() {
+                continue;
+            }
             listeners.extend(rule.listeners.iter().map(|address| Listener {
                 address: *address,
                 group: number,
                 retries: rule.retries,
+                nat,
             }));
         }
+        let members = self.homes.iter();
+        let members = members.map(|(seat, home)| (*seat, home.terms.address));
+        self.nat.write_addresses(&self.forwarder, members, is_due)?;
         self.close_unused()?;
         for event in mem::take(&mut self.early) {
             self.log_event(&event);
         }
-        let pause = SWEEP.saturating_mul(1 + (self.connections / CONNECTIONS_PER_SWEEP) as u32);
-        let is_due = self.swept.is_none_or(|swept| now.since(swept) >= pause);
         if is_due {
             self.interfaces = self.forwarder.attach(&kernel::list_interfaces()?)?;
             self.sweep(rules, now)?;
@@ -463,10 +475,13 @@ impl Engine {
             unknown: Vec::new(),
         };
         let (mut over, mut connections) = (Vec::new(), 0);
-        let held = &mut self.held;
+        let (held, nat) = (&mut self.held, &mut self.nat);
+        nat.begin_sweep();
         self.forwarder.visit_connections(|connection| {
             connections += 1;
+            nat.note(&connection);
             let limit = limits.get(&connection.listener).copied();
+            let linger = nat.choose_linger(&connection, linger);
             let limit = find_limit(&connection, limit.unwrap_or((IDLE, IDLE)), linger);
             if connection.find_silence(now_ns) > limit {
                 over.push(connection);
@@ -598,24 +613,6 @@ impl Engine {
         if let Err(error) = ended.and(counted).and_then(|()| self.forwarder.detach()) {
             warn!("cannot end forwarding in the kernel: {error}");
         }
-    }
-}
-
-/// Returns the time without a packet after which a connection is removed.
-fn find_limit(
-    connection: &Connection,
-    (idle, connect): (Duration, Duration),
-    linger: Duration,
-) -> Duration {
-    if !connection.is_open() {
-        linger
-    } else if connection.is_confirmed() {
-        idle
-    } else if connection.is_established() {
-        // The way to the client may be longer than the way to the member.
-        idle.min(connect.max(CONFIRMATION))
-    } else {
-        connect
     }
 }
 

@@ -15,7 +15,9 @@ mod engine;
 #[path = "no_engine.rs"]
 mod engine;
 #[cfg(feature = "bpf")]
-mod families;
+mod limits;
+#[cfg(feature = "bpf")]
+mod nat;
 mod plan;
 #[cfg(feature = "bpf")]
 mod records;

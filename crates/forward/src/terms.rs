@@ -93,7 +93,7 @@ pub(crate) fn find_terms(
     (form, members.collect())
 }
 
-/// Returns the terms of a free seat.
+/// Returns the terms of a seat without a member.
 pub(crate) fn free_terms() -> Terms {
     Terms {
         owner: 0,

@@ -3,8 +3,9 @@
  *
  * One program at the ingress of each interface (tc). A client's SYN to a listener's address gets a
  * member by the terms that the balancer writes; later packets of both sides follow the connection's entry,
- * which they find by the client's address and port (half NAT: members see the client's address). So do errors of
- * ICMP about these packets.
+ * which they find by the client's address and port (half NAT: members see the client's address). With full NAT
+ * members see an address and a port of the balancer: a second table finds the client of a member's packet. Errors of
+ * ICMP about these packets follow the entry, too.
  * All packets that the program does not take continue to the next filter of the interface, which may be this program
  * in the version of a process before, and to the stack: the rule's listening socket serves a connection that does not
  * begin here. src/forward/layout.rs has the same structures. */
@@ -64,6 +65,8 @@ struct evk_address {
 struct evk_listener {
 	__u32 group;
 	__u32 retries; /* other members that a connection may go to if one does not accept */
+	__u16 first_port; /* full NAT: ports towards members */
+	__u16 ports;	  /* number of these ports; 0: half NAT */
 };
 
 struct evk_group {
@@ -117,11 +120,20 @@ struct evk_connection {
 	__u16 listener_port;
 	__u16 member_port;
 	__u16 seat;
-	__u16 zero;
+	__u16 source_port; /* port that the member sees; 0: half NAT, the member sees the client */
 	__u64 bytes_in;
 	__u64 bytes_out;
 	struct evk_side client_side;
 	struct evk_side member_side;
+	struct evk_ip source; /* address that the member sees, with full NAT */
+	__u32 shift;	      /* distance of the timestamps that the member sees from the client's */
+	__u32 zero;
+};
+
+/* Both ends of a connection with full NAT as the member sees them. */
+struct evk_nat_pair {
+	struct evk_address member;
+	struct evk_address source;
 };
 
 /* What another member needs of a client's SYN, until a member has accepted. */
@@ -163,6 +175,7 @@ enum evk_outcome {
 	PASSED_TOO_LARGE, /* too large for the way to the client */
 	ERRORS,		  /* errors of ICMP, sent to the side that they are for */
 	PASSED_RATE,	  /* too many connections of this source are not confirmed */
+	PASSED_PORTS,	  /* full NAT: no free port towards the member */
 	OUTCOMES,
 };
 
@@ -210,6 +223,32 @@ struct {
 	__type(key, struct evk_address);
 	__type(value, struct evk_connection);
 } evk_connections SEC(".maps");
+
+/* Clients of connections with full NAT. An element comes and goes with the one of evk_connections. */
+struct {
+	__uint(type, BPF_MAP_TYPE_HASH);
+	__uint(max_entries, CONNECTIONS);
+	__uint(map_flags, BPF_F_NO_PREALLOC);
+	__type(key, struct evk_nat_pair);
+	__type(value, struct evk_address);
+} evk_nat_pairs SEC(".maps");
+
+/* Address that a member sees with full NAT, by the seat: written by the balancer. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_SEATS);
+	__type(key, __u32);
+	__type(value, struct evk_ip);
+} evk_nat_addresses SEC(".maps");
+
+/* Number of ports that were tried for connections to a member, by the seat: the port that was free for longest is the
+ * next one. */
+struct {
+	__uint(type, BPF_MAP_TYPE_ARRAY);
+	__uint(max_entries, MAX_SEATS);
+	__type(key, __u32);
+	__type(value, __u32);
+} evk_nat_cursors SEC(".maps");
 
 /* By the client, too. A connection without an entry here stays with its member. */
 struct {
@@ -714,6 +753,10 @@ struct headers {
 struct evk_draft {
 	struct evk_connection connection;
 	struct evk_syn syn;
+	struct evk_address client;
+	struct evk_address sender; /* sender that the member sees */
+	struct evk_nat_pair pair;  /* entry of full NAT */
+	struct evk_nat_pair old;   /* entry of the member before */
 };
 
 struct {
@@ -729,10 +772,285 @@ static __always_inline struct evk_draft *find_draft(void)
 	return bpf_map_lookup_elem(&evk_draft, &zero);
 }
 
+/* Ports that are tried for a connection. */
+#define PORT_TRIES 32
+
+/* Fills in the entry of full NAT of a connection. */
+static __always_inline void fill_pair(struct evk_nat_pair *pair, const struct evk_connection *connection)
+{
+	__builtin_memset(pair, 0, sizeof(*pair));
+	pair->member.ip = connection->member;
+	pair->member.port = connection->member_port;
+	pair->source.ip = connection->source;
+	pair->source.port = connection->source_port;
+}
+
+/* Frees the port of a connection; none with half NAT. */
+static __always_inline void free_port(const struct evk_nat_pair *pair)
+{
+	if (pair->source.port)
+		bpf_map_delete_elem(&evk_nat_pairs, pair);
+}
+
+/* Takes a port towards the draft's member: of those that are free, nearly the one that was free for longest. Returns an
+ * outcome if there is none. */
+__attribute__((noinline)) int evk_take_port(__u32 first, __u32 ports)
+{
+	struct evk_draft *draft = find_draft();
+	if (!draft || !ports)
+		return PASSED_PORTS;
+	__u32 seat = draft->connection.seat;
+	__u32 *cursor = bpf_map_lookup_elem(&evk_nat_cursors, &seat);
+	if (!cursor)
+		return PASSED_PORTS;
+	fill_pair(&draft->pair, &draft->connection);
+	for (__u32 i = 0; i < PORT_TRIES; i++) {
+		__u16 port = bpf_htons(first + __sync_fetch_and_add(cursor, 1) % ports);
+		draft->pair.source.port = port;
+		if (!bpf_map_update_elem(&evk_nat_pairs, &draft->pair, &draft->client, BPF_NOEXIST)) {
+			draft->connection.source_port = port;
+			draft->sender.port = port;
+			return 0;
+		}
+	}
+	draft->pair.source.port = 0;
+	return PASSED_PORTS;
+}
+
+/* Memory for a change of the client's side of a packet: the stack has no room. */
+struct evk_scratch {
+	struct evk_ip ip, old_ip;
+	__u16 port;
+	__u8 is_source, is_ipv6;
+	__u32 shift;
+	__u32 length; /* of the options */
+	__u32 at;
+	__u8 options[64];
+	__u8 old_options[OPTIONS];
+	struct evk_nat_pair pair;
+};
+
+struct {
+	__uint(type, BPF_MAP_TYPE_PERCPU_ARRAY);
+	__uint(max_entries, 1);
+	__type(key, __u32);
+	__type(value, struct evk_scratch);
+} evk_scratch SEC(".maps");
+
+static __always_inline struct evk_scratch *find_scratch(void)
+{
+	__u32 zero = 0;
+	return bpf_map_lookup_elem(&evk_scratch, &zero);
+}
+
+/* Number and length of the option with timestamps (RFC 7323). */
+#define TIMESTAMPS 8
+#define TIMESTAMPS_LENGTH 10
+
+/* Finds the timestamps among the options in the scratch memory: the offset of the sender's one, 0 if there are none.
+ * The place is in memory: the verifier would follow each value that it may have. */
+__attribute__((noinline)) int evk_find_timestamps(void)
+{
+	struct evk_scratch *scratch = find_scratch();
+	if (!scratch)
+		return 0;
+	__u32 length = scratch->length;
+	volatile __u32 *place = &scratch->at;
+	*place = 0;
+	for (__u32 i = 0; i < OPTIONS; i++) {
+		__u32 at = *place;
+		if (at + TIMESTAMPS_LENGTH > length || at > OPTIONS)
+			return 0;
+		__u8 kind = scratch->options[at & 63], size = scratch->options[(at + 1) & 63];
+		if (kind == TIMESTAMPS)
+			return size == TIMESTAMPS_LENGTH ? at + 2 : 0;
+		if (kind == 0)
+			return 0;
+		if (kind != 1 && size < 2)
+			return 0;
+		*place = at + (kind == 1 ? 1 : size);
+	}
+	return 0;
+}
+
+/* Returns a timestamp of the options in the scratch memory. */
+static __always_inline __u32 read_timestamp(const struct evk_scratch *scratch, __u32 at)
+{
+	return (__u32)scratch->options[at & 63] << 24 | (__u32)scratch->options[(at + 1) & 63] << 16 |
+	       (__u32)scratch->options[(at + 2) & 63] << 8 | scratch->options[(at + 3) & 63];
+}
+
+/* Shifts a timestamp of the options in the scratch memory: the client's one on the way to the member, and the one that
+ * the member returns on the way back. Returns 0 if there is none. */
+__attribute__((noinline)) int evk_shift_timestamps(void)
+{
+	struct evk_scratch *scratch = find_scratch();
+	if (!scratch)
+		return 0;
+	__u32 at = evk_find_timestamps();
+	if (!at)
+		return 0;
+	if (!scratch->is_source)
+		at += 4;
+	__u32 value = read_timestamp(scratch, at);
+	/* A packet that acknowledges nothing returns no timestamp. */
+	if (!scratch->is_source && !value)
+		return 0;
+	value += scratch->is_source ? scratch->shift : -scratch->shift;
+	scratch->options[at & 63] = value >> 24;
+	scratch->options[(at + 1) & 63] = value >> 16;
+	scratch->options[(at + 2) & 63] = value >> 8;
+	scratch->options[(at + 3) & 63] = value;
+	return 1;
+}
+
+/* Changes the client's side of a packet with full NAT to what the scratch memory has, and the timestamps. The lifetime
+ * stays: the change of the other side lowers it. Returns -1 if the packet is shorter than it says. */
+__attribute__((noinline)) int evk_translate(struct __sk_buff *skb)
+{
+	struct evk_scratch *scratch = find_scratch();
+	if (!scratch)
+		return -1;
+	int is6 = scratch->is_ipv6, is_source = scratch->is_source;
+	__u32 tcp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
+	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
+	if (data + tcp_at + 20 > end)
+		return -1;
+	struct tcphdr *tcp = data + tcp_at;
+	__u16 old_port = is_source ? tcp->source : tcp->dest, port = scratch->port;
+	if (is_source)
+		tcp->source = port;
+	else
+		tcp->dest = port;
+	if (is6) {
+		struct ipv6hdr *ip = data + IP_AT;
+		struct in6_addr *place = is_source ? &ip->saddr : &ip->daddr;
+		copy_ipv6(&scratch->old_ip, place);
+		__builtin_memcpy(place, &scratch->ip, sizeof(*place));
+		__s64 change = compare_addresses(&scratch->old_ip, &scratch->ip);
+		bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, 0, change, BPF_F_PSEUDO_HDR);
+		/* As in `change_ipv6`. */
+		bpf_csum_update(skb, change);
+	} else {
+		struct iphdr *ip = data + IP_AT;
+		__u32 old = is_source ? ip->saddr : ip->daddr, address = scratch->ip.word[3];
+		if (is_source)
+			ip->saddr = address;
+		else
+			ip->daddr = address;
+		bpf_l3_csum_replace(skb, IP_AT + 10, old, address, 4);
+		bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, old, address, BPF_F_PSEUDO_HDR | 4);
+	}
+	bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, old_port, port, 2);
+	__u32 length = scratch->length;
+	if (!scratch->shift || length == 0 || length > OPTIONS)
+		return 0;
+	if (bpf_skb_load_bytes(skb, tcp_at + 20, scratch->options, length))
+		return -1;
+	__builtin_memcpy(scratch->old_options, scratch->options, OPTIONS);
+	if (!evk_shift_timestamps())
+		return 0;
+	/* All options, as the timestamps may begin at an odd byte. */
+	__s64 change = bpf_csum_diff((void *)scratch->old_options, OPTIONS, (void *)scratch->options, OPTIONS, 0);
+	if (bpf_skb_store_bytes(skb, tcp_at + 20, scratch->options, length, 0))
+		return -1;
+	bpf_l4_csum_replace(skb, tcp_at + CHECK_AT, 0, change, 0);
+	return 0;
+}
+
+/* Gives a packet to the member the address and the port of the balancer that the member sees. */
+static __always_inline int hide_client(struct __sk_buff *skb, const struct headers *head,
+				       const struct evk_connection *connection)
+{
+	if (!connection->source_port)
+		return 0;
+	struct evk_scratch *scratch = find_scratch();
+	if (!scratch)
+		return -1;
+	scratch->ip = connection->source;
+	scratch->port = connection->source_port;
+	scratch->is_source = 1;
+	scratch->is_ipv6 = head->is_ipv6;
+	scratch->shift = connection->shift;
+	scratch->length = head->options_length;
+	return evk_translate(skb);
+}
+
+/* Gives a member's packet the address and the port of the client. */
+static __always_inline int show_client(struct __sk_buff *skb, const struct headers *head,
+				       const struct evk_connection *connection, const struct evk_address *client)
+{
+	if (!connection->source_port)
+		return 0;
+	struct evk_scratch *scratch = find_scratch();
+	if (!scratch)
+		return -1;
+	scratch->ip = client->ip;
+	scratch->port = client->port;
+	scratch->is_source = 0;
+	scratch->is_ipv6 = head->is_ipv6;
+	scratch->shift = connection->shift;
+	scratch->length = head->options_length;
+	return evk_translate(skb);
+}
+
+/* Shifts the timestamps of the draft's SYN. */
+static __always_inline void shift_syn(struct evk_draft *draft)
+{
+	struct evk_scratch *scratch = find_scratch();
+	if (!scratch || !draft->connection.source_port)
+		return;
+	__builtin_memcpy(scratch->options, draft->syn.options, OPTIONS);
+	scratch->length = draft->syn.options_length;
+	scratch->is_source = 1;
+	scratch->shift = draft->connection.shift;
+	if (evk_shift_timestamps())
+		__builtin_memcpy(draft->syn.options, scratch->options, OPTIONS);
+}
+
+/* Clock of the timestamps that members see: about 1,907 steps a second. Clients' clocks have a thousand at most, so a
+ * connection that begins is ahead of all connections before from the same port, and a member in TIME_WAIT accepts it. */
+static __always_inline __u32 read_timestamp_clock(__u64 now)
+{
+	return now >> 19;
+}
+
+/* Chooses the address that the draft's member sees, and the shift of the timestamps. Returns -1 if no address is
+ * known. */
+static __always_inline int choose_source(const struct evk_address *client, const struct evk_listener *listener,
+					 struct evk_draft *draft, __u64 now)
+{
+	struct evk_connection *connection = &draft->connection;
+	draft->client = *client;
+	draft->sender = *client;
+	connection->source_port = 0;
+	connection->source.half[0] = 0;
+	connection->source.half[1] = 0;
+	connection->shift = 0;
+	connection->zero = 0;
+	fill_pair(&draft->pair, connection);
+	if (!listener->ports)
+		return 0;
+	__u32 seat = connection->seat;
+	struct evk_ip *address = bpf_map_lookup_elem(&evk_nat_addresses, &seat);
+	struct evk_scratch *scratch = find_scratch();
+	if (!address || !scratch || (!address->half[0] && !address->half[1]))
+		return -1;
+	connection->source = *address;
+	draft->sender.ip = *address;
+	__builtin_memcpy(scratch->options, draft->syn.options, OPTIONS);
+	scratch->length = draft->syn.options_length;
+	__u32 at = evk_find_timestamps();
+	if (at)
+		connection->shift = read_timestamp_clock(now) - read_timestamp(scratch, at);
+	return 0;
+}
+
 /* Chooses a member for a connection to the draft's listener, finds the route, and fills in the rest of the
  * draft. Returns an outcome if there is no member. */
-static __always_inline int prepare(struct __sk_buff *skb, const struct evk_address *client, __u32 group,
-				   struct evk_draft *draft, struct bpf_fib_lookup *fib, __u64 now)
+static __always_inline int prepare(struct __sk_buff *skb, const struct evk_address *client,
+				   const struct evk_listener *listener, struct evk_draft *draft,
+				   struct bpf_fib_lookup *fib, __u64 now)
 {
 	__u32 zero = 0;
 	struct evk_best *best = bpf_map_lookup_elem(&evk_best, &zero);
@@ -742,7 +1060,7 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct evk_addre
 	best->is_ipv6 = is_ipv6(&client->ip);
 	best->client = *client;
 	__builtin_memcpy(best->tried, draft->syn.tried, sizeof(best->tried));
-	int chosen = evk_choose_seat(group);
+	int chosen = evk_choose_seat(listener->group);
 	if (chosen < 0)
 		return chosen == -2 ? PASSED_FORM : PASSED_NO_ROOM;
 	__u32 seat = chosen;
@@ -753,12 +1071,13 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct evk_addre
 	connection->member = terms->address.ip;
 	connection->member_port = terms->address.port;
 	connection->seat = seat;
-	if (find_way(skb, fib, &client->ip, &connection->member, draft->syn.tos) != FOUND)
+	if (choose_source(client, listener, draft, now))
+		return PASSED_ROUTE;
+	if (find_way(skb, fib, &draft->sender.ip, &connection->member, draft->syn.tos) != FOUND)
 		return PASSED_ROUTE;
 	connection->began_ns = now;
 	connection->seen = coarse(now);
 	connection->flags = 0;
-	connection->zero = 0;
 	connection->bytes_in = 0;
 	connection->bytes_out = 0;
 	/* Until the member accepts, `acked` is the least that an acceptance acknowledges. */
@@ -766,7 +1085,12 @@ static __always_inline int prepare(struct __sk_buff *skb, const struct evk_addre
 	connection->client_side.acked = draft->syn.sequence + 1;
 	connection->member_side.next = 0;
 	connection->member_side.acked = 0;
-	evk_tell_decision(group, seat, now);
+	if (listener->ports) {
+		int outcome = evk_take_port(listener->first_port, listener->ports);
+		if (outcome)
+			return outcome;
+	}
+	evk_tell_decision(listener->group, seat, now);
 	return 0;
 }
 
@@ -816,8 +1140,12 @@ static __always_inline int keep_syn(struct __sk_buff *skb, const struct headers 
 static __always_inline void clear_closed(const struct evk_address *client)
 {
 	struct evk_connection *old = bpf_map_lookup_elem(&evk_connections, client);
-	if (old && old->flags & CLOSED)
+	struct evk_draft *draft = find_draft();
+	if (old && draft && old->flags & CLOSED) {
+		fill_pair(&draft->old, old);
 		bpf_map_delete_elem(&evk_connections, client);
+		free_port(&draft->old);
+	}
 }
 
 /* Finds what a client's source has used; an entry is made if `makes` is set. */
@@ -887,16 +1215,20 @@ static __always_inline int begin(struct __sk_buff *skb, const struct headers *he
 	draft->connection.listener = head->to.ip;
 	draft->connection.listener_port = head->to.port;
 	struct bpf_fib_lookup fib;
-	int outcome = prepare(skb, client, listener->group, draft, &fib, now);
+	clear_closed(client);
+	int outcome = prepare(skb, client, listener, draft, &fib, now);
 	if (outcome)
 		return pass(outcome);
 	/* A SYN may have data, which the member need not take. */
 	draft->connection.client_side.next += head->payload;
-	clear_closed(client);
 	/* The client may have a connection to another listener from this port. */
-	if (enter(client, draft, listener->retries, BPF_NOEXIST, now))
+	if (enter(client, draft, listener->retries, BPF_NOEXIST, now)) {
+		free_port(&draft->pair);
 		return pass(PASSED_TABLE);
+	}
 	use_source(client, now);
+	if (hide_client(skb, head, &draft->connection))
+		return drop();
 	count(FORWARDED_TO_MEMBER);
 	return send(skb, &fib, 0, &draft->connection.member, draft->connection.member_port);
 }
@@ -920,16 +1252,19 @@ static __always_inline int retry(struct __sk_buff *skb, const struct evk_address
 	draft->syn.tries = tries + 1;
 	draft->connection.listener = to.ip;
 	draft->connection.listener_port = to.port;
-	if (prepare(skb, client, listener->group, draft, fib, now))
+	fill_pair(&draft->old, connection);
+	if (prepare(skb, client, listener, draft, fib, now))
 		return -1;
 	__u32 length = draft->syn.options_length;
 	__u32 headers = is_ipv6(&client->ip) ? HEADERS6 : HEADERS;
-	if (grows && (length > OPTIONS || bpf_skb_change_tail(skb, headers + length, 0)))
-		return -1;
 	/* Another CPU may do the same. */
-	if (!end_connection(client, connection, END_REFUSED, now) ||
-	    enter(client, draft, retries, BPF_ANY, now))
+	if ((grows && (length > OPTIONS || bpf_skb_change_tail(skb, headers + length, 0))) ||
+	    !end_connection(client, connection, END_REFUSED, now) ||
+	    enter(client, draft, retries, BPF_ANY, now)) {
+		free_port(&draft->pair);
 		return -1;
+	}
+	free_port(&draft->old);
 	count(RETRIED);
 	return 0;
 }
@@ -986,13 +1321,14 @@ static __always_inline int change_ipv6_to_syn(struct __sk_buff *skb, const struc
 /* Makes the client's SYN for the draft's member of a RST, which has room for it. The checksums are changed
  * and not computed, as a part may be left to the interface. */
 static __always_inline int send_syn(struct __sk_buff *skb, const struct bpf_fib_lookup *fib,
-				    const struct headers *head, const struct evk_draft *draft)
+				    const struct headers *head, struct evk_draft *draft)
 {
-	const struct evk_address *client = &head->to;
+	const struct evk_address *client = &draft->sender;
 	__u32 length = draft->syn.options_length;
 	if (length > OPTIONS)
 		return TC_ACT_SHOT;
-	int is6 = is_ipv6(&client->ip);
+	shift_syn(draft);
+	int is6 = head->is_ipv6;
 	__u32 tcp_at = is6 ? ETH_HLEN + 40 : ETH_HLEN + 20;
 	void *data = (void *)(long)skb->data, *end = (void *)(long)skb->data_end;
 	if (data + tcp_at + 20 > end)
@@ -1010,12 +1346,14 @@ static __always_inline int send_syn(struct __sk_buff *skb, const struct bpf_fib_
 	};
 	*tcp = syn;
 	__s64 change = bpf_csum_diff((void *)&old, sizeof(old), (void *)&syn, sizeof(syn), 0);
-	struct pseudo_header pseudo = { .from = head->from.ip, .to = client->ip, .length = bpf_htonl(20) };
+	struct pseudo_header pseudo = { .from = head->from.ip, .to = head->to.ip, .length = bpf_htonl(20) };
 	__s64 pseudo_change = bpf_csum_diff((void *)&pseudo, sizeof(pseudo), 0, 0, 0);
 	pseudo.from = client->ip;
 	pseudo.to = draft->connection.member;
-	__s64 addresses = bpf_csum_diff((void *)&head->from.ip, sizeof(struct evk_ip), (void *)&pseudo.to,
+	__s64 addresses = bpf_csum_diff((void *)&head->from.ip, sizeof(struct evk_ip), (void *)&pseudo.from,
 					sizeof(struct evk_ip), 0);
+	addresses = bpf_csum_diff((void *)&head->to.ip, sizeof(struct evk_ip), (void *)&pseudo.to,
+				  sizeof(struct evk_ip), addresses);
 	pseudo.length = bpf_htonl(20 + length);
 	pseudo_change = bpf_csum_diff(0, 0, (void *)&pseudo, sizeof(pseudo), pseudo_change);
 	if (is6 ? change_ipv6_to_syn(skb, client, draft, length, addresses) :
@@ -1083,6 +1421,8 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 			if (syn && keep_syn(skb, head, syn))
 				return drop();
 		} else if (draft && !retry(skb, client, connection, draft, 0, &fib, now)) {
+			if (hide_client(skb, head, &draft->connection))
+				return drop();
 			count(FORWARDED_TO_MEMBER);
 			return send(skb, &fib, 0, &draft->connection.member,
 				    draft->connection.member_port);
@@ -1090,7 +1430,8 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 	}
 	struct evk_ip member = connection->member;
 	__u16 port = connection->member_port;
-	if (find_way(skb, &fib, &client->ip, &member, head->tos) != FOUND)
+	const struct evk_ip *sender = connection->source_port ? &connection->source : &client->ip;
+	if (find_way(skb, &fib, sender, &member, head->tos) != FOUND)
 		return drop();
 	connection->seen = coarse(now);
 	__sync_fetch_and_add(&connection->bytes_in, head->payload);
@@ -1113,6 +1454,8 @@ static __always_inline int to_member(struct __sk_buff *skb, const struct headers
 		    __sync_fetch_and_or(&connection->flags, CLIENT_FIN) & MEMBER_FIN)
 			end_connection(client, connection, END_CLOSED, now);
 	}
+	if (hide_client(skb, head, connection))
+		return drop();
 	count(FORWARDED_TO_MEMBER);
 	return send(skb, &fib, 0, &member, port);
 }
@@ -1181,6 +1524,8 @@ static __always_inline int to_client(struct __sk_buff *skb, const struct headers
 		    __sync_fetch_and_or(&connection->flags, MEMBER_FIN) & CLIENT_FIN)
 			end_connection(client, connection, END_CLOSED, now);
 	}
+	if (show_client(skb, head, connection, client))
+		return drop();
 	count(FORWARDED_TO_CLIENT);
 	return send(skb, &fib, 1, &listener, port);
 }
@@ -1194,6 +1539,18 @@ static __always_inline struct evk_connection *find_of_client(const struct evk_ad
 	    connection->listener_port != listener->port)
 		return 0;
 	return connection;
+}
+
+/* Finds the client of a member's packet to an address of the balancer, with full NAT. */
+static __always_inline struct evk_address *find_client(const struct evk_address *source,
+						       const struct evk_address *member)
+{
+	struct evk_scratch *scratch = find_scratch();
+	if (!scratch)
+		return 0;
+	scratch->pair.member = *member;
+	scratch->pair.source = *source;
+	return bpf_map_lookup_elem(&evk_nat_pairs, &scratch->pair);
 }
 
 /* Finds the connection of a member's packet to a client. */
@@ -1385,7 +1742,12 @@ static __attribute__((noinline)) int forward_error(struct __sk_buff *skb, int is
 		return TC_ACT_UNSPEC;
 	struct evk_ip receiver = from.ip;
 	/* A packet of the client to the member: the client knows the listener. */
-	struct evk_connection *connection = find_of_member(&from, &to);
+	struct evk_address *client = &from;
+	struct evk_connection *connection = find_of_member(client, &to);
+	if (!connection) {
+		client = find_client(&from, &to);
+		connection = client ? find_of_member(client, &to) : 0;
+	}
 	int of_client = !!connection;
 	if (connection) {
 		/* Until the member accepts, the client goes on, and another member may get the connection. */
@@ -1393,6 +1755,7 @@ static __attribute__((noinline)) int forward_error(struct __sk_buff *skb, int is
 			return TC_ACT_UNSPEC;
 		next.ip = connection->listener;
 		next.port = connection->listener_port;
+		receiver = client->ip;
 	} else {
 		connection = find_of_client(&to, &from);
 		if (!connection)
@@ -1406,6 +1769,16 @@ static __attribute__((noinline)) int forward_error(struct __sk_buff *skb, int is
 		return TC_ACT_UNSPEC;
 	if (of_client ? change_quoted(skb, 0, &to, &next) : change_quoted(skb, 1, &from, &next))
 		return TC_ACT_SHOT;
+	if (connection->source_port) {
+		if (of_client) {
+			next = *client;
+		} else {
+			next.ip = connection->source;
+			next.port = connection->source_port;
+		}
+		if (of_client ? change_quoted(skb, 1, &from, &next) : change_quoted(skb, 0, &to, &next))
+			return TC_ACT_SHOT;
+	}
 	if (is6 ? change_ipv6(skb, 0, &receiver, ETH_HLEN + 40 + 2) :
 		  change_ipv4(skb, 0, receiver.word[3], 0))
 		return TC_ACT_SHOT;
@@ -1431,9 +1804,14 @@ static __attribute__((noinline)) int forward_tcp(struct __sk_buff *skb, int is6)
 	if (connection && !(begins && connection->flags & CLOSED))
 		return to_member(skb, &head, &head.from, connection, now);
 	if (!connection) {
-		connection = find_of_member(&head.to, &head.from);
+		struct evk_address *client = &head.to;
+		connection = find_of_member(client, &head.from);
+		if (!connection) {
+			client = find_client(&head.to, &head.from);
+			connection = client ? find_of_member(client, &head.from) : 0;
+		}
 		if (connection)
-			return to_client(skb, &head, &head.to, connection, now);
+			return to_client(skb, &head, client, connection, now);
 	}
 	return begins ? begin(skb, &head, &head.from, now) : TC_ACT_UNSPEC;
 }
@@ -1492,7 +1870,11 @@ int evk_remove(struct evk_removal *removal)
 	__u16 end = connection->flags & ESTABLISHED ? END_CLOSED : END_REFUSED;
 	forget_syn(&client, connection);
 	end_connection(&client, connection, end, bpf_ktime_get_ns());
+	/* Not in the draft: a packet may come meanwhile. */
+	struct evk_nat_pair pair;
+	fill_pair(&pair, connection);
 	bpf_map_delete_elem(&evk_connections, &client);
+	free_port(&pair);
 	return 1;
 }
 

@@ -2,6 +2,8 @@
 
 #![allow(clippy::unwrap_used)] // Helpers of tests fail by panicking.
 
+mod nat;
+
 use std::fs;
 use std::io::{ErrorKind, Read, Write};
 use std::net::{IpAddr, SocketAddr, SocketAddrV4, TcpListener, TcpStream};

@@ -54,6 +54,11 @@ section! {
         /// balancer: see [forwarding in the kernel](kernel-forwarding.md). The proxy serves all other
         /// connections.
         forward: Forward = Forward::Proxy; r#""kernel""#,
+        /// Way of the members' answers with `forward = "kernel"`. With `route` members see the clients'
+        /// addresses, and need a route to your clients through the balancer. With `nat` members see an
+        /// address of the balancer, so their routes need no change: see [the two return
+        /// paths](kernel-forwarding.md#return-paths).
+        return_path: ReturnPath = ReturnPath::Route; r#""nat""#,
         /// TLS between clients and the rule: a table, see below. Without the table, clients connect without
         /// encryption.
         tls: Option<Tls> = None; r#"{ certificates = "/etc/evenkeel/www.pem" }"#,
@@ -236,6 +241,17 @@ pub enum Forward {
 }
 
 choice_field!(Forward, "proxy" => Forward::Proxy, "kernel" => Forward::Kernel);
+
+/// Way of members' answers to clients whose connections the kernel forwards.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum ReturnPath {
+    /// By the members' route to the client.
+    Route,
+    /// To an address of the balancer, which members see instead of the client's.
+    Nat,
+}
+
+choice_field!(ReturnPath, "route" => ReturnPath::Route, "nat" => ReturnPath::Nat);
 
 /// Name of a group in `sni`.
 const GROUP: Texts = ("the name of a group", is_name);

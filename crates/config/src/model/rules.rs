@@ -12,7 +12,7 @@ use super::group_name::unknown_group;
 use super::limits::{FORGED, LimitKey, Limits, RequestLimit};
 use super::responses;
 use super::routes::{self, RuleFacts};
-use super::rule::{Forward, OWN, Protocol, RULE, Rule};
+use super::rule::{Forward, OWN, Protocol, RULE, ReturnPath, Rule};
 use super::timeouts::{TIMEOUTS, Timeouts};
 use super::tls::DEEP_NAMES;
 use super::udp;
@@ -356,6 +356,10 @@ fn check_ftp(rule: &Rule, table: &mut Table<'_>, report: &mut Report<'_>) {
 /// Looks at what a rule cannot have if the kernel forwards its connections.
 fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
     if rule.forward == Forward::Proxy {
+        if rule.return_path == ReturnPath::Nat {
+            let message = "\"nat\" is only for a rule with `forward = \"kernel\"`: set it, or remove this key";
+            table.report_problem("return_path", message.into(), report);
+        }
         return;
     }
     let mut refuse = |message: String| table.report_problem("forward", message, report);

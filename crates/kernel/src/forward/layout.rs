@@ -51,7 +51,7 @@ impl Reader<'_> {
 pub(super) const ADDRESS: usize = 24;
 
 /// Returns `struct evk_ip`: an address of IPv4 is written as one of IPv6.
-fn write_ip(ip: IpAddr) -> [u8; 16] {
+pub(super) fn write_ip(ip: IpAddr) -> [u8; 16] {
     match ip {
         IpAddr::V4(ip) => ip.to_ipv6_mapped().octets(),
         IpAddr::V6(ip) => ip.octets(),
@@ -76,6 +76,17 @@ pub struct Listener {
     pub group: u32,
     /// Number of other members that a connection may go to if one does not accept, at most [`MAX_RETRIES`].
     pub retries: u32,
+    /// Ports that members see with full NAT; `None` if they see the client's address.
+    pub nat: Option<NatPorts>,
+}
+
+/// Range of ports towards members, with full NAT.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NatPorts {
+    /// First port.
+    pub first: u16,
+    /// Number of ports, at least 1.
+    pub count: u16,
 }
 
 /// Most members that a connection may be refused by before one accepts.
@@ -83,10 +94,12 @@ pub const MAX_RETRIES: u32 = 10;
 
 impl Listener {
     /// Returns `struct evk_listener`.
-    pub(super) fn write(&self) -> [u8; 8] {
+    pub(super) fn write(&self) -> [u8; 12] {
         let [a, b, c, d] = self.group.to_ne_bytes();
         let [e, f, g, h] = self.retries.min(MAX_RETRIES).to_ne_bytes();
-        [a, b, c, d, e, f, g, h]
+        let (first, count) = self.nat.map_or((0, 0), |ports| (ports.first, ports.count));
+        let ([i, j], [k, l]) = (first.to_ne_bytes(), count.to_ne_bytes());
+        [a, b, c, d, e, f, g, h, i, j, k, l]
     }
 }
 
@@ -165,10 +178,12 @@ pub struct Connection {
     pub listener: SocketAddr,
     /// Number of the member's seat.
     pub seat: u32,
+    /// True if the member sees an address and a port of the balancer.
+    pub has_nat: bool,
 }
 
 /// Bytes of a connection in the table, without the key.
-pub(super) const CONNECTION: usize = 88;
+pub(super) const CONNECTION: usize = 112;
 
 /// Bytes of memory that the kernel allocates for a connection with its key.
 #[cfg(test)]
@@ -194,6 +209,7 @@ impl Connection {
             age: Age::read(value),
             listener: SocketAddr::new(listener, listener_port),
             seat: bytes.u16().into(),
+            has_nat: bytes.port() != 0,
         }
     }
 
@@ -209,6 +225,7 @@ impl Connection {
             },
             listener,
             seat: 0,
+            has_nat: false,
         }
     }
 

@@ -6,6 +6,7 @@
 
 mod detach;
 mod layout;
+mod nat;
 mod place;
 mod table;
 #[cfg(test)]
@@ -15,7 +16,7 @@ use std::collections::BTreeSet;
 use std::fmt;
 use std::fs::{self, File};
 use std::mem;
-use std::net::SocketAddr;
+use std::net::{IpAddr, SocketAddr};
 use std::ops::RangeInclusive;
 use std::os::fd::AsFd;
 use std::path::Path;
@@ -31,13 +32,14 @@ use nix::net::if_::InterfaceFlags;
 
 pub use self::detach::{Detachment, Removed};
 use self::layout::{Age, SourceLimit};
+pub use self::nat::{find_nat_ports, find_source};
 pub use self::place::Place;
 use self::place::{HANDLE, lock, unpin};
 use self::table::read_table;
 use crate::bpf::{self, BpfError, failed_to};
 pub use layout::{
     Candidate, Connection, Counts, Decision, End, Event, GROUP_SEATS, GroupTerms, Listener,
-    ListenerCounts, MAX_RETRIES, Pair, Step, Terms,
+    ListenerCounts, MAX_RETRIES, NatPorts, Pair, Step, Terms,
 };
 
 /// Number of seats: most members of all groups.
@@ -54,7 +56,7 @@ const MEMORY_PER_CONNECTION: u64 = 4096;
 const CONNECTIONS_PER_SYN: u32 = 16;
 
 /// Maps that outlive a process.
-const PINNED: [&str; 10] = [
+const PINNED: [&str; 13] = [
     "evk_listeners",
     "evk_listener_counts",
     "evk_groups",
@@ -62,13 +64,16 @@ const PINNED: [&str; 10] = [
     "evk_terms",
     "evk_counts",
     "evk_connections",
+    "evk_nat_pairs",
+    "evk_nat_addresses",
+    "evk_nat_cursors",
     "evk_syns",
     "evk_events",
     "evk_outcomes",
 ];
 
 /// Kinds of packets, in the order of `enum evk_outcome`: a name for scripts, and the meaning of each.
-pub const OUTCOMES: [(&str, &str); 14] = [
+pub const OUTCOMES: [(&str, &str); 15] = [
     ("to_member", "forwarded to members"),
     ("to_client", "forwarded to clients"),
     (
@@ -115,6 +120,10 @@ pub const OUTCOMES: [(&str, &str); 14] = [
     (
         "proxied_rate",
         "left to the proxy: connections of a source with too many that are not confirmed",
+    ),
+    (
+        "proxied_ports",
+        "left to the proxy: connections with `return_path = \"nat\"` for which no port towards the member was free",
     ),
 ];
 
@@ -399,6 +408,17 @@ impl Forwarder {
         bpf::update_map(&self.object, "evk_terms", &key, &terms.write())
     }
 
+    /// Writes the address that a member sees with full NAT.
+    ///
+    /// # Errors
+    ///
+    /// The kernel refuses.
+    pub fn set_nat_address(&self, seat: u32, source: IpAddr) -> Result<(), BpfError> {
+        let key = seat.to_ne_bytes();
+        let value = layout::write_ip(source);
+        bpf::update_map(&self.object, "evk_nat_addresses", &key, &value)
+    }
+
     /// Returns the terms of all seats.
     ///
     /// # Errors
@@ -548,7 +568,7 @@ fn open(folder: &Path, memory: u64) -> Result<OpenObject, BpfError> {
     for mut map in object.maps_mut() {
         let name = map.name().to_string_lossy().into_owned();
         let entries = match name.as_str() {
-            "evk_connections" => Some(connections),
+            "evk_connections" | "evk_nat_pairs" => Some(connections),
             "evk_syns" => Some(connections / CONNECTIONS_PER_SYN),
             _ => None,
         };

@@ -15,6 +15,7 @@ mod decisions;
 mod errors;
 mod events;
 mod families;
+mod nat;
 mod packets;
 mod places;
 mod resets;
@@ -280,6 +281,7 @@ fn listener(family: Family, group: u32, retries: u32) -> Listener {
         address: family.listener(),
         group,
         retries,
+        nat: None,
     }
 }
 

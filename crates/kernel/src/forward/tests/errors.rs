@@ -160,6 +160,42 @@ fn s41_icmp_errors_reach_the_side_that_has_sent_the_packet() {
 }
 
 #[test]
+fn s41_icmp_errors_reach_both_sides_of_full_nat() {
+    run_beside_routes(|forwarder, interface| {
+        for family in [Family::V4, Family::V6] {
+            let (client, listener) = (family.client(5000), family.listener());
+            let member = family.member(2);
+            super::nat::serve_with_nat(forwarder, &[member], 2);
+            let sent = send(forwarder, interface, &Segment::new(client, listener, SYN));
+            let source = sent.from;
+            let mut accept = Segment::new(member, source, SYN | ACK);
+            accept.answered = 2;
+            send(forwarder, interface, &accept);
+            let about = |from, to, head| Message {
+                from: find_router(family),
+                to: SocketAddr::ip(&from),
+                head,
+                quoted: Segment {
+                    data: b"0123".to_vec(),
+                    ..Segment::new(from, to, ACK)
+                },
+            };
+            for head in list_errors(family) {
+                let frame = about(source, member, head).write();
+                let sent = send_frame(forwarder, interface, &frame);
+                about(client, listener, head).check(&sent.expect("sent to the client"));
+                let frame = about(listener, client, head).write();
+                let sent = send_frame(forwarder, interface, &frame);
+                about(member, source, head).check(&sent.expect("sent to the member"));
+            }
+            for connection in list_connections(forwarder) {
+                assert!(forwarder.remove_connection(&connection).unwrap());
+            }
+        }
+    });
+}
+
+#[test]
 fn s41_the_system_tells_members_of_packets_that_are_too_large_for_clients() {
     run_beside_routes(|forwarder, interface| {
         for family in [Family::V4, Family::V6] {

@@ -1,0 +1,229 @@
+//! Full NAT, with packets that tests make.
+
+use super::packets::*;
+use super::*;
+
+const PORTS: NatPorts = NatPorts {
+    first: 61_000,
+    count: 4,
+};
+
+/// Options of a SYN of Linux: largest segment, selective acknowledgements, timestamps, window scale.
+fn write_options(ours: u32, theirs: u32) -> Vec<u8> {
+    let mut options = vec![2, 4, 5, 180, 4, 2, 8, 10];
+    options.extend(ours.to_be_bytes());
+    options.extend(theirs.to_be_bytes());
+    options.extend([1, 3, 3, 7]);
+    options
+}
+
+/// Returns both timestamps of options.
+fn read_timestamps(options: &[u8]) -> (u32, u32) {
+    let at = options.windows(2).position(|two| two == [8, 10]).unwrap() + 2;
+    let number = |at: usize| u32::from_be_bytes(*options[at..].first_chunk().unwrap());
+    (number(at), number(at + 4))
+}
+
+fn source(family: Family) -> IpAddr {
+    family.address("10.77.0.1:0", "[fd77::1]:0").ip()
+}
+
+/// Lets the program begin connections with full NAT.
+pub(super) fn serve_with_nat(forwarder: &Forwarder, members: &[SocketAddr], retries: u32) {
+    serve_members(forwarder, members, retries);
+    for (seat, member) in (0..).zip(members) {
+        let family = Family::of_address(member);
+        forwarder.set_nat_address(seat, source(family)).unwrap();
+    }
+    let listeners = [Family::V4, Family::V6].map(|family| Listener {
+        nat: Some(PORTS),
+        ..listener(family, 0, retries)
+    });
+    forwarder.set_listeners(&listeners).unwrap();
+}
+
+fn count_pairs(forwarder: &Forwarder) -> usize {
+    let map = find_map(&forwarder.object, "evk_nat_pairs").unwrap();
+    map.keys().count()
+}
+
+fn write_syn(family: Family, port: u16) -> Segment {
+    Segment {
+        options: write_options(1_000, 0),
+        ..Segment::new(family.client(port), family.listener(), SYN)
+    }
+}
+
+/// Answer of the member to a packet that it has got.
+fn answer(sent: &Segment, flags: u8, options: Vec<u8>) -> Segment {
+    Segment {
+        sequence: 7_000,
+        answered: sent.sequence + 1,
+        options,
+        ..Segment::new(sent.to, sent.from, flags)
+    }
+}
+
+#[test]
+fn s41_members_see_an_address_of_the_balancer() {
+    run_beside_routes(|forwarder, interface| {
+        for family in [Family::V4, Family::V6] {
+            serve_with_nat(forwarder, &[family.member(9)], 0);
+            let syn = write_syn(family, 4_000);
+            let sent = send(forwarder, interface, &syn);
+            assert_eq!(sent.from.ip(), source(family));
+            assert!((61_000..61_004).contains(&sent.from.port()), "{sent:?}");
+            assert_eq!(sent.to, family.member(9));
+            let (shifted, zero) = read_timestamps(&sent.options);
+            assert_eq!(zero, 0);
+            // The member answers with the timestamp that it has got; the client sees its own again.
+            let reply = answer(&sent, SYN | ACK, write_options(55, shifted));
+            let back = send(forwarder, interface, &reply);
+            assert_eq!((back.from, back.to), (syn.to, syn.from));
+            assert_eq!(read_timestamps(&back.options), (55, 1_000));
+            // Data, with timestamps at an odd byte.
+            let mut options = vec![1, 8, 10];
+            options.extend([1_007u32, 55].map(u32::to_be_bytes).concat());
+            options.push(0);
+            let data = Segment {
+                sequence: 2,
+                answered: 7_001,
+                options,
+                data: b"odd or even!".to_vec(),
+                ..Segment::new(syn.from, syn.to, ACK)
+            };
+            let there = send(forwarder, interface, &data);
+            assert_eq!((there.from, there.to), (sent.from, sent.to));
+            assert_eq!(there.data, data.data);
+            assert_eq!(
+                read_timestamps(&there.options),
+                (shifted.wrapping_add(7), 55)
+            );
+            // Without timestamps nothing but the addresses changes.
+            let plain = Segment {
+                options: vec![1, 1, 1, 1],
+                ..data.clone()
+            };
+            let there = send(forwarder, interface, &plain);
+            let expected = Segment {
+                from: sent.from,
+                to: sent.to,
+                ..plain
+            };
+            assert_eq!(there, expected);
+            // A stranger's packet to the same port is not for the client.
+            let strange = Segment {
+                from: family.member(8),
+                ..reply
+            };
+            assert_eq!(try_send(forwarder, interface, &strange), None);
+            for connection in list_connections(forwarder) {
+                assert!(connection.has_nat);
+                assert_eq!(connection.pair.client, syn.from);
+                assert!(forwarder.remove_connection(&connection).unwrap());
+            }
+            assert_eq!(count_pairs(forwarder), 0);
+        }
+    });
+}
+
+#[test]
+fn s41_without_a_free_port_the_proxy_serves() {
+    run_beside_routes(|forwarder, interface| {
+        let family = Family::V4;
+        serve_with_nat(forwarder, &[family.member(9)], 0);
+        let mut ports = BTreeSet::new();
+        let mut first = None;
+        for port in 1..=4 {
+            let sent = send(forwarder, interface, &write_syn(family, port));
+            ports.insert(sent.from.port());
+            first.get_or_insert(sent.from.port());
+        }
+        assert_eq!(ports, (61_000..61_004).collect());
+        let fifth = write_syn(family, 5);
+        assert_eq!(try_send(forwarder, interface, &fifth), None);
+        assert_eq!(read_outcome(forwarder, "proxied_ports"), 1);
+        assert_eq!(
+            (list_connections(forwarder).len(), count_pairs(forwarder)),
+            (4, 4)
+        );
+        // A port is free again when its connection is removed.
+        let connections = list_connections(forwarder);
+        let oldest = connections.iter().find(|one| one.pair.client.port() == 1);
+        assert!(forwarder.remove_connection(oldest.unwrap()).unwrap());
+        let sent = send(forwarder, interface, &fifth);
+        assert_eq!(Some(sent.from.port()), first);
+        // A client that uses the port of a connection that is over gets another one, and the old one is free.
+        let reset = Segment {
+            sequence: 2,
+            ..Segment::new(fifth.from, fifth.to, RST)
+        };
+        send(forwarder, interface, &reset);
+        send(forwarder, interface, &fifth);
+        assert_eq!(
+            (list_connections(forwarder).len(), count_pairs(forwarder)),
+            (4, 4)
+        );
+        // Without an address of the balancer, too.
+        forwarder
+            .set_nat_address(0, Ipv6Addr::UNSPECIFIED.into())
+            .unwrap();
+        let sixth = write_syn(family, 6);
+        assert_eq!(try_send(forwarder, interface, &sixth), None);
+        assert_eq!(read_outcome(forwarder, "proxied_route"), 1);
+    });
+}
+
+#[test]
+fn s41_timestamps_of_a_port_that_is_used_again_go_on() {
+    run_beside_routes(|forwarder, interface| {
+        serve_with_nat(forwarder, &[Family::V4.member(9)], 0);
+        let mut last: Option<u32> = None;
+        // Clients with clocks that have nothing in common.
+        for (port, clock) in [(1, 4_000_000_000), (2, 7), (3, 2_000_000_000), (4, 0)] {
+            let syn = Segment {
+                options: write_options(clock, 0),
+                ..write_syn(Family::V4, port)
+            };
+            let sent = send(forwarder, interface, &syn);
+            let (shifted, _) = read_timestamps(&sent.options);
+            if let Some(last) = last {
+                let behind = shifted.wrapping_sub(last);
+                assert!(behind < 1 << 20, "{last} {shifted}");
+            }
+            last = Some(shifted);
+        }
+    });
+}
+
+#[test]
+fn s41_a_retry_takes_a_port_towards_the_other_member() {
+    run_beside_routes(|forwarder, interface| {
+        for family in [Family::V4, Family::V6] {
+            let members = [family.member(9), family.member(10)];
+            serve_with_nat(forwarder, &members, 1);
+            let syn = write_syn(family, 4_000);
+            let sent = send(forwarder, interface, &syn);
+            let refusal = Segment {
+                sequence: 0,
+                window: 0,
+                ..answer(&sent, RST | ACK, Vec::new())
+            };
+            // The member's refusal becomes the client's SYN for the other one.
+            let again = send(forwarder, interface, &refusal);
+            assert!(members.contains(&again.to) && again.to != sent.to);
+            assert_eq!(again.from.ip(), source(family));
+            assert_eq!((again.flags, again.sequence), (SYN, syn.sequence));
+            let (shifted, _) = read_timestamps(&again.options);
+            assert_eq!(count_pairs(forwarder), 1);
+            let reply = answer(&again, SYN | ACK, write_options(9, shifted));
+            let back = send(forwarder, interface, &reply);
+            assert_eq!((back.from, back.to), (syn.to, syn.from));
+            assert_eq!(read_timestamps(&back.options), (9, 1_000));
+            for connection in list_connections(forwarder) {
+                assert!(forwarder.remove_connection(&connection).unwrap());
+            }
+            assert_eq!(count_pairs(forwarder), 0);
+        }
+    });
+}
