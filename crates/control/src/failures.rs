@@ -154,7 +154,10 @@ impl<'a, F: Fn(&Member, Duration) -> Counts> Lately<'a, F> {
             let error = (others * (1.0 - others) / own.total.max(1) as f64).sqrt();
             let exceeds = share - others > f64::from(settings.excess).max(5.0 * error);
             let least = u64::from(settings.failure_limit).max(LEAST_FAILURES);
-            let is_enough = || own.failures >= least || self.is_starved(index, own, *seconds);
+            // Where others fail, too, two failures are often chance.
+            let others_are_well = all.failures == own.failures;
+            let is_starved = || others_are_well && self.is_starved(index, own, *seconds);
+            let is_enough = || own.failures >= least || is_starved();
             (exceeds && is_enough()).then_some(FailureCause::Share(share, others))
         })
     }

@@ -560,6 +560,16 @@ mod tests {
     }
 
     #[test]
+    fn few_failures_that_all_members_have_eject_nobody() {
+        for seed in 0..5 {
+            let mut world = World::new(400, seed);
+            world.all_fail = 0.02;
+            world.pass(30_000);
+            assert_eq!(world.ends, [], "{seed}");
+        }
+    }
+
+    #[test]
     fn a_member_that_fails_again_and_again_is_tried_less_often() {
         let sent = |ejections: u32| {
             let mut world = World::new(400, 11);
