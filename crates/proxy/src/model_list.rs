@@ -62,6 +62,10 @@ impl ModelList {
         if body.len() > MAX_ANSWER_BYTES {
             return Err(ModelListError::TooLarge);
         }
+        // Serde takes an array for an object, too.
+        if !body.trim_ascii_start().starts_with(b"{") {
+            return Err(ModelListError::NotAList);
+        }
         let list: Result<EngineList<'_>, _> = serde_json::from_slice(body);
         let list = list.map_err(|_| ModelListError::NotAList)?;
         let before = self.names.len();
@@ -71,7 +75,8 @@ impl ModelList {
                 continue;
             };
             let len = self.entries.len().saturating_add(text.len());
-            if self.names.len() >= MAX_MODELS
+            if !text.starts_with('{')
+                || self.names.len() >= MAX_MODELS
                 || len >= MAX_LIST_BYTES
                 || self.names.contains(&*id)
                 || !is_wanted(&id)
@@ -164,6 +169,7 @@ mod tests {
             &b""[..],
             b"not found",
             b"null",
+            br#"[[{"id":"b"}]]"#,
             b"7",
             b"{}",
             br#"{"data":{"id":"b"}}"#,
@@ -194,7 +200,7 @@ mod tests {
         let deeper = format!(r#"{{"id":"deeper","x":{}}}"#, nested(100_000));
         let quoted = r#"{"id":"quoted","x":"\"[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[[\\"}"#;
         let body = format!(
-            r#"{{"data":[null,7,"a",[],{{}},{{"id":7}},{{"id":null}},{{"id":"a","id":"b"}},
+            r#"{{"data":[null,7,"a",[],["a"],{{}},{{"id":7}},{{"id":null}},{{"id":"a","id":"b"}},
             {{"id":"\ud800"}},{deep},{deeper},{quoted},{fits}]}}"#
         );
         let mut list = ModelList::default();
