@@ -279,6 +279,20 @@ impl GroupConfig {
         group
     }
 
+    /// Reads a group with a table of its own, which needs members.
+    pub(crate) fn read_whole(
+        table: &mut Table<'_>,
+        defaults: &GroupConfig,
+        report: &mut Report<'_>,
+    ) -> Self {
+        let mut group = GroupConfig::of_table(table, defaults, report);
+        group.responses.read(table, report);
+        if !group.agents_may_join && group.members_files.is_empty() {
+            table.require("members", report);
+        }
+        group
+    }
+
     /// Takes what `[defaults]` can have, too.
     pub(crate) fn read_shared(&mut self, table: &mut Table<'_>, report: &mut Report<'_>) {
         table.read(ADDRESSED, self, report);

@@ -46,6 +46,7 @@ pub mod negotiator;
 pub(crate) mod node;
 pub(crate) mod orca;
 pub(crate) mod parse;
+pub(crate) mod parts;
 pub(crate) mod priority;
 pub(crate) mod process;
 pub(crate) mod prometheus;

@@ -9,11 +9,11 @@ use super::cross_checks::{
     check_port, check_token_limits, listening_addresses, reserve_fields, reserve_names,
     warn_of_loops, warn_of_one_location, warn_of_shared_loads,
 };
-use super::generated::PartReader;
 use super::group::GroupConfig;
 use super::listeners::Listeners;
 use super::location::{self, Placed};
 use super::node::{self, Node};
+use super::parts::PartReader;
 use super::protocol::{MemberProtocol, Source};
 use super::reach::Reach;
 use super::rule::{Protocol, Rule};
@@ -245,7 +245,7 @@ impl<'f> Draft<'f> {
     /// Reads the groups with a table of their own.
     fn read_groups(&mut self, top: &mut Table<'_>, defaults: &Defaults, report: &mut Report<'_>) {
         for mut table in top.named_tables("group", NAMES, report) {
-            let mut group = read_group(&mut table, &defaults.group, report);
+            let mut group = GroupConfig::read_whole(&mut table, &defaults.group, report);
             group.responses.resolve(self.folder);
             let span = table.name_span().clone();
             self.shared.insert(group.name.clone(), span.clone());
@@ -460,20 +460,6 @@ impl<'f> Draft<'f> {
             }
         }
     }
-}
-
-/// Reads a group with a table of its own.
-pub(super) fn read_group(
-    table: &mut Table<'_>,
-    defaults: &GroupConfig,
-    report: &mut Report<'_>,
-) -> GroupConfig {
-    let mut group = GroupConfig::of_table(table, defaults, report);
-    group.responses.read(table, report);
-    if !group.agents_may_join && group.members_files.is_empty() {
-        table.require("members", report);
-    }
-    group
 }
 
 /// Checks a group against the rules that use the group.

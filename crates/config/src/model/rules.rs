@@ -6,10 +6,10 @@ use evenkeel_core::address::Address as Listen;
 
 use super::auth::Auth;
 use super::ftp::FtpTls;
-use super::generated::PartReader;
 use super::group::{self, GroupConfig};
 use super::group_name::unknown_group;
 use super::limits::{FORGED, LimitKey, Limits, RequestLimit};
+use super::parts::PartReader;
 use super::responses;
 use super::routes::{self, RuleFacts};
 use super::rule::{Forward, OWN, Protocol, RULE, ReturnPath, Rule};
