@@ -358,7 +358,7 @@ fn check_forward(rule: &Rule, table: &Table<'_>, report: &mut Report<'_>) {
     if rule.forward == Forward::Proxy {
         if rule.return_path == ReturnPath::Nat {
             let message = "\"nat\" is only for a rule with `forward = \"kernel\"`: set it, or remove this key";
-            table.report_problem("return_path", message.to_owned(), report);
+            table.report_problem("return_path", message, report);
         }
         return;
     }

@@ -14,7 +14,9 @@ use evenkeel_core::load::Location;
 use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
 use evenkeel_core::strategy::{self, Values};
 use evenkeel_manager::config::sources::Sources;
-use evenkeel_manager::config::{Forward, HttpOptions, MemberProtocol, Protocol, Rule, Timeouts};
+use evenkeel_manager::config::{
+    Forward, HttpOptions, MemberProtocol, Protocol, ReturnPath, Rule, Timeouts,
+};
 use evenkeel_manager::snapshot::{GroupHandle, RuleSnapshot, Snapshot, Target};
 use evenkeel_manager::subsystem::Subsystem;
 use evenkeel_net::Clock;
@@ -262,6 +264,7 @@ pub(crate) fn rule(protocol: Protocol) -> Rule {
         ftp: Default::default(),
         udp: Default::default(),
         forward: Forward::Proxy,
+        return_path: ReturnPath::Route,
         http: HttpOptions {
             http2: true,
             http2_streams: 128,
