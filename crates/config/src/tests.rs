@@ -14,7 +14,7 @@ use evenkeel_core::load::LoadId;
 use evenkeel_core::strategy::Values;
 
 use super::model::config::describe_tables;
-use super::model::sources::{SOURCES, Sources};
+use super::model::sources::{SOURCES, Sources, UrlTemplate};
 use super::schema::key::describe_keys;
 use super::*;
 
@@ -1146,6 +1146,15 @@ fn sources_of_reports_are_read() {
         .find(|known| known.load == LoadId::CPU)
         .unwrap();
     assert_eq!(cpu.expression, expression::Expression::parse("a").unwrap());
+
+    // Engines of language models have a usual URL.
+    let (engine, _) = group("prometheus = { preset = \"vllm\" }");
+    let pages = engine.sources.prometheus.unwrap();
+    let usual = UrlTemplate::parse("http://{host}:{port}/metrics").unwrap();
+    assert_eq!((pages.url, pages.loads.len()), (usual, 3));
+    let (engine, _) = group("prometheus = { preset = \"triton\", url = \"http://a:1/m\" }");
+    let pages = engine.sources.prometheus.unwrap();
+    assert_eq!(pages.url, UrlTemplate::parse("http://a:1/m").unwrap());
 
     let (short, _) = group("orca = { out_of_band = true }");
     assert_eq!(short.sources.orca.unwrap().out_of_band.unwrap().port, None);

@@ -66,6 +66,8 @@ pub struct Candidate {
 pub struct ReportedLoad {
     /// Requests that wait in the engine.
     pub waiting: Option<f32>,
+    /// Requests that run in the engine: read, or written to.
+    pub running: Option<f32>,
     /// Share of the engine's cache that running requests use, from 0 to 1.
     pub cache_used: Option<f32>,
     /// Size of the engine's cache in tokens.
@@ -208,7 +210,9 @@ pub fn price_member(
         false => work.prompt_tokens * (1.0 - work.found_share),
     };
     let queued = queue.queued_tokens + unseen * usual + load.queued_elsewhere;
-    let streams = queue.streams + load.streams_elsewhere;
+    // Our requests without a token may run or wait.
+    let unseen_streams = load.running.unwrap_or(0.0) - queue.streams - queue.waiting;
+    let streams = queue.streams + unseen_streams.max(0.0) / 2.0 + load.streams_elsewhere;
     let waiting = queue.waiting + unseen;
     CostParts {
         prompt_tokens: work.prompt_tokens,
@@ -392,6 +396,7 @@ mod tests {
     fn reports_of_others_count() {
         let load = ReportedLoad {
             waiting: Some(5.0),
+            running: Some(7.0),
             cache_used: Some(0.9),
             cache_tokens: Some(10_000.0),
             queued_elsewhere: 300.0,
@@ -404,14 +409,16 @@ mod tests {
         let queue = QueueMoment {
             queued_tokens: 1000.0,
             waiting: 1.0,
+            streams: 2.0,
             ..QueueMoment::default()
         };
         let parts = price_member(&work(1800.0), &loaded, 0.0, &SPEEDS, &queue);
         // Two of the four that we do not know of, a thousand tokens each.
         assert_eq!(parts.queued_tokens, 1000.0 + 2000.0 + 300.0);
-        assert_eq!(parts.streams, 2.0);
+        // Two streams of ours, two elsewhere, and half of the four that run besides ours.
+        assert_eq!(parts.streams, 6.0);
         // 2,000 tokens are needed, 1,000 are free.
-        let expected = 1000.0 / 9000.0 * 200.0 * 0.011;
+        let expected = 1000.0 / 9000.0 * 200.0 * (SPEEDS.write + 6.0 * SPEEDS.crowd);
         assert!((parts.full - expected).abs() < 1e-4, "{parts:?}");
     }
 
@@ -507,6 +514,7 @@ mod tests {
             };
             let load = ReportedLoad {
                 waiting: Some(numbers[12]),
+                running: Some(numbers[9]),
                 cache_used: Some(numbers[13].clamp(0.0, 1.0)),
                 cache_tokens: Some(numbers[14]),
                 queued_elsewhere: numbers[15],

@@ -568,6 +568,76 @@ mod tests {
         );
     }
 
+    #[test]
+    fn presets_read_pages_of_engines() {
+        let both = |name: &str, values: [f64; 2]| {
+            let [first, second] = values;
+            format!("# TYPE {name} gauge\n{name}{{e=\"0\"}} {first}\n{name}{{e=\"1\"}} {second}\n")
+        };
+        let of_kind = |kind: &str, value: f64| {
+            format!(
+                "nv_trt_llm_request_metrics{{model=\"m\",request_type=\"{kind}\",version=\"1\"}} {value}\n"
+            )
+        };
+        let block =
+            "nv_trt_llm_kv_cache_block_metrics{kv_cache_block_type=\"fraction\",model=\"m\"} 0.5\n";
+        let usual = |names: [&str; 2], cache: &str| {
+            let [waiting, running] = names;
+            let cache = both(cache, [0.5, 0.25]);
+            both(waiting, [2.0, 1.0]) + &both(running, [4.0, 0.0]) + &cache
+        };
+        let pages = [
+            (
+                "vllm",
+                usual(
+                    ["vllm:num_requests_waiting", "vllm:num_requests_running"],
+                    "vllm:kv_cache_usage_perc",
+                ),
+            ),
+            (
+                "sglang",
+                usual(
+                    ["sglang:num_queue_reqs", "sglang:num_running_reqs"],
+                    "sglang:token_usage",
+                ),
+            ),
+            (
+                "trtllm_serve",
+                usual(
+                    ["trtllm_num_requests_waiting", "trtllm_num_requests_running"],
+                    "trtllm_kv_cache_utilization",
+                ),
+            ),
+            (
+                "triton",
+                of_kind("waiting", 3.0)
+                    + &of_kind("scheduled", 4.0)
+                    + &of_kind("max", 64.0)
+                    + block,
+            ),
+            (
+                "tgi",
+                "tgi_queue_size 3\ntgi_batch_current_size 4\n".to_owned(),
+            ),
+            (
+                "llama_cpp",
+                "llamacpp:requests_deferred 3\nllamacpp:requests_processing 4\n".to_owned(),
+            ),
+        ];
+        for (preset, page) in &pages {
+            let values = values(&format!("preset = \"{preset}\""), &[page]);
+            let found: Vec<_> = values
+                .iter()
+                .filter_map(|(load, value)| Some((*load, value.clone().ok()?)))
+                .collect();
+            let queue = [(LoadId::WAITING_REQUESTS, 3.0), (LoadId::IN_FLIGHT, 7.0)];
+            assert_eq!(found.get(..2), Some(&queue[..]), "{preset}");
+            let has_cache = !matches!(*preset, "tgi" | "llama_cpp");
+            let cache = has_cache.then_some((LoadId::UTILIZATION, 0.5));
+            assert_eq!(found.get(2).copied(), cache, "{preset}");
+        }
+    }
+
     async fn page(bytes: &[u8], max_bytes: usize) -> Result<Vec<f64>, FetchError> {
         let listener = TcpListener::bind("127.0.0.1:0").await.unwrap();
         let mut wanted = wanted("loads = { cpu = \"a\" }");

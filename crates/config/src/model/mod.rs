@@ -39,6 +39,7 @@ pub(crate) mod location;
 pub(crate) mod log_format;
 pub(crate) mod maintenance;
 pub(crate) mod member;
+pub(crate) mod metric_presets;
 pub(crate) mod mirror;
 pub(crate) mod models;
 pub(crate) mod monitor;

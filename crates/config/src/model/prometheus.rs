@@ -8,11 +8,12 @@ use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
 use toml::de::DeValue;
 
 use super::loads::check_load;
+use super::metric_presets::Preset;
 use super::tls::ClientTls;
 use crate::schema::address::{Scheme, bracketed, split_authority};
 use crate::schema::document::{Item, entries};
 use crate::schema::expression::Expression;
-use crate::schema::field::{Blank, Field, Limits, WRONG_TYPE, blank, choice_field, read_text};
+use crate::schema::field::{Field, Limits, WRONG_TYPE, blank, read_text};
 use crate::schema::key::{HOUR, describe_keys, millis, secs, section};
 use crate::schema::reference::TableDoc;
 use crate::schema::report::Report;
@@ -28,7 +29,8 @@ section! {
     keys PROMETHEUS {
         /// URL of a member's metrics: `{host}` is replaced by the member's address, `{port}` by its port,
         /// `{member}` by its name. If members of one location have the same URL, one query is sent for all.
-        /// **Required.**
+        /// **Required** unless the `preset` is for engines of language models: these have a default, mostly
+        /// `http://{host}:{port}/metrics`.
         url: UrlTemplate = UrlTemplate::default(); r#""http://{host}:9100/metrics""#,
         /// TLS with a `url` at `https`: a table with the keys of `member_tls`. By default certificates are
         /// verified with the authorities trusted by your system, and must be for the URL's host. The files are
@@ -41,9 +43,9 @@ section! {
         /// Maximum size of an answer. A larger answer is refused as a whole. Raise the size if your exporters
         /// have more metrics.
         max_bytes: usize [Bytes(1024, 64 << 20)] = 4 << 20; r#""16MiB""#,
-        /// Predefined loads, as listed in [load-reports.md](load-reports.md#prometheus): `cpu`, `memory`,
-        /// `run_queue`, `disk`, `cpu_pressure`, `memory_pressure` and `io_pressure`. You can add loads, or
-        /// replace single loads, with `loads`.
+        /// Predefined loads, as listed in [load-reports.md](load-reports.md#prometheus) for machines
+        /// (`node_exporter`), and in [inference.md](inference.md#metrics-of-your-engines) for engines of language
+        /// models (all others). You can add loads, or replace single loads, with `loads`.
         preset: Option<Preset> = None; r#""node_exporter""#,
         /// Loads, each with an expression over the metrics, as in a Prometheus query. You can use numbers, `+ -
         /// * /`, brackets, metrics with labels (`=` and `!=`), `rate(…)` of counters, and `sum`, `avg`, `min`,
@@ -63,8 +65,10 @@ impl AsTable for Prometheus {
             (self.preset, self.named) = (None, MetricLoads::default());
         }
         table.read(PROMETHEUS, self, report);
-        if self.url.0.is_empty() {
-            table.require("url", report);
+        match self.preset.and_then(Preset::default_url) {
+            Some(url) if self.url.0.is_empty() => self.url = UrlTemplate(url.into()),
+            None if self.url.0.is_empty() => table.require("url", report),
+            _ => {}
         }
         if table.has_key("tls") && self.tls.is_some() && !self.url.is_secure() {
             let message = "has no effect: `url` is not `https`";
@@ -232,76 +236,6 @@ fn encoded(text: &str) -> String {
     out
 }
 
-/// A set of loads with a name.
-#[derive(Clone, Copy, Debug, PartialEq)]
-pub enum Preset {
-    /// Loads of a machine, from Prometheus' node exporter.
-    NodeExporter,
-}
-
-choice_field!(Preset, "node_exporter" => Preset::NodeExporter);
-
-impl Blank for Preset {
-    fn blank() -> Self {
-        Preset::NodeExporter
-    }
-}
-
-/// Loads of a machine in the metrics of Prometheus' node exporter. Loads that need more than any Linux has are
-/// optional.
-const NODE_EXPORTER: [(LoadId, &str, bool); 7] = [
-    (
-        LoadId::CPU,
-        r#"1 - avg(rate(node_cpu_seconds_total{mode="idle"}))"#,
-        false,
-    ),
-    (
-        LoadId::MEMORY,
-        "1 - node_memory_MemAvailable_bytes / node_memory_MemTotal_bytes",
-        false,
-    ),
-    (
-        LoadId::RUN_QUEUE,
-        r#"node_procs_running / count(node_cpu_seconds_total{mode="idle"})"#,
-        false,
-    ),
-    (
-        LoadId::DISK,
-        "max(rate(node_disk_io_time_seconds_total))",
-        true,
-    ),
-    (
-        LoadId::CPU_PRESSURE,
-        "rate(node_pressure_cpu_waiting_seconds_total)",
-        true,
-    ),
-    (
-        LoadId::MEMORY_PRESSURE,
-        "rate(node_pressure_memory_waiting_seconds_total)",
-        true,
-    ),
-    (
-        LoadId::IO_PRESSURE,
-        "rate(node_pressure_io_waiting_seconds_total)",
-        true,
-    ),
-];
-
-impl Preset {
-    fn loads(self) -> Vec<MetricLoad> {
-        let Preset::NodeExporter = self;
-        let load = |&(load, text, optional): &(LoadId, &str, bool)| {
-            let expression = Expression::parse(text).ok()?;
-            Some(MetricLoad {
-                load,
-                expression,
-                optional,
-            })
-        };
-        NODE_EXPORTER.iter().filter_map(load).collect()
-    }
-}
-
 /// The loads that the file names itself.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct MetricLoads(Vec<MetricLoad>);
@@ -422,7 +356,9 @@ mod tests {
     }
 
     #[test]
-    fn the_preset_is_whole() {
-        assert_eq!(Preset::NodeExporter.loads().len(), NODE_EXPORTER.len());
+    fn default_urls_of_presets_are_urls() {
+        for url in Preset::ALL.iter().filter_map(|preset| preset.default_url()) {
+            assert!(UrlTemplate::parse(url).is_ok(), "{url}");
+        }
     }
 }

@@ -741,6 +741,45 @@ fn times_of_tokens_are_those_of_complete_streams() {
     assert_eq!(times(), [(5, 1250), (3, 600)]);
 }
 
+#[test]
+fn queues_told_by_engines_correct_what_the_balancer_counts() {
+    let members = group(2, None).members().to_vec();
+    let group = going_by("inference", GroupSettings::default(), members);
+    let mut rng = fastrand::Rng::with_seed(3);
+    let mut pick = |now| {
+        with_plan(&group, "a", |plan| {
+            let request = Request {
+                plan: Some(plan),
+                ..Request::at_time(now)
+            };
+            group.pick(&request, &mut rng).unwrap().member_index()
+        })
+    };
+    let home = pick(at(0));
+    let report = |loads: &[(LoadId, f64)], now| {
+        for &(id, value) in loads {
+            let value = LoadValue::new(value).unwrap();
+            let location = &group.members()[home].location;
+            location.report_load(id, value, now).unwrap();
+        }
+    };
+    // A number of requests alone may be the balancer's own.
+    report(&[(LoadId::IN_FLIGHT, 9000.0)], at(1));
+    assert_eq!(pick(at(2)), home);
+    // Requests of others wait, or run.
+    report(&[(LoadId::WAITING_REQUESTS, 9000.0)], at(3));
+    assert_ne!(pick(at(4)), home);
+    report(&[(LoadId::WAITING_REQUESTS, 0.0)], at(5));
+    assert_ne!(pick(at(6)), home);
+    report(&[(LoadId::IN_FLIGHT, 0.0)], at(7));
+    assert_eq!(pick(at(8)), home);
+    // An old number is unknown.
+    report(&[(LoadId::WAITING_REQUESTS, 9000.0)], at(9));
+    assert_ne!(pick(at(10)), home);
+    let max_age = group.settings().load_max_age.as_millis() as u64;
+    assert_eq!(pick(at(10 + max_age)), home);
+}
+
 /// Makes the plan of a request with this prompt, and gives it to `take`.
 fn with_plan<T>(group: &Group, prompt: &str, take: impl FnOnce(&RequestPlan<'_>) -> T) -> T {
     let body = format!(r#"{{"model":"m","prompt":"{prompt}","stream":true}}"#);

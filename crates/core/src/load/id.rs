@@ -52,6 +52,9 @@ impl LoadId {
     pub const ROUND_TRIP: LoadId = LoadId(28);
     /// Requests per second that fail.
     pub const ERRORS_PER_SECOND: LoadId = LoadId(29);
+    /// Requests that wait at the location and are not worked on yet: the queue of an engine for language models. Few
+    /// locations report this load, so that it has no cell of its own.
+    pub const WAITING_REQUESTS: LoadId = LoadId(30);
     /// Loads that a kernel load monitor reads of a back-end. Balancers tell each other loads in this order.
     pub const OF_KERNEL: [LoadId; 9] = [
         LoadId::CPU,
@@ -75,7 +78,7 @@ const FIRST: &str = "first";
 /// Number of loads that have a name.
 pub(super) const NAMED_LOADS: usize = 19;
 
-/// The loads that have a name.
+/// The loads that have a name, and their own cell at each location.
 pub(super) const NAMES: [(LoadId, &str); NAMED_LOADS] = [
     (LoadId::CPU, "cpu"),
     (LoadId::DISK, "disk"),
@@ -98,9 +101,16 @@ pub(super) const NAMES: [(LoadId, &str); NAMED_LOADS] = [
     (LoadId::ERRORS_PER_SECOND, "errors_per_second"),
 ];
 
+/// Further names, of loads that have no cell of their own.
+const MORE_NAMES: [(LoadId, &str); 1] = [(LoadId::WAITING_REQUESTS, "waiting_requests")];
+
+/// Lists the names of all loads that have a name.
+fn list_names() -> impl Iterator<Item = &'static (LoadId, &'static str)> {
+    NAMES.iter().chain(&MORE_NAMES)
+}
+
 impl LoadId {
-    /// True if the load has a name, and so its own cell at each location. Of loads without a name a location keeps
-    /// [`UNNAMED_LOADS`].
+    /// True if the load has its own cell at each location. Of all other loads a location keeps [`UNNAMED_LOADS`].
     #[inline]
     pub const fn is_named(self) -> bool {
         self.place().is_some()
@@ -140,7 +150,7 @@ impl LoadId {
 
 impl fmt::Display for LoadId {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match NAMES.iter().find(|(id, _)| id == self) {
+        match list_names().find(|(id, _)| id == self) {
             Some((_, name)) => f.write_str(name),
             None if *self == LoadId::FIRST => f.write_str(FIRST),
             None => write!(f, "{}", self.0),
@@ -152,7 +162,7 @@ impl std::str::FromStr for LoadId {
     type Err = ParseLoadIdError;
 
     fn from_str(text: &str) -> Result<Self, Self::Err> {
-        match NAMES.iter().find(|(_, name)| *name == text) {
+        match list_names().find(|(_, name)| *name == text) {
             Some((id, _)) => Ok(*id),
             None if text == FIRST => Ok(LoadId::FIRST),
             None => Ok(LoadId(text.parse().map_err(|_| ParseLoadIdError)?)),
@@ -162,7 +172,7 @@ impl std::str::FromStr for LoadId {
 
 /// The text is neither the name nor the number of a load id.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
-#[error("expected {}, or a number from 0 to 4294967295", NAMES.map(|(_, name)| name).join(", "))]
+#[error("expected {}, or a number from 0 to 4294967295", list_names().map(|(_, name)| *name).collect::<Vec<_>>().join(", "))]
 pub struct ParseLoadIdError;
 
 /// A load value: finite, not negative, and not absurd.

@@ -308,6 +308,14 @@ fn every_named_load_is_known_as_such() {
 }
 
 #[test]
+fn a_name_without_a_cell_is_known_both_ways() {
+    let id = LoadId::WAITING_REQUESTS;
+    assert_eq!(id.to_string(), "waiting_requests");
+    assert_eq!("waiting_requests".parse(), Ok(id));
+    assert!(!id.is_named() && "waiting".parse::<LoadId>().is_err());
+}
+
+#[test]
 fn s4_unknown_ids_leave_room_for_all_named_loads() {
     let location = Location::new("a");
     let one = LoadValue::new(1.0).unwrap();

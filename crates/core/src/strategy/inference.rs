@@ -16,6 +16,7 @@ use super::choose::{Choices, MAX_CHOICES};
 use super::kind::{Kind, RequestNeeds, Strategy};
 use super::shares::Shares;
 use crate::group::view::View;
+use crate::load::LoadId;
 use crate::trace::Trace;
 
 /// Most engines of a group that are compared as a whole.
@@ -97,7 +98,7 @@ fn pick_among(
             key: view.members()[index].id.0,
             weight: view.member_weight(index),
             extra_seconds: view.penalty(index),
-            load: ReportedLoad::default(),
+            load: read_engine_load(view, index),
         })
     });
     let now = view.decision_time().as_nanos();
@@ -113,6 +114,25 @@ fn pick_among(
         group.learn_choice(plan, candidates, &chosen, now);
     }
     view.eligible_engine(chosen.member)
+}
+
+/// Reads the queue that an engine has told in its own metrics, which corrects the balancer's count: other clients may use
+/// the engine. Unknown and old numbers are none.
+#[inline]
+fn read_engine_load(view: &View<'_>, index: usize) -> ReportedLoad {
+    if !view.has_reports() {
+        return ReportedLoad::default();
+    }
+    let (now, max_age) = (view.decision_time(), view.settings().load_max_age);
+    let read = |id| view.location(index).fresh_load(id, now, max_age);
+    let waiting = read(LoadId::WAITING_REQUESTS);
+    // Only engines tell how many wait: `in_flight` alone may be this balancer's own count.
+    let running = waiting.and_then(|waiting| Some((read(LoadId::IN_FLIGHT)? - waiting).max(0.0)));
+    ReportedLoad {
+        waiting,
+        running,
+        ..ReportedLoad::default()
+    }
 }
 
 /// Engines of a large group that are compared, by their numbers.
