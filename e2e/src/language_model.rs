@@ -38,6 +38,8 @@ struct State {
     refuses: AtomicU16,
     refused: AtomicU64,
     answered: AtomicU64,
+    /// Requests that wait according to the engine's metrics.
+    waiting: AtomicU64,
     /// Requests whose prompts began as one before.
     continued: AtomicU64,
 }
@@ -66,6 +68,11 @@ impl LanguageModel {
         self.state.refuses.store(status, Ordering::SeqCst);
     }
 
+    /// Says in the engine's metrics, which are those of vLLM, that so many requests wait.
+    pub fn report_waiting(&self, requests: u64) {
+        self.state.waiting.store(requests, Ordering::SeqCst);
+    }
+
     /// Number of requests that were refused.
     pub fn refused(&self) -> u64 {
         self.state.refused.load(Ordering::SeqCst)
@@ -84,6 +91,13 @@ impl LanguageModel {
 
 impl State {
     fn answer_request(&self, request: &Message) -> String {
+        if request.second_word() == "/metrics" {
+            let waiting = self.waiting.load(Ordering::SeqCst);
+            return crate::member::ok_response(&format!(
+                "vllm:num_requests_waiting{{engine=\"0\"}} {waiting}\n\
+                 vllm:num_requests_running{{engine=\"0\"}} 0\nvllm:kv_cache_usage_perc{{engine=\"0\"}} 0.5\n"
+            ));
+        }
         match self.refuses.load(Ordering::SeqCst) {
             0 => {}
             status => {

@@ -420,6 +420,53 @@ fn the_log_and_the_metrics_tell_the_model_tokens_and_times() {
 const LIMIT: &str =
     "[[rule.web.request_limits]]\nname = \"tokens\"\ntokens = \"1000/d\"\nkey = \"header:X-Key\"\n";
 
+#[test]
+fn metrics_of_engines_show_the_requests_of_others() {
+    let engines: [_; 2] = std::array::from_fn(|_| LanguageModel::start());
+    let members = engines.iter().enumerate().map(|(number, engine)| {
+        let address = engine.address();
+        format!("{{ address = \"{address}\", location = \"{number}\" }}")
+    });
+    let members = members.collect::<Vec<_>>().join(", ");
+    let more = "[rule.web.prometheus]\npreset = \"vllm\"\ninterval = \"100ms\"";
+    let text = config(&[], more).replace("members = []", &format!("members = [{members}]"));
+    engines[0].report_waiting(50);
+    let balancer = Balancer::start(&text);
+    let waits_for = |requests: f64| {
+        wait_until("the queue is known", || {
+            let status = balancer.status();
+            let locations = status["locations"].as_array().unwrap();
+            let loads = |at: &Value| at["loads"].as_array().cloned().unwrap_or_default();
+            let mut loads = locations
+                .iter()
+                .filter(|at| at["name"] == "0")
+                .flat_map(loads);
+            loads.any(|load| load["id"] == "waiting_requests" && load["value"] == requests)
+        });
+    };
+    let mut wire = balancer.connect();
+    let mut number = 0;
+    let mut ask_new = || {
+        number += 1;
+        let messages = [message("user", &format!("{number} ").repeat(400))];
+        let body = json!({"model": "small", "messages": messages}).to_string();
+        assert_eq!(ask(&mut wire, body.as_bytes(), 0).second_word(), "200");
+    };
+    waits_for(50.0);
+    for _ in 0..20 {
+        ask_new();
+    }
+    let answered = || [0, 1].map(|one: usize| engines[one].answered());
+    assert_eq!(answered(), [0, 20]);
+    // Those of others are over.
+    engines[0].report_waiting(0);
+    waits_for(0.0);
+    wait_until("the first engine gets requests again", || {
+        ask_new();
+        answered()[0] > 0
+    });
+}
+
 /// Sends a request with a key, a prompt of this many bytes and a limit of the answer.
 fn ask_as(wire: &mut Wire, key: &str, bytes: usize, max_tokens: u32, is_stream: bool) -> Message {
     let body = json!({
