@@ -1432,6 +1432,8 @@ fn document_with(header: &str, line: &str) -> String {
                 format!("{header}\n{rest}\n{line}\nprotocol = \"tcp\"\n{group}")
             } else if line == "forward = \"kernel\"" {
                 format!("{header}\n{rest}\n{line}\nprotocol = \"tcp\"")
+            } else if line == "return_path = \"nat\"" {
+                format!("{header}\n{rest}\n{line}\nprotocol = \"tcp\"\nforward = \"kernel\"")
             } else if line.starts_with("ftp = ") {
                 format!("{header}\n{rest}\n{line}\nprotocol = \"ftp\"")
             } else if line.starts_with("udp = ") {

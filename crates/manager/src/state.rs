@@ -25,11 +25,12 @@ mod kept;
 mod learnt;
 mod members;
 mod snapshots;
+mod unchanged;
 
 use entry::is_asked;
 pub(crate) use entry::{Checked, Endpoint, GroupEntry};
-use kept::Unchanged;
 pub(crate) use learnt::All;
+use unchanged::{Before, Unchanged};
 
 /// Two groups, of these owners, have the same name.
 pub(crate) fn name_taken(
@@ -105,9 +106,14 @@ impl State {
             built: self.built,
             ..State::empty()
         };
-        let unchanged = match keeps {
-            true => Unchanged::new(self, &next.inputs),
-            false => Unchanged::none(self, &next.inputs),
+        let before = Before {
+            inputs: &self.inputs,
+            names: &self.names,
+            groups: &self.groups,
+        };
+        let unchanged = match keeps && self.learnt.is_none() {
+            true => Unchanged::new(before, &next.inputs),
+            false => Unchanged::none(before, &next.inputs),
         };
         let groups = next.inputs.all_groups();
         let groups: Vec<_> = groups

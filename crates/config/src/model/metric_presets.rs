@@ -2,9 +2,19 @@
 
 use evenkeel_core::load::LoadId;
 
-use super::prometheus::MetricLoad;
 use crate::schema::expression::Expression;
 use crate::schema::field::{Blank, choice_field};
+
+/// Load that is calculated from metrics.
+#[derive(Clone, Debug, PartialEq)]
+pub struct MetricLoad {
+    /// The load.
+    pub load: LoadId,
+    /// Expression over the metrics.
+    pub expression: Expression,
+    /// True if not every exporter has the metrics, so that their absence is no fault.
+    pub optional: bool,
+}
 
 /// A set of loads with a name.
 #[derive(Clone, Copy, Debug, PartialEq)]

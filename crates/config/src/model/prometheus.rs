@@ -8,7 +8,7 @@ use evenkeel_core::load::{LOADS_PER_LOCATION, LoadId};
 use toml::de::DeValue;
 
 use super::loads::check_load;
-use super::metric_presets::Preset;
+use super::metric_presets::{MetricLoad, Preset};
 use super::tls::ClientTls;
 use crate::schema::address::{Scheme, bracketed, split_authority};
 use crate::schema::document::{Item, entries};
@@ -86,17 +86,6 @@ impl AsTable for Prometheus {
             table.report_problem("loads", message, report);
         }
     }
-}
-
-/// Load that is calculated from metrics.
-#[derive(Clone, Debug, PartialEq)]
-pub struct MetricLoad {
-    /// The load.
-    pub load: LoadId,
-    /// Expression over the metrics.
-    pub expression: Expression,
-    /// True if not every exporter has the metrics, so that their absence is no fault.
-    pub optional: bool,
 }
 
 /// A URL with `{host}`, `{port}` and `{member}` in it. Whatever the member, what it

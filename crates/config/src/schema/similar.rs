@@ -4,8 +4,25 @@ use strsim::osa_distance;
 
 /// The known names that `name` was probably meant to be: `"a"`, or `"a" or "b"`.
 pub(crate) fn similar<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> Option<String> {
-    let start: String = name.chars().take(64).collect();
     let known: Vec<_> = known.collect();
+    let names = match find_mistyped(name, &known) {
+        Some(candidate) => vec![candidate],
+        // "timeout" may be any of several.
+        None => find_longer(name, &known),
+    };
+    let names: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
+    (!names.is_empty()).then(|| names.join(" or "))
+}
+
+/// The known names of which `name` is a part.
+pub(crate) fn find_longer<'n>(name: &str, known: &[&'n str]) -> Vec<&'n str> {
+    let has_part = |candidate: &&&str| candidate.split('_').any(|part| part == name);
+    known.iter().filter(has_part).copied().collect()
+}
+
+/// The known name that `name` is with a few letters wrong.
+pub(crate) fn find_mistyped<'n>(name: &str, known: &[&'n str]) -> Option<&'n str> {
+    let start: String = name.chars().take(64).collect();
     let nearest = known
         .iter()
         .map(|candidate| (osa_distance(&start, candidate), *candidate))
@@ -13,16 +30,7 @@ pub(crate) fn similar<'n>(name: &str, known: impl Iterator<Item = &'n str>) -> O
             *distance <= 1 + candidate.chars().count().saturating_sub(1) / 4
         })
         .min_by_key(|(distance, _)| *distance);
-    let names = match nearest {
-        Some((_, candidate)) => vec![candidate],
-        // "timeout" may be any of several.
-        None => {
-            let has_part = |candidate: &&str| candidate.split('_').any(|part| part == name);
-            known.into_iter().filter(has_part).collect()
-        }
-    };
-    let names: Vec<_> = names.iter().map(|name| format!("{name:?}")).collect();
-    (!names.is_empty()).then(|| names.join(" or "))
+    nearest.map(|(_, candidate)| candidate)
 }
 
 /// Most names that a message lists.

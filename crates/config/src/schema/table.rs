@@ -14,7 +14,7 @@ use super::key::Key;
 use super::overrides::Override;
 use super::reference::TableDoc;
 use super::report::Report;
-use super::similar::{nearest, similar, unknown_message};
+use super::similar::{find_longer, find_mistyped, nearest, similar, unknown_message};
 use super::source::MAX_FILE_SIZE;
 use super::variables::{self, Lookup};
 
@@ -242,20 +242,26 @@ impl<'d> Table<'d> {
                 continue;
             }
             let advised = foreign::advice(&self.path, &self.known, entry.name).map(str::to_owned);
-            let known = self.known.iter().copied();
-            let (message, allowed) = match advised.or_else(|| self.meant(entry.name, report)) {
-                Some(message) => (message, None),
-                None => match similar(entry.name, known) {
-                    Some(similar) => (unknown_message("key", Some(similar)), None),
-                    None => match home_of(&report.known_tables(), &self.path, entry.name) {
-                        Some(home) => (format!("does not belong here, but {home}"), None),
-                        None => (
-                            unknown_message("key", None),
-                            Some(nearest(entry.name, &self.known)),
-                        ),
-                    },
-                },
+            let home = || {
+                let home = home_of(&report.known_tables(), &self.path, entry.name);
+                // A whole key that belongs elsewhere is more than a part of the name of a single key here.
+                home.filter(|_| {
+                    find_mistyped(entry.name, &self.known).is_none()
+                        && find_longer(entry.name, &self.known).len() < 2
+                })
             };
+            let known = self.known.iter().copied();
+            let (message, allowed) =
+                if let Some(message) = advised.or_else(|| self.meant(entry.name, report)) {
+                    (message, None)
+                } else if let Some(home) = home() {
+                    (format!("does not belong here, but {home}"), None)
+                } else if let Some(similar) = similar(entry.name, known) {
+                    (unknown_message("key", Some(similar)), None)
+                } else {
+                    let nearest = nearest(entry.name, &self.known);
+                    (unknown_message("key", None), Some(nearest))
+                };
             report.add_misplaced(&entry.key_span, &entry.item.path, message, allowed);
         }
     }

@@ -1,6 +1,5 @@
 //! Groups that stay as they are while others change: the cost of a change is that of the groups that it is about.
 
-use std::collections::HashMap;
 use std::sync::Arc;
 
 use evenkeel_control::group::{GroupControl, Rules};
@@ -9,100 +8,7 @@ use evenkeel_core::time::Instant;
 
 use super::State;
 use super::entry::GroupEntry;
-use crate::config::GroupConfig;
 use crate::inputs::Inputs;
-use crate::lists::Lists;
-
-/// Groups of a state that other inputs leave as they are.
-pub(super) struct Unchanged<'a> {
-    before: &'a State,
-    next: &'a Inputs,
-    /// Configurations in the inputs before, by name; none if something has changed that all groups depend on.
-    configs: HashMap<&'a str, &'a GroupConfig>,
-}
-
-impl<'a> Unchanged<'a> {
-    pub(super) fn new(before: &'a State, next: &'a Inputs) -> Self {
-        let configs = match before.learnt.is_none() && have_same_surroundings(&before.inputs, next)
-        {
-            true => before.inputs.all_groups(),
-            false => return Unchanged::none(before, next),
-        };
-        let configs = configs.map(|(_, group)| (group.name.as_str(), group));
-        Unchanged {
-            before,
-            next,
-            configs: configs.collect(),
-        }
-    }
-
-    pub(super) fn none(before: &'a State, next: &'a Inputs) -> Self {
-        Unchanged {
-            before,
-            next,
-            configs: HashMap::new(),
-        }
-    }
-
-    /// Returns the place of a group in the state before, if all that the group is made of is as before.
-    pub(super) fn find_place(
-        &self,
-        owner: Option<&'static str>,
-        config: &GroupConfig,
-    ) -> Option<usize> {
-        let known = self.configs.get(config.name.as_str())?;
-        let place = *self.before.names.get(&config.name)?;
-        let entry = self.before.groups.get(place)?;
-        let (old, new) = (&self.before.inputs, self.next);
-        let is_same = entry.owner == owner
-            && has_settled_members(config, entry)
-            && have_same_lists(config, &old.lists, &new.lists)
-            && same_pointer(old.clients.get(&config.name), new.clients.get(&config.name))
-            && same_pointer(old.cookies.get(&config.name), new.cookies.get(&config.name))
-            && *known == config;
-        is_same.then_some(place)
-    }
-}
-
-fn same_pointer<T>(a: Option<&Arc<T>>, b: Option<&Arc<T>>) -> bool {
-    a.map(Arc::as_ptr) == b.map(Arc::as_ptr)
-}
-
-/// True if all is as before that groups depend on beside their own settings and members.
-fn have_same_surroundings(old: &Inputs, new: &Inputs) -> bool {
-    let (before, after) = (&old.live, &new.live);
-    before.strategies == after.strategies
-        && before.admin == after.admin
-        && before.weights == after.weights
-        && before.backups == after.backups
-        && before.joined == after.joined
-        && before.needed_locations == after.needed_locations
-        && old.config.node == new.config.node
-        && old.config.locations == new.config.locations
-        && old.config.broker.is_some() == new.config.broker.is_some()
-        && old.listening == new.listening
-        && old.config.listens().eq(new.config.listens())
-}
-
-/// True if the members of a group depend on nothing but its settings and its lists: not on names, on agents, on files or
-/// on the time, for which members that left are remembered.
-fn has_settled_members(config: &GroupConfig, entry: &GroupEntry) -> bool {
-    let mut services = config.services.iter();
-    // Members that subsystems find have addresses.
-    let mut members = config.members.iter();
-    entry.departed.is_empty()
-        && config.chooser.is_none()
-        && config.members_files.is_empty()
-        && !config.agents_may_join
-        && services.all(|service| service.kubernetes.is_some())
-        && !members.any(|member| member.is_looked_up())
-}
-
-/// True if the lists of a group have the members that they had.
-fn have_same_lists(config: &GroupConfig, old: &Lists, new: &Lists) -> bool {
-    let mut lists = { config.services.iter() }.filter_map(|of| of.kubernetes.as_ref());
-    lists.all(|name| same_pointer(old.found.get(name), new.found.get(name)))
-}
 
 impl GroupEntry {
     /// Returns what stands for the group until [`State::take_kept`]: all that subsystems see, without the endpoints.
