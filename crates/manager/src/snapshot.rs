@@ -95,6 +95,7 @@ impl RuleSnapshot {
         let files = Files::default();
         let own = Target {
             policy: ResponsePolicy::new(rule.responses.clone(), &files),
+            member_protocol: rule.http.member_protocol,
             ..own
         };
         RuleSnapshot {

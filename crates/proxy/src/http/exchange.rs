@@ -121,67 +121,72 @@ impl Client {
             None => None,
             Some(bound) => {
                 // In a box: few requests try members.
-                let attempt = self.attempt_trial(request, &routed, bound, &mut tried, &mut summary);
-                match Box::pin(attempt).await {
+                let tried = &mut tried;
+                let attempt =
+                    Box::pin(self.attempt_trial(request, &routed, bound, tried, &mut summary));
+                match attempt.await {
                     Ok(trial) => {
                         now = self.session.worker.now();
                         Some(trial)
                     }
                     Err(failure) => {
-                        let after = self.answer_failed(request, &mut summary, failure).await;
+                        let answer = Box::pin(self.answer_failed(request, &mut summary, failure));
+                        let after = answer.await;
                         return self.end_request(request, summary, after);
                     }
                 }
             }
         };
         let after = loop {
-            let tried_answer = trial.as_deref_mut().and_then(TriedRequest::take_answer);
-            let (mut bound, answered) = match tried_answer {
-                Some((bound, head, upstream)) => (bound, Ok((head, upstream))),
-                None => {
-                    let stuck = request.stuck.as_deref();
-                    let bindings = stuck.map_or(&*self.bindings, |stuck| &stuck.bindings);
-                    let asks = group::Request {
-                        client: self.session.peer.ip(),
-                        key: request.key,
-                        cost: request.cost,
-                        excluded_members: &tried,
-                        unbound: stuck.and_then(StickyCookie::unbound_reason),
-                        pinned: self.pinned_member(&routed),
-                        ahead: Some(0),
-                        plan: plan.as_deref(),
-                        ..group::Request::at_time(now)
-                    };
-                    let bound = self.session.bind_request(
-                        routed.target(),
-                        bindings,
-                        (&asks, request.facts.as_deref()),
-                        &routed.route().timeouts,
-                        request.class,
-                        &mut self.stream,
-                    );
-                    let bound = bound.await;
-                    let mut bound = match bound {
-                        Ok(bound) => bound,
-                        Err(refusal) => {
-                            let refused = self.answer_refused(request, &mut summary, refusal, last);
-                            break refused.await;
-                        }
-                    };
-                    let may_hedge = self.private.is_none();
-                    let answered = if may_hedge && request.is_hedged(&routed, summary.retries) {
-                        // In a box: the connections of others are to stay small.
-                        let (bound, tried) = (&mut bound, &mut tried);
-                        let both = Box::pin(self.attempt_both(request, &routed, bound, tried));
-                        let (answered, hedged) = both.await;
-                        summary.hedged = hedged;
-                        answered
-                    } else {
-                        self.attempt_request(request, &routed, &mut bound).await
-                    };
-                    (bound, answered)
-                }
-            };
+            // Each has one place, whoever is asked: connections are to stay small.
+            let mut bound;
+            let answered;
+            if let Some((tried, head, upstream)) =
+                trial.as_deref_mut().and_then(TriedRequest::take_answer)
+            {
+                bound = tried;
+                answered = Ok((head, upstream));
+            } else {
+                let stuck = request.stuck.as_deref();
+                let bindings = stuck.map_or(&*self.bindings, |stuck| &stuck.bindings);
+                let asks = group::Request {
+                    client: self.session.peer.ip(),
+                    key: request.key,
+                    cost: request.cost,
+                    excluded_members: &tried,
+                    unbound: stuck.and_then(StickyCookie::unbound_reason),
+                    pinned: self.pinned_member(&routed),
+                    ahead: Some(0),
+                    plan: plan.as_deref(),
+                    ..group::Request::at_time(now)
+                };
+                let binding = self.session.bind_request(
+                    routed.target(),
+                    bindings,
+                    (&asks, request.facts.as_deref()),
+                    &routed.route().timeouts,
+                    request.class,
+                    &mut self.stream,
+                );
+                bound = match binding.await {
+                    Ok(bound) => bound,
+                    Err(refusal) => {
+                        let refused = self.answer_refused(request, &mut summary, refusal, last);
+                        break refused.await;
+                    }
+                };
+                let may_hedge = self.private.is_none();
+                answered = if may_hedge && request.is_hedged(&routed, summary.retries) {
+                    // In a box: the connections of others are to stay small.
+                    let (bound, tried) = (&mut bound, &mut tried);
+                    let both = Box::pin(self.attempt_both(request, &routed, bound, tried));
+                    let (answered, hedged) = both.await;
+                    summary.hedged = hedged;
+                    answered
+                } else {
+                    self.attempt_request(request, &routed, &mut bound).await
+                };
+            }
             let status = answered.as_ref().map(|(head, _)| head.status);
             let status = status.map_err(Failure::name);
             let is_hedge = summary.hedged == Some(Hedged::Won);

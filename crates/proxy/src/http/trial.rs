@@ -64,7 +64,7 @@ impl Client {
         request: &Request,
         routed: &RequestRoute,
         now: Instant,
-    ) -> Option<BoundTrial> {
+    ) -> Option<Box<BoundTrial>> {
         match routed.target().group.state.has_trials() {
             true => self.find_trial(request, routed, now),
             false => None,
@@ -77,7 +77,7 @@ impl Client {
         request: &Request,
         routed: &RequestRoute,
         now: Instant,
-    ) -> Option<BoundTrial> {
+    ) -> Option<Box<BoundTrial>> {
         let target = routed.target();
         let is_free = request.stuck.is_none() && self.private.is_none() && target.chooser.is_none();
         if !is_free || !request.may_hedge || !request.up.is_whole() {
@@ -93,11 +93,11 @@ impl Client {
             Some(client) => ticket.of_client(client),
             None => ticket,
         };
-        Some(BoundTrial {
+        Some(Box::new(BoundTrial {
             ticket,
             trial,
             time,
-        })
+        }))
     }
 
     /// Sends the request to a member that is tried. An error is one of the client, or of the balancer.
@@ -105,7 +105,7 @@ impl Client {
         &mut self,
         request: &mut Request,
         routed: &RequestRoute,
-        bound: BoundTrial,
+        bound: Box<BoundTrial>,
         tried: &mut Vec<MemberId>,
         summary: &mut Summary,
     ) -> Result<Box<TriedRequest>, Failure> {
@@ -113,7 +113,7 @@ impl Client {
             ticket,
             mut trial,
             time,
-        } = bound;
+        } = *bound;
         let group = &routed.target().group;
         let mut bound = self.session.bind_ticket(&group.current.load(), ticket);
         let until = bound.ticket.started().after(time);
