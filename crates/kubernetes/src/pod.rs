@@ -9,7 +9,9 @@ use serde::de::{MapAccess, Visitor};
 use serde::{Deserialize, Deserializer};
 
 use crate::list::{Bounded, BoundedVisitor, ListError, Raw, RawDetails, RawMetadata, Status};
-use crate::slice::{Endpoint, EndpointState, RawPort, Slice, bounded_name, read_ports};
+use crate::slice::{
+    Endpoint, EndpointState, RawPort, Slice, bounded_name, read_address, read_ports,
+};
 
 /// Most containers of a pod.
 const MAX_CONTAINERS: usize = 256;
@@ -133,11 +135,6 @@ impl<'de> Deserialize<'de> for RawStatus {
     fn deserialize<D: Deserializer<'de>>(from: D) -> Result<Self, D::Error> {
         from.deserialize_any(StatusVisitor).map(RawStatus)
     }
-}
-
-fn read_address(text: &str) -> Option<IpAddr> {
-    let address: IpAddr = text.parse().ok()?;
-    (!address.is_unspecified() && !address.is_multicast()).then_some(address)
 }
 
 impl RawPodStatus {

@@ -165,13 +165,16 @@ pub(crate) fn bounded_name(text: Option<String>) -> Option<Box<str>> {
         .then(|| text.into())
 }
 
+/// Reads an address that can be connected to.
+pub(crate) fn read_address(text: &str) -> Option<IpAddr> {
+    let address: IpAddr = text.parse().ok()?;
+    (!address.is_unspecified() && !address.is_multicast()).then_some(address)
+}
+
 impl RawEndpoint {
     fn into_endpoint(self) -> Option<Endpoint> {
         // All addresses of an endpoint are the same to clients; the first is enough.
-        let address: IpAddr = self.addresses?.first()?.parse().ok()?;
-        if address.is_unspecified() || address.is_multicast() {
-            return None;
-        }
+        let address = read_address(self.addresses?.first()?)?;
         let zones = self.hints.unwrap_or_default().for_zones.unwrap_or_default();
         let hints = zones
             .into_vec()
