@@ -25,5 +25,7 @@ pub mod queue;
 pub mod rate;
 pub mod round;
 pub mod shares;
+#[cfg(test)]
+mod testing;
 pub mod trial;
 pub mod zones;

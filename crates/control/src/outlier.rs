@@ -582,30 +582,16 @@ mod tests {
 
     use super::*;
     use crate::health::panics;
+    use crate::testing::make_member;
     use evenkeel_core::group::{GroupSettings, GroupState, Outcome};
-    use evenkeel_core::load::Location;
-    use evenkeel_core::member::{Slot, Weight};
+    use evenkeel_core::member::Weight;
     use evenkeel_core::strategy::{Values, default_kind};
 
     const FIRST_TIME: Duration = Duration::from_secs(10);
     const MAX_TIME: Duration = Duration::from_secs(300);
 
     fn group(count: u64, panic_threshold: f32) -> Group {
-        group_of((0..count).map(member).collect(), panic_threshold)
-    }
-
-    fn member(id: u64) -> Member {
-        Member {
-            id: MemberId(id),
-            name: format!("m{id}").into(),
-            given_name: None,
-            address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
-            host: "192.0.2.1".into(),
-            max_connections: None,
-            location: Arc::new(Location::new(format!("l{id}"))),
-            zone: None,
-            slot: Arc::new(Slot::new(Weight::ONE)),
-        }
+        group_of((0..count).map(make_member).collect(), panic_threshold)
     }
 
     fn group_of(members: Vec<Member>, panic_threshold: f32) -> Group {
@@ -696,7 +682,7 @@ mod tests {
     }
 
     fn bound_group(granularity: Granularity, strategy: &str) -> Group {
-        let members: Vec<Member> = (0..6).map(member).collect();
+        let members: Vec<Member> = (0..6).map(make_member).collect();
         let settings = GroupSettings {
             granularity,
             ..GroupSettings::default()
@@ -817,7 +803,7 @@ mod tests {
         };
         let kind = default_kind();
         let of = |settings: &GroupSettings| {
-            let members: Vec<Member> = (0..4).map(member).collect();
+            let members: Vec<Member> = (0..4).map(make_member).collect();
             let state = Arc::<GroupState>::default();
             let strategy = Values::defaults(kind);
             Group::new("g", settings.clone(), &strategy, members, state)

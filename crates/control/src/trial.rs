@@ -266,12 +266,11 @@ mod tests {
     use std::sync::Arc;
 
     use evenkeel_core::group::{GroupSettings, GroupState, Outcome, Request, Ticket, Trial};
-    use evenkeel_core::load::Location;
-    use evenkeel_core::member::{Slot, Weight};
     use evenkeel_core::strategy::{Values, default_kind, find};
 
     use super::*;
     use crate::outlier::{Event, Outliers};
+    use crate::testing::make_member;
 
     const MEMBERS: usize = 4;
 
@@ -299,23 +298,9 @@ mod tests {
         ends: Vec<(u64, Event)>,
     }
 
-    fn member(id: u64) -> Member {
-        Member {
-            id: MemberId(id),
-            name: format!("m{id}").into(),
-            given_name: None,
-            address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
-            host: "192.0.2.1".into(),
-            max_connections: None,
-            location: Arc::new(Location::new(format!("l{id}"))),
-            zone: None,
-            slot: Arc::new(Slot::new(Weight::ONE)),
-        }
-    }
-
     fn group(settings: GroupSettings, strategy: &str) -> Group {
         let kind = find(strategy).unwrap();
-        let members = (0..MEMBERS as u64).map(member).collect();
+        let members = (0..MEMBERS as u64).map(make_member).collect();
         let state = Arc::<GroupState>::default();
         Group::new("g", settings, &Values::defaults(kind), members, state)
     }

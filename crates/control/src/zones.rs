@@ -253,13 +253,14 @@ mod tests {
     use std::sync::Arc;
 
     use evenkeel_core::group::GroupSettings;
-    use evenkeel_core::load::{LoadId, LoadValue, Location};
-    use evenkeel_core::member::{Member, MemberId, Reason, Slot, Weight};
+    use evenkeel_core::load::{LoadId, LoadValue};
+    use evenkeel_core::member::{Member, Reason};
     use evenkeel_core::strategy::{self, Values};
     use evenkeel_core::zone::ZoneSettings;
     use proptest::prelude::*;
 
     use super::*;
+    use crate::testing::make_member;
 
     const ROUND: u64 = 100_000_000;
 
@@ -274,15 +275,8 @@ mod tests {
     impl World {
         fn new(zones: &[&str], settings: ZoneSettings) -> Self {
             let member = |(id, zone): (usize, &&str)| Member {
-                id: MemberId(id as u64),
-                name: format!("m{id}").into(),
-                given_name: None,
-                address: std::net::SocketAddr::from(([192, 0, 2, 1], 80)).into(),
-                host: "192.0.2.1".into(),
-                max_connections: None,
-                location: Arc::new(Location::new(format!("l{id}"))),
                 zone: Some((*zone).into()),
-                slot: Arc::new(Slot::new(Weight::ONE)),
+                ..make_member(id as u64)
             };
             let members = zones.iter().enumerate().map(member).collect();
             let settings = GroupSettings {
