@@ -1,5 +1,5 @@
 //! Any bytes as a request to a language model and as its answer: no panic, and nothing depends on where they are split.
-//! As lists of models the bytes give a list that can be read again, and has the same models then.
+//! The same bytes as answers with lists of models: the joined list can be read again, and has the same models.
 #![no_main]
 
 use evenkeel_inference::chain::{ChainBuilder, HashKey, MAX_BLOCKS};
@@ -57,7 +57,9 @@ fuzz_target!(|input: (u8, bool, &[u8])| {
     let (first, second) = bytes.split_at(bytes.len() / 2);
     for parts in [&[bytes][..], &[first, second], &[bytes, bytes]] {
         let mut list = ModelList::default();
-        let parts = parts.iter().filter_map(|part| list.add_answer(part, |_| true).ok());
+        let parts = parts
+            .iter()
+            .filter_map(|part| list.add_answer(part, |_| true).ok());
         let added: usize = parts.sum();
         let mut again = ModelList::default();
         let text = list.into_json();
