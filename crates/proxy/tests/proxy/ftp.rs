@@ -212,7 +212,7 @@ fn files_pass_in_both_modes_and_directions() {
     );
     assert_eq!(totals.ftp_control_bytes_in, session.bytes_received);
     assert_eq!(totals.connections, 1);
-    assert_eq!(bed.in_flight(), 0);
+    bed.wait_until_idle();
 }
 
 #[test]
@@ -440,7 +440,7 @@ fn data_ends_with_its_session_as_cut() {
         [bed.next_record(), bed.next_record()].map(|record| (record.request.is_some(), record.end));
     assert!(ends.contains(&(true, End::Terminated)), "{ends:?}");
     assert!(ends.contains(&(false, End::Client)), "{ends:?}");
-    assert_eq!(bed.in_flight(), 0);
+    bed.wait_until_idle();
 }
 
 #[test]
@@ -587,5 +587,5 @@ fn a_thousand_sessions_transfer_at_once() {
     let totals = bed.rule_totals();
     assert_eq!(totals.ftp_data_bytes_out, (SESSIONS * BYTES) as u64);
     assert_eq!(totals.connections, SESSIONS as u64);
-    assert_eq!(bed.in_flight(), 0);
+    bed.wait_until_idle();
 }

@@ -498,7 +498,7 @@ fn a_switch_of_protocols_becomes_a_tunnel() {
     assert_eq!(read_all(&mut client), b"");
     let record = bed.next_record();
     assert_eq!((record.status, record.end), (Some(101), End::Complete));
-    assert_eq!(bed.in_flight(), 0);
+    bed.wait_until_idle();
 }
 
 #[test]
@@ -654,9 +654,7 @@ fn with_one_waiting() -> (Bed, Arc<Barrier>, TcpStream, TcpStream) {
     let bed = Bed::with_members(Http, members, 1, |_| {});
     let mut first = bed.connect_client();
     first.write_all(get("/slow").as_bytes()).unwrap();
-    while bed.in_flight() == 0 {
-        std::thread::yield_now();
-    }
+    bed.wait_until_busy();
     let mut second = bed.connect_client();
     second.write_all(get("/2").as_bytes()).unwrap();
     while bed.group.queue.waiting() == 0 {
@@ -694,15 +692,14 @@ fn a_request_costs_what_its_field_or_its_rule_says() {
         let mut client = bed.connect_client();
         let head = format!("GET /slow HTTP/1.1\r\nHost: a\r\n{fields}\r\n");
         client.write_all(head.as_bytes()).unwrap();
-        while bed.in_flight() == 0 {
-            std::thread::yield_now();
-        }
+        bed.wait_until_busy();
         assert_eq!(cost_in_flight(&bed), cost, "{fields}");
         barrier.wait();
         read_head(&mut client);
         expect(&mut client, b"/slow");
         assert_eq!(bed.next_record().cost.get(), cost);
-        assert_eq!((bed.in_flight(), cost_in_flight(&bed)), (0, 0.0));
+        bed.wait_until_idle();
+        assert_eq!(cost_in_flight(&bed), 0.0);
     }
 }
 
@@ -816,9 +813,7 @@ fn a_drain_finishes_what_is_in_progress_and_closes_what_is_idle() {
     expect_get(&mut idle, "/", "/");
     expect_get(&mut late, "/", "/");
     busy.write_all(get("/slow").as_bytes()).unwrap();
-    while bed.in_flight() == 0 {
-        std::thread::yield_now();
-    }
+    bed.wait_until_busy();
     // Under way while its connection looks idle.
     late.write_all(get("/late").as_bytes()).unwrap();
     bed.proxy.drain(HANG);

@@ -123,7 +123,7 @@ fn each_stream_is_a_request_of_its_own() {
     let totals = bed.rule_totals();
     assert_eq!((totals.requests, totals.responses_2xx), (50, 50));
     assert_eq!((totals.connections, totals.http2_connections), (1, 1));
-    assert_eq!(bed.in_flight(), 0);
+    bed.wait_until_idle();
 }
 
 #[test]
@@ -591,7 +591,7 @@ fn each_stream_has_its_own_cost_and_takes_it_along() {
             }
         }
     });
-    assert_eq!(bed.in_flight(), 0);
+    bed.wait_until_idle();
 }
 
 #[test]
@@ -902,7 +902,7 @@ fn floods_end_the_connection_and_are_counted() {
     flood(&bed, &start, |_| frame(9, 0, 1, &more));
     flood(&bed, &start, |_| frame(9, 0, 1, &[]));
     bed.wait_for_count(|totals| totals.http2_flood_headers, 2);
-    assert_eq!(bed.in_flight(), 0);
+    bed.wait_until_idle();
 }
 
 /// A field in the table costs a byte each time that it is named, and 4,000 when it is read.

@@ -28,7 +28,7 @@ fn bytes_go_both_ways_and_the_end_is_carried() {
     );
     assert_eq!(&*record.attempts.unwrap().member, "m1");
     assert!(record.response_time.is_some());
-    assert_eq!(bed.in_flight(), 0);
+    bed.wait_until_idle();
 }
 
 #[test]

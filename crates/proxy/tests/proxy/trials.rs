@@ -86,7 +86,7 @@ fn a_trial_that_succeeds_is_an_answer() {
     }
     assert_eq!(totals(&bed), (2, 2, 0));
     assert!(!bed.group.state.has_trials());
-    assert_eq!(bed.in_flight(), 0);
+    bed.wait_until_idle();
 }
 
 #[test]
@@ -123,11 +123,7 @@ fn a_trial_that_fails_is_answered_by_another_member() {
                 "{name}"
             );
         }
-        let limit = Instant::now() + HANG;
-        while bed.in_flight() > 0 {
-            assert!(Instant::now() < limit, "{name}");
-            std::thread::yield_now();
-        }
+        bed.wait_until_idle();
     }
 }
 

@@ -88,7 +88,7 @@ fn datagrams_of_a_client_stay_with_one_member() {
         );
         assert!(record.response_time.is_some());
     }
-    assert_eq!(bed.in_flight(), 0);
+    bed.wait_until_idle();
     let totals = bed.rule_totals();
     assert_eq!(
         (totals.udp_datagrams_in, totals.udp_datagrams_out),
@@ -111,7 +111,7 @@ fn each_datagram_may_go_to_another_member() {
         let record = bed.next_record();
         assert_eq!((record.end, record.bytes_received), (End::Complete, 1));
     }
-    assert_eq!(bed.in_flight(), 0);
+    bed.wait_until_idle();
     let (at_a, at_b) = (at_a.try_iter().count(), at_b.try_iter().count());
     assert_eq!(at_a + at_b, 40);
     assert!(at_a > 0 && at_b > 0, "{at_a} and {at_b}");
@@ -131,7 +131,7 @@ fn a_datagram_that_is_refused_goes_to_another_member() {
     let totals = bed.rule_totals();
     assert!(totals.retries > 0);
     assert_eq!(totals.retries, totals.member_connect_failures);
-    assert_eq!(bed.in_flight(), 0);
+    bed.wait_until_idle();
 }
 
 #[test]
@@ -143,7 +143,7 @@ fn a_session_whose_member_refuses_ends_and_the_next_datagram_goes_elsewhere() {
     assert_eq!(bed.next_record().end, End::Member);
     client.send(b"x").unwrap();
     assert_eq!(bed.next_record().end, End::Member);
-    assert_eq!(bed.in_flight(), 0);
+    bed.wait_until_idle();
 }
 
 #[test]
@@ -180,7 +180,7 @@ fn a_session_ends_when_its_member_goes_and_the_next_datagram_begins_another() {
     client.send(b"z").unwrap();
     let record = bed.next_record();
     assert_eq!((record.end, record.bytes_sent), (End::Member, 0));
-    assert_eq!(bed.in_flight(), 0);
+    bed.wait_until_idle();
 }
 
 #[test]
@@ -335,7 +335,7 @@ fn silence_is_none_where_no_answer_is_expected() {
         let record = bed.next_record();
         assert_eq!((record.end, record.bytes_received), (End::Complete, 7));
         assert_eq!(asked.recv_timeout(HANG).unwrap().0, b"message");
-        assert_eq!(bed.in_flight(), 0);
+        bed.wait_until_idle();
     }
 }
 
@@ -387,5 +387,5 @@ fn the_rule_goes_and_its_sessions_end() {
     assert_eq!(ask(&client(&bed), b"x"), b"ax");
     bed.remove_rule();
     assert_eq!(bed.next_record().end, End::Complete);
-    assert_eq!(bed.in_flight(), 0);
+    bed.wait_until_idle();
 }

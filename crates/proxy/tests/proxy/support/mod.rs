@@ -165,6 +165,27 @@ impl Bed {
         let group = self.group.current.load();
         group.members().iter().map(|m| m.slot.in_flight()).sum()
     }
+
+    /// Waits until nothing is in flight: a client may have all of its answer a moment before that is counted.
+    #[track_caller]
+    pub(crate) fn wait_until_idle(&self) {
+        self.wait_for_in_flight(|count| count == 0);
+    }
+
+    /// Waits until something is in flight.
+    #[track_caller]
+    pub(crate) fn wait_until_busy(&self) {
+        self.wait_for_in_flight(|count| count > 0);
+    }
+
+    #[track_caller]
+    fn wait_for_in_flight(&self, is_wanted: impl Fn(u32) -> bool) {
+        let limit = Instant::now() + HANG;
+        while !is_wanted(self.in_flight()) {
+            assert!(Instant::now() < limit, "{} in flight", self.in_flight());
+            std::thread::yield_now();
+        }
+    }
 }
 
 /// A log that has no lines, but tells records.
