@@ -29,6 +29,10 @@ section! {
         /// Namespace and name of a secret of the type `kubernetes.io/tls`, whose certificate clients get if no Ingress has a
         /// certificate for the name.
         certificate: Option<String> [Text(SECRET)] = None; r#""evenkeel/default-certificate""#,
+        /// Fields that Ingresses may copy from answers of login services (`auth-response-headers`). The balancer removes
+        /// clients' fields with these names from requests of all rules, so only you can allow them. By default an Ingress
+        /// that copies a field is closed.
+        copy_fields: Vec<String> [Text(COPIED)] = Vec::new(); r#"["X-Auth-Request-User"]"#,
     }
 }
 
@@ -39,6 +43,11 @@ const CLASS: Texts = ("the name of an IngressClass", is_domain);
 const SECRET: Texts = (
     "the namespace and the name of a secret, as in \"evenkeel/default-certificate\"",
     is_object,
+);
+
+const COPIED: Texts = (
+    "the name of a header field",
+    evenkeel_core::key::is_field_name,
 );
 
 impl AsTable for IngressController {
@@ -84,7 +93,8 @@ mod tests {
         }
         let set = ingress(
             "[kubernetes.gateway.ingress]\ncontroller = \"k8s.io/ingress-nginx\"\nclass = \"nginx\"\nwithout_class = true\n\
-             http_port = 8080\nhttps_port = 8443\ncertificate = \"a/b\"\n",
+             http_port = 8080\nhttps_port = 8443\ncertificate = \"a/b\"\n\
+             copy_fields = [\"X-User\"]\n",
         );
         let wanted = IngressController {
             controller: "k8s.io/ingress-nginx".into(),
@@ -93,6 +103,7 @@ mod tests {
             http_port: 8080,
             https_port: 8443,
             certificate: Some("a/b".into()),
+            copy_fields: vec!["X-User".into()],
         };
         assert_eq!(set, Some(wanted));
     }
@@ -104,6 +115,7 @@ mod tests {
             ("class = \"A\"", "the name of an IngressClass"),
             ("http_port = 443", "choose another one"),
             ("https_port = 0", "1"),
+            ("copy_fields = \"a b\"", "the name of a header field"),
             (
                 "certificate = \"a\"",
                 "the namespace and the name of a secret",

@@ -40,6 +40,8 @@ pub struct IngressSettings {
     pub without_class: bool,
     /// Secret of the certificate for names that no other certificate has.
     pub certificate: Option<ObjectName>,
+    /// Fields that Ingresses may copy from answers of login services.
+    pub copy_fields: Vec<String>,
     /// Gateway that stands for all Ingresses: its first listener has no TLS, its second has.
     pub gateway: Arc<Gateway>,
 }

@@ -63,6 +63,7 @@ fn read_ingress(ingress: &IngressController) -> IngressSettings {
         class: ingress.class.clone(),
         without_class: ingress.without_class,
         certificate: ingress.certificate.as_deref().and_then(read_name),
+        copy_fields: ingress.copy_fields.clone(),
         gateway: IngressSettings::make_gateway(ingress.http_port, ingress.https_port),
     }
 }

@@ -17,6 +17,7 @@ fn settings() -> Settings {
             class: None,
             without_class: false,
             certificate: None,
+            copy_fields: vec!["x-user".into()],
             gateway: IngressSettings::make_gateway(80, 443),
         }),
         ..super::settings()
@@ -299,12 +300,12 @@ fn annotations_become_actions() {
         (
             "limit-rps",
             "10",
-            "request_limits=[{ name=\"limit-rps\", requests=\"10/s\", burst=50, status=503 }]",
+            "request_limits=[{ name=\"limit-rps\", requests=\"10/s\", burst=50, status=503, table_size=8192 }]",
         ),
         (
             "limit-rpm",
             "10",
-            "request_limits=[{ name=\"limit-rpm\", requests=\"10/m\", burst=50, status=503 }]",
+            "request_limits=[{ name=\"limit-rpm\", requests=\"10/m\", burst=50, status=503, table_size=8192 }]",
         ),
     ] {
         let (routes, notices, _) = serve(&[(name, value)], plain());
@@ -322,7 +323,7 @@ fn annotations_become_actions() {
     ];
     let (routes, ..) = serve(&limits, plain());
     assert!(
-        routes[0].contains("burst=6, status=503, except=[\"10.0.0.0/8\"]"),
+        routes[0].contains("burst=6, status=503, table_size=8192, except=[\"10.0.0.0/8\"]"),
         "{routes:?}"
     );
 }
@@ -447,6 +448,7 @@ fn what_restricts_access_and_cannot_be_used_closes_its_path() {
         ("auth-type", "basic"),
         ("auth-url", "https://login.example.org/"),
         ("auth-url", "http://login.other.svc/"),
+        ("auth-response-headers", "X-User"),
         ("auth-tls-secret", "shop/ca"),
         ("auth-secret", "shop/users"),
         ("satisfy", "any"),
@@ -585,6 +587,14 @@ fn a_login_service_decides() {
     assert_eq!(routes[0], format!("host=[\"a.example\"] {auth} {WEB}"));
     assert!(
         notices[0].starts_with("Ignored: auth-signin"),
+        "{notices:?}"
+    );
+    // A field that the settings do not allow would be missing from requests of others.
+    let other = [login[0], ("auth-response-headers", "X-User, X-Email")];
+    let (routes, notices, _) = serve(&other, plain());
+    assert_eq!(routes, [CLOSED, NONE]);
+    assert!(
+        notices[0].contains("\"X-Email\" is none of copy_fields"),
         "{notices:?}"
     );
     // Another namespace grants the question.
@@ -763,10 +773,30 @@ fn a_canary_without_a_service_gets_nothing() {
         &[("canary", "true"), ("canary-weight", "50")],
         spec("a.example", json!([path("/", "Prefix", "nothing")])),
     );
+    let translation = translate_with(&cluster, &settings());
     assert_eq!(
-        routes_of(&cluster),
+        routes(&translation),
         [&format!("host=[\"a.example\"] {WEB}"), NONE]
     );
+    let notice = &translation.notices[0];
+    assert_eq!(
+        (notice.object.name.as_str(), notice.reason),
+        ("b", "Ignored")
+    );
+    assert!(
+        notice.message.contains("no Service shop/nothing"),
+        "{}",
+        notice.message
+    );
+}
+
+#[test]
+fn limits_of_many_paths_remember_fewer_clients() {
+    let paths: Vec<Value> = (0..17)
+        .map(|number| path(&format!("/{number}"), "Prefix", "web"))
+        .collect();
+    let (routes, ..) = serve(&[("limit-rps", "1")], spec("a.example", json!(paths)));
+    assert!(routes[0].contains("table_size=1024"), "{routes:?}");
 }
 
 #[test]

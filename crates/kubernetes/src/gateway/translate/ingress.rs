@@ -12,7 +12,7 @@ use super::super::http::MatchRank;
 use super::super::ingress::annotations::{Treatment, read_annotations};
 use super::super::ingress::paths::{PathMatch, ReadPath, read_path, read_rewrite};
 use super::super::ingress::{
-    HostPath, MAX_PATHS, Notice, has_tls, is_own, list_paths, show_status,
+    HostPath, MAX_PATHS, Notice, find_port, has_tls, is_own, list_paths, show_status,
 };
 use super::super::listeners::{Class, Files, ListenerState, load_certificate};
 use super::super::objects::{Ingress, Kind, ObjectName, Objects};
@@ -20,6 +20,9 @@ use super::super::settings::{IngressSettings, Settings};
 use super::super::text::{Owner, is_host, quote, quote_list, short_name};
 use super::targets::{PathCanary, Piece, Targets};
 use super::{Entry, Refused, Work, rank_age, rank_host};
+
+/// Most paths of an Ingress whose limits remember many clients.
+const SMALL: usize = 16;
 
 /// Precedence of a route that comes before all others of its host.
 const FIRST: MatchRank = (
@@ -273,12 +276,23 @@ impl<'o> Work<'o> {
             let conflict = listener.and_then(|of| of.conflict.as_ref().or(of.refusal.as_ref()));
             ignored.extend(conflict.map(|(_, message)| message.clone()));
         }
-        if treatment.canary.is_none() {
+        if treatment.canary.is_some() {
+            // The annotations that count are those of the Ingress whose canary this is.
+            ignored.append(&mut closed);
+            let namespace = &ingress.metadata.namespace;
+            let targets = list_paths(&ingress.spec).into_iter().take(MAX_PATHS);
+            let targets = targets.map(|of| find_port(of.target, namespace, self.objects));
+            ignored.extend(targets.filter_map(Result::err));
+        } else {
             let mut paths = list_paths(&ingress.spec);
             let mut treatment = treatment.clone();
+            if paths.len() > SMALL {
+                treatment.shrink_tables();
+            }
             if paths.len() > MAX_PATHS {
                 let told = format!("more than {MAX_PATHS} paths; write several Ingresses");
                 treatment.closed.push(told.clone());
+                treatment.closes_hosts = true;
                 closed.insert(told);
                 let mut hosts = HashSet::new();
                 paths.retain_mut(|of| {
@@ -344,12 +358,8 @@ impl<'o> Work<'o> {
             return;
         }
         let read = read_host_path(of, treatment);
-        let is_over = treatment
-            .closed
-            .iter()
-            .any(|told| told.starts_with("more than"));
         let (path, rank) = match &read {
-            Ok(path) if !is_over => (&path.selected, rank_path(&path.selected)),
+            Ok(path) if !treatment.closes_hosts => (&path.selected, rank_path(&path.selected)),
             Ok(path) => (&path.selected, FIRST),
             Err(wrong) => {
                 told.insert(wrong.message.clone());

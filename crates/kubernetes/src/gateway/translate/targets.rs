@@ -215,6 +215,15 @@ impl<'o> Work<'o> {
             format!("path = {}", quote(&login.path)),
         ];
         let fields = &targets.treatment.login_fields;
+        // The balancer removes clients' fields of these names from requests of all others, too.
+        let allowed = self.settings.ingress.iter().flat_map(|of| &of.copy_fields);
+        let allowed: Vec<&String> = allowed.collect();
+        let is_allowed = |name: &String| allowed.iter().any(|of| of.eq_ignore_ascii_case(name));
+        if let Some(name) = fields.iter().find(|name| !is_allowed(name)) {
+            return Err(format!(
+                "auth-response-headers: {name:?} is none of copy_fields in [kubernetes.gateway.ingress]; add the name there"
+            ));
+        }
         if !fields.is_empty() {
             let fields = quote_list(fields.iter().map(String::as_str));
             keys.push(format!("copy_fields = {fields}"));
