@@ -18,6 +18,12 @@ const MAX_ITEMS: usize = 1_000;
 pub struct Bounded<T, const MOST: usize>(Vec<T>);
 
 impl<T, const MOST: usize> Bounded<T, MOST> {
+    /// Makes a list of the first elements, as many as there may be.
+    pub fn from_vec(mut list: Vec<T>) -> Self {
+        list.truncate(MOST);
+        Bounded(list)
+    }
+
     /// Returns the elements.
     pub fn into_vec(self) -> Vec<T> {
         self.0

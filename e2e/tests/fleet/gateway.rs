@@ -105,7 +105,7 @@ impl Cluster {
     }
 
     /// Creates a service of `shop` whose only endpoint is a member.
-    fn serve(&self, name: &str, member: &Member) {
+    pub(crate) fn serve(&self, name: &str, member: &Member) {
         let service = json!({
             "apiVersion": "v1",
             "kind": "Service",
@@ -185,7 +185,7 @@ pub(crate) fn start(cluster: &Cluster, config: &str) -> Balancer {
 }
 
 /// Asks for a host at an address: the status, and the body.
-fn ask(at: SocketAddr, host: &str) -> (String, String) {
+pub(crate) fn ask(at: SocketAddr, host: &str) -> (String, String) {
     let answer = try_curl(&[
         "-w",
         "\n%{http_code}",
@@ -198,7 +198,7 @@ fn ask(at: SocketAddr, host: &str) -> (String, String) {
     (code.to_owned(), body.to_owned())
 }
 
-fn wait_for_answer(at: SocketAddr, host: &str, wanted: (&str, &str)) {
+pub(crate) fn wait_for_answer(at: SocketAddr, host: &str, wanted: (&str, &str)) {
     wait_until(&format!("{host} at {at} answers {wanted:?}"), || {
         let (code, body) = ask(at, host);
         code == wanted.0 && (wanted.1.is_empty() || body == wanted.1)

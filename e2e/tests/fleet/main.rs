@@ -7,6 +7,7 @@ mod ejections;
 mod faults;
 mod gateway;
 mod inference_pools;
+mod ingress;
 mod kubernetes;
 mod leases;
 mod steer;

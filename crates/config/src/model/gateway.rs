@@ -2,6 +2,7 @@
 
 use std::net::{IpAddr, Ipv4Addr};
 
+use super::ingress::{self, IngressController};
 use crate::schema::document::Item;
 use crate::schema::field::{Blank, Element, Field, Limits, Texts, blank, read_text};
 use crate::schema::key::{describe_keys, section};
@@ -28,7 +29,7 @@ section! {
         listen: Vec<IpAddr> = vec![Ipv4Addr::UNSPECIFIED.into()]; r#"["10.0.0.1", "fd00::1"]"#,
         /// Addresses of this machine or pod of which each gateway gets one for itself: the balancer listens there, and
         /// writes the address into the gateway's status. A gateway may ask for an address of the pool with
-        /// `spec.addresses`, and keeps its address. `listen` and `publish` have no effect then. By default all gateways
+        /// `spec.addresses`, and keeps its address. `listen` and `publish` hold for Ingresses only then. By default all gateways
         /// share the addresses in `listen`, and listeners of two gateways with the same port and host name conflict.
         pool: Vec<IpAddr> = Vec::new(); r#"["192.0.2.10", "192.0.2.11"]"#,
         /// Addresses at which your clients reach the gateways, such as the addresses of the load balancer or of the
@@ -42,6 +43,9 @@ section! {
         /// `controller`, the balancer that holds the lease writes the statuses. The balancers create the lease. By default
         /// each balancer writes statuses.
         lease: Option<String> [Text(LEASE)] = None; r#""evenkeel/evenkeel-gateway""#,
+        /// [Ingresses](ingress.md) of the cluster: a table, or `true` for all defaults. By default the balancer serves no
+        /// Ingress.
+        ingress: Option<IngressController> = None; "true",
     }
 }
 
@@ -68,6 +72,13 @@ impl AsTable for GatewayController {
             let message = "has an address that stands for all addresses: name single addresses";
             table.report_problem("pool", message, report);
         }
+        if self.ingress.is_some()
+            && !self.pool.is_empty()
+            && self.listen.iter().any(IpAddr::is_unspecified)
+        {
+            let message = "needs `listen` with single addresses beside those of `pool`: Ingresses are served there";
+            table.report_problem("ingress", message, report);
+        }
     }
 }
 
@@ -77,7 +88,7 @@ const MAX_ADDRESSES: usize = 16;
 /// Most addresses of which gateways get one each.
 const MAX_POOL: usize = 1_024;
 
-const CONTROLLER: Texts = (
+pub(super) const CONTROLLER: Texts = (
     "a domain and a path, as in \"example.org/edge\", of at most 253 characters",
     |text| {
         let is_path =
@@ -107,13 +118,13 @@ const LEASE: Texts = (
 );
 
 /// Returns true if the text is the namespace and the name of an object.
-fn is_object(text: &str) -> bool {
+pub(super) fn is_object(text: &str) -> bool {
     text.split_once('/')
         .is_some_and(|(namespace, name)| is_domain(namespace) && is_domain(name))
 }
 
 /// Returns true if the text is a domain in lower case, as names of objects and hosts are.
-fn is_domain(text: &str) -> bool {
+pub(super) fn is_domain(text: &str) -> bool {
     let is_inner = |byte: u8| byte.is_ascii_lowercase() || byte.is_ascii_digit() || byte == b'-';
     (1..=253).contains(&text.len())
         && text.split('.').all(|label| {
@@ -152,12 +163,13 @@ impl Element for IpAddr {
     const NONE: Option<&'static str> = Some("names no address");
 }
 
-/// Reference of the table.
-pub(crate) fn describe_table() -> TableDoc {
+/// Reference of the tables.
+pub(crate) fn describe_tables() -> [TableDoc; 2] {
     let doc = "Controller of the [Gateway API](kubernetes.md#gateway-api): the balancer serves the gateways of a \
                cluster of Kubernetes. Names of your own rules and groups must not begin with `kubernetes.`.";
     let keys = [describe_keys(GATEWAY, GatewayController::default())];
-    TableDoc::new("[kubernetes.gateway]", doc, keys)
+    let gateway = TableDoc::new("[kubernetes.gateway]", doc, keys);
+    [gateway, ingress::describe_table()]
 }
 
 #[cfg(test)]

@@ -175,12 +175,13 @@ pub(crate) fn read<'a>(
 }
 
 /// Reference of the tables.
-pub(crate) fn describe_tables() -> [TableDoc; 2] {
+pub(crate) fn describe_tables() -> [TableDoc; 3] {
     let doc = "Access to the API server of Kubernetes, for members with the key `kubernetes`: see \
                [kubernetes.md](kubernetes.md). You need no table if the defaults suit you.";
     let keys = [describe_keys(KUBERNETES, Kubernetes::default())];
     let table = TableDoc::new("[kubernetes]", doc, keys);
-    [table, gateway::describe_table()]
+    let [gateway, ingress] = gateway::describe_tables();
+    [table, gateway, ingress]
 }
 
 #[cfg(test)]

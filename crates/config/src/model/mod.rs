@@ -30,6 +30,7 @@ pub(crate) mod health;
 pub(crate) mod hedge;
 pub(crate) mod http_options;
 pub(crate) mod inference;
+pub(crate) mod ingress;
 pub mod kind;
 pub(crate) mod kubernetes;
 pub(crate) mod limits;

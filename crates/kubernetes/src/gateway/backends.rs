@@ -10,7 +10,7 @@ use super::objects::{
     BackendRef, GROUP, INFERENCE_GROUP, Kind, ObjectName, Objects, Reference, SessionPersistence,
 };
 use super::pools;
-use super::text::{Owner, Text, quote, short_name};
+use super::text::{Owner, Text, hash_of, quote, short_name};
 
 /// Group whose requests fail: the share of targets that cannot be used.
 pub(crate) const NOBODY: &str = "kubernetes.nobody";
@@ -119,15 +119,17 @@ pub(crate) enum Members {
     Service(u16, Protocol),
     /// Engines of a pool: pods and ports, as members of a configuration name them.
     Pool(Vec<ServicePort>),
+    /// Endpoints of a port of a service, with further lines of the group.
+    Tuned(u16, Vec<String>),
 }
 
 /// Group of members.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct Group {
     /// Service or pool.
-    target: ObjectName,
-    members: Members,
-    binding: Option<Binding>,
+    pub(crate) target: ObjectName,
+    pub(crate) members: Members,
+    pub(crate) binding: Option<Binding>,
 }
 
 impl Group {
@@ -151,6 +153,10 @@ impl Group {
                 let ports: Vec<String> = ports.iter().map(ToString::to_string).collect();
                 text.line(&list(&ports));
                 text.line("strategy = \"inference\"");
+            }
+            Members::Tuned(port, lines) => {
+                text.line(&list(&[format!("{}:{port}", self.target)]));
+                lines.iter().for_each(|line| text.line(line));
             }
         }
     }
@@ -207,11 +213,12 @@ impl Groups {
     }
 
     /// Returns the name of a group.
-    fn add(&mut self, group: Group) -> String {
-        let port = match group.members {
+    pub(crate) fn add(&mut self, group: Group) -> String {
+        let port = match &group.members {
             Members::Service(port, Protocol::Plain) => port.to_string(),
             Members::Service(port, Protocol::Http2) => format!("{port}.h2"),
             Members::Pool(_) => "pool".into(),
+            Members::Tuned(port, lines) => format!("{port}.{:016x}", hash_of(lines)),
         };
         let binding = group.binding.as_ref().map(|of| {
             format!(

@@ -151,6 +151,9 @@ pub fn merge_status(wanted: &Value, current: &Value, controller: &str, now: &str
     if let Some(addresses) = wanted.get("addresses") {
         merged.insert("addresses".into(), addresses.clone());
     }
+    if let Some(balancer) = wanted.get("loadBalancer") {
+        merged.insert("loadBalancer".into(), balancer.clone());
+    }
     if wanted.get("parents").is_some() {
         let before = list(current, "parents");
         let mut own = list(wanted, "parents");

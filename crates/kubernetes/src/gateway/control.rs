@@ -14,6 +14,8 @@ use tokio::time::{sleep, timeout};
 use tracing::{debug, error, info, warn};
 
 use super::conditions::Status;
+use super::events::EventWriter;
+use super::ingress::Notice;
 use super::leader::{Candidate, Term};
 use super::objects::{ByName, Gateway, Kind, ObjectName, Objects};
 use super::settings::Settings;
@@ -176,6 +178,21 @@ fn have_same_specs(some: &ByName<Gateway>, others: &ByName<Gateway>) -> bool {
     some.len() == others.len() && some.iter().map(specs).eq(others.iter().map(specs))
 }
 
+/// Outcome of a translation for people: statuses, and reports about Ingresses.
+struct Outcome {
+    statuses: Vec<Status>,
+    notices: Vec<Notice>,
+}
+
+impl Outcome {
+    fn of(translation: Translation) -> Self {
+        Outcome {
+            statuses: translation.statuses,
+            notices: translation.notices,
+        }
+    }
+}
+
 /// Applier of translations.
 struct Applier {
     manager: Arc<Manager>,
@@ -205,7 +222,7 @@ impl Applier {
 
     /// Translates objects, and puts the configuration into effect. Returns the statuses, if that went well, and the time
     /// after which it is to be tried again.
-    async fn apply(&mut self, objects: Objects) -> (Option<Vec<Status>>, Option<Duration>) {
+    async fn apply(&mut self, objects: Objects) -> (Option<Outcome>, Option<Duration>) {
         if !have_same_specs(&self.gateways, &objects.gateways) {
             self.refused.clear();
             self.gateways.clone_from(&objects.gateways);
@@ -236,14 +253,14 @@ impl Applier {
                 Err(problem) => {
                     error!("gateways: the configuration stays as it was: {problem}");
                     let pause = self.pace.pause_after_failure(None, fastrand::f32());
-                    return (Some(translation.statuses), Some(pause));
+                    return (Some(Outcome::of(translation)), Some(pause));
                 }
             };
             match self.put_into_effect(&translation, config).await {
                 Ok(()) => {
                     self.pace = Pace::default();
                     let retry = (!self.refused.is_empty()).then_some(RETRY_REFUSED);
-                    return (Some(translation.statuses), retry);
+                    return (Some(Outcome::of(translation)), retry);
                 }
                 Err(error) => {
                     self.counts.refused.fetch_add(1, Ordering::Relaxed);
@@ -305,9 +322,9 @@ impl Applier {
 
 /// Lists all objects once and puts them into effect, so that a process that starts serves clients from the start.
 pub(crate) async fn apply_once(plan: Plan, manager: Arc<Manager>, counts: Arc<Counts>) {
-    let world = Arc::new(World::default());
+    let world = Arc::new(World::new(&plan.settings));
     let mut tasks = JoinSet::new();
-    for kind in Kind::ALL {
+    for kind in { Kind::ALL.into_iter() }.filter(|kind| plan.settings.follows(*kind)) {
         tasks.spawn(KindFollower::new(&plan, kind, &world).list_until_known());
     }
     while tasks.join_next().await.is_some() {}
@@ -324,7 +341,7 @@ pub(crate) async fn control(
     counts: Arc<Counts>,
 ) {
     let mut tasks = JoinSet::new();
-    for kind in Kind::ALL {
+    for kind in { Kind::ALL.into_iter() }.filter(|kind| plan.settings.follows(*kind)) {
         tasks.spawn(KindFollower::new(&plan, kind, &world).run());
     }
     let (wanted, statuses) = watch::channel(Arc::new(Vec::new()));
@@ -336,6 +353,16 @@ pub(crate) async fn control(
         term
     });
     *counts.term.lock() = term.clone();
+    let (noted, notices) = watch::channel(Arc::new(Vec::new()));
+    if let Some(ingress) = &plan.settings.ingress {
+        let events = EventWriter {
+            api: Arc::clone(&api),
+            controller: ingress.controller.clone(),
+            node: plan.node.clone(),
+            term: term.clone(),
+        };
+        tasks.spawn(events.run(notices));
+    }
     tasks.spawn(Writer::new(api, Arc::clone(&world), controller, written, term).run(statuses));
     let mut applier = Applier::new(&plan, &manager, &counts);
     let mut retry: Option<Duration> = None;
@@ -351,10 +378,11 @@ pub(crate) async fn control(
         let Some(objects) = world.objects() else {
             continue;
         };
-        let statuses;
-        (statuses, retry) = applier.apply(objects).await;
-        if let Some(statuses) = statuses {
-            wanted.send_replace(Arc::new(statuses));
+        let outcome;
+        (outcome, retry) = applier.apply(objects).await;
+        if let Some(outcome) = outcome {
+            wanted.send_replace(Arc::new(outcome.statuses));
+            noted.send_replace(Arc::new(outcome.notices));
         }
     }
 }

@@ -68,7 +68,7 @@ pub(crate) struct ListenerState<'o> {
     /// Reason why the listener is not accepted.
     pub(crate) refusal: Option<Refusal>,
     /// Reason why the listener is in conflict with an earlier one.
-    conflict: Option<Refusal>,
+    pub(crate) conflict: Option<Refusal>,
     /// Reason why references, or kinds, cannot be used.
     references: Option<Refusal>,
     /// True if the listener lacks the certificates that it needs.
@@ -111,6 +111,18 @@ impl<'o> ListenerState<'o> {
             state.find_certificates(objects, files);
         }
         state
+    }
+
+    /// Gives the listener these certificates, of whichever objects.
+    pub(crate) fn set_certificates(&mut self, certificates: Vec<(PathBuf, PathBuf)>) {
+        self.lacks_certificates = certificates.is_empty();
+        self.references = None;
+        self.certificates = certificates;
+    }
+
+    /// True if the listener stands for Ingresses, which share a port with gateways.
+    fn is_of_ingress(&self) -> bool {
+        self.gateway.metadata.namespace.is_empty()
     }
 
     /// Returns the host name of the listener; `None` stands for all names.
@@ -218,33 +230,7 @@ impl<'o> ListenerState<'o> {
             );
             return Err(("RefNotPermitted", message));
         }
-        let missing = || {
-            invalid(format!(
-                "there is no Secret {name} of type kubernetes.io/tls; create it"
-            ))
-        };
-        let secret = objects.secrets.get(&name).ok_or_else(missing)?;
-        let content = |key: &str| {
-            let encoded = secret.data.get(key).ok_or_else(|| {
-                invalid(format!(
-                    "Secret {name} has no {key}; a Secret of type kubernetes.io/tls needs one"
-                ))
-            })?;
-            let decoded = STANDARD.decode(encoded.trim());
-            decoded
-                .map_err(|error| invalid(format!("{key} of Secret {name} is not base64: {error}")))
-        };
-        let (certificate, key) = (content("tls.crt")?, content("tls.key")?);
-        if let Err(error) = evenkeel_tls::certificate::check_pair(&certificate, &key) {
-            let message = format!("Secret {name} cannot be used: {error}; renew the certificate");
-            return Err(invalid(message));
-        }
-        let version = &secret.metadata.resource_version;
-        let path = |what: &str| PathBuf::from(format!("{SECRETS}/{name}/{version}/{what}"));
-        let pair = (path("tls.crt"), path("tls.key"));
-        files.insert(pair.0.clone(), certificate.into());
-        files.insert(pair.1.clone(), key.into());
-        Ok(pair)
+        load_certificate(&name, objects, files)
     }
 
     /// True if a route of a kind and a namespace may attach.
@@ -327,6 +313,45 @@ impl<'o> ListenerState<'o> {
     }
 }
 
+/// Reads the certificate and the key of a secret. Returns the paths under which the configuration names them.
+///
+/// # Errors
+///
+/// The reason why the secret cannot be used.
+pub(crate) fn load_certificate(
+    name: &ObjectName,
+    objects: &Objects,
+    files: &mut Files,
+) -> Result<(PathBuf, PathBuf), Refusal> {
+    let invalid = |message| ("InvalidCertificateRef", message);
+    let missing = || {
+        invalid(format!(
+            "there is no Secret {name} of type kubernetes.io/tls; create it"
+        ))
+    };
+    let secret = objects.secrets.get(name).ok_or_else(missing)?;
+    let content = |key: &str| {
+        let encoded = secret.data.get(key).ok_or_else(|| {
+            invalid(format!(
+                "Secret {name} has no {key}; a Secret of type kubernetes.io/tls needs one"
+            ))
+        })?;
+        let decoded = STANDARD.decode(encoded.trim());
+        decoded.map_err(|error| invalid(format!("{key} of Secret {name} is not base64: {error}")))
+    };
+    let (certificate, key) = (content("tls.crt")?, content("tls.key")?);
+    if let Err(error) = evenkeel_tls::certificate::check_pair(&certificate, &key) {
+        let message = format!("Secret {name} cannot be used: {error}; renew the certificate");
+        return Err(invalid(message));
+    }
+    let version = &secret.metadata.resource_version;
+    let path = |what: &str| PathBuf::from(format!("{SECRETS}/{name}/{version}/{what}"));
+    let pair = (path("tls.crt"), path("tls.key"));
+    files.insert(pair.0.clone(), certificate.into());
+    files.insert(pair.1.clone(), key.into());
+    Ok(pair)
+}
+
 /// Puts listeners at their addresses and ports, and finds conflicts: the first of several listeners that exclude each
 /// other is used. `address_of` has the addresses of a gateway.
 pub(crate) fn place_listeners(
@@ -363,8 +388,9 @@ pub(crate) fn place_listeners(
             let message =
                 format!("port {port} has a listener of another protocol; choose another port");
             listener.conflict = Some(("ProtocolConflict", message));
-        } else if class == Class::Tcp && !frontend.listeners.is_empty()
-            || frontend.hosts.contains(&host)
+        } else if !listener.is_of_ingress()
+            && (class == Class::Tcp && !frontend.listeners.is_empty()
+                || frontend.hosts.contains(&host))
         {
             let message = format!(
                 "port {port} has a listener of the same hostname; choose another hostname or port"

@@ -8,6 +8,8 @@
 //! | `listeners` | listeners of gateways: conflicts, certificates, allowed routes |
 //! | `addresses` | addresses to listen on, and of statuses |
 //! | `attach` | routes and their parents: which listeners take a route, for which host names |
+//! | [`ingress`], `ingress_spec` | Ingresses, with annotations of ingress-nginx |
+//! | `events` | writes events about Ingresses |
 //! | `backends`, `pools` | targets of routes: services and InferencePools |
 //! | `grants` | permissions for references between namespaces |
 //! | `http` | rules of HTTPRoute: conditions, filters, groups |
@@ -32,9 +34,12 @@ mod attach;
 mod backends;
 mod control;
 mod election;
+mod events;
 mod grants;
 mod grpc;
 mod http;
+pub mod ingress;
+mod ingress_spec;
 mod leader;
 mod listeners;
 mod pools;

@@ -10,13 +10,14 @@ use serde::Deserialize;
 use serde_json::Value;
 
 use super::grpc;
+pub use super::ingress_spec::{IngressClassSpec, IngressPath, IngressSpec, IngressTls, Target};
 pub use super::routes::{
     BackendRef, CookieConfig, Cors, Filter, Fraction, Header, HeaderModifier, HttpMatch, HttpRule,
     Mirror, PathChange, Redirect, Retry, RouteSpec, SessionPersistence, StreamRule, Timeouts,
     UrlRewrite, ValueMatch,
 };
 use super::values::or_default;
-pub(crate) use super::values::{GROUP, INFERENCE_GROUP};
+pub(crate) use super::values::{GROUP, INFERENCE_GROUP, INGRESS_GROUP};
 pub use super::values::{Items, ObjectName, ParentRef, Reference};
 
 /// Kind of objects that the controller follows.
@@ -44,11 +45,15 @@ pub enum Kind {
     Secret,
     /// Pool of engines of language models, a target of HTTPRoutes.
     InferencePool,
+    /// Rules for requests by host and path.
+    Ingress,
+    /// Class of Ingresses, which names the controller.
+    IngressClass,
 }
 
 impl Kind {
     /// All kinds.
-    pub const ALL: [Kind; 11] = [
+    pub const ALL: [Kind; 13] = [
         Kind::GatewayClass,
         Kind::Gateway,
         Kind::HttpRoute,
@@ -60,6 +65,8 @@ impl Kind {
         Kind::Service,
         Kind::Secret,
         Kind::InferencePool,
+        Kind::Ingress,
+        Kind::IngressClass,
     ];
 
     /// Returns the name of the kind in the API.
@@ -76,6 +83,8 @@ impl Kind {
             Kind::Service => "Service",
             Kind::Secret => "Secret",
             Kind::InferencePool => "InferencePool",
+            Kind::Ingress => "Ingress",
+            Kind::IngressClass => "IngressClass",
         }
     }
 
@@ -93,6 +102,8 @@ impl Kind {
             Kind::Service => "services",
             Kind::Secret => "secrets",
             Kind::InferencePool => "inferencepools",
+            Kind::Ingress => "ingresses",
+            Kind::IngressClass => "ingressclasses",
         }
     }
 
@@ -111,20 +122,31 @@ impl Kind {
         match self {
             Kind::Namespace | Kind::Service | Kind::Secret => "",
             Kind::InferencePool => INFERENCE_GROUP,
+            Kind::Ingress | Kind::IngressClass => INGRESS_GROUP,
             _ => GROUP,
         }
     }
 
     /// True for kinds that CRDs define, which clusters need not have.
     pub fn is_of_crd(self) -> bool {
-        !self.api_group().is_empty()
+        !matches!(self.api_group(), "" | INGRESS_GROUP)
+    }
+
+    /// True for the kinds that are followed only if the settings say so.
+    pub fn is_of_ingress(self) -> bool {
+        matches!(self, Kind::Ingress | Kind::IngressClass)
+    }
+
+    /// True for kinds of which no object is needed if Ingresses are served: those of the Gateway API.
+    pub(crate) fn is_of_gateways(self) -> bool {
+        self.api_group() == GROUP
     }
 
     /// True for kinds without which the controller works: clusters without the experimental channel of the Gateway API, or
     /// without its extension for inference, do not have them.
     pub fn is_optional(self) -> bool {
         use Kind::{GrpcRoute, InferencePool, TcpRoute, TlsRoute};
-        matches!(self, GrpcRoute | TlsRoute | TcpRoute | InferencePool)
+        matches!(self, GrpcRoute | TlsRoute | TcpRoute | InferencePool) || self.is_of_ingress()
     }
 
     /// True for routes of requests of HTTP, and of calls, which are such requests.
@@ -182,6 +204,12 @@ pub struct Metadata {
     /// Labels of the object.
     #[serde(deserialize_with = "or_default")]
     pub labels: BTreeMap<String, String>,
+    /// Annotations of the object, of those that the controller uses.
+    #[serde(deserialize_with = "or_default")]
+    pub annotations: BTreeMap<String, String>,
+    /// Identity of the object, which no other object ever has.
+    #[serde(deserialize_with = "or_default")]
+    pub uid: String,
 }
 
 impl Metadata {
@@ -404,6 +432,8 @@ pub struct ServiceSpec {
 #[derive(Clone, Debug, Default, PartialEq, Deserialize)]
 #[serde(default, rename_all = "camelCase")]
 pub struct ServicePort {
+    /// Name of the port; none if the service has a single port.
+    pub name: Option<String>,
     /// Number of the port.
     pub port: u16,
     /// Protocol of the transport; `TCP`, if there is none.
@@ -475,6 +505,11 @@ pub type Service = Object<ServiceSpec>;
 /// Pool of engines of language models.
 pub type InferencePool = Object<PoolSpec>;
 
+/// Ingress with its status.
+pub type Ingress = Object<IngressSpec>;
+/// Class of Ingresses.
+pub type IngressClass = Object<IngressClassSpec>;
+
 /// Objects of a kind by their names.
 pub type ByName<T> = BTreeMap<ObjectName, Arc<T>>;
 
@@ -503,6 +538,10 @@ pub struct Objects {
     pub secrets: ByName<Secret>,
     /// InferencePools of the cluster.
     pub pools: ByName<InferencePool>,
+    /// Ingresses of the cluster.
+    pub ingresses: ByName<Ingress>,
+    /// Classes of Ingresses of the cluster.
+    pub ingress_classes: ByName<IngressClass>,
 }
 
 /// Inserts an object that was read from `value`.
@@ -541,6 +580,8 @@ impl Objects {
             Kind::Service => put(&mut self.services, name, object),
             Kind::Secret => put(&mut self.secrets, name, object),
             Kind::InferencePool => put(&mut self.pools, name, object),
+            Kind::Ingress => put(&mut self.ingresses, name, object),
+            Kind::IngressClass => put(&mut self.ingress_classes, name, object),
         }
     }
 
@@ -558,6 +599,8 @@ impl Objects {
             Kind::Service => self.services.remove(name).is_some(),
             Kind::Secret => self.secrets.remove(name).is_some(),
             Kind::InferencePool => self.pools.remove(name).is_some(),
+            Kind::Ingress => self.ingresses.remove(name).is_some(),
+            Kind::IngressClass => self.ingress_classes.remove(name).is_some(),
         }
     }
 
@@ -575,6 +618,8 @@ impl Objects {
             Kind::Service => self.services.keys().cloned().collect(),
             Kind::Secret => self.secrets.keys().cloned().collect(),
             Kind::InferencePool => self.pools.keys().cloned().collect(),
+            Kind::Ingress => self.ingresses.keys().cloned().collect(),
+            Kind::IngressClass => self.ingress_classes.keys().cloned().collect(),
         }
     }
 
@@ -592,6 +637,8 @@ impl Objects {
             Kind::Service => self.services.len(),
             Kind::Secret => self.secrets.len(),
             Kind::InferencePool => self.pools.len(),
+            Kind::Ingress => self.ingresses.len(),
+            Kind::IngressClass => self.ingress_classes.len(),
         }
     }
 
@@ -611,7 +658,12 @@ impl Objects {
             Kind::TlsRoute => self.tls_routes.get(name).map(status),
             Kind::TcpRoute => self.tcp_routes.get(name).map(status),
             Kind::InferencePool => self.pools.get(name).map(status),
-            Kind::ReferenceGrant | Kind::Namespace | Kind::Service | Kind::Secret => None,
+            Kind::Ingress => self.ingresses.get(name).map(status),
+            Kind::ReferenceGrant
+            | Kind::Namespace
+            | Kind::Service
+            | Kind::Secret
+            | Kind::IngressClass => None,
         }
     }
 }

@@ -5,7 +5,7 @@ use std::sync::Arc;
 use std::sync::atomic::Ordering;
 use std::time::Duration;
 
-use evenkeel_config::{Kubernetes, Node};
+use evenkeel_config::{IngressController, Kubernetes, Node};
 use evenkeel_manager::Manager;
 use evenkeel_manager::endpoint::Endpoint;
 use evenkeel_manager::exposition::{Exposition, Type};
@@ -21,7 +21,7 @@ use tracing::warn;
 use super::control::{Counts, Plan, apply_once, control};
 use super::leader::is_leading;
 use super::objects::ObjectName;
-use super::settings::Settings;
+use super::settings::{IngressSettings, Settings};
 use super::world::World;
 use crate::status::KindStatus;
 use crate::subsystem::find_api;
@@ -56,6 +56,18 @@ fn read_name(text: &str) -> Option<ObjectName> {
     Some(ObjectName::new(namespace, name))
 }
 
+/// Reads the settings of Ingresses.
+fn read_ingress(ingress: &IngressController) -> IngressSettings {
+    IngressSettings {
+        controller: ingress.controller.clone(),
+        class: ingress.class.clone(),
+        without_class: ingress.without_class,
+        certificate: ingress.certificate.as_deref().and_then(read_name),
+        copy_fields: ingress.copy_fields.clone(),
+        gateway: IngressSettings::make_gateway(ingress.http_port, ingress.https_port),
+    }
+}
+
 impl Gateways {
     /// Returns the status of each kind that the controller follows; none without a controller.
     pub fn kinds(&self) -> Vec<KindStatus> {
@@ -72,7 +84,7 @@ impl Gateways {
             }
             let plans: HashMap<(), Plan> = plan.into_iter().map(|plan| ((), plan)).collect();
             tasks.reconcile(plans, |(), plan| {
-                let world = Arc::new(World::default());
+                let world = Arc::new(World::new(&plan.settings));
                 self.inner.state.lock().world = Some(Arc::clone(&world));
                 control(
                     plan,
@@ -128,6 +140,7 @@ impl Subsystem for Gateways {
                 publish: gateway.publish.clone(),
                 publish_service: gateway.publish_service.as_deref().and_then(read_name),
                 pool: gateway.pool.clone(),
+                ingress: gateway.ingress.as_ref().map(read_ingress),
             };
             let silence = section.silence;
             Some(Plan {

@@ -12,6 +12,7 @@ use super::translate::{Refused, Translation};
 
 mod again;
 mod grpc;
+mod ingress;
 mod pools;
 mod rights;
 mod settle;
@@ -24,6 +25,7 @@ fn settings() -> Settings {
         publish: vec!["203.0.113.7".into()],
         publish_service: None,
         pool: Vec::new(),
+        ingress: None,
     }
 }
 

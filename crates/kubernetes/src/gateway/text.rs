@@ -168,15 +168,20 @@ pub(crate) fn short_name(parts: &[&str]) -> String {
     if name.len() <= MOST && name.is_ascii() {
         return name;
     }
-    let mut hasher = DefaultHasher::new();
-    name.hash(&mut hasher);
-    let hash = hasher.finish();
+    let hash = hash_of(&name);
     let kept: String = name
         .chars()
         .filter(char::is_ascii)
         .take(MOST - 17)
         .collect();
     format!("{kept}.{hash:016x}")
+}
+
+/// Returns a number that stands for a value in names, the same in each process.
+pub(crate) fn hash_of(value: &(impl Hash + ?Sized)) -> u64 {
+    let mut hasher = DefaultHasher::new();
+    value.hash(&mut hasher);
+    hasher.finish()
 }
 
 /// True if a text is a host name, perhaps with `*.` in front.

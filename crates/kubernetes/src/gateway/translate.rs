@@ -17,6 +17,7 @@ use super::attach::{
 use super::backends::{Groups, Names, Referrer};
 use super::conditions::{Condition, Status, list_conditions};
 use super::http::{MatchRank, RuleText};
+use super::ingress::Notice;
 use super::listeners::{Class, Files, Frontend, ListenerState, place_listeners};
 use super::objects::{Gateway, Kind, Metadata, ObjectName, Objects, StreamRoute};
 use super::pools::{self, PoolParents};
@@ -24,7 +25,9 @@ use super::settings::Settings;
 use super::text::{Owner, Text, is_host, quote};
 
 mod frontend;
+mod ingress;
 pub mod settle;
+mod targets;
 
 /// Result of a translation.
 #[derive(Clone, Debug)]
@@ -42,6 +45,8 @@ pub struct Translation {
     pub rules: BTreeMap<String, Vec<Owner>>,
     /// Number of rounds that the translation took.
     pub rounds: usize,
+    /// Reports about Ingresses.
+    pub notices: Vec<Notice>,
 }
 
 /// Owners of lines that cannot be used, with the reason.
@@ -114,6 +119,8 @@ struct Work<'o> {
     /// Server names that have a target, by the numbers of the frontends.
     server_names: HashSet<(usize, Option<String>)>,
     pool_parents: PoolParents,
+    ingress: ingress::IngressState,
+    ingress_cookies: targets::CookieGroups,
 }
 
 impl<'o> Work<'o> {
@@ -129,7 +136,7 @@ impl<'o> Work<'o> {
             .filter(|of| is_own(&of.spec.gateway_class_name))
             .collect();
         gateways.sort_by_cached_key(|of| rank_age(&of.metadata));
-        let addresses = assign_addresses(&gateways, settings);
+        let mut addresses = assign_addresses(&gateways, settings);
         let mut files = Files::new();
         let (mut listeners, mut by_gateway) = (Vec::new(), BTreeMap::new());
         for gateway in &gateways {
@@ -155,6 +162,14 @@ impl<'o> Work<'o> {
             }
             by_gateway.insert(name, numbers);
         }
+        let ingress = ingress::add_listeners(
+            objects,
+            settings,
+            refused,
+            &mut listeners,
+            &mut addresses,
+            &mut files,
+        );
         let frontends = place_listeners(&mut listeners, |gateway| {
             let addresses = addresses.get(&gateway.metadata.object_name())?;
             (!addresses.listen.is_empty()).then(|| addresses.listen.clone())
@@ -183,12 +198,15 @@ impl<'o> Work<'o> {
             contradictions: Vec::new(),
             server_names: HashSet::new(),
             pool_parents: PoolParents::new(),
+            ingress,
+            ingress_cookies: targets::CookieGroups::new(),
         }
     }
 
     fn run(&mut self) {
         let mut entries: BTreeMap<usize, Vec<Entry>> = BTreeMap::new();
         self.translate_http(&mut entries);
+        self.translate_ingresses(&mut entries);
         let streams = [
             (Kind::TlsRoute, &self.objects.tls_routes),
             (Kind::TcpRoute, &self.objects.tcp_routes),
@@ -505,6 +523,7 @@ impl<'o> Work<'o> {
             statuses: self.statuses,
             rules: self.rules,
             rounds,
+            notices: self.ingress.notices,
         }
     }
 

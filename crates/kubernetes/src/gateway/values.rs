@@ -12,6 +12,9 @@ pub(crate) const GROUP: &str = "gateway.networking.k8s.io";
 /// Group of the Gateway API's extension for inference.
 pub(crate) const INFERENCE_GROUP: &str = "inference.networking.k8s.io";
 
+/// Group of Ingresses.
+pub(crate) const INGRESS_GROUP: &str = "networking.k8s.io";
+
 /// Most elements of a list in an object, unless the API has fewer.
 const MANY: usize = 1_024;
 

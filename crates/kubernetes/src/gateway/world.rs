@@ -12,7 +12,9 @@ use tokio::sync::Notify;
 use tokio::time::{Instant, timeout};
 use tracing::warn;
 
+use super::ingress_spec::is_used_annotation;
 use super::objects::{Kind, ObjectName, Objects};
+use super::settings::Settings;
 use crate::list::{
     self, Event, Fault, ListError, Page, Raw, RawDetails, RawMetadata, Status, Store,
 };
@@ -42,9 +44,25 @@ struct State {
     /// Kinds that have been listed, or that the cluster does not have.
     known: BTreeSet<Kind>,
     kinds: BTreeMap<Kind, KindStatus>,
+    /// True if Ingresses are served: then a cluster need not have the Gateway API.
+    serves_ingress: bool,
 }
 
 impl World {
+    /// Makes a world of the kinds that a controller with these settings follows.
+    pub(crate) fn new(settings: &Settings) -> Self {
+        let world = World::default();
+        {
+            let mut state = world.state.lock();
+            state.serves_ingress = settings.ingress.is_some();
+            let others = Kind::ALL
+                .into_iter()
+                .filter(|kind| !settings.follows(*kind));
+            state.known.extend(others);
+        }
+        world
+    }
+
     fn update(&self, kind: Kind, change: impl FnOnce(&mut KindStatus)) {
         let mut state = self.state.lock();
         let status = state.kinds.entry(kind).or_insert_with(|| KindStatus {
@@ -76,7 +94,7 @@ impl World {
     /// Notes that a question about a kind has failed. An optional kind without the right to list it counts as one without
     /// objects: rights from before the kind was followed keep no gateway from serving.
     pub(crate) fn note_fault(&self, kind: Kind, fault: &Fault) {
-        if kind.is_optional() && fault.code == 403 && self.state.lock().known.insert(kind) {
+        if self.is_optional(kind) && fault.code == 403 && self.state.lock().known.insert(kind) {
             self.changed.notify_one();
         }
         let mut is_new = false;
@@ -93,10 +111,15 @@ impl World {
         }
     }
 
+    /// True for kinds without which the controller works.
+    fn is_optional(&self, kind: Kind) -> bool {
+        kind.is_optional() || kind.is_of_gateways() && self.state.lock().serves_ingress
+    }
+
     /// Notes that the cluster does not have a kind. Kinds that the controller needs are missed; without the others it
     /// goes on.
     pub(crate) fn note_absent(&self, kind: Kind) {
-        if kind.is_optional() {
+        if self.is_optional(kind) {
             self.note_answer(kind);
             if self.state.lock().known.insert(kind) {
                 self.changed.notify_one();
@@ -182,7 +205,10 @@ impl RawAny {
         // Nobody needs them, and they are long.
         if let Some(fields) = metadata.as_object_mut() {
             fields.remove("managedFields");
-            fields.remove("annotations");
+            if let Some(annotations) = fields.get_mut("annotations").and_then(Value::as_object_mut)
+            {
+                annotations.retain(|name, _| is_used_annotation(name));
+            }
         }
         Ok(RawMetadata::deserialize(&*metadata)?)
     }

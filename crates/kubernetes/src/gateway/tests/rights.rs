@@ -55,6 +55,8 @@ fn list_used_rights() -> BTreeSet<Right> {
             add(group, &format!("{}/status", kind.plural()), &["patch"]);
         }
     }
+    add("networking.k8s.io", "ingresses/status", &["patch"]);
+    add("", "events", &["create"]);
     // Members: numbers of ports are looked up in the service.
     add("", "services", &["get"]);
     add("discovery.k8s.io", "endpointslices", &["list", "watch"]);

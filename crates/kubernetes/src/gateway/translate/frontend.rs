@@ -72,8 +72,10 @@ impl Work<'_> {
         let name = match self.settings.pool.is_empty() {
             true => self.names.find(&["kubernetes", &port]),
             false => {
+                // The gateway that stands for Ingresses has no namespace.
                 let parts = ["kubernetes", &gateway.namespace, &gateway.name, &port];
-                self.names.find(&parts)
+                let parts = { parts.into_iter() }.filter(|part| !part.is_empty());
+                self.names.find(&parts.collect::<Vec<_>>())
             }
         };
         let rule = format!("rule.{}", quote(&name));

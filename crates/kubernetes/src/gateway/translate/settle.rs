@@ -12,6 +12,7 @@ use evenkeel_config::{Errors, GeneratedParser, Problem};
 use super::super::objects::{Kind, Objects};
 use super::super::settings::Settings;
 use super::super::text::Owner;
+use super::ingress::count_owners;
 use super::{Refused, Translation, Work, rank_age};
 
 /// Most rules that are found one by one because nobody is known to be at fault. From the next one on, all rules that are
@@ -119,7 +120,10 @@ fn find_newest(objects: &Objects, settings: &Settings, refused: &Refused) -> Vec
     let tls = tls.map(|of| (Kind::TlsRoute, &of.metadata, 1));
     let tcp = objects.tcp_routes.values();
     let tcp = tcp.map(|of| (Kind::TcpRoute, &of.metadata, 1));
-    let mut all: Vec<_> = http.chain(grpc).chain(tls).chain(tcp).collect();
+    let ingresses = objects.ingresses.values();
+    let ingresses = ingresses.map(|of| (Kind::Ingress, &of.metadata, count_owners(of)));
+    let routes = http.chain(grpc).chain(tls).chain(tcp);
+    let mut all: Vec<_> = routes.chain(ingresses).collect();
     all.sort_by_cached_key(|(kind, metadata, _)| (rank_age(metadata), *kind));
     let owners = all.into_iter().flat_map(|(kind, metadata, rules)| {
         (0..rules).map(move |number| Owner::Rule(kind, metadata.object_name(), number))

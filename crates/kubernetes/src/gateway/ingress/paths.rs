@@ -1,0 +1,340 @@
+//! Paths of Ingresses, and regular expressions that stand for a prefix.
+
+use super::super::text::quote;
+
+/// Requests that a path selects.
+#[derive(Clone, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum PathMatch {
+    /// This very path.
+    Exact(String),
+    /// This path, without a `/` at the end, and all paths below. The empty path stands for all.
+    Prefix(String),
+}
+
+impl PathMatch {
+    /// Returns the line of the condition; `None` for all paths.
+    pub(crate) fn condition(&self) -> Option<String> {
+        match self {
+            PathMatch::Exact(path) => Some(format!("path = [{}]", quote(path))),
+            PathMatch::Prefix(prefix) if prefix.is_empty() => None,
+            PathMatch::Prefix(prefix) => {
+                Some(format!("path = [{}]", quote(&format!("{prefix}/*"))))
+            }
+        }
+    }
+}
+
+/// Path of an Ingress, as the configuration can have it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct ReadPath {
+    /// Requests of the path.
+    pub(crate) selected: PathMatch,
+    /// Number of the group of a regular expression which has the path behind the prefix.
+    pub(crate) rest: Option<u8>,
+}
+
+/// Path that cannot be served.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct WrongPath {
+    /// Prefix that has all requests of the path.
+    pub(crate) around: PathMatch,
+    /// Reason, and what to do.
+    pub(crate) message: String,
+}
+
+/// True if the configuration can have a byte in a path.
+fn is_plain(byte: u8) -> bool {
+    byte > b' ' && byte != 0x7f && !b"?#*;%\\".contains(&byte)
+}
+
+/// True if the configuration can have a path.
+fn is_path(path: &str) -> bool {
+    const MAX_SEGMENT: usize = 255;
+    let Some(inner) = path.strip_prefix('/') else {
+        return false;
+    };
+    let inner = inner.strip_suffix('/').unwrap_or(inner);
+    let is_segment = |of: &str| {
+        !matches!(of, "" | "." | "..") && of.len() <= MAX_SEGMENT && of.bytes().all(is_plain)
+    };
+    path.len() <= 1_024 && (inner.is_empty() || inner.split('/').all(is_segment))
+}
+
+/// Returns the longest prefix of whole segments that `text`, the beginning of a path, surely has.
+fn prefix_around(text: &str) -> PathMatch {
+    let mut kept = match text.rfind('/') {
+        Some(end) => text.get(..end).unwrap_or_default(),
+        None => "",
+    };
+    while !kept.is_empty() && (!is_path(kept) || kept.ends_with('/')) {
+        kept = match kept.rfind('/') {
+            Some(end) => kept.get(..end).unwrap_or_default(),
+            None => "",
+        };
+    }
+    PathMatch::Prefix(kept.into())
+}
+
+/// Returns a prefix for a path, without a `/` at the end.
+fn read_prefix(path: &str) -> Result<PathMatch, WrongPath> {
+    let prefix = path.trim_end_matches('/');
+    match prefix.is_empty() && path.starts_with('/') || is_path(prefix) {
+        true => Ok(PathMatch::Prefix(prefix.into())),
+        false => Err(wrong_path(path)),
+    }
+}
+
+fn wrong_path(path: &str) -> WrongPath {
+    let end = path.find(|character: char| !u8::try_from(character).is_ok_and(is_plain));
+    let plain = end.and_then(|end| path.get(..end)).unwrap_or(path);
+    WrongPath {
+        around: prefix_around(plain),
+        message: format!(
+            "path {path:?} cannot be served; begin with \"/\", and leave out \"//\", \".\" and \"..\" as segments, \"*\" and \";\""
+        ),
+    }
+}
+
+/// Reads a path of this type. `is_regex` is true if paths of the Ingress are regular expressions.
+///
+/// # Errors
+///
+/// The configuration cannot have the path.
+pub(crate) fn read_path(
+    path: Option<&str>,
+    path_type: Option<&str>,
+    is_regex: bool,
+) -> Result<ReadPath, WrongPath> {
+    let path = path.filter(|path| !path.is_empty()).unwrap_or("/");
+    let plain = |selected| ReadPath {
+        selected,
+        rest: None,
+    };
+    match path_type.unwrap_or("ImplementationSpecific") {
+        // The configuration takes a `*` at the end for a prefix.
+        "Exact" if is_path(path) => Ok(plain(PathMatch::Exact(path.into()))),
+        "Exact" => Err(wrong_path(path)),
+        _ if is_regex => read_regex(path),
+        "Prefix" | "ImplementationSpecific" => read_prefix(path).map(plain),
+        other => Err(WrongPath {
+            message: format!("pathType {other:?} is not known; use Exact or Prefix"),
+            ..wrong_path(path)
+        }),
+    }
+}
+
+/// Ends of regular expressions behind a prefix, with the number of the group that has the rest of the path.
+const ENDS: [(&str, Option<u8>); 14] = [
+    ("(/|$)(.*)", Some(2)),
+    ("(/|$)(.*)$", Some(2)),
+    ("/?(.*)", Some(1)),
+    ("/?(.*)$", Some(1)),
+    ("/(.*)", Some(1)),
+    ("/(.*)$", Some(1)),
+    ("(/.*)?", Some(1)),
+    ("(/.*)", Some(1)),
+    ("(.*)", Some(1)),
+    ("/.*", None),
+    ("/", None),
+    (".*", None),
+    ("(/|$)", None),
+    ("", None),
+];
+
+/// Reads a regular expression that stands for a prefix.
+///
+/// # Errors
+///
+/// The expression stands for something else.
+fn read_regex(path: &str) -> Result<ReadPath, WrongPath> {
+    let text = path.strip_prefix('^').unwrap_or(path);
+    let mut literal = String::new();
+    let mut rest = text;
+    loop {
+        let mut characters = rest.chars();
+        let before = rest;
+        match characters.next() {
+            Some('\\') => match characters.next() {
+                Some(escaped) if !escaped.is_ascii_alphanumeric() => literal.push(escaped),
+                _ => break,
+            },
+            // A dot between letters, as in the name of a file, is most often meant as such.
+            Some('.') if !before.starts_with(".*") && !before.starts_with(".+") => {
+                literal.push('.')
+            }
+            Some(character) if !r"()[]{}*+?|^$.".contains(character) => literal.push(character),
+            _ => break,
+        }
+        rest = characters.as_str();
+    }
+    let whole = text.strip_suffix('$').filter(|_| rest == "$").is_some();
+    if whole && is_path(&literal) {
+        return Ok(ReadPath {
+            selected: PathMatch::Exact(literal),
+            rest: None,
+        });
+    }
+    // The slash in front of the rest is part of the literal.
+    let slashed = literal
+        .strip_suffix('/')
+        .map(|inner| (inner.to_owned(), format!("/{rest}")));
+    let candidates = [slashed, Some((literal.clone(), rest.to_owned()))];
+    for (prefix, end) in candidates.into_iter().flatten() {
+        let known = ENDS.iter().find(|(known, _)| *known == end);
+        let is_prefix = prefix.is_empty() || is_path(&prefix) && !prefix.ends_with('/');
+        if let Some((_, group)) = known.filter(|_| is_prefix) {
+            return Ok(ReadPath {
+                selected: PathMatch::Prefix(prefix),
+                rest: *group,
+            });
+        }
+    }
+    // The last letter may be optional.
+    let mut sure = literal;
+    if rest.starts_with(['?', '*', '{']) {
+        sure.pop();
+    }
+    // An alternative may lie outside of any prefix.
+    if rest.contains('|') || !sure.starts_with('/') {
+        sure.clear();
+    }
+    Err(WrongPath {
+        around: prefix_around(&sure),
+        message: format!(
+            "the regular expression {path:?} stands for no prefix; use one as \"/shop(/|$)(.*)\", or a path of type Prefix or Exact"
+        ),
+    })
+}
+
+/// Returns the prefix that stands in place of the path's prefix.
+///
+/// # Errors
+///
+/// The target cannot be reached by another prefix.
+pub(crate) fn read_rewrite(target: &str, path: &ReadPath) -> Result<String, String> {
+    let wrong = || {
+        format!(
+            "rewrite-target {target:?} replaces more than the prefix of a path; use a path as \"/shop(/|$)(.*)\" with \
+             rewrite-target \"/$2\""
+        )
+    };
+    let PathMatch::Prefix(_) = &path.selected else {
+        return Err(wrong());
+    };
+    let group = path.rest.ok_or_else(wrong)?;
+    let prefix = target
+        .strip_suffix(&format!("${group}"))
+        .or_else(|| target.strip_suffix(&format!("${{{group}}}")))
+        .ok_or_else(wrong)?;
+    if prefix.contains(['$', '?', '#']) || !prefix.is_empty() && !prefix.starts_with('/') {
+        return Err(wrong());
+    }
+    let plain = prefix.trim_end_matches('/');
+    match plain.is_empty() || is_path(plain) {
+        true => Ok(if plain.is_empty() { "/" } else { plain }.into()),
+        false => Err(wrong()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn prefix(path: &str) -> PathMatch {
+        PathMatch::Prefix(path.into())
+    }
+
+    #[test]
+    fn paths_have_types() {
+        for (path, kind, wanted) in [
+            (None, None, prefix("")),
+            (Some("/"), Some("Prefix"), prefix("")),
+            (Some("/a/"), Some("Prefix"), prefix("/a")),
+            (Some("/a/b"), Some("ImplementationSpecific"), prefix("/a/b")),
+            (Some("/a"), Some("Exact"), PathMatch::Exact("/a".into())),
+            (Some("/a/"), Some("Exact"), PathMatch::Exact("/a/".into())),
+        ] {
+            let read = read_path(path, kind, false).unwrap();
+            assert_eq!((read.selected, read.rest), (wanted, None), "{path:?}");
+        }
+        for (path, kind, around) in [
+            ("/a/b/*", "Exact", "/a/b"),
+            ("/a/b;c", "Prefix", "/a"),
+            ("/a/../b", "Prefix", "/a"),
+            ("a", "Prefix", ""),
+            ("/a//b", "Prefix", "/a"),
+            ("/a", "Regex", ""),
+            ("/é/é?", "Prefix", "/é"),
+        ] {
+            let wrong = read_path(Some(path), Some(kind), false).unwrap_err();
+            assert_eq!(wrong.around, prefix(around), "{path}");
+        }
+    }
+
+    #[test]
+    fn expressions_stand_for_prefixes() {
+        for (path, wanted, rest) in [
+            ("/shop(/|$)(.*)", "/shop", Some(2)),
+            ("/shop/(.*)", "/shop", Some(1)),
+            ("/shop/?(.*)", "/shop", Some(1)),
+            ("/shop(/.*)?", "/shop", Some(1)),
+            ("^/shop/v1\\.0/.*", "/shop/v1.0", None),
+            ("/(.*)", "", Some(1)),
+            ("/", "", None),
+            ("/shop", "/shop", None),
+            ("/shop/", "/shop", None),
+            ("/.*", "", None),
+        ] {
+            let read = read_path(Some(path), Some("ImplementationSpecific"), true);
+            let read = read.unwrap_or_else(|wrong| panic!("{path}: {wrong:?}"));
+            assert_eq!((read.selected, read.rest), (prefix(wanted), rest), "{path}");
+        }
+        let exact = read_path(Some("/shop$"), None, true).unwrap().selected;
+        assert_eq!(exact, PathMatch::Exact("/shop".into()));
+        for (path, around) in [
+            ("/shop/[a-z]+", "/shop"),
+            ("/shop/ab?c", "/shop"),
+            ("/.*\\.php", ""),
+            ("/a/b|/c", ""),
+            ("(.*)\\.php", ""),
+            ("/a/(b", "/a"),
+            ("\\", ""),
+            ("/a/b\\", "/a"),
+        ] {
+            let wrong = read_path(Some(path), None, true).unwrap_err();
+            assert_eq!(wrong.around, prefix(around), "{path}");
+        }
+    }
+
+    #[test]
+    fn targets_replace_prefixes() {
+        let read = |path: &str| read_path(Some(path), None, true).unwrap();
+        for (path, target, wanted) in [
+            ("/shop(/|$)(.*)", "/$2", "/"),
+            ("/shop(/|$)(.*)", "/v2/$2", "/v2"),
+            ("/shop/(.*)", "/$1", "/"),
+            ("/shop(/.*)?", "/v2$1", "/v2"),
+            ("/(.*)", "/app/$1", "/app"),
+        ] {
+            assert_eq!(
+                read_rewrite(target, &read(path)),
+                Ok(wanted.into()),
+                "{target}"
+            );
+        }
+        for (path, target) in [
+            ("/shop", "/"),
+            ("/shop/(.*)", "/"),
+            ("/shop(/|$)(.*)", "/$1"),
+            ("/shop/(.*)", "/x?a=$1"),
+            ("/shop/(.*)", "$host/$1"),
+            ("/shop/(.*)", "/../$1"),
+            ("/shop$", "/$1"),
+        ] {
+            assert!(
+                read_rewrite(target, &read(path)).is_err(),
+                "{path} {target}"
+            );
+        }
+    }
+}

@@ -1,0 +1,233 @@
+//! Targets of Ingresses: services as groups, canaries, and questions to login services.
+
+use std::collections::HashMap;
+
+use super::super::backends::{Group, Members, Protocol};
+use super::super::grants::is_granted;
+use super::super::ingress::annotations::{Canary, Treatment};
+use super::super::ingress::find_port;
+use super::super::ingress_spec::{Target, TargetPort, TargetService};
+use super::super::objects::{INGRESS_GROUP, Ingress, Kind, ObjectName};
+use super::super::text::{Owner, quote, quote_list, quote_table};
+use super::Work;
+
+/// Groups by host and by the name of a cookie that binds clients of the host to the group.
+pub(super) type CookieGroups = HashMap<(Option<String>, String), (ObjectName, u16)>;
+
+/// Route of a path, before its host is known.
+pub(super) struct Piece {
+    /// Conditions beside host and path.
+    pub(super) conditions: Vec<String>,
+    pub(super) actions: Vec<String>,
+}
+
+impl Piece {
+    /// A route that answers with a status.
+    pub(super) fn answer(conditions: Vec<String>, status: u16) -> Self {
+        Piece {
+            conditions,
+            actions: vec![format!("answer = {{ status = {status} }}")],
+        }
+    }
+
+    /// A route that redirects.
+    pub(super) fn redirect(address: &str, status: u16) -> Self {
+        Piece {
+            conditions: Vec::new(),
+            actions: vec![
+                format!("redirect = {}", quote(address)),
+                format!("redirect_status = {status}"),
+            ],
+        }
+    }
+}
+
+/// Canary of a path.
+#[derive(Clone)]
+pub(super) struct PathCanary<'o> {
+    pub(super) canary: Canary,
+    pub(super) target: &'o Target,
+}
+
+/// Targets of a path of an Ingress.
+pub(super) struct Targets<'a, 'o> {
+    pub(super) ingress: &'o Ingress,
+    pub(super) treatment: &'a Treatment,
+    pub(super) target: &'o Target,
+    pub(super) canary: Option<&'a PathCanary<'o>>,
+    pub(super) host: Option<&'a str>,
+}
+
+impl<'o> Work<'o> {
+    /// Writes the routes to the members of a path.
+    ///
+    /// # Errors
+    ///
+    /// The reason why the target cannot be used.
+    pub(super) fn write_targets(
+        &mut self,
+        targets: &Targets<'_, 'o>,
+        owner: &Owner,
+    ) -> Result<Vec<Piece>, String> {
+        let treatment = targets.treatment;
+        let mut common = treatment.lines.clone();
+        if !treatment.set_fields.is_empty() {
+            let fields = treatment.set_fields.iter();
+            let fields = fields.map(|(name, value)| (*name, quote(&value.replace('{', "{{"))));
+            common.push(format!(
+                "request_fields = {{ set = {} }}",
+                quote_table(fields)
+            ));
+        }
+        common.extend(self.write_login(targets)?);
+        let usual = self.find_ingress_group(targets, targets.target)?;
+        let route = |conditions: Vec<String>, group: String| {
+            let mut actions = common.clone();
+            actions.push(group);
+            Piece {
+                conditions,
+                actions,
+            }
+        };
+        let one = |group: &str| format!("group = {}", quote(group));
+        let mut routes = Vec::new();
+        let mut last = one(&usual);
+        if let Some(canary) = targets.canary
+            // A canary that cannot be used gets no requests.
+            && let Ok(other) = self.find_ingress_group(targets, canary.target)
+        {
+            let of = &canary.canary;
+            if let Some(header) = &of.header {
+                let mut add = |value: &str, group: &str| {
+                    let table = quote_table([(header.as_str(), quote(value))]);
+                    routes.push(route(vec![format!("headers = {table}")], one(group)));
+                };
+                match &of.value {
+                    Some(value) => add(value, &other),
+                    None => {
+                        add("always", &other);
+                        add("never", &usual);
+                    }
+                }
+            }
+            if let Some(cookie) = &of.cookie {
+                for (value, group) in [("always", &other), ("never", &usual)] {
+                    let table = quote_table([(cookie.as_str(), quote(value))]);
+                    routes.push(route(vec![format!("cookies = {table}")], one(group)));
+                }
+            }
+            if of.weight >= of.total {
+                last = one(&other);
+            } else if of.weight > 0 && other != usual {
+                let weights = [
+                    (usual.as_str(), (of.total - of.weight).to_string()),
+                    (other.as_str(), of.weight.to_string()),
+                ];
+                last = format!("groups = {}", quote_table(weights));
+            }
+        }
+        routes.push(route(Vec::new(), last));
+        self.groups.use_current(owner);
+        Ok(routes)
+    }
+
+    /// Returns the group of a target.
+    fn find_ingress_group(
+        &mut self,
+        targets: &Targets<'_, 'o>,
+        target: &Target,
+    ) -> Result<String, String> {
+        let namespace = &targets.ingress.metadata.namespace;
+        let (service, port, is_http2) = find_port(target, namespace, self.objects)?;
+        let mut lines = targets.treatment.group_lines.clone();
+        if is_http2 && lines.iter().all(|line| !line.starts_with("member_")) {
+            match lines.is_empty() && targets.treatment.affinity.is_none() {
+                true => return Ok(self.add_service(service, port, Protocol::Http2)),
+                false => lines.push("member_protocol = \"h2\"".into()),
+            }
+        }
+        if let Some(affinity) = &targets.treatment.affinity {
+            // A cookie of one name would bind clients of a host to one service after the other.
+            let cookie = affinity.cookie.as_ref().filter(|name| {
+                let key = (targets.host.map(str::to_owned), name.to_ascii_lowercase());
+                let own = (service.clone(), port);
+                *self
+                    .ingress_cookies
+                    .entry(key)
+                    .or_insert_with(|| own.clone())
+                    == own
+            });
+            let cookie = cookie.map(|name| format!("cookie = {}", quote(name)));
+            let keys: Vec<String> = cookie
+                .into_iter()
+                .chain(affinity.keys.iter().cloned())
+                .collect();
+            lines.push(format!("sticky = {{ {} }}", keys.join(", ")));
+        }
+        if lines.is_empty() {
+            return Ok(self.add_service(service, port, Protocol::Plain));
+        }
+        Ok(self.groups.add(Group {
+            target: service,
+            members: Members::Tuned(port, lines),
+            binding: None,
+        }))
+    }
+
+    fn add_service(&mut self, target: ObjectName, port: u16, protocol: Protocol) -> String {
+        self.groups.add(Group {
+            target,
+            members: Members::Service(port, protocol),
+            binding: None,
+        })
+    }
+
+    /// Writes the question to a login service.
+    fn write_login(&mut self, targets: &Targets<'_, 'o>) -> Result<Option<String>, String> {
+        let Some(login) = &targets.treatment.login else {
+            return Ok(None);
+        };
+        let namespace = &targets.ingress.metadata.namespace;
+        let name = ObjectName::new(&login.namespace, &login.service);
+        let from = (INGRESS_GROUP, Kind::Ingress.name(), namespace.as_str());
+        if !is_granted(self.objects, from, ("", Kind::Service.name()), &name) {
+            return Err(format!(
+                "auth-url: no ReferenceGrant in namespace {} lets Ingresses of {namespace} ask Service {}; create one",
+                login.namespace, login.service
+            ));
+        }
+        let service = TargetService {
+            name: login.service.clone(),
+            port: TargetPort {
+                name: None,
+                number: Some(login.port),
+            },
+        };
+        let target = Target {
+            service: Some(service),
+            resource: None,
+        };
+        let (service, port, _) = find_port(&target, &login.namespace, self.objects)
+            .map_err(|message| format!("auth-url: {message}"))?;
+        let group = self.add_service(service, port, Protocol::Plain);
+        let mut keys = vec![
+            format!("group = {}", quote(&group)),
+            format!("path = {}", quote(&login.path)),
+        ];
+        let fields = &targets.treatment.login_fields;
+        // The balancer removes clients' fields of these names from requests of all others, too.
+        let allowed = self.settings.ingress.iter().flat_map(|of| &of.copy_fields);
+        let allowed: Vec<&String> = allowed.collect();
+        let is_allowed = |name: &String| allowed.iter().any(|of| of.eq_ignore_ascii_case(name));
+        if let Some(name) = fields.iter().find(|name| !is_allowed(name)) {
+            return Err(format!(
+                "auth-response-headers: {name:?} is none of copy_fields in [kubernetes.gateway.ingress]; add the name there"
+            ));
+        }
+        if !fields.is_empty() {
+            let fields = quote_list(fields.iter().map(String::as_str));
+            keys.push(format!("copy_fields = {fields}"));
+        }
+        Ok(Some(format!("auth = {{ {} }}", keys.join(", "))))
+    }
+}
