@@ -171,10 +171,15 @@ fn follow(plan: &Plan, store: &KindStore, version: usize) -> Follower<KindStore>
 
 /// Returns true if both have the same gateways with the same specifications.
 fn have_same_specs(some: &ByName<Gateway>, others: &ByName<Gateway>) -> bool {
-    let specs =
-        |(name, gateway): (_, &Arc<Gateway>)| (ObjectName::clone(name), gateway.spec.clone());
-    some.len() == others.len() && some.iter().map(specs).eq(others.iter().map(specs))
+    let mut pairs = some.iter().zip(others);
+    some.len() == others.len()
+        && pairs.all(|((name, gateway), (other_name, other))| {
+            name == other_name && (Arc::ptr_eq(gateway, other) || gateway.spec == other.spec)
+        })
 }
+
+/// Statuses of all objects.
+type Statuses = Vec<Arc<Status>>;
 
 /// Applier of translations.
 struct Applier {
@@ -205,16 +210,15 @@ impl Applier {
 
     /// Translates objects, and puts the configuration into effect. Returns the statuses, if that went well, and the time
     /// after which it is to be tried again.
-    async fn apply(&mut self, objects: Objects) -> (Option<Vec<Status>>, Option<Duration>) {
+    async fn apply(&mut self, objects: &Arc<Objects>) -> (Option<Statuses>, Option<Duration>) {
         if !have_same_specs(&self.gateways, &objects.gateways) {
             self.refused.clear();
             self.gateways.clone_from(&objects.gateways);
         }
-        let settings = self.settings.with_service_addresses(&objects);
-        let objects = Arc::new(objects);
+        let settings = self.settings.with_service_addresses(objects);
         for _ in 0..TRIES {
             let (settings, refused) = (settings.clone(), self.refused.clone());
-            let objects = Arc::clone(&objects);
+            let objects = Arc::clone(objects);
             // Many objects take a while, and others wait for this thread.
             let mut parser = std::mem::take(&mut self.parser);
             let translated = spawn_blocking(move || {
@@ -312,7 +316,8 @@ pub(crate) async fn apply_once(plan: Plan, manager: Arc<Manager>, counts: Arc<Co
     }
     while tasks.join_next().await.is_some() {}
     if let Some(objects) = world.objects() {
-        Applier::new(&plan, &manager, &counts).apply(objects).await;
+        let mut applier = Applier::new(&plan, &manager, &counts);
+        applier.apply(&Arc::new(objects)).await;
     }
 }
 
@@ -339,6 +344,7 @@ pub(crate) async fn control(
     tasks.spawn(Writer::new(api, Arc::clone(&world), controller, written, term).run(statuses));
     let mut applier = Applier::new(&plan, &manager, &counts);
     let mut retry: Option<Duration> = None;
+    let mut objects = Arc::new(Objects::default());
     loop {
         match retry {
             None => world.wait_for_change().await,
@@ -348,11 +354,12 @@ pub(crate) async fn control(
                 }
             }
         }
-        let Some(objects) = world.objects() else {
+        // Nobody else has the objects by now, so they are changed in place.
+        if !world.update_objects(Arc::make_mut(&mut objects)) {
             continue;
-        };
+        }
         let statuses;
-        (statuses, retry) = applier.apply(objects).await;
+        (statuses, retry) = applier.apply(&objects).await;
         if let Some(statuses) = statuses {
             wanted.send_replace(Arc::new(statuses));
         }

@@ -15,6 +15,7 @@
 //! | [`conditions`] | conditions, statuses, and their comparison with the statuses that objects have |
 //! | `text` | writer of the configuration's text, which knows the owner of each line |
 //! | `world` | objects as far as they are known, and the store of a kind's objects for the watcher |
+//! | `reported` | versions and statuses of objects at the API server, which the translation does not read |
 //! | `control` | loop: objects → translation → configuration and statuses |
 //! | `writer` | writes statuses that differ |
 //! | `election`, `leader` | lease of the balancer that writes statuses |
@@ -38,6 +39,7 @@ mod http;
 mod leader;
 mod listeners;
 mod pools;
+mod reported;
 mod routes;
 #[cfg(test)]
 mod tests;

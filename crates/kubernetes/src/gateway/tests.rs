@@ -12,6 +12,7 @@ use super::translate::{Refused, Translation};
 
 mod again;
 mod grpc;
+mod parts;
 mod pools;
 mod rights;
 mod settle;

@@ -37,7 +37,7 @@ pub struct Translation {
     /// Contents of secrets, by the paths that the text names.
     pub files: Files,
     /// Statuses of all objects of this controller.
-    pub statuses: Vec<Status>,
+    pub statuses: Vec<Arc<Status>>,
     /// Listeners of each rule of the configuration.
     pub rules: BTreeMap<String, Vec<Owner>>,
     /// Number of rounds that the translation took.
@@ -105,7 +105,7 @@ struct Work<'o> {
     groups: Groups,
     names: Names,
     text: Text,
-    statuses: Vec<Status>,
+    statuses: Vec<Arc<Status>>,
     rules: BTreeMap<String, Vec<Owner>>,
     /// Groups by host and by the name of a cookie that binds clients of the host to the group.
     cookies: HashMap<(Option<String>, String), String>,
@@ -250,12 +250,12 @@ impl<'o> Work<'o> {
     }
 
     fn note_status(&mut self, kind: Kind, metadata: &Metadata, status: Value) {
-        self.statuses.push(Status {
+        self.statuses.push(Arc::new(Status {
             kind,
             object: metadata.object_name(),
-            resource_version: metadata.resource_version.clone(),
+            generation: metadata.generation,
             status,
-        });
+        }));
     }
 
     fn translate_http(&mut self, entries: &mut BTreeMap<usize, Vec<Entry>>) {
