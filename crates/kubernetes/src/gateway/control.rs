@@ -4,7 +4,7 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::time::Duration;
 
-use evenkeel_config::{Config, GeneratedParser};
+use evenkeel_config::Config;
 use evenkeel_manager::subsystem::{ApplyError, PrepareError};
 use evenkeel_manager::{Generated, Manager, ReloadError};
 use parking_lot::Mutex;
@@ -17,7 +17,7 @@ use super::conditions::Status;
 use super::leader::{Candidate, Term};
 use super::objects::{ByName, Gateway, Kind, ObjectName, Objects};
 use super::settings::Settings;
-use super::translate::settle::translate_again;
+use super::translate::settle::{Kept, translate_again};
 use super::translate::{Refused, Translation};
 use super::world::{KindStore, World};
 use super::writer::Writer;
@@ -190,8 +190,8 @@ struct Applier {
     refused: Refused,
     /// Gateways when owners were refused.
     gateways: ByName<Gateway>,
-    /// Parser, which has the parts of the translation before.
-    parser: GeneratedParser,
+    /// Parts of the translation before.
+    kept: Kept,
     pace: Pace,
 }
 
@@ -203,7 +203,7 @@ impl Applier {
             counts: Arc::clone(counts),
             refused: Refused::new(),
             gateways: ByName::new(),
-            parser: GeneratedParser::default(),
+            kept: Kept::default(),
             pace: Pace::default(),
         }
     }
@@ -220,12 +220,12 @@ impl Applier {
             let (settings, refused) = (settings.clone(), self.refused.clone());
             let objects = Arc::clone(objects);
             // Many objects take a while, and others wait for this thread.
-            let mut parser = std::mem::take(&mut self.parser);
+            let mut kept = std::mem::take(&mut self.kept);
             let translated = spawn_blocking(move || {
-                let translation = translate_again(&objects, &settings, &refused, &mut parser);
-                (translation, parser)
+                let translation = translate_again(&objects, &settings, &refused, &mut kept);
+                (translation, kept)
             });
-            let Ok((translation, parser)) = translated.await else {
+            let Ok((translation, kept)) = translated.await else {
                 error!(
                     "gateways: the objects cannot be translated; please report this, with the earlier lines of the log"
                 );
@@ -234,7 +234,7 @@ impl Applier {
                     Some(self.pace.pause_after_failure(None, fastrand::f32())),
                 );
             };
-            self.parser = parser;
+            self.kept = kept;
             let config = match &translation.config {
                 Ok(config) => Arc::clone(config),
                 Err(problem) => {

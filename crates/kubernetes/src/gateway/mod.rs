@@ -4,7 +4,7 @@
 //! |---|---|
 //! | [`objects`] | the objects, read from JSON: only the fields that are used, each list with a bound |
 //! | `routes`, `values` | specifications of routes; names, references and lists, which objects of several kinds have |
-//! | [`translate`] | objects → text of a configuration, secrets and statuses; no I/O, no clock |
+//! | [`translate`] | objects → text of a configuration, secrets and statuses; no I/O, no clock; translations of routes are kept |
 //! | `listeners` | listeners of gateways: conflicts, certificates, allowed routes |
 //! | `addresses` | addresses to listen on, and of statuses |
 //! | `attach` | routes and their parents: which listeners take a route, for which host names |

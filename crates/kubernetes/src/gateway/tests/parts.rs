@@ -9,9 +9,8 @@ use evenkeel_net::Clock;
 use serde_json::{Value, json};
 
 use super::super::objects::GROUP;
-use super::super::translate::settle::translate_again;
+use super::super::translate::settle::{Kept, translate_again};
 use super::*;
-use evenkeel_config::GeneratedParser as Kept;
 
 const ROUTES: usize = 5_000;
 const SERVICES: usize = 1_000;
